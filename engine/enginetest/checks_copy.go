@@ -98,7 +98,7 @@ func checkCopySeen(t *testing.T, s *suite) {
 	script(t, s.shared, dir, `mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file made/link; rm sub/secret; ln made/file made/hard`)
 	out := get(t, s.shared, dir)
 	f, l := out["made/file"], out["made/link"]
-	if f.Typeflag == tar.TypeLink { // which of the two names is the file is open
+	if f.Typeflag == tar.TypeLink { // either name may be the file
 		f = out["made/hard"]
 	}
 	if f.content != "new" || f.Mode&0o7777 != 0o640 || f.ModTime.Unix() != 1600000000 || l.Linkname != "file" {
@@ -185,8 +185,8 @@ func checkCopyGivenUp(t *testing.T, s *suite) {
 	start(t, s.shared, sh("echo works")).expect(t, engine.Exit{}, "works\n")
 }
 
-// pattern is an endless stream in which no two pages are equal: each has a number and random bytes. It is generated
-// page by page, because the race detector checks each write.
+// pattern is an infinite stream in which no two pages are equal: each is a number and random bytes. It is
+// produced page by page, because the race detector checks each write.
 type pattern struct {
 	page []byte
 	rest []byte
@@ -215,7 +215,7 @@ func (p *pattern) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// large is an archive with one file of size bytes of pattern.
+// large returns an archive with one file of size bytes of pattern.
 func large(size int64) io.Reader {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
@@ -231,7 +231,8 @@ func checkCopyLarge(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	before, most := heap(), uint64(0)
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*patience) // a whole disk's work, beside other such checks
+	// The copy uses the whole disk, besides other checks.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
 	defer cancel()
 	if err := s.shared.CopyIn(ctx, dir, large(s.CopySize)); err != nil {
 		t.Fatalf("CopyIn: %v", err)
@@ -324,7 +325,7 @@ func checkEscapes(t *testing.T, s *suite) {
 			}
 		})
 	}
-	// Absolute names may be refused or treated as relative, but nothing is written at the absolute path.
+	// Absolute names may be refused or treated as relative, but nothing may be written to them.
 	outer := newDir(t, s.shared)
 	err := s.shared.CopyIn(patient(t), outer+"/dir", archive(t, file(outer+"/escaped", "x", 0o644)))
 	if err != nil {
@@ -342,7 +343,7 @@ func checkHarmlessLinks(t *testing.T, s *suite) {
 	if got["real/file"].content != "x" || got["far"].Linkname != "/etc" || got["up"].Linkname != "../.." {
 		t.Errorf("it is %v", got)
 	}
-	put(t, s.shared, dir, file("far", "now a file", 0o644)) // replaces the link, and does not follow it
+	put(t, s.shared, dir, file("far", "now a file", 0o644)) // replaces the link and does not follow it
 	if got := get(t, s.shared, dir); got["far"].content != "now a file" {
 		t.Errorf("it is %v", got)
 	}

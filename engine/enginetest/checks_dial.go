@@ -23,7 +23,8 @@ var dialChecks = []check{
 	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
 }
 
-// greeter listens inside, greets each client, and echoes all its input when the client has finished sending.
+// greeter returns a command that listens inside, greets each client, and at the end of the client's data sends
+// all of it back.
 func greeter(addr string, port int) engine.Command {
 	cmd := python(`
 import socket, sys, threading

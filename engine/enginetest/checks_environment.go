@@ -57,7 +57,7 @@ func checkPrecedence(t *testing.T, s *suite) {
 	name := "PATH"
 	print := engine.Command{Args: []string{"sh", "-c", `printf '%s|%s|%s' "$PATH" "$ONE" "$TWO"`}}
 	old, has := img.Config.Env[name]
-	if !has { // then the engine provides its own
+	if !has { // then the engine sets its own
 		old = output(t, s.shared, sh(`printf %s "$PATH"`))
 	}
 	if got, want := output(t, s.shared, print), old+"||"; got != want {
@@ -160,7 +160,8 @@ func checkScript(t *testing.T, s *suite) {
 	}
 }
 
-// where checks in which directory a command runs, by leaving a file in it and looking for it from outside.
+// where checks the directory in which a command runs. The command creates a file there, and where looks for it
+// from outside.
 func where(t *testing.T, sb engine.Sandbox, cmd engine.Command, dir string) {
 	t.Helper()
 	name := newID()
@@ -217,7 +218,7 @@ func checkUsers(t *testing.T, s *suite) {
 		}
 	}
 	cmd = sh("id -u")
-	cmd.User = "54321" // in no password file
+	cmd.User = "54321" // not in any password file
 	if got := output(t, s.shared, cmd); got != "54321\n" {
 		t.Errorf("as 54321, the uid is %q", got)
 	}
@@ -267,7 +268,7 @@ func checkHostname(t *testing.T, s *suite) {
 		t.Errorf("the host names are %q, want %q", got, want)
 	}
 	sb := s.create(t, engine.Spec{ID: "with_underscores_" + newID()})
-	// Java's URI class returns a null host for names with an underscore.
+	// The pattern is that of Java's URI class, whose host is null for a name with an underscore.
 	name := strings.TrimSpace(output(t, sb, sh("hostname")))
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(name) {
 		t.Errorf("the host name is %q", name)

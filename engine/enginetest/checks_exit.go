@@ -94,7 +94,7 @@ func checkKillTree(t *testing.T, s *suite) {
 		echo ready
 		wait`))
 	c.stdout.until(t, "ready\n")
-	aliveAtLeast(t, s.shared, sleep, 5) // four sleeps, and the shell with the words in its own command line
+	aliveAtLeast(t, s.shared, sleep, 5) // four sleeps, and the shell with the text in its own command line
 	aliveUntil(t, s.shared, other, 2)
 	for range 2 {
 		if err := c.Kill(patient(t)); err != nil {
@@ -142,7 +142,7 @@ func checkKillIgnoring(t *testing.T, s *suite) {
 
 func checkKillForking(t *testing.T, s *suite) {
 	sleep := sleeper()
-	// Each generation starts the next one and ends, so that every process has lost its parent.
+	// Each generation starts the next one and ends, so that no process has a living parent.
 	c := start(t, s.shared, sh(`echo ready; f() { (sleep 0.01; f) & }; f; f; f; : `+sleep+`; while :; do sleep 1; done`))
 	c.stdout.until(t, "ready\n")
 	aliveAtLeast(t, s.shared, sleep, 1)

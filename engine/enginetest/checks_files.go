@@ -17,7 +17,7 @@ var fileChecks = []check{
 	{"files/version", "a file's version changes with its content, also if size and time stay, and not otherwise", nil, checkFileVersion},
 }
 
-// look returns the result of a stat.
+// look returns the result of a stat request.
 func look(t *testing.T, sb engine.Sandbox, name string) tarfs.Entry {
 	t.Helper()
 	filer, ok := sb.(engine.Filer)

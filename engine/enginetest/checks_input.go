@@ -23,7 +23,7 @@ var inputChecks = []check{
 	{"input/in pieces", "input arrives as it comes, before its end", nil, checkInputPieces},
 }
 
-// soon is a context that ends after d.
+// soon returns a context that ends after d.
 func soon(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

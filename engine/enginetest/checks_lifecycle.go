@@ -57,7 +57,7 @@ func checkCapabilities(t *testing.T, s *suite) {
 	}
 }
 
-// wantNone fails t if anything is listed.
+// wantNone fails t if List returns any sandbox.
 func wantNone(t *testing.T, s *suite, when string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -134,7 +134,7 @@ func checkCreateRefused(t *testing.T, s *suite) {
 	}
 	if s.engine.Capabilities().Users {
 		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{ID: "refused", User: "no-such-user"}))
-		if err == nil { // an engine may find that out at the first command
+		if err == nil { // an engine may notice this only at the first command
 			t.Log("a user that does not exist is accepted by Create")
 			s.destroyID(t, "refused")
 		} else {
@@ -146,7 +146,7 @@ func checkCreateRefused(t *testing.T, s *suite) {
 	s.create(t, engine.Spec{ID: "refused"})
 }
 
-// destroyID destroys the sandbox with that id.
+// destroyID destroys the sandbox with that ID.
 func (s *suite) destroyID(t *testing.T, id string) {
 	t.Helper()
 	list, err := s.engine.List(patient(t))
@@ -303,7 +303,7 @@ func checkDestroyRunning(t *testing.T, s *suite) {
 	wantNone(t, s, "after Destroy")
 }
 
-// slow returns a little data at a time, and reports when it has begun.
+// slow returns a little data at a time, and reports its first read.
 type slow struct {
 	r     io.Reader
 	once  *sync.Once
@@ -335,7 +335,7 @@ func checkDestroyCopying(t *testing.T, s *suite) {
 		t.Fatalf("Destroy: %v", err)
 	}
 	wantKind(t, "CopyIn into a sandbox that is destroyed meanwhile", <-copied, errors.Conflict, errors.Unavailable)
-	// Data read before may be complete. The only requirement is that the copy ends.
+	// All data may have been read before. It only matters that the copy ends.
 	if n, err := io.Copy(io.Discard, out); err != nil {
 		t.Logf("CopyOut gave %d bytes, then %v", n, err)
 	}

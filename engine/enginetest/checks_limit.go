@@ -26,7 +26,7 @@ func python(program string) engine.Command {
 	return engine.Command{Args: []string{"python3", "-c", program}}
 }
 
-// hog takes a GiB of memory, and touches all of it.
+// hog allocates a GiB of memory and touches all of it.
 const hog = `
 import mmap
 print("begin", flush=True)
@@ -63,7 +63,7 @@ func checkMemory(t *testing.T, s *suite) {
 
 func checkMemoryBelow(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Memory: 256 << 20}})
-	for range 3 { // the next command can use the resources of the previous one
+	for range 3 { // one command must release its memory for the next
 		got := output(t, sb, python(strings.Replace(hog, "range(1024)", "range(100)", 1)))
 		if got != "begin\ntook it all\n" {
 			t.Errorf("output %q", got)
@@ -92,7 +92,7 @@ func checkDisk(t *testing.T, s *suite) {
 }
 
 func checkForks(t *testing.T, s *suite) {
-	const slack = 8 // an engine may add its own need to the limit
+	const slack = 8 // an engine may add its own processes to the limit
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{Processes: 64}})
 	c := start(t, sb, python(`
 import errno, os, signal, time
@@ -140,9 +140,9 @@ except OSError as e:
 
 func checkCPU(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{Limits: engine.Limits{CPU: 0.5}})
-	// Two processes work without pause for 4 seconds. The shortest time for a piece of work is its cost without
-	// waiting. Processor time measured inside a sandbox may include the waiting. A busy machine only makes the result
-	// smaller.
+	// Two processes work as fast as they can for 4 seconds. The shortest time of a piece of work is its cost
+	// without waiting. Processor time as counted inside a sandbox may include waiting. A busy machine only
+	// reduces the result.
 	got := output(t, sb, python(`
 import os, time
 end = time.monotonic() + 4
@@ -164,13 +164,13 @@ print((pieces + int(os.read(r, 100))) * least)
 		t.Fatal(err)
 	}
 	t.Logf("%.1f s of processor time in 4 s", used)
-	if used > 4*0.5*2 { // an engine may count the waiting of a throttled process
+	if used > 4*0.5*2 { // an engine may count the waiting of throttled processes
 		t.Errorf("%.1f s of processor time in 4 s, with half a core", used)
 	}
 }
 
-// bombs use up a sandbox's limit, and try to use more until they are ended. says is the output of each at its limit, or
-// "" if the limit ends the sandbox.
+// bombs use as much of a resource as a sandbox allows, and try to use more until they are ended. says is the
+// output at the limit. If it is "", the sandbox ends at the limit.
 var bombs = []struct {
 	limit   string
 	limits  engine.Limits

@@ -26,7 +26,7 @@ func checkManyCommands(t *testing.T, s *suite) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			// Each waits until all are there, so they do run at the same time.
+			// Each command waits until all of them have started, so that they run at the same time.
 			n := strconv.Itoa(i)
 			out := &buffer{}
 			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; seq 1 2000; exit "$line"`)
@@ -39,7 +39,7 @@ func checkManyCommands(t *testing.T, s *suite) {
 			exit, err := p.Wait(patient(t))
 			if err != nil {
 				t.Errorf("Wait: %v", err)
-				_ = p.Kill(patient(t)) // the failure is already reported
+				_ = p.Kill(patient(t)) // the failure was reported already
 				return
 			}
 			first, rest, _ := strings.Cut(out.String(), "\n")
@@ -73,7 +73,7 @@ func checkManySandboxes(t *testing.T, s *suite) {
 	t.Logf("%d sandboxes in %.1f s", len(made), time.Since(begin).Seconds())
 	for _, sb := range made {
 		wg.Go(func() {
-			// Files are exclusive: an existing one belongs to another sandbox's file system.
+			// The files are created exclusively: an existing one means that two sandboxes share a file system.
 			id := sb.Handle().ID
 			cmd := sh(`set -C; echo "$1" >own && cat own`)
 			cmd.Dir, cmd.Args = "/tmp", append(cmd.Args, "sh", id)
@@ -157,7 +157,7 @@ func checkMixed(t *testing.T, s *suite) {
 	wg.Wait()
 }
 
-// usage is the resources that this process holds.
+// usage is this process's use of resources.
 type usage struct {
 	files, goroutines int
 	heap              uint64
@@ -197,7 +197,7 @@ func checkGrowth(t *testing.T, s *suite) {
 	grown := true
 	var after usage
 	for deadline := time.Now().Add(patience); grown && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		after = used(t) // ended processes may still be exiting
+		after = used(t) // an ended command may release its resources late
 		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 || after.heap > before.heap+16<<20
 	}
 	if grown {

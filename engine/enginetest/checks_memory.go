@@ -23,8 +23,9 @@ var memoryChecks = []check{
 	{"MemoryVolumes", "a sandbox with a volume cannot be checkpointed", both(memories, mounts), checkMemoryVolumes},
 }
 
-// remembering answers each line of its input with the number of lines, and with the line as it comes through a
-// connection to itself and from a child. It writes each line to a file, keeps a random number, and exits with 7.
+// remembering answers each line of its input with the number of lines so far, the content that it wrote to a
+// file, and the data that it received over a connection to itself and from a child. It remembers a random
+// number, and exits with 7.
 const remembering = `
 import os, socket, subprocess, sys, threading
 secret = os.urandom(8).hex()
@@ -47,13 +48,13 @@ child.kill(); child.wait()
 sys.exit(7)
 `
 
-// conversation is a command that is remembering.
+// conversation is a command that runs remembering.
 type conversation struct {
 	command
 	in *io.PipeWriter
 }
 
-// say sends the command a line, and waits for the n-th answer.
+// say sends the command a line, and waits for the given answer.
 func (c conversation) say(t *testing.T, line, answer string) {
 	t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
@@ -62,7 +63,7 @@ func (c conversation) say(t *testing.T, line, answer string) {
 	c.stdout.until(t, answer+" "+line+" child-"+line+"\n")
 }
 
-// begin starts a command that is remembering, and returns its description of itself.
+// begin starts a remembering command, and returns its first output.
 func begin(t *testing.T, sb engine.Sandbox) (conversation, string) {
 	t.Helper()
 	in, w := io.Pipe()
@@ -78,7 +79,7 @@ func begin(t *testing.T, sb engine.Sandbox) (conversation, string) {
 	return c, self
 }
 
-// resume opens a command that is remembering in a sandbox made from a checkpoint.
+// resume opens a remembering command in a sandbox made from a checkpoint.
 func resume(t *testing.T, sb engine.Sandbox, id string) conversation {
 	t.Helper()
 	in, w := io.Pipe()
@@ -96,7 +97,7 @@ func (s *suite) checkpoint(t *testing.T, sb engine.Sandbox) string {
 	return dir
 }
 
-// restored makes a sandbox from a checkpoint, which has no image.
+// restored makes a sandbox from a checkpoint, without an image.
 func (s *suite) restored(t *testing.T, spec engine.Spec) engine.Sandbox {
 	t.Helper()
 	spec.ID, spec.Network.Mode = newID(), engine.NetworkNone
@@ -174,7 +175,7 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 	}
 }
 
-// nothing checks that only the parent directory of a checkpoint exists.
+// nothing fails t if a failed checkpoint has left anything in its parent directory.
 func nothing(t *testing.T, dir string) {
 	t.Helper()
 	left, err := os.ReadDir(filepath.Dir(dir))

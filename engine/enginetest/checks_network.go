@@ -39,7 +39,7 @@ var networkChecks = []check{
 	{"network/refused", "a policy that cannot be is refused, and the old one stays", networks, checkBadNetwork},
 }
 
-// server accepts connections on addr, greets each, and echoes its input.
+// server accepts connections on addr, greets each client, and echoes its data.
 func server(t *testing.T, addr string) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
@@ -64,7 +64,7 @@ func server(t *testing.T, addr string) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// hostAddress is an address of this machine that is not its loopback's.
+// hostAddress returns an address of this machine other than loopback.
 func hostAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -80,7 +80,7 @@ func hostAddress(t *testing.T) string {
 	return ""
 }
 
-// reach returns the targets that a sandbox reaches.
+// reach returns which of the targets a sandbox reaches.
 func reach(t *testing.T, sb engine.Sandbox, targets ...string) string {
 	t.Helper()
 	cmd := python(`
@@ -139,7 +139,7 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 	}
 }
 
-// rule returns the rule that allows a target: its host, and its port if the engine has rules with ports.
+// rule returns a rule that allows a target: its host, and its port if the engine supports rules with ports.
 func (s *suite) rule(t *testing.T, target string) string {
 	t.Helper()
 	host, _, err := net.SplitHostPort(target)
@@ -255,7 +255,7 @@ func checkChange(t *testing.T, s *suite) {
 	}
 }
 
-// connected is a command that holds a connection and reports its end.
+// connected returns a command that holds a connection and reports its end.
 func connected(host string, port int) engine.Command {
 	cmd := python(`
 import socket, sys

@@ -46,13 +46,13 @@ func checkBytes(t *testing.T, s *suite) {
 	start(t, s.shared, sh("printf '"+format.String()+"'")).expect(t, engine.Exit{}, want.String())
 }
 
-// numbers is the writer for `seq 1 n`: it compares its input with the expected output.
+// numbers is a writer for the output of `seq 1 n`. It compares the output with the expected one.
 type numbers struct {
 	next    int    // the number after those in pending
-	pending []byte // expected bytes that did not come yet
+	pending []byte // expected bytes that have not arrived yet
 	block   []byte // a thousand lines, of which pending is the rest
-	prefix  []byte // their common beginning, before the last three digits
-	total   int64  // bytes that came
+	prefix  []byte // common prefix of these lines, without the last three digits
+	total   int64  // bytes that have arrived
 	wrong   string // the first difference
 	each    func(total int64)
 }
@@ -76,9 +76,9 @@ func (n *numbers) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// more returns the next expected bytes. A block of a thousand numbers differs from the one before only in the digits
-// before the last three, and mostly in one of them. So few bytes are written, because the race detector checks each
-// write.
+// more returns the next expected bytes. A thousand numbers differ from the previous thousand in the digits
+// before the last three, usually in one digit. Only these digits are written, because the race detector checks
+// each write.
 func (n *numbers) more() []byte {
 	first := n.next + 1
 	if first < 1000 {
@@ -104,7 +104,7 @@ func (n *numbers) more() []byte {
 	return n.block[first%1000*width:]
 }
 
-// skip skips the first bytes, as if they had arrived. No byte may have arrived before.
+// skip skips the first bytes as if they had arrived. It must be called before any bytes arrive.
 func (n *numbers) skip(count int64) {
 	n.next = sort.Search(seqLarge, func(i int) bool { return seqSize(i+1) > count })
 	n.total = seqSize(n.next)
@@ -112,7 +112,7 @@ func (n *numbers) skip(count int64) {
 	n.total = count
 }
 
-// seqSize is how many bytes `seq 1 n` prints.
+// seqSize returns the number of bytes that `seq 1 n` prints.
 func seqSize(n int) (size int64) {
 	for digits, first := 1, 1; first <= n; digits, first = digits+1, first*10 {
 		size += int64(min(n, first*10-1)-first+1) * int64(digits+1)
@@ -120,7 +120,7 @@ func seqSize(n int) (size int64) {
 	return size
 }
 
-// seqLarge is the end of a sequence of about 100 MB.
+// seqLarge is the last number of a sequence of about 100 MB.
 const seqLarge = 12_300_000
 
 func heap() uint64 {
@@ -144,7 +144,7 @@ func checkLarge(t *testing.T, s *suite) {
 	cmd := sh("seq 1 " + strconv.Itoa(seqLarge) + " && touch done")
 	cmd.Dir, cmd.Stdout = dir, n
 	c := start(t, s.shared, cmd)
-	time.Sleep(time.Second) // enough for 100 MB, if they could go anywhere
+	time.Sleep(time.Second) // enough for 100 MB, if nothing blocked them
 	if got := script(t, s.shared, dir, "ls"); got != "" {
 		t.Error("the command has ended although nobody took its output")
 	}
@@ -161,7 +161,7 @@ func checkLarge(t *testing.T, s *suite) {
 	}
 }
 
-// count counts bytes, and those other than b.
+// count counts all bytes, and those that are not b.
 type count struct {
 	b            byte
 	total, other int64
@@ -188,7 +188,7 @@ func checkLive(t *testing.T, s *suite) {
 	cmd := sh(`echo first; read line; echo "second $line"`)
 	cmd.Stdin = r
 	c := start(t, s.shared, cmd)
-	c.stdout.until(t, "first\n") // the command waits for our answer
+	c.stdout.until(t, "first\n") // the command waits for an answer before it continues
 	if _, err := io.WriteString(w, "answer\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func checkNilWriters(t *testing.T, s *suite) {
 func checkBackground(t *testing.T, s *suite) {
 	sleep := sleeper()
 	for range 3 {
-		// A slow writer, so that the last output is still on its way when the command ends.
+		// The slow writer ensures that the last output is still in transit when the command ends.
 		n := &numbers{each: func(int64) { time.Sleep(time.Millisecond) }}
 		cmd := sh(sleep + ` & exec seq 1 800000`)
 		cmd.Stdout = n

@@ -76,7 +76,7 @@ func counted(n int) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// found opens a process that must be there.
+// found opens a process that must exist.
 func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader) command {
 	t.Helper()
 	c := command{stdout: &buffer{}, stderr: &buffer{}}
@@ -97,7 +97,7 @@ func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader
 	return c
 }
 
-// detach starts a command without a reader for its output, and restarts the engine.
+// detach starts a command whose output has no reader, and restarts the engine.
 func detach(t *testing.T, s *suite, sb engine.Sandbox, cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
 	t.Helper()
 	p, err := sb.Start(patient(t), cmd)
@@ -123,7 +123,7 @@ func checkReopenRunning(t *testing.T, s *suite) {
 	if got := c.stderr.String(); got != stderr {
 		t.Errorf("stderr %q", got)
 	}
-	// Again, after its end.
+	// Repeat this now that the command has ended.
 	s.restart(t)
 	_, opener = s.reopened(t, sb.Handle())
 	found(t, opener, id, nil).expect(t, engine.Exit{Code: 5}, stdout)
@@ -147,7 +147,8 @@ func checkReopenEnded(t *testing.T, s *suite) {
 	if err := s.engine.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	time.Sleep(time.Second) // both end meanwhile: this is the case under test, but the check also passes without it
+	// Both end meanwhile. If they do not, the check is weaker, but still succeeds.
+	time.Sleep(time.Second)
 	s.engine = s.Open(t, s.dataDir)
 	_, opener := s.reopened(t, sb.Handle())
 	c := found(t, opener, p.ID(), nil)
@@ -217,7 +218,7 @@ func checkReopenTerminal(t *testing.T, s *suite) {
 func checkReopenTwice(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
 	c := start(t, s.shared, sh(`echo ready; read line; seq 1 100000; exit 2`+"\n"))
-	c.wait(t) // nil input: read ends at once
+	c.wait(t) // with a nil input, read ends immediately
 	want := c.stdout.String()
 	if int64(len(want)) != int64(len("ready\n"))+seqSize(100000) {
 		t.Fatalf("%d bytes came", len(want))
@@ -266,7 +267,7 @@ func checkReopenBounded(t *testing.T, s *suite) {
 	}
 }
 
-// openSequence opens a command that prints numbers. Dropped output counts as received.
+// openSequence opens a command that prints numbers. Dropped output counts as if it had arrived.
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}

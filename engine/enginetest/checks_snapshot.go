@@ -38,7 +38,8 @@ var snapshotChecks = []check{
 	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots, checkSnapshotCycles},
 }
 
-// snapshot takes a snapshot of sb, which has the image parent, and returns its image, which is deleted when t ends.
+// snapshot takes a snapshot of sb, whose image is parent, and returns the new image, which is deleted when t
+// ends.
 func (s *suite) snapshot(t *testing.T, sb engine.Sandbox, parent, path string) image.Image {
 	t.Helper()
 	img, err := s.trySnapshot(patient(t), sb, parent, path)
@@ -53,7 +54,7 @@ func (s *suite) snapshot(t *testing.T, sb engine.Sandbox, parent, path string) i
 	return img
 }
 
-// trySnapshot takes a snapshot of sb, with the method that the engine supports.
+// trySnapshot takes a snapshot of sb in the way that the engine supports.
 func (s *suite) trySnapshot(ctx context.Context, sb engine.Sandbox, parent, path string) (image.Image, error) {
 	from, err := s.engine.Images().Find(ctx, parent)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *suite) trySnapshot(ctx context.Context, sb engine.Sandbox, parent, path
 	})
 }
 
-// manifest is a program that prints all that matters of the file trees it is given, one file on each line.
+// manifest is a program that prints all relevant properties of file trees, one file per line.
 const manifest = `
 import os, stat, sys, hashlib
 def line(p):
@@ -102,7 +103,7 @@ func trees(t *testing.T, sb engine.Sandbox, roots ...string) string {
 	return output(t, sb, engine.Command{Args: append([]string{"python3", "-c", manifest}, roots...), User: "root"})
 }
 
-// same compares manifests and shows the first lines that differ.
+// same compares manifests and reports the first lines that differ.
 func same(t *testing.T, got, want string) {
 	t.Helper()
 	if got == want {
@@ -130,7 +131,7 @@ func same(t *testing.T, got, want string) {
 	}
 }
 
-// zoo makes every kind of file in /zoo, and changes files of the image.
+// zoo creates every kind of file in /zoo, and changes files of the image.
 const zoo = `
 import os, socket, ctypes
 os.makedirs(b'/zoo/empty/deeper'); os.chdir('/zoo')
@@ -177,7 +178,7 @@ os.symlink('python3', '/usr/bin/snake'); os.chmod('/', 0o751)
 func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
 	output(t, first, engine.Command{Args: []string{"python3", "-c", zoo}, User: "root"})
-	// A socket is useless without a listener.
+	// A socket is useless without its listener.
 	script(t, first, "/", "test -S /zoo/socket && rm /zoo/socket && touch -d @1600000000.123456789 /zoo")
 	roots := []string{"/zoo", "/etc", "/usr/share/doc", "/usr/bin/env", "/usr/bin/snake", "/usr/bin/python3"}
 	want := trees(t, first, roots...)
@@ -187,8 +188,8 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	if got := script(t, second, "/", "stat -c %a / && test ! -e /etc/debian_version && du -k /zoo/sparse /zoo/hole | cut -f1 | tr '\\n' ' '"); !strings.HasPrefix(got, "751\n") {
 		t.Errorf("the root directory: %s", got)
 	}
-	same(t, trees(t, first, roots...), want) // the first one continues unchanged
-	// A snapshot of a snapshot is one layer over the same root.
+	same(t, trees(t, first, roots...), want) // the first one is unchanged
+	// A snapshot of a snapshot is one layer on the same root.
 	script(t, second, "/zoo", "rm -r closed sticky plain && echo more > more && mkdir /etc/debian_version")
 	want = trees(t, second, roots...)
 	again := s.snapshot(t, second, img.ID, "")
@@ -222,13 +223,13 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 		if _, err := fmt.Sscan(script(t, copied, "/", "cat /a; echo; cat /b"), &a, &b); err != nil && a+b == 0 {
 			t.Fatalf("the files of the snapshot: %v", err)
 		}
-		// Each file is truncated before it is written. The file that was written before it is complete.
+		// Each file is truncated before it is written. The files written before it are complete.
 		if a != 0 && b != 0 && a != b && a != b+1 {
 			t.Errorf("the snapshot has /a of %d and /b of %d", a, b)
 		}
 	}
 	_, moved := writer.stdout.change()
-	<-moved // it continues
+	<-moved // the writer continues
 }
 
 func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
@@ -312,7 +313,7 @@ func checkSnapshotImages(t *testing.T, s *suite) {
 	wantKind(t, "SnapshotImage of a sandbox that was destroyed", err, errors.Conflict)
 }
 
-// stuck is a receiver that accepts only the first bytes, and then waits for the result to return.
+// stuck is a receiver that accepts only the first bytes, and then waits for the error to return.
 type stuck struct {
 	once  sync.Once
 	begun chan struct{}
@@ -327,8 +328,8 @@ func (w *stuck) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hold begins a snapshot that is larger than the buffers of connections. It returns its receiver and a channel with its
-// error.
+// hold starts a snapshot that is larger than the buffers of connections. It returns the receiver and a channel
+// for the error.
 func hold(t *testing.T, sb engine.Sandbox, ctx context.Context) (*stuck, <-chan error) {
 	t.Helper()
 	script(t, sb, "/", "head -c 50000000 /dev/urandom > /large")
@@ -410,9 +411,10 @@ func checkSnapshotWithoutVolumes(t *testing.T, s *suite) {
 		t.Errorf("the snapshot has %q", got)
 	}
 	_, err = s.trySnapshot(patient(t), sb, s.image, "/data/volume")
-	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported) // the latter if the engine has no snapshots of directories
+	// Unsupported is for engines without snapshots of directories.
+	wantKind(t, "Snapshot of a volume", err, errors.Invalid, errors.Unsupported)
 	commit(t, v)
-	// A sandbox with a volume also gets the files of a snapshot.
+	// A sandbox with a volume gets the files of a snapshot, too.
 	both := s.create(t, engine.Spec{Image: img.ID, Mounts: []engine.Mount{{Volume: name, Path: "/data/volume"}}})
 	if got := script(t, both, "/", "cat /data/file /data/volume/file"); got != "here\nthere\n" {
 		t.Errorf("a sandbox from the snapshot with the volume has %q", got)
@@ -454,7 +456,7 @@ func checkSnapshotOutOfMemory(t *testing.T, s *suite) {
 	start(t, copied, sh("cat /kept")).expect(t, engine.Exit{}, "precious\n")
 }
 
-// many makes files in /many, and removes, changes and links some of them.
+// many creates files in /many, and removes, changes and links some of them.
 const many = `
 import os, sys
 n = int(sys.argv[1]); os.makedirs('/many', exist_ok=True)

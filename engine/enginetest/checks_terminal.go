@@ -32,7 +32,7 @@ func terminal(cmd engine.Command) engine.Command {
 	return cmd
 }
 
-// typed starts a terminal command whose input comes from the returned writer.
+// typed starts a terminal command whose input is the returned writer.
 func typed(t *testing.T, sb engine.Sandbox, cmd engine.Command) (command, *io.PipeWriter) {
 	t.Helper()
 	r, w := io.Pipe()
@@ -106,8 +106,9 @@ func checkBadSize(t *testing.T, s *suite) {
 }
 
 func checkInterrupt(t *testing.T, s *suite) {
-	// The job shows that it runs by echoing its input: a shell that has not yet become the job may lose the signal. The
-	// surrounding shell stays a moment longer: the signal goes to one after the other, and the job may end first.
+	// The job proves that it runs by echoing its input, because a shell that has not executed the job yet may
+	// lose the signal. The shell around it stays a little longer: the processes receive the signal one after
+	// the other, and the job may end first.
 	c, w := typed(t, s.shared, sh(`trap 'echo interrupted' INT; cat; echo "after $?"; sleep 0.3`))
 	typeText(t, w, "ready\n")
 	c.stdout.until(t, "ready\r\nready\r\n")

@@ -35,7 +35,7 @@ func measured(t *testing.T, sb engine.Sandbox) engine.Usage {
 	return u
 }
 
-// measuredUntil reads the usage until enough returns true.
+// measuredUntil polls the usage until enough returns true.
 func measuredUntil(t *testing.T, sb engine.Sandbox, what string, enough func(engine.Usage) bool) engine.Usage {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -62,7 +62,7 @@ func checkUsedCPU(t *testing.T, s *suite) {
 	if after := measured(t, sb); after.CPU < busy.CPU {
 		t.Errorf("the processor time went back from %.3f to %.3f s when the command ended", busy.CPU, after.CPU)
 	}
-	for range 10 { // short ones count, too, and take nothing away
+	for range 10 { // short commands count, too, and never reduce the sum
 		output(t, sb, sh("true"))
 	}
 	last := measured(t, sb)

@@ -77,12 +77,13 @@ func checkVolumeOwner(t *testing.T, s *suite) {
 	if got := owner(first); got != "1234:5678" {
 		t.Errorf("a fresh volume belongs to %s", got)
 	}
-	if s.engine.Capabilities().Isolated { // elsewhere a volume's path leads through directories of the host
+	if s.engine.Capabilities().Isolated { // other engines reach a volume through directories of the host
 		output(t, first, sh("mkdir /mnt/data/new && echo content >/mnt/data/new/file"))
 	}
 	put(t, first, "/mnt/data", file("file", "content", 0o644))
 	commit(t, fresh)
-	if got := owner(as(fresh, "4321")); got != "1234:5678" && !s.engine.Capabilities().Views { // views may not keep the owners
+	// An engine with views may not keep owners.
+	if got := owner(as(fresh, "4321")); got != "1234:5678" && !s.engine.Capabilities().Views {
 		t.Errorf("a volume with files belongs to %s for the next user", got)
 	}
 	used := newVolume(t, s)
@@ -208,7 +209,7 @@ func checkReadOnly(t *testing.T, s *suite) {
 	}
 	ro, rw := engine.Mount{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true}, engine.Mount{Volume: v.Name(), Path: "/mnt/rw"}
 	var sb, writer engine.Sandbox
-	if s.engine.Capabilities().Views { // a sandbox has one view of a volume, which is either
+	if s.engine.Capabilities().Views { // a sandbox has one view of a volume, either read-only or writable
 		sb, writer = s.create(t, engine.Spec{Mounts: []engine.Mount{ro}}), s.create(t, engine.Spec{Mounts: []engine.Mount{rw}})
 		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Mounts: []engine.Mount{ro, rw}}))
 		wantKind(t, "Create with a volume both ways", err, errors.Unsupported)

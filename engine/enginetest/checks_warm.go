@@ -121,7 +121,8 @@ func checkWarmRestart(t *testing.T, s *suite) {
 		t.Fatalf("Warm: %v", err)
 	}
 	s.restart(t)
-	// An engine may end them itself at a restart. It must be able to open and destroy the sandboxes that it lists.
+	// An engine may end warm sandboxes at a restart. If it lists them, it must be able to open and destroy
+	// them.
 	list, err := s.engine.List(patient(t))
 	if err != nil || len(list) > 1 || len(list) == 1 && list[0] != w.Handle() {
 		t.Fatalf("List: %+v, %v; want at most %+v", list, err, w.Handle())
@@ -161,10 +162,11 @@ func claimed(t *testing.T, s *suite, w engine.Warm, spec engine.Spec) engine.San
 	return sb
 }
 
-// warming is a warm-up for whatever image the suite has.
+// warming is a warm-up for any image of the suite.
 var warming = []string{"sh", "-c", "cat /etc/passwd; ls -R /etc; python3 -c pass"}
 
-// traces returns the signs of earlier activity in a sandbox: its processes, and recent changes of files.
+// traces returns the evidence of earlier commands that a user could find in a sandbox: its processes and the
+// recently changed files.
 func traces(t *testing.T, sb engine.Sandbox) string {
 	t.Helper()
 	running := strings.Fields(output(t, sb, sh("cat /proc/[0-9]*/comm; true")))
@@ -224,7 +226,7 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	spec.Limits = limits
 	sb := claimed(t, s, w, spec)
 	script(t, sb, "/mnt/data", "echo x > file")
-	count := sh(`set -- /proc/[0-9]*; echo $#`) // without starting a process
+	count := sh(`set -- /proc/[0-9]*; echo $#`) // without another process
 	if got, want := output(t, sb, count), output(t, s.create(t, engine.Spec{}), count); got != want {
 		t.Errorf("there are %s processes, want %s", got, want)
 	}

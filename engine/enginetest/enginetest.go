@@ -1,7 +1,7 @@
-// Package enginetest is the conformance suite for sandbox engines: the promises of package engine, as checks.
+// Package enginetest is the conformance suite of sandbox engines: it checks the contract of package engine.
 //
-// An engine calls Run in one of its tests. Checks for capabilities that the engine's Capabilities do not announce are
-// skipped and named, with the reason, at the end of the run.
+// An engine calls Run in one of its tests. Checks of features that the engine's Capabilities do not announce
+// are skipped, and listed with the reason at the end of the run.
 package enginetest
 
 import (
@@ -18,34 +18,35 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// patience is how long a check waits for an expected event. It only decides how long a failure takes.
+// patience is how long a check waits for an event that must happen. It only affects the duration of a failure.
 const patience = 90 * time.Second
 
-// Harness is how the checks reach an engine. Only Open is needed.
+// Harness gives the checks access to an engine. Only Open is required.
 type Harness struct {
-	// Open opens the engine on a data directory. After Close, opening the same one again is a restart of the server.
+	// Open opens the engine on a data directory. Opening the same one again after Close simulates a restart of
+	// the server.
 	Open func(t *testing.T, dataDir string) engine.Engine
-	// DataDir returns a new data directory, and removes it when t ends. nil: t.TempDir.
+	// DataDir returns a new data directory, and removes it when t ends. nil means t.TempDir.
 	DataDir func(t *testing.T) string
-	// Image is the image that Images().Find returns for the sandboxes; "" means "base". It has sh, coreutils,
-	// util-linux and python3.
+	// Image is the image of the sandboxes, for Images().Find. "" means "base". It has sh, coreutils, util-linux
+	// and python3.
 	Image string
-	// LeakCheck fails t if anything is left of destroyed sandboxes of dataDir: processes, mounts, cgroups, files. nil:
-	// only List and the checks' own means are used.
+	// LeakCheck fails t if destroyed sandboxes of dataDir have left anything: processes, mounts, cgroups or
+	// files. nil means that only List and the checks themselves detect leaks.
 	LeakCheck func(t *testing.T, dataDir string)
-	// Creates is how many sandboxes are created at once. 0 means 10.
+	// Creates is the number of sandboxes that are created at the same time. 0 means 10.
 	Creates int
-	// Left are checks that are left out, by name, with the reason.
+	// Left names the checks that are skipped, with the reason.
 	Left map[string]string
-	// CopySize is how many bytes the large copy has. 0 means 1 GiB, and 16 MiB with -short.
+	// CopySize is the size of the large copy in bytes. 0 means 1 GiB, and 16 MiB with -short.
 	CopySize int64
 }
 
-// check is a promise and its proof.
+// check is a promise of the contract, with the test for it.
 type check struct {
 	name    string
 	promise string
-	needs   need // nil: every engine
+	needs   need // nil for every engine
 	run     func(t *testing.T, s *suite)
 }
 
@@ -113,19 +114,19 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// checks are all checks, the cheapest subjects first.
+// checks returns all checks, cheapest subjects first.
 func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
 		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
 }
 
-// long are the checks that are left out with -short: they take more than a few seconds each.
+// long names the checks that -short skips, because each takes more than a few seconds.
 var long = []string{
 	"load/nothing grows", "load/mixed", "load/50 commands", "load/many sandboxes", "warm/prepared-otherwise", "MemoryOutlives",
 	"limit/neighbour", "reopen/bounded", "SnapshotKeepsAll",
 }
 
-// suite is one engine under test, with a sandbox that checks may share.
+// suite is an engine under test, with a sandbox that checks may share.
 type suite struct {
 	Harness
 	engine  engine.Engine
@@ -158,7 +159,7 @@ func newSuite(t *testing.T, h Harness) *suite {
 	return s
 }
 
-// open opens a separate engine on dataDir.
+// open opens a new engine on dataDir.
 func open(t *testing.T, h Harness, dataDir string) *suite {
 	t.Helper()
 	s := &suite{Harness: h, engine: h.Open(t, dataDir), dataDir: dataDir}
@@ -175,7 +176,7 @@ func open(t *testing.T, h Harness, dataDir string) *suite {
 	return s
 }
 
-// separate opens another engine on a separate data directory.
+// separate opens another engine on a new data directory.
 func (s *suite) separate(t *testing.T) *suite {
 	t.Helper()
 	dir := s.DataDir(t)
@@ -183,7 +184,7 @@ func (s *suite) separate(t *testing.T) *suite {
 	return open(t, s.Harness, dir)
 }
 
-// restart closes the engine and opens it again, as a restarted server does.
+// restart closes the engine and opens it again, like a restart of the server.
 func (s *suite) restart(t *testing.T) {
 	t.Helper()
 	if err := s.engine.Close(); err != nil {
@@ -192,7 +193,7 @@ func (s *suite) restart(t *testing.T) {
 	s.engine = s.Open(t, s.dataDir)
 }
 
-// reopened returns the sandbox that a restarted engine finds for an old handle.
+// reopened returns the sandbox that a restarted engine opens for an old handle.
 func (s *suite) reopened(t *testing.T, h engine.Handle) (engine.Sandbox, engine.ProcessOpener) {
 	t.Helper()
 	sb, err := s.engine.Open(patient(t), h)
@@ -206,7 +207,7 @@ func (s *suite) reopened(t *testing.T, h engine.Handle) (engine.Sandbox, engine.
 	return sb, opener
 }
 
-// create makes a sandbox that t destroys. ID and Image are filled in.
+// create creates a sandbox that t destroys. It fills in ID and Image.
 func (s *suite) create(t *testing.T, spec engine.Spec) engine.Sandbox {
 	t.Helper()
 	sb, err := s.engine.Create(patient(t), s.spec(spec))
@@ -218,7 +219,7 @@ func (s *suite) create(t *testing.T, spec engine.Spec) engine.Sandbox {
 	return sb
 }
 
-// destroy destroys a sandbox, also if the engine was restarted since.
+// destroy destroys a sandbox, even if the engine has been restarted since its creation.
 func (s *suite) destroy(t *testing.T, h engine.Handle, sb engine.Sandbox) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -247,13 +248,13 @@ func (s *suite) spec(spec engine.Spec) engine.Spec {
 
 func newID() string { return "t-" + strings.ToLower(rand.Text()) }
 
-// patient is a context with a generous deadline.
+// patient returns a context that ends after patience.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	return within(t, patience)
 }
 
-// patientLarge is for transfers of a hundred megabytes beside other such transfers.
+// patientLarge is for checks that transfer a hundred megabytes while others do the same.
 func patientLarge(t *testing.T) context.Context {
 	t.Helper()
 	return within(t, 5*patience)

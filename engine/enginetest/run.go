@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// buffer collects output and can be looked at meanwhile.
+// buffer collects output, which can be read meanwhile.
 type buffer struct {
 	mu    sync.Mutex
 	text  []byte
@@ -40,7 +40,7 @@ func (b *buffer) String() string {
 	return string(b.text)
 }
 
-// change returns the current text, and a channel that is closed when more arrives.
+// change returns the text so far, and a channel that is closed when more arrives.
 func (b *buffer) change() (string, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,18 +67,18 @@ func (b *buffer) until(t *testing.T, text string) {
 	}
 }
 
-// sh is a command for the shell.
+// sh returns a command for the shell.
 func sh(script string) engine.Command {
 	return engine.Command{Args: []string{"sh", "-c", script}}
 }
 
-// command is a started command and its output.
+// command is a started command with its output.
 type command struct {
 	engine.Process
 	stdout, stderr *buffer
 }
 
-// start starts cmd and keeps its output unless cmd has its own writers. It is killed when t ends.
+// start starts cmd, and collects its output unless cmd has writers. The command is killed when t ends.
 func start(t *testing.T, sb engine.Sandbox, cmd engine.Command) command {
 	t.Helper()
 	c := command{stdout: &buffer{}, stderr: &buffer{}}
@@ -109,7 +109,7 @@ func (c command) wait(t *testing.T) engine.Exit {
 	return c.waitWith(patient(t), t)
 }
 
-// waitWith waits for the end as long as ctx lets it.
+// waitWith waits for the end until ctx ends.
 func (c command) waitWith(ctx context.Context, t *testing.T) engine.Exit {
 	t.Helper()
 	exit, err := c.Wait(ctx)
@@ -119,11 +119,11 @@ func (c command) waitWith(ctx context.Context, t *testing.T) engine.Exit {
 	return exit
 }
 
-// expect waits for the end and compares.
+// expect waits for the end, and compares the exit and the output.
 func (c command) expect(t *testing.T, exit engine.Exit, stdout string) {
 	t.Helper()
 	got := c.wait(t)
-	got.Crashed = "" // not every engine sees it
+	got.Crashed = "" // not every engine reports crashes
 	if got != exit || c.stdout.String() != stdout {
 		t.Fatalf("ended with %+v and stdout %.2000q (stderr %.500q); want %+v and %.2000q", got, c.stdout, c.stderr, exit, stdout)
 	}
@@ -147,7 +147,7 @@ func script(t *testing.T, sb engine.Sandbox, dir, text string) string {
 	return output(t, sb, cmd)
 }
 
-// wantKind fails t unless err is of one of these kinds and has a text for clients.
+// wantKind fails t unless err is of one of the kinds and has a message for clients.
 func wantKind(t *testing.T, what string, err error, kinds ...errors.Kind) {
 	t.Helper()
 	for _, kind := range kinds {
@@ -161,7 +161,7 @@ func wantKind(t *testing.T, what string, err error, kinds ...errors.Kind) {
 	t.Errorf("%s: got %v (%s), want %v", what, err, errors.KindOf(err), kinds)
 }
 
-// alive counts the processes of the sandbox that have token in their command line.
+// alive counts the processes of the sandbox with token in their command line.
 func alive(t *testing.T, sb engine.Sandbox, token string) int {
 	t.Helper()
 	all := output(t, sb, sh(`tail -v -n +1 /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' '`))
@@ -186,12 +186,12 @@ func aliveUntil(t *testing.T, sb engine.Sandbox, token string, n int) {
 	t.Fatalf("%d processes have %s in their command line, want %d", got, token, n)
 }
 
-// sleeper returns a sleep of months with a unique duration, so that it is found by its command line.
+// sleeper returns a sleep of months with a unique duration, so that it can be found by its command line.
 func sleeper() string {
 	return fmt.Sprintf("sleep 7%06d.%09d", rand.IntN(1e6), rand.IntN(1e9))
 }
 
-// archive makes a tar stream.
+// archive returns a tar stream.
 func archive(t *testing.T, entries ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -232,7 +232,7 @@ func link(name, target string) tar.Header {
 	return tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777, ModTime: someTime}
 }
 
-// put puts files into a directory of the sandbox, which is made if missing.
+// put copies files into a directory of the sandbox, which is created if missing.
 func put(t *testing.T, sb engine.Sandbox, dir string, entries ...tar.Header) {
 	t.Helper()
 	if err := sb.CopyIn(patient(t), dir, archive(t, entries...)); err != nil {
@@ -240,13 +240,13 @@ func put(t *testing.T, sb engine.Sandbox, dir string, entries ...tar.Header) {
 	}
 }
 
-// entry is a file from a sandbox.
+// entry is a file copied out of a sandbox.
 type entry struct {
 	tar.Header
 	content string
 }
 
-// get takes a file or a tree out of the sandbox, by cleaned name.
+// get copies a file or a tree out of the sandbox. The keys are cleaned names.
 func get(t *testing.T, sb engine.Sandbox, path string) map[string]entry {
 	t.Helper()
 	r, err := sb.CopyOut(patient(t), path)
@@ -282,7 +282,7 @@ func untar(t *testing.T, r io.Reader) map[string]entry {
 	}
 }
 
-// newDir makes a directory in the sandbox that no other check uses.
+// newDir creates a unique directory in the sandbox.
 func newDir(t *testing.T, sb engine.Sandbox) string {
 	t.Helper()
 	dir := "/checks/" + newID()
@@ -290,7 +290,7 @@ func newDir(t *testing.T, sb engine.Sandbox) string {
 	return dir
 }
 
-// never is an input that gives nothing.
+// never is an input that provides no data.
 type never struct{ closed chan struct{} }
 
 func (n never) Read([]byte) (int, error) {
@@ -298,14 +298,14 @@ func (n never) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// silent returns an input that gives nothing until t ends.
+// silent returns an input that provides no data until t ends.
 func silent(t *testing.T) io.Reader {
 	n := never{make(chan struct{})}
 	t.Cleanup(func() { close(n.closed) })
 	return n
 }
 
-// aliveAtLeast waits until n or more processes have token in their command line.
+// aliveAtLeast waits until at least n processes have token in their command line.
 func aliveAtLeast(t *testing.T, sb engine.Sandbox, token string, n int) {
 	t.Helper()
 	got := -1
