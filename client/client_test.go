@@ -244,7 +244,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Much data both ways, more than any buffer holds, arrives whole and in order.
+// TestStreamIsWhole checks that more data than any buffer holds arrives completely and in order, in both directions.
 func TestStreamIsWhole(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -472,7 +472,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Giving up before the command starts ends the creation, and leaves nothing.
+// TestRunGivenUp checks that a cancellation before the command starts ends the creation, and leaves nothing.
 // mission: A3, A8
 func TestRunGivenUp(t *testing.T) {
 	t.Parallel()
@@ -669,7 +669,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// stranger answers every request with the same.
+// stranger answers every request in the same way.
 func stranger(t *testing.T, answer http.HandlerFunc) *client.Client {
 	t.Helper()
 	data := t.TempDir()

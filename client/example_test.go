@@ -30,7 +30,7 @@ func ExampleClient_Execute() {
 	// Output: 0 42
 }
 
-// A command whose input and output are connected while it runs.
+// ExampleClient_Start connects the input and output of a running command.
 func ExampleClient_Start() {
 	ctx := context.Background()
 	data, end := exampleServer(ctx)

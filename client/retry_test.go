@@ -166,7 +166,7 @@ func TestDeletedTheFirstTime(t *testing.T) {
 	}
 }
 
-// A server that is not there yet is waited for, a little.
+// TestServerThatComes checks that a client waits a little for a server that has not started yet.
 func TestServerThatComes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -298,7 +298,7 @@ func TestSquash(t *testing.T) {
 	w.want("merges", w.head(w.agent), before)
 }
 
-// A repository without any commit has nothing to lose.
+// TestSnapshotOfNothing checks that a snapshot of a repository without commits succeeds and saves nothing.
 func TestSnapshotOfNothing(t *testing.T) {
 	w := newWorkplace(t)
 	w.agent = t.TempDir()

@@ -92,7 +92,7 @@ func (p *proxy) pass(to, from net.Conn) {
 	}
 }
 
-// stop is S3 being away.
+// stop makes S3 unavailable.
 func (p *proxy) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *proxy) stop() {
 	p.conns = nil
 }
 
-// silence has nothing answered until answer.
+// silence stops all answers until answer.
 func (p *proxy) silence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

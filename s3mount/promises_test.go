@@ -361,7 +361,7 @@ func TestNotKept(t *testing.T) {
 		t.Errorf("a lock of another sandbox: %v", err)
 	}
 	first.Close()
-	// Of two that make a file at once, the last to close wins.
+	// If two clients create a file at the same time, the last one to close it wins.
 	create := func(dir string) *os.File {
 		f, err := os.OpenFile(filepath.Join(dir, "g"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {

@@ -135,7 +135,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	if asked > files*size*11/10 {
 		t.Errorf("of %d bytes %d were asked for", files*size, asked)
 	}
-	// Files that are open and not read have nothing in the end.
+	// Files that are open and not read lose their windows after a time.
 	m.windows.tend(time.Now())
 	if held() == 0 {
 		t.Error("what was just read is gone")

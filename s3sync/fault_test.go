@@ -79,7 +79,8 @@ func syncOnce(spec string) int {
 	return 0
 }
 
-// Killed at any moment, a sync that is made again converges: nothing is lost, nothing is half.
+// TestKilled checks that a sync that is killed at any moment and then repeated converges: no file is lost or
+// incomplete.
 // mission: A8, D1, D2
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
@@ -329,7 +330,7 @@ func TestSmallChangesOnce(t *testing.T) {
 	}
 }
 
-// A clock that is off is corrected by that of S3.
+// TestSkewedClock checks that a wrong clock is corrected by that of S3.
 func TestSkewedClock(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "f", "x")
@@ -608,7 +609,7 @@ func TestRefusedObjects(t *testing.T) {
 	}
 }
 
-// A server that takes a request and never answers is away.
+// TestSilent checks that a server that accepts a request and never answers counts as down.
 func TestSilent(t *testing.T) {
 	loc := location(t)
 	b := openBucket(t, loc)

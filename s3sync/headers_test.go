@@ -81,7 +81,7 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 	}
 }
 
-// An archived object is named as such, with the remedy.
+// TestArchivedObject checks that an archived object is reported as such, with the remedy.
 func TestArchivedObject(t *testing.T) {
 	t.Parallel()
 	loc := location(t)

@@ -235,7 +235,7 @@ func TestRestoreAsNobody(t *testing.T) {
 	}
 }
 
-// A tree that cannot be read at all is not an empty one.
+// TestClosedTree checks that a tree that cannot be read at all does not count as empty.
 func TestClosedTree(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "x")

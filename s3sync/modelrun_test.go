@@ -33,7 +33,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// The same on the S3 that Harvest has built in.
+// TestModelEmbedded checks that the same holds on Harvest's embedded S3.
 // mission: 3.1, A8, D1
 func TestModelEmbedded(t *testing.T) {
 	testenv.Long(t)

@@ -400,7 +400,7 @@ func TestHostileManifest(t *testing.T) {
 	}
 }
 
-// Links that were planted in a volume lead nowhere.
+// TestPlantedLinks checks that links that were planted in a volume are not followed.
 func TestPlantedLinks(t *testing.T) {
 	b := openBucket(t, location(t))
 	dir := t.TempDir()
@@ -758,7 +758,7 @@ func TestProgress(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// A restore has two ends: all is there, and all is on the disk.
+// TestWhenAllIsThere checks that a restore reports two times: when all files exist, and when they are on the disk.
 func TestWhenAllIsThere(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "d/f", "x")

@@ -110,7 +110,7 @@ func named(t *testing.T, path string, stats ...Stats) {
 	t.Errorf("no sync named the conflict of %s: %+v", path, stats)
 }
 
-// disguise edits a file in place, and leaves its size and time.
+// disguise edits a file in place, and keeps its size and time.
 func disguise(t *testing.T, dir, path, content string) {
 	t.Helper()
 	full := filepath.Join(dir, path)
@@ -131,7 +131,8 @@ func asks(a *asked, method, what string, do func()) {
 	})
 }
 
-// Two machines edit a file, and their syncs overlap: both edits survive everywhere, and one is named as a conflict.
+// TestOverlapKeepsBothEdits checks that both edits survive everywhere if two machines edit a file and their syncs
+// overlap, and that one is reported as a conflict.
 // mission: 3.1, D1
 func TestOverlapKeepsBothEdits(t *testing.T) {
 	t.Parallel()
@@ -274,7 +275,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 			names(Options{Direction: Both, State: state, List: true})
 		})
 	}
-	// A sync that believes the manifest does not know of it.
+	// A sync that relies on the manifest does not see it.
 	dir := t.TempDir()
 	write(t, dir, "f", "x")
 	state := t.TempDir()
@@ -562,7 +563,7 @@ func TestInterruptedDeletion(t *testing.T) {
 	}
 }
 
-// Of two conflicts of one file in one second, no copy replaces the other.
+// TestConflictsOfOneSecond checks that neither copy replaces the other if a file has two conflicts within one second.
 func TestConflictsOfOneSecond(t *testing.T) {
 	t.Parallel()
 	tree := openTree(t, t.TempDir())

@@ -174,7 +174,7 @@ func TestManifestOfOthers(t *testing.T) {
 	if _, err := readAll(b.Bytes()); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
 		t.Errorf("a newer version: %v", err)
 	}
-	// A small manifest that claims much becomes no memory.
+	// A small manifest that claims a large size does not cause a large allocation.
 	b.Reset()
 	w.z.Reset(&b)
 	w.b.Reset(w.z)

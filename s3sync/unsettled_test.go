@@ -24,7 +24,7 @@ func marks(t *testing.T, state string) []string {
 	return files
 }
 
-// failures are the paths that a sync named.
+// failures returns the paths that a sync reported.
 func failures(stats Stats) []string {
 	paths := map[string]bool{}
 	for _, f := range stats.Failures {

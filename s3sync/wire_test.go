@@ -193,7 +193,8 @@ func TestWireGivesUp(t *testing.T) {
 	}
 }
 
-// Over TLS too, and only with whom the transport trusts. A proxy is the transport's.
+// TestWireTrusts checks that the wire works over TLS, and only with servers that the transport trusts. Requests through
+// a proxy are left to the transport.
 func TestWireTrusts(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "for ", r.URL.EscapedPath()) }))
 	defer s.Close()

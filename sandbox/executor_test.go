@@ -452,7 +452,7 @@ func TestTerminalCommand(t *testing.T) {
 	}
 }
 
-// blocked is an input that never comes.
+// blocked is an input that never arrives.
 type blocked struct{ ctx context.Context }
 
 func (b blocked) Read([]byte) (int, error) {

@@ -58,7 +58,8 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
-// A clock that is set back by an hour, or forward, neither prolongs lives nor ends them early.
+// TestClockIsSetBack checks that setting the clock back or forward by an hour neither prolongs lifetimes nor ends them
+// early.
 // mission: A5
 func TestClockIsSetBack(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,8 @@ func mountRequest(change func(*sandbox.S3)) sandbox.Request {
 	return sandbox.Request{S3: s}
 }
 
-// A mount is there before the sandbox, and ends after it, in whatever way that ends.
+// TestMountInTheLifeOfASandbox checks that a mount exists before the sandbox, and ends after it, in whatever way the
+// sandbox ends.
 // mission: D5
 func TestMountInTheLifeOfASandbox(t *testing.T) {
 	t.Parallel()

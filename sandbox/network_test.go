@@ -195,7 +195,7 @@ func TestDenialsAreEvents(t *testing.T) {
 		if diff := cmp.Diff([]string{"dns evil.example", "tcp evil.example", "tcp later.example", "tcp last.example"}, domains); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
-		// The record has the last ones, equal ones together.
+		// The record has the latest denials, with equal ones merged.
 		for range 12 {
 			box.net.deny(engine.Denial{Protocol: "dns", Domain: "again.example", Reason: "no rule allows it"})
 		}

@@ -167,7 +167,8 @@ func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.
 	return sb
 }
 
-// The server dies in each state, with the engine's sandbox there or not.
+// TestRecoveryFromEveryState checks that the server recovers from its death in each state, with and without the
+// engine's sandbox.
 func TestRecoveryFromEveryState(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

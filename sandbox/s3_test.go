@@ -110,7 +110,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		want("beside it", "check")
 		destroy(beside)
 		want("the end of one that does not ask for it", "")
-		// The end, on request and not.
+		// The end, with and without a requested upload.
 		if err := f.SyncOnEnd(t.Context(), account, sb.ID, false); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		if err := f.SyncOnEnd(t.Context(), account, sb.ID, true); err != nil {
 			t.Errorf("after its end: %v", err)
 		}
-		// Out of memory: written down first.
+		// Out of memory: the record is written first.
 		s3.fails["note"] = errors.Errorf("planned")
 		oom := create(t, f, s3Request(false, true))
 		w.box(t, oom.ID).die(engine.End{OutOfMemory: true})
@@ -155,7 +155,8 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 	})
 }
 
-// Of two sandboxes that are made at the same time one fills the volume, and the other waits for that.
+// TestS3IsFilledOnce checks that one of two sandboxes that are created at the same time fills the volume, and that the
+// other waits for it.
 // mission: 5.6
 func TestS3IsFilledOnce(t *testing.T) {
 	t.Parallel()

@@ -240,7 +240,7 @@ func TestSnapshotOnEndFails(t *testing.T) {
 	})
 }
 
-// A server that ended while the snapshot was taken leaves it to the next one.
+// TestSnapshotOnEndAfterACrash checks that the next server takes the snapshot if a server ended while taking it.
 func TestSnapshotOnEndAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

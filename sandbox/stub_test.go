@@ -265,7 +265,7 @@ func (b *box) lose() {
 	close(b.broken)
 }
 
-// vanish breaks the connection and removes it.
+// vanish breaks the connection and removes the sandbox.
 func (b *box) vanish() {
 	b.s.mu.Lock()
 	delete(b.s.boxes, b.handle.Ref)

@@ -202,7 +202,7 @@ func TestHostnameOfEngine(t *testing.T) {
 	})
 }
 
-// GPUs are for engines that have some.
+// TestGPU checks that GPUs are refused by engines without GPUs.
 //
 // mission: A6
 func TestGPU(t *testing.T) {

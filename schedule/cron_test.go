@@ -106,7 +106,7 @@ func TestBadTimes(t *testing.T) {
 	}
 }
 
-// Whatever is accepted is due again and again, ever later.
+// FuzzTimes checks that each accepted expression is due again and again, at increasing times.
 func FuzzTimes(f *testing.F) {
 	for _, seed := range []string{"*/30 * * * *", "30 2 * * *", "0 0 29 2 *", "@daily", "@every 90m", "1-5,7 */3 ? 1 MON-FRI", "H * * * *", "0 0 L * *", "@every 9999999h"} {
 		for _, zone := range []string{"", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"} {

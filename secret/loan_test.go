@@ -87,7 +87,7 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	}
 	_, err = v.Lend(t.Context(), account, "sbx_c", "none")
 	wantError(t, err, errors.NotFound)
-	// A loan does not open as anything else.
+	// A loan cannot be opened as another record.
 	if err := h.store.Put(t.Context(), secret.Record{Account: account, Name: "sbx_a", Sealed: loans[0].Sealed}); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// forgetful fails in all that concerns loans.
+// forgetful fails in all operations on loans.
 type forgetful struct{ secret.Store }
 
 func (forgetful) PutLoans(context.Context, ...secret.Loan) error {

@@ -561,7 +561,7 @@ func TestAWS(t *testing.T) {
 	wantError(t, err, errors.Invalid, "AWS_ACCESS_KEY_ID")
 }
 
-// The canary: the value is nowhere on disk, in no record and no log.
+// TestCanary checks that the value (the canary) appears neither on disk nor in a record or a log.
 // mission: F4, F6
 func TestCanary(t *testing.T) {
 	t.Parallel()

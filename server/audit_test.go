@@ -56,7 +56,7 @@ func TestAuditCanBeListed(t *testing.T) {
 	start(t).want(501, "GET", api.Audit, "")
 }
 
-// The operator can have the machine examined.
+// TestDoctorOverHTTP checks that the operator can run the doctor's checks of the machine over HTTP.
 func TestDoctorOverHTTP(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {

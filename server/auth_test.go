@@ -58,7 +58,7 @@ func (w *world) as(req account.Request) *world {
 	return other
 }
 
-// stranger comes without a key.
+// stranger is a client without a key.
 func (w *world) stranger() *world { return &world{t: w.t, url: w.strict} }
 
 func (w *world) status(method, path, body string, header ...string) int {
@@ -190,7 +190,7 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 			t.Errorf("%s: %s", path, body)
 		}
 	}
-	// Names are each account's own.
+	// Each account has its own names.
 	other.want(201, "POST", "/v1/volumes", `{"name":"vol"}`)
 	other.want(201, "POST", "/v1/sandboxes", `{"name":"box"}`)
 	if _, body := other.do("GET", "/v1/sandboxes/box", ""); parse[api.Sandbox](t, body).ID == mine.ID {
@@ -348,7 +348,7 @@ func TestSignIn(t *testing.T) {
 	w.want(400, "POST", "/v1/sign-out", "")
 }
 
-// A name that was pointed at this machine is not ours (DNS rebinding).
+// TestHosts checks that a foreign name that points at this machine is refused (DNS rebinding).
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {

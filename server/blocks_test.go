@@ -318,7 +318,7 @@ func TestConnectionsOfEventsAreLogged(t *testing.T) {
 	}
 }
 
-// A stream in which nothing happens shows that it lives.
+// TestQuietStreamsBeat checks that a quiet stream sends heartbeats.
 // mission: F1, 10.4
 func TestQuietStreamsBeat(t *testing.T) {
 	t.Parallel()

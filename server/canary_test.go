@@ -24,7 +24,7 @@ func canary() error {
 	return errors.Wrapf(&fs.PathError{Op: "open", Path: "/var/lib/harvest/CANARY", Err: errors.Errorf("password=CANARY")}, "reading CANARY")
 }
 
-// The parts below fail in every way they can, with the canary.
+// The parts below fail in every possible way, with the canary.
 type (
 	brokenImages  struct{ image.Builder }
 	brokenVolumes struct{ volume.Provider }

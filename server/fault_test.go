@@ -151,7 +151,7 @@ func TestEventsNobodyReads(t *testing.T) {
 	}
 }
 
-// A reader of events that takes nothing at all is given up.
+// TestEventsReaderIsGivenUp checks that a client of the event stream that reads nothing at all is disconnected.
 func TestEventsReaderIsGivenUp(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)

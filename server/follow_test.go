@@ -174,7 +174,7 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	other.expect("still 42")
 }
 
-// A body of which nothing comes is given up, too.
+// TestReaderOfHalfARequestIsTold checks that a request whose body never arrives is ended, too.
 func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -48,7 +48,7 @@ func (w *world) secure() (string, *http.Client) {
 	return "https://" + l.Addr().String(), c
 }
 
-// Everything works with HTTP/2, many streams on one connection, and WebSockets beside it.
+// TestHTTP2 checks that everything works with HTTP/2, many streams on one connection, and WebSockets beside it.
 // mission: F1, 6.6
 func TestHTTP2(t *testing.T) {
 	t.Parallel()

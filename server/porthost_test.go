@@ -325,7 +325,7 @@ func TestKeysAtPortHosts(t *testing.T) {
 	acme.want(404, "POST", links, `{"port":80}`)
 	acme.want(404, "GET", links, "")
 	acme.want(404, "DELETE", links+"/lnk_x", "")
-	// The server's own cookie is no good there, nor a link for the server.
+	// Neither the server's own cookie nor a link for the server is accepted there.
 	token, err := w.ring.Link(account.Local())
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestKeysAtPortHosts(t *testing.T) {
 	}
 	w.stranger().want(401, "GET", "/v1/account", "", "Cookie", "harvest="+u.Query().Get("harvest-link"))
 	w.stranger().want(401, "GET", "/v1/account?"+u.RawQuery, "")
-	// Only names of ports are ours (DNS rebinding).
+	// Only names of ports are accepted (DNS rebinding).
 	for name, want := range map[string]int{
 		"ports.example": 421, "x.ports.example": 421, "0" + host: 421, "a." + host: 421, "70000" + host[len(port):]: 421, host + ".evil.example": 421, host + ".": 401, strings.ToUpper(host): 401,
 	} {
@@ -364,7 +364,7 @@ func TestPortLinkRequests(t *testing.T) {
 	if made := w.as(account.Request{Life: 60e9}).link("/v1/sandboxes/box/links", `{"port":80}`); made.Expires.Sub(made.Created).Seconds() > 61 {
 		t.Errorf("the link outlives its key: %+v", made)
 	}
-	// On this machine names below localhost will do, elsewhere not.
+	// Names below localhost work on this machine only.
 	local := start(t, func(o *server.Options) { o.PortDomain, o.URL = "localhost", "https://127.0.0.1:7777" })
 	box = local.create()
 	if made := local.link("/v1/sandboxes/box/links", `{"port":80}`); !strings.HasPrefix(made.URL, "https://80-"+strings.ReplaceAll(box.ID, "_", "-")+".localhost:7777/?harvest-link=hvp_") {

@@ -116,7 +116,7 @@ func TestStreamProblems(t *testing.T) {
 	}
 }
 
-// A client that breaks the rules loses its connection, and its command with it.
+// TestStreamViolations checks that a client that violates the protocol loses its connection, and its command with it.
 func TestStreamViolations(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -172,7 +172,8 @@ func TestOutputOfAnotherKind(t *testing.T) {
 	w.status(t, session.Done)
 }
 
-// An agent that takes all memory ends, with a reason; its files stay, and the next prompt finds them.
+// TestAgentOutOfMemory checks that an agent that uses up the memory ends with a reason. Its files stay, and the next
+// prompt finds them.
 //
 // mission: A5, E4
 func TestAgentOutOfMemory(t *testing.T) {
@@ -233,7 +234,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Prompts that many people send at once wait in one queue, and no two turns run at the same time.
+// TestPromptsAtOnce checks that prompts that many people send at once wait in one queue, and that no two turns run at
+// the same time.
 //
 // mission: E3
 func TestPromptsAtOnce(t *testing.T) {
@@ -547,7 +549,8 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	w.until(t, "done")
 }
 
-// An agent that the image does not have fails its prompts with a reason, and nothing else.
+// TestAgentThatIsNotThere checks that an agent that is missing in the image fails its prompts with a reason, and has no
+// other effect.
 //
 // mission: E9
 func TestAgentThatIsNotThere(t *testing.T) {

@@ -273,7 +273,8 @@ func TestLargeRepository(t *testing.T) {
 	}
 }
 
-// An App's tokens are for one repository, are replaced before they end, and are worthless once the session has.
+// TestApp checks that an App's tokens are for one repository, are replaced before they expire, and are invalid after
+// the session's end.
 // mission: E7
 func TestApp(t *testing.T) {
 	t.Parallel()

@@ -144,7 +144,7 @@ func (g *gitServer) url(name string) string { return "http://" + g.addr + "/" + 
 
 func (g *gitServer) dir(name string) string { return filepath.Join(g.root, name+".git") }
 
-// git runs git as a person would.
+// git runs git as a person does.
 func (g *gitServer) git(dir string, args ...string) string {
 	g.t.Helper()
 	cmd := exec.CommandContext(g.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"}, args...)...)

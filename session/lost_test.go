@@ -25,7 +25,7 @@ type provider struct {
 	events []string           // of sandboxes, and why
 }
 
-// rented is a sandbox of a provider's.
+// rented is a provider's sandbox.
 type rented struct {
 	*gvisor.Sandbox
 	p *provider
@@ -52,7 +52,7 @@ func (p *provider) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, e
 	return p.Engine.Open(ctx, h)
 }
 
-// take ends a sandbox behind everybody's back.
+// take ends a sandbox without notice.
 func (p *provider) take(ctx context.Context, id string) error {
 	p.mu.Lock()
 	p.taken[id] = true

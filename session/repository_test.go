@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// A token is for the host that its secret names, over https; a repository with an SSH address is cloned there.
+// TestLogins checks that a token is used only for the host that its secret names, over https, and that a repository
+// with an SSH address is cloned from there.
 // mission: E7
 func TestLogins(t *testing.T) {
 	t.Parallel()
@@ -52,7 +53,7 @@ func TestLogins(t *testing.T) {
 	}
 }
 
-// Whatever a title and a branch are, git reads back the same.
+// TestGitConfig checks that git reads back any title and any branch unchanged.
 func TestGitConfig(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config")

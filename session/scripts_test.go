@@ -234,7 +234,7 @@ func TestLeftScript(t *testing.T) {
 	s.want("left", left(), "other: branch aside: 1 commits")
 }
 
-// Variables and the files that exist are printed with NUL between them, whatever is in them.
+// TestReadSettings checks that variables and existing files are printed with NUL between them, whatever their content.
 func TestReadSettings(t *testing.T) {
 	s := newScripts(t)
 	s.write("a b", "{\n\"x\": 1}\n")

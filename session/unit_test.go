@@ -189,7 +189,7 @@ func TestCheckRepo(t *testing.T) {
 	}
 }
 
-// Whatever the address, the directory is right below the workspace.
+// FuzzCheckRepo checks that for any address the directory is directly below the workspace.
 func FuzzCheckRepo(f *testing.F) {
 	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u", "https://h/a/%2e%2e/%00"} {
 		f.Add(repo)

@@ -164,7 +164,7 @@ func TestFillAndSave(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(dirOf(to), "a")); string(data) != "a" {
 		t.Errorf("filled: %q, %v", data, err)
 	}
-	// A part is no workspace.
+	// A part is not a workspace.
 	damaged := filepath.Join(s3test.Dir(l.bucket), "work", "dir")
 	must(t, os.MkdirAll(damaged, 0o755))
 	must(t, os.WriteFile(filepath.Join(damaged, "x"), []byte("new"), 0o644))
@@ -474,7 +474,7 @@ func TestDeleteUnsent(t *testing.T) {
 	must(t, l.volumes.Delete(t.Context(), l.volume(t, "data").Name())) // nothing is left of the earlier one
 }
 
-// Of two syncs of a volume one waits for the other.
+// TestSyncsTakeTurns checks that one of two syncs of a volume waits for the other.
 func TestSyncsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := newLife(t)

@@ -116,7 +116,7 @@ func TestServersPlace(t *testing.T) {
 	}
 }
 
-// A bucket of one's own needs a secret of one's own.
+// TestOwnBucket checks that an account's own bucket needs the account's own secret.
 // mission: D1
 func TestOwnBucket(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })

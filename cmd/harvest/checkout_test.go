@@ -114,7 +114,8 @@ func TestCheckoutFollowsAgent(t *testing.T) {
 	}
 }
 
-// Commits of a person on the agent's branch stay, and the remedy leads to a second branch with the agent's work.
+// TestCheckoutKeepsOwnCommits checks that a person's commits on the agent's branch stay, and that the remedy leads to a
+// second branch with the agent's work.
 // mission: E3
 func TestCheckoutKeepsOwnCommits(t *testing.T) {
 	p := newPair(t)
@@ -179,7 +180,7 @@ func TestCheckoutWithoutRecord(t *testing.T) {
 	p.at("harvest/x", second)
 }
 
-// Entries of the agent's stash come along as branches that git stash apply takes.
+// TestCheckoutBringsStash checks that entries of the agent's stash arrive as branches that git stash apply accepts.
 // mission: E8
 func TestCheckoutBringsStash(t *testing.T) {
 	p := newPair(t)

@@ -307,7 +307,7 @@ func TestLogBeginsAnew(t *testing.T) {
 	}
 }
 
-// systemd takes the unit that the operations' page names, without a word.
+// TestSystemdUnit checks that systemd accepts the unit of the operations page without a warning.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	analyze := testenv.RequireTool(t, "systemd-analyze", "systemd")

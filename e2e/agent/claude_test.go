@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The document's section 4 with the real Claude, line by line.
+// TestModalClaude checks that the document's section 4 holds with the real Claude, line by line.
 func TestModalClaude(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

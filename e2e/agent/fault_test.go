@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// Whatever the model's API does, or happens to the program, the turn ends with a sentence, and the next one works.
+// TestFaultsOfClaude checks that any fault of the model's API or of the program ends the turn with a sentence, and that
+// the next turn works.
 //
 // mission: E1, 4.5
 func TestFaultsOfClaude(t *testing.T) {
@@ -108,7 +109,7 @@ func newFaults(t *testing.T, name string, flags ...string) *faults {
 	return f
 }
 
-// turn sends a prompt, does something meanwhile, and returns how it ended, and whether a request was tried again.
+// turn sends a prompt, calls meanwhile, and returns the turn's end, and whether a request was retried.
 func (f *faults) turn(prompt, until string, meanwhile func()) (done api.SessionEvent, again bool) {
 	f.t.Helper()
 	cmd := f.h.Command(f.t.Context(), "send", "-d", f.id, "-")
@@ -135,7 +136,7 @@ func (f *faults) stops(name, when string) {
 	f.well("after " + name)
 }
 
-// killed has the program end in the middle of a turn.
+// killed makes the program end in the middle of a turn.
 func (f *faults) killed(program, want string) {
 	f.t.Helper()
 	done, _ := f.turn("[long] go", "tool.started", func() {

@@ -99,7 +99,8 @@ func tryAbuse(t *testing.T, h *host.Host) {
 	}
 }
 
-// Sandboxed programs reach no device, process or setting of the host, and no interface of its kernel.
+// TestAbuse checks that sandboxed programs reach no device, process or setting of the host, and no interface of its
+// kernel.
 //
 // mission: 6.10
 func TestAbuse(t *testing.T) {

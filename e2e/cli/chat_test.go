@@ -36,7 +36,7 @@ func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window 
 		t.Fatal(err)
 	}
 	w := &window{t: t, tty: tty, cmd: cmd, term: vt.NewEmulator(80, 24), gone: make(chan struct{})}
-	go func() { _, _ = io.Copy(io.Discard, w.term) }() // a terminal's answers
+	go func() { _, _ = io.Copy(io.Discard, w.term) }() // what the terminal would answer
 	go func() {
 		defer close(w.gone)
 		buf := make([]byte, 4096)

@@ -208,7 +208,7 @@ func TestSomebodyElsesData(t *testing.T) {
 	}
 }
 
-// A server that dies while it starts is not waited for, and its log is named.
+// TestServerDiesAtStart checks that the client does not wait for a server that dies while it starts, and names its log.
 func TestServerDiesAtStart(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "fake", nil)
@@ -270,7 +270,7 @@ func TestOtherVersions(t *testing.T) {
 	}
 }
 
-// As an ordinary user everything works the same.
+// TestOrdinaryUser checks that everything works the same for an ordinary user.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	h := host.Ordinary(t)

@@ -242,7 +242,7 @@ const geminiStub = `require('http').createServer((q, r) => {
 	})
 }).listen(8099, '127.0.0.1')`
 
-// conversation is one with an MCP server over its standard input and output: JSON-RPC, a message per line.
+// conversation is a conversation with an MCP server over its standard input and output: JSON-RPC, one message a line.
 type conversation struct {
 	in    io.Writer
 	out   *bufio.Reader

@@ -76,7 +76,7 @@ func (m *modalClient) create(t *testing.T, image string, params *modal.SandboxCr
 	return ending(t, sb)
 }
 
-// ending has a sandbox end with the test.
+// ending makes a sandbox end with the test.
 func ending(t *testing.T, sb *modal.Sandbox) *modal.Sandbox {
 	t.Helper()
 	t.Cleanup(func() {

@@ -103,7 +103,8 @@ func TestModalEngineBucket(t *testing.T) {
 	}
 }
 
-// A sandbox that is carried over keeps its bucket, also by a server that has not made it.
+// TestModalBucketCarriedOver checks that a sandbox keeps its bucket when it is carried over, also by a server that has
+// not created it.
 //
 // mission: A3 D5
 func TestModalBucketCarriedOver(t *testing.T) {

@@ -70,7 +70,7 @@ func TestPageKeys(t *testing.T) {
 	b.types("note it\r")
 	b.sees(".message.agent", "You said: note it")
 
-	// The arrows go from view to view. In the terminal all keys are the shell's, Tab too, but one.
+	// The arrows move from view to view. In the terminal all keys go to the shell, Tab too, except for one.
 	b.tabTo(".tabs [aria-selected=true]")
 	b.keys(kb.ArrowRight)
 	b.sees(".terminal [role=status]", "Connected")

@@ -345,7 +345,7 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 	}
 }
 
-// A token lets git in and is nowhere else.
+// TestRepositoryToken checks that a token gives git access and appears nowhere else.
 //
 // mission: E7, F6
 func TestRepositoryToken(t *testing.T) {

@@ -62,7 +62,7 @@ func TestSandboxMount(t *testing.T) {
 	if got := s3.Get("data/moved/200"); got != "200\n" {
 		t.Errorf("the bucket has %q", got)
 	}
-	// A user without rights is refused, as anywhere.
+	// An unprivileged user is refused, as on any file system.
 	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat", "/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
 		t.Errorf("somebody else reads it: %d %s", code, stderr)
 	}
@@ -176,7 +176,8 @@ func TestSandboxMountAway(t *testing.T) {
 	})
 }
 
-// A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.
+// TestSandboxMountSilent checks that a sandbox ends although programs in it wait for an S3 that accepts everything and
+// answers nothing.
 func TestSandboxMountSilent(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -115,7 +115,7 @@ func TestSandboxS3(t *testing.T) {
 	s3.Wait("greedy/f.txt", "six")
 	s3.Wait("work/e.txt", "five")
 	s3.Wait("quiet/q.txt", "idle")
-	// S3 is away at the end, and for the next server.
+	// S3 is down at the end, and for the next server.
 	h.Must("sandbox", "create", "--name", "two", "--s3", place)
 	h.Must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /data/g.txt")
 	two := get("two")

@@ -220,7 +220,8 @@ func TestVolumeSyncFlags(t *testing.T) {
 	}
 }
 
-// A sync over HTTP answers with statistics, and as events first with how it comes along; the client has both.
+// TestVolumeSyncOverHTTP checks that a sync over HTTP answers with statistics, and as events first with its progress,
+// and that the client supports both.
 // mission: 2.6
 func TestVolumeSyncOverHTTP(t *testing.T) {
 	testenv.Long(t)

@@ -101,7 +101,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bodies of any size go through, or are refused, without being kept in memory.
+// TestLargeBodies checks that bodies of any size pass through, or are refused, without being held in memory.
 // mission: F1
 func TestLargeBodies(t *testing.T) {
 	testenv.Long(t)

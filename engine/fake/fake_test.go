@@ -338,7 +338,7 @@ func TestKilledServer(t *testing.T) {
 	noLeaks(t, dir)
 }
 
-// A keeper that is killed takes the knowledge of its command's end with it, but not the output.
+// TestKilledKeeper checks that a killed keeper loses its command's exit, but not the output.
 func TestKilledKeeper(t *testing.T) {
 	t.Cleanup(proc.Detach(true))
 	dir := dataDir(t)

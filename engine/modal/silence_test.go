@@ -31,7 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// hush has a plane answer one client's calls no more after some.
+// hush makes a plane stop answering one client's calls after a number of them.
 type hush struct {
 	mu     sync.Mutex
 	begun  bool   // guarded by mu, as all below; calls are counted
@@ -46,7 +46,7 @@ func (h *hush) begin(passed int) {
 	h.begun, h.passed = true, passed
 }
 
-// pass waits for the end of a call that is not to be answered.
+// pass waits for the end of a call that must not be answered.
 func (h *hush) pass(ctx context.Context, method string) error {
 	h.mu.Lock()
 	h.passed--

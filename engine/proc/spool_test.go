@@ -32,7 +32,7 @@ func readAll(t *testing.T, r *reader, want []byte) {
 	}
 }
 
-// A spool that was cut off anywhere can be read from any frame on that it still has.
+// TestSpoolFromAnyFrame checks that a spool that was cut off at any point can be read from each remaining frame on.
 func TestSpoolFromAnyFrame(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

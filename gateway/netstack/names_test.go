@@ -80,7 +80,7 @@ func (w *world) quic(ctx context.Context, t testing.TB, to, name string) (string
 	return string(b), err
 }
 
-// asUDP lets go of ICMP errors, as a socket that is not connected does.
+// asUDP ignores ICMP errors, like an unconnected socket.
 type asUDP struct{ *gonet.UDPConn }
 
 func (c asUDP) ReadFrom(b []byte) (int, net.Addr, error) {

@@ -74,7 +74,7 @@ func TestCollectBlobs(t *testing.T) {
 	}
 }
 
-// A damaged blob on the disk is not taken for the image.
+// TestDamagedBlobs checks that a damaged blob on the disk is not used for the image.
 func TestDamagedBlobs(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

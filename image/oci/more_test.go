@@ -68,7 +68,8 @@ func TestFullDisk(t *testing.T) {
 	expect(t, "a full disk", err, errors.Exhausted)
 }
 
-// Sandboxes of images trust whom the machine trusts, and an image knows whom it was made to trust.
+// TestCertificates checks that sandboxes of images trust the machine's certificate authorities, and that an image
+// records the ones that it was built with.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

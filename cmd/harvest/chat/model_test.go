@@ -166,7 +166,7 @@ func TestTurn(t *testing.T) {
 	s.has(s.screen(), "ready · MCP 1/2 · $0.25 · /help")
 }
 
-// Esc stops the turn once; Ctrl-C clears the line, and leaves on an empty one.
+// TestStopAndLeave checks that Esc stops the turn once, and that Ctrl-C clears the line, and leaves on an empty one.
 func TestStopAndLeave(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -218,7 +218,8 @@ func TestLeaveDuringTurnAndBefore(t *testing.T) {
 	}
 }
 
-// Questions are answered by number, by several, or by text; commands still work meanwhile.
+// TestQuestions checks that questions can be answered by one number, several numbers, or text, and that commands still
+// work meanwhile.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -426,7 +427,7 @@ func TestSmallScreens(t *testing.T) {
 	s.has(s.screen(), "● Bash  seq 100")
 }
 
-// The words for all that an agent can be doing.
+// TestDoing checks that every activity of an agent has its words.
 func TestDoing(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

@@ -141,7 +141,7 @@ func shows(t *testing.T, what fmt.Stringer, text string) {
 	})
 }
 
-// A conversation in lines: no escape sequence, and each silence has a word.
+// TestRunPlain checks that a conversation in lines has no escape sequence, and a word for each silence.
 // mission: C3
 func TestRunPlain(t *testing.T) {
 	t.Parallel()
@@ -198,7 +198,7 @@ func TestRunPlain(t *testing.T) {
 	}
 }
 
-// brokenPage takes no output.
+// brokenPage fails on each write.
 type brokenPage struct{}
 
 func (brokenPage) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

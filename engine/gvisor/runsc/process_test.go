@@ -61,7 +61,7 @@ type birth struct {
 	Program    bool // is in the mount namespace of its parent
 }
 
-// confess writes the process's birth to its log file, which is the first that it is given.
+// confess writes the process's birth to its log file, the first file that it receives.
 func confess() {
 	b := birth{Env: os.Environ(), Status: map[string]string{}, Maps: map[string]string{}, Namespaces: map[string]string{}, Files: map[string]string{}}
 	status, _ := os.ReadFile("/proc/self/status")
@@ -105,7 +105,7 @@ func confess() {
 	_ = json.NewEncoder(os.NewFile(3, "log")).Encode(b)
 }
 
-// options describe the sandbox of the test in a new directory.
+// options describes the sandbox of the test in a new directory.
 func options(t *testing.T, rootless bool, limits engine.Limits) Options {
 	t.Helper()
 	dir := testenv.DataDir(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// in has something done with the volume in dir.
+// in performs an operation on the volume in dir.
 func in(t *testing.T, c *wire.Client, stdin []byte, req VolumeRequest) (string, error) {
 	t.Helper()
 	text, err := json.Marshal(req)
