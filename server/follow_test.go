@@ -174,7 +174,7 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	other.expect("still 42")
 }
 
-// TestReaderOfHalfARequestIsTold checks that a request whose body never arrives is ended, too.
+// TestReaderOfHalfARequestIsTold checks that a request whose body stalls ends with its key, too.
 func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	t.Parallel()
 	w := start(t)
