@@ -58,7 +58,7 @@ func (s *shelf) DeleteKey(_ context.Context, id string) error {
 	return s.err
 }
 
-// clock is a Ring whose time stands still until it is moved.
+// clock is a Ring whose clock moves only when the test moves it.
 func clock() (*Ring, *shelf, *time.Time) {
 	s, now := &shelf{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := NewRing(s)
@@ -250,7 +250,7 @@ func TestLinksAreGoodOnce(t *testing.T) {
 	if _, err := r.Link(Principal{Role: Member}); errors.KindOf(err) != errors.Denied {
 		t.Errorf("a member's link: %v", err)
 	}
-	// An admin ends somebody else's.
+	// An admin ends another member's sign-ins.
 	secret, _, err = r.SignInAs(t.Context(), Principal{Account: "acme", Role: Member, Scopes: Scopes, Subject: "ann@example.org"})
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestLinksAreGoodOnce(t *testing.T) {
 	if _, err := r.Authenticate(t.Context(), SignIn, secret.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("an old sign-in: %v", err)
 	}
-	fresh, err := r.Link(Local()) // which are swept when somebody signs in
+	fresh, err := r.Link(Local()) // expired ones are swept at a sign-in
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// made is a key of the account personal and who comes with it.
+// made returns a key of the account personal and its principal.
 func made(t *testing.T, r *Ring, by Principal, req Request) (Key, Principal) {
 	t.Helper()
 	k, secret, err := r.Create(t.Context(), by, req)
@@ -46,7 +46,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 		if err := Ended(ctx); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "revoked") || errors.RemedyOf(err) == "" {
 			t.Errorf("after the revocation: %v", err)
 		}
-		late, done4 := r.Follow(t.Context(), who) // who was authenticated just before
+		late, done4 := r.Follow(t.Context(), who) // authenticated just before
 		defer done4()
 		if Ended(late) == nil {
 			t.Error("work begins with a key that was revoked")
@@ -79,7 +79,7 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 	})
 }
 
-// A key makes nothing that ends later than it, whichever way round.
+// TestWhatAKeyMakesEndsWithIt checks that a key creates nothing that expires later than the key itself, by any path.
 func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -130,7 +130,8 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	if share, _, err := r.Share(t.Context(), browser, "sbx_x:80", 0); err != nil || !share.Expires.Equal(end) {
 		t.Errorf("a link to a port ends at %s: %v", share.Expires, err)
 	}
-	// People who can open the socket, and their sign-ins, make keys without an end; their sign-ins do not renew one another.
+	// People who can open the socket, and their sign-ins, make keys without an expiry. Their sign-ins do not renew one
+	// another.
 	person, ends := signIn(Local())
 	if !ends.Equal(now.Add(signInLife)) {
 		t.Errorf("a person's sign-in ends at %s", ends)
@@ -144,7 +145,7 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	}
 }
 
-// A link that nobody has used ends with the key that made it.
+// TestSignInLinksEndWithTheirKey checks that an unused sign-in link expires with the key that made it.
 func TestSignInLinksEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -175,7 +176,8 @@ func TestSignInLinksEndWithTheirKey(t *testing.T) {
 	}
 }
 
-// Sign-ins and links act for the key that made them, and are revoked with it; keys of others are not.
+// TestRevocationReachesSignInsAndLinks checks that sign-ins and links act for the key that made them and are revoked
+// with it, and that other keys are not.
 func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	t.Parallel()
 	r := NewRing(&shelf{})
@@ -215,7 +217,7 @@ func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	if _, err := r.Authenticate(t.Context(), Link, shared.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("the link: %v", err)
 	}
-	// Who signs out, or takes a link back, ends its streams, too.
+	// A sign-out, and a revoked link, end the streams, too.
 	text, _, err = r.SignInAs(t.Context(), Local())
 	if err != nil {
 		t.Fatal(err)

@@ -237,8 +237,8 @@ func TestLockedWaitsForText(t *testing.T) {
 	}
 }
 
-// Readers of one stream get everything once, although a proxy breaks their connections off after random numbers of bytes and the server is
-// restarted twice. P10 is the same at full size.
+// TestEventsThroughCutsAndRestarts checks that readers of one stream get everything once, although a proxy breaks their
+// connections after random numbers of bytes and the server is restarted twice. P10 is the same at full size.
 // mission: E10, F1
 func TestEventsThroughCutsAndRestarts(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What goes through the delay arrives as it was, and no sooner than it says.
+// TestDelay checks that data through the delay arrives unchanged, and no earlier than configured.
 func TestDelay(t *testing.T) {
 	t.Parallel()
 	echo, err := net.Listen("tcp", "127.0.0.1:0")

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What listeners read is cut anywhere, and has sizes of chunks, comments and the beginning of the stream in it.
+// TestListenersTake checks that listeners read pieces that are cut anywhere, with chunk sizes, comments and the
+// beginning of the stream in them.
 func TestListenersTake(t *testing.T) {
 	t.Parallel()
 	text := "c\r\n: \n\n\r\n"

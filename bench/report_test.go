@@ -158,7 +158,7 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// TestCommittedResults checks that what is committed can be printed and names nobody's machine.
+// TestCommittedResults checks that the committed results can be printed and do not name a private machine.
 func TestCommittedResults(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("results/*.json")

@@ -11,8 +11,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// The soak in short, on real sandboxes: nothing fails, and nothing grows that would be seen in so short a time. HARVEST_TEST_SOAK is for how long traffic
-// happens, such as 20m; the moments of rest between are half a minute and more.
+// TestSoakInShort checks that a short soak test on real sandboxes has no failures, and no growth that is visible in so
+// short a time. HARVEST_TEST_SOAK is the duration of the traffic, such as 20m. The pauses in between are half a minute
+// and more.
 // mission: A8
 func TestSoakInShort(t *testing.T) {
 	t.Parallel()

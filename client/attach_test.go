@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// lines expects what "seq 1 n" prints.
+// lines expects the output of "seq 1 n".
 type lines struct {
 	n     int64
 	rest  []byte // of the line that is expected
@@ -35,8 +35,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Connections break off in the middle of anything, while a command writes far more than is kept of its output: who is attached to it gets
-// all of it, once, and how it ended.
+// TestAttachThroughBrokenConnections checks that an attached client gets all of a command's output, once, and its exit,
+// although connections break at any point and the command writes far more than is stored of its output.
 // mission: A4, E10
 func TestAttachThroughBrokenConnections(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,8 @@ func (s *severed) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// What is sent to a command while the connection is broken reaches it over the next one, and a place that is not in its output is refused.
+// TestAttachGoesOn checks that input sent while the connection is broken reaches the command over the next one, and
+// that an offset outside the output is refused.
 func TestAttachGoesOn(t *testing.T) {
 	t.Parallel()
 	var all severed

@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// cutting is a listener whose connections break off after some bytes, ever different ones.
+// cutting is a listener whose connections break after varying numbers of bytes.
 type cutting struct {
 	net.Listener
 	step, span int64 // how they differ

@@ -244,7 +244,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Much data both ways, more than any buffer holds, arrives whole and in order.
+// TestStreamIsWhole checks that more data than any buffer holds arrives completely and in order, in both directions.
 func TestStreamIsWhole(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -276,7 +276,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A signal reaches a command that does not read its input, however much waits for it.
+// TestSignalPassesInput checks that a signal reaches a command that does not read its input, however much input is
+// pending.
 func TestSignalPassesInput(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -297,7 +298,7 @@ func TestSignalPassesInput(t *testing.T) {
 	}
 }
 
-// waiter is a writer that tells when it has got a text.
+// waiter is a writer that reports when it has received a text.
 type waiter struct {
 	text string
 	seen chan struct{}
@@ -359,7 +360,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// A client that goes away takes its command along, but not a detached one.
+// TestLeaving checks that a client that disconnects ends its command, but not a detached one.
 // mission: A3
 func TestLeaving(t *testing.T) {
 	t.Parallel()
@@ -471,7 +472,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Giving up before the command starts ends the creation, and leaves nothing.
+// TestRunGivenUp checks that a cancellation before the command starts ends the creation, and leaves nothing.
 // mission: A3, A8
 func TestRunGivenUp(t *testing.T) {
 	t.Parallel()
@@ -506,7 +507,8 @@ func TestWriterFails(t *testing.T) {
 	}
 }
 
-// When the server stops, commands go on, and their clients are told where to find them.
+// TestServerStops checks that commands continue when the server stops, and that clients get the address to find them
+// again.
 // mission: A5
 func TestServerStops(t *testing.T) {
 	t.Parallel()
@@ -600,7 +602,7 @@ func TestFiles(t *testing.T) {
 		if _, err := c.out("/nosuch"); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s, no such path: %v", name, err)
 		}
-		// A server that refuses says why, although much more was to come.
+		// A server that refuses an upload gives the reason, although much data is still to come.
 		if err := c.in("/d", &pattern{}); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s, not an archive: %v", name, err)
 		}
@@ -667,7 +669,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// stranger answers every request with the same.
+// stranger answers every request in the same way.
 func stranger(t *testing.T, answer http.HandlerFunc) *client.Client {
 	t.Helper()
 	data := t.TempDir()
@@ -681,7 +683,7 @@ func stranger(t *testing.T, answer http.HandlerFunc) *client.Client {
 	return client.New(data)
 }
 
-// What no Harvest server would answer is an error, not a surprise.
+// TestStrangeServers checks that an answer that no Harvest server sends is an error.
 func TestStrangeServers(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{

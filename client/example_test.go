@@ -30,7 +30,7 @@ func ExampleClient_Execute() {
 	// Output: 0 42
 }
 
-// A command whose input and output are connected while it runs.
+// ExampleClient_Start connects the input and output of a running command.
 func ExampleClient_Start() {
 	ctx := context.Background()
 	data, end := exampleServer(ctx)
@@ -52,7 +52,7 @@ func ExampleClient_Start() {
 	}
 	result, err := process.Wait(ctx)
 	if err != nil {
-		panic(err) // nobody knows how it ended
+		panic(err) // the exit is unknown
 	}
 	fmt.Println("it ended with", result.ReturnCode)
 	// Output:
@@ -60,7 +60,8 @@ func ExampleClient_Start() {
 	// it ended with 3
 }
 
-// What happens to a sandbox, from its beginning. A connection that breaks off is made again, and nothing is missed or told twice.
+// ExampleClient_Events prints the events of a sandbox from its beginning. A broken connection is restored, and no event
+// is missing or repeated.
 func ExampleClient_Events() {
 	ctx := context.Background()
 	data, end := exampleServer(ctx)
@@ -76,9 +77,9 @@ func ExampleClient_Events() {
 	}
 	for e, err := range harvest.Events(ctx, client.Follow{Stream: "dev"}) {
 		if err != nil {
-			panic(err) // ctx has ended, or there is nothing to follow
+			panic(err) // ctx has ended, or nothing can be followed
 		}
-		if e.Type != "sandbox.stage" { // e.Data says more
+		if e.Type != "sandbox.stage" { // e.Data has the details
 			fmt.Println(e.Type)
 		}
 		if e.Type == "sandbox.ready" {

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// builder makes an image of whatever it is asked for, and tells the context's content.
+// builder makes an image for any request, and reports the context's content.
 type builder struct{ image.Builder }
 
 func (builder) Build(_ context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// unsteady is a server whose connections break off before they answer, as often as it is told to.
+// unsteady is a server whose connections break before they answer, as often as configured.
 type unsteady struct {
 	mu    sync.Mutex
 	fails int      // guarded by mu; how many requests are still cut off
@@ -67,14 +67,15 @@ func (u *unsteady) start(t *testing.T) *client.Client {
 	return c
 }
 
-// keys returns what was seen of Idempotency-Keys.
+// keys returns the received Idempotency-Keys.
 func (u *unsteady) keys() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.seen)
 }
 
-// A request that got no answer is sent again where the server does it once: with the same Idempotency-Key, if it is a POST.
+// TestLostAnswersAreAskedForAgain checks that a request without an answer is repeated if the server does it only once:
+// with the same Idempotency-Key, if it is a POST.
 // mission: E10, F1
 func TestLostAnswersAreAskedForAgain(t *testing.T) {
 	t.Parallel()
@@ -148,7 +149,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// Of two DELETEs of which the first one's answer is lost, the second finds nothing: that is what was wanted.
+// TestDeletedTheFirstTime checks that a repeated DELETE that finds nothing succeeds, since the first one's answer was
+// lost.
 func TestDeletedTheFirstTime(t *testing.T) {
 	t.Parallel()
 	u := &unsteady{fails: 1, done: func(w http.ResponseWriter, _ *http.Request) {
@@ -164,7 +166,7 @@ func TestDeletedTheFirstTime(t *testing.T) {
 	}
 }
 
-// A server that is not there yet is waited for, a little.
+// TestServerThatComes checks that a client waits a little for a server that has not started yet.
 func TestServerThatComes(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -182,7 +184,7 @@ func TestServerThatComes(t *testing.T) {
 	}
 }
 
-// A watch that breaks off is begun again, and says that it may have missed something.
+// TestWatchGoesOn checks that a broken watch is restarted, and reports that it may have missed changes.
 // mission: E10
 func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
@@ -204,7 +206,8 @@ func TestWatchGoesOn(t *testing.T) {
 	}
 }
 
-// Who wants only what follows misses nothing if the connection breaks off before the first event.
+// TestTailKnowsWhereItBegan checks that a client that wants only new events misses none if the connection breaks before
+// the first one.
 // mission: E10
 func TestTailKnowsWhereItBegan(t *testing.T) {
 	t.Parallel()

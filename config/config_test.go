@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// environ is an environment without the surprises of the machine that runs the test.
+// environ is an environment that is independent of the machine that runs the test.
 func environ(t *testing.T, pairs ...string) func(string) string {
 	t.Helper()
 	vars := map[string]string{"HOME": t.TempDir(), "HARVEST_DATA": t.TempDir()}

@@ -40,7 +40,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkFanOut publishes 1,000 events a second and reports how long it takes from Publish until the readers have them.
+// BenchmarkFanOut publishes 1,000 events a second and reports the time from Publish until the readers have them.
 // mission: E10
 func BenchmarkFanOut(b *testing.B) {
 	for _, readers := range []int{1, 500} {

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// helperEnv makes this test binary publish for ever, until it is killed.
+// helperEnv makes this test binary publish until it is killed.
 const helperEnv = "HARVEST_EVENT_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -76,7 +76,7 @@ func subscribe(t testing.TB, j *event.Journal, stream string, after int64) *even
 	return r
 }
 
-// next returns what Next does, in words.
+// next returns the result of Next, in words.
 func next(t testing.TB, r *event.Reader) string {
 	t.Helper()
 	batch, err := r.Next(t.Context())
@@ -174,7 +174,8 @@ func TestFrame(t *testing.T) {
 	}
 }
 
-// Who sends on gets the frames of what Next would return, behind what is in the buffer already, and can do something else between times.
+// TestAppendNext checks that AppendNext appends the frames of the events that Next would return to the buffer, and lets
+// its caller do other work in between.
 func TestAppendNext(t *testing.T) {
 	t.Parallel()
 	j := open(t, event.Options{Store: new(memory.Events)})
@@ -271,7 +272,7 @@ func TestSlowReaderIsTold(t *testing.T) {
 	}
 }
 
-// Who has never had everything is not slow: it reads what was before.
+// TestLongHistoryIsNoLag checks that a reader that has never caught up is not slow: it reads the earlier events.
 func TestLongHistoryIsNoLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -451,7 +452,7 @@ func TestBadDrafts(t *testing.T) {
 	}
 }
 
-// faulty is a Store that fails on demand, before or after it has done what it was asked.
+// faulty is a Store that fails on demand, before or after it has performed the operation.
 type faulty struct {
 	event.Store
 	mu            sync.Mutex
@@ -518,8 +519,9 @@ func TestStoreFails(t *testing.T) {
 		synctest.Wait()
 		s.set(nil, nil, nil)
 		publish(t, j, "a", 2)
-		wantNext(t, live, "2") // no id was lost with what failed
-		// Persisted, and yet an error: ids must not be given twice, and nobody misses what is there.
+		wantNext(t, live, "2") // the failures used up no id
+		// The events are persisted despite the error: ids must not be used twice, and readers must not miss these
+		// events.
 		s.set(nil, full, nil)
 		if err := j.Publish(t.Context(), draft, draft); !errors.Is(err, errors.Exhausted) {
 			t.Errorf("publish: %v", err)
@@ -569,7 +571,8 @@ func TestPublishDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// 1,000 events a second for 500 readers go out in groups, none of which waits long.
+// TestEventsGoOutInGroups checks that 1,000 events a second for 500 readers go out in groups, and that no group waits
+// long.
 func TestEventsGoOutInGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -637,7 +640,7 @@ func TestNothingLostNothingTwice(t *testing.T) {
 		for n := 0; n < perLife; n += 1 + n%7 {
 			publish(t, j, "a", numbers(n, min(n+n%7, perLife-1))...)
 		}
-		// The last life is read to its end; the others are cut off somewhere.
+		// The last life is read to its end. The others are cut off at some point.
 		if life == lives-1 {
 			wg.Wait()
 		}
@@ -654,7 +657,8 @@ func TestNothingLostNothingTwice(t *testing.T) {
 	}
 }
 
-// follow reads up to an id, through reconnects, and returns the last id. Each reader is slow and forgetful in its own way.
+// follow reads up to an id, through reconnects, and returns the last id. Each reader has its own pace and forgets a
+// different part.
 func follow(t *testing.T, j *event.Journal, after, seed, until int64) int64 {
 	for after < until {
 		r, err := j.Subscribe(t.Context(), "a", after)
@@ -720,7 +724,7 @@ func TestManyComeAndGo(t *testing.T) {
 	wg.Wait()
 }
 
-// publishForever publishes and prints the number of each event once it is said to be persisted.
+// publishForever publishes and prints the number of each event once it is reported as persisted.
 func publishForever(dir string) {
 	ctx := context.Background()
 	db, err := store.Open(ctx, filepath.Join(dir, "db"))

@@ -141,7 +141,7 @@ func TestReplies(t *testing.T) {
 	if m := unpack(q.Reply(p, nobody, []byte("nonsense"), 0).UDP); m.RCode != dnsmessage.RCodeServerFailure {
 		t.Errorf("nonsense: %+v", m)
 	}
-	// HTTPS records lose what leads around the policy.
+	// HTTPS records lose the parameters that would bypass the policy.
 	svcb := func(keys ...dnsmessage.SVCParamKey) dnsmessage.Resource {
 		b := dnsmessage.SVCBResource{Priority: 1, Target: name(".")}
 		for _, k := range keys {
@@ -153,7 +153,7 @@ func TestReplies(t *testing.T) {
 	if len(m.Answers) != 1 || len(m.Answers[0].Body.(*dnsmessage.HTTPSResource).Params) != 1 {
 		t.Errorf("an HTTPS record: %+v", m.Answers)
 	}
-	// Too large an answer is asked for over TCP.
+	// An answer that is too large is requested again over TCP.
 	var many []dnsmessage.Resource
 	for n := range 100 {
 		many = append(many, a("www.good.org.", 203, 0, 113, byte(n)))

@@ -22,7 +22,7 @@ func only(check gateway.Check) func(string) gateway.Verdict {
 	return func(name string) gateway.Verdict { return p.Name(check, name, 443) }
 }
 
-// inspect feeds a stream in pieces of a size, and returns what went on.
+// inspect feeds a stream in pieces of a size, and returns the forwarded bytes.
 func inspect(check gateway.Check, stream []byte, piece int) (*gateway.Inspector, []byte, error) {
 	i := gateway.NewInspector(check, only(check))
 	var out []byte
@@ -114,8 +114,8 @@ func TestStreamsAreReadForNames(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		stream  []byte
-		allowed string // what CheckAllowed says: "" for fine, else a part of the reason
-		denied  string // what CheckDenied says
+		allowed string // part of CheckAllowed's reason; "" if it allows
+		denied  string // the same for CheckDenied
 	}{
 		{"tls", join(good, record(20, 1), record(23, 40)), "", ""},
 		{"tls in small records", join(records(good, 37), record(20, 1), record(23, 40)), "", ""},
@@ -239,7 +239,7 @@ func FuzzInspector(f *testing.F) {
 			if !bytes.HasPrefix(stream, parts) {
 				t.Fatalf("%q went on of %q", parts, stream)
 			}
-			// However a stream is cut, its fate is the same.
+			// The result is the same for each way to cut a stream.
 			if err == nil && cutErr == nil && (!bytes.Equal(out, parts) || whole.Done() != cut.Done()) {
 				t.Errorf("in pieces %q went on, whole %q", parts, out)
 			}

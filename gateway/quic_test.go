@@ -67,7 +67,8 @@ func crypto(offset int, data []byte) []byte {
 	return append(append(append([]byte{6}, varint(offset)...), varint(len(data))...), data...)
 }
 
-// initialPacket protects frames as the client's Initial packet; keys are of the connection id key, which dcid is at first.
+// initialPacket protects frames as the client's Initial packet. The keys belong to the connection id key, which is dcid
+// at first.
 func initialPacket(t testing.TB, v *quicVersion, dcid, key string, number uint32, frames []byte) []byte {
 	t.Helper()
 	k, err := newQUICKeys(v, key)
@@ -120,7 +121,7 @@ func TestQUICIsReadForNames(t *testing.T) {
 		port      uint16
 		datagrams [][]byte
 		refused   string // part of the reason
-		held      int    // datagrams that do not go on
+		held      int    // datagrams that are not forwarded
 	}{
 		{"one packet", 443, [][]byte{first, short, handshake, later}, "", 0},
 		{"version 2", 443, [][]byte{initialPacket(t, v2, "abcdefgh", "abcdefgh", 0, crypto(0, good))}, "", 0},
@@ -159,7 +160,7 @@ func TestQUICIsReadForNames(t *testing.T) {
 		}
 		var refusal *Refusal
 		switch {
-		case test.held < 0: // the names of both are seen, or neither goes on
+		case test.held < 0: // both names are seen, or no datagram is forwarded
 			if err == nil && sent > 0 {
 				t.Errorf("%s: %d datagrams went on", test.name, sent)
 			}
@@ -219,7 +220,7 @@ func FuzzDatagramInspector(f *testing.F) {
 	})
 }
 
-// FuzzQUICFrames gets at what is behind the encryption.
+// FuzzQUICFrames fuzzes the frames behind the encryption.
 func FuzzQUICFrames(f *testing.F) {
 	f.Add(crypto(0, quicHello(f, "bad.org")))
 	f.Add([]byte{2, 0, 0, 0, 0, 6, 0, 1, 1})

@@ -89,7 +89,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Lines of others are no events, whatever they have.
+// FuzzParseEvent checks that lines of other programs are not events, whatever they contain.
 func FuzzParseEvent(f *testing.F) {
 	for _, seed := range []string{"git.synced failed=dHJ1ZQ== branch=bWFpbg==", "git.committed commits=MTI=", "git.panic failed=eA== tried=", "git.pushed odd=eA==", "git.pushed branch=!", "x", "", "git.synced commits=LTE="} {
 		f.Add(seed)

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// workplace is an origin, a person's clone of it, and an agent's, whose branch is harvest/x.
+// workplace is an origin, a person's clone of it, and an agent's clone, whose branch is harvest/x.
 type workplace struct {
 	*testing.T
 	origin, person, agent string
@@ -71,7 +71,7 @@ func (w *workplace) commit(dir, name, text, message string) {
 	w.git(dir, "commit", "-q", "-m", message)
 }
 
-// others has a person push a commit to main.
+// others makes a person push a commit to main.
 func (w *workplace) others(name, text, message string) {
 	w.Helper()
 	w.commit(w.person, name, text, message)
@@ -140,7 +140,8 @@ func (w *workplace) want(what, got, want string) {
 	}
 }
 
-// What is not committed and what is committed go onto what others have done; wip commits are gone in the end, and so is the checkpoint.
+// TestSync checks that uncommitted and committed changes go on top of upstream's. At the end the wip commits are gone,
+// and so is the checkpoint.
 // mission: E8
 func TestSync(t *testing.T) {
 	w := newWorkplace(t)
@@ -162,7 +163,8 @@ func TestSync(t *testing.T) {
 	w.want("again", w.program(0, "sync"), "harvest-git: nothing new on origin/main")
 }
 
-// After three attempts everything is as it was, the checkpoint stays, and the report says what was tried.
+// TestSyncConflict checks that after three attempts the repository is unchanged, the checkpoint stays, and the report
+// lists the attempts.
 // mission: E8
 func TestSyncConflict(t *testing.T) {
 	w := newWorkplace(t)
@@ -185,7 +187,8 @@ func TestSyncConflict(t *testing.T) {
 	}
 }
 
-// Commits that undo one another conflict one by one, and not as one: the third attempt.
+// TestSyncThirdAttempt checks that commits that undo one another conflict one by one, and not as one: the third
+// attempt.
 // mission: E8
 func TestSyncThirdAttempt(t *testing.T) {
 	w := newWorkplace(t)
@@ -199,7 +202,8 @@ func TestSyncThirdAttempt(t *testing.T) {
 	w.want("checkpoints", w.checkpoints(), "")
 }
 
-// A shared branch that was rewritten is for a person, also the second time; a person may say that it was meant.
+// TestSyncRewritten checks that a rewritten shared branch needs a person's decision, also the second time, and that a
+// person may confirm the rewrite.
 // mission: E8
 func TestSyncRewritten(t *testing.T) {
 	w := newWorkplace(t)
@@ -258,7 +262,7 @@ func TestSyncRefuses(t *testing.T) {
 	}
 }
 
-// Squashing changes no file, keeps authors, and leaves what the user had not committed apart.
+// TestSquash checks that squashing changes no file, keeps authors, and keeps the user's uncommitted changes separate.
 // mission: E8
 func TestSquash(t *testing.T) {
 	w := newWorkplace(t)
@@ -294,7 +298,7 @@ func TestSquash(t *testing.T) {
 	w.want("merges", w.head(w.agent), before)
 }
 
-// A repository without any commit has nothing to lose.
+// TestSnapshotOfNothing checks that a snapshot of a repository without commits succeeds and saves nothing.
 func TestSnapshotOfNothing(t *testing.T) {
 	w := newWorkplace(t)
 	w.agent = t.TempDir()
@@ -305,7 +309,8 @@ func TestSnapshotOfNothing(t *testing.T) {
 	w.want("commits", w.subjects(), "wip: the first")
 }
 
-// The session's own branch is pushed, squashed; what somebody else did to it is not overwritten.
+// TestPush checks that the session's own branch is pushed, squashed, and that a push does not overwrite other changes
+// to it.
 // mission: E8
 func TestPush(t *testing.T) {
 	w := newWorkplace(t)
@@ -346,7 +351,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// Panic saves everything as a branch, changes nothing, and tells what a person must know.
+// TestPanic checks that a panic saves everything as a branch, changes nothing, and reports all that a person must know.
 // mission: E9
 func TestPanic(t *testing.T) {
 	w := newWorkplace(t)

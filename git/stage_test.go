@@ -20,14 +20,15 @@ func (w *workplace) fill(dir string, files map[string]string) {
 	}
 }
 
-// files returns what a commit has: modes and names.
+// files returns the entries of a commit: modes and names.
 func (w *workplace) files(dir, commit string) string {
 	w.Helper()
 	return strings.ReplaceAll(w.git(dir, "ls-tree", "-r", "--format=%(objectmode) %(path)", commit), "\n", "|")
 }
 
-// Files of repositories that an agent makes within its repository are ordinary files of the snapshot, whether or not something is
-// committed there. Ignored files stay out, submodules and other work trees stay what they are.
+// TestSnapshotOfNestedRepositories checks that files of repositories that an agent makes within its repository are
+// ordinary files of the snapshot, with or without commits there. Ignored files stay out. Submodules and other work
+// trees are unchanged.
 // mission: E3, E8
 func TestSnapshotOfNestedRepositories(t *testing.T) {
 	w := newWorkplace(t)
@@ -56,7 +57,8 @@ func TestSnapshotOfNestedRepositories(t *testing.T) {
 	w.want("HEAD", w.head(w.agent), before)
 }
 
-// A nested repository that the agent has committed as git does it is files in the snapshot, and a submodule remains one.
+// TestSnapshotOfCommittedRepository checks that a nested repository that the agent has committed in git's usual way is
+// files in the snapshot, and that a submodule remains one.
 // mission: E3
 func TestSnapshotOfCommittedRepository(t *testing.T) {
 	w := newWorkplace(t)
@@ -76,7 +78,7 @@ func TestSnapshotOfCommittedRepository(t *testing.T) {
 	w.want("files", w.files(w.origin, "harvest/x"), "100644 .gitmodules|100644 README.md|100644 inner/a|160000 module")
 }
 
-// What is not handed back is reported each time, and what is stashed, too.
+// TestReportLeft checks that each report lists the changes that are not handed back, and the stash.
 // mission: E8
 func TestReportLeft(t *testing.T) {
 	w := newWorkplace(t)

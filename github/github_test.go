@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// stub is a GitHub that answers by "METHOD /path", and keeps what it was asked.
+// stub is a GitHub server that answers by "METHOD /path", and records its requests.
 func stub(t *testing.T, answers map[string]string) (api string, asked *[]*http.Request, bodies *[]string) {
 	t.Helper()
 	asked, bodies = &[]*http.Request{}, &[]string{}
@@ -49,7 +49,7 @@ func stub(t *testing.T, answers map[string]string) (api string, asked *[]*http.R
 	return s.URL, asked, bodies
 }
 
-// local is a client that may ask stubs of this machine.
+// local is a client that may connect to stubs on this machine.
 func local() *http.Client { return netguard.Rules{Loopback: true}.Client(github.Timeout) }
 
 // The address of the API comes of a secret: it leads to the internet only, redirects included.
@@ -160,7 +160,8 @@ func key(t *testing.T) (*rsa.PrivateKey, config.Secret, config.Secret) {
 	return private, config.Secret(one), config.Secret(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: eight}))
 }
 
-// An App proves who it is with a JWT that its public key verifies, and gets a token for one repository.
+// TestInstallation checks that an App proves its identity with a JWT that its public key verifies, and gets a token for
+// one repository.
 // mission: E7
 func TestInstallation(t *testing.T) {
 	t.Parallel()

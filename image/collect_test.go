@@ -35,7 +35,7 @@ func (c *cached) Collect(_ context.Context, before time.Time, size int64, dry bo
 	return freed, c.bytes, nil
 }
 
-// aged is a library whose images were used so many hours ago as their names say.
+// aged is a library whose images were last used as many hours ago as their names say.
 func aged(t testing.TB) (*image.Library, *cached, map[string]image.Image, string) {
 	t.Helper()
 	dir := t.TempDir()

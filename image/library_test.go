@@ -28,7 +28,7 @@ var _ image.Builder = (*image.Library)(nil)
 // source is a Source for tests. Its fields are set before it is used.
 type source struct {
 	print   string
-	tags    map[string]string // what Resolve makes of a base
+	tags    map[string]string // Resolve's result for a base
 	content string
 	hold    chan struct{} // if set, a build waits until it is closed
 	err     error
@@ -321,7 +321,7 @@ func TestBuildAfterAllGaveUp(t *testing.T) {
 	expect(t, "second", <-second, "")
 }
 
-// stubborn takes its time to end when it is told to.
+// stubborn ends slowly when it is cancelled.
 type stubborn struct {
 	source
 	begun, hold chan struct{}
@@ -546,7 +546,7 @@ func TestDescriptionsThatOthersChangeAreReadAgain(t *testing.T) {
 	}
 }
 
-// TestMain lets this program stand for another process that builds an image and never ends.
+// TestMain lets this program act as another process that builds an image and never ends.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("IMAGE_TEST_BUILD"); dir != "" {
 		s := &source{hold: make(chan struct{}), begun: make(chan struct{}, 1)}

@@ -140,7 +140,7 @@ func TestNamesInDescriptions(t *testing.T) {
 	}
 }
 
-// Names of one owner are no concern of another's.
+// TestNamesOfOwners checks that names of one owner do not affect other owners.
 func TestNamesOfOwners(t *testing.T) {
 	t.Parallel()
 	l, registry, _ := choices(t, t.TempDir())
@@ -180,7 +180,7 @@ func TestLog(t *testing.T) {
 	}
 	go start()
 	<-s.begun
-	go start() // who comes late is told all
+	go start() // a late caller gets all progress
 	for range 2 {
 		if line := <-lines; line != "a line" {
 			t.Errorf("got %q", line)

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// album is a Builder that holds what is built as it is.
+// album is a Builder that stores built images unchanged.
 type album struct{ images []Image }
 
 func (a *album) Build(_ context.Context, spec Spec, _ BuildOptions) (Image, error) {

@@ -73,7 +73,7 @@ func TestSnapshot(t *testing.T) {
 	if lineage := two.Snapshot.Lineage; len(lineage) != 2 || lineage[0].Sandbox != "sbx_1" || lineage[0].Image != parent.ID || lineage[1].Sandbox != "sbx_2" || lineage[1].Image != one.ID {
 		t.Errorf("the lineage is %+v", lineage)
 	}
-	// Parents may go: what is shared stays.
+	// Parents may be deleted: shared data stays.
 	for _, img := range []image.Image{parent, one} {
 		if err := l.Delete(t.Context(), img.ID); err != nil {
 			t.Fatal(err)
@@ -195,14 +195,15 @@ func TestSnapshotOnAFullDisk(t *testing.T) {
 	snapshot(t, l, parent, "small", image.SnapshotOptions{}) // the room is there again
 }
 
-// A snapshot whose process was killed leaves nothing once the library is opened again.
+// TestKilledSnapshotLeavesNothing checks that a snapshot whose process was killed leaves nothing once the library is
+// reopened.
 func TestKilledSnapshotLeavesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := open(t, dir, &source{})
 	parent := build(t, l, image.BuildOptions{})
 	_, err := l.Snapshot(t.Context(), parent, image.SnapshotOptions{}, func(io.Writer) error {
-		// What another process finds meanwhile, and what is left if this one is killed.
+		// The state that another process finds meanwhile, and that remains if this one is killed.
 		open(t, dir, &source{})
 		left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 		if err != nil || len(left) != 1 {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// record logs with a JSON log of its own and returns the records written. The log is global: tests that use it are not parallel.
+// record writes to a separate JSON log and returns the records. The log is global: tests that use it are not parallel.
 func record(t *testing.T, level slog.Level, do func(ctx context.Context)) []map[string]any {
 	t.Helper()
 	var buf bytes.Buffer

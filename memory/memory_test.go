@@ -24,7 +24,8 @@ func open(t *testing.T) memory.Store {
 	return memory.Store{Volumes: volume.Of(all, "")}
 }
 
-// The seed of the agent image fills a memory once: what was forgotten stays forgotten, and what was known stays as it is.
+// TestSeed checks that the seed of the agent image fills a memory once: forgotten entries stay forgotten, and known
+// ones stay unchanged.
 // mission: C3, E6
 func TestSeed(t *testing.T) {
 	t.Parallel()
@@ -101,7 +102,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// An agent writes into its memory what it likes.
+// TestOddFiles checks that arbitrary files that an agent writes into its memory are handled.
 func TestOddFiles(t *testing.T) {
 	t.Parallel()
 	s, ctx := open(t), t.Context()

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi"
 )
 
-// calls are those that were audited.
+// calls has the audited calls.
 type calls struct {
 	mu  sync.Mutex
 	all []modalapi.Call // guarded by mu
@@ -69,7 +69,8 @@ func (c *calls) prefixed(prefix string) (last modalapi.Call, n int) {
 	return last, n
 }
 
-// Every method of Modal's services that changes or runs something is audited, whatever comes of it, and every refusal; reading is not.
+// TestCallsAreAudited checks that every method of Modal's services that changes or runs something is audited, with any
+// result, and so is every refusal. Reads are not.
 //
 // mission: 9.1
 func TestCallsAreAudited(t *testing.T) {
@@ -132,7 +133,8 @@ func TestCallsAreAudited(t *testing.T) {
 	}
 }
 
-// Requests with a connect token are audited: which port of which sandbox, and those that are refused.
+// TestConnectTokensAreAudited checks that requests with a connect token are audited with the port and the sandbox,
+// including refused ones.
 func TestConnectTokensAreAudited(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil)

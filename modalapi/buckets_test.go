@@ -87,7 +87,8 @@ func mounting(m pb.CloudBucketMount_builder) *pb.Sandbox {
 	return pb.Sandbox_builder{CloudBucketMounts: []*pb.CloudBucketMount{m.Build()}}.Build()
 }
 
-// What a client mounts is a mount of the Fleet's, whose secret says all that the client has said.
+// TestBucketsOfAClient checks that a client's mount becomes a mount of the Fleet, whose secret has all of the client's
+// settings.
 //
 // mission: D5 8.1
 func TestBucketsOfAClient(t *testing.T) {
@@ -112,8 +113,8 @@ func TestBucketsOfAClient(t *testing.T) {
 		acc  string
 		at   string // the server's endpoint
 		m    pb.CloudBucketMount_builder
-		own  secret.Pairs // what the sandbox's own secret has
-		name string       // else the secret's name
+		own  secret.Pairs // the sandbox's own secret
+		name string       // otherwise the secret's name
 		kind errors.Kind
 	}{
 		"a secret with a name":      {m: pb.CloudBucketMount_builder{KeyPrefix: &prefix, ReadOnly: true, CredentialsSecretId: named(secretID, "keys")}, name: "keys"},
@@ -202,7 +203,8 @@ func TestBucketsThatAreRefused(t *testing.T) {
 	}
 }
 
-// The secret of a sandbox's own goes when nobody needs it, and no earlier; that of others never does.
+// TestSecretsOfBucketsEnd checks that a sandbox's own secret is deleted with its last use, and no earlier, and that
+// other secrets are never deleted.
 //
 // mission: F4 1.3
 func TestSecretsOfBucketsEnd(t *testing.T) {

@@ -5,5 +5,5 @@ import "github.com/RelevanceAI/harvest/account"
 // Scopes returns the tables of scopes.
 func Scopes() (control, router map[string]account.Scope) { return controlScopes, routerScopes }
 
-// Continuing reports whether a method goes on with what another call began.
+// Continuing reports whether a method continues the work of another call.
 func Continuing(name string) bool { return continuing[name] }

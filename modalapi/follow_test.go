@@ -14,7 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 )
 
-// Streams end with the key that opened them, in both directions and on both services, and say why.
+// TestStreamsEndWithTheirKey checks that streams end with the key that opened them, in both directions and on both
+// services, with the reason.
 //
 // mission: 9.1
 func TestStreamsEndWithTheirKey(t *testing.T) {

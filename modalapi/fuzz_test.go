@@ -21,8 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Whatever a client sends to whichever method, the server answers with a code that says what is wrong, and goes on. One server gets all of it, so that
-// there are many inputs a second.
+// FuzzRequests checks that the server answers any request to any method with a code that describes the error, and keeps
+// running. One server handles all of them, so that there are many inputs a second.
 func FuzzRequests(f *testing.F) {
 	methods := methodsOf(f)
 	for i := range methods {
@@ -58,7 +58,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// running is the ID of a sandbox that runs: another one if the last has ended, which inputs may bring about.
+// running is the ID of a running sandbox: a new one if the last has ended, which inputs may cause.
 func (w *world) running(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	list, err := w.control.SandboxListV2(ctx, &pb.SandboxListRequest{})
@@ -109,7 +109,7 @@ func TestAllMethodsAreFuzzed(t *testing.T) {
 	}
 }
 
-// put fills an empty text field, so that what lies behind its check is reached.
+// put fills an empty text field, so that code after its check is reached.
 func put(m *dynamicpb.Message, field, value string) {
 	fd := m.Descriptor().Fields().ByName(protoreflect.Name(field))
 	if fd != nil && fd.Kind() == protoreflect.StringKind && !fd.IsList() && m.Get(fd).String() == "" {

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A command that runs keeps its sandbox from being idle, also after a restart of the server; the sandbox's own entrypoint does not.
+// TestExecsCountAgainstTheIdleLimit checks that a running command keeps its sandbox from being idle, also after a
+// restart of the server. The sandbox's own entrypoint does not.
 //
 // mission: A5, 8.4
 func TestExecsCountAgainstTheIdleLimit(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Sweep is what the server does every now and then.
+// Sweep is the server's periodic cleanup.
 var Sweep = (*Server).sweep
 
 func TestSpoolKeepsTheLastBytes(t *testing.T) {
@@ -49,7 +49,7 @@ func TestSpoolKeepsTheLastBytes(t *testing.T) {
 	}
 }
 
-// A writer waits for who reads, so that they lose nothing.
+// TestSpoolWaitsForReaders checks that a writer waits for its readers, so that they lose nothing.
 func TestSpoolWaitsForReaders(t *testing.T) {
 	s := newSpool(t.TempDir(), 128<<10)
 	defer s.forget()
@@ -171,7 +171,8 @@ func TestInputEnds(t *testing.T) {
 	}
 }
 
-// What a client sets is the sandbox's limit, and what it only reserves if that is more than one has anyhow.
+// TestLimitsOfClients checks that a client's limits become the sandbox's limits, and that reservations do so only if
+// they exceed the default.
 //
 // mission: 8.4
 func TestLimitsOfClients(t *testing.T) {
@@ -212,7 +213,7 @@ func TestNetworksOfClients(t *testing.T) {
 	}
 }
 
-// kept returns a Server with nothing but what it keeps in dir, and the context of a caller of it.
+// kept returns a Server with only its stored data in dir, and the context of a caller.
 func kept(t *testing.T, dir, key string) (*control, context.Context) {
 	t.Helper()
 	s := &Server{opts: Options{Dir: dir}, key: []byte(key), ctx: t.Context()}
@@ -222,7 +223,7 @@ func kept(t *testing.T, dir, key string) (*control, context.Context) {
 	return &control{s: s}, context.WithValue(t.Context(), callerKey{}, caller{Principal: account.Principal{Account: "acc"}})
 }
 
-// Secrets without a name live as long as they are used, over restarts, and no longer.
+// TestLooseSecrets checks that unnamed secrets live as long as they are used, across restarts, and no longer.
 func TestLooseSecrets(t *testing.T) {
 	dir := t.TempDir()
 	c, ctx := kept(t, dir, "key")
@@ -263,7 +264,8 @@ func TestLooseSecrets(t *testing.T) {
 	}
 }
 
-// Queues keep their values over restarts, in files that do not grow with what was taken; those without a name go with their clients.
+// TestQueuesAreKept checks that queues keep their values across restarts, in files that do not grow with removed
+// values. Unnamed queues end with their clients.
 func TestQueuesAreKept(t *testing.T) {
 	dir := t.TempDir()
 	c, ctx := kept(t, dir, "key")

@@ -14,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// paged reads pages as SDKs do, each from the time of the last item of the one before, and requires that each item comes once. A page returns names and
-// times; a client that gives a limit is done with the first page that has less.
+// paged reads pages as SDKs do, each from the time of the last item of the page before, and requires that each item
+// appears once. A page returns names and times. A client that gives a limit stops at the first page with fewer items.
 func paged(t *testing.T, before float64, limit, want int, page func(before float64) (names []string, at []float64, err error)) {
 	t.Helper()
 	seen, pages := map[string]int{}, 0
@@ -45,7 +45,8 @@ func paged(t *testing.T, before float64, limit, want int, page func(before float
 	}
 }
 
-// Whoever reads a list in pages gets everything once, also what was made at one time, and whatever the order of its names.
+// TestListsInPages checks that a client that reads a list in pages gets every item once, also items of the same time,
+// in any order of their names.
 func TestListsInPages(t *testing.T) {
 	w := newWorld(t)
 	first := time.Now().UTC().Add(-time.Hour)
@@ -53,7 +54,7 @@ func TestListsInPages(t *testing.T) {
 	entropy := ulid.DefaultEntropy()
 	for i := range 310 {
 		born := times(i)
-		named := times((i + 35) % 310) // whose sandboxes were asked for at the same time
+		named := times((i + 35) % 310) // their sandboxes were requested at the same time
 		id := "sbx_" + strings.ToLower(ulid.MustNew(ulid.Timestamp(named), entropy).String())
 		if err := w.boxes.Put(t.Context(), sandbox.Sandbox{
 			ID: id, Account: "personal", Status: sandbox.Terminated, Created: born, Started: born, Expires: born, Ended: born,
@@ -82,7 +83,7 @@ func TestListsInPages(t *testing.T) {
 	asked := func(before float64) *pb.ListPagination {
 		return pb.ListPagination_builder{MaxObjects: limit, CreatedBefore: before}.Build()
 	}
-	for _, before := range []float64{0, math.Inf(1), float64(time.Now().Unix() + 10)} { // the last two are what Python's SDK begins with
+	for _, before := range []float64{0, math.Inf(1), float64(time.Now().Unix() + 10)} { // Python's SDK begins with the last two
 		paged(t, before, limit, 25, func(before float64) (names []string, at []float64, err error) {
 			got, err := w.control.SecretList(w.ctx(), pb.SecretListRequest_builder{Pagination: asked(before)}.Build())
 			for _, s := range got.GetItems() {

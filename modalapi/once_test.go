@@ -15,8 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A build by force whose answer was lost is done once, also if it comes again to the next server and if it fails; what could not be done for now is
-// done when it comes again.
+// TestForcedBuildsThatComeAgain checks that a forced build whose answer was lost is done once, also if the request is
+// repeated at the next server and if the build fails. A build that was temporarily impossible is done on the repeated
+// request.
 //
 // mission: 8.5
 func TestForcedBuildsThatComeAgain(t *testing.T) {
@@ -65,14 +66,15 @@ func TestForcedBuildsThatComeAgain(t *testing.T) {
 	if again := built("one", good, 5); again != id {
 		t.Errorf("at the next server it is %s, not %s", again, id)
 	}
-	for count := range 2 { // without a key, nobody knows that it is the same request
+	for count := range 2 { // without a key, the server cannot recognise a repeated request
 		if _, err := w.control.ImageGetOrCreate(w.ctx(), req); err != nil || builds() != 6+count {
 			t.Errorf("without a key: %d builds, %v", builds(), err)
 		}
 	}
 }
 
-// A sidecar whose answer was lost is made once, in either way of asking, also if it has ended, and also by the next server.
+// TestSidecarsThatComeAgain checks that a sidecar whose answer was lost is created once, with either kind of request,
+// also if it has ended, and also by the next server.
 //
 // mission: 8.5
 func TestSidecarsThatComeAgain(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// outputFrom is what a command has said from an offset on, up to its end.
+// outputFrom is a command's output from an offset to the end.
 func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) ([]byte, error) {
 	w.t.Helper()
 	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec, Offset: uint64(offset)}.Build())
@@ -38,8 +38,9 @@ func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) (
 	}
 }
 
-// Of commands with more output than is kept, the next server hands out what belongs at an offset, or says that it has not got that: where all that a
-// command says is one stream, it knows the offsets; of two streams it does not.
+// TestMoreOutputThanIsKeptOverARestart checks that the next server, for commands with more output than is stored,
+// returns the data at an offset or reports that it is missing. It knows the offsets if a command's output is one
+// stream, and not if it is two.
 //
 // mission: 8.6
 func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
@@ -73,7 +74,7 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "true", CommandArgs: []string{"true"}})
 	many := numbers.Len()
 	for _, id := range []string{"one", "terminal", "two", "little"} {
-		if offset := many - 1; id == "one" || id == "terminal" { // the two ways of what it says have no order, so all of the first has come before it goes on
+		if offset := many - 1; id == "one" || id == "terminal" { // the two streams have no common order, so all of the first has arrived before the command continues
 			stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: id, Offset: uint64(offset)}.Build())
 			if err != nil {
 				t.Fatal(err)

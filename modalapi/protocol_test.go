@@ -64,7 +64,7 @@ func TestWhoIsLetIn(t *testing.T) {
 			t.Errorf("an SDK that is like that for Python %q: %v", version, err)
 		}
 	}
-	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with what only old ones call
+	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with methods that only old clients call
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
 		if err := w.conn.Invoke(ctx, "/modal.client.ModalClient/ClientCreate", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != code {
 			t.Errorf("what only old SDKs call, by %s: %v", version, err)
@@ -98,7 +98,8 @@ func TestWhoIsLetIn(t *testing.T) {
 	}
 }
 
-// Another account's things are as if they were not there, and a token is good for its sandbox only.
+// TestAccountsDoNotSeeOneAnother checks that another account's objects appear not to exist, and that a token is valid
+// for its sandbox only.
 func TestAccountsDoNotSeeOneAnother(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sleep", "60"}})
@@ -287,7 +288,8 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-// Input at offsets arrives once, however often it is sent, and a stream that breaks off leaves it open.
+// TestInputAtOffsets checks that input at offsets arrives once, however often it is sent, and that a broken stream
+// leaves it open.
 func TestInputAtOffsets(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})

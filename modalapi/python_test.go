@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 )
 
-// imageOf asks for an image, and returns its ID and what was built for it: nothing if it was there.
+// imageOf requests an image, and returns its ID and the builds that it caused: none if the image existed.
 func (w *world) imageOf(def pb.Image_builder, force bool, more ...string) (string, []built, error) {
 	w.t.Helper()
 	w.images.mu.Lock()
@@ -31,15 +31,15 @@ func (w *world) imageOf(def pb.Image_builder, force bool, more ...string) (strin
 	return reply.GetImageId(), made, err
 }
 
-// on is what is built on the image with that ID, which Python's SDK calls "base".
+// on is a build on the image with that ID, which Python's SDK calls "base".
 func on(base string, commands ...string) pb.Image_builder {
 	return pb.Image_builder{
 		BaseImages: []*pb.BaseImage{pb.BaseImage_builder{DockerTag: "base", ImageId: base}.Build()}, DockerfileCommands: append([]string{"FROM base"}, commands...),
 	}
 }
 
-// The commands that Python's SDK 1.5 sends with the builder's version 2025.06, which is the one that it is told of: they are built as they are, on the
-// image that they name, with the files that come with them.
+// TestPythonImages checks that the commands of Python's SDK 1.5 are built as they are, on the image that they name,
+// with the files that come with them. The SDK uses the builder's version 2025.06, which the server announces.
 //
 // mission: 8.1
 func TestPythonImages(t *testing.T) {
@@ -132,7 +132,8 @@ func TestPythonImages(t *testing.T) {
 	}
 }
 
-// An image that was built is not built again, unless that is forced; and what is another image has another ID.
+// TestBuildsAreKept checks that an image is not built again unless a build is forced, and that a different image has a
+// different ID.
 //
 // mission: 8.5
 func TestBuildsAreKept(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// What there is not, or what is no name, is answered with the code that stays wrong, and a sentence.
+// TestWhatThereIsNot checks that missing objects and invalid names are answered with a permanent error code and a
+// sentence.
 // mission: 8.5, 9.1
 func TestWhatThereIsNot(t *testing.T) {
 	w := newWorld(t)
@@ -107,7 +108,8 @@ func TestEnvironments(t *testing.T) {
 	}
 }
 
-// A sandbox is found by the name that it has, and by none that it had; a taken one is refused.
+// TestRenamed checks that a sandbox is found by its current name, and not by earlier names, and that a taken name is
+// refused.
 // mission: 8.5
 func TestRenamed(t *testing.T) {
 	w := newWorld(t)
@@ -177,7 +179,8 @@ func TestLogsAreSearched(t *testing.T) {
 	}
 }
 
-// Who waits at an empty queue is woken by what is put into it; who does not want to wait is told that it is empty.
+// TestQueueWaits checks that a client that waits at an empty queue is woken by a put. A client that does not want to
+// wait gets the answer that the queue is empty.
 // mission: 8.3
 func TestQueueWaits(t *testing.T) {
 	w := newWorld(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// What clients have made is there when the server has been started anew: names, tags, volumes, images, secrets and queues, those
-// without a name too.
+// TestWhatOutlivesTheServer checks that clients' objects exist after a restart of the server: names, tags, volumes,
+// images, secrets and queues, including unnamed ones.
 //
 // mission: 8.6
 func TestWhatOutlivesTheServer(t *testing.T) {
@@ -131,7 +131,8 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// A put into a queue whose answer was lost is done once, also if it comes again to the next server, or to the one after that.
+// TestPutsThatComeAgain checks that a put into a queue whose answer was lost is done once, also if it is repeated at
+// the next server, or at the one after that.
 //
 // mission: 8.5 8.6
 func TestPutsThatComeAgain(t *testing.T) {
@@ -155,7 +156,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 	put("one")
 	put("one")
 	has(1)
-	for next := range int32(2) { // the second reads what the first has written anew
+	for next := range int32(2) { // the second server reads the file that the first has rewritten
 		if err := w.server.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +166,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 		put("more of server " + strconv.Itoa(int(next)))
 		has(2 + next)
 	}
-	for range 3 { // whoever takes a value does not have the put done again
+	for range 3 { // taking a value does not repeat the put
 		if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: q.QueueID, NValues: 1}.Build()); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +179,7 @@ func TestPutsThatComeAgain(t *testing.T) {
 	has(0)
 }
 
-// A key that has been revoked or has expired is good for nothing: neither are the tokens that were made with it.
+// TestKeysThatHaveEnded checks that a revoked or expired key is refused, and so are the tokens that were made with it.
 //
 // mission: 9.1
 func TestKeysThatHaveEnded(t *testing.T) {
@@ -244,7 +245,8 @@ func connected(t *testing.T, token *pb.SandboxCreateConnectTokenResponse) int {
 	return resp.StatusCode
 }
 
-// Of clients that ask for one name at the same time, one gets it; of attempts of one client, all get the same sandbox.
+// TestCreationsAtTheSameTime checks that one of several clients that request a name at the same time gets it, and that
+// all attempts of one client get the same sandbox.
 //
 // mission: 8.5
 func TestCreationsAtTheSameTime(t *testing.T) {
@@ -304,7 +306,8 @@ func TestCreationsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// What is larger than a message may be, and a policy that there is not, are refused with a code by which nobody tries again.
+// TestWhatIsRefusedForGood checks that oversized messages and unknown policies are refused with a code that clients do
+// not retry.
 //
 // mission: 8.7
 func TestWhatIsRefusedForGood(t *testing.T) {
@@ -382,7 +385,7 @@ func TestEqualSnapshots(t *testing.T) {
 	if there(two) || count != 0 {
 		t.Errorf("after both are deleted %v, with %d names", there(two), count)
 	}
-	// The image is kept for who has given it a name, and then goes with what has ended.
+	// While the image also has a user's name, its ended IDs stay. Without that name, the next sweep removes them all.
 	w.images.change(true, func(names map[string]bool) {
 		names["modal/"+one], names["modal/"+short], names["team/kept"] = true, true, true
 	})

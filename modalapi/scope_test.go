@@ -45,7 +45,7 @@ func implemented(t *testing.T, receiver string) map[string]bool {
 	return found
 }
 
-// Every method says what a key needs for it, and every row is of a method.
+// TestEveryMethodHasAScope checks that every method has a required scope, and that every row belongs to a method.
 //
 // mission: 9.1
 func TestEveryMethodHasAScope(t *testing.T) {
@@ -69,7 +69,8 @@ func TestEveryMethodHasAScope(t *testing.T) {
 	}
 }
 
-// A key with the scope read changes nothing: it sees how long a queue is, and what is in it, and takes nothing out.
+// TestReadersTakeNothingFromQueues checks that a key with the scope read changes nothing: it sees a queue's length and
+// its values, and cannot take any out.
 func TestReadersTakeNothingFromQueues(t *testing.T) {
 	w := newWorld(t)
 	q, err := w.sdk.Queues.FromName(t.Context(), "q", nil)

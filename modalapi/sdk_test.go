@@ -80,7 +80,7 @@ func TestCommandsOfASandbox(t *testing.T) {
 	}
 }
 
-// The sandbox ends with its own command, whose output and exit code stay.
+// TestASandboxEndsWithItsCommand checks that the sandbox ends with its own command, whose output and exit code remain.
 func TestASandboxEndsWithItsCommand(t *testing.T) {
 	w := newWorld(t)
 	for script, want := range map[string]int{"echo hello; exit 0": 0, "echo hello; exit 42": 42} {
@@ -261,7 +261,7 @@ func TestCommandsOutliveTheServer(t *testing.T) {
 	if _, err := half.Stdin.Write([]byte("without its end")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.server.Close(); err != nil { // for which nobody has to send anything
+	if err := w.server.Close(); err != nil { // no client has to send anything for that
 		t.Fatal(err)
 	}
 	w.sdk.Close()

@@ -12,14 +12,15 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// fleetID is what the Fleet calls a sandbox.
+// fleetID is the Fleet's name of a sandbox.
 func fleetID(id string) string {
 	_, rest, _ := strings.Cut(id, "-")
 	return "sbx_" + strings.ToLower(rest)
 }
 
-// What sandboxes have written to volumes is committed by the next server if they ended while there was none: in the order in which they ended, those
-// of which not even the Fleet knows included, and once. Their sidecars end then.
+// TestVolumesOfSandboxesThatEndedWithoutAServer checks that the next server commits the volume changes of sandboxes
+// that ended while no server ran: in the order of their ends, including sandboxes that the Fleet does not know, and
+// once. Their sidecars end then.
 //
 // mission: 8.6
 func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {

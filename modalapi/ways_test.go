@@ -24,7 +24,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// With MODAL_SANDBOX_V2=0, and for GPUs, the SDK makes the first generation's request, and finds by the ID that the sandbox is of the second.
+// TestTheFirstGeneration checks that the SDK makes the first generation's request with MODAL_SANDBOX_V2=0 and for GPUs,
+// and sees by the ID that the sandbox is of the second.
 //
 // mission: 8.1
 func TestTheFirstGeneration(t *testing.T) {
@@ -73,7 +74,7 @@ func TestTheFirstGeneration(t *testing.T) {
 	}
 }
 
-// A sandbox is ready when its probe says so, and not before.
+// TestReadiness checks that a sandbox is ready when its probe succeeds, and not before.
 //
 // mission: 8.1
 func TestReadiness(t *testing.T) {
@@ -96,7 +97,7 @@ func TestReadiness(t *testing.T) {
 	if err := <-ready; err != nil {
 		t.Errorf("after it: %v", err)
 	}
-	w.output(sb, "rm", sign) // what was ready stays so
+	w.output(sb, "rm", sign) // a ready sandbox stays ready
 	if err := sb.WaitUntilReady(t.Context(), time.Minute, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
@@ -113,7 +114,7 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// identityOf checks a token by the keys that its issuer publishes, and returns what it says.
+// identityOf checks a token with the keys that its issuer publishes, and returns its claims.
 func identityOf(t *testing.T, token string) map[string]any {
 	t.Helper()
 	parts := strings.Split(strings.TrimSpace(token), ".")
@@ -159,7 +160,7 @@ func identityOf(t *testing.T, token string) map[string]any {
 	return claims
 }
 
-// What a sandbox proves with its identity token is what it is, also with the next server's keys.
+// TestIdentity checks that a sandbox's identity token proves the sandbox's identity, also with the next server's keys.
 //
 // mission: 8.4
 func TestIdentity(t *testing.T) {
@@ -192,7 +193,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Clients ping more often than gRPC's servers allow by themselves, also when nothing is under way: that must not end the connection.
+// TestPings checks that connections survive clients' pings, which are more frequent than gRPC's servers allow by
+// default, also when the connection is idle.
 //
 // mission: 8.7
 func TestPings(t *testing.T) {
@@ -213,7 +215,7 @@ func TestPings(t *testing.T) {
 	}
 	for i := range byte(5) {
 		if i > 0 {
-			time.Sleep(5500 * time.Millisecond) // what is let pass is one in 5 s
+			time.Sleep(5500 * time.Millisecond) // gRPC allows one ping in 5 s
 		}
 		if err := framer.WritePing(false, [8]byte{i + 1}); err != nil {
 			t.Fatal(err)

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// library gives the fake's one image as many names as are asked for.
+// library gives the fake's one image as many names as requested.
 type library struct {
 	image.Builder
 
@@ -45,11 +45,11 @@ type library struct {
 	names map[string]bool // guarded by mu
 	taken bool            // guarded by mu; the image is a snapshot
 	fail  error           // guarded by mu; of the next build
-	log   []string        // guarded by mu; what a build says
-	built []built         // guarded by mu; what was asked for
+	log   []string        // guarded by mu; the output of a build
+	built []built         // guarded by mu; requested builds
 }
 
-// built is what the library was asked to build.
+// built is a requested build.
 type built struct {
 	spec    image.Spec
 	force   bool
@@ -57,7 +57,7 @@ type built struct {
 	files   map[string]string // of the build context
 }
 
-// asked notes a build.
+// asked records a build.
 func asked(spec image.Spec, opts image.BuildOptions) (built, error) {
 	b := built{spec: spec, force: opts.Force, secrets: map[string]string{}, files: map[string]string{}}
 	for name, value := range opts.Secrets {
@@ -139,7 +139,7 @@ func (l *library) Delete(context.Context, string) error {
 	return nil
 }
 
-// change gives names to the image, or takes them from it, and says whether it is a snapshot.
+// change adds or removes names of the image, and sets whether it is a snapshot.
 func (l *library) change(taken bool, change func(names map[string]bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,7 +308,7 @@ func (w *world) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	return sb
 }
 
-// output runs a command and returns what it says.
+// output runs a command and returns its output.
 func (w *world) output(sb *modal.Sandbox, args ...string) string {
 	w.t.Helper()
 	p, err := sb.Exec(w.t.Context(), args, nil)
@@ -325,12 +325,12 @@ func (w *world) output(sb *modal.Sandbox, args ...string) string {
 	return string(out)
 }
 
-// sandboxFilter is of those that have not ended.
+// sandboxFilter selects the sandboxes that have not ended.
 var sandboxFilter = sandbox.Filter{}
 
 func second[T any](_ T, err error) error { return err }
 
-// started starts a command with the plain client, by an ID of its own, and returns what its calls need.
+// started starts a command with the plain client, with a separate ID, and returns the values that its calls need.
 func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ctx context.Context, task string) {
 	w.t.Helper()
 	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sandbox}.Build())
@@ -346,7 +346,7 @@ func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ct
 	return ctx, req.TaskId
 }
 
-// said is what a command of started's has said, up to its end.
+// said is the whole output of a command of started.
 func (w *world) said(ctx context.Context, task, exec string) string {
 	w.t.Helper()
 	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec}.Build())

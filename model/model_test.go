@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// set changes what the gateway finds.
+// set changes the credential, the error and the budget that the gateway finds.
 func (w *world) set(c model.Credential, err error, left float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +103,7 @@ const (
 	whole    = `{"model":"claude-haiku-4-5","messages":[{"role":"user","content":"[hello] you"}]}`
 )
 
-// The credential is added, the token stays behind, and what was used is told.
+// TestGateway checks that the gateway adds the credential, removes the token, and reports the usage.
 //
 // mission: E1, F6
 func TestGateway(t *testing.T) {
@@ -193,7 +193,7 @@ func TestBrokenUpstream(t *testing.T) {
 	}
 }
 
-// What the model says arrives as it is said.
+// TestNothingIsHeldBack checks that the model's output arrives without buffering.
 func TestNothingIsHeldBack(t *testing.T) {
 	t.Parallel()
 	more := make(chan struct{})
@@ -290,7 +290,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// The prices are those that Claude Code prints: see package agent/claude's transcripts.
+// TestCost checks that the prices match those that Claude Code prints: see package agent/claude's transcripts.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -307,7 +307,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// A region is a part of the address: nothing in it may make it another address, and the address is one of the internet.
+// TestRegionsLeadToTheInternet checks that a region, which is part of the address, cannot lead to another address, and
+// that the address is on the internet.
 func TestRegionsLeadToTheInternet(t *testing.T) {
 	t.Parallel()
 	var arrived atomic.Int32

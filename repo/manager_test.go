@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// options returns those of a Manager on the fake engine, which runs nothing here: builds are tested on gVisor, by e2e/repo.
+// options returns the options of a Manager on the fake engine, which runs nothing here. e2e/repo tests builds on
+// gVisor.
 func options(t *testing.T) repo.Options {
 	t.Helper()
 	eng, err := fake.Open(t.TempDir(), fake.Options{})

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// asks are the requests that reach an S3 through a proxy, which may answer some itself.
+// asks has the requests that reach an S3 through a proxy, which may answer some of them itself.
 type asks struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -24,7 +24,7 @@ type asks struct {
 // ask is a request.
 type ask struct {
 	method, path, part string // the path is without the bucket; part is the range
-	copies             string // what S3 copies, without the bucket
+	copies             string // the source of S3's copy, without the bucket
 }
 
 func (a ask) String() string {
@@ -37,7 +37,7 @@ func (a ask) from() (n int64) {
 	return n
 }
 
-// length is how many bytes it asks for.
+// length is the number of requested bytes.
 func (a ask) length() int64 {
 	var from, to int64
 	_, _ = fmt.Sscanf(a.part, "bytes=%d-%d", &from, &to)
@@ -51,7 +51,7 @@ func newAsks(t *testing.T, behind string) *asks {
 		t.Fatal(err)
 	}
 	a := &asks{}
-	proxy := httputil.NewSingleHostReverseProxy(target) // which leaves the host as it was signed
+	proxy := httputil.NewSingleHostReverseProxy(target) // it keeps the signed host
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		withoutBucket := func(path string) string {
@@ -74,7 +74,7 @@ func newAsks(t *testing.T, behind string) *asks {
 	return a
 }
 
-// of returns what was asked with a method of an object, by its key.
+// of returns the recorded requests with a method for an object, by its key.
 func (a *asks) of(method, path string) (found []ask) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,7 @@ func (a *asks) of(method, path string) (found []ask) {
 // keyPath is the path of the request for a key of a mount's.
 func keyPath(key string) string { return "/work" + "/" + key }
 
-// answers has f answer from now on, where it wants to.
+// answers lets f answer requests from now on, unless f returns false.
 func (a *asks) answers(f func(w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -40,7 +40,8 @@ func is(t *testing.T, err, want error) {
 	}
 }
 
-// Where S3 takes requests and answers none, programs get an error after a while, and at once when the sandbox ends.
+// TestSilence checks that programs get an error after a while if S3 accepts requests and answers none, and at once when
+// the sandbox ends.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -68,7 +69,7 @@ func TestSilence(t *testing.T) {
 	p.proxy.answer()
 }
 
-// A file that cannot be stored is told of once, kept, and stored when S3 is back.
+// TestFileFails checks that a file that cannot be stored is reported once, kept, and stored when S3 is back.
 func TestFileFails(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -98,8 +99,8 @@ func TestFileFails(t *testing.T) {
 	}
 }
 
-// When the process of a mount is killed, programs get an error, somebody is told, and what was written is stored all the same, at once or
-// as soon as S3 is back.
+// TestKilledProcess checks that programs get an error when the process of a mount is killed, that this is reported, and
+// that written data is still stored, at once or as soon as S3 is back.
 // mission: D5, 1.5
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
@@ -138,7 +139,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// What cannot be stored at the end is kept and named, and stored by a later server. A mount of a sandbox that lives stays.
+// TestLeft checks that files that cannot be stored at the end are kept and named, and stored by a later server. A mount
+// of a live sandbox stays.
 func TestLeft(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -268,7 +270,7 @@ func TestCheckWithoutProgram(t *testing.T) {
 	is(t, checkFor(1000, "/nothing/fuse"), errors.Unsupported)
 }
 
-// What may be written and not stored yet is limited.
+// TestLimit checks that the amount of written data that is not yet stored is limited.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -297,7 +299,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Somebody else changes what is mounted.
+// TestOthers checks that a mount handles changes by another client.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -340,15 +342,15 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// Who has begun to read a file that somebody else then replaces gets ESTALE, also where the mount has heard of the other one meanwhile; what is written
-// through the same mount is what everybody reads from then on.
+// TestNoMixture checks that readers of a file that is replaced while open get ESTALE, also if the mount has seen the
+// new file meanwhile. Data written through the same mount is read by all from then on.
 // mission: D5
 func TestNoMixture(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
 	p := newPlace(t)
 	dir, other := p.mounted(about("sbx_mixture")), p.mounted(about("sbx_mixture2"))
-	const size = 64 << 20 // more than what is read ahead
+	const size = 64 << 20 // more than the read-ahead
 	path := filepath.Join(dir, "f")
 	for _, mine := range []bool{false, true} {
 		if err := os.WriteFile(filepath.Join(other, "f"), bytes.Repeat([]byte("1"), size), 0o644); err != nil {
@@ -422,7 +424,7 @@ func TestTend(t *testing.T) {
 	}
 }
 
-// A process hears no nonsense, and one that does not hear at all is killed.
+// TestSocket checks that a mount's process ignores invalid messages, and that a process which does not react is killed.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -467,7 +469,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// FuzzNote: what a process left on disk never leads out of the bucket's prefix.
+// FuzzNote checks that a note left on disk by a process never leads out of the bucket's prefix.
 func FuzzNote(f *testing.F) {
 	f.Add([]byte(`{"path":"a/b","mode":420}`))
 	f.Add([]byte(`{"path":"../a"}`))

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// oldHandle is a file of 3 MiB of which a program has read the beginning, and which another program then removes or replaces.
+// oldHandle is a file of 3 MiB. A program has read its beginning, and another program then removes or replaces it.
 type oldHandle struct {
 	*os.File
 	t       *testing.T
@@ -37,7 +37,8 @@ func openOld(t *testing.T, path string, flags int) *oldHandle {
 	return h
 }
 
-// check reads the whole file. It must have the old content, or fail with ESTALE if that is allowed; the mount may have no more of it.
+// check reads the whole file. It must have the old content, or fail with ESTALE if that is allowed, since the mount may
+// have lost the rest.
 func (h *oldHandle) check(stale bool) {
 	h.t.Helper()
 	buf := make([]byte, 64<<10)
@@ -56,7 +57,7 @@ func (h *oldHandle) check(stale bool) {
 	}
 }
 
-// stored returns a place whose file f has oldSize bytes, in S3 only, and a directory where it is mounted.
+// storedOld returns a place whose file f has oldSize bytes, in S3 only, and a directory where it is mounted.
 func storedOld(t *testing.T, sandbox string) (p *place, dir, path string) {
 	t.Helper()
 	p = newPlace(t)
@@ -65,7 +66,8 @@ func storedOld(t *testing.T, sandbox string) (p *place, dir, path string) {
 	return p, dir, filepath.Join(dir, "f")
 }
 
-// A file that is renamed over another one leaves the old content to handles of the old file, to read and to write, and changes nothing that they write.
+// TestRenameOverOpenFile checks that renaming a file over another one leaves the old content to handles of the old
+// file, to read and to write, and does not change their writes.
 // mission: D5
 func TestRenameOverOpenFile(t *testing.T) {
 	t.Parallel()
@@ -113,8 +115,8 @@ func TestRenameOverOpenFile(t *testing.T) {
 	}
 }
 
-// A file that is unlinked while it is open stays readable and writable for its handles, also for those that only read, whether it is being written or
-// only in S3. The path can have another file.
+// TestUnlinkOfOpenFile checks that a file that is unlinked while open stays readable and writable for its handles, also
+// for read-only ones, whether it is being written or only in S3. Another file can take the path.
 // mission: D5
 func TestUnlinkOfOpenFile(t *testing.T) {
 	t.Parallel()
@@ -180,13 +182,15 @@ func TestRemovedFilesFreeTheirRoom(t *testing.T) {
 	}
 }
 
-// roomFor reports whether a file of so many bytes can be written; the kernel releases handles a little later than programs close them.
+// roomFor reports whether a file of size bytes can be written. The kernel releases handles shortly after programs close
+// them.
 func roomFor(path string, size int) bool {
 	defer os.Remove(path)
 	return os.WriteFile(path, make([]byte, size), 0o600) == nil
 }
 
-// Handles of a removed file whose content S3 does not give any longer read the old content or ESTALE, and writes to it reach no other file.
+// TestUnlinkWithoutContent checks that handles of a removed file whose content is no longer in S3 read the old content
+// or get ESTALE, and that writes to them reach no other file.
 // mission: D5
 func TestUnlinkWithoutContent(t *testing.T) {
 	t.Parallel()
@@ -219,7 +223,8 @@ func TestUnlinkWithoutContent(t *testing.T) {
 	}
 }
 
-// A rename that fails leaves the file that it would have replaced as it is, also where that is not stored yet.
+// TestRenameThatFails checks that a failed rename leaves the file that it would have replaced unchanged, also if that
+// is not stored yet.
 // mission: D5
 func TestRenameThatFails(t *testing.T) {
 	t.Parallel()
@@ -253,7 +258,7 @@ func TestRenameThatFails(t *testing.T) {
 	}
 }
 
-// A file that is renamed while a program reads it goes on to be read.
+// TestRenameOfOpenFile checks that a program can still read a file that is renamed while open.
 // mission: D5
 func TestRenameOfOpenFile(t *testing.T) {
 	t.Parallel()
@@ -265,8 +270,9 @@ func TestRenameOfOpenFile(t *testing.T) {
 	h.check(false)
 }
 
-// Another program replaces an object that is open, and partly in the kernel's cache. The old handle reads old bytes or ESTALE, also after others have
-// opened the new one. What is opened later is the new one.
+// TestReplacedByOthersWhileOpen checks that handles stay consistent when another program replaces an object that is
+// open, and partly in the kernel's cache. The old handle reads old bytes or gets ESTALE, also after others have opened
+// the new object. Later opens see the new one.
 // mission: D5
 func TestReplacedByOthersWhileOpen(t *testing.T) {
 	t.Parallel()

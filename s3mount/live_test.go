@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What programs do with files works, and ends up in the bucket.
+// TestFiles checks that file operations of programs work, and end up in the bucket.
 // mission: D5, 1.3, 1.5
 func TestFiles(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestFiles(t *testing.T) {
 	if got := p.object("w.txt"); got != "new" {
 		t.Errorf("stored %q", got)
 	}
-	// A file of which S3 has an older one is seen as it is written, and stored by fsync.
+	// A file with an older version in S3 is seen as written, and stored by fsync.
 	change(t, at("w.txt"), os.O_RDWR, func(f *os.File) error {
 		if _, err := f.WriteString("NEWER"); err != nil {
 			return err
@@ -112,7 +112,7 @@ func names(t *testing.T, dir string) string {
 	return fmt.Sprintf("%q", all)
 }
 
-// Names: directories, links, rename, removal, and what objects cannot do.
+// TestNames checks that names work: directories, links, rename, removal, and operations that objects do not support.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -159,7 +159,7 @@ func TestNames(t *testing.T) {
 		t.Errorf("a renamed link: %q, %v", target, err)
 	}
 	ok(os.Remove(at("link2")))
-	// A directory that is only in keys stays when its last file goes.
+	// A directory that exists only in keys stays when its last file is removed.
 	ok(os.Remove(at("implied/only.txt")))
 	if got := names(t, at("implied")); got != "[]" {
 		t.Errorf("list %s", got)
@@ -207,7 +207,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Mode, owner and time are kept in the object's headers, and are those that a later mount sees.
+// TestMetadata checks that mode, owner and time are stored in the object's headers, and that a later mount sees them.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -228,7 +228,7 @@ func TestMetadata(t *testing.T) {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Error(err)
 	}
-	// Also of what is not stored yet.
+	// The same holds for files that are not stored yet.
 	change(t, filepath.Join(dir, "g"), os.O_CREATE|os.O_WRONLY, func(f *os.File) error {
 		_, _ = f.WriteString("g")
 		return errors.Join(f.Chmod(0o640), os.Chtimes(f.Name(), then, then))
@@ -258,7 +258,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// A large file goes up and comes back in parts, in order and out of order.
+// TestLargeFile checks that a large file is uploaded and downloaded in parts, in order and out of order.
 func TestLargeFile(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(s3test.M{M: m}.Run())
 }
 
-// proxy stands before the S3 of the tests. It can be away, and it can take everything and answer nothing.
+// proxy is between a mount and the S3 of the tests. It can be down, and it can accept everything and answer nothing.
 type proxy struct {
 	t       *testing.T
 	address string
@@ -92,7 +92,7 @@ func (p *proxy) pass(to, from net.Conn) {
 	}
 }
 
-// stop is S3 being away.
+// stop makes S3 unavailable.
 func (p *proxy) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *proxy) stop() {
 	p.conns = nil
 }
 
-// silence has nothing answered until answer.
+// silence stops all answers until answer.
 func (p *proxy) silence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *place) mounted(a About) string {
 	return dir
 }
 
-// object is the content of an object, as the server keeps it; "" if there is none.
+// object is the content of an object on the server, or "" if it does not exist.
 func (p *place) object(path string) string {
 	b, err := os.ReadFile(filepath.Join(s3test.Dir(p.bucket), "work", path))
 	if err != nil && !errors.IsNotExist(err) {
@@ -200,7 +200,7 @@ func (p *place) put(path, content string) {
 	}
 }
 
-// next waits for what is told.
+// next waits for the next report of a kind.
 func (p *place) next(what What) Told {
 	p.t.Helper()
 	for {

@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// What others store is seen after 3 seconds, however the mount came to know what was there before: what it had from a list is not older for the kernel
-// than the list.
+// TestSeenInTime checks that changes by others are visible after 3 seconds, however the mount learned the earlier
+// state: the kernel's entries from a list are no older than the list.
 // mission: D5
 func TestSeenInTime(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,8 @@ func TestSeenInTime(t *testing.T) {
 	}
 }
 
-// Metadata that is changed through a mount stays changed there, also where the object's time and content are as a list had them before.
+// TestChangedMetadata checks that metadata that is changed through a mount stays changed there, also if the object's
+// time and content match an earlier list.
 // mission: 1.5
 func TestChangedMetadata(t *testing.T) {
 	t.Parallel()
@@ -75,7 +76,8 @@ func TestChangedMetadata(t *testing.T) {
 	}
 }
 
-// Of objects that a list shows as they were nothing is asked again, for a while: what others changed of their metadata is seen after that.
+// TestDescribedAgain checks that objects that a list shows as unchanged are not requested again for a while: changes of
+// their metadata by others are visible after that.
 // mission: D5
 func TestDescribedAgain(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// asked has all that is mounted from now on ask through a proxy that counts.
+// asked makes all later mounts send their requests through a proxy that counts.
 func (p *place) asked() *asks {
 	p.t.Helper()
 	a := newAsks(p.t, p.loc.Endpoint)
@@ -31,7 +31,7 @@ func (p *place) asked() *asks {
 	return a
 }
 
-// listed is what a directory lists, also names of which nobody can say what they are.
+// listed returns the entries of a directory, including those that cannot be described.
 func listed(t *testing.T, dir string) string {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -48,7 +48,7 @@ func listed(t *testing.T, dir string) string {
 	return fmt.Sprintf("%q", all)
 }
 
-// What is still open when a sandbox ends is stored, as far as it was written.
+// TestOpenAtTheEnd checks that files that are still open when a sandbox ends are stored, with the data written so far.
 // mission: D5, 1.5
 func TestOpenAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,8 @@ func TestOpenAtTheEnd(t *testing.T) {
 	}
 }
 
-// Who reads a file again asks S3 for nothing of it while the object is the same, and gets the new content when somebody else has stored another one.
+// TestReadAgain checks that reading a file again requests none of its data from S3 while the object is unchanged, and
+// returns the new content after another client has replaced it.
 // mission: D5
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
@@ -115,7 +116,8 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// What Harvest keeps beneath .harvest/ is neither seen nor changed: what programs make of that name is theirs, and has another key.
+// TestReserved checks that Harvest's own data below .harvest/ is neither visible nor changed: files that programs
+// create under that name are their own, with another key.
 // mission: 1.4
 func TestReserved(t *testing.T) {
 	t.Parallel()
@@ -157,7 +159,8 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// Keys that no directory of files could have: of a and a/b the file is seen, and what is no path is not. Directories have objects.
+// TestKeys checks that keys that no directory tree could have are handled: of a and a/b the file is visible, and
+// invalid paths are not. Directories have objects.
 // mission: 1.3
 func TestKeys(t *testing.T) {
 	t.Parallel()
@@ -200,7 +203,7 @@ func TestKeys(t *testing.T) {
 	}
 	_, err = os.ReadFile(at("a/b"))
 	is(t, err, syscall.ENOTDIR)
-	// Without the file, there is the directory.
+	// Without the file, the directory appears.
 	if err := os.Remove(at("a")); err != nil || there("a") || !there("a/b") {
 		t.Errorf("a is removed: %v", err)
 	}
@@ -223,7 +226,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// Nothing of a bucket runs as somebody else or is a device.
+// TestMountOptions checks that no file of a bucket is executed as another user or is a device.
 // mission: D5
 func TestMountOptions(t *testing.T) {
 	t.Parallel()
@@ -248,7 +251,8 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
-// Metadata is changed by a copy that S3 makes of the object onto itself, a file renamed by one of it: nothing is fetched, nothing sent.
+// TestCopies checks that S3 changes metadata by copying an object onto itself, and renames a file by a copy: no data is
+// downloaded or uploaded.
 // mission: 1.5
 func TestCopies(t *testing.T) {
 	t.Parallel()
@@ -272,7 +276,7 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// What is too large for one copy stays as it is.
+// TestTooLargeToCopy checks that a file that is too large for one copy stays unchanged.
 func TestTooLargeToCopy(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -288,7 +292,7 @@ func TestTooLargeToCopy(t *testing.T) {
 	}
 }
 
-// What S3 refuses is EACCES, also where it is only refused when it is stored.
+// TestDenied checks that a refusal of S3 is EACCES, also if it comes only when the file is stored.
 // mission: D5
 func TestDenied(t *testing.T) {
 	t.Parallel()
@@ -333,7 +337,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// What is of one sandbox only, and what there is not.
+// TestNotKept checks that locks and similar state are local to one sandbox, and that unsupported operations fail.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -357,7 +361,7 @@ func TestNotKept(t *testing.T) {
 		t.Errorf("a lock of another sandbox: %v", err)
 	}
 	first.Close()
-	// Of two that make a file at once, the last to close wins.
+	// If two clients create a file at the same time, the last one to close it wins.
 	create := func(dir string) *os.File {
 		f, err := os.OpenFile(filepath.Join(dir, "g"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -384,7 +388,7 @@ func TestNotKept(t *testing.T) {
 	_, err = unix.Getxattr(path, "user.x", nil)
 	is(t, err, syscall.EOPNOTSUPP)
 	is(t, syscall.Mknod(filepath.Join(one, "device"), syscall.S_IFCHR|0o600, 0), syscall.ENOTSUP)
-	// Times of access are those of change.
+	// Access times equal modification times.
 	then := time.Unix(1_600_000_000, 0)
 	if err := os.Chtimes(path, time.Unix(1_700_000_000, 0), then); err != nil {
 		t.Error(err)
@@ -395,8 +399,8 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// A mount and syncs understand each other's metadata. A mount leaves the manifest as it is: what it wrote is seen with List; and what a sync
-// stored as sparse it does not see.
+// TestBesideSyncs checks that a mount and syncs understand each other's metadata. A mount leaves the manifest
+// unchanged: its files are visible with List. It does not see files that a sync stored as sparse.
 // mission: 1.4
 func TestBesideSyncs(t *testing.T) {
 	t.Parallel()

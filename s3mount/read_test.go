@@ -60,7 +60,7 @@ func (h *handle) expect(t *testing.T, data []byte, at, n int) {
 	}
 }
 
-// held is how many bytes the windows of a file have, also of those that are on their way.
+// held is the number of bytes in the windows of a file, including those in transit.
 func (h *handle) held() (n int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *windows) counted() int64 {
 	return a.bytes
 }
 
-// eventually waits for what happens by itself.
+// eventually waits for a condition that becomes true by itself.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
@@ -93,7 +93,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// However many files are open and read in order, what is kept here of all of them has a bound, and each of them still has what it reads next.
+// TestWindowsAreBounded checks that the read-ahead of all open files together is bounded, and that each file still has
+// its next bytes ready.
 // mission: D5
 func TestWindowsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -134,7 +135,7 @@ func TestWindowsAreBounded(t *testing.T) {
 	if asked > files*size*11/10 {
 		t.Errorf("of %d bytes %d were asked for", files*size, asked)
 	}
-	// Files that are open and not read have nothing in the end.
+	// Files that are open and not read lose their windows after a time.
 	m.windows.tend(time.Now())
 	if held() == 0 {
 		t.Error("what was just read is gone")
@@ -151,7 +152,8 @@ func TestWindowsAreBounded(t *testing.T) {
 	eventually(t, "a closed file has room", func() bool { return m.windows.counted() == 0 })
 }
 
-// Many who read large files in order share the room: the parts are smaller, and nobody has to do without.
+// TestWindowsShare checks that many readers of large files share the memory: the parts get smaller, and every reader
+// has some.
 func TestWindowsShare(t *testing.T) {
 	t.Parallel()
 	const files, size, step = 24, 64 << 20, 128 << 10
@@ -175,7 +177,7 @@ func TestWindowsShare(t *testing.T) {
 	}
 }
 
-// Where there is no room at all, reading goes on: nobody waits for others.
+// TestReadsWithoutRoom checks that reads continue without any memory for read-ahead, and do not wait for others.
 func TestReadsWithoutRoom(t *testing.T) {
 	t.Parallel()
 	data := random(3 << 20)
@@ -205,7 +207,8 @@ func TestReadsWithoutRoom(t *testing.T) {
 	}
 }
 
-// Who reads a little gets a little; who reads in order gets ever larger parts, each once, and two ahead.
+// TestRanges checks that small reads fetch little, and that sequential reads fetch ever larger parts, each once, and
+// two ahead.
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20
@@ -242,7 +245,7 @@ func TestRanges(t *testing.T) {
 	if next != size || largest != whole {
 		t.Errorf("it asked for %d bytes of %d, at most for %d at once", next, size, largest)
 	}
-	// Out of order it begins anew.
+	// A read out of order starts again with a small part.
 	h.expect(t, data, size/2+5, 10)
 	if got := a.of("GET", "/f")[len(all):]; len(got) != 1 || got[0].length() != 128<<10 {
 		t.Errorf("out of order it asks %s", got)

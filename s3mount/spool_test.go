@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// begin is a file that a program makes.
+// begin is a file that a program creates.
 func (m *live) begin(t *testing.T, path string) *spool {
 	t.Helper()
 	s, err := m.newSpool(m.newEntry(t.Context(), path, s3sync.File, 0o644), false)
@@ -22,7 +22,8 @@ func (m *live) begin(t *testing.T, path string) *spool {
 	return m.publish(s)
 }
 
-// A file that cannot be stored is tried again after a while, not at once, and is told of once; when it is stored and nobody uses it, it goes.
+// TestTriedAgain checks that a file that cannot be stored is retried after a delay, and reported once, and that it is
+// removed when it is stored and unused.
 // mission: D5
 func TestTriedAgain(t *testing.T) {
 	t.Parallel()

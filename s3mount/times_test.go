@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
-// Times before 1970 and after 2262 are exact: set in one mount, of what is being written, is stored, or is a directory, and seen in another one and by a
-// sync.
+// TestFarTimes checks that times before 1970 and after 2262 are exact: set in one mount, for a file being written, a
+// stored file or a directory, and seen in another mount and by a sync.
 // mission: 3.2, D5
 func TestFarTimes(t *testing.T) {
 	t.Parallel()

@@ -13,7 +13,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// Buckets are asked where their providers have them, by this package's requests and by the SDK's alike.
+// TestAddresses checks that requests go to the address of the bucket's provider, both from this package and from the
+// SDK.
 // mission: 2.7
 func TestAddresses(t *testing.T) {
 	t.Parallel()
@@ -69,7 +70,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Where the bucket is in the host's name, a volume goes there and comes back, and no request is for another host.
+// TestBucketInHost checks that a volume is uploaded and restored if the bucket is part of the host name, and that no
+// request goes to another host.
 // mission: 2.1, 2.7, 3.1
 func TestBucketInHost(t *testing.T) {
 	t.Parallel()

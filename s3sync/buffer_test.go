@@ -8,7 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// However sizes are mixed, buffers in use and free ones together take no more than is allowed in use, and none is another's memory.
+// TestBuffersAreBounded checks that for any mix of sizes, used and free buffers together stay within the limit for used
+// ones, and that no two buffers share memory.
 // mission: 2.4, D1
 func TestBuffersAreBounded(t *testing.T) {
 	var p pool
@@ -52,7 +53,7 @@ func TestBuffersAreBounded(t *testing.T) {
 	for _, b := range used {
 		p.put(b.buffer)
 	}
-	// Parts of files beyond what 10,000 usual ones hold are larger; they are not kept.
+	// Parts of files that exceed 10,000 parts of the usual size are larger. Their buffers are not kept.
 	large := p.get(partSize + 1)
 	if len(large.b) != partSize+1 || !large.mapped {
 		t.Errorf("%d bytes, mapped %v, for a large part", len(large.b), large.mapped)
@@ -63,7 +64,8 @@ func TestBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// What a transport reads of a body after its caller has gone is nobody's memory any more.
+// TestLease checks that a transport that still reads a body after its caller has gone does not touch the caller's
+// memory.
 func TestLease(t *testing.T) {
 	l := &lease{b: []byte("hello")}
 	one, two := &leased{lease: l}, &leased{lease: l}

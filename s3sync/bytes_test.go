@@ -15,7 +15,8 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// Keys are bytes, and S3 tells them as in URLs: those that only look alike are different files, and those that no path has are named.
+// TestKeysOfAnyBytes checks that keys are bytes, which S3 lists URL-encoded: similar-looking keys are different files,
+// and keys that are not valid paths are reported.
 // mission: 2.5, 3.2
 func TestKeysOfAnyBytes(t *testing.T) {
 	t.Parallel()

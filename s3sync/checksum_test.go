@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Servers that do not know CRC-64/NVME refuse it once, and get MD5s from then on, with which they compare what arrives.
+// TestServersWithoutCRC64 checks that a server without CRC-64/NVME refuses it once, and gets MD5s from then on, with
+// which it verifies uploads.
 // mission: 2.5, 3.5
 func TestServersWithoutCRC64(t *testing.T) {
 	testenv.Long(t)
@@ -71,7 +72,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 			}
 		})
 	}
-	// Who refuses both is named with its reason.
+	// A server that refuses both is reported with its reason.
 	loc := location(t)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
@@ -82,7 +83,8 @@ func TestServersWithoutCRC64(t *testing.T) {
 	}
 }
 
-// What others stored with checksums of other kinds is compared with these, small and large.
+// TestChecksumsOfOthers checks that objects that other programs stored with other kinds of checksums are verified with
+// these, small and large ones.
 // mission: 3.5
 func TestChecksumsOfOthers(t *testing.T) {
 	testenv.Long(t)
@@ -171,8 +173,8 @@ func TestDeletionsWithMD5(t *testing.T) {
 	}
 }
 
-// Objects that others stored in parts have a checksum of the parts' checksums: what arrives is compared with it where the server tells how large
-// the parts were.
+// TestChecksumsOfPartsOfOthers checks that an object that another program stored in parts has a checksum of the parts'
+// checksums, and that the received data is compared with it if the server reports the size of the parts.
 // mission: 3.5
 func TestChecksumsOfPartsOfOthers(t *testing.T) {
 	testenv.Long(t)
@@ -206,7 +208,7 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		damage bool // all that is sent
-		silent bool // the server does not tell how large parts were
+		silent bool // the server does not report the size of the parts
 		failed int64
 	}{"whole": {}, "damaged": {damage: true, failed: 4}, "whole, and nothing told": {silent: true}, "damaged, and nothing told": {damage: true, silent: true}} {
 		t.Run(name, func(t *testing.T) {

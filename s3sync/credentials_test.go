@@ -17,13 +17,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 )
 
-// signed notes who made the requests of a sync, and which session tokens they had.
+// signed records the origin of a sync's requests, and their session tokens.
 type signed struct {
 	mu     sync.Mutex
 	tokens map[string]map[string]int // guarded by mu; how many requests, by kind and token
 }
 
-// kindOf says what a request is, and whether this package or the SDK made it.
+// kindOf returns the kind of a request, and whether this package or the SDK made it.
 func kindOf(r *http.Request) string {
 	by, what := "ours", r.Method
 	if strings.Contains(r.UserAgent(), "aws-sdk-go") {
@@ -40,7 +40,7 @@ func (s *signed) note(_ int, _ http.ResponseWriter, r *http.Request) bool {
 	defer s.mu.Unlock()
 	kind, token := kindOf(r), r.Header.Get("X-Amz-Security-Token")
 	if !strings.Contains(r.Header.Get("Authorization"), "x-amz-security-token") {
-		token = "" // what is not signed counts for nothing
+		token = "" // unsigned tokens do not count
 	}
 	if s.tokens == nil {
 		s.tokens = map[string]map[string]int{}
@@ -59,7 +59,8 @@ func (s *signed) of(kind string) map[string]int {
 	return s.tokens[kind]
 }
 
-// anybodys is a new, empty bucket of a server that looks at no signatures: the one that does knows no session tokens.
+// anybodys is a new, empty bucket of a server that does not check signatures: the server that does cannot handle
+// session tokens.
 func anybodys(t *testing.T) Location {
 	t.Helper()
 	store := s3mem.New()
@@ -69,7 +70,7 @@ func anybodys(t *testing.T) Location {
 	return Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1", Credentials: Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
 }
 
-// A session token goes with every request, whoever signs it.
+// TestSessionToken checks that every request has the session token, whether the SDK or our code signs it.
 // mission: 2.7, 9.3
 func TestSessionToken(t *testing.T) {
 	t.Parallel()
@@ -93,7 +94,7 @@ func TestSessionToken(t *testing.T) {
 	}
 }
 
-// renewed is a service that assumes roles, each time with another session token, for as long as valid.
+// renewed is a service that assumes roles, each time with another session token that is valid for the duration valid.
 func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -114,7 +115,8 @@ func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 	}
 }
 
-// The credentials of a role are replaced before they expire, also in the middle of a sync, and not more often than that.
+// TestRolesAreRenewed checks that the credentials of a role are replaced before they expire, also in the middle of a
+// sync, and not more often.
 // mission: 2.4, 2.7
 func TestRolesAreRenewed(t *testing.T) {
 	t.Parallel()
@@ -157,7 +159,8 @@ func TestRolesAreRenewed(t *testing.T) {
 	}
 }
 
-// Neither a key nor a session token is in what is said of them, not even where S3 repeats what it was sent.
+// TestSecretsStayAway checks that errors and logs contain neither a key nor a session token, not even if S3 repeats the
+// request.
 // mission: 2.5, 9.3
 func TestSecretsStayAway(t *testing.T) {
 	t.Parallel()

@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A deletion that was cut short between the manifest and the objects is finished by the next sync, and none of the files comes back; what has been
-// written anew meanwhile is not deleted.
+// TestDeletionsCutShort checks that the next sync finishes a deletion that was interrupted between the manifest and the
+// objects, and that none of the files comes back. Files that were rewritten meanwhile are not deleted.
 // mission: A8, D1
 func TestDeletionsCutShort(t *testing.T) {
 	for name, next := range map[string]Options{
@@ -53,7 +53,7 @@ func TestDeletionsCutShort(t *testing.T) {
 				t.Fatal("the sync was not cut short")
 			}
 			a.reset(nil)
-			// Down, nothing of it comes back, and a copy up deletes nothing.
+			// Down, none of the files comes back, and a copy up deletes nothing.
 			mustSync(t, dir, b, Options{Direction: Down, List: true, State: state})
 			mustSync(t, dir, b, Options{Direction: Up, State: state})
 			for _, name := range []string{"gone", "again"} {
@@ -97,7 +97,8 @@ func TestDeletionsCutShort(t *testing.T) {
 	}
 }
 
-// Killed at any of ten moments on its way, in each direction, a sync that is made again is as if nothing had happened.
+// TestKilledAtTenPoints checks that a sync that is killed at any of ten moments, in each direction, and then repeated
+// has the same result as an undisturbed one.
 // mission: A8, D1, D2
 func TestKilledAtTenPoints(t *testing.T) {
 	testenv.Long(t)
@@ -110,7 +111,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 	age(t, dir)
 	for _, direction := range []Direction{Up, Down} {
 		t.Run(string(direction), func(t *testing.T) {
-			count := 10 // the first kill is told by no count
+			count := 10 // the first kill needs no count
 			for point := range 11 {
 				loc, tree := location(t), dir
 				loc.Prefix = fmt.Sprintf("p%d", point)
@@ -122,7 +123,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 					tree = t.TempDir()
 				}
 				c := childSpec{tree, t.TempDir(), direction, loc, ""}
-				if point == 0 { // not killed: how many questions there are
+				if point == 0 { // not killed: it counts the requests
 					a.reset(nil)
 					runUntil(t, a, c, 0)
 					count = len(a.seen())
@@ -142,7 +143,8 @@ func TestKilledAtTenPoints(t *testing.T) {
 	}
 }
 
-// runUntil runs a sync in a process of its own, which is killed when the server is asked for the nth time, and reports whether it was.
+// runUntil runs a sync in its own process, which is killed at the server's nth request, and reports whether it was
+// killed.
 func runUntil(t *testing.T, a *asked, c childSpec, n int) bool {
 	t.Helper()
 	spec, err := json.Marshal(c)

@@ -24,12 +24,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// childSpec is what a child of the test's binary synchronises.
+// childSpec describes the sync of a child process of the test binary.
 type childSpec struct {
 	Dir, State string
 	Direction  Direction
 	Location   Location
-	Peak       string // a file for the most memory that the child had, in bytes; "" for none
+	Peak       string // a file for the child's peak memory in bytes; "" for no measurement
 }
 
 // modelSpec is a childSpec of the model test.
@@ -79,7 +79,8 @@ func syncOnce(spec string) int {
 	return 0
 }
 
-// Killed at any moment, a sync that is made again converges: nothing is lost, nothing is half.
+// TestKilled checks that a sync that is killed at any moment and then repeated converges: no file is lost or
+// incomplete.
 // mission: A8, D1, D2
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
@@ -106,7 +107,8 @@ func TestKilled(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// What a killed restore left is removed by the next that changes the volume, and nothing else of such a name.
+// TestLeftFiles checks that the next sync that changes the volume removes the remains of a killed restore, and no other
+// files with such names.
 func TestLeftFiles(t *testing.T) {
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "d/f", "x")
@@ -227,7 +229,8 @@ func TestLargeChanges(t *testing.T) {
 	}
 }
 
-// A large file that changes once while it is sent is read again from its beginning: S3 gets what it has then, and no parts of what it had.
+// TestLargeChangesOnce checks that a large file that changes once during its upload is read again from the beginning:
+// S3 gets the new content, and no parts of the old one.
 // mission: 2.5
 func TestLargeChangesOnce(t *testing.T) {
 	for name, change := range map[string]func(f *os.File) error{
@@ -255,7 +258,7 @@ func TestLargeChangesOnce(t *testing.T) {
 					begun.Add(1)
 				}
 				if r.URL.Query().Get("partNumber") == "2" && second.Add(1) == 1 {
-					// The time tells, whatever the clock's steps are.
+					// The new mtime shows the change, whatever the clock's resolution.
 					if err := errors.Join(change(f), os.Chtimes(path, someTime, someTime)); err != nil {
 						t.Error(err)
 					}
@@ -327,7 +330,7 @@ func TestSmallChangesOnce(t *testing.T) {
 	}
 }
 
-// A clock that is off is corrected by that of S3.
+// TestSkewedClock checks that a wrong clock is corrected by that of S3.
 func TestSkewedClock(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "f", "x")
@@ -344,7 +347,8 @@ func TestSkewedClock(t *testing.T) {
 	}
 }
 
-// What somebody else wrote after the manifest is restored as it is.
+// TestOvertakenObjects checks that an object that another program wrote after the manifest is restored in its current
+// state.
 func TestOvertakenObjects(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "old")
@@ -364,7 +368,7 @@ func TestOvertakenObjects(t *testing.T) {
 	if stats.Failed != 1 || stats.Failures[0].Path != "gone" {
 		t.Errorf("what is gone: %+v", stats.Failures)
 	}
-	// A list sees what there is, and a sync up puts back what is missing.
+	// A list sees the actual objects, and a sync up restores the missing ones.
 	if stats := mustSync(t, back, b, Options{Direction: Down, List: true}); stats.Failed != 0 {
 		t.Errorf("with a list: %s", stats)
 	}
@@ -373,7 +377,7 @@ func TestOvertakenObjects(t *testing.T) {
 	}
 }
 
-// Metadata that changed in the bucket's manifest reaches files whose content stays.
+// TestMetadataComesDown checks that changed metadata in the bucket's manifest reaches files whose content is unchanged.
 func TestMetadataComesDown(t *testing.T) {
 	one, two, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	s1, s2 := t.TempDir(), t.TempDir()
@@ -401,7 +405,7 @@ func TestMetadataComesDown(t *testing.T) {
 	if last.Updated != stats.Updated || stats.Updated < 2 || stats.Rate() != 0 || !strings.Contains(stats.String(), "updated") {
 		t.Errorf("down: %s, last shown %s", stats, last)
 	}
-	// Contents are compared where that is asked for.
+	// Contents are compared on request.
 	info, err := os.Stat(filepath.Join(two, "f"))
 	must(t, err)
 	write(t, two, "f", "CONTENT")
@@ -411,7 +415,7 @@ func TestMetadataComesDown(t *testing.T) {
 	sameTrees(t, one, two)
 }
 
-// What is in the way of a directory, a file or a link is named.
+// TestInTheWay checks that an obstacle in place of a directory, a file or a link is reported.
 func TestInTheWay(t *testing.T) {
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "a/b", "x")
@@ -466,7 +470,7 @@ func TestDirectoriesByParts(t *testing.T) {
 	}
 }
 
-// No space while restoring: said so, nothing half.
+// TestFullDisk checks that a restore on a full disk reports it and leaves no partial file.
 // mission: 3.4
 func TestFullDisk(t *testing.T) {
 	small := testenv.SmallDisk(t, "size=4m")
@@ -559,7 +563,7 @@ func TestExplainedFiles(t *testing.T) {
 	}
 }
 
-// What the server refuses for single objects is reported for each.
+// TestRefusedObjects checks that a refusal for a single object is reported for that object.
 func TestRefusedObjects(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)
@@ -605,7 +609,7 @@ func TestRefusedObjects(t *testing.T) {
 	}
 }
 
-// A server that takes a request and never answers is away.
+// TestSilent checks that a server that accepts a request and never answers counts as down.
 func TestSilent(t *testing.T) {
 	loc := location(t)
 	b := openBucket(t, loc)

@@ -14,7 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Directories that another tool stored come with what it says of them; those that only show in keys keep what they have.
+// TestForeignDirectories checks that directories that another tool stored come with their metadata, and that
+// directories which exist only in keys keep theirs.
 // mission: 3.2, D2
 func TestForeignDirectories(t *testing.T) {
 	b := openBucket(t, location(t))
@@ -55,8 +56,8 @@ func TestForeignDirectories(t *testing.T) {
 	}
 }
 
-// A server that deletes objects one by one, stores nothing on conditions, and has a proxy before it that asks for compression (as Google's storage
-// is said to) is used as it is.
+// TestLesserServer checks that syncs work with a server that deletes objects one by one, ignores write conditions, and
+// is behind a proxy that requests compression (as reported of Google's storage).
 // mission: D1, D4
 func TestLesserServer(t *testing.T) {
 	dir, back, loc, state := t.TempDir(), t.TempDir(), location(t), t.TempDir()
@@ -88,7 +89,7 @@ func TestLesserServer(t *testing.T) {
 	}
 	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
-	// What may not be deleted is named, and the rest is.
+	// Files that cannot be deleted are reported, and the others are deleted.
 	for _, name := range []string{"f20", "f21"} {
 		must(t, os.Remove(filepath.Join(dir, name)))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A file that somebody writes all the time is not stored torn.
+// TestGrowing checks that a file that a program writes all the time is not stored in a torn state.
 func TestGrowing(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "other", "o")
@@ -61,7 +61,8 @@ func TestGrowing(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// A large one that grows with each of its parts is given up: it is named, and S3 has nothing of it; the rest is stored.
+// TestGrowingWithoutEnd checks that a large file that grows with each of its parts is given up: it is reported, S3 has
+// no part of it, and the other files are stored.
 func TestGrowingWithoutEnd(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "other", "o")

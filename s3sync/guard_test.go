@@ -18,7 +18,8 @@ func refusedMass(t *testing.T, err error, reason string) {
 	}
 }
 
-// A sync that would delete most files of a side does nothing of it, and says so, until it is told to.
+// TestMassDeletion checks that a sync that would delete most files of one side deletes none of them and reports this,
+// unless the deletion is allowed.
 // mission: 3.1, D1
 func TestMassDeletion(t *testing.T) {
 	t.Parallel()
@@ -103,7 +104,8 @@ func TestMassDeletion(t *testing.T) {
 	}
 }
 
-// A place that holds nothing, not even a manifest, empties no volume: somebody emptied it, or another server answers.
+// TestEmptiedPlace checks that a place without any object, not even a manifest, does not empty a volume: the place was
+// emptied, or another server answers.
 // mission: 3.1, 3.6, D1
 func TestEmptiedPlace(t *testing.T) {
 	t.Parallel()
@@ -111,7 +113,7 @@ func TestEmptiedPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			all, direct, _ := machines(t, 1)
 			one := all[0]
-			for _, name := range []string{"a", "b", "d/c"} { // few: the guard's numbers say nothing
+			for _, name := range []string{"a", "b", "d/c"} { // too few for the guard's numbers
 				write(t, one.dir, name, "the only copy")
 			}
 			one.both(t)
@@ -148,7 +150,8 @@ func TestEmptiedPlace(t *testing.T) {
 	}
 }
 
-// A server that ignores conditions is known as such after one write, which leaves nothing, and each write is preceded by a look.
+// TestServerWithoutConditions checks that a server that ignores conditions is detected after one write, which leaves
+// nothing, and that a read then precedes each write.
 func TestServerWithoutConditions(t *testing.T) {
 	t.Parallel()
 	server := &strictServer{lax: true}

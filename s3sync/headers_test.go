@@ -13,7 +13,8 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// What other programs set of an object stays when its file is edited, and new objects have a type by their name.
+// TestHeadersOfOthersAreKept checks that headers that other programs set on an object stay when its file is edited, and
+// that new objects get a type by their name.
 // mission: 3.4
 func TestHeadersOfOthersAreKept(t *testing.T) {
 	t.Parallel()
@@ -80,7 +81,7 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 	}
 }
 
-// An archived object is named as such, with the remedy.
+// TestArchivedObject checks that an archived object is reported as such, with the remedy.
 func TestArchivedObject(t *testing.T) {
 	t.Parallel()
 	loc := location(t)

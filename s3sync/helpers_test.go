@@ -172,7 +172,7 @@ func richTree(t *testing.T) string {
 	return dir
 }
 
-// age gives all that is in a tree a time of its own.
+// age gives each entry of a tree a distinct time.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	var paths []string
@@ -198,7 +198,7 @@ func mustSync(t *testing.T, dir string, b *Bucket, o Options) Stats {
 	return stats
 }
 
-// asked counts the requests that reach a server through it, and may answer some itself.
+// asked counts the requests that reach a server through it, and may answer some of them itself.
 type asked struct {
 	*httptest.Server
 	mu    sync.Mutex
@@ -235,7 +235,7 @@ type proxyKey struct{}
 // proxyOf is the way on for a request that reached a proxy.
 func proxyOf(r *http.Request) http.Handler { return r.Context().Value(proxyKey{}).(http.Handler) }
 
-// reset forgets what was asked, and sets what goes wrong from now on.
+// reset discards the recorded requests and installs the faults from now on.
 func (a *asked) reset(fault func(n int, w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -256,7 +256,7 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 	return true
 }
 
-// begun finds an upload to key that somebody began, and that is neither complete nor aborted.
+// begun finds an upload to key that is neither complete nor aborted.
 func (b *Bucket) begun(ctx context.Context, key string) string {
 	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
 	if err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A bucket may have any key. None leaves the volume, and those that are no path are named and stay in the bucket.
+// TestHostileKeys checks that a bucket with any key is safe: no key leads outside the volume, and keys that are not
+// valid paths are reported and stay in the bucket.
 // mission: 3.2
 func TestHostileKeys(t *testing.T) {
 	store := s3mem.New()
@@ -64,7 +65,7 @@ func TestHostileKeys(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("beside the volume there is %v, %v", entries, err)
 	}
-	// A mirror deletes what the volume does not have, and nothing that it could not have had.
+	// A mirror deletes objects that the volume does not have, and none that the volume could not have had.
 	empty := t.TempDir()
 	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: Up, Mirror: true}); err != nil {
 		t.Fatal(err)
@@ -79,7 +80,8 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// Nothing of a manifest leaves the volume through a link that it has itself: not a file, a directory, a hard link or metadata.
+// TestHostileManifestLinks checks that a manifest cannot lead outside the volume through a link in it: not with a file,
+// a directory, a hard link or metadata.
 // mission: 3.2
 func TestHostileManifestLinks(t *testing.T) {
 	b := openBucket(t, location(t))
@@ -132,7 +134,7 @@ func TestHostileManifestLinks(t *testing.T) {
 	}
 }
 
-// asNobody runs a sync as a user who may not do everything.
+// asNobody runs a sync as an unprivileged user.
 func asNobody(t *testing.T, c childSpec) (stats Stats) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -150,7 +152,7 @@ func asNobody(t *testing.T, c childSpec) (stats Stats) {
 	return stats
 }
 
-// nobodys is a directory that nobody may reach, and owns.
+// nobodys is a directory that the user nobody can reach and owns.
 func nobodys(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s3sync-nobody-")
@@ -160,7 +162,8 @@ func nobodys(t *testing.T) string {
 	return dir
 }
 
-// What may not be read is named, and what the bucket has of it stays there: nobody knows that it is gone.
+// TestUnreadable checks that unreadable files are reported, and that their objects stay in the bucket, since they may
+// still exist.
 // mission: 2.5
 func TestUnreadable(t *testing.T) {
 	for _, direction := range []Direction{Up, Both} {
@@ -206,7 +209,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// Files are restored for somebody who may not give them to others, and what they may not write is named.
+// TestRestoreAsNobody checks that a user who cannot change owners can restore files, and that files which cannot be
+// written are reported.
 func TestRestoreAsNobody(t *testing.T) {
 	dir, back, loc := t.TempDir(), nobodys(t), location(t)
 	write(t, dir, "a", "a")
@@ -220,7 +224,7 @@ func TestRestoreAsNobody(t *testing.T) {
 	if stats.Files != 3 || stats.Failed < 1 {
 		t.Errorf("%s %+v", stats, stats.Failures)
 	}
-	// What it may not have is no change; root's directory cannot have its time, and is tried again.
+	// Ownership that cannot be set is not a change. The time of root's directory cannot be set, and is tried again.
 	if again := asNobody(t, down); again.Files != 0 || again.Updated > 1 || again.Skipped != 4 {
 		t.Errorf("again: %s", again)
 	}
@@ -231,7 +235,7 @@ func TestRestoreAsNobody(t *testing.T) {
 	}
 }
 
-// A tree that cannot be read at all is not an empty one.
+// TestClosedTree checks that a tree that cannot be read at all does not count as empty.
 func TestClosedTree(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "x")
@@ -261,7 +265,7 @@ func TestClosedTree(t *testing.T) {
 	}
 }
 
-// The file system's refusals come as what they are, and nothing half is left.
+// TestRefusedByFiles checks that the file system's errors are reported as they are, and that no partial file remains.
 func TestRefusedByFiles(t *testing.T) {
 	dir := t.TempDir()
 	tree := openTree(t, dir)
@@ -326,7 +330,7 @@ func TestRefusedByFiles(t *testing.T) {
 	_, err = w.commit(&Entry{Path: "new"}, restoring{}, false, nil)
 	want("a file over a directory", err, errors.Conflict)
 	w.discard()
-	// What somebody makes while a file is fetched stays, unless it may be replaced.
+	// A file that another program creates during a download stays, unless it may be replaced.
 	w, err = tree.create("file")
 	must(t, err)
 	_, err = w.commit(&Entry{Path: "file"}, restoring{}, true, func(now *Entry) error { return inTheWay(now.typeBits()) })
@@ -342,7 +346,7 @@ func TestRefusedByFiles(t *testing.T) {
 	}
 }
 
-// Attributes: many, large, of others, and none.
+// TestAttributes checks that attributes are synchronised: many, large, those of other programs, and none.
 func TestAttributes(t *testing.T) {
 	dir := t.TempDir()
 	tree := openTree(t, dir)
@@ -388,7 +392,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Directories too deep in one another are named, and their neighbours go.
+// TestDeep checks that directories that are nested too deeply are reported, and that their neighbours are synchronised.
 func TestDeep(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+5), 0o755))

@@ -23,7 +23,8 @@ func gone(t *testing.T, b *Bucket, path string, all ...*machine) {
 	}
 }
 
-// A sync is killed after it has stored a file, and before anything remembers that. A person deletes the file: it does not come back.
+// TestDeletedAfterKilledUpload checks that a file does not come back if a sync was killed after it had stored the file
+// and before that was recorded, and a person then deletes the file.
 // mission: A8, D1
 func TestDeletedAfterKilledUpload(t *testing.T) {
 	t.Parallel()
@@ -65,8 +66,9 @@ func TestDeletedAfterKilledUpload(t *testing.T) {
 	}
 }
 
-// A sync is killed after it has put a file into the volume, and before anything remembers that. Another machine deletes the file: it does not come back.
-// A person deletes one that came: it does not come back, either.
+// TestDeletedAfterKilledDownload checks that a file does not come back if a sync was killed after it had put the file
+// into the volume and before that was recorded, and another machine then deletes the file. The same holds if a person
+// deletes such a file.
 // mission: A8, D1
 func TestDeletedAfterKilledDownload(t *testing.T) {
 	t.Parallel()
@@ -108,7 +110,8 @@ func TestDeletedAfterKilledDownload(t *testing.T) {
 	}
 }
 
-// A journal holds no more than is under way, and one that is damaged counts up to the damage.
+// TestJournal checks that a journal has only the operations in progress, and that a damaged one is valid up to the
+// damage.
 func TestJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := &journal{path: path, open: map[string]*journey{}}

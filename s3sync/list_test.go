@@ -26,7 +26,7 @@ var (
 	listRoot   = pattern.New(`<(ListBucketResult|ListMultipartUploadsResult)[^>]*>`)
 )
 
-// asAWS writes lists as AWS and MinIO do when they are asked for keys as in URLs; the server behind it takes no notice of that.
+// asAWS writes lists as AWS and MinIO do for requests with URL encoding. The server behind it ignores that parameter.
 func asAWS(_ int, w http.ResponseWriter, r *http.Request) bool {
 	if r.Method != http.MethodGet || r.URL.Query().Get("encoding-type") != "url" {
 		return false
@@ -49,10 +49,10 @@ func asAWS(_ int, w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// oddNames are those that a URL writes otherwise.
+// oddNames are names that URL encoding changes.
 var oddNames = []string{"a b.txt", "a+b", "100%", "%41", "ä/ö ü+%.txt", "x & <y>", "日本/語", "plain"}
 
-// Lists whose keys are written as in URLs have the keys that the objects have.
+// TestListsAsInURLs checks that keys of URL-encoded lists are decoded to the objects' keys.
 // mission: 2.1, 3.1, 3.2, D2, D4
 func TestListsAsInURLs(t *testing.T) {
 	dir := t.TempDir()
@@ -71,7 +71,7 @@ func TestListsAsInURLs(t *testing.T) {
 	if stats.Files+stats.Deleted+stats.Updated > 0 || stats.Skipped < int64(len(oddNames)) {
 		t.Errorf("a list shows the same, and a sync did %s", stats)
 	}
-	// Without one the list is all that there is.
+	// Without a manifest, only the list remains.
 	must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
 	back := t.TempDir()
 	mustSync(t, back, b, Options{Direction: Down, State: t.TempDir()})
@@ -92,7 +92,7 @@ func TestListsAsInURLs(t *testing.T) {
 	if e, err := b.Describe(t.Context(), "日本"); err != nil || e.Kind != Dir {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
-	// Uploads that nobody continues are aborted under the keys that they have.
+	// Abandoned uploads are aborted under their own keys.
 	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + "ö +%")})
 	must(t, err)
 	if n, err := b.Sweep(t.Context(), -time.Hour); n != 1 || err != nil {
@@ -139,7 +139,8 @@ func TestVersionsAsInURLs(t *testing.T) {
 	}
 }
 
-// A list in another order than that of the keys' bytes would make what is there seem gone: it ends the sync.
+// TestListOrder checks that a list that is not in the order of the keys' bytes ends the sync, since existing files
+// would seem to be gone.
 // mission: 3.4
 func TestListOrder(t *testing.T) {
 	for name, answer := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hiddenTree has what no list of objects shows, and metadata that only a manifest has.
+// hiddenTree has entries that no list of objects shows, and metadata that only a manifest has.
 func hiddenTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +29,8 @@ func hiddenTree(t *testing.T) string {
 	return dir
 }
 
-// After a manifest was lost, what this machine remembers takes its place; without that, nothing is deleted because a list does not show it.
+// TestLostManifest checks that this machine's state replaces a lost manifest, and that without such a state nothing is
+// deleted because a list does not show it.
 // mission: 3.4, D2
 func TestLostManifest(t *testing.T) {
 	lose := map[string]func(t *testing.T, b *Bucket){
@@ -57,7 +58,7 @@ func TestLostManifest(t *testing.T) {
 				sameTrees(t, dir, back)
 			}
 			if name == "damaged" {
-				// Who remembers nothing keeps what may be there, and is told.
+				// A machine without state keeps files that may exist, and the result says so.
 				o := Options{Direction: Down, Mirror: true, Owners: true, State: t.TempDir()}
 				for range 2 {
 					stats, err := Sync(t.Context(), openTree(t, back), b, o)
@@ -67,7 +68,7 @@ func TestLostManifest(t *testing.T) {
 					}
 				}
 			}
-			// Who sent it makes it whole again.
+			// The machine that sent it restores the manifest.
 			up.Mirror = true
 			if stats := mustSync(t, dir, b, up); stats.Files+stats.Deleted > 0 {
 				t.Errorf("up did %s", stats)
@@ -79,7 +80,7 @@ func TestLostManifest(t *testing.T) {
 	}
 }
 
-// What is remembered of a bucket that somebody emptied is not taken for what it has.
+// TestEmptiedBucket checks that the recorded state of an emptied bucket does not count as its content.
 func TestEmptiedBucket(t *testing.T) {
 	dir, b, o := hiddenTree(t), openBucket(t, location(t)), Options{Direction: Up, State: t.TempDir()}
 	mustSync(t, dir, b, o)

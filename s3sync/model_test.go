@@ -23,8 +23,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// world is what the model test changes: machines with volumes that synchronise one place, and other programs that use it. It knows every content
-// that anybody ever wrote, and which of them somebody replaced or deleted who had it before his eyes.
+// world is the state of the model test: machines with volumes that synchronise one place, and other programs that use
+// it. It knows every content ever written, and which contents were replaced or deleted by a person or program that
+// could see them.
 type world struct {
 	t      *testing.T
 	server modelServer
@@ -32,12 +33,13 @@ type world struct {
 	all    []*machine
 	// written are all contents.
 	written []string
-	// replaced are contents that a person or program replaced or deleted where they were; all others must be somewhere at the end.
+	// replaced has the contents that a person or program replaced or deleted in place. All others must exist somewhere
+	// at the end.
 	replaced map[string]string
-	// gone are contents that somebody deleted, overwrote or renamed, and the paths where they were: no sync brings them back there.
+	// gone has the contents that were deleted, overwritten or renamed, and their paths: no sync brings them back there.
 	gone map[[2]string]string
-	// touched are contents whose metadata somebody changed, and the paths where that was: such a change is merged with another content, and wins over a
-	// deletion.
+	// touched has the contents whose metadata changed, and the paths: such a change is merged with another content, and
+	// wins over a deletion.
 	touched map[string]bool
 	log     []string // guarded by mu
 	close   func()
@@ -53,10 +55,10 @@ type world struct {
 type modelServer struct {
 	handler http.Handler
 	loc     Location                 // without the server's address
-	objects func() map[string]string // what the bucket has, by key
+	objects func() map[string]string // the objects of the bucket, by key
 }
 
-// attempt is a running sync. Requests after its end are dropped, as those of a killed process are.
+// attempt is a running sync. Requests after its end are dropped, like those of a killed process.
 type attempt struct {
 	asked  int // guarded by world.mu
 	slow   bool
@@ -84,7 +86,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.server.handler.ServeHTTP(rw, r)
 }
 
-// syncHeader tells a server of the model which sync asks; other programs have none.
+// syncHeader tells a server of the model which sync sends a request. Other programs send no such header.
 const syncHeader = "X-Model-Sync"
 
 // tagged adds it to all requests.
@@ -100,7 +102,7 @@ func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// modelPaths may be files or directories. A directory that is no file's elsewhere is rare.
+// modelPaths may be files or directories. A path that is only a directory on every machine is rare.
 var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
 func newWorld(t *testing.T, server modelServer) *world {
@@ -127,7 +129,7 @@ func newWorld(t *testing.T, server modelServer) *world {
 	return w
 }
 
-// shmDir is a directory in memory, where there is some: the model is not about disks.
+// shmDir is a directory in memory, if available: the model does not test disks.
 func shmDir(t *testing.T) string {
 	t.Helper()
 	if _, err := os.Stat("/dev/shm"); err != nil {
@@ -165,7 +167,7 @@ func (w *world) machine(rt *rapid.T) (*machine, int) {
 	return w.all[i], i
 }
 
-// path is any that the model uses, or one that is there.
+// path is one of the model's paths, or an existing one.
 func (w *world) path(rt *rapid.T, m *machine) string {
 	have := slices.Sorted(maps.Keys(modelFiles(w.t, m.dir)))
 	return rapid.SampledFrom(append(slices.Clone(modelPaths), have...)).Draw(rt, "path")
@@ -180,7 +182,7 @@ func (w *world) there(rt *rapid.T, m *machine) string {
 	return rapid.SampledFrom(have).Draw(rt, "file")
 }
 
-// forget notes that what is at a path of a machine is replaced or deleted by who sees it.
+// forget records that the content at a path of a machine is replaced or deleted by an actor that sees it.
 func (w *world) forget(m *machine, path, why string) {
 	for name, content := range modelFiles(w.t, m.dir) {
 		if name == path || strings.HasPrefix(name, path+"/") {
@@ -190,14 +192,15 @@ func (w *world) forget(m *machine, path, why string) {
 	}
 }
 
-// leaves notes that a content is no longer at a path. That is final if no other machine has it with other metadata, which would be a change that wins.
+// leaves records that a content is no longer at a path. That is final if no other machine holds it with other
+// metadata, since that change would win.
 func (w *world) leaves(path, content, why string) {
 	if !w.touched[content] {
 		w.gone[[2]string{path, content}] = why
 	}
 }
 
-// room makes the directories above a path, and removes what is in the way there and at the path.
+// room makes the directories above a path, and removes files there and at the path.
 func (w *world) room(m *machine, path, why string) {
 	for above := path; above != ""; above = parent(above) {
 		info, err := os.Lstat(filepath.Join(m.dir, above))
@@ -318,7 +321,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 	}
 }
 
-// foreignKey is one of a file: other programs respect that directories are none.
+// foreignKey is a key that can be a file's: other programs do not store files below files.
 func (w *world) foreignKey(rt *rapid.T) string {
 	key := rapid.SampledFrom(modelPaths).Draw(rt, "key")
 	for other := range w.server.objects() {
@@ -336,7 +339,7 @@ func (w *world) foreign(key, why string) {
 	}
 }
 
-// sync synchronises a machine: whole, cut off at some moment, or with another machine's sync in the middle.
+// sync synchronises a machine: in full, cut off at some moment, or with another machine's sync in the middle.
 func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	m, i := w.machine(rt)
 	list := rapid.Bool().Draw(rt, "list")
@@ -376,7 +379,7 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	w.syncOne(ctx, rt, i, list, run)
 	run.nested.Wait()
 	if killed && rapid.Bool().Draw(rt, "torn") {
-		// What a process had not written down when it was killed is not there.
+		// State that a process had not written when it was killed is lost.
 		for _, path := range glob(w.t, m.state, "*", statePartial) {
 			if info, err := os.Stat(path); err == nil {
 				must(w.t, os.Truncate(path, info.Size()*int64(rapid.IntRange(0, 9).Draw(rt, "tenths"))/10))
@@ -406,7 +409,7 @@ func (w *world) begins(run *attempt) (name string, end func()) {
 	}
 }
 
-// sigkill synchronises a machine in a process that is killed when it makes a request.
+// sigkill synchronises a machine in a process that is killed during a request.
 func (w *world) sigkill(rt *rapid.T) {
 	m, i := w.machine(rt)
 	at, after := rapid.IntRange(1, 14).Draw(rt, "at"), rapid.Bool().Draw(rt, "after it was served")
@@ -509,7 +512,7 @@ func (w *world) finish(rt *rapid.T) {
 	}
 }
 
-// modelSnapshot is a tree without the times of directories, which change whenever something in them does.
+// modelSnapshot is a tree without the times of directories, which change with their entries.
 func modelSnapshot(t *testing.T, dir string) map[string]string {
 	all := snapshot(t, dir)
 	for path, line := range all {

@@ -21,8 +21,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Whatever machines do, and whenever their syncs overlap or are killed: no content is lost that nobody replaced or
-// deleted, and all come to rest with the same files. HARVEST_TEST_SEEDS says how many histories are tried.
+// TestModel checks that no content is lost without having been replaced or deleted, whatever the machines do and
+// whenever their syncs overlap or are killed, and that all machines end with the same files. HARVEST_TEST_SEEDS sets
+// the number of histories.
 // mission: 3.1, A8, D1
 func TestModel(t *testing.T) {
 	model(t, func(*testing.T) modelServer {
@@ -32,7 +33,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// The same on the S3 that Harvest has built in.
+// TestModelEmbedded checks that the same holds on Harvest's embedded S3.
 // mission: 3.1, A8, D1
 func TestModelEmbedded(t *testing.T) {
 	testenv.Long(t)
@@ -79,7 +80,7 @@ func objectsOf(t *testing.T, b *Bucket) map[string]string {
 	return all
 }
 
-// quickModel is how long the model may take without HARVEST_TEST_SEEDS. The histories that are left then are not tried.
+// quickModel limits the duration of the model without HARVEST_TEST_SEEDS. The remaining histories are skipped.
 const quickModel = 20 * time.Second
 
 // model tries histories, each at a new place.

@@ -23,8 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// forbid answers as S3 does to somebody who lacks one permission. Who may not list is told of objects that are not there as of others that
-// they may not see.
+// forbid answers as S3 does to a client that lacks one permission. A client that may not list gets the same answer for
+// missing objects as for those that it may not see.
 func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		list := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
@@ -69,11 +69,11 @@ func TestNotAllowed(t *testing.T) {
 				if err != nil || stats.Failed > 0 {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
-			case "all": // nothing could be sent, so that there is nothing to write down
+			case "all": // no upload was possible, so nothing needs to be recorded
 				if err != nil || stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "does not allow") || stats.Failures[0].Remedy == "" {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
-			case "one": // what may not be deleted is named, the rest is done
+			case "one": // a forbidden deletion is reported, the others are done
 				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "gone" || !strings.Contains(stats.Failures[0].Reason, "does not allow") {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
@@ -106,7 +106,7 @@ func TestWrongRegion(t *testing.T) {
 	}
 }
 
-// What happens to connections half-way through a body, in either direction, costs time only.
+// TestDamagedOnTheWay checks that damage to connections halfway through a body, in either direction, only costs time.
 // mission: 2.5, 3.5
 func TestDamagedOnTheWay(t *testing.T) {
 	testenv.Long(t)
@@ -156,7 +156,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 			b := openBucket(t, loc)
 			var hits atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				// Twice, and not more: all of it may be the same object's, which is asked for three times.
+				// Only twice: all hits may be for the same object, which is requested three times.
 				return fault.hits(r) && hits.Add(1) <= 2 && fault.do(w, r)
 			})
 			mustSync(t, dir, b, Options{Direction: Up})
@@ -177,7 +177,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	}
 }
 
-// gets reports whether r asks for an object.
+// gets reports whether r requests an object.
 func gets(r *http.Request) bool {
 	return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") && !r.URL.Query().Has("uploads") && !r.URL.Query().Has("uploadId")
 }
@@ -209,7 +209,8 @@ func (f *flipping) Write(p []byte) (int, error) {
 	return f.ResponseWriter.Write(p)
 }
 
-// S3 that is slow is waited for; S3 that is overloaded for longer than somebody waits ends the sync, and the next goes on from there.
+// TestSlowAndOverloaded checks that a sync waits for a slow S3, ends if S3 is overloaded for longer than its timeout,
+// and resumes in the next run.
 // mission: 2.5, 3.4
 func TestSlowAndOverloaded(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
@@ -244,10 +245,11 @@ func TestSlowAndOverloaded(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// awayFor says for how long S3 is away in TestAwayForLong, such as 10m.
+// awayFor names the variable with the duration of S3's outage in TestAwayForLong, such as 10m.
 const awayFor = "HARVEST_TEST_AWAY"
 
-// S3 that answers 503 for less long than somebody waits costs time only: nothing is lost, and it is not asked all the time.
+// TestAwayForLong checks that a server that answers 503 for less than the timeout only costs time: nothing is lost, and
+// requests back off.
 // mission: 2.5, 3.4
 func TestAwayForLong(t *testing.T) {
 	testenv.Long(t)
@@ -285,7 +287,7 @@ func TestAwayForLong(t *testing.T) {
 			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
 		})
 		t.Log(mustSync(t, c.dir, b, c.o))
-		// Each of the workers asks more and more seldom, up to every ten seconds on average.
+		// Each worker backs off, up to ten seconds on average.
 		if got, most := refused.Load(), int32(workers*(8+away/(3*time.Second))); got == 0 || got > most {
 			t.Errorf("%s: S3 refused %d requests, want 1 to %d", c.o.Direction, got, most)
 		}
@@ -294,7 +296,7 @@ func TestAwayForLong(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// Credentials that expire half-way end a sync; with new ones it goes on from there.
+// TestExpiresHalfway checks that credentials that expire halfway end a sync, which resumes with new ones.
 func TestExpiresHalfway(t *testing.T) {
 	dir, state, loc := t.TempDir(), t.TempDir(), location(t)
 	for i := range 300 {
@@ -318,7 +320,8 @@ func TestExpiresHalfway(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// An ETag may look like an MD5 and be none, as with keys of one's own; then it proves nothing.
+// TestETagIsNoMD5 checks that an ETag that looks like an MD5 and is not one, as with customer-provided keys, proves
+// nothing.
 func TestETagIsNoMD5(t *testing.T) {
 	loc, dir := location(t), t.TempDir()
 	b := openBucket(t, loc)
@@ -342,7 +345,7 @@ func TestETagIsNoMD5(t *testing.T) {
 	}
 }
 
-// A manifest that lies about sizes is not believed: the objects are taken as they are.
+// TestManifestLiesAboutSizes checks that a manifest with wrong sizes is ignored in favour of the objects.
 func TestManifestLiesAboutSizes(t *testing.T) {
 	for name, lie := range map[string]int64{"smaller": -3, "larger": 5, "much larger": 100 << 20} {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +368,8 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 	}
 }
 
-// A directory that becomes a link to somewhere else while the tree is read leads nowhere: not when it is listed, not when its files are opened.
+// TestReplacedByLink checks that a directory that is replaced by a link to the outside while the tree is read is not
+// followed, neither to list it nor to open its files.
 func TestReplacedByLink(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside, "f", "a secret of the host")
@@ -399,7 +403,7 @@ func TestReplacedByLink(t *testing.T) {
 	}
 }
 
-// A sparse file of a tebibyte costs what its data cost.
+// TestSparseTebibyte checks that the cost of a sparse file of a tebibyte depends only on its data.
 func TestSparseTebibyte(t *testing.T) {
 	loc, dir := location(t), t.TempDir()
 	f, err := os.Create(filepath.Join(dir, "disk.img"))
@@ -433,7 +437,8 @@ func TestSparseTebibyte(t *testing.T) {
 	}
 }
 
-// What versitygw shows of an object for a moment while it is replaced is nobody's file, unless it stays.
+// TestPassingObjects checks that temporary objects that versitygw lists for a moment during a replacement are ignored,
+// unless they stay.
 // mission: 3.4
 func TestPassingObjects(t *testing.T) {
 	const name = ".f.sgwtmp.1700000000000000000"
@@ -462,7 +467,8 @@ func TestPassingObjects(t *testing.T) {
 	}
 }
 
-// A server that takes a request and never answers is one that is away, and is asked once.
+// TestServerThatIsSilent checks that a server that accepts a request and never answers counts as down, and gets only
+// one request.
 // mission: 2.4, 5.4
 func TestServerThatIsSilent(t *testing.T) {
 	testenv.Long(t)
@@ -485,7 +491,7 @@ func TestServerThatIsSilent(t *testing.T) {
 			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 && time.Now().Before(deadline); { // one that was given up may arrive late
+	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 && time.Now().Before(deadline); { // an abandoned request may arrive late
 		time.Sleep(10 * time.Millisecond)
 	}
 	if calls := a.seen(); len(calls) != 2 {

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 )
 
-// Objects one by one: what is stored is what is described, listed, read, copied and deleted.
+// TestObjects checks that single objects are stored, described, listed, read, copied and deleted consistently.
 func TestObjects(t *testing.T) {
 	t.Parallel()
 	loc := location(t)
@@ -106,7 +106,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// What cannot be read while it is stored, or by a server that is away or in the way, is an error and leaves no upload behind.
+// TestObjectsFail checks that content that cannot be read while it is stored, and a server that is down or blocked,
+// cause an error and leave no upload behind.
 func TestObjectsFail(t *testing.T) {
 	t.Parallel()
 	loc := location(t)
@@ -134,7 +135,7 @@ func TestObjectsFail(t *testing.T) {
 	if _, err := b.Describe(ctx, "f"); !errors.Is(err, context.Canceled) {
 		t.Errorf("describe: %v", err)
 	}
-	// An object that says it is a link, and holds nothing.
+	// An object whose metadata marks it as a link, with an empty body.
 	dir := filepath.Join(s3test.Dir(loc.Bucket), "work")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -150,7 +151,8 @@ func TestObjectsFail(t *testing.T) {
 	}
 }
 
-// FuzzListed: whatever a list and headers say, a name is one directly beneath its directory, and metadata are those that files can have.
+// FuzzListed checks that any list and headers give a name directly below its directory, and metadata that files can
+// have.
 func FuzzListed(f *testing.F) {
 	f.Add("d", "p/d/x", "0100644", "33188", "1.5", "5ns")
 	f.Add("", "p/../x", "0120777", "", "-1", "ns")

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a sync of one path is not about stays known as it was: what others changed there loses to nobody, and what was changed here is sent later.
+// TestOnlyForgetsNothing checks that a sync of one path leaves the state of other paths as it was: changes by others
+// there are not overwritten, and local changes are sent later.
 func TestOnlyForgetsNothing(t *testing.T) {
 	t.Parallel()
 	b := openBucket(t, location(t))
@@ -46,7 +47,7 @@ func TestOnlyForgetsNothing(t *testing.T) {
 	if !texts["two, by another machine"] {
 		t.Errorf("what the other machine wrote is lost; there is %v", slices.Sorted(maps.Keys(texts)))
 	}
-	mustSync(t, here, b, both) // the copies of what was in conflict go, too
+	mustSync(t, here, b, both) // the copies of the conflicts are removed, too
 	mustSync(t, there, b, Options{Direction: Both, State: other, Owners: true})
 	sameTrees(t, here, there)
 	if got := snapshot(t, there); got["gone"] != "" || !strings.Contains(got["mode"], "blue") {
@@ -54,7 +55,7 @@ func TestOnlyForgetsNothing(t *testing.T) {
 	}
 }
 
-// Deletions, and what is told of, stay beneath the path, whichever way.
+// TestOnlyDeletesBeneath checks that deletions and reports stay below the path, in each direction.
 func TestOnlyDeletesBeneath(t *testing.T) {
 	t.Parallel()
 	dir, loc := t.TempDir(), location(t)
@@ -77,7 +78,7 @@ func TestOnlyDeletesBeneath(t *testing.T) {
 	if got, want := slices.Sorted(maps.Keys(snapshot(t, back))), []string{"deep", "keep", "keep/a", "keep/b", "part", "part/b"}; !slices.Equal(got, want) {
 		t.Errorf("the bucket has %q, want %q", got, want)
 	}
-	// Down: the directories above the path stay, with what is beside it.
+	// Down: the directories above the path stay, and so do their other files.
 	write(t, back, "mine/too", "stays")
 	write(t, back, "mine/part/x", "goes")
 	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Only: "mine/part"})

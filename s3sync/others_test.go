@@ -14,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// sourceTree is a copy of real sources with what they lack: links of both kinds, modes, empty directories, attributes, odd names.
-// HARVEST_TEST_TREE names others, such as all of Go with its 15,000 files.
+// sourceTree is a copy of real sources with additions: links of both kinds, modes, empty directories, attributes, odd
+// names. HARVEST_TEST_TREE names another tree, such as all of Go with its 15,000 files.
 func sourceTree(t *testing.T) string {
 	t.Helper()
 	from := os.Getenv("HARVEST_TEST_TREE")
@@ -49,7 +49,8 @@ func tool(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// A tree that went up and came back is the same for rsync, and its objects are its files for rclone and the AWS command line.
+// TestOthersSeeTheSame checks that rsync finds no difference in a tree after a sync up and down, and that rclone and
+// the AWS command line see the objects as its files.
 // mission: 2.1, 3.2, D1, D2
 func TestOthersSeeTheSame(t *testing.T) {
 	t.Parallel()
@@ -61,7 +62,7 @@ func TestOthersSeeTheSame(t *testing.T) {
 	t.Log(up)
 	back := t.TempDir()
 	t.Log(mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true}))
-	must(t, os.Chmod(back, 0o755)) // the root of a volume is nobody's to restore
+	must(t, os.Chmod(back, 0o755)) // a sync does not restore the root of a volume
 	if diff := tool(t, nil, rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", dir+"/", back+"/"); differs(diff) {
 		t.Errorf("rsync sees differences:\n%.3000s", diff)
 	}
@@ -95,7 +96,7 @@ func TestOthersSeeTheSame(t *testing.T) {
 	sameMetadata(t, dir, byRclone, files)
 }
 
-// sameMetadata compares what others restored of files besides their content.
+// sameMetadata compares the metadata of files that other programs restored.
 func sameMetadata(t *testing.T, dir, got string, files []string) {
 	t.Helper()
 	for _, path := range files {

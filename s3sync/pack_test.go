@@ -38,7 +38,7 @@ func plainTree(t *testing.T) string {
 	return dir
 }
 
-// plantMany makes small files for several packs, of which half cannot be compressed.
+// plantMany makes small files for several packs. Half of them cannot be compressed.
 func plantMany(t *testing.T, dir string) {
 	t.Helper()
 	random := rand.NewChaCha8([32]byte{1})
@@ -55,7 +55,8 @@ func plantMany(t *testing.T, dir string) {
 	age(t, dir)
 }
 
-// fill makes an empty volume of what is in the bucket, compares it with the tree, and returns which small objects were asked for by themselves.
+// fill fills an empty volume from the bucket, compares it with the tree, and returns the small objects that were
+// requested singly.
 func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 	t.Helper()
 	proxy := between(t, &loc)
@@ -72,7 +73,7 @@ func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 	return singly
 }
 
-// packsOf returns the names of the packs in a bucket, and those that its index has.
+// packsOf returns the names of the packs in a bucket, and of those in its index.
 func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
 	t.Helper()
 	at, err := b.At(b.prefix + packPrefix)
@@ -162,7 +163,7 @@ func TestPacksFollowChanges(t *testing.T) {
 	}
 }
 
-// Nothing is asked for where nothing has changed.
+// TestPacksAskNothing checks that an unchanged tree causes no requests for packs.
 func TestPacksAskNothing(t *testing.T) {
 	t.Parallel()
 	dir, loc, state := richTree(t), location(t), t.TempDir()
@@ -180,7 +181,7 @@ func TestPacksAskNothing(t *testing.T) {
 	}
 }
 
-// What is wrong with packs costs time, and no file.
+// TestBadPacks checks that bad packs cost time, and lose no file.
 func TestBadPacks(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
@@ -222,7 +223,8 @@ func TestBadPacks(t *testing.T) {
 			if got := fill(t, dir, loc, Options{}); len(got) < 5 {
 				t.Errorf("only these came by themselves: %v", got)
 			}
-			// Who never had them makes them anew where the index cannot be read, but not instead of a newer Harvest.
+			// A machine that never had the packs makes them anew if the index is unreadable, but does not replace those
+			// of a newer Harvest.
 			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir(), Packs: true})
 			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer && stats.Failures[0].Remedy != "use a newer Harvest" {
 				t.Errorf("the next sync up ended with %+v, %v", stats, err)
@@ -236,7 +238,8 @@ func TestBadPacks(t *testing.T) {
 	}
 }
 
-// Where a list shows that somebody else replaced an object, the object is taken, whatever packs have.
+// TestPacksAreOlderThanObjects checks that an object that a list shows as replaced is used instead of the content in
+// packs.
 func TestPacksAreOlderThanObjects(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
@@ -250,7 +253,8 @@ func TestPacksAreOlderThanObjects(t *testing.T) {
 	}
 }
 
-// A sync whose packs fail has sent all files, names what failed, and the next one makes them.
+// TestPacksThatCannotBeMade checks that a sync whose packs fail has sent all files and reports the failures, and that
+// the next one makes the packs.
 func TestPacksThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
@@ -283,7 +287,8 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// Changes that packs have not followed, for whatever reason, are found by the next sync that keeps packs, although it has nothing to send.
+// TestPacksThatFellBehind checks that the next sync that keeps packs finds changes that packs have not followed, for
+// any reason, although it has nothing to send.
 func TestPacksThatFellBehind(t *testing.T) {
 	t.Parallel()
 	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options){
@@ -337,7 +342,8 @@ func TestPacksThatFellBehind(t *testing.T) {
 	}
 }
 
-// A fill that is ended while packs arrive ends at once, and the next one fills what is missing.
+// TestPacksInterrupted checks that a fill that is cancelled while packs arrive ends at once, and that the next one
+// fetches the missing files.
 func TestPacksInterrupted(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
@@ -433,7 +439,7 @@ func putIndex(t *testing.T, b *Bucket, x *packIndex) {
 	overwrite(t, b, packsKey, raw)
 }
 
-// FuzzPacks: neither an index nor a pack of others takes more memory than it may, or gives bytes that are not its own.
+// FuzzPacks checks that foreign indexes and packs stay within the memory limit and give only their own bytes.
 func FuzzPacks(f *testing.F) {
 	raw, err := encodePack([]packMember{{Place: []byte("a"), Size: 2, CRC: crc64nvme.Checksum([]byte("xy"))}, {Place: []byte("b")}}, []byte("xy"), nil)
 	if err != nil {
@@ -446,7 +452,7 @@ func FuzzPacks(f *testing.F) {
 	f.Add(raw)
 	f.Add(index)
 	f.Add([]byte{})
-	// More members and rows than any may have, which take next to no bytes: arrays of nothing.
+	// More members and rows than the limit, which take almost no bytes: arrays of nil.
 	nothing := append(binary.BigEndian.AppendUint32([]byte{0x9a}, 1<<20), bytes.Repeat([]byte{0xf6}, 1<<20)...)
 	f.Add(slices.Concat([]byte{0xa3, 0x01, 0x6d}, []byte(packsFormat), []byte{0x02, 0x01, 0x03}, nothing))
 	w, err := zstd.NewWriter(nil)
@@ -489,7 +495,7 @@ func FuzzPacks(f *testing.F) {
 	})
 }
 
-// A part of a file may be larger than what packs leave of the memory for bodies.
+// TestPacksLeaveRoom checks that a part of a file may exceed the memory for bodies that packs leave.
 func TestPacksLeaveRoom(t *testing.T) {
 	t.Parallel()
 	loc := location(t)

@@ -59,7 +59,7 @@ func TestPartialStatesMerge(t *testing.T) {
 	}
 }
 
-// What cannot be read of a partial state takes nothing from the one before.
+// TestDamagedPartialState checks that the unreadable part of a partial state does not affect the previous state.
 func TestDamagedPartialState(t *testing.T) {
 	st := &state{dir: t.TempDir()}
 	writeState(t, st.file(stateBefore), "a=1", "b=1")

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree that both sides have already, when a machine first synchronises it in both directions, is in conflict only where it differs.
+// TestBothWithoutMemory checks that a tree that both sides already have, when a machine first synchronises it in both
+// directions, conflicts only where it differs.
 // mission: 3.1, D1
 func TestBothWithoutMemory(t *testing.T) {
 	for _, manifest := range []bool{true, false} {
@@ -23,7 +24,7 @@ func TestBothWithoutMemory(t *testing.T) {
 				write(t, dir, "large", strings.Repeat("0123456789abcdef", 20<<16))
 				must(t, os.Symlink("same", filepath.Join(dir, "link")))
 			}
-			// Those who checked it out did so at different times.
+			// The two machines checked it out at different times.
 			for _, name := range []string{"same", "d/empty", "differs", "large", "link"} {
 				past := []unix.Timespec{unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano()), unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())}
 				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, name), past, unix.AT_SYMLINK_NOFOLLOW))
@@ -53,7 +54,8 @@ func TestBothWithoutMemory(t *testing.T) {
 	}
 }
 
-// What a new version cannot be given from the volume is in it as it was in the version before, and stays when that one is deleted.
+// TestVersionsWithFailures checks that a file that cannot be read from the volume is in the new version as it was in
+// the previous one, and stays when that one is deleted.
 // mission: D4, 2.5
 func TestVersionsWithFailures(t *testing.T) {
 	loc := location(t)

@@ -27,14 +27,14 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// when answers requests of a method whose path and query contain text with an error of S3.
+// when answers requests with an error of S3 if the method matches and path and query contain text.
 func when(method, text string, status int, code string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Method == method && strings.Contains(r.URL.Path+"?"+r.URL.RawQuery, text) && xmlFault(w, status, code)
 	}
 }
 
-// Whatever the server refuses ends a sync, or a path, with what it means.
+// TestRefusedRequests checks that each refusal of the server ends a sync or fails a path, with an explanation.
 func TestRefusedRequests(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)
@@ -74,7 +74,7 @@ func TestRefusedRequests(t *testing.T) {
 			}
 		})
 	}
-	// Where the parts of an upload cannot be listed, a new one is begun.
+	// If the parts of an upload cannot be listed, a new one begins.
 	a.reset(nil)
 	e, err := b.stat(t.Context(), "f")
 	must(t, err)
@@ -123,7 +123,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// What syncs left of uploads and nobody continued is swept by a later one, once a day; nothing else is.
+// TestSweptLater checks that a later sync removes abandoned uploads of earlier syncs, once a day, and nothing else.
 // mission: 2.4, D4
 func TestSweptLater(t *testing.T) {
 	for _, versioned := range []bool{false, true} {
@@ -179,7 +179,7 @@ func TestSweptLater(t *testing.T) {
 			}
 			yesterday := time.Now().Add(-sweepEvery - time.Minute)
 			must(t, os.Chtimes(marks[0], yesterday, yesterday))
-			// Who may not list uploads syncs all the same.
+			// A client that may not list uploads can still sync.
 			a.reset(when("GET", "uploads", 403, "AccessDenied"))
 			sync()
 			a.reset(nil)
@@ -192,7 +192,7 @@ func TestSweptLater(t *testing.T) {
 			if left(under + "old") {
 				t.Error("it was not swept a day later")
 			}
-			// A whole bucket has uploads of others.
+			// A sync of a whole bucket meets uploads of other programs.
 			loc.Prefix = ""
 			b, under = openBucket(t, loc), ""
 			sync()
@@ -203,7 +203,7 @@ func TestSweptLater(t *testing.T) {
 	}
 }
 
-// Versions: what the server refuses, and what was left half.
+// TestRefusedVersions checks that versions handle refusals of the server and incomplete versions.
 func TestRefusedVersions(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	a := between(t, &loc)
@@ -228,7 +228,7 @@ func TestRefusedVersions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Somebody else's directories, and versions that were never finished.
+	// Foreign directories, and unfinished versions.
 	a.reset(nil)
 	old := time.Now().Add(-48 * time.Hour).Unix()
 	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old), fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
@@ -242,7 +242,7 @@ func TestRefusedVersions(t *testing.T) {
 	if all, err := b.Versions(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("left %+v, %v", all, err)
 	}
-	// What cannot be copied goes up.
+	// Files that cannot be copied are uploaded.
 	write(t, dir, "f", "changed")
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Header.Get("X-Amz-Copy-Source") != "" && xmlFault(w, 403, "AccessDenied")
@@ -306,7 +306,8 @@ func TestRefusedCopies(t *testing.T) {
 	}
 }
 
-// The state of this machine: what cannot be read or written is said, and nothing in the bucket is deleted for it.
+// TestStateFaults checks that local state that cannot be read or written is reported, and that nothing in the bucket is
+// deleted because of it.
 func TestStateFaults(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	for i := range 20 {
@@ -358,7 +359,7 @@ func TestStateFaults(t *testing.T) {
 	}
 }
 
-// Lists and manifests are joined by key; what either cannot say is said.
+// TestJoined checks that lists and manifests are joined by key, and that errors of either are reported.
 func TestJoined(t *testing.T) {
 	broken := errors.Newf(errors.Invalid, "broken")
 	file := func(path, etag string, size int64) *Entry {
@@ -418,7 +419,7 @@ func TestJoined(t *testing.T) {
 	if got, err := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
-	for stop := range len(want) { // whoever has enough may stop
+	for stop := range len(want) { // the caller may stop at any point
 		if got, _ := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}
@@ -435,7 +436,8 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// What a sync is told of foreign objects while it runs: sizes that are none, links with bodies that are none, large ones with metadata.
+// TestForeignOdd checks that a sync handles odd foreign objects: invalid sizes, links with invalid bodies, large
+// objects with metadata.
 func TestForeignOdd(t *testing.T) {
 	loc := location(t)
 	a := between(t, &loc)
@@ -469,7 +471,7 @@ func TestForeignOdd(t *testing.T) {
 			t.Errorf("%s came as %v, %v", name, info, err)
 		}
 	}
-	// Again, with files of the same size and time: only what differs is fetched.
+	// Again, with files of the same size and time: only the differing ones are downloaded.
 	must(t, os.Chmod(filepath.Join(back, "small"), 0o644))
 	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 2 {
 		t.Errorf("again: %s %+v, %v", stats, stats.Failures, err)
@@ -499,7 +501,7 @@ func TestForeignOdd(t *testing.T) {
 	}
 }
 
-// Somebody works in the volume while a sync restores into it: what they made stays.
+// TestChangedWhileRestored checks that files stay that a person creates in the volume while a sync restores into it.
 func TestChangedWhileRestored(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	a := between(t, &loc)
@@ -637,7 +639,8 @@ func TestSmallThings(t *testing.T) {
 	}
 }
 
-// What an interrupted sync sent gets into the manifest of the next, also if there is nothing else to send.
+// TestOnlyManifestMissing checks that files sent by an interrupted sync get into the manifest of the next one, also if
+// it has nothing else to send.
 func TestOnlyManifestMissing(t *testing.T) {
 	dir, loc, state := t.TempDir(), location(t), t.TempDir()
 	a := between(t, &loc)

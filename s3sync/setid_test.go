@@ -13,7 +13,7 @@ import (
 // setIDModes are the modes of files and directories with setuid and setgid bits.
 var setIDModes = map[string]os.FileMode{"suid": os.ModeSetuid | 0o711, "sgid": os.ModeSetgid | 0o755, "both": os.ModeSetuid | os.ModeSetgid | 0o700, "shared": os.ModeDir | os.ModeSetgid | 0o775}
 
-// setIDTree has one of each of setIDModes, and what has none.
+// setIDTree has a file for each of setIDModes, and one without such bits.
 func setIDTree(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func setIDTree(t *testing.T) string {
 	return dir
 }
 
-// setIDs checks which setuid and setgid bits are in a tree: those of setIDModes, or none.
+// setIDs checks the setuid and setgid bits in a tree: those of setIDModes, or no bits at all.
 func setIDs(t *testing.T, dir string, want bool) {
 	t.Helper()
 	const bits = os.ModeSetuid | os.ModeSetgid
@@ -42,8 +42,8 @@ func setIDs(t *testing.T, dir string, want bool) {
 	}
 }
 
-// A restore gives nothing setuid and setgid bits unless that is asked for. What it leaves out it does not take for a change, neither here nor in
-// the bucket.
+// TestSetIDStaysAway checks that a restore sets setuid and setgid bits only on request. Omitted bits do not count as a
+// change, neither locally nor in the bucket.
 // mission: 2.2, 3.2
 func TestSetIDStaysAway(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestSetIDStaysAway(t *testing.T) {
 					t.Errorf("again: %s", stats)
 				}
 				if remembers {
-					// What goes back does not take the bits away there.
+					// A sync up does not remove the bits in the bucket.
 					for _, d := range []Direction{Both, Up, Both} {
 						o := down
 						o.Direction = d
@@ -77,7 +77,7 @@ func TestSetIDStaysAway(t *testing.T) {
 						}
 					}
 				}
-				// Files whose content is as it should be get the bucket's metadata without the bits, too.
+				// Files with matching content get the bucket's metadata without the bits, too.
 				must(t, os.Chmod(filepath.Join(back, "suid"), 0o600))
 				must(t, os.Chmod(filepath.Join(back, "shared"), 0o700))
 				if stats := mustSync(t, back, b, down); stats.Files != 0 || stats.Updated == 0 {
@@ -95,7 +95,7 @@ func TestSetIDStaysAway(t *testing.T) {
 	}
 }
 
-// Nor do objects of others whose metadata have such bits.
+// TestSetIDOfOthers checks that the same holds for foreign objects whose metadata have such bits.
 // mission: 3.2
 func TestSetIDOfOthers(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestSetIDOfOthers(t *testing.T) {
 		t.Errorf("again: %s", stats)
 	}
 	modes()
-	// Nor where only metadata differ.
+	// The same holds if only metadata differ.
 	must(t, os.Chmod(filepath.Join(back, "suid"), 0o600))
 	mustSync(t, back, b, down)
 	modes()

@@ -24,7 +24,8 @@ func oddText(random *rand.Rand, n int) string {
 	return b.String()
 }
 
-// Requests are signed as the SDK signs them, whatever is in their keys, queries and headers, and whoever's they are.
+// TestSignedAsTheSDK checks that requests get the same signature as from the SDK, for any keys, queries, headers and
+// credentials.
 // mission: 2.7, 9.3
 func TestSignedAsTheSDK(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 9))

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// peak is how much memory a sync took, in a process of its own.
+// peak is the memory that a sync takes in a separate process.
 func peak(t *testing.T, c childSpec) int64 {
 	t.Helper()
 	c.Peak = filepath.Join(t.TempDir(), "peak")
@@ -74,7 +74,7 @@ func TestLargeFileInLittleMemory(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// manyFiles says how many files TestManyFilesInLittleMemory has, such as 1000000.
+// manyFiles names the variable with the number of files of TestManyFilesInLittleMemory, such as 1000000.
 const manyFiles = "HARVEST_TEST_FILES"
 
 // Many small files take no more memory than few: up, when nothing changed, and down.
@@ -117,7 +117,8 @@ func TestManyFilesInLittleMemory(t *testing.T) {
 	}
 }
 
-// A manifest that is damaged is as if there were none; one of a newer version is refused, and stays as it is.
+// TestManifestThatCannotBeRead checks that a damaged manifest counts as missing, and that one of a newer version is
+// refused and stays unchanged.
 // mission: 3.2, 3.4
 func TestManifestThatCannotBeRead(t *testing.T) {
 	good := manifestOf(t, true, someEntries()...)

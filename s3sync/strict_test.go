@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// strictServer is an S3 of one process and one bucket, which keeps objects in memory under any key, checks the conditions of writes and deletions,
-// and can be made to ignore them. It knows what syncs ask for.
+// strictServer is an S3 server with one process and one bucket. It keeps objects in memory under any key, checks the
+// conditions of writes and deletions, and can be made to ignore them. It implements the requests of syncs.
 type strictServer struct {
 	mu      sync.Mutex
 	objects map[string]*strictObject // guarded by mu

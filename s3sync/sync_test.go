@@ -51,7 +51,7 @@ func TestNothingChanged(t *testing.T) {
 	if calls := a.seen(); len(calls) != 1 || stats.Files+stats.Updated+stats.Deleted != 0 || stats.Skipped < 30 {
 		t.Errorf("nothing changed, and a sync asked %q and did %s", calls, stats)
 	}
-	// Another machine knows no inodes: it asks for the manifest, and sends nothing.
+	// Another machine has no inodes recorded: it requests the manifest, and sends nothing.
 	a.reset(nil)
 	stats = mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
 	for _, call := range a.seen() {
@@ -69,7 +69,7 @@ func TestNothingChanged(t *testing.T) {
 	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true, SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a restore did %s", stats)
 	}
-	// The contents are compared when that is asked for, and found to be the same.
+	// Contents are compared on request, and are equal.
 	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, Contents: true}); stats.Files+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync of contents did %s", stats)
 	}
@@ -118,7 +118,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// The same size and time with another content is noticed by the change of the inode.
+// TestDisguised checks that a changed content with the same size and time is noticed by the changed inode.
 func TestDisguised(t *testing.T) {
 	dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
 	write(t, dir, "f", "aaaa")
@@ -187,7 +187,7 @@ func TestTwoWays(t *testing.T) {
 			write(t, one, "edited-here", "here")
 			write(t, one, "gone-and-edited", "kept")
 			write(t, one, "new-here", "y")
-			// What will be decided is shown before, and nothing happens then on either side.
+			// A dry run shows the decisions and changes neither side.
 			before, objects := snapshot(t, one), keysOf(t, b)
 			var shown []Failure
 			look := o1
@@ -234,7 +234,7 @@ func TestTwoWays(t *testing.T) {
 	}
 }
 
-// keysOf is what a bucket has, ETags by keys.
+// keysOf returns the keys in a bucket with their ETags.
 func keysOf(t *testing.T, b *Bucket) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -312,7 +312,8 @@ func TestEmptyBucket(t *testing.T) {
 	}
 }
 
-// A bucket that others filled has no manifest. What they wrote as metadata is understood, and no key leaves the volume.
+// TestForeign checks that a sync handles a bucket that others filled and that has no manifest. It understands their
+// metadata, and no key leaves the volume.
 func TestForeign(t *testing.T) {
 	loc := location(t)
 	b := openBucket(t, loc)
@@ -351,13 +352,14 @@ func TestForeign(t *testing.T) {
 	if info.ModTime().UnixNano() != 1709210096123456789 {
 		t.Errorf("rclone's time came as %v", info.ModTime())
 	}
-	// What is the same is not sent again when the volume goes up: the bucket gets its manifest.
+	// Equal files are not sent again when the volume goes up: the bucket gets its manifest.
 	if stats := mustSync(t, back, b, Options{Direction: Up}); stats.Files > 1 {
 		t.Errorf("a volume that was just restored went up again: %s", stats)
 	}
 }
 
-// A manifest that leads outside, or is none that we write, is not believed: the list of objects is.
+// TestHostileManifest checks that a manifest that leads outside, or that Harvest would not write, is ignored in favour
+// of the list of objects.
 // mission: 3.2
 func TestHostileManifest(t *testing.T) {
 	for name, entries := range map[string][]*Entry{
@@ -379,7 +381,7 @@ func TestHostileManifest(t *testing.T) {
 			w, err := newManifestWriter(&m, 0, false)
 			must(t, err)
 			for _, e := range entries {
-				w.last = "" // the writer would refuse what it would never write
+				w.last = "" // the writer would refuse an entry that it never writes
 				w.count = 0
 				must(t, w.add(e))
 			}
@@ -398,7 +400,7 @@ func TestHostileManifest(t *testing.T) {
 	}
 }
 
-// Links that were planted in a volume lead nowhere.
+// TestPlantedLinks checks that links that were planted in a volume are not followed.
 func TestPlantedLinks(t *testing.T) {
 	b := openBucket(t, location(t))
 	dir := t.TempDir()
@@ -475,7 +477,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// What S3 refuses is said in a sentence, of a kind of its own, without the secret.
+// TestRefusals checks that refusals of S3 are reported in a sentence, with their own kind, without the secret.
 // mission: 2.5, 3.4, 9.3
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
@@ -519,7 +521,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A sync that is interrupted goes on where it was.
+// TestInterrupted checks that an interrupted sync resumes where it stopped.
 // mission: 2.4, D1
 func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
@@ -533,8 +535,8 @@ func TestInterrupted(t *testing.T) {
 	for _, stop := range []int{40, 150} {
 		ctx, cancel := context.WithCancel(t.Context())
 		a.reset(func(n int, _ http.ResponseWriter, r *http.Request) bool {
-			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync asks for each file that was under way
-			// and lists the bucket, so only writes wait.
+			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync requests
+			// each file that was in progress and lists the bucket, so only writes wait.
 			if n >= stop && (r.Method == http.MethodPut || r.Method == http.MethodPost) && !strings.Contains(r.URL.Path, "/f00") {
 				<-ctx.Done()
 			}
@@ -587,7 +589,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// What comes damaged does not get its name.
+// TestDamagedObject checks that a damaged download does not get the file's name.
 // mission: 3.5
 func TestDamagedObject(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
@@ -683,7 +685,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// Who watches a sync is told how much there is to do and how far it is, also within a large file.
+// TestProgress checks that progress reports give the total work and the current position, also within a large file.
 // mission: 2.6
 func TestProgress(t *testing.T) {
 	dir, back, loc := t.TempDir(), t.TempDir(), location(t)
@@ -706,7 +708,7 @@ func TestProgress(t *testing.T) {
 		t.Run(string(c.o.Direction), func(t *testing.T) {
 			known, within := make(chan struct{}), make(chan struct{})
 			var parts atomic.Int32
-			// The last part waits until both have been seen.
+			// The last part waits until both reports have been seen.
 			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
 				if strings.HasSuffix(r.URL.Path, "/large") && (r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
 					for what, seen := range map[string]chan struct{}{"the total": known, "the parts": within} {
@@ -756,7 +758,7 @@ func TestProgress(t *testing.T) {
 	sameTrees(t, dir, back)
 }
 
-// A restore has two ends: all is there, and all is on the disk.
+// TestWhenAllIsThere checks that a restore reports two times: when all files exist, and when they are on the disk.
 func TestWhenAllIsThere(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "d/f", "x")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times are written and read as they are, also before 1970 and after 2262.
+// TestTimes checks that times are written and read exactly, also before 1970 and after 2262.
 // mission: 3.2, D2
 func TestTimes(t *testing.T) {
 	for text, want := range map[string]Time{"1.5": {1, 5e8}, "1": {1, 0}, "0.000000001": {0, 1}, "7ns": {0, 7}, "-1": {-1, 0}, "981173106.123456789": {981173106, 123456789},
@@ -54,8 +54,9 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// rclone writes times before 1970 with the sign of the whole number and without zeros at the end (seen with 1.60, and
-// in the source of what 1.75 uses). What Harvest writes of them, rclone reads as the same time.
+// TestTimesOfRclone checks that rclone and Harvest read each other's times. rclone writes times before 1970 with the
+// sign of the whole number and without trailing zeros (seen with 1.60, and in the source that 1.75 uses). rclone reads
+// Harvest's form as the same time.
 // mission: 3.2
 func TestTimesOfRclone(t *testing.T) {
 	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8},
@@ -72,11 +73,12 @@ func TestTimesOfRclone(t *testing.T) {
 	}
 }
 
-// farTimes are times that no number of nanoseconds holds in 64 bits, and others before 1970.
+// farTimes are times that do not fit into 64 bits of nanoseconds, and others before 1970.
 var farTimes = map[string]Time{"1969": {-1, 5e8}, "1930": {-1_262_304_000, 1}, "2262": {9_223_372_037, 1}, "2400": {13_569_465_600, 999_999_999},
 	"1000": {-30_610_224_000, 1}, "9999": {253_402_300_799, 999_999_999}}
 
-// Times come to the other side and back as they are: in the manifest, in the headers of objects, and on a file system that keeps them.
+// TestFarTimesAreExact checks that times survive a sync in both directions: in the manifest, in the headers of objects,
+// and on a file system that stores them.
 // mission: 3.2, D2
 func TestFarTimesAreExact(t *testing.T) {
 	b := openBucket(t, location(t))
@@ -173,7 +175,7 @@ func TestTimesThatAFileSystemCannotHold(t *testing.T) {
 			t.Errorf("another sync is not quiet: %s %+v %+v", s, s.Decided, s.Failures)
 		}
 	}
-	// An edit there goes up with its own time, a change of mode with the time that the bucket has.
+	// An edit there is uploaded with its own time, a change of mode with the bucket's time.
 	must(t, os.Chmod(filepath.Join(second.dir, "f"), 0o600))
 	sync(second)
 	sync(first)

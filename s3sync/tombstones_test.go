@@ -15,8 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A deletion that is cut short between the manifest and the objects does not bring the files back, on no machine, listed or not. Another machine
-// finishes it. An object that another program stores at the path meanwhile is a new file.
+// TestDeletionsCutShortAreSeenByOthers checks that an interrupted deletion between the manifest and the objects does
+// not bring the files back on any machine, listed or not. Another machine finishes it. An object that another program
+// stores at the path meanwhile is a new file.
 // mission: A8, D1
 func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 	for name, o := range map[string]Options{"mirror": {Direction: Up, Mirror: true}, "both": {Direction: Both}} {
@@ -59,7 +60,7 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 				t.Fatalf("the object is not there any more: %v", err)
 			}
 			nextSecond(t, b)
-			put(t, b, "anew", "of anew") // by another program, as it was
+			put(t, b, "anew", "of anew") // by another program, with the earlier content
 			sync(third, Options{Direction: Down, List: true})
 			sync(second, both)
 			sync(third, both)
@@ -92,7 +93,7 @@ func put(t *testing.T, b *Bucket, key, content string) {
 	must(t, err)
 }
 
-// nextSecond waits until objects get times of another second, by the server's clock.
+// nextSecond waits until new objects get times of the next second, by the server's clock.
 func nextSecond(t *testing.T, b *Bucket) {
 	t.Helper()
 	last := func() string {
@@ -106,7 +107,8 @@ func nextSecond(t *testing.T, b *Bucket) {
 	}
 }
 
-// Keys a and a/b, which no directory can have, come to rest with both contents: the file gets the name of a conflict.
+// TestFileBesideDirectoryOfItsName checks that keys a and a/b, which no directory can have, end with both contents: the
+// file gets the name of a conflict.
 // mission: 3.2, A8
 func TestFileBesideDirectoryOfItsName(t *testing.T) {
 	b := strictBucket(t)

@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is a volume with what its machine remembers.
+// machine is a volume with its machine's state.
 type machine struct {
 	dir, state string
 	b          *Bucket
 }
 
-// machines returns n machines that synchronise one place, and the place as others reach it.
+// machines returns n machines that synchronise one place, and direct access to the place.
 func machines(t *testing.T, n int) ([]*machine, *Bucket, *asked) {
 	t.Helper()
 	loc := location(t)
@@ -110,7 +110,7 @@ func named(t *testing.T, path string, stats ...Stats) {
 	t.Errorf("no sync named the conflict of %s: %+v", path, stats)
 }
 
-// disguise edits a file in place, and leaves its size and time.
+// disguise edits a file in place, and keeps its size and time.
 func disguise(t *testing.T, dir, path, content string) {
 	t.Helper()
 	full := filepath.Join(dir, path)
@@ -120,7 +120,7 @@ func disguise(t *testing.T, dir, path, content string) {
 	must(t, os.Chtimes(full, info.ModTime(), info.ModTime()))
 }
 
-// asks calls do once, when the server is asked for something that is like what.
+// asks calls do once, at the server's first request that matches what.
 func asks(a *asked, method, what string, do func()) {
 	var done atomic.Bool
 	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
@@ -131,7 +131,8 @@ func asks(a *asked, method, what string, do func()) {
 	})
 }
 
-// Two machines edit a file, and their syncs overlap: both edits survive everywhere, and one is named as a conflict.
+// TestOverlapKeepsBothEdits checks that both edits survive everywhere if two machines edit a file and their syncs
+// overlap, and that one is reported as a conflict.
 // mission: 3.1, D1
 func TestOverlapKeepsBothEdits(t *testing.T) {
 	t.Parallel()
@@ -167,7 +168,8 @@ func TestOverlapKeepsBothEdits(t *testing.T) {
 	}
 }
 
-// A machine whose sync was killed between an object and the manifest finds the edit that another one made meanwhile.
+// TestKilledBeforeManifest checks that a machine whose sync was killed between an object and the manifest sees an edit
+// that another machine made meanwhile.
 // mission: 3.1, A8, D1
 func TestKilledBeforeManifest(t *testing.T) {
 	t.Parallel()
@@ -205,7 +207,7 @@ func TestKilledBeforeManifest(t *testing.T) {
 	}
 }
 
-// killedAt runs a sync in a process of its own, which is killed when the server is asked for what.
+// killedAt runs a sync in its own process, which is killed when the server receives the request what.
 func killedAt(t *testing.T, a *asked, c childSpec, method, what string) {
 	t.Helper()
 	killedWhen(t, a, c, func(r *http.Request) bool { return r.Method == method && strings.HasSuffix(r.URL.Path, what) })
@@ -237,7 +239,8 @@ func killedWhen(t *testing.T, a *asked, c childSpec, is func(r *http.Request) bo
 	}
 }
 
-// An object whose key ends with a slash can have content. It is no file: it is named, and stays.
+// TestContentOfDirectoryKeys checks that an object whose key ends with a slash can have content. It is not a file: it
+// is reported and stays.
 // mission: 3.4
 func TestContentOfDirectoryKeys(t *testing.T) {
 	t.Parallel()
@@ -272,7 +275,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 			names(Options{Direction: Both, State: state, List: true})
 		})
 	}
-	// A sync that believes the manifest does not know of it.
+	// A sync that relies on the manifest does not see it.
 	dir := t.TempDir()
 	write(t, dir, "f", "x")
 	state := t.TempDir()
@@ -290,7 +293,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 	}
 }
 
-// A file that another one of equal size and time took the place of is another file.
+// TestReplacedByRename checks that a file that is replaced by another one of equal size and time counts as changed.
 // mission: 3.1
 func TestReplacedByRename(t *testing.T) {
 	t.Parallel()
@@ -319,7 +322,7 @@ func TestReplacedByRename(t *testing.T) {
 				if got["p"][0] != "replaced" || got["swap1"][0] != "content2" || got["swap2"][0] != "content1" || len(got) != 5 {
 					t.Errorf("the other machine has %q", got)
 				}
-				// A restore brings back what the bucket has.
+				// A restore brings back the bucket's content.
 				must(t, os.Remove(filepath.Join(one.dir, "p")))
 				write(t, one.dir, "p", "gone bad")
 				must(t, os.Chtimes(filepath.Join(one.dir, "p"), someTime, someTime))
@@ -332,7 +335,8 @@ func TestReplacedByRename(t *testing.T) {
 	}
 }
 
-// An edit in place that keeps size and time is an edit, also after another machine has written the manifest, or the same file.
+// TestEditedInDisguise checks that an edit in place that keeps size and time is detected, also after another machine
+// has written the manifest or the same file.
 // mission: 3.1
 func TestEditedInDisguise(t *testing.T) {
 	t.Parallel()
@@ -362,7 +366,8 @@ func TestEditedInDisguise(t *testing.T) {
 	}
 }
 
-// Names like those of temporary files belong to whoever uses them.
+// TestNamesLikeTemporary checks that files of users with names like those of temporary files are treated as ordinary
+// files.
 func TestNamesLikeTemporary(t *testing.T) {
 	t.Parallel()
 	all, direct, _ := machines(t, 2)
@@ -376,7 +381,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 	if got := filesOf(t, two.dir); len(got) != 3 {
 		t.Errorf("the other machine has %q", got)
 	}
-	// One that really is a temporary file, and was stored by another program, is named.
+	// A real temporary file that another program stored is reported.
 	name := newTempName()
 	body := []byte("half")
 	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
@@ -390,7 +395,8 @@ func TestNamesLikeTemporary(t *testing.T) {
 	}
 }
 
-// A file on one side and a directory on the other: the directory stays, the file becomes a copy, and then there is peace.
+// TestFileAndDirectory checks that a file on one side and a directory on the other are merged: the directory stays, the
+// file becomes a copy, and later syncs find no conflict.
 // mission: 3.1
 func TestFileAndDirectory(t *testing.T) {
 	t.Parallel()
@@ -435,7 +441,7 @@ func TestFileAndDirectory(t *testing.T) {
 	}
 }
 
-// An object that another program stored meanwhile is not overwritten unseen.
+// TestForeignWritesAreKept checks that an object that another program stored meanwhile is not overwritten unread.
 // mission: 3.1
 func TestForeignWritesAreKept(t *testing.T) {
 	t.Parallel()
@@ -530,7 +536,8 @@ func TestMetadataAgainstContent(t *testing.T) {
 	}
 }
 
-// A deletion that an interrupted sync had decided is one still, and does not bring the file back.
+// TestInterruptedDeletion checks that a deletion that an interrupted sync had decided still holds, and that the file
+// does not come back.
 // mission: 3.1
 func TestInterruptedDeletion(t *testing.T) {
 	t.Parallel()
@@ -556,7 +563,7 @@ func TestInterruptedDeletion(t *testing.T) {
 	}
 }
 
-// Of two conflicts of one file in one second, no copy replaces the other.
+// TestConflictsOfOneSecond checks that neither copy replaces the other if a file has two conflicts within one second.
 func TestConflictsOfOneSecond(t *testing.T) {
 	t.Parallel()
 	tree := openTree(t, t.TempDir())

@@ -174,7 +174,7 @@ func TestManifestOfOthers(t *testing.T) {
 	if _, err := readAll(b.Bytes()); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
 		t.Errorf("a newer version: %v", err)
 	}
-	// A small manifest that claims much becomes no memory.
+	// A small manifest that claims a large size does not cause a large allocation.
 	b.Reset()
 	w.z.Reset(&b)
 	w.b.Reset(w.z)
@@ -263,7 +263,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// No plan loses what only one side has, whatever the three sides are.
+// FuzzDecide checks that no plan loses content of one side only, for any state of the three sides.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), uint8(0))
 	f.Fuzz(func(t *testing.T, bits uint64, how uint8) {
@@ -314,7 +314,7 @@ func TestMetadataOfOthers(t *testing.T) {
 	}
 }
 
-// What other tools read of an object: the form is theirs, and may not change.
+// TestHeaders checks that the headers keep the form that other tools read.
 // mission: 3.2, D2
 func TestHeaders(t *testing.T) {
 	header := func(mode, uid, gid, mtime, ns, content string) http.Header {
@@ -343,8 +343,9 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// However large a file is, its parts are as many as S3 allows, no larger than it allows, and together the file. What of them is in memory at a time has
-// room there: up to 625 GiB as several bodies have, beyond as the only one.
+// TestSplit checks that for every file size, the number and size of the parts stay within S3's limits, and that the
+// parts together are the file. The parts in memory at a time fit into the limit: up to 625 GiB as several bodies,
+// beyond that as a single one.
 // mission: 2.4, D1
 func TestSplit(t *testing.T) {
 	const mib, gib, tib = 1 << 20, 1 << 30, 1 << 40
@@ -389,7 +390,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// What comes down of a very large file is asked for in no larger parts than of any other.
+// TestVeryLargeDown checks that a very large file is downloaded in parts no larger than those of any other file.
 // mission: 2.4, D1
 func TestVeryLargeDown(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// marks returns what restores left in a state.
+// marks returns the records of restores in a state.
 func marks(t *testing.T, state string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(state, unsettledDir, "*"))
@@ -24,7 +24,7 @@ func marks(t *testing.T, state string) []string {
 	return files
 }
 
-// failures are the paths that a sync named.
+// failures returns the paths that a sync reported.
 func failures(stats Stats) []string {
 	paths := map[string]bool{}
 	for _, f := range stats.Failures {
@@ -33,7 +33,8 @@ func failures(stats Stats) []string {
 	return slices.Sorted(maps.Keys(paths))
 }
 
-// lose does to a restored file what a power failure does: it keeps its name, mode and time, and not what is in it.
+// lose does the same to a restored file as a power failure: the file keeps its name, mode and time, but loses its
+// content.
 func lose(t *testing.T, path, left string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -42,13 +43,13 @@ func lose(t *testing.T, path, left string) {
 	must(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
 }
 
-// What a restore wrote in vain, since the disk refused it or the power failed before it was there, is never sent over what is in a bucket: it is
-// restored once more. What was written since goes all the same.
+// TestRestoredInVain checks that a restored file whose content was lost, because the disk refused it or the power
+// failed before it was durable, never replaces its object: it is restored again. Later changes are sent all the same.
 // mission: 3.4, 3.5, A8
 func TestRestoredInVain(t *testing.T) {
 	for name, c := range map[string]struct {
-		fail   bool   // the disk refuses what was written
-		mark   string // what the mark has afterwards; "" is what the sync wrote
+		fail   bool   // the disk refuses the written data
+		mark   string // the content of the mark afterwards; "" is the sync's
 		doubts bool
 	}{
 		"the disk failed":         {fail: true, doubts: true},
@@ -142,7 +143,8 @@ func modTime(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
-// A file in doubt that its owner has looked at, and touched, is theirs; one of another tree at the same path never was in doubt.
+// TestDoubtsEnd checks that a suspect file that its owner has checked and touched counts as theirs, and that a file of
+// another tree at the same path was never suspect.
 func TestDoubtsEnd(t *testing.T) {
 	dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "content")

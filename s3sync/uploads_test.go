@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// An interrupted upload in parts is continued by who began it, for what it was begun for. Those of others are left alone, whatever is in them.
+// TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
+// and for the same file. Other uploads are left alone, with any content.
 // mission: 2.4, D1
 func TestOnlyOwnUploadsContinue(t *testing.T) {
 	testenv.Long(t)
@@ -52,7 +53,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 			if err != nil {
 				return true // the client is gone, and the server hears nothing of it
 			}
-			// What the server has begun, it ends, and here is known when.
+			// The server finishes each request that it has begun, and the test knows when.
 			ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 			defer cancel()
 			r = r.Clone(ctx)
@@ -108,7 +109,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 		sent, ids = sent+n, ids+1
 	}
 	mu.Unlock()
-	// Those that were under way when it was interrupted may have arrived or not.
+	// Uploads in progress at the interruption may have arrived or not.
 	if ids != 1 || sent < 5 || sent > 8 {
 		t.Errorf("%d parts went to %d uploads; there are 5 parts, of which 2 were there", sent, ids)
 	}
@@ -122,7 +123,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 		t.Errorf("%d uploads are remembered, %v", len(files), err)
 	}
 
-	// What was begun for a file that changed since is of no use any more.
+	// An upload that began before the file changed is useless.
 	write(t, dir, "large", strings.Repeat("0123456789abcdeF", 80<<16))
 	interrupt()
 	must(t, os.Chtimes(filepath.Join(dir, "large"), time.Now(), someTime))
@@ -146,7 +147,8 @@ func uploadsOf(t *testing.T, state string) string {
 	return all[0]
 }
 
-// Uploads that were never ended are forgotten when S3 has forgotten them, and a record that cannot be read is none.
+// TestUploadsAreForgotten checks that unfinished uploads are forgotten when S3 has forgotten them, and that an
+// unreadable record is ignored.
 func TestUploadsAreForgotten(t *testing.T) {
 	u := uploads{dir: t.TempDir()}
 	e := &Entry{Kind: File, Size: 1}

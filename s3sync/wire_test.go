@@ -47,8 +47,8 @@ func wireGet(ctx context.Context, t *testing.T, w *wire, path string) (int, stri
 	return res.StatusCode, string(body), err
 }
 
-// scripted is a server that answers the requests of all connections, in order, with the bytes given, and ends a connection after an answer
-// that ends with "!", which it does not send.
+// scripted is a server that answers the requests of all connections, in order, with the given bytes. It closes a
+// connection after an answer that ends with "!", which it does not send.
 func scripted(t *testing.T, answers ...string) (address string, connections func() int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,8 @@ func scripted(t *testing.T, answers ...string) (address string, connections func
 	}
 }
 
-// Whatever an answer is like, it is read as net/http reads it, and a connection is used again only where that is sure to work.
+// TestWireAnswers checks that every answer is read as net/http reads it, and that a connection is reused only if that
+// is safe.
 func TestWireAnswers(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello"
 	for name, c := range map[string]struct {
@@ -157,7 +158,8 @@ func TestWireAnswers(t *testing.T) {
 	}
 }
 
-// Who gives up waiting is not kept by a server that does not answer, and leaves no connection to the next.
+// TestWireGivesUp checks that a caller that stops waiting is not blocked by a server that does not answer, and leaves
+// no connection to the next caller.
 func TestWireGivesUp(t *testing.T) {
 	asked, release := make(chan struct{}, 2), make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -191,7 +193,8 @@ func TestWireGivesUp(t *testing.T) {
 	}
 }
 
-// Over TLS too, and only with whom the transport trusts. A proxy is the transport's.
+// TestWireTrusts checks that the wire works over TLS, and only with servers that the transport trusts. Requests through
+// a proxy are left to the transport.
 func TestWireTrusts(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "for ", r.URL.EscapedPath()) }))
 	defer s.Close()
@@ -222,7 +225,7 @@ func TestWireTrusts(t *testing.T) {
 	}
 }
 
-// Values that no header may have are net/http's to refuse.
+// TestWireHeader checks that values that no header may have are left to net/http to refuse.
 func TestWireHeader(t *testing.T) {
 	for value, want := range map[string]bool{`"etag"`: true, "": true, "a\r\nX-Evil: 1": false, "a\x00": false, "ü": false} {
 		if got := ordinaryHeader(http.Header{"If-Match": {value}}); got != want {
@@ -234,7 +237,7 @@ func TestWireHeader(t *testing.T) {
 	}
 }
 
-// An idle connection that has waited for long is not used any more.
+// TestWireForgets checks that a connection that has been idle for long is not reused.
 func TestWireForgets(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 	address, connections := scripted(t, ok, ok)
@@ -249,7 +252,7 @@ func TestWireForgets(t *testing.T) {
 	}
 }
 
-// FuzzOrdinaryAnswer has what is taken for ordinary be what net/http reads.
+// FuzzOrdinaryAnswer checks that answers which count as ordinary are read as net/http reads them.
 func FuzzOrdinaryAnswer(f *testing.F) {
 	for _, seed := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
 		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",

@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A burst boots a few at a time, in the order of requests; those that wait say so.
+// TestBootsAreBounded checks that a burst of requests boots a few sandboxes at a time, in the order of requests, and
+// that the waiting ones report this.
 func TestBootsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +67,8 @@ func TestBootsAreBounded(t *testing.T) {
 	})
 }
 
-// A sandbox that waits for its turn ends like any other: by the end of its request, by its removal, and with the server. Nothing of it stays.
+// TestQueuedBootsEnd checks that a queued sandbox ends like any other: with its request, with its removal, and with the
+// server. It leaves nothing behind.
 func TestQueuedBootsEnd(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, f *sandbox.Fleet, id string, cancel context.CancelFunc){
@@ -111,7 +113,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 				if name == "server" {
 					return
 				}
-				time.Sleep(time.Hour + time.Second) // the slot is free, and nobody else has it
+				time.Sleep(time.Hour + time.Second) // the slot is free, and no other boot uses it
 				before := time.Now()
 				w.hooks["create"] = func() {}
 				create(t, f, sandbox.Request{})
@@ -123,7 +125,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 	}
 }
 
-// A sandbox that has booted already does not wait for others to boot.
+// TestWarmSandboxDoesNotQueue checks that a booted sandbox does not wait for other boots.
 func TestWarmSandboxDoesNotQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +147,7 @@ func TestWarmSandboxDoesNotQueue(t *testing.T) {
 	})
 }
 
-// A boot that hangs does not stop all others for ever.
+// TestHungBootReleasesItsSlot checks that a boot that hangs does not block the others forever.
 func TestHungBootReleasesItsSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

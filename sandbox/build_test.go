@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// buildAccount is whose the sandboxes of builds are.
+// buildAccount is the account that owns the sandboxes of builds.
 const buildAccount = "harvest-build"
 
 // mission: B2
@@ -123,7 +123,8 @@ func TestBuildsNeedSnapshots(t *testing.T) {
 	}
 }
 
-// TestBuildsEndWithTheServer shows that the next server removes the sandboxes of builds, for which nobody waits any more.
+// TestBuildsEndWithTheServer checks that the next server removes the sandboxes of builds that have no client any
+// longer.
 func TestBuildsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

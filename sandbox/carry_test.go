@@ -16,7 +16,8 @@ import (
 
 const day = 24 * time.Hour
 
-// A sandbox that shall live longer than its engine lets it is carried over: it is the same one, and its commands' records say why they ended.
+// TestCarriedOver checks that a sandbox whose lifetime exceeds its engine's limit is carried over: it stays the same
+// sandbox, and its commands' records give the reason for their end.
 //
 // mission: A3, 9.1
 func TestCarriedOver(t *testing.T) {
@@ -196,7 +197,8 @@ func TestHalfCarriedOver(t *testing.T) {
 	}
 }
 
-// Nobody's commands end for the sake of some seconds of a lifetime.
+// TestLifetimeOfTheEngine checks that a lifetime slightly beyond the engine's limit is shortened, so that a carry-over
+// does not end commands for the sake of a few seconds.
 func TestLifetimeOfTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +215,8 @@ func TestLifetimeOfTheEngine(t *testing.T) {
 	})
 }
 
-// A copy that is under way when its sandbox is carried over is waited for: what it wrote is carried, too.
+// TestCopyWhileASandboxIsCarriedOver checks that the carry-over of a sandbox waits for a running copy, and carries its
+// files over too.
 func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,7 +255,8 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 	})
 }
 
-// A sandbox whose network cannot be put in force in the new one stays where it is until it can.
+// TestCarriedOverWithItsNetwork checks that a sandbox is not carried over until its network can be applied to the new
+// one.
 func TestCarriedOverWithItsNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +281,8 @@ func TestCarriedOverWithItsNetwork(t *testing.T) {
 	})
 }
 
-// What takes a snapshot on its end ends so much earlier than its engine would end it that the snapshot has its time.
+// TestLifetimeWithASnapshotOnTheEnd checks that a sandbox with a snapshot on its end ends early enough before its
+// engine's limit to leave time for the snapshot.
 func TestLifetimeWithASnapshotOnTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Checkpoint writes a file, and what sandboxes made of it have to be is for tests of real engines.
+// Checkpoint writes a file. Tests of real engines cover the sandboxes that are restored from one.
 func (b *box) Checkpoint(ctx context.Context, dir string) error {
 	if err := b.s.called(ctx, "checkpoint"); err != nil {
 		return err
@@ -36,7 +36,7 @@ func newMemoryWorld(t *testing.T) *world {
 	return w
 }
 
-// there lists what is in the directory of checkpoints.
+// there lists the directory of checkpoints.
 func (w *world) there(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(w.opts.Checkpoints)
@@ -70,7 +70,8 @@ func kept(t *testing.T, f *sandbox.Fleet, ref string, opts sandbox.CheckpointOpt
 	return c
 }
 
-// What a sandbox was is in the checkpoint's record, which the next server has too; what is restored from it is like that.
+// TestCheckpointsOutliveServers checks that a checkpoint's record describes its sandbox, that the next server has the
+// record too, and that a restored sandbox matches it.
 //
 // mission: A4, A8
 func TestCheckpointsOutliveServers(t *testing.T) {
@@ -148,7 +149,8 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 	}
 }
 
-// Commands of what is restored are known again, with their time limits from then on.
+// TestRestoredCommandsHaveTheirLimits checks that the commands of a restored sandbox are listed again, with time limits
+// that start at the restore.
 func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
@@ -156,7 +158,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	first := create(t, f, sandbox.Request{})
 	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 	made := kept(t, f, first.ID, week)
-	w.hooks["processes"] = func() { // it goes on in the one that is restored
+	w.hooks["processes"] = func() { // it continues in the restored sandbox
 		w.stub.mu.Lock()
 		defer w.stub.mu.Unlock()
 		for _, b := range w.boxes {
@@ -203,7 +205,7 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	if list := f.Checkpoints(other); len(list) != 0 {
 		t.Errorf("another account has %v", list)
 	}
-	// Who has no engine for it is told that after, not before, that there is no such thing.
+	// With an engine that does not support it, the error "not found" still comes first.
 	w.caps.Memory = false
 	f = w.reopen(t, f)
 	_, err = f.Restore(t.Context(), other, made.ID, sandbox.RestoreRequest{})
@@ -271,7 +273,7 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	}
 }
 
-// later gives the world a clock that is ahead by what is stored.
+// later gives the world a clock that is ahead by the stored duration.
 func (w *world) later() *atomic.Int64 {
 	by := new(atomic.Int64)
 	w.opts.Clock = func() time.Time { return time.Now().Add(time.Duration(by.Load())) }
@@ -298,7 +300,8 @@ func TestCheckpointsExpire(t *testing.T) {
 	}
 }
 
-// What a checkpoint has of secrets is hidden from the log for as long as there is it, or a sandbox made from it, whatever became of the secrets.
+// TestCheckpointsKeepSecretsHidden checks that the log hides a checkpoint's secrets as long as the checkpoint or a
+// sandbox made from it exists, even if the secrets themselves are gone.
 //
 // mission: F6
 func TestCheckpointsKeepSecretsHidden(t *testing.T) {

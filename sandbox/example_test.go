@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// Running one piece of code. The engine here is the fake, which isolates nothing; the others are opened the same way.
+// ExampleExecutor runs one piece of code. The engine here is the fake, which isolates nothing. The other engines are
+// opened the same way.
 func ExampleExecutor() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "harvest-example-")

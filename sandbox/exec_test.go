@@ -34,7 +34,7 @@ func TestTimeLimit(t *testing.T) {
 				t.Errorf("%+v: %+v", c.req, r)
 			}
 		}
-		// One that cannot be killed is given up, and does not hang.
+		// A command that cannot be killed is given up, and does not hang.
 		w.fail("kill", errors.Newf(errors.Unavailable, "no"))
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
 		if r := wait(t, x); !r.TimedOut || r.ReturnCode != 124 || r.Duration != 11 || !strings.Contains(r.Reason, "could not be ended") {

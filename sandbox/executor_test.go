@@ -29,7 +29,7 @@ type house struct {
 	fleet *sandbox.Fleet
 }
 
-// capable lets the fake claim to hold limits, which Fleet does not ask it to prove.
+// capable makes the fake claim to enforce limits, which Fleet does not check.
 type capable struct{ *fake.Engine }
 
 func (c capable) Capabilities() engine.Capabilities {
@@ -452,7 +452,7 @@ func TestTerminalCommand(t *testing.T) {
 	}
 }
 
-// blocked is an input that never comes.
+// blocked is an input that never arrives.
 type blocked struct{ ctx context.Context }
 
 func (b blocked) Read([]byte) (int, error) {

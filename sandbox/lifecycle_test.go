@@ -58,7 +58,8 @@ func TestLifetime(t *testing.T) {
 	})
 }
 
-// A clock that is set back by an hour, or forward, neither prolongs lives nor ends them early.
+// TestClockIsSetBack checks that setting the clock back or forward by an hour neither prolongs lifetimes nor ends them
+// early.
 // mission: A5
 func TestClockIsSetBack(t *testing.T) {
 	t.Parallel()
@@ -275,7 +276,7 @@ func TestDestroysJoin(t *testing.T) {
 		wantError(t, err, errors.Conflict, "stopping")
 		_, err = f.Extend(t.Context(), account, sb.ID, time.Hour, 0)
 		wantError(t, err, errors.Conflict, "stopping")
-		wantError(t, <-results, errors.Timeout, "| destroy") // and the destruction goes on
+		wantError(t, <-results, errors.Timeout, "| destroy") // and the destruction continues
 		unblock()
 		for range 2 {
 			wantError(t, <-results, errors.Unavailable, "stuck", "| destroy")
@@ -533,7 +534,8 @@ func TestLostSandboxIsGone(t *testing.T) {
 	})
 }
 
-// A sandbox that somebody else has ended, who runs it for the engine, is lost, and it stays known why.
+// TestSandboxEndedElsewhere checks that a sandbox that the engine's provider has ended is lost, and that the reason
+// stays recorded.
 //
 // mission: 9.6
 func TestSandboxEndedElsewhere(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// mountStub notes what it is asked, too.
+// mountStub records its calls, like s3Stub, and can mount.
 type mountStub struct{ *s3Stub }
 
 func (m mountStub) Mount(_ context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
@@ -58,7 +58,8 @@ func mountRequest(change func(*sandbox.S3)) sandbox.Request {
 	return sandbox.Request{S3: s}
 }
 
-// A mount is there before the sandbox, and ends after it, in whatever way that ends.
+// TestMountInTheLifeOfASandbox checks that a mount exists before the sandbox, and ends after it, in whatever way the
+// sandbox ends.
 // mission: D5
 func TestMountInTheLifeOfASandbox(t *testing.T) {
 	t.Parallel()
@@ -158,7 +159,8 @@ func TestMountRequests(t *testing.T) {
 	wantError(t, err, errors.Unsupported, "cannot mount S3")
 }
 
-// Where the engine mounts buckets itself, it is told of them, also for a copy, and nobody else has anything to do.
+// TestMountByTheEngine checks that an engine that mounts buckets itself receives them in the spec, also for a copy, and
+// that no other component acts.
 //
 // mission: D5
 func TestMountByTheEngine(t *testing.T) {

@@ -137,7 +137,7 @@ func TestSetNetwork(t *testing.T) {
 		if diff := cmp.Diff([]engine.Network{{Mode: "allow", Allow: want.Allow}}, box.net.sets()); diff != "" {
 			t.Errorf("the engine was told (-want +got):\n%s", diff)
 		}
-		// What fails leaves everything as it was.
+		// A failed change leaves everything as it was.
 		w.fail("network", errors.Newf(errors.Unavailable, "no"))
 		_, err = f.SetNetwork(t.Context(), account, sb.ID, sandbox.Network{Mode: "default"})
 		wantError(t, err, errors.Unavailable, "no", "| network")
@@ -160,7 +160,8 @@ func TestSetNetwork(t *testing.T) {
 	})
 }
 
-// What the policy denies is an event, once, also across a restart of the server, which puts the record's policy in force again.
+// TestDenialsAreEvents checks that a denied connection causes one event, also across a restart of the server, which
+// applies the recorded policy again.
 // mission: A6
 func TestDenialsAreEvents(t *testing.T) {
 	t.Parallel()
@@ -194,7 +195,7 @@ func TestDenialsAreEvents(t *testing.T) {
 		if diff := cmp.Diff([]string{"dns evil.example", "tcp evil.example", "tcp later.example", "tcp last.example"}, domains); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
-		// The record has the last ones, equal ones together.
+		// The record has the latest denials, with equal ones merged.
 		for range 12 {
 			box.net.deny(engine.Denial{Protocol: "dns", Domain: "again.example", Reason: "no rule allows it"})
 		}
@@ -270,7 +271,7 @@ func TestDial(t *testing.T) {
 	})
 }
 
-// denials returns the events of what a sandbox was denied.
+// denials returns the events of a sandbox's denied connections.
 func (w *world) denials(id string) []engine.Denial {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -285,7 +285,8 @@ func TestPoolForgetsImagesThatWereDeleted(t *testing.T) {
 	})
 }
 
-// What was prepared with the files of an image is not given away once the image was built anew, by force; nor does it wait for long.
+// TestPoolForgetsImagesThatWereBuiltAnew checks that a sandbox that was prepared with an image is not used after the
+// image was forcibly rebuilt, and does not wait for long.
 func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
 	t.Parallel()
 	for name, asked := range map[string]bool{"asked for": true, "not asked for": false} {

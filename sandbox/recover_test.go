@@ -148,7 +148,7 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 	})
 }
 
-// record puts what a server that died left.
+// record stores a record as a crashed server leaves it.
 func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.Handle) sandbox.Sandbox {
 	t.Helper()
 	sb := sandbox.Sandbox{
@@ -167,7 +167,8 @@ func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.
 	return sb
 }
 
-// The server dies in each state, with the engine's sandbox there or not.
+// TestRecoveryFromEveryState checks that the server recovers from its death in each state, with and without the
+// engine's sandbox.
 func TestRecoveryFromEveryState(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -239,7 +240,7 @@ func TestRecoveryRemovesWhatNoRecordKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.add(engine.Handle{ID: "sbx_unknown"})
-		w.add(engine.Handle{}) // warm, and nobody claimed it
+		w.add(engine.Handle{}) // warm and unclaimed
 		w.add(engine.Handle{})
 		kept := w.add(engine.Handle{ID: "sbx_1"})
 		w.record(t, "sbx_1", sandbox.Running, kept.handle)
@@ -334,7 +335,7 @@ func TestExpiredWhileTheServerWasDown(t *testing.T) {
 		if got := get(t, f, old.ID); got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "lifetime") {
 			t.Errorf("the one whose lifetime is over is %s (%s)", got.Status, got.Reason)
 		}
-		// Nobody could use it meanwhile.
+		// No client could use it in between, so its idle limit has not passed.
 		if got := get(t, f, idle.ID); got.Status != sandbox.Running {
 			t.Errorf("the idle one is %s (%s)", got.Status, got.Reason)
 		}

@@ -114,7 +114,7 @@ func TestRefreshFails(t *testing.T) {
 	})
 }
 
-// endCommands waits for a command in the box, and has it fail.
+// endCommands waits for a command in the box, and makes it fail.
 func endCommands(t *testing.T, w *world, ref string) {
 	for t.Context().Err() == nil {
 		w.stub.mu.Lock()

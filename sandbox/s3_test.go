@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// s3Stub notes what it is asked.
+// s3Stub records its calls.
 type s3Stub struct {
 	mu    sync.Mutex
 	calls []string          // guarded by mu, like the rest
@@ -40,7 +40,7 @@ func (s *s3Stub) Note(_ context.Context, j sandbox.S3Job) error  { return s.call
 func (s *s3Stub) Send(_ context.Context, j sandbox.S3Job) error  { return s.call("send", j) }
 func (s *s3Stub) Save(_ context.Context, j sandbox.S3Job) error  { return s.call("save", j) }
 
-// asked returns the calls since the last time, in one word each.
+// asked returns the calls since the last time, one word for each.
 func (s *s3Stub) asked() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		wantError(t, err, errors.NotFound, "no secret", "s3")
 		delete(s3.fails, "check")
 		want("no secret", "check")
-		// Before it is ready, and not again while another has it.
+		// The download comes before the sandbox is ready, and does not run again while another sandbox uses the volume.
 		sb := create(t, f, s3Request(true, true))
 		if sb.S3 == nil || !strings.HasPrefix(sb.S3.Volume, "s3-files-") || sb.Volumes[0].Name != sb.S3.Volume || w.specs[0].Mounts[0].Path != "/work" {
 			t.Errorf("it is %+v", sb)
@@ -110,7 +110,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		want("beside it", "check")
 		destroy(beside)
 		want("the end of one that does not ask for it", "")
-		// The end, on request and not.
+		// The end, with and without a requested upload.
 		if err := f.SyncOnEnd(t.Context(), account, sb.ID, false); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		if err := f.SyncOnEnd(t.Context(), account, sb.ID, true); err != nil {
 			t.Errorf("after its end: %v", err)
 		}
-		// Out of memory: written down first.
+		// Out of memory: the record is written first.
 		s3.fails["note"] = errors.Errorf("planned")
 		oom := create(t, f, s3Request(false, true))
 		w.box(t, oom.ID).die(engine.End{OutOfMemory: true})
@@ -155,7 +155,8 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 	})
 }
 
-// Of two sandboxes that are made at the same time one fills the volume, and the other waits for that.
+// TestS3IsFilledOnce checks that one of two sandboxes that are created at the same time fills the volume, and that the
+// other waits for it.
 // mission: 5.6
 func TestS3IsFilledOnce(t *testing.T) {
 	t.Parallel()
@@ -187,7 +188,8 @@ func TestS3IsFilledOnce(t *testing.T) {
 	})
 }
 
-// A running sandbox's volume is sent every so often, also after a failure and by the next server, and not after its end.
+// TestS3EverySoOften checks that a running sandbox's volume is uploaded at intervals, also after a failure and by the
+// next server, and not after the sandbox's end.
 // mission: 2.8
 func TestS3EverySoOften(t *testing.T) {
 	t.Parallel()
@@ -207,7 +209,7 @@ func TestS3EverySoOften(t *testing.T) {
 		want("created", "check")
 		time.Sleep(301 * time.Second)
 		want("after five minutes", "send")
-		// One that takes longer than its time is not begun twice.
+		// An upload that takes longer than the interval is not started twice.
 		release := make(chan struct{})
 		s3.mu.Lock()
 		s3.hooks["send"] = func() { <-release }
@@ -241,15 +243,15 @@ func TestS3EverySoOften(t *testing.T) {
 	})
 }
 
-// The volume of a sandbox that is found gone is sent, whoever finds that: the server that had it, or the next one, which also goes on with an end
-// that was under way. It is written down before the record says that the sandbox ended.
+// TestS3OfWhatIsGone checks that the volume of a lost sandbox is uploaded, by the same server or by the next one, which
+// also resumes an interrupted end. The upload is recorded before the record says that the sandbox ended.
 // mission: 2.8, 5.4, A8
 func TestS3OfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		sync   bool
-		status sandbox.Status // that a server which died left; "" if it goes on
+		status sandbox.Status // as left by a server that died; "" if the server continues
 		there  bool           // the engine still has the sandbox
 		calls  string
 	}{
@@ -302,7 +304,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 				if c.status != "" {
 					f = w.open(t)
 				}
-				time.Sleep(time.Second) // for who looks for it
+				time.Sleep(time.Second) // for the watcher
 				synctest.Wait()
 				if got := s3.asked(); got != c.calls {
 					t.Errorf("%q, want %q", got, c.calls)
@@ -342,7 +344,7 @@ func TestS3Requests(t *testing.T) {
 	if sb.S3.Volume != "data" || len(sb.Volumes) != 1 {
 		t.Errorf("it is %+v", sb)
 	}
-	// Volumes that are not on this machine, as at Modal, are refused, and none is made.
+	// Volumes that are not on this machine, as at Modal, are refused, and no volume is created.
 	far, s3 := s3World()
 	far.caps.Views = true
 	f = far.open(t)

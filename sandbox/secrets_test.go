@@ -102,7 +102,7 @@ func TestSecretsThatAreMissing(t *testing.T) {
 	wantError(t, err, errors.Invalid, "take", "bytes together", "| secrets")
 }
 
-// What made the sandbox may keep some of its secrets to itself.
+// TestWithheldSecrets checks that the creator of a sandbox may withhold some of its secrets.
 func TestWithheldSecrets(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Find finds what List lists.
+// Find finds the images of List.
 func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
 	list, err := i.List(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
 	return image.Image{}, errors.Newf(errors.NotFound, "there is no image %q", ref)
 }
 
-// Snapshot makes an image whose id is what was written.
+// Snapshot makes an image whose id is the written text.
 func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image.SnapshotOptions, fill func(io.Writer) error) (image.Image, error) {
 	var text strings.Builder
 	if err := fill(&text); err != nil {
@@ -135,8 +135,9 @@ func TestFork(t *testing.T) {
 	wantError(t, err, errors.Conflict, "two")
 }
 
-// A copy of a session's sandbox gets no key that the session keeps from its commands, and the session does not take it for its own: it would
-// destroy it. A later server, and a copy of the copy, know that too.
+// TestForkOfASession checks that a copy of a session's sandbox gets no key that the session hides from its commands.
+// The session does not treat the copy as its own, since it would destroy it. The same holds after a restart and for a
+// copy of the copy.
 func TestForkOfASession(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld()
@@ -208,7 +209,8 @@ func TestSnapshotOnEnd(t *testing.T) {
 	}
 }
 
-// A snapshot that fails is reported, and what the sandbox holds is released all the same.
+// TestSnapshotOnEndFails checks that a failed snapshot is reported, and that the sandbox's resources are released all
+// the same.
 //
 // mission: A8
 func TestSnapshotOnEndFails(t *testing.T) {
@@ -238,7 +240,7 @@ func TestSnapshotOnEndFails(t *testing.T) {
 	})
 }
 
-// A server that ended while the snapshot was taken leaves it to the next one.
+// TestSnapshotOnEndAfterACrash checks that the next server takes the snapshot if a server ended while taking it.
 func TestSnapshotOnEndAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

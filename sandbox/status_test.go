@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The diagram in ARCHITECTURE.md and the table say the same.
+// TestDiagramShowsTheTransitions checks that the diagram in ARCHITECTURE.md matches the table.
 func TestDiagramShowsTheTransitions(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../ARCHITECTURE.md")

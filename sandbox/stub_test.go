@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stub is an engine that does nothing but wait on channels, so that tests on a synthetic clock can tell what happens when.
+// stub is an engine that only waits on channels, so that tests on a synthetic clock can observe the order of events.
 type stub struct {
 	mu       sync.Mutex
 	boxes    map[string]*box          // by Ref; guarded by mu, like all below
@@ -40,11 +40,11 @@ type stub struct {
 	builds   int                      // of the base image
 	others   []image.Image            // besides the base image
 	absent   bool                     // the base image has to be built
-	faults   map[string][]error       // what the next calls answer, by name of the call
+	faults   map[string][]error       // errors of the next calls, by name of the call
 	hooks    map[string]func()        // run during the call
-	caps     engine.Capabilities      // what Capabilities returns
+	caps     engine.Capabilities      // the result of Capabilities
 	volumes  map[string]bool          // that were created
-	looks    int                      // at what sandboxes use
+	looks    int                      // the number of usage measurements
 	memory   int64                    // that each sandbox holds
 	blocked  map[string]chan struct{} // calls that wait until it is closed, or ctx ends
 	life     time.Duration            // after which the engine ends sandboxes, which are to be carried over an hour before; 0: never
@@ -61,7 +61,7 @@ func newStub() *stub {
 	}
 }
 
-// fail makes the next calls answer with errs, one after the other.
+// fail makes the next calls return errs, one after the other.
 func (s *stub) fail(call string, errs ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *stub) Warm(ctx context.Context, _ engine.Limits) (engine.Warm, error) {
 	return stubWarm{s.add(engine.Handle{})}, nil
 }
 
-// refs lists what exists.
+// refs lists the existing sandboxes.
 func (s *stub) refs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +242,7 @@ func (b *box) Carry(ctx context.Context) (engine.Sandbox, error) {
 	return b.s.add(engine.Handle{ID: b.handle.ID}), nil
 }
 
-// die ends it without being asked.
+// die ends the sandbox without a request.
 func (b *box) die(end engine.End) {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
@@ -265,7 +265,7 @@ func (b *box) lose() {
 	close(b.broken)
 }
 
-// vanish breaks the connection and removes it.
+// vanish breaks the connection and removes the sandbox.
 func (b *box) vanish() {
 	b.s.mu.Lock()
 	delete(b.s.boxes, b.handle.Ref)
@@ -309,8 +309,8 @@ func (b *box) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(path)), b.s.called(ctx, "copyout")
 }
 
-// Start knows the programs "run", which ends when it is told to, "polite", which also does when it gets TERM or HUP,
-// "stubborn", which survives everything, "exit", and "echo".
+// Start knows the programs "run", which ends when it is killed, "polite", which also ends on a signal, "stubborn", which
+// survives everything, "exit", and "echo".
 func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.s.called(ctx, "start"); err != nil {
 		return nil, err
@@ -486,7 +486,7 @@ func (i stubImages) List(ctx context.Context) ([]image.Image, error) {
 	return list, nil
 }
 
-// base is the base image, as it was built last. s.mu is held.
+// base is the latest build of the base image. s.mu is held.
 func (i stubImages) base() image.Image {
 	img := baseImage
 	img.Built = time.Unix(int64(i.s.builds), 0)
@@ -647,7 +647,7 @@ func wait(t *testing.T, x *sandbox.Execution) sandbox.Result {
 	return r
 }
 
-// wantError checks kind, words of the text for clients, and that there is a remedy where one is wanted.
+// wantError checks the kind, words of the text for clients, and that errors which need a remedy have one.
 func wantError(t *testing.T, err error, kind errors.Kind, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {

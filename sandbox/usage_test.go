@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// Usage says that half a core was busy since the sandbox was made, and what its tests have set.
+// Usage reports half a busy core since the creation of the sandbox, and the values that a test has set.
 func (b *box) Usage(ctx context.Context) (engine.Usage, error) {
 	if err := b.s.called(ctx, "usage"); err != nil {
 		return engine.Usage{}, err
@@ -38,7 +38,7 @@ func (s *stub) holds(memory int64) {
 	s.memory = memory
 }
 
-// metered is a world whose engine tells what sandboxes use.
+// metered is a world whose engine reports the usage of sandboxes.
 func metered() *world {
 	w := newWorld()
 	w.caps.Usage = true
@@ -126,7 +126,7 @@ func TestUsageOverALife(t *testing.T) {
 	})
 }
 
-// Who asks gets a sample of now, but not more than one a second is taken.
+// TestUsageIsFresh checks that a request returns a current sample, but takes at most one a second.
 func TestUsageIsFresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,8 @@ func TestUsageIsFresh(t *testing.T) {
 	})
 }
 
-// What ends at once is not looked at; an engine that says nothing at times, or never, disturbs nobody.
+// TestUsageThatIsNotThere checks that a sandbox that ends at once is not measured, and that an engine that fails to
+// report now and then, or always, does no harm.
 func TestUsageThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +196,8 @@ func TestUsageThatIsNotThere(t *testing.T) {
 	})
 }
 
-// The history goes on after a restart of the server, and after a sandbox was lost for a while.
+// TestUsageOverARestart checks that the history continues after a restart of the server, and after a sandbox was lost
+// for a while.
 func TestUsageOverARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,7 +227,7 @@ func TestUsageOverARestart(t *testing.T) {
 		if found := usage(t, f, sb.ID); len(found.Samples) <= len(after.Samples) {
 			t.Errorf("after it was found again: %+v", found)
 		}
-		time.Sleep(time.Minute) // the crash of a server takes no more along than that
+		time.Sleep(time.Minute) // a crash of the server loses no more than that
 		if kept, err := w.store.Usage(t.Context(), sb.ID); err != nil || time.Since(increasing(t, kept).Time) > 66*time.Second {
 			t.Errorf("kept: %+v, %v", kept, err)
 		}

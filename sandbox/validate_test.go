@@ -202,7 +202,7 @@ func TestHostnameOfEngine(t *testing.T) {
 	})
 }
 
-// GPUs are for engines that have some.
+// TestGPU checks that GPUs are refused by engines without GPUs.
 //
 // mission: A6
 func TestGPU(t *testing.T) {
@@ -225,7 +225,8 @@ func TestGPU(t *testing.T) {
 	})
 }
 
-// A secret that the engine's provider keeps is the engine's to find, for the server's own account only, and no secret of Harvest's.
+// TestSecretsOfTheProvider checks that a secret that the engine's provider stores is resolved by the engine, for the
+// server's own account only, and is not a secret of Harvest.
 //
 // mission: 8.5
 func TestSecretsOfTheProvider(t *testing.T) {
@@ -252,7 +253,8 @@ func TestSecretsOfTheProvider(t *testing.T) {
 	})
 }
 
-// What is decoded says the same when it is encoded and decoded again, and validating it never does worse than an error.
+// FuzzDecodeRequest checks that a decoded request is unchanged after encoding and decoding it again, and that
+// validating it returns at worst an error.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `null`, `{"image":"base","cpu":1e300}`, `{"volumes":[{"name":"v","path":"/v"},{"path":"/v/w"}]}`, `{"env":{"":"","A":"b"},"tags":null}`,
@@ -285,7 +287,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if diff := cmp.Diff(req, again, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", encoded, err, diff)
 		}
-		req.Image = "none" // it shall not be created
+		req.Image = "none" // it must not be created
 		if _, err := fleet.Create(t.Context(), account, req); err == nil {
 			t.Errorf("%s was created", data)
 		}

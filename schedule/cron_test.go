@@ -106,7 +106,7 @@ func TestBadTimes(t *testing.T) {
 	}
 }
 
-// Whatever is accepted is due again and again, ever later.
+// FuzzTimes checks that each accepted expression is due again and again, at increasing times.
 func FuzzTimes(f *testing.F) {
 	for _, seed := range []string{"*/30 * * * *", "30 2 * * *", "0 0 29 2 *", "@daily", "@every 90m", "1-5,7 */3 ? 1 MON-FRI", "H * * * *", "0 0 L * *", "@every 9999999h"} {
 		for _, zone := range []string{"", "America/New_York", "Australia/Lord_Howe", "Africa/Casablanca"} {
@@ -122,7 +122,7 @@ func FuzzTimes(f *testing.F) {
 		for range 50 {
 			next := times.Next(last)
 			if next.IsZero() {
-				return // such as 29 February, near the end of what is looked at
+				return // such as 29 February, near the end of the searched range
 			}
 			if !next.After(last) {
 				t.Fatalf("%q in %q: after %s comes %s", cron, zone, last, next)

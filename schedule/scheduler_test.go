@@ -72,7 +72,7 @@ func (w *world) work(ctx context.Context, args json.RawMessage) (any, error) {
 	return do(ctx, args)
 }
 
-// called tells when the function was called, and forgets it.
+// called reports when the function was called, and forgets it.
 func (w *world) called() string {
 	synctest.Wait()
 	w.mu.Lock()
@@ -293,7 +293,7 @@ func TestNoOverlap(t *testing.T) {
 	})
 }
 
-// A run that is due takes the place of one that waits to be tried again.
+// TestDueBeatsRetry checks that a due run replaces one that waits for a retry.
 func TestDueBeatsRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -368,7 +368,7 @@ func TestRunsThatWereCutOff(t *testing.T) {
 	})
 }
 
-// A crash leaves a run that nobody ended.
+// TestCrash checks that a run that a crash left unfinished is handled.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -407,7 +407,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// What was to be tried again is not, if the job has run since.
+// TestRetryThatIsOutOfDate checks that a planned retry is dropped if the job has run since.
 func TestRetryThatIsOutOfDate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,8 +436,8 @@ func TestClockIsSet(t *testing.T) {
 		by          time.Duration
 		then, later string
 	}{
-		"back an hour":  {-time.Hour, "", "02:30 03:00"},                // nothing twice, and it goes on where it was
-		"on an hour":    {time.Hour, "03:10", "03:30 04:00"},            // what was passed over is one run
+		"back an hour":  {-time.Hour, "", "02:30 03:00"},                // no run is repeated, and the schedule continues
+		"on an hour":    {time.Hour, "03:10", "03:30 04:00"},            // skipped times give one run
 		"back a year":   {-365 * 24 * time.Hour, "", "02:30 03:00"},     // the clock was wrong before
 		"back a minute": {-time.Minute, "", "02:30 03:00"},              // as by a time server
 		"on a year":     {365 * 24 * time.Hour, "02:10", "02:30 03:00"}, //
@@ -545,7 +545,7 @@ func TestRunNowAndWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		wantHistory(t, s, "succeeded/1 failed/1 succeeded/2") // what was asked for is tried again
+		wantHistory(t, s, "succeeded/1 failed/1 succeeded/2") // a requested run is retried
 	})
 }
 
@@ -632,7 +632,7 @@ func TestBadJobs(t *testing.T) {
 	})
 }
 
-// A job of a newer server, or whose function is gone, is kept as it is.
+// TestUnknownKindIsKept checks that a job of a newer server, or one whose function is gone, is kept unchanged.
 func TestUnknownKindIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -63,7 +63,7 @@ func FuzzParseEnv(f *testing.F) {
 		if (err == nil) == (p == nil) {
 			t.Errorf("%q: %v, %v", text, p, err)
 		}
-		// What was read, written in single quotes, reads the same.
+		// A parsed value, written in single quotes, parses to the same value.
 		for key, value := range p {
 			if strings.ContainsAny(value, "'\r") {
 				continue

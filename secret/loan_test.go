@@ -22,7 +22,8 @@ func lend(t *testing.T, v *secret.Vault, borrower string, names ...string) secre
 	return p
 }
 
-// What a sandbox has stays hidden after the secret was deleted and the server restarted, until the sandbox has ended.
+// TestLoansOutliveSecretsAndServers checks that a sandbox's secrets stay hidden after the secret was deleted and the
+// server restarted, until the sandbox has ended.
 // mission: F6
 func TestLoansOutliveSecretsAndServers(t *testing.T) {
 	t.Parallel()
@@ -47,7 +48,7 @@ func TestLoansOutliveSecretsAndServers(t *testing.T) {
 	if err != nil || len(loans) != 2 {
 		t.Fatalf("%v, %v", loans, err)
 	}
-	// This process plays two servers: it has to forget what the first one has hidden.
+	// This process acts as two servers: it must forget the values that the first one has hidden.
 	for _, borrower := range []string{"sbx_a", "sbx_b", "sbx_b", "sbx_none"} {
 		v.Return(t.Context(), borrower)
 	}
@@ -86,7 +87,7 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	}
 	_, err = v.Lend(t.Context(), account, "sbx_c", "none")
 	wantError(t, err, errors.NotFound)
-	// A loan does not open as anything else.
+	// A loan cannot be opened as another record.
 	if err := h.store.Put(t.Context(), secret.Record{Account: account, Name: "sbx_a", Sealed: loans[0].Sealed}); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// forgetful fails in all that concerns loans.
+// forgetful fails in all operations on loans.
 type forgetful struct{ secret.Store }
 
 func (forgetful) PutLoans(context.Context, ...secret.Loan) error {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// home is where a Vault keeps things, through restarts.
+// home is the storage of a Vault, through restarts.
 type home struct {
 	store   secret.Store
 	keyFile string
@@ -258,7 +258,7 @@ func TestWithoutTheKeySecretsCanBeDeletedAndSetAgain(t *testing.T) {
 	}
 	v := h.open(t)
 	_, err := v.Set(t.Context(), account, "t", secret.Pairs{"A": "new"}, secret.Create)
-	wantError(t, err, errors.Internal, "missing") // never a second key beside what the first has sealed
+	wantError(t, err, errors.Internal, "missing") // it must not create a second key beside data that the first has sealed
 	if err := v.Delete(t.Context(), account, "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +281,8 @@ func TestKeyFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Rows that are swapped, changed or moved to another account do not open.
+// TestSealedValuesAreBound checks that a record that was changed, or moved to another name or account, cannot be
+// opened.
 func TestSealedValuesAreBound(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
@@ -433,7 +434,8 @@ func TestValuesAreHidden(t *testing.T) {
 	}
 }
 
-// After a restart, what the log must not show is known before anybody asks for it.
+// TestValuesAreHiddenAfterARestart checks that the values that the log must hide are known after a restart before the
+// first request for them.
 // mission: F6
 func TestValuesAreHiddenAfterARestart(t *testing.T) {
 	t.Parallel()
@@ -559,7 +561,7 @@ func TestAWS(t *testing.T) {
 	wantError(t, err, errors.Invalid, "AWS_ACCESS_KEY_ID")
 }
 
-// The canary: the value is nowhere on disk, in no record and no log.
+// TestCanary checks that the value (the canary) appears neither on disk nor in a record or a log.
 // mission: F4, F6
 func TestCanary(t *testing.T) {
 	t.Parallel()

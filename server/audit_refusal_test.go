@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Refusals have a line in the audit log, of requests that would only have read too; what is read has none.
+// TestRefusalsAreAudited checks that the audit log records refusals, also of read-only requests, and does not record
+// successful reads.
 func TestRefusalsAreAudited(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// The audit log can be read again: by the operator all of it, by others what their account has done. What is cut in it is left out.
+// TestAuditCanBeListed checks that the audit log can be listed: the operator sees all of it, other callers see the
+// entries of their account. Damaged lines are skipped.
 // mission: F6
 func TestAuditCanBeListed(t *testing.T) {
 	t.Parallel()
@@ -55,7 +56,7 @@ func TestAuditCanBeListed(t *testing.T) {
 	start(t).want(501, "GET", api.Audit, "")
 }
 
-// The operator can have the machine examined.
+// TestDoctorOverHTTP checks that the operator can run the doctor's checks of the machine over HTTP.
 func TestDoctorOverHTTP(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {

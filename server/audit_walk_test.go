@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// auditWalk sends requests whose paths, queries, headers and bodies have a canary where values may be, and finds their lines.
+// auditWalk sends requests with a canary wherever paths, queries, headers and bodies can have values, and finds their
+// lines.
 type auditWalk struct {
 	*world
 	n int
@@ -102,7 +103,8 @@ func TestEveryRouteIsAudited(t *testing.T) {
 	}
 }
 
-// Sign-ins have a line, those that fail and those that do not, and so has the end of a sign-in.
+// TestSignInsAreAudited checks that sign-ins have a line in the audit log, failed and successful ones, and that
+// sign-outs have one too.
 func TestSignInsAreAudited(t *testing.T) {
 	t.Parallel()
 	issuer := testenv.OIDCProvider(t)

@@ -58,7 +58,7 @@ func (w *world) as(req account.Request) *world {
 	return other
 }
 
-// stranger comes without a key.
+// stranger is a client without a key.
 func (w *world) stranger() *world { return &world{t: w.t, url: w.strict} }
 
 func (w *world) status(method, path, body string, header ...string) int {
@@ -148,7 +148,7 @@ func TestRolesAndScopes(t *testing.T) {
 	admin.want(401, "GET", "/v1/account", "")
 }
 
-// Whatever has an id or a name is 404 to another account.
+// TestOtherAccountsSeeNothing checks that each object with an id or a name answers another account with 404.
 // mission: A7, 6.3
 func TestOtherAccountsSeeNothing(t *testing.T) {
 	t.Parallel()
@@ -190,14 +190,14 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 			t.Errorf("%s: %s", path, body)
 		}
 	}
-	// Names are each account's own.
+	// Each account has its own names.
 	other.want(201, "POST", "/v1/volumes", `{"name":"vol"}`)
 	other.want(201, "POST", "/v1/sandboxes", `{"name":"box"}`)
 	if _, body := other.do("GET", "/v1/sandboxes/box", ""); parse[api.Sandbox](t, body).ID == mine.ID {
 		t.Error("a name leads to another account")
 	}
 	other.want(204, "DELETE", "/v1/volumes/vol", "")
-	// Only who runs the server sees, and ends, everybody's.
+	// Only the operator sees, and ends, the sandboxes of all accounts.
 	other.want(403, "GET", "/v1/sandboxes?everyone=true", "")
 	other.want(403, "DELETE", "/v1/sandboxes/"+mine.ID+"?everyone=true", "")
 	_, body = w.do("GET", "/v1/sandboxes?everyone=true", "")
@@ -212,7 +212,8 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 	w.want(200, "GET", "/v1/sandboxes/box", "")
 }
 
-// What an account has used is told to it alone, and stays when the sandboxes have gone.
+// TestUsageOfAccounts checks that an account's usage is visible to that account only, and remains when its sandboxes
+// are gone.
 // mission: A12, A7
 func TestUsageOfAccounts(t *testing.T) {
 	t.Parallel()
@@ -274,7 +275,7 @@ func TestSignIn(t *testing.T) {
 		t.Fatalf("the link is %s", link.URL)
 	}
 	s := w.stranger()
-	// Previews of links, and whatever else only looks, do not use the link up; nor does another page.
+	// Previews of links, and other requests that only read, do not use up the link. Nor does another page.
 	for range 2 {
 		s.want(200, "HEAD", "/sign-in?token="+token, "")
 		shown, page := s.do("GET", "/sign-in?token="+token, "")
@@ -324,7 +325,7 @@ func TestSignIn(t *testing.T) {
 			t.Errorf("%s: %d, want %d", name, got, r.want)
 		}
 	}
-	// A WebSocket is a GET, but not one that only reads.
+	// A WebSocket is a GET, but it does not only read.
 	for origin, want := range map[string]int{s.url: 101, "http://evil.example": 403, "": 403} {
 		header := http.Header{"Cookie": {cookie}}
 		if origin != "" {
@@ -347,7 +348,7 @@ func TestSignIn(t *testing.T) {
 	w.want(400, "POST", "/v1/sign-out", "")
 }
 
-// A name that was pointed at this machine is not ours (DNS rebinding).
+// TestHosts checks that a foreign name that points at this machine is refused (DNS rebinding).
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {
@@ -390,7 +391,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// addresses returns where the audit log says that requests came from, by their ids.
+// addresses returns the client addresses in the audit log, by request id.
 func (w *world) addresses() map[string]string {
 	w.t.Helper()
 	all := map[string]string{}
@@ -407,7 +408,8 @@ func (w *world) addresses() map[string]string {
 	return all
 }
 
-// Of several proxies in a row, the last address that none of ours has is the client's; what it wrote itself stands before that.
+// TestChainOfProxies checks that behind several proxies, the client's address is the last one in the header that is not
+// a trusted proxy's. The client may have written the entries before it.
 // mission: F6, 6.10
 func TestChainOfProxies(t *testing.T) {
 	t.Parallel()
@@ -415,16 +417,16 @@ func TestChainOfProxies(t *testing.T) {
 		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:1::/48")}
 	})
 	member := w.as(account.Request{})
-	cases := [][2]string{ // what X-Forwarded-For says, and what that means
+	cases := [][2]string{ // the value of X-Forwarded-For, and the resulting address
 		{"", "127.0.0.1"},
 		{"203.0.113.7", "203.0.113.7"},
 		{"203.0.113.7, 10.0.0.2, 10.0.0.1", "203.0.113.7"},
 		{"203.0.113.7,2001:db8:1::2 ,10.0.0.1", "203.0.113.7"},
 		{"2001:db8:2::7, 10.0.0.1", "2001:db8:2::7"},
 		{"::ffff:203.0.113.7", "203.0.113.7"},
-		{"10.0.0.9, 192.0.2.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"}, // it says that it stands behind others
+		{"10.0.0.9, 192.0.2.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"}, // the client claims to be behind other proxies
 		{"127.0.0.1, 203.0.113.7, 10.0.0.1", "203.0.113.7"},
-		{"10.0.0.9, 10.0.0.1", "10.0.0.9"}, // it is one of ours
+		{"10.0.0.9, 10.0.0.1", "10.0.0.9"}, // a trusted proxy itself
 		{"203.0.113.7, unknown, 10.0.0.1", "10.0.0.1"},
 		{"nonsense", "127.0.0.1"},
 	}
@@ -443,7 +445,8 @@ func TestChainOfProxies(t *testing.T) {
 	}
 }
 
-// Of several proxies in a row, what the first of ours was asked with counts, and not what stands before that.
+// TestChainOfProxiesWithTLS checks that behind several proxies, the protocol that the outermost trusted proxy received
+// counts, and entries before it do not.
 // mission: F6, 6.10
 func TestChainOfProxiesWithTLS(t *testing.T) {
 	t.Parallel()
@@ -486,7 +489,8 @@ func TestChainOfProxiesWithTLS(t *testing.T) {
 	}
 }
 
-// Whoever is no proxy of ours cannot say where it comes from, what we are called or whether that was with TLS.
+// TestStrangersAreNoProxies checks that a client that is not a trusted proxy cannot set its address, the server's name
+// or the protocol.
 // mission: F6, 6.10
 func TestStrangersAreNoProxies(t *testing.T) {
 	t.Parallel()
@@ -541,7 +545,7 @@ func TestRateLimit(t *testing.T) {
 		t.Error("20 requests at once, of 2 a second")
 	}
 	two.want(200, "GET", "/v1/account", "")
-	for range 20 { // who owns the machine is not limited
+	for range 20 { // the owner of the machine is not limited
 		w.want(200, "GET", "/v1/account", "")
 	}
 }
@@ -569,7 +573,7 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 		}
 		lines = append(lines, l)
 	}
-	// A line is written once its answer is out, so that two of different connections may change places.
+	// A line is written after its answer, so lines of different connections may be out of order.
 	slices.SortStableFunc(lines, func(a, b line) int {
 		order := []string{"/v1/volumes", "/v1/keys", "/v1/sandboxes"}
 		return cmp.Compare(slices.Index(order, a.Path), slices.Index(order, b.Path))
@@ -586,7 +590,8 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 	}
 }
 
-// Connections that send nothing, or too slowly, neither keep others out nor stay.
+// TestSlowClients checks that connections that send nothing, or too slowly, are closed and do not keep other clients
+// out.
 func TestSlowClients(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)

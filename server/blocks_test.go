@@ -164,7 +164,7 @@ func TestServerWithoutBlocks(t *testing.T) {
 	}
 }
 
-// follow opens a stream of events, and returns what reads frames of it.
+// follow opens a stream of events, and returns a function that reads its frames.
 func (w *world) follow(query string, header ...string) (next func() string, end func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -192,7 +192,7 @@ func (w *world) follow(query string, header ...string) (next func() string, end 
 					return strings.Join(frame, "|")
 				}
 				if lines.Text() == "" {
-					frame = nil // an id by itself says where the stream begins
+					frame = nil // an id by itself marks the beginning of the stream
 				}
 				if lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
 					frame = append(frame, lines.Text())
@@ -249,7 +249,7 @@ func TestEventStream(t *testing.T) {
 		expect(next, c.want...)
 		end()
 	}
-	// The name of a sandbox that has ended finds its events, until another sandbox has the name.
+	// The name of an ended sandbox finds its events, until another sandbox has the name.
 	w.want(204, "DELETE", "/v1/sandboxes/box", "")
 	byName, stop := w.follow("?stream=box")
 	expect(byName, frame(1, 7))
@@ -289,7 +289,8 @@ func TestEventStream(t *testing.T) {
 	<-stopped
 }
 
-// Who follows events, and how many it got, stands in the log.
+// TestConnectionsOfEventsAreLogged checks that the log has the client of an event stream and the number of events that
+// it got.
 // mission: F6
 func TestConnectionsOfEventsAreLogged(t *testing.T) {
 	t.Parallel()
@@ -317,7 +318,7 @@ func TestConnectionsOfEventsAreLogged(t *testing.T) {
 	}
 }
 
-// A stream in which nothing happens shows that it lives.
+// TestQuietStreamsBeat checks that a quiet stream sends heartbeats.
 // mission: F1, 10.4
 func TestQuietStreamsBeat(t *testing.T) {
 	t.Parallel()

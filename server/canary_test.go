@@ -19,12 +19,12 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// canary is what no client may ever read: an error of another library, with a path and a secret in it.
+// canary is an error that clients must never see: it comes from another library and contains a path and a secret.
 func canary() error {
 	return errors.Wrapf(&fs.PathError{Op: "open", Path: "/var/lib/harvest/CANARY", Err: errors.Errorf("password=CANARY")}, "reading CANARY")
 }
 
-// The parts below fail in every way they can, with the canary.
+// The parts below fail in every possible way, with the canary.
 type (
 	brokenImages  struct{ image.Builder }
 	brokenVolumes struct{ volume.Provider }
@@ -53,7 +53,7 @@ func (brokenReplays) BeginReplay(context.Context, account.Replay, time.Time) (ac
 	return account.Replay{}, false, canary()
 }
 
-// What goes wrong inside never reaches clients, whichever layer it comes from.
+// TestInternalsNeverLeave checks that internal errors never reach clients, whichever layer they come from.
 // mission: 10.6, 10.7, F6
 func TestInternalsNeverLeave(t *testing.T) {
 	t.Parallel()

@@ -102,7 +102,8 @@ func TestConditionalWrites(t *testing.T) {
 	}
 }
 
-// Of many writers with the same ETag, and of many that create the same file, exactly one succeeds.
+// TestConditionalWritesRace checks that exactly one of many writers with the same ETag succeeds, and exactly one of
+// many that create the same file.
 func TestConditionalWritesRace(t *testing.T) {
 	t.Parallel()
 	w := start(t)

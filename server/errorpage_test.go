@@ -10,7 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A person who opens an address in a browser gets a page with the next step; programs get the problem as JSON.
+// TestErrorPage checks that a person who opens an address in a browser gets a page with the next step, and that
+// programs get the problem as JSON.
 // mission: 7.7
 func TestErrorPage(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// sent sends the head of a request and what there is of its body.
+// sent sends the head of a request and the given part of its body.
 func (w *world) sent(text string) (net.Conn, *bufio.Reader) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
@@ -45,7 +45,8 @@ func (w *world) sent(text string) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// A body that stops in the middle is not waited for, and its sender is told why, whatever the route.
+// TestBodyThatStalls checks that the server does not wait for a body that stalls, and gives the sender the reason, on
+// every route.
 func TestBodyThatStalls(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) { o.Patience = 200 * time.Millisecond })
@@ -71,7 +72,7 @@ func TestBodyThatStalls(t *testing.T) {
 	}
 }
 
-// withJournal adds events to a server, on a database of its own.
+// withJournal adds events to a server, with a separate database.
 func withJournal(t *testing.T) (*journal.Journal, func(*server.Options)) {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "harvest.db"))
@@ -109,9 +110,9 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Readers of events that do not read hold up nobody and take no memory. When one reads again, it gets what it had begun to get, without gaps,
-// and is told that it was too slow.
-// It is not parallel, as it looks at the memory of the whole process.
+// TestEventsNobodyReads checks that clients of the event stream that do not read block nothing and take no memory. A
+// client that reads again gets the rest of the interrupted event, without gaps, and then a message that it was too
+// slow. It is not parallel, as it looks at the memory of the whole process.
 //
 // mission: F1, E10
 func TestEventsNobodyReads(t *testing.T) {
@@ -137,7 +138,7 @@ func TestEventsNobodyReads(t *testing.T) {
 	if used := heap() - before; used > 64<<20 {
 		t.Errorf("ten readers that do not read take %d MiB", used>>20)
 	}
-	_, in := w.sent(request) // who comes now gets everything
+	_, in := w.sent(request) // a new client gets everything
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestEventsNobodyReads(t *testing.T) {
 	}
 }
 
-// A reader of events that takes nothing at all is given up.
+// TestEventsReaderIsGivenUp checks that a client of the event stream that reads nothing at all is disconnected.
 func TestEventsReaderIsGivenUp(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -170,7 +171,8 @@ func TestEventsReaderIsGivenUp(t *testing.T) {
 	}
 }
 
-// readIDs reads events until id until, and returns the last id, or a text where one is missing, and what came that has none.
+// readIDs reads events until id until. It returns the last id, and a text if an id is missing or if an event without an
+// id arrives.
 func readIDs(from io.Reader, until int64) (last int64, how string) {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 2*floodSize)
@@ -189,7 +191,7 @@ func readIDs(from io.Reader, until int64) (last int64, how string) {
 	return last, ""
 }
 
-// onDatabase is a server, and its fleet, whose records are in the database at path.
+// onDatabase is a server, and its fleet, with records in the database at path.
 func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 	t.Helper()
 	db, err := store.Open(t.Context(), path)
@@ -215,7 +217,7 @@ func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 	}), fleet
 }
 
-// destroyAll leaves nothing of a fleet.
+// destroyAll destroys every sandbox of a fleet.
 func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 	t.Helper()
 	all, err := fleet.List(t.Context(), "", sandbox.Filter{})
@@ -227,7 +229,7 @@ func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 	}
 }
 
-// refused reports an answer that is not the problem code, with these words in what it says and in what it says to do.
+// refused checks that an answer is a problem with this code, and with these words in its detail and its remedy.
 func refused(t *testing.T, what string, code int, resp *http.Response, text, detail, remedy string) {
 	t.Helper()
 	var p api.Problem
@@ -236,7 +238,8 @@ func refused(t *testing.T, what string, code int, resp *http.Response, text, det
 	}
 }
 
-// On a full disk, what has to be recorded fails with 507, which says what to do; what runs goes on, and with space again everything works.
+// TestFullDiskUnderTheServer checks that on a full disk, requests that must be recorded fail with 507 and a remedy.
+// Running sandboxes continue, and with space again everything works.
 // mission: A8
 func TestFullDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
@@ -271,8 +274,8 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 	destroyAll(t, fleet)
 }
 
-// A file system that its errors have made read-only, under a server that runs: what has to be recorded fails with 503, which says what to do; what is
-// known is still told, and commands still run.
+// TestReadOnlyDiskUnderTheServer checks that requests that must be recorded fail with 503 and a remedy after disk
+// errors have made the file system read-only under a running server. Reads still succeed, and commands still run.
 // mission: A8
 func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	t.Parallel()
@@ -312,8 +315,8 @@ func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	}
 }
 
-// Another program that holds the database: what has to be recorded waits for it, and after ten seconds fails with 503, which says what to do. Once it is
-// free, everything works.
+// TestLockedDatabaseUnderTheServer checks that requests that must be recorded wait while another program locks the
+// database, and fail after ten seconds with 503 and a remedy. Once the lock is free, everything works.
 // mission: A8
 func TestLockedDatabaseUnderTheServer(t *testing.T) {
 	t.Parallel()

@@ -46,7 +46,7 @@ func TestFiles(t *testing.T) {
 	if resp, got := w.do("HEAD", files+"?path=/in/dir/file.txt", ""); resp.StatusCode != 200 || got != "" || resp.ContentLength != 10 {
 		t.Errorf("HEAD: %s", resp.Status)
 	}
-	// What is written over keeps its mode.
+	// A file that is overwritten keeps its mode.
 	if _, body := w.do("PUT", files+"?path=/in/dir/file.txt", "new"); parse[api.File](t, body).Mode&0o777 != 0o750 || parse[api.File](t, body).Size != 3 {
 		t.Errorf("written over: %s", body)
 	}
@@ -86,7 +86,7 @@ func TestFiles(t *testing.T) {
 	w.want(404, "DELETE", files+"?path=/in&recursive=true", "")
 }
 
-// tooLarge announces a file that is a byte too large, sends nothing of it, and must be refused all the same.
+// tooLarge announces a file that is one byte too large, and sends none of it. The server must refuse it.
 func (w *world) tooLarge(path string) {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
@@ -136,7 +136,7 @@ func TestBadFiles(t *testing.T) {
 		t.Errorf("no length: %v %v", resp, err)
 	}
 	w.tooLarge(files + "?path=/x")
-	// What breaks off leaves nothing, and what was there stays.
+	// An interrupted write leaves nothing, and the old content stays.
 	w.want(200, "PUT", files+"?path=/dir/kept", "before")
 	w.engine.FailNext(fake.OpCopyIn, errors.Errorf("planned"))
 	w.want(500, "PUT", files+"?path=/dir/kept", "after")
@@ -208,6 +208,6 @@ func TestWatch(t *testing.T) {
 	expect("removed", "top/sub/file")
 	w.want(204, "DELETE", files+"?path=/top&recursive=true", "")
 	expect("removed", "top")
-	for range changes { // the watch ends with what it watches
+	for range changes { // the watch ends with its directory
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// Clients that send far more than they may, to a terminal, a command of their own or one that they are attached to, are told why they are sent away,
-// take no memory, and disturb nobody.
+// TestSocketsThatFlood checks that clients that send far more than allowed, to a terminal, their own command or an
+// attached one, are disconnected with a reason, take no memory, and affect no other client.
 // mission: F1
-func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it looks at is that of all
+func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memory of the whole process
 	testenv.Long(t)
 	w := start(t)
 	w.create()
@@ -63,7 +63,7 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it lo
 				}
 				conn.CloseNow()
 				<-pushed
-				// Ten clients take the terminal from one another: who has it no longer is told that instead.
+				// Ten clients take the terminal from one another. A client that has lost it gets that reason instead.
 				var closed websocket.CloseError
 				switch {
 				case !errors.As(why, &closed) || closed.Code == websocket.StatusNormalClosure && first == "":
@@ -89,8 +89,9 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: the memory that it lo
 	}
 }
 
-// Control messages without end are carried out one by one: the client waits, and nobody else does.
-func TestControlsThatFlood(t *testing.T) { // not parallel: the memory that it looks at is that of all
+// TestControlsThatFlood checks that an endless series of control messages is processed one by one: the client waits,
+// and no other client does.
+func TestControlsThatFlood(t *testing.T) { // not parallel: it measures the memory of the whole process
 	w := start(t)
 	w.create()
 	conn := w.dial(t, "/v1/sandboxes/box/exec", `{"args":["sleep","1000"],"terminal":{"rows":1,"cols":1}}`)
@@ -113,8 +114,9 @@ func TestControlsThatFlood(t *testing.T) { // not parallel: the memory that it l
 	}
 }
 
-// Who takes nothing of a command's output holds that up, but not beyond its time limit, takes no memory, and is then given up.
-func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: the memory that it looks at is that of all
+// TestSocketsThatNobodyReads checks that a client that does not read a command's output blocks that command until its
+// time limit, takes no memory, and is then disconnected.
+func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: it measures the memory of the whole process
 	testenv.Long(t)
 	w := start(t, func(o *server.Options) { o.Patience = 100 * time.Millisecond })
 	w.create()
@@ -138,7 +140,7 @@ func TestSocketsThatNobodyReads(t *testing.T) { // not parallel: the memory that
 	}
 	for i, conn := range conns {
 		if i%2 == 1 {
-			conn.CloseNow() // who is attached may wait as long as the command lives
+			conn.CloseNow() // an attached client may wait as long as the command lives
 		}
 	}
 	for w.server.Idle() == 0 {

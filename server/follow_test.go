@@ -48,7 +48,7 @@ func (w *world) socket(ctx context.Context, path, first string) opened {
 	}
 }
 
-// asking sends a request that does not end by itself, and returns what came of it from its first byte on, and the error.
+// asking sends a request that does not end by itself, and returns its answer from the first byte on, and the error.
 func (w *world) asking(ctx context.Context, method, path string, body io.Reader, header ...string) opened {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, w.url+path, body)
@@ -85,7 +85,8 @@ func (w *world) asking(ctx context.Context, method, path string, body io.Reader,
 	}
 }
 
-// Whatever a key has opened ends with the key: soon, and with the reason where the protocol has room for one.
+// TestStreamsEndWithTheirKey checks that each stream that a key has opened ends soon after the key, with the reason if
+// the protocol has room for one.
 //
 // mission: 9.1
 func TestStreamsEndWithTheirKey(t *testing.T) {
@@ -169,11 +170,11 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	if got := terminal(); !strings.Contains(got, "key was revoked") {
 		t.Errorf("it ends with %q", got)
 	}
-	other.send(api.StreamStdin, "echo still $((6*7))\n") // whoever has the terminal too
+	other.send(api.StreamStdin, "echo still $((6*7))\n") // another client that has the terminal
 	other.expect("still 42")
 }
 
-// A body of which nothing comes is given up, too.
+// TestReaderOfHalfARequestIsTold checks that a request whose body stalls ends with its key, too.
 func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -207,7 +208,8 @@ func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	}
 }
 
-// Others than the operator learn nothing of what other accounts do, and strangers not even the version.
+// TestReadyzTellsOperatorsOnly checks that callers other than the operator learn nothing about other accounts, and that
+// callers without a key do not even get the version.
 func TestReadyzTellsOperatorsOnly(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -235,7 +237,8 @@ func TestReadyzTellsOperatorsOnly(t *testing.T) {
 	}
 }
 
-// Answers to who has a key are kept by nobody, and browsers that came by TLS come back by TLS.
+// TestAnswersAreNotKept checks that answers to a request with a key must not be cached, and that browsers that came
+// over TLS return over TLS.
 func TestAnswersAreNotKept(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) { o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
@@ -252,7 +255,8 @@ func TestAnswersAreNotKept(t *testing.T) {
 	}
 }
 
-// A port at which nothing listens is told, by every method, and is no fault of the server's.
+// TestPortAtWhichNothingListens checks that a port without a listener is reported as such, for every method, and not as
+// a fault of the server.
 func TestPortAtWhichNothingListens(t *testing.T) {
 	t.Parallel()
 	w := startOn(t, withPorts)

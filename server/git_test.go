@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// What is remembered of a repository can be listed, read, edited and forgotten.
+// TestMemoryRoutes checks that the memories of a repository can be listed, read, edited and deleted.
 // mission: C3
 func TestMemoryRoutes(t *testing.T) {
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestMemoryRoutes(t *testing.T) {
 	w.want(404, "DELETE", "/v1/memory/owner-name", "")
 }
 
-// A server without sessions says so.
+// TestGitRoutesWithoutSessions checks that a server without sessions reports this.
 func TestGitRoutesWithoutSessions(t *testing.T) {
 	t.Parallel()
 	w := start(t)

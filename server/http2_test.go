@@ -18,7 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// secure listens with TLS too, and returns where, and a client that trusts the certificate and speaks HTTP/2 if it may.
+// secure also listens with TLS. It returns the address, and a client that trusts the certificate and speaks HTTP/2 if
+// possible.
 func (w *world) secure() (string, *http.Client) {
 	w.t.Helper()
 	certified := httptest.NewTLSServer(nil) // for its certificate
@@ -47,7 +48,7 @@ func (w *world) secure() (string, *http.Client) {
 	return "https://" + l.Addr().String(), c
 }
 
-// Everything works with HTTP/2, many streams on one connection, and WebSockets beside it.
+// TestHTTP2 checks that everything works with HTTP/2, many streams on one connection, and WebSockets beside it.
 // mission: F1, 6.6
 func TestHTTP2(t *testing.T) {
 	t.Parallel()
@@ -74,7 +75,7 @@ func TestHTTP2(t *testing.T) {
 		}
 		return resp
 	}
-	// Events come as they happen, on many streams at once.
+	// Events arrive as they happen, on many streams at once.
 	const many = 50
 	streams := make([]*bufio.Reader, many)
 	for i := range streams {
@@ -90,7 +91,7 @@ func TestHTTP2(t *testing.T) {
 			}
 		}
 	}
-	// A body of some size goes in and comes out.
+	// A large body is uploaded and downloaded.
 	content := strings.Repeat("0123456789abcdef", 1<<18)
 	resp := ask("PUT", "/v1/sandboxes/box/files?path=/tmp/h2", content)
 	resp.Body.Close()

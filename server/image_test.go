@@ -21,13 +21,13 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// builder records what it is asked for.
+// builder records its calls.
 type builder struct {
 	image.Builder
 	mu    sync.Mutex
 	spec  image.Spec         // guarded by mu
 	opts  image.BuildOptions // guarded by mu
-	files string             // guarded by mu; what the context had
+	files string             // guarded by mu; the content of the context
 	what  image.Collection   // guarded by mu
 	err   error
 }

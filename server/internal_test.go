@@ -24,7 +24,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// A failure after the answer has begun breaks it off, so that nobody takes half for the whole.
+// TestHalfAnAnswer checks that a failure after the beginning of an answer breaks the answer off, so that clients do not
+// take a part for the whole.
 func TestHalfAnAnswer(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]handler{
@@ -142,7 +143,8 @@ func FuzzPartial(f *testing.F) {
 	})
 }
 
-// Every route says what a key needs for it, or is one of those that are for everybody; a key that may only read changes nothing.
+// TestEveryRouteHasAScope checks that every route requires a scope or is public, and that a read-only key changes
+// nothing.
 //
 // mission: 9.1
 func TestEveryRouteHasAScope(t *testing.T) {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 // logged is the log of all servers here.
 var logged tap
 
-// tap drops a log, but for the lines that somebody waits for.
+// tap drops a log, except for the lines that a test waits for.
 type tap struct {
 	mu   sync.Mutex
 	want map[string]chan string // guarded by mu; by a text in them

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The document's section 6, line by line.
+// TestModalRoutes checks that the server implements the document's section 6, line by line.
 func TestModalRoutes(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -35,7 +35,7 @@ func TestSignInWithAProvider(t *testing.T) {
 			t.Fatalf("%s %s", resp.Status, body)
 		}
 	}
-	// begin returns the cookie and the query with which the browser comes back.
+	// begin returns the cookie and the query with which the browser returns.
 	begin := func() (cookie, query string) {
 		t.Helper()
 		resp, body := s.do("GET", api.SignInOIDC, "")

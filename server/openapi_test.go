@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// The document is valid OpenAPI 3.1, and what the server answers is what it says.
+// TestOpenAPI checks that the document is valid OpenAPI 3.1, and that the server's answers match it.
 // mission: F1
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
@@ -74,7 +74,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// A client that is made from the document needs to find what programs rely on.
+// TestOpenAPIHasEveryRoute checks that the document has the parts that a generated client needs.
 func TestOpenAPIHasEveryRoute(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -103,7 +103,7 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 				t.Errorf("two operations are %s", op.ID)
 			}
 			ids[op.ID] = true
-			// What the document says is open is open, and nothing else.
+			// Exactly the routes that the document lists as public are public.
 			url := strings.NewReplacer("{id}", "x", "{name}", "x", "{port}", "1", "{path}", "x").Replace(path)
 			got := stranger.status(strings.ToUpper(method), url, "")
 			if open := op.Security != nil; open == (got == http.StatusUnauthorized || got == http.StatusTooManyRequests) && path != api.SignIn {
@@ -151,18 +151,18 @@ func TestIdempotency(t *testing.T) {
 	w.want(422, "POST", "/v1/volumes", `{"name":"once"}`, key, "a-1")
 	w.want(400, "POST", "/v1/volumes", `{"name":"v"}`, key, "a b")
 	w.want(400, "POST", "/v1/volumes", `{"name":"v"}`, key, strings.Repeat("a", 256))
-	// A refusal that stays is kept, too.
+	// A permanent refusal is stored, too.
 	resp, refused := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-2")
 	w.want(204, "DELETE", "/v1/sandboxes/once", "")
 	if again, body := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-2"); again.StatusCode != 409 || resp.StatusCode != 409 || body != refused {
 		t.Errorf("refused: %s, again: %s", refused, body)
 	}
-	// Others' keys are others'.
+	// Keys of another account are separate.
 	member := w.as(account.Request{Account: "acme"})
 	if resp, body := member.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-1"); resp.StatusCode != 201 || body == first {
 		t.Errorf("another account: %s", body)
 	}
-	// Those that come at the same time wait for the first one.
+	// Concurrent requests wait for the first one.
 	w.create()
 	results := make(chan string, 8)
 	for range 8 {
@@ -186,7 +186,7 @@ func TestIdempotency(t *testing.T) {
 		t.Errorf("key: %s %s", resp.Status, made)
 	}
 	w.want(409, "POST", "/v1/keys", `{"name":"k"}`, key, "a-4")
-	// Events come again as they were.
+	// Events are replayed unchanged.
 	_, events := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","out"]}`, key, "a-5", "Accept", api.TypeEvents)
 	if resp, again := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","out"]}`, key, "a-5", "Accept", api.TypeEvents); again != events ||
 		resp.Header.Get("Content-Type") != api.TypeEvents || !strings.Contains(again, "event: exit") {

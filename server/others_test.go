@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// Every route of the document that names something answers another account as if it were not there, whatever is asked of it.
+// TestOtherAccountsOnEveryRoute checks that every documented route that names an object answers another account as if
+// the object did not exist, for every method.
 // mission: A7, 6.3
 func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	t.Parallel()
@@ -27,7 +28,7 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
 		t.Fatal(err)
 	}
-	// What must be in a body for the request to be one at all.
+	// bodies has the fields that a request must have to be valid.
 	bodies := map[string]string{
 		"exec": `{"args":["true"]}`, "extend": `{"timeout_seconds":60}`, "network": `{"mode":"none"}`, "links": `{"port":80}`, "move": `{"from":"/a","to":"/b"}`, "mkdir": `{"path":"/a"}`,
 		"messages": `{"prompt":"x"}`, "claude": `{"prompt":"x"}`, "answer": `{"id":"x","choices":["x"]}`,
@@ -37,7 +38,7 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	for path, methods := range doc.Paths {
 		last := path[strings.LastIndex(path, "/")+1:]
 		if !strings.Contains(path, "{") || strings.HasPrefix(path, "/v1/images/") || strings.HasPrefix(path, "/v1/secrets/") {
-			continue // images are everybody's, save those that an account has made, and secrets are made by their own PUT: both have tests of their own
+			continue // all accounts share images, except those that an account has made, and secrets are created by their own PUT: both have separate tests
 		}
 		for method := range methods {
 			if method == "get" && (last == "exec" || last == "terminal" || last == "connect") {

@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/web"
 )
 
-// The page is for everybody, with a policy by which only its own files run, and is not sent again to who has it.
+// TestPageFiles checks that the page is public, has a policy that runs only its own files, and is not sent again to a
+// client with a cached copy.
 // mission: 7.9
 func TestPageFiles(t *testing.T) {
 	t.Parallel()
@@ -25,7 +26,8 @@ func TestPageFiles(t *testing.T) {
 			t.Errorf("%s again: %s", path, resp.Status)
 		}
 	}
-	// What the page asks for is below the version of all files: browsers keep it. A page of another version gets what there is now.
+	// The page's files are below the version of all files, so that browsers cache them. A page of another version gets
+	// the current files.
 	_, index := s.do("GET", "/", "")
 	addresses := regexp.MustCompile(`(?:href|src)="(ui/v-[0-9a-f]{16}/[^"]*)"`).FindAllStringSubmatch(index, -1)
 	if len(addresses) != strings.Count(index, "href=")+strings.Count(index, "src=") || len(addresses) < 3 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A host name leads to a port only if it is exactly how we write it.
+// FuzzPortHost checks that a host name leads to a port only in the exact form that the server writes.
 func FuzzPortHost(f *testing.F) {
 	for _, seed := range []string{"80-sbx-01arz3ndektsv4rrffq69g5fav.ports.example", "65536-sbx-01arz3ndektsv4rrffq69g5fav.ports.example:1", "[::1]:80", "", "080-sbx-", ".ports.example"} {
 		f.Add(seed)

@@ -42,7 +42,8 @@ func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 func withPorts(e *fake.Engine) engine.Engine { return dialEngine{e} }
 
-// serveInside starts a server in a sandbox that tells what it was asked, and tries to take cookies. It returns its port.
+// serveInside starts a server in a sandbox that returns the request that it got, and tries to read cookies. It returns
+// its port.
 func serveInside(t *testing.T) string {
 	t.Helper()
 	port, _ := servePort(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -65,7 +66,8 @@ func serveInside(t *testing.T) string {
 	return port
 }
 
-// servePort starts what would be a server in a sandbox; with the fake engine it is one of this machine. root answers all but /ws, which echoes a message of a WebSocket, and /events, which begins a stream.
+// servePort starts a server that stands for one in a sandbox: with the fake engine it runs on this machine. root
+// answers all paths except /ws, which echoes a message of a WebSocket, and /events, which begins a stream.
 func servePort(t *testing.T, accept *websocket.AcceptOptions, root http.HandlerFunc) (port string, end func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -111,7 +113,7 @@ type browser struct {
 	cookie string
 }
 
-// get asks for a path of the browser's host and takes the cookie that comes.
+// get requests a path of the browser's host and stores the cookie of the answer.
 func (b *browser) get(method, path, body string, header ...string) (*http.Response, string) {
 	b.t.Helper()
 	req, err := http.NewRequestWithContext(b.t.Context(), method, b.w.strict+path, strings.NewReader(body))
@@ -204,7 +206,7 @@ func TestPortsHaveHostNames(t *testing.T) {
 	b.want(401, "POST", "/?"+u.RawQuery) // a link is opened, not posted to
 	b.open(made.URL, "elsewhere")
 
-	// What the server inside sees, and what comes back.
+	// The request as the server inside sees it, and the answer.
 	resp, body := b.get("POST", "/a%2Fb/c?x=1&y", "the body", "Cookie", b.cookie+"; theirs=2", "Origin", "http://"+u.Host, "Authorization", "Basic eDp5", "Idempotency-Key", "k")
 	var got struct {
 		Method, URI, Host, Body string
@@ -228,7 +230,7 @@ func TestPortsHaveHostNames(t *testing.T) {
 	}
 	b.streams()
 
-	// Pages of others cannot use the cookie, and whoever follows a link can.
+	// Pages of other origins cannot use the cookie, and a followed link can.
 	for name, c := range map[string]struct {
 		want   int
 		method string
@@ -304,7 +306,7 @@ func (b *browser) streams() {
 	}
 }
 
-// Keys work at a port's name, too, and lead nobody to another account's sandbox.
+// TestKeysAtPortHosts checks that keys also work at a port's name, and give no access to another account's sandbox.
 // mission: A7
 func TestKeysAtPortHosts(t *testing.T) {
 	t.Parallel()
@@ -323,7 +325,7 @@ func TestKeysAtPortHosts(t *testing.T) {
 	acme.want(404, "POST", links, `{"port":80}`)
 	acme.want(404, "GET", links, "")
 	acme.want(404, "DELETE", links+"/lnk_x", "")
-	// The server's own cookie is no good there, nor a link for the server.
+	// Neither the server's own cookie nor a link for the server is accepted there.
 	token, err := w.ring.Link(account.Local())
 	if err != nil {
 		t.Fatal(err)
@@ -341,7 +343,7 @@ func TestKeysAtPortHosts(t *testing.T) {
 	}
 	w.stranger().want(401, "GET", "/v1/account", "", "Cookie", "harvest="+u.Query().Get("harvest-link"))
 	w.stranger().want(401, "GET", "/v1/account?"+u.RawQuery, "")
-	// Only names of ports are ours (DNS rebinding).
+	// Only names of ports are accepted (DNS rebinding).
 	for name, want := range map[string]int{
 		"ports.example": 421, "x.ports.example": 421, "0" + host: 421, "a." + host: 421, "70000" + host[len(port):]: 421, host + ".evil.example": 421, host + ".": 401, strings.ToUpper(host): 401,
 	} {
@@ -362,7 +364,7 @@ func TestPortLinkRequests(t *testing.T) {
 	if made := w.as(account.Request{Life: 60e9}).link("/v1/sandboxes/box/links", `{"port":80}`); made.Expires.Sub(made.Created).Seconds() > 61 {
 		t.Errorf("the link outlives its key: %+v", made)
 	}
-	// On this machine names below localhost will do, elsewhere not.
+	// Names below localhost work on this machine only.
 	local := start(t, func(o *server.Options) { o.PortDomain, o.URL = "localhost", "https://127.0.0.1:7777" })
 	box = local.create()
 	if made := local.link("/v1/sandboxes/box/links", `{"port":80}`); !strings.HasPrefix(made.URL, "https://80-"+strings.ReplaceAll(box.ID, "_", "-")+".localhost:7777/?harvest-link=hvp_") {
@@ -376,7 +378,8 @@ func TestPortLinkRequests(t *testing.T) {
 	none.want(501, "POST", "/v1/sandboxes/box/links", `{"port":80}`)
 }
 
-// Harvest's own page has a port in a frame, with a cookie that only such frames get; pages of others have not.
+// TestPortsInFrames checks that Harvest's own page can show a port in a frame, with a cookie that only such frames get.
+// Other pages cannot.
 // mission: F2
 func TestPortsInFrames(t *testing.T) {
 	t.Parallel()
@@ -409,7 +412,7 @@ func TestPortsInFrames(t *testing.T) {
 		t.Errorf("the sandbox sees the cookie: %s %s", resp.Status, body)
 	}
 
-	// The page may be of another site than the port, and then the cookie must say so.
+	// The page may belong to another site than the port. Then the cookie must allow that.
 	local := startOn(t, withPorts, func(o *server.Options) { o.PortDomain = "localhost" })
 	local.create()
 	made = local.as(account.Request{}).link("/v1/sandboxes/box/links", `{"port":`+port+`}`)

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// The document's fields of S3, with and without a path and a volume.
+// TestModalS3 checks that the document's fields of S3 work, with and without a path and a volume.
 // mission: 1.3, 6.2
 func TestModalS3(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ type world struct {
 	last    string   // id of the sandbox that create made last
 }
 
-// start starts a server whose TCP address needs no key; open is the one that does.
+// start starts a server whose TCP address needs no key. open starts one that does.
 func start(t *testing.T, changes ...func(*server.Options)) *world {
 	t.Helper()
 	return startOn(t, func(e *fake.Engine) engine.Engine { return e }, changes...)
@@ -283,7 +283,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// A failure inside never shows what it was (mission 10.4).
+// TestInternalsStayInside checks that an internal failure never shows its details (mission 10.4).
 // mission: 10.4, F6
 func TestInternalsStayInside(t *testing.T) {
 	t.Parallel()
@@ -454,7 +454,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	if left := w.fleet.Stats().Sandboxes; len(left) != 0 && left[sandbox.Running] != 0 {
 		t.Errorf("left: %v", left)
 	}
-	// A sandbox that cannot be released does not spoil the result; the fleet goes on trying.
+	// A sandbox that cannot be released does not affect the result. The fleet keeps trying.
 	w.engine.FailNext(fake.OpDestroy, errors.Errorf("planned"))
 	_, body = w.do("POST", "/v1/run", `{"args":["echo","out"]}`)
 	if res := parse[api.Result](t, body); res.Stdout != "out\n" || res.ReturnCode != 0 {
@@ -643,7 +643,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// api.SandboxRequest, which clients send, means to package sandbox what it says.
+// TestSandboxRequestIsUnderstood checks that package sandbox decodes api.SandboxRequest, which clients send, without
+// loss.
 func TestSandboxRequestIsUnderstood(t *testing.T) {
 	t.Parallel()
 	sent := api.SandboxRequest{

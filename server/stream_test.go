@@ -116,7 +116,7 @@ func TestStreamProblems(t *testing.T) {
 	}
 }
 
-// A client that breaks the rules loses its connection, and its command with it.
+// TestStreamViolations checks that a client that violates the protocol loses its connection, and its command with it.
 func TestStreamViolations(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -151,7 +151,8 @@ func TestStreamViolations(t *testing.T) {
 	}
 }
 
-// Who attaches says how much it has of the output, and gets what follows; what it cannot have is refused.
+// TestAttachFromAnOffset checks that a client that attaches at an offset gets the output after it, and that an
+// unavailable offset is refused.
 // mission: A4
 func TestAttachFromAnOffset(t *testing.T) {
 	t.Parallel()
@@ -173,7 +174,8 @@ func TestAttachFromAnOffset(t *testing.T) {
 	}
 }
 
-// A client that comes back under its name ends what is left of its earlier connection, which may be dead without anybody having noticed.
+// TestAttachmentIsTakenOver checks that a client that reconnects under its name ends its earlier connection, which may
+// be dead without having been noticed.
 func TestAttachmentIsTakenOver(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -76,7 +76,7 @@ func TestTerminal(t *testing.T) {
 	one.send(api.StreamControl, `{"resize":{"rows":22,"cols":44}}`)
 	one.send(api.StreamStdin, "stty size; X=kept\n")
 	one.expect("22 44")
-	// A second client sees what was written, takes over, and the shell is the same; the first one is told.
+	// A second client sees the earlier output and takes over the same shell. The first client is notified.
 	two := w.tty("rows=30&cols=90")
 	two.expect("begun")
 	one.expect("")
@@ -86,12 +86,12 @@ func TestTerminal(t *testing.T) {
 	two.send(api.StreamStdin, "stty size; echo X is $X\n")
 	two.expect("30 90")
 	two.expect("X is kept")
-	// The shell goes on when its client leaves.
+	// The shell continues when its client disconnects.
 	two.send(api.StreamStdin, "sleep 0.2; echo by my''self\n")
 	two.conn.CloseNow()
 	three := w.tty("")
 	three.expect("by myself")
-	// Bytes that are no text come as they are, and a flood is no harm.
+	// Bytes that are not text arrive unchanged, and a flood does no harm.
 	three.send(api.StreamStdin, "printf '\\377\\000\\376<'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo fl''ooded\n")
 	three.expect("\xff\x00\xfe<")
 	three.expect("flooded")
@@ -106,7 +106,7 @@ func TestTerminal(t *testing.T) {
 	four := w.tty("") // a new one
 	four.send(api.StreamStdin, "echo X is \"<$X>\"\n")
 	four.expect("X is <>")
-	// What must not be sent ends the connection.
+	// A forbidden message ends the connection.
 	four.send(9, "x")
 	four.expect("")
 	five := w.tty("")

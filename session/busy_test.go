@@ -8,8 +8,9 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// The idle limit of a session's sandbox counts between turns, when the agent's process waits for the next prompt. It does not end a turn,
-// also after a restart of the server, and the next prompt goes on with the files in a new sandbox.
+// TestIdleLimitEndsNoTurn checks that the idle limit of a session's sandbox counts only between turns, while the
+// agent's process waits for the next prompt. The limit does not end a turn, not even after a restart of the server. The
+// next prompt continues with the files in a new sandbox.
 //
 // mission: A5, E4
 func TestIdleLimitEndsNoTurn(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// restartWith ends the server, changes the record of a session to what a server that was killed in the middle leaves, and starts the next server.
+// restartWith stops the server, changes a session's record to the state that a server leaves if it is killed halfway,
+// and starts the next server.
 func (h *house) restartWith(t *testing.T, id string, f func(s *session.Session)) {
 	t.Helper()
 	h.close(t)
@@ -26,8 +27,8 @@ func (h *house) restartWith(t *testing.T, id string, f func(s *session.Session))
 	h.open(t)
 }
 
-// A prompt that was recorded and did not reach the agent is sent by the next server. One that the agent received is not
-// sent twice.
+// TestPromptLostWithServer checks that the next server sends a prompt that was recorded and did not reach the agent. A
+// prompt that the agent received is not sent twice.
 //
 // mission: 7.9, E4
 func TestPromptLostWithServer(t *testing.T) {
@@ -72,7 +73,8 @@ func TestPromptLostWithServer(t *testing.T) {
 	}
 }
 
-// An answer that was recorded and did not reach the agent is written by the next server, and a turn that was being stopped is stopped.
+// TestAnswerAndStopLostWithServer checks that the next server delivers an answer that was recorded and did not reach
+// the agent, and stops a turn that was being stopped.
 //
 // mission: 7.9, E4
 func TestAnswerAndStopLostWithServer(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// rude is an agent that speaks as the scripted one does, and does what no agent should.
+// rude is an agent that speaks the scripted agent's protocol and misbehaves.
 type rude struct{ scripted.Agent }
 
-// rudeProgram is it. A prompt is a word that says how it behaves.
+// rudeProgram is the program of rude. A prompt is a word that selects its behaviour.
 const rudeProgram = `
 import json, os, signal, sys, time
 def say(e): print(json.dumps(e), flush=True)
@@ -65,7 +65,7 @@ func (rude) Command(s agent.Setup) engine.Command {
 	return engine.Command{Args: []string{"python3", "-c", rudeProgram, s.Conversation}, Dir: s.Dir, Env: s.Env}
 }
 
-// absent is an agent whose program the image does not have.
+// absent is an agent whose program is missing in the image.
 type absent struct{ scripted.Agent }
 
 // Command implements agent.Agent.
@@ -86,7 +86,8 @@ func (h *house) turn(t *testing.T, w *watcher, prompt string) seen {
 	return w.until(t, "done")
 }
 
-// An agent whose process dies of a signal starts again once for each prompt, with its conversation.
+// TestAgentCrashes checks that an agent whose process dies of a signal restarts once for each prompt, with its
+// conversation.
 //
 // mission: E1
 func TestAgentCrashes(t *testing.T) {
@@ -125,7 +126,8 @@ func TestAgentCrashes(t *testing.T) {
 	}
 }
 
-// What an agent prints beside its protocol is told and holds nothing up: noise, a line of 50 MB, and one that has no end.
+// TestOutputOfAnotherKind checks that output of an agent outside its protocol is reported and blocks nothing: noise, a
+// line of 50 MB, and a line without an end.
 //
 // mission: E1
 func TestOutputOfAnotherKind(t *testing.T) {
@@ -170,7 +172,8 @@ func TestOutputOfAnotherKind(t *testing.T) {
 	w.status(t, session.Done)
 }
 
-// An agent that takes all memory ends, with a reason; its files stay, and the next prompt finds them.
+// TestAgentOutOfMemory checks that an agent that uses up the memory ends with a reason. Its files stay, and the next
+// prompt finds them.
 //
 // mission: A5, E4
 func TestAgentOutOfMemory(t *testing.T) {
@@ -196,7 +199,8 @@ func TestAgentOutOfMemory(t *testing.T) {
 	}
 }
 
-// A disk that is full in the middle of a turn is the tool's failure; the turn goes on, and so does the session when there is room again.
+// TestDiskFull checks that a full disk in the middle of a turn fails only the tool. The turn continues, and so does the
+// session when there is space again.
 //
 // mission: A6, E4
 func TestDiskFull(t *testing.T) {
@@ -230,7 +234,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// Prompts that many people send at once wait in one queue, and no two turns run at the same time.
+// TestPromptsAtOnce checks that prompts that many people send at once wait in one queue, and that no two turns run at
+// the same time.
 //
 // mission: E3
 func TestPromptsAtOnce(t *testing.T) {
@@ -281,7 +286,7 @@ func TestPromptsAtOnce(t *testing.T) {
 	wantEqual(t, "order", strings.Join(strings.Fields(h.sh(t, s.ID, "cat /tmp/order")), " "), strings.Join(said, " "))
 }
 
-// Prompts of any kind arrive as they were written, or are refused with what to do.
+// TestOddPrompts checks that prompts of any kind arrive unchanged, or are refused with a remedy.
 //
 // mission: A9, E3
 func TestOddPrompts(t *testing.T) {
@@ -313,7 +318,8 @@ func TestOddPrompts(t *testing.T) {
 	}
 }
 
-// An agent of which nothing is heard is hung, and is not when it speaks again; one that does not even hear an interrupt is ended.
+// TestHungAgent checks that a silent agent counts as hung until it prints again, and that an agent that ignores an
+// interrupt is ended.
 //
 // mission: E9
 func TestHungAgent(t *testing.T) {
@@ -348,7 +354,7 @@ func TestHungAgent(t *testing.T) {
 	}
 }
 
-// A hung turn stays hung when the server restarts, and goes on.
+// TestHungOverRestart checks that a hung turn stays hung when the server restarts, and can continue.
 //
 // mission: E4
 func TestHungOverRestart(t *testing.T) {
@@ -369,7 +375,8 @@ func TestHungOverRestart(t *testing.T) {
 	w.status(t, session.Done)
 }
 
-// A question that was answered is not open again when the next server reads what the agent has printed, and one that was not is.
+// TestQuestionsOverRestart checks that an answered question does not reopen when the next server reads the agent's
+// output, and that an unanswered question stays open.
 //
 // mission: E4
 func TestQuestionsOverRestart(t *testing.T) {
@@ -416,7 +423,8 @@ func TestQuestionsOverRestart(t *testing.T) {
 	wantEqual(t, "said", strings.Join(w.said(), "|"), "The answer is yes.|The answer is yes.")
 }
 
-// A tool that was allowed for always is not asked about again, neither in the same turn nor after a restart; what is denied is not.
+// TestAllowedForAlways checks that a tool that is always allowed causes no further question, neither in the same turn
+// nor after a restart. A denial is not remembered.
 //
 // mission: E1
 func TestAllowedForAlways(t *testing.T) {
@@ -461,7 +469,8 @@ func TestAllowedForAlways(t *testing.T) {
 	}
 }
 
-// Where a session asks nothing, a tool that asks in each mode does not wait for a person, and a question of the model does not wait for ever.
+// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, a tool that asks in each mode does
+// not wait for a person, and a question of the model does not wait forever.
 //
 // mission: E1
 func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
@@ -490,7 +499,8 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 	}
 }
 
-// Answers must be to what was asked: anything else is refused, and the question stays open.
+// TestAnswersToWhatWasNotAsked checks that an answer must match an open question. Other answers are refused, and the
+// question stays open.
 //
 // mission: E1
 func TestAnswersToWhatWasNotAsked(t *testing.T) {
@@ -539,7 +549,8 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	w.until(t, "done")
 }
 
-// An agent that the image does not have fails its prompts with a reason, and nothing else.
+// TestAgentThatIsNotThere checks that an agent that is missing in the image fails its prompts with a reason, and has no
+// other effect.
 //
 // mission: E9
 func TestAgentThatIsNotThere(t *testing.T) {

@@ -31,11 +31,12 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// canary is a token that may show up nowhere.
+// canary is a token that must not appear anywhere.
 const canary = "ghp_CANARY7f3a9c51d2e8"
 
-// A private repository is cloned with the account's token, worked on, carried forward, pushed and proposed; the token is in git's own file and
-// nowhere else; when it is revoked half-way, everybody is told, and a new one is taken.
+// TestPrivateRepository checks that a private repository can be cloned with the account's token, worked on, carried
+// forward, pushed and proposed. Only git's own file contains the token. When the token is revoked halfway, all clients
+// are notified, and a new token is used.
 // mission: E3, E7, E8
 func TestPrivateRepository(t *testing.T) {
 	t.Parallel()
@@ -107,7 +108,7 @@ func TestPrivateRepository(t *testing.T) {
 	noCanary(t, h, s.ID, canary, second)
 }
 
-// noCanary ends a session and searches all that stays of it.
+// noCanary ends a session and searches all its remaining data.
 func noCanary(t *testing.T, h *house, id string, tokens ...string) {
 	t.Helper()
 	if err := h.End(t.Context(), account, id); err != nil {
@@ -132,7 +133,8 @@ func noCanary(t *testing.T, h *house, id string, tokens ...string) {
 	}
 }
 
-// What is wrong with a repository is said in a sentence, and nothing of what a bad one brings along runs.
+// TestBadRepositories checks that problems with a repository are reported in a sentence, and that no code from a
+// malicious repository runs.
 // mission: E3
 func TestBadRepositories(t *testing.T) {
 	t.Parallel()
@@ -208,10 +210,11 @@ func TestBadRepositories(t *testing.T) {
 	}
 }
 
-// sizeOf names the variable that says how many MiB the repository of TestLargeRepository has.
+// sizeOf names the variable with the size of TestLargeRepository's repository in MiB.
 const sizeOf = "HARVEST_TEST_REPOSITORY"
 
-// A large repository is cloned whole or with little history, and its turns are as those of a small one, also with less memory than it is large.
+// TestLargeRepository checks that a large repository can be cloned in full or with little history. Its turns work like
+// those of a small one, also with less memory than the repository's size.
 //
 // mission: E3
 func TestLargeRepository(t *testing.T) {
@@ -270,7 +273,8 @@ func TestLargeRepository(t *testing.T) {
 	}
 }
 
-// An App's tokens are for one repository, are replaced before they end, and are worthless once the session has.
+// TestApp checks that an App's tokens are for one repository, are replaced before they expire, and are invalid after
+// the session's end.
 // mission: E7
 func TestApp(t *testing.T) {
 	t.Parallel()
@@ -322,7 +326,8 @@ func TestApp(t *testing.T) {
 	}
 }
 
-// Upstream goes on, conflicts, and is rewritten; while the agent is at work its repository is its own.
+// TestSync checks that a session handles upstream commits, conflicts and a rewritten upstream, and that the repository
+// is left alone while the agent works.
 // mission: E8
 func TestSync(t *testing.T) {
 	t.Parallel()
@@ -373,7 +378,8 @@ func TestSync(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// The panic button ends the turn with a report, and what waits behind it does not run.
+// TestPanic checks that the panic button ends the turn with a report, and that the commands queued behind it do not
+// run.
 // mission: E9
 func TestPanic(t *testing.T) {
 	t.Parallel()
@@ -402,7 +408,7 @@ func TestPanic(t *testing.T) {
 	}
 	wantEqual(t, "saved", h.sh(t, s.ID, "git show "+pressed.data.Git.Checkpoint+":half"), "half")
 
-	// After a restart nothing is told twice, and what is told meanwhile is not lost.
+	// After a restart no event is repeated, and events from the time in between are not lost.
 	h.close(t)
 	h.open(t)
 	h.send(t, s.ID, "/run harvest-git snapshot once")
@@ -419,8 +425,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// What git has done in a session is told by its own sandbox only: agents of other sessions of the account cannot press its panic button, and what
-// a sandbox has told is not told again by the next one.
+// TestGitEventsOfOthers checks that only a session's own sandbox reports its git events: agents of other sessions of
+// the account cannot press its panic button, and the next sandbox does not repeat a report.
 // mission: E9, F6
 func TestGitEventsOfOthers(t *testing.T) {
 	t.Parallel()
@@ -455,8 +461,9 @@ func TestGitEventsOfOthers(t *testing.T) {
 	wantEqual(t, "events", told, git.Committed+" wip: mine|"+git.Committed+" wip: again|")
 }
 
-// What was not committed is a commit of its own by who had not, below the agent's; several repositories are beside one another; and what is
-// remembered is in a volume of the repository's own, seeded once.
+// TestWorkspace checks that uncommitted changes become a separate commit by their author, below the agent's commits.
+// Several repositories are placed side by side. Memories are in a separate volume of the repository, which is seeded
+// once.
 // mission: E3, C3
 func TestWorkspace(t *testing.T) {
 	t.Parallel()
@@ -517,7 +524,7 @@ func TestWorkspace(t *testing.T) {
 	}
 }
 
-// imageWith makes an image of the base image and what a script does, and returns its id.
+// imageWith makes an image from the base image and a script's changes, and returns its id.
 func (h *house) imageWith(t *testing.T, script string) string {
 	t.Helper()
 	box, err := h.fleet.Create(t.Context(), account, sandbox.Request{Image: "base"})
@@ -541,7 +548,7 @@ func (h *house) imageWith(t *testing.T, script string) string {
 	return made.ID
 }
 
-// What cannot be is refused before anything is made.
+// TestWorkspaceRefuses checks that invalid requests are refused before anything is created.
 func TestWorkspaceRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})

@@ -26,8 +26,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// gitServer is git's own HTTP server (git-http-backend(1)) and as much of GitHub's API as sessions need. Repositories whose owner is
-// "public" can be read by everybody; the others need a token.
+// gitServer is git's own HTTP server (git-http-backend(1)) with the part of GitHub's API that sessions need.
+// Repositories of the owner "public" are readable without a token. The others need one.
 type gitServer struct {
 	t    *testing.T
 	root string
@@ -128,7 +128,7 @@ func (g *gitServer) serveAPI(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// called returns the API's calls that begin so.
+// called returns the API's calls with this prefix.
 func (g *gitServer) called(prefix string) (found []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +144,7 @@ func (g *gitServer) url(name string) string { return "http://" + g.addr + "/" + 
 
 func (g *gitServer) dir(name string) string { return filepath.Join(g.root, name+".git") }
 
-// git runs git as a person would.
+// git runs git as a person does.
 func (g *gitServer) git(dir string, args ...string) string {
 	g.t.Helper()
 	cmd := exec.CommandContext(g.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"}, args...)...)

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// provider runs sandboxes for others, and may end them unasked.
+// provider runs sandboxes for Harvest, and may end them on its own.
 type provider struct {
 	*gvisor.Engine
 
@@ -25,7 +25,7 @@ type provider struct {
 	events []string           // of sandboxes, and why
 }
 
-// rented is a sandbox of a provider's.
+// rented is a provider's sandbox.
 type rented struct {
 	*gvisor.Sandbox
 	p *provider
@@ -52,7 +52,7 @@ func (p *provider) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, e
 	return p.Engine.Open(ctx, h)
 }
 
-// take ends a sandbox behind everybody's back.
+// take ends a sandbox without notice.
 func (p *provider) take(ctx context.Context, id string) error {
 	p.mu.Lock()
 	p.taken[id] = true
@@ -77,7 +77,8 @@ func (p *provider) note(e sandbox.Event) {
 	p.events = append(p.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
 }
 
-// A session whose sandbox was ended by whoever runs it goes on in another one: the turn under way fails, and the next does not.
+// TestSandboxTaken checks that a session continues in another sandbox when the provider has ended its sandbox: the
+// current turn fails, and the next does not.
 //
 // mission: E4, 9.6
 func TestSandboxTaken(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-// Each change of a server is reported once. Servers that are not ready in time are reported as failed, and again when they are ready; the gate
-// opens as soon as no server is pending, or the time is over.
+// TestGate checks that each change of a server is reported once. Servers that are not ready in time are reported as
+// failed, and again when they are ready. The gate opens as soon as no server is pending, or after its timeout.
 //
 // mission: E5
 func TestGate(t *testing.T) {
@@ -64,7 +64,8 @@ func TestFilesOf(t *testing.T) {
 	}
 }
 
-// What a terminal adds to lines is taken away; what is no event is told; the end comes last.
+// TestOnce checks that terminal sequences are removed from lines, lines that are not events are reported, and the end
+// comes last.
 //
 // mission: 4.10
 func TestOnce(t *testing.T) {

@@ -13,10 +13,11 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// likeClaude is an agent whose program prints the lines that Claude Code does when it begins turns by itself, and while its MCP servers start.
+// likeClaude is an agent whose program prints the same lines as Claude Code when it begins turns by itself and while
+// its MCP servers start.
 type likeClaude struct{ claude.Agent }
 
-// Modelless says that it asks no model.
+// Modelless reports that it uses no model.
 func (likeClaude) Modelless() bool { return true }
 
 const likeClaudeProgram = `
@@ -117,7 +118,8 @@ func TestPromptWaitsForServers(t *testing.T) {
 	}
 }
 
-// A turn that the agent begins by itself has a record, a state and costs of its own, can be stopped, and its result is never the answer to a prompt.
+// TestOwnTurns checks that a turn that the agent begins by itself has its own record, state and costs and can be
+// stopped, and that its result is never the answer to a prompt.
 //
 // mission: E1
 func TestOwnTurns(t *testing.T) {

@@ -7,7 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// Sessions that begin in the same moment start one after the other, and those that wait say so.
+// TestSessionsWaitForTheirTurn checks that sessions that begin at the same moment start one after the other, and that
+// the waiting ones report this.
 //
 // mission: C3
 func TestSessionsWaitForTheirTurn(t *testing.T) {

@@ -19,7 +19,7 @@ type keeping struct{ scripted.Agent }
 
 func (keeping) Kept() string { return `"$CLAUDE_CONFIG_DIR"/*/"$CONVERSATION".kept` }
 
-// wrote returns what the agent has written of its prompts, all that waits for it being over.
+// wrote returns the session's diff, which has the prompts that the agent has written, once its turns are over.
 func (h *house) wrote(t *testing.T, id string) string {
 	t.Helper()
 	diff, err := h.Diff(t.Context(), account, id, "")
@@ -29,7 +29,8 @@ func (h *house) wrote(t *testing.T, id string) string {
 	return string(diff)
 }
 
-// An agent whose own record of the conversation is gone is told the last messages; one that has its record is not.
+// TestRecordGone checks that an agent that has lost its own record of the conversation receives the last messages, and
+// that an agent with its record does not.
 // mission: E4
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
@@ -50,7 +51,7 @@ func TestRecordGone(t *testing.T) {
 	h.send(t, s.ID, "without it: "+strings.TrimSpace(long))
 	told := w.until(t, session.EventRecalled)
 	w.until(t, "done")
-	if !strings.Contains(told.data.Text, "told the last 7 messages") { // of four turns, one of which had nothing to say
+	if !strings.Contains(told.data.Text, "told the last 7 messages") { // of four turns, one of which had no text
 		t.Errorf("%q", told.data.Text)
 	}
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> /say the word is heron") || !strings.Contains(got, "> with its record") {
@@ -69,7 +70,8 @@ func TestRecordGone(t *testing.T) {
 	}
 }
 
-// A session goes on with one that has ended: its files, its repository and the end of its conversation.
+// TestContinue checks that a session can continue an ended session: its files, its repository and the end of its
+// conversation.
 // mission: E4, 7.8, A10
 func TestContinue(t *testing.T) {
 	t.Parallel()
@@ -109,7 +111,7 @@ func TestContinue(t *testing.T) {
 	if err := h.End(t.Context(), account, next.ID); err != nil {
 		t.Fatal(err)
 	}
-	h.Manager.Close() // waits for what is written in the background
+	h.Manager.Close() // waits for background writes
 	for _, id := range []string{s.ID, next.ID} {
 		name := filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", id+".db")
 		if data, err := os.ReadFile(name); err != nil || string(data) != "what is recorded" {
@@ -132,8 +134,8 @@ func TestContinue(t *testing.T) {
 	refused(errors.Gone, account, session.Request{Continues: next.ID})
 }
 
-// A session that continues another goes on with the agent's own record of the conversation, a copy of it, and the agent is told
-// messages only where there is no record.
+// TestContinueWithRecord checks that a session that continues another one uses a copy of the agent's own record of the
+// conversation. The agent receives messages only if there is no record.
 // mission: E4
 func TestContinueWithRecord(t *testing.T) {
 	t.Parallel()

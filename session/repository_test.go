@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// A token is for the host that its secret names, over https; a repository with an SSH address is cloned there.
+// TestLogins checks that a token is used only for the host that its secret names, over https, and that a repository
+// with an SSH address is cloned from there.
 // mission: E7
 func TestLogins(t *testing.T) {
 	t.Parallel()
@@ -52,7 +53,7 @@ func TestLogins(t *testing.T) {
 	}
 }
 
-// Whatever a title and a branch are, git reads back the same.
+// TestGitConfig checks that git reads back any title and any branch unchanged.
 func TestGitConfig(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config")
@@ -98,8 +99,8 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// A diff is what the agent has changed, and neither what others have done nor what the user had not committed, whether the work was carried
-// forward or not.
+// TestDiffScript checks that a diff has only the agent's changes, and no changes by others or uncommitted changes of
+// the user, whether the work was carried forward or not.
 // mission: E8
 func TestDiffScript(t *testing.T) {
 	t.Parallel()
@@ -150,7 +151,7 @@ func TestDiffScript(t *testing.T) {
 	want("without an origin", carried, "mine new")
 	run("git", "update-ref", "refs/remotes/origin/main", base)
 	want("not carried forward", carried, "mine new")
-	want("from the beginning", base, "mine new") // which is below what the user had not committed
+	want("from the beginning", base, "mine new") // it is below the user's uncommitted changes
 	if err := os.Remove(filepath.Join(dir, "new")); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func newScripts(t *testing.T) *scripts {
 	return &scripts{t, t.TempDir()}
 }
 
-// run runs a program in a directory below dir and returns what it printed on its standard output, and its exit code.
+// run runs a program in a directory below dir and returns its standard output and its exit code.
 func (s *scripts) run(dir string, env map[string]string, args ...string) (string, int) {
 	s.Helper()
 	cmd := exec.CommandContext(s.Context(), args[0], args[1:]...)
@@ -85,7 +85,7 @@ func (s *scripts) project() {
 	}
 }
 
-// begin runs the script that gets a repository, to the directory "agent".
+// begin runs the script that fetches a repository into the directory "agent".
 func (s *scripts) begin(script string, env map[string]string) string {
 	s.Helper()
 	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0", "WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
@@ -98,7 +98,7 @@ func (s *scripts) begin(script string, env map[string]string) string {
 	return strings.TrimSuffix(out, "\n")
 }
 
-// bundle runs the script that hands a repository back, and lists the branches of what it printed.
+// bundle runs the script that hands a repository back, and lists the branches of the resulting bundle.
 func (s *scripts) bundle(base, start string) (heads []string, code int) {
 	s.Helper()
 	out, code := s.run("", nil, "/bin/sh", "-euc", bundleScript, "sh", filepath.Join(s.dir, "agent"), "harvest/x", base, "Title", start)
@@ -112,8 +112,8 @@ func (s *scripts) bundle(base, start string) (heads []string, code int) {
 	return heads, code
 }
 
-// The commits of a shallow repository are cloned from its bundle, and the agent's go back into it; on the branch that is checked out, on
-// another one and on none.
+// TestCloneOfShallowBundle checks that the commits of a shallow repository can be cloned from its bundle, and that the
+// agent's commits go back into it: on the checked-out branch, on another branch and with a detached HEAD.
 // mission: C3, E3
 func TestCloneOfShallowBundle(t *testing.T) {
 	for name, branch := range map[string]string{"checked out": "main", "another": "other", "detached": ""} {
@@ -146,7 +146,8 @@ func TestCloneOfShallowBundle(t *testing.T) {
 	}
 }
 
-// An image of a shallow repository goes on to a bundle, whether or not the image has the parents of the bundle's commits.
+// TestShallowBundleOnImage checks that an image of a shallow repository can be updated from a bundle, whether or not
+// the image has the parents of the bundle's commits.
 func TestShallowBundleOnImage(t *testing.T) {
 	for name, depth := range map[string]string{"whole": "10", "shallow": "1"} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +170,8 @@ func TestShallowBundleOnImage(t *testing.T) {
 	}
 }
 
-// What is handed back has the files of nested repositories and the entries of the stash; it is the same each time. Files of tools stay out.
+// TestBundleScript checks that the bundle has the files of nested repositories and the entries of the stash, and is the
+// same each time. Files of tools stay out.
 // mission: E3, E8
 func TestBundleScript(t *testing.T) {
 	s := newScripts(t)
@@ -214,7 +216,7 @@ func TestBundleScript(t *testing.T) {
 	s.want("applied", s.git("project", "ls-files"), "a\nb\nc\nnested/file\nunborn/file")
 }
 
-// What is not handed back is listed for each repository.
+// TestLeftScript checks that the script lists for each repository the changes that are not handed back.
 // mission: E8
 func TestLeftScript(t *testing.T) {
 	s := newScripts(t)
@@ -232,7 +234,7 @@ func TestLeftScript(t *testing.T) {
 	s.want("left", left(), "other: branch aside: 1 commits")
 }
 
-// Variables and the files that exist are printed with NUL between them, whatever is in them.
+// TestReadSettings checks that variables and existing files are printed with NUL between them, whatever their content.
 func TestReadSettings(t *testing.T) {
 	s := newScripts(t)
 	s.write("a b", "{\n\"x\": 1}\n")

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if dir := testenv.CoverDir(); dir != "" {
-		_ = os.Setenv("GOCOVERDIR", dir) // for what runs in sandboxes
+		_ = os.Setenv("GOCOVERDIR", dir) // for programs in sandboxes
 	}
 	if os.Getenv("HARVEST_TEST_LOG") == "" {
 		logf.Setup(io.Discard, 0, false)
@@ -43,12 +43,12 @@ func TestMain(m *testing.M) {
 
 const account = "personal"
 
-// house is a server's worth of packages on a data directory, with real sandboxes. What it stores outlives a restart.
+// house is a server's set of packages on a data directory, with real sandboxes. Its stored data outlives a restart.
 type house struct {
 	boots    int // at once
 	dir      string
 	images   string
-	opts     session.Options // beside what open fills in
+	opts     session.Options // in addition to open's own
 	rented   *provider       // whose the sandboxes are; nil for our own
 	events   *memory.Events
 	sessions *memory.Sessions
@@ -87,7 +87,7 @@ func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	return h
 }
 
-// copyImages makes a library of its own, since sessions add images to theirs.
+// copyImages makes a separate library, since sessions add images to theirs.
 func copyImages(t *testing.T, dir string) {
 	t.Helper()
 	shared := imagetest.Library(t)
@@ -146,7 +146,7 @@ func (h *house) open(t *testing.T) {
 	}
 }
 
-// close is the end of the server; sandboxes and agents go on.
+// close stops the server. Sandboxes and agents keep running.
 func (h *house) close(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -175,7 +175,7 @@ func (h *house) send(t *testing.T, id, prompt string) session.Message {
 	return m
 }
 
-// seen is an event as a client has it.
+// seen is an event as a client receives it.
 type seen struct {
 	id   int64
 	typ  string
@@ -258,7 +258,7 @@ func (w *watcher) String() string {
 	return b.String()
 }
 
-// said returns all that the agent has said so far, by what the events tell.
+// said returns the agent's text so far, from the events.
 func (w *watcher) said() []string {
 	var all []string
 	for _, e := range w.all {
@@ -355,7 +355,8 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// Prompts wait in order, can be cancelled, and follow one another; a turn can be stopped, and a question answered.
+// TestQueue checks that prompts wait in order, can be cancelled, and follow one another, that a turn can be stopped,
+// and that a question can be answered.
 // mission: E3
 func TestQueue(t *testing.T) {
 	t.Parallel()
@@ -409,7 +410,8 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// The server may go away in the middle of a turn: the turn goes on, and the stream continues where it stopped.
+// TestRestart checks that a turn continues when the server stops in the middle of it, and that the stream resumes at
+// the same place.
 // mission: E4
 func TestRestart(t *testing.T) {
 	t.Parallel()
@@ -447,7 +449,8 @@ func mustGet(t *testing.T, h *house, id string) session.Session {
 	return s
 }
 
-// An agent that ends in the middle of a turn, whatever its exit code, has not succeeded; the next prompt starts it again.
+// TestAgentEnds checks that a turn fails if its agent exits in the middle of it, with any exit code, and that the next
+// prompt starts the agent again.
 // mission: E9
 func TestAgentEnds(t *testing.T) {
 	t.Parallel()
@@ -495,7 +498,7 @@ func TestSandboxEnds(t *testing.T) {
 	}
 }
 
-// Turns end at the session's limits, and an agent that says nothing is hung, not thinking.
+// TestLimits checks that turns end at the session's limits, and that a silent agent counts as hung, not as thinking.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{ToolHangAfter: 300 * time.Millisecond})
@@ -515,7 +518,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A session whose repository cannot be had fails, says why, and leaves nothing.
+// TestCloneFails checks that a session whose repository cannot be cloned fails with the reason and leaves nothing.
 // mission: A9
 func TestCloneFails(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 )
 
-// The diagram in the docs shows exactly the transitions that there are.
+// TestDiagram checks that the diagram in the docs shows exactly the existing transitions.
 func TestDiagram(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/sessions.md")
@@ -78,7 +78,8 @@ func TestSplitter(t *testing.T) {
 	}
 }
 
-// However output is cut into pieces, the lines are the same, and their ends add up.
+// FuzzSplitter checks that the lines are the same for each way to cut the output into pieces, and that their end
+// offsets add up.
 func FuzzSplitter(f *testing.F) {
 	f.Add([]byte("a\nb\n\nc"), 2)
 	f.Fuzz(func(t *testing.T, text []byte, n int) {
@@ -137,7 +138,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// Whatever a program prints or a person sends, its event can be kept, and the message itself stays as it is.
+// FuzzFit checks that the event of any output or message can be stored, and that the message itself is unchanged.
 func FuzzFit(f *testing.F) {
 	f.Add("\x1b", maxText, "p", MaxPrompt)
 	f.Add("<", maxText, "\x00", MaxPrompt)
@@ -188,7 +189,7 @@ func TestCheckRepo(t *testing.T) {
 	}
 }
 
-// Whatever the address, the directory is right below the workspace.
+// FuzzCheckRepo checks that for any address the directory is directly below the workspace.
 func FuzzCheckRepo(f *testing.F) {
 	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u", "https://h/a/%2e%2e/%00"} {
 		f.Add(repo)
@@ -216,7 +217,8 @@ func (s *recordOnly) PutSession(_ context.Context, record Session) error {
 	return nil
 }
 
-// What the agent received of a delivery is not written again, and the rest is.
+// TestDeliverAgain checks that the part of a delivery that the agent received is not written again, and that the rest
+// is.
 //
 // mission: 7.9
 func TestDeliverAgain(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 type unsentStore struct {
 	mu  sync.Mutex
 	all map[string]Unsent // guarded by mu
-	bad error             // guarded by mu; what every call answers
+	bad error             // guarded by mu; the error of every call
 }
 
 func (s *unsentStore) Put(_ context.Context, u Unsent) error {
@@ -39,7 +39,7 @@ func (s *unsentStore) Put(_ context.Context, u Unsent) error {
 	return s.bad
 }
 
-// fail has every call answer err, nil for what it should.
+// fail makes every call return err, or succeed if err is nil.
 func (s *unsentStore) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,12 +59,12 @@ func (s *unsentStore) Delete(_ context.Context, sandbox string) error {
 	return s.bad
 }
 
-// life is a home with what the volumes of sandboxes need, and with a proxy before S3 that can refuse everything.
+// life is a home with the parts for volumes of sandboxes, and with a proxy before S3 that can refuse everything.
 type life struct {
 	*home
 	store *unsentStore
 	away  atomic.Bool
-	full  atomic.Bool // it has no room for objects called large
+	full  atomic.Bool // S3 has no space for objects called large
 	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
 	place Where
@@ -119,7 +119,7 @@ func (l *life) unsent() int {
 	return len(all)
 }
 
-// next returns what is told next.
+// next returns the next report.
 func (l *life) next(t *testing.T) Told {
 	t.Helper()
 	select {
@@ -131,7 +131,7 @@ func (l *life) next(t *testing.T) Told {
 	return Told{}
 }
 
-// last returns what was told last, and forgets what was told before.
+// last returns the latest report, and discards earlier ones.
 func (l *life) last() (told Told) {
 	for {
 		select {
@@ -164,7 +164,7 @@ func TestFillAndSave(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(dirOf(to), "a")); string(data) != "a" {
 		t.Errorf("filled: %q, %v", data, err)
 	}
-	// A part is no workspace.
+	// A part is not a workspace.
 	damaged := filepath.Join(s3test.Dir(l.bucket), "work", "dir")
 	must(t, os.MkdirAll(damaged, 0o755))
 	must(t, os.WriteFile(filepath.Join(damaged, "x"), []byte("new"), 0o644))
@@ -181,8 +181,8 @@ func TestFillAndSave(t *testing.T) {
 	}
 }
 
-// What is sent while somebody works in it is told if there was something to do, and left to the next time if S3 is away or another sync is
-// under way.
+// TestSendNow checks that an upload from a volume in use is reported if there was something to do, and is left to the
+// next time if S3 is down or another sync is in progress.
 // mission: 2.8
 func TestSendNow(t *testing.T) {
 	t.Parallel()
@@ -205,7 +205,7 @@ func TestSendNow(t *testing.T) {
 	l.away.Store(false)
 	_, release, err := l.hold(t.Context(), vol, false)
 	must(t, err)
-	must(t, l.Send(t.Context(), job)) // somebody else does it
+	must(t, l.Send(t.Context(), job)) // another sync does it
 	release()
 	must(t, l.Send(t.Context(), job))
 	if told := l.next(t); told.Result.Stats.Files != 1 {
@@ -219,7 +219,7 @@ func TestSendNow(t *testing.T) {
 	}
 }
 
-// What cannot be sent is tried again, by a later process too, and before the volume is filled again.
+// TestSendLater checks that a failed upload is retried, by a later process too, and before the volume is filled again.
 // mission: 5.4, 5.5, A8
 func TestSendLater(t *testing.T) {
 	t.Parallel()
@@ -250,20 +250,20 @@ func TestSendLater(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" || l.unsent() != 0 {
 		t.Errorf("sent: %q, %v; %d are unsent", data, err, l.unsent())
 	}
-	// What is unsent goes first, so that it is not lost.
+	// Unsent changes are uploaded first, so that they are not lost.
 	must(t, os.WriteFile(filepath.Join(dirOf(vol), "a"), []byte("newer"), 0o644))
 	must(t, l.Note(t.Context(), job))
 	must(t, l.Fill(t.Context(), l.job("two", "data")))
 	if data, _ := os.ReadFile(filepath.Join(dirOf(vol), "a")); string(data) != "newer" || l.unsent() != 0 {
 		t.Errorf("filled: %q, %d are unsent", data, l.unsent())
 	}
-	// The end of a process changes nothing about what is unsent.
+	// The end of a process does not change the list of unsent volumes.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Save(ctx, job); err == nil || l.unsent() != 1 {
 		t.Errorf("canceled: %v, %d are unsent", err, l.unsent())
 	}
-	// A volume that somebody removed is not waited for.
+	// A removed volume is not waited for.
 	must(t, os.RemoveAll(filepath.Dir(dirOf(vol))))
 	if err := l.Save(t.Context(), job); !errors.Is(err, errors.NotFound) || l.unsent() != 0 {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
@@ -313,7 +313,8 @@ func TestSaveRefusedFiles(t *testing.T) {
 	}
 }
 
-// A volume is sent also where it cannot be written down that it has to be, as on a full disk; and it is written down after all when that works.
+// TestSaveWithoutRecords checks that a volume is uploaded even if the record that it is unsent cannot be written, as on
+// a full disk, and that the record is written once that works.
 // mission: 2.8, 5.5
 func TestSaveWithoutRecords(t *testing.T) {
 	t.Parallel()
@@ -348,7 +349,7 @@ func TestSaveWithoutRecords(t *testing.T) {
 	}
 }
 
-// What takes long to be sent keeps nobody else's volume waiting.
+// TestSendBesideSlow checks that a slow upload does not delay other volumes.
 // mission: 5.4
 func TestSendBesideSlow(t *testing.T) {
 	t.Parallel()
@@ -382,7 +383,8 @@ func TestSendBesideSlow(t *testing.T) {
 	}
 }
 
-// A volume with files that S3 does not have yet is deleted only by force, and then nobody sends it any more.
+// TestDeleteUnsent checks that a volume with files that are not yet in S3 is deleted only by force, and is not uploaded
+// after that.
 // mission: 2.8, 5.4
 func TestDeleteUnsent(t *testing.T) {
 	t.Parallel()
@@ -426,14 +428,14 @@ func TestDeleteUnsent(t *testing.T) {
 	refused("a later process, past the Manager", volumes.Delete(t.Context(), "data"))
 	later.Stop()
 	must(t, volumes.Close())
-	// A sandbox has it: not even by force, and it is still to be sent.
+	// A sandbox uses the volume: it cannot be deleted, not even by force, and is still unsent.
 	release, err := vol.(volume.Directory).Use("a sandbox")
 	must(t, err)
 	refused("in use", del("data", true), "a sandbox")
 	release()
 	refused("no longer in use", del("data", false), "the sandbox one left")
 	refused("no longer in use, past the Manager", l.volumes.Delete(t.Context(), "data"))
-	// Who sends it by hand, may delete it. Other places do not count, and neither do parts of it.
+	// After a manual upload the volume may be deleted. Uploads to other places, or of a part, do not count.
 	l.away.Store(false)
 	elsewhere, part := l.place, up
 	elsewhere.Prefix, part.Only = "elsewhere", "a"
@@ -472,7 +474,7 @@ func TestDeleteUnsent(t *testing.T) {
 	must(t, l.volumes.Delete(t.Context(), l.volume(t, "data").Name())) // nothing is left of the earlier one
 }
 
-// Of two syncs of a volume one waits for the other.
+// TestSyncsTakeTurns checks that one of two syncs of a volume waits for the other.
 func TestSyncsTakeTurns(t *testing.T) {
 	t.Parallel()
 	l := newLife(t)
@@ -496,7 +498,7 @@ func TestSyncsTakeTurns(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Errorf("it did not wait: %v", err)
-	case <-time.After(300 * time.Millisecond): // who does not wait has ended by then
+	case <-time.After(300 * time.Millisecond): // a caller that does not wait has ended by then
 	}
 	release()
 	must(t, <-done)

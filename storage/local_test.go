@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// Where a machine has an S3 of its own, who names no secret is there, each account in buckets of its own; who names one is elsewhere.
+// TestLocal checks that on a machine with its own S3, a request without a secret uses that S3, with separate buckets
+// for each account, and that a request with a secret goes elsewhere.
 // mission: 2.7, 9.3
 func TestLocal(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(s3test.M{M: m}.Run())
 }
 
-// home is a Manager with what it works on.
+// home is a Manager with its volumes, secrets and options.
 type home struct {
 	*Manager
 	vault   *secret.Vault
@@ -94,7 +94,8 @@ func (h *home) sync(t *testing.T, account string, v volume.Volume, r Request) Re
 
 var up, down = s3sync.Options{Direction: s3sync.Up}, s3sync.Options{Direction: s3sync.Down}
 
-// The server's place has a prefix for each volume of each account; nobody gets at another's.
+// TestServersPlace checks that the server's place has a prefix for each volume of each account, and that no account
+// reaches another's prefix.
 // mission: 2.1, 2.3, 3.1, D1
 func TestServersPlace(t *testing.T) {
 	h := newHome(t, nil)
@@ -115,7 +116,7 @@ func TestServersPlace(t *testing.T) {
 	}
 }
 
-// A bucket of one's own needs a secret of one's own.
+// TestOwnBucket checks that an account's own bucket needs the account's own secret.
 // mission: D1
 func TestOwnBucket(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
@@ -147,7 +148,8 @@ func TestOwnBucket(t *testing.T) {
 	}
 }
 
-// What a sync needed of a secret is hidden from the log while it runs, and no longer when the secret is gone.
+// TestHiddenWhileOpen checks that the secret values that a sync uses are hidden from the log while it runs, and no
+// longer after the secret is gone.
 // mission: 9.3
 func TestHiddenWhileOpen(t *testing.T) {
 	h := newHome(t, nil)
@@ -227,8 +229,9 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What is remembered of a place belongs to the volume that was there, not to another one that is empty: that one gets what is there, and deletes
-// nothing. A volume that was deleted and made anew is another one.
+// TestRememberedOfAVolume checks that the recorded state of a place belongs to the volume that was synchronised, and
+// not to another, empty one: that one receives the files, and deletes nothing. A volume that was deleted and created
+// again is another volume.
 // mission: 2.4, 2.5
 func TestRememberedOfAVolume(t *testing.T) {
 	h := newHome(t, nil)
@@ -271,7 +274,7 @@ func TestRememberedOfAVolume(t *testing.T) {
 		t.Errorf("what is remembered of a volume that is gone: %v", err)
 	}
 	gets("a volume made anew", h.volume(t, "first"))
-	// What a volume does not have any more is still taken over.
+	// A file that is removed from a volume is still removed from the place.
 	whole = whole[:1]
 	must(t, os.Remove(filepath.Join(dirOf(first), "b")))
 	if res := h.sync(t, "acme", first, both); res.Stats.Deleted != 1 || !slices.Equal(there(), whole) {
@@ -351,7 +354,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// What the secret says counts where the configuration says nothing.
+// TestSecretsEndpoint checks that the secret's endpoint is used if the configuration has none.
 func TestSecretsEndpoint(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint = o.Place.Endpoint, "" })
@@ -360,7 +363,7 @@ func TestSecretsEndpoint(t *testing.T) {
 	if res := h.sync(t, "acme", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 {
 		t.Errorf("%s", res.Stats)
 	}
-	// Others cannot have the server ask what they like.
+	// Other accounts cannot make the server send requests to any address.
 	_, err = h.vault.Set(t.Context(), "acme", "mine", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
 	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"), Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
@@ -369,7 +372,8 @@ func TestSecretsEndpoint(t *testing.T) {
 	}
 }
 
-// What an endpoint of a secret may lead to, the rules of its account say.
+// TestEndpointsFollowTheRules checks that the rules of an account decide which addresses an endpoint of its secret may
+// have.
 func TestEndpointsFollowTheRules(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint, o.Rules = o.Place.Endpoint, "", nil })
@@ -391,7 +395,7 @@ func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
 	}
 }
 
-// Location says where a job's files are, and gives credentials to nobody without a secret.
+// TestLocation checks that Location returns the place of a job's files, and no credentials without a secret.
 func TestLocation(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
@@ -410,7 +414,8 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-// A secret may name a role, which its keys assume, or for who runs the server the machine's own credentials.
+// TestRoles checks that a secret may name a role, which its keys assume. For the operator, the machine's own
+// credentials may assume it.
 // mission: 2.7, 9.3
 func TestRoles(t *testing.T) {
 	var asked []string
@@ -472,7 +477,8 @@ func TestRoles(t *testing.T) {
 			}
 		})
 	}
-	// A region in a secret is part of a host's name where no endpoint is said: it cannot be another, not even of a bucket in the path.
+	// Without an endpoint, a region in a secret is part of a host's name: it must not lead to another host, not even
+	// with a bucket in the path.
 	h.opts.Place.Region = ""
 	odd := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}
 	for _, endpoint := range []string{h.opts.Place.Endpoint, ""} {

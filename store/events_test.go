@@ -31,7 +31,7 @@ func TestEventsErrors(t *testing.T) {
 	}
 }
 
-// Pruning goes in pieces, and through all of them.
+// TestPruneMany checks that pruning works in pieces, and through all of them.
 func TestPruneMany(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "db")).Events()

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-// What is recorded of a session is a database of its own, in which nothing of another one is.
+// TestHistory checks that each session's history is a separate database without data of other sessions.
 // mission: E4
 func TestHistory(t *testing.T) {
 	t.Parallel()

@@ -100,7 +100,8 @@ func TestLockWithoutPID(t *testing.T) {
 	check(t, errors.Message(err), "in use by another Harvest")
 }
 
-// A program that is being started has the files of the one that starts it until it runs.
+// TestLockThatAnotherHoldsForAMoment checks that a program that is being started holds its parent's files until it
+// runs.
 func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,7 +124,7 @@ func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Its process has ended without unlocking, and what it was starting goes a little later.
+	// The locking process has ended without unlocking, and the child that it was starting ends a little later.
 	if fd, err = unix.Dup(int(second.file.Fd())); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
-// helperEnv makes this test binary do something else than testing, in a process of its own.
+// helperEnv makes this test binary run a helper in a separate process.
 const helperEnv = "HARVEST_STORE_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -173,7 +173,8 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 	}
 }
 
-// Records that a disk has damaged keep no version from being migrated, and are in no sum. The index of an earlier 0012 is replaced.
+// TestMigrateDamagedRecords checks that damaged records do not prevent the migration of any version, and are left out
+// of all sums. The index of an earlier 0012 is replaced.
 //
 // mission: F4
 func TestMigrateDamagedRecords(t *testing.T) {
@@ -194,7 +195,7 @@ func TestMigrateDamagedRecords(t *testing.T) {
 			for _, statements := range migrations()[:version] {
 				do(statements)
 			}
-			if version == 12 { // as it was made first
+			if version == 12 { // in its first form
 				do(before12)
 			} else {
 				do("INSERT INTO sessions (id, account, live, record) VALUES ('ses_bad', 'acme', 0, '{\"turns\":')")
@@ -232,7 +233,7 @@ type oldRow struct {
 	args                   []any
 }
 
-// oldRows returns one record of each kind. Those of sandboxes and sessions are whole.
+// oldRows returns one record of each kind. Those of sandboxes and sessions are complete.
 func oldRows(t *testing.T) []oldRow {
 	t.Helper()
 	text := func(v any) any {
@@ -263,7 +264,7 @@ func oldRows(t *testing.T) []oldRow {
 	}
 }
 
-// migrated checks what today's program makes of the records of oldRows that a version had, and that it can write.
+// migrated checks how the current program reads the records of oldRows that a version had, and that it can write.
 func migrated(t *testing.T, db *DB, version int) {
 	t.Helper()
 	s, totals := db.Sandboxes(), sandbox.Totals{}
@@ -296,7 +297,7 @@ func migrated(t *testing.T, db *DB, version int) {
 			t.Errorf("the sessions' totals: %+v, %v", got, err)
 		}
 	}
-	const withoutRow = 1 // totals, which is made of the others
+	const withoutRow = 1 // totals, which is derived from the other tables
 	if kinds := len(oldRows(t)); kinds != tables(t, db)-withoutRow {
 		t.Errorf("there are %d tables: add a row of each new one to oldRows", tables(t, db))
 	}
@@ -311,7 +312,7 @@ func tables(t *testing.T, db *DB) (n int) {
 	return n
 }
 
-// What an account has used is read without its records.
+// TestTotalsReadNoRecords checks that the usage of an account is read without its records.
 func TestTotalsReadNoRecords(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
@@ -351,7 +352,7 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 	}
 }
 
-// refused opens the file and checks that the refusal says what is wrong and what to do.
+// refused opens the file and checks that the refusal names the problem and the remedy.
 func refused(t *testing.T, path string, kind errors.Kind, words ...string) {
 	t.Helper()
 	db, err := Open(t.Context(), path)
@@ -495,7 +496,7 @@ func TestBusyDatabaseIsUnavailable(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "db")
 	db := open(t, path)
-	// Another program holds the write lock. Ours would wait for 10 s; the test does not.
+	// Another program holds the write lock. Our program would wait for 10 s, but the test does not.
 	if _, err := db.write.Exec("PRAGMA busy_timeout = 0"); err != nil {
 		t.Fatal(err)
 	}
@@ -609,8 +610,8 @@ func asNobody(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	// Copied by a process of its own: a file that this one has open for writing, its other children could hold open too,
-	// and then it cannot be started.
+	// A separate process makes the copy: if this process had the file open for writing, its other children could hold
+	// it open too, and then it could not be started.
 	target := filepath.Join(dir, "helper")
 	if out, err := exec.CommandContext(t.Context(), "cp", cmd.Path, target).CombinedOutput(); err != nil {
 		t.Fatalf("copy the test binary: %v: %s", err, out)
@@ -619,7 +620,7 @@ func asNobody(t *testing.T, cmd *exec.Cmd) {
 		t.Fatal(err)
 	}
 	cmd.Path = target
-	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would say so
+	cmd.Dir, cmd.Stderr = "/", nil // it could not write its coverage, and would report that
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// What is unsent is kept until it is deleted.
+// TestUnsent checks that an unsent record is kept until it is deleted.
 func TestUnsent(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))

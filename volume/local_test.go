@@ -147,7 +147,7 @@ func TestStateVolumeHasItsDirectories(t *testing.T) {
 	if err := v.Remove(t.Context(), "sessions"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, l, volume.StateName) // and what exists is left alone
+	create(t, l, volume.StateName) // existing data is left alone
 	if list, err = v.ReadDir(t.Context(), "/"); err != nil || len(list) != 4 {
 		t.Errorf("got %v, %v", list, err)
 	}
@@ -311,7 +311,7 @@ func TestCreateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// hostile fills a volume with what a sandbox might leave there to trick the host.
+// hostile fills a volume with files that a sandbox might leave to trick the host.
 func hostile(t *testing.T) (l *volume.Local, v volume.Volume, outside string) {
 	t.Helper()
 	l = open(t, filepath.Join(t.TempDir(), "volumes"))
@@ -473,7 +473,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// What is in the way of a provider or a volume is an error that names it, and nothing half-made is left.
+// TestWhatIsInTheWay checks that an obstacle in place of a provider or a volume causes an error that names it, and that
+// nothing incomplete is left.
 func TestWhatIsInTheWay(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/web"
 )
 
-// The libraries are those that the list names, unchanged, and every one has its licence.
+// TestVendor checks that the libraries match the list, unchanged, and that each has its licence.
 func TestVendor(t *testing.T) {
 	t.Parallel()
 	list, err := os.ReadFile("vendor/CHECKSUMS")
@@ -51,7 +51,8 @@ func TestVendor(t *testing.T) {
 	}
 }
 
-// The page is plain files without a build step; our own are small, name each other by relative addresses, and have nothing inline.
+// TestPlainFiles checks that the page is plain files without a build step. Our own files are small, refer to each other
+// by relative addresses, and contain nothing inline.
 // mission: 7.9
 func TestPlainFiles(t *testing.T) {
 	t.Parallel()
@@ -118,7 +119,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// The page itself names all that its first view needs, so that browsers ask for it at once, and that is little: neither the libraries nor the conversation.
+// TestFirstView checks that the page itself names all files of its first view, so that browsers request them at once,
+// and that these are few: neither the libraries nor the conversation.
 // mission: F2
 func TestFirstView(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,8 @@ import (
 
 const redirect = "http://127.0.0.1:7777/sign-in/oidc/callback"
 
-// person makes whoever comes to the provider a person of whom it says claims; nil means that it refuses them.
+// person makes the next visitor of the provider a person with these claims. nil means that the provider refuses the
+// visitor.
 func person(t *testing.T, issuer string, claims map[string]any) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"redirect": redirect, "claims": claims})
@@ -39,7 +40,7 @@ func person(t *testing.T, issuer string, claims map[string]any) {
 	}
 }
 
-// visit goes to the provider as a browser does, and returns with what it comes back.
+// visit goes to the provider as a browser does, and returns the parameters of the redirect back.
 func visit(t *testing.T, to string) url.Values {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, to, nil)
@@ -151,7 +152,7 @@ func TestSignInsThatAreNone(t *testing.T) {
 			t.Errorf("use %d of a code: %v", i+1, err)
 		}
 	}
-	// Not the client that we say we are.
+	// The client's secret is wrong.
 	to, attempt, err = p.Begin(t.Context(), redirect)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +163,7 @@ func TestSignInsThatAreNone(t *testing.T) {
 	}
 }
 
-// A provider that does not answer, or is another one, is no reason for the server not to start.
+// TestProviderIsAway checks that the server starts although a provider does not answer, or is another one.
 func TestProviderIsAway(t *testing.T) {
 	t.Parallel()
 	down := httptest.NewServer(http.NotFoundHandler())

@@ -41,7 +41,7 @@ func TestTranscripts(t *testing.T) {
 			for line := range bytes.Lines(text) {
 				for _, e := range c.Decode(line) {
 					if e.Type == agent.Other && len(e.Raw) > 120 {
-						e.Raw = json.RawMessage(`"…"`) // that it is kept as it is, TestOther shows
+						e.Raw = json.RawMessage(`"…"`) // TestOther checks that it is kept unchanged
 					}
 					out, err := json.Marshal(e)
 					if err != nil {
@@ -76,7 +76,7 @@ func decode(t *testing.T, c agent.Conversation, lines ...string) []agent.Event {
 	return all
 }
 
-// What is not understood is kept as it was printed, also what is no JSON.
+// TestOther checks that lines that are not understood are kept as printed, also if they are not JSON.
 // mission: E1
 func TestOther(t *testing.T) {
 	t.Parallel()
@@ -169,7 +169,8 @@ func TestPlanIsShown(t *testing.T) {
 	}
 }
 
-// An end is a failure by is_error, whatever the subtype says, and says when it was interrupted.
+// TestDone checks that is_error alone decides whether an end is a failure, whatever the subtype is, and that an
+// interruption is reported.
 func TestDone(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]agent.Event{
@@ -190,7 +191,8 @@ func TestDone(t *testing.T) {
 	}
 }
 
-// The blocks of one message have ids of their own, and so have those of messages that stream at the same time.
+// TestMessageIDs checks that the blocks of one message have different ids, and so have those of messages that stream at
+// the same time.
 func TestMessageIDs(t *testing.T) {
 	t.Parallel()
 	c := claude.Agent{}.Open(agent.Setup{})
@@ -281,7 +283,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// No line makes the decoder fail, and whatever it says can be written as JSON.
+// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil {
@@ -310,7 +312,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// How the program reaches its model depends on what kind of credential there is.
+// TestAccess checks that the way to the model depends on the kind of credential.
 //
 // mission: E1, 4.8
 func TestAccess(t *testing.T) {
@@ -362,7 +364,8 @@ func TestMCPStatus(t *testing.T) {
 	}
 }
 
-// A turn that the program begins by itself is told from the answer to a prompt. A prompt that comes in the middle of it is answered with it.
+// TestOwnTurns checks that a turn that the program begins by itself is distinguished from the answer to a prompt. A
+// prompt in the middle of it is answered with it.
 //
 // mission: E1
 func TestOwnTurns(t *testing.T) {

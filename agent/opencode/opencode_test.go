@@ -63,7 +63,7 @@ func TestTranscripts(t *testing.T) {
 				if err := json.Unmarshal(line, &e); err != nil {
 					t.Fatal(err)
 				}
-				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // who drove the server sent a prompt
+				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // the driver of the server sent a prompt
 					prompts[info.ID] = true
 					c.Prompt(info.ID, "go")
 				}
@@ -118,8 +118,8 @@ const (
 	resting = `{"type":"session.idle","properties":{"sessionID":"s"}}`
 )
 
-// The end of a turn that the server tells late or twice does not end the next turn.
-// What was printed before a restart of the server is decoded without the prompts, turn by turn, and the end of the last one is seen.
+// TestAgain checks that a turn's end that the server sends late or twice does not end the next turn. Output from before
+// a restart of the server is decoded without the prompts, turn by turn, and the end of the last turn is recognised.
 //
 // mission: E2, E4
 func TestAgain(t *testing.T) {
@@ -180,7 +180,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// What a sub-agent does names the call that runs it, and does not end the turn.
+// TestSubAgent checks that events of a sub-agent name the call that runs it, and do not end the turn.
 func TestSubAgent(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -207,7 +207,8 @@ func TestSubAgent(t *testing.T) {
 	}
 }
 
-// A call that an interrupt ends is told to have ended after the turn, once; a file that it changed is not forgotten.
+// TestInterruptedCall checks that a tool call that an interrupt ends is reported as ended after the turn, once, and
+// that a file which it changed is still reported.
 func TestInterruptedCall(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -228,7 +229,8 @@ func TestInterruptedCall(t *testing.T) {
 	}
 }
 
-// A turn that the bridge aborts, since the model's API fails, has failed with the reason, and was not interrupted by a person.
+// TestTurnEndsWhenTheModelFails checks that a turn that the bridge aborts because the model's API fails has failed with
+// the reason, and does not count as interrupted by a person.
 //
 // mission: E2
 func TestTurnEndsWhenTheModelFails(t *testing.T) {
@@ -279,7 +281,7 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-// What the model asks of a person reaches the person, and the answer the model.
+// TestQuestions checks that the model's questions reach the person, and the answers the model.
 //
 // mission: E2
 func TestQuestions(t *testing.T) {
@@ -357,7 +359,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// The configuration that goes over a repository's files has address and key.
+// TestGuard checks that the configuration that overrides a repository's files has address and key.
 // mission: 4.2
 func TestGuard(t *testing.T) {
 	t.Parallel()
@@ -379,7 +381,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// No line makes the decoder fail, and whatever it says can be written as JSON.
+// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil {

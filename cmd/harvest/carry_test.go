@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// carried is the request that harvest agent makes of a directory, and what it hints.
+// carried returns the request that harvest agent makes for a directory, and its hints.
 func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	p.Helper()
 	var req api.SessionRequest
@@ -24,7 +24,7 @@ func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	return req, hints.String()
 }
 
-// cloned clones the bundle of a request, applies what was not committed, and returns the files.
+// cloned clones the bundle of a request, applies the uncommitted changes, and returns the files.
 func (p *pair) cloned(req api.SessionRequest) []string {
 	p.Helper()
 	dir := p.TempDir()
@@ -43,7 +43,8 @@ func (p *pair) cloned(req api.SessionRequest) []string {
 	return strings.Split(p.git(there, "ls-files"), "\n")
 }
 
-// From a subdirectory the whole repository goes along, and the agent starts in that directory; also in a work tree.
+// TestCarryFromSubdirectory checks that the whole repository is carried from a subdirectory, and that the agent starts
+// in that directory, also in a work tree.
 // mission: C3, E3
 func TestCarryFromSubdirectory(t *testing.T) {
 	p := newPair(t)
@@ -69,7 +70,8 @@ func TestCarryFromSubdirectory(t *testing.T) {
 	}
 }
 
-// Files of nested repositories go along; changes in submodules do not, and the hints count and say so.
+// TestCarryNestedRepositories checks that files of nested repositories are carried, that changes in submodules are not,
+// and that the hints count and report them.
 // mission: C3
 func TestCarryNestedRepositories(t *testing.T) {
 	p := newPair(t)
@@ -111,7 +113,7 @@ func TestCarryNestedRepositories(t *testing.T) {
 	}
 }
 
-// A shallow repository goes along with the list of the commits that have no parents.
+// TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents.
 // mission: C3, E3
 func TestCarryShallow(t *testing.T) {
 	p := newPair(t)

@@ -78,7 +78,8 @@ func (p *pair) refused(err error, says string) {
 	}
 }
 
-// The agent's branch follows the agent, also when its commits were rewritten, as long as nobody else has commits on it.
+// TestCheckoutFollowsAgent checks that the agent's branch follows the agent, also when its commits were rewritten, as
+// long as the branch has no other commits.
 // mission: E3
 func TestCheckoutFollowsAgent(t *testing.T) {
 	p := newPair(t)
@@ -113,7 +114,8 @@ func TestCheckoutFollowsAgent(t *testing.T) {
 	}
 }
 
-// Commits of a person on the agent's branch stay, and the remedy leads to a second branch with the agent's work.
+// TestCheckoutKeepsOwnCommits checks that a person's commits on the agent's branch stay, and that the remedy leads to a
+// second branch with the agent's work.
 // mission: E3
 func TestCheckoutKeepsOwnCommits(t *testing.T) {
 	p := newPair(t)
@@ -178,7 +180,7 @@ func TestCheckoutWithoutRecord(t *testing.T) {
 	p.at("harvest/x", second)
 }
 
-// Entries of the agent's stash come along as branches that git stash apply takes.
+// TestCheckoutBringsStash checks that entries of the agent's stash arrive as branches that git stash apply accepts.
 // mission: E8
 func TestCheckoutBringsStash(t *testing.T) {
 	p := newPair(t)

@@ -59,14 +59,14 @@ func serveFake(t *testing.T) *client.Client {
 	return c
 }
 
-// copyTree is what SOURCE is in, and what TARGET is in, in every row.
+// copySource and copyTarget make the directories of SOURCE and TARGET for every row.
 const (
 	copySource = `mkdir -p src/dir/sub && cd src && printf f >file && chmod 640 file && printf s >dir/sub/s && printf d >dir/d && chmod 750 dir && ln dir/d dir/hard && ln -s d dir/link &&
 ln -s file flink && ln -s dir dlink && touch -d @1600000000 file dir/d dir`
 	copyTarget = `mkdir -p dst/full/dir dst/has-file dst/has-dir/file && cd dst && printf old >old && printf kept >full/dir/kept && printf x >has-file/dir && ln -s full tolink && ln -s old tofile && ln -s new dangling`
 )
 
-// copyRows are the rules: what is below dst afterwards that was not there before, or has changed; or the error.
+// copyRows are the rules: the new and changed files below dst after each copy, or the error.
 var copyRows = []struct {
 	about, source, target string
 	follow                bool
@@ -112,12 +112,12 @@ var copyRows = []struct {
 	{"directory into a link to a directory", "src/dir", "dst/tolink", false, copied("full/dir"), "", ""},
 }
 
-// copied is what is below the directory that src/dir became.
+// copied lists the contents of the directory that src/dir became.
 func copied(top string) []string {
 	return []string{top + "/", top + "/d=d", top + "/hard=d", top + "/link->d", top + "/sub/", top + "/sub/s=s"}
 }
 
-// paths lists what is below dir: "name=content" of a file, "name/" of a directory, "name->target" of a link.
+// paths lists the contents of dir: "name=content" for a file, "name/" for a directory, "name->target" for a link.
 func paths(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -163,7 +163,7 @@ func (w *copyWorld) cp(follow bool, in, source, target string) (string, error) {
 	return out.String(), err
 }
 
-// fresh makes a directory anew, on this machine and then, by an archive, in ref, if that is not "".
+// fresh recreates a directory on this machine and then, by an archive, in ref, unless ref is "".
 func (w *copyWorld) fresh(script, ref string) {
 	w.t.Helper()
 	at := w.dir
@@ -184,7 +184,7 @@ func (w *copyWorld) fresh(script, ref string) {
 	}
 }
 
-// result lists what is in dst of this machine, or of ref.
+// result lists the contents of dst on this machine, or in ref.
 func (w *copyWorld) result(ref string) (all []string, root string) {
 	w.t.Helper()
 	if ref == "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Commands for sessions recommend commands for sessions.
+// TestRemediesOfSessions checks that the remedies of commands for sessions name commands for sessions.
 // mission: C3
 func TestRemediesOfSessions(t *testing.T) {
 	t.Parallel()

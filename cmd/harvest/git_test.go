@@ -30,7 +30,8 @@ func addition(mode, name, text string) string {
 	return "diff --git a/" + name + " b/" + name + "\nnew file mode " + mode + "\n--- /dev/null\n+++ b/" + name + "\n@@ -0,0 +1 @@\n+" + text + "\n\\ No newline at end of file\n"
 }
 
-// A patch is applied within the repository, or not at all: neither does it write outside, nor does it leave a link that leads out.
+// TestApplyPatch checks that a patch is applied within the repository, or not at all: it neither writes outside, nor
+// leaves a link to the outside.
 // mission: E3
 func TestApplyPatch(t *testing.T) {
 	t.Parallel()

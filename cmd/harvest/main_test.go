@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(s3test.M{M: m}, map[string]func(){"harvest": main})
 }
 
-// The scripts run on two engines: on the fake with this very program, which counts coverage and looks for races, and on gVisor
-// with the ordinary binary.
+// The scripts run on two engines: on the fake with this program itself, which counts coverage and looks for races, and
+// on gVisor with the ordinary binary.
 
 func TestScriptsFake(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	if err := a.audit.Close(); err != nil {
 		t.Fatal(err)
 	}
-	a.auditModal(t.Context(), modalapi.Call{Method: "/s/Lost"}) // only the log says so
+	a.auditModal(t.Context(), modalapi.Call{Method: "/s/Lost"}) // only the log has it
 	text, err := os.ReadFile(filepath.Join(dir, auditName))
 	if err != nil {
 		t.Fatal(err)

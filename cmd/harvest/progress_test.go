@@ -6,7 +6,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 )
 
-// What is shown while a sync goes on: a bar once the total is known, in a terminal.
+// TestSyncBar checks that a sync in a terminal shows a progress bar once the total is known.
 // mission: 2.6
 func TestSyncBar(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A log takes at most twice its limit while the server runs, and no line of what is kept is divided.
+// TestLogsAreBounded checks that a log takes at most twice its limit while the server runs, and that no kept line is
+// split.
 // mission: A8
 func TestLogsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -38,7 +39,7 @@ func TestLogsAreBounded(t *testing.T) {
 	if begun != 10 {
 		t.Errorf("%d files were begun", begun)
 	}
-	// What was there counts, and one that cannot be begun anew goes on.
+	// Existing content counts, and a log that cannot be rotated continues.
 	if r, err = openRolling(path, 600, nil); err != nil {
 		t.Fatal(err)
 	}

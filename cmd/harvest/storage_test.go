@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/storage"
 )
 
-// wantDrafts compares events with what they say as JSON, in the streams of the sandbox sbx_1 and of its account acme.
+// wantDrafts compares events with their data as JSON, in the streams of the sandbox sbx_1 and of its account acme.
 func wantDrafts(t *testing.T, drafts []event.Draft, kind, data string) {
 	t.Helper()
 	var streams []string
@@ -43,7 +43,8 @@ func wantDrafts(t *testing.T, drafts []event.Draft, kind, data string) {
 	}
 }
 
-// What became of a sync is told with what failed of it, and why; of many files that failed, only the first.
+// TestSyncDrafts checks that the event of a sync has its failures, and their reasons. Of many failed files it names
+// only the first.
 // mission: 2.6, 2.8, 5.4
 func TestSyncDrafts(t *testing.T) {
 	t.Parallel()
@@ -72,7 +73,8 @@ func TestSyncDrafts(t *testing.T) {
 	}
 }
 
-// What happens to a mount is told with the file, the reason, and where what is not stored is; of many such files, only the first.
+// TestMountDrafts checks that the event of a mount has the file, the reason, and the place of unsent data. Of many such
+// files it names only the first.
 // mission: D5
 func TestMountDrafts(t *testing.T) {
 	t.Parallel()

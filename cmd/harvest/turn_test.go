@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// What an agent says cannot command the terminal, and a turn reads well.
+// TestTurnView checks that the agent's text cannot control the terminal, and that a turn is readable.
 func TestTurnView(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
@@ -56,7 +56,8 @@ func TestTurnView(t *testing.T) {
 	}
 }
 
-// A turn that failed for a reason that stays is not recommended for another try, and leaving is not an end.
+// TestTurnResult checks that a retry is not recommended after a permanent failure, and that leaving does not end a
+// turn.
 // mission: C3
 func TestTurnResult(t *testing.T) {
 	t.Parallel()

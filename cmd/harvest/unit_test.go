@@ -30,7 +30,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// Every failure says what to do about it; only operators' errors show what nobody explained.
+// TestExit checks that every failure prints a remedy, and that unexplained errors are shown to operators only.
 func TestExit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestBuilding(t *testing.T) {
 	}
 }
 
-// A wait for the sandbox's turn is told once it takes long, and once.
+// TestBuildingTellsOfTheQueue checks that a long wait in the queue for a sandbox is reported, and only once.
 func TestBuildingTellsOfTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestDoctorFindings(t *testing.T) {
 	}
 }
 
-// doctor --fix installs what is missing, and says so.
+// TestDoctorFix checks that doctor --fix installs missing programs, and reports it.
 func TestDoctorFix(t *testing.T) {
 	bin := t.TempDir()
 	script := "#!/bin/sh\necho \"$@\" >> " + filepath.Join(bin, "calls") + "\ncase \"$*\" in *broken*) exit 1;; esac\n"
@@ -307,7 +307,7 @@ func TestLogBeginsAnew(t *testing.T) {
 	}
 }
 
-// systemd takes the unit that the operations' page names, without a word.
+// TestSystemdUnit checks that systemd accepts the unit of the operations page without a warning.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	analyze := testenv.RequireTool(t, "systemd-analyze", "systemd")
@@ -319,7 +319,7 @@ func TestSystemdUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := os.Executable() // one that is there
+	program, err := os.Executable() // one that exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestSystemdUnit(t *testing.T) {
 		}
 		out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if strings.Contains(line, "harvest.service") { // not of others on this machine
+			if strings.Contains(line, "harvest.service") { // not other services of this machine
 				return line
 			}
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The document's section 4 with the real Claude, line by line.
+// TestModalClaude checks that the document's section 4 holds with the real Claude, line by line.
 func TestModalClaude(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestModalClaude(t *testing.T) {
 	// mission: 4.3, 4.6
 	ctx, leave := context.WithCancel(t.Context())
 	lines, body = ask(ctx, "[long] wait")
-	for e, ok := host.NextSent(lines); e.Name != "tool.started"; e, ok = host.NextSent(lines) { // although the turn goes on
+	for e, ok := host.NextSent(lines); e.Name != "tool.started"; e, ok = host.NextSent(lines) { // although the turn continues
 		if !ok {
 			t.Fatalf("the stream ended: %v", lines.Err())
 		}

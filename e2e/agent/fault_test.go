@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// Whatever the model's API does, or happens to the program, the turn ends with a sentence, and the next one works.
+// TestFaultsOfClaude checks that any fault of the model's API or of the program ends the turn with a sentence, and that
+// the next turn works.
 //
 // mission: E1, 4.5
 func TestFaultsOfClaude(t *testing.T) {
@@ -24,7 +25,7 @@ func TestFaultsOfClaude(t *testing.T) {
 		failed     bool
 		again      bool
 	}{
-		{"e401", "403", true, false}, // which the gateway makes of it, so that nobody tries for minutes
+		{"e401", "403", true, false}, // the gateway maps it to this, so that the agent does not retry for minutes
 		{"e403", "403", true, false},
 		{"e429", "429", true, true},
 		{"e529", "529", true, true},
@@ -48,7 +49,8 @@ func TestFaultsOfClaude(t *testing.T) {
 	}
 }
 
-// The same with OpenCode, which tries again as often as it sees fit, and tells so.
+// TestFaultsOfOpenCode checks that OpenCode handles the same faults. It chooses the number of retries, and reports
+// them.
 //
 // mission: E2
 func TestFaultsOfOpenCode(t *testing.T) {
@@ -78,7 +80,7 @@ func TestFaultsOfOpenCode(t *testing.T) {
 	f.goesOn()
 }
 
-// faults is a session of a real agent in which much goes wrong.
+// faults is a session of a real agent with many failures.
 type faults struct {
 	t     *testing.T
 	h     *host.Host
@@ -107,7 +109,7 @@ func newFaults(t *testing.T, name string, flags ...string) *faults {
 	return f
 }
 
-// turn sends a prompt, does something meanwhile, and returns how it ended, and whether a request was tried again.
+// turn sends a prompt, calls meanwhile, and returns the turn's end, and whether a request was retried.
 func (f *faults) turn(prompt, until string, meanwhile func()) (done api.SessionEvent, again bool) {
 	f.t.Helper()
 	cmd := f.h.Command(f.t.Context(), "send", "-d", f.id, "-")
@@ -125,7 +127,7 @@ func (f *faults) turn(prompt, until string, meanwhile func()) (done api.SessionE
 	return end.Data, again
 }
 
-// stops has somebody stop a turn that would not end by itself.
+// stops makes a person stop a turn that would not end by itself.
 func (f *faults) stops(name, when string) {
 	f.t.Helper()
 	if done, _ := f.turn("["+name+"] go", when, func() { f.h.Must("stop", f.id) }); !done.Interrupted {
@@ -134,7 +136,7 @@ func (f *faults) stops(name, when string) {
 	f.well("after " + name)
 }
 
-// killed has the program end in the middle of a turn.
+// killed makes the program end in the middle of a turn.
 func (f *faults) killed(program, want string) {
 	f.t.Helper()
 	done, _ := f.turn("[long] go", "tool.started", func() {
@@ -146,7 +148,7 @@ func (f *faults) killed(program, want string) {
 	f.well("after it was killed")
 }
 
-// well is a turn in which nothing goes wrong.
+// well is a turn without failures.
 func (f *faults) well(when string) {
 	f.t.Helper()
 	if done, _ := f.turn("[hello] again", "", nil); done.Failed || done.Text != "Hello." {
@@ -154,14 +156,15 @@ func (f *faults) well(when string) {
 	}
 }
 
-// goesOn has turns with the longest prompt that there may be, and over the death of the server.
+// goesOn runs turns with the longest allowed prompt, and through the death of the server.
 func (f *faults) goesOn() {
 	f.t.Helper()
 	prompt := "[hello] \x1b[31m\a\r\x7f" + strings.Repeat("long ", 1<<20/5)
 	if done, _ := f.turn(prompt[:1<<20], "", nil); done.Failed || done.Text != "Hello." {
 		f.t.Errorf("a long prompt with control characters: %.1000v", done)
 	}
-	// The server is killed in the middle of a turn, which goes on; the next server answers the model's requests.
+	// The server is killed in the middle of a turn. The turn continues, and the next server answers the model's
+	// requests.
 	done, _ := f.turn("[slow] go", "tool.started", func() {
 		if err := syscall.Kill(f.h.Server().PID, syscall.SIGKILL); err != nil {
 			f.t.Fatal(err)

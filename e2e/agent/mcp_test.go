@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The real Claude, in the agent image, calls each of the four MCP servers that are always there, and what it has remembered is in the
-// repository's memory.
+// TestServersOfTheAgentImage checks that the real Claude, in the agent image, calls each of the four built-in MCP
+// servers, and that its memories are in the repository's memory.
 //
 // mission: E5, C3
 func TestServersOfTheAgentImage(t *testing.T) {
@@ -28,7 +28,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	calls := []struct {
 		tool  string
 		input map[string]any
-		want  string // in what it says
+		want  string // part of the answer
 	}{
 		{"mcp__memory__create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut"},
 		{"mcp__memory__search_nodes", map[string]any{"query": "walnut"}, "it is tall"},
@@ -87,7 +87,7 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	h.Must("end", h.Session())
 }
 
-// missingTools returns those of prefixes that no tool has in the first request with a prompt.
+// missingTools returns the prefixes without a tool in the first request with a prompt.
 func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (missing []string) {
 	for _, r := range stub.Requests() {
 		if !bytes.Contains(r.Body, []byte(prompt)) || !bytes.Contains(r.Body, []byte(`"tools":[{`)) {
@@ -103,7 +103,8 @@ func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (miss
 	return prefixes
 }
 
-// The turn that the real Claude begins by itself when a background command ends is a turn of the session, and the next prompt gets its own answer.
+// TestClaudeContinuesByItself checks that a turn that the real Claude begins by itself when a background command ends
+// is a turn of the session, and that the next prompt gets its own answer.
 //
 // mission: E1
 func TestClaudeContinuesByItself(t *testing.T) {
@@ -132,7 +133,7 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	}
 }
 
-// untilDone returns the end of the first turn of a session whose message is wanted.
+// untilDone returns the end of a session's first turn whose message is wanted.
 func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data api.SessionEvent) {
 	h.T.Helper()
 	ctx, cancel := context.WithTimeout(h.T.Context(), 5*time.Minute)
@@ -155,7 +156,7 @@ func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data ap
 	return data
 }
 
-// Large files are fetched when that is asked for, and are pointers otherwise.
+// TestLargeFilesOfSessions checks that large files are fetched on request, and are pointers otherwise.
 //
 // mission: E3
 func TestLargeFilesOfSessions(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// A plan of the real Claude waits for a person only where the session asks, and is shown there.
+// TestPlansOfClaude checks that a plan of the real Claude waits for a person only if the session requires it, and is
+// shown there.
 //
 // mission: E1
 func TestPlansOfClaude(t *testing.T) {
@@ -48,7 +49,8 @@ func TestPlansOfClaude(t *testing.T) {
 	}
 }
 
-// OpenCode would wait for an hour when the model's API says so.
+// TestLongWaitsOfOpenCode checks that a turn of OpenCode ends instead of waiting for an hour when the model's API asks
+// for that.
 //
 // mission: E2
 func TestLongWaitsOfOpenCode(t *testing.T) {

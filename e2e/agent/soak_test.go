@@ -17,10 +17,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// manyTurns names the variable that says how many turns TestSessionOfManyTurns has; 200 are those of two hours, with a restart for every ten.
+// manyTurns names the variable with the number of turns of TestSessionOfManyTurns. 200 turns correspond to two hours,
+// with a restart for every ten.
 const manyTurns = "HARVEST_TEST_TURNS"
 
-// overTime names the variable that spreads these turns over a time ("2h"), in which the server ends every minute, in turn killed and told to.
+// overTime names the variable that spreads these turns over a time ("2h"), in which the server ends every minute,
+// alternately killed and stopped.
 const overTime = "HARVEST_TEST_OVER"
 
 // prompt of a turn: a command that takes a while, a file, a text, and a line in a file that all turns share.
@@ -28,8 +30,9 @@ func soakPrompt(n int, takes time.Duration) string {
 	return fmt.Sprintf("/run echo begin %d; sleep %.1f; echo end %d\n/write turns/%d.txt this is turn %d\n/say I have done what turn %d wants\nremember %d", n, takes.Seconds(), n, n, n, n, n)
 }
 
-// A session of many turns, whose server is killed again and again in the middle of them: no event is lost, none is there twice, and what the
-// agent has done is all there. Turns follow one another at once, so that two hours take minutes, unless a time is given.
+// TestSessionOfManyTurns checks that a session of many turns, whose server is killed again and again in the middle of
+// them, loses and repeats no event, and has all of the agent's work. Turns follow one another at once, so that two
+// hours take minutes, unless a time is given.
 //
 // mission: E3, E4, A8
 func TestSessionOfManyTurns(t *testing.T) {
@@ -122,7 +125,7 @@ func turnsOf(h *host.Host, ctx context.Context, id string, turns int) (all []hos
 	return all
 }
 
-// endServer kills the server, or tells it to end, and has the next one started.
+// endServer kills or stops the server, and has the next one started.
 func endServer(h *host.Host, kill bool) {
 	h.T.Helper()
 	if !kill {

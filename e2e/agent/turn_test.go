@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// realKey names the variable with a key of Anthropic's API. Where it is set, the tests of turns also run against that.
+// realKey names the variable with a key of Anthropic's API. If it is set, the tests of turns also run against that API.
 const realKey = "HARVEST_TEST_ANTHROPIC_API_KEY"
 
 // turnEvents are the events of `-o json`.
@@ -51,7 +51,7 @@ func last(t *testing.T, events []host.TurnEvent, typ string) api.SessionEvent {
 	return api.SessionEvent{}
 }
 
-// The words are for the model, what is in brackets for the stub.
+// The model reads the words. The stub reads the part in brackets.
 const (
 	firstPrompt = "[first] In this order, one tool call each: run `cat README.md`; write the file new.txt with the one line `written by the agent`; " +
 		"in it, edit the word `agent` into `model`; call the tool hello of the MCP server good; ask the user with your tool for questions: `Which colour?`, with the options red and blue; " +
@@ -77,8 +77,9 @@ func scriptTurns(stub *modeltest.Stub) {
 	stub.Script("third", modeltest.Step{Say: "It was new.txt."})
 }
 
-// The real programs change a file of a repository, and all of it arrives: events, cost, diff, branch. The conversation goes on in another
-// sandbox when the first is gone. The key of the model is nowhere in either.
+// TestRealAgents checks that the real programs change a file of a repository, and that all results arrive: events,
+// cost, diff, branch. The conversation continues in another sandbox when the first is gone. Neither sandbox contains
+// the model's key.
 //
 // mission: E1, E2, E3, E4, E7
 func TestRealAgents(t *testing.T) {
@@ -175,7 +176,8 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	}
 }
 
-// checkContinues ends the session and goes on in another one, whose agent is told what was said; all of it is a database in the volume, too.
+// checkContinues ends the session and continues it in another one, whose agent receives the conversation. The volume
+// also has all of it, in a database.
 func checkContinues(t *testing.T, h *host.Host, stub *modeltest.Stub) {
 	t.Helper()
 	id := h.Session()
@@ -283,7 +285,7 @@ func commit(h *host.Host, dir string, files map[string]string) {
 	}
 }
 
-// checkBranch looks at what comes back to the local repository.
+// checkBranch checks the branch that comes back to the local repository.
 func checkBranch(t *testing.T, h *host.Host, dir string) {
 	t.Helper()
 	branch, stderr, code := h.In(dir, "checkout", h.Session())
@@ -298,8 +300,8 @@ func checkBranch(t *testing.T, h *host.Host, dir string) {
 	}
 }
 
-// lookForKey prints the session's token, and then where it finds the text on its standard input: environments and arguments of processes, and
-// files.
+// lookForKey prints the session's token, and then each place that contains the text from its standard input:
+// environments and arguments of processes, and files.
 const lookForKey = `
 import glob, os, sys
 key = sys.stdin.read().strip().encode()
@@ -346,7 +348,7 @@ func checkNoKey(t *testing.T, h *host.Host, key string) (token string) {
 	return token
 }
 
-// mcpServer is an MCP server that, before it answers, does what its argument says.
+// mcpServer is an MCP server that follows its argument before it answers.
 const mcpServer = `
 import json, os, sys
 how = sys.argv[1]
@@ -363,7 +365,8 @@ for line in sys.stdin:
     print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
 `
 
-// A session has the repository's MCP servers and those of its own; what is wrong with one is told and holds nothing up.
+// TestServersOfRealAgents checks that a session has the repository's MCP servers and its own, and that a broken server
+// is reported and blocks nothing.
 //
 // mission: E5
 func TestServersOfRealAgents(t *testing.T) {
@@ -442,7 +445,8 @@ func find(h *host.Host, id string, after, before int64, typ string) bool {
 	return false
 }
 
-// Tools wait for a person where the session says so; one that is allowed for always is not asked about again, also after a restart of the server.
+// TestRealAgentsAskBefore checks that tools wait for a person if the session requires it, and that an always-allowed
+// tool does not ask again, also after a restart of the server.
 //
 // mission: E1, E2
 func TestRealAgentsAskBefore(t *testing.T) {
@@ -465,7 +469,7 @@ func TestRealAgentsAskBefore(t *testing.T) {
 			}
 			h.Must("answer", id, asked.Data.ID, "--allow", "--always")
 			h.Event(id, asked.ID, "tool.started")
-			h.Must("down") // what was allowed is so for the next server
+			h.Must("down") // the next server keeps the permission
 			h.Must("sandbox", "exec", h.Box(), "--", "touch", "/tmp/go")
 			done := h.Event(id, 0, "done")
 			if done.Data.Failed || done.Data.Text != "Done." {

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The real programs reach their model in each way in which somebody may have it: with the token of a subscription, and at Amazon Bedrock.
+// TestWaysToTheModel checks that the real programs reach their model in each supported way: with the token of a
+// subscription, and at Amazon Bedrock.
 // mission: E1, E2, 4.2
 func TestWaysToTheModel(t *testing.T) {
 	testenv.Long(t)
@@ -20,7 +21,7 @@ func TestWaysToTheModel(t *testing.T) {
 		name, agent string
 		env         map[string]string
 		model       string
-		path        string // that the model is asked at
+		path        string // of the requests to the model
 	}{
 		{"subscription", "claude", map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": host.ModelKey}, "", "/v1/messages"},
 		{"bedrock", "claude", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"}, "", "/invoke-with-response-stream"},
@@ -63,7 +64,8 @@ func TestWaysToTheModel(t *testing.T) {
 	}
 }
 
-// A repository's own settings do not lead the real programs to another model, nor to other credentials; what is not used is told.
+// TestRepositoryCannotRedirectModel checks that a repository's own settings lead the real programs neither to another
+// model nor to other credentials, and that ignored settings are reported.
 // mission: E1, E2, 4.2
 func TestRepositoryCannotRedirectModel(t *testing.T) {
 	testenv.Long(t)

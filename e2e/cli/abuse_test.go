@@ -12,8 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// abuse tries to reach the host's kernel, devices and processes, and prints a line for each attempt that is not contained.
-// /proc/sysrq-trigger is left out: gVisor has a file of its own there, which root may open. Arguments: release of the host's kernel, its name.
+// abuse tries to reach the host's kernel, devices and processes, and prints a line for each attempt that is not
+// contained. /proc/sysrq-trigger is left out: gVisor has its own file there, which root may open. Arguments: release of
+// the host's kernel, its name.
 const abuse = `
 import ctypes, errno, os, stat, sys
 
@@ -98,7 +99,8 @@ func tryAbuse(t *testing.T, h *host.Host) {
 	}
 }
 
-// Sandboxed programs reach no device, process or setting of the host, and no interface of its kernel.
+// TestAbuse checks that sandboxed programs reach no device, process or setting of the host, and no interface of its
+// kernel.
 //
 // mission: 6.10
 func TestAbuse(t *testing.T) {

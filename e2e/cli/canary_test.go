@@ -7,7 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/host"
 )
 
-// Secrets that are given to sandboxes and commands must not be written to disk, logged, or seen in the arguments of a process.
+// TestCanary checks that secrets for sandboxes and commands are not written to disk, logged, or visible in the
+// arguments of a process.
 // mission: F4, F6
 func TestCanary(t *testing.T) {
 	t.Parallel()
@@ -37,7 +38,7 @@ func TestCanary(t *testing.T) {
 	found := append(host.InFiles(t, h.Data, sandbox, command, input, named), host.InArguments(t, sandbox, command, input, named)...)
 	_ = in.Close()
 	_ = cmd.Wait()
-	// What fails is where texts come together: errors, logs, records.
+	// Failures combine texts of many sources: errors, logs, records.
 	_, stderr, _ := h.Run("sandbox", "exec", "-e", "COMMAND_TOKEN", "-w", "/nowhere", "box", "--", "true")
 	_, missing, code := h.Run("sandbox", "create", "--secret", "none", "--secret", "anthropic")
 	if code != 4 || !strings.Contains(missing, `there is no secret "none"`) {

@@ -64,7 +64,7 @@ func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window 
 	return w
 }
 
-// screen returns what the window shows.
+// screen returns the content of the window.
 func (w *window) screen() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

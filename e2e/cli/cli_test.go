@@ -48,7 +48,7 @@ func TestTerminal(t *testing.T) {
 	})
 }
 
-// Signals are the command's; one that does not care is ended all the same in the end.
+// TestSignals checks that signals reach the command, and that a command which ignores them is killed at the end.
 // mission: A4
 func TestSignals(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestSignals(t *testing.T) {
 			ended := make(chan struct{})
 			var again sync.WaitGroup
 			if c.again {
-				// Signals that come too fast after one another are one, so that it takes more than are needed.
+				// Signals in quick succession merge into one, so more are sent than needed.
 				again.Go(func() {
 					for {
 						select {
@@ -100,7 +100,7 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// Whoever runs something and is killed leaves nothing behind.
+// TestClientKilled checks that a client that runs a command and is killed leaves nothing behind.
 // mission: A3
 func TestClientKilled(t *testing.T) {
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestServerKilled(t *testing.T) {
 	})
 }
 
-// Many who need a server at the same time start one.
+// TestStartTogether checks that concurrent commands that need a server start only one.
 // mission: A11
 func TestStartTogether(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestStartTogether(t *testing.T) {
 	}
 }
 
-// A data directory of somebody else is refused, and nothing is written there.
+// TestSomebodyElsesData checks that a data directory of another user is refused, and nothing is written there.
 func TestSomebodyElsesData(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
@@ -208,7 +208,7 @@ func TestSomebodyElsesData(t *testing.T) {
 	}
 }
 
-// A server that dies while it starts is not waited for, and its log is named.
+// TestServerDiesAtStart checks that the client does not wait for a server that dies while it starts, and names its log.
 func TestServerDiesAtStart(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "fake", nil)
@@ -224,7 +224,7 @@ func TestServerDiesAtStart(t *testing.T) {
 	}
 }
 
-// oldServer answers as a server of another version, until it is asked to end.
+// oldServer answers like a server of another version, until it is asked to stop.
 func oldServer(t *testing.T, data string, background bool) (ended <-chan struct{}) {
 	t.Helper()
 	l, err := socket.Listen(data, client.Socket)
@@ -270,7 +270,7 @@ func TestOtherVersions(t *testing.T) {
 	}
 }
 
-// As an ordinary user everything works the same.
+// TestOrdinaryUser checks that everything works the same for an ordinary user.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	h := host.Ordinary(t)
@@ -288,7 +288,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// Where ordinary users cannot make user namespaces, they are told what to do, and nothing runs without isolation.
+// TestOrdinaryUserWithoutNamespaces checks that ordinary users on a host without user namespaces get a remedy, and that
+// nothing runs without isolation.
 //
 // mission: A9
 func TestOrdinaryUserWithoutNamespaces(t *testing.T) {

@@ -28,7 +28,7 @@ func TestLinkToAPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Browsers lead names below localhost to this machine; resolvers of machines need not.
+	// Browsers resolve names below localhost to this machine. System resolvers need not.
 	browser := http.Client{Jar: jar, Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		_, port, err := net.SplitHostPort(address)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// serve is a program that serves its first argument's port on the loopback, and says when it does.
+// serve is a program that serves its first argument's port on the loopback, and reports when it does.
 const serve = `
 import http.server, sys
 s = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler)

@@ -24,7 +24,8 @@ type sandboxUse struct {
 	api.Used
 }
 
-// What a sandbox uses is shown while it works and after its end, on the command line, over HTTP and to Prometheus.
+// TestSandboxStats checks that a sandbox's usage is shown while it works and after its end, on the command line, over
+// HTTP and to Prometheus.
 // mission: A12, 7.10
 func TestSandboxStats(t *testing.T) {
 	t.Parallel()

@@ -89,7 +89,7 @@ func testPrograms(t *testing.T, built api.Image, exec execFunc) {
 			t.Errorf("the image does not say that it has %s", name)
 		}
 	}
-	// Volta is there or it is said why not.
+	// Volta is installed, or the image gives the reason why not.
 	why := ""
 	for _, p := range built.Missing {
 		if p.Name == "volta" {
@@ -200,11 +200,11 @@ func testMCP(t *testing.T, h *host.Host, box string) {
 type use struct {
 	tool      string
 	arguments map[string]any
-	want      string // in what it says; "" if it is not called
+	want      string // part of the answer; "" if it is not called
 	fails     bool
 }
 
-// uses is what the test does with each server.
+// uses has the calls of the test to each server.
 var uses = map[string][]use{
 	"memory": {
 		{"create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut", false},
@@ -242,7 +242,7 @@ const geminiStub = `require('http').createServer((q, r) => {
 	})
 }).listen(8099, '127.0.0.1')`
 
-// conversation is one with an MCP server over its standard input and output: JSON-RPC, a message per line.
+// conversation is a conversation with an MCP server over its standard input and output: JSON-RPC, one message a line.
 type conversation struct {
 	in    io.Writer
 	out   *bufio.Reader
@@ -250,7 +250,7 @@ type conversation struct {
 	ready time.Duration // until it was initialised
 }
 
-// talk starts a server by a command line of ours, and initialises it.
+// talk starts a server with one of our command lines, and initialises it.
 func talk(t *testing.T, h *host.Host, args ...string) *conversation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -300,7 +300,7 @@ func (c *conversation) send(t *testing.T, message map[string]any) {
 	}
 }
 
-// call sends a request and waits for its answer. What the server asks meanwhile is refused.
+// call sends a request and waits for its answer. Requests of the server in between are refused.
 func (c *conversation) call(t *testing.T, method string, params, result any) {
 	t.Helper()
 	c.last++

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/imagetest"
 )
 
-// TestBuildScripts builds images with the ordinary binary, into a library of their own that begins with the base image.
+// TestBuildScripts builds images with the ordinary binary, into a separate library that begins with the base image.
 func TestBuildScripts(t *testing.T) {
 	t.Parallel()
 	setup := host.GVisor(t)

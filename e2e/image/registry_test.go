@@ -79,7 +79,7 @@ func registryOf(t *testing.T, config v1.Config, layers ...[]byte) string {
 	return ref.Name()
 }
 
-// A sandbox runs from an image of a registry, fetched when it is asked for.
+// TestImageOfARegistry checks that a sandbox runs from an image of a registry, which is fetched on request.
 // mission: B2
 func TestImageOfARegistry(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestImageOfARegistry(t *testing.T) {
 	}
 }
 
-// loadWithPodman runs a command in the image of an archive, with podman, where there is one.
+// loadWithPodman runs a command in the image of an archive, with podman, if it is installed.
 func loadWithPodman(t *testing.T, archive string) {
 	t.Helper()
 	if _, err := exec.LookPath("podman"); err != nil || os.Geteuid() != 0 {

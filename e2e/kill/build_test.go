@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A build whose server, sandbox and client are killed in the middle leaves nothing half-made; the next one goes on behind the steps that
-// were done.
+// TestKilledBuildOnGVisor checks that a build whose server, sandbox and client are killed halfway leaves nothing
+// incomplete, and that the next build resumes after the completed steps.
 //
 // mission: B2
 // mission: A8

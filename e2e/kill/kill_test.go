@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// Everything is killed with -9, again and again and at any moment: the server, the processes that keep sandboxes, gVisor, and
-// the clients. Afterwards everything works, and nothing is left that nobody knows (newHost looks).
+// TestKillEverything checks that the system survives SIGKILL, again and again and at any moment, of the server, the
+// keepers, gVisor, and the clients. Afterwards everything works, and nothing unknown is left (newHost checks this).
 // mission: A8
 func TestKillEverything(t *testing.T) {
 	testenv.Long(t)
@@ -34,7 +34,7 @@ func TestKillEverything(t *testing.T) {
 		host.KillAll(t, h.Data)
 		cancel()
 		clients.Wait()
-		host.KillAll(t, h.Data) // what the clients have started meanwhile
+		host.KillAll(t, h.Data) // processes that the clients have started meanwhile
 		if out := h.Must("run", "--code", "print(6*7)"); out != "42" {
 			t.Errorf("round %d: afterwards, run prints %q", round, out)
 		}

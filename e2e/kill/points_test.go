@@ -16,15 +16,16 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// killedAt is a point at which the server is killed, by the command that leads there; then says what the next server must find.
+// killedAt is a point at which the server is killed, by the command that leads there. then describes the state that the
+// next server must find.
 type killedAt struct {
 	point string
 	args  []string
 	then  func(t *testing.T, h *host.Host)
 }
 
-// The server is killed with -9 at named points of what it does. The next one finds a consistent state, everything can be done
-// again, and nothing is left that nobody knows (newHost looks, when all has ended).
+// TestKilledAtNamedPoints checks that the next server finds a consistent state after SIGKILL at named points of the
+// server's work. Everything can be done again, and nothing unknown is left (newHost checks this at the end).
 // mission: A8
 func TestKilledAtNamedPoints(t *testing.T) {
 	testenv.Long(t)
@@ -127,7 +128,7 @@ func TestKilledAtNamedPoints(t *testing.T) {
 	h.Must("end", session)
 }
 
-// killAt has a server killed and looks at what the next one finds.
+// killAt has a server killed and checks the state that the next one finds.
 func killAt(h *host.Host, t *testing.T, k killedAt, dir string) {
 	t.Helper()
 	switch k.point {
@@ -153,7 +154,7 @@ func killAt(h *host.Host, t *testing.T, k killedAt, dir string) {
 		t.Errorf("harvest %q: exit code 0 although the server was killed: %s", k.args, out)
 	}
 	h.Must("volume", "ls")                                     // starts the next one
-	for line := range strings.Lines(h.Must("sandbox", "ls")) { // those without a name are a session's, which goes on
+	for line := range strings.Lines(h.Must("sandbox", "ls")) { // unnamed ones belong to a session, which continues
 		if f := strings.Fields(line); f[1] != "-" && (f[2] == "creating" || f[2] == "stopping") {
 			t.Errorf("the state is not consistent: %s", line)
 		}
@@ -188,7 +189,7 @@ func boxEnds(t *testing.T, h *host.Host) {
 	h.Has(t, "box   terminated", "sandbox", "ls", "--all")
 }
 
-// streamIsWhole reads all events of the account: none may be missing, and none be there twice.
+// streamIsWhole reads all events of the account: no event may be missing or repeated.
 func streamIsWhole(h *host.Host, t *testing.T) {
 	t.Helper()
 	journal := client.New(h.Data)

@@ -52,7 +52,7 @@ func (b *bucketClient) keys(t *testing.T, id, key string) *modal.Secret {
 	return s
 }
 
-// own are the secrets that sandboxes have of their own.
+// own returns the number of secrets that sandboxes have of their own.
 func (b *bucketClient) own(t *testing.T) int {
 	t.Helper()
 	out, err := b.h.Run("secret", "ls")
@@ -62,7 +62,8 @@ func (b *bucketClient) own(t *testing.T) int {
 	return strings.Count(out, "modal-bucket-")
 }
 
-// Modal's own SDK mounts a bucket of a real S3 server in a sandbox of ours, which reads and writes it there.
+// TestModalBucket checks that Modal's own SDK mounts a bucket of a real S3 server in one of our sandboxes, which reads
+// and writes it there.
 //
 // mission: D5 8.1 F4
 func TestModalBucket(t *testing.T) {
@@ -127,7 +128,7 @@ func (b *bucketClient) written(t *testing.T) {
 	}
 }
 
-// named has the keys in a secret of Harvest's, with all there is to say of the place.
+// named uses a secret of Harvest's that has the keys and all settings of the place.
 func (b *bucketClient) named(t *testing.T) {
 	b.s3.Put("whole", "all of it")
 	file := filepath.Join(t.TempDir(), "pairs")

@@ -59,7 +59,7 @@ func (y *typing) write(id string, offset int, data []byte, eof bool) error {
 	return err
 }
 
-// had is how much input a command has had.
+// had returns how much input a command has received.
 func (y *typing) had(id string) int {
 	y.t.Helper()
 	got, err := y.router.TaskExecStdinStatus(y.ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: y.task, ExecId: id}.Build())
@@ -69,7 +69,7 @@ func (y *typing) had(id string) int {
 	return int(got.GetNumBytesWritten())
 }
 
-// said returns the first n bytes of what a command says, or all if n is 0.
+// said returns the first n bytes of a command's output, or all if n is 0.
 func (y *typing) said(id string, n int) string {
 	y.t.Helper()
 	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task, ExecId: id}.Build())
@@ -90,8 +90,8 @@ func (y *typing) said(id string, n int) string {
 	return out.String()
 }
 
-// typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not. What it returns has them go on
-// at the next server, with no byte lost or given twice.
+// typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not.
+// The returned function continues them at the next server, with no byte lost or repeated.
 func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (goOn func()) {
 	y := m.typing(t, sb, address)
 	y.start("reads", "cat")

@@ -14,10 +14,11 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// suiteEnvironment is the environment in which the SDK's suites work, whatever their own environment says.
+// suiteEnvironment is the environment in which the SDK's suites work, whatever they are configured with.
 const suiteEnvironment = "libmodal"
 
-// leftOfModalItself are tests of the suite that want what an account at Modal does not have, with the reason. Our own server has stand-ins for it.
+// leftOfModalItself has the tests of the suite that need something which an account at Modal does not have, with the
+// reason. Our own server has stand-ins for it.
 var leftOfModalItself = map[string]string{
 	"TestCreateSandboxWithProxy":       "it wants the proxy libmodal-test-proxy, which the SDK cannot make",
 	"TestImageFromRegistryWithSecret":  "it wants a private registry of Modal's own, at Google",
@@ -25,7 +26,8 @@ var leftOfModalItself = map[string]string{
 	"TestImageFromGcpArtifactRegistry": "it wants a private registry of Modal's own, at Google",
 }
 
-// The live tests of Modal's Go SDK against Modal itself, which say whether it is us or the suite that has changed.
+// TestModalItself checks that the live tests of Modal's Go SDK pass against Modal itself. The result shows whether
+// Harvest or the suite has changed.
 //
 // mission: 8.1
 func TestModalItself(t *testing.T) {
@@ -46,7 +48,8 @@ func TestModalItself(t *testing.T) {
 	})
 }
 
-// judge runs a suite, and fails unless all of live pass, or all that it runs if that is nil, save those that are left out.
+// judge runs a suite, and fails unless all of live pass, or, if live is nil, all that run, except those that are left
+// out.
 func judge(t *testing.T, h *modalhost.Host, live []string, program string, args ...string) {
 	t.Helper()
 	verdicts, said := runSuite(h, program, args...)
@@ -72,11 +75,12 @@ func judge(t *testing.T, h *modalhost.Host, live []string, program string, args 
 	}
 }
 
-// fixturesAtModal makes what the suites expect at Modal, and removes it at the end if it was not there before: an environment with a secret.
+// fixturesAtModal creates the fixtures that the suites expect at Modal: an environment with a secret. At the end it
+// removes them if they did not exist before.
 func fixturesAtModal(t *testing.T, id, secret string) {
 	t.Helper()
 	values := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if r, ok := req.(*pb.SecretGetOrCreateRequest); ok { // for which the SDK has no call
+		if r, ok := req.(*pb.SecretGetOrCreateRequest); ok { // the SDK has no call for it
 			r.SetEnvDict(map[string]string{"a": "1", "b": "2", "c": "hello world"})
 			r.SetObjectCreationType(pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// terminal is a real one: it has a size, echoes what is typed, and its control characters send signals.
+// terminal is a real terminal: it has a size, echoes its input, and its control characters send signals.
 func (m *modalClient) terminal(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
 	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "stty size; [ -t 0 ] && [ -t 1 ] && echo both; exec cat"}, &modal.SandboxExecParams{PTY: true})
@@ -43,7 +43,7 @@ func (m *modalClient) terminal(t *testing.T) {
 	}
 }
 
-// snapshots of files that have not changed in between are one image here, and two for their client: who deletes one has the other.
+// snapshots of unchanged files are one image here, and two for their client: deleting one leaves the other.
 func (m *modalClient) snapshots(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
 	m.run(t, sb, "echo kept >/f")

@@ -28,7 +28,7 @@ import (
 // hiddenInMemory is a value that only memory and environment of a sandbox have.
 const hiddenInMemory = "only-in-memory-of-the-sandbox"
 
-// counting counts who asks at port 8081, in memory alone. What asks for /exit ends it.
+// counting counts requests at port 8081, in memory alone. A request for /exit ends it.
 const counting = `
 import http.server, os
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -51,7 +51,8 @@ print("serves", flush=True)
 server.serve_forever()
 `
 
-// Snapshots of memory as Modal's Go SDK has them, on gVisor: the server is killed in between, and two sandboxes go on where the first one was.
+// TestModalMemory checks that snapshots of memory work with Modal's Go SDK, on gVisor: the server is killed in between,
+// and two sandboxes continue from the state of the first one.
 //
 // mission: 8.1 8.6 A4
 func TestModalMemory(t *testing.T) {
@@ -75,7 +76,7 @@ func (m *modalClient) counter(t *testing.T) *modal.Sandbox {
 	return sb
 }
 
-// asked asks a sandbox that counts.
+// asked sends a request to a sandbox that counts.
 func (m *modalClient) asked(t *testing.T, sb *modal.Sandbox, path string) (string, error) {
 	t.Helper()
 	tunnels, err := sb.Tunnels(t.Context(), time.Minute, nil)
@@ -141,7 +142,7 @@ func (m *modalClient) goesOn(t *testing.T) {
 	if tags, err := one.GetTags(t.Context(), nil); err != nil || tags["team"] != "a" {
 		t.Errorf("it has the tags %v, %v", tags, err)
 	}
-	m.killServer(t) // which takes up what was restored, too
+	m.killServer(t) // the next server takes over restored sandboxes, too
 	one, err = m.sdk.Sandboxes.FromID(t.Context(), one.SandboxID, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +150,7 @@ func (m *modalClient) goesOn(t *testing.T) {
 	if got, err := m.asked(t, one, "/"); err != nil || got != "7 "+self {
 		t.Errorf("after another restart, one counts %q, %v", got, err)
 	}
-	_, _ = m.asked(t, one, "/exit") // which has no answer
+	_, _ = m.asked(t, one, "/exit") // it sends no answer
 	if code, err := one.Wait(t.Context(), nil); err != nil || code != 7 {
 		t.Errorf("its command ended with %d, %v", code, err)
 	}
@@ -174,7 +175,7 @@ func (m *modalClient) restored(t *testing.T, from *modal.SandboxSnapshot, name *
 	return ending(t, sb)
 }
 
-// killServer kills the server, and starts another one where clients look for it.
+// killServer kills the server, and starts another one at the address that clients use.
 func (m *modalClient) killServer(t *testing.T) {
 	t.Helper()
 	for _, pair := range m.h.Modal {
@@ -189,7 +190,7 @@ func (m *modalClient) killServer(t *testing.T) {
 	m.h.Start()
 }
 
-// private: nobody else of this machine reads checkpoints, and their records have nothing of what was in memory.
+// private: other users of this machine cannot read checkpoints, and their records contain no memory.
 func (m *modalClient) private(t *testing.T) {
 	t.Helper()
 	top, records := filepath.Join(m.h.Data(), "checkpoints"), 0
@@ -213,7 +214,7 @@ func (m *modalClient) private(t *testing.T) {
 	}
 }
 
-// memoryRefused: what cannot be kept is told, and nothing is left of the attempt.
+// memoryRefused: unsupported state is reported, and nothing is left of the attempt.
 func (m *modalClient) memoryRefused(t *testing.T) {
 	refused := func(what string, sb *modal.Sandbox, code codes.Code, words string) {
 		t.Helper()
@@ -285,7 +286,7 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 	}
 }
 
-// ofAnother says what another account is told of a snapshot of memory.
+// ofAnother returns the errors that another account gets for a snapshot of memory.
 func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 	t.Helper()
 	out, err := m.h.Run("key", "create", "other", "--account", "acme", "-o", "json")
@@ -305,8 +306,8 @@ func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 	return map[string]error{"get": get, "wait": wait, "restore": restore, "restore of the second generation": second}
 }
 
-// The server is killed while it makes a snapshot of memory. Its client, which tries again by itself, gets one from the next server, and there is no
-// other; the sandbox goes on until then.
+// TestModalMemoryIsMadeOnce checks that a client whose server is killed during a snapshot of memory gets the snapshot
+// from the next server by its automatic retry, and that there is no second one. The sandbox keeps running until then.
 //
 // mission: 8.6 A8
 func TestModalMemoryIsMadeOnce(t *testing.T) {
@@ -345,7 +346,7 @@ func TestModalMemoryIsMadeOnce(t *testing.T) {
 	}
 }
 
-// remembers: a sandbox with a network goes on with the same one, and what it may reach stays what its client allowed.
+// remembers: a sandbox with a network keeps that network and its client's allowlist.
 func (m *modalClient) remembers(t *testing.T) {
 	sb := m.create(t, "python:3.12-alpine", &modal.SandboxCreateParams{
 		Command: []string{"sleep", "1000"}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne + "/32"}}, ExperimentalEnableSnapshot: true,

@@ -30,10 +30,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// apartDir names the directory of a process of TestModalNetwork's that is in a network of its own.
+// apartDir names the directory of a process of TestModalNetwork that has a separate network.
 const apartDir = "HARVEST_TEST_APART"
 
-// Addresses there: where the server listens, and two of an internet that consists of them.
+// Addresses in that network: the server's, and two of an internet that consists of them.
 const (
 	apartServer = "198.51.100.9"
 	siteOne     = "203.0.113.10"
@@ -43,8 +43,9 @@ const (
 // sites are the names of that internet.
 var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.org.": siteOne, "other.example.org.": siteTwo}
 
-// What Modal's SDK does beyond the loopback interface: TLS with a certificate of an authority that it trusts, and sandboxes that reach what
-// their client allows and nothing else. Server, SDK and internet are in a network namespace: nothing of them is reached from elsewhere.
+// TestModalNetwork checks that Modal's SDK works beyond the loopback interface: TLS with a certificate of a trusted
+// authority, and sandboxes that reach only the targets that their client allows. Server, SDK and internet are in a
+// network namespace, which is not reachable from elsewhere.
 //
 // mission: 8.4 9.2
 func TestModalNetwork(t *testing.T) {
@@ -99,7 +100,7 @@ func modalApart(t *testing.T, dir string) {
 	t.Run("remembers", m.remembers)
 }
 
-// overTLS uses both services at the server's own address, and tries what must not get in.
+// overTLS uses both services at the server's own address, and tries requests that must be refused.
 func (m *modalClient) overTLS(t *testing.T) {
 	address, ok := strings.CutPrefix(os.Getenv("MODAL_SERVER_URL"), "https://")
 	if !ok || !strings.HasPrefix(address, apartServer+":") {
@@ -135,7 +136,7 @@ func (m *modalClient) overTLS(t *testing.T) {
 	}
 }
 
-// inbound: tunnels and connect tokens take connections from where the client says, and from nowhere else.
+// inbound: tunnels and connect tokens accept connections only from the addresses that the client allows.
 func (m *modalClient) inbound(t *testing.T) {
 	for from, want := range map[string]string{"127.0.0.0/8": "hello\n", "192.0.2.0/24": ""} {
 		sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{
@@ -176,7 +177,7 @@ func (m *modalClient) inbound(t *testing.T) {
 	}
 }
 
-// visit prints which of its arguments are reached: a host, a port, and the name that TLS is told if there is to be TLS.
+// visit prints the reachable ones among its arguments: a host, a port, and the server name for TLS, if TLS is used.
 const visit = `
 import socket, ssl, sys
 trusting = ssl._create_unverified_context()
@@ -213,13 +214,15 @@ func (m *modalClient) visited(t *testing.T, sb *modal.Sandbox, targets ...string
 	return strings.Join(strings.Fields(string(out)), " ")
 }
 
-// What the tests try to reach, by address, by name and by TLS; the last says a name that belongs to another site.
+// everywhere has the targets that the tests try, by address, by name and by TLS. The last one uses the name of another
+// site.
 var everywhere = []string{
 	siteOne + "|80|", siteTwo + "|80|", "allowed.example.org|80|", "a.below.example.org|80|", "other.example.org|80|",
 	"allowed.example.org|443|allowed.example.org", "other.example.org|443|other.example.org", "allowed.example.org|443|other.example.org",
 }
 
-// egress is what sandboxes reach by what they were created with. Nothing of it leads to the server's own machine.
+// egress checks which targets sandboxes reach with their creation parameters. None of them leads to the server's own
+// machine.
 func (m *modalClient) egress(t *testing.T) {
 	for name, c := range map[string]struct {
 		params modal.SandboxCreateParams
@@ -276,7 +279,8 @@ func (m *modalClient) changes(t *testing.T) {
 	}
 }
 
-// internet brings the network up: the server's address, two sites, and the name servers that this machine is configured with.
+// internet brings the network up: the server's address, two sites, and the name servers of this machine's
+// configuration.
 func internet(t *testing.T, dir string) {
 	t.Helper()
 	ip := func(args ...string) {
@@ -287,7 +291,7 @@ func internet(t *testing.T, dir string) {
 	}
 	ip("link", "set", "lo", "up")
 	ip("address", "add", apartServer+"/32", "dev", "lo")
-	ip("route", "add", "local", "203.0.113.0/24", "dev", "lo") // which is no address of the machine's, as far as it can be seen
+	ip("route", "add", "local", "203.0.113.0/24", "dev", "lo") // it does not look like an address of the machine
 	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +389,7 @@ func joinTo(t *testing.T, l net.Listener, network, address string) {
 	}()
 }
 
-// certify makes an authority, and a certificate that it has signed for all addresses and names of the test.
+// certify makes an authority, and a certificate signed by it for all addresses and names of the test.
 func certify(t *testing.T, dir string) {
 	t.Helper()
 	sign := func(template, parent *x509.Certificate, key, by *ecdsa.PrivateKey, file string) {

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What the suites of Modal's SDK do not look at: whether isolation, limits and tunnels are real.
+// TestModalSemantics checks that isolation, limits and tunnels are real, which the suites of Modal's SDK do not test.
 //
 // mission: 8.4 8.5 9.2 9.3
 func TestModalSemantics(t *testing.T) {
@@ -47,7 +47,7 @@ type modalClient struct {
 	app *modal.App
 }
 
-// newModalClient is a program that uses Modal's SDK, with an app of its own.
+// newModalClient is a program that uses Modal's SDK, with a separate app.
 func newModalClient(t *testing.T, h *modalhost.Host, name string) *modalClient {
 	t.Helper()
 	for _, pair := range h.Modal { // the SDK takes its server from the environment alone
@@ -76,7 +76,7 @@ func (m *modalClient) create(t *testing.T, image string, params *modal.SandboxCr
 	return ending(t, sb)
 }
 
-// ending has a sandbox end with the test.
+// ending makes a sandbox end with the test.
 func ending(t *testing.T, sb *modal.Sandbox) *modal.Sandbox {
 	t.Helper()
 	t.Cleanup(func() {
@@ -136,7 +136,8 @@ func (m *modalClient) tunnels(t *testing.T) {
 	}
 }
 
-// endsWithItsKey: what goes on with a connect token is cut off when the key is removed with which the token was made, and nothing more begins.
+// endsWithItsKey: connections with a connect token are closed when the key that made the token is removed, and no new
+// ones begin.
 func (m *modalClient) endsWithItsKey(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
 	m.run(t, sb, `mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
@@ -246,7 +247,7 @@ func (m *modalClient) lives(t *testing.T) {
 	}
 }
 
-// The server is killed while a command runs; the next one goes on where it was.
+// restart kills the server while a command runs. The next server resumes at the same place.
 func (m *modalClient) restart(t *testing.T) {
 	url := ""
 	for _, pair := range m.h.Modal {
@@ -254,7 +255,8 @@ func (m *modalClient) restart(t *testing.T) {
 			url = value
 		}
 	}
-	// It goes on for a moment after it has seen the file: with its command the sandbox ends, and who still writes the file is told so.
+	// The command continues for a moment after it has seen the file: the sandbox ends with its command, and a writer of
+	// the file would get that error.
 	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; while ! [ -e /go ]; do sleep 0.1; done; sleep 2; echo after; exit 3"}})
 	line := make([]byte, len("before\n"))
 	if _, err := io.ReadFull(sb.Stdout, line); err != nil {
@@ -286,7 +288,8 @@ func (m *modalClient) restart(t *testing.T) {
 //go:embed testdata/modal/sdk.mjs
 var javaScript []byte
 
-// Modal's JavaScript SDK, as the registry has it: create, exec, stdin, files, snapshots of files and of memory.
+// TestModalJavaScript checks that Modal's JavaScript SDK works as published in the registry: create, exec, stdin,
+// files, snapshots of files and of memory.
 //
 // mission: 8.1
 func TestModalJavaScript(t *testing.T) {

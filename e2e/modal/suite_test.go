@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// fixtures makes what the SDK's suites expect to find (its test/README says which).
+// fixtures creates the objects that the SDK's suites expect (listed in its test/README).
 func fixtures(h *modalhost.Host) {
 	h.T.Helper()
 	proxy(h)
@@ -34,7 +34,7 @@ func fixtures(h *modalhost.Host) {
 	}
 }
 
-// proxy makes the proxy that the suite expects, for which there is no command.
+// proxy creates the proxy that the suite expects, for which there is no command.
 func proxy(h *modalhost.Host) {
 	h.T.Helper()
 	ctx, client := plain(h, h.T)
@@ -44,7 +44,7 @@ func proxy(h *modalhost.Host) {
 	}
 }
 
-// suite builds a test program of Modal's SDK, as the module has it, and returns it.
+// suite builds a test program of Modal's SDK from the unchanged module, and returns it.
 func suite(t *testing.T, pkg string, args ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "suite.test")
@@ -59,7 +59,7 @@ func suite(t *testing.T, pkg string, args ...string) string {
 
 var verdict = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+)`)
 
-// runSuite runs it and returns the verdict on each test, and what it said.
+// runSuite runs it and returns the verdict on each test, and the output.
 func runSuite(h *modalhost.Host, program string, args ...string) (map[string]string, string) {
 	h.T.Helper()
 	cmd := exec.CommandContext(h.T.Context(), program, append([]string{"-test.v"}, args...)...)
@@ -96,7 +96,8 @@ func liveTests(t *testing.T) []string {
 	return strings.Fields(string(list))
 }
 
-// The live sandbox tests of Modal's Go SDK, unchanged, against our server. Which of the suite's tests are live is listed in testdata.
+// TestModalSandboxSuite checks that the live sandbox tests of Modal's Go SDK pass, unchanged, against our server.
+// testdata lists the live tests.
 //
 // mission: 8.1 8.2
 func TestModalSandboxSuite(t *testing.T) {
@@ -143,7 +144,8 @@ func TestModalFilesSuite(t *testing.T) {
 	verdicts, said := runSuite(h, program, "-test.run", "TestSandboxFsE2e", "-test.timeout", "10m")
 	passed := 0
 	for name, verdict := range verdicts {
-		// Some of them change a file 0.2 s after the program that does so has started, and wait in vain for a minute if they do not watch by then.
+		// Some tests change a file 0.2 s after the watching program has started. If it does not watch by then, they
+		// wait for a minute and fail.
 		for again := 1; verdict == "FAIL" && again <= 3; again++ {
 			once, saying := runSuite(h, program, "-test.run", "^"+name+"$", "-test.timeout", "5m")
 			verdict, said = once[name], said+saying

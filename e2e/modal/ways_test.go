@@ -35,7 +35,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What the suites of Modal's SDK leave out, with the SDK and with the engine modal, on gVisor.
+// TestModalWays covers features that the suites of Modal's SDK leave out, with the SDK and with the engine modal, on
+// gVisor.
 //
 // mission: 8.4 8.5 9.1
 func TestModalWays(t *testing.T) {
@@ -84,7 +85,8 @@ const (
 	lockedPassword = "the-password-of-the-registry"
 )
 
-// lockedRegistry serves an image with a shell, as team/app:1 and team/app:2, to whom knows the password, and returns its address.
+// lockedRegistry serves an image with a shell, as team/app:1 and team/app:2, to clients with the password, and returns
+// its address.
 func lockedRegistry(t *testing.T) string {
 	t.Helper()
 	serve := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -105,7 +107,7 @@ func lockedRegistry(t *testing.T) string {
 	return strings.TrimPrefix(locked.URL, "http://")
 }
 
-// pushShell puts an image with a shell into a registry, whose environment has a VERSION.
+// pushShell puts an image with a shell and a VERSION in its environment into a registry.
 func pushShell(t *testing.T, at, version string) {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
@@ -126,7 +128,8 @@ func pushShell(t *testing.T, at, version string) {
 	}
 }
 
-// forcedBuild has an image of a registry built again that is another one there now: only by force, or when the registry is to be asked.
+// forcedBuild rebuilds an image whose source in the registry has changed: only by force, or if the registry must be
+// consulted.
 func forcedBuild(t *testing.T, e *modalengine.Engine) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
@@ -152,14 +155,15 @@ func forcedBuild(t *testing.T, e *modalengine.Engine) {
 			t.Errorf("with %s in the registry and %+v the image is not %s: %v", c.pushed, c.opts, c.want, err)
 		}
 	}
-	pushShell(t, ref, "five") // a build with commands begins with the base that there is now, too
+	pushShell(t, ref, "five") // a build with commands also uses the current base
 	_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{Force: true})
 	if !strings.Contains(errors.Message(err), "it is five") {
 		t.Errorf("a forced build with commands: %v", err)
 	}
 }
 
-// An image of a private registry is had with its password, and not without or with another one, by programs for Modal and by the engine modal.
+// login checks that programs for Modal and the engine modal get an image of a private registry with its password, and
+// not without it or with another one.
 func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 	host := lockedRegistry(t)
 	refused := func(what string, err error) {
@@ -214,7 +218,8 @@ func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 	}
 }
 
-// A build that fails says why, through the engine too, and what was fixed is built.
+// failedBuild checks that a failed build reports the reason, through the engine too, and that the corrected build
+// succeeds.
 func failedBuild(t *testing.T, e *modalengine.Engine) {
 	_, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"RUN echo the reason >&2; exit 3"}}, image.BuildOptions{})
 	if errors.KindOf(err) != errors.Invalid || errors.StageOf(err) != "build" || !strings.Contains(errors.Message(err), "Its last output was:\nthe reason") {
@@ -228,7 +233,8 @@ func failedBuild(t *testing.T, e *modalengine.Engine) {
 	}
 }
 
-// What was built is there, unless a build is forced; and files that come with a build are in the image.
+// builds checks that a built image is reused unless a build is forced, and that the image has the files that come with
+// a build.
 func (m *modalClient) builds(t *testing.T) {
 	stamp := func(force bool) string {
 		t.Helper()
@@ -251,7 +257,7 @@ func (m *modalClient) builds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for !reply.HasResult() { // the build goes on
+	for !reply.HasResult() { // the build continues
 		stream, err := plain.ImageJoinStreaming(ctx, pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(), Timeout: 55}.Build())
 		if err != nil {
 			t.Fatal(err)
@@ -271,7 +277,7 @@ func (m *modalClient) builds(t *testing.T) {
 	}
 }
 
-// read returns what a file of an image has.
+// read returns the content of a file of an image.
 func (m *modalClient) read(t *testing.T, img *modal.Image, path string) string {
 	t.Helper()
 	sb, err := m.sdk.Sandboxes.Create(t.Context(), m.app, img, nil)
@@ -285,7 +291,7 @@ func (m *modalClient) read(t *testing.T, img *modal.Image, path string) string {
 	return out
 }
 
-// What a sandbox has left when it ended by itself is an image, if that was asked for.
+// exit checks that the files of a sandbox which ended by itself become an image, if requested.
 func (m *modalClient) exit(t *testing.T) {
 	sb := m.create(t, "base", &modal.SandboxCreateParams{
 		ExperimentalOptions: map[string]any{"enable_exit_snapshot": true}, Command: []string{"sh", "-c", "while ! [ -e /go ]; do sleep 0.1; done; echo kept >/f; exit 4"},
@@ -313,7 +319,7 @@ func (m *modalClient) exit(t *testing.T) {
 	}
 }
 
-// A port on which nobody listens is not ready, and one on which somebody does is.
+// ready checks that a port is ready only with a listener.
 func (m *modalClient) ready(t *testing.T) {
 	probe, err := modal.NewTCPProbe(8000, nil)
 	if err != nil {
@@ -363,7 +369,7 @@ func (m *modalClient) limits(t *testing.T) {
 	}
 }
 
-// cutter carries connections to an address, until it is told to cut them.
+// cutter carries connections to an address, and can cut them.
 type cutter struct {
 	mu    sync.Mutex
 	conns []net.Conn // guarded by mu
@@ -418,15 +424,15 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// number is how many connections there are or were.
+// number is the number of current and past connections.
 func (c *cutter) number() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cuts + len(c.conns)/2
 }
 
-// Connections between the engine and Modal are cut while a sandbox is created and while a command runs: there is one sandbox, and nothing of what the
-// command says is lost.
+// cut closes connections between the engine and Modal while a sandbox is created and while a command runs: there is one
+// sandbox, and no output of the command is lost.
 func cut(h *modalhost.Host, t *testing.T) {
 	url := ""
 	for _, pair := range h.Modal {
@@ -446,7 +452,7 @@ func cut(h *modalhost.Host, t *testing.T) {
 	}
 	cutting := make(chan struct{})
 	spec := engine.Spec{ID: "cut", Image: "base", Account: "personal", Stage: func(stage string, _ time.Duration) {
-		if stage != "program" { // what comes next is the creation
+		if stage != "program" { // the creation follows
 			return
 		}
 		go func() {

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// newModalHost is a server whose sandboxes are at Modal, which another one of our own stands in for.
+// newModalHost is a server whose sandboxes are at Modal. Another server of our own stands in for Modal.
 func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 	t.Helper()
 	bin := t.TempDir()
@@ -39,8 +39,8 @@ func newModalHost(t *testing.T, at *modalhost.Host) *host.Host {
 	})
 }
 
-// With the engine modal a bucket is mounted by Modal: commands read and write it, copies of the sandbox have it too, and what is wrong with it is told
-// before anything is made.
+// TestModalEngineBucket checks that Modal mounts a bucket for the engine modal: commands read and write it, copies of
+// the sandbox mount it too, and errors are reported before anything is created.
 //
 // mission: D5 8.1 F4
 func TestModalEngineBucket(t *testing.T) {
@@ -103,7 +103,8 @@ func TestModalEngineBucket(t *testing.T) {
 	}
 }
 
-// A sandbox that is carried over keeps its bucket, also by a server that has not made it.
+// TestModalBucketCarriedOver checks that a sandbox keeps its bucket when it is carried over, also by a server that has
+// not created it.
 //
 // mission: A3 D5
 func TestModalBucketCarriedOver(t *testing.T) {

@@ -39,7 +39,8 @@ var leftOfModal = map[string]string{
 	"dial/killed":   "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
 }
 
-// The conformance suite of engines against the engine modal, through the official SDK and gRPC, with our own server in Modal's place.
+// TestModalEngine checks that the engine modal passes the conformance suite through the official SDK and gRPC, with our
+// own server in Modal's place.
 //
 // mission: A3 A4 8.1
 func TestModalEngine(t *testing.T) {
@@ -48,7 +49,7 @@ func TestModalEngine(t *testing.T) {
 	if program == "" {
 		testenv.Long(t)
 		h := modalhost.WithBase(t)
-		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // what is large, gVisor's own suite does
+		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // gVisor's own suite runs the large checks
 		if dir := flag.Lookup("test.gocoverdir"); testing.CoverMode() != "" && dir != nil {
 			args = append(args, "-test.gocoverdir="+dir.Value.String())
 		}
@@ -56,7 +57,7 @@ func TestModalEngine(t *testing.T) {
 		cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
 		out, err := cmd.CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "enginetest: ") { // what was left out, and why
+			if strings.HasPrefix(line, "enginetest: ") { // skipped checks, with the reason
 				fmt.Fprint(os.Stderr, line)
 			}
 		}
@@ -80,7 +81,8 @@ func TestModalEngine(t *testing.T) {
 	})
 }
 
-// The command line with the engine modal: it runs code, and says what is wrong with the credentials.
+// TestModalEngineRun checks that the command line with the engine modal runs code, and reports problems with the
+// credentials.
 //
 // mission: A1 8.1
 func TestModalEngineRun(t *testing.T) {

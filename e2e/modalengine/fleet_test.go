@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// modalFleet is a Fleet whose sandboxes are at Modal, which our own server stands in for.
+// modalFleet is a Fleet whose sandboxes are at Modal. Our own server stands in for Modal.
 type modalFleet struct {
 	*sandbox.Fleet
 	h    *modalhost.Host
@@ -92,7 +92,7 @@ func (f *modalFleet) create(t *testing.T, account string, req sandbox.Request) s
 	return sb
 }
 
-// inApp returns the sandboxes that run in an app at Modal, and fails if there is no such app.
+// inApp returns the sandboxes that run in an app at Modal, and fails if the app does not exist.
 func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 	t.Helper()
 	app, err := f.sdk.Apps.FromName(t.Context(), name, nil)
@@ -113,8 +113,8 @@ func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 	return list
 }
 
-// Each account has an app of its own at Modal, sandboxes have the internet unless they say otherwise, their ports are reached, and one that somebody
-// ends at Modal is lost, with the reason.
+// TestModalEngineFleet checks that each account has its own app at Modal, that sandboxes have the internet by default,
+// that their ports are reachable, and that a sandbox which is ended at Modal becomes lost, with the reason.
 //
 // mission: A6 8.1 9.6
 func TestModalEngineFleet(t *testing.T) {
@@ -125,7 +125,7 @@ func TestModalEngineFleet(t *testing.T) {
 	if one.Network.Mode != "default" {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
-	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // which our own server, that has none, is asked for
+	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
 	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") || !strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
 		t.Errorf("with a GPU: %v: %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 	}
@@ -135,7 +135,7 @@ func TestModalEngineFleet(t *testing.T) {
 	t.Run("lost", func(t *testing.T) { f.lost(t, one) })
 }
 
-// An engine that is opened anew finds the sandboxes of all accounts.
+// apps checks that a reopened engine finds the sandboxes of all accounts.
 func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 	for name, sb := range map[string]sandbox.Sandbox{"harvest-personal": one, "harvest-acme": two} {
 		if list := f.inApp(t, name); len(list) != 1 || list[0].SandboxID != sb.Handle.Ref {
@@ -160,7 +160,7 @@ func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 	}
 }
 
-// HTTP goes to a port of a sandbox without a network, on connections that are kept.
+// port sends HTTP to a port of a sandbox without a network, on persistent connections.
 func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 	x, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"}, Detach: true})
 	if err != nil {
@@ -186,7 +186,7 @@ func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 	}
 }
 
-// The network changes while the sandbox runs, to what Modal can say, and back to the internet.
+// network changes the network while the sandbox runs, to rules that Modal supports, and back to the internet.
 func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
 	for _, n := range []sandbox.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}}, {Mode: "default"}, {Mode: "none"}, {Mode: "none"}} {
 		got, err := f.SetNetwork(t.Context(), sb.Account, sb.ID, n)
@@ -232,8 +232,8 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 	}
 }
 
-// A secret that Modal keeps under a name is in the environment of commands, in copies of the sandbox too, and in nothing that is kept here; one that
-// it does not keep is told before anything is made.
+// TestModalEngineSecrets checks that a secret that Modal stores under a name is in the environment of commands, in
+// copies of the sandbox too, and in no data stored here. A missing secret is reported before anything is created.
 //
 // mission: 8.5 9.6
 func TestModalEngineSecrets(t *testing.T) {
@@ -255,7 +255,7 @@ func TestModalEngineSecrets(t *testing.T) {
 		}
 		return result.Stdout
 	}
-	// The first of its image, of which the engine notes what it finds in the environment.
+	// The first sandbox of its image, for which the engine records the environment that it finds.
 	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"}, Env: map[string]string{"SAME": "own"}})
 	if got := said(one); got != value+",own\n" {
 		t.Errorf("commands have %q", got)

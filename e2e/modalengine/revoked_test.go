@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-// Where Modal does not accept Harvest's credentials any more, that is what is told, with what to set; sandboxes are not lost by that, and with other
-// credentials they go on.
+// TestModalEngineRevoked checks that a remedy is reported if Modal no longer accepts Harvest's credentials. Sandboxes
+// are not lost by that, and continue with other credentials.
 //
 // mission: 9.1 9.6
 func TestModalEngineRevoked(t *testing.T) {
@@ -109,7 +109,7 @@ func TestModalEngineRevoked(t *testing.T) {
 	if err := told("the list", err); err != nil {
 		t.Error(err)
 	}
-	long, cancel := context.WithTimeout(t.Context(), 15*time.Second) // the SDK asks for the end every ten
+	long, cancel := context.WithTimeout(t.Context(), 15*time.Second) // the SDK polls for the end every ten
 	defer cancel()
 	if end, err := box.Wait(long); errors.KindOf(err) != errors.Timeout {
 		t.Errorf("the wait for the end ended with %+v, %v", end, err)

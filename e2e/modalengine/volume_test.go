@@ -29,8 +29,8 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// inModalProcess runs the test itself in a process of its own, whose environment names our own server in Modal's place, and reports whether this is
-// that process.
+// inModalProcess runs the test itself in a separate process, whose environment names our own server in Modal's place,
+// and reports whether this is that process.
 func inModalProcess(t *testing.T) (program string, inside bool) {
 	t.Helper()
 	if program := os.Getenv(modalEngineEnv); program != "" {
@@ -66,7 +66,7 @@ func openModal(t *testing.T, opts modalengine.Options) *modalengine.Engine {
 	return e
 }
 
-// atModal is what the SDK says of the sandboxes that attend to volumes.
+// atModal is the SDK's view of the sandboxes that attend to volumes.
 type atModal struct{ client *sdk.Client }
 
 func newAtModal(t *testing.T) atModal {
@@ -94,7 +94,7 @@ func (m atModal) attendants(t *testing.T) (ids []string) {
 	return ids
 }
 
-// without waits until none of them is there.
+// without waits until all of them are gone.
 func (m atModal) without(t *testing.T, ids []string) {
 	t.Helper()
 	testenv.Try(t, func() error {
@@ -141,7 +141,8 @@ func contentOf(t *testing.T, v volume.Volume, path string) string {
 	return string(text)
 }
 
-// What looks into volumes at Modal is there while it is needed, also that of a server that has died, and never among the sandboxes.
+// TestModalVolumes checks that the attendant that accesses volumes at Modal exists while it is needed, also that of a
+// server that has died, and that it is never listed among the sandboxes.
 //
 // mission: C1, C2, 8.3
 func TestModalVolumes(t *testing.T) {
@@ -165,7 +166,7 @@ func TestModalVolumes(t *testing.T) {
 	if want := slices.Sorted(slices.Values(volume.StateDirs)); err != nil || !slices.Equal(names, want) {
 		t.Errorf("the state volume has %v, %v", names, err)
 	}
-	modal.without(t, modal.attendants(t)) // each ends when nobody has asked for it for a while
+	modal.without(t, modal.attendants(t)) // each ends after a while without requests
 
 	mine, theirs := volume.Of(e.Volumes(), "acme"), volume.Of(e.Volumes(), "other")
 	v, err := mine.Create(ctx, "data")
@@ -190,7 +191,7 @@ func TestModalVolumes(t *testing.T) {
 		t.Errorf("the engine lists %v, %v", handles, err)
 	}
 
-	// As after a crash: another one of the same installation comes.
+	// As after a crash: another engine of the same installation starts.
 	died := openModal(t, modalengine.Options{Dir: dir, Executable: program, VolumeIdle: time.Hour})
 	again, err := volume.Of(died.Volumes(), "acme").Open(ctx, "data")
 	if err != nil {
@@ -220,7 +221,7 @@ func TestModalVolumes(t *testing.T) {
 		modal.without(t, attending)
 	}
 
-	// What the engine cannot do, and what Modal has lost.
+	// Operations that the engine does not support, and objects that Modal has lost.
 	_, err = e.Images().Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +296,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	return f
 }
 
-// sh runs a script, which must succeed, and returns what it printed.
+// sh runs a script, which must succeed, and returns its output.
 func (f *fleetAtModal) sh(t *testing.T, ref, script string) string {
 	t.Helper()
 	x, err := f.Exec(t.Context(), "acme", ref, sandbox.ExecRequest{Args: []string{"sh", "-c", script}})
@@ -315,7 +316,8 @@ func modalRequest(req sandbox.Request) sandbox.Request {
 	return req
 }
 
-// A sandbox that shall live longer than Modal lets it: another one at Modal takes its place.
+// TestModalCarriedOver checks that another sandbox at Modal takes the place of one whose lifetime exceeds Modal's
+// limit.
 //
 // mission: A3, 9.1
 func TestModalCarriedOver(t *testing.T) {
@@ -382,7 +384,8 @@ func TestModalCarriedOver(t *testing.T) {
 	}
 }
 
-// Snapshots of sandboxes at Modal have names and a lineage, belong to accounts, and new sandboxes and forks begin with them.
+// TestModalSnapshots checks that snapshots of sandboxes at Modal have names and a lineage, belong to accounts, and can
+// start new sandboxes and forks.
 //
 // mission: A10, 9.1
 func TestModalSnapshots(t *testing.T) {

@@ -32,7 +32,7 @@ type tab struct {
 	dialogs atomic.Int32         // that scripts have opened
 
 	mu     sync.Mutex
-	errors []string // guarded by mu: what scripts did not catch
+	errors []string // guarded by mu: uncaught errors of scripts
 }
 
 // browser starts Chromium with one tab.
@@ -47,7 +47,7 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	}
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)
-	return newTab(t, ctx, new(atomic.Pointer[tab]), chromedp.WithErrorf(func(string, ...any) {})) // it tells of events that it does not know, of newer browsers
+	return newTab(t, ctx, new(atomic.Pointer[tab]), chromedp.WithErrorf(func(string, ...any) {})) // it reports unknown events of newer browsers
 }
 
 func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], options ...chromedp.ContextOption) *tab {
@@ -74,7 +74,7 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 			b.errors = append(b.errors, e.ExceptionDetails.Error())
 		}
 	})
-	if err := chromedp.Run(ctx); err != nil { // the first run's context is that of the tab
+	if err := chromedp.Run(ctx); err != nil { // the context of the first run is the tab's
 		t.Fatal(err)
 	}
 	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
@@ -84,14 +84,14 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 	return b
 }
 
-// another opens one more tab of the same browser.
+// another opens another tab of the same browser.
 func (b *tab) another() *tab {
 	b.t.Helper()
 	return newTab(b.t, b.ctx, b.front)
 }
 
-// do carries actions out; what it waits for has two minutes. The tab comes to the front first: one that nobody sees draws no frames, and input
-// that it is sent waits for one.
+// do performs actions, with a limit of two minutes. The tab comes to the front first: a hidden tab draws no frames, and
+// its input waits for one.
 func (b *tab) do(actions ...chromedp.Action) {
 	b.t.Helper()
 	if b.front != nil && b.front.Swap(b) != b {
@@ -114,13 +114,13 @@ func (b *tab) until(expression string) {
 	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
 }
 
-// sees waits for a text in what a selector finds.
+// sees waits for a text in the elements of a selector.
 func (b *tab) sees(selector, text string) {
 	b.t.Helper()
 	b.until(`[...document.querySelectorAll(` + quoted(selector) + `)].some((e) => e.checkVisibility() && e.textContent.includes(` + quoted(text) + `))`)
 }
 
-// click waits for what a selector finds, with a text, and clicks it before the page can be drawn anew.
+// click waits for an element of a selector with a text, and clicks it before the page can be redrawn.
 func (b *tab) click(selector, text string) {
 	b.t.Helper()
 	b.until(`((e) => e ? (e.click(), true) : false)([...document.querySelectorAll(` + quoted(selector) + `)].find((e) => e.checkVisibility() && !e.disabled && e.textContent.includes(` + quoted(text) + `)))`)
@@ -155,7 +155,7 @@ func (b *tab) send(prompt string) {
 	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.focus(); e.value = `+quoted(prompt)+`; e.form.requestSubmit(); }`, nil))
 }
 
-// picture keeps a screenshot, if somebody wants one.
+// picture keeps a screenshot, if configured.
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	dir := os.Getenv(pictures)
@@ -174,7 +174,7 @@ func quoted(text string) string {
 	return string(data)
 }
 
-// run evaluates a function body that may wait, and returns what it returns as text.
+// run evaluates a function body that may wait, and returns its result as text.
 func (b *tab) run(body string) string {
 	b.t.Helper()
 	text := ""
@@ -182,7 +182,8 @@ func (b *tab) run(body string) string {
 	return text
 }
 
-// clean is harmless, and the policy had to stop nothing. It is told also of what the sanitiser finds in texts that are hostile.
+// clean is harmless, and also requires that the policy blocked nothing. The policy also reports the sanitiser's
+// findings in hostile texts.
 func (b *tab) clean() {
 	b.t.Helper()
 	b.harmless()
@@ -191,7 +192,7 @@ func (b *tab) clean() {
 	}
 }
 
-// harmless fails the test if a script ran that must not, or one of ours failed.
+// harmless fails the test if a forbidden script ran, or if one of our scripts failed.
 func (b *tab) harmless() {
 	b.t.Helper()
 	if got := b.value(`window.pwned`); got != "undefined" || b.dialogs.Load() != 0 {
@@ -204,7 +205,8 @@ func (b *tab) harmless() {
 	}
 }
 
-// accessible fails the test if axe-core (https://github.com/dequelabs/axe-core) finds anything serious in what the page shows, by light or in the dark.
+// accessible fails the test if axe-core (https://github.com/dequelabs/axe-core) finds anything serious in the current
+// page, in the light or the dark scheme.
 func (b *tab) accessible(view string) {
 	b.t.Helper()
 	script, err := os.ReadFile("testdata/axe/axe.js")
@@ -232,7 +234,7 @@ func (b *tab) signedIn(h *host.Host) {
 	b.sees("button", "Create a sandbox")
 }
 
-// creates makes a session with the form as it is, and returns its id.
+// creates submits the session form unchanged, and returns the session's id.
 func (b *tab) creates() string {
 	b.t.Helper()
 	b.click("button", "Create a sandbox")
@@ -248,7 +250,8 @@ func (b *tab) fill(label, text string) {
 		i.value = `+quoted(text)+`; i.dispatchEvent(new Event('input', { bubbles: true })); i.dispatchEvent(new Event('change', { bubbles: true })); }`, nil))
 }
 
-// types types into what has the focus, a key after the other, as a person does: a browser makes the character of a key by itself.
+// types types into the focused element, one key after the other, as a person does: a browser derives the character from
+// the key.
 func (b *tab) types(text string) {
 	b.t.Helper()
 	for _, r := range text {
@@ -265,7 +268,7 @@ func (b *tab) types(text string) {
 	}
 }
 
-// view opens what stands beside a conversation.
+// view opens a view beside a conversation.
 func (b *tab) view(name string) {
 	b.t.Helper()
 	b.click(".tabs button", name)

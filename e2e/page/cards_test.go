@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// saying passes requests on to a server, and what is sent to the channel into the answers that are events.
+// saying passes requests on to a server, and inserts the events from the channel into the answers that are event
+// streams.
 func saying(t *testing.T, to string, events <-chan string) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -54,7 +55,7 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 		for {
 			select {
 			case text := <-more:
-				_, _ = io.WriteString(w, text) // it fails only if nobody reads any more
+				_, _ = io.WriteString(w, text) // it fails only when the reader is gone
 			case <-done:
 				return
 			}
@@ -67,9 +68,9 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 	}}
 }
 
-// What a person reads off a tool call and a message: how long it took, its output folded and whole, code that can be copied; and off the line above the
-// prompt: that the agent thinks, for how long, and that it may hang, which only the five minutes that it takes make hard to wait for: here the word of the
-// server that says so is put into its stream.
+// TestPageCards checks that a tool call and a message show their details: the duration, the output folded and in full,
+// and code that can be copied. The line above the prompt shows that the agent thinks, for how long, and that it may
+// hang. A hang takes five minutes, so the test inserts the server's event into the stream.
 // mission: F2, 7.5, 7.6
 func TestPageCards(t *testing.T) {
 	testenv.Long(t)
@@ -79,7 +80,7 @@ func TestPageCards(t *testing.T) {
 	root := h.Up()
 	events := make(chan string)
 	through := saying(t, root, events)
-	b := browser(t) // which ends before what its streams go through
+	b := browser(t) // it ends before the proxy of its streams
 	b.signIn(strings.Replace(h.Must("key", "link"), root, through, 1))
 	b.creates()
 	b.click(".start summary", "Sandbox ready in")
@@ -104,13 +105,13 @@ func TestPageCards(t *testing.T) {
 		t.Errorf("of the whole output %s lines are shown", got)
 	}
 
-	// Code is copied, and selected where the browser does not let it be copied.
+	// Code is copied, and selected if the browser forbids copying.
 	const code = "func main() {\n\tfmt.Println(\"hello\") // greets\n}"
 	b.send(answer)
 	b.sees(".codehead .copy", "Copy")
 	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-read"}, cdpbrowser.PermissionSettingGranted),
 		cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-write"}, cdpbrowser.PermissionSettingGranted))
-	// What the button says of it is there for a moment only.
+	// The button shows the result for a moment only.
 	b.do(chromedp.Evaluate(`window.copies = []; new MutationObserver(() => copies.push(document.querySelector('.codehead .copy')?.textContent)).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
 	b.do(chromedp.Click(`.codehead .copy`, chromedp.ByQuery))
 	b.until(`copies.includes('Copied')`)
@@ -125,7 +126,7 @@ func TestPageCards(t *testing.T) {
 		t.Errorf("what was selected is %q", got)
 	}
 
-	// A question wants an answer, one's own or those that are offered, or to be told that there is none.
+	// A question needs an answer, either free text or an offered one. Without one, the page reports that it is missing.
 	b.send("/ask Why? | because")
 	b.click("form.question button", "Answer")
 	b.sees("form.question [role=alert]", "Choose or write an answer")

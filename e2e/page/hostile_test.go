@@ -8,7 +8,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// hostileViews shows the hostile texts beside a conversation: as names and contents of files, as changes, and as the terminal's title.
+// hostileViews shows the hostile texts beside a conversation: as names and contents of files, as changes, and as the
+// terminal's title.
 func hostileViews(b *tab) {
 	b.t.Helper()
 	names := make([]string, len(hostile))

@@ -16,7 +16,7 @@ func (b *tab) edits(text string) {
 	b.do(chromedp.Evaluate(`{ const e = document.querySelector('textarea.code'); e.focus(); e.value = `+quoted(text)+`; e.dispatchEvent(new Event('input', { bubbles: true })); }`, nil))
 }
 
-// opens goes to the files of a sandbox and opens one of them.
+// opens shows the files of a sandbox and opens one of them.
 func (b *tab) opens(name string) {
 	b.t.Helper()
 	if b.value(`document.querySelector('.panel .tree') === null`) == "true" {
@@ -34,7 +34,8 @@ func (b *tab) file(box, path string) (text, tag string) {
 	return got[:at], got[at+1:]
 }
 
-// The editor of files writes what a person changed and nothing else, asks before it replaces what somebody else wrote, and keeps unsaved changes.
+// TestPageKeepsFiles checks that the editor of files writes only a person's changes, asks before it replaces other
+// changes, and keeps unsaved ones.
 // mission: 7.6, F2
 func TestPageKeepsFiles(t *testing.T) {
 	t.Parallel()
@@ -64,7 +65,7 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Errorf("the file is %s", text)
 	}
 
-	// Another version is compared, overwritten or loaded.
+	// Another version can be compared, overwritten or loaded.
 	b.edits("mine")
 	sh(`cd ` + dir + ` && echo theirs > mixed.txt`)
 	b.click("button", "Save")
@@ -89,7 +90,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.click("dialog button", "Reload")
 	b.until(`document.querySelector('textarea.code').value === 'others\n'`)
 
-	// Unsaved changes outlive other views and a reload, and leaving asks.
+	// Unsaved changes survive other views and a reload, and the page asks before it is left.
 	b.opens("plain.txt")
 	b.edits("a\nb\nunsaved\n")
 	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
@@ -109,7 +110,7 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Error("the page asks although nothing is unsaved")
 	}
 
-	// What exists already is replaced only when the person says so: by a new file, and by an upload.
+	// An existing file is replaced only after the person confirms: by a new file, and by an upload.
 	b.click("button", "New file")
 	b.fill("Name", "plain.txt")
 	b.click("dialog button", "Make it")
@@ -134,7 +135,8 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// Prompts that were typed and not sent are kept for each session and for the next one, and a prompt or session that is submitted twice exists once.
+// TestPageKeepsPrompts checks that unsent prompts are kept for each session and for the next one, and that a prompt or
+// session that is submitted twice exists once.
 // mission: 7.5, 7.9, F2
 func TestPageKeepsPrompts(t *testing.T) {
 	t.Parallel()
@@ -250,7 +252,8 @@ func TestPageBearsMuch(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// What is typed while a question is open answers it, questions stay in the history with their answers, and a stop holds the prompts that wait.
+// TestPageAnswers checks that text typed while a question is open answers it, that questions stay in the history with
+// their answers, and that a stop holds the queued prompts.
 // mission: 7.4, 7.5, 7.10
 func TestPageAnswers(t *testing.T) {
 	t.Parallel()
@@ -307,7 +310,8 @@ func TestPageAnswers(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// Back goes from view to view, and an address that was opened before signing in is where the person goes afterwards.
+// TestPageAddresses checks that Back returns from view to view, and that an address opened before the sign-in is shown
+// after it.
 // mission: 7.8, 7.10
 func TestPageAddresses(t *testing.T) {
 	t.Parallel()
@@ -345,7 +349,8 @@ func TestPageAddresses(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// The terminal begins in the session's directory, asks before a program writes to the clipboard, has keys for phones, and says at once that a sandbox has ended.
+// TestPageTerminal checks that the terminal begins in the session's directory, asks before a program writes to the
+// clipboard, has keys for phones, and reports at once that a sandbox has ended.
 // mission: 7.6, F2
 func TestPageTerminal(t *testing.T) {
 	t.Parallel()

@@ -18,13 +18,13 @@ func (b *tab) keys(keys string, with ...input.Modifier) {
 	b.do(chromedp.KeyEvent(keys, chromedp.KeyModifiers(with...)))
 }
 
-// focused waits until what a selector finds has the focus.
+// focused waits until an element of a selector has the focus.
 func (b *tab) focused(selector string) {
 	b.t.Helper()
 	b.until(`document.activeElement?.matches(` + quoted(selector) + `)`)
 }
 
-// tabTo presses Tab until what a selector finds has the focus, and a person can see that.
+// tabTo presses Tab until an element of a selector has the focus, visibly.
 func (b *tab) tabTo(selector string) {
 	b.t.Helper()
 	for range 150 {
@@ -39,8 +39,8 @@ func (b *tab) tabTo(selector string) {
 	b.t.Fatalf("Tab does not go to %s", selector)
 }
 
-// Everything can be done with the keyboard alone: begin a session, answer, prompt, use the terminal and leave it, save a file, search, make a key,
-// end the session and begin another one.
+// TestPageKeys checks that everything can be done with the keyboard alone: begin a session, answer, prompt, use the
+// terminal and leave it, save a file, search, make a key, end the session and begin another one.
 // mission: F2, 7.1, 7.3, 7.4, 7.8
 func TestPageKeys(t *testing.T) {
 	testenv.Long(t)
@@ -70,7 +70,7 @@ func TestPageKeys(t *testing.T) {
 	b.types("note it\r")
 	b.sees(".message.agent", "You said: note it")
 
-	// The arrows go from view to view. In the terminal all keys are the shell's, Tab too, but one.
+	// The arrows move from view to view. In the terminal all keys go to the shell, Tab too, except for one.
 	b.tabTo(".tabs [aria-selected=true]")
 	b.keys(kb.ArrowRight)
 	b.sees(".terminal [role=status]", "Connected")
@@ -114,7 +114,7 @@ func TestPageKeys(t *testing.T) {
 	b.keys(kb.Enter)
 	b.sees(".top", session)
 
-	// A dialog has the focus on what does no harm, Esc closes it, and the focus is where it was.
+	// A dialog focuses its harmless button, Esc closes it, and the focus returns to the earlier element.
 	b.tabTo(".top .row .danger")
 	b.keys(kb.Enter)
 	b.until(`document.activeElement.closest('dialog') && document.activeElement.textContent === 'Keep it'`)

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// The lists and what can be done with what is in them: what the command line sees afterwards is what the page said.
+// TestPageLists checks that the lists and the actions on their rows agree with the command line.
 // mission: F2, F4, F8, A12
 func TestPageLists(t *testing.T) {
 	testenv.Long(t)
@@ -129,7 +129,7 @@ func TestPageLists(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// A volume with files that S3 does not have yet is deleted by who says so twice.
+// TestPageUnsentVolume checks that deleting a volume with files that are not yet in S3 needs a second confirmation.
 // mission: F2, D3
 func TestPageUnsentVolume(t *testing.T) {
 	testenv.Long(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// below serves what is at a server's root below a path.
+// below serves a server's root below a path.
 func below(t *testing.T, prefix, to string) string {
 	t.Helper()
 	u, err := url.Parse(to)
@@ -33,7 +33,7 @@ func below(t *testing.T, prefix, to string) string {
 	return server.URL + prefix
 }
 
-// hostile are texts that would run a script, were they taken for HTML as they are.
+// hostile are texts that would run a script if they were inserted as HTML.
 var hostile = []string{
 	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`, `<svg><script>window.pwned=1</script></svg>`,
 	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`, `<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
@@ -83,7 +83,7 @@ func TestPage(t *testing.T) {
 	b.until(`document.querySelector('.composer textarea').checkVisibility()`)
 	id := strings.TrimPrefix(b.value(`location.hash`), "#/s/")
 
-	// What the agent says is there before its turn ends; prompts wait, and can be cancelled.
+	// The agent's text appears before its turn ends. Prompts wait, and can be cancelled.
 	// mission: 7.4, 7.5
 	b.send("/say I look at **the files** first.\n/run ls /; until [ -e /tmp/go ]; do sleep 0.1; done; exit 3\n/say Now I have seen them.")
 	b.sees(".message.user", "I look at")
@@ -112,7 +112,7 @@ func TestPage(t *testing.T) {
 
 	b.clean()
 
-	// Nothing that is said or printed becomes a script or loads anything.
+	// No message and no output becomes a script or loads anything.
 	var orders []string
 	for _, text := range hostile {
 		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text), "/write "+strings.ReplaceAll(text, "/", "")+" "+text)
@@ -136,7 +136,8 @@ func TestPage(t *testing.T) {
 	b.sees(".problem", "out of luck")
 	b.sees(".problem", "send the prompt again")
 
-	// Another browser, behind a proxy that has the server below a path, sees the same, and both go on after a restart of the server.
+	// Another browser, behind a proxy that serves the server below a path, sees the same, and both continue after a
+	// restart of the server.
 	other := b.another()
 	other.signIn(strings.Replace(h.Must("key", "link"), root, below(t, "/harvest", root), 1))
 	other.click(".sessions a", "I look at")

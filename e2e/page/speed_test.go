@@ -21,8 +21,8 @@ import (
 // measure names the variable with which tests of the page also print figures; docs/ui.md has them.
 const measure = "HARVEST_TEST_MEASURE"
 
-// traced returns the tasks of Chromium's main threads while do runs, in milliseconds: the longest by the clock, the longest by the processor's time, and
-// how many were over 100 ms by either.
+// traced returns the tasks of Chromium's main threads while do runs, in milliseconds: the longest by the clock, the
+// longest by processor time, and how many exceeded 100 ms by either.
 func (b *tab) traced(do func()) (wall, cpu float64, overWall, overCPU int) {
 	b.t.Helper()
 	var mu sync.Mutex
@@ -77,7 +77,8 @@ func (b *tab) measureScroll() {
 	b.t.Logf("10,000 messages scrolled: longest task %.0f ms, of that %.0f ms of the processor; over 100 ms: %d by the clock, %d by the processor", wall, cpu, overWall, overCPU)
 }
 
-// measureLoads loads the page so many times and prints how long it took, by the browser's own marks, and how many requests were begun before the first paint.
+// measureLoads loads the page count times. It prints the load time by the browser's own marks, and the number of
+// requests before the first paint.
 func (b *tab) measureLoads(how string, count int) {
 	b.t.Helper()
 	figures := map[string][]float64{}
@@ -99,7 +100,8 @@ func (b *tab) measureLoads(how string, count int) {
 	}
 }
 
-// What a person waits for, in figures: they are printed, and nothing is asserted of them, since the machine may be busy.
+// TestPageSpeed measures how long a person waits. The figures are printed and not asserted, since the machine may be
+// busy.
 func TestPageSpeed(t *testing.T) {
 	testenv.Long(t)
 	if os.Getenv(measure) == "" {
@@ -109,7 +111,7 @@ func TestPageSpeed(t *testing.T) {
 	h := host.New(t, "gvisor", host.GVisor(t))
 	h.Up()
 	b := browser(t)
-	h.Must("sandbox", "ls") // the server has answered somebody
+	h.Must("sandbox", "ls") // the server has answered a request
 	begun := time.Now()
 	b.signedIn(h)
 	b.creates()
@@ -123,7 +125,8 @@ func TestPageSpeed(t *testing.T) {
 	b.measureLoads("with nothing kept", 15)
 	b.do(network.SetCacheDisabled(false))
 	b.creates()
-	// A program in the sandbox prints the time: what passes until the page shows it is the whole way, of which the page is the last part.
+	// A program in the sandbox prints the time. The delay until the page shows it covers the whole path, of which the
+	// page is the last part.
 	b.do(chromedp.Evaluate(`window.late = []; window.own = []; window.seen = new Set();
 		const came = new Map(); const read = ReadableStreamDefaultReader.prototype.read;
 		ReadableStreamDefaultReader.prototype.read = async function () {

@@ -17,8 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
-// The options do what they say, a turn can be stopped, and the end tells what became of the files: those in S3, those that are kept, and what has
-// changed. A session can be resumed with them.
+// TestPageEnd checks that the options work, that a turn can be stopped, and that the end reports the state of the
+// files: those in S3, the kept ones, and the changes. A session can be resumed with them.
 // mission: 7.7, 7.8, 7.10, D2, D3
 func TestPageEnd(t *testing.T) {
 	testenv.Long(t)
@@ -63,7 +63,7 @@ func TestPageEnd(t *testing.T) {
 	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes), "{notes /notes}") {
 		t.Errorf("the sandbox is %+v", box)
 	}
-	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // what is seen comes last: it is stopped then
+	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // the visible output comes last: the turn is stopped then
 	b.sees(".tool .output", "from the bucket")
 	b.sees(".status", "Running a tool")
 	b.click(".composer button", "Stop")
@@ -98,7 +98,8 @@ func TestPageEnd(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// The real Claude Code does a turn that begins with a click and asks before it writes a file, in a browser from its first word to its last.
+// TestPageClaude checks that the real Claude Code completes a turn in a browser that begins with a click and asks
+// before it writes a file.
 // mission: 7.3, 7.4, 7.5, 7.6, E1
 func TestPageClaude(t *testing.T) {
 	testenv.Long(t)
@@ -122,7 +123,7 @@ func TestPageClaude(t *testing.T) {
 	}
 	b.creates()
 	b.sees(".message.agent strong", "look")
-	b.sees(".tool .output", "from the real program") // to print something it asks nobody
+	b.sees(".tool .output", "from the real program") // printing needs no permission
 	b.sees("form.question", "asks to run")
 	b.sees("form.question .added", "written by the agent")
 	b.sees(".status", "Waiting for your answer")
@@ -149,7 +150,8 @@ func TestPageClaude(t *testing.T) {
 	b.clean()
 }
 
-// Ten thousand messages: what is far from what is in view is not in the document, and yet all of it can be reached and found.
+// TestPageLong checks that the page handles ten thousand messages: messages far from the view are not in the document,
+// yet all of them can be reached and found.
 // mission: 7.10
 func TestPageLong(t *testing.T) {
 	testenv.Long(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What stands beside the conversation: the terminal, files, changes, ports, the network, the start and what was used, with a repository that takes pushes.
+// TestPageViews checks that the views beside the conversation work: the terminal, files, changes, ports, the network,
+// the start and the usage, with a repository that accepts pushes.
 // mission: F2, 7.7
 func TestPageViews(t *testing.T) {
 	testenv.Long(t)
@@ -48,7 +49,7 @@ func TestPageViews(t *testing.T) {
 	b.picture("start")
 	viewUsage(b, h)
 
-	// The views are at addresses of their own, and of any sandbox, too.
+	// The views have separate addresses, also for any sandbox.
 	b.do(chromedp.Reload())
 	b.sees(".usage .list", "Turn")
 	b.view("Chat")
@@ -68,7 +69,8 @@ func TestPageViews(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// viewUsage shows what the sandbox takes of the machine, as curves, in words and in numbers: those of a busy command are higher.
+// viewUsage shows the sandbox's usage of the machine, as curves, in words and in numbers: those of a busy command are
+// higher.
 func viewUsage(b *tab, h *host.Host) {
 	b.t.Helper()
 	b.view("Usage")
@@ -100,7 +102,7 @@ func viewTerminal(b *tab) {
 	screen := `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent).join('\n')`
 	types := func(text string) { b.types(text + "\r") }
 	types("echo it is $((6*7)); stty size; printf '\\033]0;<img src=x onerror=window.pwned=1>\\007'; printf '\\033[38;2;200;30;30mtrue colour\\033[0m \\033[1;4mbold\\033[0m \\n'")
-	// The command as typed has the same words: a span of them alone is what was printed.
+	// The typed command contains the same words. A span with these words alone is the output.
 	const coloured = `[...document.querySelectorAll('.xterm-rows span')].find((e) => e.textContent === 'true colour')`
 	b.until(screen + `.includes('it is 42') && Boolean(` + coloured + `)`)
 	b.sees(".terminal .title", "<img src=x onerror")
@@ -113,7 +115,7 @@ func viewTerminal(b *tab) {
 	b.accessible("terminal")
 	b.picture("terminal")
 
-	// A second one takes it over, with what was printed, and can be taken it over from.
+	// A second browser takes the terminal over, with the earlier output, and the first can take it back.
 	other := b.another()
 	other.do(chromedp.Navigate(b.value(`location.href`)))
 	other.sees(".terminal [role=status]", "Connected")
@@ -122,7 +124,7 @@ func viewTerminal(b *tab) {
 	b.click(".termbar button", "Take it over")
 	b.until(screen + `.includes('it is 42')`)
 	other.sees(".terminal [role=status]", "Somebody else has the terminal")
-	// Its size is that of who has it.
+	// The terminal has the size of the browser that holds it.
 	types("clear; echo size $(stty size)")
 	b.until(`/size \d+ \d+/.test(` + screen + `)`)
 	if said, is := b.value(`/size (\d+) \d+/.exec(`+screen+`)[1]`), b.value(`document.querySelectorAll('.xterm-rows > div').length`); said != is {
@@ -179,7 +181,7 @@ func viewFiles(b *tab) {
 	b.do(chromedp.Evaluate(`[...document.querySelectorAll('.tree .danger')].find((e) => e.getAttribute('aria-label') === 'Delete binary').click()`, nil))
 	b.click("dialog button", "Delete it")
 	b.until(`![...document.querySelectorAll('.tree .name')].some((e) => e.textContent === 'binary')`)
-	// Errors say what to do, where they are.
+	// Errors show the remedy at the place of the error.
 	b.do(chromedp.Evaluate(`{ const i = document.querySelector('.files form input'); i.value = '/nosuch'; i.form.requestSubmit(); }`, nil))
 	b.sees(".files .problem", "nosuch")
 }
@@ -229,7 +231,7 @@ func viewPreview(b *tab) {
 	b.do(chromedp.Evaluate(`window.heard = []; addEventListener('message', (e) => window.heard.push(e.origin + ' ' + e.data))`, nil))
 	b.click(".preview button", "Open")
 	b.until(`document.querySelector('.preview iframe') !== null`)
-	// What is in the frame, only the frame itself can tell: it is of another origin.
+	// Only the frame itself can read its content, since it has another origin.
 	b.until(`window.heard.length > 0`)
 	if got := b.value(`window.heard.join()`); !strings.HasPrefix(got, "http://8000-sbx-") || !strings.HasSuffix(got, " Served inside alone") {
 		b.t.Errorf("the frame says %q", got)

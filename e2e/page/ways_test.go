@@ -17,8 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// The page works with the server on a Unix socket behind a proxy that has it below a path, where whoever may use the proxy needs no sign-in, and over
-// TLS, with HTTP/2. TestPage has it on loopback, and below a path.
+// TestPageWays checks that the page works with the server on a Unix socket behind a proxy that serves it below a path,
+// where users of the proxy need no sign-in, and over TLS, with HTTP/2. TestPage covers loopback, and a path.
 // mission: F2, 7.1, 7.3, 7.5
 func TestPageWays(t *testing.T) {
 	testenv.Long(t)
@@ -55,7 +55,7 @@ func TestPageWays(t *testing.T) {
 	})
 }
 
-// wayWorks goes through what needs addresses, streams and WebSockets.
+// wayWorks uses the features that need addresses, streams and WebSockets.
 func wayWorks(b *tab) {
 	b.t.Helper()
 	b.creates()

@@ -17,7 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// pullsAPI is what of GitHub's REST API opens pull requests, for who has the token. The first one is refused.
+// pullsAPI is the part of GitHub's REST API that opens pull requests, for callers with the token. The first one is
+// refused.
 type pullsAPI struct {
 	token  string
 	mu     sync.Mutex
@@ -45,8 +46,9 @@ func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// The image of a repository is built while its log is read; a session that begins with it says how far it was behind, reaches what it was
-// refused once somebody allows that, and hands its work back as a pull request.
+// TestPageRepository checks that the image of a repository is built while its log is read. A session that begins with
+// it reports how far it was behind, reaches a denied target once a person allows it, and hands its work back as a pull
+// request.
 // mission: F2, B4, A6, E8
 func TestPageRepository(t *testing.T) {
 	testenv.Long(t)
@@ -154,7 +156,7 @@ func pageAllows(b *tab) {
 	b.sees(".tool .output", "reached at last")
 }
 
-// pageSyncs sends a volume to S3: first it is only said what would be done.
+// pageSyncs uploads a volume to S3, first as a dry run.
 func pageSyncs(b *tab, s3 *host.S3) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))

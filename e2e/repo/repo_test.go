@@ -33,7 +33,7 @@ func newest(t *testing.T, h *host.Host, name string) api.RepoBuilt {
 	return all[0]
 }
 
-// golang is how the image gets Go, without what no build needs.
+// golang installs Go into the image, without the parts that no build needs.
 const golang = `printf 'path-exclude /usr/share/go-*/%s/*\n' test src/cmd >/etc/dpkg/dpkg.cfg.d/go
 apt-get update -q && apt-get install -y -q --no-install-recommends golang-go`
 
@@ -104,7 +104,7 @@ func testSession(t *testing.T, h *host.Host, g *host.Git) {
 		t.Errorf("the session: %d, %s", code, said)
 	}
 	id := strings.Fields(h.Must("sessions", "-o", "name"))[0]
-	// The turn may end before it is told.
+	// The turn may end before the event arrives.
 	if synced := h.Event(id, 0, "repo.synced").Data.Synced; synced == nil || synced.Error != "" || synced.Behind != 1 {
 		t.Errorf("the session has caught up: %+v", synced)
 	}
@@ -176,7 +176,7 @@ func TestRepositoryFaults(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, said)
 	}
 	good := repository(t, h, "fault")
-	// fails brings about a failure, in which the last good image stays.
+	// fails causes a failure, after which the last good image stays.
 	fails := func(what, stage string, texts ...string) {
 		t.Helper()
 		_, said, code := h.Run("repo", "refresh", "fault")
@@ -292,7 +292,8 @@ func testBadRepositories(t *testing.T, h *host.Host, g *host.Git) {
 	h.Must("repo", "rm", "nobranch")
 }
 
-// Builds that somebody else is at are joined, and those that a server was at when it died are known to have been.
+// TestRepositoryBuildsAtOnceAndKilled checks that a build in progress is joined, and that builds in progress when their
+// server died are recorded as interrupted.
 //
 // mission: B5, A9
 func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
@@ -344,7 +345,7 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 	}
 }
 
-// A token lets git in and is nowhere else.
+// TestRepositoryToken checks that a token gives git access and appears nowhere else.
 //
 // mission: E7, F6
 func TestRepositoryToken(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// isNumber is the digest of the package that the Node samples need, as the registry has it.
+// isNumber is the registry's digest of the package that the Node samples need.
 const isNumber = "sha512-41Cifkg6e8TylSpdtTpeLVMqvSBEVzTttHvERD741+pnZ8ANv0004MRL43QKPDlK9cGvNp6NZWZUBlbGXYxxng=="
 
 const builds = `"scripts": {"build": "node -e \"require('fs').writeFileSync('built.txt', String(require('is-number')(5)))\"", "test": "node -e \"process.exit(0)\""}`
@@ -69,7 +69,8 @@ snapshots:
 	}
 }
 
-// yarnSample is a repository of Yarn 1, which asks a registry of its own unless it is told the one that npm asks here.
+// yarnSample is a repository of Yarn 1, which uses its own registry unless it is configured with npm's registry of this
+// test.
 func yarnSample(t *testing.T) map[string]string {
 	t.Helper()
 	return map[string]string{
@@ -80,7 +81,7 @@ func yarnSample(t *testing.T) map[string]string {
 	}
 }
 
-// pipSample is a repository of pip with a wheel of its own, since an index may be out of reach.
+// pipSample is a repository of pip that includes a wheel, since an index may be out of reach.
 func pipSample(t *testing.T) map[string]string {
 	t.Helper()
 	var wheel bytes.Buffer

@@ -53,8 +53,8 @@ func s3Process(h *host.Host) (pid int) {
 	return pid
 }
 
-// Files of a sandbox go to the embedded S3 and come back to the next one, with no other configuration and no secret; over the end of
-// the server, and of the S3's own process.
+// TestEmbeddedS3 checks that files of a sandbox go to the embedded S3 and come back to the next sandbox, with no other
+// configuration and no secret, also after the end of the server and of the S3's own process.
 // mission: 1.3, 2.7, 3.1, 9.3, A8, D2, D3, D4
 func TestEmbeddedS3(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestEmbeddedS3(t *testing.T) {
 	if got := h.Must("volume", "versions", "files", "-o", "name"); !regexp.MustCompile(`^[0-9]+$`).MatchString(got) || object(h, "volumes/personal/.versions/files/"+got+"/own.txt") != "own" {
 		t.Errorf("versions: %q", got)
 	}
-	// Its process dies: another one serves.
+	// Its process dies, and another one serves.
 	first := s3Process(h)
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,8 @@ func TestEmbeddedS3Mount(t *testing.T) {
 	h.Must("sandbox", "rm", "box")
 }
 
-// Accounts have buckets of their own, whatever they call them; names that cannot be are refused; a secret means S3 elsewhere.
+// TestEmbeddedS3OfAccounts checks that accounts have separate buckets, even with equal names, that invalid names are
+// refused, and that a secret selects S3 elsewhere.
 // mission: 9.3
 func TestEmbeddedS3OfAccounts(t *testing.T) {
 	testenv.Long(t)
@@ -206,7 +207,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 	}
 }
 
-// A server does not start that could not serve S3, and says why.
+// TestEmbeddedS3Refused checks that a server that could not serve S3 does not start, and gives the reason.
 func TestEmbeddedS3Refused(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

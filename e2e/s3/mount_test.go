@@ -32,7 +32,8 @@ func mountHost(t *testing.T) (*host.Host, *host.S3) {
 	return h, s3
 }
 
-// A bucket is mounted in a gVisor sandbox: commands read, list, write, append, rename and remove, and it all is in the bucket.
+// TestSandboxMount checks that a bucket is mounted in a gVisor sandbox: commands read, list, write, append, rename and
+// remove, and the bucket has all of it.
 // mission: D5, 1.3, 1.5, 2.7
 func TestSandboxMount(t *testing.T) {
 	t.Parallel()
@@ -61,11 +62,11 @@ func TestSandboxMount(t *testing.T) {
 	if got := s3.Get("data/moved/200"); got != "200\n" {
 		t.Errorf("the bucket has %q", got)
 	}
-	// A user without rights is refused, as anywhere.
+	// An unprivileged user is refused, as on any file system.
 	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat", "/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
 		t.Errorf("somebody else reads it: %d %s", code, stderr)
 	}
-	// The credentials are nowhere in the sandbox, nor where others of the machine look.
+	// The credentials are neither in the sandbox nor visible to other users of the machine.
 	if got := in("env; cat /proc/mounts /proc/self/mountinfo; ps axe || true; cat /proc/*/environ | tr '\\0' '\\n'"); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) {
 		t.Error("the sandbox has the credentials")
 	}
@@ -105,7 +106,7 @@ func TestSandboxMount(t *testing.T) {
 	}
 }
 
-// What cannot be mounted is refused with a sentence that says why, and leaves nothing.
+// TestSandboxMountRefused checks that a mount that is not possible is refused with the reason, and leaves nothing.
 func TestSandboxMountRefused(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -134,7 +135,8 @@ func TestSandboxMountRefused(t *testing.T) {
 	}
 }
 
-// S3 that does not answer hangs neither the rest of a sandbox nor its end; what could not be stored is kept, told of, and stored later.
+// TestSandboxMountAway checks that S3 that does not answer blocks neither the rest of a sandbox nor its end, and that
+// unsent data is kept, reported, and stored later.
 func TestSandboxMountAway(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -142,7 +144,7 @@ func TestSandboxMountAway(t *testing.T) {
 	place := "s3://" + s3.Bucket + "/data:/data:mount"
 	h.Must("sandbox", "create", "--name", "away", "--s3", place)
 	away := h.Sandbox("away")
-	// A program that has begun to write goes on; others get an error.
+	// A program that has begun to write continues. Others get an error.
 	h.Must("sandbox", "exec", "--detach", "away", "--", "sh", "-c", "exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf pt >&3; touch /tmp/done; sleep 1000")
 	wait := "while [ ! -e /tmp/$0 ]; do sleep 0.1; done"
 	h.Must("sandbox", "exec", "away", "--", "sh", "-c", wait, "begun")
@@ -174,7 +176,8 @@ func TestSandboxMountAway(t *testing.T) {
 	})
 }
 
-// A sandbox ends although programs in it wait for an S3 that takes everything and answers nothing.
+// TestSandboxMountSilent checks that a sandbox ends although programs in it wait for an S3 that accepts everything and
+// answers nothing.
 func TestSandboxMountSilent(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -222,7 +225,8 @@ func TestSandboxMountRootless(t *testing.T) {
 	}
 }
 
-// When the process of a mount is killed, the sandbox goes on without it, and says so; what was written is stored, and another sandbox has it.
+// TestSandboxMountKilled checks that a sandbox continues without its mount when the mount's process is killed, and
+// reports it. Written data is stored, and another sandbox sees it.
 // mission: D5, 1.5, A8
 func TestSandboxMountKilled(t *testing.T) {
 	testenv.Long(t)
@@ -242,7 +246,7 @@ func TestSandboxMountKilled(t *testing.T) {
 	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "LOST: ") || !strings.Contains(got, "create another sandbox") {
 		t.Errorf("it is shown as %s", got)
 	}
-	// What is mounted at the same place of this machine is not seen inside: that is why nobody mounts again.
+	// A new mount at the same place of this machine is not visible inside. That is why the mount is not repeated.
 	files, other := filepath.Join(h.Data, "mounts", one.ID, "files"), t.TempDir()
 	if err := os.WriteFile(filepath.Join(other, "new"), nil, 0o644); err != nil {
 		t.Fatal(err)

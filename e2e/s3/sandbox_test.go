@@ -17,7 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A sandbox's files come from S3 before its first command and go there when it ends, in whatever way; what cannot be sent is sent later.
+// TestSandboxS3 checks that a sandbox's files come from S3 before its first command and go there when it ends, in any
+// way, and that unsent files are sent later.
 // mission: 1.3, 1.5, 2.7, 2.8, 3.1, 3.2, 3.3, 3.4, 3.5, 3.6, 5.4, A8, D2, D3
 func TestSandboxS3(t *testing.T) {
 	t.Parallel()
@@ -43,7 +44,7 @@ func TestSandboxS3(t *testing.T) {
 	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
 	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
-	// One key that cannot become a file: nobody works with the others.
+	// One key that cannot become a file: the sandbox is not created with the others.
 	s3.Put("odd/a.txt", "one")
 	s3.Put("odd/%~41", "its key is no path")
 	fails(`1 files could not be copied, such as "%~41"`, "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.Bucket+"/odd:/data:init")
@@ -51,7 +52,7 @@ func TestSandboxS3(t *testing.T) {
 	if volumes, boxes := h.Must("volume", "ls", "-o", "name"), h.Must("sandbox", "ls", "-o", "name"); volumes != "" || boxes != "" {
 		t.Errorf("sandboxes that could not be made left the volumes %q and the sandboxes %q", volumes, boxes)
 	}
-	// What others put there, and what is beside it.
+	// Objects of other programs, within the prefix and beside it.
 	for path, content := range map[string]string{"work/a/b.txt": "one", "other.txt": "not ours"} {
 		path = filepath.Join(s3.Dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -75,7 +76,7 @@ func TestSandboxS3(t *testing.T) {
 		t.Errorf("restored as %q", out)
 	}
 	h.Must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
-	// The credentials are nowhere in the sandbox: in no process, and in none of its files, those of the volume included.
+	// The sandbox does not contain the credentials: no process has them, and no file, including those of the volume.
 	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] } // so that the search does not find itself
 	look := "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; cat /proc/mounts; echo searched: $(grep -rl three /data); " +
 		"found=$(grep -rlE '" + hidden(s3test.SecretKey) + "|" + hidden(s3test.AccessKey) + "' /data /root /home /tmp /run /etc /var /opt /srv); echo \"found:$found\""
@@ -89,7 +90,7 @@ func TestSandboxS3(t *testing.T) {
 	h.Must("sandbox", "rm", "often")
 	h.Must("sandbox", "sync", "one")
 	s3.Wait("work/d.txt", "three")
-	// What others put there is brought.
+	// Objects of other programs are downloaded.
 	for _, way := range []string{"--down", "--both"} {
 		s3.Put("work/"+way+".txt", "by others")
 		h.Must("sandbox", "sync", "one", way)
@@ -98,13 +99,13 @@ func TestSandboxS3(t *testing.T) {
 		}
 	}
 	h.Must("sandbox", "exec", "one", "--", "sh", "-c", "printf four > /data/d.txt")
-	// Another sandbox has the volume as it is, not as the bucket has it.
+	// Another sandbox sees the volume's current files, not the bucket's.
 	if out := h.Must("run", "--s3", place[:len(place)-len(":sync")], "--", "cat", "/data/d.txt"); out != "four" {
 		t.Errorf("beside another sandbox the file is %q", out)
 	}
 	h.Must("sandbox", "rm", "--sync", "one")
 	s3.Wait("work/d.txt", "four")
-	// Ends that nobody asked for.
+	// Ends that no client requested.
 	h.Must("sandbox", "create", "--name", "quiet", "--idle-timeout", "10s", "--s3", "s3://"+s3.Bucket+"/quiet:/data:sync")
 	h.Must("sandbox", "exec", "quiet", "--", "sh", "-c", "printf idle > /data/q.txt")
 	h.Must("sandbox", "create", "--name", "short", "--timeout", "20s", "--s3", place)
@@ -114,7 +115,7 @@ func TestSandboxS3(t *testing.T) {
 	s3.Wait("greedy/f.txt", "six")
 	s3.Wait("work/e.txt", "five")
 	s3.Wait("quiet/q.txt", "idle")
-	// S3 is away at the end, and for the next server.
+	// S3 is down at the end, and for the next server.
 	h.Must("sandbox", "create", "--name", "two", "--s3", place)
 	h.Must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /data/g.txt")
 	two := get("two")
@@ -139,7 +140,8 @@ func TestSandboxS3(t *testing.T) {
 	}
 }
 
-// Modal's route fills a sandbox's volume and sends what it wrote, if that is asked for, with the credentials of the account's secret.
+// TestModalSandboxS3 checks that Modal's route fills a sandbox's volume and uploads its changes on request, with the
+// credentials of the account's secret.
 // mission: 1.3, 2.8, 3.1, 6.1, 6.2, 6.4
 func TestModalSandboxS3(t *testing.T) {
 	testenv.Long(t)
@@ -196,7 +198,8 @@ func TestModalSandboxS3(t *testing.T) {
 	}
 }
 
-// A server that is killed while it sends what a sandbox leaves: the next one sends it, and the sandbox has ended.
+// TestServerDiesWhileItSends checks that a sandbox has ended, and that the next server uploads its volume, if the
+// server is killed during the upload.
 // mission: 2.8, 5.4, A8
 func TestServerDiesWhileItSends(t *testing.T) {
 	testenv.Long(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A volume goes to S3 and comes back, to a bucket of one's own and to the server's.
+// TestVolumeSync checks that a volume goes to S3 and comes back, with a bucket of the account and with the server's.
 // mission: 2.1, 2.6, 3.1, 9.3, D1, D2, D4
 func TestVolumeSync(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestVolumeSync(t *testing.T) {
 	if out := h.Must("volume", "cp", "data:/c.txt", "-"); !strings.Contains(out, "two") {
 		t.Errorf("restored: %s", out)
 	}
-	// A bucket of one's own, and another volume with what is there.
+	// The volume's own bucket, and another volume with the same content.
 	h.Must("volume", "sync", "data", "s3://files/elsewhere")
 	h.Must("volume", "create", "copy")
 	if done := synced("volume", "sync", "copy", "s3://files/elsewhere", "--down"); done.Files != 3 {
@@ -100,7 +100,7 @@ func TestVolumeSync(t *testing.T) {
 	if out := h.Must("volume", "versions", "data"); strings.Contains(out, first.Version) || !strings.Contains(out, "whole") {
 		t.Errorf("after pruning: %s", out)
 	}
-	// What cannot be, and what to do.
+	// Invalid requests, and their remedies.
 	for args, want := range map[string]string{
 		"volume sync data s3://nowhere/x":             "there is no bucket nowhere",
 		"volume sync data http://x":                   "s3://BUCKET/PREFIX",
@@ -125,8 +125,8 @@ func TestVolumeSync(t *testing.T) {
 	}
 }
 
-// twoVolumes is a server with the volumes one and two, which have a file of the same size and time and of different content, and a bucket with
-// that of one beneath work. put puts a file of that time into a volume.
+// twoVolumes is a server with the volumes one and two, which have a file of the same size and time and of different
+// content, and a bucket with that of volume one below work. put writes a file of that time into a volume.
 func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name, content string)) {
 	t.Helper()
 	s3 = host.NewS3(t)
@@ -157,7 +157,7 @@ func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name,
 	return h, s3, put
 }
 
-// Each flag does what its help says.
+// TestVolumeSyncFlags checks that each flag works as its help describes.
 // mission: 2.1, 3.1, 3.3, D2
 func TestVolumeSyncFlags(t *testing.T) {
 	testenv.Long(t)
@@ -181,14 +181,14 @@ func TestVolumeSyncFlags(t *testing.T) {
 		}
 		return string(content)
 	}
-	// Files that seem to be the same are read, if that is asked for.
+	// Files that seem equal are read on request.
 	if done := sync("two", "--down"); done.Files != 0 || in("two", "a.txt") != "of two" {
 		t.Errorf("without --contents: %+v", done)
 	}
 	if done := sync("two", "--down", "--contents"); done.Files != 1 || in("two", "a.txt") != "of one" {
 		t.Errorf("with --contents: %+v, and %q", done, in("two", "a.txt"))
 	}
-	// What others put there is seen, if that is asked for.
+	// Objects of other programs are seen on request.
 	s3.Put("work/others.txt", "of others")
 	if done := sync("one", "--down"); done.Files != 0 {
 		t.Errorf("without --list: %+v", done)
@@ -196,13 +196,13 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one", "--down", "--list"); done.Files != 1 || in("one", "others.txt") != "of others" {
 		t.Errorf("with --list: %+v", done)
 	}
-	// Only what is beneath a path.
+	// Only files below a path.
 	put("one", "in/b.txt", "b")
 	put("one", "c.txt", "c")
 	if done := sync("one", "--path", "in"); done.Files != 1 || s3.Get("work/in/b.txt") != "b" || s3.Get("work/c.txt") != "" {
 		t.Errorf("with --path: %+v, and %q beside it", done, s3.Get("work/c.txt"))
 	}
-	// What the volume has no more goes only by request.
+	// Objects that the volume no longer has are deleted only on request.
 	h.Must("volume", "rm", "one:/in")
 	if done := sync("one"); done.Files != 1 || done.Deleted != 0 || s3.Get("work/in/b.txt") != "b" {
 		t.Errorf("without --mirror: %+v", done)
@@ -210,7 +210,7 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one", "--mirror"); done.Deleted == 0 || s3.Get("work/in/b.txt") != "" || s3.Get("work/c.txt") != "c" {
 		t.Errorf("with --mirror: %+v, and the bucket still has %q", done, s3.Get("work/in/b.txt"))
 	}
-	// What changed on both sides.
+	// Changes on both sides.
 	sync("two", "--both")
 	put("one", "c.txt", "a change")
 	sync("one")
@@ -220,7 +220,8 @@ func TestVolumeSyncFlags(t *testing.T) {
 	}
 }
 
-// A sync over HTTP answers with statistics, and as events first with how it comes along; the client has both.
+// TestVolumeSyncOverHTTP checks that a sync over HTTP answers with statistics, and as events first with its progress,
+// and that the client supports both.
 // mission: 2.6
 func TestVolumeSyncOverHTTP(t *testing.T) {
 	testenv.Long(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// The server gets its certificate of a real authority, Let's Encrypt's own for tests (https://github.com/letsencrypt/pebble), which connects to it to
-// see that the name is its own.
+// TestCertificateOfAnAuthority checks that the server gets its certificate from a real authority, Let's Encrypt's own
+// for tests (https://github.com/letsencrypt/pebble), which connects to the server to check that it owns the name.
 // mission: F1
 func TestCertificateOfAnAuthority(t *testing.T) {
 	testenv.Long(t)
@@ -52,19 +52,19 @@ func TestCertificateOfAnAuthority(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 || resp.TLS.PeerCertificates[0].VerifyHostname(name) != nil {
 		t.Errorf("%s %s with a certificate for %v", resp.Proto, resp.Status, resp.TLS.PeerCertificates[0].DNSNames)
 	}
-	// It is kept for the next start, where nobody else can read it.
+	// The certificate is kept for the next start, and other users cannot read it.
 	if info, err := os.Stat(filepath.Join(h.Data, "acme", name)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the certificate is kept as %v, %v", info, err)
 	}
-	// For other names there is none.
+	// Other names have no certificate.
 	if conn, err := tls.Dial("tcp", "127.0.0.1:"+listen, &tls.Config{ServerName: "evil.example.org", RootCAs: roots}); err == nil {
 		conn.Close()
 		t.Error("there is a certificate for another name")
 	}
 }
 
-// pebble starts the authority, to which every name is this machine, and returns its directory, where it is managed, and the file of the certificate that
-// both have. It looks for names' proofs at a port.
+// pebble starts the authority, for which every name is this machine. It returns its directory, its management address,
+// and the file of the certificate that both use. It checks names at the given port.
 func pebble(t *testing.T, port string) (directory, management, trust string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +102,7 @@ func pebble(t *testing.T, port string) (directory, management, trust string) {
 	return "https://" + at + "/dir", "https://" + managed, cert
 }
 
-// fetch reads a page, as soon as there is one, of a server whose certificate is in a file.
+// fetch reads a page, once it is available, from a server whose certificate is in a file.
 func fetch(t *testing.T, trust, url string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(trust)

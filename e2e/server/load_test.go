@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// memory returns what the server has used of it at most, in bytes.
+// memory returns the server's peak memory in bytes.
 func memory(h *host.Host) int64 {
 	h.T.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", h.Server().PID))
@@ -34,7 +34,8 @@ func memory(h *host.Host) int64 {
 	return kib << 10
 }
 
-// Ten thousand connections that say nothing, or nothing more, keep nobody out, and cost what they must.
+// TestTenThousandConnections checks that ten thousand silent or stalled connections do not block other clients, and
+// cost no more than necessary.
 func TestTenThousandConnections(t *testing.T) {
 	testenv.Long(t)
 	const many = 10_000
@@ -65,7 +66,7 @@ func TestTenThousandConnections(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 		conns = append(conns, c)
-		if i%2 == 0 { // the other half says nothing at all
+		if i%2 == 0 { // the other half sends nothing at all
 			if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +91,7 @@ func TestTenThousandConnections(t *testing.T) {
 	}
 }
 
-// endless is so many bytes, which nobody keeps.
+// endless returns n bytes that are not kept in memory.
 func endless(n int64) io.Reader { return io.LimitReader(zeros{}, n) }
 
 type zeros struct{}
@@ -100,7 +101,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bodies of any size go through, or are refused, without being kept in memory.
+// TestLargeBodies checks that bodies of any size pass through, or are refused, without being held in memory.
 // mission: F1
 func TestLargeBodies(t *testing.T) {
 	testenv.Long(t)
@@ -123,7 +124,7 @@ func TestLargeBodies(t *testing.T) {
 	if err := c.RemoveFile(t.Context(), id, "/tmp/large", false); err != nil {
 		t.Error(err)
 	}
-	// 1 GiB where a document of JSON belongs.
+	// 1 GiB in place of a JSON document.
 	for _, length := range []int64{1 << 30, -1} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+api.Sandboxes, endless(1<<30))
 		if err != nil {
@@ -145,7 +146,8 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// A reader that never reads neither fills the server's memory nor keeps others waiting, and when it goes, its command does.
+// TestReaderThatNeverReads checks that a client that never reads neither fills the server's memory nor delays other
+// clients, and that its command ends when it disconnects.
 func TestReaderThatNeverReads(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

@@ -18,7 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A terminal goes on through a restart of the server: the shell is the same, and what it wrote is there.
+// TestTerminalAfterRestart checks that a terminal continues through a restart of the server: the shell is the same, and
+// its output is still there.
 // mission: A4, 4.7
 func TestTerminalAfterRestart(t *testing.T) {
 	testenv.Long(t)
@@ -76,7 +77,8 @@ func TestTerminalAfterRestart(t *testing.T) {
 	})
 }
 
-// Who is attached to a command gets all of its output, once, and its exit, through restarts of the server, one of which it does not live to tell.
+// TestAttachThroughRestarts checks that a client attached to a command gets all of its output, once, and its exit,
+// through restarts of the server, one of them by SIGKILL.
 // mission: A4, E10
 func TestAttachThroughRestarts(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/host"
 )
 
-// What the server does comes as traces to a collector, with nothing in them that clients have written.
+// TestTraces checks that the server's work arrives as traces at a collector, without any text written by clients.
 // mission: F6, 10.6
 func TestTraces(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// serverEnv makes this test binary a server that starts a command in the directory it names, and then waits to be killed.
+// serverEnv turns this test binary into a server that starts a command in the directory named by the variable, and then
+// waits to be killed.
 const serverEnv = "HARVEST_FAKE_TEST_SERVER"
 
 func TestMain(m *testing.M) {
@@ -337,7 +338,7 @@ func TestKilledServer(t *testing.T) {
 	noLeaks(t, dir)
 }
 
-// A keeper that is killed takes the knowledge of its command's end with it, but not the output.
+// TestKilledKeeper checks that a killed keeper loses its command's exit, but not the output.
 func TestKilledKeeper(t *testing.T) {
 	t.Cleanup(proc.Detach(true))
 	dir := dataDir(t)

@@ -32,7 +32,7 @@ func checkpointed(t *testing.T) (*gvisor.Engine, string) {
 	return e, checkpoint
 }
 
-// refused begins a sandbox with a checkpoint, which must fail with a text that says what to do, and leave nothing.
+// refused starts a sandbox from a checkpoint, which must fail with a remedy and leave nothing.
 func refused(t *testing.T, what string, e *gvisor.Engine, checkpoint string, kind errors.Kind) {
 	t.Helper()
 	sb, err := e.Create(t.Context(), engine.Spec{ID: "second", Checkpoint: checkpoint})
@@ -127,7 +127,8 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 	}
 }
 
-// halfway returns when a checkpoint is being made of a sandbox with much memory: gVisor is writing it. done gets what comes of it.
+// halfway starts a checkpoint of a sandbox with much memory and returns while gVisor is writing it. done gets its
+// result.
 func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint string) (p engine.Process, done <-chan error) {
 	t.Helper()
 	out := make(chan string, 1)
@@ -145,7 +146,8 @@ func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint st
 	return p, made
 }
 
-// A checkpoint is made whole or not at all, also when who makes it dies.
+// TestKeeperIsKilledWhileACheckpointIsMade checks that a checkpoint is made completely or not at all, also if its
+// keeper dies.
 // mission: A4
 func TestKeeperIsKilledWhileACheckpointIsMade(t *testing.T) {
 	testenv.Long(t)

@@ -20,7 +20,8 @@ type container struct {
 	id     string
 }
 
-// startContainer starts the server in a container with the flags of docs/operations.md, and more. It is removed when t ends.
+// startContainer starts the server in a container with the flags of docs/operations.md, and further ones. It is removed
+// when t ends.
 func startContainer(t *testing.T, data string, more ...string) *container {
 	t.Helper()
 	testenv.Root(t)
@@ -46,7 +47,7 @@ func startContainer(t *testing.T, data string, more ...string) *container {
 	return c
 }
 
-// run runs podman and returns what it prints.
+// run runs podman and returns its output.
 func (c *container) run(args ...string) string {
 	c.t.Helper()
 	var stderr strings.Builder
@@ -74,7 +75,8 @@ func prepareData(t *testing.T) string {
 	return data
 }
 
-// In an ordinary container, control groups are mounted read-only: sandboxes run with weaker limits, and their ends are no failures.
+// TestInContainer checks that sandboxes run with weaker limits in an ordinary container, where control groups are
+// mounted read-only, and that their ends are not failures.
 //
 // mission: A6
 func TestInContainer(t *testing.T) {
@@ -122,8 +124,8 @@ func TestInContainerWithCgroups(t *testing.T) {
 	c.harvest("down", "--sandboxes")
 }
 
-// With the device /dev/fuse and CAP_SYS_ADMIN, a bucket is mounted live, as outside of a container: writes go both ways, and the mount ends
-// with the sandbox.
+// TestLiveMountInContainer checks that a bucket can be mounted live in a container with the device /dev/fuse and
+// CAP_SYS_ADMIN: writes go both ways, and the mount ends with the sandbox.
 //
 // mission: A6, D4
 func TestLiveMountInContainer(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// These tests are about what only this engine has: keepers, gVisor itself, limits of volumes.
+// These tests cover parts that only this engine has: keepers, gVisor itself, limits of volumes.
 
 func create(t *testing.T, e *gvisor.Engine, spec engine.Spec) engine.Sandbox {
 	t.Helper()
@@ -187,7 +187,7 @@ func TestInitIsKilledFromInside(t *testing.T) {
 	}
 }
 
-// What an engine that died has begun is removed by the next one.
+// TestHalfMadeSandboxesAreRemoved checks that the next engine removes sandboxes that a dead engine had begun to create.
 func TestHalfMadeSandboxesAreRemoved(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
@@ -232,7 +232,8 @@ func TestVolumeHasTheDiskLimit(t *testing.T) {
 	}
 }
 
-// A sandbox creates no files beyond the limit of a volume, whichever way it tries. What is there can be used and removed.
+// TestVolumeHasAFileLimit checks that a sandbox cannot create files beyond the limit of a volume, by any method.
+// Existing files can be used and removed.
 //
 // mission: A6
 func TestVolumeHasAFileLimit(t *testing.T) {
@@ -336,7 +337,8 @@ func TestCheckSaysWhatWorks(t *testing.T) {
 	}
 }
 
-// A server may die while it creates: the next one finds the sandbox and can remove it.
+// TestServerDiesAfterCreate checks that the next server finds and can remove a sandbox if the server dies while it
+// creates the sandbox.
 func TestServerDiesAfterCreate(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)

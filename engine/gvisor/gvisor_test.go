@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// libraryEnv names a library with the base image for the part of a test that runs as another user, who cannot open the machine's.
+// libraryEnv names a library with the base image for the part of a test that runs as another user, who cannot open the
+// machine's library.
 const libraryEnv = "HARVEST_TEST_LIBRARY"
 
 func TestMain(m *testing.M) {
@@ -43,8 +44,8 @@ func images(t testing.TB) gvisor.Images {
 	return l
 }
 
-// open opens the engine with the programs keeper and sentry, which harvest brings along; tests of the program harvest itself show that it
-// can be its own keeper. One built with -race cannot boot gVisor.
+// open opens the engine with the programs keeper and sentry, which harvest contains. Tests of the program harvest cover
+// a harvest that is its own keeper. A program built with -race cannot boot gVisor.
 func open(t testing.TB, dir string) *gvisor.Engine {
 	t.Helper()
 	volumes, err := volume.OpenDir(filepath.Join(dir, "volumes"))
@@ -59,7 +60,7 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 	return e
 }
 
-// closing closes the volumes with the engine: what is left open otherwise counts as left behind.
+// closing closes the volumes with the engine: open volumes would count as leaks.
 type closing struct {
 	*gvisor.Engine
 	volumes *volume.Local
@@ -117,7 +118,7 @@ func TestConformanceRootless(t *testing.T) {
 	}
 	library := filepath.Join(dir, "tmp", "images")
 	copyImage(t, lib.Root(imagetest.Base(t, lib)), library, stranger)
-	// What is large is done as root; here it is small.
+	// Large checks run as root. Here they are small.
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run=^TestConformanceRootless$", "-test.v", "-test.short", "-test.timeout=20m")
 	cmd.Dir = dir
 	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// These tests are about what programs find inside: privileges, file systems, files of /proc, debuggers.
+// These tests cover the environment of programs inside: privileges, file systems, files of /proc, debuggers.
 
 // runAs runs a script of the shell as a user.
 func runAs(t *testing.T, sb engine.Sandbox, user, script string) string {
@@ -27,7 +27,7 @@ func runAs(t *testing.T, sb engine.Sandbox, user, script string) string {
 	return out.String()
 }
 
-// withCapability copies python3 to /tmp/python with CAP_NET_RAW in its file capabilities, as Debian's ping has it.
+// withCapability copies python3 to /tmp/python with CAP_NET_RAW in its file capabilities, like Debian's ping.
 const withCapability = `cp /usr/bin/python3 /tmp/python && chmod 755 /tmp/python && python3 -c '
 import os, struct
 os.setxattr("/tmp/python", "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))'`
@@ -61,7 +61,7 @@ print(open("/proc/mounts").read().count(" /mnt fuse "))'`, "1\n"},
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 	}
-	// Root can mount gVisor's control groups, and sees its own as their root: the limit of processes stays.
+	// Root can mount gVisor's control groups, and sees its own group as their root: the limit of processes stays.
 	forks := `echo 5000 >/sys/fs/cgroup/pids.max; mkdir /cg; mount -t cgroup2 none /cg; echo max >/cg/pids.max; unshare -C sh -c 'echo max >/sys/fs/cgroup/pids.max'
 python3 -c '
 import os, time
@@ -120,7 +120,7 @@ func TestFilesOfInotify(t *testing.T) {
 	}
 }
 
-// Debuggers attach to processes of their own user that they have not started.
+// TestAttachToOwnProcesses checks that debuggers attach to processes of their own user that they have not started.
 func TestAttachToOwnProcesses(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
@@ -148,8 +148,8 @@ print("attached")`
 	}
 }
 
-// The kernel ends a sandbox only when gVisor's own share is used up as well. A program that passes the limit slowly, or stays a little
-// above it, ends nevertheless.
+// TestMemoryLimitIsNotExceededForLong checks that the kernel ends a sandbox only when gVisor's own share is used up as
+// well. A program that passes the limit slowly, or stays a little above it, is ended too.
 //
 // mission: A6
 func TestMemoryLimitIsNotExceededForLong(t *testing.T) {

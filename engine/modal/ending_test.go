@@ -51,7 +51,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// silent is a control plane that answers waits for the ends of sandboxes as it is told, and nothing else.
+// silent is a control plane that only answers waits for the ends of sandboxes, as configured.
 type silent struct {
 	pb.ModalClientClient
 	wait func(ctx context.Context) (*pb.SandboxWaitResponse, error)
@@ -113,7 +113,7 @@ func TestWait(t *testing.T) {
 	s = ended(t, func(context.Context) (*pb.SandboxWaitResponse, error) {
 		return nil, status.Error(codes.DataLoss, "no")
 	})
-	for range 2 { // each asks anew
+	for range 2 { // each sends a new request
 		if _, err := s.Wait(t.Context()); errors.KindOf(err) != errors.Internal {
 			t.Errorf("%v", err)
 		}
@@ -139,7 +139,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A sandbox has not ended because Modal refuses to say so: its end is told when Modal tells it, and the refusal when it can live no longer.
+// TestWaitThatIsRefused checks that a sandbox has not ended because Modal refuses to report its end: the end is
+// reported when Modal reports it, and the refusal when its lifetime is over.
 //
 // mission: 9.6
 func TestWaitThatIsRefused(t *testing.T) {
@@ -167,7 +168,8 @@ func TestWaitThatIsRefused(t *testing.T) {
 	}
 }
 
-// Ends are not remembered for ever, save those that somebody waits for still; what was noted first stays.
+// TestEndsAreForgotten checks that recorded ends are forgotten after a time, except those that a caller still waits
+// for, and that the first record of an end stays.
 func TestEndsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := &Engine{ids: map[string]string{"sb-old": "a", "sb-new": "b"}, ended: map[string]seenEnd{}, endings: map[string]*ending{"sb-waited": {}}}

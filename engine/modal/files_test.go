@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// What is done to a volume that there is not says so, each of it.
+// TestFilesOfNoVolume checks that each operation on a missing volume reports that it is missing.
 func TestFilesOfNoVolume(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -35,7 +35,7 @@ func TestFilesOfNoVolume(t *testing.T) {
 	}
 }
 
-// The size of a volume is what the program inside has answered last.
+// TestSizesOfVolumes checks that the size of a volume is the last answer of the program inside.
 func TestSizesOfVolumes(t *testing.T) {
 	t.Parallel()
 	m := &modalVolume{noted(t, "a"), "a"}
@@ -57,7 +57,8 @@ func TestSizesOfVolumes(t *testing.T) {
 	}
 }
 
-// Attendants that cannot be started, that nobody waits for any more, and those of an engine that is closed.
+// TestAttendantsThatFail checks that attendants handle failures: they cannot be started, their caller has given up, or
+// the engine is closed.
 func TestAttendantsThatFail(t *testing.T) {
 	t.Parallel()
 	e := ended(t, nil).e
@@ -94,7 +95,7 @@ func TestAttendantsThatFail(t *testing.T) {
 	}
 }
 
-// keeper is a control plane that deletes no image, and says why.
+// keeper is a control plane that refuses to delete images, with a reason.
 type keeper struct {
 	silent
 	err error

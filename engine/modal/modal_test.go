@@ -146,7 +146,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// What one account has built, or taken as a snapshot, another one neither starts nor begins an image with; nobody's image takes the place of Harvest's own.
+// TestImagesOfAccounts checks that an account can neither start nor build on another account's images and snapshots,
+// and that no account's image replaces Harvest's own.
 //
 // mission: 10.3
 func TestImagesOfAccounts(t *testing.T) {

@@ -85,7 +85,7 @@ func TestNetworkOfAnEnd(t *testing.T) {
 	}
 }
 
-// portPair is a connection as Dial makes it, and the other end, which takes frames.
+// portPair is a connection as Dial makes it, and the other end, which receives frames.
 func portPair(t *testing.T) (*portConn, *wire.Conn, *yamux.Session) {
 	t.Helper()
 	a, b := net.Pipe()
@@ -242,7 +242,7 @@ func TestNotedApps(t *testing.T) {
 	if app, err := a.of(t.Context(), "c"); err != nil || app.Name != "harvest-c" {
 		t.Errorf("%v, %v", app, err)
 	}
-	a.file = t.TempDir() // which is no file
+	a.file = t.TempDir() // a directory instead of a file
 	if _, err := a.of(context.Background(), "d"); err == nil {
 		t.Error("an app was made that cannot be noted")
 	}

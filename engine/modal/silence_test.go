@@ -31,7 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// hush has a plane answer one client's calls no more after some.
+// hush makes a plane stop answering one client's calls after a number of them.
 type hush struct {
 	mu     sync.Mutex
 	begun  bool   // guarded by mu, as all below; calls are counted
@@ -39,14 +39,14 @@ type hush struct {
 	hushed string // the first call that was not
 }
 
-// begin has the next calls answered, and none after them.
+// begin lets the next calls be answered, and no call after them.
 func (h *hush) begin(passed int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begun, h.passed = true, passed
 }
 
-// pass waits for the end of a call that is not to be answered.
+// pass waits for the end of a call that must not be answered.
 func (h *hush) pass(ctx context.Context, method string) error {
 	h.mu.Lock()
 	h.passed--
@@ -68,7 +68,7 @@ func (h *hush) met() string {
 	return h.hushed
 }
 
-// hushOf is the hush of whose call it is, which its token says: the router's has that of the client in its third part.
+// hushOf returns the hush of a call's client, which its token names: the router's token has it in its third part.
 func (p *plane) hushOf(ctx context.Context) *hush {
 	token := header(ctx, "x-modal-token-id")
 	if bearer := header(ctx, "authorization"); token == "" {
@@ -141,8 +141,8 @@ func (p *plane) SandboxGetCommandRouterAccess(ctx context.Context, _ *pb.Sandbox
 	}.Build(), nil
 }
 
-// plainRouter runs the commands that the engine has in sandboxes: the client of the program inside leads to one that closes every connection, and what
-// fills the volume of that program finds it empty.
+// plainRouter runs the engine's commands in sandboxes. The client of the program inside gets a connection that is
+// closed at once, and the command that fills that program's volume finds the volume empty.
 type plainRouter struct {
 	pb.UnimplementedTaskCommandRouterServer
 	mu    sync.Mutex
@@ -151,7 +151,7 @@ type plainRouter struct {
 
 type exec struct {
 	args          []string
-	stdin, stdout net.Conn // of whoever runs it
+	stdin, stdout net.Conn // of the client that runs it
 }
 
 func (r *plainRouter) exec(id string) *exec {
@@ -235,7 +235,7 @@ func (r *plainRouter) TaskSnapshotFilesystem(context.Context, *pb.TaskSnapshotFi
 	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: "im-9"}.Build(), nil
 }
 
-// little is the patience of an engine whose Modal does not answer.
+// little is the timeouts of an engine whose Modal does not answer.
 func little() patience {
 	const d = 250 * time.Millisecond
 	return patience{open: 10 * time.Second, call: d, stream: d, poll: d, create: d, link: d, build: d, upload: d, snapshot: d, reload: d, measure: d}
@@ -283,11 +283,11 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"
 	box, err := s.e.client.Sandboxes.FromID(t.Context(), ref, nil)
 	s.sb = s.e.sandbox(engine.Handle{ID: "box", Ref: ref}, box)
-	s.sb.end = time.Now() // else its end is waited for
+	s.sb.end = time.Now() // otherwise its end is waited for
 	return s, err
 }
 
-// asking are the methods that ask Modal.
+// asking has the methods that send requests to Modal.
 var asking = map[string]func(ctx context.Context, s situation) error{
 	"Engine.Create": func(ctx context.Context, s situation) error {
 		_, err := s.e.Create(ctx, engine.Spec{
@@ -368,7 +368,8 @@ var local = []string{
 	"volumes.Use", "modalVolume.Name", "Sandbox.Handle", "Sandbox.Ends",
 }
 
-// Every method returns when Modal does not answer any more, whichever call that is, and says so. That each ends is all that is asserted of time.
+// TestModalIsSilent checks that every method returns an error when Modal no longer answers, at any call. The test
+// asserts only that each method returns, not how fast.
 //
 // mission: 9.1
 func TestModalIsSilent(t *testing.T) {
@@ -425,7 +426,7 @@ func (p *plane) hushed(t *testing.T, name string, passed int, ask func(ctx conte
 	return h.met(), err
 }
 
-// Who accepts connections and says nothing is not waited for.
+// TestModalIsDeaf checks that calls do not wait for a server that accepts connections and sends nothing.
 //
 // mission: 9.1
 func TestModalIsDeaf(t *testing.T) {
@@ -435,7 +436,7 @@ func TestModalIsDeaf(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // of which nobody accepts more than the kernel does
+	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // only the kernel accepts its connections
 	short := little()
 	short.open = short.call
 	if _, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// noted are volumes of which there are notes only.
+// noted are volumes of which only notes exist.
 func noted(t *testing.T, names ...string) *volumes {
 	t.Helper()
 	v := &volumes{e: &Engine{server: "abcdefghijkl"}, dir: t.TempDir()}

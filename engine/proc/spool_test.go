@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// readAll reads what r has to give, and compares.
+// readAll reads all data of r, and compares it.
 func readAll(t *testing.T, r *reader, want []byte) {
 	t.Helper()
 	defer r.close()
@@ -32,7 +32,7 @@ func readAll(t *testing.T, r *reader, want []byte) {
 	}
 }
 
-// A spool that was cut off anywhere can be read from any frame on that it still has.
+// TestSpoolFromAnyFrame checks that a spool that was cut off at any point can be read from each remaining frame on.
 func TestSpoolFromAnyFrame(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -116,7 +116,7 @@ func TestSpoolWaitsForItsReaders(t *testing.T) {
 		t.Error("the writer did not wait")
 	default:
 	}
-	slow.close() // now nobody holds it up
+	slow.close() // now no reader delays it
 	<-written
 	if s.end != 4*window {
 		t.Errorf("%d bytes were written", s.end)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// BenchmarkDownload is one connection from a server of the host through the gateway into a second stack. Nothing is asserted.
+// BenchmarkDownload measures one connection from a server of the host through the gateway into a second stack. It
+// asserts nothing.
 func BenchmarkDownload(b *testing.B) {
 	const size = 256 << 20
 	w := newWorld(b, policy(b, "default"))

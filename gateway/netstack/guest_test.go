@@ -27,7 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 )
 
-// guest is a sandbox's network stack, made as gVisor makes it, at the other end of a link.
+// guest is a sandbox's network stack, configured like gVisor's, at the other end of a link.
 type guest struct {
 	*stack.Stack
 	fd int
@@ -108,7 +108,8 @@ func (g *guest) dialUDP(t testing.TB, to string) *gonet.UDPConn {
 	return c
 }
 
-// world is a gateway whose outside is made of servers on the loopback: every address leads to the server that the test gave it.
+// world is a gateway whose outside consists of servers on the loopback: every address leads to the server that the test
+// assigned to it.
 type world struct {
 	*netstack.Gateway
 	guest *guest
@@ -177,7 +178,7 @@ func newWorld(t testing.TB, p *gateway.Policy, change ...func(*netstack.Options)
 	return w
 }
 
-// serve makes real reachable as an address of the outside.
+// serve makes real reachable at an address of the outside.
 func (w *world) serve(network, as, real string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -79,7 +79,8 @@ func TestNameServers(t *testing.T) {
 	}
 }
 
-// server answers DNS over UDP and TCP on one port of the loopback. Over UDP it forges first, and says that the whole is to be had over TCP.
+// server answers DNS over UDP and TCP on one port of the loopback. Over UDP it forges first, and announces that the
+// full answer is available over TCP.
 func server(t *testing.T) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -107,7 +107,7 @@ func (w *wire) send(t testing.TB, f []byte) {
 	}
 }
 
-// receive returns the next frame that fits. It gives up when none at all has come for a while.
+// receive returns the next frame that fits. It gives up when no frame at all has arrived for a while.
 func (w *wire) receive(t testing.TB, fits func(header.Ethernet) bool) header.Ethernet {
 	t.Helper()
 	b := make([]byte, 70000)
@@ -130,7 +130,7 @@ func ip6(f header.Ethernet) header.IPv6 { return header.IPv6(f[header.EthernetMi
 
 const guest4, guest6 = "10.0.2.100", "fd68:6172:7665:7374::64"
 
-// alive sends an echo to the gateway itself, and expects its answer to be the next frame: nothing was said to what came before.
+// alive sends an echo to the gateway itself, and expects its answer to be the next frame: earlier frames got no answer.
 func (w *wire) alive(t testing.TB, after string) {
 	t.Helper()
 	w.send(t, packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, echo4("alive")))
@@ -232,7 +232,7 @@ func TestRefusalsAreHonest(t *testing.T) {
 	// A time limit is not a refusal: the sandbox waits, as it would.
 	w.send(t, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, checked(guest4, "203.0.113.7", syn(6))))
 	w.alive(t, "a connection that timed out")
-	// What the policy forbids is refused, in ping prohibited.
+	// Traffic that the policy denies is refused, and a ping is answered as prohibited.
 	w.send(t, packet(guest4, "10.1.2.3", header.TCPProtocolNumber, checked(guest4, "10.1.2.3", syn(80))))
 	f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.IPv4ProtocolNumber })
 	if got := describe(ip4(f).Protocol(), ip4(f).Payload()); got != (answer{6, rst, 0}) {
@@ -324,7 +324,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// waitFor polls for what nothing tells.
+// waitFor polls for a condition that has no notification.
 func waitFor(t testing.TB, done func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -381,7 +381,7 @@ func TestEndsAreCarried(t *testing.T) {
 func TestUDPEnds(t *testing.T) {
 	t.Parallel()
 	w := newWire(t, policy(t, "default"), func(o *netstack.Options) { o.Dial = nil; o.Policy = policy(t, "default", "127.0.0.1") })
-	// A port on which nobody listens: the host's kernel says so, and the sandbox hears it.
+	// A port without a listener: the host's kernel reports it, and so does the gateway to the sandbox.
 	s, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -429,7 +429,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			}
 		})
 	}
-	// The guest's own link leaves goroutines of gVisor's; those of the gateway and its stack must end.
+	// The guest's own link leaves goroutines of gVisor's. Those of the gateway and its stack must end.
 	waitFor(t, func() bool {
 		var all bytes.Buffer
 		_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
@@ -437,7 +437,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	})
 }
 
-// TestIdleCost logs what an idle gateway costs.
+// TestIdleCost logs the cost of an idle gateway.
 func TestIdleCost(t *testing.T) {
 	measure := func() (uint64, int) {
 		runtime.GC()
@@ -539,7 +539,7 @@ func TestPingIsHonest(t *testing.T) {
 			}
 			continue
 		}
-		// Where the host does not let ordinary programs ping, the sandbox hears so, and whoever watches hears why.
+		// If the host does not let ordinary programs ping, the sandbox gets an error, and the denial has the reason.
 		w.expectDenial(t, "icmp", "", dst, "does not let ordinary programs ping")
 	}
 }

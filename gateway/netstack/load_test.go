@@ -21,12 +21,13 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// A thousand downloads that nobody reads fill their buffers, and no more.
+// TestMemoryOfAThousandConnectionsIsBounded checks that a thousand downloads without a reader fill their buffers, and
+// no more.
 // mission: A11
 func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	testenv.Long(t)
 	w := newWorld(t, policy(t, "default"), unlimited)
-	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part shall not count
+	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part must not count
 	w.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &small)
 	var written atomic.Int64
 	w.serve("tcp", "203.0.113.7:80", listen(t, func(c net.Conn) {
@@ -50,7 +51,7 @@ func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	}
 	waitFor(t, func() bool { return w.Stats().Open == 1000 })
 	last, same := int64(0), 0
-	waitFor(t, func() bool { // until nothing moves any more
+	waitFor(t, func() bool { // until all data stands still
 		if now := written.Load(); now != last {
 			last, same = now, 0
 		}
@@ -65,7 +66,7 @@ func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	}
 }
 
-// heapInUse is what this process keeps in memory.
+// heapInUse is the memory in use on this process's heap.
 func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -105,7 +106,7 @@ func (f *flooder) send() error {
 	return err
 }
 
-// outcomes is what becomes of connections to addresses by their last number: nobody answers, they are refused, or somebody is there.
+// outcomes are the results of connections to addresses by their last number: no answer, a refusal, or a listener.
 type outcomes struct {
 	real           string
 	now, most, all atomic.Int64
@@ -127,9 +128,11 @@ func (o *outcomes) dial(ctx context.Context, network string, addr netip.AddrPort
 	return new(net.Dialer).DialContext(ctx, network, o.real)
 }
 
-// A hundred thousand SYNs, and many more that the link does not take: as fast as the machine can, one sandbox tries to connect to hosts that do not
-// answer, that refuse, and that are there, and never completes a handshake. It is held up at its own link; what the gateway dials and keeps is bounded,
-// another sandbox's connections go on all the while, and when the flood is over, the sandbox's own do too.
+// TestAFloodHoldsUpItsSandboxOnly checks that a flood of a hundred thousand SYNs, and many more that the link does not
+// accept, affects only its own sandbox. As fast as the machine can, one sandbox tries to connect to hosts that do not
+// answer, that refuse, and that exist, and never completes a handshake. It is delayed at its own link. The gateway
+// dials and stores a bounded number of connections. Another sandbox's connections continue all the while, and so do the
+// sandbox's own after the flood.
 // mission: A11
 func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 	testenv.Long(t)
@@ -144,7 +147,7 @@ func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := &flooder{raw: raw, answers: make([]byte, 70000)}
-	soon := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond) // the other guest's part shall not count
+	soon := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond) // the other guest's part must not count
 	other.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &soon)
 	before, begin := heapInUse(), time.Now()
 	done := make(chan error, 1)
@@ -170,7 +173,7 @@ func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 		reaches(t, other)
 		connections++
 	}
-	// The flooding sandbox itself is answered as soon as what it has sent is read.
+	// The flooding sandbox itself gets an answer as soon as its packets are read.
 	flooded.send(t, packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, echo4("alive")))
 	flooded.receive(t, func(e header.Ethernet) bool {
 		return e.Type() == header.IPv4ProtocolNumber && ip4(e).TransportProtocol() == header.ICMPv4ProtocolNumber && header.ICMPv4(ip4(e).Payload()).Type() == header.ICMPv4EchoReply

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 )
 
-// helloQUIC is a QUIC server that says who it is on the first stream of each connection.
+// helloQUIC is a QUIC server that sends its name on the first stream of each connection.
 func helloQUIC(t testing.TB, me string) string {
 	t.Helper()
 	config := &quic.Config{TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate(t, me)}, MinVersion: tls.VersionTLS13, NextProtos: []string{"hello"}}}
@@ -47,7 +47,7 @@ func helloQUIC(t testing.TB, me string) string {
 	return e.LocalAddr().String()
 }
 
-// quic speaks QUIC to an address under a name, and returns what the server says. ctx bounds how long it tries.
+// quic speaks QUIC to an address under a name, and returns the server's text. ctx limits the time.
 func (w *world) quic(ctx context.Context, t testing.TB, to, name string) (string, error) {
 	t.Helper()
 	guest := netstack.IPv4().Guest
@@ -80,7 +80,7 @@ func (w *world) quic(ctx context.Context, t testing.TB, to, name string) (string
 	return string(b), err
 }
 
-// asUDP lets go of ICMP errors, as a socket that is not connected does.
+// asUDP ignores ICMP errors, like an unconnected socket.
 type asUDP struct{ *gonet.UDPConn }
 
 func (c asUDP) ReadFrom(b []byte) (int, net.Addr, error) {
@@ -93,7 +93,7 @@ func (c asUDP) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// QUIC says whom it means as TLS over TCP does, and is held to it.
+// TestQUICReachesExactlyWhatIsNamed checks that QUIC's server name is read and enforced like that of TLS over TCP.
 // mission: A6
 func TestQUICReachesExactlyWhatIsNamed(t *testing.T) {
 	t.Parallel()
@@ -129,7 +129,7 @@ func TestQUICReachesExactlyWhatIsNamed(t *testing.T) {
 	if w.wasDialled("203.0.113.66:443") {
 		t.Error("a foreign address was dialled")
 	}
-	// What is no QUIC, on its port, says no name.
+	// Data other than QUIC on its port contains no name.
 	c := w.guest.dialUDP(t, "203.0.113.10:443")
 	if _, err := c.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestQUICReachesExactlyWhatIsNamed(t *testing.T) {
 	})
 }
 
-// What a connection never finishes to say goes nowhere.
+// TestAConnectionThatDoesNotSayWhomItMeans checks that a connection with an incomplete name is not forwarded.
 // mission: A6
 func TestAConnectionThatDoesNotSayWhomItMeans(t *testing.T) {
 	t.Parallel()

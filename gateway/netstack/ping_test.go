@@ -17,10 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// pingEnv says that this process has a network namespace of its own, in which ordinary programs may ping.
+// pingEnv marks a process with a separate network namespace, in which ordinary programs may ping.
 const pingEnv = "HARVEST_TEST_PING"
 
-// A sandbox hears an answer where the destination answered, and only then.
+// TestPingsAreAnsweredByTheirDestination checks that a sandbox receives an answer only if the destination has answered.
 // mission: A6
 func TestPingsAreAnsweredByTheirDestination(t *testing.T) {
 	if os.Getenv(pingEnv) == "" {
@@ -50,7 +50,7 @@ func TestPingsAreAnsweredByTheirDestination(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel may take a moment until an address of IPv6 answers.
+	// The kernel may take a moment until an IPv6 address answers.
 	waitFor(t, func() bool {
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6)
 		if err != nil {
@@ -70,10 +70,10 @@ func TestPingsAreAnsweredByTheirDestination(t *testing.T) {
 		w.ping4(t, "203.0.113.7", 9)
 		w.ping6(t, "2001:db8::7")
 	}
-	// Nobody is there, and nobody answers.
+	// The address does not exist, and there is no answer.
 	w.send(t, packet(guest4, "203.0.113.99", header.ICMPv4ProtocolNumber, echo4("x")))
 	w.alive(t, "an echo to nowhere")
-	// So many programs may ping at once; what more do goes nowhere.
+	// Only this many programs may ping at once. Further pings are dropped.
 	for id := range uint16(30) {
 		w.ping4(t, "203.0.113.7", 100+id)
 	}

@@ -127,7 +127,7 @@ func certificate(t testing.TB, name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: key}
 }
 
-// hello is a TLS server that says who it is.
+// hello is a TLS server that sends its name.
 func hello(t testing.TB, me string) string {
 	t.Helper()
 	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, me)}}
@@ -139,7 +139,7 @@ func hello(t testing.TB, me string) string {
 	})
 }
 
-// tls speaks TLS to an address under a name, and returns what the server says.
+// tls speaks TLS to an address under a name, and returns the server's text.
 func (w *world) tls(t testing.TB, to, name string) (string, error) {
 	t.Helper()
 	c, err := w.guest.dial(t, to)
@@ -153,7 +153,7 @@ func (w *world) tls(t testing.TB, to, name string) (string, error) {
 	return string(b), err
 }
 
-// http asks an address for a host over plain HTTP.
+// http requests a host over plain HTTP at an address.
 func (w *world) http(t testing.TB, to, host string) (string, error) {
 	t.Helper()
 	c, err := w.guest.dial(t, to)
@@ -203,7 +203,7 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 		w.serve("tcp", a+":22", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); _, _ = io.Copy(io.Discard, c) }))
 	}
 
-	// Before its name was looked up, an address is nobody's.
+	// Before a look-up of its name, an address has no name.
 	if _, err := w.tls(t, "203.0.113.10:443", "good.example"); err == nil {
 		t.Error("an allowed server name at an address that was never looked up is reached")
 	}
@@ -254,7 +254,7 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 			t.Errorf("HTTP to %s as %s: %q, %v", test.to, test.host, got, err)
 		}
 	}
-	// What tells no names goes by its address. The server speaks first.
+	// Protocols without names are judged by address. The server speaks first.
 	for to, want := range map[string]bool{"203.0.113.10:22": true, "203.0.113.66:22": false} {
 		c, err := w.guest.dial(t, to)
 		if (err == nil) != want {
@@ -354,7 +354,7 @@ func TestRebindingLeadsNowhere(t *testing.T) {
 		t.Errorf("after rebinding: %v, %v", got, err)
 	}
 	w.expectDenial(t, "dns", "rebind.example", "127.0.0.1", "loopback")
-	// The gateway dials what was checked, and never a name.
+	// The gateway dials the checked address, and never a name.
 	w.serve("tcp", "203.0.113.10:80", listen(t, func(net.Conn) {}))
 	c, err := w.guest.dial(t, "203.0.113.10:80")
 	if err != nil {
@@ -412,7 +412,7 @@ func TestANewPolicyCutsWhatItForbids(t *testing.T) {
 	if err := named(); err != nil {
 		t.Errorf("cut by more freedom: %v", err)
 	}
-	// Where names count now, what was not read from its beginning cannot go on.
+	// Once names count, connections that were not read from the beginning cannot continue.
 	p, err := gateway.Compile("default", nil, []string{"evil.example"})
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,8 @@ func pinned(t testing.TB) map[string]string {
 	return manifest.Dependencies
 }
 
-// What is pinned is exact, and package-lock.json has it with a digest: whoever changes one changes both.
+// TestPins checks that pins are exact versions, and that package-lock.json has each with a digest: a change of one
+// requires a change of both.
 func TestPins(t *testing.T) {
 	t.Parallel()
 	var lock struct {
@@ -75,7 +76,7 @@ type builder struct {
 	spec  image.Spec
 	opts  image.BuildOptions
 	files map[string]string // of the context
-	parts *string           // what the image says about itself
+	parts *string           // the image's description of itself
 	fails error
 }
 
@@ -124,7 +125,7 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 	}, err
 }
 
-// build has the Source make an image with what builder b does.
+// build makes an image with the Source and builder b.
 func build(t *testing.T, b *builder) (image.Contents, error) {
 	t.Helper()
 	root, err := os.Create(filepath.Join(t.TempDir(), "root"))
@@ -160,7 +161,7 @@ func TestTheDockerfileAndItsFiles(t *testing.T) {
 			t.Errorf("the context has no %s", name)
 		}
 	}
-	// What the Dockerfile copies is there.
+	// The files that the Dockerfile copies exist.
 	for line := range strings.Lines(b.spec.Dockerfile) {
 		if rest, ok := strings.CutPrefix(line, "COPY "); ok {
 			names := slices.DeleteFunc(strings.Fields(rest), func(f string) bool { return strings.HasPrefix(f, "--") })
@@ -268,7 +269,8 @@ func TestBuildsThatFail(t *testing.T) {
 	}
 }
 
-// Everybody may read what is copied into the image, also where the server keeps its own files to itself.
+// TestModesDoNotDependOnTheServer checks that all users may read the files that are copied into the image, also if the
+// server's umask hides its own files.
 func TestModesDoNotDependOnTheServer(t *testing.T) {
 	old := syscall.Umask(0o077)
 	dir, err := writeContext(t.TempDir())
@@ -313,7 +315,7 @@ func TestNoPlaceForTheContext(t *testing.T) {
 	}
 }
 
-// What a program of the image would print, FuzzParts reads: the image's file is not ours any more.
+// FuzzParts decodes any output of a program in the image: that file is untrusted, since the image may have replaced it.
 func FuzzParts(f *testing.F) {
 	f.Add([]byte(`{"parts":[{"name":"node","version":"22"}],"missing":null}`))
 	f.Add([]byte(`{"parts":3}`))
@@ -325,7 +327,8 @@ func FuzzParts(f *testing.F) {
 	})
 }
 
-// The registry is the one that the build was told, and what comes from there is what package-lock.json says, or nothing.
+// TestBootstrap checks that the build uses its configured registry, and that a package matches package-lock.json or is
+// refused.
 func TestBootstrap(t *testing.T) {
 	t.Parallel()
 	python := testenv.RequireTool(t, "python3", "python3")

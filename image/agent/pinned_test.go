@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Programs that builds of images download by name have a version and a digest, which is checked before the program runs. Debian's packages are
-// verified by apt, with Debian's keys.
+// TestDownloadsOfImagesAreVerified checks that programs that builds of images download by name have a version and a
+// digest, which is checked before the program runs. apt verifies Debian's packages with Debian's keys.
 func TestDownloadsOfImagesAreVerified(t *testing.T) {
 	t.Parallel()
 	checks := map[*regexp.Regexp]string{

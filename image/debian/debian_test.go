@@ -188,7 +188,7 @@ func stub(t *testing.T, name, script string) (dir string) {
 	return dir
 }
 
-// start builds with what is in PATH and returns what comes of it.
+// start builds with the programs in PATH and returns the result.
 func start(t *testing.T, ctx context.Context, progress func(image.Progress)) (image.Contents, *os.File, error) {
 	t.Helper()
 	root, err := os.Create(filepath.Join(t.TempDir(), "root"))
@@ -322,7 +322,7 @@ END
 	}
 }
 
-// slow is a mmdebstrap that would run for long, with a child, and clears up when it is told to end.
+// slow is a mmdebstrap that would run for long, with a child, and cleans up on SIGTERM.
 const slow = `
 trap 'touch "$(dirname "$0")/cleared"; exit 1' TERM
 trap '' PIPE
@@ -373,7 +373,7 @@ func TestCancelledBuildLeavesNoProcess(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "cleared")); err != nil {
 		t.Errorf("mmdebstrap was not given the time to clear up: %v", err)
 	}
-	until(t, func() bool { return len(alive(t, dir)) == 0 }) // what was killed last may need a moment
+	until(t, func() bool { return len(alive(t, dir)) == 0 }) // the last killed process may need a moment
 }
 
 // TestMain lets this program stand for a server that is killed while it builds.
@@ -410,7 +410,7 @@ func TestKilledServerLeavesNoProcess(t *testing.T) {
 	}
 }
 
-// until waits for what is about to happen.
+// until waits for an imminent event.
 func until(t *testing.T, done func() bool) {
 	t.Helper()
 	for !done() {

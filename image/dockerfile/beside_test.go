@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// gate is a place where a build waits.
+// gate is a point at which a build waits.
 type gate struct{ reached, open chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}), make(chan struct{})} }
@@ -18,8 +18,8 @@ func (g gate) pass() {
 	<-g.open
 }
 
-// beside builds without force and with it, each under way while the other goes on, and has an ordinary build come after them. Each has the files of one
-// build, and the last those that were made by force.
+// beside builds without force and with it, each while the other is in progress, followed by an ordinary build. Each
+// image has the files of one build, and the last has those of the forced one.
 func beside(t *testing.T, b *bench, build func(value string, force bool) *built, order func(forced, ordinary func() (wait func() *built)) (*built, *built)) {
 	t.Helper()
 	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
@@ -59,7 +59,7 @@ func beside(t *testing.T, b *bench, build func(value string, force bool) *built,
 	}
 }
 
-// secretly is a build of two steps whose files say what its secret was.
+// secretly is a build of two steps whose files contain its secret.
 func secretly(t *testing.T, b *bench, end string) func(value string, force bool) *built {
 	const text = "FROM tiny\nRUN --mount=type=secret,id=k,env=K echo \"$K\" >/one\nRUN cat /one >/two\n"
 	return func(value string, force bool) *built {
@@ -73,8 +73,9 @@ func secretly(t *testing.T, b *bench, end string) func(value string, force bool)
 	}
 }
 
-// An ordinary build that is about to write its image, while one by force makes its layers anew, writes those that it has begun with, and keeps its root
-// file system for nobody who has the others.
+// TestAnOrdinaryBuildBesideAForcedOne checks that an ordinary build that is about to write its image, while a forced
+// build makes its layers anew, writes the layers with which it began, and does not keep its root file system for builds
+// with the other layers.
 func TestAnOrdinaryBuildBesideAForcedOne(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
@@ -105,7 +106,8 @@ func TestAnOrdinaryBuildBesideAForcedOne(t *testing.T) {
 	})
 }
 
-// A build by force does not take away the root file system with which a machine of another build is about to start.
+// TestAForcedBuildBesideAMachineThatStarts checks that a forced build does not remove the root file system with which a
+// machine of another build is about to start.
 func TestAForcedBuildBesideAMachineThatStarts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{Merged: 1})

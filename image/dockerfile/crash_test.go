@@ -9,7 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// A step of which a process crashes runs once more, on the files as they were before it. The log says so.
+// TestStepCrashes checks that a step in which a process crashes is repeated once, on the files from before it, and that
+// the log says so.
 //
 // mission: B2
 func TestStepCrashes(t *testing.T) {

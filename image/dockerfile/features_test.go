@@ -536,7 +536,8 @@ func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
 	}
 }
 
-// A build by force has what its steps make now, not the files that an equal build has left: what they take from outside may be another.
+// TestForceMakesFilesAnew checks that a forced build has the current results of its steps, not the files of an earlier
+// equal build: steps may download other content.
 func TestForceMakesFilesAnew(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// tarred is an archive that fill makes.
+// tarred is an archive written by fill.
 func tarred(fill func(tw *tar.Writer)) []byte {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
@@ -35,7 +35,7 @@ func hostile() []byte {
 	})
 }
 
-// noInternal fails on an error that says that we are wrong rather than the input.
+// noInternal fails on an error that blames Harvest rather than the input.
 func noInternal(t *testing.T, err error) {
 	t.Helper()
 	if err != nil && errors.KindOf(err) == errors.Internal {
@@ -43,7 +43,7 @@ func noInternal(t *testing.T, err error) {
 	}
 }
 
-// FuzzContext reads a build context that a client has sent, and what its .dockerignore leaves of it.
+// FuzzContext reads a build context from a client, and the part that its .dockerignore leaves.
 func FuzzContext(f *testing.F) {
 	f.Add(hostile())
 	f.Add([]byte("no archive"))
@@ -116,7 +116,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzDelta makes a layer of two snapshots that a sandbox which was taken over could send, merges it with itself and lays it over a tree.
+// FuzzDelta makes a layer of two snapshots that a compromised sandbox could send, merges it with itself and lays it
+// over a tree.
 func FuzzDelta(f *testing.F) {
 	f.Add(hostile(), hostile())
 	f.Add(tarred(func(tw *tar.Writer) { fileEntry(tw, "a", "1", 0o644); fileEntry(tw, "d/b", "2", 0o644) }),

@@ -29,7 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// shelf is a library of a test's own beside the one that all tests share, which has the base image.
+// shelf is a test's own library beside the shared one, which has the base image.
 type shelf struct {
 	dockerfile.Shelf
 	shared *image.Library
@@ -91,7 +91,7 @@ type site struct {
 
 func newSite(t *testing.T) *site { return newSiteWith(t, dockerfile.Options{Run: 10 * time.Minute}) }
 
-// newSiteWith returns one that builds with those options, its cache excepted.
+// newSiteWith returns a site that builds with those options, except for its cache.
 func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	t.Helper()
 	testenv.Root(t)
@@ -231,7 +231,7 @@ CMD ["hello"]
 	}
 }
 
-// online skips the test where sandboxes reach no package registry.
+// online skips the test if sandboxes cannot reach a package registry.
 func (s *site) online() {
 	s.t.Helper()
 	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Network: sandbox.Network{Mode: "default"}})
@@ -252,7 +252,7 @@ func (s *site) online() {
 type project struct {
 	name, text string
 	files      map[string]string
-	args       []string // what to run in the image
+	args       []string // the command in the image
 	want       string   // of its output
 	online     bool
 	opts       image.BuildOptions
@@ -344,9 +344,10 @@ func TestProjects(t *testing.T) {
 	}
 }
 
-// TestAttributes shows what becomes of extended attributes: a RUN's are in the image, in one on top and in an export, and those that are set in a
-// sandbox are in what is made from its snapshot. Programs do not see the image's, and what they change loses its own: gVisor's driver for the image's
-// file system has no attributes. The day that it has some, this test fails, and docs/dockerfiles.md can say so.
+// TestAttributes checks the extended attributes of files: those from a RUN are in the image, in one on top and in an
+// export, and those that are set in a sandbox are in images of its snapshot. Programs do not see the image's
+// attributes, and files that they change lose theirs: gVisor's driver for the image's file system has no attributes.
+// Once the driver supports them, this test fails, and docs/dockerfiles.md can say so.
 //
 // mission: B2
 func TestAttributes(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// chroots is a Runner whose machines are directories. It isolates nothing, and is as quick as that.
+// chroots is a Runner whose machines are directories. It isolates nothing, and is therefore fast.
 type chroots struct {
 	t     testing.TB
 	lib   *library
@@ -251,7 +251,7 @@ func (m *chroot) list() map[string]string {
 	return all
 }
 
-// Snapshot packs everything and leaves out what is as it was.
+// Snapshot packs all files except unchanged ones.
 func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	if err := m.c.failing("snapshot"); err != nil {
 		return err
@@ -312,10 +312,10 @@ func (m *chroot) Close(context.Context) error {
 
 // library is an image library with small images.
 type library struct {
-	image.Builder // what is not used
+	image.Builder // for unused methods
 	t             testing.TB
 	dir           string
-	onRoot        atomic.Pointer[func()] // is called when an image's file is asked for next
+	onRoot        atomic.Pointer[func()] // called at the next request for an image's file
 
 	mu     sync.Mutex
 	images map[string]image.Image // guarded by mu; by name
@@ -491,7 +491,8 @@ type built struct {
 	print  string
 }
 
-// context makes a build context of files, by name. A name that ends with "/" is a directory, "->" begins a link's target.
+// context makes a build context of files, by name. A name that ends with "/" is a directory, and "->" begins a link's
+// target.
 func (b *bench) context(files map[string]string) string {
 	b.t.Helper()
 	b.n++
@@ -569,7 +570,8 @@ func (b *bench) spec(t *testing.T, spec image.Spec, opts image.BuildOptions) *bu
 	return img
 }
 
-// want checks files: their content, "->target" of links, "dir", or "" for none; what follows "|" is mode, uid and gid.
+// want checks files: their content, "->target" for links, "dir", or "" for missing ones. After "|" follow mode, uid and
+// gid.
 func (i *built) want(files map[string]string) {
 	i.t.Helper()
 	for name, text := range files {

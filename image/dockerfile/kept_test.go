@@ -24,7 +24,8 @@ func (b *bench) kept(t *testing.T, owner string) map[image.KeptKind][]image.Kept
 	return byKind
 }
 
-// Each account sees and removes what its own builds have left; another one's builds find nothing of it.
+// TestAccountsHaveBuildCachesOfTheirOwn checks that each account sees and removes only its own builds' caches, and that
+// builds of other accounts do not find them.
 //
 // mission: B2
 func TestAccountsHaveBuildCachesOfTheirOwn(t *testing.T) {
@@ -83,7 +84,8 @@ func TestAccountsHaveBuildCachesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Cache mounts are collected as layers are, those that a machine has excepted, and those of which nothing is known any more too.
+// TestCollectCacheMounts checks that cache mounts are collected like layers, including those that a machine has
+// excepted and those without a record.
 //
 // mission: B2
 func TestCollectCacheMounts(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// A secret is hidden in every usual form, not only as it is.
+// TestBuildLogHidesEncodedSecrets checks that a secret is hidden in every usual encoding, not only in plain form.
 func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cret/canary+value?"

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// state is what a tree holds, by name.
+// stateOf returns the entries of a tree, by name.
 func stateOf(t *testing.T, tr *tree) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -25,7 +25,7 @@ func stateOf(t *testing.T, tr *tree) map[string]string {
 	return all
 }
 
-// change makes a random layer over what a tree has, as an instruction would.
+// change makes a random layer over a tree, as an instruction would.
 func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
 	tw := tar.NewWriter(w)
 	defer tw.Close()
@@ -59,7 +59,8 @@ func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
 	}
 }
 
-// TestMergedLayersAreWhatTheyWere shows that one merged layer makes of any base what the layers make one after the other.
+// TestMergedLayersAreWhatTheyWere checks that one merged layer has the same effect on any base as the layers one after
+// the other.
 func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -154,7 +155,7 @@ func TestMergeKeepsHardLinks(t *testing.T) {
 	}
 }
 
-// TestDeltaFollowsSnapshots shows what of two snapshots makes a layer.
+// TestDeltaFollowsSnapshots checks which differences of two snapshots make a layer.
 func TestDeltaFollowsSnapshots(t *testing.T) {
 	t.Parallel()
 	snapshot := func(fill func(tw *tar.Writer)) *bytes.Buffer {

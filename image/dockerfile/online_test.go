@@ -86,7 +86,7 @@ func addFile(w *tar.Writer, from, to string) error {
 	return err
 }
 
-// A Go project in two stages, whose toolchain is an image of a registry.
+// TestGoProject checks that a Go project in two stages builds, with a toolchain from a registry's image.
 //
 // mission: B2
 func TestGoProject(t *testing.T) {
@@ -153,7 +153,7 @@ ENTRYPOINT ["/hello"]
 	}
 }
 
-// get returns what is at an address, and skips the test where it cannot be reached.
+// get returns the content at an address, and skips the test if the address is not reachable.
 func get(t *testing.T, url string) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -172,7 +172,8 @@ func get(t *testing.T, url string) []byte {
 	return data
 }
 
-// A Node project that fetches what it stands on from the npm registry, and ADD of a URL, in sandboxes of builds.
+// TestNodeProjectFromTheRegistry checks that a Node project fetches its dependencies from the npm registry, and that
+// ADD fetches a URL, in sandboxes of builds.
 //
 // mission: B2
 func TestNodeProjectFromTheRegistry(t *testing.T) {
@@ -230,7 +231,7 @@ CMD ["node", "index.js"]
 	}
 }
 
-// A RUN that never ends is ended, says what it printed last, and leaves no sandbox.
+// TestRunThatNeverEnds checks that a RUN that never ends is stopped, reports its last output, and leaves no sandbox.
 //
 // mission: B2
 func TestRunThatNeverEnds(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 )
 
-// dated has an instruction of each kind that makes files or directories which no other file gives a time.
+// dated has one instruction for each way to create files or directories whose time is not that of another file.
 const dated = `FROM tiny AS from
 COPY <<EOF /heredoc
 text
@@ -33,7 +33,7 @@ COPY --parents sub/a /parents/
 RUN mkdir /ran
 `
 
-// made are the names that dated makes, save those that have the time of a file in the context.
+// made has the names that dated creates, except those with the time of a file in the context.
 var made = []string{
 	"/code", "/code/dir", "/implied", "/implied/one", "/implied/one/heredoc", "/implied/two", "/implied/three", "/implied/three/heredoc", "/whole",
 	"/unpacked", "/unpacked/no-entry", "/parents", "/ran",
@@ -92,7 +92,8 @@ func TestFilesHaveTheTimeOfTheBuild(t *testing.T) {
 	}
 }
 
-// With SOURCE_DATE_EPOCH these files have that time, and a build with another one makes them anew.
+// TestSourceDateEpoch checks that these files have the time of SOURCE_DATE_EPOCH, and that a build with another value
+// makes them again.
 func TestSourceDateEpoch(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
@@ -121,7 +122,8 @@ func TestSourceDateEpoch(t *testing.T) {
 	}
 }
 
-// ADD of a URL has the file's Last-Modified, as with BuildKit, and the time of the build if the server sends none.
+// TestAddOfURLHasItsTime checks that ADD of a URL sets the file's Last-Modified, as with BuildKit, and the time of the
+// build if the server sends none.
 func TestAddOfURLHasItsTime(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")

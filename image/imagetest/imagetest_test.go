@@ -115,7 +115,8 @@ func checkTrust(t *testing.T, root fs.FS, img image.Image) {
 	}
 }
 
-// snapshot lists what a build must leave as it is: the machine's own package lists, and where mmdebstrap works.
+// snapshot lists the files that a build must not change: the machine's own package lists, and mmdebstrap's working
+// directory.
 func snapshot(t *testing.T, dirs ...string) string {
 	t.Helper()
 	var out strings.Builder

@@ -2,5 +2,5 @@ package oci
 
 import "time"
 
-// Hurry makes a source wait less between attempts, and for a registry that sends nothing.
+// Hurry shortens a source's wait between attempts, and its wait for a silent registry.
 func (s *Source) Hurry(pause, stall time.Duration) { s.pause, s.stall = pause, stall }

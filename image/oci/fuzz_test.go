@@ -50,8 +50,8 @@ func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// FuzzPull has a registry send any manifest, configuration and layer, with digests and sizes that are right where the manifest names them by
-// their placeholder: what comes is an image that can be read, or a refusal.
+// FuzzPull makes a registry send any manifest, configuration and layer, with digests and sizes that are right if the
+// manifest names them by their placeholder: the result is a readable image or a refusal.
 func FuzzPull(f *testing.F) {
 	const manifest = `{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$CONFIG},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$LAYER}]}`
 	const config = `{"os":"linux","config":{"Env":["A=b","c"],"ExposedPorts":{"80":{}},"Healthcheck":{"Test":["NONE"]}},"rootfs":{"type":"layers","diff_ids":["$PLAIN"]}}`
@@ -105,7 +105,7 @@ func FuzzPull(f *testing.F) {
 	})
 }
 
-// expectRefusal fails if an error is not one that says what is wrong.
+// expectRefusal fails unless an error describes the problem.
 func expectRefusal(t *testing.T, err error) {
 	t.Helper()
 	switch errors.KindOf(err) {

@@ -18,7 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// owners is a transport by which the operator's images may come from this machine, and others' may not, save from hosts.
+// owners is a transport that lets the operator's images come from this machine, and other accounts' images only from
+// hosts.
 func owners(hosts ...string) func(string) http.RoundTripper {
 	own, other := oci.NewTransport(netguard.Rules{Loopback: true}), oci.NewTransport(netguard.Rules{Hosts: hosts})
 	return func(owner string) http.RoundTripper {
@@ -29,7 +30,7 @@ func owners(hosts ...string) func(string) http.RoundTripper {
 	}
 }
 
-// inner is a server of the host's own network that must not be asked for anything.
+// inner is a server on the host's own network that must not receive any request.
 func inner(t *testing.T) (address string, asked *atomic.Int32) {
 	t.Helper()
 	asked = new(atomic.Int32)
@@ -137,7 +138,8 @@ func TestRegistriesWithTLSDoNotLeadOutOfIt(t *testing.T) {
 	}
 }
 
-// The operator's own images still come from this machine, and members' from where the operator says.
+// TestOperatorsImagesComeFromThisMachine checks that the operator's own images may still come from this machine, and
+// members' images from the hosts that the operator allows.
 func TestOperatorsImagesComeFromThisMachine(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

@@ -74,7 +74,7 @@ func TestCollectBlobs(t *testing.T) {
 	}
 }
 
-// A damaged blob on the disk is not taken for the image.
+// TestDamagedBlobs checks that a damaged blob on the disk is not used for the image.
 func TestDamagedBlobs(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -168,8 +168,8 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// One account's layers never reach another one that was not let in by the registry, whatever digests it knows, and however its own registry
-// names them.
+// TestAccountsShareNoBlobs checks that an account's layers never reach another account that the registry did not admit,
+// whatever digests that account knows, and whatever names its own registry gives them.
 //
 // mission: B2
 func TestAccountsShareNoBlobs(t *testing.T) {

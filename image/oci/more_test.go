@@ -38,7 +38,7 @@ func TestConcurrentPulls(t *testing.T) {
 	h.change(blobsOnly(func(http.ResponseWriter, *http.Request) bool { fetched.Add(1); return false }))
 	var wg sync.WaitGroup
 	for range 2 {
-		s := open(t, oci.Options{Dir: dir}) // as another process has it
+		s := open(t, oci.Options{Dir: dir}) // like another process
 		for range 3 {
 			wg.Go(func() {
 				if got, err := pull(t, s, ref, image.BuildOptions{}); err != nil || len(got.files) != 3 {
@@ -68,7 +68,8 @@ func TestFullDisk(t *testing.T) {
 	expect(t, "a full disk", err, errors.Exhausted)
 }
 
-// Sandboxes of images trust whom the machine trusts, and an image knows whom it was made to trust.
+// TestCertificates checks that sandboxes of images trust the machine's certificate authorities, and that an image
+// records the ones that it was built with.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -154,7 +155,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// as says who we are, wherever.
+// as returns options with a credential for any registry.
 func as(c image.Credential) image.BuildOptions {
 	return image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) { return c, nil }}
 }

@@ -106,7 +106,8 @@ func (h *hub) pushIndex(t testing.TB, tag string, index v1.ImageIndex) string {
 
 var epoch = time.Unix(1_600_000_000, 0)
 
-// tarOf makes a layer of "name" → content; a name that ends with "/" is a directory, content that begins with "->" a symbolic link.
+// tarOf makes a layer of "name" → content. A name that ends with "/" is a directory, content that begins with "->" a
+// symbolic link.
 func tarOf(t testing.TB, pairs ...string) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -214,7 +215,7 @@ func open(t testing.TB, opts oci.Options) *oci.Source {
 	return s
 }
 
-// result is what came of a pull.
+// result is the result of a pull.
 type result struct {
 	image.Contents
 	spec  image.Spec
@@ -522,7 +523,7 @@ func TestAnotherManifest(t *testing.T) {
 	expect(t, "another manifest", err, errors.Unavailable)
 }
 
-// A layer that was cut goes on where it ended, also in a later pull.
+// TestResume checks that an interrupted layer download resumes where it ended, also in a later pull.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
@@ -664,7 +665,7 @@ func TestMirrors(t *testing.T) {
 	img := imageOf(t, v1.Config{}, tarOf(t, "a", "1"))
 	mirror.push(t, "cache/library/app:1", img)
 	s := open(t, oci.Options{Mirrors: map[string][]string{"docker.io": {mirror.host + "/cache"}, hub.host: {mirror.host}}})
-	if _, err := pull(t, s, "app:1", image.BuildOptions{}); err != nil { // Docker Hub itself is never asked
+	if _, err := pull(t, s, "app:1", image.BuildOptions{}); err != nil { // Docker Hub itself gets no request
 		t.Error(err)
 	}
 	ref := hub.push(t, "only/here", img)

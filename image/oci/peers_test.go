@@ -126,7 +126,7 @@ func difficult(t testing.TB) [][]byte {
 	return [][]byte{one.bytes(), two.bytes(), three.bytes()}
 }
 
-// describeTree says what a directory has, as describeImage does.
+// describeTree describes a directory in the form of describeImage.
 func describeTree(t testing.TB, root string) map[string]string {
 	t.Helper()
 	got, inodes := map[string]string{}, map[uint64]string{}
@@ -221,7 +221,7 @@ func describeImage(t testing.TB, root *os.File) map[string]string {
 	return got
 }
 
-// unpacked returns what skopeo fetches and umoci unpacks.
+// unpacked returns the files that skopeo fetches and umoci unpacks.
 func unpacked(t testing.TB, from string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -266,7 +266,8 @@ func TestAsSkopeoAndUmoci(t *testing.T) {
 	}
 }
 
-// Debian's packages, each a layer of an OCI layout that umoci makes, and a whiteout over them, come out as umoci unpacks them.
+// TestDebianPackages checks that Debian's packages, each a layer of an OCI layout that umoci makes, and a whiteout over
+// them, give the same files as umoci unpacks.
 // mission: B2
 func TestDebianPackages(t *testing.T) {
 	t.Parallel()
@@ -274,7 +275,7 @@ func TestDebianPackages(t *testing.T) {
 	needPeers(t)
 	testenv.RequireTool(t, "dpkg-deb", "dpkg")
 	dir := t.TempDir()
-	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // among others for links, set-user-id bits, many small files
+	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // they have links, set-user-id bits and many small files, among other things
 	get := exec.Command("apt-get", append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, names...)...)
 	get.Dir = dir
 	if out, err := get.CombinedOutput(); err != nil {
@@ -309,8 +310,8 @@ func TestDebianPackages(t *testing.T) {
 	}
 }
 
-// implied takes away the times of directories that whiteouts and files without an entry for their directory have changed: there, every tool
-// has its own.
+// implied removes the times of directories that whiteouts, and files without an entry for their directory, have
+// changed: tools differ there.
 func implied(ours, theirs map[string]string) {
 	for name, text := range ours {
 		if other := theirs[name]; strings.HasPrefix(text, "4") && strings.HasPrefix(other, "4") && text[:strings.LastIndexByte(text, ' ')] == other[:strings.LastIndexByte(other, ' ')] {
@@ -319,7 +320,7 @@ func implied(ours, theirs map[string]string) {
 	}
 }
 
-// What we export, other tools read as what it was.
+// TestExportForOthers checks that other tools read an exported image with the original content.
 // mission: B2
 func TestExportForOthers(t *testing.T) {
 	t.Parallel()

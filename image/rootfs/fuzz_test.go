@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// expectKind fails unless the error is nil or of a kind that bad input may have.
+// expectKind fails unless the error is nil or of a kind that bad input may cause.
 func expectKind(t testing.TB, err error) {
 	t.Helper()
 	if kind := errors.KindOf(err); kind != "" && kind != errors.Invalid && kind != errors.Exhausted {

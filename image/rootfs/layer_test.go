@@ -42,7 +42,7 @@ func inMemory(t testing.TB) *os.File {
 	return f
 }
 
-// layers makes an image of an image and layers.
+// layers makes an image from an image and layers.
 func layers(t testing.TB, opts rootfs.Options, under *rootfs.Reader, all ...[]byte) (*os.File, rootfs.Stats, error) {
 	t.Helper()
 	f := inMemory(t)
@@ -61,7 +61,7 @@ func layers(t testing.TB, opts rootfs.Options, under *rootfs.Reader, all ...[]by
 	return f, stats, err
 }
 
-// names returns the names in an image, with the content or target of what is no directory.
+// names returns the names in an image, with the content or target of each entry that is not a directory.
 func names(t testing.TB, r *rootfs.Reader) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -93,7 +93,7 @@ func TestLayers(t *testing.T) {
 		file{name: "d/sub/x", content: "3"}, file{name: "link", kind: tar.TypeSymlink, link: "d"}, file{name: "e", content: "4"}, file{name: "f/g", content: "5"})
 	for name, test := range map[string]struct {
 		layer []file
-		want  map[string]string // instead of what lower has; "-" means gone
+		want  map[string]string // replaces lower's entries; "-" means gone
 	}{
 		"nothing":                      {nil, nil},
 		"whiteout of a file":           {[]file{{name: "d/.wh.a"}}, map[string]string{"d/a": "-"}},
@@ -197,7 +197,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// What a layer hides takes no room: neither in an image over another nor on the disk of one made of layers.
+// TestHiddenContentIsGone checks that hidden content takes no space: neither in an image over another nor on the disk
+// of one made of layers.
 func TestHiddenContentIsGone(t *testing.T) {
 	t.Parallel()
 	big := make([]byte, 8<<20)
@@ -358,7 +359,7 @@ func TestWalkAndOpen(t *testing.T) {
 		if errors.KindOf(err) != want {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if name == "loop" { // which is there, when nobody follows it
+		if name == "loop" { // it exists unless it is followed
 			continue
 		}
 		if err := r.Walk(name, nil); errors.KindOf(err) != want {

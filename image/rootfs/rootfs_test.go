@@ -84,7 +84,7 @@ func build(t testing.TB, opts rootfs.Options, archives ...[]byte) (*os.File, roo
 	return f, stats, err
 }
 
-// read describes every file of an image, as an independent reader sees it: type and mode, owner, time, links and content.
+// read describes every file of an image through an independent reader: type and mode, owner, time, links and content.
 func read(t testing.TB, f *os.File) map[string]string {
 	t.Helper()
 	img, err := erofs.Open(f)
@@ -136,7 +136,7 @@ func read(t testing.TB, f *os.File) map[string]string {
 	return got
 }
 
-// rawInode returns an inode as it is stored.
+// rawInode returns an inode in its stored form.
 func rawInode(t testing.TB, f *os.File, nid int64) []byte {
 	t.Helper()
 	super, inode := make([]byte, 128), make([]byte, 64)
@@ -165,7 +165,7 @@ func special(inode []byte) (mode fs.FileMode) {
 	return mode
 }
 
-// checkMappable fails if a regular file's content does not begin at a block, as gVisor needs it to map the file.
+// checkMappable fails if a regular file's content does not begin at a block, which gVisor needs to map the file.
 func checkMappable(t testing.TB, f *os.File, name string, inode []byte, size int) {
 	t.Helper()
 	if layout := inode[0] >> 1; layout != 0 {
@@ -181,7 +181,7 @@ func checkMappable(t testing.TB, f *os.File, name string, inode []byte, size int
 	}
 }
 
-// check runs the format's own checker where there is one.
+// check runs the format's own checker if it is installed.
 func check(t testing.TB, f *os.File) {
 	t.Helper()
 	fsck, err := exec.LookPath("fsck.erofs")

@@ -33,7 +33,8 @@ func authority(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// What is no certificate is passed over, wherever it stands; private keys never go into an image.
+// TestRead checks that text other than certificates is skipped, in any position, and that private keys never go into an
+// image.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"", filepath.Join(t.TempDir(), "none")} {

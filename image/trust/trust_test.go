@@ -24,8 +24,8 @@ var certs = []trust.Certificate{
 // imageTime is the time of the files that images have before.
 var imageTime = time.Unix(1500000000, 0)
 
-// with adds the certificates to an image that has pairs of names and contents, and returns its files. A name with a slash at its end is a
-// directory, content that begins with -> a symbolic link.
+// with adds the certificates to an image that has pairs of names and contents, and returns its files. A name with a
+// slash at its end is a directory, content that begins with -> a symbolic link.
 func with(t *testing.T, pairs ...string) (env, files map[string]string, err error) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "root"))
@@ -83,7 +83,7 @@ func TestAdd(t *testing.T) {
 	for name, test := range map[string]struct {
 		has  []string
 		want map[string]string
-		file string // what SSL_CERT_FILE is
+		file string // the value of SSL_CERT_FILE
 	}{
 		"nothing":  {nil, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
 		"Debian":   {[]string{"etc/ssl/certs/ca-certificates.crt", "old"}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},

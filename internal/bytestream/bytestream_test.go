@@ -39,7 +39,7 @@ func pair(t *testing.T) (a, b *bytestream.Conn) {
 	return a, b
 }
 
-// echo listens on TCP, reads all that a client says, and only then answers with it.
+// echo listens on TCP, reads all of a client's data, and only then echoes it.
 func echo(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -125,7 +125,8 @@ func TestCloseWithoutAnEndIsNoOrderlyEnd(t *testing.T) {
 	}
 }
 
-// A peer that has said all and leaves is noticed, even though what it talked to says nothing and keeps its connection open.
+// TestLeftAfterTheEnd checks that the end of a peer that has sent everything and left is noticed, although the other
+// side sends nothing and keeps its connection open.
 func TestLeftAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

@@ -8,7 +8,8 @@ import (
 	"testing/fstest"
 )
 
-// Prose gets plainer: no area has more marked lines than its ceiling, and a ceiling is lowered when its area is well below it.
+// TestProse checks that prose gets plainer: no area has more marked lines than its ceiling, and the ceiling of an area
+// well below it must be lowered.
 func TestProse(t *testing.T) {
 	t.Parallel()
 	counts, err := countProse(os.DirFS("../.."))

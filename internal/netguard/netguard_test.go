@@ -157,7 +157,7 @@ func TestBadAddresses(t *testing.T) {
 	}
 }
 
-// A proxy of the operator's is connected to wherever it is, and is not asked for what the rules refuse.
+// TestProxy checks that an operator's proxy may have any address, and gets no request that the rules refuse.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	proxy, asked := server(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "proxied "+r.URL.Host) })

@@ -138,7 +138,7 @@ func TestServerRefused(t *testing.T) {
 	}
 }
 
-// What a keeper is does not have it: each sandbox would pay for it.
+// TestKeeperHasNone checks that the keeper does not link the server: each sandbox would pay for it.
 func TestKeeperHasNone(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/RelevanceAI/harvest/cmd/harvest/keeper").Output()

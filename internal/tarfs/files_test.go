@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// each runs test on a directory as it is seen from outside, and as a process inside sees it. at makes a path of a name in it.
+// eachTree runs test on a directory as seen from outside, and as seen by a process inside. at turns a name in it into a
+// path.
 func eachTree(t *testing.T, test func(t *testing.T, tree Tree, at func(string) string)) {
 	t.Run("root", func(t *testing.T) {
 		t.Parallel()

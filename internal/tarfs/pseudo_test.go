@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// Files whose size says nothing about their content are packed with all of it, and nothing else.
+// TestPackReadsPseudoFilesToTheirEnd checks that files whose size does not match their content are packed with all of
+// the content, and nothing else.
 func TestPackReadsPseudoFilesToTheirEnd(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"/proc/self/status", "/proc/version", "/sys/kernel/mm/transparent_hugepage/enabled"} {
@@ -87,7 +88,7 @@ func TestWatchReportsEachCreationOnce(t *testing.T) {
 			}
 		}
 	})
-	// What comes after "end" is not waited for, so that the last ones may be missing.
+	// The test does not wait for entries after "end", so the last ones may be missing.
 	seen := map[string]int{}
 	for _, c := range all {
 		if strings.HasPrefix(c, "created") {

@@ -313,7 +313,7 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 }
 
-// guarded makes a directory with a place to unpack in and one that must stay as it is.
+// guarded makes a directory with a place to unpack in and one that must stay unchanged.
 func guarded(t testing.TB) string {
 	t.Helper()
 	top := t.TempDir()
@@ -627,11 +627,12 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// A layer may have no end, which other archives must have; it is never cut within an entry, nor empty.
+// TestLayersWithoutAnEnd checks that a layer may lack the end marker that other archives must have, and that it is
+// never cut within an entry, nor empty.
 func TestLayersWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	whole := archive(t, entry{name: "a", content: "content"}, entry{name: "b"})
-	whole = whole[:len(whole)-2*512] // what follows is the end
+	whole = whole[:len(whole)-2*512] // the end marker follows
 	read := func(r *tarfs.Reader) (n int, err error) {
 		for ; err == nil; n++ {
 			_, err = r.Next()

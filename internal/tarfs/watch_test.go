@@ -80,7 +80,8 @@ func TestWatchReportsReplacedFilesAsChanged(t *testing.T) {
 	}
 }
 
-// A file of a directory that was made a moment ago is reported when it is replaced: that the directory's files were reported does not hide it.
+// TestWatchReportsReplacedFilesInNewDirectories checks that a replaced file in a new directory is reported: the first
+// report of the directory's files does not hide it.
 //
 // mission: E10
 func TestWatchReportsReplacedFilesInNewDirectories(t *testing.T) {
@@ -102,7 +103,8 @@ func TestWatchReportsReplacedFilesInNewDirectories(t *testing.T) {
 	w.until("created ready/sub/file")
 }
 
-// A directory that moves is reported with its files under its new name, and no longer under the one that it had.
+// TestWatchFollowsMovedDirectories checks that a moved directory is reported with its files under its new name, and no
+// longer under the old one.
 //
 // mission: E10
 func TestWatchFollowsMovedDirectories(t *testing.T) {
@@ -136,7 +138,8 @@ func TestWatchFollowsMovedDirectories(t *testing.T) {
 	w.until("created empty/file")
 }
 
-// A watch remembers a bounded number of names. A file of another that is replaced is reported as created.
+// TestWatchRemembersABoundedNumberOfNames checks that a watch remembers a bounded number of names. The replacement of a
+// file beyond that number is reported as a creation.
 func TestWatchRemembersABoundedNumberOfNames(t *testing.T) {
 	t.Parallel()
 	k := known{max: 2}
@@ -159,7 +162,7 @@ func TestWatchRemembersABoundedNumberOfNames(t *testing.T) {
 	}
 }
 
-// liveWatch has the changes below a directory while the test makes them.
+// liveWatch collects the changes below a directory while the test makes them.
 type liveWatch struct {
 	t   *testing.T
 	all chan string
@@ -198,7 +201,7 @@ func startWatch(t *testing.T, dir string) *liveWatch {
 	return w
 }
 
-// until waits for a change, and returns those that came before it.
+// until waits for a change, and returns the changes before it.
 func (w *liveWatch) until(want string) []string {
 	w.t.Helper()
 	var before []string

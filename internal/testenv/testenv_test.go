@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recorder is a test that others watch: it keeps its failures and runs its cleanups on demand.
+// recorder is a test that another test observes: it records its failures and runs its cleanups on demand.
 type recorder struct {
 	testing.TB
 	failures []string

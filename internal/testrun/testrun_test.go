@@ -72,7 +72,7 @@ func TestTurnsRotateLongTests(t *testing.T) {
 	}
 }
 
-// sampleTests behave as the variable MODE says.
+// sampleTests behave as the variable MODE selects.
 const sampleTests = `package a
 
 import (
@@ -165,7 +165,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sample returns a package with sampleTests, and where its results go.
+// sample returns a package with sampleTests, and options with the directory for its results.
 func sample(t *testing.T) (o options, list []*pkg) {
 	t.Helper()
 	dir, err := built()
@@ -179,7 +179,7 @@ func sample(t *testing.T) (o options, list []*pkg) {
 	return options{out: out, slots: 2}, []*pkg{{path: "sample/a", name: "a", dir: dir, binary: filepath.Join(dir, "a.test")}}
 }
 
-// runSample runs the quick suite of a sample and returns what the report says.
+// runSample runs the quick suite of a sample and returns the report.
 func runSample(t *testing.T, mode string, o options, list []*pkg) (string, error) {
 	t.Helper()
 	var text strings.Builder
@@ -234,7 +234,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Long tests that no time is left for are named, and fail nothing; the quick suite leaves out what -short does.
+// TestTimeForLongTestsIsLimited checks that long tests for which no time is left are named and fail nothing, and that
+// the quick suite omits the tests that -short skips.
 func TestTimeForLongTestsIsLimited(t *testing.T) {
 	t.Parallel()
 	o, list := sample(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// collector takes spans as the protocol says.
+// collector receives spans by the protocol.
 type collector struct {
 	mu      sync.Mutex
 	headers []http.Header

@@ -71,7 +71,7 @@ func post(t *testing.T, url, body string) (int, string, error) {
 	return resp.StatusCode, string(text), err
 }
 
-// echo answers with what it was asked.
+// echo answers with the request.
 func echo(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -114,7 +114,8 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// A server that goes in the middle of an answer breaks it off, and one that goes before it is an error that agents try again after.
+// TestServerGoes checks that a server that stops in the middle of an answer breaks it off, and that one that stops
+// before it causes an error that agents retry.
 func TestServerGoes(t *testing.T) {
 	t.Parallel()
 	url, servers := start(t)
@@ -128,7 +129,7 @@ func TestServerGoes(t *testing.T) {
 		}
 		asked <- struct{}{}
 		<-r.Context().Done()
-		panic(http.ErrAbortHandler) // as what passes an answer on does
+		panic(http.ErrAbortHandler) // like a reverse proxy
 	}))
 	results := make(chan string, 2)
 	go func() {

@@ -21,7 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
 )
 
-// serverMode makes this test's program a server that speaks OpenCode's protocol as the real one was seen to; its value is how it behaves.
+// serverMode makes this test's program a server that speaks OpenCode's protocol as observed. Its value selects the
+// behaviour.
 const serverMode = "HARVEST_TEST_OPENCODE"
 
 func TestMain(m *testing.M) {
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// stand is the server: what it is asked becomes an event, so that the bridge's output shows it.
+// stand is the server. It turns each request into an event, so that the bridge's output shows it.
 type stand struct {
 	mu     sync.Mutex
 	events []chan string // guarded by mu; streams that are open
@@ -98,7 +99,7 @@ func (s *stand) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// echo tells what was asked, and does what a prompt says.
+// echo sends the request back as an event, and follows the commands in a prompt.
 func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	switch {
@@ -210,7 +211,8 @@ func TestBridge(t *testing.T) {
 	}
 }
 
-// The server asks the model's API again without end, or after hours: the bridge ends the turn.
+// TestRetriesAreBounded checks that the bridge ends the turn if the server retries the model's API endlessly, or only
+// after hours.
 //
 // mission: E2
 func TestRetriesAreBounded(t *testing.T) {
@@ -238,7 +240,7 @@ func TestRetriesAreBounded(t *testing.T) {
 	}
 }
 
-// A stream of events that breaks is opened again; an end that was told meanwhile is not missed.
+// TestReconnect checks that a broken event stream is reopened, and that an end from the time in between is not missed.
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", "-session", "ses_old")
@@ -255,7 +257,7 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong is told on the output and ends the program, and nothing stays.
+// TestFailures checks that each failure is reported on the output and ends the program, and that nothing is left.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -52,7 +52,7 @@ func start(t *testing.T) *talk {
 	return w
 }
 
-// lines is a writer that tells each line.
+// lines is a writer that passes on each line.
 func lines(tell func(line []byte)) io.Writer {
 	var rest []byte
 	return writer(func(b []byte) (int, error) {
@@ -166,7 +166,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// Turns that fail say why, and the next one works.
+// TestFailures checks that failed turns report the reason, and that the next one works.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	w := start(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/x/vt"
 )
 
-// Keys arrive in pieces of any size, pastes too.
+// TestKeys checks that keys and pastes are decoded from pieces of any size.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	const input = "aü漢\x1b[A\x1bOB\x1b[1;5C\x1b[3~\r\n\x7f\x01\x1b\r\x1b[200~x\r\ny\x1b[31m\x1b[201~\x1b[99~\x1bz\x1b\x1b[D\x00"
@@ -115,7 +115,7 @@ func TestEditorView(t *testing.T) {
 	}
 }
 
-// Several lines are typed with Alt-Enter, Ctrl-J or a backslash, and sent with Enter.
+// TestSeveralLines checks that several lines can be typed with Alt-Enter, Ctrl-J or a backslash, and sent with Enter.
 func TestSeveralLines(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -135,7 +135,8 @@ func TestSeveralLines(t *testing.T) {
 	s.has(s.screen(), "› a\n  b\n  c\n  d")
 }
 
-// What was printed scrolls away whole, and the rest is drawn below it, also when the terminal gets narrower.
+// TestScreen checks that printed text scrolls away completely, and that the rest is drawn below it, also when the
+// terminal gets narrower.
 func TestScreen(t *testing.T) {
 	t.Parallel()
 	term := vt.NewEmulator(40, 8)

@@ -30,7 +30,7 @@ func newSeat(t *testing.T) *seat {
 	return &seat{t: t, Model: m}
 }
 
-// event sends an event and takes what comes of it.
+// event sends an event and performs the resulting actions.
 func (s *seat) event(kind, data string) {
 	s.t.Helper()
 	s.id++
@@ -46,7 +46,7 @@ func (s *seat) take() {
 	s.actions = append(s.actions, actions...)
 }
 
-// typed sends what is typed, as bytes of a terminal.
+// typed sends text as a terminal's bytes.
 func (s *seat) typed(text string) {
 	var d decoder
 	for _, k := range append(d.decode([]byte(text)), d.flush()...) {
@@ -103,7 +103,8 @@ func (s *seat) sent(prompt string) {
 	s.event("session.status_changed", `{"status":"thinking"}`)
 }
 
-// A whole turn: at each moment the screen says what is waited for, and what is finished is printed once.
+// TestTurn checks that the screen shows in each phase of a turn which event it waits for, and that finished text is
+// printed once.
 // mission: C3, E1
 func TestTurn(t *testing.T) {
 	t.Parallel()
@@ -165,7 +166,7 @@ func TestTurn(t *testing.T) {
 	s.has(s.screen(), "ready · MCP 1/2 · $0.25 · /help")
 }
 
-// Esc stops the turn once; Ctrl-C clears the line, and leaves on an empty one.
+// TestStopAndLeave checks that Esc stops the turn once, and that Ctrl-C clears the line, and leaves on an empty one.
 func TestStopAndLeave(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -217,7 +218,8 @@ func TestLeaveDuringTurnAndBefore(t *testing.T) {
 	}
 }
 
-// Questions are answered by number, by several, or by text; commands still work meanwhile.
+// TestQuestions checks that questions can be answered by one number, several numbers, or text, and that commands still
+// work meanwhile.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -313,7 +315,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Text of the agent cannot command the terminal, whichever way it comes.
+// TestNothingCommandsTheTerminal checks that text of the agent cannot control the terminal, whichever way it arrives.
 // mission: B4
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	t.Parallel()
@@ -360,7 +362,7 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 	}
 }
 
-// What happened before is read first and shown in part; the state is right afterwards.
+// TestResume checks that earlier events are read first and shown in part, and that the state is right afterwards.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -403,7 +405,7 @@ func TestEndOfSession(t *testing.T) {
 	}
 }
 
-// The screen fits terminals of any size, and shows the end of what is written.
+// TestSmallScreens checks that the screen fits terminals of any size, and shows the end of the text in progress.
 func TestSmallScreens(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
@@ -425,7 +427,7 @@ func TestSmallScreens(t *testing.T) {
 	s.has(s.screen(), "● Bash  seq 100")
 }
 
-// The words for all that an agent can be doing.
+// TestDoing checks that every activity of an agent has its words.
 func TestDoing(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)

@@ -26,7 +26,7 @@ type wire struct {
 	requests []string      // guarded by mu
 	fail     bool          // guarded by mu: requests are refused
 	events   []string      // guarded by mu
-	more     chan struct{} // closed and replaced when there are more events; guarded by mu
+	more     chan struct{} // closed and replaced when more events arrive; guarded by mu
 }
 
 func newWire(t *testing.T) (*wire, *client.Client) {
@@ -141,7 +141,7 @@ func shows(t *testing.T, what fmt.Stringer, text string) {
 	})
 }
 
-// A conversation in lines: no escape sequence, and each silence has a word.
+// TestRunPlain checks that a conversation in lines has no escape sequence, and a word for each silence.
 // mission: C3
 func TestRunPlain(t *testing.T) {
 	t.Parallel()
@@ -198,7 +198,7 @@ func TestRunPlain(t *testing.T) {
 	}
 }
 
-// brokenPage takes no output.
+// brokenPage fails on each write.
 type brokenPage struct{}
 
 func (brokenPage) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
@@ -300,7 +300,7 @@ func TestRunTerminal(t *testing.T) {
 	shows(t, look, "harvest agent --continue")
 }
 
-// drawn is what an emulator shows.
+// drawn is the screen of an emulator.
 type drawn struct {
 	mu   sync.Mutex
 	term *vt.Emulator // guarded by mu

@@ -35,7 +35,7 @@ func TestPlainAndClean(t *testing.T) {
 	}
 }
 
-// A style that reaches over the end of a line is ended there, and begins again.
+// TestWrapStyles checks that a style that crosses the end of a line is closed there, and reopened on the next one.
 func TestWrapStyles(t *testing.T) {
 	t.Parallel()
 	s := style{true}
@@ -102,7 +102,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// However a text comes in pieces, its blocks are the same.
+// TestBlocks checks that a text gives the same blocks for each way to cut it into pieces.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	const source = "One.\nStill one.\n\n- a\n\n  more of a\n- b\n\nText\n```sh\necho\n\necho\n```\nAfter\n\n~~~\n```\n~~~\n\nEnd"

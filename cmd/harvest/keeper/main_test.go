@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.MainByHand(m, main)) }
 
 func TestByHand(t *testing.T) { testenv.ByHand(t) }
 
-// Each sandbox pays for what is linked here.
+// TestKeeperIsSmall checks that the keeper stays small: each sandbox pays for the packages that are linked here.
 func TestKeeperIsSmall(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()

@@ -205,7 +205,7 @@ func TestRemoveWithoutWriteAccess(t *testing.T) {
 	}
 }
 
-// What is used is read from the files of either version.
+// TestUsageFiles checks that the usage is read from the files of either version.
 func TestUsageFiles(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -257,7 +257,8 @@ func TestUsageFiles(t *testing.T) {
 	}
 }
 
-// Where version 1 has the processors' accounts apart from their limits, the processes tell.
+// TestUsageOfProcesses checks that the usage comes from the processes if version 1 mounts CPU accounting and CPU limits
+// separately.
 func TestUsageOfProcesses(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("sh", "-c", "while :; do :; done")

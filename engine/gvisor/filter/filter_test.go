@@ -12,11 +12,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// The program must be the one that gVisor would compile, for whatever process and control socket.
+// TestProgramIsWhatGVisorCompiles checks that the program equals the one that gVisor would compile, for any process and
+// control socket.
 func TestProgramIsWhatGVisorCompiles(t *testing.T) {
 	for _, socket := range []uint32{7, 1234} {
 		err := Verify(socket)
-		if errors.Is(err, errors.Unsupported) { // a build with the race detector; the ordinary binary, which boots sandboxes, tells
+		if errors.Is(err, errors.Unsupported) { // a build with the race detector; the ordinary binary, which boots sandboxes, reports it
 			verifyBinary(t)
 			return
 		}

@@ -23,7 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// gVisor learns how much room a volume has when it is nearly full, whenever that changes, and when it is far from full again.
+// TestRoomInVolumes checks that gVisor receives a volume's free space when it is nearly full, at each change then, and
+// when it is far from full again.
 func TestRoomInVolumes(t *testing.T) {
 	t.Parallel()
 	r := rooms{sent: map[string]int64{}}
@@ -93,7 +94,7 @@ func TestInitImageHoldsTheProgram(t *testing.T) {
 	}
 }
 
-// The program itself is tried by the engine's tests, in sandboxes that were prepared and others.
+// The engine's tests run the program itself, in prepared sandboxes and others.
 func TestInitStack(t *testing.T) {
 	t.Parallel()
 	args := initArgs("/init", "host", initStep{dir: "/etc", file: "/etc/x", content: "some text\n"})
@@ -116,7 +117,7 @@ func TestInitStack(t *testing.T) {
 	}
 }
 
-// process is a short form of what gVisor tells about a process.
+// process is a short form of gVisor's description of a process.
 func process(pid, ppid, pgid int32) *runsc.Process {
 	return &runsc.Process{PID: pid, PPID: ppid, PGID: pgid}
 }
@@ -128,7 +129,7 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 		process(2, 0, 2),  // the container's first process
 		process(3, 0, 3),  // the command
 		process(4, 3, 3),  // its child
-		process(5, 2, 5),  // a daemon: orphan in a session of its own
+		process(5, 2, 5),  // a daemon: orphan in its own session
 		process(6, 5, 6),  // a child of the daemon that cleared its environment
 		process(7, 2, 5),  // an orphan in the daemon's group that cleared its environment
 		process(8, 2, 8),  // another command's daemon
@@ -232,7 +233,7 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// What is encoded of a spec is all that specs of ours have.
+// TestSpecsAreEncodedWhole checks that the encoder covers every field that our specs use.
 func TestSpecsAreEncodedWhole(t *testing.T) {
 	t.Parallel()
 	g := &guest{args: wire.BootArgs{Ref: "r", Dir: "/d", Init: "/i", Limits: engine.Limits{Files: 9, Disk: 1 << 20}}}

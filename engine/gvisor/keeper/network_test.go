@@ -83,7 +83,7 @@ func TestFilesOfNames(t *testing.T) {
 	}
 }
 
-// The relay gets connections, and connects them to whoever listens here.
+// TestRelay checks that the relay receives connections, and connects them to a listener here.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +161,7 @@ func connection(t *testing.T) (client, server *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-// freePort is a port on which nobody listens.
+// freePort is a port without a listener.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

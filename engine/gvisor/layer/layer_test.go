@@ -27,7 +27,7 @@ func TestFailureComesBack(t *testing.T) {
 	}
 }
 
-// FuzzFailure reads what a sandbox's process that was taken over says of an error.
+// FuzzFailure decodes an error from a compromised sandbox's process.
 func FuzzFailure(f *testing.F) {
 	f.Add(errors.Errorf("sink: %s", Mark(errors.Newf(errors.Exhausted, "it does not fit"))).Error())
 	f.Add(failureMark + `{"Kind":1}`)

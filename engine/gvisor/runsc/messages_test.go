@@ -19,7 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 )
 
-// fill gives v and all below it values that differ from one another and from zero.
+// fill sets v and all values below it to distinct non-zero values.
 func fill(v reflect.Value, next *int) {
 	*next++
 	switch {
@@ -85,7 +85,7 @@ func encoded(t *testing.T, v any) []byte {
 	return b
 }
 
-// lost are the values of ours that theirs does not have in the same place.
+// lost returns the values in ours that are missing at the same place in theirs.
 func lost(path string, ours, theirs any) []string {
 	var all []string
 	switch ours := ours.(type) {
@@ -118,7 +118,7 @@ func plain(t *testing.T, data []byte) (v any) {
 	return v
 }
 
-// What is sent is what gVisor's own types hold, value for value.
+// TestMessagesAreGVisors checks that sent messages have the same values in gVisor's own types.
 // mission: 4.6
 func TestMessagesAreGVisors(t *testing.T) {
 	t.Parallel()
@@ -146,7 +146,7 @@ func TestMessagesAreGVisors(t *testing.T) {
 	}
 }
 
-// What is received has the values that gVisor's own types have, where ours have fields.
+// TestAnswersAreGVisors checks that received messages have the values of gVisor's own types, where ours have fields.
 // mission: 4.6
 func TestAnswersAreGVisors(t *testing.T) {
 	t.Parallel()

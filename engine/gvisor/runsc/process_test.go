@@ -29,7 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// rootlessEnv is set where the test runs in a user namespace, as a keeper of an ordinary user does.
+// rootlessEnv is set if the test runs in a user namespace, like a keeper of an ordinary user.
 const rootlessEnv = "HARVEST_TEST_ROOTLESS"
 
 // The death signal is the main thread's.
@@ -47,9 +47,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// birth is what a process has from who started it.
+// birth is all that a process gets from its parent.
 type birth struct {
-	Args       []string // descriptors as what they are
+	Args       []string // descriptors replaced by their files
 	Env        []string
 	Status     map[string]string // of /proc/self/status
 	Maps       map[string]string // of users and groups
@@ -58,10 +58,10 @@ type birth struct {
 	DeathSign  int
 	MemoryLock unix.Rlimit
 	Leader     bool // of a session
-	Program    bool // is in the mount namespace of who started it
+	Program    bool // is in the mount namespace of its parent
 }
 
-// confess writes the process's birth to its log file, which is the first that it is given.
+// confess writes the process's birth to its log file, the first file that it receives.
 func confess() {
 	b := birth{Env: os.Environ(), Status: map[string]string{}, Maps: map[string]string{}, Namespaces: map[string]string{}, Files: map[string]string{}}
 	status, _ := os.ReadFile("/proc/self/status")
@@ -105,7 +105,7 @@ func confess() {
 	_ = json.NewEncoder(os.NewFile(3, "log")).Encode(b)
 }
 
-// options describe the sandbox of the test in a new directory.
+// options describes the sandbox of the test in a new directory.
 func options(t *testing.T, rootless bool, limits engine.Limits) Options {
 	t.Helper()
 	dir := testenv.DataDir(t)
@@ -154,7 +154,7 @@ func devNull(t *testing.T) *os.File {
 	return f
 }
 
-// born reads what the process wrote, and takes out what differs between any two processes.
+// born reads the process's description, and removes the parts that differ between any two processes.
 func born(t *testing.T, o Options) birth {
 	t.Helper()
 	text, err := os.ReadFile(o.Config.LogFilename)
@@ -173,7 +173,7 @@ func born(t *testing.T, o Options) birth {
 	for fd, file := range b.Files {
 		b.Files[fd] = strings.ReplaceAll(file, dir, "DIR")
 	}
-	// gVisor lists its flags in any order, and those that mean "none" it also names.
+	// gVisor lists its flags in any order, including those that mean "none".
 	slices.Sort(b.Args[1:slices.IndexFunc(b.Args, func(arg string) bool { return arg == "boot" || arg == "gofer" })])
 	b.Args = slices.DeleteFunc(b.Args, func(arg string) bool { return strings.HasSuffix(arg, "-fd=-1") })
 	if i := slices.Index(b.Args, "--total-host-memory"); i >= 0 { // the one argument that is Harvest's own: TestLimitArgs
@@ -224,8 +224,9 @@ func (l inside) MemoryLimit() (uint64, error) {
 	return uint64(l.Memory), nil
 }
 
-// The process that New starts is in everything like the one that gVisor's own code starts: arguments, environment, files, users,
-// capabilities, namespaces, what it dies of. It is a copy of the test that tells what it is.
+// TestProcessIsLikeGVisors checks that the process that New starts equals the one that gVisor's own code starts:
+// arguments, environment, files, users, capabilities, namespaces, death signal. The process is a copy of the test that
+// describes itself.
 // mission: 4.6
 func TestProcessIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
@@ -265,7 +266,8 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 	}
 }
 
-// The file server, too, save for files that gVisor gives it so that a sandbox of its own ends sooner, and that wait for what it does itself.
+// TestFileServerIsLikeGVisors checks that the file server is equal, too, except for files that make gVisor's own
+// sandbox end sooner, and files that wait for its own steps.
 // mission: 4.6
 func TestFileServerIsLikeGVisors(t *testing.T) {
 	testenv.Root(t)
@@ -299,7 +301,7 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	})
 	given := map[string]string{"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "DIR/log", "4": "DIR/config.json", "5": "pipe", "6": "socket", "7": "socket"}
 	for fd, file := range got.Files {
-		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it makes pipes of its own when it begins
+		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it creates its own pipes at the start
 			t.Errorf("its file %s is %s", fd, file)
 		}
 		delete(given, fd)
@@ -318,7 +320,8 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	}
 }
 
-// startTheirs lets gVisor's own code start the file server of a container. It fails as soon as that has told what it is.
+// startTheirs lets gVisor's own code start the file server of a container. It fails as soon as the file server has
+// described itself.
 func startTheirs(t *testing.T, o Options) {
 	t.Helper()
 	hints, err := boot.NewPodMountHints(o.Spec)

@@ -106,7 +106,8 @@ func TestWithoutFollowersTheOldestIsDropped(t *testing.T) {
 	}
 }
 
-// A reader that is slower than the command gets everything: the command waits.
+// TestSlowFollowerMakesAppendWait checks that a reader that is slower than the command gets all output: the command
+// waits.
 func TestSlowFollowerMakesAppendWait(t *testing.T) {
 	t.Parallel()
 	s := New(filepath.Join(t.TempDir(), "out"), 64<<10)
@@ -170,7 +171,8 @@ func TestCloseWakesAWaitingFollower(t *testing.T) {
 	}
 }
 
-// What background children write after the command has ended is kept for whoever follows later, and waits for nobody.
+// TestOutputAfterTheEnd checks that output of background children after the command's end is kept for later followers,
+// and that the end does not wait for it.
 func TestOutputAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	s := New(filepath.Join(t.TempDir(), "out"), 16<<10)

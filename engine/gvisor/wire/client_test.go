@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 )
 
-// said is a connection to a keeper that only says what it was given.
+// said is a connection to a keeper that only sends the given bytes.
 type said struct {
 	net.Conn
 	io.Reader
@@ -29,7 +29,8 @@ func frames(pairs ...string) []byte {
 	return all
 }
 
-// FuzzDeliver has a keeper that was taken over say what it likes of a command: it ends, and no output comes that was not sent.
+// FuzzDeliver sends arbitrary data about a command from a compromised keeper: the command ends, and only sent output is
+// delivered.
 func FuzzDeliver(f *testing.F) {
 	f.Add(frames("o", "out", "u", "err", "x", `{"Code":3}`))
 	f.Add(frames("t", "17", "o", "rest", "e", `{"Kind":"conflict","Message":"it has ended"}`))

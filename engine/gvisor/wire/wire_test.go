@@ -121,7 +121,7 @@ func TestSendToNobody(t *testing.T) {
 	}
 }
 
-// constConn is a connection that only gives what it has.
+// constConn is a connection that only returns its given bytes.
 type constConn struct {
 	net.Conn
 	r io.Reader

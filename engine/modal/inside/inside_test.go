@@ -31,7 +31,8 @@ type both struct {
 
 func (b both) Close() error { return errors.Join(b.PipeReader.Close(), b.PipeWriter.Close()) }
 
-// first starts a first process, and returns a client that reaches it as an engine does: over a stream of bytes that a client process carries.
+// first starts a first process, and returns a client that reaches it as an engine does: over a stream of bytes through
+// a client process.
 func first(t *testing.T) *wire.Client {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "inside")
@@ -141,7 +142,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// last keeps the end of what is written.
+// last keeps the end of the written text.
 type last []byte
 
 func (l *last) Write(p []byte) (int, error) {
@@ -198,7 +199,7 @@ func TestFiles(t *testing.T) {
 
 func second[A any](_ A, err error) error { return err }
 
-// What cannot be is refused, and the first process goes on.
+// TestRefusals checks that invalid requests are refused, and that the first process continues.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	c := first(t)
@@ -267,7 +268,7 @@ func TestPort(t *testing.T) {
 		t.Skip("this machine has no IPv6: run it on one that has")
 	}
 	defer l.Close()
-	go func() { // says hello, and then what was said to it
+	go func() { // sends hello, and then echoes its input
 		conn, err := l.Accept()
 		if err != nil {
 			return
@@ -305,7 +306,7 @@ func TestPort(t *testing.T) {
 	}
 
 	written := make(chan error, 1)
-	go func() { // says more than anybody reads
+	go func() { // sends more than its peer reads
 		conn, err := l.Accept()
 		for err == nil {
 			_, err = conn.Write(make([]byte, 1<<20))
@@ -350,7 +351,7 @@ func TestNobodyThere(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, dir) }()
-	for { // a client that speaks something else
+	for { // a client of another protocol
 		conn, err := net.Dial("unix", filepath.Join(dir, socketName))
 		if err != nil {
 			continue
@@ -365,7 +366,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// The children of a first process that nobody waits for do not stay.
+// TestZombies checks that orphaned children of a first process are reaped.
 func TestZombies(t *testing.T) {
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), "true")

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// in has something done with the volume in dir.
+// in performs an operation on the volume in dir.
 func in(t *testing.T, c *wire.Client, stdin []byte, req VolumeRequest) (string, error) {
 	t.Helper()
 	text, err := json.Marshal(req)
@@ -120,7 +120,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// What a snapshot has of commands belongs to the sandbox that had them.
+// TestInherit checks that the command records in a snapshot belong to the original sandbox.
 func TestInherit(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()

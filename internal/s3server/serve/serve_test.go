@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-// What an object of very many parts has too much of for its file system is left out; whatever else does not fit is an error.
+// TestAttributesThatDoNotFit checks that the part attributes of an object with very many parts are left out if the file
+// system cannot hold them, and that any other excess is an error.
 func TestAttributesThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	dir := testenv.DataDir(t)

@@ -82,7 +82,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Of a file with several names, the first has the content, whichever had it in gVisor's list; whiteouts are no links.
+// TestSettle checks that the first name of a file with several names has the content, whichever had it in gVisor's
+// list, and that whiteouts are not links.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	all := []entry{
@@ -133,7 +134,7 @@ func TestOrderAndWithin(t *testing.T) {
 	}
 }
 
-// The form of sparse files is what Go's library reads.
+// TestSparse checks that Go's library reads the form of sparse files.
 func TestSparse(t *testing.T) {
 	t.Parallel()
 	const size = 3 << 20

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// gVisor names one of several names first, any of them. Whichever it is, what was removed is removed, and a file's content is at the name
-// that sorts first.
+// TestFilesOfSeveralNames checks that the result does not depend on which of several names gVisor lists first: removed
+// files are removed, and a file's content is at the name that sorts first.
 func TestFilesOfSeveralNames(t *testing.T) {
 	t.Parallel()
 	names := []string{"etc/.#a", "etc/.#b", "etc/.#c", "etc/d"}
