@@ -520,8 +520,7 @@ func TestStoreFails(t *testing.T) {
 		s.set(nil, nil, nil)
 		publish(t, j, "a", 2)
 		wantNext(t, live, "2") // the failures used up no id
-		// The events are persisted despite the error: ids must not be used twice, and readers must not miss these
-		// events.
+		// The events are persisted despite the error: no id is used twice, and readers must not miss these events.
 		s.set(nil, full, nil)
 		if err := j.Publish(t.Context(), draft, draft); !errors.Is(err, errors.Exhausted) {
 			t.Errorf("publish: %v", err)
