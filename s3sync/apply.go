@@ -499,6 +499,14 @@ func (b *Bucket) deleteKnown(ctx context.Context, all []doomed, failed func(stri
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	// Some servers honour the condition of a single deletion and ignore the ETags of DeleteObjects, as versitygw does.
+	heeds, err := b.conditions(ctx)
+	if err != nil {
+		return err
+	}
+	if heeds {
+		return b.deleteSingly(ctx, same, failed)
+	}
 	return b.deleteAll(ctx, same, failed)
 }
 
@@ -556,7 +564,12 @@ func (b *Bucket) deleteSingly(ctx context.Context, all []doomed, failed func(str
 		g.Go(func() error {
 			call, cancel := b.within(deleting, 0)
 			defer cancel()
-			_, err := b.s3.DeleteObject(call, &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + d.Key), IfMatch: d.match()}, b.patiently)
+			in := &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + d.Key), IfMatch: d.match()}
+			_, err := b.s3.DeleteObject(call, in, b.patiently)
+			if in.IfMatch != nil && notImplemented(err) { // the check before the deletion has to suffice
+				in.IfMatch = nil
+				_, err = b.s3.DeleteObject(call, in, b.patiently)
+			}
 			if err == nil {
 				return nil
 			}

@@ -584,11 +584,7 @@ func TestRefusedObjects(t *testing.T) {
 	}
 	must(t, os.Remove(filepath.Join(dir, "a")))
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if r.Method != http.MethodPost {
-			return false
-		}
-		fmt.Fprint(w, "<?xml version=\"1.0\"?><DeleteResult><Error><Key>work/a</Key><Code>AccessDenied</Code></Error></DeleteResult>")
-		return true
+		return r.Method == http.MethodDelete && xmlFault(w, 403, "AccessDenied")
 	})
 	stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, Mirror: true, State: state})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "a" {

@@ -29,7 +29,7 @@ func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		list := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
 		is := map[string]bool{"list": list, "read": !list && (r.Method == http.MethodGet || r.Method == http.MethodHead),
-			"write": r.Method == http.MethodPut || r.Method == http.MethodPost && !r.URL.Query().Has("delete"), "delete": r.URL.Query().Has("delete")}
+			"write": r.Method == http.MethodPut || r.Method == http.MethodPost && !r.URL.Query().Has("delete"), "delete": isDeletion(r)}
 		return is[what] && xmlFault(w, http.StatusForbidden, "AccessDenied")
 	}
 }
