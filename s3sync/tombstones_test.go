@@ -59,7 +59,7 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 				t.Fatalf("the object is not there any more: %v", err)
 			}
 			nextSecond(t, b)
-			a.reset(nil) // now no deletion of the sync that was cut short is on its way
+			a.reset(nil)                 // now no deletion of the sync that was cut short is on its way
 			put(t, b, "anew", "of anew") // by another program, with the earlier content
 			sync(third, Options{Direction: Down, List: true})
 			sync(second, both)
