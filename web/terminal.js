@@ -10,6 +10,7 @@ const control = 3;
 const end = 4;
 const most = 1 << 20; // maximum of bytes in flight
 const piece = 64 << 10;
+const repetition = 500; // milliseconds after connecting in which earlier output arrives again
 
 export async function open(body, { sandbox, session }) {
   const id = await sandbox();
@@ -47,7 +48,8 @@ export async function open(body, { sandbox, session }) {
     document.querySelector('[role=tab][aria-selected=true]')?.focus();
     return false;
   });
-  term.parser.registerOscHandler(52, (data) => copyAsked(data));
+  let live = Infinity; // when output is no longer the repetition of earlier output, in milliseconds
+  term.parser.registerOscHandler(52, (data) => performance.now() < live || copyAsked(data));
   term.onTitleChange((text) => { title.textContent = text.slice(0, 120); });
 
   let ws = null;
@@ -85,6 +87,7 @@ export async function open(body, { sandbox, session }) {
 
   function connect() {
     bar.replaceChildren();
+    live = Infinity;
     state.textContent = 'Connecting…';
     term.reset();
     queue = [];
@@ -98,6 +101,7 @@ export async function open(body, { sandbox, session }) {
       else if (bytes[0] === control) {
         const c = JSON.parse(new TextDecoder().decode(rest));
         if (c.started) {
+          live = performance.now() + repetition;
           tries = 0;
           state.textContent = 'Connected';
         }

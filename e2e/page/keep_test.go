@@ -370,10 +370,12 @@ func TestPageTerminal(t *testing.T) {
 	b.press("Up")
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
-	b.types("sleep 600\r")
+	b.types("cat\rxyz\r")
+	b.until(screen + `.filter((l) => l === 'xyz').length === 2`) // cat runs in the foreground
 	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
 	b.types("c")
-	b.until(screen + `.some((l) => l.endsWith('^C'))`)
+	b.types("echo after:$?\r")
+	b.until(screen + `.includes('after:130')`)
 	b.types("printf '\\033]52;c;Y29waWVk\\a'\r")
 	b.sees("dialog", "Copy this to the clipboard?")
 	b.sees("dialog pre", "copied")

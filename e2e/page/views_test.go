@@ -109,9 +109,12 @@ func viewTerminal(b *tab) {
 	if got := b.value(`getComputedStyle(` + coloured + `).color`); !strings.HasPrefix(got, "rgb(") || got == "rgb(27, 31, 28)" {
 		b.t.Errorf("what is printed in colour is %s", got)
 	}
-	// A link of a program is shown before it is opened, and the clipboard is not a program's to write.
+	// A link of a program is shown before it is opened, and a program writes to the clipboard only with consent. A second
+	// browser, which gets the earlier output, is not asked.
 	types("printf '\\033]52;c;cHduZWQ=\\007\\033]8;;javascript:window.pwned=1\\033\\\\lin''k\\033]8;;\\033\\\\ over\\n'")
 	b.until(screen + `.includes('link over')`)
+	b.sees("dialog", "Copy this to the clipboard?")
+	b.click("dialog button", "Not now")
 	b.accessible("terminal")
 	b.picture("terminal")
 
