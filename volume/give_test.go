@@ -12,7 +12,7 @@ import (
 func TestGiveChangesOwnerOfFreshVolumesOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root may change owners")
+		t.Skip("only root may change owners: run this test with sudo")
 	}
 	all, err := volume.OpenDir(t.TempDir())
 	if err != nil {

@@ -371,7 +371,7 @@ func TestPageTerminal(t *testing.T) {
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
 	b.types("cat\rxyz\r")
-	b.until(screen + `.filter((l) => l === 'xyz').length === 2`) // cat runs in the foreground
+	b.until(screen + `.filter((l) => l === 'xyz').length === 2`)                               // cat runs in the foreground
 	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
 	b.types("c")
 	b.types("echo after:$?\r")
