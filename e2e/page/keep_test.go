@@ -10,6 +10,17 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
+// started returns a server of its own and a browser that is signed in to it.
+func started(t *testing.T) (*host.Host, *tab) {
+	t.Helper()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	return h, b
+}
+
 // edits replaces the text in the editor, as typing does.
 func (b *tab) edits(text string) {
 	b.t.Helper()
@@ -39,11 +50,7 @@ func (b *tab) file(box, path string) (text, tag string) {
 // mission: 7.6, F2
 func TestPageKeepsFiles(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	h, b := started(t)
 	b.creates()
 	box := h.Must("sandbox", "ls", "-o", "name")
 	sh := func(script string) { t.Helper(); h.Must("sandbox", "exec", box, "--", "sh", "-c", script) }
@@ -140,11 +147,7 @@ func TestPageKeepsFiles(t *testing.T) {
 // mission: 7.5, 7.9, F2
 func TestPageKeepsPrompts(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	_, b := started(t)
 	sessions := func() string { return b.run(`return (await (await fetch('v1/sessions?all=true')).json()).data.length`) }
 
 	b.fill("First prompt", "/say the first prompt")
@@ -202,11 +205,7 @@ func TestPageKeepsPrompts(t *testing.T) {
 // mission: 7.4, 7.6, F2
 func TestPageBearsMuch(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	_, b := started(t)
 	b.creates()
 
 	got := b.run(`const { follow } = await import(new URL('api.js', document.querySelector('script[type=module]').src));
@@ -257,11 +256,7 @@ func TestPageBearsMuch(t *testing.T) {
 // mission: 7.4, 7.5, 7.10
 func TestPageAnswers(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	_, b := started(t)
 	b.creates()
 
 	b.send("/ask Which colour? | red | blue")
@@ -315,11 +310,7 @@ func TestPageAnswers(t *testing.T) {
 // mission: 7.8, 7.10
 func TestPageAddresses(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	h, b := started(t)
 	id := b.creates()
 	b.view("Files")
 	b.view("Changes")
@@ -354,11 +345,7 @@ func TestPageAddresses(t *testing.T) {
 // mission: 7.6, F2
 func TestPageTerminal(t *testing.T) {
 	t.Parallel()
-	testenv.Root(t)
-	h := host.New(t, "gvisor", host.GVisor(t))
-	h.Up()
-	b := browser(t)
-	b.signedIn(h)
+	h, b := started(t)
 	b.creates()
 	dir := b.run(`return (await (await fetch('v1/sessions')).json()).data[0].dir`)
 	b.view("Terminal")
