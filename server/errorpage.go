@@ -19,7 +19,8 @@ var errorPage = template.Must(template.New("error").Parse(`<!doctype html><html 
 
 // wantsPage reports whether a person opened the address in a browser: programs and scripts do not ask for HTML.
 func wantsPage(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodPost) && strings.Contains(r.Header.Get("Accept"), "text/html") && r.Header.Get("Authorization") == ""
+	opens := r.Method == http.MethodGet || r.Method == http.MethodPost
+	return opens && strings.Contains(r.Header.Get("Accept"), "text/html") && r.Header.Get("Authorization") == ""
 }
 
 // asPage returns the problem as a page. The page reloads itself if the problem is retryable.
