@@ -47,11 +47,16 @@ func startContainer(t *testing.T, data string, more ...string) *container {
 	return c
 }
 
+// command returns a podman command.
+func (c *container) command(args ...string) *exec.Cmd {
+	return exec.Command(c.podman[0], slices.Concat(c.podman[1:], args)...)
+}
+
 // run runs podman and returns its output.
 func (c *container) run(args ...string) string {
 	c.t.Helper()
 	var stderr strings.Builder
-	cmd := exec.Command(c.podman[0], slices.Concat(c.podman[1:], args)...)
+	cmd := c.command(args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -64,6 +69,28 @@ func (c *container) run(args ...string) string {
 func (c *container) harvest(args ...string) string {
 	c.t.Helper()
 	return c.run(append([]string{"exec", c.id, "/bin/harvest"}, args...)...)
+}
+
+// finding is what doctor found out about one thing.
+type finding struct {
+	Name, Detail, Remedy string
+	OK, Needed           bool
+}
+
+// doctor returns doctor's findings by name. They may include what the machine lacks at the moment, such as disk space:
+// doctor's exit code does not count.
+func (c *container) doctor() map[string]finding {
+	c.t.Helper()
+	out, err := c.command("exec", c.id, "/bin/harvest", "doctor", "-o", "json").Output()
+	var findings []finding
+	if wrong := json.Unmarshal(out, &findings); wrong != nil {
+		c.t.Fatalf("doctor: %v, %v\n%s", err, wrong, out)
+	}
+	found := map[string]finding{}
+	for _, f := range findings {
+		found[f.Name] = f
+	}
+	return found
 }
 
 // prepareData returns a data directory with the base image.
@@ -81,18 +108,7 @@ func prepareData(t *testing.T) string {
 // mission: A6
 func TestInContainer(t *testing.T) {
 	c := startContainer(t, prepareData(t))
-	type finding struct {
-		Name, Detail, Remedy string
-		OK, Needed           bool
-	}
-	var findings []finding
-	if err := json.Unmarshal([]byte(c.harvest("doctor", "-o", "json")), &findings); err != nil {
-		t.Fatal(err)
-	}
-	found := map[string]finding{}
-	for _, f := range findings {
-		found[f.Name] = f
-	}
+	found := c.doctor()
 	if f := found["cgroups"]; f.OK || f.Needed || !strings.Contains(f.Detail, "read-only") || !strings.Contains(f.Remedy, "--cgroupns") {
 		t.Errorf("doctor about cgroups: %+v", f)
 	}
@@ -118,8 +134,8 @@ func TestInContainerWithCgroups(t *testing.T) {
 	if out := c.harvest("run", "--memory", "256MiB", "--cpu", "0.5", "--code", "print(6*7)"); out != "42\n" {
 		t.Errorf("run printed %q", out)
 	}
-	if out := c.harvest("doctor"); !strings.Contains(out, "limits are held by the kernel") {
-		t.Errorf("doctor: %s", out)
+	if f := c.doctor()["cgroups"]; !f.OK || !strings.Contains(f.Detail, "limits are held by the kernel") {
+		t.Errorf("doctor about cgroups: %+v", f)
 	}
 	c.harvest("down", "--sandboxes")
 }
@@ -146,8 +162,8 @@ func TestLiveMountInContainer(t *testing.T) {
 		return c.harvest("sandbox", "exec", "box", "--", "sh", "-c", "cat /data/b || true") == "other"
 	})
 	c.harvest("sandbox", "rm", "box")
-	if out := c.run("exec", c.id, "/bin/harvest", "doctor"); !strings.Contains(out, "FUSE") {
-		t.Errorf("doctor: %s", out)
+	if f := c.doctor()["mounts of S3"]; !f.OK || !strings.Contains(f.Detail, "FUSE") {
+		t.Errorf("doctor about mounts of S3: %+v", f)
 	}
 	c.harvest("down", "--sandboxes")
 	c.run("wait", c.id)

@@ -102,6 +102,9 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		return err
 	}
 	s := newSchedule(o, begun, w)
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	go s.disk.watch(watching)
 	b := &builder{o: o, w: w, begun: begun}
 	if s.env, err = b.programs(ctx); err != nil {
 		return err

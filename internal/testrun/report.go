@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/docker/go-units"
+
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -158,10 +160,11 @@ func (s *schedule) appendFlaky(u unit, r *result) error {
 
 // times prints the durations of the parts, the packages and the slowest tests.
 func (s *schedule) times() {
-	fmt.Fprintf(s.w, "\n== parts, and when each had ended\n")
+	fmt.Fprintf(s.w, "\n== parts, when each had ended, and the free disk space\n")
 	for _, p := range s.parts {
-		fmt.Fprintf(s.w, "%8.0f s  %s\n", p.at.Seconds(), p.name)
+		fmt.Fprintf(s.w, "%8.0f s  %-20s %8s\n", p.at.Seconds(), p.name, units.BytesSize(float64(p.free)))
 	}
+	fmt.Fprintln(s.w, s.disk)
 	packages := map[string]time.Duration{}
 	type timed struct {
 		name    string

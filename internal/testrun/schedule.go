@@ -24,6 +24,7 @@ type schedule struct {
 	prepared chan struct{} // closed when the shared images exist or failed
 	parts    []part
 	expected map[string]time.Duration // by unit: its last duration
+	disk     *disk                    // of temporary files
 
 	mu      sync.Mutex
 	results []*result         // guarded by mu
@@ -32,14 +33,15 @@ type schedule struct {
 	errs    []error           // guarded by mu: errors of units that could not run
 }
 
-// part is a stage of the run and when it ended.
+// part is a stage of the run, when it ended, and the disk space that was free then.
 type part struct {
 	name string
 	at   time.Duration
+	free uint64
 }
 
 func newSchedule(o options, begun time.Time, w io.Writer) *schedule {
-	s := &schedule{o: o, begun: begun, w: w, prepared: make(chan struct{}), expected: map[string]time.Duration{}, again: map[string]string{}}
+	s := &schedule{o: o, begun: begun, w: w, prepared: make(chan struct{}), expected: map[string]time.Duration{}, again: map[string]string{}, disk: newDisk(os.TempDir())}
 	// Without a record of earlier runs, the sizes of the test files decide the order.
 	if text, err := os.ReadFile(s.record()); err == nil {
 		_ = json.Unmarshal(text, &s.expected)
@@ -51,7 +53,7 @@ func newSchedule(o options, begun time.Time, w io.Writer) *schedule {
 func (s *schedule) record() string { return filepath.Join(s.o.out, "durations.json") }
 
 func (s *schedule) part(name string) {
-	s.parts = append(s.parts, part{name, time.Since(s.begun)})
+	s.parts = append(s.parts, part{name, time.Since(s.begun), s.disk.measure()})
 }
 
 // prepare runs the tests that build the shared images in the background while the compiler works.

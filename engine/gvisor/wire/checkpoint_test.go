@@ -3,6 +3,7 @@ package wire
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,10 @@ func TestVersionOfGVisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(b), "gvisor.dev/gvisor "+GVisor+" ") {
+	if !slices.ContainsFunc(strings.Split(string(b), "\n"), func(line string) bool {
+		words := strings.Fields(strings.TrimPrefix(line, "require"))
+		return len(words) > 1 && words[0] == "gvisor.dev/gvisor" && words[1] == GVisor
+	}) {
 		t.Errorf("go.mod has another gVisor than %s", GVisor)
 	}
 }
