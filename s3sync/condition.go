@@ -57,7 +57,7 @@ func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	if b.heed.known {
 		return b.heed.heeds, nil
 	}
-	h := (&Entry{Kind: File, Mode: 0o644}).header()
+	h := metaHeader(&Entry{Kind: File, Mode: 0o644})
 	condition{etag: noETag}.set(h)
 	_, err := b.put(ctx, probeKey, []byte{}, crc64nvme.Checksum(nil), h)
 	var refused *serverError

@@ -30,7 +30,7 @@ func TestDeletionsAreConditional(t *testing.T) {
 	direct := openBucket(t, loc)
 	put := func(content string) string {
 		t.Helper()
-		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)), (&Entry{Kind: File, Mode: 0o644}).header())
+		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)), metaHeader(&Entry{Kind: File, Mode: 0o644}))
 		must(t, err)
 		return etag
 	}

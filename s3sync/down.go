@@ -170,7 +170,7 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	if a.copyTo != "" || a.merge {
 		own = nil // it differs from the bucket's object at the path
 	}
-	if err := w.noteFetching(own, e); err != nil {
+	if err := own.noteFetching(w, e); err != nil {
 		return nil, err
 	}
 	at, err := w.commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
@@ -178,20 +178,6 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 		return nil, err
 	}
 	return e, own.note(fetched, e)
-}
-
-// noteFetching records that a file is about to get its name.
-func (w *writer) noteFetching(j *journal, e *Entry) error {
-	var st unix.Stat_t
-	if j == nil {
-		return nil
-	}
-	if err := unix.Fstat(w.fd, &st); err != nil {
-		return explainFile(err)
-	}
-	coming := *e
-	coming.Inode = st.Ino
-	return j.note(fetching, &coming)
 }
 
 // fetchSmall reads an object into buf, and takes the metadata that no manifest has from its
@@ -207,7 +193,7 @@ func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) 
 		return nil, err
 	}
 	if e.foreign {
-		e.describe(res.header)
+		describe(e, res.header)
 		if e.Kind == Symlink {
 			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 || strings.IndexByte(e.Target, 0) >= 0 {
 				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
@@ -228,7 +214,7 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 		if err != nil {
 			return err
 		}
-		if e.describe(res.header); e.Kind == Symlink {
+		if describe(e, res.header); e.Kind == Symlink {
 			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
 		}
 		if !e.HasCRC && e.ETag == unquote(res.header.Get("ETag")) {
@@ -310,13 +296,13 @@ func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
 		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
 	}
 	e.CRC, e.HasCRC = fullCRC(res.header)
-	e.describe(res.header)
+	describe(e, res.header)
 	return e, nil
 }
 
 // describe reads mode, owner and time from the headers of an object. It knows the formats of AWS's
 // own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged.
-func (e *Entry) describe(h http.Header) {
+func describe(e *Entry, h http.Header) {
 	meta := func(names ...string) string {
 		for _, name := range names {
 			if v := h.Get("X-Amz-Meta-" + name); v != "" {
@@ -373,4 +359,10 @@ func parseMode(permissions, mode string) (uint32, bool) {
 		}
 	}
 	return 0, false
+}
+
+// timeLost reports whether a job gave an entry of the volume a time that the file system cannot
+// hold.
+func (r *run) timeLost(j *job) bool {
+	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.storedTime(j.out.ModTime) != j.out.ModTime
 }

@@ -30,6 +30,12 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
+// Limits of an entry.
+const (
+	maxXattrs  = 256
+	maxExtents = 1 << 20
+)
+
 // Entry is a file, directory or symbolic link, with its state in a volume and its object in a
 // bucket.
 type Entry struct {
@@ -193,4 +199,15 @@ func parent(path string) string {
 		return path[:i]
 	}
 	return ""
+}
+
+// typeBits returns the type bits of st_mode.
+func (e *Entry) typeBits() uint32 {
+	switch e.Kind {
+	case Dir:
+		return unix.S_IFDIR
+	case Symlink:
+		return unix.S_IFLNK
+	}
+	return unix.S_IFREG
 }

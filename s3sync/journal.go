@@ -10,6 +10,7 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -242,4 +243,18 @@ func (r *run) noteSending(e *Entry) error {
 		return nil
 	}
 	return r.journal.note(sending, e)
+}
+
+// noteFetching records that a file is about to get its name.
+func (j *journal) noteFetching(w *writer, e *Entry) error {
+	var st unix.Stat_t
+	if j == nil {
+		return nil
+	}
+	if err := unix.Fstat(w.fd, &st); err != nil {
+		return explainFile(err)
+	}
+	coming := *e
+	coming.Inode = st.Ino
+	return j.note(fetching, &coming)
 }

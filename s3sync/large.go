@@ -69,7 +69,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	if key != e.order() {
 		e.Key = key
 	}
-	h, c := e.header(), r.seen(key, remote)
+	h, c := metaHeader(e), r.seen(key, remote)
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
 		return nil, err // before spending time on the upload
 	}

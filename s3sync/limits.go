@@ -76,9 +76,3 @@ func (t *Tree) asSet(e *Entry, st *unix.Stat_t) *Entry {
 // errTime reports a file whose time differs from that in the bucket. The bucket keeps the correct
 // one.
 var errTime = errors.Newf(errors.Unsupported, "the volume's file system cannot hold its time, which is too far from 1970: it has the nearest one there")
-
-// timeLost reports whether a job gave an entry of the volume a time that the file system cannot
-// hold.
-func (r *run) timeLost(j *job) bool {
-	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.storedTime(j.out.ModTime) != j.out.ModTime
-}

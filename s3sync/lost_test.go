@@ -35,7 +35,7 @@ func hiddenTree(t *testing.T) string {
 func TestLostManifest(t *testing.T) {
 	lose := map[string]func(t *testing.T, b *Bucket){
 		"damaged": func(t *testing.T, b *Bucket) {
-			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")), (&Entry{Kind: File}).header())
+			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")), metaHeader(&Entry{Kind: File}))
 			must(t, err)
 		},
 		"missing": func(t *testing.T, b *Bucket) {

@@ -24,8 +24,6 @@ const manifestFormat = "harvest-manifest"
 // Limits for manifests, since others can write into buckets.
 const (
 	maxEntries = 50_000_000
-	maxXattrs  = 256
-	maxExtents = 1 << 20
 	maxWindow  = 8 << 20 // memory for decompressing
 )
 

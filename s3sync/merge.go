@@ -329,14 +329,3 @@ func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[
 	}
 	return nil
 }
-
-// place returns the sort key of a scanned entry, or of a path that could not be scanned.
-func (s *scanned) place() string {
-	if s.err != nil && s.isDir {
-		return EncodePath(s.path) + "/"
-	}
-	if s.err != nil {
-		return EncodePath(s.path)
-	}
-	return s.order()
-}

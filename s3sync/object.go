@@ -223,7 +223,7 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 // keptHeader returns the header for a file's object, including the fields that other programs set
 // on the current object of key.
 func (b *Bucket) keptHeader(ctx context.Context, key string, e *Entry) (http.Header, error) {
-	h := e.header()
+	h := metaHeader(e)
 	if e.Kind != File || e.ETag == "" {
 		return h, nil // without an ETag, the file is new
 	}

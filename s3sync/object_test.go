@@ -163,7 +163,7 @@ func FuzzListed(f *testing.F) {
 			t.Errorf("%q in %q is %q", key, dir, path)
 		}
 		e := &Entry{Kind: File, Mode: 0o644}
-		e.describe(http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
+		describe(e, http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
 		if e.Mode > 0o7777 || e.Kind != File && e.Kind != Symlink {
 			t.Errorf("it is %+v", e)
 		}

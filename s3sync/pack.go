@@ -75,12 +75,12 @@ type packMember struct {
 }
 
 // packable reports whether a file belongs in a pack: it is small and its checksum is known.
-func (e *Entry) packable() bool {
+func packable(e *Entry) bool {
 	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile
 }
 
 // mark returns a hash of the file's place and content.
-func (e *Entry) mark() uint64 {
+func mark(e *Entry) uint64 {
 	sum := crc64nvme.New()
 	var known [16]byte
 	binary.LittleEndian.PutUint64(known[:8], e.CRC)

@@ -78,10 +78,10 @@ func TestRefusedRequests(t *testing.T) {
 	a.reset(nil)
 	e, err := b.stat(t.Context(), "f")
 	must(t, err)
-	up, err := b.beginUpload(t.Context(), "other", e, e.header(), "")
+	up, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), "")
 	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
-	if again, err := b.beginUpload(t.Context(), "other", e, e.header(), up.id); err != nil || again.id == up.id || again.id == "" {
+	if again, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), up.id); err != nil || again.id == up.id || again.id == "" {
 		t.Errorf("another upload: %+v, %v", again, err)
 	}
 	b.abortUpload(t.Context(), "other", up.id)

@@ -45,7 +45,7 @@ func (p *repack) changes(ctx context.Context, j *job) {
 	if j.Op == DeleteRemote {
 		is = nil
 	}
-	if !was.packable() && !is.packable() || was.packable() && is.packable() && was.CRC == is.CRC && was.Size == is.Size {
+	if !packable(was) && !packable(is) || packable(was) && packable(is) && was.CRC == is.CRC && was.Size == is.Size {
 		return
 	}
 	place := ""
@@ -60,11 +60,11 @@ func (p *repack) changes(ctx context.Context, j *job) {
 	p.at = p.index.row(p.at, place)
 	row := &p.index.Packs[p.at]
 	row.Stale++
-	if was.packable() {
-		row.Sum ^= was.mark()
+	if packable(was) {
+		row.Sum ^= mark(was)
 	}
-	if is.packable() {
-		row.Sum ^= is.mark()
+	if packable(is) {
+		row.Sum ^= mark(is)
 	}
 	p.changed = true
 }
@@ -136,9 +136,9 @@ func (p *repack) recount() error {
 		if err != nil {
 			return err
 		}
-		if e.packable() {
+		if packable(e) {
 			at = p.index.row(at, e.order())
-			sums[at] ^= e.mark()
+			sums[at] ^= mark(e)
 		}
 	}
 	for i, sum := range sums {
@@ -295,7 +295,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 		if err != nil {
 			return nil, errors.Join(err, g.Wait())
 		}
-		if !e.packable() {
+		if !packable(e) {
 			continue
 		}
 		place := e.order()
@@ -309,7 +309,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 		}
 		// Keep only the fields that are needed, since many are in memory.
 		members = append(members, &Entry{Path: e.Path, Kind: File, Size: e.Size, CRC: e.CRC, HasCRC: true})
-		size, sum = size+n, sum^e.mark()
+		size, sum = size+n, sum^mark(e)
 		if making.Err() != nil {
 			break
 		}
@@ -378,14 +378,4 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error
 	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw), int64(len(members))
 	row.ETag, err = p.r.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
 	return err
-}
-
-// holds reads a file into body, and reports whether it matches e.
-func (t *Tree) holds(e *Entry, body []byte) bool {
-	f, st, err := t.open(e.Path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return st.Size == e.Size && readAt(f, e, body, 0) == nil && crc64nvme.Checksum(body) == e.CRC
 }

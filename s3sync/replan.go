@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -210,16 +208,6 @@ func (r *run) makeWay(path string) error {
 	_, err = r.t.setMeta(&Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}, restoring{})
 	r.oncemore.Store(true)
 	return err
-}
-
-// rename moves the file at path to a name that is not in use.
-func (t *Tree) rename(path, to string) error {
-	dir, name, err := t.dirOf(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return explainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
 }
 
 // mergeHere gives a file of the volume the metadata that changed in the bucket and not here, before

@@ -37,7 +37,7 @@ func TestTimes(t *testing.T) {
 			}
 		}
 		var e Entry
-		e.describe((&Entry{Kind: File, ModTime: at}).header())
+		describe(&e, metaHeader(&Entry{Kind: File, ModTime: at}))
 		if e.ModTime != at {
 			t.Errorf("%v comes back from headers as %v", at, e.ModTime)
 		}
@@ -62,7 +62,7 @@ func TestTimesOfRclone(t *testing.T) {
 	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8},
 		"-0.000000001": {-1, 999999999}, "-2145916799.25": {-2145916800, 75e7}, "981173106.123456789": {981173106, 123456789}} {
 		var e Entry
-		e.describe(http.Header{"X-Amz-Meta-Mtime": {text}})
+		describe(&e, http.Header{"X-Amz-Meta-Mtime": {text}})
 		if e.ModTime != at {
 			t.Errorf("%q of rclone is %v, want %v", text, e.ModTime, at)
 		}

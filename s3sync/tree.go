@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -425,4 +426,25 @@ func extents(f *os.File, size int64) ([]Extent, error) {
 		at = hole
 	}
 	return all, nil
+}
+
+// place returns the sort key of a scanned entry, or of a path that could not be scanned.
+func (s *scanned) place() string {
+	if s.err != nil && s.isDir {
+		return EncodePath(s.path) + "/"
+	}
+	if s.err != nil {
+		return EncodePath(s.path)
+	}
+	return s.order()
+}
+
+// holds reads a file into body, and reports whether it matches e.
+func (t *Tree) holds(e *Entry, body []byte) bool {
+	f, st, err := t.open(e.Path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return st.Size == e.Size && readAt(f, e, body, 0) == nil && crc64nvme.Checksum(body) == e.CRC
 }

@@ -333,11 +333,11 @@ func TestHeaders(t *testing.T) {
 		{Entry{Kind: Dir, Mode: 0o755, GID: 4321, ModTime: Nano(1e9)}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
 		{Entry{Kind: Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
 	} {
-		if got := c.e.header(); !reflect.DeepEqual(got, c.want) {
+		if got := metaHeader(&c.e); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v has\n%v, want\n%v", c.e, got, c.want)
 		}
 		read := Entry{Kind: File}
-		if read.describe(c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == Symlink) != (c.e.Kind == Symlink) {
+		if describe(&read, c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == Symlink) != (c.e.Kind == Symlink) {
 			t.Errorf("%v is read as %+v", c.want, read)
 		}
 	}

@@ -73,7 +73,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 // assign assigns the pack of its range to a file to be downloaded. Jobs come in order. It waits
 // until there is room for the pack: the last file of an earlier pack frees its room.
 func (ps *packs) assign(ctx context.Context, j *job) error {
-	if ps == nil || j.done == nil || j.Op != Download || !j.remote.packable() || j.remote.foreign || j.copyTo != "" {
+	if ps == nil || j.done == nil || j.Op != Download || !packable(j.remote) || j.remote.foreign || j.copyTo != "" {
 		return nil
 	}
 	at := ps.index.row(max(ps.at, 0), j.remote.order())

@@ -67,7 +67,7 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 		body = []byte{}
 	}
 	var err error
-	h, c := e.header(), r.seen(key, remote)
+	h, c := metaHeader(e), r.seen(key, remote)
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
@@ -78,10 +78,10 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 	return e, err
 }
 
-// header returns the metadata in the form of other tools: rclone and s3fs use the short names,
+// metaHeader returns the metadata in the form of other tools: rclone and s3fs use the short names,
 // AWS's own services the long ones (design: s3.md, section 4). All of them read a mode with a
 // leading zero the same way.
-func (e *Entry) header() http.Header {
+func metaHeader(e *Entry) http.Header {
 	mode := "0" + strconv.FormatUint(uint64(e.typeBits()|e.Mode), 8)
 	uid, gid := strconv.FormatUint(uint64(e.UID), 10), strconv.FormatUint(uint64(e.GID), 10)
 	h := http.Header{
@@ -107,16 +107,6 @@ func contentType(name string) string {
 		return t
 	}
 	return "application/octet-stream"
-}
-
-func (e *Entry) typeBits() uint32 {
-	switch e.Kind {
-	case Dir:
-		return unix.S_IFDIR
-	case Symlink:
-		return unix.S_IFLNK
-	}
-	return unix.S_IFREG
 }
 
 // opened opens a file for upload and updates e to its current state.

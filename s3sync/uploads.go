@@ -28,11 +28,11 @@ func (u uploads) file(key string) string {
 }
 
 // what returns a hash of the parameters of an upload.
-func (e *Entry) what() string {
+func what(e *Entry) string {
 	raw, _ := json.Marshal(struct { // a map of strings cannot fail
 		Size   int64
 		Header map[string][]string
-	}{e.body(), e.header()})
+	}{e.body(), metaHeader(e)})
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
@@ -48,7 +48,7 @@ func (u uploads) find(key string, e *Entry) (id, other string) {
 	if err != nil || json.Unmarshal(raw, &b) != nil {
 		return "", ""
 	}
-	if b.What != e.what() {
+	if b.What != what(e) {
 		return "", b.ID
 	}
 	return b.ID, ""
@@ -58,7 +58,7 @@ func (u uploads) note(key string, e *Entry, id string) {
 	if u.dir == "" {
 		return
 	}
-	if raw, err := json.Marshal(begun{ID: id, What: e.what()}); err == nil && os.MkdirAll(u.dir, 0o700) == nil {
+	if raw, err := json.Marshal(begun{ID: id, What: what(e)}); err == nil && os.MkdirAll(u.dir, 0o700) == nil {
 		_ = os.WriteFile(u.file(key), raw, 0o600)
 	}
 }

@@ -525,3 +525,13 @@ func removeTree(dir *os.File, name string, depth int) error {
 	}
 	return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
 }
+
+// rename moves the file at path to a name that is not in use.
+func (t *Tree) rename(path, to string) error {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return explainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
+}
