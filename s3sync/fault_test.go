@@ -451,25 +451,6 @@ func TestInTheWay(t *testing.T) {
 	}
 }
 
-func TestDirectoriesByParts(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "a/b/c/file", "x")
-	must(t, os.Symlink("b", filepath.Join(dir, "a/l")))
-	tree := openTree(t, dir)
-	for path, want := range map[string]errors.Kind{"a/b/c": "", ".": "", "a/x": errors.NotFound, "a/l/c": errors.Conflict, "a/b/c/file": errors.Conflict} {
-		f, err := tree.openByParts(path)
-		if errors.KindOf(err) != want {
-			t.Errorf("%s: %v", path, err)
-		}
-		if err == nil {
-			f.Close()
-		}
-	}
-	if _, err := OpenTree(filepath.Join(dir, "none")); err == nil {
-		t.Error("a tree that is not there was opened")
-	}
-}
-
 // TestFullDisk checks that a restore on a full disk reports it and leaves no partial file.
 // mission: 3.4
 func TestFullDisk(t *testing.T) {
@@ -542,24 +523,6 @@ func TestCopyInParts(t *testing.T) {
 	}
 	if id := b.begun(t.Context(), b.prefix+"h"); id != "" {
 		t.Error("parts of a failed copy are still there")
-	}
-}
-
-func TestExplainedFiles(t *testing.T) {
-	for err, want := range map[error]errors.Kind{unix.ENOENT: errors.NotFound, unix.EACCES: errors.Denied, unix.ENOSPC: errors.Exhausted, unix.ENOTDIR: errors.Conflict,
-		unix.ENAMETOOLONG: errors.Unsupported, unix.EIO: errors.Internal, unix.ELOOP: errors.Conflict, errChanged: errors.Conflict} {
-		got := explainOpen(err)
-		if errors.KindOf(got) != want || errors.Message(got) == "" {
-			t.Errorf("%v: %v", err, got)
-		}
-	}
-	for mode, want := range map[uint32]string{unix.S_IFIFO: "FIFO", unix.S_IFDIR: "directory", unix.S_IFLNK: "link", unix.S_IFREG: "file", unix.S_IFBLK: "device", unix.S_IFSOCK: "socket", 0: "unknown"} {
-		if got := inTheWay(mode); !strings.Contains(got.Error(), want) {
-			t.Errorf("%o: %v", mode, got)
-		}
-	}
-	if Kind(9).String() != "unknown" {
-		t.Error("a kind that is none has a name")
 	}
 }
 

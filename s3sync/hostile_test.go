@@ -2,7 +2,6 @@ package s3sync
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/minio/crc64nvme"
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -262,133 +260,6 @@ func TestClosedTree(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s in a closed tree", what)
 		}
-	}
-}
-
-// TestRefusedByFiles checks that the file system's errors are reported as they are, and that no partial file remains.
-func TestRefusedByFiles(t *testing.T) {
-	dir := t.TempDir()
-	tree := openTree(t, dir)
-	write(t, dir, "file", "x")
-	write(t, dir, "dir/sub/f", "x")
-	must(t, os.Symlink("file", filepath.Join(dir, "link")))
-	name := strings.Repeat("n", 300)
-	want := func(what string, err error, kind errors.Kind) {
-		t.Helper()
-		if errors.KindOf(err) != kind || err != nil && errors.Message(err) == "" {
-			t.Errorf("%s: %v (%s), want %s", what, err, errors.KindOf(err), kind)
-		}
-	}
-	_, err := tree.mkdir("file")
-	want("a directory over a file", err, errors.Conflict)
-	_, err = tree.mkdir("link")
-	want("a directory over a link", err, errors.Conflict)
-	_, err = tree.mkdir(name)
-	want("a long name", err, errors.Unsupported)
-	_, err = tree.create("none/f")
-	want("a file in no directory", err, errors.NotFound)
-	_, err = tree.lstat(name)
-	want("lstat of a long name", err, errors.Unsupported)
-	_, err = tree.link("link", "other")
-	want("a hard link to a symbolic one", err, errors.Conflict)
-	_, err = tree.link("none", "other")
-	want("a hard link to nothing", err, errors.NotFound)
-	_, err = tree.link("file", "dir")
-	want("a hard link over a directory", err, errors.Conflict)
-	_, err = tree.symlink(&Entry{Path: "dir", Kind: Symlink, Target: "x"}, restoring{})
-	want("a link over a directory", err, errors.Conflict)
-	_, err = tree.symlink(&Entry{Path: "s", Kind: Symlink, Target: strings.Repeat("x", 5000)}, restoring{})
-	want("a link with a long target", err, errors.Unsupported)
-	_, err = tree.setMeta(&Entry{Path: "none", Kind: File}, restoring{})
-	want("metadata of nothing", err, errors.NotFound)
-	_, err = tree.setMeta(&Entry{Path: "dir", Kind: File}, restoring{})
-	want("metadata of another kind", err, errors.Conflict)
-	_, err = tree.setMeta(&Entry{Path: "link", Kind: File}, restoring{})
-	want("metadata through a link", err, errors.Conflict)
-	_, err = tree.setMeta(&Entry{Path: "file", Kind: File, Xattrs: map[string]string{"user.": "x"}}, restoring{})
-	if err == nil {
-		t.Error("an attribute without a name was set")
-	}
-	want("remove a full directory", tree.remove("dir", Dir), errors.Conflict)
-	want("remove a directory as a file", tree.remove("dir", File), errors.Conflict)
-	want("remove a long name", tree.remove(name, File), errors.Unsupported)
-	want("remove what is beneath a link", tree.remove("link/x", File), errors.Conflict)
-	want("remove what is not there", tree.remove("none/x", File), "")
-	want("remove all of a file", tree.removeAll("file"), errors.Conflict)
-	want("remove all of a directory", tree.removeAll("dir"), "")
-	_, _, err = tree.open("link")
-	want("open a link", err, errors.Conflict)
-	w, err := tree.create("new")
-	must(t, err)
-	if _, err = w.commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, restoring{}, false, nil); err == nil {
-		t.Error("an attribute without a name was written")
-	}
-	w.discard()
-	must(t, os.Mkdir(filepath.Join(dir, "new"), 0o755))
-	w, err = tree.create("new")
-	must(t, err)
-	_, err = w.commit(&Entry{Path: "new"}, restoring{}, false, nil)
-	want("a file over a directory", err, errors.Conflict)
-	w.discard()
-	// A file that another program creates during a download stays, unless it may be replaced.
-	w, err = tree.create("file")
-	must(t, err)
-	_, err = w.commit(&Entry{Path: "file"}, restoring{}, true, func(now *Entry) error { return inTheWay(now.typeBits()) })
-	want("a new file over another", err, errors.Conflict)
-	if raw, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || len(raw) == 0 {
-		t.Errorf("what was there: %q, %v", raw, err)
-	}
-	_, err = w.commit(&Entry{Path: "file", Mode: 0o644}, restoring{}, true, func(*Entry) error { return nil })
-	want("a new file over one that may go", err, "")
-	w.discard()
-	if got := slices.Sorted(maps.Keys(snapshot(t, dir))); !slices.Equal(got, []string{"file", "link", "new"}) {
-		t.Errorf("left: %q", got)
-	}
-}
-
-// TestAttributes checks that attributes are synchronised: many, large, those of other programs, and none.
-func TestAttributes(t *testing.T) {
-	dir := t.TempDir()
-	tree := openTree(t, dir)
-	write(t, dir, "f", "x")
-	path := filepath.Join(dir, "f")
-	want := map[string]string{}
-	for i := range 40 {
-		name := fmt.Sprintf("user.a-rather-long-name-%02d", i)
-		want[name] = fmt.Sprint(i)
-		must(t, unix.Setxattr(path, name, []byte(want[name]), 0))
-	}
-	if os.Geteuid() == 0 {
-		must(t, unix.Setxattr(path, "trusted.own", []byte("x"), 0))
-	}
-	f, _, err := tree.open("f")
-	must(t, err)
-	defer f.Close()
-	if got, err := xattrs(f); err != nil || !maps.Equal(got, want) {
-		t.Errorf("attributes are %v, %v", got, err)
-	}
-	must(t, setXattrs(f, map[string]string{"user.one": "1"}))
-	if got, err := xattrs(f); err != nil || !maps.Equal(got, map[string]string{"user.one": "1"}) {
-		t.Errorf("afterwards %v, %v", got, err)
-	}
-	if err := setXattrs(f, map[string]string{"user.": ""}); err == nil {
-		t.Error("a bad name was set")
-	}
-	f.Close()
-	if _, err := xattrs(f); err == nil {
-		t.Error("a closed file has attributes")
-	}
-	if err := setXattrs(f, nil); err == nil {
-		t.Error("a closed file got attributes")
-	}
-	if err := details(f, &Entry{Kind: File, Size: 1 << 30}); err == nil {
-		t.Error("a closed file has details")
-	}
-	if _, err := extents(f, 1); err == nil {
-		t.Error("a closed file has extents")
-	}
-	if err := unchanged(f, &Entry{}); err == nil {
-		t.Error("a closed file is unchanged")
 	}
 }
 

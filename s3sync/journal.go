@@ -251,7 +251,7 @@ func (j *journal) noteFetching(w *writer, e *Entry) error {
 	if j == nil {
 		return nil
 	}
-	if err := unix.Fstat(w.fd, &st); err != nil {
+	if err := unix.Fstat(int(w.Fd()), &st); err != nil {
 		return explainFile(err)
 	}
 	coming := *e

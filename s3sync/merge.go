@@ -236,7 +236,7 @@ func (r *run) local(ctx context.Context) iter.Seq[scanned] {
 				continue
 			}
 			if s.err == nil && s.Kind == File && s.nlink > 1 {
-				id := [2]uint64{s.Inode, r.t.dev}
+				id := [2]uint64{s.Inode, r.t.Device()}
 				if first, ok := r.links[id]; ok {
 					s.Link = first
 				} else {

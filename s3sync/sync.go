@@ -236,7 +236,7 @@ func newRun(t *Tree, b *Bucket, o Options) *run {
 	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
 		start: time.Now(), links: map[[2]uint64]string{},
 		p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents,
-			restores: restoring{owners: o.Owners, setID: o.SetID}, mayOwn: t.owners}}
+			restores: restoring{owners: o.Owners, setID: o.SetID}, mayOwn: t.CanChown()}}
 }
 
 // then combines the statistics of two syncs in a row. The second retried the failures of the first.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,25 @@ func OpenTree(path string) (*Tree, error) {
 	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), syncfs: unix.Syncfs}
 	t.limits = sync.OnceValue(t.findLimits)
 	return t, nil
+}
+
+// OpenRoot opens the tree's directory once more.
+func (t *Tree) OpenRoot() (*os.File, error) { return dup(t.root) }
+
+// Device returns the number of the file system's device.
+func (t *Tree) Device() uint64 { return t.dev }
+
+// CanChown reports whether the process may change the owners of files.
+func (t *Tree) CanChown() bool { return t.owners }
+
+// Identity returns the absolute path and the inode of the tree's directory.
+func (t *Tree) Identity() (path string, inode uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(t.root.Fd()), &st); err != nil {
+		return "", 0, errors.Wrapf(err, "open a tree")
+	}
+	path, err = filepath.Abs(t.root.Name())
+	return path, st.Ino, errors.Wrapf(err, "open a tree")
 }
 
 // Close implements io.Closer.

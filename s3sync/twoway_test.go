@@ -566,7 +566,8 @@ func TestInterruptedDeletion(t *testing.T) {
 // TestConflictsOfOneSecond checks that neither copy replaces the other if a file has two conflicts within one second.
 func TestConflictsOfOneSecond(t *testing.T) {
 	t.Parallel()
-	tree := openTree(t, t.TempDir())
+	dir := t.TempDir()
+	tree := openTree(t, dir)
 	r := newRun(tree, nil, Options{})
 	name := strings.Repeat("n", 250)
 	want := map[string]bool{}
@@ -577,6 +578,6 @@ func TestConflictsOfOneSecond(t *testing.T) {
 			t.Fatalf("the name %q", free)
 		}
 		want[free] = true
-		write(t, tree.root.Name(), free, "x")
+		write(t, dir, free, "x")
 	}
 }

@@ -43,7 +43,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if r.o.Direction != Down || r.o.Only != "" {
 		return nil, nil
 	}
-	dir, err := dup(r.t.root)
+	dir, err := r.t.OpenRoot()
 	if err != nil {
 		return nil, nil //nolint:nilerr // the scan of the volume reports the error
 	}

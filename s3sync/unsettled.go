@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -44,17 +42,13 @@ func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(t.root.Fd()), &st); err != nil {
-		return nil, errors.Wrapf(err, "open a tree")
-	}
-	path, err := filepath.Abs(t.root.Name())
+	path, inode, err := t.Identity()
 	if err != nil {
-		return nil, errors.Wrapf(err, "open a tree")
+		return nil, err
 	}
 	boot, _ := os.ReadFile(bootFile) // without it, each process counts as after a power failure
 	sum := sha256.Sum256([]byte(path))
-	u := &unsettled{Place: place, Inode: st.Ino, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
+	u := &unsettled{Place: place, Inode: inode, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
 	info, err := os.Stat(u.file)
 	if errors.IsNotExist(err) {
 		return u, nil
