@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 const (
@@ -29,8 +30,8 @@ var ownMeta = map[string]bool{"Mode": true, "Uid": true, "Gid": true, "Mtime": t
 // keep adds to h the headers, user metadata and tags that other programs set on the current object
 // of key, so that a new object keeps them. It returns errChangedObject if that object is not the
 // one of c.
-func (b *Bucket) keep(ctx context.Context, key string, h http.Header, e *Entry, c condition) error {
-	if c.etag == "" || e.Kind != File {
+func (b *Bucket) keep(ctx context.Context, key string, h http.Header, e *tree.Entry, c condition) error {
+	if c.etag == "" || e.Kind != tree.File {
 		return nil
 	}
 	res, err := b.head(ctx, key)

@@ -17,6 +17,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestHostileKeys checks that a bucket with any key is safe: no key leads outside the volume, and keys that are not
@@ -87,19 +88,19 @@ func TestHostileManifestLinks(t *testing.T) {
 	write(t, outside, "secret", "of the host")
 	body := []byte("bad")
 	crc := crc64nvme.Checksum(body)
-	file := func(path, link string) *Entry {
-		etag, err := b.put(t.Context(), EncodePath(path), body, crc, nil)
+	file := func(path, link string) *tree.Entry {
+		etag, err := b.put(t.Context(), tree.EncodePath(path), body, crc, nil)
 		must(t, err)
-		return &Entry{Path: path, Kind: File, Mode: 0o777, UID: 1234, ModTime: Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
+		return &tree.Entry{Path: path, Kind: tree.File, Mode: 0o777, UID: 1234, ModTime: tree.Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
 	}
 	// A link and a directory of one name, in the order of a manifest.
 	raw := manifestOf(t, false,
-		&Entry{Path: "d", Kind: Symlink, Mode: 0o777, Target: outside},
-		&Entry{Path: "d", Kind: Dir, Mode: 0o711, UID: 1234, ModTime: Nano(1e18)},
-		&Entry{Path: "d/new", Kind: Dir, Mode: 0o711},
+		&tree.Entry{Path: "d", Kind: tree.Symlink, Mode: 0o777, Target: outside},
+		&tree.Entry{Path: "d", Kind: tree.Dir, Mode: 0o711, UID: 1234, ModTime: tree.Nano(1e18)},
+		&tree.Entry{Path: "d/new", Kind: tree.Dir, Mode: 0o711},
 		file("d/new/x", ""), file("d/secret", ""), file("d/x", ""),
 		file("hard", "d/secret"),
-		&Entry{Path: "r", Kind: Symlink, Mode: 0o777, Target: ".."},
+		&tree.Entry{Path: "r", Kind: tree.Symlink, Mode: 0o777, Target: ".."},
 		file("r/x", ""))
 	_, err := b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 	must(t, err)
@@ -238,25 +239,25 @@ func TestClosedTree(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "x")
 	mustSync(t, dir, b, Options{Direction: Up})
-	tree, err := OpenTree(dir)
+	closed, err := tree.Open(dir)
 	must(t, err)
-	must(t, tree.Close())
-	if _, err := Sync(t.Context(), tree, b, Options{Direction: Up, Mirror: true}); err == nil {
+	must(t, closed.Close())
+	if _, err := Sync(t.Context(), closed, b, Options{Direction: Up, Mirror: true}); err == nil {
 		t.Error("a closed tree was synchronised")
 	}
 	if _, err := b.stat(t.Context(), "f"); err != nil {
 		t.Errorf("the object is gone: %v", err)
 	}
-	e := &Entry{Path: "a/b", Kind: File}
-	_, mkdir := tree.mkdir("a/b")
-	_, lstat := tree.lstat("a/b")
-	_, create := tree.create("a/b")
-	_, link := tree.link("f", "a/b")
-	_, symlink := tree.symlink(&Entry{Path: "a/b", Kind: Symlink, Target: "x"}, restoring{})
-	_, meta := tree.setMeta(e, restoring{})
-	_, _, open := tree.open("f")
+	e := &tree.Entry{Path: "a/b", Kind: tree.File}
+	_, mkdir := closed.Mkdir("a/b")
+	_, lstat := closed.Lstat("a/b")
+	_, create := closed.Create("a/b")
+	_, link := closed.Link("f", "a/b")
+	_, symlink := closed.Symlink(&tree.Entry{Path: "a/b", Kind: tree.Symlink, Target: "x"}, tree.Restoring{})
+	_, meta := closed.SetMeta(e, tree.Restoring{})
+	_, _, open := closed.Open("f")
 	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link, "symlink": symlink, "setMeta": meta, "open": open,
-		"remove": tree.remove("a/b", File), "removeAll": tree.removeAll("a"), "commit": tree.commit()} {
+		"remove": closed.Remove("a/b", tree.File), "removeAll": closed.RemoveAll("a"), "commit": closed.Commit()} {
 		if err == nil {
 			t.Errorf("%s in a closed tree", what)
 		}
@@ -266,19 +267,19 @@ func TestClosedTree(t *testing.T) {
 // TestDeep checks that directories that are nested too deeply are reported, and that their neighbours are synchronised.
 func TestDeep(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
-	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+5), 0o755))
+	must(t, os.MkdirAll(dir+strings.Repeat("/d", tree.MaxDepth+5), 0o755))
 	write(t, dir, "z", "z")
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "deep") || stats.Files != 1 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
 	tree := openTree(t, dir)
-	if err := tree.removeAll("d"); err == nil {
+	if err := tree.RemoveAll("d"); err == nil {
 		t.Error("a tree that is too deep was removed")
 	}
 	// From half way down it is not too deep.
-	if err := tree.removeAll("d/d/d/d/d"); err != nil {
+	if err := tree.RemoveAll("d/d/d/d/d"); err != nil {
 		t.Error(err)
 	}
-	must(t, tree.removeAll("d"))
+	must(t, tree.RemoveAll("d"))
 }

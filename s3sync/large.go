@@ -16,6 +16,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // partsAtOnce is the number of parts of one file in transfer.
@@ -54,8 +56,8 @@ func cutUp(n, size int64) []part {
 
 // uploadLarge uploads a file in parts. If it is interrupted, the parts stay and the next sync sends
 // the rest. After any other failure it aborts the upload.
-func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*Entry, error) {
-	if has(remote, &Entry{Kind: File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote), HasCRC: true}, nil) {
+func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry) (*tree.Entry, error) {
+	if has(remote, &tree.Entry{Kind: tree.File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote), HasCRC: true}, nil) {
 		crc, err := r.checksum(ctx, f, e)
 		if err != nil {
 			return nil, err
@@ -64,9 +66,9 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 			return adopt(e, remote), unchanged(f, e)
 		}
 	}
-	key := e.keyUnder(r.b.prefix)
+	key := e.KeyUnder(r.b.prefix)
 	e.Key = ""
-	if key != e.order() {
+	if key != e.Order() {
 		e.Key = key
 	}
 	h, c := metaHeader(e), r.seen(key, remote)
@@ -108,7 +110,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *Entry) (*E
 	return e, err
 }
 
-func remoteCRC(e *Entry) uint64 {
+func remoteCRC(e *tree.Entry) uint64 {
 	if e == nil {
 		return 0
 	}
@@ -116,7 +118,7 @@ func remoteCRC(e *Entry) uint64 {
 }
 
 // checksum reads a file's content once and returns its CRC.
-func (r *run) checksum(ctx context.Context, f *os.File, e *Entry) (uint64, error) {
+func (r *run) checksum(ctx context.Context, f *os.File, e *tree.Entry) (uint64, error) {
 	const step = 4 << 20
 	buf, release, err := r.buffer(ctx, step)
 	if err != nil {
@@ -124,12 +126,12 @@ func (r *run) checksum(ctx context.Context, f *os.File, e *Entry) (uint64, error
 	}
 	defer release()
 	crc := uint64(0)
-	for at := int64(0); at < e.body(); at += step {
+	for at := int64(0); at < e.BodySize(); at += step {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		n := min(step, e.body()-at)
-		if err := readAt(f, e, buf[:n], at); err != nil {
+		n := min(step, e.BodySize()-at)
+		if err := tree.ReadContent(f, e, buf[:n], at); err != nil {
 			return 0, err
 		}
 		crc = crc64nvme.Update(crc, buf[:n])
@@ -138,7 +140,7 @@ func (r *run) checksum(ctx context.Context, f *os.File, e *Entry) (uint64, error
 }
 
 // sendParts sends the parts that the bucket does not have yet.
-func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart) error {
+func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *multipart) error {
 	g, sending := errgroup.WithContext(ctx)
 	g.SetLimit(partsAtOnce)
 	for i := range up.parts {
@@ -149,7 +151,7 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *Entry, up *multipart
 		}
 		g.Go(func() error {
 			defer release()
-			if err := readAt(f, e, buf, p.at); err != nil {
+			if err := tree.ReadContent(f, e, buf, p.at); err != nil {
 				return err
 			}
 			p.crc = crc64nvme.Checksum(buf)
@@ -203,8 +205,8 @@ func (s stored) matches(p *part, body []byte) bool {
 
 // beginUpload continues the upload id if it still exists, or begins a new one to key. The checksums
 // of the parts show whether they match.
-func (b *Bucket) beginUpload(ctx context.Context, key string, e *Entry, h http.Header, id string) (*multipart, error) {
-	up := &multipart{key: key, parts: split(e.body()), there: map[int32]stored{}}
+func (b *Bucket) beginUpload(ctx context.Context, key string, e *tree.Entry, h http.Header, id string) (*multipart, error) {
+	up := &multipart{key: key, parts: split(e.BodySize()), there: map[int32]stored{}}
 	full := b.prefix + key
 	call, cancel := b.within(ctx, 0)
 	defer cancel()

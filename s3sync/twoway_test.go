@@ -18,6 +18,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // machine is a volume with its machine's state.
@@ -382,7 +384,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 		t.Errorf("the other machine has %q", got)
 	}
 	// A real temporary file that another program stored is reported.
-	name := newTempName()
+	name := tree.NewTempName()
 	body := []byte("half")
 	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
 	must(t, err)

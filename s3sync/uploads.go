@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // uploads records the uploads in parts that this machine began to a place. Other programs may have
@@ -28,18 +30,18 @@ func (u uploads) file(key string) string {
 }
 
 // what returns a hash of the parameters of an upload.
-func what(e *Entry) string {
+func what(e *tree.Entry) string {
 	raw, _ := json.Marshal(struct { // a map of strings cannot fail
 		Size   int64
 		Header map[string][]string
-	}{e.body(), metaHeader(e)})
+	}{e.BodySize(), metaHeader(e)})
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
 
 // find returns the upload to key that was begun for e, and an obsolete one that was begun for
 // another content. Either may be "".
-func (u uploads) find(key string, e *Entry) (id, other string) {
+func (u uploads) find(key string, e *tree.Entry) (id, other string) {
 	if u.dir == "" {
 		return "", ""
 	}
@@ -54,7 +56,7 @@ func (u uploads) find(key string, e *Entry) (id, other string) {
 	return b.ID, ""
 }
 
-func (u uploads) note(key string, e *Entry, id string) {
+func (u uploads) note(key string, e *tree.Entry, id string) {
 	if u.dir == "" {
 		return
 	}
