@@ -316,18 +316,3 @@ func (b *Bucket) fetch(ctx context.Context, key string, header http.Header, path
 	}
 	return nil
 }
-
-func contentLength(h http.Header) int64 {
-	var n int64
-	text := h.Get("Content-Length")
-	if text == "" {
-		return -1
-	}
-	for i := range len(text) {
-		if text[i] < '0' || text[i] > '9' || n > 1<<50 {
-			return -1
-		}
-		n = n*10 + int64(text[i]-'0')
-	}
-	return n
-}

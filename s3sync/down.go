@@ -3,7 +3,6 @@ package s3sync
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/minio/crc64nvme"
@@ -284,82 +283,6 @@ func fullCRC(h http.Header) (uint64, bool) {
 		return 0, false
 	}
 	return decodeCRC(h.Get(checksumHeader))
-}
-
-// stat returns the entry of an object, from its headers.
-func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
-	res, err := b.head(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
-	if e.Size < 0 {
-		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
-	}
-	e.CRC, e.HasCRC = fullCRC(res.header)
-	describe(e, res.header)
-	return e, nil
-}
-
-// describe reads mode, owner and time from the headers of an object. It knows the formats of AWS's
-// own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged.
-func describe(e *tree.Entry, h http.Header) {
-	meta := func(names ...string) string {
-		for _, name := range names {
-			if v := h.Get("X-Amz-Meta-" + name); v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil && e.ModTime == (tree.Time{}) {
-		e.ModTime = tree.At(t)
-	}
-	if mode, ok := parseMode(meta("File-Permissions"), meta("Mode")); ok {
-		e.Mode = mode & 0o7777
-		switch mode & unix.S_IFMT {
-		case unix.S_IFLNK:
-			e.Kind, e.Mode, e.Size = tree.Symlink, 0o777, 0
-		case 0, unix.S_IFREG, unix.S_IFDIR:
-		}
-	}
-	if v, err := strconv.ParseUint(meta("File-Owner", "Uid"), 10, 32); err == nil {
-		e.UID = uint32(v)
-	}
-	if v, err := strconv.ParseUint(meta("File-Group", "Gid"), 10, 32); err == nil {
-		e.GID = uint32(v)
-	}
-	if t, ok := tree.ParseTime(meta("File-Mtime", "Mtime")); ok {
-		e.ModTime = t
-	}
-}
-
-// parseMode parses a mode: AWS's format, or octal with a leading zero, rclone's octal without one,
-// or s3fs's decimal.
-func parseMode(permissions, mode string) (uint32, bool) {
-	for _, text := range []string{permissions, mode} {
-		if text == "" {
-			continue
-		}
-		if strings.HasPrefix(text, "0") {
-			if v, err := strconv.ParseUint(text, 8, 32); err == nil {
-				return uint32(v), true
-			}
-			continue
-		}
-		if text == "41471" { // s3fs's symbolic link; in octal it would be an odd directory
-			return unix.S_IFLNK | 0o777, true
-		}
-		// "100644" and "40755" are octal modes with a type; in decimal they would have no valid
-		// type.
-		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 || v <= 0o7777 && len(text) <= 4) {
-			return uint32(v), true
-		}
-		if v, err := strconv.ParseUint(text, 10, 32); err == nil {
-			return uint32(v), true
-		}
-	}
-	return 0, false
 }
 
 // timeLost reports whether a job gave an entry of the volume a time that the file system cannot

@@ -338,3 +338,18 @@ func (b *Bucket) DeleteObject(ctx context.Context, path string, kind tree.Kind) 
 	err = b.delete(ctx, []string{key}, func(_ string, err error) { refused = err })
 	return errors.Join(err, refused)
 }
+
+// stat returns the entry of an object, from its headers.
+func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
+	res, err := b.head(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
+	if e.Size < 0 {
+		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
+	}
+	e.CRC, e.HasCRC = fullCRC(res.header)
+	describe(e, res.header)
+	return e, nil
+}

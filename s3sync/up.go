@@ -4,11 +4,7 @@ import (
 	"context"
 	"crypto/md5"
 	"encoding/hex"
-	"mime"
-	"net/http"
 	"os"
-	"path"
-	"strconv"
 	"strings"
 
 	"github.com/minio/crc64nvme"
@@ -77,37 +73,6 @@ func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tre
 	}
 	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, h, c)
 	return e, err
-}
-
-// metaHeader returns the metadata in the form of other tools: rclone and s3fs use the short names,
-// AWS's own services the long ones (design: s3.md, section 4). All of them read a mode with a
-// leading zero the same way.
-func metaHeader(e *tree.Entry) http.Header {
-	mode := "0" + strconv.FormatUint(uint64(e.TypeBits()|e.Mode), 8)
-	uid, gid := strconv.FormatUint(uint64(e.UID), 10), strconv.FormatUint(uint64(e.GID), 10)
-	h := http.Header{
-		"X-Amz-Meta-Mode":             {mode},
-		"X-Amz-Meta-Uid":              {uid},
-		"X-Amz-Meta-Gid":              {gid},
-		"X-Amz-Meta-Mtime":            {e.ModTime.Decimal()},
-		"X-Amz-Meta-File-Permissions": {mode},
-		"X-Amz-Meta-File-Owner":       {uid},
-		"X-Amz-Meta-File-Group":       {gid},
-		"X-Amz-Meta-File-Mtime":       {e.ModTime.Nanoseconds() + "ns"},
-		"Content-Type":                {contentType(e.Path)},
-	}
-	if e.Kind == tree.Dir {
-		h["Content-Type"] = []string{"application/x-directory"}
-	}
-	return h
-}
-
-// contentType returns the content type for a file name.
-func contentType(name string) string {
-	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
-		return t
-	}
-	return "application/octet-stream"
 }
 
 // opened opens a file for upload and updates e to its current state.
