@@ -18,6 +18,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // machine is a volume with its machine's state.
@@ -382,7 +384,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 		t.Errorf("the other machine has %q", got)
 	}
 	// A real temporary file that another program stored is reported.
-	name := newTempName()
+	name := tree.NewTempName()
 	body := []byte("half")
 	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
 	must(t, err)
@@ -566,7 +568,8 @@ func TestInterruptedDeletion(t *testing.T) {
 // TestConflictsOfOneSecond checks that neither copy replaces the other if a file has two conflicts within one second.
 func TestConflictsOfOneSecond(t *testing.T) {
 	t.Parallel()
-	tree := openTree(t, t.TempDir())
+	dir := t.TempDir()
+	tree := openTree(t, dir)
 	r := newRun(tree, nil, Options{})
 	name := strings.Repeat("n", 250)
 	want := map[string]bool{}
@@ -577,6 +580,6 @@ func TestConflictsOfOneSecond(t *testing.T) {
 			t.Fatalf("the name %q", free)
 		}
 		want[free] = true
-		write(t, tree.root.Name(), free, "x")
+		write(t, dir, free, "x")
 	}
 }
