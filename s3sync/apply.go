@@ -27,11 +27,11 @@ import (
 // worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
-	r.remember(j)
 	if j.merge && j.Kind == tree.Dir {
 		j.local, j.merge = r.p.merged(j.local, j.base, j.remote), false
 		r.dirs = append(r.dirs, j.local)
 	}
+	r.remember(j)
 	switch {
 	case j.unsure:
 		j.done = make(chan struct{})
@@ -104,8 +104,11 @@ func (r *run) remember(j *job) {
 			r.dirs = append(r.dirs, r.above[n-1])
 		}
 	}
-	if j.remote != nil && j.remote.Kind == tree.Dir && j.Op == Keep && !j.remote.Unmarked() {
+	switch {
+	case j.remote != nil && j.remote.Kind == tree.Dir && j.Op == Keep && !j.remote.Unmarked():
 		r.above = append(r.above, j.remote)
+	case j.local != nil && j.local.Kind == tree.Dir && (j.Op == UpdateRemote || j.Op == Upload):
+		r.above = append(r.above, j.local) // as it is uploaded
 	}
 }
 
