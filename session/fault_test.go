@@ -30,7 +30,7 @@ for line in sys.stdin:
         continue
     how = m["text"]
     if how.startswith("Your process crashed"):
-        if how.endswith("\n\ncrash"): how = "go on with " + sys.argv[1]
+        if how.endswith("\n\ncrash") or how.endswith("\n\ncrash of a child"): how = "go on with " + sys.argv[1]
         else: os.kill(os.getpid(), signal.SIGABRT)
     say({"type": "agent.ready", "conversation": "c"})
     if how == "noise":
@@ -51,6 +51,7 @@ for line in sys.stdin:
             if not json.loads(sys.stdin.readline())["answer"]["allow"]: break
     elif how.startswith("crash"):
         say({"type": "agent.asked", "id": "q", "tool": "Bash"})
+        if how.endswith("child"): os._exit(128 + signal.SIGSEGV)
         os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "deaf":
         time.sleep(1000)
@@ -100,6 +101,10 @@ func TestAgentCrashes(t *testing.T) {
 		t.Errorf("%+v", done.data)
 	}
 	w.status(t, session.Done)
+	if done := h.turn(t, w, "crash of a child"); done.data.Failed || done.data.Text != "did go on with c" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
 	h.send(t, w.id, "crash twice")
 	h.send(t, w.id, "noise")
 	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "SIGABRT") {
@@ -120,7 +125,8 @@ func TestAgentCrashes(t *testing.T) {
 			all = append(all, e.typ)
 		}
 	}
-	want := "message.sent agent.crashed agent.withdrawn done message.sent agent.crashed agent.withdrawn done message.sent done"
+	crashed := "message.sent agent.crashed agent.withdrawn done "
+	want := crashed + crashed + crashed + "message.sent done"
 	if got := strings.Join(all, " "); got != want {
 		t.Errorf("the events are %s", got)
 	}

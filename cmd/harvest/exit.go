@@ -65,6 +65,13 @@ func (c *cli) remedy(kind errors.Kind) string {
 	return remedies[kind]
 }
 
+// withRemedy replaces the remedy of an error of the server, which names the fields of the API, by one that names
+// flags.
+func withRemedy(err error, format string, args ...any) error {
+	replaced := errors.Remedy(errors.Newf(errors.KindOf(err), "%s", errors.Message(err)), format, args...)
+	return errors.Stage(replaced, errors.StageOf(err))
+}
+
 // ownExit is the exit code of the user's command. It is an error only to pass through cobra.
 type ownExit int
 
