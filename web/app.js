@@ -2,7 +2,7 @@
 
 import { call, poll, single } from './api.js';
 import { ago, button, h, own, problemBox, soon } from './dom.js';
-import { takeView } from './focus.js';
+import { keyboard, takeView } from './focus.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
 
@@ -181,9 +181,6 @@ async function show(kind, id, tab) {
   } });
   return keyboard() ? main.querySelector('[name=prompt]') ?? undefined : undefined;
 }
-
-// keyboard reports whether the device has a keyboard. On others, a text field with the focus covers half the screen.
-const keyboard = () => matchMedia('(hover: hover)').matches;
 
 async function openSession(id, tab, signIn) {
   try {

@@ -6,7 +6,7 @@ import { call, follow } from './api.js';
 import { intent, keep, kept } from './drafts.js';
 import { endNotice } from './end.js';
 import { button, h, money, ms, problemBox, soon, sure, tabs } from './dom.js';
-import { isLost, take } from './focus.js';
+import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
 import { past } from './past.js';
@@ -222,7 +222,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       answering();
     },
     'agent.withdrawn': (e) => {
-      if (asked.get(e.id)?.settle(e.answer)) input.focus();
+      if (asked.get(e.id)?.settle(e.answer) && keyboard()) input.focus();
       asked.delete(e.id);
       answering();
     },
@@ -375,7 +375,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   beside(tab ?? '', false);
   input.value = kept(draft);
   grow();
-  if (matchMedia('(hover: hover)').matches) input.focus();
+  if (keyboard()) input.focus();
   const close = () => {
     left = true;
     unfollow();

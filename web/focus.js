@@ -5,6 +5,10 @@ const controls = 'a[href], button, input, select, textarea, summary, [tabindex]'
 const name = (el) => el.getAttribute('aria-label') ?? el.getAttribute('href') ?? (el.name || el.textContent);
 const usable = (el) => !el.disabled && el.checkVisibility();
 
+// keyboard reports whether the device has a keyboard. On a touch screen, a text field with the focus calls up one that
+// covers half of the screen.
+export const keyboard = () => !matchMedia('(pointer: coarse)').matches;
+
 // isLost reports whether no element has the focus.
 export const isLost = () => document.activeElement === null || document.activeElement === document.body;
 

@@ -114,6 +114,7 @@ export async function openShell(el, { id, name, dir }) {
           live = performance.now() + repetition;
           tries = 0;
           state.textContent = 'Connected';
+          order({ resize: { rows: term.rows, cols: term.cols } }); // it may have changed meanwhile
         }
         if (c.stdin_read) {
           sent -= c.stdin_read;

@@ -128,10 +128,11 @@ func TestPageFlow(t *testing.T) {
 			use := with(b)
 			b.signedIn(h)
 			use.write("Repository", g.URL("owner/sample"))
+			use.write("First prompt", "/write "+name+".md Look first.")
 			// The test's git server is in a network that sandboxes do not reach unless it is listed.
+			use.press("Branch, image, network, limits")
 			b.fill("Network", "allow")
 			b.fill("It may reach", address)
-			use.write("First prompt", "/write "+name+".md Look first.")
 			use.press("Create a sandbox")
 			b.sees(".status", "Done")
 			b.sees(".tool .diff .added", "Look first.")
