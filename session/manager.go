@@ -178,7 +178,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}
 	now := time.Now().UTC()
 	return Session{
-		ID: idPrefix + ids.New(), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, title(req.Prompt)), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }

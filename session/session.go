@@ -175,6 +175,7 @@ type Request struct {
 	// and the end of its conversation. Other zero fields take the values of that session.
 	Continues    string
 	conversation string // conversation of the continued session, if the agent is the same
+	title        string // title of the continued session
 	// Uncommitted accompanies Bundle.
 	Uncommitted Uncommitted
 }
