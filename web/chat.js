@@ -176,18 +176,22 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       finished(e.reason);
     },
     'message.queued': (e) => {
-      queue.add(e.message);
+      if (!e.message.purpose) queue.add(e.message);
     },
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
+      messages = new Map();
+      tools = new Map();
+      if (e.message.purpose) {
+        put(note('Harvest asks the agent for the text of a pull request.'));
+        return;
+      }
       if (title.textContent === 'New session') {
         title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
         document.title = `${title.textContent} · Harvest`;
       }
       put(userMessage(e.message.prompt));
-      messages = new Map();
-      tools = new Map();
     },
     'message.cancelled': (e) => {
       queue.remove(e.message.id);
@@ -349,7 +353,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   show(session.status, session.reason);
   const opened = Date.now();
   const timer = setInterval(tick, 1000);
-  const unfollow = follow(`v1/sessions/${session.id}/events`, {
+  const unfollow = follow(`v1/sessions/${session.id}/events?attended=true`, {
     event(name, e) {
       live = live || Date.now() - opened > 1500;
       handlers[name]?.(e);

@@ -63,6 +63,10 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 		v.c.hint("%s", syncedText(e.Synced))
 	case "message.sent":
+		if e.Message != nil && e.Message.Purpose != "" {
+			v.c.hint("%s", chat.OwnPrompt)
+			return
+		}
 		if e.Message != nil && !v.c.quiet {
 			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(chat.Plain(e.Message.Prompt), "\n", "\n> "))
 		}
