@@ -201,7 +201,7 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 		r.giveUp(ctx, m.ID, "it took longer than its limit")
 		return "", errors.Newf(errors.Timeout, "it took longer than %s", r.m.opts.SummaryWait)
 	case <-ctx.Done():
-		r.giveUp(ctx, m.ID, "nobody waits for it")
+		r.giveUp(ctx, m.ID, "the caller has gone")
 		return "", errors.Wrapf(ctx.Err(), "ask the agent of session %s", r.id)
 	}
 }

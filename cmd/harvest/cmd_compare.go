@@ -39,7 +39,7 @@ with --keep: the other sessions end, and their changes are discarded. Otherwise 
 --test is a shell command that runs in each sandbox, where the agent worked, after the changes were counted. It passes if
 it returns 0. Files that it leaves count as changes when the work is handed back.
 
-A session that fails does not affect the others; the command fails if all do. Nobody can answer questions of the agents:
+A session that fails does not affect the others; the command fails if all do. Questions of the agents are not answered:
 they decide by themselves. Ctrl-C leaves: all sessions stay, and their agents go on.`,
 		Example: `  harvest compare --agents claude,opencode --test "make test" "fix the failing test"
   harvest compare --n 3 --max-usd 2 "make the parser faster"

@@ -26,6 +26,8 @@ func (p *pulls) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer p.mu.Unlock()
 	var answer any
 	switch {
+	case !strings.Contains(r.URL.Path, "/pulls"):
+		answer = map[string]any{"default_branch": "main"}
 	case r.Method == http.MethodGet && p.open == nil:
 		answer = []any{}
 	case r.Method == http.MethodGet:

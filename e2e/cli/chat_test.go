@@ -142,7 +142,7 @@ func TestConversation(t *testing.T) {
 	w.types("/checkout\r")
 	w.shows("The agent's work is on the branch harvest/")
 	w.types("/apply\r")
-	w.shows("The changes are in the files of the work tree.")
+	w.shows("1 file, +1 -0: applied to the files")
 	if text, err := os.ReadFile(project + "/SCRIPTED-AGENT.md"); err != nil || !strings.Contains(string(text), "say **hello**") {
 		t.Errorf("%q, %v", text, err)
 	}
