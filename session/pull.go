@@ -93,10 +93,13 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 		return Pull{}, err
 	}
 	var made Pull
-	if old.Number == 0 {
-		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
-	} else {
+	switch {
+	case old.Number != 0:
 		made, err = p.update(ctx, old)
+	case len(p.work.subjects) == 0:
+		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", s.ID)
+	default:
+		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
 	}
 	if err != nil {
 		return made, err

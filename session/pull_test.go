@@ -211,4 +211,10 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	g.mu.Lock()
+	g.pull = nil
+	g.mu.Unlock()
+	if _, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); errors.KindOf(err) != errors.Conflict || mustGet(t, h, s.ID).Turns > 0 {
+		t.Errorf("without changes: %v", err)
+	}
 }
