@@ -98,7 +98,8 @@ func (c *Client) PushSession(ctx context.Context, ref string, req api.PushReques
 	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionPush, ref), nil, req, &done)
 }
 
-// OpenPull pushes the work branch and opens a pull request for it.
+// OpenPull pushes the work branch and opens a pull request for it, or updates it. The agent may take minutes to write
+// its text.
 func (c *Client) OpenPull(ctx context.Context, ref string, req api.PullRequestRequest) (api.PullRequest, error) {
 	var made api.PullRequest
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SessionPull, ref), nil, req, &made)

@@ -79,7 +79,7 @@ func (s *Server) routes() []route {
 		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
 			rawOut: api.TypeTar, status: 200},
 		{method: "GET", path: api.Events, handle: s.streamEvents, scope: read, summary: "Follow what happens to the account's sandboxes, or to one",
-			query:  "stream: a sandbox, by id or name, a session or a repository, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			query:  "stream: a sandbox, by id or name, a session or a repository, instead of all; after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows; attended: true: a person reads the events of the session and can answer questions",
 			rawOut: api.TypeEvents, status: 200},
 		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a sandbox of its own", in: api.RunRequest{}, out: api.Result{},
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},

@@ -29,7 +29,7 @@ func (s *Server) sessionRoutes() []route {
 		{method: "POST", path: api.SessionStop, handle: s.stopSession, scope: exec, summary: "Interrupt the turn under way", status: 204},
 		{method: "POST", path: api.SessionAnswer, handle: s.answerSession, scope: exec, summary: "Answer what the agent has asked", in: api.AnswerRequest{}, status: 204},
 		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read, summary: "Follow what happens in a session",
-			query:  "after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			query:  "after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows; attended: true: a person reads along and can answer questions",
 			rawOut: api.TypeEvents, status: 200},
 	}
 }
@@ -225,6 +225,6 @@ func sessionOut(s session.Session) api.Session {
 func messageOut(m session.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
-		Usage: api.Usage(m.Usage), Own: m.Own,
+		Usage: api.Usage(m.Usage), Own: m.Own, Purpose: m.Purpose,
 	}
 }

@@ -388,11 +388,14 @@ func TestHungOverRestart(t *testing.T) {
 func TestQuestionsOverRestart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "/ask One? | yes\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/ask Two? | yes"})
+	s := h.create(t, session.Request{})
+	defer h.Attend(t.Context(), account, s.ID)()
+	h.send(t, s.ID, "/ask One? | yes\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/ask Two? | yes")
 	w := h.watch(s.ID)
 	first := w.until(t, string(agent.Asked)).data.ID
 	h.close(t)
 	h.open(t)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if now := mustGet(t, h, s.ID); now.Status != session.Thinking && now.Status != session.Waiting {
 		t.Errorf("%+v", now)
 	}
@@ -406,6 +409,7 @@ func TestQuestionsOverRestart(t *testing.T) {
 	w.status(t, session.RunningTool)
 	h.close(t)
 	h.open(t)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if err := h.Answer(t.Context(), account, s.ID, first, yes("One?")); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a question that was answered: %v", err)
 	}
@@ -475,8 +479,8 @@ func TestAllowedForAlways(t *testing.T) {
 	}
 }
 
-// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, a tool that asks in each mode does
-// not wait for a person, and a question of the model does not wait forever.
+// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, neither a tool that asks in each mode
+// nor a question of the model waits for a person who is not there. A question waits a limited time for a person who is.
 //
 // mission: E1
 func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
@@ -496,11 +500,19 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 		t.Errorf("allowed for always: %v", now.Allowed)
 	}
 
-	h = newHouse(t, session.Options{QuestionWait: 10 * time.Millisecond})
+	h = newHouse(t, session.Options{QuestionWait: time.Second})
 	s = h.create(t, session.Request{Prompt: "/ask Which? | red"})
 	w = h.watch(s.ID)
 	w.until(t, "done")
-	if said := strings.Join(w.said(), "|"); !strings.HasPrefix(said, "No answer: No person answered within 10ms.") {
+	release := h.Attend(t.Context(), account, s.ID)
+	h.send(t, s.ID, "/ask And now? | red")
+	w.until(t, "done")
+	release()
+	h.send(t, s.ID, "/ask And now? | red")
+	w.until(t, "done")
+	const alone = "No answer: No person is there to answer. Decide yourself, and say what you decided."
+	want := alone + "|No answer: No person answered within 1s. Decide yourself, and say what you decided.|" + alone
+	if said := strings.Join(w.said(), "|"); said != want {
 		t.Errorf("said %q", said)
 	}
 }
@@ -512,7 +524,9 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "/ask Which? | red | blue"})
+	s := h.create(t, session.Request{})
+	defer h.Attend(t.Context(), account, s.ID)()
+	h.send(t, s.ID, "/ask Which? | red | blue")
 	w := h.watch(s.ID)
 	id := w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)

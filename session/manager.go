@@ -55,8 +55,10 @@ type Options struct {
 	MCPWait       time.Duration // maximum wait of the first prompt for MCP servers: 30 s
 	HangAfter     time.Duration // time without activity of the model until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
-	// QuestionWait is how long the model's questions wait for a person, in a session that asks nothing: 5 minutes.
+	// QuestionWait is how long the model's questions wait for a person who follows a session that asks nothing: 5
+	// minutes. If nobody follows it, they do not wait.
 	QuestionWait time.Duration
+	SummaryWait  time.Duration // time limit for the agent's summary of a pull request: 3 minutes
 	StopGrace    time.Duration // time between an interrupt and the kill of the agent's process: 1 s
 }
 
@@ -86,6 +88,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
 	opts.QuestionWait = cmp.Or(opts.QuestionWait, 5*time.Minute)
+	opts.SummaryWait = cmp.Or(opts.SummaryWait, 3*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -131,7 +134,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	r.given, r.env = given{req.Bundle, req.Shallow, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
-		if _, err := r.enqueue(ctx, req.Prompt); err != nil {
+		if _, err := r.enqueue(ctx, req.Prompt, ""); err != nil {
 			return Session{}, err
 		}
 	}
@@ -220,6 +223,10 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 		case Running:
 			running = append(running, msg)
 		case Queued:
+			if msg.Purpose != "" { // its caller is gone
+				r.drop(msg, "the server was restarted")
+				continue
+			}
 			r.queue = append(r.queue, msg)
 		}
 	}
@@ -304,7 +311,7 @@ func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg Me
 		if err := r.exhausted(); err != nil {
 			return err
 		}
-		msg, err = r.enqueue(ctx, prompt)
+		msg, err = r.enqueue(ctx, prompt, "")
 		if err != nil {
 			return err
 		}

@@ -92,7 +92,7 @@ func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 		}
 		var texts []string
 		for _, msg := range messages {
-			if msg.State == Queued || msg.State == Running || msg.State == Cancelled {
+			if msg.State == Queued || msg.State == Running || msg.State == Cancelled || msg.Purpose != "" {
 				continue
 			}
 			who := "User"

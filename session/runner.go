@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
@@ -33,10 +34,13 @@ type runner struct {
 	spent  float64
 	unkept int // changes that are not in the volume's history yet; guarded by mu
 
+	people atomic.Int32 // who follow the session and can answer
+
 	// Only the loop uses the remaining fields.
 	given     given             // input of the session, until the repository is cloned
 	env       map[string]string // of the first sandbox
 	recovered bool
+	opened    time.Time     // when this server created or recovered the session
 	ready     bool          // sandbox and repository are ready
 	prepared  chan prepared // receives the result of the preparation; nil if none is under way
 	stages    chan Stage
@@ -56,15 +60,16 @@ type runner struct {
 	gate      *gate     // nil when prompts may be sent
 	line      *Line     // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]time.Time // running tools and their start; zero if unknown
-	timed     bool                 // the turn began under this server, so that durations of tools are known
-	asked     map[string]question  // questions that wait for an answer
-	published int64                // bytes of the process's output that have become events
-	recheck   bool                 // redeliver has not run yet
-	lost      []Delivery           // deliveries of an earlier server, which the agent may not have received
-	behind    bool                 // output that an earlier server published is being read again
-	over      string               // why the session ends
-	failed    bool                 // preparation failed
+	tools     map[string]time.Time    // running tools and their start; zero if unknown
+	timed     bool                    // the turn began under this server, so that durations of tools are known
+	asked     map[string]question     // questions that wait for an answer
+	waiters   map[string]chan Message // callers that wait for the end of a message, by its ID
+	published int64                   // bytes of the process's output that have become events
+	recheck   bool                    // redeliver has not run yet
+	lost      []Delivery              // deliveries of an earlier server, which the agent may not have received
+	behind    bool                    // output that an earlier server published is being read again
+	over      string                  // why the session ends
+	failed    bool                    // preparation failed
 
 	follower   *follower          // of harvest-git's event lines; nil if none runs
 	gitSeen    int                // number of its lines that have become events
@@ -75,7 +80,7 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{}, opened: time.Now()}
 }
 
 // session returns the current record.
@@ -239,17 +244,17 @@ func (r *runner) putMessage(m Message) {
 	}
 }
 
-// enqueue adds a prompt to the queue.
-func (r *runner) enqueue(ctx context.Context, prompt string) (Message, error) {
+// enqueue adds a prompt to the queue. purpose is that of a prompt of Harvest's own, otherwise "".
+func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (Message, error) {
 	if len(r.queue) >= maxQueue {
 		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts wait already", maxQueue), "wait until the agent has done some, or cancel them")
 	}
-	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC()}
+	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC(), Purpose: purpose}
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
 		return Message{}, errors.Wrapf(err, "record the message")
 	}
 	r.queue = append(r.queue, m)
-	if r.session().Title == "" {
+	if r.session().Title == "" && purpose == "" {
 		r.change(func(s *Session) { s.Title = title(prompt) })
 	}
 	r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
@@ -276,6 +281,7 @@ func (r *runner) drop(m Message, why string) {
 	m.State, m.Ended = Cancelled, time.Now().UTC()
 	r.putMessage(m)
 	r.publish(draft{EventCancelled, Event{Event: agent.Event{Reason: why}, MessageID: m.ID, Message: &m}})
+	r.tellWaiter(m)
 }
 
 // exhausted returns Exhausted if the session has no turns left.
@@ -506,6 +512,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)
+	r.tellWaiter(m)
 	r.reportGit()
 	r.keepHistory()
 }

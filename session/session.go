@@ -55,6 +55,8 @@ type Session struct {
 	Allowed []string        `json:"allowed,omitempty"` // tools that no longer need approval
 	// Answered are the answered questions of the current turn: the agent's output is read again after a restart.
 	Answered []string `json:"answered,omitempty"`
+	// Attended means that a person has followed the session's events, who could answer questions.
+	Attended bool `json:"attended,omitempty"`
 	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
 	Deliveries []Delivery `json:"-"`
 	// Stopping is why the current turn is being stopped; "" if it is not.
@@ -130,7 +132,12 @@ type Message struct {
 	Ended   time.Time    `json:"ended_at,omitzero"`
 	Usage   agent.Usage  `json:"usage"`
 	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
+	// Purpose is what Harvest itself wants the reply for, such as PurposePull; "" for prompts of people and agents.
+	Purpose string `json:"purpose,omitempty"`
 }
+
+// PurposePull is the purpose of prompts that ask for the text of a pull request.
+const PurposePull = "pull_request"
 
 // MessageState is the progress of a prompt.
 type MessageState string

@@ -364,6 +364,7 @@ func TestQueue(t *testing.T) {
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a bundle of nothing: %v", err)
 	}

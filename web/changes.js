@@ -66,8 +66,8 @@ export async function open(body, { session, sandbox, facts, signIn }) {
   }
 
   function pull() {
-    const title = h('input', { type: 'text', value: session.title ?? '', autofocus: true });
-    const text = h('textarea', { rows: '5' });
+    const title = h('input', { type: 'text', placeholder: 'the agent writes it', autofocus: true });
+    const text = h('textarea', { rows: '5', placeholder: 'the agent writes it' });
     const ready = h('input', { type: 'checkbox' });
     const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')),
       h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
@@ -76,7 +76,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
       e.preventDefault();
       el.close();
       act('Opening a pull request…', () => call('POST', `${at}/pull-request`, { repository: repository(), title: title.value, body: text.value, ready: ready.checked }, long),
-        (r) => h('p', null, r.new ? 'Opened ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url));
+        (r) => h('p', null, r.new ? 'Opened ' : r.updated ? 'Updated ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url, r.note ? `: ${r.note}` : ''));
     });
   }
 

@@ -173,16 +173,20 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       finished(e.reason);
     },
     'message.queued': (e) => {
-      queue.add(e.message);
+      if (!e.message.purpose) queue.add(e.message);
     },
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
+      messages = new Map();
+      tools = new Map();
+      if (e.message.purpose) {
+        put(note('Harvest asks the agent for the text of a pull request.'));
+        return;
+      }
       if (!session.title) learnName();
       put(userMessage(e.message.prompt));
       news.say(`Sent: ${e.message.prompt}`);
-      messages = new Map();
-      tools = new Map();
     },
     'message.cancelled': (e) => {
       queue.remove(e.message.id);
@@ -355,7 +359,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started ??= put(new Start(session.created_at));
     unfollow = followEvents();
   });
-  const followEvents = () => follow(`v1/sessions/${session.id}/events`, {
+  const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {
     event(name, e) {
       news.heard();
       handlers[name]?.(e);

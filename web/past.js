@@ -24,5 +24,14 @@ function turn(m) {
   if (m.state === 'cancelled') return [];
   const reply = new Message(false);
   reply.finish(m.reply ?? '');
-  return [m.own ? note(`The agent continued by itself: ${m.prompt}`) : userMessage(m.prompt), ...(m.reply ? [reply] : []), ...(ends[m.state] ? [note(ends[m.state])] : [])];
+  const parts = [request(m)];
+  if (m.reply) parts.push(reply);
+  if (ends[m.state]) parts.push(note(ends[m.state]));
+  return parts;
+}
+
+function request(m) {
+  if (m.purpose) return note('Harvest asked the agent for the text of a pull request.');
+  if (m.own) return note(`The agent continued by itself: ${m.prompt}`);
+  return userMessage(m.prompt);
 }

@@ -28,13 +28,16 @@ type pullsAPI struct {
 func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answer, status := map[string]any{"message": "Not Found"}, http.StatusNotFound
+	var answer any = map[string]any{"message": "Not Found"}
+	status := http.StatusNotFound
 	var asked map[string]any
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+p.token:
 		answer, status = map[string]any{"message": "Bad credentials"}, http.StatusUnauthorized
 	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample":
 		answer, status = map[string]any{"default_branch": "main"}, http.StatusOK
+	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample/pulls":
+		answer, status = []any{}, http.StatusOK
 	case r.Method == http.MethodPost && r.URL.Path == "/repos/owner/sample/pulls" && json.NewDecoder(r.Body).Decode(&asked) == nil:
 		p.opened = append(p.opened, asked)
 		answer, status = map[string]any{"message": "Resource not accessible by personal access token"}, http.StatusForbidden
