@@ -8,6 +8,7 @@ import (
 // Routes of sessions.
 const (
 	Sessions        = "/v1/sessions"
+	SessionsWarm    = "/v1/sessions/warm"
 	Sessioned       = "/v1/sessions/{id}"
 	SessionMessages = "/v1/sessions/{id}/messages"
 	SessionMessage  = "/v1/sessions/{id}/messages/{message}"

@@ -52,6 +52,11 @@ type Options struct {
 	// turn; nil: no history is written.
 	History func(ctx context.Context, id string) ([]byte, error)
 
+	// Spares is how many sessions of each kind in use wait for the next request: 0. SpareLife is how long they wait: 30
+	// minutes.
+	Spares    int
+	SpareLife time.Duration
+
 	MCPWait       time.Duration // maximum wait of the first prompt for MCP servers: 30 s
 	HangAfter     time.Duration // time without activity of the model until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
@@ -71,6 +76,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	runners map[string]*runner // guarded by mu; of sessions that have not ended
+	spares  *spares            // nil without sessions made ahead
 	once    map[string]bool    // guarded by mu; sandboxes in which an agent is answering one prompt
 }
 
@@ -89,6 +95,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
 	opts.QuestionWait = cmp.Or(opts.QuestionWait, 5*time.Minute)
 	opts.SummaryWait = cmp.Or(opts.SummaryWait, 3*time.Minute)
+	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -97,7 +104,11 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		m.stop()
 		return nil, errors.Wrapf(err, "list the sessions")
 	}
+	m.openSpares(ctx, live)
 	for _, s := range live {
+		if s.Spare {
+			continue
+		}
 		if err := m.recover(ctx, s); err != nil {
 			logf.Errorf(ctx, "recover session %s: %v", s.ID, err)
 		}
@@ -106,8 +117,9 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 }
 
 // Close stops following the sessions. Their sandboxes and agents keep running, and the next Manager follows them
-// again.
+// again. Close ends the sessions made ahead that nobody has taken.
 func (m *Manager) Close() {
+	m.spares.close()
 	m.stop()
 	m.work.Wait()
 }
@@ -125,6 +137,9 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	s, err := m.plan(account, req, repos)
 	if err != nil {
 		return Session{}, errors.Stage(err, "validate")
+	}
+	if taken, ok := m.takeSpare(ctx, s, req); ok {
+		return taken, nil
 	}
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
 		return Session{}, errors.Wrapf(err, "record the session")
@@ -203,6 +218,13 @@ func (m *Manager) add(s Session) *runner {
 	return r
 }
 
+// forget removes the runner of a session that has ended.
+func (m *Manager) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.runners, id)
+}
+
 // recover resumes a session of an earlier server.
 func (m *Manager) recover(ctx context.Context, s Session) error {
 	messages, err := m.opts.Store.Messages(ctx, s.ID)
@@ -242,7 +264,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	m.mu.Lock()
 	var found []*runner
 	for id, r := range m.runners {
-		if r.account == account && (id == ref || len(ref) > len(idPrefix) && strings.HasPrefix(id, ref)) {
+		if r.account == account && !r.session().Spare && (id == ref || len(ref) > len(idPrefix) && strings.HasPrefix(id, ref)) {
 			found = append(found, r)
 		}
 	}
@@ -254,7 +276,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 		return found[0].session(), found[0], nil
 	}
 	s, err := m.opts.Store.Session(ctx, ref)
-	if err == nil && s.Account != account {
+	if err == nil && (s.Account != account || s.Spare) {
 		err = NotFound(ref)
 	}
 	return s, nil, err

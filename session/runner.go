@@ -54,6 +54,7 @@ type runner struct {
 	stopped   string    // why the turn was interrupted
 	sent      string    // ID of the last prompt for which EventSent was published
 	crashed   string    // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool      // startAhead has run
 	early     string    // ID of the prompt for which a crashed agent restarted before it received the prompt
 	agent     *process  // nil while none runs
 	busy      busy      // the sandbox, during a turn
@@ -74,13 +75,20 @@ type runner struct {
 	follower   *follower          // of harvest-git's event lines; nil if none runs
 	gitSeen    int                // number of its lines that have become events
 	panicked   *git.Event         // the panic that ends the turn
+	catching   bool               // the repository is updated to the newest commit in the background
 	held       bool               // an operation on the repository is under way without the agent
 	logins     logins             // logins in the sandbox
 	endRenewal context.CancelFunc // of logins; nil if there are none
+
+	// The remaining fields are for sessions made ahead.
+	warm  chan struct{} // closed by the loop when a prompt could be sent
+	taken chan struct{} // closed when no other request can take it
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{}, opened: time.Now()}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
+		tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{},
+		opened: time.Now(), warm: make(chan struct{}), taken: make(chan struct{})}
 }
 
 // session returns the current record.
@@ -310,7 +318,12 @@ func (r *runner) used(planned int) error {
 
 // advance sends the next prompt if no turn is under way.
 func (r *runner) advance(ctx context.Context) {
+	if r.session().Spare {
+		r.waitAhead(ctx)
+		return
+	}
 	r.redeliver(ctx)
+	r.startAhead(ctx)
 	for r.over == "" && r.ready && !r.held && r.current == nil && len(r.queue) > 0 {
 		if l := r.session().Limits; l.USD > 0 && r.session().Usage.Cost >= l.USD {
 			for _, m := range r.queue {
@@ -666,6 +679,11 @@ func (r *runner) finish(ctx context.Context) {
 			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)
 		}
 	}
+	if s := r.session(); s.Spare {
+		r.m.dropSpare(ctx, s)
+		r.m.forget(r.id)
+		return
+	}
 	status := Ended
 	if r.failed {
 		status = Failed
@@ -673,7 +691,5 @@ func (r *runner) finish(ctx context.Context) {
 	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
 	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
 	r.keepHistory()
-	r.m.mu.Lock()
-	delete(r.m.runners, r.id)
-	r.m.mu.Unlock()
+	r.m.forget(r.id)
 }

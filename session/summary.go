@@ -198,16 +198,16 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	case <-r.gone:
 		return "", hasEnded(r.id)
 	case <-limit.C:
-		r.giveUp(ctx, m.ID, "it took longer than its limit")
+		r.withdraw(ctx, m.ID, "it took longer than its limit")
 		return "", errors.Newf(errors.Timeout, "it took longer than %s", r.m.opts.SummaryWait)
 	case <-ctx.Done():
-		r.giveUp(ctx, m.ID, "the caller has gone")
+		r.withdraw(ctx, m.ID, "the caller has gone")
 		return "", errors.Wrapf(ctx.Err(), "ask the agent of session %s", r.id)
 	}
 }
 
-// giveUp ends a turn that ask began.
-func (r *runner) giveUp(ctx context.Context, id, why string) {
+// withdraw ends a turn that ask began.
+func (r *runner) withdraw(ctx context.Context, id, why string) {
 	_ = r.call(context.WithoutCancel(ctx), func() error { // fails only if the session has ended
 		delete(r.waiters, id)
 		if r.current != nil && r.current.ID == id {

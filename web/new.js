@@ -35,6 +35,21 @@ function request(form) {
   });
 }
 
+// announcer returns a function that announces the form's session, without its prompt, so that the server can make one
+// like it ahead. It does nothing while the session stays the same.
+function announcer(form) {
+  let last;
+  return () => {
+    const body = request(form) ?? {};
+    delete body.prompt;
+    delete body.limits;
+    const text = JSON.stringify(body);
+    if (text === last) return;
+    last = text;
+    call('POST', 'v1/sessions/warm', body).catch(() => {}); // without it the session only takes longer
+  };
+}
+
 const patience = 1000; // milliseconds
 
 const draft = 'form:session';
@@ -106,6 +121,9 @@ export async function openNew(main, t, { created, signIn, still }) {
   prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });
   agent.addEventListener('change', () => { form.dataset.chosen = 'yes'; });
   restore(form, t);
+  const announce = announcer(form);
+  prompt.addEventListener('input', announce);
+  form.addEventListener('change', announce);
   form.addEventListener('input', () => keep(draft, JSON.stringify(filled(form))));
   seen();
   let busy = false;
@@ -142,6 +160,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   if (!still()) return;
   main.replaceChildren(h('div', { class: 'scroll' }, form));
   document.title = 'New session · Harvest';
+  if (t.repo) announce();
   const offer = (path, into, names) => call('GET', path).then(({ data }) => into.replaceChildren(...data.flatMap(names).map((n) => h('option', { value: n }))), () => {});
   offer('v1/images?limit=200', images, (i) => i.names);
   offer('v1/volumes?limit=200', volumes, (v) => [v.name]);
