@@ -29,7 +29,8 @@ type Agent interface {
 type Conversation interface {
 	// Begin returns the first input.
 	Begin() []byte
-	// Prompt returns the input that sends a prompt to an idle agent.
+	// Prompt returns the input that sends a prompt to an idle agent. A prompt that is sent again needs another id:
+	// Claude Code ignores a prompt whose id is in its record of the conversation.
 	Prompt(id, text string) []byte
 	// Interrupt returns the input that ends the turn. The process keeps running and reports the end with a Done
 	// event.

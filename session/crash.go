@@ -74,6 +74,13 @@ func (r *runner) startAgain(ctx context.Context, why string) bool {
 // afterCrash is the text before a prompt that the agent receives again after a crash.
 const afterCrash = "Your process crashed during this turn and was started again. Your changes to files are there. See what you had already done, and continue. This is the user's message:\n\n"
 
+// promptID returns the ID of a prompt for the agent's current process. It is a different one for each process, since
+// an agent that continues a conversation ignores a prompt whose ID is in its record.
+func (r *runner) promptID(m Message) string {
+	s := r.session()
+	return m.ID + "." + s.SandboxID + "." + s.Process
+}
+
 // prompt returns the text of a message in the form that the agent receives.
 func (r *runner) prompt(ctx context.Context, m Message) string {
 	text := r.recalled(ctx, m.Prompt)

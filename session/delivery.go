@@ -74,7 +74,7 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	logf.Infof(ctx, "session %s: the agent received %d of %d bytes from the earlier server; the rest is sent", r.id, received, d.Size)
 	text := d.Text
 	if text == nil {
-		text = r.conv.Prompt(m.ID, r.prompt(ctx, *m))
+		text = r.conv.Prompt(r.promptID(*m), r.prompt(ctx, *m))
 	}
 	// The process received part of a different text, which no line can complete.
 	if len(text) != d.Size && received > 0 {

@@ -28,6 +28,9 @@ for line in sys.stdin:
     if m["op"] == "interrupt":
         say({"type": "done", "failed": True, "interrupted": True, "reason": "interrupted"})
         continue
+    # Like Claude Code, it ignores a prompt that its record of the conversation has.
+    if os.path.exists("/tmp/record-" + m["id"]): continue
+    open("/tmp/record-" + m["id"], "x")
     how = m["text"]
     if how.startswith("Your process crashed"):
         if how.endswith("\n\ncrash") or how.endswith("\n\ncrash of a child"): how = "go on with " + sys.argv[1]

@@ -352,7 +352,7 @@ func (r *runner) advance(ctx context.Context) {
 			r.sent = m.ID
 			r.publish(draft{EventSent, Event{Message: &m}})
 		}
-		text := r.conv.Prompt(m.ID, r.prompt(ctx, m))
+		text := r.conv.Prompt(r.promptID(m), r.prompt(ctx, m))
 		sent := r.delivery(m.ID, len(text), nil)
 		r.change(func(s *Session) { s.recordDelivery(sent) })
 		r.setStatus(Thinking, "")

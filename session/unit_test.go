@@ -223,7 +223,7 @@ func (s *recordOnly) PutSession(_ context.Context, record Session) error {
 // mission: 7.9
 func TestDeliverAgain(t *testing.T) {
 	const turn, prompt = "msg_1", "go on"
-	whole := string(scripted.Agent{}.Open(agent.Setup{}).Prompt(turn, prompt))
+	whole := string(scripted.Agent{}.Open(agent.Setup{}).Prompt(turn+"..p", prompt))
 	for _, c := range []struct {
 		name     string
 		received int64 // by the process, of all input
