@@ -61,7 +61,7 @@ func (p Principal) May(scope Scope) error {
 	if slices.Contains(p.Scopes, scope) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope), "use a key that has it, or ask an admin of the account for one")
+	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope), "use a key with that scope, or ask an admin of the account for one")
 }
 
 // MustBeAdmin returns Denied unless p is an admin of its account.

@@ -71,7 +71,7 @@ var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9](
 func allowed(rules []string) string {
 	for _, rule := range rules {
 		if !allowPattern().MatchString(rule) {
-			return "write who and what they are, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
+			return "write a person or group, account and role, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
 		}
 	}
 	return ""
@@ -87,7 +87,7 @@ func (c Config) oidcProblems(add func(key, text string)) {
 		add("oidc.client_id", "oidc.issuer needs oidc.client_id, which the provider gives when the server is registered there; write it")
 	}
 	if len(o.Allow) == 0 {
-		add("oidc.allow", "oidc.issuer needs oidc.allow, or nobody could sign in; write who may, such as @example.org=acme")
+		add("oidc.allow", "oidc.issuer needs oidc.allow; list the persons who may sign in, such as @example.org=acme")
 	}
 }
 

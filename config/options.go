@@ -87,7 +87,7 @@ var options = []option{
 	{"exec_timeout", "time limit of a command",
 		func(c *Config) value { return (*durationValue)(&c.ExecTimeout) },
 		func(c Config) string { return positive(c.ExecTimeout) }},
-	{"usage_interval", "how often running sandboxes are asked what they use",
+	{"usage_interval", "interval at which the usage of running sandboxes is measured",
 		func(c *Config) value { return (*durationValue)(&c.UsageInterval) },
 		func(c Config) string { return positive(c.UsageInterval) }},
 	{"quotas.sandboxes", "sandboxes at once; 0 means no limit",
@@ -111,7 +111,7 @@ var options = []option{
 	{"boots", "sandboxes that boot at once, the others in the order of requests; 0 means two for each core of this machine (at Modal: no bound)",
 		func(c *Config) value { return (*countValue)(&c.Boots) },
 		func(c Config) string { return between(float64(c.Boots), 0, 1024, "a number from 0 to 1024") }},
-	{"pool_warm_up", "command, split at spaces, that is run as nobody in sandboxes of the pool whose image has it, so that the first command is quicker; empty means none",
+	{"pool_warm_up", "command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so that the first command starts faster; empty: none",
 		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
 		func(c Config) string {
 			if strings.ContainsRune(c.PoolWarmUp, 0) || len(c.PoolWarmUp) > maxWarmUp {
@@ -187,7 +187,7 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.ImageLimits.Files), 100, 1<<30, "a number from 100 to 1073741824")
 		}},
-	{"image_gc.age", "once a day, images without a name that nobody used for so long are removed; 0 means never",
+	{"image_gc.age", "time without use after which unnamed images are removed, checked once a day; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.ImageGC.Age) },
 		func(c Config) string {
 			if c.ImageGC.Age == 0 || c.ImageGC.Age >= time.Hour {
@@ -299,7 +299,7 @@ var options = []option{
 			}
 			return printable(c.OIDC.ClientSecret.Reveal())
 		}},
-	{"oidc.scopes", "what the provider is asked for, with commas between",
+	{"oidc.scopes", "scopes to request from the provider, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.OIDC.Scopes) },
 		func(c Config) string { return scopes(c.OIDC) }},
 	{"oidc.groups_claim", "claim that lists a person's groups",
@@ -379,7 +379,7 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeletePercent), 1, 100, "a percentage from 1 to 100")
 		}},
-	{"log.level", "what is logged: debug, info, warn or error",
+	{"log.level", "minimum level of the log: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},
 	{"log.format", "how the log is written: text or json",

@@ -140,7 +140,7 @@ func ParseAddress(text string) (Address, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, u.Scheme) || u.Scheme != "file" && u.Hostname() == "" || strings.HasPrefix(u.Host, "-") {
-		return bad("its address is none of https, http, ssh or git")
+		return bad("its address is not https, http, ssh or git")
 	}
 	if _, has := u.User.Password(); has || u.User != nil && u.Scheme != "ssh" {
 		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository's address has a user or a password in it"), "leave it out, and put a token into a secret")

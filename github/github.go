@@ -135,7 +135,7 @@ func refusal(resp *http.Response, text []byte) error {
 	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && (resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
 	switch {
 	case limited:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub wants no more requests for now: %s", said), "wait a few minutes and try again")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub refuses requests for now: %s", said), "wait a few minutes and try again")
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.Remedy(errors.Newf(errors.Denied, "GitHub refused the token: it is wrong, was revoked or has expired (%s)", said), "make a new one and put it into the secret")
 	case resp.StatusCode == http.StatusForbidden:

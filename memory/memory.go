@@ -247,11 +247,11 @@ func check(e Entity) error {
 	}
 	switch {
 	case strings.TrimSpace(e.Name) == "" || strings.ContainsAny(e.Name, "\n\x00"):
-		return errors.Remedy(errors.Newf(errors.Invalid, "what is remembered needs a name of one line"), `such as "how to test"`)
+		return errors.Remedy(errors.Newf(errors.Invalid, "an entry of memory needs a name of one line"), `such as "how to test"`)
 	case strings.TrimSpace(e.Type) == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "what is remembered needs a type"), `such as "note"`)
+		return errors.Remedy(errors.Newf(errors.Invalid, "an entry of memory needs a type"), `such as "note"`)
 	case size > 1<<20:
-		return errors.Newf(errors.Invalid, "what is remembered under one name has more than 1 MiB")
+		return errors.Newf(errors.Invalid, "an entry of memory is larger than 1 MiB")
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (s Store) Remove(ctx context.Context, name, entity string) error {
 		return err
 	}
 	if _, ok := g.Entity(entity); !ok {
-		return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %.100q", entity), "look at what is: harvest memory get %s", name)
+		return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %.100q", entity), "list the names: harvest memory get %s", name)
 	}
 	g.Entities = slices.DeleteFunc(g.Entities, func(e Entity) bool { return e.Name == entity })
 	g.Relations = slices.DeleteFunc(g.Relations, func(r Relation) bool { return r.From == entity || r.To == entity })

@@ -228,7 +228,7 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 		err = proto.Unmarshal(left.Def, def)
 	}
 	if err != nil {
-		return nil, errors.Wrapf(err, "decode what is left of a sandbox")
+		return nil, errors.Wrapf(err, "decode the record of an ended sandbox")
 	}
 	tags, err := r.tags(c.Sandbox.Tags)
 	if err != nil {

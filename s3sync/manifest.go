@@ -163,7 +163,7 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 			return
 		}
 		if h.Format != manifestFormat {
-			yield(nil, errors.Newf(errors.Invalid, "the manifest is none of Harvest's"))
+			yield(nil, errors.Newf(errors.Invalid, "not a Harvest manifest"))
 			return
 		}
 		if h.Version < 1 || h.Version > manifestVersion {
@@ -256,15 +256,15 @@ func (r *record) entry() (*Entry, error) {
 	case e.Kind > Symlink:
 		return bad("an unknown kind")
 	case e.Mode > 0o7777:
-		return bad("a mode that is none")
+		return bad("an invalid mode")
 	case e.Size < 0 || e.Kind != File && e.Size != 0:
-		return bad("a size that is none")
+		return bad("an invalid size")
 	case e.Kind == Symlink && (e.Target == "" || len(e.Target) > 4096):
-		return bad("a target that is none")
+		return bad("an invalid target")
 	case !e.ModTime.valid():
 		return bad("an invalid time")
 	case e.Link != "" && (!ValidPath(e.Link) || e.Kind != File):
-		return bad("a link that is none")
+		return bad("an invalid link")
 	case len(e.Key) > maxKey || len(e.ETag) > 256 || len(r.Xattrs) > maxXattrs:
 		return bad("more than an entry may have")
 	case e.Key != "" && e.Key != hidden("long", e.Path) && e.Key != hidden("sparse", e.Path):
@@ -277,7 +277,7 @@ func (r *record) entry() (*Entry, error) {
 		e.Xattrs = make(map[string]string, len(r.Xattrs))
 		for k, v := range r.Xattrs {
 			if len(k) > 255 || len(v) > 64<<10 || len(k) < 6 || k[:5] != "user." {
-				return bad("an attribute that is none")
+				return bad("an invalid attribute")
 			}
 			e.Xattrs[k] = string(v)
 		}
@@ -287,7 +287,7 @@ func (r *record) entry() (*Entry, error) {
 		end := int64(0)
 		for _, x := range r.Extents {
 			if x.Offset < end || x.Length <= 0 || x.Length > e.Size-x.Offset {
-				return bad("extents that are none")
+				return bad("invalid extents")
 			}
 			end = x.Offset + x.Length
 			e.Extents = append(e.Extents, x)

@@ -208,7 +208,7 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 	if e.Kind == File {
 		body = make([]byte, e.Size)
 		if _, err := io.ReadFull(io.NewSectionReader(f, 0, e.Size), body); err != nil {
-			return errors.Wrapf(err, "read what is to be stored")
+			return errors.Wrapf(err, "read a file to upload")
 		}
 	}
 	ctx, cancel := b.bounded(ctx, int64(len(body)))
@@ -272,7 +272,7 @@ func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.Rea
 	}
 	body := make([]byte, p.length)
 	if _, err := io.ReadFull(io.NewSectionReader(f, p.at, p.length), body); err != nil {
-		return errors.Wrapf(err, "read what is to be stored")
+		return errors.Wrapf(err, "read a file to upload")
 	}
 	p.crc = crc64nvme.Checksum(body)
 	if old, ok := up.there[p.number]; ok && old.matches(p, body) {

@@ -336,7 +336,7 @@ func explainFile(err error) error {
 	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Denied:
 		return err
 	case errors.Is(err, unix.ENOENT):
-		return errors.Explainf(err, errors.NotFound, "it is not there any more")
+		return errors.Explainf(err, errors.NotFound, "it no longer exists")
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return errors.Explainf(err, errors.Denied, "its permissions do not allow it")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):

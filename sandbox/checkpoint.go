@@ -295,7 +295,7 @@ func (f *Fleet) FindCheckpoint(account, id string) (Checkpoint, error) {
 	defer f.mu.Unlock()
 	c, ok := f.checkpoints[id]
 	if !ok || c.Sandbox.Account != account || !now.Before(c.Expires) {
-		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no checkpoint %.100q, or not any more", id), "make another one of a running sandbox")
+		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "the checkpoint %.100q does not exist, or was removed", id), "make another one of a running sandbox")
 	}
 	return c.clone(), nil
 }

@@ -130,7 +130,7 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 	q := f.opts.Quotas
 	var ps problems
 	exceeded := func(quota, inUse, asked string) {
-		ps.addf(errors.Exhausted, "remove sandboxes that are not needed any more, ask for less, or have the quota raised",
+		ps.addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",
 			"the account may have %s at once; %s in use, %s asked for", quota, inUse, asked)
 	}
 	size := func(n int64) string { return units.BytesSize(float64(n)) }

@@ -179,7 +179,7 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 			}
 			kill("it was canceled")
 		case <-gaveUp:
-			logf.Errorf(ctx, "command %s goes on although it was killed", x.ID())
+			logf.Errorf(ctx, "command %s still runs after SIGKILL", x.ID())
 			x.finish(engine.Exit{Code: killedCode}, nil, why+", but it could not be ended")
 			return recorded
 		}
@@ -222,7 +222,7 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	case err != nil && x.attached && x.ctx.Err() != nil:
 		x.err = errors.Wrapf(x.ctx.Err(), "the attachment ended")
 	case err != nil && x.fleet.ctx.Err() != nil:
-		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "Harvest is shutting down; the command goes on"), "attach to it when Harvest is up again")
+		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "Harvest is shutting down; the command continues"), "attach to it when Harvest is up again")
 	case err != nil || exit.Signal != "":
 		x.blameSandbox(err)
 	}

@@ -343,7 +343,7 @@ func TestQuotas(t *testing.T) {
 			one := create(t, f, sandbox.Request{})
 			create(t, f, sandbox.Request{})
 			_, err := f.Create(t.Context(), account, sandbox.Request{})
-			wantError(t, err, errors.Exhausted, append(c.words, "remove sandboxes", "| admit")...)
+			wantError(t, err, errors.Exhausted, append(c.words, "remove unused sandboxes", "| admit")...)
 			if _, err := f.Create(t.Context(), "other", sandbox.Request{}); err != nil {
 				t.Errorf("another account: %v", err)
 			}

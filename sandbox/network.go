@@ -42,7 +42,7 @@ func (f *Fleet) network(p *problems, n Network) Network {
 	_, err := gateway.Compile(n.Mode, n.Allow, n.Deny)
 	p.add(err)
 	if err == nil && n.Mode != gateway.ModeNone && !f.caps.Network {
-		p.addf(errors.Unsupported, `use the network mode "none", and bring what is needed in with files or volumes`,
+		p.addf(errors.Unsupported, `use the network mode "none", and copy files in or use volumes`,
 			"the engine %s has no network on this machine", f.opts.Engine.Name())
 	}
 	return n
@@ -188,7 +188,7 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 				sb.Denials = keepDenials(sb.Denials, denied)
 				return sb.requireStatus(Running)
 			}); changed && err != nil {
-				logf.Errorf(ctx, "remember what was denied: %v", err)
+				logf.Errorf(ctx, "record denied connections: %v", err)
 			}
 			if time.Since(begin) > denialPause {
 				pause = firstDenialPause

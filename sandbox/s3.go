@@ -203,7 +203,7 @@ func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 		}
 		defer done()
 		if f.filledByOther(e) {
-			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that has it", p.s3.Volume)
+			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that uses it", p.s3.Volume)
 		} else if err := f.opts.S3.Fill(ctx, f.s3Job(e)); err != nil {
 			return errors.Explainf(err, errors.KindOf(err), "the volume %s could not be filled from S3: %s", p.s3.Volume, errors.Message(err))
 		}

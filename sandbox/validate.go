@@ -292,7 +292,7 @@ func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, o
 		return orDefault(asked, otherwise)
 	}
 	if asked != 0 {
-		p.addf(errors.Unsupported, "leave it out, or see \"harvest doctor\" for what is missing", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
+		p.addf(errors.Unsupported, "leave it out, or run \"harvest doctor\" to find the missing part", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
 	}
 	return 0
 }

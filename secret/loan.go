@@ -97,7 +97,7 @@ func (v *Vault) ReturnAllBut(ctx context.Context, borrowers map[string]bool) {
 	var gone []string
 	loans, err := v.opts.Store.Loans(ctx)
 	if err != nil {
-		logf.Errorf(ctx, "read what has been lent of secrets: %v", err)
+		logf.Errorf(ctx, "read the loans of secrets: %v", err)
 		return
 	}
 	for _, l := range loans {
@@ -151,7 +151,7 @@ func (v *Vault) resealed(ctx context.Context, k key) ([]Loan, error) {
 	for _, l := range loans {
 		p, err := v.keys.unseal(l.as())
 		if err != nil {
-			logf.Errorf(ctx, "what %s has of secrets is not hidden any more: %v", l.Borrower, err)
+			logf.Errorf(ctx, "the secrets of %s are no longer hidden: %v", l.Borrower, err)
 			continue
 		}
 		if l.Sealed, err = k.seal(l.Account, l.as().Name, p); err != nil {

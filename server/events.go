@@ -45,7 +45,7 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}
-	logf.Infof(ctx, "events are not followed any more, after %d: %v", sent, err)
+	logf.Infof(ctx, "events are no longer followed, after %d: %v", sent, err)
 	return nil
 }
 

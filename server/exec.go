@@ -187,7 +187,7 @@ func (s *Server) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Re
 	defer context.AfterFunc(s.stopping, cancel)()
 	res, err := x.Wait(ctx)
 	if err != nil && s.stopping.Err() != nil {
-		return res, errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping, but the command goes on"),
+		return res, errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping; the command continues"),
 			"see its output with: harvest sandbox logs %s %s", x.SandboxID(), x.ID())
 	}
 	return res, err

@@ -336,7 +336,7 @@ func TestLockedDatabaseUnderTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp, text := w.do("POST", api.Sandboxes, "{}")
-	refused(t, "while another program writes", http.StatusServiceUnavailable, resp, text, "is in use", "which other program")
+	refused(t, "while another program writes", http.StatusServiceUnavailable, resp, text, "is in use", "the other program")
 	answer := make(chan string, 1)
 	go func() {
 		resp, text := w.do("POST", api.Sandboxes, "{}")

@@ -31,9 +31,9 @@ func (s *Server) gitRoutes() []route {
 
 		{method: "GET", path: api.Memories, handle: s.listMemories, scope: read, summary: "List the repositories of which something is remembered", query: queryPage,
 			out: api.List[api.Memory]{}, status: 200},
-		{method: "GET", path: api.Memoried, handle: s.getMemory, scope: read, summary: "Get what is remembered of a repository", out: api.MemoryGraph{}, status: 200},
+		{method: "GET", path: api.Memoried, handle: s.getMemory, scope: read, summary: "Get the memory of a repository", out: api.MemoryGraph{}, status: 200},
 		{method: "DELETE", path: api.Memoried, handle: s.deleteMemory, scope: write, summary: "Forget everything of a repository", status: 204},
-		{method: "PUT", path: api.MemoryEntity, handle: s.putEntity, scope: write, summary: "Remember something, instead of what was known under its name",
+		{method: "PUT", path: api.MemoryEntity, handle: s.putEntity, scope: write, summary: "Store an entry of memory, and replace the earlier one of that name",
 			in: api.EntityRequest{}, status: 204},
 		{method: "DELETE", path: api.MemoryEntity, handle: s.deleteEntity, scope: write, summary: "Forget something, and its relations", status: 204},
 	}

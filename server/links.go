@@ -21,7 +21,7 @@ func (s *Server) linkRoutes() []route {
 			in: api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
 		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read, summary: "List the sandbox's links that have not ended, newest first",
 			query: queryPage, out: api.List[api.PortLink]{}, status: 200},
-		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link; who has opened it is kept out, too", status: 204},
+		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link, also for browsers that have opened it", status: 204},
 	}
 }
 

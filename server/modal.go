@@ -21,7 +21,7 @@ func (s *Server) modalRoutes() []route {
 		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
 			out: api.ModalSandbox{}, status: 200},
 		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: whether its volume is sent to S3 first, instead of what it was created with", out: api.ModalSandbox{}, status: 200},
+		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: whether its volume is uploaded to S3 first (default: the sandbox's setting)", out: api.ModalSandbox{}, status: 200},
 		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
 			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
@@ -106,7 +106,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if strings.TrimSpace(req.Prompt) == "" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "say what is to be done in \"prompt\"")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "write the task into \"prompt\"")
 	}
 	if _, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
 		return err

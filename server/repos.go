@@ -17,7 +17,7 @@ func (s *Server) repoRoutes() []route {
 			out: api.Repo{}, status: 201},
 		{method: "GET", path: api.Repos, handle: s.listRepos, scope: read, summary: "List repositories by name", query: queryPage, out: api.List[api.Repo]{}, status: 200},
 		{method: "GET", path: api.Repoed, handle: s.getRepo, scope: read, summary: "Get a repository, by its id or name", out: api.Repo{}, status: 200},
-		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write, summary: "Forget a repository and remove its images as far as nobody uses them", status: 204},
+		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write, summary: "Forget a repository and remove its unused images", status: 204},
 		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec, summary: "Make a repository's image anew, or join the build under way",
 			out: api.RepoBuilt{}, status: 202},
 		{method: "POST", path: api.RepoRefresh, handle: s.startRepo(repo.Refresh), scope: exec,

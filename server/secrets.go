@@ -18,8 +18,8 @@ func (s *Server) secretRoutes() []route {
 			out: api.Rekeyed{}, status: 200},
 		{method: "GET", path: api.Secrets, handle: s.listSecrets, scope: read, summary: "List secrets by name, without their values",
 			query: queryPage, out: api.List[api.Secret]{}, status: 200},
-		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read, summary: "Get what is known of a secret", out: api.Secret{}, status: 200},
-		{method: "DELETE", path: api.Secreted, handle: s.deleteSecret, scope: write, summary: "Delete a secret; sandboxes that have it keep it", status: 204},
+		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read, summary: "Get the description of a secret", out: api.Secret{}, status: 200},
+		{method: "DELETE", path: api.Secreted, handle: s.deleteSecret, scope: write, summary: "Delete a secret; running sandboxes keep it", status: 204},
 	}
 }
 

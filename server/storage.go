@@ -39,7 +39,7 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	case s.opts.Storage == nil:
 		return lacks("S3")
 	case found.S3 != nil && found.S3.Mount:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has S3 mounted: what is written there is stored when it is closed", found.ID), "close the files, or call fsync")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has S3 mounted: files are stored when they are closed", found.ID), "close the files, or call fsync")
 	case found.S3 == nil:
 		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create it with s3, or synchronise a volume with POST "+api.VolumeSync)
 	}

@@ -33,8 +33,8 @@ var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || 
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "The sandbox's terminal: a shell that goes on when its client leaves. A second client takes it over", query: "rows: lines; cols: columns; dir: where a new shell begins, if the directory is there",
-		socket: "messages are those of a stream, without a first request; what was written before comes again"}}
+		summary: "The sandbox's terminal: a shell that keeps running when its client leaves. A second client takes it over", query: "rows: lines; cols: columns; dir: where a new shell begins, if the directory is there",
+		socket: "messages are those of a stream, without a first request; earlier output is repeated"}}
 }
 
 // terminals are the sandboxes' terminals to which this server is connected.

@@ -116,11 +116,11 @@ func checkRepos(req Request) ([]Repository, error) {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory of the repository", req.Subdir), "give it relative to the repository's top, such as services/api")
 	}
 	if len(req.Shallow) > 0 && (len(req.Bundle) == 0 || !shallowFile().Match(req.Shallow)) {
-		return nil, errors.Newf(errors.Invalid, "shallow is not a bundle's list of commits without parents, as .git/shallow has it")
+		return nil, errors.Newf(errors.Invalid, "shallow is not a list of commits without parents in the form of .git/shallow")
 	}
 	if len(req.Uncommitted.Patch) > 0 {
 		if len(req.Bundle) == 0 {
-			return nil, errors.Newf(errors.Invalid, "what is not committed needs the repository that it belongs to, as a bundle")
+			return nil, errors.Newf(errors.Invalid, "uncommitted changes need their repository, as a bundle")
 		}
 		if err := checkAuthor(req.Uncommitted.Author); err != nil {
 			return nil, err
@@ -169,7 +169,7 @@ if ! grep -qF "work = \"$WORK\"" .git/config; then
 	if [ -s "$PATCH" ]; then
 		git apply --index --whitespace=nowarn "$PATCH"
 		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
-			commit --quiet --no-verify -m "What was not committed when the session began" -m "Harvest-Carried: yes"
+			commit --quiet --no-verify -m "Uncommitted changes at the start of the session" -m "Harvest-Carried: yes"
 		start=$(git rev-parse --verify HEAD)
 	fi
 	[ -z "$start" ] || git update-ref refs/harvest/reported "$start"

@@ -139,7 +139,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	case err != nil:
 		return nil, err
 	case result.ReturnCode == 9:
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", s.ID)
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", s.ID)
 	case result.ReturnCode != 0:
 		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}

@@ -130,7 +130,7 @@ func TestOwnTurns(t *testing.T) {
 		{"race", "sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
 		{"join", "sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
 		{"race die", "sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
-			"race die: completed answer to This goes on from an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
+			"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
 	} {
 		s := h.create(t, session.Request{})
 		w := h.watch(s.ID)

@@ -111,7 +111,7 @@ func (r *runner) answerLate(now time.Time) {
 		}
 		text := fmt.Sprintf("No person answered within %s. Decide yourself, and say what you decided.", r.m.opts.QuestionWait)
 		if err := r.answer(id, agent.Answer{Message: text}); err != nil {
-			logf.Errorf(r.m.ctx, "answer a question to which nobody has an answer: %v", err)
+			logf.Errorf(r.m.ctx, "answer a question by default: %v", err)
 			delete(r.asked, id)
 		}
 	}

@@ -78,7 +78,7 @@ func (m *Manager) Start(ctx context.Context) {
 	m.later.slots = semaphore.NewWeighted(retryAtOnce)
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil {
-		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+		logf.Errorf(ctx, "read the pending uploads to S3: %v", err)
 	}
 	for _, u := range unsent {
 		m.guard(ctx, u.Job)
@@ -295,7 +295,7 @@ func (m *Manager) retry(ctx context.Context) {
 func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil && ctx.Err() == nil {
-		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+		logf.Errorf(ctx, "read the pending uploads to S3: %v", err)
 	}
 	nap := longestRetry
 	if err != nil {

@@ -86,7 +86,7 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 }
 
 func unreachable(err error) error {
-	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the provider of sign-ins does not answer as it should"), "try again in a moment; the server's log says more")
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "invalid answer of the sign-in provider"), "try again in a moment; the server's log says more")
 }
 
 func (p *Provider) oauth(found *oidc.Provider, redirect string) *oauth2.Config {

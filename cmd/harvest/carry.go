@@ -105,7 +105,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	if leave {
-		c.hint("what is not committed stays here (%d files); the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
+		c.hint("uncommitted changes (%d files) stay here; the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
 		return nil
 	}
 	patch, files, err := patchOf(ctx, top)
@@ -124,7 +124,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 			*value = text
 		}
 	}
-	c.hint("what is not committed (%d files) goes along as a commit of its own; --committed leaves it here", files)
+	c.hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
 	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
 	return nil
 }

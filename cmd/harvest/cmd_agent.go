@@ -84,7 +84,7 @@ read from standard input.`,
 	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
 	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
 	flags.StringVar(&r.servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
-	flags.Var(&r.idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
+	flags.Var(&r.idle, "idle-timeout", "idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of the configuration)")
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
 	flags.BoolVar(&r.plain, "plain", false, "a conversation in lines that are never redrawn (default: where TERM is dumb)")
 	flags.StringVarP(&r.follow, "output", "o", "text", "text, or json for events (default: a conversation, on a terminal)")
@@ -120,7 +120,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 		err = r.repository(ctx, r.from, &r.req)
 		done()
 	} else if r.cmd.Flags().Changed("repo") {
-		err = usage(r.cmd, "--continue goes on with the repository of that session; leave out --repo")
+		err = usage(r.cmd, "--continue uses the repository of that session; leave out --repo")
 	}
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
 	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the repository's)")
 	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
-	flags.BoolVar(&s.committed, "committed", false, "leave what is not committed here; otherwise the agent gets it as a commit of its own")
+	flags.BoolVar(&s.committed, "committed", false, "leave uncommitted changes here; otherwise the agent gets them as a separate commit")
 	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs), which are pointers otherwise")
 	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
@@ -232,7 +232,7 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 
 // left is the error of a command that no longer follows a session.
 func left(id string) error {
-	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent goes on", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
+	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent continues", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
 }
 
 // hopeless lists error texts of agents and models that mean that a retry would fail again.
@@ -268,7 +268,7 @@ func turnError(id string, end api.SessionEvent) error {
 	text := chat.Plain(orElse(end.Text, end.Reason))
 	switch {
 	case end.Interrupted:
-		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "harvest send %s \"…\" goes on", id)
+		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "to continue: harvest send %s \"…\"", id)
 	case end.Failed:
 		for _, h := range hopeless {
 			if strings.Contains(strings.ToLower(text), h.said) {

@@ -94,7 +94,7 @@ func (c *cli) fix(ctx context.Context, findings []finding) error {
 		cmd.Stdout, cmd.Stderr = c.err, c.err
 		if err := cmd.Run(); err != nil {
 			return errors.Remedy(errors.Explainf(err, errors.Unavailable, "apt-get %s failed", args[0]),
-				"see what it says above; sources of packages must be reachable")
+				"read its messages above; package sources must be reachable")
 		}
 	}
 	c.notef("installed: %s", strings.Join(packages, " "))

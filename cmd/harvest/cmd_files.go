@@ -193,7 +193,7 @@ func (c *cli) filesMkdir() *cobra.Command {
 			_, err := server.MakeDirectory(ctx, ref, api.MkdirRequest{Path: path, Parents: parents})
 			return err
 		})
-	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make what is missing above it, too, and mind nothing that is there")
+	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make missing parents, and accept an existing directory")
 	return cmd
 }
 

@@ -74,7 +74,7 @@ func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repos
 		return err
 	}
 	if len(patch) == 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", ref)
+		return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", ref)
 	}
 	return applyPatch(ctx, top, patch)
 }
@@ -216,7 +216,7 @@ and the checkpoint stays. A branch of others that was rewritten is not followed 
 			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch), chat.Plain(done.Onto), done.Commits)}}})
 		}),
 	}, formatTable)
-	cmd.Flags().StringVar(&req.Branch, "onto", "", "branch of others (default: the one that the work began on)")
+	cmd.Flags().StringVar(&req.Branch, "onto", "", "base branch of the pull request (default: the branch that the work began on)")
 	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "that branch was rewritten on purpose")
 	return repositoryFlag(cmd, &req.Repository)
 }

@@ -72,7 +72,7 @@ func (c *cli) imagePull() *cobra.Command {
 	cmd := c.withOutput(&cobra.Command{
 		Use:     "pull NAME",
 		Short:   "Fetch an image of a registry, and print its id",
-		Long:    `Asks the registry what the name means now, and fetches what is missing of it.`,
+		Long:    `Asks the registry for the current digest of the name, and fetches the missing layers.`,
 		Example: "  harvest image pull ghcr.io/owner/name:1.2",
 		Args:    count(1, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -69,7 +69,7 @@ func (c *cli) imageCollect() *cobra.Command {
 	var everything bool
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "gc",
-		Short: "Remove images and layers that nobody needs",
+		Short: "Remove unused images and layers",
 		Long: `Removes images that have no name and that no sandbox used for a week (image_gc.age), and what builds and registries have left for later.
 Images that are in use, that have a name, and snapshots stay. The server does the same once a day.`,
 		Example: `  harvest image gc --dry-run
@@ -107,7 +107,7 @@ Images that are in use, that have a name, and snapshots stay. The server does th
 		},
 	}, formatTable)
 	f := cmd.Flags()
-	f.Var(&age, "age", "what was not used for so long, such as 24h (default: image_gc.age)")
+	f.Var(&age, "age", "minimum time without use, such as 24h (default: image_gc.age)")
 	f.BoolVar(&everything, "unused", false, "whatever is not in use, however short")
 	f.Var(&limit, "size", "also the longest unused, while all is larger than this")
 	f.BoolVar(&req.All, "all", false, "also images of registries that have a name: they can be fetched again")

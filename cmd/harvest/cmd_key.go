@@ -54,7 +54,7 @@ of other accounts with --account. Everything belongs to an account, and what bel
 	flags := cmd.Flags()
 	flags.StringVar(&req.Role, "role", "member", "member or admin")
 	flags.StringArrayVar(&req.Scopes, "scope", nil, "read, write or exec, repeatable (default all that you have)")
-	flags.Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
+	flags.Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
 	flags.StringVar(&req.Account, "account", "", "account that it belongs to (default your own)")
 	return cmd
 }
@@ -77,7 +77,7 @@ func (c *cli) keyList() *cobra.Command {
 func (c *cli) keyRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
 		Use:     "rm KEY…",
-		Short:   "Revoke keys, by id or name; from then on nobody gets in with them",
+		Short:   "Revoke keys, by id or name",
 		Example: "  harvest key rm ci",
 	}, "keys", func(ctx context.Context, server *client.Client, ref string) error { return server.RevokeKey(ctx, ref) })
 }

@@ -38,7 +38,7 @@ func (c *cli) memoryList() *cobra.Command {
 func (c *cli) memoryGet() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:   "get REPOSITORY [NAME]",
-		Short: "Print what is remembered of a repository, or under one name",
+		Short: "Print the memory of a repository, or one entry",
 		Example: `  harvest memory get owner/repository
   harvest memory get owner/repository "how to test" -o json`,
 		Args: count(1, 2, "a repository, and at most one name"),
@@ -78,7 +78,7 @@ func (c *cli) memorySet() *cobra.Command {
 	var req api.EntityRequest
 	cmd := &cobra.Command{
 		Use:     "set REPOSITORY NAME SENTENCE…",
-		Short:   "Remember sentences under a name, instead of what was known there",
+		Short:   "Store an entry of memory, and replace the earlier one of that name",
 		Example: `  harvest memory set owner/repository "how to test" "make test" "it needs Docker"`,
 		Args:    count(3, -1, "a repository, a name and sentences"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -94,7 +94,7 @@ func (c *cli) memoryRemove() *cobra.Command {
 	var everything bool
 	cmd := &cobra.Command{
 		Use:   "rm REPOSITORY [NAME]",
-		Short: "Forget what is remembered under a name, or with --all everything of the repository",
+		Short: "Delete an entry of memory, or with --all all entries of the repository",
 		Example: `  harvest memory rm owner/repository "how to test"
   harvest memory rm owner/repository --all`,
 		Args: count(1, 2, "a repository, and a name or --all"),

@@ -55,6 +55,6 @@ harvest key rm ends it.`,
 		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "name of the key (default one with the time)")
-	cmd.Flags().Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
+	cmd.Flags().Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
 	return cmd
 }

@@ -96,7 +96,7 @@ func (c *cli) tellDenied(ctx context.Context, server *client.Client, id string, 
 		}
 	}
 	if told {
-		c.notef("what a sandbox reaches is said with --network: harvest run --help")
+		c.notef("--network controls connections out of a sandbox: harvest run --help")
 	}
 }
 
@@ -151,7 +151,7 @@ func (c *cli) sandboxPort() *cobra.Command {
 	listen, link, expires := "", false, timeFlag(0)
 	cmd := &cobra.Command{
 		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT | --link]",
-		Short: "Make a port of a sandbox reachable on this machine, or for whoever has a link",
+		Short: "Make a port of a sandbox reachable on this machine, or through a link",
 		Long: `Listens on this machine and passes connections on to a port in the sandbox, until it is interrupted. The port is reached on
 whatever address a program in the sandbox listens, its loopback included, and whatever the sandbox's network is. Without PORT, the ports
 that the sandbox was created with (-p) are passed on.
@@ -213,7 +213,7 @@ harvest sandbox links. Links work on the server's own machine, and everywhere if
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "where to listen (default: the same port on 127.0.0.1, or a free one if that is taken)")
 	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and listen nowhere")
-	cmd.Flags().Var(&expires, "expires", "with --link: time after which it is no good any more, up to 720h (default 24h)")
+	cmd.Flags().Var(&expires, "expires", "with --link: lifetime, up to 720h (default 24h)")
 	return cmd
 }
 
@@ -242,7 +242,7 @@ func (c *cli) linkPorts(ctx context.Context, server *client.Client, sandbox stri
 			return err
 		}
 		fmt.Fprintln(c.out, made.URL)
-		c.notef("whoever has the link %s reaches port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
+		c.notef("the link %s leads to port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
 	}
 	return nil
 }
@@ -252,7 +252,7 @@ func (c *cli) sandboxLinks() *cobra.Command {
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "links SANDBOX [--revoke LINK…]",
 		Short: "List the links to a sandbox's ports, or revoke some",
-		Long:  "Lists the links to a sandbox's ports that have not expired. A link that is revoked is of no use any more, to those who have opened it neither.",
+		Long:  "Lists the valid links to a sandbox's ports. A revoked link stops working at once, also in browsers that have opened it.",
 		Example: `  harvest sandbox links dev
   harvest sandbox links dev --revoke lnk_01jd…`,
 		Args: count(1, 1, "one sandbox"),

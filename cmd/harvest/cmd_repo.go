@@ -89,7 +89,7 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
 	f.BoolVar(&later, "later", false, "do not make the image now")
 	box.add(cmd)
-	f.Lookup("name").Usage = "name of the repository (default: owner/name, as the address has it)"
+	f.Lookup("name").Usage = "name of the repository (default: owner/name of the address)"
 	f.Lookup("image").Usage = "image to begin with (default agent)"
 	return cmd
 }
@@ -193,7 +193,7 @@ func (c *cli) followBuild(ctx context.Context, server *client.Client, begun api.
 	ended, err := server.FollowRepoBuild(ctx, begun, c.buildEvent)
 	if err != nil {
 		if ctx.Err() != nil {
-			c.hint("the build goes on: harvest repo log %s", begun.RepoID)
+			c.hint("the build continues: harvest repo log %s", begun.RepoID)
 		}
 		return err
 	}
@@ -241,7 +241,7 @@ func (c *cli) buildResult(b api.RepoBuilt) error {
 func (c *cli) repoLog() *cobra.Command {
 	return &cobra.Command{
 		Use:     "log REPO [BUILD]",
-		Short:   "Print the log of a build, and follow it if it goes on",
+		Short:   "Print the log of a build, and follow it while the build runs",
 		Long:    "Prints the log of a build, by default the newest one's. Logs are kept for 30 days.",
 		Example: "  harvest repo log owner/name",
 		Args:    count(1, 2, "a repository and perhaps a build"),
@@ -291,7 +291,7 @@ func (c *cli) repoHistory() *cobra.Command {
 func (c *cli) repoRemove() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm REPO…", Short: "Forget repositories and remove their images", Aliases: []string{"remove"},
-		Long:    "Forgets repositories. Their images go as far as nobody uses them; sessions go on.",
+		Long:    "Forgets repositories and removes their unused images; sessions continue.",
 		Example: "  harvest repo rm owner/name", Args: count(1, -1, "repositories"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			for _, ref := range args {

@@ -17,7 +17,7 @@ import (
 func (c *cli) scheduleCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "schedule",
-		Short: "Work with what runs at times",
+		Short: "Manage scheduled jobs",
 		Long: `Schedules run while harvest up does; a server in the background, which ends when nobody needs it, runs one only when asked to. What comes with
 Harvest: environment-refresh, every half hour, builds the base image anew, has a program run in it, and clears old caches of the volume
 harvest-agent-state; events-prune, daily, removes old events.`,
@@ -125,7 +125,7 @@ func (c *cli) scheduleRun() *cobra.Command {
 	detach := false
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "run NAME",
-		Short: "Run a schedule's job now, and print what it returned",
+		Short: "Run a schedule's job now, and print its result",
 		Long:  `Runs a schedule's job now, paused or not, and waits until that has ended. A failure is tried again in the background.`,
 		Example: `  harvest schedule run environment-refresh
   harvest schedule run environment-refresh --detach -o name`,

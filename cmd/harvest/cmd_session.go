@@ -96,7 +96,7 @@ func (c *cli) attachCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "attach SESSION",
-		Short:   "Show what has happened in a session, and what follows",
+		Short:   "Show the events of a session, past and new",
 		Example: "  harvest attach ses_01jx",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {

@@ -74,7 +74,7 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 	f.StringVar(&req.Conflicts, "conflicts", "", "with --both, what to do where both sides changed: both, newer, local or remote")
 	f.BoolVar(&req.Versioned, "versioned", false, "save a new version beside the earlier ones")
 	f.StringVar(&req.Version, "version", "", "with --down, the version to restore: one of volume versions, or latest")
-	f.StringVar(&req.Path, "path", "", "only what is beneath this path of the volume")
+	f.StringVar(&req.Path, "path", "", "only files below this path of the volume")
 	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default aws)")
 	f.BoolVar(&req.List, "list", false, "ask for all objects, to see what others changed in the bucket")
 	f.BoolVar(&req.Contents, "contents", false, "compare what files hold, not only sizes and times")
@@ -101,7 +101,7 @@ func (c *cli) sandboxSync() *cobra.Command {
 	var down, both bool
 	cmd := &cobra.Command{
 		Use:   "sync SANDBOX [--down | --both]",
-		Short: "Send a sandbox's volume to its place in S3 now, or bring what is there",
+		Short: "Upload a sandbox's volume to its place in S3 now, or download from there",
 		Long: `Makes the volume and the place in S3 that a sandbox was created with (--s3) alike, while it runs. Nothing is deleted, but by --both, which
 takes deletions over.`,
 		Example: `  harvest sandbox sync dev

@@ -121,7 +121,7 @@ func machine() finding {
 	var name unix.Utsname
 	var info unix.Sysinfo_t
 	if err := unix.Uname(&name); err != nil || unix.Sysinfo(&info) != nil {
-		f.OK, f.Detail = false, "the kernel does not tell what it is"
+		f.OK, f.Detail = false, "the kernel does not report it"
 		return f
 	}
 	memory := uint64(info.Totalram) * uint64(info.Unit)

@@ -38,7 +38,7 @@ var remedies = map[errors.Kind]string{
 	errors.NotFound:        "see what there is: harvest sandbox ls, image ls, volume ls",
 	errors.Conflict:        "see its state with: harvest sandbox ls --all",
 	errors.Gone:            "create a new one",
-	errors.Exhausted:       "end what is not needed any more with harvest sandbox rm, or try again later",
+	errors.Exhausted:       "end unused sandboxes with harvest sandbox rm, or try again later",
 	errors.Unsupported:     "see what works on this machine with: harvest doctor",
 	errors.Unavailable:     "try again",
 	errors.Timeout:         "give it more time, or try again",

@@ -27,7 +27,7 @@ func newTurnView(c *cli, format string) *turnView {
 func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
 	var data api.SessionEvent
 	if err := json.Unmarshal(e.Data, &data); err != nil {
-		return data, errors.Explainf(err, errors.Unavailable, "the server sent an event that is none")
+		return data, errors.Explainf(err, errors.Unavailable, "the server sent an invalid event")
 	}
 	if v.json {
 		line, err := json.Marshal(struct {
@@ -156,7 +156,7 @@ func syncedText(s *api.RepoSynced) string {
 	age := strings.TrimSuffix(ago(s.Built), " ago")
 	switch {
 	case s.Error != "":
-		return "image " + age + " old; what is newer could not be fetched: " + chat.FirstLine(s.Error)
+		return "image " + age + " old; newer commits could not be fetched: " + chat.FirstLine(s.Error)
 	case s.Behind == 1:
 		return "image " + age + " old, 1 commit behind"
 	}

@@ -99,7 +99,7 @@ func mounts(texts []string) ([]api.Mount, error) {
 func parseS3(text, secret string) (*api.S3, error) {
 	if text == "" {
 		if secret != "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3-secret needs --s3"), "say what it is for")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3-secret needs --s3"), "give the secret a name or a host")
 		}
 		return nil, nil
 	}

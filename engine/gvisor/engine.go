@@ -175,7 +175,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	if errors.IsNotExist(err) && !e.alive(ctx, ref) {
 		// The earlier engine died before it had made more than the directory.
 		if err := e.remove(ref); err != nil {
-			logf.Errorf(ctx, "remove what was left of sandbox %s: %v", ref, err)
+			logf.Errorf(ctx, "remove the leftovers of sandbox %s: %v", ref, err)
 		}
 		return
 	}

@@ -107,7 +107,7 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 			a.drop(n.Modal, at)
 			return nil, nil, errors.Stage(err, "volume")
 		}
-		logf.Debugf(ctx, "what attends to the volume %s is of no use any more: %v", n.Name, err)
+		logf.Debugf(ctx, "the helper of volume %s no longer works: %v", n.Name, err)
 		a.drop(n.Modal, at)
 	}
 }

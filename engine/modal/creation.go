@@ -147,7 +147,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	}
 	if err == nil && ctx.Err() != nil {
 		if end := e.terminate(patient, box); end != nil {
-			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
+			logf.Errorf(ctx, "an abandoned sandbox was not ended: %v", end)
 		}
 		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")
 	}

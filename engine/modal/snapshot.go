@@ -78,7 +78,7 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 	go func() {
 		if a := <-answered; a.err == nil {
 			if err := s.e.forget(s.e.ctx, a.id); err != nil {
-				logf.Warnf(s.e.ctx, "an image at Modal that nobody wants: %v", err)
+				logf.Warnf(s.e.ctx, "an abandoned image at Modal: %v", err)
 			}
 		}
 	}()

@@ -78,7 +78,7 @@ func (c *copying) pick(from *tree, what string) ([]picked, error) {
 		for _, name := range found {
 			f, real, err := from.lookup(name, true)
 			if err != nil || f == nil {
-				return nil, errors.Remedy(errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, what), "copy what it should point to as well")
+				return nil, errors.Remedy(errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, what), "copy its target as well")
 			}
 			p := picked{name: path.Base(name), f: f}
 			if name == "/" || real == "/" {

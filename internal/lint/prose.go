@@ -19,7 +19,7 @@ var markers = regexp.MustCompile(`(?i)\b(is told|are told|was told|tells that|is
 // proseCeilings are the maximum percentages of marked lines in each area. They only decrease. The aim is 2
 // everywhere.
 var proseCeilings = map[string]float64{
-	"readme": 2, "docs": 2, "decisions": 2, "comments": 2, "strings": 4.2, "tests": 2, "web": 2,
+	"readme": 2, "docs": 2, "decisions": 2, "comments": 2, "strings": 2, "tests": 2, "web": 2,
 }
 
 // proseCount is the number of lines of prose in an area, and the number of marked ones.

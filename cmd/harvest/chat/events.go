@@ -75,7 +75,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		switch s := e.Synced; {
 		case s == nil:
 		case s.Error != "":
-			m.notef("what is newer than the image could not be fetched: %s", FirstLine(s.Error))
+			m.notef("commits newer than the image could not be fetched: %s", FirstLine(s.Error))
 		case s.Behind > 0:
 			m.notef("the image was %d commits behind; they were fetched", s.Behind)
 		}

@@ -232,7 +232,7 @@ func (m *Model) Leave() {
 	}
 	text := "Session " + m.id + " stays."
 	if m.busy() || len(m.queued) > 0 {
-		text = "The agent goes on in session " + m.id + "."
+		text = "The agent continues in session " + m.id + "."
 	}
 	m.block(text+" To come back:", "  harvest agent --continue "+m.id)
 }

@@ -209,7 +209,7 @@ func TestLeaveDuringTurnAndBefore(t *testing.T) {
 	s := newSeat(t)
 	s.sent("go")
 	s.typed("\x04")
-	s.has(s.all(), "The agent goes on in session ses_1.")
+	s.has(s.all(), "The agent continues in session ses_1.")
 	s.Leave()
 	s = newSeat(t)
 	s.typed("/quit\r")
@@ -373,7 +373,7 @@ func TestResume(t *testing.T) {
 		s.event("message.sent", `{"message":{"id":"msg_1","prompt":"first"}}`)
 		s.event("done", `{"usage":{"cost_usd":0.01}}`)
 	}
-	s.has(s.screen(), "reading what has happened so far")
+	s.has(s.screen(), "reading the events so far")
 	s.event("message.queued", `{"message":{"id":"msg_2","prompt":"second"}}`)
 	s.event("message.sent", `{"message":{"id":"msg_2","prompt":"second","started_at":"1970-01-01T00:15:40Z"}}`)
 	s.event("session.ended", `{"status":"ended"}`)

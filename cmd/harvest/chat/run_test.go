@@ -228,7 +228,7 @@ func TestRunFails(t *testing.T) {
 	w.event("message.queued", `{"message":{"id":"msg_1","prompt":"go"}}`)
 	shows(t, out, "starting the agent")
 	leave()
-	if err := <-over; err != nil || !strings.Contains(out.String(), "The agent goes on in session ses_1.") {
+	if err := <-over; err != nil || !strings.Contains(out.String(), "The agent continues in session ses_1.") {
 		t.Errorf("left by a signal: %v, %q", err, out.String())
 	}
 	o.Out = brokenPage{}

@@ -88,7 +88,7 @@ func (m *Model) waiting() (all []string) {
 func (m *Model) Doing() (what string, since time.Time) {
 	switch {
 	case !m.seen:
-		return "reading what has happened so far", time.Time{}
+		return "reading the events so far", time.Time{}
 	case m.pending != "":
 		return m.pending, m.pendedAt
 	case m.ended:
