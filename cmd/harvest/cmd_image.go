@@ -15,7 +15,7 @@ import (
 func (c *cli) imageCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "image",
-		Short: "Work with images, the root file systems of sandboxes",
+		Short: "Manage images, the root file systems of sandboxes",
 		Example: `  harvest image build
   harvest image pull debian:12
   harvest image inspect base`,

@@ -95,7 +95,7 @@ func uploads(data string) (string, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return "", errors.Wrapf(err, "clear the uploads")
 	}
-	return dir, errors.Wrapf(os.MkdirAll(dir, 0o700), "make the directory of uploads")
+	return dir, errors.Wrapf(os.MkdirAll(dir, 0o700), "create the directory of uploads")
 }
 
 const (

@@ -195,7 +195,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 		t.Fatalf("doctor says %s", out)
 		return ""
 	}
-	if got := detail(); !strings.Contains(got, "while the server does") {
+	if got := detail(); !strings.Contains(got, "while the server runs") {
 		t.Errorf("without a server: %s", got)
 	}
 	h.Must("sandbox", "ls")
