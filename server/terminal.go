@@ -33,8 +33,8 @@ var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || 
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "The sandbox's terminal: a shell that keeps running when its client leaves. A second client takes it over", query: "rows: lines; cols: columns; dir: where a new shell begins, if the directory is there",
-		socket: "messages are those of a stream, without a first request; earlier output is repeated"}}
+		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. A second client takes it over", query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists",
+		socket: "messages are those of a stream, without a first request, and earlier output is repeated"}}
 }
 
 // terminals are the sandboxes' terminals to which this server is connected.
@@ -178,7 +178,7 @@ func (t *terminal) attach(r *http.Request, c *terminalClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.client; old != nil {
-		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken the terminal over"), "connect again to take it back"))
+		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken over the terminal"), "connect again to take it back"))
 		old.gone, old.why = true, &api.End{Problem: p}
 	}
 	t.client = c
@@ -231,7 +231,7 @@ func (t *terminal) sent(c *terminalClient, n int) {
 // openTerminal connects a client to the sandbox's terminal.
 func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if !isUpgrade(r) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket")
 	}
 	rows, err := number(r, "rows", 24, 1000)
 	if err != nil {
@@ -243,7 +243,7 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	}
 	dir := r.URL.Query().Get("dir")
 	if dir != "" && !path.IsAbs(dir) || strings.ContainsRune(dir, 0) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory", dir), "give an absolute path")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid directory %.200q", dir), "give an absolute path")
 	}
 	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
@@ -268,7 +268,7 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	_ = t.x.Resize(ctx, engine.Size{Rows: rows, Cols: cols}) // the shell may just have ended
-	logf.Infof(logf.With(ctx, "sandbox_id", box.ID), "a client has the terminal")
+	logf.Infof(logf.With(ctx, "sandbox_id", box.ID), "a client uses the terminal")
 	t.attach(r, c)
 	defer t.detach(c)
 	defer context.AfterFunc(ctx, func() { t.detach(c) })()
@@ -318,7 +318,7 @@ func (t *terminal) receive(c *terminalClient) {
 		if gone {
 			return
 		}
-		err = errors.Newf(errors.Invalid, "not a message of a terminal")
+		err = errors.Newf(errors.Invalid, "invalid message of a terminal")
 		if kind == websocket.MessageBinary && len(msg) > 0 {
 			switch msg[0] {
 			case api.StreamStdin:

@@ -86,7 +86,7 @@ func TestSandboxMount(t *testing.T) {
 	if got := s3.Get("data/after.txt"); got != "after" {
 		t.Errorf("the bucket has %q", got)
 	}
-	if _, stderr, code := h.Run("sandbox", "sync", "one"); code == 0 || !strings.Contains(stderr, "has S3 mounted") {
+	if _, stderr, code := h.Run("sandbox", "sync", "one"); code == 0 || !strings.Contains(stderr, "mounts S3") {
 		t.Errorf("sync: %d %s", code, stderr)
 	}
 	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "s3://"+s3.Bucket+"/data at /data") {

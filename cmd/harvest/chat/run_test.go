@@ -192,7 +192,7 @@ func TestRunPlain(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
-	shows(t, out, "Session ses_1 stays. To come back:\n  harvest agent --continue ses_1\n")
+	shows(t, out, "Session ses_1 stays. To return:\n  harvest agent --continue ses_1\n")
 	if strings.ContainsAny(out.String(), "\x1b\r") {
 		t.Errorf("%q", out.String())
 	}
