@@ -154,7 +154,7 @@ log: {format: xml}
 	}
 	got := strings.Split(errors.Message(err), "\n  ")
 	want := []string{
-		"the configuration has 11 problems:",
+		"invalid configuration: 11 problems:",
 		path + ":7: pool has no value; write one, or remove the line",
 		path + ":8: prices must be a plain value",
 		path + ":2: unknown option memory; did you mean limits.memory?",
@@ -201,7 +201,7 @@ func TestShapes(t *testing.T) {
 		"a list":          {"- pool\n", "f:1: write options as"},
 		"a word":          {"pool\n", "f:1: write options as"},
 		"twice":           {"pool: 1\npool: 2\n", "f:2: invalid YAML"},
-		"two documents":   {"pool: 1\n---\npool: 2\n", "f:3: a second document"},
+		"two documents":   {"pool: 1\n---\npool: 2\n", "f:3: more than one document"},
 		"an anchor":       {"timeout: &x 1h\nexec_timeout: *x\n", "f:1: timeout must be a plain value"},
 		"a literal block": {"engine: |\n  gvisor\n", "f:1: engine must be a plain value"},
 	} {
@@ -223,7 +223,7 @@ func TestRelations(t *testing.T) {
 	c.Quotas.Memory = 1 << 30
 	c.Pool, c.Quotas.Sandboxes = 3, 2
 	err := c.Validate()
-	for _, want := range []string{"has 3 problems", "quotas.cpu", "quotas.memory", "quotas.sandboxes"} {
+	for _, want := range []string{"configuration: 3 problems", "quotas.cpu", "quotas.memory", "quotas.sandboxes"} {
 		if !strings.Contains(errors.Message(err), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -278,7 +278,7 @@ func TestWhoMaySignIn(t *testing.T) {
 			t.Errorf("%s: %v", issuer, err)
 		}
 	}
-	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "has 2 problems") {
+	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "configuration: 2 problems") {
 		t.Errorf("an issuer alone: %v", err)
 	}
 	acme := []string{"HARVEST_SERVER_ACME_DOMAIN", "h.example.org"}

@@ -275,11 +275,11 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 func endReason(sb Sandbox, end engine.End) string {
 	switch {
 	case end.OutOfMemory && sb.Limits.Memory > 0:
-		return "it used more memory than its limit of " + units.BytesSize(float64(sb.Limits.Memory))
+		return "it exceeded its memory limit of " + units.BytesSize(float64(sb.Limits.Memory))
 	case end.OutOfMemory:
-		return "it used more memory than there is"
+		return "it exceeded the memory of the machine"
 	case end.Destroyed:
-		return "it was destroyed by something else than Harvest's server"
+		return "it was destroyed by another program than Harvest's server"
 	}
 	return orDefault(end.Detail, "it ended by itself")
 }

@@ -172,7 +172,7 @@ func TestExecRefuses(t *testing.T) {
 	}
 	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "rel", strings.NewReader("")), errors.Invalid, `"rel"`, "absolute")
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/a\x00")
-	wantError(t, err, errors.Invalid, "not a path")
+	wantError(t, err, errors.Invalid, "invalid path")
 	w.fail("copyout", errors.Newf(errors.NotFound, "there is no /x"))
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/x")
 	wantError(t, err, errors.NotFound, "/x", "| copy")

@@ -62,7 +62,7 @@ func TestBodyThatStalls(t *testing.T) {
 			t.Fatalf("%s: %v", route, err)
 		}
 		var p api.Problem
-		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(p.Detail, "nothing more") || p.Remedy == "" {
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(p.Detail, "no data") || p.Remedy == "" {
 			t.Errorf("%s: %s, %+v, %v", route, resp.Status, p, err)
 		}
 		conn.Close()

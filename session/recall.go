@@ -131,12 +131,12 @@ func quoted(who, text string) string {
 // sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
 func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
 	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has that one's repositories"), "leave out the repository, or the session to continue")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"), "omit the repository, or the session to continue")
 	}
 	own := req.Sandbox
 	own.Env, own.Image = nil, ""
 	if !reflect.ValueOf(own).IsZero() {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has a sandbox like that one's"), "give env only, or begin a new session")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses the same kind of sandbox"), "give env only, or begin a new session")
 	}
 	old, running, err := m.find(ctx, account, req.Continues)
 	if err != nil {
@@ -154,7 +154,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	case err != nil:
 		return nil, err
 	case !box.Status.Ended():
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being kept", old.ID), "try again in a moment")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being stored", old.ID), "try again in a moment")
 	case box.SnapshotID == "":
 		return nil, gone
 	}

@@ -114,9 +114,9 @@ func TestSandboxMountRefused(t *testing.T) {
 	for text, args := range map[string][]string{
 		"there is no bucket nowhere":      {"--s3", "s3://nowhere/x:/data:mount"},
 		"there is no secret \"other\"":    {"--s3", "s3://" + s3.Bucket + ":/data:mount", "--s3-secret", "other"},
-		"neither filled first":            {"--s3", "s3://" + s3.Bucket + ":/data:mount:init"},
-		"only as a mount":                 {"--s3", "s3://" + s3.Bucket + ":/data:ro"},
-		"names no bucket to mount":        {"--s3", "s3:/data:mount"},
+		"neither downloaded first":        {"--s3", "s3://" + s3.Bucket + ":/data:mount:init"},
+		"only a mount can":                {"--s3", "s3://" + s3.Bucket + ":/data:ro"},
+		"needs a bucket":                  {"--s3", "s3:/data:mount"},
 		"overlap":                         {"--s3", "s3://" + s3.Bucket + ":/data/x:mount", "-v", "v:/data"},
 		"which the sandbox needs":         {"--s3", "s3://" + s3.Bucket + ":/etc:mount"},
 		"S3 does not know the access key": {"--s3", "s3://" + s3.Bucket + ":/data:mount", "--s3-secret", "wrong"},

@@ -33,7 +33,8 @@ var (
 )
 
 // countProse counts the lines of prose of each area: Markdown outside code blocks, comments, and string
-// literals of at least three words.
+// literals of at least three words. Lines of multi-line literals count only in cmd/harvest, where they are help texts;
+// elsewhere most are scripts, SQL or HTML.
 func countProse(tree fs.FS) (map[string]proseCount, error) {
 	counts := map[string]proseCount{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -98,8 +99,24 @@ func proseOf(name, text string) map[string][]string {
 	case strings.HasSuffix(name, "_test.go"):
 		comments, texts = "tests", ""
 	}
+	long := false // within a multi-line raw string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
+		opens := strings.Contains(longText.ReplaceAllString(line, ""), "`")
+		if texts != "" && strings.HasPrefix(name, "cmd/harvest/") && (long || opens && !strings.HasPrefix(line, "//")) {
+			before, after, quoted := strings.Cut(line, "`")
+			switch {
+			case !quoted:
+				after = line
+			case long:
+				after = before
+			}
+			long = long != quoted
+			if len(strings.Fields(after)) >= 3 {
+				lines[texts] = append(lines[texts], after)
+			}
+			continue
+		}
 		if comment, ok := strings.CutPrefix(line, "//"); ok {
 			if len(strings.Fields(comment)) >= 3 && !strings.HasPrefix(comment, "go:") {
 				lines[comments] = append(lines[comments], comment)

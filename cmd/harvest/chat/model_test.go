@@ -124,7 +124,7 @@ func TestTurn(t *testing.T) {
 	s.has(s.screen(), "sending the prompt")
 	s.event("message.queued", `{"message":{"id":"msg_1","prompt":"fix it"}}`)
 	s.Result(Action{Act: Send, Text: "fix it"}, "", nil)
-	s.has(s.screen(), "waits: fix it")
+	s.has(s.screen(), "queued: fix it")
 	s.has(s.screen(), "starting the agent and its MCP servers")
 	s.event("mcp.ready", `{"id":"memory"}`)
 	s.event("mcp.failed", `{"id":"github","reason":"no key"}`)
@@ -132,7 +132,7 @@ func TestTurn(t *testing.T) {
 	s.event("session.status_changed", `{"status":"thinking"}`)
 	s.later(3 * time.Second)
 	s.has(s.screen(), "waiting for the model, 3 s · turn 3 s · MCP 1/2 · $0.00 · Esc stops")
-	s.lacks(s.screen(), "waits: fix it")
+	s.lacks(s.screen(), "queued: fix it")
 	s.event("message.started", `{"id":"th","thinking":true}`)
 	s.event("message.delta", `{"id":"th","text":"hm"}`)
 	s.has(s.screen(), "thinking, 0 s · turn 3 s")
@@ -392,7 +392,7 @@ func TestEndOfSession(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
 	s.event("session.ended", `{"status":"ended"}`)
-	s.has(s.all(), "To go on with its files and its conversation:\n  harvest agent --continue ses_1")
+	s.has(s.all(), "To continue with its files and its conversation:\n  harvest agent --continue ses_1")
 	if !s.Done() {
 		t.Error("the conversation goes on")
 	}
