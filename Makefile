@@ -59,9 +59,10 @@ test-long: deps
 test-modal: deps
 	CGO_ENABLED=0 go test -count=1 -timeout 50m -v -run '^TestModal' ./e2e/modal ./e2e/modalengine ./e2e/agent ./e2e/s3
 
+# The first use compiles MinIO, which takes some minutes.
 test-s3: deps
-	HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
-	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded)$$' ./s3sync
+	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C internal/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
+	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3sync
 
 test-software: build
 	scripts/software

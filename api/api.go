@@ -174,6 +174,7 @@ type Server struct {
 	Background bool     `json:"background"` // a client started it; it ends by itself when it is unused
 	Requests   int      `json:"requests"`   // in progress, without this one
 	Sandboxes  int      `json:"sandboxes"`  // not ended
+	Spares     int      `json:"spares"`     // sessions made ahead that wait for a prompt; their sandboxes are among Sandboxes
 	Commands   int      `json:"commands"`   // running
 	Engine     string   `json:"engine"`
 	Isolation  string   `json:"isolation"`

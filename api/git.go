@@ -29,14 +29,16 @@ type PushRequest struct {
 	Repository string `json:"repository,omitempty"`
 }
 
-// PullRequestRequest is the body of POST /v1/sessions/{id}/pull-request. Missing fields are filled from the session
-// and the repository's template.
+// PullRequestRequest is the body of POST /v1/sessions/{id}/pull-request. The agent writes a missing title and body, by
+// the repository's template.
 type PullRequestRequest struct {
 	Repository string `json:"repository,omitempty"`
 	Title      string `json:"title,omitempty"`
 	Body       string `json:"body,omitempty"`
 	Base       string `json:"base,omitempty"`  // target branch
 	Ready      bool   `json:"ready,omitempty"` // not a draft
+	// NoSummary does not ask the agent for the text: it lists the commits, and that of an existing pull request stays.
+	NoSummary bool `json:"no_summary,omitempty"`
 }
 
 // PullRequest is the response.
@@ -45,6 +47,11 @@ type PullRequest struct {
 	URL    string `json:"url"`
 	Draft  bool   `json:"draft"`
 	New    bool   `json:"new"` // false: the branch already had one
+	// Updated means that the commits or the text of an existing one have changed.
+	Updated bool `json:"updated,omitempty"`
+	// Summary is the source of the text: "agent", "commits" (a list), "given" (by the request) or "kept" (unchanged).
+	Summary string `json:"summary"`
+	Note    string `json:"note,omitempty"` // one sentence about an unexpected result
 }
 
 // Routes of the agents' memories of repositories.

@@ -8,6 +8,7 @@ import (
 // Routes of sessions.
 const (
 	Sessions        = "/v1/sessions"
+	SessionsWarm    = "/v1/sessions/warm"
 	Sessioned       = "/v1/sessions/{id}"
 	SessionMessages = "/v1/sessions/{id}/messages"
 	SessionMessage  = "/v1/sessions/{id}/messages/{message}"
@@ -161,6 +162,8 @@ type Message struct {
 	Ended   time.Time `json:"ended_at,omitzero"`
 	Usage   Usage     `json:"usage"`
 	Own     bool      `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
+	// Purpose is what Harvest itself wants the reply for: "pull_request"; missing in prompts of people.
+	Purpose string `json:"purpose,omitempty"`
 }
 
 // AnswerRequest is the body of POST /v1/sessions/{id}/answers/{question}.

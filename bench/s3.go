@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -93,7 +94,7 @@ func (s syncing) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer b.Close()
-	t, err := s3sync.OpenTree(s.Dir)
+	t, err := tree.Open(s.Dir)
 	if err != nil {
 		return err
 	}

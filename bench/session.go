@@ -43,6 +43,9 @@ func benchSession(ctx context.Context, l *lab, r *recorder) error {
 			return err
 		}
 	}
+	if err := withDaemon(ctx, l, "session-spare", func(d *daemon) error { return r.spareSessions(ctx, d) }, "HARVEST_POOL=1", "HARVEST_AGENTS_SPARES=1"); err != nil {
+		return err
+	}
 	return withDaemon(ctx, l, "session-many", func(d *daemon) error { return r.manySessions(ctx, d) }, "HARVEST_POOL=0")
 }
 
@@ -107,6 +110,32 @@ func (d *daemon) firstWord(ctx context.Context) (took float64, id string, err er
 		}
 	}
 	return 0, made.ID, errors.Errorf("the events have ended")
+}
+
+// spareSessions measures sessions that were made ahead: each waits when it is asked for.
+func (r *recorder) spareSessions(ctx context.Context, d *daemon) error {
+	m := r.measure("made ahead: create, until the agent's first event", "ms")
+	m.Aim = &Aim{AtMost: 300}
+	if err := d.WarmSession(ctx, api.SessionRequest{Agent: "scripted"}); err != nil {
+		return err
+	}
+	return r.turns(ctx, r.count(3, 20), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
+		for waiting := 0; waiting == 0; {
+			if err := pause(ctx, time.Second); err != nil {
+				return nil, err
+			}
+			info, err := d.Server(ctx)
+			if err != nil {
+				return nil, err
+			}
+			waiting = info.Spares
+		}
+		took, id, err := d.firstWord(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return sample{m.Name: took}, d.EndSession(ctx, id)
+	}})
 }
 
 // manySessions runs a turn in many sessions at once.

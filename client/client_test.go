@@ -323,7 +323,7 @@ func (w *waiter) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case <-w.seen:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		t.Fatalf("%q did not come, only %q", w.text, w.got)

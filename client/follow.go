@@ -18,6 +18,9 @@ type Follow struct {
 	Stream string // a sandbox, by ID or name, or a session, by ID; "" means all
 	After  int64  // only events after this ID
 	Tail   int    // if positive, only the last so many and new events; if negative, only new events
+	// Attended means that a person reads the events of a session and can answer the model's questions, which otherwise
+	// do not wait in a session that asks nothing.
+	Attended bool
 }
 
 // Pauses before the client reconnects a broken stream.
@@ -103,6 +106,9 @@ func (c *Client) followOnce(ctx context.Context, f *Follow, yield func(api.Event
 		query.Set("after", strconv.FormatInt(f.After, 10))
 	case f.Tail != 0:
 		query.Set("tail", strconv.Itoa(max(0, f.Tail)))
+	}
+	if f.Attended {
+		query.Set("attended", "true")
 	}
 	resp, err := c.do(ctx, http.MethodGet, api.Events, query, nil, http.Header{"Accept": {api.TypeEvents}})
 	if err != nil {

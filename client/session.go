@@ -16,6 +16,13 @@ func (c *Client) CreateSession(ctx context.Context, req api.SessionRequest) (api
 	return made, c.call(ctx, http.MethodPost, api.Sessions, nil, req, &made)
 }
 
+// WarmSession announces a session that will probably be created, so that the server can make one like it ahead. It
+// sends neither the prompt nor the person's commits.
+func (c *Client) WarmSession(ctx context.Context, req api.SessionRequest) error {
+	req.Prompt, req.Bundle, req.Shallow, req.Uncommitted, req.Limits = "", nil, nil, nil, api.SessionLimits{}
+	return c.call(ctx, http.MethodPost, api.SessionsWarm, nil, req, nil)
+}
+
 // Sessions returns the account's sessions, newest first; all includes those that have ended.
 func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) {
 	query := url.Values{}
@@ -98,7 +105,8 @@ func (c *Client) PushSession(ctx context.Context, ref string, req api.PushReques
 	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionPush, ref), nil, req, &done)
 }
 
-// OpenPull pushes the work branch and opens a pull request for it.
+// OpenPull pushes the work branch and opens a pull request for it, or updates it. The agent may take minutes to write
+// its text.
 func (c *Client) OpenPull(ctx context.Context, ref string, req api.PullRequestRequest) (api.PullRequest, error) {
 	var made api.PullRequest
 	return made, c.call(ctx, http.MethodPost, api.Path(api.SessionPull, ref), nil, req, &made)

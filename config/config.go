@@ -159,6 +159,10 @@ type OIDC struct {
 type Agents struct {
 	Default string // one of "claude", "opencode" and "scripted"
 	Image   string // of their sandboxes; name of an image or of a registry's image
+	// Spares is how many sessions of each kind in use are made ahead and wait for the next prompt; 0: none. SpareLife
+	// is how long they wait.
+	Spares    int
+	SpareLife time.Duration
 }
 
 // Model configures how agents reach their models.
@@ -258,7 +262,7 @@ func Default(env func(string) string) Config {
 		Server:         Server{Listen: "127.0.0.1:7777", Rate: 200},
 		Ports:          Ports{Domain: "*.localhost"},
 		OIDC:           OIDC{Scopes: []string{"openid", "email", "profile"}, Groups: "groups"},
-		Agents:         Agents{Default: "claude", Image: "agent"},
+		Agents:         Agents{Default: "claude", Image: "agent", SpareLife: 30 * time.Minute},
 		Model:          Model{Gateway: true},
 		Modal:          Modal{Listen: NoListen, App: "harvest", Image: "python:3.13-slim-bookworm"},
 	}

@@ -153,7 +153,8 @@ type Pull struct {
 	Number int    `json:"number"`
 	URL    string `json:"html_url"`
 	Draft  bool   `json:"draft"`
-	New    bool   `json:"-"` // it was just created
+	Title  string `json:"title"`
+	Body   string `json:"body"`
 }
 
 // PullRequest contains the fields of a new pull request.
@@ -165,8 +166,31 @@ type PullRequest struct {
 	Draft bool   `json:"draft"`
 }
 
-// OpenPull opens a pull request in the repository, such as "owner/name". If the branch already has one, OpenPull
-// returns that.
+// FindPull returns the open pull request of a branch of the repository, such as "owner/name". Number is 0 if there is
+// none.
+func (c *Client) FindPull(ctx context.Context, repository, branch string) (Pull, error) {
+	owner, _, _ := strings.Cut(repository, "/")
+	query := url.Values{"head": {owner + ":" + branch}, "state": {"open"}}
+	var open []Pull
+	if err := c.call(ctx, http.MethodGet, repoPath(repository)+"/pulls?"+query.Encode(), nil, &open); err != nil || len(open) == 0 {
+		return Pull{}, err
+	}
+	return open[0], nil
+}
+
+// PullChange contains the fields of a pull request that change; those that are "" stay.
+type PullChange struct {
+	Title string `json:"title,omitempty"`
+	Body  string `json:"body,omitempty"`
+}
+
+// UpdatePull changes a pull request.
+func (c *Client) UpdatePull(ctx context.Context, repository string, number int, change PullChange) (Pull, error) {
+	var made Pull
+	return made, c.call(ctx, http.MethodPatch, repoPath(repository)+"/pulls/"+strconv.Itoa(number), change, &made)
+}
+
+// OpenPull opens a pull request in the repository.
 func (c *Client) OpenPull(ctx context.Context, repository string, req PullRequest) (Pull, error) {
 	if req.Base == "" {
 		var found struct {
@@ -179,23 +203,10 @@ func (c *Client) OpenPull(ctx context.Context, repository string, req PullReques
 	}
 	var made Pull
 	err := c.call(ctx, http.MethodPost, repoPath(repository)+"/pulls", req, &made)
-	if err == nil {
-		made.New = true
-		return made, nil
-	}
-	if errors.KindOf(err) != errors.Conflict {
-		return Pull{}, err
-	}
-	owner, _, _ := strings.Cut(repository, "/")
-	query := url.Values{"head": {owner + ":" + req.Head}, "state": {"open"}}
-	var open []Pull
-	if e := c.call(ctx, http.MethodGet, repoPath(repository)+"/pulls?"+query.Encode(), nil, &open); e == nil && len(open) > 0 {
-		return open[0], nil
-	}
-	if req.Draft && strings.Contains(strings.ToLower(errors.Message(err)), "draft") {
+	if errors.KindOf(err) == errors.Conflict && req.Draft && strings.Contains(strings.ToLower(errors.Message(err)), "draft") {
 		err = errors.Remedy(err, "this repository has no drafts: ask for one that is ready")
 	}
-	return Pull{}, err
+	return made, err
 }
 
 // repoPath returns the API path of a repository.

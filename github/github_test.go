@@ -87,7 +87,7 @@ func TestOpenPull(t *testing.T) {
 	})
 	c := github.Client{API: api + "/", Token: "tok", HTTP: local()}
 	got, err := c.OpenPull(t.Context(), "o/n", github.PullRequest{Title: "T", Body: "B", Head: "harvest/x", Draft: true})
-	if err != nil || got != (github.Pull{Number: 7, URL: "https://x/7", Draft: true, New: true}) {
+	if err != nil || got != (github.Pull{Number: 7, URL: "https://x/7", Draft: true}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if (*bodies)[1] != `{"title":"T","body":"B","head":"harvest/x","base":"trunk","draft":true}` {
@@ -98,16 +98,24 @@ func TestOpenPull(t *testing.T) {
 	}
 }
 
-// A branch has one pull request.
-func TestOpenPullTwice(t *testing.T) {
+// TestPullOfBranch checks that the open pull request of a branch can be found and changed.
+func TestPullOfBranch(t *testing.T) {
 	t.Parallel()
-	api, asked, _ := stub(t, map[string]string{
-		"POST /repos/o/n/pulls": `422 {"message":"Validation Failed","errors":[{"message":"A pull request already exists for o:b."}]}`,
-		"GET /repos/o/n/pulls":  `200 [{"number":3,"html_url":"https://x/3"}]`,
+	api, asked, bodies := stub(t, map[string]string{
+		"GET /repos/o/n/pulls":     `200 [{"number":3,"html_url":"https://x/3","title":"T","body":"B"}]`,
+		"GET /repos/o/m/pulls":     `200 []`,
+		"PATCH /repos/o/n/pulls/3": `200 {"number":3,"html_url":"https://x/3","title":"T","body":"C"}`,
 	})
-	got, err := (&github.Client{API: api, HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{Head: "b", Base: "main"})
-	if err != nil || got.Number != 3 || got.New || (*asked)[1].URL.Query().Get("head") != "o:b" {
+	c := github.Client{API: api, HTTP: local()}
+	got, err := c.FindPull(t.Context(), "o/n", "b")
+	if err != nil || got != (github.Pull{Number: 3, URL: "https://x/3", Title: "T", Body: "B"}) || (*asked)[0].URL.Query().Get("head") != "o:b" || (*asked)[0].URL.Query().Get("state") != "open" {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := c.FindPull(t.Context(), "o/m", "b"); err != nil || got.Number != 0 {
+		t.Errorf("without one: %+v, %v", got, err)
+	}
+	if got, err = c.UpdatePull(t.Context(), "o/n", 3, github.PullChange{Body: "C"}); err != nil || got.Body != "C" || (*bodies)[2] != `{"body":"C"}` {
+		t.Errorf("%+v, %v, %q", got, err, *bodies)
 	}
 }
 

@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -111,7 +112,21 @@ func (c *command) follow(ctx context.Context) {
 		c.finishOutput()
 		return
 	}
+	c.reportCrash()
 	c.finish()
+}
+
+// reportCrash adds a crash to the command's stderr: the protocol has an exit code only, and shells report the end of
+// a child as 139.
+func (c *command) reportCrash() {
+	why, to := c.result.Crashed, c.err
+	if c.joined {
+		to = c.out
+	}
+	if why == "" || why != c.result.Why() || to == nil {
+		return
+	}
+	fmt.Fprintf(to, "harvest: %s\n", why)
 }
 
 // finish publishes the end of the command.

@@ -8,20 +8,20 @@ import (
 	"encoding/json"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	modal "github.com/modal-labs/modal-client/go"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // TestTheFirstGeneration checks that the SDK makes the first generation's request with MODAL_SANDBOX_V2=0 and for GPUs,
@@ -199,47 +199,59 @@ func TestIdentity(t *testing.T) {
 // mission: 8.7
 func TestPings(t *testing.T) {
 	t.Parallel()
-	testenv.Long(t)
-	w := newBareWorld(t)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		t.Fatal(err)
-	}
-	framer := http2.NewFramer(conn, conn)
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	for i := range byte(5) {
-		if i > 0 {
-			time.Sleep(5500 * time.Millisecond) // gRPC allows one ping in 5 s
-		}
-		if err := framer.WritePing(false, [8]byte{i + 1}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		l := bufconn.Listen(64 << 10)
+		newWorldAt(t, l)
+		conn, err := l.Dial()
+		if err != nil {
 			t.Fatal(err)
 		}
-		for answered := false; !answered; {
-			frame, err := framer.ReadFrame()
-			if err != nil {
-				t.Fatalf("after ping %d: %v", i, err)
+		defer conn.Close()
+		if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+			t.Fatal(err)
+		}
+		framer := http2.NewFramer(conn, conn)
+		if err := framer.WriteSettings(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range byte(5) {
+			if i > 0 {
+				time.Sleep(5500 * time.Millisecond)
 			}
-			switch f := frame.(type) {
-			case *http2.GoAwayFrame:
-				t.Fatalf("after ping %d the server ends the connection: %s %s", i, f.ErrCode, f.DebugData())
-			case *http2.SettingsFrame:
-				if !f.IsAck() {
-					err = framer.WriteSettingsAck()
-				}
-			case *http2.PingFrame:
-				if answered = f.IsAck() && f.Data[0] == i+1; !f.IsAck() {
-					err = framer.WritePing(true, f.Data)
-				}
-			}
-			if err != nil {
+			if err := framer.WritePing(false, [8]byte{i + 1}); err != nil {
 				t.Fatal(err)
 			}
+			if err := answered(framer, i+1); err != nil {
+				t.Fatalf("after ping %d: %v", i, err)
+			}
+		}
+	})
+}
+
+// answered reads frames until the answer to a ping.
+func answered(framer *http2.Framer, ping byte) error {
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return err
+		}
+		switch f := frame.(type) {
+		case *http2.GoAwayFrame:
+			return errors.Errorf("the server ends the connection: %s %s", f.ErrCode, f.DebugData())
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				err = framer.WriteSettingsAck()
+			}
+		case *http2.PingFrame:
+			if f.IsAck() && f.Data[0] == ping {
+				return nil
+			}
+			if !f.IsAck() {
+				err = framer.WritePing(true, f.Data)
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 }

@@ -187,6 +187,16 @@ func newWorld(t testing.TB) *world {
 // newBareWorld is one without clients.
 func newBareWorld(t testing.TB) *world {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newWorldAt(t, l)
+}
+
+// newWorldAt is newBareWorld with a listener.
+func newWorldAt(t testing.TB, l net.Listener) *world {
+	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
 		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
@@ -200,7 +210,7 @@ func newBareWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	w.id, w.secret = key.ID, text.Reveal()
-	w.listen()
+	w.listenAt(l)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		if w.sdk != nil {
@@ -246,14 +256,20 @@ func (w *world) serve() {
 // listen starts a server.
 func (w *world) listen() {
 	w.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.listenAt(l)
+}
+
+// listenAt starts a server that owns l.
+func (w *world) listenAt(l net.Listener) {
+	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
 		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
-		w.t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.url = "http://" + l.Addr().String()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fs"
 
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // maxKept is the size of the largest file in S3 whose content is fetched when it is removed or replaced while it is open. The file
@@ -96,7 +96,7 @@ func (n *node) keepContent() *spool {
 	n.mu.Lock()
 	e, opens := n.e, n.opens
 	n.mu.Unlock()
-	if opens == 0 || e.Kind != s3sync.File || e.Size > maxKept {
+	if opens == 0 || e.Kind != tree.File || e.Size > maxKept {
 		return nil
 	}
 	began := *e
@@ -155,7 +155,7 @@ func (n *node) local() (s *spool, gone bool) {
 
 // sees updates the node to e, as observed at a time. It returns false and changes nothing if e is
 // another object than the one that the node's open files read. The name then needs a new node.
-func (n *node) sees(e *s3sync.Entry, at time.Time) bool {
+func (n *node) sees(e *tree.Entry, at time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -173,14 +173,14 @@ func (n *node) sees(e *s3sync.Entry, at time.Time) bool {
 
 // switched updates the node to another object, provided that h is its only reader, has read
 // nothing, and the kernel caches nothing of the old object.
-func (h *handle) switched(now *s3sync.Entry) bool {
+func (h *handle) switched(now *tree.Entry) bool {
 	h.mu.Lock()
 	began := h.began || h.cached
 	h.mu.Unlock()
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	// The kernel reads only up to the size that it knows.
-	if began || h.n.gone || h.n.reads != 1 || now.Kind != s3sync.File || now.Size != h.n.e.Size {
+	if began || h.n.gone || h.n.reads != 1 || now.Kind != tree.File || now.Size != h.n.e.Size {
 		return false
 	}
 	h.n.e, h.n.at, h.n.seen = now, time.Now(), now.ETag
@@ -247,7 +247,7 @@ func (n *node) childNode(name string) *node {
 }
 
 // newChild makes a new node for a name. Open handles keep the previous node.
-func (n *node) newChild(e *s3sync.Entry, at time.Time) (*node, *fs.Inode) {
+func (n *node) newChild(e *tree.Entry, at time.Time) (*node, *fs.Inode) {
 	c := &node{m: n.m, path: e.Path, e: e, at: at}
 	return c, n.NewInode(n.m.ctx, c, fs.StableAttr{Mode: typeBits(e.Kind)})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -65,7 +66,7 @@ func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings)
 
 // root returns the root directory.
 func (m *live) root() *node {
-	return &node{m: m, e: &s3sync.Entry{Kind: s3sync.Dir, Mode: 0o755, ModTime: s3sync.Now()}}
+	return &node{m: m, e: &tree.Entry{Kind: tree.Dir, Mode: 0o755, ModTime: tree.Now()}}
 }
 
 // mount mounts the file system at dir and serves it.
@@ -118,7 +119,7 @@ type node struct {
 	io       sync.Mutex // held while fetching the content for a write
 	mu       sync.Mutex
 	path     string          // guarded by mu; "" for the root
-	e        *s3sync.Entry   // guarded by mu; last known state, never changed in place
+	e        *tree.Entry     // guarded by mu; last known state, never changed in place
 	at       time.Time       // guarded by mu; time of the request for e
 	mine     string          // guarded by mu; ETag of the content that this mount stored last
 	seen     string          // guarded by mu; ETag of the content that the kernel may have cached
@@ -149,14 +150,14 @@ func join(dir, name string) string {
 }
 
 // known returns the last known entry of the node, and its path.
-func (n *node) known() (*s3sync.Entry, string) {
+func (n *node) known() (*tree.Entry, string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.e, n.path
 }
 
 // learned sets the node's entry, unless the node has lost its path.
-func (n *node) learned(e *s3sync.Entry, at time.Time) bool {
+func (n *node) learned(e *tree.Entry, at time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.gone {
@@ -167,7 +168,7 @@ func (n *node) learned(e *s3sync.Entry, at time.Time) bool {
 }
 
 // stored notes that the content written here is now the object. Readers continue with it.
-func (n *node) stored(e *s3sync.Entry) {
+func (n *node) stored(e *tree.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.e, n.at, n.mine, n.replaced = e, time.Now(), e.ETag, false
@@ -196,7 +197,7 @@ func believed(at time.Time) time.Duration {
 
 // child returns the node of a name that S3 described as e at a time. It returns a new node if open
 // files of the old node read another object.
-func (n *node) child(name string, e *s3sync.Entry, at time.Time, out *fuse.EntryOut) *fs.Inode {
+func (n *node) child(name string, e *tree.Entry, at time.Time, out *fuse.EntryOut) *fs.Inode {
 	out.SetEntryTimeout(believed(at))
 	out.SetAttrTimeout(believed(at))
 	if c := n.childNode(name); c != nil && c.StableAttr().Mode == typeBits(e.Kind) && c.sees(e, at) {
@@ -248,9 +249,9 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	if s != nil {
 		e = s.entry()
 	} else if gone {
-	} else if e.Kind == s3sync.File && time.Since(at) < remember {
+	} else if e.Kind == tree.File && time.Since(at) < remember {
 		out.SetTimeout(believed(at))
-	} else if e.Kind == s3sync.File {
+	} else if e.Kind == tree.File {
 		asked := time.Now()
 		if now, err := n.m.b.Describe(n.m.ctx, path); err == nil && now.Kind == e.Kind && n.sees(now, asked) {
 			e, _ = n.known()
@@ -265,11 +266,11 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 }
 
 // fill converts e to the kernel's attributes.
-func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
+func (m *live) fill(a *fuse.Attr, e *tree.Entry) {
 	a.Mode = typeBits(e.Kind) | e.Mode&0o1777
 	a.Size = uint64(max(0, e.Size))
 	a.Blocks, a.Blksize, a.Nlink = (a.Size+511)/512, 1<<20, 1
-	if e.Kind == s3sync.Symlink {
+	if e.Kind == tree.Symlink {
 		a.Mode = syscall.S_IFLNK | 0o777
 	}
 	a.Uid, a.Gid = e.UID, e.GID
@@ -280,11 +281,11 @@ func (m *live) fill(a *fuse.Attr, e *s3sync.Entry) {
 	a.SetTimes(&t, &t, &t)
 }
 
-func typeBits(k s3sync.Kind) uint32 {
+func typeBits(k tree.Kind) uint32 {
 	switch k {
-	case s3sync.Dir:
+	case tree.Dir:
 		return syscall.S_IFDIR
-	case s3sync.Symlink:
+	case tree.Symlink:
 		return syscall.S_IFLNK
 	}
 	return syscall.S_IFREG

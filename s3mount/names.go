@@ -10,21 +10,21 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // kid is a name in a directory.
 type kid struct {
-	e    *s3sync.Entry
-	time s3sync.Time // the object's time, from the list
-	at   time.Time   // time of the request for e's metadata; zero if e comes from a list
+	e    *tree.Entry
+	time tree.Time // the object's time, from the list
+	at   time.Time // time of the request for e's metadata; zero if e comes from a list
 }
 
 // full reports whether e has its metadata.
 func (k *kid) full() bool { return !k.at.IsZero() }
 
 // find returns the entry of a name, from a list or from S3, and the time at which it was valid.
-func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
+func (n *node) find(name, path string) (*tree.Entry, time.Time, error) {
 	n.mu.Lock()
 	fresh, k, listed := n.kids != nil && time.Since(n.listed) < remember, n.kids[name], n.listed
 	n.mu.Unlock()
@@ -46,7 +46,7 @@ func (n *node) find(name, path string) (*s3sync.Entry, time.Time, error) {
 }
 
 // described records the metadata of k, a name in a list.
-func (n *node) described(name string, k *kid, e *s3sync.Entry) {
+func (n *node) described(name string, k *kid, e *tree.Entry) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.kids[name] == k { // not listed again meanwhile
@@ -110,12 +110,12 @@ func (n *node) list() error {
 		return nil
 	}
 	kids := map[string]*kid{}
-	err := n.m.b.ReadDir(n.m.ctx, path, func(e *s3sync.Entry) error {
+	err := n.m.b.ReadDir(n.m.ctx, path, func(e *tree.Entry) error {
 		if len(kids) >= maxNames {
 			return errors.Newf(errors.Unsupported, "the directory has too many names")
 		}
 		name := base(e.Path)
-		if other := kids[name]; other == nil || other.e.Kind == s3sync.Dir { // a file hides such a directory
+		if other := kids[name]; other == nil || other.e.Kind == tree.Dir { // a file hides such a directory
 			kids[name] = &kid{e: e, time: e.ModTime}
 		}
 		return nil
@@ -141,7 +141,7 @@ func (n *node) list() error {
 // a new list. The validity is short: if another writer changes only the metadata, the object's time
 // may stay the same, within the second or entirely.
 func (k *kid) describes(now *kid) bool {
-	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag && now.e.Kind != s3sync.Dir
+	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag && now.e.Kind != tree.Dir
 }
 
 // forget expires the list of the directory after a name has changed.
@@ -179,7 +179,7 @@ func (n *node) Readdir(context.Context) (fs.DirStream, syscall.Errno) {
 	for name, k := range n.kids {
 		names[name] = typeBits(k.e.Kind)
 		// A small object may be a link. Only its metadata shows that.
-		if !k.full() && k.e.Kind == s3sync.File && k.e.Size > 0 && k.e.Size <= maxTarget {
+		if !k.full() && k.e.Kind == tree.File && k.e.Size > 0 && k.e.Size <= maxTarget {
 			names[name] = 0
 		}
 	}

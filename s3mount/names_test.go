@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestSeenInTime checks that changes by others are visible after 3 seconds, however the mount learned the earlier
@@ -141,7 +141,7 @@ func TestChangedWhileListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.answers(nil)
-	e := m.newEntry(t.Context(), "d", s3sync.Dir, 0o755)
+	e := m.newEntry(t.Context(), "d", tree.Dir, 0o755)
 	if err := m.b.WriteObject(t.Context(), &e, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -110,10 +111,7 @@ func TestReadAgain(t *testing.T) {
 	}
 	newer := strings.Repeat("n", len(content))
 	write(t, filepath.Join(other, "f"), newer)
-	time.Sleep(4 * time.Second) // it is seen after 3
-	if got := read(t, path); got != newer {
-		t.Error("it reads what was replaced")
-	}
+	eventually(t, "it reads the new content", func() bool { return read(t, path) == newer })
 }
 
 // TestReserved checks that Harvest's own data below .harvest/ is neither visible nor changed: files that programs
@@ -125,7 +123,7 @@ func TestReserved(t *testing.T) {
 	p.put(s3sync.ManifestKey, "of syncs")
 	p.put("f", "seen")
 	dir := p.mounted(about("sbx_reserved"))
-	own := filepath.Join(dir, s3sync.Reserved)
+	own := filepath.Join(dir, tree.Reserved)
 	manifest := filepath.Join(dir, s3sync.ManifestKey)
 	if got := listed(t, dir); got != `["f"]` {
 		t.Errorf("list %s", got)
@@ -154,7 +152,7 @@ func TestReserved(t *testing.T) {
 	if got := listed(t, dir); got != "[]" {
 		t.Errorf("list %s", got)
 	}
-	if got := names(t, filepath.Join(s3test.Dir(p.bucket), "work", s3sync.Reserved)); got != `["manifest-v1"]` || p.object(s3sync.ManifestKey) != "of syncs" {
+	if got := names(t, filepath.Join(s3test.Dir(p.bucket), "work", tree.Reserved)); got != `["manifest-v1"]` || p.object(s3sync.ManifestKey) != "of syncs" {
 		t.Errorf("Harvest's own are %s, the manifest is %q", got, p.object(s3sync.ManifestKey))
 	}
 }
@@ -423,7 +421,7 @@ func TestBesideSyncs(t *testing.T) {
 	}
 	sync := func(o s3sync.Options) {
 		t.Helper()
-		tree, err := s3sync.OpenTree(volume)
+		tree, err := tree.Open(volume)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Read-ahead. A window starts small, since many readers want no more, and grows while a file is
@@ -31,12 +31,12 @@ type handle struct {
 	readable bool // it was opened for reading
 
 	mu     sync.Mutex
-	e      *s3sync.Entry // guarded by mu; the object of the windows
-	next   int64         // guarded by mu; end of the last window: the next offset of a sequential reader
-	size   int64         // guarded by mu; size of the next window
-	open   []*window     // guarded by mu; some may have been dropped
-	began  bool          // guarded by mu; a read has returned data
-	cached bool          // the kernel may have cached content when the file was opened
+	e      *tree.Entry // guarded by mu; the object of the windows
+	next   int64       // guarded by mu; end of the last window: the next offset of a sequential reader
+	size   int64       // guarded by mu; size of the next window
+	open   []*window   // guarded by mu; some may have been dropped
+	began  bool        // guarded by mu; a read has returned data
+	cached bool        // the kernel may have cached content when the file was opened
 }
 
 var _ = interface {
@@ -123,7 +123,7 @@ func (h *handle) readOld(dest []byte, at int64) (int, error) {
 
 // part reads from the window of e that contains the offset at. If there is no room for a window, it
 // reads directly from S3.
-func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
+func (h *handle) part(e *tree.Entry, dest []byte, at int64) (int, error) {
 	dest = dest[:min(int64(len(dest)), e.Size-at)]
 	w := h.window(e, at, int64(len(dest)))
 	if w == nil {
@@ -144,7 +144,7 @@ func (h *handle) part(e *s3sync.Entry, dest []byte, at int64) (int, error) {
 // window returns the part of e that contains the offset at. The caller must give it back. If e is
 // read in order, the following windows are fetched too. It returns nil if there is no room; the
 // caller then reads without a window.
-func (h *handle) window(e *s3sync.Entry, at, want int64) *window {
+func (h *handle) window(e *tree.Entry, at, want int64) *window {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := &h.n.m.windows

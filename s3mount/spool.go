@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // spool is a file that is being written, kept on this machine until it is stored. While it is not
@@ -31,15 +31,15 @@ type spool struct {
 	sending sync.Mutex   // held while storing it
 
 	mu     sync.Mutex
-	node   *node        // guarded by mu; nil for a file of an earlier process
-	e      s3sync.Entry // guarded by mu; the entry to store
-	stored bool         // guarded by mu; there is an object at the path, perhaps an older one
-	dirty  bool         // guarded by mu; the object differs from this file
-	gone   bool         // guarded by mu; removed: it is not stored, but handles still read and write it
-	ended  bool         // guarded by mu; stored and dropped: a writer must get a new spool
-	used   time.Time    // guarded by mu
-	failed time.Time    // guarded by mu; time of the last failure to store it
-	told   bool         // guarded by mu; the failure was reported
+	node   *node      // guarded by mu; nil for a file of an earlier process
+	e      tree.Entry // guarded by mu; the entry to store
+	stored bool       // guarded by mu; there is an object at the path, perhaps an older one
+	dirty  bool       // guarded by mu; the object differs from this file
+	gone   bool       // guarded by mu; removed: it is not stored, but handles still read and write it
+	ended  bool       // guarded by mu; stored and dropped: a writer must get a new spool
+	used   time.Time  // guarded by mu
+	failed time.Time  // guarded by mu; time of the last failure to store it
+	told   bool       // guarded by mu; the failure was reported
 }
 
 const noteSuffix = ".json"
@@ -71,7 +71,7 @@ func (m *live) spool(path string) *spool {
 }
 
 // entry returns the current entry of the file.
-func (s *spool) entry() *s3sync.Entry {
+func (s *spool) entry() *tree.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.e
@@ -90,7 +90,7 @@ func (m *live) addSpooled(dir string, names map[string]uint32) {
 }
 
 // newSpool makes an empty spool file for e.
-func (m *live) newSpool(e s3sync.Entry, stored bool) (*spool, error) {
+func (m *live) newSpool(e tree.Entry, stored bool) (*spool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.last++
@@ -129,7 +129,7 @@ func (m *live) reserve(n int64) error {
 }
 
 // fetch fills s with the content of the object from.
-func (s *spool) fetch(ctx context.Context, from *s3sync.Entry) error {
+func (s *spool) fetch(ctx context.Context, from *tree.Entry) error {
 	const step = 8 << 20
 	if err := s.m.reserve(from.Size); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (s *spool) fetch(ctx context.Context, from *s3sync.Entry) error {
 var errEnded = errors.Errorf("the file was dropped")
 
 // change runs f, which changes the content or metadata, and marks the file to be stored later.
-func (s *spool) change(size int64, f func(e *s3sync.Entry) error) error {
+func (s *spool) change(size int64, f func(e *tree.Entry) error) error {
 	s.body.Lock()
 	defer s.body.Unlock()
 	s.mu.Lock()
@@ -205,22 +205,22 @@ func (s *spool) pwrite(p []byte, at int64) error {
 	s.mu.Lock()
 	size := max(s.e.Size, at+int64(len(p)))
 	s.mu.Unlock()
-	return s.change(size, func(e *s3sync.Entry) error {
+	return s.change(size, func(e *tree.Entry) error {
 		_, err := s.file.WriteAt(p, at)
-		e.ModTime = s3sync.Now()
+		e.ModTime = tree.Now()
 		return err
 	})
 }
 
 func (s *spool) truncate(size int64) error {
-	return s.change(size, func(e *s3sync.Entry) error {
-		e.ModTime = s3sync.Now()
+	return s.change(size, func(e *tree.Entry) error {
+		e.ModTime = tree.Now()
 		return s.file.Truncate(size)
 	})
 }
 
 // store stores the file if it is dirty, and waits for the end.
-func (s *spool) store(ctx context.Context) (*s3sync.Entry, error) {
+func (s *spool) store(ctx context.Context) (*tree.Entry, error) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
 	s.body.RLock()
@@ -260,7 +260,7 @@ func (s *spool) notStored(ctx context.Context, err error) {
 }
 
 // isStored notes that the object is e. The metadata may have changed meanwhile. s.mu is held.
-func (s *spool) isStored(e *s3sync.Entry) error {
+func (s *spool) isStored(e *tree.Entry) error {
 	s.used = time.Now()
 	s.e.ETag, s.stored, s.told, s.failed = e.ETag, true, false, time.Time{}
 	if !sameMeta(&s.e, e) {
@@ -376,7 +376,7 @@ func (m *live) adopt() error {
 			return errors.Wrapf(err, "stat a pending file")
 		}
 		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
-			e: s3sync.Entry{Path: n.Path, Kind: s3sync.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
+			e: tree.Entry{Path: n.Path, Kind: tree.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
 		m.used += st.Size()
 		if i, err := strconv.ParseInt(filepath.Base(name), 10, 64); err == nil {
 			m.last = max(m.last, i)
@@ -386,8 +386,8 @@ func (m *live) adopt() error {
 }
 
 // time returns the modification time of the file.
-func (n *note) time() s3sync.Time {
-	t := s3sync.Nano(n.Modified)
+func (n *note) time() tree.Time {
+	t := tree.Nano(n.Modified)
 	t.Sec += n.Seconds
 	return t
 }
@@ -406,7 +406,7 @@ func parseNote(text []byte) (note, error) {
 	if err := json.Unmarshal(text, &n); err != nil {
 		return n, errors.Explainf(err, errors.Invalid, "the note of a file that is not stored is damaged")
 	}
-	if !s3sync.ValidPath(n.Path) || n.Mode&^0o7777 != 0 {
+	if !tree.ValidPath(n.Path) || n.Mode&^0o7777 != 0 {
 		return n, errors.Newf(errors.Invalid, "the note of a file that is not stored is damaged")
 	}
 	return n, nil

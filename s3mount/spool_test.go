@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // begin is a file that a program creates.
 func (m *live) begin(t *testing.T, path string) *spool {
 	t.Helper()
-	s, err := m.newSpool(m.newEntry(t.Context(), path, s3sync.File, 0o644), false)
+	s, err := m.newSpool(m.newEntry(t.Context(), path, tree.File, 0o644), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -17,15 +18,15 @@ func TestFarTimes(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	dir, other := p.mounted(about("sbx_times")), p.mounted(about("sbx_times2"))
-	far := map[string]s3sync.Time{"1969": {Sec: -1, Nsec: 5e8}, "1000": {Sec: -30_610_224_000, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999}}
-	set := func(path string, at s3sync.Time) {
+	far := map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1000": {Sec: -30_610_224_000, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999}}
+	set := func(path string, at tree.Time) {
 		t.Helper()
 		ts := unix.Timespec{Sec: at.Sec, Nsec: int64(at.Nsec)}
 		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			t.Error(err)
 		}
 	}
-	is := func(path string, want s3sync.Time) {
+	is := func(path string, want tree.Time) {
 		t.Helper()
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err != nil || st.Mtim.Sec != want.Sec || st.Mtim.Nsec != int64(want.Nsec) {
@@ -71,7 +72,7 @@ func TestFarTimes(t *testing.T) {
 
 // The note of a file that is not stored keeps its time, also in the form of earlier versions.
 func TestTimeOfNotes(t *testing.T) {
-	for text, want := range map[string]s3sync.Time{
+	for text, want := range map[string]tree.Time{
 		`{"path":"a","modified_ns":5}`:                            {Nsec: 5},
 		`{"path":"a","modified_ns":-1}`:                           {Sec: -1, Nsec: 999_999_999},
 		`{"path":"a","modified_ns":7,"modified_s":-30610224000}`:  {Sec: -30_610_224_000, Nsec: 7},

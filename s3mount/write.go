@@ -10,7 +10,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 var _ = interface {
@@ -39,8 +39,8 @@ func isEOF(err error) bool { return errors.Is(err, io.EOF) }
 func keptMode(mode uint32) uint32 { return mode & 0o1777 }
 
 // newEntry returns an entry for a new file, link or directory.
-func (m *live) newEntry(ctx context.Context, path string, kind s3sync.Kind, mode uint32) s3sync.Entry {
-	e := s3sync.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: s3sync.Now()}
+func (m *live) newEntry(ctx context.Context, path string, kind tree.Kind, mode uint32) tree.Entry {
+	e := tree.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: tree.Now()}
 	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
 		e.UID, e.GID = who.Uid, who.Gid
 	}
@@ -87,10 +87,10 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	if no != 0 {
 		return nil, nil, 0, no
 	}
-	s, err := n.m.newSpool(n.m.newEntry(ctx, path, s3sync.File, mode), false)
+	s, err := n.m.newSpool(n.m.newEntry(ctx, path, tree.File, mode), false)
 	if err == nil {
 		s = n.m.publish(s)
-		err = s.change(-1, func(*s3sync.Entry) error { return nil })
+		err = s.change(-1, func(*tree.Entry) error { return nil })
 	}
 	if err != nil {
 		return nil, nil, 0, errno(err)
@@ -237,7 +237,7 @@ func (n *node) describeAs(in *fuse.SetAttrIn) error {
 		var err error
 		switch {
 		case path == "": // the root has no object
-		case e.Kind == s3sync.Dir:
+		case e.Kind == tree.Dir:
 			err = n.m.b.WriteObject(n.m.ctx, &now, nil)
 		default:
 			err = n.m.b.CopyObject(n.m.ctx, e, &now)
@@ -260,14 +260,14 @@ func (n *node) describeAs(in *fuse.SetAttrIn) error {
 	}
 }
 
-func sameMeta(a, b *s3sync.Entry) bool {
+func sameMeta(a, b *tree.Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
 }
 
 // apply applies the attributes of in to e, except those that are not kept: access times, and owners
 // where there is only one.
-func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
-	if mode, ok := in.GetMode(); ok && e.Kind != s3sync.Symlink {
+func (m *live) apply(e *tree.Entry, in *fuse.SetAttrIn) {
+	if mode, ok := in.GetMode(); ok && e.Kind != tree.Symlink {
 		e.Mode = keptMode(mode)
 	}
 	if uid, ok := in.GetUID(); ok && !m.oneOwner {
@@ -277,27 +277,27 @@ func (m *live) apply(e *s3sync.Entry, in *fuse.SetAttrIn) {
 		e.GID = gid
 	}
 	if t, ok := in.GetMTime(); ok {
-		e.ModTime = s3sync.At(t)
+		e.ModTime = tree.At(t)
 	}
 }
 
 // Mkdir implements fs.NodeMkdirer. A directory is an empty object whose key ends with a slash.
 func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	return n.make(name, out, func(path string) s3sync.Entry { return n.m.newEntry(ctx, path, s3sync.Dir, mode) })
+	return n.make(name, out, func(path string) tree.Entry { return n.m.newEntry(ctx, path, tree.Dir, mode) })
 }
 
 // Symlink implements fs.NodeSymlinker. A link is an object that contains the target, and whose
 // metadata marks it as a link.
 func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	return n.make(name, out, func(path string) s3sync.Entry {
-		e := n.m.newEntry(ctx, path, s3sync.Symlink, 0o777)
+	return n.make(name, out, func(path string) tree.Entry {
+		e := n.m.newEntry(ctx, path, tree.Symlink, 0o777)
 		e.Target, e.Size = target, int64(len(target))
 		return e
 	})
 }
 
 // make stores an entry that is not a file.
-func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) s3sync.Entry) (*fs.Inode, syscall.Errno) {
+func (n *node) make(name string, out *fuse.EntryOut, entry func(path string) tree.Entry) (*fs.Inode, syscall.Errno) {
 	path, no := n.place(name)
 	if no != 0 {
 		return nil, no
@@ -347,7 +347,7 @@ func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
 func (m *live) remove(path string, n *node) error {
 	d := m.leave(path, n)
 	if d.stored() {
-		if err := m.b.DeleteObject(m.ctx, path, s3sync.File); err != nil {
+		if err := m.b.DeleteObject(m.ctx, path, tree.File); err != nil {
 			d.cancel()
 			return err
 		}
@@ -366,12 +366,12 @@ func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
 	if n.m.addSpooled(path, names); len(names) > 0 {
 		return syscall.ENOTEMPTY
 	}
-	err := n.m.b.ReadDir(n.m.ctx, path, func(*s3sync.Entry) error { return syscall.ENOTEMPTY })
+	err := n.m.b.ReadDir(n.m.ctx, path, func(*tree.Entry) error { return syscall.ENOTEMPTY })
 	if err == nil {
 		err = n.keep()
 	}
 	if err == nil {
-		err = n.m.b.DeleteObject(n.m.ctx, path, s3sync.Dir)
+		err = n.m.b.DeleteObject(n.m.ctx, path, tree.Dir)
 	}
 	n.forget()
 	return errno(err)
@@ -395,7 +395,7 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 		return no
 	}
 	e, old := file.known()
-	if e.Kind == s3sync.Dir {
+	if e.Kind == tree.Dir {
 		return syscall.EXDEV
 	}
 	if flags&noReplace != 0 && n.m.exists(path) {
@@ -421,7 +421,7 @@ func (m *live) exists(path string) bool {
 }
 
 // move moves a file or link to another path and takes that path from target, which may be nil.
-func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path string) error {
+func (m *live) move(file *node, e *tree.Entry, old string, target *node, path string) error {
 	moved := *e
 	moved.Path = path
 	s := m.spool(old)
@@ -440,7 +440,7 @@ func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path 
 	}
 	d.commit()
 	file.moved(path, &moved, s) // before the old object is deleted, for readers of the file
-	if err := m.b.DeleteObject(m.ctx, old, s3sync.File); err != nil {
+	if err := m.b.DeleteObject(m.ctx, old, tree.File); err != nil {
 		file.moved(old, e, s)
 		return err
 	}
@@ -448,7 +448,7 @@ func (m *live) move(file *node, e *s3sync.Entry, old string, target *node, path 
 }
 
 // moved notes that the node is now at path, with the spool s, which may be nil.
-func (n *node) moved(path string, e *s3sync.Entry, s *spool) {
+func (n *node) moved(path string, e *tree.Entry, s *spool) {
 	if s != nil {
 		s.rename(path)
 	}
@@ -482,14 +482,14 @@ func (s *spool) describe(m *live, in *fuse.SetAttrIn) error {
 	if stored {
 		return errStored
 	}
-	return s.change(-1, func(e *s3sync.Entry) error {
+	return s.change(-1, func(e *tree.Entry) error {
 		m.apply(e, in)
 		return nil
 	})
 }
 
 // describedAs notes the object's new metadata. s may be nil.
-func (s *spool) describedAs(now *s3sync.Entry) {
+func (s *spool) describedAs(now *tree.Entry) {
 	if s == nil {
 		return
 	}

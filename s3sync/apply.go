@@ -20,17 +20,18 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // atOnce does the work that needs no request or must happen in order. A job with work left for a
 // worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
-	r.remember(j)
-	if j.merge && j.Kind == Dir {
+	if j.merge && j.Kind == tree.Dir {
 		j.local, j.merge = r.p.merged(j.local, j.base, j.remote), false
 		r.dirs = append(r.dirs, j.local)
 	}
+	r.remember(j)
 	switch {
 	case j.unsure:
 		j.done = make(chan struct{})
@@ -51,7 +52,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 			j.done = make(chan struct{})
 		}
 	case Download:
-		if j.remote.Kind == Dir {
+		if j.remote.Kind == tree.Dir {
 			j.out, j.err = r.makeDir(j)
 			return
 		}
@@ -63,14 +64,14 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		}
 		j.done = make(chan struct{})
 	case UpdateLocal:
-		if j.remote.Kind == Dir {
+		if j.remote.Kind == tree.Dir {
 			r.dirs = append(r.dirs, j.remote)
 			j.out = kept(j.local, j.remote)
 			return
 		}
 		j.done = make(chan struct{})
 	case DeleteLocal:
-		if j.local.Kind == Dir {
+		if j.local.Kind == tree.Dir {
 			r.gone = append(r.gone, j.local)
 			return
 		}
@@ -98,19 +99,22 @@ func (r *run) remember(j *job) {
 	for len(r.above) > 0 && !strings.HasPrefix(j.Path, r.above[len(r.above)-1].Path+"/") {
 		r.above = r.above[:len(r.above)-1]
 	}
-	if n := len(r.above); n > 0 && r.above[n-1].Path == parent(j.Path) && (j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
+	if n := len(r.above); n > 0 && r.above[n-1].Path == tree.Parent(j.Path) && (j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
 		if k := len(r.dirs); k == 0 || r.dirs[k-1] != r.above[n-1] {
 			r.dirs = append(r.dirs, r.above[n-1])
 		}
 	}
-	if j.remote != nil && j.remote.Kind == Dir && j.Op == Keep && !j.remote.unmarked() {
+	switch {
+	case j.remote != nil && j.remote.Kind == tree.Dir && j.Op == Keep && !j.remote.Unmarked():
 		r.above = append(r.above, j.remote)
+	case j.local != nil && j.local.Kind == tree.Dir && (j.Op == UpdateRemote || j.Op == Upload):
+		r.above = append(r.above, j.local) // as it is uploaded
 	}
 }
 
 // kept returns the bucket's entry for a path that stays unchanged on both sides, with the volume's
 // inode.
-func kept(local, remote *Entry) *Entry {
+func kept(local, remote *tree.Entry) *tree.Entry {
 	if remote == nil || local == nil || remote.Inode == local.Inode && remote.Change == local.Change {
 		return remote
 	}
@@ -127,7 +131,7 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 			return
 		}
 	}
-	key := j.remote.keyUnder(r.b.prefix)
+	key := j.remote.KeyUnder(r.b.prefix)
 	var refused error
 	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}}, func(_ string, err error) { refused = err }); j.err == nil {
 		j.err = refused
@@ -135,15 +139,15 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 }
 
 // makeDir makes a directory. Its metadata is set once its entries are in place.
-func (r *run) makeDir(j *job) (*Entry, error) {
+func (r *run) makeDir(j *job) (*tree.Entry, error) {
 	if r.o.Direction != Up && (r.o.Mirror || r.o.Direction == Both) {
-		if now, err := r.t.lstat(j.Path); err == nil && now != nil && now.Kind != Dir {
+		if now, err := r.t.Lstat(j.Path); err == nil && now != nil && now.Kind != tree.Dir {
 			if err := r.outOfTheWay(j.Path, now); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if _, err := r.t.mkdir(j.Path); err != nil {
+	if _, err := r.t.Mkdir(j.Path); err != nil {
 		if r.o.Direction != Both {
 			return nil, err
 		}
@@ -152,13 +156,13 @@ func (r *run) makeDir(j *job) (*Entry, error) {
 		}
 	}
 	r.dirs = append(r.dirs, j.remote)
-	now, err := r.t.lstat(j.Path)
+	now, err := r.t.Lstat(j.Path)
 	return kept(now, j.remote), err
 }
 
 // outOfTheWay removes a file where a directory belongs, if the sync goes down only or was to delete
 // the file. Otherwise both sides keep it.
-func (r *run) outOfTheWay(path string, now *Entry) error {
+func (r *run) outOfTheWay(path string, now *tree.Entry) error {
 	r.way.Lock()
 	defer r.way.Unlock()
 	r.mu.Lock()
@@ -170,7 +174,7 @@ func (r *run) outOfTheWay(path string, now *Entry) error {
 	}
 	r.mu.Unlock()
 	if r.o.Direction == Down || i >= 0 && r.stillIs(&gone, now) == nil {
-		return r.t.remove(path, now.Kind)
+		return r.t.Remove(path, now.Kind)
 	}
 	return r.setAside(path)
 }
@@ -214,13 +218,13 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 	switch j.Op {
 	case Upload:
 		j.out, j.err = r.upload(ctx, &j.Action)
-		if j.err == nil && j.remote != nil && j.out.ETag == j.remote.ETag && j.Kind != Dir {
+		if j.err == nil && j.remote != nil && j.out.ETag == j.remote.ETag && j.Kind != tree.Dir {
 			j.settle(UpdateRemote)
 		}
 	case UpdateRemote:
 		j.out, j.err = r.updateRemote(ctx, &j.Action)
 		if j.err == nil {
-			if j.out.ETag != j.remote.ETag && j.Kind != Dir {
+			if j.out.ETag != j.remote.ETag && j.Kind != tree.Dir {
 				j.Op = Upload
 			} else {
 				j.settle(UpdateRemote)
@@ -238,14 +242,14 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 	case DeleteLocal:
 		r.deleteLocal(j)
 	case DeleteRemote:
-		if j.err = r.b.holds(ctx, j.remote.keyUnder(r.b.prefix), condition{etag: j.remote.ETag}); j.err == nil {
+		if j.err = r.b.holds(ctx, j.remote.KeyUnder(r.b.prefix), condition{etag: j.remote.ETag}); j.err == nil {
 			r.deleteThere(j)
 		}
 	}
 	if j.out == nil || j.out.ETag == "" || j.err != nil {
 		return
 	}
-	j.Size = j.out.body()
+	j.Size = j.out.BodySize()
 	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag && (j.Op == Keep || j.Op == UpdateRemote) {
 		r.carry(ctx, j)
 	}
@@ -254,9 +258,9 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 // bring downloads a file.
 func (r *run) bring(ctx context.Context, j *job) {
 	j.out, j.err = r.download(ctx, &j.Action, j.Path)
-	if j.err != nil && r.o.Direction == Both && r.t.shadowed(j.Path) {
+	if j.err != nil && r.o.Direction == Both && r.t.Shadowed(j.Path) {
 		r.way.Lock()
-		err := r.makeWay(parent(j.Path))
+		err := r.makeWay(tree.Parent(j.Path))
 		r.way.Unlock()
 		if err == nil {
 			j.out, j.err = r.download(ctx, &j.Action, j.Path)
@@ -278,7 +282,7 @@ func (r *run) deleteLocal(j *job) {
 func (r *run) deleteThere(j *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removed = append(r.removed, doomed{j.remote.keyUnder(r.b.prefix), j.remote.ETag})
+	r.removed = append(r.removed, doomed{j.remote.KeyUnder(r.b.prefix), j.remote.ETag})
 }
 
 // passingName matches the names under which versitygw briefly stores an object while it replaces
@@ -304,7 +308,7 @@ func (r *run) carry(ctx context.Context, j *job) {
 // settle notes that at most the metadata changed.
 func (j *job) settle(op Op) {
 	j.Op = op
-	if j.out.same(j.remote) && (j.out.Extents == nil) == (j.remote.Extents == nil) {
+	if j.out.Same(j.remote) && (j.out.Extents == nil) == (j.remote.Extents == nil) {
 		j.Op = Keep
 		j.out = kept(j.out, j.remote)
 	}
@@ -312,28 +316,28 @@ func (j *job) settle(op Op) {
 
 // updateLocal gives a file or link the bucket's metadata, after checking that the content is the
 // same.
-func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
+func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
 	want := j.remote
-	if want.foreign {
-		now, err := r.b.stat(ctx, want.keyUnder(r.b.prefix))
+	if want.Foreign {
+		now, err := r.b.stat(ctx, want.KeyUnder(r.b.prefix))
 		if err != nil {
 			return nil, err
 		}
 		now.Path, now.Key = want.Path, want.Key
-		if !now.sameContent(j.local) {
+		if !now.SameContent(j.local) {
 			j.Op = Download
 			return r.download(ctx, &j.Action, j.Path)
 		}
 		want = now
 	}
-	if j.local.Kind == File {
+	if j.local.Kind == tree.File {
 		have := *j.local
 		f, err := r.opened(&have)
 		if err != nil {
 			return nil, err
 		}
 		defer f.Close()
-		if r.o.Contents || known(j.base) && !j.local.untouched(j.base) {
+		if r.o.Contents || known(j.base) && !j.local.Untouched(j.base) {
 			// If the inode changed, size and time prove nothing.
 			if have.CRC, err = r.checksum(ctx, f, &have); err != nil {
 				return nil, err
@@ -343,31 +347,31 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*Entry, error) {
 				return r.download(ctx, &j.Action, j.Path)
 			}
 		}
-		if have.Link = want.Link; have.same(r.restored(want, &have)) {
+		if have.Link = want.Link; have.Same(r.restored(want, &have)) {
 			j.Op = Keep
 			return kept(j.local, want), nil
 		}
 	}
-	at, err := r.t.setMeta(want, r.restoring())
+	at, err := r.t.SetMeta(want, r.restoring())
 	e := *want
 	return arrived(&e, at, err)
 }
 
 // restored returns the entry that the volume has after e is restored over now.
-func (r *run) restored(e, now *Entry) *Entry { return r.p.restored(e, now) }
+func (r *run) restored(e, now *tree.Entry) *tree.Entry { return r.p.restored(e, now) }
 
 // asRestored handles effects of restores, which no plan knows. A directory or link that only lacks
 // attributes which a restore does not set is up to date. A file that an earlier restore left
 // without its setuid and setgid bits gets them if they are restored now.
 func (r *run) asRestored(j *job) {
 	l, rem := j.local, j.remote
-	if r.o.Direction == Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.foreign || !r.concerns(l, rem) {
+	if r.o.Direction == Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.Foreign || !r.concerns(l, rem) {
 		return
 	}
 	switch {
-	case j.Op == Keep && r.o.SetID && l.Mode != rem.Mode && l.Mode == rem.Mode&^setID:
+	case j.Op == Keep && r.o.SetID && l.Mode != rem.Mode && l.Mode == rem.Mode&^tree.SetID:
 		j.Op = UpdateLocal
-	case j.Op == UpdateLocal && l.Kind != File && l.same(r.restored(rem, l)):
+	case j.Op == UpdateLocal && l.Kind != tree.File && l.Same(r.restored(rem, l)):
 		j.Op = Keep
 	}
 }
@@ -381,7 +385,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		err := r.still(&j.Action)
 		if err == nil {
-			_, err = r.t.link(j.remote.Link, j.Path)
+			_, err = r.t.Link(j.remote.Link, j.Path)
 		}
 		if err != nil {
 			// If its other name could not be restored, the file has its own object.
@@ -394,7 +398,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 	for _, a := range r.goneFiles {
 		err := r.still(&a)
 		if err == nil {
-			err = r.t.remove(a.Path, a.local.Kind)
+			err = r.t.Remove(a.Path, a.local.Kind)
 		}
 		if err != nil {
 			r.count(func(s *Stats) { s.Deleted-- })
@@ -402,7 +406,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 	}
 	for i := len(r.gone) - 1; i >= 0; i-- {
-		err := r.t.remove(r.gone[i].Path, Dir)
+		err := r.t.Remove(r.gone[i].Path, tree.Dir)
 		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == Both {
 			r.count(func(s *Stats) { s.Deleted-- })
 			r.oncemore.Store(true) // it still holds files: it is uploaded again
@@ -416,7 +420,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		return err
 	}
 	for i := len(r.dirs) - 1; i >= 0; i-- {
-		if _, err := r.t.setMeta(r.dirs[i], r.restoring()); err != nil {
+		if _, err := r.t.SetMeta(r.dirs[i], r.restoring()); err != nil {
 			r.fail(r.dirs[i].Path, err)
 		}
 	}
@@ -437,9 +441,9 @@ func (r *run) finishLocal(ctx context.Context) error {
 func (r *run) describeDirs(ctx context.Context) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
-	asked := map[*Entry]bool{}
+	asked := map[*tree.Entry]bool{}
 	for _, e := range r.dirs {
-		if !e.foreign || e.unmarked() || asked[e] {
+		if !e.Foreign || e.Unmarked() || asked[e] {
 			continue
 		}
 		asked[e] = true

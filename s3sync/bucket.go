@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Location is the place of files in S3, and the way to reach it.
@@ -185,10 +186,10 @@ func (l Location) check() error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named"), "name one")
 	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
 		return errors.Newf(errors.Invalid, "%.100q cannot be a bucket's name", l.Bucket)
-	case len(l.Prefix) > maxKey/2:
-		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix), maxKey/2)
+	case len(l.Prefix) > tree.MaxKey/2:
+		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix), tree.MaxKey/2)
 	}
-	if p := strings.Trim(l.Prefix, "/"); p != "" && !ValidPath(p) {
+	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix), "use names with slashes between them, none of them '.' or '..'")
 	}
 	if l.Endpoint != "" {

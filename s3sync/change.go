@@ -1,6 +1,11 @@
 package s3sync
 
-import "context"
+import (
+	"context"
+	"maps"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
 
 // change is a side's change of a path since this machine's last sync of it.
 type change struct {
@@ -11,29 +16,29 @@ type change struct {
 func (c change) any() bool { return c.content || c.meta }
 
 // newHere returns the change of a side of which this machine has no record.
-func newHere(e *Entry) change { return change{e != nil, e != nil} }
+func newHere(e *tree.Entry) change { return change{e != nil, e != nil} }
 
 // known reports whether this machine had base in its volume.
-func known(base *Entry) bool { return base != nil && base.Inode != 0 }
+func known(base *tree.Entry) bool { return base != nil && base.Inode != 0 }
 
 // changedHere compares the volume's side with base, by its stat data only. A file with another or a
 // changed inode counts as changed in content and metadata.
-func (p policy) changedHere(local, base *Entry) change {
+func (p policy) changedHere(local, base *tree.Entry) change {
 	switch {
 	case local == nil || local.Kind != base.Kind:
 		return change{true, true}
-	case local.Kind == File && local.untouched(base):
+	case local.Kind == tree.File && local.Untouched(base):
 		return change{}
-	case local.Kind == File:
+	case local.Kind == tree.File:
 		return change{true, true}
-	case local.Kind == Symlink && local.Target != base.Target:
+	case local.Kind == tree.Symlink && local.Target != base.Target:
 		return change{true, true}
 	}
 	return change{meta: !sameMeta(local, p.restored(base, local))}
 }
 
 // changedThere compares the bucket's side with base.
-func changedThere(base, remote *Entry) change {
+func changedThere(base, remote *tree.Entry) change {
 	switch {
 	case remote == nil:
 		return change{true, true}
@@ -46,31 +51,31 @@ func changedThere(base, remote *Entry) change {
 }
 
 // sameMeta compares the metadata that stat returns.
-func sameMeta(a, b *Entry) bool {
+func sameMeta(a, b *tree.Entry) bool {
 	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
 }
 
 // sameStored reports whether two entries of the bucket have the same content. Unknown content
 // counts as different.
-func sameStored(a, b *Entry) bool {
+func sameStored(a, b *tree.Entry) bool {
 	switch {
 	case a.Kind != b.Kind:
 		return false
-	case a.Kind == Dir:
+	case a.Kind == tree.Dir:
 		return true
-	case a.Kind == Symlink:
+	case a.Kind == tree.Symlink:
 		return a.Target == b.Target
-	case a.body() != b.body() || !b.foreign && (a.Extents == nil) != (b.Extents == nil):
+	case a.BodySize() != b.BodySize() || !b.Foreign && (a.Extents == nil) != (b.Extents == nil):
 		return false
 	}
 	return a.ETag != "" && a.ETag == b.ETag || a.HasCRC && b.HasCRC && a.CRC == b.CRC
 }
 
 // restored returns the entry that the volume has after e is restored over now.
-func (p policy) restored(e, now *Entry) *Entry {
+func (p policy) restored(e, now *tree.Entry) *tree.Entry {
 	out := *e
-	out.Mode = p.restores.mode(e)
-	if !p.restores.owners || !p.mayOwn {
+	out.Mode = p.restores.Mode(e)
+	if !p.restores.Owners || !p.mayOwn {
 		out.UID, out.GID = now.UID, now.GID
 	}
 	return &out
@@ -78,14 +83,14 @@ func (p policy) restored(e, now *Entry) *Entry {
 
 // unclear reports whether the file must be read to find its change: its inode differs from this
 // machine's record, its size does not, and the bucket's side changed too.
-func (r *run) unclear(local, base, remote *Entry) bool {
-	return r.o.Direction == Both && local != nil && known(base) && local.Kind == File && base.Kind == File && local.Size == base.Size &&
-		!local.untouched(base) && (remote == nil || !sameObject(base, remote))
+func (r *run) unclear(local, base, remote *tree.Entry) bool {
+	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File && local.Size == base.Size &&
+		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
 }
 
 // look reads a file if that is necessary and returns its change since base. A file that cannot be
 // read counts as changed.
-func (r *run) look(ctx context.Context, local, base, remote *Entry) (*change, error) {
+func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*change, error) {
 	if !r.unclear(local, base, remote) {
 		return nil, nil
 	}
@@ -104,11 +109,11 @@ func (r *run) look(ctx context.Context, local, base, remote *Entry) (*change, er
 	}
 	local.Xattrs = e.Xattrs
 	want := r.p.restored(base, &e)
-	return &change{meta: !sameMeta(&e, want) || !equalXattrs(e.Xattrs, want.Xattrs)}, nil
+	return &change{meta: !sameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
 }
 
 // merged returns local with the metadata of remote that changed there since base, and not here.
-func (p policy) merged(local, base, remote *Entry) *Entry {
+func (p policy) merged(local, base, remote *tree.Entry) *tree.Entry {
 	out, was := *local, p.restored(base, local)
 	now := p.restored(remote, local)
 	if local.Mode == was.Mode {
@@ -129,7 +134,7 @@ func (p policy) merged(local, base, remote *Entry) *Entry {
 
 // keepMeta gives e, which replaces a file with base's content, the metadata that changed here and
 // not in the bucket.
-func (p policy) keepMeta(e, local, base *Entry) {
+func (p policy) keepMeta(e, local, base *tree.Entry) {
 	was := p.restored(base, local)
 	if local.Mode != was.Mode && e.Mode == base.Mode {
 		e.Mode = local.Mode
@@ -148,7 +153,7 @@ func (p policy) keepMeta(e, local, base *Entry) {
 
 // mergedXattrs returns mine with the changes that theirs has since base and mine does not have.
 func mergedXattrs(mine, base, theirs map[string]string) map[string]string {
-	if equalXattrs(base, theirs) {
+	if maps.Equal(base, theirs) {
 		return mine
 	}
 	out := map[string]string{}

@@ -21,6 +21,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // sums lists the checksums that other programs' objects may have, by the header that carries them
@@ -54,7 +55,7 @@ func (b *Bucket) sound(ctx context.Context, key string, size int64, h http.Heade
 		}
 		got := s.hash()
 		if _, err := io.Copy(got, io.NewSectionReader(body, 0, size)); err != nil {
-			return explainFile(err)
+			return tree.ExplainFile(err)
 		}
 		if base64.StdEncoding.EncodeToString(got.Sum(nil)) != want {
 			return errDamaged
@@ -111,7 +112,7 @@ func (c composite) matches(body io.ReaderAt, lengths []int64) (bool, error) {
 	for _, n := range lengths {
 		one := c.hash()
 		if _, err := io.Copy(one, io.NewSectionReader(body, at, n)); err != nil {
-			return false, explainFile(err)
+			return false, tree.ExplainFile(err)
 		}
 		at += n
 		all.Write(one.Sum(nil))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestServersWithoutCRC64 checks that a server without CRC-64/NVME refuses it once, and gets MD5s from then on, with
@@ -216,7 +217,7 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 				if r.URL.Query().Has("partNumber") {
 					return c.silent && xmlFault(w, http.StatusNotImplemented, "NotImplemented")
 				}
-				if !c.damage || !gets(r) || strings.Contains(r.URL.Path, Reserved) {
+				if !c.damage || !gets(r) || strings.Contains(r.URL.Path, tree.Reserved) {
 					return false
 				}
 				proxyOf(r).ServeHTTP(&flipping{ResponseWriter: w}, r)

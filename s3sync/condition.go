@@ -8,6 +8,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // condition is the required state of a key for a write. The zero value requires nothing.
@@ -18,7 +19,7 @@ type condition struct {
 
 // expecting returns the condition that the bucket still has e, as the plan saw it. nil means no
 // object.
-func expecting(e *Entry) condition {
+func expecting(e *tree.Entry) condition {
 	if e == nil || e.ETag == "" {
 		return condition{absent: true}
 	}
@@ -43,7 +44,7 @@ type heeding struct {
 }
 
 // probeKey is an object that never exists on servers that heed conditions.
-const probeKey = Reserved + "/probe"
+const probeKey = tree.Reserved + "/probe"
 
 // noETag is an ETag that no object has.
 const noETag = "ffffffffffffffffffffffffffffffff"
@@ -57,7 +58,7 @@ func (b *Bucket) conditions(ctx context.Context) (bool, error) {
 	if b.heed.known {
 		return b.heed.heeds, nil
 	}
-	h := (&Entry{Kind: File, Mode: 0o644}).header()
+	h := metaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644})
 	condition{etag: noETag}.set(h)
 	_, err := b.put(ctx, probeKey, []byte{}, crc64nvme.Checksum(nil), h)
 	var refused *serverError

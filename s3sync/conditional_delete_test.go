@@ -13,6 +13,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // isDeletion reports whether a request deletes objects, one or several.
@@ -30,7 +31,7 @@ func TestDeletionsAreConditional(t *testing.T) {
 	direct := openBucket(t, loc)
 	put := func(content string) string {
 		t.Helper()
-		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)), (&Entry{Kind: File, Mode: 0o644}).header())
+		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)), metaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644}))
 		must(t, err)
 		return etag
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // maxManifest is the maximum size of a manifest to fetch, in bytes.
@@ -31,7 +32,7 @@ type contents struct {
 	empty   bool   // there is neither an object nor a manifest
 	file    string // the fetched manifest
 	// entries are the entries of a small manifest.
-	entries []*Entry
+	entries []*tree.Entry
 }
 
 // fewEntries and fewBytes limit a manifest whose entries are kept in memory after it is checked. A
@@ -87,7 +88,7 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 
 // examine reads a fetched manifest once. A damaged or inconsistent one is replaced by a list.
 func (c *contents) examine() error {
-	few, size := make([]*Entry, 0, 1024), int64(0)
+	few, size := make([]*tree.Entry, 0, 1024), int64(0)
 	for e, err := range readFile(c.file) {
 		if errors.KindOf(err) == errors.Unsupported {
 			return err
@@ -96,7 +97,7 @@ func (c *contents) examine() error {
 			c.healed, c.list = true, true
 			return nil
 		}
-		if size += e.memory(); len(few) == fewEntries || size > fewBytes {
+		if size += e.MemorySize(); len(few) == fewEntries || size > fewBytes {
 			few = nil
 		}
 		if few != nil {
@@ -109,8 +110,8 @@ func (c *contents) examine() error {
 
 // read yields the entries in order. It uses last, the entries of the state, if the state matches
 // the bucket's manifest or replaces a lost one.
-func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
-	manifest := func(yield func(*Entry, error) bool) {
+func (c *contents) read(ctx context.Context, last iter.Seq2[*tree.Entry, error]) iter.Seq2[*tree.Entry, error] {
+	manifest := func(yield func(*tree.Entry, error) bool) {
 		switch {
 		case c.healed && !c.memory:
 		case c.healed:
@@ -152,11 +153,11 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*Entry, error]) iter
 }
 
 // gone reports whether an object that lists do not show differs from this machine's record of it.
-func (c *contents) gone(ctx context.Context, e *Entry) (bool, error) {
-	if e == nil || e.ETag == "" || !e.hiddenUnder(c.b.prefix) {
+func (c *contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
+	if e == nil || e.ETag == "" || !e.HiddenUnder(c.b.prefix) {
 		return false, nil
 	}
-	now, err := c.b.stat(ctx, e.keyUnder(c.b.prefix))
+	now, err := c.b.stat(ctx, e.KeyUnder(c.b.prefix))
 	if errors.KindOf(err) == errors.NotFound {
 		return true, nil
 	}
@@ -165,7 +166,7 @@ func (c *contents) gone(ctx context.Context, e *Entry) (bool, error) {
 
 // item is an entry of a list, or an error for an object that cannot be one.
 type item struct {
-	*Entry
+	*tree.Entry
 	key string
 	err error
 }
@@ -181,7 +182,7 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				yield(item{}, err)
 				return
 			}
-			path, ok := DecodeKey(strings.TrimSuffix(o.key, "/"))
+			path, ok := tree.DecodeKey(strings.TrimSuffix(o.key, "/"))
 			if !ok {
 				if !yield(item{key: o.key, err: errors.Newf(errors.Unsupported, "its key is no path beneath the volume")}, nil) {
 					return
@@ -203,10 +204,10 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				from += i + 1
 				dir := o.key[:from]
 				open = append(open, dir)
-				path, _ := DecodeKey(dir[:len(dir)-1])
-				e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
+				path, _ := tree.DecodeKey(dir[:len(dir)-1])
+				e := &tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}
 				if dir == o.key && o.size > 0 {
-					e.blocked = true
+					e.Blocked = true
 				} else if dir == o.key {
 					e.ETag = o.etag
 				}
@@ -218,7 +219,7 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				continue
 			}
 			file = o.key
-			if !yield(item{Entry: &Entry{Path: path, Kind: File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: At(o.time), foreign: true}, key: file}, nil) {
+			if !yield(item{Entry: &tree.Entry{Path: path, Kind: tree.File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: tree.At(o.time), Foreign: true}, key: file}, nil) {
 				return
 			}
 		}
@@ -227,15 +228,15 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 
 // joined yields the entries of the list, with the manifest's description if it has the same object.
 // Entries without an object, or with one that lists do not show, come from the manifest.
-func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*Entry, error] {
-	return func(yield func(*Entry, error) bool) {
+func joined(prefix string, manifest iter.Seq2[*tree.Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
 		// unlisted yields an entry of the manifest that is not in the list, unless its object
 		// should be there.
 		unlisted := func() bool {
-			if m.ETag != "" && !m.hiddenUnder(prefix) {
+			if m.ETag != "" && !m.HiddenUnder(prefix) {
 				*dropped = true
 				return true
 			}
@@ -246,7 +247,7 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 				yield(nil, err)
 				return
 			}
-			for more && merr == nil && before(m.order(), it.key) < 0 {
+			for more && merr == nil && tree.CompareKeys(m.Order(), it.key) < 0 {
 				if !unlisted() {
 					return
 				}
@@ -257,19 +258,19 @@ func joined(prefix string, manifest iter.Seq2[*Entry, error], list iter.Seq2[ite
 				return
 			}
 			e, failed := it.Entry, it.err
-			if more && m.order() == it.key {
-				if failed == nil && (m.Kind == Dir || m.ETag == e.ETag && (m.Kind != File || m.body() == e.Size)) {
+			if more && m.Order() == it.key {
+				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag && (m.Kind != tree.File || m.BodySize() == e.Size)) {
 					e = m
 				}
-				if it.Entry != nil && it.blocked {
+				if it.Entry != nil && it.Blocked {
 					kept := *e
-					kept.ETag, kept.blocked = "", true
+					kept.ETag, kept.Blocked = "", true
 					e = &kept
 				}
 				m, merr, more = next()
 			}
 			if failed != nil {
-				if !yield(&Entry{Path: it.key}, failed) {
+				if !yield(&tree.Entry{Path: it.key}, failed) {
 					return
 				}
 				continue
@@ -314,19 +315,4 @@ func (b *Bucket) fetch(ctx context.Context, key string, header http.Header, path
 		}
 	}
 	return nil
-}
-
-func contentLength(h http.Header) int64 {
-	var n int64
-	text := h.Get("Content-Length")
-	if text == "" {
-		return -1
-	}
-	for i := range len(text) {
-		if text[i] < '0' || text[i] > '9' || n > 1<<50 {
-			return -1
-		}
-		n = n*10 + int64(text[i]-'0')
-	}
-	return n
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // doomed is an object that a sync will delete. The list is recorded before the manifest without
@@ -92,20 +93,20 @@ func (s *state) doom(all []doomed) error {
 
 // spared omits objects that an earlier sync was to delete, if they are unchanged and in no
 // manifest. It also omits directories that exist only through such objects.
-func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq2[*Entry, error] {
+func (s *state) spared(prefix string, entries iter.Seq2[*tree.Entry, error]) iter.Seq2[*tree.Entry, error] {
 	if len(s.left) == 0 {
 		return entries
 	}
-	return func(yield func(*Entry, error) bool) {
-		var held []*Entry // directories above the next entry
+	return func(yield func(*tree.Entry, error) bool) {
+		var held []*tree.Entry // directories above the next entry
 		for e, err := range entries {
-			if err == nil && e.foreign {
-				key := e.keyUnder(prefix)
+			if err == nil && e.Foreign {
+				key := e.KeyUnder(prefix)
 				t, left := s.left[key]
 				if left && !t.covers(e.ETag, e.ModTime.Std()) {
 					left, s.void[key] = false, true
 				}
-				if e.Kind == Dir && (left || e.ETag == "") {
+				if e.Kind == tree.Dir && (left || e.ETag == "") {
 					held = append(held, e)
 					continue
 				}
@@ -127,11 +128,11 @@ func (s *state) spared(prefix string, entries iter.Seq2[*Entry, error]) iter.Seq
 }
 
 // keep notes that the bucket's next manifest has a key, even if an earlier sync was to delete it.
-func (s *state) keep(e *Entry) {
+func (s *state) keep(e *tree.Entry) {
 	if len(s.left) == 0 || e.ETag == "" {
 		return
 	}
-	if key := e.keyUnder(s.prefix); s.left[key].etag != "" {
+	if key := e.KeyUnder(s.prefix); s.left[key].etag != "" {
 		s.kept[key] = true
 	}
 }

@@ -3,7 +3,6 @@ package s3sync
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/minio/crc64nvme"
@@ -11,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // download puts an entry of the bucket at path, and returns it with its inode there. The content is
 // compared with the checksum of the manifest or the server (3.5) before the file gets its name.
-func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, error) {
-	e, key := *a.remote, a.remote.keyUnder(r.b.prefix)
+func (r *run) download(ctx context.Context, a *Action, path string) (*tree.Entry, error) {
+	e, key := *a.remote, a.remote.KeyUnder(r.b.prefix)
 	e.Path = path
-	if e.Kind == Symlink {
+	if e.Kind == tree.Symlink {
 		return r.place(&e, a)
 	}
 	out, err := r.downloadFile(ctx, &e, key, a)
@@ -35,7 +35,7 @@ func (r *run) download(ctx context.Context, a *Action, path string) (*Entry, err
 }
 
 // place makes a symbolic link.
-func (r *run) place(e *Entry, a *Action) (*Entry, error) {
+func (r *run) place(e *tree.Entry, a *Action) (*tree.Entry, error) {
 	if a.copyTo == "" {
 		if err := r.still(a); err != nil {
 			return nil, err
@@ -44,14 +44,14 @@ func (r *run) place(e *Entry, a *Action) (*Entry, error) {
 	if a.merge {
 		r.p.keepMeta(e, a.local, a.base)
 	}
-	at, err := r.t.symlink(e, r.restoring())
+	at, err := r.t.Symlink(e, r.restoring())
 	return arrived(e, at, err)
 }
 
-func (r *run) restoring() restoring { return restoring{owners: r.o.Owners, setID: r.o.SetID} }
+func (r *run) restoring() tree.Restoring { return tree.Restoring{Owners: r.o.Owners, SetID: r.o.SetID} }
 
 // arrived records the inode of an entry on this machine.
-func arrived(e, at *Entry, err error) (*Entry, error) {
+func arrived(e, at *tree.Entry, err error) (*tree.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func arrived(e, at *Entry, err error) (*Entry, error) {
 // still fails if the volume no longer has the entry that the plan saw. Another process works there,
 // and its changes are not overwritten.
 func (r *run) still(a *Action) error {
-	now, err := r.t.lstat(a.Path)
+	now, err := r.t.Lstat(a.Path)
 	if err != nil {
 		return err
 	}
@@ -70,46 +70,46 @@ func (r *run) still(a *Action) error {
 }
 
 // stillIs is still for a caller that knows the volume's current entry.
-func (r *run) stillIs(a *Action, now *Entry) error {
+func (r *run) stillIs(a *Action, now *tree.Entry) error {
 	switch {
 	case now == nil:
 		return nil
-	case a.local == nil && now.Kind == Dir && r.o.Mirror && r.o.Direction == Down:
-		return r.t.removeAll(a.Path)
+	case a.local == nil && now.Kind == tree.Dir && r.o.Mirror && r.o.Direction == Down:
+		return r.t.RemoveAll(a.Path)
 	case a.local == nil:
-		return inTheWay(now.typeBits())
-	case now.Kind != a.local.Kind || now.Kind != Dir && (now.Inode != a.local.Inode || now.Change != a.local.Change):
-		return errChanged
+		return tree.InTheWay(now.TypeBits())
+	case now.Kind != a.local.Kind || now.Kind != tree.Dir && (now.Inode != a.local.Inode || now.Change != a.local.Change):
+		return tree.ErrChanged
 	}
 	return nil
 }
 
-func (r *run) downloadFile(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *Action) (*tree.Entry, error) {
 	if err := r.writing(ctx); err != nil {
 		return nil, err
 	}
-	if e.body() <= partSize {
+	if e.BodySize() <= partSize {
 		return r.downloadSmall(ctx, e, key, a)
 	}
-	w, err := r.t.create(e.Path)
+	w, err := r.t.Create(e.Path)
 	if err != nil {
 		return nil, err
 	}
-	defer w.discard()
+	defer w.Discard()
 	if err := r.fetchLarge(ctx, w, e, key); err != nil {
 		return nil, err
 	}
 	// The file has its full size from the start. After a power failure, the next sync would take it
 	// for complete.
 	if err := unix.Fdatasync(int(w.Fd())); err != nil {
-		return nil, explainFile(err)
+		return nil, tree.ExplainFile(err)
 	}
 	return r.settled(w, e, a)
 }
 
 // downloadSmall reads a whole file into memory and checks it before it creates anything in the
 // volume.
-func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action) (*Entry, error) {
+func (r *run) downloadSmall(ctx context.Context, e *tree.Entry, key string, a *Action) (*tree.Entry, error) {
 	body, packed, err := a.pack.find(ctx, e)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action
 	if packed {
 		return r.makeSmall(ctx, e, body, a)
 	}
-	buf, release, err := r.buffer(ctx, e.body())
+	buf, release, err := r.buffer(ctx, e.BodySize())
 	if err != nil {
 		return nil, err
 	}
@@ -125,41 +125,41 @@ func (r *run) downloadSmall(ctx context.Context, e *Entry, key string, a *Action
 	if body, err = r.fetchSmall(ctx, e, key, buf); err != nil {
 		return nil, err
 	}
-	if e.Kind == Symlink { // the object's metadata says so
+	if e.Kind == tree.Symlink { // the object's metadata says so
 		return r.place(e, a)
 	}
 	return r.makeSmall(ctx, e, body, a)
 }
 
 // makeSmall makes a file from content in memory.
-func (r *run) makeSmall(ctx context.Context, e *Entry, body []byte, a *Action) (*Entry, error) {
+func (r *run) makeSmall(ctx context.Context, e *tree.Entry, body []byte, a *Action) (*tree.Entry, error) {
 	if err := r.disk.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}
 	defer r.disk.Release(1)
-	w, err := r.t.create(e.Path)
+	w, err := r.t.Create(e.Path)
 	if err != nil {
 		return nil, err
 	}
-	defer w.discard()
-	if err := writeAt(w, e, body, 0); err != nil {
+	defer w.Discard()
+	if err := tree.WriteContent(w, e, body, 0); err != nil {
 		return nil, err
 	}
 	return r.settled(w, e, a)
 }
 
 // settled moves a written file into place.
-func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
+func (r *run) settled(w *tree.Writer, e *tree.Entry, a *Action) (*tree.Entry, error) {
 	if e.Extents != nil {
 		if err := w.Truncate(e.Size); err != nil {
-			return nil, explainFile(err)
+			return nil, tree.ExplainFile(err)
 		}
 	}
-	check := func(now *Entry) error { return r.stillIs(a, now) }
+	check := func(now *tree.Entry) error { return r.stillIs(a, now) }
 	if a.copyTo != "" {
-		check = func(now *Entry) error {
+		check = func(now *tree.Entry) error {
 			if now != nil {
-				return inTheWay(now.typeBits())
+				return tree.InTheWay(now.TypeBits())
 			}
 			return nil
 		}
@@ -170,33 +170,19 @@ func (r *run) settled(w *writer, e *Entry, a *Action) (*Entry, error) {
 	if a.copyTo != "" || a.merge {
 		own = nil // it differs from the bucket's object at the path
 	}
-	if err := w.noteFetching(own, e); err != nil {
+	if err := own.noteFetching(w, e); err != nil {
 		return nil, err
 	}
-	at, err := w.commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
+	at, err := w.Commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
 	if e, err = arrived(e, at, err); err != nil {
 		return nil, err
 	}
 	return e, own.note(fetched, e)
 }
 
-// noteFetching records that a file is about to get its name.
-func (w *writer) noteFetching(j *journal, e *Entry) error {
-	var st unix.Stat_t
-	if j == nil {
-		return nil
-	}
-	if err := unix.Fstat(w.fd, &st); err != nil {
-		return explainFile(err)
-	}
-	coming := *e
-	coming.Inode = st.Ino
-	return j.note(fetching, &coming)
-}
-
 // fetchSmall reads an object into buf, and takes the metadata that no manifest has from its
 // headers.
-func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) ([]byte, error) {
+func (r *run) fetchSmall(ctx context.Context, e *tree.Entry, key string, buf []byte) ([]byte, error) {
 	var known *uint64
 	if e.HasCRC {
 		known = &e.CRC
@@ -206,9 +192,9 @@ func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) 
 	if err != nil {
 		return nil, err
 	}
-	if e.foreign {
-		e.describe(res.header)
-		if e.Kind == Symlink {
+	if e.Foreign {
+		describe(e, res.header)
+		if e.Kind == tree.Symlink {
 			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 || strings.IndexByte(e.Target, 0) >= 0 {
 				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
 			}
@@ -217,18 +203,18 @@ func (r *run) fetchSmall(ctx context.Context, e *Entry, key string, buf []byte) 
 	return res.body, nil
 }
 
-func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) error {
-	n := e.body()
+func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key string) error {
+	n := e.BodySize()
 	if err := unix.Fallocate(int(w.Fd()), 0, 0, n); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return explainFile(err) // before spending time on the download
+		return tree.ExplainFile(err) // before spending time on the download
 	}
 	var header http.Header // with the checksum, if another program wrote the object
-	if e.foreign {
+	if e.Foreign {
 		res, err := r.b.head(ctx, key)
 		if err != nil {
 			return err
 		}
-		if e.describe(res.header); e.Kind == Symlink {
+		if describe(e, res.header); e.Kind == tree.Symlink {
 			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
 		}
 		if !e.HasCRC && e.ETag == unquote(res.header.Get("ETag")) {
@@ -254,8 +240,8 @@ func (r *run) fetchLarge(ctx context.Context, w *writer, e *Entry, key string) e
 
 // fetchParts fetches an object in parts, and returns the checksum of the whole. S3 does not say
 // which part is damaged.
-func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (uint64, error) {
-	n := e.body()
+func (r *run) fetchParts(ctx context.Context, w *tree.Writer, e *tree.Entry, key string) (uint64, error) {
+	n := e.BodySize()
 	r.progress.part(e.Path, -1)
 	parts := cutUp(n, partSize) // downloads have no limit on the number of parts
 	g, part := errgroup.WithContext(ctx)
@@ -274,7 +260,7 @@ func (r *run) fetchParts(ctx context.Context, w *writer, e *Entry, key string) (
 			}
 			p.crc = crc64nvme.Checksum(res.body)
 			r.progress.part(e.Path, p.length)
-			return writeAt(w, e, res.body, p.at)
+			return tree.WriteContent(w, e, res.body, p.at)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -299,78 +285,8 @@ func fullCRC(h http.Header) (uint64, bool) {
 	return decodeCRC(h.Get(checksumHeader))
 }
 
-// stat returns the entry of an object, from its headers.
-func (b *Bucket) stat(ctx context.Context, key string) (*Entry, error) {
-	res, err := b.head(ctx, key)
-	if err != nil {
-		return nil, err
-	}
-	e := &Entry{Kind: File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), foreign: true}
-	if e.Size < 0 {
-		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
-	}
-	e.CRC, e.HasCRC = fullCRC(res.header)
-	e.describe(res.header)
-	return e, nil
-}
-
-// describe reads mode, owner and time from the headers of an object. It knows the formats of AWS's
-// own services, Harvest, s3fs and rclone. Missing and invalid values leave the entry unchanged.
-func (e *Entry) describe(h http.Header) {
-	meta := func(names ...string) string {
-		for _, name := range names {
-			if v := h.Get("X-Amz-Meta-" + name); v != "" {
-				return v
-			}
-		}
-		return ""
-	}
-	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil && e.ModTime == (Time{}) {
-		e.ModTime = At(t)
-	}
-	if mode, ok := parseMode(meta("File-Permissions"), meta("Mode")); ok {
-		e.Mode = mode & 0o7777
-		switch mode & unix.S_IFMT {
-		case unix.S_IFLNK:
-			e.Kind, e.Mode, e.Size = Symlink, 0o777, 0
-		case 0, unix.S_IFREG, unix.S_IFDIR:
-		}
-	}
-	if v, err := strconv.ParseUint(meta("File-Owner", "Uid"), 10, 32); err == nil {
-		e.UID = uint32(v)
-	}
-	if v, err := strconv.ParseUint(meta("File-Group", "Gid"), 10, 32); err == nil {
-		e.GID = uint32(v)
-	}
-	if t, ok := parseTime(meta("File-Mtime", "Mtime")); ok {
-		e.ModTime = t
-	}
-}
-
-// parseMode parses a mode: AWS's format, or octal with a leading zero, rclone's octal without one,
-// or s3fs's decimal.
-func parseMode(permissions, mode string) (uint32, bool) {
-	for _, text := range []string{permissions, mode} {
-		if text == "" {
-			continue
-		}
-		if strings.HasPrefix(text, "0") {
-			if v, err := strconv.ParseUint(text, 8, 32); err == nil {
-				return uint32(v), true
-			}
-			continue
-		}
-		if text == "41471" { // s3fs's symbolic link; in octal it would be an odd directory
-			return unix.S_IFLNK | 0o777, true
-		}
-		// "100644" and "40755" are octal modes with a type; in decimal they would have no valid
-		// type.
-		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 || v <= 0o7777 && len(text) <= 4) {
-			return uint32(v), true
-		}
-		if v, err := strconv.ParseUint(text, 10, 32); err == nil {
-			return uint32(v), true
-		}
-	}
-	return 0, false
+// timeLost reports whether a job gave an entry of the volume a time that the file system cannot
+// hold.
+func (r *run) timeLost(j *job) bool {
+	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.StoredTime(j.out.ModTime) != j.out.ModTime
 }

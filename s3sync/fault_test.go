@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // childSpec describes the sync of a child process of the test binary.
@@ -49,14 +50,14 @@ func syncOnce(spec string) int {
 	if err != nil {
 		return 2
 	}
-	t, err := OpenTree(c.Dir)
+	t, err := tree.Open(c.Dir)
 	if err != nil {
 		return 2
 	}
 	o := Options{Direction: c.Direction, State: c.State, Owners: true, Mirror: true}
 	if c.Tag != "" {
 		b.http.Transport, b.wire = tagged{b.http.Transport, c.Tag}, nil
-		t.syncfs = func(int) error { return nil }
+		t.Syncfs = func(int) error { return nil }
 		o.Mirror, o.List, o.DeleteMany = false, c.List, true
 	}
 	stats, err := Sync(ctx, t, b, o)
@@ -117,7 +118,7 @@ func TestLeftFiles(t *testing.T) {
 	down := Options{Direction: Down, Mirror: true, Owners: true}
 	mustSync(t, back, b, down)
 	before := snapshot(t, back)
-	left := []string{newTempName(), "d/" + newTempName(), "gone/sub/" + newTempName()}
+	left := []string{tree.NewTempName(), "d/" + tree.NewTempName(), "gone/sub/" + tree.NewTempName()}
 	plant := func() {
 		at, err := os.Stat(filepath.Join(back, "d"))
 		must(t, err)
@@ -145,14 +146,14 @@ func TestLeftFiles(t *testing.T) {
 		t.Errorf("there is %v, want %v", got, before)
 	}
 	plant()
-	write(t, back, "d/"+tempPrefix+"notes", "somebody's own")
+	write(t, back, "d/"+tree.TempPrefix+"notes", "somebody's own")
 	mustSync(t, back, b, Options{Direction: Both, State: t.TempDir()})
 	for path := range snapshot(t, back) {
-		if temporary(path) && path != "d/"+tempPrefix+"notes" {
+		if tree.Temporary(path) && path != "d/"+tree.TempPrefix+"notes" {
 			t.Errorf("%s is still there", path)
 		}
 	}
-	if raw, _ := os.ReadFile(filepath.Join(back, "d", tempPrefix+"notes")); string(raw) != "somebody's own" {
+	if raw, _ := os.ReadFile(filepath.Join(back, "d", tree.TempPrefix+"notes")); string(raw) != "somebody's own" {
 		t.Errorf("a file of another name: %q", raw)
 	}
 }
@@ -306,10 +307,10 @@ func TestSmallChangesOnce(t *testing.T) {
 	mustSync(t, back, b, Options{Direction: Down, Owners: true})
 	sameTrees(t, dir, back)
 	// Memory for its content is the first that is waited for once it is open.
-	tree := openTree(t, dir)
-	local, err := tree.lstat("f")
+	opened := openTree(t, dir)
+	local, err := opened.Lstat("f")
 	must(t, err)
-	r := &run{b: b, t: tree, o: Options{Direction: Up}, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
+	r := &run{b: b, t: opened, o: Options{Direction: Up}, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
 	defer r.buffers.close()
 	changed := false
 	ctx := &hooked{Context: t.Context(), do: func() {
@@ -319,9 +320,9 @@ func TestSmallChangesOnce(t *testing.T) {
 	}}
 	there, err := b.stat(t.Context(), "f")
 	must(t, err)
-	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: File, local: local, remote: there})
+	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: tree.File, local: local, remote: there})
 	must(t, err)
-	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != At(someTime.Add(time.Hour)) {
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != tree.At(someTime.Add(time.Hour)) {
 		t.Errorf("opened: %+v, %v", e, err)
 	}
 	now, err := b.stat(t.Context(), "f")
@@ -451,25 +452,6 @@ func TestInTheWay(t *testing.T) {
 	}
 }
 
-func TestDirectoriesByParts(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "a/b/c/file", "x")
-	must(t, os.Symlink("b", filepath.Join(dir, "a/l")))
-	tree := openTree(t, dir)
-	for path, want := range map[string]errors.Kind{"a/b/c": "", ".": "", "a/x": errors.NotFound, "a/l/c": errors.Conflict, "a/b/c/file": errors.Conflict} {
-		f, err := tree.openByParts(path)
-		if errors.KindOf(err) != want {
-			t.Errorf("%s: %v", path, err)
-		}
-		if err == nil {
-			f.Close()
-		}
-	}
-	if _, err := OpenTree(filepath.Join(dir, "none")); err == nil {
-		t.Error("a tree that is not there was opened")
-	}
-}
-
 // TestFullDisk checks that a restore on a full disk reports it and leaves no partial file.
 // mission: 3.4
 func TestFullDisk(t *testing.T) {
@@ -542,24 +524,6 @@ func TestCopyInParts(t *testing.T) {
 	}
 	if id := b.begun(t.Context(), b.prefix+"h"); id != "" {
 		t.Error("parts of a failed copy are still there")
-	}
-}
-
-func TestExplainedFiles(t *testing.T) {
-	for err, want := range map[error]errors.Kind{unix.ENOENT: errors.NotFound, unix.EACCES: errors.Denied, unix.ENOSPC: errors.Exhausted, unix.ENOTDIR: errors.Conflict,
-		unix.ENAMETOOLONG: errors.Unsupported, unix.EIO: errors.Internal, unix.ELOOP: errors.Conflict, errChanged: errors.Conflict} {
-		got := explainOpen(err)
-		if errors.KindOf(got) != want || errors.Message(got) == "" {
-			t.Errorf("%v: %v", err, got)
-		}
-	}
-	for mode, want := range map[uint32]string{unix.S_IFIFO: "FIFO", unix.S_IFDIR: "directory", unix.S_IFLNK: "link", unix.S_IFREG: "file", unix.S_IFBLK: "device", unix.S_IFSOCK: "socket", 0: "unknown"} {
-		if got := inTheWay(mode); !strings.Contains(got.Error(), want) {
-			t.Errorf("%o: %v", mode, got)
-		}
-	}
-	if Kind(9).String() != "unknown" {
-		t.Error("a kind that is none has a name")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Default limits of the guard against mass deletion. A sync deletes fewer than
@@ -25,7 +26,7 @@ type side struct{ files, deleted int64 }
 
 // planned counts the decision about a path.
 func (g *guard) planned(a *Action) {
-	if a.Kind == Dir {
+	if a.Kind == tree.Dir {
 		return
 	}
 	g.mu.Lock()
@@ -72,13 +73,13 @@ func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) erro
 	switch {
 	case r.o.Direction == Both:
 		for e, err := range st.last() {
-			if err != nil || e.Kind != Dir && known(e) && r.concerns(nil, e) {
+			if err != nil || e.Kind != tree.Dir && known(e) && r.concerns(nil, e) {
 				return errors.Join(err, errEmptyPlace(r.b))
 			}
 		}
 	case r.o.Direction == Down && r.o.Mirror:
 		for s := range r.local(ctx) {
-			if s.err == nil && s.Kind != Dir && r.concerns(s.Entry, nil) {
+			if s.Err == nil && s.Kind != tree.Dir && r.concerns(s.Entry, nil) {
 				return errEmptyPlace(r.b)
 			}
 		}

@@ -2,7 +2,6 @@ package s3sync
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http/httptest"
 	"os"
@@ -16,9 +15,9 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/minio/crc64nvme"
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestHostileKeys checks that a bucket with any key is safe: no key leads outside the volume, and keys that are not
@@ -89,19 +88,19 @@ func TestHostileManifestLinks(t *testing.T) {
 	write(t, outside, "secret", "of the host")
 	body := []byte("bad")
 	crc := crc64nvme.Checksum(body)
-	file := func(path, link string) *Entry {
-		etag, err := b.put(t.Context(), EncodePath(path), body, crc, nil)
+	file := func(path, link string) *tree.Entry {
+		etag, err := b.put(t.Context(), tree.EncodePath(path), body, crc, nil)
 		must(t, err)
-		return &Entry{Path: path, Kind: File, Mode: 0o777, UID: 1234, ModTime: Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
+		return &tree.Entry{Path: path, Kind: tree.File, Mode: 0o777, UID: 1234, ModTime: tree.Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
 	}
 	// A link and a directory of one name, in the order of a manifest.
 	raw := manifestOf(t, false,
-		&Entry{Path: "d", Kind: Symlink, Mode: 0o777, Target: outside},
-		&Entry{Path: "d", Kind: Dir, Mode: 0o711, UID: 1234, ModTime: Nano(1e18)},
-		&Entry{Path: "d/new", Kind: Dir, Mode: 0o711},
+		&tree.Entry{Path: "d", Kind: tree.Symlink, Mode: 0o777, Target: outside},
+		&tree.Entry{Path: "d", Kind: tree.Dir, Mode: 0o711, UID: 1234, ModTime: tree.Nano(1e18)},
+		&tree.Entry{Path: "d/new", Kind: tree.Dir, Mode: 0o711},
 		file("d/new/x", ""), file("d/secret", ""), file("d/x", ""),
 		file("hard", "d/secret"),
-		&Entry{Path: "r", Kind: Symlink, Mode: 0o777, Target: ".."},
+		&tree.Entry{Path: "r", Kind: tree.Symlink, Mode: 0o777, Target: ".."},
 		file("r/x", ""))
 	_, err := b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 	must(t, err)
@@ -240,174 +239,47 @@ func TestClosedTree(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "x")
 	mustSync(t, dir, b, Options{Direction: Up})
-	tree, err := OpenTree(dir)
+	closed, err := tree.Open(dir)
 	must(t, err)
-	must(t, tree.Close())
-	if _, err := Sync(t.Context(), tree, b, Options{Direction: Up, Mirror: true}); err == nil {
+	must(t, closed.Close())
+	if _, err := Sync(t.Context(), closed, b, Options{Direction: Up, Mirror: true}); err == nil {
 		t.Error("a closed tree was synchronised")
 	}
 	if _, err := b.stat(t.Context(), "f"); err != nil {
 		t.Errorf("the object is gone: %v", err)
 	}
-	e := &Entry{Path: "a/b", Kind: File}
-	_, mkdir := tree.mkdir("a/b")
-	_, lstat := tree.lstat("a/b")
-	_, create := tree.create("a/b")
-	_, link := tree.link("f", "a/b")
-	_, symlink := tree.symlink(&Entry{Path: "a/b", Kind: Symlink, Target: "x"}, restoring{})
-	_, meta := tree.setMeta(e, restoring{})
-	_, _, open := tree.open("f")
+	e := &tree.Entry{Path: "a/b", Kind: tree.File}
+	_, mkdir := closed.Mkdir("a/b")
+	_, lstat := closed.Lstat("a/b")
+	_, create := closed.Create("a/b")
+	_, link := closed.Link("f", "a/b")
+	_, symlink := closed.Symlink(&tree.Entry{Path: "a/b", Kind: tree.Symlink, Target: "x"}, tree.Restoring{})
+	_, meta := closed.SetMeta(e, tree.Restoring{})
+	_, _, open := closed.Open("f")
 	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link, "symlink": symlink, "setMeta": meta, "open": open,
-		"remove": tree.remove("a/b", File), "removeAll": tree.removeAll("a"), "commit": tree.commit()} {
+		"remove": closed.Remove("a/b", tree.File), "removeAll": closed.RemoveAll("a"), "commit": closed.Commit()} {
 		if err == nil {
 			t.Errorf("%s in a closed tree", what)
 		}
 	}
 }
 
-// TestRefusedByFiles checks that the file system's errors are reported as they are, and that no partial file remains.
-func TestRefusedByFiles(t *testing.T) {
-	dir := t.TempDir()
-	tree := openTree(t, dir)
-	write(t, dir, "file", "x")
-	write(t, dir, "dir/sub/f", "x")
-	must(t, os.Symlink("file", filepath.Join(dir, "link")))
-	name := strings.Repeat("n", 300)
-	want := func(what string, err error, kind errors.Kind) {
-		t.Helper()
-		if errors.KindOf(err) != kind || err != nil && errors.Message(err) == "" {
-			t.Errorf("%s: %v (%s), want %s", what, err, errors.KindOf(err), kind)
-		}
-	}
-	_, err := tree.mkdir("file")
-	want("a directory over a file", err, errors.Conflict)
-	_, err = tree.mkdir("link")
-	want("a directory over a link", err, errors.Conflict)
-	_, err = tree.mkdir(name)
-	want("a long name", err, errors.Unsupported)
-	_, err = tree.create("none/f")
-	want("a file in no directory", err, errors.NotFound)
-	_, err = tree.lstat(name)
-	want("lstat of a long name", err, errors.Unsupported)
-	_, err = tree.link("link", "other")
-	want("a hard link to a symbolic one", err, errors.Conflict)
-	_, err = tree.link("none", "other")
-	want("a hard link to nothing", err, errors.NotFound)
-	_, err = tree.link("file", "dir")
-	want("a hard link over a directory", err, errors.Conflict)
-	_, err = tree.symlink(&Entry{Path: "dir", Kind: Symlink, Target: "x"}, restoring{})
-	want("a link over a directory", err, errors.Conflict)
-	_, err = tree.symlink(&Entry{Path: "s", Kind: Symlink, Target: strings.Repeat("x", 5000)}, restoring{})
-	want("a link with a long target", err, errors.Unsupported)
-	_, err = tree.setMeta(&Entry{Path: "none", Kind: File}, restoring{})
-	want("metadata of nothing", err, errors.NotFound)
-	_, err = tree.setMeta(&Entry{Path: "dir", Kind: File}, restoring{})
-	want("metadata of another kind", err, errors.Conflict)
-	_, err = tree.setMeta(&Entry{Path: "link", Kind: File}, restoring{})
-	want("metadata through a link", err, errors.Conflict)
-	_, err = tree.setMeta(&Entry{Path: "file", Kind: File, Xattrs: map[string]string{"user.": "x"}}, restoring{})
-	if err == nil {
-		t.Error("an attribute without a name was set")
-	}
-	want("remove a full directory", tree.remove("dir", Dir), errors.Conflict)
-	want("remove a directory as a file", tree.remove("dir", File), errors.Conflict)
-	want("remove a long name", tree.remove(name, File), errors.Unsupported)
-	want("remove what is beneath a link", tree.remove("link/x", File), errors.Conflict)
-	want("remove what is not there", tree.remove("none/x", File), "")
-	want("remove all of a file", tree.removeAll("file"), errors.Conflict)
-	want("remove all of a directory", tree.removeAll("dir"), "")
-	_, _, err = tree.open("link")
-	want("open a link", err, errors.Conflict)
-	w, err := tree.create("new")
-	must(t, err)
-	if _, err = w.commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, restoring{}, false, nil); err == nil {
-		t.Error("an attribute without a name was written")
-	}
-	w.discard()
-	must(t, os.Mkdir(filepath.Join(dir, "new"), 0o755))
-	w, err = tree.create("new")
-	must(t, err)
-	_, err = w.commit(&Entry{Path: "new"}, restoring{}, false, nil)
-	want("a file over a directory", err, errors.Conflict)
-	w.discard()
-	// A file that another program creates during a download stays, unless it may be replaced.
-	w, err = tree.create("file")
-	must(t, err)
-	_, err = w.commit(&Entry{Path: "file"}, restoring{}, true, func(now *Entry) error { return inTheWay(now.typeBits()) })
-	want("a new file over another", err, errors.Conflict)
-	if raw, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || len(raw) == 0 {
-		t.Errorf("what was there: %q, %v", raw, err)
-	}
-	_, err = w.commit(&Entry{Path: "file", Mode: 0o644}, restoring{}, true, func(*Entry) error { return nil })
-	want("a new file over one that may go", err, "")
-	w.discard()
-	if got := slices.Sorted(maps.Keys(snapshot(t, dir))); !slices.Equal(got, []string{"file", "link", "new"}) {
-		t.Errorf("left: %q", got)
-	}
-}
-
-// TestAttributes checks that attributes are synchronised: many, large, those of other programs, and none.
-func TestAttributes(t *testing.T) {
-	dir := t.TempDir()
-	tree := openTree(t, dir)
-	write(t, dir, "f", "x")
-	path := filepath.Join(dir, "f")
-	want := map[string]string{}
-	for i := range 40 {
-		name := fmt.Sprintf("user.a-rather-long-name-%02d", i)
-		want[name] = fmt.Sprint(i)
-		must(t, unix.Setxattr(path, name, []byte(want[name]), 0))
-	}
-	if os.Geteuid() == 0 {
-		must(t, unix.Setxattr(path, "trusted.own", []byte("x"), 0))
-	}
-	f, _, err := tree.open("f")
-	must(t, err)
-	defer f.Close()
-	if got, err := xattrs(f); err != nil || !maps.Equal(got, want) {
-		t.Errorf("attributes are %v, %v", got, err)
-	}
-	must(t, setXattrs(f, map[string]string{"user.one": "1"}))
-	if got, err := xattrs(f); err != nil || !maps.Equal(got, map[string]string{"user.one": "1"}) {
-		t.Errorf("afterwards %v, %v", got, err)
-	}
-	if err := setXattrs(f, map[string]string{"user.": ""}); err == nil {
-		t.Error("a bad name was set")
-	}
-	f.Close()
-	if _, err := xattrs(f); err == nil {
-		t.Error("a closed file has attributes")
-	}
-	if err := setXattrs(f, nil); err == nil {
-		t.Error("a closed file got attributes")
-	}
-	if err := details(f, &Entry{Kind: File, Size: 1 << 30}); err == nil {
-		t.Error("a closed file has details")
-	}
-	if _, err := extents(f, 1); err == nil {
-		t.Error("a closed file has extents")
-	}
-	if err := unchanged(f, &Entry{}); err == nil {
-		t.Error("a closed file is unchanged")
-	}
-}
-
 // TestDeep checks that directories that are nested too deeply are reported, and that their neighbours are synchronised.
 func TestDeep(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
-	must(t, os.MkdirAll(dir+strings.Repeat("/d", maxDepth+5), 0o755))
+	must(t, os.MkdirAll(dir+strings.Repeat("/d", tree.MaxDepth+5), 0o755))
 	write(t, dir, "z", "z")
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "deep") || stats.Files != 1 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
 	tree := openTree(t, dir)
-	if err := tree.removeAll("d"); err == nil {
+	if err := tree.RemoveAll("d"); err == nil {
 		t.Error("a tree that is too deep was removed")
 	}
 	// From half way down it is not too deep.
-	if err := tree.removeAll("d/d/d/d/d"); err != nil {
+	if err := tree.RemoveAll("d/d/d/d/d"); err != nil {
 		t.Error(err)
 	}
-	must(t, tree.removeAll("d"))
+	must(t, tree.RemoveAll("d"))
 }

@@ -10,8 +10,10 @@ import (
 
 	"github.com/fxamacker/cbor/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // journal records each file that a sync is about to store or to put into the volume, until the next
@@ -42,7 +44,7 @@ const (
 )
 
 // note records a step. The record survives the end of the process, but not a crash of the machine.
-func (j *journal) note(s step, e *Entry) error {
+func (j *journal) note(s step, e *tree.Entry) error {
 	if j == nil {
 		return nil
 	}
@@ -147,7 +149,7 @@ func (r *run) recover(ctx context.Context, st *state) error {
 		return nil
 	}
 	var mu sync.Mutex
-	var all []*Entry
+	var all []*tree.Entry
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
 	for _, n := range noted {
@@ -165,7 +167,7 @@ func (r *run) recover(ctx context.Context, st *state) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	slices.SortFunc(all, func(a, b *Entry) int { return before(a.order(), b.order()) })
+	slices.SortFunc(all, func(a, b *tree.Entry) int { return tree.CompareKeys(a.Order(), b.Order()) })
 	if err := st.addBefore(all); err != nil {
 		return err
 	}
@@ -173,7 +175,7 @@ func (r *run) recover(ctx context.Context, st *state) error {
 }
 
 // happened returns the entry of a step that was completed, as a state has it, or nil.
-func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
+func (r *run) happened(ctx context.Context, n *journey) (*tree.Entry, error) {
 	e, err := n.Entry.entry()
 	if err != nil {
 		return nil, nil // it is damaged
@@ -182,24 +184,24 @@ func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
 	case fetched:
 		return e, nil
 	case fetching:
-		now, err := r.t.lstat(e.Path)
+		now, err := r.t.Lstat(e.Path)
 		if err != nil || now == nil || now.Kind != e.Kind || now.Inode != e.Inode || now.Size != e.Size {
 			return nil, nil
 		}
 		e.Change = 0 // unknown: the file is read before anything depends on it
 		return e, nil
 	case sending:
-		now, err := r.b.stat(ctx, e.keyUnder(r.b.prefix))
+		now, err := r.b.stat(ctx, e.KeyUnder(r.b.prefix))
 		if errors.KindOf(err) == errors.NotFound {
 			return nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		size := e.body()
-		if e.Kind == Symlink {
+		size := e.BodySize()
+		if e.Kind == tree.Symlink {
 			size = int64(len(e.Target))
-			now.Kind, now.Size = Symlink, size
+			now.Kind, now.Size = tree.Symlink, size
 		}
 		if !e.HasCRC || !now.HasCRC || now.CRC != e.CRC || now.Size != size {
 			return nil, nil
@@ -212,20 +214,20 @@ func (r *run) happened(ctx context.Context, n *journey) (*Entry, error) {
 
 // addBefore adds entries, in order, to the results of interrupted syncs. They replace earlier
 // records of their paths.
-func (s *state) addBefore(all []*Entry) error {
+func (s *state) addBefore(all []*tree.Entry) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return s.rewriteBefore(func(add func(*Entry)) {
+	return s.rewriteBefore(func(add func(*tree.Entry)) {
 		for e, broken := range readFile(s.file(stateBefore)) {
 			if broken != nil {
 				break
 			}
-			for len(all) > 0 && before(all[0].order(), e.order()) < 0 {
+			for len(all) > 0 && tree.CompareKeys(all[0].Order(), e.Order()) < 0 {
 				add(all[0])
 				all = all[1:]
 			}
-			if len(all) > 0 && all[0].order() == e.order() {
+			if len(all) > 0 && all[0].Order() == e.Order() {
 				continue
 			}
 			add(e)
@@ -237,9 +239,23 @@ func (s *state) addBefore(all []*Entry) error {
 }
 
 // noteSending records that an entry is about to be stored, if it is in the volume.
-func (r *run) noteSending(e *Entry) error {
-	if e.Inode == 0 || e.Kind == Dir || strings.HasPrefix(e.Key, Reserved+"/packs") {
+func (r *run) noteSending(e *tree.Entry) error {
+	if e.Inode == 0 || e.Kind == tree.Dir || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
 		return nil
 	}
 	return r.journal.note(sending, e)
+}
+
+// noteFetching records that a file is about to get its name.
+func (j *journal) noteFetching(w *tree.Writer, e *tree.Entry) error {
+	var st unix.Stat_t
+	if j == nil {
+		return nil
+	}
+	if err := unix.Fstat(int(w.Fd()), &st); err != nil {
+		return tree.ExplainFile(err)
+	}
+	coming := *e
+	coming.Inode = st.Ino
+	return j.note(fetching, &coming)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // gone fails if a file is on one of the machines or in the bucket.
@@ -117,15 +118,15 @@ func TestJournal(t *testing.T) {
 	j := &journal{path: path, open: map[string]*journey{}}
 	must(t, j.compact()) // nothing yet
 	for _, name := range []string{"a", "b", "c"} {
-		must(t, j.note(sending, &Entry{Path: name, Kind: File, Inode: 7, Size: 3}))
+		must(t, j.note(sending, &tree.Entry{Path: name, Kind: tree.File, Inode: 7, Size: 3}))
 	}
-	must(t, j.note(fetched, &Entry{Path: "a", Kind: File, Inode: 8}))
+	must(t, j.note(fetched, &tree.Entry{Path: "a", Kind: tree.File, Inode: 8}))
 	j.done("b")
 	if got := readJournal(path); len(got) != 3 || got["a"].Step != fetched || got["a"].Entry.Inode != 8 || got["c"].Step != sending {
 		t.Errorf("it has %v", got)
 	}
 	must(t, j.compact())
-	must(t, j.note(sending, &Entry{Path: "d", Kind: File}))
+	must(t, j.note(sending, &tree.Entry{Path: "d", Kind: tree.File}))
 	if got := readJournal(path); len(got) != 3 || got["b"] != nil || got["d"] == nil {
 		t.Errorf("then it has %v", got)
 	}
@@ -140,13 +141,13 @@ func TestJournal(t *testing.T) {
 		t.Errorf("none has %v", got)
 	}
 	missing := &journal{path: filepath.Join(path, "no", "directory"), open: map[string]*journey{}}
-	if err := missing.note(sending, &Entry{Path: "a", Kind: File}); err == nil {
+	if err := missing.note(sending, &tree.Entry{Path: "a", Kind: tree.File}); err == nil {
 		t.Error("it notes where it cannot")
 	}
 	var none *journal
 	none.done("a")
 	none.close()
-	if err := errors.Join(none.note(sending, &Entry{}), none.compact()); err != nil {
+	if err := errors.Join(none.note(sending, &tree.Entry{}), none.compact()); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // object is an object in a list.
@@ -42,7 +43,7 @@ func (b *Bucket) objects(ctx context.Context) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
 		last := ""
 		for o, err := range b.all(ctx, func(page []types.Object) error { return inOrder(&last, page) }) {
-			if err == nil && strings.HasPrefix(o.key, Reserved+"/") {
+			if err == nil && strings.HasPrefix(o.key, tree.Reserved+"/") {
 				continue
 			}
 			if !yield(o, err) {

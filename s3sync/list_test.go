@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 var (
@@ -81,7 +82,7 @@ func TestListsAsInURLs(t *testing.T) {
 		}
 	}
 	var names []string
-	must(t, b.ReadDir(t.Context(), "", func(e *Entry) error {
+	must(t, b.ReadDir(t.Context(), "", func(e *tree.Entry) error {
 		names = append(names, e.Path)
 		return nil
 	}))
@@ -89,7 +90,7 @@ func TestListsAsInURLs(t *testing.T) {
 	if want := []string{"%41", "100%", "a b.txt", "a+b", "plain", "x & <y>", "ä", "日本"}; !slices.Equal(names, want) {
 		t.Errorf("the directory has %q", names)
 	}
-	if e, err := b.Describe(t.Context(), "日本"); err != nil || e.Kind != Dir {
+	if e, err := b.Describe(t.Context(), "日本"); err != nil || e.Kind != tree.Dir {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
 	// Abandoned uploads are aborted under their own keys.

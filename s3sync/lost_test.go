@@ -8,6 +8,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // hiddenTree has entries that no list of objects shows, and metadata that only a manifest has.
@@ -35,7 +37,7 @@ func hiddenTree(t *testing.T) string {
 func TestLostManifest(t *testing.T) {
 	lose := map[string]func(t *testing.T, b *Bucket){
 		"damaged": func(t *testing.T, b *Bucket) {
-			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")), (&Entry{Kind: File}).header())
+			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")), metaHeader(&tree.Entry{Kind: tree.File}))
 			must(t, err)
 		},
 		"missing": func(t *testing.T, b *Bucket) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 func TestMain(m *testing.M) {
@@ -33,9 +34,9 @@ func openBucket(t *testing.T, loc Location) *Bucket {
 	return b
 }
 
-func openTree(t *testing.T, dir string) *Tree {
+func openTree(t *testing.T, dir string) *tree.Tree {
 	t.Helper()
-	tree, err := OpenTree(dir)
+	tree, err := tree.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // ManifestKey is the key of the manifest below a prefix. The manifest is a stream of CBOR items
 // (RFC 8949), compressed with zstd: a header, then the entries in the order of their keys, then a
 // trailer with their number.
-const ManifestKey = Reserved + "/manifest-v1"
+const ManifestKey = tree.Reserved + "/manifest-v1"
 
 // manifestVersion is the version that this package writes. It reads this and older versions.
 const manifestVersion = 1
@@ -24,8 +25,6 @@ const manifestFormat = "harvest-manifest"
 // Limits for manifests, since others can write into buckets.
 const (
 	maxEntries = 50_000_000
-	maxXattrs  = 256
-	maxExtents = 1 << 20
 	maxWindow  = 8 << 20 // memory for decompressing
 )
 
@@ -39,7 +38,7 @@ type header struct {
 // record is an encoded entry. A zero Kind marks the trailer.
 type record struct {
 	Path    []byte            `cbor:"1,keyasint,omitempty"`
-	Kind    Kind              `cbor:"2,keyasint,omitempty"`
+	Kind    tree.Kind         `cbor:"2,keyasint,omitempty"`
 	Mode    uint32            `cbor:"3,keyasint,omitempty"`
 	UID     uint32            `cbor:"4,keyasint,omitempty"`
 	GID     uint32            `cbor:"5,keyasint,omitempty"`
@@ -48,7 +47,7 @@ type record struct {
 	Target  []byte            `cbor:"8,keyasint,omitempty"`
 	Link    []byte            `cbor:"9,keyasint,omitempty"`
 	Xattrs  map[string][]byte `cbor:"10,keyasint,omitempty"`
-	Extents []Extent          `cbor:"11,keyasint,omitempty"`
+	Extents []tree.Extent     `cbor:"11,keyasint,omitempty"`
 	Sparse  bool              `cbor:"12,keyasint,omitempty"` // a sparse file may have no extent at all
 	Key     string            `cbor:"13,keyasint,omitempty"`
 	ETag    string            `cbor:"14,keyasint,omitempty"`
@@ -83,9 +82,9 @@ func newManifestWriter(w io.Writer, created int64, local bool) (*manifestWriter,
 	return m, errors.Wrapf(m.enc.Encode(header{manifestFormat, manifestVersion, created}), "write a manifest")
 }
 
-func (m *manifestWriter) add(e *Entry) error {
-	place := e.order()
-	if m.count > 0 && before(m.last, place) >= 0 {
+func (m *manifestWriter) add(e *tree.Entry) error {
+	place := e.Order()
+	if m.count > 0 && tree.CompareKeys(m.last, place) >= 0 {
 		return errors.Errorf("a manifest's entries are out of order: %q after %q", place, m.last)
 	}
 	m.last = place
@@ -95,11 +94,11 @@ func (m *manifestWriter) add(e *Entry) error {
 }
 
 // newRecord encodes e. local keeps the fields for this machine only.
-func newRecord(e *Entry, local bool) record {
+func newRecord(e *tree.Entry, local bool) record {
 	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
 		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
 	var fits bool
-	if r.ModTime, fits = e.ModTime.unixNano(); !fits {
+	if r.ModTime, fits = e.ModTime.UnixNano(); !fits {
 		r.Sec, r.Nsec = e.ModTime.Sec, e.ModTime.Nsec
 	}
 	if e.HasCRC {
@@ -142,8 +141,8 @@ var errTorn = errors.Newf(errors.Invalid, "the manifest is cut off")
 // readManifest yields the entries of a manifest in order. An error ends the sequence: errTorn, or
 // Invalid for a file that is not a Harvest manifest, or a damaged or inconsistent one. The content
 // is not trusted: each path must be below the root, and each place must occur once and in order.
-func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
-	return func(yield func(*Entry, error) bool) {
+func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
 		if err != nil {
 			yield(nil, torn(err))
@@ -185,7 +184,7 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 				return
 			}
 			e, err := rec.entry()
-			if err == nil && count > 0 && before(last, e.order()) >= 0 {
+			if err == nil && count > 0 && tree.CompareKeys(last, e.Order()) >= 0 {
 				err = errors.Newf(errors.Invalid, "the manifest has %.200q after %.200q", e.Path, last)
 			}
 			if err == nil && count >= maxEntries {
@@ -195,7 +194,7 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 				yield(nil, err)
 				return
 			}
-			last = e.order()
+			last = e.Order()
 			count++
 			if !yield(e, nil) {
 				return
@@ -206,7 +205,7 @@ func readManifest(r io.Reader) iter.Seq2[*Entry, error] {
 
 // decoder returns a CBOR decoder limited to the memory that an entry of Harvest needs.
 func decoder(r io.Reader) (*cbor.Decoder, error) {
-	mode, err := cbor.DecOptions{MaxArrayElements: maxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+	mode, err := cbor.DecOptions{MaxArrayElements: tree.MaxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	if err != nil {
 		return nil, errors.Wrapf(err, "decode manifests")
@@ -241,33 +240,33 @@ func torn(err error) error {
 }
 
 // entry validates a record and returns its entry.
-func (r *record) entry() (*Entry, error) {
-	e := &Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
+func (r *record) entry() (*tree.Entry, error) {
+	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
 		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}
 	if r.Sec != 0 {
-		e.ModTime = Time{r.Sec, r.Nsec}
+		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}
 	}
-	bad := func(what string) (*Entry, error) {
+	bad := func(what string) (*tree.Entry, error) {
 		return nil, errors.Newf(errors.Invalid, "the manifest's entry %.200q has %s", e.Path, what)
 	}
 	switch {
-	case !ValidPath(e.Path) && !(e.Kind == Dir && e.Path == ""):
+	case !tree.ValidPath(e.Path) && !(e.Kind == tree.Dir && e.Path == ""):
 		return bad("a path that leaves the volume or names nothing")
-	case e.Kind > Symlink:
+	case e.Kind > tree.Symlink:
 		return bad("an unknown kind")
 	case e.Mode > 0o7777:
 		return bad("an invalid mode")
-	case e.Size < 0 || e.Kind != File && e.Size != 0:
+	case e.Size < 0 || e.Kind != tree.File && e.Size != 0:
 		return bad("an invalid size")
-	case e.Kind == Symlink && (e.Target == "" || len(e.Target) > 4096):
+	case e.Kind == tree.Symlink && (e.Target == "" || len(e.Target) > 4096):
 		return bad("an invalid target")
-	case !e.ModTime.valid():
+	case !e.ModTime.Valid():
 		return bad("an invalid time")
-	case e.Link != "" && (!ValidPath(e.Link) || e.Kind != File):
+	case e.Link != "" && (!tree.ValidPath(e.Link) || e.Kind != tree.File):
 		return bad("an invalid link")
-	case len(e.Key) > maxKey || len(e.ETag) > 256 || len(r.Xattrs) > maxXattrs:
+	case len(e.Key) > tree.MaxKey || len(e.ETag) > 256 || len(r.Xattrs) > tree.MaxXattrs:
 		return bad("more than an entry may have")
-	case e.Key != "" && e.Key != hidden("long", e.Path) && e.Key != hidden("sparse", e.Path):
+	case e.Key != "" && e.Key != tree.Hidden("long", e.Path) && e.Key != tree.Hidden("sparse", e.Path):
 		return bad("a key that belongs to another")
 	}
 	if r.CRC != nil {
@@ -283,7 +282,7 @@ func (r *record) entry() (*Entry, error) {
 		}
 	}
 	if r.Sparse {
-		e.Extents = make([]Extent, 0, len(r.Extents))
+		e.Extents = make([]tree.Extent, 0, len(r.Extents))
 		end := int64(0)
 		for _, x := range r.Extents {
 			if x.Offset < end || x.Length <= 0 || x.Length > e.Size-x.Offset {

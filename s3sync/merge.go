@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // plan calls do with the action for each path, in the order of keys. It holds at most one entry of
@@ -22,14 +23,14 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		baseSeq = func(func(remembered) bool) {}
 	}
 	unread := map[string]bool{} // paths of the volume that could not be read
-	return merge(local, baseSeq, remoteSeq, func(l *scanned, base *remembered, rem *Entry, rerr error) error {
+	return merge(local, baseSeq, remoteSeq, func(l *tree.Scanned, base *remembered, rem *tree.Entry, rerr error) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
 		if base == nil && both && rem != nil {
 			base = &remembered{Entry: rem}
 		}
-		p := place{scanned: l, remote: rem, list: remote.list}
+		p := place{Scanned: l, remote: rem, list: remote.list}
 		if base != nil {
 			p.base, p.fresh, p.added = base.Entry, base.fresh, base.added
 		}
@@ -39,24 +40,24 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 			}
 			return do(skipped(rem.Path, rerr))
 		}
-		if rem != nil && rem.Kind != Dir && temporary(rem.Path) {
+		if rem != nil && rem.Kind != tree.Dir && tree.Temporary(rem.Path) {
 			if !r.about(rem.Path, false) {
 				return nil
 			}
-			return do(skipped(rem.Path, errTemporary))
+			return do(skipped(rem.Path, tree.ErrTemporary))
 		}
-		if rem != nil && rem.blocked && r.about(rem.Path, true) {
+		if rem != nil && rem.Blocked && r.about(rem.Path, true) {
 			r.fail(rem.Path+"/", errDirContent)
 		}
-		if l != nil && l.err != nil && l.path == "" {
-			return l.err
+		if l != nil && l.Err != nil && l.FailedPath == "" {
+			return l.Err
 		}
-		if l != nil && l.err != nil {
-			unread[l.path] = true
-			if !r.about(l.path, l.isDir) {
+		if l != nil && l.Err != nil {
+			unread[l.FailedPath] = true
+			if !r.about(l.FailedPath, l.OfDirectory) {
 				return p.aside(do)
 			}
-			a := skipped(l.path, l.err)
+			a := skipped(l.FailedPath, l.Err)
 			a.remote, a.was, a.base = rem, rem, p.base
 			return do(a)
 		}
@@ -73,14 +74,14 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 
 // place is the state of one path on all sides.
 type place struct {
-	*scanned     // of the volume; nil if there is none
-	base, remote *Entry
-	fresh, added bool // of base: see remembered
-	list         bool // remote comes from a list
+	*tree.Scanned // of the volume; nil if there is none
+	base, remote  *tree.Entry
+	fresh, added  bool // of base: see remembered
+	list          bool // remote comes from a list
 }
 
-func (p *place) local() *Entry {
-	if p.scanned == nil {
+func (p *place) local() *tree.Entry {
+	if p.Scanned == nil {
 		return nil
 	}
 	return p.Entry
@@ -104,7 +105,7 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 	if local == nil && rem == nil {
 		return nil
 	}
-	r.t.adoptTime(local, p.base, rem)
+	r.t.AdoptTime(local, p.base, rem)
 	read, err := r.look(ctx, local, p.base, rem)
 	if err != nil {
 		return err
@@ -114,8 +115,8 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 	if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
 		return p.aside(do) // it may hold files that are not part of the sync
 	}
-	if r.o.Direction == Both && a.Op == Download && local == nil && rem.Kind != Dir && !unsure {
-		if here, err := r.t.lstat(a.Path); err == nil && here != nil && here.Kind == Dir {
+	if r.o.Direction == Both && a.Op == Download && local == nil && rem.Kind != tree.Dir && !unsure {
+		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir {
 			a.Op, a.first = DeleteRemote, true
 			a.keep(keptAsFile, r.p.stamp)
 		}
@@ -130,7 +131,7 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 		a.was, a.base = p.remote, p.base
 		return do(a)
 	}
-	a.empty = p.scanned != nil && p.empty
+	a.empty = p.Scanned != nil && p.EmptyDir
 	if r.unsettled.doubts(local) {
 		r.unsettled.again(&a, r.o.Direction)
 	}
@@ -142,16 +143,16 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 // resumed returns the bucket's entry of a path that an interrupted sync left as base, if no
 // manifest has it yet. unsure is set if only the object itself can confirm this: others may have
 // replaced it since.
-func (p *place) resumed(prefix string) (remote *Entry, unsure bool) {
+func (p *place) resumed(prefix string) (remote *tree.Entry, unsure bool) {
 	switch {
-	case p.remote != nil && p.remote.ETag == p.base.ETag && p.remote.foreign:
+	case p.remote != nil && p.remote.ETag == p.base.ETag && p.remote.Foreign:
 		return p.base, false
-	case p.base.Kind == Dir || p.base.ETag == "":
+	case p.base.Kind == tree.Dir || p.base.ETag == "":
 		if p.remote == nil && p.added {
 			return p.base, false // no other machine had the entry and could delete it
 		}
 		return p.remote, false
-	case p.list && !p.base.hiddenUnder(prefix) || p.remote != nil && p.remote.ETag == p.base.ETag:
+	case p.list && !p.base.HiddenUnder(prefix) || p.remote != nil && p.remote.ETag == p.base.ETag:
 		return p.remote, false
 	}
 	return p.base, true
@@ -164,7 +165,7 @@ var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict, "the bucket's manif
 
 // beneath reports whether path or a directory above it is one of paths.
 func beneath(paths map[string]bool, path string) bool {
-	for ; len(paths) > 0 && path != ""; path = parent(path) {
+	for ; len(paths) > 0 && path != ""; path = tree.Parent(path) {
 		if paths[path] {
 			return true
 		}
@@ -182,8 +183,8 @@ func (s *state) interrupted() bool {
 
 // last yields the entries of the last complete sync. If the state is unreadable, it deletes the
 // state and ends with errState.
-func (s *state) last() iter.Seq2[*Entry, error] {
-	return func(yield func(*Entry, error) bool) {
+func (s *state) last() iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
 		for e, err := range readFile(s.file(stateEntries)) {
 			if err != nil {
 				s.forget()
@@ -208,12 +209,12 @@ func (s *state) forget() {
 }
 
 // concerns reports whether the entry at a path, on either side, is part of the sync.
-func (r *run) concerns(local, remote *Entry) bool {
+func (r *run) concerns(local, remote *tree.Entry) bool {
 	e := local
 	if e == nil {
 		e = remote
 	}
-	return e == nil || r.about(e.Path, e.Kind == Dir)
+	return e == nil || r.about(e.Path, e.Kind == tree.Dir)
 }
 
 // about reports whether a path is part of the sync: all are, unless Only is set. The directories
@@ -226,17 +227,17 @@ func (r *run) about(path string, dir bool) bool {
 // local yields the volume's entries, with hard links resolved and without incomplete files. A sync
 // that may change the volume removes the incomplete files of a killed restore. It cannot hit its
 // own, since it makes them in directories that have been listed already.
-func (r *run) local(ctx context.Context) iter.Seq[scanned] {
-	return func(yield func(scanned) bool) {
-		for s := range r.t.scan(ctx) {
-			if s.err == nil && s.Kind != Dir && temporary(s.Path) {
+func (r *run) local(ctx context.Context) iter.Seq[tree.Scanned] {
+	return func(yield func(tree.Scanned) bool) {
+		for s := range r.t.Scan(ctx) {
+			if s.Err == nil && s.Kind != tree.Dir && tree.Temporary(s.Path) {
 				if r.o.Direction != Up && !r.o.DryRun {
-					r.t.removeLeft(s.Path)
+					r.t.RemoveLeft(s.Path)
 				}
 				continue
 			}
-			if s.err == nil && s.Kind == File && s.nlink > 1 {
-				id := [2]uint64{s.Inode, r.t.dev}
+			if s.Err == nil && s.Kind == tree.File && s.Nlink > 1 {
+				id := [2]uint64{s.Inode, r.t.Device()}
 				if first, ok := r.links[id]; ok {
 					s.Link = first
 				} else {
@@ -257,18 +258,18 @@ func (r *run) replaced(a *Action) {
 	if a.local != nil || a.remote == nil || r.o.Direction == Down || a.Op != Keep && a.Op != DeleteRemote {
 		return
 	}
-	here, err := r.t.lstat(a.Path)
-	if err != nil || here == nil && !r.t.shadowed(a.Path) || here != nil && here.Kind == a.Kind {
+	here, err := r.t.Lstat(a.Path)
+	if err != nil || here == nil && !r.t.Shadowed(a.Path) || here != nil && here.Kind == a.Kind {
 		return // made since the scan: left to the next sync
 	}
 	a.Op = DeleteRemote
-	a.first = here != nil && here.Kind == Dir
+	a.first = here != nil && here.Kind == tree.Dir
 }
 
 // merge walks three ordered streams at once, and calls do for each place with their entries. An
 // error of the bucket's stream that comes with an entry belongs to that key; any other ends the
 // walk.
-func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[*Entry, error], do func(*scanned, *remembered, *Entry, error) error) error {
+func merge(local iter.Seq[tree.Scanned], base iter.Seq[remembered], remote iter.Seq2[*tree.Entry, error], do func(*tree.Scanned, *remembered, *tree.Entry, error) error) error {
 	nextLocal, stopLocal := iter.Pull(local)
 	defer stopLocal()
 	nextBase, stopBase := iter.Pull(base)
@@ -286,28 +287,28 @@ func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[
 		least, found := "", false
 		see := func(i int, place string) {
 			places[i] = place
-			if !found || before(place, least) < 0 {
+			if !found || tree.CompareKeys(place, least) < 0 {
 				least, found = place, true
 			}
 		}
 		if moreLocal {
-			see(0, l.place())
+			see(0, l.Place())
 		}
 		if moreBase {
-			see(1, b.order())
+			see(1, b.Order())
 		}
 		if moreRemote {
 			place := ""
 			if rerr != nil {
 				place = e.Path // the key itself
 			} else {
-				place = e.order()
+				place = e.Order()
 			}
 			see(2, place)
 		}
-		var lp *scanned
+		var lp *tree.Scanned
 		var bp *remembered
-		var ep *Entry
+		var ep *tree.Entry
 		var ferr error
 		if moreLocal && places[0] == least {
 			cur := l
@@ -328,15 +329,4 @@ func merge(local iter.Seq[scanned], base iter.Seq[remembered], remote iter.Seq2[
 		}
 	}
 	return nil
-}
-
-// place returns the sort key of a scanned entry, or of a path that could not be scanned.
-func (s *scanned) place() string {
-	if s.err != nil && s.isDir {
-		return EncodePath(s.path) + "/"
-	}
-	if s.err != nil {
-		return EncodePath(s.path)
-	}
-	return s.order()
 }

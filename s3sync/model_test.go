@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // world is the state of the model test: machines with volumes that synchronise one place, and other programs that use
@@ -202,21 +203,21 @@ func (w *world) leaves(path, content, why string) {
 
 // room makes the directories above a path, and removes files there and at the path.
 func (w *world) room(m *machine, path, why string) {
-	for above := path; above != ""; above = parent(above) {
+	for above := path; above != ""; above = tree.Parent(above) {
 		info, err := os.Lstat(filepath.Join(m.dir, above))
 		if err == nil && (above == path || !info.IsDir()) {
 			w.forget(m, above, why)
 			must(w.t, os.RemoveAll(filepath.Join(m.dir, above)))
 		}
 	}
-	must(w.t, os.MkdirAll(filepath.Join(m.dir, parent(path)), 0o755))
+	must(w.t, os.MkdirAll(filepath.Join(m.dir, tree.Parent(path)), 0o755))
 }
 
 // modelFiles are the contents of a tree's files.
 func modelFiles(t *testing.T, dir string) map[string]string {
 	all := map[string]string{}
 	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || temporary(path) {
+		if err != nil || !d.Type().IsRegular() || tree.Temporary(path) {
 			return err
 		}
 		raw, err := os.ReadFile(path)
@@ -275,7 +276,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"delete": func(rt *rapid.T) {
 			m, i := w.machine(rt)
 			path := w.there(rt, m)
-			if dir := parent(path); dir != "" && rapid.Bool().Draw(rt, "directory") {
+			if dir := tree.Parent(path); dir != "" && rapid.Bool().Draw(rt, "directory") {
 				path = dir
 			}
 			w.note("%d: %s is deleted", i, path)
@@ -385,7 +386,7 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 				must(w.t, os.Truncate(path, info.Size()*int64(rapid.IntRange(0, 9).Draw(rt, "tenths"))/10))
 			}
 		}
-		must(w.t, os.WriteFile(filepath.Join(m.dir, newTempName()), []byte("half"), 0o600))
+		must(w.t, os.WriteFile(filepath.Join(m.dir, tree.NewTempName()), []byte("half"), 0o600))
 	}
 }
 
@@ -454,10 +455,10 @@ func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run 
 	must(w.t, err)
 	b.http.Transport, b.wire = tagged{b.http.Transport, name}, nil
 	defer b.Close()
-	tree, err := OpenTree(m.dir)
+	tree, err := tree.Open(m.dir)
 	must(w.t, err)
 	defer tree.Close()
-	tree.syncfs = func(int) error { return nil }
+	tree.Syncfs = func(int) error { return nil }
 	plan := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
 	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true, Plan: plan})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
@@ -501,7 +502,7 @@ func (w *world) finish(rt *rapid.T) {
 		delete(objects, "work/"+path)
 	}
 	for key, body := range objects {
-		if !strings.HasPrefix(key, "work/"+Reserved+"/") && !strings.HasSuffix(key, "/") {
+		if !strings.HasPrefix(key, "work/"+tree.Reserved+"/") && !strings.HasSuffix(key, "/") {
 			w.fail(rt, "the bucket has %s with %s, and no machine does", key, body)
 		}
 	}

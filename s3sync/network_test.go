@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // forbid answers as S3 does to a client that lacks one permission. A client that may not list gets the same answer for
@@ -116,7 +117,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 	}
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 40<<16)) // 40 MiB
 	age(t, dir)
-	object := func(r *http.Request) bool { return !strings.Contains(r.URL.Path, Reserved) }
+	object := func(r *http.Request) bool { return !strings.Contains(r.URL.Path, tree.Reserved) }
 	flip := func(w http.ResponseWriter, r *http.Request) bool {
 		proxyOf(r).ServeHTTP(&flipping{ResponseWriter: w}, r)
 		return true
@@ -353,7 +354,7 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 			body := []byte("the content")
 			etag, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)
-			raw := manifestOf(t, false, &Entry{Path: "f", Kind: File, Mode: 0o644, Size: int64(len(body)) + lie, ETag: etag})
+			raw := manifestOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644, Size: int64(len(body)) + lie, ETag: etag})
 			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
 			back := t.TempDir()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // This file has operations on single objects, for programs that serve them one by one. Paths are
@@ -32,12 +33,12 @@ func (b *Bucket) bounded(ctx context.Context, n int64) (context.Context, context
 }
 
 // objectKey returns the key of an entry, or an error if it is too long.
-func (b *Bucket) objectKey(path string, kind Kind) (string, error) {
-	key := EncodePath(path)
-	if kind == Dir {
+func (b *Bucket) objectKey(path string, kind tree.Kind) (string, error) {
+	key := tree.EncodePath(path)
+	if kind == tree.Dir {
 		key += "/"
 	}
-	if !ValidPath(path) || len(b.prefix)+len(key) > maxKey {
+	if !tree.ValidPath(path) || len(b.prefix)+len(key) > tree.MaxKey {
 		return "", errors.Newf(errors.Invalid, "%.200q cannot be the key of an object", path)
 	}
 	return key, nil
@@ -45,15 +46,15 @@ func (b *Bucket) objectKey(path string, kind Kind) (string, error) {
 
 // Fits reports whether a file or directory can exist at a path.
 func (b *Bucket) Fits(path string) bool {
-	_, err := b.objectKey(path, Dir)
+	_, err := b.objectKey(path, tree.Dir)
 	return err == nil
 }
 
 // Describe returns the entry at a path: a file or link from the headers of its object, or a
 // directory if there is an object for it or below it. A directory with ETag "" has no object.
 // Describe returns NotFound if there is nothing.
-func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
-	key, err := b.objectKey(path, File)
+func (b *Bucket) Describe(ctx context.Context, path string) (*tree.Entry, error) {
+	key, err := b.objectKey(path, tree.File)
 	if err != nil {
 		return nil, errors.Newf(errors.NotFound, "no object can be at %.200q", path)
 	}
@@ -67,7 +68,7 @@ func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
 		return nil, err
 	}
 	e.Path = path
-	if e.Kind == Symlink {
+	if e.Kind == tree.Symlink {
 		if err := b.readTarget(ctx, key, e); err != nil {
 			return nil, err
 		}
@@ -77,7 +78,7 @@ func (b *Bucket) Describe(ctx context.Context, path string) (*Entry, error) {
 }
 
 // readTarget reads the target of a link.
-func (b *Bucket) readTarget(ctx context.Context, key string, e *Entry) error {
+func (b *Bucket) readTarget(ctx context.Context, key string, e *tree.Entry) error {
 	res, err := b.do(ctx, request{method: http.MethodGet, key: key}, make([]byte, maxTarget))
 	if err != nil {
 		return err
@@ -85,15 +86,15 @@ func (b *Bucket) readTarget(ctx context.Context, key string, e *Entry) error {
 	if e.Target = string(res.body); e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
 		return errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", e.Path)
 	}
-	e.foreign = false // the entry is complete
+	e.Foreign = false // the entry is complete
 	return nil
 }
 
 // maxTarget is Linux's limit for the target of a link.
 const maxTarget = 4095
 
-func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
-	key, err := b.objectKey(path, Dir)
+func (b *Bucket) describeDir(ctx context.Context, path string) (*tree.Entry, error) {
+	key, err := b.objectKey(path, tree.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
 	if len(page.Contents) == 0 {
 		return nil, errors.Newf(errors.NotFound, "there is nothing at %.200q", path)
 	}
-	e := &Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}
+	e := &tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}
 	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys below the directory sort after its own
 		return e, nil
 	}
@@ -112,8 +113,8 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*Entry, error) {
 }
 
 // describeMarker sets the metadata of a directory from its object.
-func (b *Bucket) describeMarker(ctx context.Context, e *Entry) error {
-	marker, err := b.stat(ctx, e.keyUnder(b.prefix))
+func (b *Bucket) describeMarker(ctx context.Context, e *tree.Entry) error {
+	marker, err := b.stat(ctx, e.KeyUnder(b.prefix))
 	if err != nil {
 		return err
 	}
@@ -127,10 +128,10 @@ func (b *Bucket) describeMarker(ctx context.Context, e *Entry) error {
 // ReadDir lists a directory. The entries passed to do have no metadata yet: files and links look
 // alike, with the sizes and times of their objects. Keys that are not paths are omitted. A
 // directory that does not exist is listed as empty.
-func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error) error {
+func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*tree.Entry) error) error {
 	under := b.prefix
 	if path != "" {
-		key, err := b.objectKey(path, Dir)
+		key, err := b.objectKey(path, tree.Dir)
 		if err != nil {
 			return err
 		}
@@ -145,15 +146,15 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*Entry) error
 		for i := range page.Contents {
 			o := &page.Contents[i]
 			if child, ok := b.childPath(path, aws.ToString(o.Key)); ok {
-				at := At(aws.ToTime(o.LastModified))
-				if err := do(&Entry{Path: child, Kind: File, Mode: 0o644, Size: aws.ToInt64(o.Size), ETag: unquote(aws.ToString(o.ETag)), ModTime: at, foreign: true}); err != nil {
+				at := tree.At(aws.ToTime(o.LastModified))
+				if err := do(&tree.Entry{Path: child, Kind: tree.File, Mode: 0o644, Size: aws.ToInt64(o.Size), ETag: unquote(aws.ToString(o.ETag)), ModTime: at, Foreign: true}); err != nil {
 					return err
 				}
 			}
 		}
 		for _, p := range page.CommonPrefixes {
 			if child, ok := b.childPath(path, strings.TrimSuffix(aws.ToString(p.Prefix), "/")); ok {
-				if err := do(&Entry{Path: child, Kind: Dir, Mode: 0o755, foreign: true}); err != nil {
+				if err := do(&tree.Entry{Path: child, Kind: tree.Dir, Mode: 0o755, Foreign: true}); err != nil {
 					return err
 				}
 			}
@@ -174,16 +175,16 @@ func (b *Bucket) pageWithin(ctx context.Context, in *s3.ListObjectsV2Input) (*s3
 // childPath returns the path of a key that is directly below the directory dir.
 func (b *Bucket) childPath(dir, key string) (string, bool) {
 	key, ok := strings.CutPrefix(key, b.prefix)
-	if !ok || key == Reserved || strings.HasSuffix(key, "/") {
+	if !ok || key == tree.Reserved || strings.HasSuffix(key, "/") {
 		return "", false
 	}
-	path, ok := DecodeKey(key)
-	return path, ok && parent(path) == dir
+	path, ok := tree.DecodeKey(key)
+	return path, ok && tree.Parent(path) == dir
 }
 
 // ReadObject reads part of a file into buf, which must not extend beyond the end of the file. It
 // returns Conflict if the object was replaced.
-func (b *Bucket) ReadObject(ctx context.Context, e *Entry, buf []byte, at int64) error {
+func (b *Bucket) ReadObject(ctx context.Context, e *tree.Entry, buf []byte, at int64) error {
 	key, err := b.objectKey(e.Path, e.Kind)
 	if err != nil || len(buf) == 0 {
 		return err
@@ -196,16 +197,16 @@ func (b *Bucket) ReadObject(ctx context.Context, e *Entry, buf []byte, at int64)
 
 // WriteObject stores an entry with its metadata: a directory, a link, or a file of e.Size bytes
 // from f. Readers see either the old or the new object. WriteObject sets the ETag of e.
-func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error {
+func (b *Bucket) WriteObject(ctx context.Context, e *tree.Entry, f io.ReaderAt) error {
 	key, err := b.objectKey(e.Path, e.Kind)
 	if err != nil {
 		return err
 	}
-	if e.Kind == File && e.Size > partSize {
+	if e.Kind == tree.File && e.Size > partSize {
 		return b.writeParts(ctx, key, e, f)
 	}
 	body := []byte(e.Target)
-	if e.Kind == File {
+	if e.Kind == tree.File {
 		body = make([]byte, e.Size)
 		if _, err := io.ReadFull(io.NewSectionReader(f, 0, e.Size), body); err != nil {
 			return errors.Wrapf(err, "read a file to upload")
@@ -222,9 +223,9 @@ func (b *Bucket) WriteObject(ctx context.Context, e *Entry, f io.ReaderAt) error
 
 // keptHeader returns the header for a file's object, including the fields that other programs set
 // on the current object of key.
-func (b *Bucket) keptHeader(ctx context.Context, key string, e *Entry) (http.Header, error) {
-	h := e.header()
-	if e.Kind != File || e.ETag == "" {
+func (b *Bucket) keptHeader(ctx context.Context, key string, e *tree.Entry) (http.Header, error) {
+	h := metaHeader(e)
+	if e.Kind != tree.File || e.ETag == "" {
 		return h, nil // without an ETag, the file is new
 	}
 	now, err := b.head(ctx, key)
@@ -237,7 +238,7 @@ func (b *Bucket) keptHeader(ctx context.Context, key string, e *Entry) (http.Hea
 	return h, b.adoptHeaders(ctx, key, h, now.header)
 }
 
-func (b *Bucket) writeParts(ctx context.Context, key string, e *Entry, f io.ReaderAt) error {
+func (b *Bucket) writeParts(ctx context.Context, key string, e *tree.Entry, f io.ReaderAt) error {
 	begin, cancel := b.bounded(ctx, 0)
 	h, err := b.keptHeader(begin, key, e)
 	var up *multipart
@@ -292,7 +293,7 @@ func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.Rea
 // CopyObject makes the server copy a file or link to another path, or to the same path with the
 // metadata of to. It sets the ETag of to. It returns Unsupported for objects over 5 GiB, the limit
 // of one copy request.
-func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
+func (b *Bucket) CopyObject(ctx context.Context, from, to *tree.Entry) error {
 	source, err := b.objectKey(from.Path, from.Kind)
 	if err != nil {
 		return err
@@ -307,7 +308,7 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 	// Servers that store plain files copy about as fast as their disk.
 	call, cancel := b.bounded(ctx, from.Size/64)
 	defer cancel()
-	h, err := b.keptHeader(call, source, &Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID, GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
+	h, err := b.keptHeader(call, source, &tree.Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID, GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
 	if err != nil {
 		return err
 	}
@@ -326,7 +327,7 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *Entry) error {
 }
 
 // DeleteObject deletes the object of an entry. It is not an error if there is none.
-func (b *Bucket) DeleteObject(ctx context.Context, path string, kind Kind) error {
+func (b *Bucket) DeleteObject(ctx context.Context, path string, kind tree.Kind) error {
 	key, err := b.objectKey(path, kind)
 	if err != nil {
 		return err
@@ -336,4 +337,19 @@ func (b *Bucket) DeleteObject(ctx context.Context, path string, kind Kind) error
 	var refused error
 	err = b.delete(ctx, []string{key}, func(_ string, err error) { refused = err })
 	return errors.Join(err, refused)
+}
+
+// stat returns the entry of an object, from its headers.
+func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
+	res, err := b.head(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
+	if e.Size < 0 {
+		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
+	}
+	e.CRC, e.HasCRC = fullCRC(res.header)
+	describe(e, res.header)
+	return e, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestObjects checks that single objects are stored, described, listed, read, copied and deleted consistently.
@@ -32,23 +33,23 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<20/2) // more than one part
-	large := &Entry{Path: "d/large", Kind: File, Mode: 0o640, UID: 7, GID: 8, ModTime: Nano(1e18 + 1), Size: int64(len(data))}
+	large := &tree.Entry{Path: "d/large", Kind: tree.File, Mode: 0o640, UID: 7, GID: 8, ModTime: tree.Nano(1e18 + 1), Size: int64(len(data))}
 	must(b.WriteObject(ctx, large, bytes.NewReader(data)))
-	link := &Entry{Path: "d/ünï\nlink", Kind: Symlink, Mode: 0o777, Target: "../x"}
+	link := &tree.Entry{Path: "d/ünï\nlink", Kind: tree.Symlink, Mode: 0o777, Target: "../x"}
 	must(b.WriteObject(ctx, link, nil))
-	must(b.WriteObject(ctx, &Entry{Path: "d/sub", Kind: Dir, Mode: 0o700, ModTime: Nano(5e18)}, nil))
+	must(b.WriteObject(ctx, &tree.Entry{Path: "d/sub", Kind: tree.Dir, Mode: 0o700, ModTime: tree.Nano(5e18)}, nil))
 	got, err := b.Describe(ctx, "d/large")
 	must(err)
-	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != Nano(1e18+1) || got.Size != large.Size || got.ETag != large.ETag || got.Kind != File {
+	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != tree.Nano(1e18+1) || got.Size != large.Size || got.ETag != large.ETag || got.Kind != tree.File {
 		t.Errorf("described as %+v", got)
 	}
-	if got, err := b.Describe(ctx, link.Path); err != nil || got.Kind != Symlink || got.Target != "../x" {
+	if got, err := b.Describe(ctx, link.Path); err != nil || got.Kind != tree.Symlink || got.Target != "../x" {
 		t.Errorf("a link: %+v, %v", got, err)
 	}
-	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != Dir || got.Mode != 0o700 || got.ModTime != Nano(5e18) || got.ETag == "" {
+	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != tree.Dir || got.Mode != 0o700 || got.ModTime != tree.Nano(5e18) || got.ETag == "" {
 		t.Errorf("a directory: %+v, %v", got, err)
 	}
-	if got, err := b.Describe(ctx, "d"); err != nil || got.Kind != Dir || got.ETag != "" {
+	if got, err := b.Describe(ctx, "d"); err != nil || got.Kind != tree.Dir || got.ETag != "" {
 		t.Errorf("a directory without an object: %+v, %v", got, err)
 	}
 	for _, path := range []string{"nothing", "d/large/x", "", "../x", strings.Repeat("long/", 300) + "x"} {
@@ -58,7 +59,7 @@ func TestObjects(t *testing.T) {
 	var names []string
 	list := func(path string) string {
 		names = nil
-		must(b.ReadDir(ctx, path, func(e *Entry) error { names = append(names, e.Kind.String()+" "+e.Path); return nil }))
+		must(b.ReadDir(ctx, path, func(e *tree.Entry) error { names = append(names, e.Kind.String()+" "+e.Path); return nil }))
 		return strings.Join(names, ",")
 	}
 	if got := list("d"); got != "file d/ünï\nlink,file d/large,directory d/sub" && got != "file d/large,file d/ünï\nlink,directory d/sub" {
@@ -69,7 +70,7 @@ func TestObjects(t *testing.T) {
 	}
 	stop := errors.Newf(errors.Exhausted, "enough")
 	for _, path := range []string{"", "d"} {
-		is(b.ReadDir(ctx, path, func(*Entry) error { return stop }), errors.Exhausted)
+		is(b.ReadDir(ctx, path, func(*tree.Entry) error { return stop }), errors.Exhausted)
 	}
 	is(b.ReadDir(ctx, "../x", nil), errors.Invalid)
 	buf := make([]byte, 1000)
@@ -91,15 +92,15 @@ func TestObjects(t *testing.T) {
 	huge := *large
 	huge.Size = 6 << 30
 	is(b.CopyObject(ctx, &huge, &moved), errors.Unsupported)
-	must(b.DeleteObject(ctx, "moved", File))
-	must(b.DeleteObject(ctx, "moved", File))
+	must(b.DeleteObject(ctx, "moved", tree.File))
+	must(b.DeleteObject(ctx, "moved", tree.File))
 	_, err = b.Describe(ctx, "moved")
 	is(err, errors.NotFound)
-	bad := &Entry{Path: "../x", Kind: File}
+	bad := &tree.Entry{Path: "../x", Kind: tree.File}
 	is(b.WriteObject(ctx, bad, nil), errors.Invalid)
 	is(b.CopyObject(ctx, bad, large), errors.Invalid)
 	is(b.CopyObject(ctx, large, bad), errors.Invalid)
-	is(b.DeleteObject(ctx, bad.Path, File), errors.Invalid)
+	is(b.DeleteObject(ctx, bad.Path, tree.File), errors.Invalid)
 	is(b.ReadObject(ctx, bad, buf, 0), errors.Invalid)
 	if b.Fits("../x") || b.Fits(strings.Repeat("x", 1020)) || !b.Fits("a/b") {
 		t.Error("Fits is wrong")
@@ -114,7 +115,7 @@ func TestObjectsFail(t *testing.T) {
 	b := openBucket(t, loc)
 	short := bytes.NewReader(make([]byte, 10))
 	for _, size := range []int64{11, 40 << 20} {
-		if err := b.WriteObject(t.Context(), &Entry{Path: "f", Kind: File, Size: size}, short); err == nil {
+		if err := b.WriteObject(t.Context(), &tree.Entry{Path: "f", Kind: tree.File, Size: size}, short); err == nil {
 			t.Errorf("%d bytes of 10 are stored", size)
 		}
 	}
@@ -123,10 +124,10 @@ func TestObjectsFail(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	large := &Entry{Path: "f", Kind: File, Size: 40 << 20}
+	large := &tree.Entry{Path: "f", Kind: tree.File, Size: 40 << 20}
 	for what, err := range map[string]error{
-		"write": b.WriteObject(ctx, large, short), "copy": b.CopyObject(ctx, large, large), "delete": b.DeleteObject(ctx, "f", File),
-		"list": b.ReadDir(ctx, "", func(*Entry) error { return nil }), "read": b.ReadObject(ctx, large, make([]byte, 1), 0),
+		"write": b.WriteObject(ctx, large, short), "copy": b.CopyObject(ctx, large, large), "delete": b.DeleteObject(ctx, "f", tree.File),
+		"list": b.ReadDir(ctx, "", func(*tree.Entry) error { return nil }), "read": b.ReadObject(ctx, large, make([]byte, 1), 0),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", what, err)
@@ -141,7 +142,7 @@ func TestObjectsFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"", "a\x00b"} {
-		link := &Entry{Path: "link", Kind: Symlink, Target: target}
+		link := &tree.Entry{Path: "link", Kind: tree.Symlink, Target: target}
 		if err := b.WriteObject(t.Context(), link, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -159,12 +160,12 @@ func FuzzListed(f *testing.F) {
 	f.Add("d", "p/d//x", "99999999999", "41471", "1e9", "99999999999999999999ns")
 	f.Fuzz(func(t *testing.T, dir, key, permissions, mode, mtime, fileMtime string) {
 		b := &Bucket{prefix: "p/"}
-		if path, ok := b.childPath(dir, key); ok && (!ValidPath(path) || parent(path) != dir || path == dir) {
+		if path, ok := b.childPath(dir, key); ok && (!tree.ValidPath(path) || tree.Parent(path) != dir || path == dir) {
 			t.Errorf("%q in %q is %q", key, dir, path)
 		}
-		e := &Entry{Kind: File, Mode: 0o644}
-		e.describe(http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
-		if e.Mode > 0o7777 || e.Kind != File && e.Kind != Symlink {
+		e := &tree.Entry{Kind: tree.File, Mode: 0o644}
+		describe(e, http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
+		if e.Mode > 0o7777 || e.Kind != tree.File && e.Kind != tree.Symlink {
 			t.Errorf("it is %+v", e)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Packs are objects with copies of many small files. An empty volume is filled from them with a few
@@ -20,8 +21,8 @@ import (
 // Each pack holds the files of one range of keys; packsKey is the index. A pack ages as files of
 // its range change, and is rebuilt when many have changed.
 const (
-	packsKey   = Reserved + "/packs-v1" // the index: a packIndex in CBOR
-	packPrefix = Reserved + "/packs"    // the directory of the packs
+	packsKey   = tree.Reserved + "/packs-v1" // the index: a packIndex in CBOR
+	packPrefix = tree.Reserved + "/packs"    // the directory of the packs
 )
 
 const (
@@ -75,18 +76,18 @@ type packMember struct {
 }
 
 // packable reports whether a file belongs in a pack: it is small and its checksum is known.
-func (e *Entry) packable() bool {
-	return e != nil && e.Kind == File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile
+func packable(e *tree.Entry) bool {
+	return e != nil && e.Kind == tree.File && e.Link == "" && e.Extents == nil && e.HasCRC && e.Size <= packFile
 }
 
 // mark returns a hash of the file's place and content.
-func (e *Entry) mark() uint64 {
+func mark(e *tree.Entry) uint64 {
 	sum := crc64nvme.New()
 	var known [16]byte
 	binary.LittleEndian.PutUint64(known[:8], e.CRC)
 	binary.LittleEndian.PutUint64(known[8:], uint64(e.Size))
 	_, _ = sum.Write(known[:])
-	_, _ = sum.Write([]byte(e.order()))
+	_, _ = sum.Write([]byte(e.Order()))
 	return sum.Sum64()
 }
 
@@ -200,9 +201,9 @@ func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
 }
 
 // find returns the content of e, if the pack has the content that the manifest describes.
-func (p *packContent) find(e *Entry) ([]byte, bool) {
-	i, ok := slices.BinarySearchFunc(p.members, []byte(e.order()), func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
-	if !ok || !e.HasCRC || p.members[i].Size != e.body() || p.members[i].CRC != e.CRC {
+func (p *packContent) find(e *tree.Entry) ([]byte, bool) {
+	i, ok := slices.BinarySearchFunc(p.members, []byte(e.Order()), func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
+	if !ok || !e.HasCRC || p.members[i].Size != e.BodySize() || p.members[i].CRC != e.CRC {
 		return nil, false
 	}
 	body := p.content[p.at[i] : p.at[i]+p.members[i].Size]

@@ -22,6 +22,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // packedTree has one of everything, and small files for several packs.
@@ -483,11 +484,11 @@ func FuzzPacks(f *testing.F) {
 			t.Fatalf("a pack has %d members", len(p.members))
 		}
 		for _, m := range p.members {
-			path, ok := DecodeKey(string(m.Place))
+			path, ok := tree.DecodeKey(string(m.Place))
 			if !ok {
 				continue
 			}
-			e := &Entry{Kind: File, Path: path, Size: m.Size, CRC: m.CRC, HasCRC: true}
+			e := &tree.Entry{Kind: tree.File, Path: path, Size: m.Size, CRC: m.CRC, HasCRC: true}
 			if body, ok := p.find(e); ok && (int64(len(body)) != m.Size || crc64nvme.Checksum(body) != m.CRC || !bytes.Contains(p.content, body)) {
 				t.Fatalf("%q has %d bytes that are not its own", m.Place, len(body))
 			}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // writeState writes a state's file: paths and ETags, "path=etag", in order.
@@ -18,7 +20,7 @@ func writeState(t *testing.T, path string, all ...string) {
 	must(t, err)
 	for _, text := range all {
 		name, etag, _ := strings.Cut(text, "=")
-		must(t, out.add(&Entry{Path: name, Kind: File, ETag: etag, Inode: 7}))
+		must(t, out.add(&tree.Entry{Path: name, Kind: tree.File, ETag: etag, Inode: 7}))
 	}
 	must(t, errors.Join(out.close(), f.Close()))
 }

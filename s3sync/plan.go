@@ -4,6 +4,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Direction is the side that a sync changes.
@@ -46,16 +48,16 @@ const (
 type Action struct {
 	Op   Op
 	Path string
-	Kind Kind
+	Kind tree.Kind
 	Size int64 // in bytes, of a file
 	// Conflict is the decision if both sides had changed, otherwise "".
 	Conflict string
 	Err      error
 
-	local, remote *Entry
+	local, remote *tree.Entry
 	// base is this machine's record of the path, and was is its entry in the bucket's manifest or
 	// list. Each may be nil.
-	base, was *Entry
+	base, was *tree.Entry
 	// copyTo is the path for the bucket's file beside the volume's.
 	copyTo string
 	empty  bool  // a directory of the volume without entries
@@ -69,9 +71,9 @@ type Action struct {
 // weight returns the share of heavyBytes that the entries of an action take.
 func (a *Action) weight() int64 {
 	n := int64(0)
-	for i, e := range []*Entry{a.local, a.remote, a.base} {
+	for i, e := range []*tree.Entry{a.local, a.remote, a.base} {
 		if e != nil && (i == 0 || e != a.remote || i == 1) {
-			n += e.memory()
+			n += e.MemorySize()
 		}
 	}
 	if n <= heavyEntry {
@@ -85,22 +87,22 @@ type policy struct {
 	dir      Direction
 	mirror   bool
 	conflict Conflicts
-	stamp    time.Time // of copies
-	checked  bool      // compare contents, not sizes and times
-	restores restoring // metadata that restores set
-	mayOwn   bool      // the process may change owners
+	stamp    time.Time      // of copies
+	checked  bool           // compare contents, not sizes and times
+	restores tree.Restoring // metadata that restores set
+	mayOwn   bool           // the process may change owners
 }
 
 // decide returns the action for one path. local is the volume's entry, remote the bucket's, and
 // base that of both after the last sync in this machine's state; each may be nil. read is the
 // change found by reading local, if that was necessary: see unclear. decide is a pure function of
 // its arguments.
-func decide(p policy, local, base, remote *Entry, read *change) Action {
+func decide(p policy, local, base, remote *tree.Entry, read *change) Action {
 	a := Action{Op: Keep, local: local, remote: remote, base: base}
 	if local == nil && remote == nil {
 		return a
 	}
-	for _, e := range []*Entry{remote, local} {
+	for _, e := range []*tree.Entry{remote, local} {
 		if e != nil {
 			a.Path, a.Kind, a.Size = e.Path, e.Kind, e.Size
 		}
@@ -117,7 +119,7 @@ func decide(p policy, local, base, remote *Entry, read *change) Action {
 }
 
 // up decides if the volume's side wins.
-func up(p policy, local, base, remote *Entry) Op {
+func up(p policy, local, base, remote *tree.Entry) Op {
 	switch {
 	case local == nil && p.mirror:
 		return DeleteRemote
@@ -136,7 +138,7 @@ func up(p policy, local, base, remote *Entry) Op {
 }
 
 // down decides if the bucket's side wins.
-func down(p policy, local, base, remote *Entry) Op {
+func down(p policy, local, base, remote *tree.Entry) Op {
 	switch {
 	case remote == nil && p.mirror:
 		return DeleteLocal
@@ -144,7 +146,7 @@ func down(p policy, local, base, remote *Entry) Op {
 		return Keep
 	case local == nil:
 		return Download
-	case local.Kind == Dir && remote.unmarked():
+	case local.Kind == tree.Dir && remote.Unmarked():
 		return Keep
 	}
 	switch diff(p, local, base, remote) {
@@ -159,7 +161,7 @@ func down(p policy, local, base, remote *Entry) Op {
 // both takes over a change on one side, merges content of one side with metadata of the other, and
 // follows the policy if the content changed on both. It compares the volume's side with base, since
 // others could have written anything into the manifest.
-func both(a *Action, p policy, base *Entry, read *change) {
+func both(a *Action, p policy, base *tree.Entry, read *change) {
 	local, remote := a.local, a.remote
 	if local != nil && remote != nil && diff(p, local, base, remote) == equal {
 		return
@@ -206,7 +208,7 @@ func conflict(a *Action, p policy) {
 	case remote == nil:
 		a.Op, a.Conflict = Upload, "changed here and deleted in the bucket: the volume's is kept"
 		return
-	case local.Kind == Dir && remote.Kind == Dir:
+	case local.Kind == tree.Dir && remote.Kind == tree.Dir:
 		a.Op = UpdateRemote
 		return
 	}
@@ -249,12 +251,12 @@ func conflictName(path string, at time.Time) string {
 
 // besideName returns path with a suffix, shortened to fit a file system.
 func besideName(path, suffix string) string {
-	dir, name := parent(path), path[strings.LastIndexByte(path, '/')+1:]
-	for len(name)+len(suffix) > maxName {
+	dir, name := tree.Parent(path), path[strings.LastIndexByte(path, '/')+1:]
+	for len(name)+len(suffix) > tree.MaxName {
 		_, n := utf8.DecodeLastRuneInString(name)
 		name = name[:len(name)-n]
 	}
-	return join(dir, name+suffix)
+	return tree.Join(dir, name+suffix)
 }
 
 // difference is the degree to which two entries differ.
@@ -268,11 +270,11 @@ const (
 
 // diff compares both sides by their cheap properties. base makes it unnecessary to read attributes
 // if the inode is unchanged.
-func diff(p policy, local, base, remote *Entry) difference {
+func diff(p policy, local, base, remote *tree.Entry) difference {
 	if local.Kind != remote.Kind {
 		return content
 	}
-	if base != nil && local.untouched(base) && !p.checked {
+	if base != nil && local.Untouched(base) && !p.checked {
 		if sameObject(base, remote) {
 			return equal
 		}
@@ -280,10 +282,10 @@ func diff(p policy, local, base, remote *Entry) difference {
 			return content // even if size and time are the same
 		}
 	}
-	if !local.sameContent(remote) {
+	if !local.SameContent(remote) {
 		return content
 	}
-	if local.same(remote) && local.Kind != File {
+	if local.Same(remote) && local.Kind != tree.File {
 		return equal
 	}
 	// Attributes are only known once the file is opened.
@@ -291,17 +293,17 @@ func diff(p policy, local, base, remote *Entry) difference {
 }
 
 // sameObject reports whether both are the same state of an object in the bucket.
-func sameObject(a, b *Entry) bool {
+func sameObject(a, b *tree.Entry) bool {
 	if a == b {
 		return true
 	}
 	if a.Kind != b.Kind || a.ETag != b.ETag {
 		return false
 	}
-	if b.foreign {
+	if b.Foreign {
 		return a.Size == b.Size
 	}
-	return a.same(b)
+	return a.Same(b)
 }
 
 // skipped returns an action for a path that cannot be synced.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // measureAfter is when a sync with a progress report begins to count its work. Most syncs have
@@ -39,9 +41,9 @@ func (p *progress) done(j *job, d Direction) {
 	delete(p.parts, j.Path)
 	delete(p.parts, j.copyTo)
 	switch {
-	case d == Down && j.remote != nil && j.remote.Kind == File:
-		p.seen += j.remote.body()
-	case d != Down && j.local != nil && j.local.Kind == File:
+	case d == Down && j.remote != nil && j.remote.Kind == tree.File:
+		p.seen += j.remote.BodySize()
+	case d != Down && j.local != nil && j.local.Kind == tree.File:
 		p.seen += j.local.Size
 	}
 }
@@ -77,13 +79,13 @@ func (r *run) measure(ctx context.Context, st *state, remote *contents) {
 			if err != nil || ctx.Err() != nil {
 				return
 			}
-			if e.Kind == File && r.concerns(nil, e) {
-				n += e.body()
+			if e.Kind == tree.File && r.concerns(nil, e) {
+				n += e.BodySize()
 			}
 		}
 	} else {
-		for s := range r.t.scan(ctx) {
-			if s.err == nil && s.Kind == File && !temporary(s.Path) && r.concerns(s.Entry, nil) {
+		for s := range r.t.Scan(ctx) {
+			if s.Err == nil && s.Kind == tree.File && !tree.Temporary(s.Path) && r.concerns(s.Entry, nil) {
 				n += s.Size
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"math"
 
 	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // reconcile checks whether a path that changed on both sides, judging by its metadata, has the same
@@ -17,14 +19,14 @@ import (
 // reports why.
 func (r *run) reconcile(ctx context.Context, a *Action) error {
 	l, rem := a.local, a.remote
-	if l == nil || rem == nil || l.Kind == Dir || rem.Kind == Dir || l.Kind != rem.Kind && !rem.foreign {
+	if l == nil || rem == nil || l.Kind == tree.Dir || rem.Kind == tree.Dir || l.Kind != rem.Kind && !rem.Foreign {
 		return nil
 	}
-	if rem.foreign { // a list shows sizes only, of links too
+	if rem.Foreign { // a list shows sizes only, of links too
 		if max(l.Size, int64(len(l.Target))) != rem.Size {
 			return nil
 		}
-		now, err := r.b.stat(ctx, rem.keyUnder(r.b.prefix))
+		now, err := r.b.stat(ctx, rem.KeyUnder(r.b.prefix))
 		if err != nil && (fatal(err) || ctx.Err() != nil) {
 			return err
 		}
@@ -45,9 +47,9 @@ func (r *run) reconcile(ctx context.Context, a *Action) error {
 }
 
 // sameBytes reports whether the bucket has the content of a file or link of the volume.
-func (r *run) sameBytes(ctx context.Context, l, rem *Entry) bool {
-	if l.Kind == Symlink {
-		if !rem.foreign {
+func (r *run) sameBytes(ctx context.Context, l, rem *tree.Entry) bool {
+	if l.Kind == tree.Symlink {
+		if !rem.Foreign {
 			return rem.Target == l.Target
 		}
 		target := []byte(l.Target)
@@ -62,7 +64,7 @@ func (r *run) sameBytes(ctx context.Context, l, rem *Entry) bool {
 		return false
 	}
 	defer f.Close()
-	if e.body() != rem.body() {
+	if e.BodySize() != rem.BodySize() {
 		return false
 	}
 	if e.CRC, err = r.checksum(ctx, f, &e); err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // when answers requests with an error of S3 if the method matches and path and query contain text.
@@ -78,10 +80,10 @@ func TestRefusedRequests(t *testing.T) {
 	a.reset(nil)
 	e, err := b.stat(t.Context(), "f")
 	must(t, err)
-	up, err := b.beginUpload(t.Context(), "other", e, e.header(), "")
+	up, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), "")
 	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
-	if again, err := b.beginUpload(t.Context(), "other", e, e.header(), up.id); err != nil || again.id == up.id || again.id == "" {
+	if again, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), up.id); err != nil || again.id == up.id || again.id == "" {
 		t.Errorf("another upload: %+v, %v", again, err)
 	}
 	b.abortUpload(t.Context(), "other", up.id)
@@ -267,7 +269,7 @@ func TestRefusedVersions(t *testing.T) {
 		}
 	}
 	far := loc
-	far.Prefix = strings.Repeat("p/", maxKey/4)
+	far.Prefix = strings.Repeat("p/", tree.MaxKey/4)
 	if _, err := openBucket(t, far).Version(first); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a version beneath a long prefix: %v", err)
 	}
@@ -362,21 +364,21 @@ func TestStateFaults(t *testing.T) {
 // TestJoined checks that lists and manifests are joined by key, and that errors of either are reported.
 func TestJoined(t *testing.T) {
 	broken := errors.Newf(errors.Invalid, "broken")
-	file := func(path, etag string, size int64) *Entry {
-		return &Entry{Path: path, Kind: File, ETag: etag, Size: size, Mode: 0o600}
+	file := func(path, etag string, size int64) *tree.Entry {
+		return &tree.Entry{Path: path, Kind: tree.File, ETag: etag, Size: size, Mode: 0o600}
 	}
-	manifest := []*Entry{
-		{Path: "a", Kind: Symlink, Target: "x", ETag: "1"},
+	manifest := []*tree.Entry{
+		{Path: "a", Kind: tree.Symlink, Target: "x", ETag: "1"},
 		file("b", "2", 5),
-		{Path: "d", Kind: Dir, Mode: 0o700},
+		{Path: "d", Kind: tree.Dir, Mode: 0o700},
 		file("d/gone", "3", 1),
-		{Path: "d/hard", Kind: File, Link: "b"},
-		{Path: "s", Kind: File, Size: 9, ETag: "9", Extents: []Extent{{0, 1}}, Key: hidden("sparse", "s")},
-		{Path: "z", Kind: Dir, Mode: 0o711},
+		{Path: "d/hard", Kind: tree.File, Link: "b"},
+		{Path: "s", Kind: tree.File, Size: 9, ETag: "9", Extents: []tree.Extent{{Offset: 0, Length: 1}}, Key: tree.Hidden("sparse", "s")},
+		{Path: "z", Kind: tree.Dir, Mode: 0o711},
 	}
 	list := []object{{"a", 1, "1", time.Time{}}, {"b", 6, "other", time.Time{}}, {"bad//key", 1, "x", time.Time{}}, {"d/new", 2, "4", time.Time{}}}
-	all := func(entries []*Entry, end error) iter.Seq2[*Entry, error] {
-		return func(yield func(*Entry, error) bool) {
+	all := func(entries []*tree.Entry, end error) iter.Seq2[*tree.Entry, error] {
+		return func(yield func(*tree.Entry, error) bool) {
 			for _, e := range entries {
 				if !yield(e, nil) {
 					return
@@ -399,7 +401,7 @@ func TestJoined(t *testing.T) {
 			}
 		})
 	}
-	read := func(seq iter.Seq2[*Entry, error], stop int) (got []string, last error) {
+	read := func(seq iter.Seq2[*tree.Entry, error], stop int) (got []string, last error) {
 		for e, err := range seq {
 			switch {
 			case e == nil:
@@ -424,7 +426,7 @@ func TestJoined(t *testing.T) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}
 	}
-	for name, seq := range map[string]iter.Seq2[*Entry, error]{
+	for name, seq := range map[string]iter.Seq2[*tree.Entry, error]{
 		"list":              joined("", all(manifest, nil), objects(list[:2], broken), new(bool)),
 		"manifest":          joined("", all(manifest[:1], broken), objects(list, nil), new(bool)),
 		"manifest's end":    joined("", all(manifest, broken), objects(list, nil), new(bool)),
@@ -631,7 +633,7 @@ func TestSmallThings(t *testing.T) {
 	if err := wait(ctx, time.Hour); errors.KindOf(err) != errors.Canceled || noCredentials(err) != err {
 		t.Errorf("a wait that was given up: %v", err)
 	}
-	if equalXattrs(map[string]string{"a": "1"}, map[string]string{"b": "1"}) {
+	if maps.Equal(map[string]string{"a": "1"}, map[string]string{"b": "1"}) {
 		t.Error("other attributes are the same")
 	}
 	if _, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{}); errors.KindOf(err) != errors.Invalid {

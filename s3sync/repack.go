@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // repack maintains the packs during a sync up: it counts the changes in each range and rebuilds the
@@ -45,13 +46,13 @@ func (p *repack) changes(ctx context.Context, j *job) {
 	if j.Op == DeleteRemote {
 		is = nil
 	}
-	if !was.packable() && !is.packable() || was.packable() && is.packable() && was.CRC == is.CRC && was.Size == is.Size {
+	if !packable(was) && !packable(is) || packable(was) && packable(is) && was.CRC == is.CRC && was.Size == is.Size {
 		return
 	}
 	place := ""
-	for _, e := range []*Entry{was, is} {
+	for _, e := range []*tree.Entry{was, is} {
 		if e != nil {
-			place = e.order()
+			place = e.Order()
 		}
 	}
 	if p.load(ctx); p.err != nil {
@@ -60,11 +61,11 @@ func (p *repack) changes(ctx context.Context, j *job) {
 	p.at = p.index.row(p.at, place)
 	row := &p.index.Packs[p.at]
 	row.Stale++
-	if was.packable() {
-		row.Sum ^= was.mark()
+	if packable(was) {
+		row.Sum ^= mark(was)
 	}
-	if is.packable() {
-		row.Sum ^= is.mark()
+	if packable(is) {
+		row.Sum ^= mark(is)
 	}
 	p.changed = true
 }
@@ -136,9 +137,9 @@ func (p *repack) recount() error {
 		if err != nil {
 			return err
 		}
-		if e.packable() {
-			at = p.index.row(at, e.order())
-			sums[at] ^= e.mark()
+		if packable(e) {
+			at = p.index.row(at, e.Order())
+			sums[at] ^= mark(e)
 		}
 	}
 	for i, sum := range sums {
@@ -259,7 +260,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 	g, making := errgroup.WithContext(ctx)
 	g.SetLimit(packsAtOnce)
 	var next []*packRow
-	var members []*Entry
+	var members []*tree.Entry
 	size, first, sum := int64(0), []byte(nil), uint64(0)
 	open := false // a range that has aged is being gathered
 	pack := func() {
@@ -295,10 +296,10 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 		if err != nil {
 			return nil, errors.Join(err, g.Wait())
 		}
-		if !e.packable() {
+		if !packable(e) {
 			continue
 		}
-		place := e.order()
+		place := e.Order()
 		if reach(p.index.row(max(at, 0), place)); !open {
 			continue
 		}
@@ -308,8 +309,8 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 			first = []byte(place)
 		}
 		// Keep only the fields that are needed, since many are in memory.
-		members = append(members, &Entry{Path: e.Path, Kind: File, Size: e.Size, CRC: e.CRC, HasCRC: true})
-		size, sum = size+n, sum^e.mark()
+		members = append(members, &tree.Entry{Path: e.Path, Kind: tree.File, Size: e.Size, CRC: e.CRC, HasCRC: true})
+		size, sum = size+n, sum^mark(e)
 		if making.Err() != nil {
 			break
 		}
@@ -346,7 +347,7 @@ func (p *repack) carry(ctx context.Context, row *packRow) error {
 
 // pack makes one pack of its members from the volume. It omits files that changed since they were
 // uploaded.
-func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error {
+func (p *repack) pack(ctx context.Context, row *packRow, entries []*tree.Entry) error {
 	buf, release, err := p.r.buffer(ctx, packSize)
 	if err != nil {
 		return err
@@ -363,10 +364,10 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error
 			return context.Cause(ctx)
 		}
 		body := buf[n : n+e.Size]
-		if !p.r.t.holds(e, body) {
+		if !p.r.t.Holds(e, body) {
 			continue
 		}
-		members, n = append(members, packMember{Place: []byte(e.order()), Size: e.Size, CRC: e.CRC}), n+e.Size
+		members, n = append(members, packMember{Place: []byte(e.Order()), Size: e.Size, CRC: e.CRC}), n+e.Size
 	}
 	if len(members) == 0 {
 		return nil
@@ -378,14 +379,4 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*Entry) error
 	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw), int64(len(members))
 	row.ETag, err = p.r.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
 	return err
-}
-
-// holds reads a file into body, and reports whether it matches e.
-func (t *Tree) holds(e *Entry, body []byte) bool {
-	f, st, err := t.open(e.Path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return st.Size == e.Size && readAt(f, e, body, 0) == nil && crc64nvme.Checksum(body) == e.CRC
 }

@@ -3,11 +3,11 @@ package s3sync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // replans is how often a path is planned again in one sync because others keep writing to it.
@@ -43,11 +43,11 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	}
 	a := decide(r.p, j.local, j.base, now, read)
 	a.Path, a.Kind, a.was, a.empty, a.Conflict = j.Path, j.Kind, j.was, j.empty, firstOf(a.Conflict, j.Conflict)
-	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != Dir && now.foreign {
+	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != tree.Dir && now.Foreign {
 		// The volume's side wins, but no plan has seen the object that it replaces.
 		a.keep(keptUnseen, r.p.stamp)
 	}
-	if r.o.Direction == Up && a.Op == DeleteRemote && now.foreign {
+	if r.o.Direction == Up && a.Op == DeleteRemote && now.Foreign {
 		a.Op, a.Conflict = Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
 	}
 	if a.copyTo != "" {
@@ -68,13 +68,13 @@ func firstOf(a, b string) string {
 }
 
 // now returns the entry of a path's current object, or nil if there is none.
-func (r *run) now(ctx context.Context, j *job) (*Entry, error) {
+func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 	var key string
-	var like *Entry
-	for _, e := range []*Entry{j.remote, j.was, j.base, j.local} {
+	var like *tree.Entry
+	for _, e := range []*tree.Entry{j.remote, j.was, j.base, j.local} {
 		if e != nil {
 			like = e
-			key = e.keyUnder(r.b.prefix)
+			key = e.KeyUnder(r.b.prefix)
 			break
 		}
 	}
@@ -85,19 +85,19 @@ func (r *run) now(ctx context.Context, j *job) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range []*Entry{j.base, j.was, j.remote} {
-		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.keyUnder(r.b.prefix) == key {
+	for _, e := range []*tree.Entry{j.base, j.was, j.remote} {
+		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.KeyUnder(r.b.prefix) == key {
 			return e, nil
 		}
 	}
-	if like.Kind == Dir {
+	if like.Kind == tree.Dir {
 		if now.Size > 0 {
 			return nil, errDirContent
 		}
-		now.Kind = Dir
+		now.Kind = tree.Dir
 	}
 	now.Path = j.Path
-	if now.Kind == Symlink {
+	if now.Kind == tree.Symlink {
 		if err := r.b.readTarget(ctx, key, now); err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported, "its object ha
 func (r *run) freeName(path string) (string, error) {
 	free := path
 	for n := 2; ; n++ {
-		now, err := r.t.lstat(free)
+		now, err := r.t.Lstat(free)
 		if err != nil || now == nil {
 			return free, err
 		}
@@ -143,7 +143,7 @@ func (r *run) saveCopy(ctx context.Context, j *job) error {
 func (r *run) saveThere(ctx context.Context, j *job) error {
 	planned, key := j.copyTo, ""
 	for n := 2; ; n++ {
-		key = (&Entry{Path: j.copyTo, Kind: File}).keyUnder(r.b.prefix)
+		key = (&tree.Entry{Path: j.copyTo, Kind: tree.File}).KeyUnder(r.b.prefix)
 		err := r.b.holds(ctx, key, condition{absent: true})
 		if err == nil {
 			break
@@ -157,7 +157,7 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 	if j.remote.Size > maxCopy {
 		return errors.Remedy(errors.Newf(errors.Conflict, "somebody else stored another object of more than 5 GiB meanwhile"), "sync again with --list, which replaces it")
 	}
-	if _, err := r.b.copyObject(ctx, r.b, j.remote.keyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
+	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
 		return err
 	}
 	j.copyTo = ""
@@ -173,7 +173,7 @@ func (r *run) setAside(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.t.rename(path, to); err != nil {
+	if err := r.t.Rename(path, to); err != nil {
 		return err
 	}
 	r.oncemore.Store(true)
@@ -192,11 +192,11 @@ func (r *run) makeWay(path string) error {
 	if path == "" {
 		return nil
 	}
-	if err := r.makeWay(parent(path)); err != nil {
+	if err := r.makeWay(tree.Parent(path)); err != nil {
 		return err
 	}
-	now, err := r.t.lstat(path)
-	if err != nil || now != nil && now.Kind == Dir {
+	now, err := r.t.Lstat(path)
+	if err != nil || now != nil && now.Kind == tree.Dir {
 		return err
 	}
 	if now != nil {
@@ -204,29 +204,19 @@ func (r *run) makeWay(path string) error {
 			return err
 		}
 	}
-	if _, err := r.t.mkdir(path); err != nil {
+	if _, err := r.t.Mkdir(path); err != nil {
 		return err
 	}
-	_, err = r.t.setMeta(&Entry{Path: path, Kind: Dir, Mode: 0o755, foreign: true}, restoring{})
+	_, err = r.t.SetMeta(&tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}, tree.Restoring{})
 	r.oncemore.Store(true)
 	return err
-}
-
-// rename moves the file at path to a name that is not in use.
-func (t *Tree) rename(path, to string) error {
-	dir, name, err := t.dirOf(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return explainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
 }
 
 // mergeHere gives a file of the volume the metadata that changed in the bucket and not here, before
 // the upload.
 func (r *run) mergeHere(j *job) error {
 	have := *j.local
-	if have.Kind == File {
+	if have.Kind == tree.File {
 		f, err := r.opened(&have)
 		if err != nil {
 			return err
@@ -234,13 +224,13 @@ func (r *run) mergeHere(j *job) error {
 		f.Close()
 	}
 	want := r.p.merged(&have, j.base, j.remote)
-	if sameMeta(want, &have) && equalXattrs(want.Xattrs, have.Xattrs) {
+	if sameMeta(want, &have) && maps.Equal(want.Xattrs, have.Xattrs) {
 		return nil
 	}
 	if err := r.still(&j.Action); err != nil {
 		return err
 	}
-	at, err := r.t.setMeta(want, r.restoring())
+	at, err := r.t.SetMeta(want, r.restoring())
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // oddText is up to n characters that keys, queries and header values rarely have.
@@ -39,7 +41,7 @@ func TestSignedAsTheSDK(t *testing.T) {
 		if random.IntN(2) == 0 {
 			r.body = make([]byte, random.IntN(3))
 			crc := random.Uint64()
-			r.crc, r.header = &crc, (&Entry{Kind: File, Mode: random.Uint32() & 0o7777, UID: random.Uint32(), ModTime: Nano(random.Int64())}).header()
+			r.crc, r.header = &crc, metaHeader(&tree.Entry{Kind: tree.File, Mode: random.Uint32() & 0o7777, UID: random.Uint32(), ModTime: tree.Nano(random.Int64())})
 		}
 		for range random.IntN(3) {
 			r.header.Set([]string{"If-Match", "Range", "X-Amz-Checksum-Mode", "X-Amz-Meta-Odd_name", "Content-Type", "X-Amz-Acl"}[random.IntN(6)], oddText(random, 12)+"  two")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // state is this machine's record of a tree and one place: the entries of the last sync with their
@@ -123,8 +124,8 @@ func (s *state) keepPartial() error {
 // mergePartial rewrites the earlier state: the partial state, then the earlier entries after its
 // end.
 func (s *state) mergePartial() error {
-	return s.rewriteBefore(func(add func(*Entry)) {
-		var last *Entry
+	return s.rewriteBefore(func(add func(*tree.Entry)) {
+		var last *tree.Entry
 		for e, broken := range readFile(s.file(statePartial)) {
 			if broken != nil {
 				break
@@ -136,7 +137,7 @@ func (s *state) mergePartial() error {
 			if broken != nil {
 				break
 			}
-			if last == nil || before(last.order(), e.order()) < 0 {
+			if last == nil || tree.CompareKeys(last.Order(), e.Order()) < 0 {
 				add(e)
 			}
 		}
@@ -144,7 +145,7 @@ func (s *state) mergePartial() error {
 }
 
 // rewriteBefore replaces the state of interrupted syncs with the entries that fill adds, in order.
-func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
+func (s *state) rewriteBefore(fill func(add func(*tree.Entry))) error {
 	next := s.file(stateBefore + ".next")
 	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -155,7 +156,7 @@ func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
 	if err != nil {
 		return err
 	}
-	fill(func(e *Entry) {
+	fill(func(e *tree.Entry) {
 		if err == nil {
 			err = out.add(e)
 		}
@@ -170,7 +171,7 @@ func (s *state) rewriteBefore(fill func(add func(*Entry))) error {
 // wrote a manifest. It differs from the record of the last complete sync, and may be in no
 // manifest.
 type remembered struct {
-	*Entry
+	*tree.Entry
 	fresh bool
 	added bool // the last complete sync had no entry at the path
 }
@@ -187,14 +188,14 @@ func (s *state) read() iter.Seq[remembered] {
 			if broken != nil {
 				break
 			}
-			for more && err == nil && before(old.order(), e.order()) < 0 {
+			for more && err == nil && tree.CompareKeys(old.Order(), e.Order()) < 0 {
 				if !yield(remembered{Entry: old}) {
 					return
 				}
 				old, err, more = next()
 			}
 			r := remembered{Entry: e, fresh: true, added: true}
-			if more && err == nil && old.order() == e.order() {
+			if more && err == nil && old.Order() == e.Order() {
 				if r.fresh, r.added = !sameObject(old, e), false; !r.fresh && !known(e) {
 					r.Entry = old
 				}
@@ -211,8 +212,8 @@ func (s *state) read() iter.Seq[remembered] {
 }
 
 // readFile yields the entries of a manifest on disk.
-func readFile(path string) iter.Seq2[*Entry, error] {
-	return func(yield func(*Entry, error) bool) {
+func readFile(path string) iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
 		f, err := os.Open(path)
 		if err != nil {
 			if !errors.IsNotExist(err) {
@@ -267,10 +268,10 @@ func (s *state) add(j *job) error {
 		}
 	}
 	s.journal.done(j.Path)
-	if e != j.was && (e == nil || j.was == nil || !e.sameRecord(j.was)) {
+	if e != j.was && (e == nil || j.was == nil || !e.SameRecord(j.was)) {
 		s.changed = true
 	}
-	if mine != e && (mine == nil || e == nil || !mine.sameRecord(e)) {
+	if mine != e && (mine == nil || e == nil || !mine.SameRecord(e)) {
 		s.apart = true
 	}
 	if mine != nil && mine.Path != "" {
@@ -295,7 +296,7 @@ func (s *state) add(j *job) error {
 }
 
 // unknown returns an entry as if this machine had never had it.
-func unknown(e *Entry) *Entry {
+func unknown(e *tree.Entry) *tree.Entry {
 	if e == nil || e.Inode == 0 {
 		return e
 	}

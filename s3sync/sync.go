@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // workers is the maximum number of concurrent requests: enough for a server that answers after 20
@@ -169,7 +170,7 @@ func (s Stats) String() string {
 // run is a sync in progress.
 type run struct {
 	b     *Bucket
-	t     *Tree
+	t     *tree.Tree
 	o     Options
 	p     policy
 	sem   *semaphore.Weighted // bytes of bodies in memory
@@ -190,10 +191,10 @@ type run struct {
 	stats Stats
 
 	links map[[2]uint64]string // inode to the first of its paths
-	above []*Entry             // remaining directories above the last path
-	dirs  []*Entry             // to get their metadata once their entries are in place
+	above []*tree.Entry        // remaining directories above the last path
+	dirs  []*tree.Entry        // to get their metadata once their entries are in place
 	later []*job               // hard links
-	gone  []*Entry             // local directories to remove, parents first
+	gone  []*tree.Entry        // local directories to remove, parents first
 	// goneFiles are files and links of the volume to remove once all paths are decided.
 	goneFiles []Action // guarded by mu
 	guard     guard
@@ -209,7 +210,7 @@ type run struct {
 // the same State continues an interrupted one.
 //
 // Sync returns Conflict if another sync to the same place ended meanwhile, three times in a row.
-func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
+func Sync(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Stats, error) {
 	if err := o.check(); err != nil {
 		return Stats{}, err
 	}
@@ -232,11 +233,11 @@ func Sync(ctx context.Context, t *Tree, b *Bucket, o Options) (Stats, error) {
 	}
 }
 
-func newRun(t *Tree, b *Bucket, o Options) *run {
+func newRun(t *tree.Tree, b *Bucket, o Options) *run {
 	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
 		start: time.Now(), links: map[[2]uint64]string{},
 		p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents,
-			restores: restoring{owners: o.Owners, setID: o.SetID}, mayOwn: t.owners}}
+			restores: tree.Restoring{Owners: o.Owners, SetID: o.SetID}, mayOwn: t.CanChown()}}
 }
 
 // then combines the statistics of two syncs in a row. The second retried the failures of the first.
@@ -273,7 +274,7 @@ func (o *Options) check() error {
 	if o.MaxDeletePercent <= 0 {
 		o.MaxDeletePercent = DefaultMaxDeletePercent
 	}
-	if o.Only != "" && !ValidPath(o.Only) {
+	if o.Only != "" && !tree.ValidPath(o.Only) {
 		return errors.Newf(errors.Invalid, "%.200q is no path beneath the volume", o.Only)
 	}
 	return nil
@@ -318,7 +319,7 @@ func (r *run) failed(path string, err error, refused bool) {
 // job is an action in progress.
 type job struct {
 	Action
-	out  *Entry // the path's entry in the bucket and the volume afterwards; nil if there is none
+	out  *tree.Entry // the path's entry in the bucket and the volume afterwards; nil if there is none
 	err  error
 	done chan struct{}
 
@@ -403,7 +404,7 @@ func (r *run) sync(ctx context.Context) error {
 func (r *run) home() string {
 	prefix := r.b.prefix
 	if r.versions() {
-		prefix = parent(strings.TrimSuffix(prefix, "/")) + "/*"
+		prefix = tree.Parent(strings.TrimSuffix(prefix, "/")) + "/*"
 	}
 	return r.b.base.String() + "\x00" + prefix
 }
@@ -422,7 +423,7 @@ func (r *run) sweep(ctx context.Context, st *state) {
 	b := r.b
 	if r.versions() {
 		var err error
-		if b, err = r.b.At(parent(strings.TrimSuffix(r.b.prefix, "/"))); err != nil {
+		if b, err = r.b.At(tree.Parent(strings.TrimSuffix(r.b.prefix, "/"))); err != nil {
 			return
 		}
 	}
@@ -454,7 +455,7 @@ func (s *Stats) add(a *Action) {
 	case Keep:
 		s.Skipped++
 	case Upload, Download:
-		if a.Kind != Dir {
+		if a.Kind != tree.Dir {
 			s.Files++
 			s.Bytes += a.Size
 		}
@@ -543,7 +544,7 @@ func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
 			return nil
 		case <-tick.C:
 		}
-		if n := r.t.written.Load(); n == 0 || n < flushBytes && time.Since(last) < flushTime {
+		if n := r.t.Written.Load(); n == 0 || n < flushBytes && time.Since(last) < flushTime {
 			continue
 		}
 		if err := r.durable(); err != nil {
@@ -575,7 +576,7 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		if j.err != nil {
 			r.fail(j.Path, j.err)
 		} else if r.timeLost(j) {
-			r.lack(j.Path, errTime)
+			r.lack(j.Path, tree.ErrTime)
 		}
 		if j.err != nil {
 		} else if j.Op != Skip {

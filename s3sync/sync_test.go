@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // mission: 2.1, 2.2, 2.3, 2.6, 3.1, 3.2, D1, D2
@@ -362,14 +363,14 @@ func TestForeign(t *testing.T) {
 // of the list of objects.
 // mission: 3.2
 func TestHostileManifest(t *testing.T) {
-	for name, entries := range map[string][]*Entry{
-		"outside":   {{Path: "../escape", Kind: File, Size: 1, ETag: "x"}},
-		"absolute":  {{Path: "/etc/cron.d/x", Kind: File, Size: 1, ETag: "x"}},
-		"wrong key": {{Path: "a", Kind: File, Size: 1, Key: "other/secret", ETag: "x"}},
-		"negative":  {{Path: "a", Kind: File, Size: -1}},
-		"order":     {{Path: "b", Kind: File}, {Path: "a", Kind: File}},
-		"extents":   {{Path: "a", Kind: File, Size: 10, Extents: []Extent{{5, 20}}}},
-		"mode":      {{Path: "a", Kind: File, Mode: 0o100000}},
+	for name, entries := range map[string][]*tree.Entry{
+		"outside":   {{Path: "../escape", Kind: tree.File, Size: 1, ETag: "x"}},
+		"absolute":  {{Path: "/etc/cron.d/x", Kind: tree.File, Size: 1, ETag: "x"}},
+		"wrong key": {{Path: "a", Kind: tree.File, Size: 1, Key: "other/secret", ETag: "x"}},
+		"negative":  {{Path: "a", Kind: tree.File, Size: -1}},
+		"order":     {{Path: "b", Kind: tree.File}, {Path: "a", Kind: tree.File}},
+		"extents":   {{Path: "a", Kind: tree.File, Size: 10, Extents: []tree.Extent{{Offset: 5, Length: 20}}}},
+		"mode":      {{Path: "a", Kind: tree.File, Mode: 0o100000}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loc := location(t)
@@ -617,7 +618,7 @@ func TestDamagedObject(t *testing.T) {
 		t.Error("the damaged file got its name")
 	}
 	for path := range snapshot(t, back) {
-		if strings.HasPrefix(path, tempPrefix) {
+		if strings.HasPrefix(path, tree.TempPrefix) {
 			t.Errorf("%s was left behind", path)
 		}
 	}

@@ -9,47 +9,49 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestTimes checks that times are written and read exactly, also before 1970 and after 2262.
 // mission: 3.2, D2
 func TestTimes(t *testing.T) {
-	for text, want := range map[string]Time{"1.5": {1, 5e8}, "1": {1, 0}, "0.000000001": {0, 1}, "7ns": {0, 7}, "-1": {-1, 0}, "981173106.123456789": {981173106, 123456789},
-		"-0.5": {-1, 5e8}, "-1.5": {-2, 5e8}, "-1.000000000": {-1, 0}, "-1ns": {-1, 999999999}, "-1500000000ns": {-2, 5e8}, "0ns": {0, 0}, "1.1234567891": {1, 123456789},
-		"99999999999000000001ns": {99999999999, 1}, "-99999999999000000001ns": {-100000000000, 999999999}, "99999999999.5": {99999999999, 5e8}} {
-		if got, ok := parseTime(text); !ok || got != want {
+	for text, want := range map[string]tree.Time{"1.5": {Sec: 1, Nsec: 5e8}, "1": {Sec: 1, Nsec: 0}, "0.000000001": {Sec: 0, Nsec: 1}, "7ns": {Sec: 0, Nsec: 7}, "-1": {Sec: -1, Nsec: 0}, "981173106.123456789": {Sec: 981173106, Nsec: 123456789},
+		"-0.5": {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8}, "-1.000000000": {Sec: -1, Nsec: 0}, "-1ns": {Sec: -1, Nsec: 999999999}, "-1500000000ns": {Sec: -2, Nsec: 5e8}, "0ns": {Sec: 0, Nsec: 0}, "1.1234567891": {Sec: 1, Nsec: 123456789},
+		"99999999999000000001ns": {Sec: 99999999999, Nsec: 1}, "-99999999999000000001ns": {Sec: -100000000000, Nsec: 999999999}, "99999999999.5": {Sec: 99999999999, Nsec: 5e8}} {
+		if got, ok := tree.ParseTime(text); !ok || got != want {
 			t.Errorf("parseTime(%q) = %v, %v", text, got, ok)
 		}
 	}
 	for _, text := range []string{"", "x", "1.x", "99999999999999999999", "9223372036854775807", "xns", "ns", "-", "--1", "-ns", "1.-5", "+1", "9999999999999999999999999999999999999ns"} {
-		if got, ok := parseTime(text); ok {
+		if got, ok := tree.ParseTime(text); ok {
 			t.Errorf("parseTime(%q) = %v", text, got)
 		}
 	}
-	for at, want := range map[Time][2]string{{0, 0}: {"0.000000000", "0"}, {-1, 999999999}: {"-0.000000001", "-1"}, {1, 5e8}: {"1.500000000", "1500000000"},
-		{-2, 5e8}: {"-1.500000000", "-1500000000"}, {-2, 0}: {"-2.000000000", "-2000000000"}, {1 << 40, 7}: {"1099511627776.000000007", "1099511627776000000007"}} {
-		if got := [2]string{at.decimal(), at.nanoseconds()}; got != want {
+	for at, want := range map[tree.Time][2]string{{Sec: 0, Nsec: 0}: {"0.000000000", "0"}, {Sec: -1, Nsec: 999999999}: {"-0.000000001", "-1"}, {Sec: 1, Nsec: 5e8}: {"1.500000000", "1500000000"},
+		{Sec: -2, Nsec: 5e8}: {"-1.500000000", "-1500000000"}, {Sec: -2, Nsec: 0}: {"-2.000000000", "-2000000000"}, {Sec: 1 << 40, Nsec: 7}: {"1099511627776.000000007", "1099511627776000000007"}} {
+		if got := [2]string{at.Decimal(), at.Nanoseconds()}; got != want {
 			t.Errorf("%v is written as %q", at, got)
 		}
-		for _, text := range []string{at.decimal(), at.nanoseconds() + "ns"} {
-			if got, ok := parseTime(text); !ok || got != at {
+		for _, text := range []string{at.Decimal(), at.Nanoseconds() + "ns"} {
+			if got, ok := tree.ParseTime(text); !ok || got != at {
 				t.Errorf("%v comes back from %q as %v, %v", at, text, got, ok)
 			}
 		}
-		var e Entry
-		e.describe((&Entry{Kind: File, ModTime: at}).header())
+		var e tree.Entry
+		describe(&e, metaHeader(&tree.Entry{Kind: tree.File, ModTime: at}))
 		if e.ModTime != at {
 			t.Errorf("%v comes back from headers as %v", at, e.ModTime)
 		}
 	}
-	for at, want := range map[Time]int64{{math.MaxInt64 / 1_000_000_000, 0}: math.MaxInt64, {math.MinInt64/1_000_000_000 - 1, 0}: math.MinInt64} {
-		if got, fits := at.unixNano(); fits || got != want {
+	for at, want := range map[tree.Time]int64{{Sec: math.MaxInt64 / 1_000_000_000, Nsec: 0}: math.MaxInt64, {Sec: math.MinInt64/1_000_000_000 - 1, Nsec: 0}: math.MinInt64} {
+		if got, fits := at.UnixNano(); fits || got != want {
 			t.Errorf("%v has %d nanoseconds, %v", at, got, fits)
 		}
 	}
 	for _, ns := range []int64{0, 1, -1, 1e9, -1e9, -1e9 - 1, math.MaxInt64 - 1e9, math.MinInt64 + 1e9} {
-		if got, fits := Nano(ns).unixNano(); !fits || got != ns {
-			t.Errorf("%d ns are %v, which are %d ns, %v", ns, Nano(ns), got, fits)
+		if got, fits := tree.Nano(ns).UnixNano(); !fits || got != ns {
+			t.Errorf("%d ns are %v, which are %d ns, %v", ns, tree.Nano(ns), got, fits)
 		}
 	}
 }
@@ -59,14 +61,14 @@ func TestTimes(t *testing.T) {
 // Harvest's form as the same time.
 // mission: 3.2
 func TestTimesOfRclone(t *testing.T) {
-	for text, at := range map[string]Time{"0": {0, 0}, "-1": {-1, 0}, "-0.5": {-1, 5e8}, "-1.5": {-2, 5e8},
-		"-0.000000001": {-1, 999999999}, "-2145916799.25": {-2145916800, 75e7}, "981173106.123456789": {981173106, 123456789}} {
-		var e Entry
-		e.describe(http.Header{"X-Amz-Meta-Mtime": {text}})
+	for text, at := range map[string]tree.Time{"0": {Sec: 0, Nsec: 0}, "-1": {Sec: -1, Nsec: 0}, "-0.5": {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8},
+		"-0.000000001": {Sec: -1, Nsec: 999999999}, "-2145916799.25": {Sec: -2145916800, Nsec: 75e7}, "981173106.123456789": {Sec: 981173106, Nsec: 123456789}} {
+		var e tree.Entry
+		describe(&e, http.Header{"X-Amz-Meta-Mtime": {text}})
 		if e.ModTime != at {
 			t.Errorf("%q of rclone is %v, want %v", text, e.ModTime, at)
 		}
-		ours := at.decimal()
+		ours := at.Decimal()
 		if whole, frac, _ := strings.Cut(ours, "."); strings.TrimSuffix(whole+"."+strings.TrimRight(frac, "0"), ".") != text {
 			t.Errorf("%v is written as %q, and by rclone as %q", at, ours, text)
 		}
@@ -74,8 +76,8 @@ func TestTimesOfRclone(t *testing.T) {
 }
 
 // farTimes are times that do not fit into 64 bits of nanoseconds, and others before 1970.
-var farTimes = map[string]Time{"1969": {-1, 5e8}, "1930": {-1_262_304_000, 1}, "2262": {9_223_372_037, 1}, "2400": {13_569_465_600, 999_999_999},
-	"1000": {-30_610_224_000, 1}, "9999": {253_402_300_799, 999_999_999}}
+var farTimes = map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1930": {Sec: -1_262_304_000, Nsec: 1}, "2262": {Sec: 9_223_372_037, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999},
+	"1000": {Sec: -30_610_224_000, Nsec: 1}, "9999": {Sec: 253_402_300_799, Nsec: 999_999_999}}
 
 // TestFarTimesAreExact checks that times survive a sync in both directions: in the manifest, in the headers of objects,
 // and on a file system that stores them.
@@ -128,12 +130,12 @@ func TestFarTimesAreExact(t *testing.T) {
 
 // An older Harvest reads the nearest time that its nanoseconds hold, and manifests of older ones are read.
 func TestFarTimesInManifests(t *testing.T) {
-	r := record{Path: []byte("f"), Kind: File, ModTime: -5}
-	if e, err := r.entry(); err != nil || e.ModTime != (Time{-1, 999_999_995}) {
+	r := record{Path: []byte("f"), Kind: tree.File, ModTime: -5}
+	if e, err := r.entry(); err != nil || e.ModTime != (tree.Time{Sec: -1, Nsec: 999_999_995}) {
 		t.Errorf("an older one is %+v, %v", e, err)
 	}
-	for _, bad := range []Time{{farthest, 0}, {5, -1}, {5, 1e9}} {
-		r := record{Path: []byte("f"), Kind: File, Sec: bad.Sec, Nsec: bad.Nsec}
+	for _, bad := range []tree.Time{{Sec: tree.Farthest, Nsec: 0}, {Sec: 5, Nsec: -1}, {Sec: 5, Nsec: 1e9}} {
+		r := record{Path: []byte("f"), Kind: tree.File, Sec: bad.Sec, Nsec: bad.Nsec}
 		if e, err := r.entry(); err == nil {
 			t.Errorf("%v is read as %+v", bad, e)
 		}
@@ -193,14 +195,14 @@ func TestTimesThatAFileSystemCannotHold(t *testing.T) {
 	}
 }
 
-func setTime(t *testing.T, path string, at Time) {
+func setTime(t *testing.T, path string, at tree.Time) {
 	t.Helper()
-	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at.timespec(), at.timespec()}, unix.AT_SYMLINK_NOFOLLOW))
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at.Timespec(), at.Timespec()}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-func timeOf(t *testing.T, path string) Time {
+func timeOf(t *testing.T, path string) tree.Time {
 	t.Helper()
 	var st unix.Stat_t
 	must(t, unix.Lstat(path, &st))
-	return fromStat(path, &st).ModTime
+	return tree.FromStat(path, &st).ModTime
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // tombstonesDir holds one object for each sync that is deleting objects: their keys and ETags, as in the file that the machine keeps for itself. It is
 // stored before the manifest that no longer has them, and deleted after them. If the sync is killed in between, syncs of other machines that list the
 // bucket do not take these objects for new files.
-const tombstonesDir = Reserved + "/deleting/"
+const tombstonesDir = tree.Reserved + "/deleting/"
 
 // maxTombstones is the maximum size of such an object to read, in bytes.
 const maxTombstones = 256 << 20

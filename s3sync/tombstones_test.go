@@ -13,6 +13,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestDeletionsCutShortAreSeenByOthers checks that an interrupted deletion between the manifest and the objects does
@@ -97,8 +98,8 @@ func put(t *testing.T, b *Bucket, key, content string) {
 func nextSecond(t *testing.T, b *Bucket) {
 	t.Helper()
 	last := func() string {
-		put(t, b, Reserved+"/clock", "tick")
-		res, err := b.head(t.Context(), Reserved+"/clock")
+		put(t, b, tree.Reserved+"/clock", "tick")
+		res, err := b.head(t.Context(), tree.Reserved+"/clock")
 		must(t, err)
 		return res.header.Get("Last-Modified")
 	}
@@ -135,7 +136,7 @@ func TestFileBesideDirectoryOfItsName(t *testing.T) {
 func TestSparseFilesBySize(t *testing.T) {
 	b := strictBucket(t)
 	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
-	for name, size := range map[string]int64{"small": 1 << 20, "large": minSparse} {
+	for name, size := range map[string]int64{"small": 1 << 20, "large": tree.MinSparse} {
 		write(t, one.dir, name, "data")
 		must(t, os.Truncate(filepath.Join(one.dir, name), size))
 	}

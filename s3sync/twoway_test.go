@@ -18,6 +18,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // machine is a volume with its machine's state.
@@ -382,7 +384,7 @@ func TestNamesLikeTemporary(t *testing.T) {
 		t.Errorf("the other machine has %q", got)
 	}
 	// A real temporary file that another program stored is reported.
-	name := newTempName()
+	name := tree.NewTempName()
 	body := []byte("half")
 	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
 	must(t, err)
@@ -566,7 +568,8 @@ func TestInterruptedDeletion(t *testing.T) {
 // TestConflictsOfOneSecond checks that neither copy replaces the other if a file has two conflicts within one second.
 func TestConflictsOfOneSecond(t *testing.T) {
 	t.Parallel()
-	tree := openTree(t, t.TempDir())
+	dir := t.TempDir()
+	tree := openTree(t, dir)
 	r := newRun(tree, nil, Options{})
 	name := strings.Repeat("n", 250)
 	want := map[string]bool{}
@@ -577,6 +580,39 @@ func TestConflictsOfOneSecond(t *testing.T) {
 			t.Fatalf("the name %q", free)
 		}
 		want[free] = true
-		write(t, tree.root.Name(), free, "x")
+		write(t, dir, free, "x")
+	}
+}
+
+// TestDirectoryTimesSettle checks that a directory whose metadata was uploaded keeps them when the same sync changes
+// its entries. Otherwise each machine uploads the time of its own downloads to the others.
+func TestDirectoryTimesSettle(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, dir string){
+		"time": func(t *testing.T, dir string) { must(t, os.Chtimes(filepath.Join(dir, "d"), someTime, someTime)) },
+		"mode": func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, "d"), 0o700)) },
+	} {
+		for other, do := range map[string]func(t *testing.T, dir string){
+			"new":     func(t *testing.T, dir string) { write(t, dir, "d/new", "x") },
+			"edited":  func(t *testing.T, dir string) { write(t, dir, "d/f", "longer than before") },
+			"chmod":   func(t *testing.T, dir string) { must(t, os.Chmod(filepath.Join(dir, "d/f"), 0o600)) },
+			"deleted": func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, "d/g"))) },
+		} {
+			t.Run(name+"/"+other, func(t *testing.T) {
+				all, _, _ := machines(t, 2)
+				one, two := all[0], all[1]
+				write(t, one.dir, "d/f", "x")
+				write(t, one.dir, "d/g", "x")
+				settle(t, one, two)
+				do(t, two.dir)
+				two.both(t)
+				change(t, one.dir)
+				one.both(t)
+				if s := one.both(t); s.Files+s.Updated+s.Deleted+s.Conflicts > 0 {
+					t.Errorf("the next sync is not quiet: %s %+v", s, s.Decided)
+				}
+				settle(t, one, two)
+			})
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 func TestKeys(t *testing.T) {
@@ -35,15 +36,15 @@ func TestKeys(t *testing.T) {
 		"\uffff":            "%~EF%~BF%~BF",
 		"\U0001f600 smiley": "\U0001f600 smiley",
 	} {
-		if got := EncodePath(path); got != key {
+		if got := tree.EncodePath(path); got != key {
 			t.Errorf("EncodePath(%q) = %q, want %q", path, got, key)
 		}
-		if got, ok := DecodeKey(key); !ok || got != path {
+		if got, ok := tree.DecodeKey(key); !ok || got != path {
 			t.Errorf("DecodeKey(%q) = %q, %v", key, got, ok)
 		}
 	}
 	for _, key := range []string{"", "/", "/a", "a//b", "a/../b", "..", ".", "./a", "a/.", "a\x00b", "%~zz", "%~41", "%~", strings.Repeat("n", 256), ".harvest/x", "a/"} {
-		if path, ok := DecodeKey(key); ok && EncodePath(path) != key {
+		if path, ok := tree.DecodeKey(key); ok && tree.EncodePath(path) != key {
 			t.Errorf("DecodeKey(%q) = %q", key, path)
 		} else if ok && key != "%~" {
 			t.Errorf("DecodeKey(%q) = %q, want none", key, path)
@@ -56,12 +57,12 @@ func FuzzKeys(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if ValidPath(s) {
-			if got, ok := DecodeKey(EncodePath(s)); !ok || got != s {
-				t.Errorf("%q became %q and then %q, %v", s, EncodePath(s), got, ok)
+		if tree.ValidPath(s) {
+			if got, ok := tree.DecodeKey(tree.EncodePath(s)); !ok || got != s {
+				t.Errorf("%q became %q and then %q, %v", s, tree.EncodePath(s), got, ok)
 			}
 		}
-		if path, ok := DecodeKey(s); ok && (!ValidPath(path) || EncodePath(path) != s) {
+		if path, ok := tree.DecodeKey(s); ok && (!tree.ValidPath(path) || tree.EncodePath(path) != s) {
 			t.Errorf("the key %q became the path %q", s, path)
 		}
 	})
@@ -85,18 +86,18 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-func someEntries() []*Entry {
-	return []*Entry{
-		{Path: "a", Kind: File, Mode: 0o644, UID: 1, GID: 2, ModTime: Nano(-5), Size: 7, ETag: "e", CRC: 0, HasCRC: true, Inode: 9, Change: 10},
-		{Path: "a-b", Kind: Symlink, Mode: 0o777, Target: "../x"},
-		{Path: "a", Kind: Dir, Mode: 0o700},
-		{Path: "a/b\xff", Kind: File, Link: "a/a", Xattrs: map[string]string{"user.x": "\x00\x01"}},
-		{Path: "s", Kind: File, Size: 1 << 40, Extents: []Extent{{5, 6}, {100, 1}}, Key: hidden("sparse", "s")},
-		{Path: "t", Kind: File, Size: 1 << 30, Extents: []Extent{}},
+func someEntries() []*tree.Entry {
+	return []*tree.Entry{
+		{Path: "a", Kind: tree.File, Mode: 0o644, UID: 1, GID: 2, ModTime: tree.Nano(-5), Size: 7, ETag: "e", CRC: 0, HasCRC: true, Inode: 9, Change: 10},
+		{Path: "a-b", Kind: tree.Symlink, Mode: 0o777, Target: "../x"},
+		{Path: "a", Kind: tree.Dir, Mode: 0o700},
+		{Path: "a/b\xff", Kind: tree.File, Link: "a/a", Xattrs: map[string]string{"user.x": "\x00\x01"}},
+		{Path: "s", Kind: tree.File, Size: 1 << 40, Extents: []tree.Extent{{Offset: 5, Length: 6}, {Offset: 100, Length: 1}}, Key: tree.Hidden("sparse", "s")},
+		{Path: "t", Kind: tree.File, Size: 1 << 30, Extents: []tree.Extent{}},
 	}
 }
 
-func manifestOf(t testing.TB, local bool, entries ...*Entry) []byte {
+func manifestOf(t testing.TB, local bool, entries ...*tree.Entry) []byte {
 	var b bytes.Buffer
 	w, err := newManifestWriter(&b, 1, local)
 	for i := 0; err == nil && i < len(entries); i++ {
@@ -111,7 +112,7 @@ func manifestOf(t testing.TB, local bool, entries ...*Entry) []byte {
 	return b.Bytes()
 }
 
-func readAll(raw []byte) (all []*Entry, last error) {
+func readAll(raw []byte) (all []*tree.Entry, last error) {
 	for e, err := range readManifest(bytes.NewReader(raw)) {
 		if err != nil {
 			return all, err
@@ -130,7 +131,7 @@ func TestManifest(t *testing.T) {
 			t.Fatalf("%d entries, %v", len(got), err)
 		}
 		for i, e := range got {
-			if !e.sameRecord(want[i]) || e.Path != want[i].Path || e.Target != want[i].Target || (e.Extents == nil) != (want[i].Extents == nil) {
+			if !e.SameRecord(want[i]) || e.Path != want[i].Path || e.Target != want[i].Target || (e.Extents == nil) != (want[i].Extents == nil) {
 				t.Errorf("%+v came back as %+v", want[i], e)
 			}
 			if inode := e.Inode != 0; inode != (local && want[i].Inode != 0) {
@@ -200,30 +201,30 @@ func FuzzManifest(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if !ValidPath(e.Path) && e.Path != "" {
+			if !tree.ValidPath(e.Path) && e.Path != "" {
 				t.Fatalf("%q came out of a manifest", e.Path)
 			}
-			if n > 0 && before(last, e.order()) >= 0 {
-				t.Fatalf("%q after %q", e.order(), last)
+			if n > 0 && tree.CompareKeys(last, e.Order()) >= 0 {
+				t.Fatalf("%q after %q", e.Order(), last)
 			}
-			if e.Key != "" && !strings.HasPrefix(e.Key, Reserved+"/") {
+			if e.Key != "" && !strings.HasPrefix(e.Key, tree.Reserved+"/") {
 				t.Fatalf("%q has the key %q", e.Path, e.Key)
 			}
-			last = e.order()
+			last = e.Order()
 			n++
 		}
 	})
 }
 
 func TestDecide(t *testing.T) {
-	file := func(size int64, inode uint64) *Entry {
-		return &Entry{Path: "f", Kind: File, Size: size, ModTime: Nano(size), Inode: inode, Change: size, ETag: "e" + string(rune('0'+size))}
+	file := func(size int64, inode uint64) *tree.Entry {
+		return &tree.Entry{Path: "f", Kind: tree.File, Size: size, ModTime: tree.Nano(size), Inode: inode, Change: size, ETag: "e" + string(rune('0'+size))}
 	}
-	dir := &Entry{Path: "f", Kind: Dir, Mode: 0o755}
+	dir := &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o755}
 	for _, c := range []struct {
 		name                string
 		p                   policy
-		local, base, remote *Entry
+		local, base, remote *tree.Entry
 		want                Op
 	}{
 		{"up new", policy{dir: Up}, file(1, 1), nil, nil, Upload},
@@ -251,7 +252,7 @@ func TestDecide(t *testing.T) {
 		{"both changed, remote", policy{dir: Both, conflict: KeepRemote}, file(2, 1), file(1, 1), file(3, 0), Download},
 		{"both changed, newer", policy{dir: Both, conflict: KeepNewer}, file(4, 1), file(1, 1), file(3, 0), Upload},
 		{"both changed, both", policy{dir: Both, conflict: KeepBoth}, file(2, 1), file(1, 1), file(3, 0), Upload},
-		{"both directories", policy{dir: Both}, &Entry{Path: "f", Kind: Dir, Mode: 0o700}, nil, dir, UpdateRemote},
+		{"both directories", policy{dir: Both}, &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o700}, nil, dir, UpdateRemote},
 	} {
 		if got := decide(c.p, c.local, c.base, c.remote, nil); got.Op != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got.Op, c.want)
@@ -267,12 +268,12 @@ func TestDecide(t *testing.T) {
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), uint8(0))
 	f.Fuzz(func(t *testing.T, bits uint64, how uint8) {
-		entry := func(b uint64) *Entry {
+		entry := func(b uint64) *tree.Entry {
 			if b&1 == 0 {
 				return nil
 			}
-			e := &Entry{Path: "f", Kind: Kind(b>>1&1) + 1, ModTime: Nano(int64(b >> 4 & 3)), Inode: b >> 6 & 3, Change: int64(b >> 8 & 3), ETag: string(rune('a' + b>>10&3))}
-			if e.Kind == File {
+			e := &tree.Entry{Path: "f", Kind: tree.Kind(b>>1&1) + 1, ModTime: tree.Nano(int64(b >> 4 & 3)), Inode: b >> 6 & 3, Change: int64(b >> 8 & 3), ETag: string(rune('a' + b>>10&3))}
+			if e.Kind == tree.File {
 				e.Size = int64(b >> 2 & 3)
 			}
 			return e
@@ -323,21 +324,21 @@ func TestHeaders(t *testing.T) {
 	}
 	const bytes = "application/octet-stream"
 	for _, c := range []struct {
-		e    Entry
+		e    tree.Entry
 		want http.Header
 	}{
-		{Entry{Kind: File, Mode: 0o644, UID: 1000, GID: 100, ModTime: Nano(1709210096123456789)}, header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
-		{Entry{Kind: File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: Nano(1709210096000000001)}, header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
-		{Entry{Kind: File}, header("0100000", "0", "0", "0.000000000", "0ns", bytes)},
-		{Entry{Kind: Symlink, Mode: 0o777, Target: "x", ModTime: Nano(1.5e9)}, header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
-		{Entry{Kind: Dir, Mode: 0o755, GID: 4321, ModTime: Nano(1e9)}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
-		{Entry{Kind: Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
+		{tree.Entry{Kind: tree.File, Mode: 0o644, UID: 1000, GID: 100, ModTime: tree.Nano(1709210096123456789)}, header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
+		{tree.Entry{Kind: tree.File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: tree.Nano(1709210096000000001)}, header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
+		{tree.Entry{Kind: tree.File}, header("0100000", "0", "0", "0.000000000", "0ns", bytes)},
+		{tree.Entry{Kind: tree.Symlink, Mode: 0o777, Target: "x", ModTime: tree.Nano(1.5e9)}, header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
+		{tree.Entry{Kind: tree.Dir, Mode: 0o755, GID: 4321, ModTime: tree.Nano(1e9)}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
+		{tree.Entry{Kind: tree.Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
 	} {
-		if got := c.e.header(); !reflect.DeepEqual(got, c.want) {
+		if got := metaHeader(&c.e); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v has\n%v, want\n%v", c.e, got, c.want)
 		}
-		read := Entry{Kind: File}
-		if read.describe(c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == Symlink) != (c.e.Kind == Symlink) {
+		read := tree.Entry{Kind: tree.File}
+		if describe(&read, c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == tree.Symlink) != (c.e.Kind == tree.Symlink) {
 			t.Errorf("%v is read as %+v", c.want, read)
 		}
 	}
@@ -406,10 +407,10 @@ func TestVeryLargeDown(t *testing.T) {
 	})
 	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
 	defer r.buffers.close()
-	w, err := r.t.create("f")
+	w, err := r.t.Create("f")
 	must(t, err)
-	defer w.discard()
-	if _, err := r.fetchParts(t.Context(), w, &Entry{Path: "f", Kind: File, Size: 5 << 40, ETag: "e"}, "f"); errors.KindOf(err) != errors.Denied {
+	defer w.Discard()
+	if _, err := r.fetchParts(t.Context(), w, &tree.Entry{Path: "f", Kind: tree.File, Size: 5 << 40, ETag: "e"}, "f"); errors.KindOf(err) != errors.Denied {
 		t.Errorf("it was fetched: %v", err)
 	}
 	mu.Lock()
@@ -426,12 +427,12 @@ func TestVeryLargeDown(t *testing.T) {
 }
 
 func TestExtentsOfParts(t *testing.T) {
-	e := &Entry{Size: 100, Extents: []Extent{{10, 5}, {50, 10}, {90, 10}}}
+	e := &tree.Entry{Size: 100, Extents: []tree.Extent{{Offset: 10, Length: 5}, {Offset: 50, Length: 10}, {Offset: 90, Length: 10}}}
 	file := make([]byte, 100)
 	body := []byte("abcdefghijklmnopqrstuvwxy")
 	w := sliceFile(file)
 	for at := 0; at < len(body); at += 7 {
-		if err := writeAt(w, e, body[at:min(at+7, len(body))], int64(at)); err != nil {
+		if err := tree.WriteContent(w, e, body[at:min(at+7, len(body))], int64(at)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -439,7 +440,7 @@ func TestExtentsOfParts(t *testing.T) {
 		t.Errorf("written %q", got)
 	}
 	got := make([]byte, 9)
-	if err := readAt(w, e, got, 3); err != nil || string(got) != string(body[3:12]) {
+	if err := tree.ReadContent(w, e, got, 3); err != nil || string(got) != string(body[3:12]) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // packs are the packs in use to fill an empty volume, in order: the one of the plan's current
@@ -43,7 +44,7 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if r.o.Direction != Down || r.o.Only != "" {
 		return nil, nil
 	}
-	dir, err := dup(r.t.root)
+	dir, err := r.t.OpenRoot()
 	if err != nil {
 		return nil, nil //nolint:nilerr // the scan of the volume reports the error
 	}
@@ -73,10 +74,10 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 // assign assigns the pack of its range to a file to be downloaded. Jobs come in order. It waits
 // until there is room for the pack: the last file of an earlier pack frees its room.
 func (ps *packs) assign(ctx context.Context, j *job) error {
-	if ps == nil || j.done == nil || j.Op != Download || !j.remote.packable() || j.remote.foreign || j.copyTo != "" {
+	if ps == nil || j.done == nil || j.Op != Download || !packable(j.remote) || j.remote.Foreign || j.copyTo != "" {
 		return nil
 	}
-	at := ps.index.row(max(ps.at, 0), j.remote.order())
+	at := ps.index.row(max(ps.at, 0), j.remote.Order())
 	for ; ps.at < at; ps.at++ {
 		if len(ps.open) > 0 {
 			ps.open[0].release()
@@ -162,7 +163,7 @@ func (p *pack) release() {
 }
 
 // find waits for the pack, and returns the content of a file if it matches the manifest.
-func (p *pack) find(ctx context.Context, e *Entry) ([]byte, bool, error) {
+func (p *pack) find(ctx context.Context, e *tree.Entry) ([]byte, bool, error) {
 	if p == nil {
 		return nil, false, nil
 	}

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // unsettled records that files were restored to a tree and may not be on its disk yet. It is
@@ -40,21 +39,17 @@ const bootFile = "/proc/sys/kernel/random/boot_id"
 
 // openUnsettled returns the record that an earlier restore to the tree left, or a new one. Without
 // a state directory it returns nil.
-func openUnsettled(dir string, t *Tree, place string) (*unsettled, error) {
+func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(t.root.Fd()), &st); err != nil {
-		return nil, errors.Wrapf(err, "open a tree")
-	}
-	path, err := filepath.Abs(t.root.Name())
+	path, inode, err := t.Identity()
 	if err != nil {
-		return nil, errors.Wrapf(err, "open a tree")
+		return nil, err
 	}
 	boot, _ := os.ReadFile(bootFile) // without it, each process counts as after a power failure
 	sum := sha256.Sum256([]byte(path))
-	u := &unsettled{Place: place, Inode: st.Ino, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
+	u := &unsettled{Place: place, Inode: inode, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
 	info, err := os.Stat(u.file)
 	if errors.IsNotExist(err) {
 		return u, nil
@@ -128,15 +123,15 @@ func (u *unsettled) settled(whole bool) error {
 // doubts reports whether a file of the volume may be a damaged one of an earlier restore. Restored
 // files have mtimes in the past, or in the future if clocks differ. A file that a program writes
 // has the current time.
-func (u *unsettled) doubts(local *Entry) bool {
-	return u != nil && u.doubt && local != nil && local.Kind == File && local.Change >= u.From && (Nano(u.From).After(local.ModTime) || local.ModTime.After(Nano(local.Change+int64(time.Second))))
+func (u *unsettled) doubts(local *tree.Entry) bool {
+	return u != nil && u.doubt && local != nil && local.Kind == tree.File && local.Change >= u.From && (tree.Nano(u.From).After(local.ModTime) || local.ModTime.After(tree.Nano(local.Change+int64(time.Second))))
 }
 
 // again sets the action for a file in doubt: it is restored if the bucket has it, and never
 // uploaded. If the bucket no longer has it, a restore leaves it unchanged.
 func (u *unsettled) again(a *Action, direction Direction) {
 	switch {
-	case direction != Up && a.remote != nil && a.remote.Kind == File:
+	case direction != Up && a.remote != nil && a.remote.Kind == tree.File:
 		a.Op, a.Conflict, a.copyTo, a.merge = Download, "", "", false
 	case direction == Down:
 	default:
@@ -147,7 +142,7 @@ func (u *unsettled) again(a *Action, direction Direction) {
 
 // durable flushes all written files, or records that they may be incomplete.
 func (r *run) durable() error {
-	err := r.t.commit()
+	err := r.t.Commit()
 	if err != nil {
 		err = errors.Join(err, r.unsettled.failed())
 	}

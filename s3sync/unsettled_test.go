@@ -67,7 +67,7 @@ func TestRestoredInVain(t *testing.T) {
 			down, up := Options{Direction: Down, State: state, Owners: true}, Options{Direction: Up, State: state}
 
 			tree := openTree(t, back)
-			tree.syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
+			tree.Syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
 			if _, err := Sync(t.Context(), tree, b, down); !errors.Is(err, unix.EIO) {
 				t.Fatalf("a disk that fails: %v", err)
 			}
@@ -151,7 +151,7 @@ func TestDoubtsEnd(t *testing.T) {
 	age(t, dir)
 	mustSync(t, dir, b, Options{Direction: Up})
 	tree := openTree(t, back)
-	tree.syncfs = func(int) error { return unix.EIO }
+	tree.Syncfs = func(int) error { return unix.EIO }
 	if _, err := Sync(t.Context(), tree, b, Options{Direction: Down, State: state}); err == nil {
 		t.Fatal("a disk that fails was no error")
 	}

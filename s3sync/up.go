@@ -4,31 +4,28 @@ import (
 	"context"
 	"crypto/md5"
 	"encoding/hex"
-	"mime"
-	"net/http"
 	"os"
-	"path"
-	"strconv"
 	"strings"
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // upload uploads an entry, and returns the bucket's entry.
-func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
+func (r *run) upload(ctx context.Context, a *Action) (*tree.Entry, error) {
 	e := *a.local
 	switch e.Kind {
-	case Dir:
+	case tree.Dir:
 		return r.uploadDir(ctx, a, &e)
-	case Symlink:
+	case tree.Symlink:
 		return r.store(ctx, &e, []byte(e.Target), a.remote)
 	}
 	for attempt := 1; ; attempt++ {
 		out, err := r.uploadFile(ctx, e, a.remote)
-		if !errors.Is(err, errChanged) || attempt == 3 {
+		if !errors.Is(err, tree.ErrChanged) || attempt == 3 {
 			return out, err
 		}
 	}
@@ -36,11 +33,11 @@ func (r *run) upload(ctx context.Context, a *Action) (*Entry, error) {
 
 // uploadDir stores the object that shows an empty directory, or one with an unusual mode, to tools
 // that cannot read the manifest.
-func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error) {
+func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.Entry, error) {
 	if a.remote != nil {
 		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
 	}
-	if a.remote != nil && a.remote.blocked || !e.needsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.foreign {
+	if a.remote != nil && a.remote.Blocked || !e.NeedsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.Foreign {
 		return e, nil
 	}
 	return r.store(ctx, e, nil, a.remote)
@@ -48,18 +45,18 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *Entry) (*Entry, error
 
 // seen returns the condition under which an object replaces remote. A new version needs none, since
 // no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
-func (r *run) seen(key string, remote *Entry) condition {
-	if r.versions() || strings.HasPrefix(key, Reserved+"/") || remote != nil && remote.keyUnder(r.b.prefix) != key {
+func (r *run) seen(key string, remote *tree.Entry) condition {
+	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil && remote.KeyUnder(r.b.prefix) != key {
 		return condition{}
 	}
 	return expecting(remote)
 }
 
 // store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
-func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (*Entry, error) {
-	key := e.keyUnder(r.b.prefix)
+func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tree.Entry) (*tree.Entry, error) {
+	key := e.KeyUnder(r.b.prefix)
 	e.Key = ""
-	if key != e.order() {
+	if key != e.Order() {
 		e.Key = key
 	}
 	e.CRC, e.HasCRC = crc64nvme.Checksum(body), true
@@ -67,7 +64,7 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 		body = []byte{}
 	}
 	var err error
-	h, c := e.header(), r.seen(key, remote)
+	h, c := metaHeader(e), r.seen(key, remote)
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
@@ -78,60 +75,19 @@ func (r *run) store(ctx context.Context, e *Entry, body []byte, remote *Entry) (
 	return e, err
 }
 
-// header returns the metadata in the form of other tools: rclone and s3fs use the short names,
-// AWS's own services the long ones (design: s3.md, section 4). All of them read a mode with a
-// leading zero the same way.
-func (e *Entry) header() http.Header {
-	mode := "0" + strconv.FormatUint(uint64(e.typeBits()|e.Mode), 8)
-	uid, gid := strconv.FormatUint(uint64(e.UID), 10), strconv.FormatUint(uint64(e.GID), 10)
-	h := http.Header{
-		"X-Amz-Meta-Mode":             {mode},
-		"X-Amz-Meta-Uid":              {uid},
-		"X-Amz-Meta-Gid":              {gid},
-		"X-Amz-Meta-Mtime":            {e.ModTime.decimal()},
-		"X-Amz-Meta-File-Permissions": {mode},
-		"X-Amz-Meta-File-Owner":       {uid},
-		"X-Amz-Meta-File-Group":       {gid},
-		"X-Amz-Meta-File-Mtime":       {e.ModTime.nanoseconds() + "ns"},
-		"Content-Type":                {contentType(e.Path)},
-	}
-	if e.Kind == Dir {
-		h["Content-Type"] = []string{"application/x-directory"}
-	}
-	return h
-}
-
-// contentType returns the content type for a file name.
-func contentType(name string) string {
-	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
-		return t
-	}
-	return "application/octet-stream"
-}
-
-func (e *Entry) typeBits() uint32 {
-	switch e.Kind {
-	case Dir:
-		return unix.S_IFDIR
-	case Symlink:
-		return unix.S_IFLNK
-	}
-	return unix.S_IFREG
-}
-
 // opened opens a file for upload and updates e to its current state.
-func (r *run) opened(e *Entry) (*os.File, error) {
-	f, st, err := r.t.open(e.Path)
+func (r *run) opened(e *tree.Entry) (*os.File, error) {
+	f, st, err := r.t.Open(e.Path)
 	if err != nil {
 		return nil, err
 	}
-	now := fromStat(e.Path, st)
+	now := tree.FromStat(e.Path, st)
 	now.Link = e.Link
-	if r.t.storedTime(e.ModTime) == now.ModTime {
+	if r.t.StoredTime(e.ModTime) == now.ModTime {
 		now.ModTime = e.ModTime
 	}
 	*e = *now
-	if err := details(f, e); err != nil {
+	if err := tree.Details(f, e); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -139,34 +95,34 @@ func (r *run) opened(e *Entry) (*os.File, error) {
 }
 
 // unchanged returns an error if f no longer matches e.
-func unchanged(f *os.File, e *Entry) error {
+func unchanged(f *os.File, e *tree.Entry) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return explainFile(err)
+		return tree.ExplainFile(err)
 	}
-	if now := fromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // includes changes of the mtime
-		return errChanged
+	if now := tree.FromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // includes changes of the mtime
+		return tree.ErrChanged
 	}
 	return nil
 }
 
 // uploadFile uploads a file, unless the bucket already has its content.
-func (r *run) uploadFile(ctx context.Context, e Entry, remote *Entry) (*Entry, error) {
+func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) (*tree.Entry, error) {
 	f, err := r.opened(&e)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if e.body() > partSize {
+	if e.BodySize() > partSize {
 		return r.uploadLarge(ctx, f, &e, remote)
 	}
-	n := e.body()
+	n := e.BodySize()
 	buf, release, err := r.buffer(ctx, n)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := readAt(f, &e, buf, 0); err != nil {
+	if err := tree.ReadContent(f, &e, buf, 0); err != nil {
 		return nil, err
 	}
 	if err := unchanged(f, &e); err != nil {
@@ -196,8 +152,8 @@ func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), 
 }
 
 // has reports whether the bucket's object has the content of e, whose checksum is known.
-func has(remote, e *Entry, md5sum func() string) bool {
-	if remote == nil || remote.Kind != File || remote.ETag == "" || remote.body() != e.body() || (remote.Extents == nil) != (e.Extents == nil) {
+func has(remote, e *tree.Entry, md5sum func() string) bool {
+	if remote == nil || remote.Kind != tree.File || remote.ETag == "" || remote.BodySize() != e.BodySize() || (remote.Extents == nil) != (e.Extents == nil) {
 		return false
 	}
 	if remote.HasCRC {
@@ -208,19 +164,19 @@ func has(remote, e *Entry, md5sum func() string) bool {
 }
 
 // adopt makes e refer to an object that already has the content.
-func adopt(e, remote *Entry) *Entry {
+func adopt(e, remote *tree.Entry) *tree.Entry {
 	e.Key, e.ETag = remote.Key, remote.ETag
 	return e
 }
 
 // updateRemote records new metadata for a path whose content is in the bucket. It changes only the
 // manifest: objects keep their headers.
-func (r *run) updateRemote(ctx context.Context, a *Action) (*Entry, error) {
+func (r *run) updateRemote(ctx context.Context, a *Action) (*tree.Entry, error) {
 	e := *a.local
-	if e.Kind != File {
+	if e.Kind != tree.File {
 		return r.upload(ctx, a)
 	}
-	if known(a.base) && !a.local.untouched(a.base) || a.remote.foreign || r.o.Contents {
+	if known(a.base) && !a.local.Untouched(a.base) || a.remote.Foreign || r.o.Contents {
 		// The inode is different or changed, but size and mtime are not: the content must be
 		// compared.
 		return r.upload(ctx, a)
@@ -230,7 +186,7 @@ func (r *run) updateRemote(ctx context.Context, a *Action) (*Entry, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if !e.sameContent(a.remote) || (e.Extents == nil) != (a.remote.Extents == nil) {
+	if !e.SameContent(a.remote) || (e.Extents == nil) != (a.remote.Extents == nil) {
 		return r.upload(ctx, a)
 	}
 	e.CRC, e.HasCRC = a.remote.CRC, a.remote.HasCRC

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // uploads records the uploads in parts that this machine began to a place. Other programs may have
@@ -28,18 +30,18 @@ func (u uploads) file(key string) string {
 }
 
 // what returns a hash of the parameters of an upload.
-func (e *Entry) what() string {
+func what(e *tree.Entry) string {
 	raw, _ := json.Marshal(struct { // a map of strings cannot fail
 		Size   int64
 		Header map[string][]string
-	}{e.body(), e.header()})
+	}{e.BodySize(), metaHeader(e)})
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
 
 // find returns the upload to key that was begun for e, and an obsolete one that was begun for
 // another content. Either may be "".
-func (u uploads) find(key string, e *Entry) (id, other string) {
+func (u uploads) find(key string, e *tree.Entry) (id, other string) {
 	if u.dir == "" {
 		return "", ""
 	}
@@ -48,17 +50,17 @@ func (u uploads) find(key string, e *Entry) (id, other string) {
 	if err != nil || json.Unmarshal(raw, &b) != nil {
 		return "", ""
 	}
-	if b.What != e.what() {
+	if b.What != what(e) {
 		return "", b.ID
 	}
 	return b.ID, ""
 }
 
-func (u uploads) note(key string, e *Entry, id string) {
+func (u uploads) note(key string, e *tree.Entry, id string) {
 	if u.dir == "" {
 		return
 	}
-	if raw, err := json.Marshal(begun{ID: id, What: e.what()}); err == nil && os.MkdirAll(u.dir, 0o700) == nil {
+	if raw, err := json.Marshal(begun{ID: id, What: what(e)}); err == nil && os.MkdirAll(u.dir, 0o700) == nil {
 		_ = os.WriteFile(u.file(key), raw, 0o600)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
@@ -151,7 +152,7 @@ func uploadsOf(t *testing.T, state string) string {
 // unreadable record is ignored.
 func TestUploadsAreForgotten(t *testing.T) {
 	u := uploads{dir: t.TempDir()}
-	e := &Entry{Kind: File, Size: 1}
+	e := &tree.Entry{Kind: tree.File, Size: 1}
 	u.note("old", e, "1")
 	u.note("new", e, "2")
 	must(t, os.Chtimes(u.file("old"), time.Now(), time.Now().Add(-2*Stale)))
@@ -162,7 +163,7 @@ func TestUploadsAreForgotten(t *testing.T) {
 	if id, other := u.find("new", e); id != "2" || other != "" {
 		t.Errorf("found %q and %q", id, other)
 	}
-	if id, other := u.find("new", &Entry{Kind: File, Size: 2}); id != "" || other != "2" {
+	if id, other := u.find("new", &tree.Entry{Kind: tree.File, Size: 2}); id != "" || other != "2" {
 		t.Errorf("found %q and %q for another file", id, other)
 	}
 	must(t, os.WriteFile(u.file("new"), []byte("{"), 0o600))

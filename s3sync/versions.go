@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // Version is a copy of a volume's files at one time, below {prefix}/{unix time}/ (mission D4).
@@ -83,7 +84,7 @@ func (b *Bucket) Version(v Version) (*Bucket, error) { return b.At(b.prefix + v.
 // the previous version. If nothing has changed, Save makes no new version and returns the previous
 // one. It sets the direction to Up, and implies Mirror: a version has exactly the files of the
 // tree.
-func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, error) {
+func Save(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Version, Stats, error) {
 	o.Direction, o.Mirror, o.version = Up, true, true
 	last, err := b.Latest(ctx)
 	if errors.KindOf(err) == errors.NotFound {
@@ -113,7 +114,7 @@ func Save(ctx context.Context, t *Tree, b *Bucket, o Options) (Version, Stats, e
 }
 
 // Restore makes the tree like a version, the latest if v is zero. It sets the direction to Down.
-func Restore(ctx context.Context, t *Tree, b *Bucket, v Version, o Options) (Version, Stats, error) {
+func Restore(ctx context.Context, t *tree.Tree, b *Bucket, v Version, o Options) (Version, Stats, error) {
 	if v.Time.IsZero() {
 		var err error
 		if v, err = b.Latest(ctx); err != nil {
@@ -198,15 +199,15 @@ const (
 )
 
 // copy makes the server copy an entry's object from another prefix.
-func (b *Bucket) copy(ctx context.Context, from *Bucket, e *Entry) (*Entry, error) {
+func (b *Bucket) copy(ctx context.Context, from *Bucket, e *tree.Entry) (*tree.Entry, error) {
 	out := *e
-	key := e.keyUnder(from.prefix)
+	key := e.KeyUnder(from.prefix)
 	out.Key = ""
-	if to := out.keyUnder(b.prefix); to != out.order() {
+	if to := out.KeyUnder(b.prefix); to != out.Order() {
 		out.Key = to
 	}
-	target := out.keyUnder(b.prefix)
-	if e.body() > maxCopy {
+	target := out.KeyUnder(b.prefix)
+	if e.BodySize() > maxCopy {
 		call, cancel := b.within(ctx, 10*time.Minute)
 		defer cancel()
 		etag, err := b.copyParts(call, copySource(from, key), b.prefix+target, e, copyPart)
@@ -244,7 +245,7 @@ func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag
 }
 
 // copyParts copies an object in parts, if it is too large for one request.
-func (b *Bucket) copyParts(ctx context.Context, source, target string, e *Entry, size int64) (string, error) {
+func (b *Bucket) copyParts(ctx context.Context, source, target string, e *tree.Entry, size int64) (string, error) {
 	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target}, b.patiently)
 	if err != nil {
 		return "", b.failed(ctx, err)
@@ -254,9 +255,9 @@ func (b *Bucket) copyParts(ctx context.Context, source, target string, e *Entry,
 		return "", b.failed(ctx, err)
 	}
 	var done []types.CompletedPart
-	for at := int64(0); at < e.body(); at += size {
+	for at := int64(0); at < e.BodySize(); at += size {
 		part := aws.Int32(int32(len(done) + 1))
-		reach := "bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(min(at+size, e.body())-1, 10)
+		reach := "bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(min(at+size, e.BodySize())-1, 10)
 		res, err := b.s3.UploadPartCopy(ctx, &s3.UploadPartCopyInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceRange: &reach,
 			CopySourceIfMatch: aws.String(`"` + e.ETag + `"`), PartNumber: part, UploadId: begun.UploadId}, b.patiently)
 		if err == nil && res.CopyPartResult == nil {

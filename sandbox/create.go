@@ -36,7 +36,7 @@ func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbo
 	defer f.pool.refill()
 	p, err := f.plan(req)
 	if err == nil {
-		err = checkProvided(account, p)
+		err = checkProvided(orDefault(p.Owner, account), p)
 	}
 	if err != nil {
 		return Sandbox{}, errors.Stage(err, "validate")
@@ -71,7 +71,7 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, erro
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
 	created := f.now()
 	e := newEntry(Sandbox{
-		ID: idPrefix + ids.New(), Account: account, Name: p.Name, Tags: p.Tags,
+		ID: idPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports, Limits: p.limits, GPU: p.GPU, Status: Creating,
 		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
@@ -112,7 +112,7 @@ func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
 func (f *Fleet) checkQuotas(account string, p plan) error {
-	if account == buildAccount {
+	if account == buildAccount || account == SpareAccount {
 		return nil
 	}
 	count, cpu, memory := 0, 0.0, int64(0)
@@ -183,11 +183,11 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: e.id, Account: e.record.Account, Image: img.ID, Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env, Dir: p.Workdir, User: p.User,
+		ID: e.id, Account: e.record.owner(), Image: img.ID, Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env, Dir: p.Workdir, User: p.User,
 		Limits: p.limits, GPU: p.GPU, Secrets: p.provided, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Account), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.owner()), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	live, err := f.mountS3(ctx, e, p)
 	if err != nil {
@@ -232,11 +232,11 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 
 // image finds the image. A missing image is built, if it is the base image, or pulled from its registry.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
-	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Account))
+	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.owner()))
 	if e.record.Account == buildAccount { // its images belong to the account that builds
 		images = f.opts.Engine.Images()
 	}
-	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.Account, "")}
+	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.owner(), "")}
 	var img image.Image
 	var err error
 	if len(p.Commands) > 0 {
@@ -281,7 +281,7 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 // secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
 // the sandbox has ended, even if the secrets are deleted and the server restarts meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Account, e.id, p.own...)
+	pairs, err := f.opts.Secrets.Lend(ctx, e.record.owner(), e.id, p.own...)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func (f *Fleet) returnSecrets(e *entry) {
 // volumes creates missing volumes (mission C1).
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
-		owner := account.Owner(e.record.Account)
+		owner := account.Owner(e.record.owner())
 		if p.s3 != nil && p.s3.own && p.s3.Volume == m.Name {
 			f.undoVolume(ctx, e, m.Name)
 		}
@@ -338,7 +338,7 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 
 // box creates the sandbox on the engine, or claims a suitable one from the pool.
 func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
-	if w := f.pool.take(p, account.Owner(e.record.Account), img, len(spec.Mounts) > 0); w != nil {
+	if w := f.pool.take(p, account.Owner(e.record.owner()), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
 			spec.Stage = f.stages(e)
 			box, err = w.Claim(ctx, spec)

@@ -198,7 +198,7 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 			}
 		}
 	}
-	if e != nil && e.record.Account == account {
+	if e != nil && account != "" && (e.record.Account == account || e.record.Owner == account) {
 		defer f.mu.Unlock()
 		return f.snapshot(e), e, nil
 	}

@@ -76,7 +76,7 @@ func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason strin
 	}
 	left, end, reason = e.expires.until(sb.Expires, at, lived), EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
-	if idle > 0 && e.busy == 0 && sb.Status == Running {
+	if idle > 0 && e.busy == 0 && sb.Status == Running && sb.Account != SpareAccount {
 		if rest := e.used.until(sb.LastUsed, at, lived) + idle; rest < left {
 			left, end, reason = rest, EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}

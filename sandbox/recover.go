@@ -98,9 +98,10 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
-	if sb.Account == buildAccount && (sb.Status == Running || sb.Status == Lost) { // its build was lost with the server
-		if err := f.end(ctx, e, "", "the server ended while it was building an image"); err != nil {
-			logf.Errorf(ctx, "end the sandbox of a build: %v", err)
+	// Their purpose was lost with the server.
+	if internal := sb.Account == buildAccount || sb.Account == SpareAccount; internal && (sb.Status == Running || sb.Status == Lost) {
+		if err := f.end(ctx, e, "", "the server that made it for later use has ended"); err != nil {
+			logf.Errorf(ctx, "end a sandbox of the server's own: %v", err)
 		}
 		return
 	}
@@ -149,7 +150,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 func (f *Fleet) keep(ctx context.Context, e *entry) {
 	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
 	for _, m := range e.record.Volumes {
-		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.Account), m.Name)))
+		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.owner()), m.Name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		logf.Warnf(ctx, "what the sandbox uses: %v", err)

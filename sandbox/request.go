@@ -52,6 +52,9 @@ type Request struct {
 	// S3 requests a volume that is synchronized with S3.
 	S3 *S3 `json:"s3,omitempty"`
 
+	// Owner is the account that a sandbox of SpareAccount is made for; "" for all others.
+	Owner string `json:"-"`
+
 	// Withhold are keys of Secrets that commands do not receive: the creator of the request uses them itself.
 	Withhold []string `json:"-"`
 

@@ -90,7 +90,7 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 		return errors.Stage(err, "image")
 	}
 	box, _, err := f.box(ctx, e, p, img, engine.Spec{
-		ID: e.id, Account: e.record.Account, Dir: p.Workdir, User: p.User, Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		ID: e.id, Account: e.record.owner(), Dir: p.Workdir, User: p.User, Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 		Checkpoint: f.stateOf(p.from.ID),
 	})
 	if err != nil {

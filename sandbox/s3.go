@@ -165,7 +165,7 @@ func (f *Fleet) s3Job(e *entry) S3Job {
 // s3Job is Fleet.s3Job. Fleet.mu is held.
 func (e *entry) s3Job() S3Job {
 	s := e.record.S3
-	return S3Job{Sandbox: e.id, Account: e.record.Account, Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix, Secret: s.Secret}
+	return S3Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix, Secret: s.Secret}
 }
 
 func (f *Fleet) syncsAtEnd(e *entry) bool {
@@ -176,7 +176,7 @@ func (f *Fleet) syncsAtEnd(e *entry) bool {
 
 // undoVolume arranges that a volume that does not exist yet is removed again if its sandbox never becomes ready.
 func (f *Fleet) undoVolume(ctx context.Context, e *entry, name string) {
-	volumes := volume.Of(f.opts.Engine.Volumes(), account.Owner(e.record.Account))
+	volumes := volume.Of(f.opts.Engine.Volumes(), account.Owner(e.record.owner()))
 	if _, err := volumes.Open(ctx, name); !errors.Is(err, errors.NotFound) {
 		return
 	}
@@ -197,7 +197,7 @@ func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 		return nil
 	}
 	return f.stage(e, "s3 init", func() error {
-		done, err := f.takeVolume(ctx, volume.Stored(account.Owner(e.record.Account), p.s3.Volume))
+		done, err := f.takeVolume(ctx, volume.Stored(account.Owner(e.record.owner()), p.s3.Volume))
 		if err != nil {
 			return err
 		}

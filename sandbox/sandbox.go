@@ -18,6 +18,7 @@ import (
 type Sandbox struct {
 	ID        string            `json:"id"` // "sbx_" and a ULID in lower case
 	Account   string            `json:"account"`
+	Owner     string            `json:"owner,omitempty"` // account that a sandbox of SpareAccount is made for
 	Name      string            `json:"name,omitempty"`
 	Tags      map[string]string `json:"tags,omitempty"`
 	Engine    string            `json:"engine"`

@@ -111,7 +111,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
-	if !sb.SnapshotOnEnd || sb.SnapshotID != "" || sb.SnapshotError != "" {
+	if !sb.SnapshotOnEnd || sb.Account == SpareAccount || sb.SnapshotID != "" || sb.SnapshotError != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, endSnapshotLimit)

@@ -612,7 +612,7 @@ func TestSlowClients(t *testing.T) {
 		conns = append(conns, conn)
 	}
 	w.stranger().want(200, "GET", "/healthz", "")
-	if err := conns[0].SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conns[0].SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.ReadAll(conns[0]); err != nil { // the server hangs up

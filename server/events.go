@@ -30,6 +30,9 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer reader.Close()
+	if s.opts.Sessions != nil && r.URL.Query().Get("attended") == "true" {
+		defer s.opts.Sessions.Attend(r.Context(), accountOf(r.Context()), streamRef(r))()
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
@@ -49,14 +52,19 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// streamRef returns the sandbox, repository or session whose events r requests; "" for those of the account.
+func streamRef(r *http.Request) string {
+	if id := r.PathValue("id"); id != "" {
+		return id
+	}
+	return r.URL.Query().Get("stream")
+}
+
 // reader subscribes to the stream that r requests.
 func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	ctx, query := r.Context(), r.URL.Query()
 	stream := event.AccountStream(accountOf(ctx))
-	ref := query.Get("stream")
-	if id := r.PathValue("id"); id != "" {
-		ref = id
-	}
+	ref := streamRef(r)
 	switch {
 	case ref == "":
 	case s.opts.Repos != nil && (strings.HasPrefix(r.URL.Path, api.Repos+"/") || strings.HasPrefix(ref, "repo_")):

@@ -42,7 +42,10 @@ func (s *Server) fileRoutes() []route {
 // files runs a request in the sandbox that r names.
 func (s *Server) files(ctx context.Context, r *http.Request, req tarfs.Request, w io.Writer) error {
 	err := s.opts.Fleet.Files(ctx, accountOf(ctx), r.PathValue("id"), req, w)
-	return errors.Remedy(err, "list the files with GET %s?path=", api.FilesList)
+	if kind := errors.KindOf(err); kind == errors.NotFound || kind == errors.Invalid {
+		err = errors.Remedy(err, "check the path: list the directory above it")
+	}
+	return err
 }
 
 // stat returns the entry of a file.
@@ -194,7 +197,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if kindOf(e.Mode) != "file" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: not a file but a %s", name, kindOf(e.Mode)), "list a directory, or get it as an archive")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: is %s", name, described(e.Mode)), "list a directory, or copy it as an archive; use a command to read other kinds")
 	}
 	content := &fileReader{ctx: r.Context(), size: e.Size, open: func() (io.ReadCloser, error) {
 		return s.opts.Fleet.CopyOut(r.Context(), accountOf(r.Context()), r.PathValue("id"), e.Path)
@@ -327,7 +330,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "the file has %d bytes, more than the maximum of %d", r.ContentLength, int64(api.MaxFile)),
 			"copy it onto a volume in parts"), http.StatusRequestEntityTooLarge)
 	case !path.IsAbs(name) || path.Clean(name) == "/" || name[len(name)-1] == '/':
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?path=: not a file in the sandbox"), "give an absolute path, such as /workspace/file")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: not the path of a file in the sandbox", name), "give an absolute path, such as /workspace/file")
 	}
 	name = path.Clean(name)
 	hdr := &tar.Header{Typeflag: tar.TypeReg, Size: r.ContentLength, Mode: 0o644, Format: tar.FormatPAX}
@@ -337,7 +340,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case err == nil && kindOf(before.Mode) != "file":
-		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q: is a %s", name, kindOf(before.Mode)), "give the path of a file")
+		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q: is %s", name, described(before.Mode)), "give the path of a file")
 	case err == nil:
 		name = before.Path // the target, if it is a link
 		hdr.Mode, hdr.Uid, hdr.Gid = int64(before.Mode&0o7777), before.UID, before.GID
@@ -412,6 +415,14 @@ func kindOf(mode uint32) string {
 		return "symlink"
 	}
 	return "other"
+}
+
+// described describes a file that is not a regular one.
+func described(mode uint32) string {
+	if kind := kindOf(mode); kind != "other" {
+		return "a " + kind
+	}
+	return "neither a file nor a directory"
 }
 
 func fileOut(e tarfs.Entry) api.File {

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-const queryRepository = "repository: name of the repository, if the session has several"
+const queryRepository = "repository: name of the repository, if the session has several; NAME/PATH is a submodule, for diff and bundle"
 
 // gitRoutes returns the routes for repositories of sessions and memories of repositories.
 func (s *Server) gitRoutes() []route {
@@ -26,7 +26,7 @@ func (s *Server) gitRoutes() []route {
 			in: api.SyncRequest{}, out: api.GitEvent{}, status: 200},
 		{method: "POST", path: api.SessionPush, handle: s.pushSession, scope: write, summary: "Push the session's branch to its origin", in: api.PushRequest{},
 			out: api.GitEvent{}, status: 200},
-		{method: "POST", path: api.SessionPull, handle: s.openPull, scope: write, summary: "Push the session's branch, and open a pull request for it on GitHub",
+		{method: "POST", path: api.SessionPull, handle: s.openPull, scope: write, summary: "Push the session's branch, and open or update a pull request for it on GitHub",
 			in: api.PullRequestRequest{}, out: api.PullRequest{}, status: 200},
 
 		{method: "GET", path: api.Memories, handle: s.listMemories, scope: read, summary: "List the repositories that have memory entries", query: queryPage,
@@ -85,7 +85,7 @@ func (s *Server) openPull(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.PullRequest(made))
+	return respond(w, http.StatusOK, api.PullRequest{Number: made.Number, URL: made.URL, Draft: made.Draft, New: made.New, Updated: made.Updated, Summary: made.Summary, Note: made.Note})
 }
 
 // memories returns the memories of the caller.

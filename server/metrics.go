@@ -47,6 +47,7 @@ func newMetrics(s *Server) *metrics {
 		gauge("harvest_sandboxes_running", "Running sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Running]) }),
 		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Lost]) }),
 		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.", func(v sandbox.Stats) float64 { return float64(v.Warm) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "harvest_session_spares", Help: "Spare sessions that wait for a prompt."}, func() float64 { return float64(s.spares()) }),
 		gauge("harvest_sandboxes_leftover", "Ended sandboxes that still hold resources.", func(v sandbox.Stats) float64 { return float64(v.Leftover) }),
 		gauge("harvest_commands_running", "Running commands.", func(v sandbox.Stats) float64 { return float64(v.Commands) }),
 		gauge("harvest_reserved_cpu_cores", "Cores reserved by sandboxes.", func(v sandbox.Stats) float64 { return v.CPU }),

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/web"
@@ -48,7 +50,31 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	if file.Fixed {
 		h.Set("Cache-Control", "max-age=31536000, immutable")
 	}
+	// Each form has a tag of its own, so that a cache cannot join ranges of different forms.
 	h.Set("ETag", file.Tag)
-	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(file.Data))
+	h.Set("Vary", "Accept-Encoding")
+	data := file.Data
+	if file.Gzip != nil && acceptsGzip(r.Header.Values("Accept-Encoding")) {
+		data = file.Gzip
+		h.Set("ETag", strings.TrimSuffix(file.Tag, `"`)+`-gzip"`)
+		h.Set("Content-Encoding", "gzip")
+	}
+	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(data))
 	return nil
+}
+
+// acceptsGzip reports whether a client with these Accept-Encoding headers accepts gzip: it, or else "*", is listed with
+// a weight above 0 (RFC 9110, section 12.5.3).
+func acceptsGzip(accepted []string) bool {
+	weights := map[string]float64{}
+	for one := range strings.SplitSeq(strings.Join(accepted, ","), ",") {
+		coding, parameters, _ := strings.Cut(one, ";")
+		weight := 1.0
+		if _, q, ok := strings.Cut(parameters, "="); ok {
+			weight, _ = strconv.ParseFloat(strings.TrimSpace(q), 64) // 0, "not accepted", if it is not a number
+		}
+		weights[strings.ToLower(strings.TrimSpace(coding))] = weight
+	}
+	weight, listed := weights["gzip"]
+	return weight > 0 || !listed && weights["*"] > 0
 }

@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"compress/gzip"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
@@ -55,5 +57,47 @@ func TestPageFiles(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(ports.strict, "http://"), ":")
 	if policy := resp.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "; frame-src http://*.localhost:"+port+";") {
 		t.Error(policy)
+	}
+}
+
+// TestPageFilesAreCompressed checks that clients that accept gzip get the page's files compressed, with a tag of their own,
+// and that caches keep both forms apart.
+// mission: 7.9
+func TestPageFilesAreCompressed(t *testing.T) {
+	t.Parallel()
+	s := start(t).stranger()
+	for _, path := range []string{"/", "/ui/app.js", "/ui/vendor/xterm.js", "/ui/style.css", "/ui/icon.svg"} {
+		plain, want := s.do("GET", path, "", "Accept-Encoding", "identity")
+		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
+			t.Errorf("%s: encoding %q, Vary %q", path, plain.Header.Get("Content-Encoding"), plain.Header.Get("Vary"))
+		}
+		for accepted, compressed := range map[string]bool{"gzip, deflate, br": true, "br, gzip;q=0.5": true, "*": true, "gzip;q=0": false, "gzip; q=0.000, *": false, "br": false, "x-gzip": false} {
+			resp, body := s.do("GET", path, "", "Accept-Encoding", accepted)
+			h := resp.Header
+			if (h.Get("Content-Encoding") == "gzip") != compressed || h.Get("Vary") != "Accept-Encoding" || (h.Get("ETag") != plain.Header.Get("ETag")) != compressed || h.Get("Content-Type") != plain.Header.Get("Content-Type") {
+				t.Errorf("%s for %q: encoding %q, Vary %q, tag %s", path, accepted, h.Get("Content-Encoding"), h.Get("Vary"), h.Get("ETag"))
+			}
+			if compressed {
+				if len(body) >= len(want) {
+					t.Errorf("%s: %d bytes, compressed %d", path, len(want), len(body))
+				}
+				unzip, err := gzip.NewReader(strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				data, err := io.ReadAll(unzip)
+				if err != nil || string(data) != want {
+					t.Errorf("%s for %q is another file: %v", path, accepted, err)
+				}
+			} else if body != want {
+				t.Errorf("%s for %q is another file", path, accepted)
+			}
+			if resp, body := s.do("GET", path, "", "Accept-Encoding", accepted, "If-None-Match", h.Get("ETag")); resp.StatusCode != 304 || body != "" || resp.Header.Get("Vary") != "Accept-Encoding" {
+				t.Errorf("%s again: %s, Vary %q", path, resp.Status, resp.Header.Get("Vary"))
+			}
+		}
+	}
+	if resp, body := s.do("HEAD", "/ui/app.js", "", "Accept-Encoding", "gzip"); resp.StatusCode != 200 || body != "" || resp.Header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("HEAD: %s %v", resp.Status, resp.Header)
 	}
 }

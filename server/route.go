@@ -79,7 +79,7 @@ func (s *Server) routes() []route {
 		{method: "GET", path: api.SandboxArchive, handle: s.sandboxArchiveOut, scope: read, summary: "Get a file or directory as a tar stream", query: queryPath,
 			rawOut: api.TypeTar, status: 200},
 		{method: "GET", path: api.Events, handle: s.streamEvents, scope: read, summary: "Follow the events of the account's sandboxes, or of one stream",
-			query:  "stream: id or name of a sandbox, session or repository (default: all); after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
+			query:  "stream: id or name of a sandbox, session or repository (default: all); after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
 			rawOut: api.TypeEvents, status: 200},
 		{method: "POST", path: api.Run, handle: s.run, scope: exec, summary: "Run a command in a new sandbox", in: api.RunRequest{}, out: api.Result{},
 			status: 200, events: "image.progress, started, stdout, stderr, then exit or error"},

@@ -90,10 +90,13 @@ type Options struct {
 
 // Server serves HTTP. All methods may be called concurrently.
 type Server struct {
-	opts     Options
-	http     http.Server
-	key      []byte // for signatures
-	limits   limits
+	opts   Options
+	http   http.Server
+	key    []byte // for signatures
+	limits limits
+	// warmLimits are those of announced sessions, by account.
+	warmLimits limits
+
 	terms    terminals
 	attached attachments
 	ports    http.RoundTripper // connects to ports of sandboxes

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -430,6 +431,50 @@ func TestDetach(t *testing.T) {
 	}
 	if resp, _ := w.do("POST", "/v1/sandboxes/nosuch/exec", `{"args":["true"],"detach":true}`); resp.StatusCode != 404 {
 		t.Errorf("detached in no sandbox: %s", resp.Status)
+	}
+}
+
+// TestProgramsThatDoNotStart checks that the errors of commands that cannot be started have the exit codes of shells
+// and of docker: 127 for a missing program, 126 for a file that cannot be executed.
+//
+// mission: A3
+func TestProgramsThatDoNotStart(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	box := w.create()
+	for program, code := range map[string]int{"no-such-program": 127, "/no/such/program": 127, "/": 126, "/etc/passwd": 126} {
+		for path, body := range map[string]string{
+			"/v1/run": `{"args":[%q]}`, "/v1/sandboxes/" + box.ID + "/exec": `{"args":[%q]}`,
+		} {
+			resp, text := w.do("POST", path, fmt.Sprintf(body, program))
+			if p := parse[api.Problem](t, text); resp.StatusCode != 400 || p.ReturnCode != code || !strings.Contains(p.Detail, program) {
+				t.Errorf("%s of %s: %s %s; want the exit code %d", path, program, resp.Status, text, code)
+			}
+		}
+		resp, text := w.do("POST", "/v1/sandboxes/"+box.ID+"/exec", fmt.Sprintf(`{"args":["sh","-c","exec %s"]}`, program))
+		if res := parse[api.Result](t, text); resp.StatusCode != 200 || res.ReturnCode != code {
+			t.Errorf("a shell starts %s: %s %s; want the exit code %d", program, resp.Status, text, code)
+		}
+	}
+}
+
+// TestBinaryOutputIsMarked checks that output that is not text arrives unchanged, in base64.
+//
+// mission: A3
+func TestBinaryOutputIsMarked(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	box := w.create()
+	said := func(script string) string {
+		body, _ := json.Marshal(map[string]any{"args": []string{"sh", "-c", script}})
+		_, text := w.do("POST", "/v1/sandboxes/"+box.ID+"/exec", string(body))
+		return text
+	}
+	if text := said(`printf '\000\377'`); !strings.Contains(text, `"stdout":"AP8="`) || !strings.Contains(text, `"encoding":"base64"`) {
+		t.Errorf("two bytes: %s", text)
+	}
+	if text := said(`printf text`); !strings.Contains(text, `"stdout":"text"`) || strings.Contains(text, "encoding") {
+		t.Errorf("text: %s", text)
 	}
 }
 

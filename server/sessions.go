@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -17,6 +18,8 @@ func (s *Server) sessionRoutes() []route {
 	return []route{
 		{method: "POST", path: api.Sessions, handle: s.createSession, scope: exec, summary: "Create a session; it is prepared in the background", in: api.SessionRequest{},
 			out: api.Session{}, status: 201},
+		{method: "POST", path: api.SessionsWarm, handle: s.warmSession, scope: exec, in: api.SessionRequest{}, status: 204,
+			summary: "Announce a session that will probably be created, so that the server can make one like it ahead; at most one a second"},
 		{method: "GET", path: api.Sessions, handle: s.listSessions, scope: read, summary: "List sessions, newest first",
 			query: queryPage + "; all: also sessions that have ended", out: api.List[api.Session]{}, status: 200},
 		{method: "GET", path: api.Sessioned, handle: s.getSession, scope: read, summary: "Get a session", out: api.Session{}, status: 200},
@@ -29,7 +32,7 @@ func (s *Server) sessionRoutes() []route {
 		{method: "POST", path: api.SessionStop, handle: s.stopSession, scope: exec, summary: "Interrupt the current turn", status: 204},
 		{method: "POST", path: api.SessionAnswer, handle: s.answerSession, scope: exec, summary: "Answer a question of the agent", in: api.AnswerRequest{}, status: 204},
 		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read, summary: "Follow the events of a session",
-			query:  "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
+			query:  "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
 			rawOut: api.TypeEvents, status: 200},
 	}
 }
@@ -53,11 +56,38 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req sessionBody
-	if err := decodeBody(w, r, api.MaxBundle/3*4+api.MaxBody, &req); err != nil {
+	in, err := sessionRequest(w, r, api.MaxBundle/3*4+api.MaxBody)
+	if err != nil {
 		return err
 	}
-	in := session.Request{
+	made, err := m.Create(r.Context(), accountOf(r.Context()), in)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusCreated, sessionOut(made))
+}
+
+// warmRate is how often an account may announce a session, per second: page and terminal do so once per form.
+const warmRate = 1
+
+func (s *Server) warmSession(w http.ResponseWriter, r *http.Request) error {
+	if err := s.warmLimits.allow(w, accountOf(r.Context()), warmRate); err != nil {
+		return err
+	}
+	in, err := sessionRequest(w, r, api.MaxBody)
+	if err != nil {
+		return err
+	}
+	return s.onSession(w, func(m *session.Manager) error { return m.Warm(r.Context(), accountOf(r.Context()), in) })
+}
+
+// sessionRequest decodes the body of a request for a session, of at most most bytes.
+func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in session.Request, err error) {
+	var req sessionBody
+	if err := decodeBody(w, r, most, &req); err != nil {
+		return in, err
+	}
+	in = session.Request{
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
@@ -72,15 +102,9 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) error {
 		in.Author = session.Author(*req.Author)
 	}
 	if len(req.Sandbox) > 0 {
-		if in.Sandbox, err = sandbox.DecodeRequest(req.Sandbox); err != nil {
-			return err
-		}
+		in.Sandbox, err = sandbox.DecodeRequest(req.Sandbox)
 	}
-	made, err := m.Create(r.Context(), accountOf(r.Context()), in)
-	if err != nil {
-		return err
-	}
-	return respond(w, http.StatusCreated, sessionOut(made))
+	return in, err
 }
 
 func (s *Server) listSessions(w http.ResponseWriter, r *http.Request) error {
@@ -96,7 +120,7 @@ func (s *Server) listSessions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, found, true, func(v session.Session) string { return v.ID }, sessionOut)
+	return paged(s, w, r, found, true, func(v session.Session) string { return cmp.Or(v.Place, v.ID) }, sessionOut)
 }
 
 func (s *Server) getSession(w http.ResponseWriter, r *http.Request) error {
@@ -225,6 +249,6 @@ func sessionOut(s session.Session) api.Session {
 func messageOut(m session.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
-		Usage: api.Usage(m.Usage), Own: m.Own,
+		Usage: api.Usage(m.Usage), Own: m.Own, Purpose: m.Purpose,
 	}
 }

@@ -38,7 +38,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
 	return respond(w, code, api.Server{
 		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
-		Requests: s.active(), Sandboxes: s.sandboxes(), Commands: stats.Commands,
+		Requests: s.active(), Sandboxes: s.sandboxes(), Spares: s.spares(), Commands: stats.Commands,
 		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone), Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 	})
 }
@@ -50,6 +50,15 @@ func (s *Server) sandboxes() int {
 		n += count
 	}
 	return n
+}
+
+// spares returns how many sessions made ahead wait.
+func (s *Server) spares() int {
+	if s.opts.Sessions == nil {
+		return 0
+	}
+	waiting, _ := s.opts.Sessions.Spares()
+	return waiting
 }
 
 // shutdown asks the server to end. The response body ends when the server has ended, so that the client need not poll

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -26,21 +27,33 @@ const (
 	terminalSend = 30 * time.Second // until a client that does not read is disconnected
 	terminalMark = "harvest-terminal"
 	terminalDir  = "HARVEST_TERMINAL_DIR" // variable with the start directory of a new shell
+	terminalMost = 16                     // shells of a sandbox
 )
 
-// terminalArgs run the available shell. A later server finds the shell by the last argument.
-var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`, terminalMark}
+// terminalName matches the names of shells; the first shell of a sandbox has none.
+var terminalName = regexp.MustCompile(`^[a-z0-9-]{0,32}$`)
+
+// markOf returns the last argument of a shell, by which a later server and clients find it.
+func markOf(name string) string {
+	if name == "" {
+		return terminalMark
+	}
+	return terminalMark + ":" + name
+}
+
+// terminalArgs run the available shell. The last argument, which markOf returns, is missing here.
+var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`}
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. A second client takes it over", query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists",
+		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. A second client takes it over", query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists; name: name of the shell, if there are several; its commands end with \"harvest-terminal:NAME\"",
 		socket: "messages are those of a stream, without a first request, and earlier output is repeated"}}
 }
 
 // terminals are the sandboxes' terminals to which this server is connected.
 type terminals struct {
 	mu sync.Mutex
-	by map[string]*terminal // guarded by mu; by sandbox ID
+	by map[string]*terminal // guarded by mu; by sandbox ID and mark
 }
 
 // terminal is a shell with at most one client.
@@ -67,10 +80,11 @@ type terminalClient struct {
 	why  *api.End // guarded by the terminal's mu: end message for it, if any
 }
 
-// terminal returns the sandbox's terminal. If this server is not connected to one, it finds or starts the shell.
-func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error) {
+// terminal returns a terminal of the sandbox. If this server is not connected to it, it finds or starts the shell.
+func (s *Server) terminal(ctx context.Context, id, mark, dir string) (*terminal, error) {
+	key := id + " " + mark
 	s.terms.mu.Lock()
-	t := s.terms.by[id]
+	t := s.terms.by[key]
 	if t == nil {
 		t = &terminal{ready: make(chan struct{})}
 		t.change.L = &t.mu
@@ -78,9 +92,9 @@ func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error
 		if s.terms.by == nil {
 			s.terms.by = map[string]*terminal{}
 		}
-		s.terms.by[id] = t
+		s.terms.by[key] = t
 		owner := accountOf(ctx)
-		go s.runTerminal(context.WithoutCancel(ctx), t, owner, id, dir)
+		go s.runTerminal(context.WithoutCancel(ctx), t, shellOf{owner, id, mark, dir})
 	}
 	s.terms.mu.Unlock()
 	select {
@@ -91,9 +105,12 @@ func (s *Server) terminal(ctx context.Context, id, dir string) (*terminal, error
 	}
 }
 
+// shellOf names a shell of a sandbox, and the directory in which a new one starts.
+type shellOf struct{ owner, id, mark, dir string }
+
 // runTerminal finds or starts the shell of t and waits for its end.
-func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir string) {
-	t.x, t.err = s.shell(ctx, t, owner, id, dir)
+func (s *Server) runTerminal(ctx context.Context, t *terminal, of shellOf) {
+	t.x, t.err = s.shell(ctx, t, of)
 	close(t.ready)
 	end := api.End{}
 	if t.err == nil {
@@ -106,7 +123,7 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir st
 		}
 	}
 	s.terms.mu.Lock()
-	delete(s.terms.by, id)
+	delete(s.terms.by, of.id+" "+of.mark)
 	s.terms.mu.Unlock()
 	// If neither holds, the shell continues, and closing its input would end it.
 	if t.err != nil || end.Exit != nil || s.stopping.Err() == nil {
@@ -119,20 +136,31 @@ func (s *Server) runTerminal(ctx context.Context, t *terminal, owner, id, dir st
 }
 
 // shell finds the shell that an earlier server started, or starts one.
-func (s *Server) shell(ctx context.Context, t *terminal, owner, id, dir string) (*sandbox.Execution, error) {
-	known, err := s.opts.Fleet.Processes(ctx, owner, id)
+func (s *Server) shell(ctx context.Context, t *terminal, of shellOf) (*sandbox.Execution, error) {
+	known, err := s.opts.Fleet.Processes(ctx, of.owner, of.id)
 	if err != nil {
 		return nil, err
 	}
 	stdio := engine.Stdio{Stdin: t.stdin, Stdout: t, Stderr: t}
+	shells := 0
 	for _, p := range slices.Backward(known) {
-		if p.Exit == nil && p.Terminal && len(p.Args) > 0 && p.Args[len(p.Args)-1] == terminalMark {
-			return s.opts.Fleet.Attach(ctx, owner, id, p.ID, stdio)
+		if p.Exit != nil || !p.Terminal || len(p.Args) == 0 {
+			continue
+		}
+		last := p.Args[len(p.Args)-1]
+		if last == of.mark {
+			return s.opts.Fleet.Attach(ctx, of.owner, of.id, p.ID, stdio)
+		}
+		if strings.HasPrefix(last, terminalMark) {
+			shells++
 		}
 	}
-	return s.opts.Fleet.Exec(ctx, owner, id, sandbox.ExecRequest{
-		Args: terminalArgs, Terminal: &engine.Size{Rows: 24, Cols: 80}, Timeout: terminalLife, Detach: true,
-		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: dir},
+	if shells >= terminalMost {
+		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "sandbox %s has %d terminals", of.id, shells), "end one of their shells first")
+	}
+	return s.opts.Fleet.Exec(ctx, of.owner, of.id, sandbox.ExecRequest{
+		Args: append(slices.Clone(terminalArgs), of.mark), Terminal: &engine.Size{Rows: 24, Cols: 80}, Timeout: terminalLife, Detach: true,
+		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: of.dir},
 	})
 }
 
@@ -245,11 +273,15 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if dir != "" && !path.IsAbs(dir) || strings.ContainsRune(dir, 0) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid directory %.200q", dir), "give an absolute path")
 	}
+	name := r.URL.Query().Get("name")
+	if !terminalName.MatchString(name) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid terminal name %.200q", name), "use up to 32 lower-case letters, digits and -")
+	}
 	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	t, err := s.terminal(r.Context(), box.ID, dir)
+	t, err := s.terminal(r.Context(), box.ID, markOf(name), dir)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -122,6 +123,51 @@ func TestTerminal(t *testing.T) {
 	w.want(400, "GET", "/v1/sandboxes/box/terminal", "")
 	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/none/terminal", nil); err == nil || resp.StatusCode != 404 {
 		t.Errorf("no sandbox: %v", resp)
+	}
+}
+
+// TestTerminalNames checks that a sandbox has several shells, each with a name, which are apart and limited in number.
+// mission: A4, 4.7
+func TestTerminalNames(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.create()
+	first, second := w.tty(""), w.tty("name=2")
+	first.send(api.StreamStdin, "PS1=; X=one; echo be''gun\n")
+	first.expect("begun")
+	second.send(api.StreamStdin, "PS1=; echo X is \"<$X>\"\n")
+	second.expect("X is <>")
+	first.send(api.StreamStdin, "echo X is \"<$X>\"\n")
+	first.expect("X is <one>")
+	again := w.tty("name=2") // takes over the second shell only
+	again.expect("X is <>")
+	second.expect("")
+	if second.end == nil || second.end.Problem == nil || second.end.Problem.Code != "conflict" {
+		t.Errorf("the second one was told %+v", second.end)
+	}
+	first.send(api.StreamStdin, "echo still ''here\n")
+	first.expect("still here")
+	_, list := w.do("GET", "/v1/sandboxes/box/processes", "")
+	if strings.Count(list, `"harvest-terminal"`) != 1 || strings.Count(list, `"harvest-terminal:2"`) != 1 {
+		t.Errorf("the processes are %s", list)
+	}
+	again.send(api.StreamControl, `{"signal":"SIGHUP"}`)
+	again.expect("")
+	if again.end == nil || again.end.Exit == nil {
+		t.Errorf("after SIGHUP: %+v", again.end)
+	}
+	for _, query := range []string{"name=A", "name=a/b", "name=" + strings.Repeat("x", 33), "name=%00", "name=a:b"} {
+		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil || resp.StatusCode != 400 {
+			t.Errorf("%s: %v", query, resp)
+		}
+	}
+	for i := range 15 {
+		c := w.tty("name=n" + strconv.Itoa(i))
+		c.send(api.StreamStdin, "echo up''right\n")
+		c.expect("upright")
+	}
+	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?name=more", nil); err == nil || resp.StatusCode != 429 {
+		t.Errorf("one shell too many: %v", resp)
 	}
 }
 

@@ -157,6 +157,15 @@ if [ ! -e "$DIR/.git" ]; then
 	fi
 fi` + beginScript
 
+// applyScript commits the user's uncommitted changes, and sets start to that commit.
+const applyScript = `
+	if [ -s "$PATCH" ]; then
+		git apply --index --whitespace=nowarn "$PATCH"
+		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
+			commit --quiet --no-verify -m "Uncommitted changes at the start of the session" -m "Harvest-Carried: yes"
+		start=$(git rev-parse --verify HEAD)
+	fi`
+
 // beginScript starts the work at HEAD, unless it has started: on a separate branch, on top of the user's uncommitted
 // changes. It prints the starting commit and the agent's starting commit. Each git process costs milliseconds in a
 // sandbox, so harvest-git's settings are written into the configuration in one step.
@@ -165,13 +174,7 @@ cd "$DIR"
 if ! grep -qF "work = \"$WORK\"" .git/config; then
 	base=$(git rev-parse --quiet --verify HEAD || true)
 	if [ -n "$base" ]; then git checkout --quiet -B "$WORK"; else git symbolic-ref HEAD "refs/heads/$WORK"; fi
-	start=$base
-	if [ -s "$PATCH" ]; then
-		git apply --index --whitespace=nowarn "$PATCH"
-		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
-			commit --quiet --no-verify -m "Uncommitted changes at the start of the session" -m "Harvest-Carried: yes"
-		start=$(git rev-parse --verify HEAD)
-	fi
+	start=$base` + applyScript + `
 	[ -z "$start" ] || git update-ref refs/harvest/reported "$start"
 	: >.git/harvest-reported
 	mkdir -p .git/info
@@ -183,10 +186,15 @@ fi`
 // gitConfig returns a repository's settings for harvest-git, as a section of git's configuration (git-config(1),
 // "Syntax"). Without onto, harvest-git determines the origin's default branch itself.
 func (s Session) gitConfig(onto string) string {
+	return configSection([2]string{"work", s.WorkBranch()}, [2]string{"onto", onto}, [2]string{"title", s.Title}, [2]string{"events", s.gitEvents()})
+}
+
+// configSection returns the section of harvest-git's settings with the pairs that have a value.
+func configSection(pairs ...[2]string) string {
 	quote := strings.NewReplacer("\\", "\\\\", "\"", "\\\"", "\n", " ")
 	var b strings.Builder
 	b.WriteString("[harvest]\n")
-	for _, pair := range [][2]string{{"work", s.WorkBranch()}, {"onto", onto}, {"title", s.Title}, {"events", s.gitEvents()}} {
+	for _, pair := range pairs {
 		if pair[1] != "" {
 			b.WriteString("\t" + pair[0] + " = \"" + quote.Replace(pair[1]) + "\"\n")
 		}

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"syscall"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -20,13 +22,17 @@ var crashSignals = []string{"SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP", "SYS"}
 // crash describes how one of crashSignals killed the agent's process; "" if it ended in another way.
 func (r *runner) crash(end procEnd) string {
 	res := end.result
+	signal := res.Signal
+	if signal == "" && res.ReturnCode > shellSignal { // of its child
+		signal = engine.SignalName(syscall.Signal(res.ReturnCode - shellSignal))
+	}
 	switch {
 	case end.err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
 		return ""
-	case !slices.Contains(crashSignals, res.Signal) && (res.Crashed == "" || res.ReturnCode <= shellSignal):
+	case !slices.Contains(crashSignals, signal):
 		return ""
 	}
-	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+res.Signal)
+	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+signal)
 }
 
 // shellSignal is the offset that shells add to the number of the signal that killed a program.

@@ -80,7 +80,9 @@ func TestPromptLostWithServer(t *testing.T) {
 func TestAnswerAndStopLostWithServer(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{StopGrace: time.Minute})
-	s := h.create(t, session.Request{Prompt: "/ask May I? | yes"})
+	s := h.create(t, session.Request{})
+	defer h.Attend(t.Context(), account, s.ID)()
+	h.send(t, s.ID, "/ask May I? | yes")
 	w := h.watch(s.ID)
 	question := w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)

@@ -30,7 +30,7 @@ for line in sys.stdin:
         continue
     how = m["text"]
     if how.startswith("Your process crashed"):
-        if how.endswith("\n\ncrash"): how = "go on with " + sys.argv[1]
+        if how.endswith("\n\ncrash") or how.endswith("\n\ncrash of a child"): how = "go on with " + sys.argv[1]
         else: os.kill(os.getpid(), signal.SIGABRT)
     say({"type": "agent.ready", "conversation": "c"})
     if how == "noise":
@@ -51,6 +51,7 @@ for line in sys.stdin:
             if not json.loads(sys.stdin.readline())["answer"]["allow"]: break
     elif how.startswith("crash"):
         say({"type": "agent.asked", "id": "q", "tool": "Bash"})
+        if how.endswith("child"): os._exit(128 + signal.SIGSEGV)
         os.kill(os.getpid(), signal.SIGSEGV)
     elif how == "deaf":
         time.sleep(1000)
@@ -100,6 +101,10 @@ func TestAgentCrashes(t *testing.T) {
 		t.Errorf("%+v", done.data)
 	}
 	w.status(t, session.Done)
+	if done := h.turn(t, w, "crash of a child"); done.data.Failed || done.data.Text != "did go on with c" {
+		t.Errorf("%+v", done.data)
+	}
+	w.status(t, session.Done)
 	h.send(t, w.id, "crash twice")
 	h.send(t, w.id, "noise")
 	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "SIGABRT") {
@@ -120,7 +125,8 @@ func TestAgentCrashes(t *testing.T) {
 			all = append(all, e.typ)
 		}
 	}
-	want := "message.sent agent.crashed agent.withdrawn done message.sent agent.crashed agent.withdrawn done message.sent done"
+	crashed := "message.sent agent.crashed agent.withdrawn done "
+	want := crashed + crashed + crashed + "message.sent done"
 	if got := strings.Join(all, " "); got != want {
 		t.Errorf("the events are %s", got)
 	}
@@ -382,11 +388,14 @@ func TestHungOverRestart(t *testing.T) {
 func TestQuestionsOverRestart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "/ask One? | yes\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/ask Two? | yes"})
+	s := h.create(t, session.Request{})
+	defer h.Attend(t.Context(), account, s.ID)()
+	h.send(t, s.ID, "/ask One? | yes\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done\n/ask Two? | yes")
 	w := h.watch(s.ID)
 	first := w.until(t, string(agent.Asked)).data.ID
 	h.close(t)
 	h.open(t)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if now := mustGet(t, h, s.ID); now.Status != session.Thinking && now.Status != session.Waiting {
 		t.Errorf("%+v", now)
 	}
@@ -400,6 +409,7 @@ func TestQuestionsOverRestart(t *testing.T) {
 	w.status(t, session.RunningTool)
 	h.close(t)
 	h.open(t)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if err := h.Answer(t.Context(), account, s.ID, first, yes("One?")); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a question that was answered: %v", err)
 	}
@@ -469,8 +479,8 @@ func TestAllowedForAlways(t *testing.T) {
 	}
 }
 
-// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, a tool that asks in each mode does
-// not wait for a person, and a question of the model does not wait forever.
+// TestNothingWaitsWhereNothingIsAsked checks that in a session that asks nothing, neither a tool that asks in each mode
+// nor a question of the model waits for a person who is not there. A question waits a limited time for a person who is.
 //
 // mission: E1
 func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
@@ -490,11 +500,19 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 		t.Errorf("allowed for always: %v", now.Allowed)
 	}
 
-	h = newHouse(t, session.Options{QuestionWait: 10 * time.Millisecond})
+	h = newHouse(t, session.Options{QuestionWait: time.Second})
 	s = h.create(t, session.Request{Prompt: "/ask Which? | red"})
 	w = h.watch(s.ID)
 	w.until(t, "done")
-	if said := strings.Join(w.said(), "|"); !strings.HasPrefix(said, "No answer: No person answered within 10ms.") {
+	release := h.Attend(t.Context(), account, s.ID)
+	h.send(t, s.ID, "/ask And now? | red")
+	w.until(t, "done")
+	release()
+	h.send(t, s.ID, "/ask And now? | red")
+	w.until(t, "done")
+	const alone = "No answer: No person is there to answer. Decide yourself, and say what you decided."
+	want := alone + "|No answer: No person answered within 1s. Decide yourself, and say what you decided.|" + alone
+	if said := strings.Join(w.said(), "|"); said != want {
 		t.Errorf("said %q", said)
 	}
 }
@@ -506,7 +524,9 @@ func TestNothingWaitsWhereNothingIsAsked(t *testing.T) {
 func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "/ask Which? | red | blue"})
+	s := h.create(t, session.Request{})
+	defer h.Attend(t.Context(), account, s.ID)()
+	h.send(t, s.ID, "/ask Which? | red | blue")
 	w := h.watch(s.ID)
 	id := w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)

@@ -72,7 +72,7 @@ func TestPrivateRepository(t *testing.T) {
 	if err != nil || pull.Number != 12 || !pull.New {
 		t.Fatalf("%+v, %v", pull, err)
 	}
-	if calls := g.called("POST /repos/owner/project/pulls"); len(calls) != 1 || !strings.Contains(calls[0], `"title":"My title","body":"## What was changed\n\n---\n`) ||
+	if calls := g.called("POST /repos/owner/project/pulls"); len(calls) != 1 || !strings.Contains(calls[0], `"title":"My title","body":"- Add a\n\n## What was changed\n\n---\n`) ||
 		!strings.Contains(calls[0], `"head":"`+s.WorkBranch()+`","base":"main","draft":true`) {
 		t.Errorf("%q", g.called(""))
 	}
@@ -569,6 +569,45 @@ func TestWorkspaceRefuses(t *testing.T) {
 	} {
 		if s, err := h.Create(t.Context(), account, req); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+}
+
+// TestSubmoduleHandBack checks that commits and files of a submodule can be handed back like those of a repository, and
+// that they are not pushed.
+// mission: C3, E3, E8
+func TestSubmoduleHandBack(t *testing.T) {
+	t.Parallel()
+	g := newGitServer(t)
+	module := g.add("public/module", map[string]string{"m": "one\n"})
+	clone := g.add("public/project", map[string]string{"a": "a\n"})
+	g.git(clone, "submodule", "--quiet", "add", g.url("public/module"), "libs/mod")
+	g.push(clone, nil, "A submodule")
+	h := newHouse(t, session.Options{})
+	s := h.create(t, session.Request{Repo: g.url("public/project"), Submodules: true, Sandbox: g.reach(),
+		Prompt: "/run cd libs/mod; echo two >>m; git -c user.name=A -c user.email=a@example.org commit -qam Two; echo three >new"})
+	w := h.watch(s.ID)
+	w.until(t, "done")
+	const name = "project/libs/mod"
+	patch, err := h.Diff(t.Context(), account, s.ID, name)
+	if err != nil || !bytes.Contains(patch, []byte("+two\n")) || !bytes.Contains(patch, []byte("+++ b/new\n")) {
+		t.Errorf("%s, %v", patch, err)
+	}
+	bundle, err := h.Bundle(t.Context(), account, s.ID, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "bundle")
+	testenv.WriteFile(t, file, bundle)
+	g.git(module, "fetch", "-q", file, s.WorkBranch()+":theirs")
+	wantEqual(t, "files", g.git(module, "show", "theirs:m", "theirs:new"), "one\ntwo\nthree")
+	wantEqual(t, "first commit", g.git(module, "log", "-1", "--format=%s", "theirs~1"), "Two")
+	if _, err := h.Push(t.Context(), account, s.ID, name); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("a push: %v", err)
+	}
+	for _, other := range []string{"project/libs", "project/../x", "project//etc", "nosuch/libs/mod"} {
+		if _, err := h.Diff(t.Context(), account, s.ID, other); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("%s: %v", other, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -37,6 +38,7 @@ type gitServer struct {
 	tokens []string          // guarded by mu; that are good
 	calls  []string          // guarded by mu; "METHOD /path body" of the API
 	issue  func() (any, int) // guarded by mu; answers requests for an installation's token
+	pull   map[string]any    // guarded by mu; the open pull request; nil for none
 }
 
 func newGitServer(t *testing.T) *gitServer {
@@ -117,8 +119,8 @@ func (g *gitServer) serveAPI(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusNoContent
 	case r.Method == http.MethodGet && path == "/repos/owner/project":
 		answer = map[string]string{"default_branch": "main"}
-	case r.Method == http.MethodPost && strings.HasSuffix(path, "/pulls"):
-		answer, status = map[string]any{"number": 12, "html_url": "http://" + g.addr + "/pull/12", "draft": true}, http.StatusCreated
+	case strings.HasSuffix(path, "/pulls") || strings.HasSuffix(path, "/pulls/12"):
+		answer, status = g.servePull(r.Method, body.Bytes())
 	default:
 		answer, status = map[string]string{"message": "Not Found"}, http.StatusNotFound
 	}
@@ -126,6 +128,36 @@ func (g *gitServer) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if answer != nil {
 		_ = json.NewEncoder(w).Encode(answer)
 	}
+}
+
+// servePull answers requests for the repository's only pull request.
+func (g *gitServer) servePull(method string, body []byte) (answer any, status int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case method == http.MethodGet && g.pull == nil:
+		return []any{}, http.StatusOK
+	case method == http.MethodGet:
+		return []any{maps.Clone(g.pull)}, http.StatusOK
+	case method == http.MethodPost && g.pull == nil:
+		g.pull, status = map[string]any{"number": 12, "html_url": "http://" + g.addr + "/pull/12"}, http.StatusCreated
+	case method == http.MethodPatch && g.pull != nil:
+		status = http.StatusOK
+	default:
+		return map[string]string{"message": "Validation Failed"}, http.StatusUnprocessableEntity
+	}
+	if err := json.Unmarshal(body, &g.pull); err != nil {
+		return map[string]string{"message": err.Error()}, http.StatusBadRequest
+	}
+	return maps.Clone(g.pull), status
+}
+
+// setPull changes the pull request as a person does on GitHub, and returns its title and its body.
+func (g *gitServer) setPull(change map[string]any) (title, body string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.Copy(g.pull, change)
+	return g.pull["title"].(string), g.pull["body"].(string)
 }
 
 // called returns the API's calls with this prefix.

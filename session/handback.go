@@ -7,12 +7,10 @@ import (
 	"io"
 	"maps"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
-	"github.com/RelevanceAI/harvest/github"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
@@ -66,10 +64,9 @@ tree() {
 	rm -f "$copy"
 }`
 
-// diffScript prints the agent's changes since a commit ("" for an empty tree), including untracked files, without
-// changing the agent's index: DIRECTORY COMMIT. After the work was carried forward, it prints the difference from the
-// upstream commits, or from the user's uncommitted changes on top of them.
-var diffScript = quietGit + `
+// beginWork defines begin, which prints the commit behind which the agent's own work begins: START. After the work was
+// carried forward, that is the last of the upstream commits, or of the user's uncommitted changes on top of them.
+const beginWork = `
 begin() {
 	onto=$(git config harvest.onto || git symbolic-ref --quiet --short refs/remotes/origin/HEAD || true)
 	common=$(git merge-base HEAD "refs/remotes/origin/${onto#origin/}" 2>/dev/null || true)
@@ -79,11 +76,15 @@ begin() {
 	fi
 	carried=$(git log --reverse --format=%H --grep='^Harvest-Carried: yes' "$common..HEAD" | head -n 1)
 	echo "${carried:-$common}"
-}
+}`
+
+// diffScript prints the agent's changes since a commit ("" for an empty tree), including untracked files, without
+// changing the agent's index: DIRECTORY COMMIT. The output does not depend on the agent's settings of git.
+var diffScript = quietGit + beginWork + `
 now=$(tree)
 from=$(begin "$2")
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
-plain diff --binary --no-ext-diff --no-textconv --no-color "$from" "$now"`
+plain diff --binary ` + git.PatchFormat + ` "$from" "$now"`
 
 // bundleScript prints the work branch as a bundle that requires the starting commit. Uncommitted changes become a
 // commit on top with the date of the commit below, so that repeated runs produce the same commit. Stash entries
@@ -184,7 +185,8 @@ func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 	return m.End(ctx, account, ref)
 }
 
-// withRepository returns a session whose repositories are cloned, and the repository with this name.
+// withRepository returns a session whose repositories are cloned, and the repository with this name, "" for the first.
+// NAME/PATH is a submodule.
 func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (Session, Repository, *runner, error) {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
@@ -194,8 +196,33 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	if s.SandboxID == "" || s.Status == Creating {
 		return Session{}, Repository{}, nil, errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"), "wait until the session is ready")
 	}
+	name, module, _ := strings.Cut(name, "/")
 	repo, _, err := s.repository(name)
+	if err == nil && module != "" {
+		repo, err = m.submodule(ctx, s, repo, module)
+	}
 	return s, repo, r, err
+}
+
+// moduleScript prints the commit of a submodule at the start of the session, "" if it is new: DIRECTORY START PATH. It
+// exits with 9 if there is no such submodule.
+var moduleScript = quietGit + `
+modules | grep -qxF -- "$3" && [ -e "$3/.git" ] || exit 9
+[ -z "$2" ] || plain ls-tree "$2" -- "$3" | sed -n 's/^160000 commit \([0-9a-f]*\).*/\1/p'`
+
+// submodule returns a submodule of a repository as a repository of its own, which can be handed back and not pushed.
+func (m *Manager) submodule(ctx context.Context, s Session, repo Repository, name string) (Repository, error) {
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: moduleScript, params: []string{repo.Dir, repo.Start, name}})
+	switch {
+	case err != nil:
+		return Repository{}, err
+	case result.ReturnCode == 9:
+		return Repository{}, errors.Remedy(errors.Newf(errors.NotFound, "repository %s has no submodule %.200q that was fetched", repo.Name(), name), "begin a session with --submodules; harvest diff shows .gitmodules")
+	case result.ReturnCode != 0:
+		return Repository{}, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
+	}
+	commit := strings.TrimSpace(string(out))
+	return Repository{Dir: path.Join(repo.Dir, name), Base: commit, Start: commit}, nil
 }
 
 // Sync contains the parameters of carrying a session's work forward.
@@ -285,80 +312,6 @@ func (r *runner) hold(ctx context.Context) error {
 // letGo unblocks the next prompt.
 func (r *runner) letGo(ctx context.Context) {
 	_ = r.call(ctx, func() error { r.held = false; return nil }) // it fails only if the session has ended
-}
-
-// PullRequest contains the fields of a session's pull request. Empty fields are filled from the session and the
-// repository's template.
-type PullRequest struct {
-	Repository string
-	Title      string
-	Body       string
-	Base       string // target branch; "" means the session's starting branch
-	Ready      bool   // not a draft
-}
-
-// templateScript prints the repository's pull request template as of the start of the session: DIRECTORY COMMIT
-// PATH….
-const templateScript = `
-cd "$1"
-commit=$2
-shift 2
-for path; do
-	if git cat-file blob "$commit:$path" 2>/dev/null | head -c 65536 | grep .; then break; fi
-done`
-
-// OpenPull pushes the work branch and opens a pull request for it on GitHub, as the user who owns the token. If one
-// is open already, OpenPull returns it unchanged.
-func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullRequest) (github.Pull, error) {
-	s, repo, r, err := m.withRepository(ctx, account, ref, req.Repository)
-	if err != nil {
-		return github.Pull{}, err
-	}
-	if err := git.CheckBranch(req.Base); err != nil {
-		return github.Pull{}, err
-	}
-	l, err := m.logins(ctx, s)
-	if err != nil {
-		return github.Pull{}, err
-	}
-	defer l.release()
-	defer l.revoke(context.WithoutCancel(ctx))
-	login, ok := l.of(repo.URL)
-	address, err := git.ParseAddress(repo.URL)
-	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
-		return github.Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s", repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
-	}
-	if _, err := m.Push(ctx, account, ref, req.Repository); err != nil {
-		return github.Pull{}, err
-	}
-	ask := github.PullRequest{Title: cmp.Or(req.Title, s.Title, s.WorkBranch()), Body: req.Body, Head: s.WorkBranch(), Base: cmp.Or(req.Base, repo.Branch), Draft: !req.Ready}
-	if ask.Body == "" {
-		out, _, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: templateScript, params: append([]string{repo.Dir, repo.Base}, github.Templates()...)})
-		if err != nil {
-			return github.Pull{}, err
-		}
-		ask.Body = strings.ToValidUTF8(strings.TrimSpace(string(out)), "")
-		if ask.Body == "" {
-			ask.Body = s.Title
-		}
-		ask.Body += "\n\n---\nThe work of an agent in Harvest session " + s.ID + "."
-	}
-	made, err := (&github.Client{API: login.api, Token: login.password, HTTP: login.client}).OpenPull(ctx, address.Path, ask)
-	if err != nil {
-		return made, err
-	}
-	err = r.call(ctx, func() error {
-		r.change(func(s *Session) {
-			s.Repos = slices.Clone(s.Repositories())
-			for i := range s.Repos {
-				if s.Repos[i].Dir == repo.Dir {
-					s.Repos[i].Pull = made.URL
-				}
-			}
-		})
-		return nil
-	})
-	return made, err
 }
 
 // Name returns the name that identifies a repository within a session.

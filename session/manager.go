@@ -52,11 +52,18 @@ type Options struct {
 	// turn; nil: no history is written.
 	History func(ctx context.Context, id string) ([]byte, error)
 
+	// Spares is how many sessions of each kind in use wait for the next request: 0. SpareLife is how long they wait: 30
+	// minutes.
+	Spares    int
+	SpareLife time.Duration
+
 	MCPWait       time.Duration // maximum wait of the first prompt for MCP servers: 30 s
 	HangAfter     time.Duration // time without activity of the model until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
-	// QuestionWait is how long the model's questions wait for a person, in a session that asks nothing: 5 minutes.
+	// QuestionWait is how long the model's questions wait for a person who follows a session that asks nothing: 5
+	// minutes. If nobody follows it, they do not wait.
 	QuestionWait time.Duration
+	SummaryWait  time.Duration // time limit for the agent's summary of a pull request: 3 minutes
 	StopGrace    time.Duration // time between an interrupt and the kill of the agent's process: 1 s
 }
 
@@ -69,6 +76,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	runners map[string]*runner // guarded by mu; of sessions that have not ended
+	spares  *spares            // nil without sessions made ahead
 	once    map[string]bool    // guarded by mu; sandboxes in which an agent is answering one prompt
 }
 
@@ -86,6 +94,8 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
 	opts.QuestionWait = cmp.Or(opts.QuestionWait, 5*time.Minute)
+	opts.SummaryWait = cmp.Or(opts.SummaryWait, 3*time.Minute)
+	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -94,7 +104,11 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		m.stop()
 		return nil, errors.Wrapf(err, "list the sessions")
 	}
+	m.openSpares(ctx, live)
 	for _, s := range live {
+		if s.Spare {
+			continue
+		}
 		if err := m.recover(ctx, s); err != nil {
 			logf.Errorf(ctx, "recover session %s: %v", s.ID, err)
 		}
@@ -103,8 +117,9 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 }
 
 // Close stops following the sessions. Their sandboxes and agents keep running, and the next Manager follows them
-// again.
+// again. Close ends the sessions made ahead that nobody has taken.
 func (m *Manager) Close() {
+	m.spares.close()
 	m.stop()
 	m.work.Wait()
 }
@@ -123,6 +138,9 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	if err != nil {
 		return Session{}, errors.Stage(err, "validate")
 	}
+	if taken, ok := m.takeSpare(ctx, s, req); ok {
+		return taken, nil
+	}
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
 		return Session{}, errors.Wrapf(err, "record the session")
 	}
@@ -131,7 +149,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	r.given, r.env = given{req.Bundle, req.Shallow, req.Uncommitted}, req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
-		if _, err := r.enqueue(ctx, req.Prompt); err != nil {
+		if _, err := r.enqueue(ctx, req.Prompt, ""); err != nil {
 			return Session{}, err
 		}
 	}
@@ -178,7 +196,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}
 	now := time.Now().UTC()
 	return Session{
-		ID: idPrefix + ids.New(), Account: account, Title: title(req.Prompt), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, title(req.Prompt)), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
@@ -198,6 +216,13 @@ func (m *Manager) add(s Session) *runner {
 	defer m.mu.Unlock()
 	m.runners[s.ID] = r
 	return r
+}
+
+// forget removes the runner of a session that has ended.
+func (m *Manager) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.runners, id)
 }
 
 // recover resumes a session of an earlier server.
@@ -220,6 +245,10 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 		case Running:
 			running = append(running, msg)
 		case Queued:
+			if msg.Purpose != "" { // its caller is gone
+				r.drop(msg, "the server was restarted")
+				continue
+			}
 			r.queue = append(r.queue, msg)
 		}
 	}
@@ -235,7 +264,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	m.mu.Lock()
 	var found []*runner
 	for id, r := range m.runners {
-		if r.account == account && (id == ref || len(ref) > len(idPrefix) && strings.HasPrefix(id, ref)) {
+		if r.account == account && !r.session().Spare && (id == ref || len(ref) > len(idPrefix) && strings.HasPrefix(id, ref)) {
 			found = append(found, r)
 		}
 	}
@@ -247,7 +276,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 		return found[0].session(), found[0], nil
 	}
 	s, err := m.opts.Store.Session(ctx, ref)
-	if err == nil && s.Account != account {
+	if err == nil && (s.Account != account || s.Spare) {
 		err = NotFound(ref)
 	}
 	return s, nil, err
@@ -304,7 +333,7 @@ func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg Me
 		if err := r.exhausted(); err != nil {
 			return err
 		}
-		msg, err = r.enqueue(ctx, prompt)
+		msg, err = r.enqueue(ctx, prompt, "")
 		if err != nil {
 			return err
 		}

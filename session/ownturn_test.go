@@ -39,7 +39,7 @@ statuses = [
     [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "pending"}],
     [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "connected"}],
 ]
-asked = 0
+asked, running = 0, False
 for text in sys.stdin:
     line = json.loads(text)
     if line["type"] == "control_request":
@@ -49,7 +49,9 @@ for text in sys.stdin:
             asked += 1
             if asked == 1 and "die early" in sys.argv[1]: sys.exit(3)
         say(type="control_response", response={"subtype": "success", "request_id": line["request_id"], "response": response})
-        if line["request"]["subtype"] == "interrupt": result("", terminal_reason="aborted_streaming", is_error=True)
+        if line["request"]["subtype"] == "interrupt" and running: # without a turn, an interrupt has no result
+            running = False
+            result("", terminal_reason="aborted_streaming", is_error=True)
         continue
     uuid, prompt = line["uuid"], line["message"]["content"]
     lifecycle("queued")
@@ -66,7 +68,9 @@ for text in sys.stdin:
     lifecycle("completed")
     if prompt.startswith("background"):
         own()
-        if "forever" in prompt: continue
+        if "forever" in prompt:
+            running = True
+            continue
         result("by itself")
 `
 

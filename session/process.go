@@ -193,6 +193,11 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 func (r *runner) notStarted(ctx context.Context, err error) bool {
 	r.line.Close()
 	r.line = nil
+	if r.session().Spare {
+		logf.Warnf(ctx, "start the agent of a session made ahead: %v", err)
+		r.end("its agent could not be started")
+		return false
+	}
 	sb, e := r.m.opts.Fleet.Get(ctx, r.account, r.session().SandboxID)
 	// Conflict means that the sandbox is about to end.
 	if errors.KindOf(e) == errors.NotFound || e == nil && sb.Status.Ended() || errors.KindOf(err) == errors.Conflict {
@@ -201,6 +206,9 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 		return false
 	}
 	logf.Errorf(ctx, "start the agent: %v", err)
+	if len(r.queue) == 0 { // startAhead
+		return false
+	}
 	r.failFirst("the agent could not be started: " + errors.Message(err))
 	return false
 }
@@ -248,6 +256,11 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
+	if r.session().Spare {
+		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.result.ReturnCode, p.stderr.String())
+		r.end("its agent has ended")
+		return
+	}
 	if r.current == nil && !waiting {
 		return
 	}

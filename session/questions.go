@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -75,20 +76,51 @@ func (q question) answered(a agent.Answer) string {
 // asksNothing reports whether the session asks no person for approval.
 func (r *runner) asksNothing() bool { return r.session().Approval == agent.ApproveAll }
 
-// answerItself answers a question about a tool that was allowed for always, or about any tool in a session that asks
-// nothing: some tools of Claude Code, such as ExitPlanMode, ask in every mode.
+// attendGrace is how long a session whose events a person followed before a restart counts as attended after it: the
+// person's client reconnects.
+const attendGrace = 15 * time.Second
+
+// attended reports whether a person follows the session and can answer.
+func (r *runner) attended() bool {
+	return r.people.Load() > 0 || r.session().Attended && r.recovered && time.Since(r.opened) < attendGrace
+}
+
+// Attend records that a person follows a session's events and can answer its questions, until release is called. For a
+// session that has ended it does nothing.
+func (m *Manager) Attend(ctx context.Context, account, ref string) (release func()) {
+	_, r, err := m.find(ctx, account, ref)
+	if err != nil || r == nil {
+		return func() {}
+	}
+	r.people.Add(1)
+	if !r.session().Attended {
+		m.work.Go(func() { // in the background: the loop may be busy
+			_ = r.call(m.ctx, func() error { r.change(func(s *Session) { s.Attended = true }); return nil }) // fails only if the session has ended
+		})
+	}
+	return func() { r.people.Add(-1) }
+}
+
+// answerItself answers a question for which no person is needed or present: about a tool that was allowed for always,
+// about any tool in a session that asks nothing, since some tools of Claude Code, such as ExitPlanMode, ask in every
+// mode, and every question that a person who is not there would have to answer.
 func (r *runner) answerItself(id string, q question) {
-	if len(q.asks) > 0 {
+	always := len(q.asks) == 0 && slices.Contains(r.session().Allowed, q.tool)
+	a := agent.Answer{Allow: true, Always: always}
+	switch {
+	case r.current != nil && r.current.Purpose != "" && !always:
+		a = agent.Answer{Message: "No person reads this turn. Answer without it."}
+	case len(q.asks) > 0 && (!r.asksNothing() || r.attended()), !always && !r.asksNothing():
 		return
+	case len(q.asks) > 0:
+		a = agent.Answer{Message: "No person is there to answer. " + decideYourself}
 	}
-	always := slices.Contains(r.session().Allowed, q.tool)
-	if !always && !r.asksNothing() {
-		return
-	}
-	if err := r.answer(id, agent.Answer{Allow: true, Always: always}); err != nil {
+	if err := r.answer(id, a); err != nil {
 		logf.Errorf(r.m.ctx, "answer for the user: %v", err)
 	}
 }
+
+const decideYourself = "Decide yourself, and say what you decided."
 
 // answerDue returns when the first question times out; zero if questions do not time out.
 func (r *runner) answerDue() (due time.Time) {
@@ -109,7 +141,7 @@ func (r *runner) answerLate(now time.Time) {
 		if !r.asksNothing() || now.Before(q.opened.Add(r.m.opts.QuestionWait)) {
 			continue
 		}
-		text := fmt.Sprintf("No person answered within %s. Decide yourself, and say what you decided.", r.m.opts.QuestionWait)
+		text := fmt.Sprintf("No person answered within %s. %s", r.m.opts.QuestionWait, decideYourself)
 		if err := r.answer(id, agent.Answer{Message: text}); err != nil {
 			logf.Errorf(r.m.ctx, "answer a question by default: %v", err)
 			delete(r.asked, id)

@@ -92,7 +92,7 @@ func (m *Manager) past(ctx context.Context, s Session) ([]string, error) {
 		}
 		var texts []string
 		for _, msg := range messages {
-			if msg.State == Queued || msg.State == Running || msg.State == Cancelled {
+			if msg.State == Queued || msg.State == Running || msg.State == Cancelled || msg.Purpose != "" {
 				continue
 			}
 			who := "User"
@@ -158,7 +158,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	case box.SnapshotID == "":
 		return nil, gone
 	}
-	req.Continues = old.ID
+	req.Continues, req.title = old.ID, old.Title
 	env := req.Sandbox.Env
 	req.Sandbox = old.Sandbox
 	req.Sandbox.Image, req.Sandbox.Env, req.Sandbox.Name = box.SnapshotID, env, ""

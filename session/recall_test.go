@@ -96,7 +96,7 @@ func TestContinue(t *testing.T) {
 	first := mustGet(t, h, s.ID)
 
 	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on\n/run cat SCRIPTED-AGENT.md; git log --format=%s"})
-	if next.Continues != s.ID || next.Approval != agent.ApproveEdits || next.Sandbox.CPU != 1 || next.Dir != s.Dir || next.Repo != s.Repo {
+	if next.Continues != s.ID || next.Approval != agent.ApproveEdits || next.Sandbox.CPU != 1 || next.Dir != s.Dir || next.Repo != s.Repo || next.Title == "" || next.Title != first.Title {
 		t.Errorf("%+v", next)
 	}
 	w = h.watch(next.ID)

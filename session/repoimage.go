@@ -68,16 +68,20 @@ func (m *Manager) repoImage(ctx context.Context, s Session, req sandbox.Request)
 
 // createFrom creates a sandbox, from the repository's image if there is one.
 func (p *preparation) createFrom(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
+	account := p.s.Account
+	if p.s.Spare {
+		account, req.Owner = sandbox.SpareAccount, p.s.Account
+	}
 	if p.image = p.m.repoImage(ctx, p.s, req); p.image != nil {
 		own := req
 		own.Image = p.image.Image
-		made, err := p.m.opts.Fleet.Create(ctx, p.s.Account, own)
+		made, err := p.m.opts.Fleet.Create(ctx, account, own)
 		if !errors.Is(err, errors.NotFound) {
 			return made, err
 		}
 		p.image = nil // a newer image has just replaced it
 	}
-	return p.m.opts.Fleet.Create(ctx, p.s.Account, req)
+	return p.m.opts.Fleet.Create(ctx, account, req)
 }
 
 // imageScript is cloneScript for a repository in the image. It updates the repository to the newest commit of the
@@ -136,6 +140,7 @@ func (r *runner) catchUp(done prepared) {
 		return
 	}
 	p := preparation{m: r.m, s: r.session(), sandbox: done.sandbox}
+	r.catching = true
 	synced := Synced{RepoImage: *done.image, Behind: -1, Commit: done.repos[0].Base}
 	r.m.work.Go(func() {
 		ctx := logf.With(r.m.ctx, "session_id", r.id)
@@ -152,6 +157,7 @@ func (r *runner) catchUp(done prepared) {
 			return
 		}
 		err = r.call(ctx, func() error {
+			r.catching = false
 			if r.session().Base == done.repos[0].Base && r.session().SandboxID == done.sandbox {
 				r.change(func(s *Session) {
 					s.Repos = slices.Clone(s.Repositories())

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
@@ -33,10 +34,13 @@ type runner struct {
 	spent  float64
 	unkept int // changes that are not in the volume's history yet; guarded by mu
 
+	people atomic.Int32 // who follow the session and can answer
+
 	// Only the loop uses the remaining fields.
 	given     given             // input of the session, until the repository is cloned
 	env       map[string]string // of the first sandbox
 	recovered bool
+	opened    time.Time     // when this server created or recovered the session
 	ready     bool          // sandbox and repository are ready
 	prepared  chan prepared // receives the result of the preparation; nil if none is under way
 	stages    chan Stage
@@ -50,32 +54,41 @@ type runner struct {
 	stopped   string    // why the turn was interrupted
 	sent      string    // ID of the last prompt for which EventSent was published
 	crashed   string    // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool      // startAhead has run
 	early     string    // ID of the prompt for which a crashed agent restarted before it received the prompt
 	agent     *process  // nil while none runs
 	busy      busy      // the sandbox, during a turn
 	gate      *gate     // nil when prompts may be sent
 	line      *Line     // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]time.Time // running tools and their start; zero if unknown
-	timed     bool                 // the turn began under this server, so that durations of tools are known
-	asked     map[string]question  // questions that wait for an answer
-	published int64                // bytes of the process's output that have become events
-	recheck   bool                 // redeliver has not run yet
-	lost      []Delivery           // deliveries of an earlier server, which the agent may not have received
-	behind    bool                 // output that an earlier server published is being read again
-	over      string               // why the session ends
-	failed    bool                 // preparation failed
+	tools     map[string]time.Time    // running tools and their start; zero if unknown
+	timed     bool                    // the turn began under this server, so that durations of tools are known
+	asked     map[string]question     // questions that wait for an answer
+	waiters   map[string]chan Message // callers that wait for the end of a message, by its ID
+	published int64                   // bytes of the process's output that have become events
+	recheck   bool                    // redeliver has not run yet
+	lost      []Delivery              // deliveries of an earlier server, which the agent may not have received
+	behind    bool                    // output that an earlier server published is being read again
+	over      string                  // why the session ends
+	failed    bool                    // preparation failed
 
 	follower   *follower          // of harvest-git's event lines; nil if none runs
 	gitSeen    int                // number of its lines that have become events
 	panicked   *git.Event         // the panic that ends the turn
+	catching   bool               // the repository is updated to the newest commit in the background
 	held       bool               // an operation on the repository is under way without the agent
 	logins     logins             // logins in the sandbox
 	endRenewal context.CancelFunc // of logins; nil if there are none
+
+	// The remaining fields are for sessions made ahead.
+	warm  chan struct{} // closed by the loop when a prompt could be sent
+	taken chan struct{} // closed when no other request can take it
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s, tools: map[string]time.Time{}, asked: map[string]question{}}
+	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
+		tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{},
+		opened: time.Now(), warm: make(chan struct{}), taken: make(chan struct{})}
 }
 
 // session returns the current record.
@@ -239,17 +252,17 @@ func (r *runner) putMessage(m Message) {
 	}
 }
 
-// enqueue adds a prompt to the queue.
-func (r *runner) enqueue(ctx context.Context, prompt string) (Message, error) {
+// enqueue adds a prompt to the queue. purpose is that of a prompt of Harvest's own, otherwise "".
+func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (Message, error) {
 	if len(r.queue) >= maxQueue {
 		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue), "wait until the agent has answered some, or cancel them")
 	}
-	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC()}
+	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC(), Purpose: purpose}
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
 		return Message{}, errors.Wrapf(err, "record the message")
 	}
 	r.queue = append(r.queue, m)
-	if r.session().Title == "" {
+	if r.session().Title == "" && purpose == "" {
 		r.change(func(s *Session) { s.Title = title(prompt) })
 	}
 	r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
@@ -276,6 +289,7 @@ func (r *runner) drop(m Message, why string) {
 	m.State, m.Ended = Cancelled, time.Now().UTC()
 	r.putMessage(m)
 	r.publish(draft{EventCancelled, Event{Event: agent.Event{Reason: why}, MessageID: m.ID, Message: &m}})
+	r.tellWaiter(m)
 }
 
 // exhausted returns Exhausted if the session has no turns left.
@@ -304,7 +318,12 @@ func (r *runner) used(planned int) error {
 
 // advance sends the next prompt if no turn is under way.
 func (r *runner) advance(ctx context.Context) {
+	if r.session().Spare {
+		r.waitAhead(ctx)
+		return
+	}
 	r.redeliver(ctx)
+	r.startAhead(ctx)
 	for r.over == "" && r.ready && !r.held && r.current == nil && len(r.queue) > 0 {
 		if l := r.session().Limits; l.USD > 0 && r.session().Usage.Cost >= l.USD {
 			for _, m := range r.queue {
@@ -506,6 +525,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)
+	r.tellWaiter(m)
 	r.reportGit()
 	r.keepHistory()
 }
@@ -659,6 +679,11 @@ func (r *runner) finish(ctx context.Context) {
 			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)
 		}
 	}
+	if s := r.session(); s.Spare {
+		r.m.dropSpare(ctx, s)
+		r.m.forget(r.id)
+		return
+	}
 	status := Ended
 	if r.failed {
 		status = Failed
@@ -666,7 +691,5 @@ func (r *runner) finish(ctx context.Context) {
 	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
 	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
 	r.keepHistory()
-	r.m.mu.Lock()
-	delete(r.m.runners, r.id)
-	r.m.mu.Unlock()
+	r.m.forget(r.id)
 }

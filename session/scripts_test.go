@@ -243,3 +243,27 @@ func TestReadSettings(t *testing.T) {
 		t.Errorf("%q, want %q, %d", out, want, code)
 	}
 }
+
+// TestDiffScriptIgnoresSettings checks that a patch can be applied whatever the agent's settings of git are.
+// mission: C3, E3
+func TestDiffScriptIgnoresSettings(t *testing.T) {
+	s := newScripts(t)
+	s.project()
+	base := s.begin(cloneScript, map[string]string{"FROM": s.dir + "/project", "BRANCH": "main"})[:40]
+	for _, setting := range []string{"diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.context=0", "diff.submodule=log", "diff.external=false", "diff.relative=true", "color.ui=always",
+		"diff.interHunkContext=9", "core.quotePath=false", "diff.renames=copies"} {
+		key, value, _ := strings.Cut(setting, "=")
+		s.git("agent", "config", key, value)
+	}
+	s.write("agent/a", "changed\n")
+	s.write("agent/é", "new\n")
+	s.git("agent", "mv", "b", "moved")
+	patch, code := s.run("", nil, "/bin/sh", "-euc", diffScript, "sh", filepath.Join(s.dir, "agent"), base)
+	if code != 0 {
+		t.Fatal(patch)
+	}
+	s.write("patch", patch)
+	s.git("project", "apply", "--index", "../patch")
+	s.want("files", s.git("project", "-c", "core.quotePath=false", "ls-files"), "a\nc\nmoved\né")
+	s.want("changed", s.git("project", "show", ":a"), "changed")
+}

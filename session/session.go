@@ -22,15 +22,18 @@ import (
 type Session struct {
 	ID      string `json:"id"` // "ses_" and a ULID in lower case
 	Account string `json:"account"`
-	Title   string `json:"title,omitempty"` // the beginning of the first prompt
-	Agent   string `json:"agent"`
-	Model   string `json:"model,omitempty"`
-	Repo    string `json:"repo,omitempty"`   // URL, without credentials
-	Branch  string `json:"branch,omitempty"` // starting branch
-	Base    string `json:"base,omitempty"`   // starting commit
-	Dir     string `json:"dir"`              // of the first repository, in the sandbox
-	Subdir  string `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
-	Author  Author `json:"author"`
+	// Spare means that the session is made ahead for the account, which does not see it yet.
+	Spare  bool   `json:"spare,omitempty"`
+	Place  string `json:"place,omitempty"` // in lists: like an ID, and newer than ID for a session that was made ahead; "" means ID
+	Title  string `json:"title,omitempty"` // the beginning of the first prompt
+	Agent  string `json:"agent"`
+	Model  string `json:"model,omitempty"`
+	Repo   string `json:"repo,omitempty"`   // URL, without credentials
+	Branch string `json:"branch,omitempty"` // starting branch
+	Base   string `json:"base,omitempty"`   // starting commit
+	Dir    string `json:"dir"`              // of the first repository, in the sandbox
+	Subdir string `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
+	Author Author `json:"author"`
 
 	Repos     []Repository `json:"repositories,omitempty"` // all; Repo, Branch, Base and Dir describe the first
 	GitSecret string       `json:"git_secret,omitempty"`   // with git's credentials; "" means the first that has some
@@ -55,6 +58,8 @@ type Session struct {
 	Allowed []string        `json:"allowed,omitempty"` // tools that no longer need approval
 	// Answered are the answered questions of the current turn: the agent's output is read again after a restart.
 	Answered []string `json:"answered,omitempty"`
+	// Attended means that a person has followed the session's events, who could answer questions.
+	Attended bool `json:"attended,omitempty"`
 	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
 	Deliveries []Delivery `json:"-"`
 	// Stopping is why the current turn is being stopped; "" if it is not.
@@ -130,7 +135,12 @@ type Message struct {
 	Ended   time.Time    `json:"ended_at,omitzero"`
 	Usage   agent.Usage  `json:"usage"`
 	Own     bool         `json:"own,omitempty"` // the agent began the turn by itself; Prompt is its reason
+	// Purpose is what Harvest itself wants the reply for, such as PurposePull; "" for prompts of people and agents.
+	Purpose string `json:"purpose,omitempty"`
 }
+
+// PurposePull is the purpose of prompts that ask for the text of a pull request.
+const PurposePull = "pull_request"
 
 // MessageState is the progress of a prompt.
 type MessageState string
@@ -175,6 +185,7 @@ type Request struct {
 	// and the end of its conversation. Other zero fields take the values of that session.
 	Continues    string
 	conversation string // conversation of the continued session, if the agent is the same
+	title        string // title of the continued session
 	// Uncommitted accompanies Bundle.
 	Uncommitted Uncommitted
 }
@@ -186,11 +197,16 @@ type Store interface {
 	PutSession(ctx context.Context, s Session) error
 	// Session returns a record, or NotFound.
 	Session(ctx context.Context, id string) (Session, error)
-	// Sessions returns records of the account ("" means every account), newest first, at most limit (0: all). If
-	// before is not "", it is an ID, and only older records are returned. live excludes sessions that have ended.
+	// Sessions returns records of the account, newest first, at most limit (0: all). "" means every account, with the
+	// spares, which are otherwise left out. If before is not "", it is an ID or a Place, and only older records are
+	// returned. live excludes sessions that have ended.
 	Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error)
-	// Totals returns the account's total usage, including sessions that have ended.
+	// Totals returns the account's total usage, including sessions that have ended, without spares.
 	Totals(ctx context.Context, account string) (Totals, error)
+	// TakeSession stores, in one transaction, the record of a session that was a spare, its prompts, and its sandbox.
+	TakeSession(ctx context.Context, s Session, messages []Message, box sandbox.Sandbox) error
+	// DropSession deletes a record with its messages. It is idempotent.
+	DropSession(ctx context.Context, id string) error
 	// PutMessage inserts or replaces a message.
 	PutMessage(ctx context.Context, m Message) error
 	// Messages returns the messages of a session, oldest first.

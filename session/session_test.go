@@ -46,6 +46,7 @@ const account = "personal"
 // house is a server's set of packages on a data directory, with real sandboxes. Its stored data outlives a restart.
 type house struct {
 	boots    int // at once
+	quotas   sandbox.Quotas
 	dir      string
 	images   string
 	opts     session.Options // in addition to open's own
@@ -68,7 +69,8 @@ func newHouse(t *testing.T, opts session.Options) *house {
 
 func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	t.Helper()
-	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{}, sessions: &memory.Sessions{}, boxes: &memory.Sandboxes{}}
+	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{}, boxes: &memory.Sandboxes{}}
+	h.sessions = &memory.Sessions{Boxes: h.boxes}
 	h.images = t.TempDir() // apart: a library's locks last as long as the process, also when the test plays a restart
 	copyImages(t, h.images)
 	h.open(t)
@@ -123,7 +125,7 @@ func (h *house) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots}
+	boxes := sandbox.Options{Engine: h.engine, Store: h.boxes, Boots: h.boots, Quotas: h.quotas}
 	if h.rented != nil {
 		h.rented.Engine = h.engine
 		boxes.Engine, boxes.Event = h.rented, h.rented.note
@@ -364,6 +366,7 @@ func TestQueue(t *testing.T) {
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
+	defer h.Attend(t.Context(), account, s.ID)()
 	if _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a bundle of nothing: %v", err)
 	}

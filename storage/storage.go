@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -130,7 +131,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, err
 	}
 	defer b.close()
-	tree, err := s3sync.OpenTree(here.Dir())
+	tree, err := tree.Open(here.Dir())
 	if err != nil {
 		return Result{}, err
 	}

@@ -19,7 +19,7 @@ var history = []string{
 		record->>'$.usage.cost_usd', record->>'created_at', record->>'active_at' FROM main.sessions WHERE id = ?1`,
 	`INSERT INTO out.messages (message_id, role, content, state, at, input_tokens, output_tokens, cost_usd)
 		SELECT id, role, content, state, at, input, output, cost FROM (
-			SELECT id, 0 AS n, 'user' AS role, record->>'prompt' AS content, record->>'state' AS state, record->>'created_at' AS at, NULL AS input, NULL AS output, NULL AS cost
+			SELECT id, 0 AS n, iif(record->>'purpose' <> '', 'harvest', 'user') AS role, record->>'prompt' AS content, record->>'state' AS state, record->>'created_at' AS at, NULL AS input, NULL AS output, NULL AS cost
 				FROM main.messages WHERE session = ?1
 			UNION ALL SELECT id, 1, 'assistant', record->>'reply', record->>'state', record->>'ended_at', record->>'$.usage.input_tokens', record->>'$.usage.output_tokens', record->>'$.usage.cost_usd'
 				FROM main.messages WHERE session = ?1 AND record->>'reply' <> '')

@@ -35,6 +35,10 @@ type record struct {
 
 // Put implements sandbox.Store.
 func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
+	return s.put(ctx, s.db.write, sb)
+}
+
+func (s Sandboxes) put(ctx context.Context, on executor, sb sandbox.Sandbox) error {
 	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})
 	if err != nil {
 		return errors.Wrapf(err, "encode the record of %s", sb.ID)
@@ -43,7 +47,7 @@ func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
 	if sb.Status.Ended() {
 		live, ended = 0, sb.Ended.UnixMilli()
 	}
-	_, err = s.db.write.ExecContext(ctx, `INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES (?, ?, ?, ?, ?, ?, ?)
+	_, err = on.ExecContext(ctx, `INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET account = excluded.account, name = excluded.name, status = excluded.status,
 			live = excluded.live, ended_at = excluded.ended_at, data = excluded.data`,
 		sb.ID, sb.Account, sb.Name, string(sb.Status), live, ended, string(data))

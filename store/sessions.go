@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -28,14 +30,59 @@ type storedSession struct {
 
 // PutSession implements session.Store.
 func (s Sessions) PutSession(ctx context.Context, record session.Session) error {
+	return s.put(ctx, s.db.write, record)
+}
+
+// executor is a database or a transaction.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// put writes a record. In the columns, a spare belongs to no account, so that no query for an account finds it.
+func (s Sessions) put(ctx context.Context, on executor, record session.Session) error {
 	text, err := json.Marshal(storedSession{record, record.Process, record.Deliveries, record.Stopping, record.Sandbox})
 	if err != nil {
 		return errors.Wrapf(err, "encode session %s", record.ID)
 	}
-	_, err = s.db.write.ExecContext(ctx, `INSERT INTO sessions (id, account, live, record) VALUES (?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET live = excluded.live, record = excluded.record`,
-		record.ID, record.Account, record.Ended.IsZero(), string(text))
+	account := record.Account
+	if record.Spare {
+		account = ""
+	}
+	_, err = on.ExecContext(ctx, `INSERT INTO sessions (id, account, live, record, place) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET account = excluded.account, live = excluded.live, record = excluded.record, place = excluded.place`,
+		record.ID, account, record.Ended.IsZero(), string(text), cmp.Or(record.Place, record.ID))
 	return s.db.explainNil(err, "write session "+record.ID)
+}
+
+// TakeSession implements session.Store.
+func (s Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message, box sandbox.Sandbox) error {
+	tx, err := s.db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return s.db.explain(err, "take session "+record.ID)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	if err := s.put(ctx, tx, record); err != nil {
+		return err
+	}
+	for _, m := range messages {
+		if err := s.putMessage(ctx, tx, m); err != nil {
+			return err
+		}
+	}
+	if err := (Sandboxes{s.db}).put(ctx, tx, box); err != nil {
+		return err
+	}
+	return s.db.explainNil(tx.Commit(), "take session "+record.ID)
+}
+
+// DropSession implements session.Store.
+func (s Sessions) DropSession(ctx context.Context, id string) error {
+	for _, query := range []string{"DELETE FROM messages WHERE session = ?", "DELETE FROM sessions WHERE id = ?"} {
+		if _, err := s.db.write.ExecContext(ctx, query, id); err != nil {
+			return s.db.explain(err, "delete session "+id)
+		}
+	}
+	return nil
 }
 
 // Session implements session.Store.
@@ -55,12 +102,13 @@ func (s Sessions) Sessions(ctx context.Context, account string, live bool, befor
 	if limit <= 0 {
 		limit = -1
 	}
-	return s.query(ctx, `SELECT account, record FROM sessions WHERE (?1 = '' OR account = ?1) AND (NOT ?2 OR live) AND (?3 = '' OR id < ?3) ORDER BY id DESC LIMIT ?4`,
+	return s.query(ctx, `SELECT account, record FROM sessions WHERE (?1 = '' OR account = ?1) AND (NOT ?2 OR live) AND (?3 = '' OR place < coalesce((SELECT place FROM sessions WHERE id = ?3), ?3))
+		ORDER BY place DESC LIMIT ?4`,
 		account, live, before, limit)
 }
 
 func (s Sessions) query(ctx context.Context, query string, args ...any) ([]session.Session, error) {
-	stored, err := decodeRows(ctx, s.db, "sessions", func(r *storedSession, account string) { r.Account = account }, query, args...)
+	stored, err := decodeRows(ctx, s.db, "sessions", func(r *storedSession, account string) { r.Account = cmp.Or(account, r.Account) }, query, args...)
 	list := make([]session.Session, 0, len(stored))
 	for _, r := range stored {
 		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox, r.Deliveries, r.Stopping
@@ -92,11 +140,15 @@ func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals,
 
 // PutMessage implements session.Store.
 func (s Sessions) PutMessage(ctx context.Context, m session.Message) error {
+	return s.putMessage(ctx, s.db.write, m)
+}
+
+func (s Sessions) putMessage(ctx context.Context, on executor, m session.Message) error {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return errors.Wrapf(err, "encode message %s", m.ID)
 	}
-	_, err = s.db.write.ExecContext(ctx, `INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+	_, err = on.ExecContext(ctx, `INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
 		m.ID, m.Session, string(text))
 	return s.db.explainNil(err, "write message "+m.ID)
 }

@@ -206,5 +206,43 @@ export async function all(path, most = 2000) {
   return rows;
 }
 
+// single returns a function that runs what, one run at a time. All calls during a run share one further run.
+export function single(what) {
+  let running = null;
+  let next = null;
+  const run = () => {
+    running = Promise.resolve(what()).finally(() => { running = null; });
+    return running;
+  };
+  return () => {
+    if (next) return next;
+    if (!running) return run();
+    const again = () => {
+      next = null;
+      return run();
+    };
+    next = running.then(again, again);
+    return next;
+  };
+}
+
+// poll runs what again and again, each time milliseconds after it has ended, so that its requests never overlap. A
+// hidden page skips runs. It returns a function that stops it.
+export function poll(what, time) {
+  let timer;
+  let stopped = false;
+  const run = async () => {
+    try {
+      if (!document.hidden) await what();
+    } catch { /* what reports its errors */ }
+    if (!stopped) timer = setTimeout(run, time);
+  };
+  timer = setTimeout(run, time);
+  return () => {
+    stopped = true;
+    clearTimeout(timer);
+  };
+}
+
 // problemIn reads the error from an answer of fetch.
 export { problemOf as problemIn };

@@ -1,7 +1,8 @@
 // The page: sign-in, the sidebar, and the view that the address names.
 
-import { call } from './api.js';
+import { call, poll, single } from './api.js';
 import { ago, button, h, own, problemBox, soon } from './dom.js';
+import { keyboard, takeView } from './focus.js';
 import { lists, openList } from './lists.js';
 import { openNew } from './new.js';
 
@@ -26,10 +27,18 @@ let listed = false; // the sessions are known
 let close = () => {};
 let listing = false; // a redraw of the list is scheduled
 let template = null; // settings for the next session
+let routes = 0; // views that were opened
 
+// open shows or hides the list on a narrow window, where it covers the view.
 function open(on) {
+  const was = side.classList.contains('open');
+  if (on === was) return;
+  const focused = side.contains(document.activeElement);
   side.classList.toggle('open', on);
   menu.setAttribute('aria-expanded', String(on));
+  main.inert = on;
+  if (on) side.querySelector('a').focus();
+  else if (focused) menu.focus();
 }
 
 async function signOut() {
@@ -67,8 +76,9 @@ function goWanted() {
 
 // signedOut explains how to sign in. The server's message fits its setup.
 function signedOut(p) {
-  clearInterval(timer);
+  stopPoll();
   want(location.hash);
+  document.title = 'Sign in · Harvest';
   const provider = h('p', { hidden: true }, h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
   document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
     h('p', null, 'You are not signed in. Open the link that the server printed when it started, or make a new one:'), h('pre', null, 'harvest key link'),
@@ -78,8 +88,10 @@ function signedOut(p) {
 
 const ask = () => call('GET', 'v1/sessions?all=true&limit=200');
 
-async function load(asked = ask()) {
+const load = single(async () => {
   try {
+    const asked = early ?? ask();
+    early = null;
     sessions = (await asked).data;
     listed = true;
     showList();
@@ -89,7 +101,7 @@ async function load(asked = ask()) {
       signedOut(p);
     } else list.replaceChildren(h('li', null, problemBox(p)));
   }
-}
+});
 
 const current = () => /^#\/s\/(ses_\w+)/.exec(location.hash)?.[1];
 
@@ -105,11 +117,11 @@ function showList() {
 }
 
 // changed keeps the list in step with the open session.
-function changed(id, status) {
+function changed(id, status, title) {
   const s = sessions.find((v) => v.id === id);
   if (!s) load();
-  else if (s.status !== status) {
-    s.status = status;
+  else if (s.status !== status || (title && s.title !== title)) {
+    Object.assign(s, { status }, title && { title });
     if (!listing) soon(() => {
       listing = false;
       showList();
@@ -130,6 +142,14 @@ async function route() {
   close = () => {};
   open(false);
   showList();
+  const turn = ++routes;
+  const view = await show(kind, id, tab);
+  // The focus is at the beginning of the new view. When the page is opened, it stays where the browser puts it.
+  if (turn > 1 && turn === routes) takeView(view);
+}
+
+// show fills main with a view. It returns the element that the focus goes to; undefined is the heading.
+async function show(kind, id, tab) {
   const signIn = (p) => {
     close();
     signedOut(p);
@@ -141,26 +161,31 @@ async function route() {
   if (kind in lists) {
     side.querySelector('.more').open = true;
     close = openList(main, kind, { signIn });
-  } else if (kind === 'b' && id) {
+    return undefined;
+  }
+  if (kind === 'b' && id) {
     const { openBox } = await import('./box.js');
     if (location.hash.startsWith(`#/b/${id}`)) close = openBox(main, id, { signIn, tab });
-  } else if (kind === 's' && id) await openSession(id, tab, signIn);
-  else {
-    const settings = template ?? {};
-    template = null;
-    const here = location.hash;
-    await openNew(main, settings, { signIn, still: () => location.hash === here && main.isConnected, created: (made) => {
-      sessions.unshift(made);
-      location.hash = `#/s/${made.id}`;
-    } });
+    return undefined;
   }
+  if (kind === 's' && id) {
+    await openSession(id, tab, signIn);
+    return keyboard() ? main.querySelector('.composer:not([hidden]) textarea') ?? undefined : undefined;
+  }
+  const settings = template ?? {};
+  template = null;
+  const here = location.hash;
+  await openNew(main, settings, { signIn, still: () => location.hash === here && main.isConnected, created: (made) => {
+    sessions.unshift(made);
+    location.hash = `#/s/${made.id}`;
+  } });
+  return keyboard() ? main.querySelector('[name=prompt]') ?? undefined : undefined;
 }
 
 async function openSession(id, tab, signIn) {
   try {
     const [session, { openChat }] = await Promise.all([call('GET', `v1/sessions/${id}`), chat()]);
     if (current() !== id) return;
-    document.title = `${session.title || 'New session'} · Harvest`;
     close = openChat(main, session, {
       changed, signIn, tab, again: (s) => {
         template = s;
@@ -169,16 +194,20 @@ async function openSession(id, tab, signIn) {
     });
   } catch (p) {
     if (p.status === 401) signIn(p);
-    else main.replaceChildren(h('div', { class: 'scroll' }, problemBox(p, h('a', { class: 'button', href: '#/' }, 'New session'))));
+    else {
+      document.title = 'Session · Harvest';
+      main.replaceChildren(h('div', { class: 'scroll' }, h('h1', null, 'Session'), problemBox(p, h('a', { class: 'button', href: '#/' }, 'New session'))));
+    }
   }
 }
 
-let timer;
+let stopPoll = () => {};
+let early = null; // the first request for the sessions
 
 // begin sends the first requests of the page at once, and shows the page as soon as the user is known.
 async function begin() {
-  const asked = ask();
-  asked.catch(() => {}); // load reports the error
+  early = ask();
+  early.catch(() => {}); // load reports the error
   if (current()) chat().catch(() => {}); // openSession reports the error
   try {
     const self = await call('GET', 'v1/account');
@@ -194,9 +223,11 @@ async function begin() {
   document.body.replaceChildren(button('To the content', () => main.focus(), { class: 'skip' }), menu, side, main);
   addEventListener('hashchange', route);
   addEventListener('keydown', (e) => { if (e.key === 'Escape') open(false); });
-  await Promise.all([load(asked), route()]);
+  document.body.addEventListener('click', (e) => { if (!side.contains(e.target) && !menu.contains(e.target)) open(false); });
+  matchMedia('(max-width: 46rem)').addEventListener('change', () => open(false));
+  await Promise.all([load(), route()]);
   performance.mark('interactive');
-  timer = setInterval(() => { if (!document.hidden) load(); }, 5000);
+  stopPoll = poll(load, 5000);
   chat().catch(() => {});
 }
 

@@ -1,16 +1,20 @@
 // The agent's changes, by file, and the ways to take them out of the sandbox: committed, as a patch, to the
 // origin, or as a pull request.
 
-import { call, Problem, url } from './api.js';
+import { call, poll, Problem, url } from './api.js';
 import { patch } from './diff.js';
 import { button, dialog, field, fill, h, problemBox, windowed } from './dom.js';
+import { disable } from './focus.js';
 
 const long = { patience: 300e3 };
 
 export async function open(body, { session, sandbox, facts, signIn }) {
   const at = `v1/sessions/${session.id}`;
-  const files = h('div', { class: 'files' }, h('p', null, 'Reading…'));
+  const files = h('div', { class: 'patches' }, h('p', null, 'Reading…'));
   const result = h('div', { role: 'status' });
+  const fresh = h('div', { role: 'status' });
+  let shown = null; // the changes as text
+  let turns = facts.turns.length; // turns of which the changes are known
   const which = h('select', { 'aria-label': 'Repository', onchange: () => load() }, (session.repositories ?? []).map((r) => h('option', { value: r.name }, r.name)));
   which.hidden = (session.repositories ?? []).length < 2;
   const repository = () => which.value || undefined;
@@ -23,10 +27,10 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     button('Push', () => act('Pushing…', () => call('POST', `${at}/push`, { repository: repository() }, long), (r) => `Pushed the branch ${r.branch}, at ${String(r.commit ?? '').slice(0, 10)}.`)),
     button('Pull request', pull),
   ];
-  body.replaceChildren(h('h2', null, 'Changes'), h('div', { class: 'row' }, which, button('Refresh', () => load()), save, ...actions), result, files);
+  body.replaceChildren(h('h2', null, 'Changes'), h('div', { class: 'row' }, which, button('Refresh', () => load()), save, ...actions), result, fresh, files);
 
   const act = async (doing, what, told) => {
-    for (const b of actions) b.disabled = true;
+    const enable = disable(actions);
     result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ` ${doing}`));
     try {
       const said = told(await what());
@@ -35,7 +39,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
       if (p.status === 401) signIn(p);
       result.replaceChildren(problemBox(p));
     }
-    for (const b of actions) b.disabled = false;
+    enable();
     load();
   };
 
@@ -62,8 +66,8 @@ export async function open(body, { session, sandbox, facts, signIn }) {
   }
 
   function pull() {
-    const title = h('input', { type: 'text', value: session.title ?? '', autofocus: true });
-    const text = h('textarea', { rows: '5' });
+    const title = h('input', { type: 'text', placeholder: 'the agent writes it', autofocus: true });
+    const text = h('textarea', { rows: '5', placeholder: 'the agent writes it' });
     const ready = h('input', { type: 'checkbox' });
     const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')),
       h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
@@ -72,7 +76,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
       e.preventDefault();
       el.close();
       act('Opening a pull request…', () => call('POST', `${at}/pull-request`, { repository: repository(), title: title.value, body: text.value, ready: ready.checked }, long),
-        (r) => h('p', null, r.new ? 'Opened ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url));
+        (r) => h('p', null, r.new ? 'Opened ' : r.updated ? 'Updated ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url, r.note ? `: ${r.note}` : ''));
     });
   }
 
@@ -80,6 +84,9 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     save.href = url(`${at}/diff${query()}`).href;
     try {
       const text = await call('GET', `${at}/diff${query()}`);
+      fresh.replaceChildren();
+      if (text === shown) return;
+      shown = text;
       if (text.trim() === '') fill(files, [h('p', null, 'Nothing has changed yet.')]);
       else {
         const all = patch(text);
@@ -89,7 +96,17 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     } catch (p) {
       if (p.status === 401) signIn(p);
       else files.replaceChildren(problemBox(p));
+      shown = null;
     }
   }
+
+  // look loads the changes of new turns. It does not replace changes that a person may be reading.
+  async function look() {
+    if (facts.turns.length === turns) return;
+    turns = facts.turns.length;
+    if (!shown?.trim()) await load();
+    else if (await call('GET', `${at}/diff${query()}`) !== shown) fresh.replaceChildren(h('p', null, 'There are new changes. ', button('Show them', () => load(), { class: 'small' })));
+  }
   await load();
+  return poll(look, 1000);
 }

@@ -1,29 +1,36 @@
 // One session: its start, the conversation, the queue, the state. Everything is built from the session's
 // events, so that every browser shows the same, whenever it connects.
 
+import { announcer } from './announce.js';
 import { call, follow } from './api.js';
 import { intent, keep, kept } from './drafts.js';
 import { endNotice } from './end.js';
-import { button, h, money, ms, problemBox, sure, tabs } from './dom.js';
+import { button, h, money, ms, problemBox, soon, sure, tabs } from './dom.js';
+import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
+import { past } from './past.js';
 import { Queue } from './queue.js';
 import { finder } from './find.js';
-import { Message, question, Tool, userMessage } from './turn.js';
+import { Start } from './start.js';
+import { Message, note, question, Tool, userMessage } from './turn.js';
 
 const words = {
   creating: 'Making the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
   hung: 'Nothing was heard of the agent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
 };
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
-const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
 
 // openChat fills main with a session and returns a function that closes it. again starts a session with the
 // same settings; tab is the view beside it.
 export function openChat(main, session, { again, changed, signIn, tab }) {
   const latest = button('Latest ↓', () => log.end(), { class: 'latest', hidden: true });
   const log = new Log('Conversation', (pinned) => { latest.hidden = pinned; });
-  const status = h('span', { class: 'status', role: 'status', 'data-status': session.status });
+  const news = announcer();
+  // Screen readers read out the state when it changes, but not its duration, which changes each second.
+  const word = h('span', { role: 'status' });
+  const elapsed = h('span', { 'aria-hidden': 'true' });
+  const status = h('span', { class: 'status', 'data-status': session.status }, word, elapsed);
   const link = h('span', { class: 'link', role: 'status' });
   const costs = h('span', { class: 'costs' });
   const error = h('div');
@@ -38,11 +45,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
   const search = finder(log);
-  const choice = tabs('Views of the session', { chat: 'Chat', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id));
+  const choice = tabs('Views of the session', { chat: 'Chat', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id), (id) => (id === 'chat' ? 'panel-chat' : 'panel-view'));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
-    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · goes on with ', h('a', { href: `#/s/${session.continues}` }, session.continues)])), h('div', { class: 'row' }, search.button, end), choice);
-  const chat = h('section', { class: 'chat', 'aria-label': 'Chat' }, search.el, log.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
-  const aside = h('aside', { class: 'panel', hidden: true, tabindex: '0' });
+    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · resumed from ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, end), choice);
+  const chat = h('section', { class: 'chat', id: 'panel-chat', role: 'tabpanel', 'aria-labelledby': 'tab-chat' }, search.el, log.el, news.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
+  const aside = h('section', { class: 'panel', id: 'panel-view', role: 'tabpanel', hidden: true, tabindex: '0' });
   const split = h('div', { class: 'split' }, chat, aside);
   main.replaceChildren(top, split);
 
@@ -55,10 +62,12 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const facts = { stages: [], turns: [], changed: new Set(), working: false };
   function beside(id, chosen = true) {
     if (left) return;
+    const had = aside.contains(document.activeElement);
     closePanel();
     closePanel = () => {};
     shown = id in panels ? id : '';
     choice.select(shown || 'chat');
+    if (had) choice.take(); // the focus was in the view that is replaced
     aside.hidden = shown === '';
     split.classList.toggle('beside', shown !== '');
     const address = `#/s/${session.id}${shown && `/${shown}`}`;
@@ -78,7 +87,6 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let state = session.status;
   let since = performance.now();
   let usage = { ...session.usage, turns: session.turns };
-  let live = false; // events are current, not history
   let messages = new Map();
   let tools = new Map();
   const asked = new Map();
@@ -106,56 +114,45 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     stop.hidden = !working.includes(to);
     send.textContent = asked.size > 0 ? 'Answer' : working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
     tick(reason);
-    changed(session.id, to);
+    changed(session.id, to, session.title);
   }
   function tick(reason) {
     const time = performance.now() - since;
-    const text = (words[state] ?? state) + (live && (working.includes(state) || state === 'creating') && time > 2000 ? ` · ${Math.floor(time / 1000)} s` : '');
-    if (status.textContent !== text) status.textContent = text;
+    const text = words[state] ?? state;
+    if (word.textContent !== text) word.textContent = text;
+    elapsed.textContent = news.current && (working.includes(state) || state === 'creating') && time > 2000 ? ` · ${Math.floor(time / 1000)} s` : '';
     if (typeof reason === 'string') status.title = reason;
-    if (started?.next) { // this step took the time not used by finished steps
-      started.next.lastChild.textContent = ms(Math.max(0, Date.now() - started.begun - started.sum));
-      started.head.lastChild.textContent = `Making the sandbox · ${ms(Math.max(0, Date.now() - started.begun))}`;
-    }
+    started?.tick();
   }
   function showCosts() {
     const inTokens = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
     costs.textContent = `${usage.turns} ${usage.turns === 1 ? 'turn' : 'turns'} · ${inTokens + usage.output_tokens} tokens · ${money(usage.cost_usd)}`;
   }
 
-  // start shows the finished and current steps, with the time of each.
-  function start() {
-    const list = h('ol', { class: 'stages' });
-    const head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
-    const el = put(h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, head, list));
-    started = { el, list, head, sum: 0, next: null, begun: Date.parse(session.created_at) };
-    next('Working');
-  }
-  function next(label) {
-    started.next = h('li', { class: 'now' }, h('span', null, label), h('span', { class: 'time' }, ''));
-    started.list.append(started.next);
-  }
   function stage(s) {
-    if (!started) start();
-    started.next?.remove();
-    const name = s.name.split(' ');
-    started.list.append(h('li', null, h('span', null, [stages[name[0]] ?? name[0], ...name.slice(1)].join(' ')), h('span', { class: 'time' }, ms(s.ms))));
-    started.sum += s.ms;
+    started ??= put(new Start(session.created_at));
+    started.stage(s, state === 'creating');
     facts.stages.push({ name: s.name, ms: s.ms });
-    if (state === 'creating') next('Working');
   }
   function ready(ok, reason) {
     if (!started || started.finished) return;
-    started.finished = true;
+    started.finish(ok, reason);
     stale = true;
-    started.next?.remove();
-    started.next = null;
-    started.el.removeAttribute('aria-busy');
-    started.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(started.sum)}` : 'The sandbox could not be made'));
-    if (ok) {
-      started.el.open = false;
-      if (wanted && shown) beside(shown, false); // it did not exist before
-    } else started.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
+    if (ok && wanted && shown) beside(shown, false); // it did not exist before
+  }
+
+  // named shows the session's name in its heading and in the title of the page, and passes it to the list.
+  function named() {
+    title.textContent = session.title || 'New session';
+    document.title = `${title.textContent} · Harvest`;
+    changed(session.id, state, session.title);
+  }
+  // learnName gets the name that the server has derived from the first prompt.
+  async function learnName() {
+    const { title: text } = await call('GET', `v1/sessions/${session.id}`).catch(() => ({})); // best effort: the list gets it later
+    if (!text || left) return;
+    session.title = text;
+    named();
   }
 
   const handlers = {
@@ -176,18 +173,20 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       finished(e.reason);
     },
     'message.queued': (e) => {
-      queue.add(e.message);
+      if (!e.message.purpose) queue.add(e.message);
     },
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
-      if (title.textContent === 'New session') {
-        title.textContent = e.message.prompt.split('\n')[0].slice(0, 80);
-        document.title = `${title.textContent} · Harvest`;
-      }
-      put(userMessage(e.message.prompt));
       messages = new Map();
       tools = new Map();
+      if (e.message.purpose) {
+        put(note('Harvest asks the agent for the text of a pull request.'));
+        return;
+      }
+      if (!session.title) learnName();
+      put(userMessage(e.message.prompt));
+      news.say(`Sent: ${e.message.prompt}`);
     },
     'message.cancelled': (e) => {
       queue.remove(e.message.id);
@@ -196,8 +195,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'message.started': (e) => message(e, true),
     'message.delta': (e) => message(e).add(e.text ?? ''),
     'message.completed': (e) => {
-      message(e).finish(e.text);
+      const m = message(e);
+      m.finish(e.text);
       messages.delete(e.id);
+      if (!m.thinking) news.say(`Agent: ${m.text}`);
     },
     'tool.started': (e) => {
       const t = new Tool(e);
@@ -210,6 +211,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'tool.completed': (e) => {
       if (!tools.has(e.id)) handlers['tool.started'](e);
       tools.get(e.id).finish(e);
+      if (e.failed) news.say(`${tools.get(e.id).tool} failed`);
     },
     'file.changed': (e) => {
       const text = `${e.created ? 'created' : 'changed'} ${e.path}`;
@@ -220,10 +222,11 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'agent.asked': (e) => {
       const form = put(question(session.id, e));
       asked.set(e.id, form);
+      news.say(`The agent asks: ${e.questions?.map((q) => q.text).join(' ') || `whether ${e.tool ?? 'a tool'} may run`}`);
       answering();
     },
     'agent.withdrawn': (e) => {
-      asked.get(e.id)?.settle(e.answer);
+      if (asked.get(e.id)?.settle(e.answer) && keyboard()) input.focus();
       asked.delete(e.id);
       answering();
     },
@@ -261,7 +264,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
       else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session goes on: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
-      else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '), 'turn'));
+      else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '))).classList.add('turn');
     },
   };
 
@@ -276,8 +279,6 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     show(state);
   }
 
-  const note = (text, kind = '') => h('p', { class: `note ${kind}` }, text);
-
   function message(e, fresh) {
     let m = messages.get(e.id);
     if (!m || fresh) {
@@ -290,10 +291,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
 
   // finished shows that the session has ended, the reason, and the options.
   function finished(reason) {
+    const had = isLost() || [composer, end].some((el) => el.contains(document.activeElement));
     composer.hidden = true;
     end.hidden = true;
-    put(endNotice({ session, reason, again, signIn, patch: facts.patch, changed: facts.changed }));
-    if (live) log.end();
+    const notice = put(endNotice({ session, reason, again, signIn, patch: facts.patch, changed: facts.changed }));
+    if (!news.current) return;
+    log.end();
+    if (had) soon(() => { if (notice.isConnected) take(notice); });
   }
 
   // post sends a prompt once, even if it is retried.
@@ -345,13 +349,19 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   // Totals of the events.
   usage = { input_tokens: 0, output_tokens: 0, cache_read_tokens: 0, cache_write_tokens: 0, cost_usd: 0, turns: 0 };
   showCosts();
-  start();
   show(session.status, session.reason);
-  const opened = Date.now();
+  named();
   const timer = setInterval(tick, 1000);
-  const unfollow = follow(`v1/sessions/${session.id}/events`, {
+  let unfollow = () => {};
+  past(session).catch((p) => [note(`The conversation before could not be loaded: ${p.message}`)]).then((parts) => {
+    if (left) return;
+    for (const part of parts) put(part);
+    started ??= put(new Start(session.created_at));
+    unfollow = followEvents();
+  });
+  const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {
     event(name, e) {
-      live = live || Date.now() - opened > 1500;
+      news.heard();
       handlers[name]?.(e);
     },
     state(to) {
@@ -363,13 +373,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       else if (!over) put(problemBox(p));
     },
     broken(name, err) {
-      put(note(`An event (${name}) could not be shown: ${err.message}`, 'broken'));
+      put(note(`An event (${name}) could not be shown: ${err.message}`));
     },
   });
   beside(tab ?? '', false);
   input.value = kept(draft);
   grow();
-  if (matchMedia('(hover: hover)').matches) input.focus();
+  if (keyboard()) input.focus();
   const close = () => {
     left = true;
     unfollow();

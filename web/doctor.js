@@ -2,13 +2,14 @@
 
 import { call } from './api.js';
 import { button, h } from './dom.js';
+import { disable } from './focus.js';
 
 export async function open(body, { failed }) {
   const list = h('ul', { class: 'findings' });
   const again = button('Look again', () => load());
   body.replaceChildren(h('div', { class: 'row' }, again), list);
   async function load() {
-    again.disabled = true;
+    const enable = disable([again]);
     list.replaceChildren(h('li', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' A trial sandbox is made, which takes some seconds…'));
     try {
       const { data } = await call('GET', 'v1/doctor', undefined, { patience: 120e3 });
@@ -16,7 +17,7 @@ export async function open(body, { failed }) {
     } catch (p) {
       failed(p);
     }
-    again.disabled = false;
+    enable();
   }
   await load();
 }

@@ -1,6 +1,8 @@
 // Elements without a framework. Nothing here accepts HTML as text: output of agents, repositories and file
 // names becomes text nodes.
 
+import { isLost, takeView } from './focus.js';
+
 // h makes an element. A function as attribute is a listener, true is an attribute without value, and null and
 // false leave the attribute out.
 export function h(tag, attrs, ...children) {
@@ -126,9 +128,13 @@ export function bytes(n) {
 
 export const when = (time) => (time ? h('time', { datetime: time, title: time }, ago(time)) : '–');
 
-// dialog shows a window over the page. Esc closes and removes it.
+// dialog shows a window over the page. Esc closes and removes it. The focus returns to the element that had it
+// before, or to the view if that is gone.
 export function dialog(label, ...children) {
-  const el = h('dialog', { 'aria-label': label, onclose: () => el.remove() }, children);
+  const el = h('dialog', { 'aria-label': label, onclose: () => {
+    el.remove();
+    if (isLost()) takeView();
+  } }, children);
   document.body.append(el);
   el.showModal();
   return el;
@@ -149,22 +155,35 @@ export function table(label, columns, rows, none = 'There is nothing yet.') {
     h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, typeof c === 'string' ? plain(c) : c ?? '–')))))));
 }
 
-// tabs is a row of buttons, one of them selected. The arrow keys move between them.
-export function tabs(label, names, choose) {
-  const all = Object.entries(names).map(([id, name]) => button(name, () => choose(id), { role: 'tab', id: `tab-${id}`, 'data-tab': id, 'aria-selected': 'false', tabindex: '-1' }));
+// tabs is a row of buttons, one of them selected, each of which controls the panel whose id panel(id) returns. The
+// arrow keys, Home and End move between them. The selected one is always in sight.
+export function tabs(label, names, choose, panel) {
+  const all = Object.entries(names).map(([id, name]) => button(name, () => choose(id), { role: 'tab', id: `tab-${id}`, 'data-tab': id, 'aria-controls': panel(id), 'aria-selected': 'false', tabindex: '-1' }));
   const el = h('div', { class: 'tabs', role: 'tablist', 'aria-label': label }, all);
-  el.addEventListener('keydown', (e) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
-    if (!step) return;
-    const next = all[(all.indexOf(document.activeElement) + step + all.length) % all.length];
-    next.focus();
-    next.click();
-  });
-  el.select = (id) => {
-    for (const b of all) {
-      b.setAttribute('aria-selected', String(b.dataset.tab === id));
-      b.tabIndex = b.dataset.tab === id ? 0 : -1;
-    }
+  const selected = () => all.find((b) => b.getAttribute('aria-selected') === 'true');
+  const reveal = () => {
+    const [row, b] = [el.getBoundingClientRect(), selected()?.getBoundingClientRect()];
+    if (!b) return;
+    if (b.left < row.left) el.scrollLeft -= row.left - b.left;
+    else if (b.right > row.right) el.scrollLeft += b.right - row.right;
   };
-  return el;
+  el.addEventListener('keydown', (e) => {
+    const at = all.indexOf(document.activeElement);
+    const next = { ArrowRight: (at + 1) % all.length, ArrowLeft: (at - 1 + all.length) % all.length, Home: 0, End: all.length - 1 }[e.key];
+    if (at < 0 || next === undefined) return;
+    e.preventDefault();
+    all[next].focus();
+    all[next].click();
+  });
+  new ResizeObserver(reveal).observe(el);
+  return Object.assign(el, {
+    select(id) {
+      for (const b of all) {
+        b.setAttribute('aria-selected', String(b.dataset.tab === id));
+        b.tabIndex = b.dataset.tab === id ? 0 : -1;
+      }
+      reveal();
+    },
+    take: () => selected()?.focus(),
+  });
 }

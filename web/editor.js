@@ -3,14 +3,15 @@
 import { files, keep, kept } from './drafts.js';
 import { button, dialog, h } from './dom.js';
 import { lineDiff, lines } from './diff.js';
+import { disable } from './focus.js';
 import { merged, shownOf } from './text.js';
 
 const pause = 300; // milliseconds from a keystroke until the draft is stored
 
 // openEditor shows the text of a file in box. file has path, text, tag (of that version; null for a new file),
 // href and name of the draft. write(path, text, headers) stores a text and returns its tag; fetchText(path)
-// reads the file again; saved is called after each save.
-export function openEditor(box, file, { write, fetchText, saved, tell }) {
+// reads the file again; saved is called after each save, and closed when the user has closed the editor.
+export function openEditor(box, file, { write, fetchText, saved, tell, closed }) {
   let { text: original, tag } = file;
   const name = `${files}${file.draft}`;
   const edit = h('textarea', { class: 'code', 'aria-label': `Contents of ${file.path}`, spellcheck: 'false', rows: '18' });
@@ -58,7 +59,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
 
   async function send(condition) {
     const text = merged(original, edit.value);
-    save.disabled = true;
+    const enable = disable([save]);
     note.replaceChildren();
     try {
       const to = await write(file.path, text, condition);
@@ -72,7 +73,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
       if (p.status !== 412) throw p;
       await conflict();
     } finally {
-      save.disabled = false;
+      enable();
     }
   }
 
@@ -106,6 +107,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell }) {
     button('Close', () => {
       close();
       box.replaceChildren();
+      closed();
       saved();
     })));
   discard.hidden = !changed() || tag === null;

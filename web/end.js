@@ -3,6 +3,7 @@
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
 import { button, bytes, h, problemBox, windowed } from './dom.js';
+import { disable } from './focus.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
 
@@ -12,7 +13,7 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   const files = h('div');
   const error = h('div');
   const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New sandbox'));
-  const el = h('section', { class: 'ended', role: 'alert', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
+  const el = h('section', { class: 'ended', role: 'alert', tabindex: '-1', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
     h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'What the agent has changed'), patch(text)), row);
   else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), paths([...changed])), row);
@@ -61,13 +62,13 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   }
 
   async function go() {
-    for (const b of row.querySelectorAll('button')) b.disabled = true;
+    const enable = disable([...row.querySelectorAll('button')]);
     try {
       const made = await call('POST', 'v1/sessions', { continues: session.id, limits: session.limits });
       location.hash = `#/s/${made.id}`;
     } catch (p) {
       error.replaceChildren(problemBox(p));
-      for (const b of row.querySelectorAll('button')) b.disabled = false;
+      enable();
     }
   }
   return el;

@@ -3,6 +3,7 @@
 import { call, problemIn, url } from './api.js';
 import { button, bytes, dialog, field, h, plain, problemBox, sure, when } from './dom.js';
 import { files as drafts, kept } from './drafts.js';
+import { refill, take } from './focus.js';
 import { openEditor } from './editor.js';
 
 const shownMost = 1 << 20; // maximum of bytes of a file that are shown
@@ -67,9 +68,9 @@ export async function open(body, { sandbox, session, failed }) {
       dir = path;
       where.value = path;
       rows.sort((a, b) => (b.kind === 'directory') - (a.kind === 'directory') || a.name.localeCompare(b.name));
-      list.replaceChildren(...rows.map((f) => h('li', null,
+      refill(list, ...rows.map((f) => h('li', null,
         button([h('span', { class: 'name' }, plain(f.kind === 'directory' ? `${f.name}/` : f.name)), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${plain(f.link)}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
-          { class: 'entry', title: f.kind }), kept(`${drafts}${id}:${join(dir, f.name)}`) && h('span', { class: 'meta' }, 'unsaved changes'), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
+          { class: 'entry', title: f.kind, 'data-name': f.name }), kept(`${drafts}${id}:${join(dir, f.name)}`) && h('span', { class: 'meta' }, 'unsaved changes'), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
         button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and all that is in it is deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
           await call('DELETE', `${at(join(dir, f.name))}&recursive=true`);
           enter(dir);
@@ -111,7 +112,7 @@ export async function open(body, { sandbox, session, failed }) {
   // edit opens a text in the editor.
   function edit(path, { text, tag }) {
     closeEditor();
-    closeEditor = openEditor(file, { path, text, tag, draft: `${id}:${path}`, href: url(at(path)).href }, { write: put, fetchText, saved: enterQuietly, tell });
+    closeEditor = openEditor(file, { path, text, tag, draft: `${id}:${path}`, href: url(at(path)).href }, { write: put, fetchText, saved: enterQuietly, tell, closed: () => take(list.querySelector(`[data-name="${CSS.escape(path.split('/').pop())}"]`) ?? where) });
   }
 
   // show explains why a file is not shown.
@@ -119,7 +120,10 @@ export async function open(body, { sandbox, session, failed }) {
     closeEditor();
     closeEditor = () => {};
     file.replaceChildren(h('h3', null, h('code', null, path)), h('p', null, why), h('div', { class: 'row' },
-      h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => file.replaceChildren())));
+      h('a', { class: 'button', href: url(at(path)).href, download: path.split('/').pop() }, 'Download'), button('Close', () => {
+        file.replaceChildren();
+        take(where);
+      })));
   }
   async function enterQuietly() {
     const said = [...result.childNodes];

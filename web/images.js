@@ -3,10 +3,11 @@
 
 import { all, call, follow } from './api.js';
 import { button, bytes, field, h, ms, problemBox, sure, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
-  const [images, repos, log, builds] = [h('div'), h('div'), h('pre', { class: 'output build', tabindex: '0', role: 'group', 'aria-label': 'Log of the build', hidden: true }), h('div')];
+  const [images, repos, log, builds] = [h('div'), h('div'), h('pre', { class: 'build', tabindex: '0', role: 'group', 'aria-label': 'Log of the build', hidden: true }), h('div')];
   const address = h('input', { type: 'text', required: true, placeholder: 'https://github.com/…', autocomplete: 'off', spellcheck: 'false' });
   const add = h('form', { class: 'inline' }, field('Register a repository', address), h('button', { type: 'submit' }, 'Add'));
   add.addEventListener('submit', (e) => {
@@ -52,14 +53,14 @@ export async function open(body, { failed }) {
   async function load() {
     try {
       const [known, kept] = await Promise.all([all('v1/images'), all('v1/repos').catch(() => [])]);
-      repos.replaceChildren(table('Repositories', ['Repository', 'State', 'Built', 'Looked at', 'Commits behind', 'Commit', ''], kept.map((r) => [r.name, r.reason ? `${r.status}: ${r.reason}` : r.status, when(r.built_at), when(r.checked_at), r.image_id ? h('span', { class: 'behind' }, r.commits_behind) : '–',
+      refill(repos, table('Repositories', ['Repository', 'State', 'Built', 'Looked at', 'Commits behind', 'Commit', ''], kept.map((r) => [r.name, r.reason ? `${r.status}: ${r.reason}` : r.status, when(r.built_at), when(r.checked_at), r.image_id ? h('span', { class: 'behind' }, r.commits_behind) : '–',
         h('code', null, (r.commit ?? '').slice(0, 10) || '–'), h('div', { class: 'row' }, button('Log', () => watch(r), { class: 'small', 'aria-label': `Log of ${r.name}` }),
           button('Build', () => act(async () => {
             const built = call('POST', `v1/repos/${r.id}/build`, {}, { patience: 5000 }).catch((p) => { if (p.code !== 'unavailable') throw p; });
             await Promise.all([built, watch(r)]);
           }), { class: 'small' }),
           button('Forget', () => sure(`Forget ${r.name}?`, 'Its images are removed as far as nobody uses them.', 'Forget it', () => act(() => call('DELETE', `v1/repos/${r.id}`))), { class: 'small danger' }))]), 'None is registered.'));
-      images.replaceChildren(table('Images', ['Image', 'Kind', 'Size', 'Built', 'In', 'Lacks', ''], known.map((i) => [h('span', null, i.names?.length ? i.names.join(', ') : i.id), i.kind, bytes(i.size_bytes), when(i.built_at), ms((i.build_seconds ?? 0) * 1000),
+      refill(images, table('Images', ['Image', 'Kind', 'Size', 'Built', 'In', 'Lacks', ''], known.map((i) => [h('span', null, i.names?.length ? i.names.join(', ') : i.id), i.kind, bytes(i.size_bytes), when(i.built_at), ms((i.build_seconds ?? 0) * 1000),
         (i.missing ?? []).map((m) => m.name).join(', ') || '–',
         button('Delete', () => sure(`Delete ${i.names?.[0] ?? i.id}?`, 'New sandboxes cannot have it any more.', 'Delete it', () => act(() => call('DELETE', `v1/images/${i.id}`))), { class: 'small danger', 'aria-label': `Delete ${i.names?.[0] ?? i.id}` })]), 'There is no image yet. The first sandbox makes one.'));
     } catch (p) {

@@ -2,6 +2,7 @@
 
 import { all, call } from './api.js';
 import { button, copyButton, field, h, problemBox, sure, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -34,7 +35,7 @@ export async function open(body, { failed }) {
   }
   async function load() {
     try {
-      list.replaceChildren(table('Keys', ['Key', 'May', 'Role', 'Created', 'Ends', 'Last used', ''], (await all('v1/keys')).map((k) => [k.name, (k.scopes ?? []).join(', '), k.role, when(k.created_at),
+      refill(list, table('Keys', ['Key', 'May', 'Role', 'Created', 'Ends', 'Last used', ''], (await all('v1/keys')).map((k) => [k.name, (k.scopes ?? []).join(', '), k.role, when(k.created_at),
         k.expires_at ? new Date(k.expires_at).toLocaleDateString() : 'never', when(k.last_used_at),
         button('Revoke', () => sure(`Revoke ${k.name}?`, 'Programs that have it are refused from now on.', 'Revoke it', () => act(() => call('DELETE', `v1/keys/${k.id}`))), { class: 'small danger', 'aria-label': `Revoke ${k.name}` })]), 'There is no key.'));
     } catch (p) {

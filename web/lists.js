@@ -12,7 +12,7 @@ const modules = {
 };
 
 export function openList(main, id, { signIn }) {
-  const body = h('div', { class: `list-view ${id}` }, h('p', { class: 'meta' }, 'Loading…'));
+  const body = h('div', { class: `list-view of-${id}` }, h('p', { class: 'meta' }, 'Loading…'));
   main.replaceChildren(h('div', { class: 'scroll' }, h('h1', null, lists[id]), body));
   document.title = `${lists[id]} · Harvest`;
   let close = null;
@@ -31,16 +31,4 @@ export function openList(main, id, { signIn }) {
     ended = true;
     close?.();
   };
-}
-
-// doing runs a button's action, one at a time, and shows its error beside the button.
-export async function doing(b, error, what) {
-  b.disabled = true;
-  error.replaceChildren();
-  try {
-    await what();
-  } catch (p) {
-    error.replaceChildren(problemBox(p));
-  }
-  b.disabled = false;
 }

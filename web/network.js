@@ -1,8 +1,9 @@
 // The sandbox's network policy and its refused connections. A refused connection can be allowed for the life of
 // the sandbox.
 
-import { call } from './api.js';
+import { call, poll } from './api.js';
 import { button, field, h, problemBox, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 const modes = { '': 'The internet', default: 'The internet', allow: 'Only what is listed', none: 'Nothing' };
 
@@ -46,7 +47,7 @@ export async function open(body, { sandbox, failed }) {
     policy.replaceChildren(h('p', null, h('b', null, 'It reaches: '), modes[box.network.mode ?? ''] ?? box.network.mode), ...[list('Allowed', box.network.allow), list('Refused', box.network.deny)].filter(Boolean));
     form.hidden = Boolean(box.ended_at);
     const allowed = new Set(box.network.allow);
-    denied.replaceChildren(table('What was refused', ['Where to', 'Why', 'When', 'Times'], [...(box.denials ?? [])].reverse().map((d) => {
+    refill(denied, table('What was refused', ['Where to', 'Why', 'When', 'Times'], [...(box.denials ?? [])].reverse().map((d) => {
       const name = d.domain || d.address || '';
       const to = name && d.port && d.protocol !== 'dns' ? `${name.includes(':') ? `[${name}]` : name}:${d.port}` : name;
       const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow for this session', () => allow(to), { class: 'small', 'aria-label': `Allow for this session: ${to}` }));
@@ -59,11 +60,11 @@ export async function open(body, { sandbox, failed }) {
       box = await call('GET', `v1/sandboxes/${id}`);
       show();
     } catch (p) {
-      clearInterval(timer);
+      stop();
       failed(p);
     }
   }
-  const timer = setInterval(() => { if (!document.hidden && !body.contains(document.activeElement)) load(); }, 2000);
+  const stop = poll(() => (body.contains(document.activeElement) ? null : load()), 2000);
   load();
-  return () => clearInterval(timer);
+  return stop;
 }

@@ -3,6 +3,7 @@
 import { call } from './api.js';
 import { intent, keep, kept } from './drafts.js';
 import { field, h, problemBox } from './dom.js';
+import { disable } from './focus.js';
 
 const keys = ['ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'];
 const approvals = { '': 'Everything runs, in its sandbox', edits: 'Edits run, commands are asked for', ask: 'Everything is asked for', plan: 'It only makes a plan' };
@@ -32,6 +33,21 @@ function request(form) {
       s3: f('mount') && { bucket: f('bucket'), prefix: f('prefix'), mount_path: f('mount'), init: on('init'), sync_on_terminate: on('sync') },
     }),
   });
+}
+
+// announcer returns a function that announces the form's session, without its prompt, so that the server can make one
+// like it ahead. It does nothing while the session stays the same.
+function announcer(form) {
+  let last;
+  return () => {
+    const body = request(form) ?? {};
+    delete body.prompt;
+    delete body.limits;
+    const text = JSON.stringify(body);
+    if (text === last) return;
+    last = text;
+    call('POST', 'v1/sessions/warm', body).catch(() => {}); // without it the session only takes longer
+  };
 }
 
 const patience = 1000; // milliseconds
@@ -67,7 +83,7 @@ function restore(form, t) {
     else el.value = value;
   }
   if (all.agent) form.dataset.chosen = 'yes';
-  if (all.repo || all.image || all.network) form.querySelector('details').open = true;
+  if (all.branch || all.image || all.network) form.querySelector('details').open = true;
 }
 
 // openNew shows the form in main. t has initial settings; created gets the session; still reports whether the
@@ -77,7 +93,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
     h('option', { value: 'scripted' }, 'Scripted agent (no model; shows how it goes)'));
   const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also say it later.' });
-  const [images, volumes] = [h('datalist', { id: 'images' }), h('datalist', { id: 'volumes' })];
+  const [images, volumes, repos] = ['images', 'volumes', 'repos'].map((id) => h('datalist', { id }));
   const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only what is listed'), h('option', { value: 'none' }, 'Nothing'));
   const allowField = field('It may reach', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');
   const seen = () => { allowField.hidden = network.value !== 'allow'; };
@@ -89,10 +105,9 @@ export async function openNew(main, t, { created, signIn, still }) {
   const grid = (...all) => h('div', { class: 'grid' }, all);
   const form = h('form', { class: 'new', 'aria-label': 'New session' },
     h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in a sandbox of its own, which nothing leaves but what you take.'),
-    hint, field('Agent', agent), field('First prompt', prompt),
-    h('details', { open: Boolean(t.repo) }, h('summary', null, 'Repository, image, network, limits'),
-      h('fieldset', null, h('legend', null, 'Work'), grid(field('Repository', text('repo', { placeholder: 'https://github.com/…  (none: an empty one)', value: t.repo ?? '' })),
-        field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
+    hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/…  (none: an empty one)', value: t.repo ?? '' })), repos, field('First prompt', prompt),
+    h('details', null, h('summary', null, 'Branch, image, network, limits'),
+      h('fieldset', null, h('legend', null, 'Work'), grid(field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
         field('Approval', h('select', { name: 'approval' }, Object.entries(approvals).map(([v, name]) => h('option', { value: v }, name)))))),
       h('fieldset', null, h('legend', null, 'Sandbox'), grid(field('Image', text('image', { list: 'images', placeholder: 'that of the agent' })), images, field('Network', network), allowField,
         field('Secrets', text('secrets', { placeholder: 'names, with commas between them' })), field('Processors', number('cpu')), field('Memory, GiB', number('memory')), field('Lifetime, hours', number('hours', { placeholder: '24' })))),
@@ -106,6 +121,9 @@ export async function openNew(main, t, { created, signIn, still }) {
   prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });
   agent.addEventListener('change', () => { form.dataset.chosen = 'yes'; });
   restore(form, t);
+  const announce = announcer(form);
+  prompt.addEventListener('input', announce);
+  form.addEventListener('change', announce);
   form.addEventListener('input', () => keep(draft, JSON.stringify(filled(form))));
   seen();
   let busy = false;
@@ -113,7 +131,7 @@ export async function openNew(main, t, { created, signIn, still }) {
     event.preventDefault();
     if (busy) return;
     busy = true;
-    create.disabled = true;
+    const enable = disable([create]);
     create.replaceChildren(h('span', { class: 'spinner', 'aria-hidden': 'true' }), 'Creating…');
     error.replaceChildren();
     await known; // wait for the available agents
@@ -128,8 +146,8 @@ export async function openNew(main, t, { created, signIn, still }) {
       busy = false;
       if (p.status === 401) signIn(p);
       error.replaceChildren(problemBox(p));
-      create.disabled = false;
       create.replaceChildren('Create a sandbox');
+      enable();
     }
   });
   const known = call('GET', 'v1/secrets?limit=200').then(({ data }) => {
@@ -142,7 +160,9 @@ export async function openNew(main, t, { created, signIn, still }) {
   if (!still()) return;
   main.replaceChildren(h('div', { class: 'scroll' }, form));
   document.title = 'New session · Harvest';
+  if (t.repo) announce();
   const offer = (path, into, names) => call('GET', path).then(({ data }) => into.replaceChildren(...data.flatMap(names).map((n) => h('option', { value: n }))), () => {});
   offer('v1/images?limit=200', images, (i) => i.names);
   offer('v1/volumes?limit=200', volumes, (v) => [v.name]);
+  offer('v1/repos?limit=200', repos, (r) => [r.url]);
 }

@@ -13,8 +13,8 @@ const modules = {
 // sandbox without one), sandbox, which returns the current sandbox's id, facts of the conversation, and signIn.
 // A view exports open(body, context), which may return a function that closes it.
 export function openPanel(el, id, context) {
-  const body = h('div', { class: `view ${id}` }, h('p', { class: 'meta' }, 'Loading…'));
-  el.setAttribute('aria-label', panels[id]);
+  const body = h('div', { class: `view of-${id}` }, h('p', { class: 'meta' }, 'Loading…'));
+  el.setAttribute('aria-labelledby', `tab-${id}`);
   el.replaceChildren(body);
   let close = null;
   let ended = false;

@@ -11,6 +11,7 @@ function load() {
   return library;
 }
 
+const schemes = ['(prefers-color-scheme: dark)', '(forced-colors: active)'].map((query) => matchMedia(query));
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // powers of two are the ticks of an axis of bytes.
@@ -23,14 +24,18 @@ export async function plot(el, title, x, series, { time = true, bars = false, un
   const words = h('span', { class: 'meta' });
   const box = h('figure', { class: 'plot' }, h('figcaption', null, title, ' ', words));
   el.append(box);
-  const colours = ['--k3', '--k4', '--k2', '--k1'].map(css);
-  const axis = { stroke: css('--soft'), grid: { stroke: css('--line'), width: 1 }, ticks: { stroke: css('--line') } };
+  // The colours are those of the current scheme, which may change.
+  const colour = (name) => () => css(name);
+  const colours = ['--k3', '--k4', '--k2', '--k1'].map(colour);
+  const axis = { stroke: colour('--soft'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line') } };
   const u = new uPlot({
     width: Math.max(240, box.clientWidth || 320), height: 190, scales: { x: { time }, ...(unit ? { y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] } } : {}) }, axes: [{ ...axis, ...(time ? {} : { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }) }, { ...axis, size: unit ? 84 : 60, ...(unit ? { values: (_, marks) => marks.map(unit) } : {}), ...(unit && unit(1024) !== '1024' ? { incrs: powers } : {}) }], legend: { show: series.length > 1, live: false }, cursor: { show: false },
     series: [{}, ...series.map(([label], i) => ({ label, stroke: colours[i % 4], fill: bars ? colours[i % 4] : undefined, width: 2, paths: bars ? uPlot.paths.bars({ size: [0.7, 40] }) : undefined, points: { show: !bars && x.length < 40 } }))],
   }, [x, ...series.map(([, y]) => y)], box);
   const sizes = new ResizeObserver(() => { if (box.clientWidth > 0 && Math.abs(box.clientWidth - u.width) > 8) u.setSize({ width: Math.max(240, box.clientWidth), height: 190 }); });
   sizes.observe(box);
+  const repaint = () => u.redraw();
+  for (const one of schemes) one.addEventListener('change', repaint);
   return {
     show(x, series, text) {
       u.setData([x, ...series.map(([, y]) => y)]);
@@ -38,6 +43,7 @@ export async function plot(el, title, x, series, { time = true, bars = false, un
     },
     destroy() {
       sizes.disconnect();
+      for (const one of schemes) one.removeEventListener('change', repaint);
       u.destroy();
     },
   };

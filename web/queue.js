@@ -1,8 +1,9 @@
 // The queued prompts of a session, and those held because the turn before them was stopped.
 
 import { call } from './api.js';
-import { button, fill, h } from './dom.js';
+import { button, h } from './dom.js';
 import { keep, kept } from './drafts.js';
+import { refill } from './focus.js';
 
 export class Queue {
   // act runs a request and shows its error; post sends a prompt and reports whether it was sent.
@@ -49,13 +50,14 @@ export class Queue {
   cancel(id) { return call('DELETE', `v1/sessions/${this.session}/messages/${id}`); }
 
   draw() {
-    const row = (prompt, kind, ...buttons) => h('li', { class: kind }, h('span', { class: 'text' }, prompt), buttons);
+    const row = (prompt, kind, ...buttons) => h('li', { class: kind }, h('span', { class: 'prompt' }, prompt), buttons);
     const without = (at) => this.held.filter((_, i) => i !== at);
-    fill(this.el, [
+    refill(this.el,
       ...[...this.waiting.values()].map((m) => row(m.prompt, null, button('Cancel', () => this.act(() => this.cancel(m.id)), { class: 'small', 'aria-label': `Cancel: ${m.prompt.slice(0, 80)}` }))),
       ...this.held.map((prompt, i) => row(prompt, 'held',
         button('Send next', async () => { if (await this.post(prompt)) this.held = without(i); }, { class: 'small', 'aria-label': `Send next: ${prompt.slice(0, 80)}` }),
         button('Discard', () => { this.held = without(i); }, { class: 'small', 'aria-label': `Discard: ${prompt.slice(0, 80)}` }))),
-    ]);
+    );
+    if (document.activeElement === this.el) this.el.closest('form').querySelector('textarea').focus(); // the last one has gone
   }
 }

@@ -2,6 +2,7 @@
 
 import { all, call } from './api.js';
 import { button, h, money, problemBox, sure, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -20,7 +21,7 @@ export async function open(body, { failed }) {
   async function load() {
     try {
       const rows = await all(`v1/sandboxes?all=${ended.checked}`);
-      list.replaceChildren(table('Sandboxes', ['Sandbox', 'State', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
+      refill(list, table('Sandboxes', ['Sandbox', 'State', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
         h('a', { href: `#/b/${b.id}` }, b.name || b.id), b.reason ? `${b.status}: ${b.reason}` : b.status, b.image, b.isolation, when(b.created_at), money(b.cost_usd),
         !b.ended_at && h('div', { class: 'row' }, button('One hour more', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - Date.now()) / 1000) + 3600 })), { class: 'small' }),
           button('Snapshot', () => act(() => call('POST', `v1/sandboxes/${b.id}/snapshot`, {}, { patience: 300e3 })), { class: 'small' }),

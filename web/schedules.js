@@ -1,7 +1,8 @@
 // Schedules, the results of their runs, and running one now.
 
-import { all, call } from './api.js';
+import { all, call, poll } from './api.js';
 import { button, h, ms, problemBox, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -22,12 +23,12 @@ export async function open(body, { failed }) {
   async function history(name) {
     shown = name;
     const { data } = await call('GET', at(name, 'runs?limit=50'));
-    runs.replaceChildren(h('h2', null, `Runs of ${name}`), table('Runs', ['Begun', 'Attempt', 'Result', 'Time', 'Said'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
+    refill(runs, h('h2', null, `Runs of ${name}`), table('Runs', ['Begun', 'Attempt', 'Result', 'Time', 'Said'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
       ms((r.duration_secs ?? 0) * 1000), r.output ? h('code', null, JSON.stringify(r.output).slice(0, 200)) : '–']), 'It never ran.'));
   }
   async function load() {
     try {
-      list.replaceChildren(table('Schedules', ['Schedule', 'What', 'When', 'Next', ''], (await all('v1/schedules')).map((s) => [s.name, s.kind, h('code', null, `${s.cron} ${s.zone ?? ''}`), s.paused ? 'paused' : s.next_at ? new Date(s.next_at).toLocaleString() : '–',
+      refill(list, table('Schedules', ['Schedule', 'What', 'When', 'Next', ''], (await all('v1/schedules')).map((s) => [s.name, s.kind, h('code', null, `${s.cron} ${s.zone ?? ''}`), s.paused ? 'paused' : s.next_at ? new Date(s.next_at).toLocaleString() : '–',
         h('div', { class: 'row' }, button('Run now', () => act(async () => {
           await call('POST', at(s.name, 'run'));
           shown = s.name;
@@ -39,6 +40,5 @@ export async function open(body, { failed }) {
     }
   }
   await load();
-  const timer = setInterval(() => { if (shown && !document.hidden) history(shown).catch(() => {}); }, 2000);
-  return () => clearInterval(timer);
+  return poll(() => shown && history(shown), 2000);
 }

@@ -2,6 +2,7 @@
 
 import { all, call } from './api.js';
 import { button, field, h, problemBox, sure, table, when } from './dom.js';
+import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -31,7 +32,7 @@ export async function open(body, { failed }) {
     try {
       const rows = await all('v1/secrets');
       known = new Set(rows.map((s) => s.name));
-      list.replaceChildren(table('Secrets', ['Secret', 'Variables', 'From', 'Changed', 'Last used', ''], rows.map((s) => [s.name, s.keys.map((k) => h('code', { class: 'chip' }, k)).reduce((span, k) => (span.append(k), span), h('span')),
+      refill(list, table('Secrets', ['Secret', 'Variables', 'From', 'Changed', 'Last used', ''], rows.map((s) => [s.name, s.keys.map((k) => h('code', { class: 'chip' }, k)).reduce((span, k) => (span.append(k), span), h('span')),
         s.origin === 'stored' ? 'stored' : 'the server\'s environment', when(s.updated_at), when(s.last_used_at),
         s.origin === 'stored' && button('Delete', () => sure(`Delete ${s.name}?`, 'Sandboxes that have it keep it.', 'Delete it', () => act(() => call('DELETE', `v1/secrets/${encodeURIComponent(s.name)}`))), { class: 'small danger', 'aria-label': `Delete ${s.name}` })]), 'There is no secret.'));
     } catch (p) {

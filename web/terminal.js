@@ -1,16 +1,11 @@
-// The sandbox's terminal. The shell continues without a viewer. The last client to connect controls it, until
-// another one takes over.
+// The sandbox's terminal: one or several shells, each in a tab of its own.
 
-import { call, socket } from './api.js';
-import { button, dialog, h, own, problemBox } from './dom.js';
+import { call } from './api.js';
+import { button, h, sure, tabs } from './dom.js';
+import { load, openShell } from './shell.js';
 
-const stdin = 0;
-const stdout = 1;
-const control = 3;
-const end = 4;
-const most = 1 << 20; // maximum of bytes in flight
-const piece = 64 << 10;
-const repetition = 500; // milliseconds after connecting in which earlier output arrives again
+const mark = 'harvest-terminal'; // the last argument of a shell's command, before its name
+const most = 16;
 
 export async function open(body, { sandbox, session }) {
   const id = await sandbox();
@@ -18,223 +13,73 @@ export async function open(body, { sandbox, session }) {
     body.replaceChildren(h('p', null, 'There is no sandbox yet.'));
     return undefined;
   }
-  const [{ Terminal }, { FitAddon }] = await Promise.all([import('./vendor/xterm.js'), import('./vendor/fit.js'), style()]);
-  const screen = h('div', { class: 'screen' });
-  const bar = h('div', { class: 'row termbar' });
-  const title = h('span', { class: 'meta title' });
-  const state = h('span', { class: 'meta', role: 'status' });
-  body.replaceChildren(h('h2', null, 'Terminal'), h('div', { class: 'row' }, state, title, h('span', { class: 'meta hintkey' }, 'Ctrl+F6 leaves the terminal')), bar, screen);
-
-  const withStyles = withoutStyles();
-  const dark = matchMedia('(prefers-color-scheme: dark)').matches;
-  const term = new Terminal({
-    cursorBlink: !matchMedia('(prefers-reduced-motion: reduce)').matches, fontSize: 13, scrollback: 5000, screenReaderMode: false,
-    fontFamily: 'ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace',
-    theme: dark ? { background: '#101311', foreground: '#e4e8e4', cursor: '#e4e8e4' } : { background: '#fbfcfa', foreground: '#1b1f1c', cursor: '#1b1f1c', selectionBackground: '#b8d8c8' },
-    minimumContrastRatio: 4.5, linkHandler: { activate: (_, to) => follow(to), allowNonHttpProtocols: false },
-  });
-  const fit = new FitAddon();
-  term.loadAddon(fit);
-  term.open(screen);
-  fit.fit();
-  term.attachCustomKeyEventHandler((e) => { // all other keys, including Tab, go to the shell
-    if (e.type === 'keydown' && e.ctrlKey && e.shiftKey && e.code === 'KeyC') {
-      e.preventDefault();
-      if (term.hasSelection()) navigator.clipboard?.writeText(term.getSelection()).catch(() => {});
-      return false;
-    }
-    if (e.type !== 'keydown' || !e.ctrlKey || e.key !== 'F6') return true;
-    e.preventDefault();
-    document.querySelector('[role=tab][aria-selected=true]')?.focus();
-    return false;
-  });
-  let live = Infinity; // when output is no longer the repetition of earlier output, in milliseconds
-  term.parser.registerOscHandler(52, (data) => performance.now() < live || copyAsked(data));
-  term.onTitleChange((text) => { title.textContent = text.slice(0, 120); });
-
-  let ws = null;
+  const [names] = await Promise.all([running(id), load()]);
+  const row = h('div', { class: 'row termtabs' });
+  const panels = h('div', { class: 'shells' });
+  const shells = new Map(); // by name
+  body.replaceChildren(h('h2', null, 'Terminal'), row, panels);
   let closed = false;
-  let queue = [];
-  let sent = 0;
-  let tries = 0;
+  let shown;
+  const label = (name) => `Shell ${name || '1'}`;
 
-  const message = (kind, data) => {
-    const frame = new Uint8Array(data.length + 1);
-    frame[0] = kind;
-    frame.set(data, 1);
-    ws.send(frame);
-  };
-  const utf8 = new TextEncoder();
-  const order = (what) => { if (ws?.readyState === WebSocket.OPEN) message(control, utf8.encode(JSON.stringify(what))); };
-  function pump() {
-    while (queue.length > 0 && ws?.readyState === WebSocket.OPEN && sent + queue[0].length <= most) {
-      const data = queue.shift();
-      sent += data.length;
-      message(stdin, data);
+  // show selects a shell, which it opens first if necessary. focus moves the keyboard to it.
+  async function show(name, focus) {
+    shown = name;
+    if (!shells.has(name)) {
+      const el = h('div', { class: 'shell', id: `shell-${name || '1'}`, role: 'tabpanel', 'aria-label': label(name) });
+      panels.append(el);
+      const opening = openShell(el, { id, name, dir: session?.dir });
+      shells.set(name, { el, opening });
     }
+    draw();
+    const shell = await shells.get(name).opening;
+    if (closed) shell.close();
+    else if (focus && shown === name) shell.take();
   }
-  const type = (data) => {
-    for (let at = 0; at < data.length; at += piece) queue.push(data.slice(at, at + piece));
-    pump();
-  };
-  const keys = keyBar((text) => type(utf8.encode(text)), term);
-  screen.before(keys.el);
-  term.onData((text) => type(utf8.encode(keys.held(text))));
-  term.onBinary((text) => type(Uint8Array.from(text, (c) => c.charCodeAt(0))));
-  term.onResize(({ rows, cols }) => order({ resize: { rows, cols } }));
-  const sizes = new ResizeObserver(() => { if (screen.clientHeight > 0) fit.fit(); });
-  sizes.observe(screen);
 
-  function connect() {
-    bar.replaceChildren();
-    live = Infinity;
-    state.textContent = 'Connecting…';
-    term.reset();
-    queue = [];
-    sent = 0;
-    let over = null;
-    ws = socket(`v1/sandboxes/${id}/terminal?rows=${term.rows}&cols=${term.cols}${session?.dir ? `&dir=${encodeURIComponent(session.dir)}` : ''}`);
-    ws.onmessage = ({ data }) => {
-      const bytes = new Uint8Array(data);
-      const rest = bytes.subarray(1);
-      if (bytes[0] === stdout) term.write(rest);
-      else if (bytes[0] === control) {
-        const c = JSON.parse(new TextDecoder().decode(rest));
-        if (c.started) {
-          live = performance.now() + repetition;
-          tries = 0;
-          state.textContent = 'Connected';
-        }
-        if (c.stdin_read) {
-          sent -= c.stdin_read;
-          pump();
-        }
-      } else if (bytes[0] === end) over = JSON.parse(new TextDecoder().decode(rest));
-    };
-    ws.onclose = () => {
-      if (closed) return;
-      if (over?.problem) ended(over.problem.code === 'conflict' ? 'Somebody else has the terminal now.' : '', 'Take it over', over.problem);
-      else if (over?.exit) ended(`The shell has ended with ${over.exit.returncode}.`, 'New shell');
-      else if (tries++ < 8) {
-        state.textContent = 'Connection lost; trying again…';
-        setTimeout(again, Math.min(250 * 2 ** tries, 5000));
-      } else ended('The terminal cannot be reached. The sandbox may have ended.', 'Try again');
-    };
+  function draw() {
+    for (const [name, { el }] of shells) el.hidden = name !== shown;
+    const all = tabs('Shells', Object.fromEntries(names.map((name) => [`shell-${name || '1'}`, label(name)])), (tab) => show(names.find((name) => `shell-${name || '1'}` === tab), false), (tab) => tab);
+    const had = row.contains(document.activeElement);
+    const more = button('New shell', add, { class: 'small', disabled: names.length >= most });
+    row.replaceChildren(...(names.length > 1 ? [all] : []), more, ...(names.length > 1 ? [button('End shell', remove, { class: 'small danger' })] : []));
+    all.select(`shell-${shown || '1'}`);
+    if (had) (names.length > 1 ? all.take : () => more.focus())();
   }
-  // again connects, unless the sandbox has ended meanwhile.
-  async function again() {
-    try {
-      const box = await call('GET', `v1/sandboxes/${id}`);
-      if (box.ended_at) {
-        state.textContent = 'The sandbox has ended.';
-        bar.replaceChildren();
-        return;
-      }
-    } catch { /* connect reports it */ }
-    if (!closed) connect();
+
+  function add() {
+    let n = 2;
+    while (names.includes(String(n))) n++;
+    names.push(String(n));
+    show(String(n), true);
   }
-  function ended(text, again, problem) {
-    state.textContent = text;
-    bar.replaceChildren(...[problem && !text && problemBox(problem), button(again, () => {
-      tries = 0;
-      connect();
-      term.focus();
-    }, { class: 'primary' })].filter(Boolean));
+
+  function remove() {
+    const name = shown;
+    sure(`End ${label(name)}?`, 'The programs that run in it end, too.', 'End it', async () => {
+      const { el, opening } = shells.get(name);
+      const shell = await opening;
+      shell.end();
+      shell.close();
+      el.remove();
+      shells.delete(name);
+      names.splice(names.indexOf(name), 1);
+      show(names.at(-1), true);
+    });
   }
-  again();
+
   // Keep the focus of keyboard users on the tabs.
-  if (!document.activeElement?.matches('[role=tab]:focus-visible')) term.focus();
+  show(names[0], !document.activeElement?.matches('[role=tab]:focus-visible'));
   return () => {
     closed = true;
-    ws?.close();
-    sizes.disconnect();
-    term.dispose();
-    withStyles();
+    for (const { opening } of shells.values()) opening.then((shell) => shell.close(), () => {});
   };
 }
 
-// copyAsked asks whether a program may write to the clipboard (OSC 52). It never reads the clipboard for a
-// program.
-function copyAsked(data) {
-  const [, coded] = /^[^;]*;(.*)$/s.exec(data) ?? [];
-  if (!coded || coded === '?') return true;
-  let text;
-  try {
-    text = new TextDecoder().decode(Uint8Array.from(atob(coded), (c) => c.charCodeAt(0)));
-  } catch {
-    return true;
-  }
-  const el = dialog('Copy', h('h2', null, 'Copy this to the clipboard?'), h('p', null, 'A program in the terminal asks for it.'), h('pre', { tabindex: '0' }, text.slice(0, 2000)), h('div', { class: 'row' },
-    button('Copy', () => {
-      el.close();
-      navigator.clipboard?.writeText(text).catch(() => {});
-    }, { class: 'primary' }), button('Not now', () => el.close(), { autofocus: true })));
-  return true;
-}
-
-// keyBar has the keys that phone keyboards lack. Ctrl applies to the next key.
-function keyBar(type, term) {
-  let ctrl = false;
-  const hold = button('Ctrl', () => {
-    ctrl = !ctrl;
-    hold.setAttribute('aria-pressed', String(ctrl));
-    term.focus();
-  }, { class: 'small', 'aria-pressed': 'false' });
-  const key = (label, text, name) => button(label, () => {
-    type(text);
-    term.focus();
-  }, { class: 'small', 'aria-label': name ?? label });
-  const el = h('div', { class: 'row termkeys', role: 'toolbar', 'aria-label': 'Keys' }, key('Esc', '\x1b'), hold, key('Tab', '\t'), key('←', '\x1b[D', 'Left'), key('↑', '\x1b[A', 'Up'), key('↓', '\x1b[B', 'Down'), key('→', '\x1b[C', 'Right'));
-  // held returns the text to send for a typed text while Ctrl is held.
-  const held = (text) => {
-    if (!ctrl || text.length !== 1) return text;
-    hold.click();
-    return String.fromCharCode(text.toUpperCase().charCodeAt(0) & 0x1f);
-  };
-  return { el, held };
-}
-
-// follow opens an address that a program in the terminal has linked. It shows the address first, because a
-// link's text and its target may differ.
-function follow(to) {
-  if (!/^https?:/i.test(to)) return;
-  const el = dialog('Open a link', h('h2', null, 'Open this link?'), h('p', null, h('code', null, to)), h('div', { class: 'row' },
-    h('a', { class: 'button primary', href: to, target: '_blank', rel: 'noopener noreferrer nofollow', onclick: () => el.close() }, 'Open it'), button('Stay here', () => el.close(), { autofocus: true })));
-}
-
-let styled;
-function style() {
-  styled ??= new Promise((done, failed) => {
-    document.head.append(h('link', { rel: 'stylesheet', href: own('vendor/xterm.css'), onload: done, onerror: () => failed(new Error('The terminal\'s style could not be loaded.')) }));
-  });
-  return styled;
-}
-
-// withoutStyles replaces document.createElement while the library is in use. The library creates style elements
-// and style attributes, and the Content-Security-Policy forbids both. The replacement turns the former into style
-// sheets, and the latter into properties, which scripts may set. It returns a function that ends this.
-function withoutStyles() {
-  const sheets = [];
-  const make = (tag) => Document.prototype.createElement.call(document, tag);
-  document.createElement = (tag) => {
-    if (tag !== 'style') {
-      const el = make(tag);
-      el.setAttribute = (name, value) => {
-        if (name === 'style') el.style.cssText = value;
-        else Element.prototype.setAttribute.call(el, name, value);
-      };
-      return el;
-    }
-    const sheet = new CSSStyleSheet();
-    sheets.push(sheet);
-    document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-    const el = make('span');
-    el.hidden = true;
-    Object.defineProperty(el, 'textContent', { set: (text) => sheet.replaceSync(text), get: () => '' });
-    return el;
-  };
-  return () => {
-    delete document.createElement;
-    document.adoptedStyleSheets = document.adoptedStyleSheets.filter((s) => !sheets.includes(s));
-  };
+// running returns the names of the shells that run, the first one first.
+async function running(id) {
+  const { data } = await call('GET', `v1/sandboxes/${id}/processes?limit=500`).catch(() => ({ data: [] })); // the shells report errors
+  const marks = data.filter((p) => p.terminal && !p.exit).map((p) => p.args.at(-1));
+  const names = marks.filter((m) => m.startsWith(`${mark}:`)).map((m) => m.slice(mark.length + 1));
+  return ['', ...new Set(names.sort((a, b) => a - b))];
 }

@@ -4,6 +4,7 @@ import { call } from './api.js';
 import { bare, coloured } from './ansi.js';
 import { clipped, edited, edits } from './diff.js';
 import { button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
+import { disable } from './focus.js';
 import { markdown } from './markdown.js';
 
 const shownMost = 4000; // characters of a prompt
@@ -20,6 +21,9 @@ export function userMessage(prompt) {
   }
   return { el, words: () => prompt };
 }
+
+// note is a remark between the messages.
+export const note = (text) => h('p', { class: 'note' }, text);
 
 // Parts of a conversation make their elements when they are first shown. In a long conversation, most never
 // are.
@@ -188,12 +192,13 @@ export function question(session, e) {
   const form = h('form', { class: 'question', 'aria-label': 'The agent asks' });
   const error = h('div');
   const send = async (body) => {
-    for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = true;
+    form.answering = form.contains(document.activeElement);
+    const enable = disable([...form.querySelectorAll('button, input, textarea')]);
     try {
       await call('POST', `v1/sessions/${session}/answers/${encodeURIComponent(e.id)}`, body);
     } catch (p) {
       error.replaceChildren(problemBox(p));
-      for (const b of form.querySelectorAll('button, input, textarea')) b.disabled = false;
+      enable();
       return false;
     }
     return true;
@@ -236,15 +241,18 @@ export function question(session, e) {
     return true;
   };
 
-  // settle replaces the form with the question and its answer; answer is undefined without one.
+  // settle replaces the form with the question and its answer; answer is undefined without one. It reports whether the
+  // form had the focus.
   form.settle = (answer) => {
     const asked = e.questions?.length
       ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))
       : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, e.text || about(e.input))];
     if (answer?.message && !answer.allow) asked.push(h('p', null, `“${answer.message}”`));
+    const had = form.answering || form.contains(document.activeElement);
     form.classList.add('settled');
     form.setAttribute('aria-label', 'The agent asked');
     form.replaceChildren(...asked);
+    return had;
   };
   return form;
 }

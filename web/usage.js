@@ -1,6 +1,6 @@
 // The usage of the session: of the machine over its life, and tokens, costs and time of each turn and in total.
 
-import { call } from './api.js';
+import { call, poll } from './api.js';
 import { h, money, ms, table } from './dom.js';
 import { openMachine } from './machine.js';
 import { plot } from './plot.js';
@@ -35,7 +35,7 @@ export async function open(body, { session, facts, sandbox, failed }) {
       rows.map((r) => [String(r.n), String(r.input), String(r.output), ms(r.ms), money(r.cost)]), 'There was no turn yet.'));
   }
   await draw();
-  const timer = setInterval(draw, 1000);
+  const stop = poll(draw, 1000);
   const id = await sandbox().catch(() => null); // the sandbox may be gone
   if (id) {
     close = openMachine(machine, id, { failed: (p) => (p.status === 401 ? failed(p) : machine.replaceChildren()) });
@@ -43,7 +43,7 @@ export async function open(body, { session, facts, sandbox, failed }) {
   }
   return () => {
     close();
-    clearInterval(timer);
+    stop();
     for (const d of drawn) d.destroy();
   };
 }

@@ -2,6 +2,7 @@
 
 import { all, call } from './api.js';
 import { button, bytes, dialog, field, h, ms, plain, problemBox, sure, table, when } from './dom.js';
+import { disable, refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
@@ -35,7 +36,7 @@ export async function open(body, { failed }) {
     const el = dialog(`Sync ${v.name}`, h('h2', null, `Sync ${v.name}`), form);
     form.addEventListener('submit', async (e) => {
       e.preventDefault();
-      go.disabled = true;
+      const enable = disable([go]);
       result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' Working…'));
       try {
         const r = await call('POST', `v1/volumes/${encodeURIComponent(v.name)}/sync`, { direction: direction.value, bucket: bucket.value.trim() || undefined, prefix: prefix.value.trim() || undefined, dry_run: dry.checked }, { patience: 3600e3 });
@@ -45,7 +46,7 @@ export async function open(body, { failed }) {
       } catch (p) {
         result.replaceChildren(problemBox(p));
       }
-      go.disabled = false;
+      enable();
     });
   }
 
@@ -64,7 +65,7 @@ export async function open(body, { failed }) {
 
   async function load() {
     try {
-      list.replaceChildren(table('Volumes', ['Volume', 'Size', 'Files', 'Created', ''], (await all('v1/volumes')).map((v) => [v.name, bytes(v.size_bytes), String(v.files), when(v.created_at), h('div', { class: 'row' },
+      refill(list, table('Volumes', ['Volume', 'Size', 'Files', 'Created', ''], (await all('v1/volumes')).map((v) => [v.name, bytes(v.size_bytes), String(v.files), when(v.created_at), h('div', { class: 'row' },
         button('Sync', () => sync(v), { class: 'small', 'aria-label': `Sync ${v.name}` }),
         button('Delete', () => remove(v), { class: 'small danger', 'aria-label': `Delete ${v.name}` }))]), 'There is no volume.'));
     } catch (p) {

@@ -4,6 +4,7 @@ package web
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -35,6 +36,8 @@ type File struct {
 	Data []byte
 	Type string // media type
 	Tag  string // ETag, which changes with the content
+	// Gzip is Data compressed by gzip; nil if that is not smaller.
+	Gzip []byte
 	// Fixed reports whether the name contains the current version: clients may cache such a file forever.
 	Fixed bool
 }
@@ -58,7 +61,31 @@ var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-var tags sync.Map // of files, by name
+// packed is a file's tag and compressed form.
+type packed struct {
+	tag  string
+	gzip []byte
+}
+
+var known sync.Map // packed, by the file's name
+
+// pack returns the tag and the compressed form of a file, which it computes once.
+func pack(name string, data []byte) packed {
+	if p, ok := known.Load(name); ok {
+		return p.(packed)
+	}
+	sum := sha256.Sum256(data)
+	p := packed{tag: `"` + hex.EncodeToString(sum[:12]) + `"`}
+	var out bytes.Buffer
+	zip, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid, and a buffer accepts all
+	_, _ = zip.Write(data)
+	_ = zip.Close()
+	if out.Len() < len(data) {
+		p.gzip = out.Bytes()
+	}
+	known.Store(name, p)
+	return p
+}
 
 // Open returns a file by name, such as "app.js", "vendor/marked.js" or "v-VERSION/app.js", and false if there is none. For
 // another version it returns the current file, so that a page that was opened before an update keeps working.
@@ -80,10 +107,6 @@ func Open(name string) (File, bool) {
 	if !ok {
 		kind = "text/plain; charset=utf-8"
 	}
-	tag, ok := tags.Load(name)
-	if !ok {
-		sum := sha256.Sum256(data)
-		tag, _ = tags.LoadOrStore(name, `"`+hex.EncodeToString(sum[:12])+`"`)
-	}
-	return File{Data: data, Type: kind, Tag: tag.(string), Fixed: fixed}, true
+	p := pack(name, data)
+	return File{Data: data, Type: kind, Tag: p.tag, Gzip: p.gzip, Fixed: fixed}, true
 }

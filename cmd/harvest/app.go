@@ -168,7 +168,7 @@ func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine)
 		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
 		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
-		GitHub: clients(rules),
+		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
 	}); err != nil {
 		return errors.Stage(err, "sessions")
 	}

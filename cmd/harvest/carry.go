@@ -165,7 +165,7 @@ func patchOf(ctx context.Context, top string) (patch []byte, files int, err erro
 	if _, err := output(stage, env); err != nil {
 		return nil, 0, err
 	}
-	diff := []string{"diff", "--cached", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules", "HEAD"}
+	diff := append([]string{"diff", "--cached", "--ignore-submodules", "HEAD"}, strings.Fields(harvestgit.PatchFormat)...)
 	names, err := gitEnv(ctx, top, env, append(diff, "--name-only", "-z")...)
 	if err != nil {
 		return nil, 0, err

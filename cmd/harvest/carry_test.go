@@ -48,6 +48,7 @@ func (p *pair) cloned(req api.SessionRequest) []string {
 // mission: C3, E3
 func TestCarryFromSubdirectory(t *testing.T) {
 	p := newPair(t)
+	p.git(p.person, "config", "diff.noprefix", "true") // a setting that changes the format of patches
 	p.git(p.person, "worktree", "add", "-q", "-b", "other", "../tree")
 	for _, top := range []string{p.person, filepath.Join(filepath.Dir(p.person), "tree")} {
 		sub := filepath.Join(top, "a", "b")

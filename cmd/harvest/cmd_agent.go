@@ -202,7 +202,8 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 	defer show.close()
 	pending := map[string]bool{}
 	var end *api.SessionEvent // of the last turn
-	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after}) {
+	_, reads := terminal(c.out)
+	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after, Attended: reads && format != formatJSON}) {
 		if err != nil {
 			if ctx.Err() != nil {
 				return left(id)

@@ -120,6 +120,9 @@ func (c *cli) filesPut() *cobra.Command {
 		}
 		defer in.Close()
 		_, err = server.WriteFileIf(ctx, ref, path, bits, bytes, in, cond)
+		if errors.KindOf(err) == errors.Conflict && cond.New {
+			err = withRemedy(err, "replace it without --no-clobber, or with its ETag in --if-match")
+		}
 		return err
 	})
 	cmd.Flags().StringVar(&mode, "mode", "", "permissions, in octal (default: those of the existing file, or 644)")
@@ -180,6 +183,9 @@ func (c *cli) filesMove() *cobra.Command {
 			}
 			defer server.Close()
 			_, err = server.MoveFile(cmd.Context(), ref, api.MoveRequest{From: from, To: args[1], Overwrite: overwrite})
+			if errors.KindOf(err) == errors.Conflict && !overwrite {
+				err = withRemedy(err, "choose another name, or replace it with --force")
+			}
 			return err
 		},
 	}

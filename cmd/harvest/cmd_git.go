@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,7 +18,7 @@ import (
 
 // repositoryFlag adds the flag that selects a repository of a session.
 func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
-	cmd.Flags().StringVar(name, "repository", "", "name of the repository, if the session has several")
+	cmd.Flags().StringVar(name, "repository", "", "name of the repository, if the session has several; NAME/PATH is a submodule")
 	return cmd
 }
 
@@ -41,95 +39,6 @@ func (c *cli) diffCommand() *cobra.Command {
 			return err
 		}),
 	}, &repository)
-}
-
-func (c *cli) applyCommand() *cobra.Command {
-	var repository string
-	return repositoryFlag(&cobra.Command{
-		Use:   "apply SESSION",
-		Short: "Apply the agent's changes to the files of the current repository",
-		Long: `Apply the patch that "harvest diff" prints to the repository of the current directory, with git apply.
-Either all of it is applied, or nothing. The command never writes outside of the repository, and
-refuses symbolic links that lead out of it.`,
-		Example: "  harvest apply ses_01jx",
-		Args:    count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			return c.takeChanges(ctx, server, args[0], repository)
-		}),
-	}, &repository)
-}
-
-// takeChanges applies the changes of a session to the files of the repository of the current directory.
-func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repository string) error {
-	top, err := topLevel(ctx)
-	if err != nil {
-		return err
-	}
-	stream, err := server.SessionDiff(ctx, ref, repository)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	patch, err := io.ReadAll(io.LimitReader(stream, api.MaxBundle))
-	if err != nil {
-		return err
-	}
-	if len(patch) == 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", ref)
-	}
-	return applyPatch(ctx, top, patch)
-}
-
-// applyPatch applies a patch to one of the user's repositories, completely or not at all. git apply itself
-// refuses paths outside the repository: those with "..", below .git, or through a symbolic link. It would write
-// a symbolic link that leads outside, and a program that follows the link would leave the repository.
-// applyPatch reverts such a patch.
-func applyPatch(ctx context.Context, top string, patch []byte) error {
-	list, err := gitIn(ctx, top, bytes.NewReader(patch), "apply", "--numstat", "-z", "-")
-	if err != nil {
-		return err
-	}
-	root, err := os.OpenRoot(top)
-	if err != nil {
-		return errors.Explainf(err, errors.Denied, "cannot open the repository: %v", err)
-	}
-	defer root.Close()
-	before := map[string]string{}
-	for entry := range strings.SplitSeq(string(list), "\x00") {
-		if fields := strings.SplitN(entry, "\t", 3); len(fields) == 3 {
-			before[fields[2]], _ = root.Readlink(fields[2])
-		}
-	}
-	if _, err := gitIn(ctx, top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "-"); err != nil {
-		return err
-	}
-	for name, was := range before {
-		target, err := root.Readlink(name)
-		if err != nil || target == was || staysIn(root, name, target) {
-			continue
-		}
-		if _, err := gitIn(context.WithoutCancel(ctx), top, bytes.NewReader(patch), "apply", "--whitespace=nowarn", "--reverse", "-"); err != nil {
-			return err
-		}
-		return leadsOut(name)
-	}
-	return nil
-}
-
-// staysIn reports whether a symbolic link leads to a file within root, or to nothing. It checks the text of the
-// link and its resolved target.
-func staysIn(root *os.Root, name, target string) bool {
-	to := path.Join(path.Dir(name), target)
-	if path.IsAbs(target) || to == ".." || strings.HasPrefix(to, "../") {
-		return false
-	}
-	_, err := root.Stat(name)
-	return err == nil || errors.IsNotExist(err)
-}
-
-func leadsOut(name string) error {
-	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", chat.Plain(name)),
-		"look at it with harvest diff; harvest checkout brings it as a branch, and touches no file")
 }
 
 func (c *cli) pushCommand() *cobra.Command {
@@ -158,30 +67,55 @@ func (c *cli) pullCommand() *cobra.Command {
 	var req api.PullRequestRequest
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "pr SESSION [flags]",
-		Short: "Push the agent's branch and open a pull request for it",
-		Long: `Push the branch of the session, and open a pull request on GitHub. The token in the account's secrets
-decides the author. The pull request is a draft, unless --ready. Its text is the repository's
-template, if it has one. If the branch already has a pull request, its address is printed.`,
+		Short: "Push the agent's branch and open or update a pull request for it",
+		Long: `Push the branch of the session, and open a pull request on GitHub. The token in the account's secrets decides the
+author. The pull request is a draft, unless --ready. The agent writes title and text, by the repository's template if it
+has one, in a turn of the session that costs as much as any other. If the agent fails, or with --no-summary, the text
+lists the commits.
+
+If the branch already has a pull request, the command pushes, and the agent rewrites the text if there are new commits.
+Text that a person has changed on GitHub stays.`,
 		Example: `  harvest pr ses_01jx
   harvest pr ses_01jx --title "Fix the parser" --ready`,
 		Args: count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done := c.waiting("pushing, and waiting for the agent's summary")
 			made, err := server.OpenPull(ctx, args[0], req)
+			done()
 			if err != nil {
 				return err
 			}
-			if !made.New {
-				c.hint("the pull request was already open")
-			}
+			c.hint("%s", pullText(made))
 			return c.show(view{json: made, names: []string{made.URL}, rows: [][]string{{made.URL}}})
 		}),
 	}, formatName)
 	flags := cmd.Flags()
-	flags.StringVar(&req.Title, "title", "", "title (default: the session's)")
-	flags.StringVar(&req.Body, "body", "", "text (default: the repository's template)")
+	flags.StringVar(&req.Title, "title", "", "title (default: the agent's)")
+	flags.StringVar(&req.Body, "body", "", "text (default: the agent's)")
+	flags.BoolVar(&req.NoSummary, "no-summary", false, "do not ask the agent for the text")
 	flags.StringVar(&req.Base, "base", "", "base branch of the pull request (default: the branch that the session began on)")
 	flags.BoolVar(&req.Ready, "ready", false, "open it as ready for review, not as a draft")
 	return repositoryFlag(cmd, &req.Repository)
+}
+
+// pullText describes the result of harvest pr.
+func pullText(p api.PullRequest) string {
+	text := "updated"
+	switch {
+	case p.New && p.Draft:
+		text = "opened as a draft"
+	case p.New:
+		text = "opened"
+	case !p.Updated:
+		text = "it was open already, and is up to date"
+	}
+	if p.Summary == "agent" {
+		text += "; the agent wrote its text"
+	}
+	if p.Note != "" {
+		text += "; " + chat.Plain(p.Note)
+	}
+	return text
 }
 
 func (c *cli) sessionCommand() *cobra.Command {
@@ -236,9 +170,15 @@ func topLevel(ctx context.Context) (string, error) {
 
 // gitIn runs git in one of the user's own repositories and returns its output.
 func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byte, error) {
+	return gitWith(ctx, dir, nil, in, args...)
+}
+
+// gitWith is gitIn with additional environment variables.
+func gitWith(ctx context.Context, dir string, env []string, in io.Reader, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
 	var complaint strings.Builder
 	cmd.Stdin, cmd.Stderr = in, &complaint
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), env...)
 	out, err := cmd.Output()
 	if err == nil {
 		return out, nil
@@ -250,7 +190,7 @@ func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byt
 		remedy = "the repository lacks commits of the session's repository: git fetch, then try again"
 	case strings.Contains(said, "refusing to fetch into"):
 		remedy = "the branch is checked out: git switch to another one, or choose a new branch with --branch NAME"
-	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in working directory"):
+	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in"), strings.Contains(said, "No such file"), strings.Contains(said, "is a directory"), strings.Contains(said, "unable to write file"):
 		remedy = "nothing was changed; harvest checkout fetches the work as a branch, which can be merged"
 	}
 	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git failed: %s", chat.Plain(said)), "%s", remedy)

@@ -182,7 +182,7 @@ func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session
 			return text, nil
 		},
 		Apply: func(ctx context.Context) (string, error) {
-			return "The changes are in the files of the work tree.", c.takeChanges(ctx, server, s.ID, "")
+			return c.takeChanges(ctx, server, s.ID, "", false)
 		},
 	}
 	if !plain {

@@ -41,9 +41,9 @@ type location interface {
 	// lstat describes a file, without following a link. NotFound: it does not exist.
 	lstat(ctx context.Context, name string) (api.File, error)
 	// out returns a tar stream: one entry for a file, or the entries in a directory, with names relative to it.
-	out(ctx context.Context, name string) (io.ReadCloser, error)
+	out(ctx context.Context, name string, as tarfs.Naming) (archive, error)
 	// in unpacks a tar stream in a directory.
-	in(ctx context.Context, dir string, tar io.Reader) error
+	in(ctx context.Context, dir string, from archive) error
 	// show formats a path of the location for users.
 	show(name string) string
 	// mkdir is the command that creates a directory, or "" if there is no such command.
@@ -92,8 +92,9 @@ func (c *copying) run(ctx context.Context, source, target string) error {
 		if err != nil {
 			return err
 		}
-		defer stream.Close()
-		_, err = io.Copy(c.out, stream)
+		out := stream.tar()
+		defer out.Close()
+		_, err = io.Copy(c.out, out)
 		return err
 	}
 	if to == nil {
@@ -122,7 +123,7 @@ func (c *copying) unpack(ctx context.Context, to location, name string) error {
 	case found.Kind != "directory":
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: is a %s; a tar stream needs a directory", to.show(name), found.Kind), "name a directory as TARGET")
 	}
-	return to.in(ctx, dir, c.in)
+	return to.in(ctx, dir, archive{ReadCloser: io.NopCloser(c.in)})
 }
 
 // origin is the resolved SOURCE.
@@ -259,18 +260,22 @@ func (o *origin) send(ctx context.Context, to location, dir, name string) error 
 
 // stream returns a tar stream of the file or directory under a name. Without a name, it has the files of the
 // directory. The caller closes it.
-func (o *origin) stream(ctx context.Context, name string) (io.ReadCloser, error) {
-	stream, err := o.out(ctx, o.name)
-	if err != nil || name == "" {
-		return stream, err
-	}
-	if o.file.Kind != "directory" {
-		return rewrite(stream, nil, func(hdr *tar.Header) { hdr.Name = name }), nil
+func (o *origin) stream(ctx context.Context, name string) (archive, error) {
+	return o.out(ctx, o.name, o.naming(name))
+}
+
+// naming returns the changes that give the copy a name.
+func (o *origin) naming(name string) tarfs.Naming {
+	switch {
+	case name == "":
+		return tarfs.Naming{}
+	case o.file.Kind != "directory":
+		return tarfs.Naming{Change: func(hdr *tar.Header) { hdr.Name = name }}
 	}
 	top := &tar.Header{
 		Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(o.file.Mode & 0o7777), ModTime: o.file.Modified, Uid: o.file.UID, Gid: o.file.GID, Format: tar.FormatPAX,
 	}
-	return rewrite(stream, top, func(hdr *tar.Header) {
+	return tarfs.Naming{First: top, Change: func(hdr *tar.Header) {
 		slash := strings.HasSuffix(hdr.Name, "/")
 		if hdr.Name = path.Join(name, hdr.Name); slash {
 			hdr.Name += "/"
@@ -278,7 +283,21 @@ func (o *origin) stream(ctx context.Context, name string) (io.ReadCloser, error)
 		if hdr.Typeflag == tar.TypeLink {
 			hdr.Linkname = path.Join(name, hdr.Linkname)
 		}
-	}), nil
+	}}
+}
+
+// archive is a tar stream whose headers are still to be changed.
+type archive struct {
+	io.ReadCloser
+	naming tarfs.Naming
+}
+
+// tar returns the stream with the changed headers. The caller closes it, which closes the archive.
+func (a archive) tar() io.ReadCloser {
+	if a.naming.Empty() {
+		return a.ReadCloser
+	}
+	return rewrite(a.ReadCloser, a.naming)
 }
 
 // rewriting is a stream derived from another one.
@@ -295,9 +314,8 @@ func (r *rewriting) Close() error {
 	return err
 }
 
-// rewrite returns a tar stream with changed headers. first, if not nil, precedes the other entries. The caller
-// closes the returned stream, which closes stream.
-func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Header)) io.ReadCloser {
+// rewrite returns a tar stream with changed headers. The caller closes it, which closes stream.
+func rewrite(stream io.ReadCloser, as tarfs.Naming) io.ReadCloser {
 	r, w := io.Pipe()
 	done := make(chan struct{})
 	go func() {
@@ -305,15 +323,15 @@ func rewrite(stream io.ReadCloser, first *tar.Header, change func(hdr *tar.Heade
 		buffered := bufio.NewWriterSize(w, 64<<10) // each write to w waits for its reader
 		in, out := tarfs.NewReader(stream), tar.NewWriter(buffered)
 		var err error
-		if first != nil {
-			err = out.WriteHeader(first)
+		if as.First != nil {
+			err = out.WriteHeader(as.First)
 		}
 		for err == nil {
 			var hdr *tar.Header
 			if hdr, err = in.Next(); err != nil {
 				break
 			}
-			change(hdr)
+			as.Change(hdr)
 			if err = out.WriteHeader(hdr); err == nil {
 				_, err = io.Copy(out, in)
 			}
@@ -344,7 +362,7 @@ func (here) lstat(_ context.Context, name string) (api.File, error) {
 	return described(name, info), nil
 }
 
-func (here) out(ctx context.Context, name string) (io.ReadCloser, error) {
+func (here) out(ctx context.Context, name string, as tarfs.Naming) (archive, error) {
 	dir, base := filepath.Dir(name), filepath.Base(name)
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
 		if link, err := os.Lstat(name); err == nil && link.IsDir() {
@@ -353,17 +371,18 @@ func (here) out(ctx context.Context, name string) (io.ReadCloser, error) {
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, tarfs.Explain(err, dir)
+		return archive{}, tarfs.Explain(err, dir)
 	}
 	defer root.Close()
-	return tarfs.Open(ctx, root, base)
+	stream, err := tarfs.OpenAs(ctx, root, base, as)
+	return archive{ReadCloser: stream}, err
 }
 
-func (h here) in(_ context.Context, dir string, tar io.Reader) error {
+func (h here) in(_ context.Context, dir string, from archive) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return tarfs.Explain(err, dir)
 	}
 	defer root.Close()
-	return tarfs.Unpack(root, ".", tar, tarfs.Options{Skipped: h.skipped})
+	return tarfs.Unpack(root, ".", from, tarfs.Options{Naming: from.naming, Skipped: h.skipped})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -12,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
 // inSandbox is the file system of a sandbox.
@@ -35,12 +35,15 @@ func (s inSandbox) lstat(ctx context.Context, name string) (api.File, error) {
 	return f, err
 }
 
-func (s inSandbox) out(ctx context.Context, name string) (io.ReadCloser, error) {
-	return s.server.CopyOut(ctx, s.ref, path.Clean(name))
+func (s inSandbox) out(ctx context.Context, name string, as tarfs.Naming) (archive, error) {
+	stream, err := s.server.CopyOut(ctx, s.ref, path.Clean(name))
+	return archive{stream, as}, err
 }
 
-func (s inSandbox) in(ctx context.Context, dir string, tar io.Reader) error {
-	return s.server.CopyIn(ctx, s.ref, path.Clean(dir), tar)
+func (s inSandbox) in(ctx context.Context, dir string, from archive) error {
+	stream := from.tar()
+	defer stream.Close()
+	return s.server.CopyIn(ctx, s.ref, path.Clean(dir), stream)
 }
 
 // inVolume is the file system of a volume.
@@ -75,12 +78,15 @@ func (v inVolume) lstat(ctx context.Context, name string) (api.File, error) {
 	return api.File{}, errors.Newf(errors.NotFound, "%s: does not exist", v.show(name))
 }
 
-func (v inVolume) out(ctx context.Context, name string) (io.ReadCloser, error) {
-	return v.server.VolumeCopyOut(ctx, v.volume, path.Clean(name))
+func (v inVolume) out(ctx context.Context, name string, as tarfs.Naming) (archive, error) {
+	stream, err := v.server.VolumeCopyOut(ctx, v.volume, path.Clean(name))
+	return archive{stream, as}, err
 }
 
-func (v inVolume) in(ctx context.Context, dir string, tar io.Reader) error {
-	return v.server.VolumeCopyIn(ctx, v.volume, path.Clean(dir), tar)
+func (v inVolume) in(ctx context.Context, dir string, from archive) error {
+	stream := from.tar()
+	defer stream.Close()
+	return v.server.VolumeCopyIn(ctx, v.volume, path.Clean(dir), stream)
 }
 
 // placeless is the error of a missing sandbox or volume, as opposed to a missing file.

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/server"
@@ -174,7 +175,7 @@ func (w *copyWorld) fresh(script, ref string) {
 	if ref == "" {
 		return
 	}
-	stream, err := here{}.out(w.t.Context(), at)
+	stream, err := here{}.out(w.t.Context(), at, tarfs.Naming{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -190,7 +191,7 @@ func (w *copyWorld) result(ref string) (all []string, root string) {
 	if ref == "" {
 		return paths(w.t, filepath.Join(w.dir, "dst")), w.dir
 	}
-	stream, err := w.open(ref).out(w.t.Context(), "/rows")
+	stream, err := w.open(ref).out(w.t.Context(), "/rows", tarfs.Naming{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

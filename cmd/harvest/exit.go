@@ -56,7 +56,7 @@ var sessionRemedies = map[errors.Kind]string{
 }
 
 // sessionCommands are the commands for sessions.
-var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "diff", "end", "pr", "push", "send", "session", "sessions", "stop"}
+var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "compare", "diff", "end", "pr", "push", "send", "session", "sessions", "stop"}
 
 // remedy is the default remedy for an error of the running command.
 func (c *cli) remedy(kind errors.Kind) string {
@@ -64,6 +64,13 @@ func (c *cli) remedy(kind errors.Kind) string {
 		return text
 	}
 	return remedies[kind]
+}
+
+// withRemedy replaces the remedy of an error of the server, which names the fields of the API, by one that names
+// flags.
+func withRemedy(err error, format string, args ...any) error {
+	replaced := errors.Remedy(errors.Newf(errors.KindOf(err), "%s", errors.Message(err)), format, args...)
+	return errors.Stage(replaced, errors.StageOf(err))
 }
 
 // ownExit is the exit code of the user's command. It is an error only to pass through cobra.

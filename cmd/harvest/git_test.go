@@ -41,7 +41,7 @@ func TestApplyPatch(t *testing.T) {
 		"changed": file + "diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline at end of file\n+new\n\\ No newline at end of file\n",
 	} {
 		dir := applied(t)
-		if err := applyPatch(t.Context(), dir, []byte(patch)); err != nil {
+		if _, err := (applying{top: dir}).run(t.Context(), []byte(patch), false); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "new")); err != nil {
@@ -65,7 +65,7 @@ func TestApplyPatch(t *testing.T) {
 		"an absolute path":           {addition("100644", "/tmp/harvest-out", "x"), errors.Conflict},
 	} {
 		dir := applied(t)
-		if err := applyPatch(t.Context(), dir, []byte(file+c.patch)); errors.KindOf(err) != c.kind || errors.RemedyOf(err) == "" {
+		if _, err := (applying{top: dir}).run(t.Context(), []byte(file+c.patch), false); errors.KindOf(err) != c.kind || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "new")); err == nil {

@@ -63,9 +63,7 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 		v.c.hint("%s", syncedText(e.Synced))
 	case "message.sent":
-		if e.Message != nil && !v.c.quiet {
-			fmt.Fprintf(v.c.err, "> %s\n", strings.ReplaceAll(chat.Plain(e.Message.Prompt), "\n", "\n> "))
-		}
+		v.sent(e.Message)
 	case "message.started":
 		v.thought[e.ID] = e.Thinking
 	case "message.delta":
@@ -122,6 +120,17 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
 			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
 		}
+	}
+}
+
+// sent prints a prompt.
+func (v *turnView) sent(m *api.Message) {
+	switch {
+	case m == nil:
+	case m.Purpose != "":
+		v.c.hint("%s", chat.OwnPrompt)
+	default:
+		v.c.hint("> %s", strings.ReplaceAll(chat.Plain(m.Prompt), "\n", "\n> "))
 	}
 }
 

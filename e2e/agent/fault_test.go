@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/modeltest"
@@ -76,8 +77,82 @@ func TestFaultsOfOpenCode(t *testing.T) {
 		}
 	}
 	f.stops("hang", "message.sent")
-	f.killed("opencode", "OpenCode's server has ended")
+	f.killed("opencode", "OpenCode's server died of SIGKILL")
 	f.goesOn()
+}
+
+// TestRealAgentsCrash checks that a real program that a signal kills in the middle of a turn restarts once, with its
+// conversation and its files, and that the session reports the signal. A second crash in the same turn ends the turn.
+//
+// mission: E1, E2, E4
+func TestRealAgentsCrash(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	for _, name := range []string{"claude", "opencode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFaults(t, name)
+			before := f.conversation()
+			f.crashes(name)
+			if now := f.conversation(); now != before || now == "" {
+				t.Errorf("the conversation was %q, and is %q", before, now)
+			}
+			f.well("after the crashes")
+		})
+	}
+}
+
+// conversation is the name of the session's conversation with the program.
+func (f *faults) conversation() string {
+	f.t.Helper()
+	c, err := client.Connect(f.t.Context(), f.h.Data)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := c.Session(f.t.Context(), f.id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s.Conversation
+}
+
+// working is a command of a tool that runs until the end of the test.
+const working = "touch /workspace/working; until test -e /workspace/over; do sleep 0.1; done"
+
+// segv sends SIGSEGV from inside to the processes of a program while its tool is working. Without such a process, it
+// fails.
+const segv = `until test -e /workspace/working; do sleep 0.1; done
+rm /workspace/working
+found=1
+for p in /proc/[0-9]*; do
+	if [ "$(cat $p/comm 2>/dev/null)" = "$0" ]; then kill -SEGV $(basename $p); found=0; fi
+done
+exit $found`
+
+// crashes runs a turn in which the program crashes once, and a turn in which it crashes twice.
+func (f *faults) crashes(program string) {
+	f.t.Helper()
+	kill := func() {
+		f.t.Helper()
+		f.h.Must("sandbox", "exec", "--user", "0", f.h.Box(), "--", "sh", "-c", segv, program)
+	}
+	begin := f.after
+	done, _ := f.turn("[works] go", "tool.started", kill)
+	if done.Failed || done.Text != "Finished." {
+		f.t.Errorf("a turn with a crash: %+v", done)
+	}
+	if out := f.h.Must("sandbox", "exec", f.h.Box(), "--", "cat", "/workspace/kept"); out != "before" {
+		f.t.Errorf("the work before the crash is %q", out)
+	}
+	if how := f.h.Event(f.id, begin, "agent.crashed").Data.Reason; !strings.Contains(how, "SIG") {
+		f.t.Errorf("the session reports %q", how)
+	}
+	done, _ = f.turn("[waits] go", "tool.started", func() { kill(); kill() })
+	if !done.Failed || !strings.Contains(done.Text, "SIG") {
+		f.t.Errorf("a turn with two crashes: %+v", done)
+	}
+	f.h.Must("sandbox", "exec", f.h.Box(), "--", "touch", "/workspace/over")
 }
 
 // faults is a session of a real agent with many failures.
@@ -102,6 +177,9 @@ func newFaults(t *testing.T, name string, flags ...string) *faults {
 	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null", "description": "wait"}})
 	stub.Script("slow", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "timeout 5 tail -f /dev/null || true", "description": "wait"}}, modeltest.Step{Say: "Awake."})
 	stub.Script("hello", modeltest.Step{Say: "Hello."})
+	once := "test -e /workspace/kept || { printf before >/workspace/kept; " + working + "; }"
+	stub.Script("works", modeltest.Step{Call: "Bash", Input: map[string]any{"command": once, "description": "work"}}, modeltest.Step{Say: "Finished."})
+	stub.Script("waits", modeltest.Step{Call: "Bash", Input: map[string]any{"command": working, "description": "work"}})
 	h := host.NewCLI(t, stub)
 	h.Must(append([]string{"agent", "--agent", name, "--repo", "none", "-d", "[hello] you"}, flags...)...)
 	f := &faults{t: t, h: h, id: h.Session()}

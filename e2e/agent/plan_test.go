@@ -49,6 +49,39 @@ func TestPlansOfClaude(t *testing.T) {
 	}
 }
 
+// TestQuestionsWithoutPerson checks that a question of the real programs does not wait where no person follows the
+// session, and that the model receives the reason.
+//
+// mission: E1
+func TestQuestionsWithoutPerson(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	stub := modeltest.New(t, host.ModelKey)
+	stub.Script("ask", modeltest.Step{Call: "AskUserQuestion", Input: colours}, modeltest.Step{Say: "I took red."})
+	h := host.NewCLI(t, stub)
+	for _, name := range []string{"claude", "opencode"} {
+		before := len(stub.Requests())
+		out, stderr, code := h.Run("agent", "--agent", name, "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[ask] for a colour")
+		if code != 0 {
+			t.Fatalf("%s: exit code %d: %s\n%s\n%s", name, code, stderr, out, h.Log())
+		}
+		events := turnEvents(t, out)
+		if answered := last(t, events, "agent.withdrawn"); !strings.HasPrefix(answered.Text, "denied: No person is there to answer.") {
+			t.Errorf("%s: %+v", name, answered)
+		}
+		if done := last(t, events, "done"); done.Failed || done.Text != "I took red." {
+			t.Errorf("%s: %+v", name, done)
+		}
+		received := false
+		for _, r := range stub.Requests()[before:] {
+			received = received || strings.Contains(string(r.Body), "No person is there to answer.")
+		}
+		if !received {
+			t.Errorf("%s: the model did not receive the reason", name)
+		}
+	}
+}
+
 // TestLongWaitsOfOpenCode checks that a turn of OpenCode ends instead of waiting for an hour when the model's API asks
 // for that.
 //

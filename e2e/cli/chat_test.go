@@ -142,7 +142,7 @@ func TestConversation(t *testing.T) {
 	w.types("/checkout\r")
 	w.shows("The agent's work is on the branch harvest/")
 	w.types("/apply\r")
-	w.shows("The changes are in the files of the work tree.")
+	w.shows("1 file, +1 -0: applied to the files")
 	if text, err := os.ReadFile(project + "/SCRIPTED-AGENT.md"); err != nil || !strings.Contains(string(text), "say **hello**") {
 		t.Errorf("%q, %v", text, err)
 	}
@@ -165,4 +165,39 @@ func TestConversation(t *testing.T) {
 	if text := h.Must("sessions", "-o", "name"); text != "" {
 		t.Errorf("sessions that stay: %s", text)
 	}
+}
+
+// TestCompare checks in a terminal that the number of the session to keep is asked, and that Ctrl-C leaves the sessions,
+// whose agents go on.
+// mission: A4, C3
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	project := h.Project()
+	w := openWindow(t, h, project, "compare", "--agents", "scripted", "--n", "2", "say hello")
+	w.shows("1  scripted  done    1      +1 -0  -     $0.00", "keep which? 1-2, or Enter for all:")
+	w.types("3\r")
+	w.types("2\r")
+	w.ends()
+	w.shows("kept ses_")
+	if list := h.Must("sessions", "-o", "name"); strings.Count(list, "ses_") != 1 || !strings.Contains(w.screen(), "kept "+list) {
+		t.Errorf("the sessions are %s", list)
+	}
+	h.Must("end", h.Session())
+
+	w = openWindow(t, h, project, "compare", "--agents", "scripted", "--n", "2", "/run sleep 1000")
+	w.shows("2 sessions; Ctrl-C leaves them")
+	testenv.Eventually(t, "two sessions at work", func() bool { return strings.Count(h.Must("sessions"), "running_tool") == 2 })
+	w.types("\x03")
+	w.shows("left 2 sessions; their agents go on", "this ends all: harvest end --discard")
+	<-w.gone
+	if err := w.cmd.Wait(); err == nil || w.cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("it ended with %v", err)
+	}
+	list := strings.Fields(h.Must("sessions", "-o", "name"))
+	if len(list) != 2 || strings.Count(h.Must("sessions"), "running_tool") != 2 {
+		t.Errorf("the sessions are %v", list)
+	}
+	h.Must(append([]string{"end"}, list...)...)
 }

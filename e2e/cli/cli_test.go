@@ -283,7 +283,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if out := h.Must("run", "-v", "data:/data", "--", "cat", "/data/file"); out != "kept" {
 		t.Errorf("it printed %q", out)
 	}
-	if out := h.Must("doctor"); !strings.Contains(out, "subordinate ids") || !strings.Contains(out, "rootless") {
+	if out, _, _ := h.Run("doctor"); !strings.Contains(out, "subordinate ids") || !strings.Contains(out, "rootless") {
 		t.Errorf("doctor: %s", out)
 	}
 }

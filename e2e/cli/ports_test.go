@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -98,5 +100,83 @@ func wantPage(t *testing.T, address, text string) {
 	defer resp.Body.Close()
 	if page, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(page), text) {
 		t.Errorf("%v, page %.200s", err, page)
+	}
+}
+
+// silent is a program that reads a connection to its end, and then keeps it open without a word. The process that
+// starts it ends first, so that it does not keep the sandbox from being idle.
+const silent = `
+import os, signal, socket
+l = socket.create_server(("127.0.0.1", 8093))
+if os.fork():
+    os._exit(0)
+os.setsid()
+for fd in range(3):
+    os.dup2(os.open("/dev/null", os.O_RDWR), fd)
+kept, _ = l.accept()
+while kept.recv(4096):
+    pass
+open("/tmp/ended", "w").close()
+signal.pause()
+`
+
+// TestIdleLimitAfterPortIsLeft checks that a connection does not keep a sandbox running after its client has left, even
+// if the client had sent everything, and the program in the sandbox says nothing and keeps the connection open.
+//
+// mission: A6
+func TestIdleLimitAfterPortIsLeft(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	for name, leave := range map[string]func(port *exec.Cmd, c *net.TCPConn) error{
+		"harvest killed": func(port *exec.Cmd, _ *net.TCPConn) error { return port.Process.Kill() },
+		"client reset": func(_ *exec.Cmd, c *net.TCPConn) error {
+			return errors.Join(c.SetLinger(0), c.Close())
+		},
+		"client closed": func(_ *exec.Cmd, c *net.TCPConn) error { return c.Close() }, // noticed by keep-alive messages
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := h.Must("sandbox", "create", "--network", "none")
+			h.Must("sandbox", "exec", id, "--", "python3", "-c", silent)
+			port := h.Command(t.Context(), "sandbox", "port", id, "8093")
+			out, err := port.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := port.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = port.Process.Kill()
+				_ = port.Wait()
+			}()
+			address, err := bufio.NewReader(out).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			dialled, err := net.Dial("tcp", strings.TrimSpace(address))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dialled.Close()
+			c := dialled.(*net.TCPConn)
+			if _, err := c.Write([]byte("all")); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			h.Must("sandbox", "exec", id, "--", "sh", "-c", "until test -e /tmp/ended; do sleep 0.1; done")
+			h.Must("sandbox", "extend", id, "--idle-timeout", "2s")
+			if err := leave(port, c); err != nil {
+				t.Fatal(err)
+			}
+			testenv.Eventually(t, "the sandbox ends, since it is idle", func() bool { return h.Sandbox(id).Status == "terminated" })
+			if why := h.Sandbox(id).Reason; !strings.Contains(why, "idle") {
+				t.Errorf("it ended for another reason: %q", why)
+			}
+		})
 	}
 }

@@ -44,7 +44,7 @@ func (h *Host) Event(id string, after int64, typ string) TurnEvent {
 	return found
 }
 
-// NextEvent is Event for goroutines other than the test's own.
+// NextEvent is Event for goroutines other than the test's own. It follows the session as a person who can answer.
 func (h *Host) NextEvent(id string, after int64, typ string) (found TurnEvent, err error) {
 	ctx, cancel := context.WithTimeout(h.T.Context(), 3*time.Minute)
 	defer cancel()
@@ -53,7 +53,7 @@ func (h *Host) NextEvent(id string, after int64, typ string) (found TurnEvent, e
 		return found, err
 	}
 	defer c.Close()
-	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after}) {
+	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after, Attended: true}) {
 		if err != nil {
 			return found, err
 		}

@@ -24,22 +24,31 @@ type killedAt struct {
 	then  func(t *testing.T, h *host.Host)
 }
 
-// TestKilledAtNamedPoints checks that the next server finds a consistent state after SIGKILL at named points of the
-// server's work. Everything can be done again, and nothing unknown is left (newHost checks this at the end).
-// mission: A8
-func TestKilledAtNamedPoints(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
+// faultHost returns a host whose servers can be killed at named points, with these variables in its environment.
+func faultHost(t *testing.T, environ map[string]string) *host.Host {
+	t.Helper()
 	ordinary := host.GVisor(t)
-	h := host.New(t, "gvisor", func(env *testscript.Env) error {
+	return host.New(t, "gvisor", func(env *testscript.Env) error {
 		bin := t.TempDir()
 		if err := os.Symlink(testenv.FaultBinary(t), filepath.Join(bin, "harvest")); err != nil {
 			return err
 		}
 		err := ordinary(env)
 		env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
+		for name, value := range environ {
+			env.Setenv(name, value)
+		}
 		return err
 	})
+}
+
+// TestKilledAtNamedPoints checks that the next server finds a consistent state after SIGKILL at named points of the
+// server's work. Everything can be done again, and nothing unknown is left (newHost checks this at the end).
+// mission: A8
+func TestKilledAtNamedPoints(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := faultHost(t, nil)
 	clear := func() { // all tests share their images
 		for _, image := range []string{"points/snap:1", "points/snap:2", "points/built:1"} {
 			_, _, _ = h.Run("image", "rm", image)

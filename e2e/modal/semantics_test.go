@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func TestModalSemantics(t *testing.T) {
 	t.Run("tunnels", m.tunnels)
 	t.Run("a token's key", m.endsWithItsKey)
 	t.Run("memory", m.memory)
+	t.Run("crashes", m.crashes)
 	t.Run("keys", m.keys)
 	t.Run("terminal", m.terminal)
 	t.Run("snapshots", m.snapshots)
@@ -207,6 +209,29 @@ func (m *modalClient) memory(t *testing.T) {
 }
 
 // A directory that was sealed with a key is opened by that key alone, and an image is gone after its time.
+// crashes checks that a command's stderr names the process and the signal of a crash, also if the command itself ends
+// with 139, and that programs that cannot be started are refused by their names.
+func (m *modalClient) crashes(t *testing.T) {
+	sb := ending(t, m.create(t, "alpine:3.21", nil))
+	p, err := sb.Exec(t.Context(), []string{"sh", "-c", `sh -c 'kill -SEGV $$'; exit 139`}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(p.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := p.Wait(t.Context(), nil)
+	if err != nil || code != 139 || !regexp.MustCompile(`harvest: process (sh|busybox) \(pid [0-9]+\) died of SIGSEGV`).Match(said) {
+		t.Errorf("it ended with %d, %v, and said %q", code, err, said)
+	}
+	for program, want := range map[string]string{"no-such-program": "there is no program", "/etc": "cannot be executed"} {
+		if _, err := sb.Exec(t.Context(), []string{program}, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), program) {
+			t.Errorf("%s: %v", program, err)
+		}
+	}
+}
+
 func (m *modalClient) keys(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
 	m.run(t, sb, "mkdir -p /d && echo sealed >/d/f")

@@ -164,6 +164,10 @@ func (b *tab) picture(name string) {
 	}
 	var data []byte
 	b.do(chromedp.CaptureScreenshot(&data))
+	data, err := small(data)
+	if err != nil {
+		b.t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o600); err != nil {
 		b.t.Fatal(err)
 	}

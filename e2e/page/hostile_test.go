@@ -47,17 +47,17 @@ func hostileViews(b *tab) {
 	b.click("dialog button", "Keep it")
 
 	b.view("Changes")
-	b.sees(".changes .file summary", "<img src=x onerror=")
-	b.sees(".changes .diff .added", "<svg onload=")
+	b.sees(".of-changes .file summary", "<img src=x onerror=")
+	b.sees(".of-changes .diff .added", "<svg onload=")
 	none(".panel")
 
 	b.view("Terminal")
-	b.sees(".terminal [role=status]", "Connected")
-	b.do(chromedp.Evaluate(`window.titles = []; new MutationObserver((all) => { for (const one of all) for (const n of one.addedNodes) window.titles.push(n.textContent); }).observe(document.querySelector('.terminal .title'), { childList: true });
+	b.sees(".of-terminal [role=status]", "Connected")
+	b.do(chromedp.Evaluate(`window.titles = []; new MutationObserver((all) => { for (const one of all) for (const n of one.addedNodes) window.titles.push(n.textContent); }).observe(document.querySelector('.of-terminal .termtitle'), { childList: true });
 		document.querySelector('.xterm-helper-textarea').focus()`, nil))
 	b.types("sh /tmp/titles\r")
 	b.until(fmt.Sprintf(`%s.every((t) => window.titles.includes(t.slice(0, 120)))`, quotedAll(hostile)))
-	if got := b.value(`document.querySelectorAll('.terminal .title *').length`); got != "0" {
+	if got := b.value(`document.querySelectorAll('.of-terminal .termtitle *').length`); got != "0" {
 		b.t.Errorf("the title has %s elements", got)
 	}
 	b.harmless()

@@ -73,7 +73,7 @@ func TestPageKeys(t *testing.T) {
 	// The arrows move from view to view. In the terminal all keys go to the shell, Tab too, except for one.
 	b.tabTo(".tabs [aria-selected=true]")
 	b.keys(kb.ArrowRight)
-	b.sees(".terminal [role=status]", "Connected")
+	b.sees(".of-terminal [role=status]", "Connected")
 	b.focused("[data-tab=terminal]")
 	b.tabTo(".xterm-helper-textarea")
 	b.types("echo $((6*7))\r")
@@ -89,7 +89,7 @@ func TestPageKeys(t *testing.T) {
 	b.focused("textarea.code")
 	b.types("by keys")
 	b.keys("s", input.ModifierCtrl)
-	b.sees(".files [role=status]", "Saved")
+	b.sees(".of-files [role=status]", "Saved")
 	if out := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "cat /workspace/*/SCRIPTED-AGENT.md"); !strings.Contains(out, "by keys") {
 		t.Errorf("the file is %q", out)
 	}
@@ -106,10 +106,10 @@ func TestPageKeys(t *testing.T) {
 	b.keys(kb.Enter)
 	b.tabTo(`.more a[href="#/keys"]`)
 	b.keys(kb.Enter)
-	b.sees(".list-view.keys button", "Make it")
-	b.tabTo(".list-view.keys input[type=text]")
+	b.sees(".list-view.of-keys button", "Make it")
+	b.tabTo(".list-view.of-keys input[type=text]")
 	b.types("by-hand\r")
-	b.sees(".keys .secret", "hv_")
+	b.sees(".of-keys .secret", "hv_")
 	b.tabTo(".sessions a")
 	b.keys(kb.Enter)
 	b.sees(".top", session)

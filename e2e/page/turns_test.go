@@ -226,7 +226,7 @@ func TestPagePhone(t *testing.T) {
 	b.accessible("the menu on a phone")
 	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs", "audit", "doctor"} {
 		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
-		b.until(`document.querySelector('.list-view.` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
+		b.until(`document.querySelector('.list-view.of-` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
 		fits(id)
 	}
 	b.clean()

@@ -43,22 +43,22 @@ func TestPageViews(t *testing.T) {
 	viewNetwork(b)
 
 	b.view("Start")
-	b.sees(".startup .waterfall", "sandbox")
-	b.sees(".startup dd", "gvisor")
+	b.sees(".of-startup .waterfall", "sandbox")
+	b.sees(".of-startup dd", "gvisor")
 	b.accessible("start")
 	b.picture("start")
 	viewUsage(b, h)
 
 	// The views have separate addresses, also for any sandbox.
 	b.do(chromedp.Reload())
-	b.sees(".usage .list", "Turn")
+	b.sees(".of-usage .list", "Turn")
 	b.view("Chat")
 	b.until(`document.querySelector('.panel').hidden`)
 	b.accessible("chat")
 	b.do(chromedp.Evaluate(`location.hash = '#/sandboxes'`, nil))
 	b.click(".list a", "sbx_")
 	b.sees("h1", "sbx_")
-	b.sees(".startup .waterfall", "boot")
+	b.sees(".of-startup .waterfall", "boot")
 	b.accessible("a sandbox")
 	b.picture("sandbox")
 	b.view("Usage")
@@ -74,8 +74,8 @@ func TestPageViews(t *testing.T) {
 func viewUsage(b *tab, h *host.Host) {
 	b.t.Helper()
 	b.view("Usage")
-	b.sees(".usage .turns .list", "Turn")
-	b.until(`document.querySelectorAll('.usage .plot canvas').length === 6`)
+	b.sees(".of-usage .turns .list", "Turn")
+	b.until(`document.querySelectorAll('.of-usage .plot canvas').length === 6`)
 	b.sees(".machine figcaption", "received and")
 	const last = `[...[...document.querySelectorAll('.machine tbody tr')].at(-1).querySelectorAll('data')].map((d) => Number(d.value))`
 	b.run(`window.quiet = ` + last)
@@ -97,7 +97,7 @@ func viewUsage(b *tab, h *host.Host) {
 func viewTerminal(b *tab) {
 	b.t.Helper()
 	b.view("Terminal")
-	b.sees(".terminal [role=status]", "Connected")
+	b.sees(".of-terminal [role=status]", "Connected")
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
 	screen := `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent).join('\n')`
 	types := func(text string) { b.types(text + "\r") }
@@ -105,7 +105,7 @@ func viewTerminal(b *tab) {
 	// The typed command contains the same words. A span with these words alone is the output.
 	const coloured = `[...document.querySelectorAll('.xterm-rows span')].find((e) => e.textContent === 'true colour')`
 	b.until(screen + `.includes('it is 42') && Boolean(` + coloured + `)`)
-	b.sees(".terminal .title", "<img src=x onerror")
+	b.sees(".of-terminal .termtitle", "<img src=x onerror")
 	if got := b.value(`getComputedStyle(` + coloured + `).color`); !strings.HasPrefix(got, "rgb(") || got == "rgb(27, 31, 28)" {
 		b.t.Errorf("what is printed in colour is %s", got)
 	}
@@ -121,12 +121,12 @@ func viewTerminal(b *tab) {
 	// A second browser takes the terminal over, with the earlier output, and the first can take it back.
 	other := b.another()
 	other.do(chromedp.Navigate(b.value(`location.href`)))
-	other.sees(".terminal [role=status]", "Connected")
+	other.sees(".of-terminal [role=status]", "Connected")
 	other.until(screen + `.includes('it is 42')`)
-	b.sees(".terminal [role=status]", "Somebody else has the terminal")
+	b.sees(".of-terminal [role=status]", "Somebody else has the terminal")
 	b.click(".termbar button", "Take it over")
 	b.until(screen + `.includes('it is 42')`)
-	other.sees(".terminal [role=status]", "Somebody else has the terminal")
+	other.sees(".of-terminal [role=status]", "Somebody else has the terminal")
 	// The terminal has the size of the browser that holds it.
 	types("clear; echo size $(stty size)")
 	b.until(`/size \d+ \d+/.test(` + screen + `)`)
@@ -134,9 +134,9 @@ func viewTerminal(b *tab) {
 		b.t.Errorf("the shell has %s lines, the page %s", said, is)
 	}
 	types("exit")
-	b.sees(".terminal [role=status]", "The shell has ended with 0")
+	b.sees(".of-terminal [role=status]", "The shell has ended with 0")
 	b.click(".termbar button", "New shell")
-	b.sees(".terminal [role=status]", "Connected")
+	b.sees(".of-terminal [role=status]", "Connected")
 	other.clean()
 }
 
@@ -148,22 +148,22 @@ func viewFiles(b *tab) {
 	b.until(`document.querySelector('.opened textarea')?.value === '# A sample\n'`)
 	b.do(chromedp.Evaluate(`document.querySelector('.opened textarea').value = '# Changed by hand\n'`, nil))
 	b.click(".opened button", "Save")
-	b.sees(".files [role=status]", "Saved")
+	b.sees(".of-files [role=status]", "Saved")
 	// By drag, with names and contents that are hostile.
 	b.do(chromedp.Evaluate(`{ const d = new DataTransfer(); d.items.add(new File(['<script>window.pwned=1</script>'], '<img src=x onerror=window.pwned=1>.html')); d.items.add(new File([new Uint8Array([0, 255, 254])], 'binary'));
 		document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: d, bubbles: true, cancelable: true })); }`, nil))
-	b.sees(".files [role=status]", "Sent 2 files")
+	b.sees(".of-files [role=status]", "Sent 2 files")
 	b.sees(".tree .name", "<img src=x onerror")
 	b.click(".tree .entry", "<img src=x")
 	b.until(`document.querySelector('.opened textarea')?.value.includes('pwned')`)
 	b.click(".tree .entry", "binary")
 	b.sees(".opened", "It is no text")
-	b.click(".files button", "New directory")
+	b.click(".of-files button", "New directory")
 	b.fill("Name", "notes")
 	b.click("dialog button", "Make it")
 	b.click(".tree .entry", "notes")
 	b.sees(".tree", "The directory is empty")
-	b.click(".files button", "Up")
+	b.click(".of-files button", "Up")
 	b.sees(".tree .name", "README.md")
 	b.click(".tree .entry", "README.md")
 	b.until(`document.querySelector('.opened textarea')?.value === '# Changed by hand\n'`)
@@ -185,8 +185,8 @@ func viewFiles(b *tab) {
 	b.click("dialog button", "Delete it")
 	b.until(`![...document.querySelectorAll('.tree .name')].some((e) => e.textContent === 'binary')`)
 	// Errors show the remedy at the place of the error.
-	b.do(chromedp.Evaluate(`{ const i = document.querySelector('.files form input'); i.value = '/nosuch'; i.form.requestSubmit(); }`, nil))
-	b.sees(".files .problem", "nosuch")
+	b.do(chromedp.Evaluate(`{ const i = document.querySelector('.of-files form input'); i.value = '/nosuch'; i.form.requestSubmit(); }`, nil))
+	b.sees(".of-files .problem", "nosuch")
 }
 
 func viewChanges(b *tab, g *host.Git) {
@@ -195,34 +195,34 @@ func viewChanges(b *tab, g *host.Git) {
 	b.sees(".tool .state", "exit 0")
 	b.sees(".status", "Done")
 	b.view("Changes")
-	b.sees(".changes .file summary", "README.md")
-	b.sees(".changes .file summary", "<b>plan<")
-	b.sees(".changes .diff .added", "Look first.")
-	b.sees(".changes .diff .added", "window.pwned")
+	b.sees(".of-changes .file summary", "README.md")
+	b.sees(".of-changes .file summary", "<b>plan<")
+	b.sees(".of-changes .diff .added", "Look first.")
+	b.sees(".of-changes .diff .added", "window.pwned")
 	b.accessible("changes")
 	b.picture("changes")
 	commit := func(message string) {
 		b.t.Helper()
-		b.click(".changes button", "Commit")
+		b.click(".of-changes button", "Commit")
 		b.fill("Message", message)
 		b.click("dialog button", "Commit everything")
 	}
 	commit("By hand: $(touch /tmp/pwned) <b>all</b>")
-	b.sees(".changes [role=status]", "By hand: $(touch /tmp/pwned) <b>all</b>")
+	b.sees(".of-changes [role=status]", "By hand: $(touch /tmp/pwned) <b>all</b>")
 	commit("Nothing")
-	b.sees(".changes .problem", "nothing to commit")
-	b.click(".changes button", "Push")
-	b.sees(".changes [role=status]", "Pushed the branch harvest/")
+	b.sees(".of-changes .problem", "nothing to commit")
+	b.click(".of-changes button", "Push")
+	b.sees(".of-changes [role=status]", "Pushed the branch harvest/")
 	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "branch", "--list", "harvest/*"); branches == "" {
 		b.t.Error("nothing was pushed")
 	} else if last := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "log", "-1", "--format=%s %an", strings.Trim(branches, "* \n")); !strings.HasPrefix(last, "By hand: $(touch /tmp/pwned) <b>all</b>") || !strings.Contains(last, "(Harvest)") {
 		b.t.Errorf("the last commit is %q", last)
 	}
-	b.click(".changes button", "Bring up to date")
-	b.sees(".changes [role=status]", "The work stands on")
-	b.click(".changes button", "Pull request")
+	b.click(".of-changes button", "Bring up to date")
+	b.sees(".of-changes [role=status]", "The work stands on")
+	b.click(".of-changes button", "Pull request")
 	b.click("dialog button", "Open it")
-	b.sees(".changes .problem", "GitHub")
+	b.sees(".of-changes .problem", "GitHub")
 }
 
 func viewPreview(b *tab) {
@@ -232,8 +232,8 @@ func viewPreview(b *tab) {
 	b.view("Preview")
 	b.fill("Port", "8000")
 	b.do(chromedp.Evaluate(`window.heard = []; addEventListener('message', (e) => window.heard.push(e.origin + ' ' + e.data))`, nil))
-	b.click(".preview button", "Open")
-	b.until(`document.querySelector('.preview iframe') !== null`)
+	b.click(".of-preview button", "Open")
+	b.until(`document.querySelector('.of-preview iframe') !== null`)
 	// Only the frame itself can read its content, since it has another origin.
 	b.until(`window.heard.length > 0`)
 	if got := b.value(`window.heard.join()`); !strings.HasPrefix(got, "http://8000-sbx-") || !strings.HasSuffix(got, " Served inside alone") {
@@ -242,8 +242,8 @@ func viewPreview(b *tab) {
 	b.accessible("preview")
 	b.picture("preview")
 	b.fill("Port", "0")
-	b.do(chromedp.Evaluate(`document.querySelector('.preview form').noValidate = true; document.querySelector('.preview form').requestSubmit()`, nil))
-	b.sees(".preview .problem", "1 to 65535")
+	b.do(chromedp.Evaluate(`document.querySelector('.of-preview form').noValidate = true; document.querySelector('.of-preview form').requestSubmit()`, nil))
+	b.sees(".of-preview .problem", "1 to 65535")
 }
 
 func viewNetwork(b *tab) {
@@ -251,16 +251,16 @@ func viewNetwork(b *tab) {
 	b.send("/run python3 -c 'import socket; socket.create_connection((\"203.0.113.7\", 4433), 3)'")
 	b.sees(".tool.failed .state", "exit")
 	b.view("Network")
-	b.sees(".network .list", "203.0.113.7:4433")
+	b.sees(".of-network .list", "203.0.113.7:4433")
 	b.accessible("network")
 	b.picture("network")
-	b.click(".network button", "Allow for this session")
-	b.sees(".network .chip", "203.0.113.7:4433")
-	b.sees(".network td", "allowed now")
+	b.click(".of-network button", "Allow for this session")
+	b.sees(".of-network .chip", "203.0.113.7:4433")
+	b.sees(".of-network td", "allowed now")
 	b.fill("Allow, for as long as this sandbox lives", "not a/place")
-	b.do(chromedp.Evaluate(`document.querySelector('.network form').requestSubmit()`, nil))
-	b.sees(".network .problem", "not a/place")
+	b.do(chromedp.Evaluate(`document.querySelector('.of-network form').requestSubmit()`, nil))
+	b.sees(".of-network .problem", "not a/place")
 	b.fill("Allow, for as long as this sandbox lives", "*.example.org")
-	b.do(chromedp.Evaluate(`document.querySelector('.network form').requestSubmit()`, nil))
-	b.sees(".network .chip", "*.example.org")
+	b.do(chromedp.Evaluate(`document.querySelector('.of-network form').requestSubmit()`, nil))
+	b.sees(".of-network .chip", "*.example.org")
 }

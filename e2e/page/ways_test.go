@@ -62,7 +62,7 @@ func wayWorks(b *tab) {
 	b.send("/run true\n/say it **streams**")
 	b.sees(".message.agent strong", "streams")
 	b.view("Terminal")
-	b.sees(".terminal [role=status]", "Connected")
+	b.sees(".of-terminal [role=status]", "Connected")
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
 	b.types("echo $((6*7))\r")
 	b.until(`[...document.querySelectorAll('.xterm-rows > div')].some((r) => r.textContent.trim() === '42')`)

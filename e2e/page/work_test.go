@@ -28,13 +28,16 @@ type pullsAPI struct {
 func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answer, status := map[string]any{"message": "Not Found"}, http.StatusNotFound
+	var answer any = map[string]any{"message": "Not Found"}
+	status := http.StatusNotFound
 	var asked map[string]any
 	switch {
 	case r.Header.Get("Authorization") != "Bearer "+p.token:
 		answer, status = map[string]any{"message": "Bad credentials"}, http.StatusUnauthorized
 	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample":
 		answer, status = map[string]any{"default_branch": "main"}, http.StatusOK
+	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample/pulls":
+		answer, status = []any{}, http.StatusOK
 	case r.Method == http.MethodPost && r.URL.Path == "/repos/owner/sample/pulls" && json.NewDecoder(r.Body).Decode(&asked) == nil:
 		p.opened = append(p.opened, asked)
 		answer, status = map[string]any{"message": "Resource not accessible by personal access token"}, http.StatusForbidden
@@ -75,11 +78,11 @@ func TestPageRepository(t *testing.T) {
 
 	g.Commit("owner/sample", map[string]string{"README.md": "two\n"})
 	b.do(chromedp.Evaluate(`location.hash = '#/images'`, nil))
-	b.sees(".images td", "owner/sample")
+	b.sees(".of-images td", "owner/sample")
 	// The log of the build before is there, too.
 	b.do(chromedp.Evaluate(`window.told = (line) => (document.querySelector('.build')?.textContent ?? '').split('\n').filter((l) => l === line).length;
 		new MutationObserver(() => { if (told('the first line') === 2 && told('the last line') === 1) window.live = true; }).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
-	b.click(".images button", "Build")
+	b.click(".of-images button", "Build")
 	b.until(`told('the last line') === 2 && document.querySelector('.build').textContent.trimEnd().endsWith('── succeeded')`)
 	if b.value(`window.live`) != "true" {
 		t.Error("the log came only when the build had ended")
@@ -108,19 +111,19 @@ func TestPageRepository(t *testing.T) {
 	b.send("/write plan.md Look first.")
 	b.sees(".status", "Done")
 	b.view("Changes")
-	b.sees(".changes .diff .added", "Look first.")
+	b.sees(".of-changes .diff .added", "Look first.")
 	pull := func(title string) {
 		t.Helper()
-		b.click(".changes button", "Pull request")
+		b.click(".of-changes button", "Pull request")
 		b.fill("Title", title)
 		b.fill("What it does", "It looks.")
 		b.click("dialog button", "Open it")
 	}
 	pull("A first attempt")
-	b.sees(".changes .problem", "Resource not accessible")
+	b.sees(".of-changes .problem", "Resource not accessible")
 	pull("Look first")
-	b.sees(".changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
-	if got := b.value(`document.querySelector('.changes [role=status] a').rel`); got != "noopener noreferrer" {
+	b.sees(".of-changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
+	if got := b.value(`document.querySelector('.of-changes [role=status] a').rel`); got != "noopener noreferrer" {
 		t.Errorf("the link is %s", got)
 	}
 	pulls.mu.Lock()
@@ -149,9 +152,9 @@ func pageAllows(b *tab) {
 	b.send(try)
 	b.sees(".tool.failed .state", "exit")
 	b.view("Network")
-	b.sees(".network .list", port)
-	b.click(".network button", "Allow for this session")
-	b.sees(".network td", "allowed now")
+	b.sees(".of-network .list", port)
+	b.click(".of-network button", "Allow for this session")
+	b.sees(".of-network td", "allowed now")
 	b.send(try)
 	b.sees(".tool .output", "reached at last")
 }
@@ -160,7 +163,7 @@ func pageAllows(b *tab) {
 func pageSyncs(b *tab, s3 *host.S3) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
-	b.sees(".volumes td", "notes")
+	b.sees(".of-volumes td", "notes")
 	b.press("Sync notes")
 	b.fill("Bucket", s3.Bucket)
 	b.fill("Prefix", "copy")

@@ -64,7 +64,7 @@ func TestUDP(t *testing.T) {
 			if _, err := c.Write(sent); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(patience))
 			b := make([]byte, 65536)
 			n, err := c.Read(b)
 			if err != nil || !bytes.Equal(b[:n], sent) {
@@ -98,7 +98,7 @@ func TestDialIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		got, err := io.ReadAll(c)
 		if err != nil {
 			t.Fatal(err)

@@ -97,7 +97,7 @@ func (w *world) lookUp(t testing.TB, name string) ([]netip.Addr, error) {
 // expectDenial waits for a denial that fits.
 func (w *world) expectDenial(t testing.TB, protocol, domain, address, reason string) {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(patience)
 	for {
 		select {
 		case d := <-w.refused:
@@ -147,7 +147,7 @@ func (w *world) tls(t testing.TB, to, name string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	s := tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true})
 	b, err := io.ReadAll(s)
 	return string(b), err
@@ -161,7 +161,7 @@ func (w *world) http(t testing.TB, to, host string) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
 		return "", err
 	}
@@ -261,7 +261,7 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 			t.Errorf("ssh to %s: %v", to, err)
 		}
 		if err == nil {
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			if line, err := bufio.NewReader(c).ReadString('\n'); err != nil {
 				t.Errorf("ssh says %q, %v", line, err)
 			}
@@ -385,7 +385,7 @@ func TestANewPolicyCutsWhatItForbids(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 		say := func() error {
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			if _, err := c.Write([]byte("hi\n")); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -168,10 +169,14 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
 // SetWriteDeadline is SetDeadline.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
 
-// Join copies between a and b until both directions have ended, one breaks, or the other side of a Conn has
-// left. Then it closes both. a and b have CloseWrite, as TCP connections do.
+// Join copies between a and b until both directions have ended, one breaks, or the other side of a Conn or a TCP
+// connection has left. Then it closes both. a and b have CloseWrite, as TCP connections do.
 func Join(a, b net.Conn) {
 	var both sync.WaitGroup
+	closeBoth := func() {
+		_ = a.Close()
+		_ = b.Close()
+	}
 	carry := func(to, from net.Conn) {
 		_, err := io.Copy(to, from)
 		half, ok := to.(interface{ CloseWrite() error })
@@ -182,21 +187,40 @@ func Join(a, b net.Conn) {
 			err = half.CloseWrite()
 		}
 		if err != nil { // the other direction is useless then
-			_ = a.Close()
-			_ = b.Close()
+			closeBoth()
+			return
+		}
+		if tcp, ok := from.(*net.TCPConn); ok {
+			go left(tcp, closeBoth)
 		}
 	}
 	for _, conn := range []net.Conn{a, b} {
 		if c, ok := conn.(*Conn); ok {
-			defer context.AfterFunc(c.gone, func() {
-				_ = a.Close()
-				_ = b.Close()
-			})()
+			defer context.AfterFunc(c.gone, closeBoth)()
 		}
 	}
 	both.Go(func() { carry(a, b) })
 	both.Go(func() { carry(b, a) })
 	both.Wait()
-	_ = a.Close()
-	_ = b.Close()
+	closeBoth()
+}
+
+// left calls gone if the other side of c leaves after its end, and returns then or when c is closed. A reader or
+// writer would notice, but there may be none: nothing is left to read, and this side may have nothing to write.
+// Without a reset from the other side, the keep-alive messages of the kernel find that it has left, after a minute.
+func left(c *net.TCPConn, gone func()) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	hit := false
+	_ = raw.Read(func(fd uintptr) bool { // its error means that c is closed
+		poll := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(poll, 0)
+		hit = err == nil && n > 0 && poll[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+		return hit
+	})
+	if hit {
+		gone()
+	}
 }

@@ -162,3 +162,42 @@ func TestLeftAfterTheEnd(t *testing.T) {
 		t.Error("the connection is still there a minute after its peer has left")
 	}
 }
+
+// TestLeftAfterTheEndOfTCP is TestLeftAfterTheEnd for a peer at the other end of a TCP connection.
+func TestLeftAfterTheEndOfTCP(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	peer, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined := make(chan struct{})
+	go func() {
+		bytestream.Join(local, b)
+		close(joined)
+	}()
+	if err := peer.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(a); err != nil { // the end arrives
+		t.Fatal(err)
+	}
+	if err := peer.(*net.TCPConn).SetLinger(0); err != nil { // with a reset, as the kernel of a vanished peer sends
+		t.Fatal(err)
+	}
+	_ = peer.Close()
+	select {
+	case <-joined:
+	case <-time.After(time.Minute):
+		t.Error("the connection is still there a minute after its peer has left")
+	}
+}

@@ -60,9 +60,10 @@ var rows = []row{
 	{"agent/...", []string{"agent", "engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret", "internal/..."}, "sandbox uses contracts; take an interface for upper layers, and let cmd/harvest name the concrete engine"},
-	{"s3sync", []string{"volume", "event", "internal/..."}, "s3sync knows volumes only"},
-	{"s3mount", []string{"s3sync", "internal/..."}, "s3mount serves files of a bucket; its callers know sandboxes"},
-	{"storage", []string{"s3sync", "secret", "volume", "internal/..."}, "storage joins volumes and buckets; its callers know the rest"},
+	{"s3/tree", []string{"internal/..."}, "a tree is files of one machine; its callers know buckets"},
+	{"s3sync", []string{"s3/tree", "volume", "event", "internal/..."}, "s3sync knows volumes only"},
+	{"s3mount", []string{"s3sync", "s3/tree", "internal/..."}, "s3mount serves files of a bucket; its callers know sandboxes"},
+	{"storage", []string{"s3sync", "s3/tree", "secret", "volume", "internal/..."}, "storage joins volumes and buckets; its callers know the rest"},
 	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},

@@ -90,7 +90,7 @@ type Tree interface {
 	Rename(from, to string) error
 }
 
-// Host is the whole file system of this process, for use inside a sandbox.
+// Host is the whole file system of this process, for use inside a sandbox. In it, /proc/self is the first process.
 type Host struct{}
 
 // Stat is os.Stat.
@@ -128,6 +128,10 @@ func Do(ctx context.Context, tree Tree, req Request, w io.Writer) error {
 		name = "."
 	}
 	out := json.NewEncoder(w)
+	if _, host := tree.(Host); host {
+		name = ofFirst(name, req.Follow || req.Op == OpList || req.Op == OpWatch)
+		req.To = ofFirst(req.To, false)
+	}
 	switch req.Op {
 	case OpStat:
 		e, err := stat(tree, name, req.Follow)
@@ -143,7 +147,7 @@ func Do(ctx context.Context, tree Tree, req Request, w io.Writer) error {
 		}
 		err := tree.Mkdir(name, 0o777)
 		if errors.Is(err, fs.ErrExist) {
-			return errors.Remedy(errors.Explainf(err, errors.Conflict, "%.200q exists already", name), "choose another name, or allow that it exists")
+			return errors.Remedy(errors.Explainf(err, errors.Conflict, "%.200q exists already", name), "choose another name, or give parents to accept an existing directory")
 		}
 		return Explain(err, name)
 	case OpRemove:
@@ -159,11 +163,10 @@ func Do(ctx context.Context, tree Tree, req Request, w io.Writer) error {
 func stat(tree Tree, name string, follow bool) (Entry, error) {
 	if follow {
 		if _, host := tree.(Host); host {
-			real, err := filepath.EvalSymlinks(name)
-			if err != nil {
-				return Entry{}, err
+			// Only the kernel can follow the links of /proc to open files, whose targets are not paths.
+			if real, err := filepath.EvalSymlinks(name); err == nil {
+				name = real
 			}
-			name = real
 		}
 	}
 	look := tree.Lstat
@@ -232,7 +235,7 @@ func remove(tree Tree, name string, recursive bool) error {
 	if !recursive {
 		err := tree.Remove(name)
 		if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-			return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", name), "remove it with all that is in it, if that is meant: recursive")
+			return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", name), "give recursive to remove all that is in it, too")
 		}
 		return Explain(err, name)
 	}
@@ -250,7 +253,7 @@ func move(tree Tree, from, to string, overwrite bool) error {
 	if target, err := tree.Lstat(to); err == nil {
 		switch {
 		case !overwrite:
-			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q exists already", to), "choose another name, or allow that it is replaced: overwrite")
+			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q exists already", to), "choose another name, or give overwrite to replace it")
 		case target.IsDir() && !source.IsDir():
 			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a directory", to), "give the name that the file is to have in it")
 		}

@@ -3,7 +3,6 @@ package tarfs
 import (
 	"archive/tar"
 	"bufio"
-	"bytes"
 	"io"
 	"io/fs"
 	"os"
@@ -11,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -22,7 +24,9 @@ import (
 //
 // Kinds: NotFound if name does not exist, Invalid if it leads out of root, Denied if the process may not read
 // some of it.
-func Pack(root *os.Root, name string, w io.Writer) error {
+func Pack(root *os.Root, name string, w io.Writer) error { return pack(root, name, Naming{}, w) }
+
+func pack(root *os.Root, name string, as Naming, w io.Writer) error {
 	clean, err := Clean(name)
 	if err != nil {
 		return err
@@ -35,13 +39,18 @@ func Pack(root *os.Root, name string, w io.Writer) error {
 		return Explain(err, name)
 	}
 	out := bufio.NewWriterSize(w, 64<<10) // a small file's entry takes seven writes
-	p := &packer{tw: tar.NewWriter(out), seen: map[inode]string{}}
-	if info.IsDir() {
+	p := &packer{tw: tar.NewWriter(out), as: as, seen: map[inode]string{}}
+	if as.First != nil {
+		err = p.tw.WriteHeader(as.First)
+	}
+	switch {
+	case err != nil:
+	case info.IsDir():
 		err = p.tree(root, clean)
-	} else {
+	default:
 		var dir *os.Root
 		if dir, err = root.OpenRoot(path.Dir(clean)); err == nil {
-			err = p.add(dir, "", path.Base(clean))
+			err = p.one(dir, path.Base(clean))
 			dir.Close()
 		}
 	}
@@ -58,10 +67,26 @@ type inode struct{ dev, ino uint64 }
 
 type packer struct {
 	tw   *tar.Writer
+	as   Naming
 	seen map[inode]string // first name of files with several links
 	name string           // the open directory, from which its children are opened
 	open *os.Root         // nil without an open directory
-	buf  bytes.Buffer     // of a small file
+	buf  []byte           // of a small file
+}
+
+func (p *packer) header(hdr *tar.Header) error {
+	p.as.change(hdr)
+	return p.tw.WriteHeader(hdr)
+}
+
+// one writes the entry of a single file.
+func (p *packer) one(dir *os.Root, last string) error {
+	f, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return p.add(dir, f, "", last)
 }
 
 func (p *packer) close() {
@@ -129,25 +154,29 @@ func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 			return nil, err
 		}
 		hdr := header(info, name+"/", "")
-		if err := p.tw.WriteHeader(hdr); err != nil {
+		if err := p.header(hdr); err != nil {
 			return nil, errors.Wrapf(err, "write %.200q", name)
 		}
 	}
-	entries, err := f.ReadDir(-1)
+	entries, err := readDir(f)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	slices.SortFunc(entries, func(a, b dirEntry) int { return strings.Compare(a.name, b.name) })
 	var subdirs []string
 	for _, e := range entries {
-		if e.IsDir() {
-			subdirs = append(subdirs, path.Join(name, e.Name()))
-			continue
+		if e.kind == unix.DT_UNKNOWN {
+			if info, err := dir.Lstat(e.name); err == nil && info.IsDir() {
+				e.kind = unix.DT_DIR
+			}
 		}
-		if e.Type() == 0 { // saves an lstat of regular files
-			err = p.file(dir, path.Join(name, e.Name()), e.Name())
-		} else {
-			err = p.add(dir, name, e.Name())
+		switch e.kind {
+		case unix.DT_DIR:
+			subdirs = append(subdirs, path.Join(name, e.name))
+		case unix.DT_REG: // saves an lstat
+			err = p.file(f, path.Join(name, e.name), e.name)
+		default:
+			err = p.add(dir, f, name, e.name)
 		}
 		if err != nil {
 			return nil, err
@@ -157,7 +186,7 @@ func (p *packer) directory(base *os.Root, name string) ([]string, error) {
 }
 
 // add writes one entry that is not a directory. It skips a file that was removed meanwhile.
-func (p *packer) add(dir *os.Root, parent, last string) error {
+func (p *packer) add(dir *os.Root, open *os.File, parent, last string) error {
 	name := path.Join(parent, last)
 	info, err := dir.Lstat(last)
 	if errors.IsNotExist(err) {
@@ -171,46 +200,53 @@ func (p *packer) add(dir *os.Root, parent, last string) error {
 	}
 	switch info.Mode().Type() {
 	case 0:
-		return p.file(dir, name, last)
+		return p.file(open, name, last)
 	case fs.ModeSymlink:
 		target, err := dir.Readlink(last)
 		if err != nil {
 			return err
 		}
-		return errors.Wrapf(p.tw.WriteHeader(header(info, name, target)), "write %.200q", name)
+		return errors.Wrapf(p.header(header(info, name, target)), "write %.200q", name)
 	case fs.ModeNamedPipe:
-		return errors.Wrapf(p.tw.WriteHeader(header(info, name, "")), "write %.200q", name)
+		return errors.Wrapf(p.header(header(info, name, "")), "write %.200q", name)
 	}
 	return nil
 }
 
-func (p *packer) file(dir *os.Root, name, last string) error {
+// file writes a regular file of an open directory. It makes system calls itself: package os adds an epoll_ctl and,
+// when it lists a directory of an os.Root, a stat to the four calls that a small file needs, and in sandboxes these
+// calls take most of the time.
+func (p *packer) file(dir *os.File, name, last string) error {
 	// Open without blocking: a pipe that replaces the file just now may have no writer.
-	f, err := dir.OpenFile(last, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if errors.IsNotExist(err) {
-		return nil
+	fd, err := retried(func() (int, error) {
+		return unix.Openat(int(dir.Fd()), last, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	})
+	if err == unix.ENOENT || err == unix.ELOOP {
+		return nil // removed, or replaced by a link
 	}
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
+	f := descriptor(fd)
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return err
 	}
-	hdr := header(info, name, "")
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 {
-		id := inode{uint64(st.Dev), st.Ino}
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: st.Size, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
+		ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX}
+	if st.Nlink > 1 {
+		id := inode{st.Dev, st.Ino}
 		if first, ok := p.seen[id]; ok {
 			hdr.Typeflag, hdr.Linkname, hdr.Size = tar.TypeLink, first, 0
-			return errors.Wrapf(p.tw.WriteHeader(hdr), "write %.200q", name)
+			return errors.Wrapf(p.header(hdr), "write %.200q", name)
 		}
 		p.seen[id] = name
 	}
 	if hdr.Size <= maxPseudo {
 		return errors.Wrapf(p.small(hdr, f), "write %.200q", name)
 	}
-	if err := p.tw.WriteHeader(hdr); err != nil {
+	if err := p.header(hdr); err != nil {
 		return errors.Wrapf(err, "write %.200q", name)
 	}
 	n, err := io.Copy(p.tw, io.LimitReader(f, hdr.Size))
@@ -227,21 +263,29 @@ const (
 )
 
 // small writes a file that is read completely before its header is written.
-func (p *packer) small(hdr *tar.Header, f *os.File) error {
-	most := hdr.Size
-	if most == 0 {
-		most = maxSizeless
+func (p *packer) small(hdr *tar.Header, f descriptor) error {
+	if p.buf == nil {
+		p.buf = make([]byte, maxPseudo)
 	}
-	n, err := p.buf.ReadFrom(io.LimitReader(f, most))
-	defer p.buf.Reset()
-	if err != nil {
+	content := p.buf[:hdr.Size]
+	if hdr.Size == 0 {
+		all, err := io.ReadAll(io.LimitReader(f, maxSizeless))
+		if err != nil {
+			return err
+		}
+		content = all
+	} else {
+		n, err := io.ReadFull(f, content)
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return err
+		}
+		content = content[:n]
+	}
+	hdr.Size = int64(len(content))
+	if err := p.header(hdr); err != nil {
 		return err
 	}
-	hdr.Size = n
-	if err := p.tw.WriteHeader(hdr); err != nil {
-		return err
-	}
-	_, err = p.tw.Write(p.buf.Bytes())
+	_, err := p.tw.Write(content)
 	return err
 }
 

@@ -13,6 +13,11 @@ import (
 // Open returns the output of Pack as a stream. If Pack fails before the first byte, Open returns its error. The
 // caller closes the stream; root may be closed before. The end of ctx ends the stream with ctx's error.
 func Open(ctx context.Context, root *os.Root, name string) (io.ReadCloser, error) {
+	return OpenAs(ctx, root, name, Naming{})
+}
+
+// OpenAs is Open with changed headers.
+func OpenAs(ctx context.Context, root *os.Root, name string, as Naming) (io.ReadCloser, error) {
 	own, err := again(root)
 	if err != nil {
 		return nil, errors.Wrapf(err, "open the directory again")
@@ -22,7 +27,7 @@ func Open(ctx context.Context, root *os.Root, name string) (io.ReadCloser, error
 	go func() {
 		defer close(done)
 		defer own.Close()
-		pw.CloseWithError(Pack(own, name, pw))
+		pw.CloseWithError(pack(own, name, as, pw))
 	}()
 	stop := context.AfterFunc(ctx, func() { pw.CloseWithError(context.Cause(ctx)) })
 	s := &stream{Reader: bufio.NewReaderSize(until{ctx, pr}, 64<<10), close: func() {

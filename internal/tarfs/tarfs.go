@@ -6,6 +6,7 @@
 package tarfs
 
 import (
+	"archive/tar"
 	"io/fs"
 	"os"
 	"path"
@@ -23,11 +24,28 @@ const maxLinks = 40
 type Options struct {
 	Owners     bool  // set the numeric owners of the archive; needs the privileges
 	SetID      bool  // keep the setuid, setgid and sticky bits
+	NoUmask    bool  // the process has the umask 0: files can be created with their modes
 	MaxBytes   int64 // content of all files together; 0 means no limit
 	MaxEntries int64 // entries of the archive; 0 means no limit
+	Naming     Naming
 	// Skipped, if set, is called for each FIFO and device of the archive instead of creating it.
 	Skipped func(name string)
 }
+
+// Naming changes the headers of an archive that is read or written.
+type Naming struct {
+	First  *tar.Header           // nil, or an entry before all others
+	Change func(hdr *tar.Header) // nil, or called for each other entry
+}
+
+func (n Naming) change(hdr *tar.Header) {
+	if n.Change != nil {
+		n.Change(hdr)
+	}
+}
+
+// Empty reports whether n changes nothing.
+func (n Naming) Empty() bool { return n.First == nil && n.Change == nil }
 
 // escapes is the error of os.Root for a path that leaves the root. Package os does not export it.
 var escapes = sync.OnceValue(func() error {

@@ -195,9 +195,9 @@ func (s *Stub) step(name string, at int) (Step, bool) {
 // Notified is the script for Claude Code's own report that a background task has ended.
 const Notified = "notified"
 
-// scriptName matches at the beginning of a prompt, or after the messages of a continued
-// conversation.
-var scriptName = pattern.New(`(?:^|next message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
+// scriptName matches at the beginning of a prompt, or after Harvest's words about a continued
+// conversation or a crash.
+var scriptName = pattern.New(`(?:^|user's (?:next )?message:\n\n)\s*"?\[([a-z0-9_-]+)\]`)
 
 // place returns the script of the newest prompt, and the number of tool results since.
 func place(messages []message) (name string, at int) {

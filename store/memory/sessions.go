@@ -3,14 +3,18 @@ package memory
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
+	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
 )
 
 // Sessions stores the records of sessions and their messages. The zero value is ready to use.
 type Sessions struct {
+	Boxes *Sandboxes // for TakeSession; may be nil without spares
+
 	mu       sync.Mutex
 	sessions map[string]session.Session // guarded by mu; by id
 	messages map[string]session.Message // guarded by mu; by id
@@ -44,17 +48,47 @@ func (s *Sessions) Session(_ context.Context, id string) (session.Session, error
 func (s *Sessions) Sessions(_ context.Context, account string, live bool, before string, limit int) ([]session.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r, known := s.sessions[before]; known {
+		before = place(r)
+	}
 	found := []session.Session{}
 	for _, r := range s.sessions {
-		if (account == "" || r.Account == account) && (!live || r.Ended.IsZero()) && (before == "" || r.ID < before) {
+		if (account == "" || r.Account == account && !r.Spare) && (!live || r.Ended.IsZero()) && (before == "" || place(r) < before) {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, func(a, b session.Session) int { return cmp.Compare(b.ID, a.ID) })
+	slices.SortFunc(found, func(a, b session.Session) int { return cmp.Compare(place(b), place(a)) })
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}
 	return found, nil
+}
+
+// place returns the position of a session in lists.
+func place(s session.Session) string { return cmp.Or(s.Place, s.ID) }
+
+// TakeSession implements session.Store.
+func (s *Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message, box sandbox.Sandbox) error {
+	if s.Boxes != nil {
+		if err := s.Boxes.Put(ctx, box); err != nil {
+			return err
+		}
+	}
+	for _, m := range messages {
+		if err := s.PutMessage(ctx, m); err != nil {
+			return err
+		}
+	}
+	return s.PutSession(ctx, record)
+}
+
+// DropSession implements session.Store.
+func (s *Sessions) DropSession(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, id)
+	maps.DeleteFunc(s.messages, func(_ string, m session.Message) bool { return m.Session == id })
+	return nil
 }
 
 // Totals implements session.Store.
@@ -62,7 +96,7 @@ func (s *Sessions) Totals(_ context.Context, account string) (t session.Totals, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.sessions {
-		if r.Account == account {
+		if r.Account == account && !r.Spare {
 			t.Sessions++
 			t.Turns += r.Turns
 			t.Usage.Add(r.Usage)

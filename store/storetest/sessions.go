@@ -21,6 +21,7 @@ func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
 		"messages come back in order":            sessionMessages,
 		"a missing record is NotFound":           sessionMissing,
 		"totals are of one account":              sessionTotals,
+		"spares are in no account":               sessionSpares,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -140,5 +141,57 @@ func sessionTotals(t *testing.T, s session.Store) {
 		if got, err := s.Totals(t.Context(), account); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", account, got, err)
 		}
+	}
+}
+
+func sessionSpares(t *testing.T, s session.Store) {
+	older, spare, newer, last := FullSession("ses_1"), FullSession("ses_2"), FullSession("ses_3"), FullSession("ses_4")
+	spare.Spare = true
+	for _, r := range []session.Session{older, spare, newer} {
+		putSession(t, s, r)
+	}
+	wantSessions(t, s, "acme", "", "[ses_3 ses_1]")
+	wantSessions(t, s, "", "", "[ses_3 ses_2 ses_1]")
+	if got, err := s.Session(t.Context(), "ses_2"); err != nil || got.Account != "acme" || !got.Spare {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := s.Totals(t.Context(), "acme"); err != nil || got.Sessions != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	spare.Spare, spare.Place = false, "ses_3a"
+	m := session.Message{ID: "msg_1", Session: "ses_2", Prompt: "a", State: session.Queued, Created: day}
+	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme", Status: sandbox.Running}); err != nil {
+		t.Fatal(err)
+	}
+	putSession(t, s, last)
+	wantSessions(t, s, "acme", "", "[ses_4 ses_2 ses_3 ses_1]")
+	wantSessions(t, s, "acme", "ses_2", "[ses_3 ses_1]")
+	wantSessions(t, s, "acme", "ses_3a", "[ses_3 ses_1]")
+	if got, err := s.Totals(t.Context(), "acme"); err != nil || got.Sessions != 4 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := s.Messages(t.Context(), "ses_2"); err != nil || len(got) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for range 2 {
+		if err := s.DropSession(t.Context(), "ses_2"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantSessions(t, s, "", "", "[ses_4 ses_3 ses_1]")
+	if got, err := s.Messages(t.Context(), "ses_2"); err != nil || len(got) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func wantSessions(t *testing.T, s session.Store, account, before, want string) {
+	t.Helper()
+	list, err := s.Sessions(t.Context(), account, false, before, 0)
+	ids := []string{}
+	for _, r := range list {
+		ids = append(ids, r.ID)
+	}
+	if got := fmt.Sprint(ids); err != nil || got != want {
+		t.Errorf("sessions of %q before %q: %s, %v, want %s", account, before, got, err, want)
 	}
 }

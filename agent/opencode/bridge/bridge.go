@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/opencode"
 	"github.com/RelevanceAI/harvest/errors"
@@ -35,6 +37,7 @@ const (
 	mcpTime     = 5 * time.Minute // until all MCP servers have been tried
 	endTime     = 2 * time.Second // between SIGTERM, which it sometimes ignores, and SIGKILL
 	reconnect   = 200 * time.Millisecond
+	deathTime   = time.Second // between a broken connection and the end of the server, at most
 	// settleTime is how long the server needs after it has reported an idle session until it accepts the next prompt.
 	// A prompt sent immediately after a failed turn got no answer (OpenCode 1.18.33).
 	settleTime = time.Second
@@ -46,6 +49,7 @@ const (
 	listening    = "opencode server listening on "
 	user         = "opencode"
 	passwordName = "OPENCODE_SERVER_PASSWORD"
+	shellSignal  = 128 // the offset that shells add to the number of the signal that killed a program
 )
 
 // Main runs OpenCode until the input or ctx ends, and returns the exit code. args are the arguments after the
@@ -62,12 +66,16 @@ func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, s
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if err := b.run(ctx, server, stdin); err != nil {
-		b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
-		fmt.Fprintln(stderr, err)
-		return 1
+	err := b.run(ctx, server, stdin)
+	if err == nil {
+		return 0
 	}
-	return 0
+	fmt.Fprintln(stderr, err)
+	if code := errors.ExitOf(err); code != 0 { // as for an agent that dies itself: no line may end the turn before
+		return code
+	}
+	b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
+	return 1
 }
 
 type bridge struct {
@@ -93,10 +101,13 @@ func (b *bridge) run(ctx context.Context, server []string, stdin io.Reader) erro
 	}
 	defer stop()
 	events, err := b.connect(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = b.begin(ctx)
 	}
-	if err := b.begin(ctx); err != nil {
+	if err != nil {
+		if ends(ctx) {
+			err = context.Cause(ctx)
+		}
 		return err
 	}
 	var copying sync.WaitGroup
@@ -143,7 +154,7 @@ func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, serv
 		}
 		_, _ = io.Copy(io.Discard, out)
 		err := cmd.Wait()
-		cancel(errors.Explainf(errors.Errorf("the server: %v", err), errors.Unavailable, "OpenCode's server has ended"))
+		cancel(endOf(cmd.ProcessState, err))
 		close(ended)
 	}()
 	stop = func() {
@@ -164,6 +175,25 @@ func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, serv
 	case <-time.After(startTime):
 		stop()
 		return nil, errors.Newf(errors.Timeout, "OpenCode's server was not ready after %s", startTime)
+	}
+}
+
+// endOf describes the end of the server. If a signal killed it, the error has the exit code of shells for the signal.
+func endOf(state *os.ProcessState, err error) error {
+	err = errors.Errorf("the server: %v", err)
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return errors.Exit(errors.Explainf(err, errors.Unavailable, "OpenCode's server died of %s", unix.SignalName(status.Signal())), shellSignal+int(status.Signal()))
+	}
+	return errors.Explainf(err, errors.Unavailable, "OpenCode's server has ended")
+}
+
+// ends reports whether the server has ended, after a request has failed: the connection may break before.
+func ends(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-time.After(deathTime):
+		return false
 	}
 }
 
@@ -343,7 +373,7 @@ func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return errors.Errorf("a line of the input is no request: %v", err)
 		}
-		if err := b.answer(ctx, r); err != nil {
+		if err := b.answer(ctx, r); err != nil && !ends(ctx) {
 			b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -105,6 +106,8 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case bytes.Contains(body, []byte("die")):
 		os.Exit(9)
+	case bytes.Contains(body, []byte("killed")):
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	case bytes.Contains(body, []byte("refuse")):
 		http.Error(w, "not now", http.StatusInternalServerError)
 		return
@@ -254,6 +257,25 @@ func TestReconnect(t *testing.T) {
 	r.send(t, opencode.Request{Op: "abort"})
 	if line := r.next(t); !strings.Contains(line, "/abort") {
 		t.Error(line)
+	}
+}
+
+// TestServerKilledBySignal checks that the bridge passes on the end of its server by a signal as its own end. No line
+// may end the turn, because the session may restart it.
+//
+// mission: E2
+func TestServerKilledBySignal(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain")
+	_ = r.next(t)
+	r.send(t, opencode.Request{Op: "prompt", Text: "killed"})
+	for r.out.Scan() {
+		if line := r.out.Text(); strings.Contains(line, "harvest.error") {
+			t.Errorf("a line says %s", line)
+		}
+	}
+	if code := <-r.code; code != 137 || !strings.Contains(r.stderr.String(), "died of SIGKILL") {
+		t.Errorf("exit %d: %s", code, r.stderr.String())
 	}
 }
 

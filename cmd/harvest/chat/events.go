@@ -87,12 +87,18 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 	}
 }
 
+// OwnPrompt describes a prompt of Harvest's own.
+const OwnPrompt = "Harvest asks the agent for the text of a pull request"
+
 func (m *Model) messageEvent(kind string, e api.SessionEvent) {
 	if e.Parent != "" {
 		return // belongs to a sub-agent, whose call has the result
 	}
 	switch kind {
 	case "message.queued":
+		if e.Message != nil && e.Message.Purpose != "" {
+			return
+		}
 		m.asked++
 		if e.Message != nil {
 			m.queued = append(m.queued, *e.Message)
@@ -109,6 +115,10 @@ func (m *Model) messageEvent(kind string, e api.SessionEvent) {
 	case "message.sent":
 		m.unqueue(e)
 		m.begin(e.Message)
+		if e.Message != nil && e.Message.Purpose != "" {
+			m.notef("%s", OwnPrompt)
+			return
+		}
 		if e.Message != nil {
 			m.block(m.prompt(e.Message.Prompt)...)
 			m.print("")

@@ -110,7 +110,7 @@ func lastEvent(ctx context.Context, server *client.Client, id string) (int64, er
 
 // follow sends the session's events to the conversation.
 func (t *talk) follow(ctx context.Context) {
-	for e, err := range t.Server.Events(ctx, client.Follow{Stream: t.Session.ID}) {
+	for e, err := range t.Server.Events(ctx, client.Follow{Stream: t.Session.ID, Attended: true}) {
 		if err != nil {
 			if ctx.Err() == nil {
 				t.broken <- err

@@ -71,7 +71,8 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 2 {
 		switch args[0] {
 		case wire.ToolUnpack:
-			err = tarfs.UnpackAt(args[1], stdin, tarfs.Options{Owners: true, SetID: true})
+			syscall.Umask(0)
+			err = tarfs.UnpackAt(args[1], stdin, tarfs.Options{Owners: true, SetID: true, NoUmask: true})
 		case wire.ToolPack:
 			err = tarfs.PackAt(args[1], stdout)
 		case wire.ToolFiles:

@@ -1,4 +1,4 @@
-package s3sync
+package tree
 
 import (
 	"fmt"
@@ -38,17 +38,19 @@ func (t Time) Std() time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 // After reports whether t is later than u.
 func (t Time) After(u Time) bool { return t.Sec > u.Sec || t.Sec == u.Sec && t.Nsec > u.Nsec }
 
-func (t Time) timespec() unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)} }
+// Timespec returns the time in the form of system calls.
+func (t Time) Timespec() unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: int64(t.Nsec)} }
 
-// farthest bounds the seconds before or after 1970 of a valid time: some 285 million years.
-const farthest = 1 << 53
+// Farthest bounds the seconds before or after 1970 of a valid time: some 285 million years.
+const Farthest = 1 << 53
 
-func (t Time) valid() bool {
-	return t.Sec > -farthest && t.Sec < farthest && t.Nsec >= 0 && t.Nsec < 1e9
+// Valid reports whether the time is within the limits of Farthest.
+func (t Time) Valid() bool {
+	return t.Sec > -Farthest && t.Sec < Farthest && t.Nsec >= 0 && t.Nsec < 1e9
 }
 
-// unixNano returns the nanoseconds since 1970. If they do not fit, it returns the nearest number and false.
-func (t Time) unixNano() (int64, bool) {
+// UnixNano returns the nanoseconds since 1970. If they do not fit, it returns the nearest number and false.
+func (t Time) UnixNano() (int64, bool) {
 	switch {
 	case t.Sec >= math.MaxInt64/1_000_000_000:
 		return math.MaxInt64, false
@@ -69,15 +71,15 @@ func (t Time) parts() (sign string, sec int64, nsec int32) {
 	return "-", -t.Sec - 1, 1e9 - t.Nsec
 }
 
-// decimal formats the seconds since 1970 with nine decimals. As with rclone, the sign applies to
+// Decimal formats the seconds since 1970 with nine decimals. As with rclone, the sign applies to
 // the whole number: half a second before 1970 is "-0.500000000".
-func (t Time) decimal() string {
+func (t Time) Decimal() string {
 	sign, sec, nsec := t.parts()
 	return fmt.Sprintf("%s%d.%09d", sign, sec, nsec)
 }
 
-// nanoseconds formats the nanoseconds since 1970, also beyond 64 bits.
-func (t Time) nanoseconds() string {
+// Nanoseconds formats the nanoseconds since 1970, also beyond 64 bits.
+func (t Time) Nanoseconds() string {
 	sign, sec, nsec := t.parts()
 	if sec == 0 {
 		if nsec == 0 {
@@ -88,8 +90,8 @@ func (t Time) nanoseconds() string {
 	return fmt.Sprintf("%s%d%09d", sign, sec, nsec)
 }
 
-// parseTime parses the output of nanoseconds followed by "ns", or seconds with decimals.
-func parseTime(text string) (Time, bool) {
+// ParseTime parses the output of nanoseconds followed by "ns", or seconds with decimals.
+func ParseTime(text string) (Time, bool) {
 	sign, rest := "", text
 	if after, ok := strings.CutPrefix(text, "-"); ok {
 		sign, rest = "-", after
@@ -103,7 +105,7 @@ func parseTime(text string) (Time, bool) {
 		whole, frac = ns[:len(ns)-9], ns[len(ns)-9:]
 	}
 	sec, err := strconv.ParseUint(whole, 10, 63)
-	if err != nil || sec >= farthest {
+	if err != nil || sec >= Farthest {
 		return Time{}, false
 	}
 	nsec, err := strconv.ParseUint((frac + "000000000")[:9], 10, 32)

@@ -1,22 +1,27 @@
-package s3sync
+// Package tree reads and writes a directory as entries of a synchronization: scans in the order of keys, names as
+// keys of a bucket, exact times, and writes that leave no partial files. The directory's content may be hostile and
+// change at any time.
+package tree
 
 import (
 	"context"
 	"io"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// maxDepth is the maximum nesting of directories: each level being read needs an open file.
-const maxDepth = 512
+// MaxDepth is the maximum nesting of directories: each level being read needs an open file.
+const MaxDepth = 512
 
 // Tree is a directory to sync. Its content may be hostile and change at any time. A Tree never
 // accesses anything outside of the directory, follows symbolic links, crosses into another file
@@ -29,13 +34,13 @@ type Tree struct {
 	uid, gid int // of new files
 	// written counts the bytes written to files since the last commit began, plus one for each
 	// file.
-	written atomic.Int64
-	syncfs  func(fd int) error // unix.Syncfs, except in tests of failing disks
+	Written atomic.Int64
+	Syncfs  func(fd int) error // unix.Syncfs, except in tests of failing disks
 	limits  func() limits      // of times
 }
 
-// OpenTree opens the directory path.
-func OpenTree(path string) (*Tree, error) {
+// Open opens the directory path.
+func Open(path string) (*Tree, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Wrapf(&os.PathError{Op: "open", Path: path, Err: err}, "open a tree")
@@ -45,37 +50,56 @@ func OpenTree(path string) (*Tree, error) {
 		unix.Close(fd)
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), syncfs: unix.Syncfs}
+	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), Syncfs: unix.Syncfs}
 	t.limits = sync.OnceValue(t.findLimits)
 	return t, nil
+}
+
+// OpenRoot opens the tree's directory once more.
+func (t *Tree) OpenRoot() (*os.File, error) { return dup(t.root) }
+
+// Device returns the number of the file system's device.
+func (t *Tree) Device() uint64 { return t.dev }
+
+// CanChown reports whether the process may change the owners of files.
+func (t *Tree) CanChown() bool { return t.owners }
+
+// Identity returns the absolute path and the inode of the tree's directory.
+func (t *Tree) Identity() (path string, inode uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(t.root.Fd()), &st); err != nil {
+		return "", 0, errors.Wrapf(err, "open a tree")
+	}
+	path, err = filepath.Abs(t.root.Name())
+	return path, st.Ino, errors.Wrapf(err, "open a tree")
 }
 
 // Close implements io.Closer.
 func (t *Tree) Close() error { return t.root.Close() }
 
-// scanned is an entry of a tree, or the error of a path.
-type scanned struct {
+// Scanned is an entry of a tree, or the error of a path.
+type Scanned struct {
 	*Entry
-	empty bool // a directory without entries
-	err   error
-	path  string // of err; "" for the whole tree
-	isDir bool   // err is about a directory
+	EmptyDir    bool // a directory without entries
+	Err         error
+	FailedPath  string // of err; "" for the whole tree
+	OfDirectory bool   // err is about a directory
 }
 
-// scan yields the entries of the tree in the order of keys, without the root. Entries that cannot
+// Scan yields the entries of the tree in the order of keys, without the root. Entries that cannot
 // be synced come with an error.
-func (t *Tree) scan(ctx context.Context) iter.Seq[scanned] {
-	return func(yield func(scanned) bool) {
+func (t *Tree) Scan(ctx context.Context) iter.Seq[Scanned] {
+	return func(yield func(Scanned) bool) {
 		fd, err := dup(t.root)
 		if err != nil {
-			yield(scanned{err: err})
+			yield(Scanned{Err: err})
 			return
 		}
 		defer fd.Close()
 		w := walk{t: t, ctx: ctx, yield: yield}
 		names, err := list(fd)
 		if err != nil {
-			yield(scanned{err: explainFile(err)})
+			yield(Scanned{Err: ExplainFile(err)})
 			return
 		}
 		w.dir(fd, "", names, 0)
@@ -94,7 +118,7 @@ func dup(f *os.File) (*os.File, error) {
 type walk struct {
 	t     *Tree
 	ctx   context.Context
-	yield func(scanned) bool
+	yield func(Scanned) bool
 }
 
 // child is a name in a directory with its sort key.
@@ -122,7 +146,7 @@ func (w *walk) dir(dir *os.File, path string, names []string, depth int) bool {
 		if errors.Is(c.err, unix.ENOENT) {
 			continue // removed meanwhile
 		}
-		c.place = EncodePath(join(path, name))
+		c.place = EncodePath(Join(path, name))
 		if c.st.Mode&unix.S_IFMT == unix.S_IFDIR {
 			c.place += "/"
 		}
@@ -138,22 +162,22 @@ func (w *walk) dir(dir *os.File, path string, names []string, depth int) bool {
 }
 
 func (w *walk) child(dir *os.File, path string, c *child, depth int) bool {
-	full := join(path, c.name)
-	fail := func(err error) bool { return w.yield(scanned{path: full, err: explainFile(err)}) }
+	full := Join(path, c.name)
+	fail := func(err error) bool { return w.yield(Scanned{FailedPath: full, Err: ExplainFile(err)}) }
 	if c.err != nil {
 		return fail(c.err)
 	}
-	e := fromStat(full, &c.st)
+	e := FromStat(full, &c.st)
 	switch c.st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return w.yield(scanned{Entry: e})
+		return w.yield(Scanned{Entry: e})
 	case unix.S_IFLNK:
 		var target string
 		if target, c.err = readlink(dir, c.name); c.err != nil {
 			return fail(c.err)
 		}
 		e.Target = target
-		return w.yield(scanned{Entry: e})
+		return w.yield(Scanned{Entry: e})
 	case unix.S_IFDIR:
 		return w.subdir(dir, e, c.name, depth+1)
 	}
@@ -161,9 +185,11 @@ func (w *walk) child(dir *os.File, path string, c *child, depth int) bool {
 }
 
 func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
-	fail := func(err error) bool { return w.yield(scanned{path: e.Path, isDir: true, err: explainFile(err)}) }
-	if depth > maxDepth || len(e.Path) > maxPath {
-		return fail(errors.Newf(errors.Unsupported, "directories lie more than %d deep in one another", maxDepth))
+	fail := func(err error) bool {
+		return w.yield(Scanned{FailedPath: e.Path, OfDirectory: true, Err: ExplainFile(err)})
+	}
+	if depth > MaxDepth || len(e.Path) > maxPath {
+		return fail(errors.Newf(errors.Unsupported, "directories lie more than %d deep in one another", MaxDepth))
 	}
 	sub, err := openDir(dir, name)
 	if err != nil {
@@ -181,14 +207,15 @@ func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 	if err != nil {
 		return fail(err)
 	}
-	return w.yield(scanned{Entry: e, empty: len(names) == 0}) && w.dir(sub, e.Path, names, depth)
+	return w.yield(Scanned{Entry: e, EmptyDir: len(names) == 0}) && w.dir(sub, e.Path, names, depth)
 }
 
-func fromStat(path string, st *unix.Stat_t) *Entry {
+// FromStat returns the entry at path with the metadata of st, without target, attributes and extents.
+func FromStat(path string, st *unix.Stat_t) *Entry {
 	e := &Entry{Path: path, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ModTime: Time{st.Mtim.Sec, int32(st.Mtim.Nsec)}, Inode: st.Ino, Change: st.Ctim.Nano()}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		e.Kind, e.Size, e.nlink, e.blocks = File, st.Size, uint64(st.Nlink), st.Blocks
+		e.Kind, e.Size, e.Nlink, e.blocks = File, st.Size, uint64(st.Nlink), st.Blocks
 	case unix.S_IFDIR:
 		e.Kind = Dir
 	case unix.S_IFLNK:
@@ -209,7 +236,8 @@ func special(mode uint32) string {
 	return "of an unknown kind"
 }
 
-func join(dir, name string) string {
+// Join returns the path of a name in a directory. The root is "".
+func Join(dir, name string) string {
 	if dir == "" {
 		return name
 	}
@@ -237,7 +265,7 @@ func readlink(dir *os.File, name string) (string, error) {
 // dirOf opens the directory that holds path, part by part, and returns it with the last part of
 // path.
 func (t *Tree) dirOf(path string) (*os.File, string, error) {
-	dir, name := parent(path), path
+	dir, name := Parent(path), path
 	if dir != "" {
 		name = path[len(dir)+1:]
 	}
@@ -294,9 +322,9 @@ func (t *Tree) openByParts(path string) (*os.File, error) {
 	return f, nil
 }
 
-// open opens a file for reading and returns its current stat. It opens only regular files of this
+// Open opens a file for reading and returns its current stat. It opens only regular files of this
 // file system.
-func (t *Tree) open(path string) (*os.File, *unix.Stat_t, error) {
+func (t *Tree) Open(path string) (*os.File, *unix.Stat_t, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return nil, nil, err
@@ -311,27 +339,27 @@ func (t *Tree) open(path string) (*os.File, *unix.Stat_t, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		f.Close()
-		return nil, nil, explainFile(err)
+		return nil, nil, ExplainFile(err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Dev != t.dev {
 		f.Close()
-		return nil, nil, errChanged
+		return nil, nil, ErrChanged
 	}
 	return f, &st, nil
 }
 
-// errChanged reports that another process changed a file while it was read.
-var errChanged = errors.Newf(errors.Conflict, "it changed while it was read")
+// ErrChanged reports that another process changed a file while it was read.
+var ErrChanged = errors.Newf(errors.Conflict, "it changed while it was read")
 
 func explainOpen(err error) error {
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) || errors.Is(err, unix.ENXIO) {
-		return errChanged
+		return ErrChanged
 	}
-	return explainFile(err)
+	return ExplainFile(err)
 }
 
-// explainFile explains an error of a file to the volume's owner.
-func explainFile(err error) error {
+// ExplainFile explains an error of a file to the volume's owner.
+func ExplainFile(err error) error {
 	switch {
 	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Denied:
 		return err
@@ -349,23 +377,23 @@ func explainFile(err error) error {
 	return errors.Explainf(err, errors.Internal, "the file system refused it")
 }
 
-// details adds the properties that stat does not return: attributes, and the data ranges of a
+// Details adds the properties that stat does not return: attributes, and the data ranges of a
 // sparse file.
-func details(f *os.File, e *Entry) error {
+func Details(f *os.File, e *Entry) error {
 	var err error
 	if e.Xattrs, err = xattrs(f); err != nil {
 		return err
 	}
 	// A file with far fewer blocks than its size has holes worth keeping.
-	if e.Kind == File && e.Size >= minSparse && e.Size-e.blocks*512 >= e.Size/4 {
+	if e.Kind == File && e.Size >= MinSparse && e.Size-e.blocks*512 >= e.Size/4 {
 		e.Extents, err = extents(f, e.Size)
 	}
 	return err
 }
 
-// minSparse is the minimum size of a file that is searched for holes. Smaller files are stored in
+// MinSparse is the minimum size of a file that is searched for holes. Smaller files are stored in
 // full.
-const minSparse = 64 << 20
+const MinSparse = 64 << 20
 
 // xattrs reads the user.* attributes.
 func xattrs(f *os.File) (map[string]string, error) {
@@ -380,11 +408,11 @@ func xattrs(f *os.File) (map[string]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	var all map[string]string
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
-		if !strings.HasPrefix(name, "user.") || len(all) >= maxXattrs {
+		if !strings.HasPrefix(name, "user.") || len(all) >= MaxXattrs {
 			continue
 		}
 		value := make([]byte, 64<<10)
@@ -409,14 +437,14 @@ func extents(f *os.File, size int64) ([]Extent, error) {
 			break
 		}
 		if err != nil {
-			return nil, explainFile(err)
+			return nil, ExplainFile(err)
 		}
 		hole, err := unix.Seek(int(f.Fd()), data, unix.SEEK_HOLE)
 		if err != nil {
-			return nil, explainFile(err)
+			return nil, ExplainFile(err)
 		}
-		if len(all) == maxExtents {
-			return nil, errors.Newf(errors.Unsupported, "it is sparse in more than %d places", maxExtents)
+		if len(all) == MaxExtents {
+			return nil, errors.Newf(errors.Unsupported, "it is sparse in more than %d places", MaxExtents)
 		}
 		hole = min(hole, size)
 		if hole > data {
@@ -425,4 +453,25 @@ func extents(f *os.File, size int64) ([]Extent, error) {
 		at = hole
 	}
 	return all, nil
+}
+
+// Place returns the sort key of a scanned entry, or of a path that could not be scanned.
+func (s *Scanned) Place() string {
+	if s.Err != nil && s.OfDirectory {
+		return EncodePath(s.FailedPath) + "/"
+	}
+	if s.Err != nil {
+		return EncodePath(s.FailedPath)
+	}
+	return s.Order()
+}
+
+// Holds reads a file into body, and reports whether it matches e.
+func (t *Tree) Holds(e *Entry, body []byte) bool {
+	f, st, err := t.Open(e.Path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return st.Size == e.Size && ReadContent(f, e, body, 0) == nil && crc64nvme.Checksum(body) == e.CRC
 }

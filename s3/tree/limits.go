@@ -1,4 +1,4 @@
-package s3sync
+package tree
 
 import (
 	"math"
@@ -14,8 +14,8 @@ import (
 // nearest one instead of a time outside of them.
 type limits struct{ first, last int64 } // seconds since 1970
 
-// storedTime returns the time that the tree's file system stores for at, which is nearly always at.
-func (t *Tree) storedTime(at Time) Time {
+// StoredTime returns the time that the tree's file system stores for at, which is nearly always at.
+func (t *Tree) StoredTime(at Time) Time {
 	if at.Sec == int64(int32(at.Sec)) {
 		return at
 	}
@@ -46,20 +46,20 @@ func (t *Tree) findLimits() limits {
 		}
 		return st.Mtim.Sec
 	}
-	if first := stored(-farthest); first < 0 {
+	if first := stored(-Farthest); first < 0 {
 		all.first = first
 	}
-	if last := stored(farthest); last > 0 {
+	if last := stored(Farthest); last > 0 {
 		all.last = last
 	}
 	return all
 }
 
-// adoptTime sets the time of a volume's entry to that of another entry, if the file system stores
+// AdoptTime sets the time of a volume's entry to that of another entry, if the file system stores
 // the former for the latter.
-func (t *Tree) adoptTime(local *Entry, others ...*Entry) {
+func (t *Tree) AdoptTime(local *Entry, others ...*Entry) {
 	for _, o := range others {
-		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime && t.storedTime(o.ModTime) == local.ModTime {
+		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime && t.StoredTime(o.ModTime) == local.ModTime {
 			local.ModTime = o.ModTime
 			return
 		}
@@ -68,17 +68,11 @@ func (t *Tree) adoptTime(local *Entry, others ...*Entry) {
 
 // asSet returns the entry of a file that was given the metadata of e.
 func (t *Tree) asSet(e *Entry, st *unix.Stat_t) *Entry {
-	at := fromStat(e.Path, st)
-	t.adoptTime(at, e)
+	at := FromStat(e.Path, st)
+	t.AdoptTime(at, e)
 	return at
 }
 
-// errTime reports a file whose time differs from that in the bucket. The bucket keeps the correct
+// ErrTime reports a file whose time differs from that in the bucket. The bucket keeps the correct
 // one.
-var errTime = errors.Newf(errors.Unsupported, "the volume's file system cannot hold its time, which is too far from 1970: it has the nearest one there")
-
-// timeLost reports whether a job gave an entry of the volume a time that the file system cannot
-// hold.
-func (r *run) timeLost(j *job) bool {
-	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.storedTime(j.out.ModTime) != j.out.ModTime
-}
+var ErrTime = errors.Newf(errors.Unsupported, "the volume's file system cannot hold its time, which is too far from 1970: it has the nearest one there")

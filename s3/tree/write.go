@@ -1,4 +1,4 @@
-package s3sync
+package tree
 
 import (
 	"crypto/rand"
@@ -13,9 +13,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// tempPrefix begins the names of incomplete files. Random characters and their checksum follow, so
+// TempPrefix begins the names of incomplete files. Random characters and their checksum follow, so
 // that no name chosen by a user is mistaken for one. Such files are never synced.
-const tempPrefix = ".harvest-sync-"
+const TempPrefix = ".harvest-sync-"
 
 // Numbers of random and of check characters in a temporary name.
 const (
@@ -23,29 +23,29 @@ const (
 	tempCheck  = 10
 )
 
-// newTempName returns a name for an incomplete file.
-func newTempName() string {
+// NewTempName returns a name for an incomplete file.
+func NewTempName() string {
 	random := rand.Text()[:tempRandom]
-	return tempPrefix + random + checkTemp(random)
+	return TempPrefix + random + checkTemp(random)
 }
 
 func checkTemp(random string) string {
-	sum := sha256.Sum256([]byte(tempPrefix + random))
+	sum := sha256.Sum256([]byte(TempPrefix + random))
 	return base32.StdEncoding.EncodeToString(sum[:])[:tempCheck]
 }
 
-// temporary reports whether path is an incomplete file, judging by its name.
-func temporary(path string) bool {
-	rest, ok := strings.CutPrefix(path[strings.LastIndexByte(path, '/')+1:], tempPrefix)
+// Temporary reports whether path is an incomplete file, judging by its name.
+func Temporary(path string) bool {
+	rest, ok := strings.CutPrefix(path[strings.LastIndexByte(path, '/')+1:], TempPrefix)
 	return ok && len(rest) == tempRandom+tempCheck && checkTemp(rest[:tempRandom]) == rest[tempRandom:]
 }
 
-// errTemporary explains why an object is omitted.
-var errTemporary = errors.Remedy(errors.Newf(errors.Unsupported, "it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
+// ErrTemporary explains why an object is omitted.
+var ErrTemporary = errors.Remedy(errors.Newf(errors.Unsupported, "it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
 
-// mkdir makes the directory path in an existing directory, and reports whether it is new. It
+// Mkdir makes the directory path in an existing directory, and reports whether it is new. It
 // returns Conflict if the name is taken by something else.
-func (t *Tree) mkdir(path string) (bool, error) {
+func (t *Tree) Mkdir(path string) (bool, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return false, err
@@ -55,19 +55,20 @@ func (t *Tree) mkdir(path string) (bool, error) {
 	if err := unix.Mkdirat(int(dir.Fd()), name, 0o700); err == nil {
 		return true, nil
 	} else if !errors.Is(err, unix.EEXIST) {
-		return false, explainFile(err)
+		return false, ExplainFile(err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return false, explainFile(err)
+		return false, ExplainFile(err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return false, inTheWay(st.Mode)
+		return false, InTheWay(st.Mode)
 	}
 	return false, nil
 }
 
-func inTheWay(mode uint32) error {
+// InTheWay returns a Conflict that names the kind of file, by its mode, that is in the way.
+func InTheWay(mode uint32) error {
 	what := "a " + File.String()
 	switch mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -84,8 +85,8 @@ func inTheWay(mode uint32) error {
 // absent reports whether an error means that nothing exists at a path.
 func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) }
 
-// shadowed reports whether path cannot exist in the tree because a parent is a file.
-func (t *Tree) shadowed(path string) bool {
+// Shadowed reports whether path cannot exist in the tree because a parent is a file.
+func (t *Tree) Shadowed(path string) bool {
 	dir, _, err := t.dirOf(path)
 	if err == nil {
 		dir.Close()
@@ -93,8 +94,8 @@ func (t *Tree) shadowed(path string) bool {
 	return errors.Is(err, unix.ENOTDIR)
 }
 
-// lstat returns the entry at path, or nil.
-func (t *Tree) lstat(path string) (*Entry, error) {
+// Lstat returns the entry at path, or nil.
+func (t *Tree) Lstat(path string) (*Entry, error) {
 	dir, name, err := t.dirOf(path)
 	if absent(err) {
 		return nil, nil
@@ -107,14 +108,14 @@ func (t *Tree) lstat(path string) (*Entry, error) {
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	} else if err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
-	return fromStat(path, &st), nil
+	return FromStat(path, &st), nil
 }
 
-// writer is a file that replaces path once it is complete. It uses raw descriptors: os.File first
+// Writer is a file that replaces path once it is complete. It uses raw descriptors: os.File first
 // asks the kernel for the flags of each, which adds up with thousands of small files.
-type writer struct {
+type Writer struct {
 	t       *Tree
 	fd, dir int
 	path    string
@@ -123,10 +124,10 @@ type writer struct {
 }
 
 // Fd returns the file's descriptor, which is valid until discard.
-func (w *writer) Fd() uintptr { return uintptr(w.fd) }
+func (w *Writer) Fd() uintptr { return uintptr(w.fd) }
 
 // WriteAt implements io.WriterAt.
-func (w *writer) WriteAt(p []byte, at int64) (int, error) {
+func (w *Writer) WriteAt(p []byte, at int64) (int, error) {
 	done := 0
 	for done < len(p) {
 		n, err := unix.Pwrite(w.fd, p[done:], at+int64(done))
@@ -138,14 +139,14 @@ func (w *writer) WriteAt(p []byte, at int64) (int, error) {
 			return done, io.ErrShortWrite
 		default:
 			done += n
-			w.t.written.Add(int64(n))
+			w.t.Written.Add(int64(n))
 		}
 	}
 	return done, nil
 }
 
 // ReadAt implements io.ReaderAt.
-func (w *writer) ReadAt(p []byte, at int64) (int, error) {
+func (w *Writer) ReadAt(p []byte, at int64) (int, error) {
 	done := 0
 	for done < len(p) {
 		n, err := unix.Pread(w.fd, p[done:], at+int64(done))
@@ -163,79 +164,79 @@ func (w *writer) ReadAt(p []byte, at int64) (int, error) {
 }
 
 // Truncate sets the length of the file.
-func (w *writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
+func (w *Writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
 
-// create begins a file for path. It is not visible there before commit. The caller must call
+// Create begins a file for path. It is not visible there before commit. The caller must call
 // discard in any case.
-func (t *Tree) create(path string) (*writer, error) {
-	above := parent(path)
+func (t *Tree) Create(path string) (*Writer, error) {
+	above := Parent(path)
 	dir, err := t.dirFD(above)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{t: t, dir: dir, path: path, name: path, temp: newTempName()}
+	w := &Writer{t: t, dir: dir, path: path, name: path, temp: NewTempName()}
 	if above != "" {
 		w.name = path[len(above)+1:]
 	}
 	w.fd, err = unix.Openat(dir, w.temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		unix.Close(dir)
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	return w, nil
 }
 
 // inPlace returns the current entry with the file's name, or nil.
-func (w *writer) inPlace() (*Entry, error) {
+func (w *Writer) inPlace() (*Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(w.dir, w.name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	} else if err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
-	return fromStat(w.path, &st), nil
+	return FromStat(w.path, &st), nil
 }
 
-// commit gives the file its metadata and its name, and returns its entry. check may refuse to
+// Commit gives the file its metadata and its name, and returns its entry. check may refuse to
 // replace the current entry. fresh means that no entry is expected, and that one which appears at
 // the last moment is not overwritten.
-func (w *writer) commit(e *Entry, o restoring, fresh bool, check func(now *Entry) error) (*Entry, error) {
+func (w *Writer) Commit(e *Entry, o Restoring, fresh bool, check func(now *Entry) error) (*Entry, error) {
 	for name, value := range e.Xattrs {
 		if err := unix.Fsetxattr(w.fd, name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return nil, explainFile(err)
+			return nil, ExplainFile(err)
 		}
 	}
-	owned := w.t.owners && o.owners
+	owned := w.t.owners && o.Owners
 	// A new file belongs to the process, except in directories that pass on their group.
 	if owned && (int(e.UID) != w.t.uid || int(e.GID) != w.t.gid) {
 		if err := unix.Fchown(w.fd, int(e.UID), int(e.GID)); err != nil {
-			return nil, explainFile(err)
+			return nil, ExplainFile(err)
 		}
 	}
-	if err := unix.Fchmod(w.fd, o.mode(e)); err != nil {
-		return nil, explainFile(err)
+	if err := unix.Fchmod(w.fd, o.Mode(e)); err != nil {
+		return nil, ExplainFile(err)
 	}
-	times := []unix.Timespec{e.ModTime.timespec(), e.ModTime.timespec()}
+	times := []unix.Timespec{e.ModTime.Timespec(), e.ModTime.Timespec()}
 	if err := unix.UtimesNanoAt(w.dir, w.temp, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	if err := w.rename(fresh, check); err != nil {
 		return nil, err
 	}
 	w.temp = ""
-	w.t.written.Add(1)
+	w.t.Written.Add(1)
 	var st unix.Stat_t
 	err := unix.Fstat(w.fd, &st)
 	if err == nil && owned && (st.Uid != e.UID || st.Gid != e.GID) {
-		err = errors.Join(unix.Fchown(w.fd, int(e.UID), int(e.GID)), unix.Fchmod(w.fd, o.mode(e)), unix.Fstat(w.fd, &st))
+		err = errors.Join(unix.Fchown(w.fd, int(e.UID), int(e.GID)), unix.Fchmod(w.fd, o.Mode(e)), unix.Fstat(w.fd, &st))
 	}
 	if err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	return w.t.asSet(e, &st), nil
 }
 
-func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
+func (w *Writer) rename(fresh bool, check func(now *Entry) error) error {
 	// If this fails, the name is taken or the file system does not support the flag.
 	if fresh && unix.Renameat2(w.dir, w.temp, w.dir, w.name, unix.RENAME_NOREPLACE) == nil {
 		return nil
@@ -249,11 +250,11 @@ func (w *writer) rename(fresh bool, check func(now *Entry) error) error {
 			return err
 		}
 	}
-	return explainFile(unix.Renameat(w.dir, w.temp, w.dir, w.name))
+	return ExplainFile(unix.Renameat(w.dir, w.temp, w.dir, w.name))
 }
 
-// discard removes an uncommitted file and closes the descriptors.
-func (w *writer) discard() {
+// Discard removes an uncommitted file and closes the descriptors.
+func (w *Writer) Discard() {
 	if w.temp != "" {
 		_ = unix.Unlinkat(w.dir, w.temp, 0)
 	}
@@ -261,17 +262,18 @@ func (w *writer) discard() {
 	unix.Close(w.dir)
 }
 
-// restoring selects the metadata that a restore may set.
-type restoring struct {
-	owners bool // users and groups, if the process is permitted to
-	setID  bool // the setuid and setgid bits
+// Restoring selects the metadata that a restore may set.
+type Restoring struct {
+	Owners bool // users and groups, if the process is permitted to
+	SetID  bool // the setuid and setgid bits
 }
 
-func (o restoring) mode(e *Entry) uint32 {
-	if o.setID {
+// Mode returns the permissions that a file gets.
+func (o Restoring) Mode(e *Entry) uint32 {
+	if o.SetID {
 		return e.Mode
 	}
-	return e.Mode &^ setID
+	return e.Mode &^ SetID
 }
 
 // replace makes path a symbolic or hard link that make creates under a temporary name beside it.
@@ -281,43 +283,43 @@ func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) 
 		return nil, err
 	}
 	defer dir.Close()
-	temp := newTempName()
+	temp := NewTempName()
 	if err := make(dir, temp); err != nil {
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	if err := unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name); err != nil {
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	// A rename between two names of the same file does nothing and keeps both.
 	_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
-	return fromStat(path, &st), nil
+	return FromStat(path, &st), nil
 }
 
-// symlink makes or replaces a symbolic link.
-func (t *Tree) symlink(e *Entry, o restoring) (*Entry, error) {
+// Symlink makes or replaces a symbolic link.
+func (t *Tree) Symlink(e *Entry, o Restoring) (*Entry, error) {
 	at, err := t.replace(e.Path, func(dir *os.File, temp string) error {
 		if err := unix.Symlinkat(e.Target, int(dir.Fd()), temp); err != nil {
 			return err
 		}
-		if t.owners && o.owners {
+		if t.owners && o.Owners {
 			if err := unix.Fchownat(int(dir.Fd()), temp, int(e.UID), int(e.GID), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 				return err
 			}
 		}
-		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{e.ModTime.timespec(), e.ModTime.timespec()}, unix.AT_SYMLINK_NOFOLLOW)
+		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{e.ModTime.Timespec(), e.ModTime.Timespec()}, unix.AT_SYMLINK_NOFOLLOW)
 	})
-	t.adoptTime(at, e)
+	t.AdoptTime(at, e)
 	return at, err
 }
 
-// link makes path another name of the file target. Both are in the tree.
-func (t *Tree) link(target, path string) (*Entry, error) {
+// Link makes path another name of the file target. Both are in the tree.
+func (t *Tree) Link(target, path string) (*Entry, error) {
 	from, name, err := t.dirOf(target)
 	if err != nil {
 		return nil, err
@@ -325,21 +327,21 @@ func (t *Tree) link(target, path string) (*Entry, error) {
 	defer from.Close()
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(from.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, errChanged
+		return nil, ErrChanged
 	}
 	return t.replace(path, func(dir *os.File, temp string) error {
 		return unix.Linkat(int(from.Fd()), name, int(dir.Fd()), temp, 0)
 	})
 }
 
-// setMeta sets mode, owner and time of the entry at path: a directory, or a file with the correct
+// SetMeta sets mode, owner and time of the entry at path: a directory, or a file with the correct
 // content.
-func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
+func (t *Tree) SetMeta(e *Entry, o Restoring) (*Entry, error) {
 	if e.Kind == Symlink {
-		return t.symlink(e, o)
+		return t.Symlink(e, o)
 	}
 	dir, name, err := t.dirOf(e.Path)
 	if err != nil {
@@ -354,31 +356,31 @@ func (t *Tree) setMeta(e *Entry, o restoring) (*Entry, error) {
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
-	if got := fromStat(e.Path, &st); got.Kind != e.Kind {
-		return nil, errChanged
+	if got := FromStat(e.Path, &st); got.Kind != e.Kind {
+		return nil, ErrChanged
 	}
 	if err := setXattrs(f, e.Xattrs); err != nil {
 		return nil, err
 	}
-	if t.owners && o.owners && (st.Uid != e.UID || st.Gid != e.GID) {
+	if t.owners && o.Owners && (st.Uid != e.UID || st.Gid != e.GID) {
 		if err := unix.Fchown(fd, int(e.UID), int(e.GID)); err != nil {
-			return nil, explainFile(err)
+			return nil, ExplainFile(err)
 		}
 	}
-	if err := unix.Fchmod(fd, o.mode(e)); err != nil {
-		return nil, explainFile(err)
+	if err := unix.Fchmod(fd, o.Mode(e)); err != nil {
+		return nil, ExplainFile(err)
 	}
-	at := e.ModTime.timespec()
-	if e.unmarked() {
+	at := e.ModTime.Timespec()
+	if e.Unmarked() {
 		at.Nsec = unix.UTIME_OMIT
 	}
 	if err := unix.UtimesNanoAt(int(dir.Fd()), name, []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, explainFile(err)
+		return nil, ExplainFile(err)
 	}
 	return t.asSet(e, &st), nil
 }
@@ -392,7 +394,7 @@ func setXattrs(f *os.File, want map[string]string) error {
 	for name := range have {
 		if _, ok := want[name]; !ok {
 			if err := unix.Fremovexattr(int(f.Fd()), name); err != nil && !errors.Is(err, unix.ENODATA) {
-				return explainFile(err)
+				return ExplainFile(err)
 			}
 		}
 	}
@@ -401,14 +403,14 @@ func setXattrs(f *os.File, want map[string]string) error {
 			continue
 		}
 		if err := unix.Fsetxattr(int(f.Fd()), name, []byte(value), 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return explainFile(err)
+			return ExplainFile(err)
 		}
 	}
 	return nil
 }
 
-// remove removes a file, a link or an empty directory. It is not an error if it does not exist.
-func (t *Tree) remove(path string, kind Kind) error {
+// Remove removes a file, a link or an empty directory. It is not an error if it does not exist.
+func (t *Tree) Remove(path string, kind Kind) error {
 	dir, name, err := t.dirOf(path)
 	if absent(err) {
 		return nil
@@ -426,21 +428,21 @@ func (t *Tree) remove(path string, kind Kind) error {
 		if errors.Is(err, unix.ENOTEMPTY) {
 			return errors.Explainf(err, errors.Conflict, "it is not empty")
 		}
-		return explainFile(err)
+		return ExplainFile(err)
 	}
 	return nil
 }
 
-// removeLeft removes an incomplete file that an ended sync left, and no other file. The directory
+// RemoveLeft removes an incomplete file that an ended sync left, and no other file. The directory
 // keeps its time. A failure is not reported: the next sync tries again.
-func (t *Tree) removeLeft(path string) {
+func (t *Tree) RemoveLeft(path string) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return
 	}
 	defer dir.Close()
 	var st unix.Stat_t
-	if !temporary(name) || unix.Fstat(int(dir.Fd()), &st) != nil {
+	if !Temporary(name) || unix.Fstat(int(dir.Fd()), &st) != nil {
 		return
 	}
 	if unix.Unlinkat(int(dir.Fd()), name, 0) == nil {
@@ -448,30 +450,30 @@ func (t *Tree) removeLeft(path string) {
 	}
 }
 
-// commit flushes all written data. The kernel may report a write error only once, so no error may
+// Commit flushes all written data. The kernel may report a write error only once, so no error may
 // be dropped.
-func (t *Tree) commit() error {
-	t.written.Store(0)
-	return errors.Wrapf(t.syncfs(int(t.root.Fd())), "write the tree to its disk")
+func (t *Tree) Commit() error {
+	t.Written.Store(0)
+	return errors.Wrapf(t.Syncfs(int(t.root.Fd())), "write the tree to its disk")
 }
 
-// readAt reads len(p) bytes of an entry's object at offset at. With extents, the object has the
+// ReadContent reads len(p) bytes of an entry's object at offset at. With extents, the object has the
 // file's data only.
-func readAt(f io.ReaderAt, e *Entry, p []byte, at int64) error {
+func ReadContent(f io.ReaderAt, e *Entry, p []byte, at int64) error {
 	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
 		_, err := io.ReadFull(io.NewSectionReader(f, offset, n), p[from:from+n])
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return errChanged
+			return ErrChanged
 		}
-		return explainFile(err)
+		return ExplainFile(err)
 	})
 }
 
-// writeAt writes p, which is at offset at of an entry's object, to its place in the file.
-func writeAt(f io.WriterAt, e *Entry, p []byte, at int64) error {
+// WriteContent writes p, which is at offset at of an entry's object, to its place in the file.
+func WriteContent(f io.WriterAt, e *Entry, p []byte, at int64) error {
 	return eachExtent(e, int64(len(p)), at, func(offset, from, n int64) error {
 		_, err := f.WriteAt(p[from:from+n], offset)
-		return explainFile(err)
+		return ExplainFile(err)
 	})
 }
 
@@ -495,14 +497,14 @@ func eachExtent(e *Entry, n, at int64, do func(offset, from, n int64) error) err
 	return nil
 }
 
-// removeAll removes a directory with all its entries.
-func (t *Tree) removeAll(path string) error {
+// RemoveAll removes a directory with all its entries.
+func (t *Tree) RemoveAll(path string) error {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return explainFile(removeTree(dir, name, 0))
+	return ExplainFile(removeTree(dir, name, 0))
 }
 
 func removeTree(dir *os.File, name string, depth int) error {
@@ -512,7 +514,7 @@ func removeTree(dir *os.File, name string, depth int) error {
 	}
 	names, err := list(sub)
 	for _, n := range names {
-		if err != nil || depth > maxDepth {
+		if err != nil || depth > MaxDepth {
 			break
 		}
 		if err = unix.Unlinkat(int(sub.Fd()), n, 0); errors.Is(err, unix.EISDIR) {
@@ -524,4 +526,14 @@ func removeTree(dir *os.File, name string, depth int) error {
 		return err
 	}
 	return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
+}
+
+// Rename moves the file at path to a name that is not in use.
+func (t *Tree) Rename(path, to string) error {
+	dir, name, err := t.dirOf(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return ExplainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
 }

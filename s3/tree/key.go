@@ -1,4 +1,4 @@
-package s3sync
+package tree
 
 import (
 	"crypto/sha256"
@@ -11,8 +11,8 @@ import (
 // A directory of the volume with that name is escaped.
 const Reserved = ".harvest"
 
-// maxKey is S3's limit for the length of a key, in bytes.
-const maxKey = 1024
+// MaxKey is S3's limit for the length of a key, in bytes.
+const MaxKey = 1024
 
 // escape introduces two hexadecimal digits for a byte that cannot be in a key. It is rare in names,
 // so that the keys of nearly all files are their paths.
@@ -105,26 +105,26 @@ func ValidPath(path string) bool {
 		return false
 	}
 	for part := range strings.SplitSeq(path, "/") {
-		if part == "" || part == "." || part == ".." || len(part) > maxName {
+		if part == "" || part == "." || part == ".." || len(part) > MaxName {
 			return false
 		}
 	}
 	return true
 }
 
-// maxName is Linux's limit, maxPath that of this package: deeper trees are refused with their
+// MaxName is Linux's limit, maxPath that of this package: deeper trees are refused with their
 // names.
 const (
-	maxName = 255
+	MaxName = 255
 	maxPath = 64 << 10
 )
 
-// hidden returns a key in the reserved directory for a file whose own key cannot be used.
-func hidden(kind, path string) string {
+// Hidden returns a key in the reserved directory for a file whose own key cannot be used.
+func Hidden(kind, path string) string {
 	sum := sha256.Sum256([]byte(path))
 	return Reserved + "/" + kind + "/" + hex.EncodeToString(sum[:])
 }
 
-// before compares the keys of two entries in the order of a bucket's list. The key of a directory
+// CompareKeys compares the keys of two entries in the order of a bucket's list. The key of a directory
 // ends with a slash.
-func before(a, b string) int { return strings.Compare(a, b) }
+func CompareKeys(a, b string) int { return strings.Compare(a, b) }

@@ -1,6 +1,7 @@
-package s3sync
+package tree
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -29,6 +30,12 @@ func (k Kind) String() string {
 	}
 	return "unknown"
 }
+
+// Limits of an entry.
+const (
+	MaxXattrs  = 256
+	MaxExtents = 1 << 20
+)
 
 // Entry is a file, directory or symbolic link, with its state in a volume and its object in a
 // bucket.
@@ -60,17 +67,17 @@ type Entry struct {
 
 	Inode  uint64
 	Change int64 // nanoseconds since 1970: last change of the inode (ctime)
-	nlink  uint64
+	Nlink  uint64
 	blocks int64 // of 512 bytes
 	// foreign entries come from a list of objects; their modes and times must be requested.
-	foreign bool
+	Foreign bool
 	// blocked is a directory whose key has an object with content. It is not a file and is left as
 	// it is.
-	blocked bool
+	Blocked bool
 }
 
-// setID are the mode bits that make a program run as a user or group other than that of its caller.
-const setID = unix.S_ISUID | unix.S_ISGID
+// SetID are the mode bits that make a program run as a user or group other than that of its caller.
+const SetID = unix.S_ISUID | unix.S_ISGID
 
 // Extent is a part of a file that has data.
 type Extent struct {
@@ -78,8 +85,8 @@ type Extent struct {
 	Length int64 `cbor:"2,keyasint"`
 }
 
-// memory returns the approximate memory use of the entry, in bytes.
-func (e *Entry) memory() int64 {
+// MemorySize returns the approximate memory use of the entry, in bytes.
+func (e *Entry) MemorySize() int64 {
 	n := 300 + len(e.Path) + len(e.Target) + len(e.Link) + len(e.Key) + len(e.ETag) + 16*len(e.Extents)
 	for name, value := range e.Xattrs {
 		n += 64 + len(name) + len(value)
@@ -87,8 +94,8 @@ func (e *Entry) memory() int64 {
 	return int64(n)
 }
 
-// order returns the sort key of the entry: its encoded path, with a trailing slash for directories.
-func (e *Entry) order() string {
+// Order returns the sort key of the entry: its encoded path, with a trailing slash for directories.
+func (e *Entry) Order() string {
 	if e.Kind == Dir {
 		return EncodePath(e.Path) + "/"
 	}
@@ -101,33 +108,33 @@ func (e *Entry) key() string {
 	case e.Key != "":
 		return e.Key
 	case e.Extents != nil:
-		return hidden("sparse", e.Path)
+		return Hidden("sparse", e.Path)
 	}
-	key := e.order()
+	key := e.Order()
 	return key
 }
 
-// keyUnder is key, or a hidden key if prefix makes it too long.
-func (e *Entry) keyUnder(prefix string) string {
+// KeyUnder is key, or a hidden key if prefix makes it too long.
+func (e *Entry) KeyUnder(prefix string) string {
 	key := e.key()
-	if len(prefix)+len(key) > maxKey {
-		return hidden("long", e.Path)
+	if len(prefix)+len(key) > MaxKey {
+		return Hidden("long", e.Path)
 	}
 	return key
 }
 
-// hiddenUnder reports whether the object is in Harvest's reserved directory, which lists of files
+// HiddenUnder reports whether the object is in Harvest's reserved directory, which lists of files
 // omit.
-func (e *Entry) hiddenUnder(prefix string) bool {
-	return strings.HasPrefix(e.keyUnder(prefix), Reserved+"/")
+func (e *Entry) HiddenUnder(prefix string) bool {
+	return strings.HasPrefix(e.KeyUnder(prefix), Reserved+"/")
 }
 
-// unmarked reports whether an entry is a directory that a list shows only through its content, so
+// Unmarked reports whether an entry is a directory that a list shows only through its content, so
 // that its mode and times are unknown.
-func (e *Entry) unmarked() bool { return e.Kind == Dir && e.foreign && e.ETag == "" }
+func (e *Entry) Unmarked() bool { return e.Kind == Dir && e.Foreign && e.ETag == "" }
 
-// body returns the size of a file's object.
-func (e *Entry) body() int64 {
+// BodySize returns the size of a file's object.
+func (e *Entry) BodySize() int64 {
 	if e.Extents == nil {
 		return e.Size
 	}
@@ -138,24 +145,24 @@ func (e *Entry) body() int64 {
 	return n
 }
 
-// needsObject reports whether tools that cannot read the manifest need an object to see the entry.
+// NeedsObject reports whether tools that cannot read the manifest need an object to see the entry.
 // A directory with entries and the usual mode needs none, since the keys of its entries show it.
-func (e *Entry) needsObject(empty bool) bool {
+func (e *Entry) NeedsObject(empty bool) bool {
 	return e.Kind != Dir || empty || e.Mode != 0o755
 }
 
-// same reports whether both have the same volume-side fields of a manifest.
-func (e *Entry) same(o *Entry) bool {
-	return e.sameContent(o) && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.ModTime == o.ModTime && e.Link == o.Link && equalXattrs(e.Xattrs, o.Xattrs)
+// Same reports whether both have the same volume-side fields of a manifest.
+func (e *Entry) Same(o *Entry) bool {
+	return e.SameContent(o) && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.ModTime == o.ModTime && e.Link == o.Link && maps.Equal(e.Xattrs, o.Xattrs)
 }
 
-// sameRecord reports whether both have the same record in a manifest.
-func (e *Entry) sameRecord(o *Entry) bool {
-	return e.same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.foreign && slices.Equal(e.Extents, o.Extents)
+// SameRecord reports whether both have the same record in a manifest.
+func (e *Entry) SameRecord(o *Entry) bool {
+	return e.Same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.Foreign && slices.Equal(e.Extents, o.Extents)
 }
 
-// sameContent ignores metadata. It compares files by size and mtime only.
-func (e *Entry) sameContent(o *Entry) bool {
+// SameContent ignores metadata. It compares files by size and mtime only.
+func (e *Entry) SameContent(o *Entry) bool {
 	if e.Kind != o.Kind || e.Path != o.Path {
 		return false
 	}
@@ -168,29 +175,28 @@ func (e *Entry) sameContent(o *Entry) bool {
 	return true
 }
 
-// untouched reports whether the volume's inode is the one in state, unchanged since. It may have
+// Untouched reports whether the volume's inode is the one in state, unchanged since. It may have
 // been restored without setID.
-func (e *Entry) untouched(state *Entry) bool {
+func (e *Entry) Untouched(state *Entry) bool {
 	return state.Inode != 0 && e.Inode == state.Inode && e.Change == state.Change && e.Kind == state.Kind && e.Size == state.Size &&
-		e.ModTime == state.ModTime && (e.Mode == state.Mode || e.Mode == state.Mode&^setID) && e.Path == state.Path
+		e.ModTime == state.ModTime && (e.Mode == state.Mode || e.Mode == state.Mode&^SetID) && e.Path == state.Path
 }
 
-func equalXattrs(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
-		}
-	}
-	return true
-}
-
-// parent returns the directory of path, "" for the root.
-func parent(path string) string {
+// Parent returns the directory of path, "" for the root.
+func Parent(path string) string {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		return path[:i]
 	}
 	return ""
+}
+
+// TypeBits returns the type bits of st_mode.
+func (e *Entry) TypeBits() uint32 {
+	switch e.Kind {
+	case Dir:
+		return unix.S_IFDIR
+	case Symlink:
+		return unix.S_IFLNK
+	}
+	return unix.S_IFREG
 }

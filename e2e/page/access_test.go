@@ -1,0 +1,354 @@
+package page
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+)
+
+// noted is a script that collects every text that the elements of a selector get, in a list of that name.
+func noted(list, selector string) string {
+	return `window.` + list + ` = []; new MutationObserver(() => { for (const e of document.querySelectorAll(` + quoted(selector) + `)) if (e.textContent !== window.` + list + `.at(-1)) window.` + list + `.push(e.textContent); })
+		.observe(document.body, { childList: true, subtree: true, characterData: true });`
+}
+
+// TestPageAnnounces checks what screen readers read out: the state when it changes and not its duration, new messages
+// and questions, and nothing of the past.
+// mission: 7.5, 7.10, F2
+func TestPageAnnounces(t *testing.T) {
+	t.Parallel()
+	_, b := started(t)
+	b.creates()
+	b.do(chromedp.Evaluate(noted("states", ".bar [role=status]:not(.link)"), nil))
+	b.send("/sleep 600")
+	b.until(`/^Thinking · [3-9] s$/.test(document.querySelector('.status').textContent)`)
+	b.click(".composer button", "Stop")
+	b.sees(".note", "Stopped")
+	if got := b.value(`window.states.filter((s) => /\d/.test(s)).join()`); got != "" {
+		t.Errorf("the seconds are read out: %s", got)
+	}
+	if got := b.value(`window.states.includes('Thinking')`); got != "true" {
+		t.Errorf("the states that are read out are %s", b.value(`window.states.join()`))
+	}
+
+	const news = `[...document.querySelectorAll('.news[aria-live=polite] p')].map((p) => p.textContent)`
+	b.send("/say Read **this** out.")
+	b.until(news + `.some((p) => p.startsWith('Agent: Read'))`)
+	b.send("/ask Which colour? | red | blue")
+	b.until(news + `.some((p) => p.includes('The agent asks: Which colour?'))`)
+	if got := b.value(`document.querySelector('.log').getAttribute('aria-live')`); got != "off" {
+		t.Errorf("the conversation itself, which changes with each token, is read out: %s", got)
+	}
+	// A question takes no focus, and its answer returns it to the prompt.
+	b.tabTo("form.question input[type=radio]")
+	b.keys(" ")
+	b.tabTo("form.question [type=submit]")
+	b.keys(kb.Enter)
+	b.sees(".question.settled", "red")
+	b.focused(".composer textarea")
+
+	b.do(chromedp.Reload())
+	b.sees(".message.agent", "The answer is red.")
+	b.until(`document.querySelector('.status').textContent === 'Done'`)
+	b.send("/say And this.")
+	b.until(news + `.some((p) => p === 'Agent: And this.')`)
+	if got := b.value(news + `.filter((p) => p.includes('Read') || p.includes('colour')).join()`); got != "" {
+		t.Errorf("after a reload the past is read out: %s", got)
+	}
+	b.clean()
+	b.leavesNoImages()
+}
+
+// TestPageTabs checks that each tab controls a panel that it names, that the arrow keys, Home and End move between tabs,
+// and that the selected one is in sight on a phone.
+// mission: F2
+func TestPageTabs(t *testing.T) {
+	t.Parallel()
+	h, b := started(t)
+	id := b.creates()
+	const wrong = `[...document.querySelectorAll('[role=tab]')].filter((tab) => document.getElementById(tab.getAttribute('aria-controls'))?.getAttribute('role') !== 'tabpanel').map((tab) => tab.id).join()`
+	const inSight = `(([row, tab]) => tab.left >= row.left - 1 && tab.right <= row.right + 1)(['[role=tablist]', '[role=tablist] [aria-selected=true]'].map((s) => document.querySelector(s).getBoundingClientRect()))`
+	panel := func(label string) {
+		t.Helper()
+		b.until(`document.querySelector('[role=tablist] [aria-selected=true]').textContent === ` + quoted(label))
+		if got := b.value(wrong); got != "" {
+			t.Errorf("tabs without a panel: %s", got)
+		}
+		if got := b.value(`document.getElementById(document.getElementById(document.querySelector('[role=tablist] [aria-selected=true]').getAttribute('aria-controls')).getAttribute('aria-labelledby')).textContent`); got != label {
+			t.Errorf("the panel of %s is called %s", label, got)
+		}
+		b.until(inSight)
+	}
+	panel("Chat")
+	b.tabTo("[role=tablist] [aria-selected=true]")
+	b.keys(kb.End)
+	panel("Usage")
+	b.keys(kb.ArrowRight)
+	panel("Chat")
+	b.keys(kb.ArrowLeft)
+	panel("Usage")
+	b.keys(kb.Home)
+	panel("Chat")
+	b.accessible("tabs")
+
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 1, true))
+	for _, address := range []string{"#/s/" + id + "/usage", "#/b/" + h.Box() + "/usage"} {
+		b.do(chromedp.Evaluate(`location.hash = `+quoted(address), nil))
+		panel("Usage")
+		b.do(chromedp.Reload())
+		b.until(`document.querySelector('[role=tablist]')`)
+		panel("Usage")
+	}
+	b.clean()
+	b.leavesNoImages()
+}
+
+// TestPageFocus checks that the focus moves on purpose: to the heading of a new view, to the menu and back, and to a
+// neighbour if the control that had it disappears.
+// mission: F2
+func TestPageFocus(t *testing.T) {
+	t.Parallel()
+	h := host.New(t, "fake", host.GVisor(t))
+	h.Up()
+	for _, name := range []string{"one", "two", "three"} {
+		h.Must("volume", "create", name)
+	}
+	b := browser(t)
+	b.signedIn(h)
+	b.focused("body") // a page that is opened moves no focus
+	b.tabTo(".more summary")
+	b.keys(kb.Enter)
+	b.tabTo(`.more a[href="#/volumes"]`)
+	b.keys(kb.Enter)
+	b.sees("td", "two")
+	b.focused("main h1")
+	b.tabTo(`[aria-label="Delete two"]`)
+	b.keys(kb.Enter)
+	b.until(`document.activeElement.textContent === 'Keep it'`)
+	b.keys(kb.Escape)
+	b.focused(`[aria-label="Delete two"]`)
+	b.keys(kb.Enter)
+	b.until(`document.activeElement.textContent === 'Keep it'`)
+	b.keys(kb.Tab, input.ModifierShift)
+	b.keys(kb.Enter)
+	b.until(`document.querySelectorAll('tbody tr').length === 2`)
+	if got := b.value(`document.activeElement.closest('.list-view') !== null`); got != "true" {
+		t.Errorf("after the row is gone, the focus is at %s", b.value(`document.activeElement.tagName`))
+	}
+	b.tabTo(`a.button[href="#/"]`)
+	b.keys(kb.Enter)
+	b.focused("[name=prompt]")
+	b.do(chromedp.Evaluate(`history.back()`, nil))
+	b.sees("td", "three")
+	b.focused("main h1")
+
+	// On a phone, the list covers the view, which then takes no focus and no clicks.
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 1, true))
+	b.do(chromedp.Evaluate(`document.querySelector('.menu').focus()`, nil))
+	b.keys(kb.Enter)
+	b.focused("#side a")
+	for range 30 {
+		b.keys(kb.Tab)
+		if got := b.value(`document.activeElement.closest('main') === null`); got != "true" {
+			t.Fatal("the view behind the list has the focus")
+		}
+	}
+	b.do(chromedp.Evaluate(`document.querySelector('#side a').focus()`, nil))
+	b.keys(kb.Escape)
+	b.focused(".menu")
+	b.keys(kb.Enter)
+	b.focused("#side a")
+	b.do(chromedp.MouseClickXY(375, 600))
+	b.until(`!document.querySelector('#side').classList.contains('open')`)
+	b.do(emulation.ClearDeviceMetricsOverride())
+	b.clean()
+}
+
+// TestPageForcedColours checks that states that are otherwise shown by a colour can be seen with a forced palette, too.
+// mission: F2
+func TestPageForcedColours(t *testing.T) {
+	t.Parallel()
+	_, b := started(t)
+	b.creates()
+	b.send("/say seen")
+	b.sees(".message.agent", "seen")
+	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "forced-colors", Value: "active"}}))
+	b.until(`matchMedia('(forced-colors: active)').matches`)
+	for what, differs := range map[string]string{
+		"the selected tab":  `getComputedStyle(document.querySelector('.tabs [aria-selected=true]')).borderBottomColor !== getComputedStyle(document.querySelector('.tabs [aria-selected=false]')).borderBottomColor`,
+		"the open session":  `getComputedStyle(document.querySelector('.sessions [aria-current]')).outlineStyle === 'solid'`,
+		"the state's dot":   `getComputedStyle(document.querySelector('.status'), '::before').borderTopStyle === 'solid'`,
+		"the user's prompt": `getComputedStyle(document.querySelector('.message.user .text')).borderTopStyle === 'solid'`,
+	} {
+		if b.value(differs) != "true" {
+			t.Errorf("%s cannot be seen", what)
+		}
+	}
+	b.picture("forced-colours")
+	b.clean()
+	b.leavesNoImages()
+}
+
+// TestPagePolls checks that a poll waits for the answer before it asks again, and that views have no style of something
+// else with the same name.
+// mission: 7.9, F2
+func TestPagePolls(t *testing.T) {
+	t.Parallel()
+	h := host.New(t, "fake", host.GVisor(t))
+	h.Up()
+	h.Must("sandbox", "create", "--name", "polled")
+	box := h.Sandbox("polled").ID
+	b := browser(t)
+	b.signedIn(h)
+	// Time runs faster, and answers are held back.
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := page.AddScriptToEvaluateOnNewDocument(`{
+			for (const name of ['setInterval', 'setTimeout']) { const real = window[name]; window[name] = (f, time, ...rest) => real(f, time >= 1000 && time < 30000 ? time / 50 : time, ...rest); }
+			const real = window.fetch; const open = new Map(); window.most = new Map(); window.held = [];
+			window.fetch = async (to, o) => {
+				const name = new URL(to, location.href).pathname;
+				if ((o?.method ?? 'GET') !== 'GET' || o?.headers?.Accept) return real(to, o);
+				open.set(name, (open.get(name) ?? 0) + 1);
+				window.most.set(name, Math.max(window.most.get(name) ?? 0, open.get(name)));
+				if (window.holds) await new Promise((done) => window.held.push(done));
+				try { return await real(to, { ...o, signal: undefined }); } finally { open.set(name, open.get(name) - 1); }
+			};
+		}`).Do(ctx)
+		return err
+	}), chromedp.Evaluate(`location.hash = '#/b/`+box+`/network'`, nil), chromedp.Reload())
+	b.sees("h3", "What was refused")
+	b.sees(".sessions", "None yet.")
+	b.run(`window.most.clear(); window.holds = true; let ticks = 0; await new Promise((done) => { const t = setInterval(() => { if (window.held.length >= 2 && ++ticks > 40) { clearInterval(t); done(); } }, 20); });`)
+	for _, name := range []string{"/v1/sessions", "/v1/sandboxes/" + box} {
+		if got := b.value(`window.most.get(` + quoted(name) + `)`); got != "1" {
+			t.Errorf("%s requests for %s at once", got, name)
+		}
+	}
+	b.run(`window.holds = false; for (const done of window.held) done();`)
+
+	styles := map[string]bool{}
+	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs", "audit"} {
+		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
+		b.until(`document.title.startsWith(document.querySelector('main h1')?.textContent) && document.querySelector('.more [aria-current]')?.hash === '#/` + id + `' && document.querySelector('.list-view')`)
+		styles[b.value(`((s) => ['overflow', 'flexGrow', 'whiteSpace', 'maxHeight', 'rowGap', 'listStyleType', 'paddingLeft', 'display'].map((k) => s[k]).join(' '))(getComputedStyle(document.querySelector('.list-view')))`)] = true
+	}
+	if len(styles) != 1 {
+		t.Errorf("the lists have different styles: %v", styles)
+	}
+	b.clean()
+}
+
+// TestPageResumed checks that a resumed session has the name and the conversation of the one that it continues, and
+// that heading, title and list show the name of the open session.
+// mission: 7.8, 7.10
+func TestPageResumed(t *testing.T) {
+	t.Parallel()
+	_, b := started(t)
+	first := b.creates()
+	b.until(`document.title === 'New session · Harvest'`)
+	b.send("/say the words of before\n/write kept.txt It is kept.")
+	named := func() {
+		t.Helper()
+		b.until(`(([...all]) => all.every((t) => t.startsWith('/say the words of before')) && new Set(all).size === 1)([document.querySelector('h1')?.textContent ?? '', document.title.replace(' · Harvest', ''), document.querySelector('.sessions [aria-current] .title')?.textContent ?? ''])`)
+	}
+	b.sees(".message.agent", "the words of before")
+	named()
+	b.sees(".status", "Done")
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.click(".ended .resume", "Resume with its files")
+	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
+	b.sees(".start", "Sandbox ready in")
+	b.sees(".message.user", "the words of before")
+	b.sees(".message.agent", "the words of before")
+	named()
+	b.send("/say what came after")
+	b.sees(".message.agent", "what came after")
+	for range 2 {
+		b.until(`(([...all]) => all.join('|').replace(/.*the words of before\|.*Resumed.*what came after$/, 'ok') === 'ok')([...document.querySelectorAll('.items .message.agent, .items .note')].map((e) => e.textContent.trim()).filter((t) => t === 'the words of before' || t.startsWith('Resumed') || t === 'what came after'))`)
+		named()
+		b.do(chromedp.Reload())
+		b.sees(".message.agent", "what came after")
+	}
+	if links := b.value(`[...document.querySelectorAll('.top .what a')].map((a) => a.hash).join()`); !strings.HasSuffix(links, first) {
+		t.Errorf("the earlier session is behind %s", links)
+	}
+	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
+	b.sees(".problem", "no session")
+	b.until(`document.title === 'Session · Harvest'`)
+	b.clean()
+	b.leavesNoImages()
+}
+
+// TestPageShells checks that a sandbox has several shells, that characters take as many columns as they should, and that
+// the base image has an editor.
+// mission: 7.6, F2, C1
+func TestPageShells(t *testing.T) {
+	t.Parallel()
+	h, b := started(t)
+	b.creates()
+	b.view("Terminal")
+	const screen = `[...document.querySelectorAll('.xterm-rows > div')].filter((r) => r.checkVisibility()).map((r) => r.textContent.trim())`
+	ready := func() {
+		t.Helper()
+		b.sees(".of-terminal [role=status]", "Connected")
+		b.until(`document.activeElement?.matches('.xterm-helper-textarea') || ([...document.querySelectorAll('.xterm-helper-textarea')].find((e) => e.closest('.xterm').checkVisibility()).focus(), false)`)
+	}
+	ready()
+	// A family, a flag, a letter with a combining accent, an emoji with a skin, and a wide character.
+	b.types("X=first; printf 'x\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa7\\xf0\\x9f\\x87\\xa9\\xf0\\x9f\\x87\\xaae\\xcc\\x81\\xf0\\x9f\\x91\\x8d\\xf0\\x9f\\x8f\\xbd\\xe6\\xbc\\xa2\\033[6n'; IFS=';' read -rsd R _ col; echo; echo col:$col\r")
+	b.until(screen + `.some((l) => /^col:\d+$/.test(l))`)
+	if got := b.value(screen + `.find((l) => /^col:\d+$/.test(l))`); got != "col:11" {
+		t.Errorf("one, two, two, one, two and two columns end at %s", got)
+	}
+	b.click(".of-terminal button", "New shell")
+	b.until(`document.querySelectorAll('.termtabs [role=tab]').length === 2`)
+	ready()
+	b.types("echo X is \"<$X>\"\r")
+	b.until(screen + `.includes('X is <>')`)
+	b.accessible("two shells")
+	b.picture("shells")
+	b.click(".termtabs [role=tab]", "Shell 1")
+	ready()
+	b.types("echo X is \"<$X>\"\r")
+	b.until(screen + `.includes('X is <first>')`)
+	b.do(chromedp.Reload())
+	b.until(`document.querySelectorAll('.termtabs [role=tab]').length === 2`)
+	b.click(".termtabs [role=tab]", "Shell 2")
+	b.until(screen + `.includes('X is <>')`)
+	ready()
+	b.click(".of-terminal button", "End shell")
+	b.click("dialog button", "End it")
+	b.until(`document.querySelectorAll('.termtabs [role=tab]').length === 0`)
+	b.until(screen + `.includes('X is <first>')`)
+	b.do(chromedp.Reload())
+	b.until(`document.querySelector('.termtabs button')`)
+	b.until(screen + `.includes('X is <first>')`)
+	if got := b.value(`document.querySelectorAll('.termtabs [role=tab]').length`); got != "0" {
+		t.Error("a shell that was ended is there again")
+	}
+
+	ready()
+	b.types("clear; nano new.txt\r")
+	b.until(screen + `.some((l) => l.includes('GNU nano'))`)
+	b.types("typed in nano")
+	b.keys("o", input.ModifierCtrl)
+	b.until(screen + `.some((l) => l.includes('File Name to Write'))`)
+	b.types("\r")
+	b.until(screen + `.some((l) => l.includes('Wrote 1 line'))`)
+	b.picture("editor")
+	b.keys("x", input.ModifierCtrl)
+	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "cat /workspace/*/new.txt; editor --version"); !strings.HasPrefix(got, "typed in nano\n") || !strings.Contains(got, "nano") {
+		t.Errorf("the file is %q", got)
+	}
+	b.clean()
+	b.leavesNoImages()
+}

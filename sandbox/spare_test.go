@@ -1,0 +1,104 @@
+package sandbox_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
+)
+
+func spareOf(t *testing.T, f *sandbox.Fleet, owner string, req sandbox.Request) sandbox.Sandbox {
+	t.Helper()
+	req.Owner = owner
+	sb, err := f.Create(t.Context(), sandbox.SpareAccount, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+// A sandbox made ahead has its owner's volumes, but is in no list, quota or cost of the owner until the owner takes it.
+func TestSpare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testSpare)
+}
+
+func testSpare(t *testing.T) {
+	w := newWorld()
+	w.opts.Quotas = sandbox.Quotas{Sandboxes: 2}
+	w.opts.Prices = sandbox.Prices{CPUSecond: 1}
+	f := w.open(t)
+	create(t, f, sandbox.Request{})
+	spare := spareOf(t, f, account, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/v"}}, IdleTimeoutSeconds: 60, TimeoutSeconds: 3600})
+	create(t, f, sandbox.Request{}) // the quota has room
+	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
+		t.Errorf("listed: %d sandboxes, %v", len(list), err)
+	}
+	if !w.volumes["acme~mine"] {
+		t.Errorf("volumes: %v, want the owner's", w.volumes)
+	}
+	if _, err := f.Get(t.Context(), "other", spare.ID); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("another account finds it: %v", err)
+	}
+	time.Sleep(2 * time.Minute) // beyond the idle limit, which does not count yet
+	stored := func(context.Context, sandbox.Sandbox) error { return nil }
+	_, err := f.Adopt(t.Context(), account, spare.ID, stored)
+	wantError(t, err, errors.Exhausted, "2 sandboxes at once")
+	if err := f.Destroy(t.Context(), account, newest(t, f).ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.Adopt(t.Context(), "other", spare.ID, stored)
+	wantError(t, err, errors.NotFound)
+	broken := errors.Newf(errors.Unavailable, "the disk is gone")
+	_, err = f.Adopt(t.Context(), account, spare.ID, func(context.Context, sandbox.Sandbox) error { return broken })
+	wantError(t, err, errors.Unavailable)
+	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 1 {
+		t.Errorf("after a failure, listed: %d sandboxes, %v", len(list), err)
+	}
+	taken, err := f.Adopt(t.Context(), account, spare.ID, w.store.Put)
+	if err != nil || taken.Account != account || taken.Owner != "" || taken.Cost != 0 || taken.Expires.Sub(taken.Started) != time.Hour {
+		t.Errorf("taken: %+v, %v", taken, err)
+	}
+	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
+		t.Errorf("then listed: %d sandboxes, %v", len(list), err)
+	}
+	_, err = f.Adopt(t.Context(), account, spare.ID, stored)
+	wantError(t, err, errors.Conflict, "not made ahead")
+}
+
+func newest(t *testing.T, f *sandbox.Fleet) sandbox.Sandbox {
+	t.Helper()
+	list, err := f.List(t.Context(), account, sandbox.Filter{Limit: 1})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d sandboxes, %v", len(list), err)
+	}
+	return list[0]
+}
+
+// A restarted server ends the sandboxes made ahead that nobody took.
+func TestSparesEndWithTheServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	f := w.open(t)
+	kept := create(t, f, sandbox.Request{})
+	taken := spareOf(t, f, account, sandbox.Request{})
+	spareOf(t, f, account, sandbox.Request{})
+	if _, err := f.Adopt(t.Context(), account, taken.ID, w.store.Put); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f = w.open(t)
+	if list, err := f.List(t.Context(), sandbox.SpareAccount, sandbox.Filter{}); err != nil || len(list) != 0 {
+		t.Errorf("made ahead: %v, %v", list, err)
+	}
+	list, err := f.List(t.Context(), account, sandbox.Filter{})
+	if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(sb sandbox.Sandbox) bool { return sb.ID == kept.ID }) {
+		t.Errorf("of the account: %v, %v", list, err)
+	}
+}

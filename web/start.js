@@ -1,0 +1,51 @@
+// The card for the start of a session: its finished steps and the current one, with the time of each.
+
+import { h, ms, problemBox } from './dom.js';
+
+const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
+
+export class Start {
+  // created is the time at which the session was created.
+  constructor(created) {
+    this.begun = Date.parse(created);
+    this.sum = 0; // milliseconds of the finished steps
+    this.list = h('ol', { class: 'stages' });
+    this.head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
+    this.el = h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, this.head, this.list);
+    this.next('Working');
+  }
+
+  get textContent() { return this.el.textContent; }
+
+  next(label) {
+    this.now = h('li', { class: 'now' }, h('span', null, label), h('span', { class: 'time' }, ''));
+    this.list.append(this.now);
+  }
+
+  // stage adds a finished step; more reports whether another one follows.
+  stage(s, more) {
+    this.now?.remove();
+    const [first, ...rest] = s.name.split(' ');
+    this.list.append(h('li', null, h('span', null, [stages[first] ?? first, ...rest].join(' ')), h('span', { class: 'time' }, ms(s.ms))));
+    this.sum += s.ms;
+    if (more) this.next('Working');
+  }
+
+  // tick shows the time so far. The current step took the time not used by finished steps.
+  tick() {
+    if (!this.now || this.finished) return;
+    const time = Math.max(0, Date.now() - this.begun);
+    this.now.lastChild.textContent = ms(Math.max(0, time - this.sum));
+    this.head.lastChild.textContent = `Making the sandbox · ${ms(time)}`;
+  }
+
+  // finish shows the result, once.
+  finish(ok, reason) {
+    this.finished = true;
+    this.now?.remove();
+    this.el.removeAttribute('aria-busy');
+    this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : 'The sandbox could not be made'));
+    if (ok) this.el.open = false;
+    else this.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
+  }
+}
