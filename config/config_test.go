@@ -298,7 +298,7 @@ func TestEffectiveLoadsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := c.Effective()
-	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · lifetime", "  memory: 1537MiB ", "  processes: 1024 ", "# --no-certificates"} {
+	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · maximum lifetime", "  memory: 1537MiB ", "  processes: 1024 ", "# --no-certificates"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}

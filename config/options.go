@@ -325,10 +325,10 @@ var options = []option{
 			}
 			return "write the name of an image, such as agent"
 		}},
-	{"agents.spares", "sessions of each kind in use that are made ahead, with sandbox, repository and agent, for the next prompt; 0 means none",
+	{"agents.spares", "number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Agents.Spares) },
 		func(c Config) string { return between(float64(c.Agents.Spares), 0, 4, "a number from 0 to 4") }},
-	{"agents.spare_life", "how long such a session waits for a prompt before it ends",
+	{"agents.spare_life", "time after which an unused spare session ends",
 		func(c *Config) value { return (*durationValue)(&c.Agents.SpareLife) },
 		func(c Config) string { return positive(c.Agents.SpareLife) }},
 	{"model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",

@@ -104,18 +104,22 @@ func proseOf(name, text string) map[string][]string {
 		line = strings.TrimSpace(line)
 		opens := strings.Contains(longText.ReplaceAllString(line, ""), "`")
 		if texts != "" && strings.HasPrefix(name, "cmd/harvest/") && (long || opens && !strings.HasPrefix(line, "//")) {
+			// The rest of the line that closes a literal is code, and counts as such.
 			before, after, quoted := strings.Cut(line, "`")
+			closes := long && quoted
 			switch {
 			case !quoted:
 				after = line
-			case long:
-				after = before
+			case closes:
+				after, line = before, after
 			}
 			long = long != quoted
 			if len(strings.Fields(after)) >= 3 {
 				lines[texts] = append(lines[texts], after)
 			}
-			continue
+			if !closes {
+				continue
+			}
 		}
 		if comment, ok := strings.CutPrefix(line, "//"); ok {
 			if len(strings.Fields(comment)) >= 3 && !strings.HasPrefix(comment, "go:") {
