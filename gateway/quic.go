@@ -87,7 +87,7 @@ func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 	d.held = append(d.held, slices.Clone(p))
 	if slices.ContainsFunc(d.conns, func(c *quicConn) bool { return !c.allowed }) {
 		if len(d.held) > maxHeldDatagrams {
-			return nil, &Refusal{Reason: "the QUIC connection does not say in time whom it means"}
+			return nil, &Refusal{Reason: "the QUIC connection does not name its host in time"}
 		}
 		return nil, nil
 	}

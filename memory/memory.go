@@ -190,7 +190,7 @@ func (s Store) Get(ctx context.Context, name string) (Graph, error) {
 func (s Store) open(ctx context.Context, name string) (volume.Volume, error) {
 	v, err := s.Volumes.Open(ctx, Prefix+name)
 	if errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered of %.100q", name), "list what there is: harvest memory ls")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "memory %.100q: does not exist", name), "list the memories: harvest memory ls")
 	}
 	return v, err
 }
@@ -222,7 +222,7 @@ func (s Store) Set(ctx context.Context, name string, e Entity) error {
 		return err
 	}
 	if err := volume.CheckName(Prefix + name); err != nil {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be the name of a memory", name), "give it as OWNER-REPOSITORY")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid name of a memory: %.100q", name), "give it as OWNER-REPOSITORY")
 	}
 	v, err := s.Volumes.Create(ctx, Prefix+name)
 	if err != nil {

@@ -276,7 +276,7 @@ func (m *Manager) rescue(about About) {
 			m.tell(Told{About: about, What: Sent})
 			return
 		}
-		logf.Warnf(m.ctx, "what the lost mount of the sandbox %s has written, %d files, is not stored yet: %v", about.Sandbox, len(f.Unsent), err)
+		logf.Warnf(m.ctx, "sandbox %s: %d files of its lost mount are not stored yet: %v", about.Sandbox, len(f.Unsent), err)
 		select {
 		case <-m.ctx.Done():
 			return

@@ -129,7 +129,7 @@ func (f *Fleet) meter(e *entry, box engine.Sandbox) {
 func (f *Fleet) beginUsage(ctx context.Context, e *entry) {
 	kept, err := f.opts.Store.Usage(ctx, e.id)
 	if err != nil {
-		logf.Warnf(ctx, "what a sandbox has used before cannot be read: %v", err)
+		logf.Warnf(ctx, "read the earlier usage of a sandbox: %v", err)
 	}
 	kept.Interval = max(kept.Interval, f.opts.UsageEvery.Seconds())
 	f.mu.Lock()
@@ -192,7 +192,7 @@ func (f *Fleet) saveUsage(ctx context.Context, e *entry) {
 		return
 	}
 	if err := f.opts.Store.PutUsage(context.WithoutCancel(ctx), e.id, u); err != nil {
-		logf.Warnf(ctx, "what a sandbox has used is not kept: %v", err)
+		logf.Warnf(ctx, "store the usage of a sandbox: %v", err)
 	}
 }
 

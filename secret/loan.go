@@ -70,7 +70,7 @@ func (v *Vault) Relend(ctx context.Context, from, to string) error {
 func (v *Vault) record(ctx context.Context, l Loan, p Pairs) error {
 	if err := v.ready(ctx); err != nil {
 		// The values are those of the environment: those of secrets could not have been revealed.
-		logf.Warnf(ctx, "what %s has of secrets is hidden only until the server ends: %v", l.Borrower, err)
+		logf.Warnf(ctx, "the secrets of %s are hidden only until the server ends: %v", l.Borrower, err)
 		return nil
 	}
 	if err := v.ensureKey(); err != nil {
@@ -133,7 +133,7 @@ func (v *Vault) openLoans(ctx context.Context) error {
 	for _, l := range loans {
 		p, err := v.keys.unseal(l.as())
 		if err != nil {
-			logf.Errorf(ctx, "what %s has of secrets is not hidden: %v", l.Borrower, err)
+			logf.Errorf(ctx, "the secrets of %s are not hidden: %v", l.Borrower, err)
 			continue
 		}
 		v.lent[l.Borrower] = p.hide()

@@ -46,7 +46,7 @@ func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell
 	case err != nil:
 		return nil, result, err
 	case w.over:
-		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "what the session changed takes more than %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
+		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "the changes of the session exceed %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
 	}
 	return w.Bytes(), result, nil
 }

@@ -87,7 +87,7 @@ func (s Secrets) PutLoans(ctx context.Context, loans ...secret.Loan) error {
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	for _, l := range loans {
 		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO secret_loans (borrower, account, sealed) VALUES (?, ?, ?)", l.Borrower, l.Account, l.Sealed); err != nil {
-			return s.db.explain(err, "note what "+l.Borrower+" has of secrets")
+			return s.db.explain(err, "record the secrets of "+l.Borrower)
 		}
 	}
 	return s.db.explainNil(tx.Commit(), "record the loans of secrets")

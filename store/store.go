@@ -166,7 +166,7 @@ func (db *DB) explain(err error, what string) error {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path), "try again; if it fails again, find the other program that has it open")
 	case sqlite3.SQLITE_IOERR:
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the disk of the database %s does not work", db.path),
-			"read what the kernel says of it (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
+			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
 	case sqlite3.SQLITE_INTERRUPT:
 		return errors.Explainf(err, errors.Canceled, "the request was canceled")
 	}

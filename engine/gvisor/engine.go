@@ -363,5 +363,5 @@ func (e *Engine) writeUses(ref string, u uses) error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(e.dir(ref), usesFile), b, 0o600)
 	}
-	return errors.Wrapf(err, "write down what sandbox %s uses", ref)
+	return errors.Wrapf(err, "record the resources of sandbox %s", ref)
 }

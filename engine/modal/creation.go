@@ -196,12 +196,12 @@ func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
 		box, err := e.made(e.ctx, app, params)
 		if err == nil && box != nil {
 			if err = e.terminate(e.ctx, box); err == nil {
-				logf.Warnf(e.ctx, "the sandbox %s at Modal, of whose creation there was no answer, has been ended", box.SandboxID)
+				logf.Warnf(e.ctx, "ended sandbox %s at Modal, whose creation was not confirmed", box.SandboxID)
 				return
 			}
 		}
 		if err != nil {
-			logf.Debugf(e.ctx, "look for what a creation without an answer has made: %v", err)
+			logf.Debugf(e.ctx, "look for the sandbox of an unconfirmed creation: %v", err)
 		} else if answered.IsZero() {
 			answered = time.Now()
 		}
