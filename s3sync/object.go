@@ -347,7 +347,7 @@ func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
 	}
 	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
 	if e.Size < 0 {
-		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
+		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
 	}
 	e.CRC, e.HasCRC = fullCRC(res.header)
 	describe(e, res.header)

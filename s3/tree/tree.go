@@ -189,7 +189,7 @@ func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 		return w.yield(Scanned{FailedPath: e.Path, OfDirectory: true, Err: ExplainFile(err)})
 	}
 	if depth > MaxDepth || len(e.Path) > maxPath {
-		return fail(errors.Newf(errors.Unsupported, "directories lie more than %d deep in one another", MaxDepth))
+		return fail(errors.Newf(errors.Unsupported, "directories are nested more than %d deep", MaxDepth))
 	}
 	sub, err := openDir(dir, name)
 	if err != nil {
