@@ -246,7 +246,7 @@ func TestProblems(t *testing.T) {
 		"little memory":   {"POST", "/v1/sandboxes", `{"memory_bytes":1024}`, 400, "invalid", "memory"},
 		"much memory":     {"POST", "/v1/sandboxes", `{"memory_bytes":1125899906842624}`, 400, "invalid", "memory"},
 		"overlap":         {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/d"},{"name":"b","path":"/d/e"}]}`, 400, "invalid", "overlap"},
-		"relative mount":  {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"d"}]}`, 400, "invalid", "mounted"},
+		"relative mount":  {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"d"}]}`, 400, "invalid", "mount point"},
 		"over /proc":      {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/proc"}]}`, 400, "invalid", "/proc"},
 		"name in use":     {"POST", "/v1/sandboxes", `{"name":"box"}`, 409, "conflict", "box"},
 		"not there":       {"GET", "/v1/sandboxes/sbx_nosuch", "", 404, "not_found", "sbx_nosuch"},
