@@ -190,11 +190,11 @@ func TestWhatTheEngineLacks(t *testing.T) {
 		t.Errorf("limits in force %+v, want only what the engine holds, %+v", sb.Limits, want)
 	}
 	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u", Terminal: &engine.Size{Rows: 1, Cols: 1}})
-	wantError(t, err, errors.Unsupported, "2 things", "no users", "no terminals")
+	wantError(t, err, errors.Unsupported, "2 things", "does not support users", "does not support terminals")
 	_, err = f.Create(t.Context(), account, sandbox.Request{
 		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30, Processes: 5, Files: 5,
 	})
-	wantError(t, err, errors.Unsupported, "6 things", "no users", "no volumes", "limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
+	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes", "limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
 }
 
 func TestEngineThatCannotFindCommandsAgain(t *testing.T) {

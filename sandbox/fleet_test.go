@@ -241,7 +241,7 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	_, err := f.Get(t.Context(), account, "sbx_0")
-	wantError(t, err, errors.Invalid, one.ID, two.ID, "more of the id")
+	wantError(t, err, errors.Invalid, one.ID, two.ID, "more characters of the id")
 
 	for _, ref := range []string{one.ID, "one", two.ID} {
 		_, get := f.Get(t.Context(), "other", ref)

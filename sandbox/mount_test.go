@@ -145,7 +145,7 @@ func TestMountRequests(t *testing.T) {
 		"neither downloaded":      func(s *sandbox.S3) { s.Init = true },
 		"nor uploaded at the end": func(s *sandbox.S3) { s.SyncOnTerminate = true },
 		"would cover /etc":        func(s *sandbox.S3) { s.MountPath = "/etc" },
-		"cannot be mounted":       func(s *sandbox.S3) { s.MountPath = "data" },
+		"invalid mount point":     func(s *sandbox.S3) { s.MountPath = "data" },
 	} {
 		_, err := f.Create(t.Context(), account, mountRequest(change))
 		wantError(t, err, errors.Invalid, words)

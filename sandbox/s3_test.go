@@ -325,17 +325,17 @@ func TestS3Requests(t *testing.T) {
 	f := w.open(t)
 	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]sandbox.Request{
-		"no bucket":            {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
-		"no volume at":         {S3: &sandbox.S3{MountPath: "/work"}},
-		"cannot be a bucket":   {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
-		"cannot be a prefix":   {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
-		"cannot be 4":          {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
-		"cannot be NaN":        {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
-		"cannot be 86401":      {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
-		"secret":               {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
-		"cannot be mounted at": {S3: &sandbox.S3{Bucket: "files"}},
-		"would cover /etc":     {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
-		"overlap":              {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
+		"no bucket":           {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
+		"no volume at":        {S3: &sandbox.S3{MountPath: "/work"}},
+		"invalid bucket":      {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
+		"invalid prefix":      {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
+		"s3: 4":               {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
+		"s3: NaN":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
+		"s3: 86401":           {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
+		"secret":              {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
+		"invalid mount point": {S3: &sandbox.S3{Bucket: "files"}},
+		"would cover /etc":    {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
+		"overlap":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)
@@ -356,5 +356,5 @@ func TestS3Requests(t *testing.T) {
 		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls, far.volumes, far.specs)
 	}
 	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
-	wantError(t, err, errors.Unsupported, "no S3")
+	wantError(t, err, errors.Unsupported, "does not support S3")
 }

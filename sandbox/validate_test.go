@@ -74,7 +74,7 @@ func TestBadRequests(t *testing.T) {
 		"mounts that overlap":        {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid, []string{`"/v/w" and "/v" overlap`}},
 		"too many mounts":            {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid, []string{"65 volumes"}},
 		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`the engine stub does not support networks`, `"none"`}},
-		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`no network`}},
+		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`does not support networks`}},
 		"network allow without it":   {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}}, errors.Invalid, []string{"network.allow"}},
 		"network none with rules":    {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}}, errors.Invalid, []string{"x.org"}},
 		"network rule":               {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
@@ -93,7 +93,7 @@ func TestBadRequests(t *testing.T) {
 		"cpu above the machine's":    {sandbox.Request{CPU: 9}, errors.Invalid, []string{"invalid cpu: 9", "has 8 cores"}},
 		"cpu that is no number":      {sandbox.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
 		"memory of 1 KB":             {sandbox.Request{Memory: 1000}, errors.Invalid, []string{"invalid memory_bytes: 1000", "from 32MiB to 16GiB"}},
-		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid, []string{"17GiB", "which has 16GiB"}},
+		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid, []string{"17GiB", "this machine has 16GiB"}},
 		"negative memory":            {sandbox.Request{Memory: -1}, errors.Invalid, []string{"invalid memory_bytes: -1"}},
 		"negative disk":              {sandbox.Request{Disk: -1}, errors.Invalid, []string{"invalid disk_bytes: -1"}},
 		"hardly any disk":            {sandbox.Request{Disk: 10}, errors.Invalid, []string{"invalid disk_bytes: 10", "1MiB"}},
@@ -176,7 +176,7 @@ func TestDecodeRequest(t *testing.T) {
 		`{"memory_bytes":1e999}`:     {errors.Invalid, []string{"memory_bytes"}},
 		`{"volumes":[{"name":1}]}`:   {errors.Invalid, []string{"invalid volumes.name: a JSON number", "string"}},
 		`{"volumes":[{"nmae":"v"}]}`: {errors.Invalid, []string{`"nmae"`, "read_only"}},
-		`{"tags":["a"]}`:             {errors.Invalid, []string{"tags cannot be a JSON array", "object"}},
+		`{"tags":["a"]}`:             {errors.Invalid, []string{"invalid tags: a JSON array", "object"}},
 	} {
 		_, err := sandbox.DecodeRequest([]byte(body))
 		if !errors.Is(err, c.kind) {
@@ -234,7 +234,7 @@ func TestSecretsOfTheProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		_, err := w.open(t).Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys"}})
-		wantError(t, err, errors.Unsupported, `no secrets of "stub"`, "harvest secret ls")
+		wantError(t, err, errors.Unsupported, `secrets of "stub" are not supported`, "harvest secret ls")
 		w = newWorld()
 		w.caps.Secrets = true
 		f := w.open(t)
@@ -245,7 +245,7 @@ func TestSecretsOfTheProvider(t *testing.T) {
 		_, err = f.Create(t.Context(), "acme", sandbox.Request{Secrets: []string{"stub:keys"}})
 		wantError(t, err, errors.Denied, "for the account personal only", "harvest secret set")
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"other:keys"}})
-		wantError(t, err, errors.Unsupported, `no secrets of "other"`)
+		wantError(t, err, errors.Unsupported, `secrets of "other" are not supported`)
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:a b"}})
 		wantError(t, err, errors.Invalid, "cannot be a secret's name")
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
