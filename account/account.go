@@ -61,7 +61,7 @@ func (p Principal) May(scope Scope) error {
 	if slices.Contains(p.Scopes, scope) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope), "use a key that has it, or ask an admin of the account for one")
+	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope), "use a key with that scope, or ask an admin of the account for one")
 }
 
 // MustBeAdmin returns Denied unless p is an admin of its account.
@@ -77,7 +77,7 @@ func (p Principal) MustBeOperator() error {
 	if p.Role == Admin && p.Account == Personal {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "only who runs the server may do this"), "ask the server's operator")
+	return errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may do this"), "ask the operator")
 }
 
 // Owner returns the mark of an account's volumes and images. It is "" for the personal account, which is older
@@ -99,7 +99,7 @@ func CheckName(name string) error {
 	if accountPattern().MatchString(name) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "%.60q cannot be an account's name", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
+	return errors.Remedy(errors.Newf(errors.Invalid, "invalid account name %.60q", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
 }
 
 // Kind separates API keys, the sign-ins of browsers and links to ports: a secret of one kind never
@@ -164,7 +164,7 @@ func (r Request) plan(by Principal, now time.Time) (Request, error) {
 		}
 	}
 	if !namePattern().MatchString(r.Name) {
-		return r, errors.Remedy(errors.Newf(errors.Invalid, "%.80q cannot be a key's name", r.Name), "use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit")
+		return r, errors.Remedy(errors.Newf(errors.Invalid, "invalid key name %.80q", r.Name), "use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit")
 	}
 	switch r.Role {
 	case "":

@@ -160,7 +160,7 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 		return err
 	}
 	reported := o.output.waitFor(ctx, a.reports, reportTime)
-	r.check(a.name+": it is told "+a.reports, reported, "")
+	r.check(a.name+": the answer is "+a.reports, reported, "")
 	for range n {
 		if err := v.look(ctx, "during the "+a.name); err != nil {
 			return errors.Join(err, o.destroy())

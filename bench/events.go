@@ -266,8 +266,8 @@ func benchEvents(ctx context.Context, l *lab, r *recorder) error {
 			}
 			delivered := float64(f.events * clients)
 			r.check(name+": none lost, none twice", h.Lost == 0 && h.Twice == 0, fmt.Sprintf("%d lost, %d twice, of %.0f", h.Lost, h.Twice, delivered))
-			r.measure(name+": p50 from Publish until the client has it", "ms").add(harvest, h.P50)
-			p99 := r.measure(name+": p99 from Publish until the client has it", "ms")
+			r.measure(name+": p50 from Publish until the client receives it", "ms").add(harvest, h.P50)
+			p99 := r.measure(name+": p99 from Publish until the client receives it", "ms")
 			if p99.add(harvest, h.P99); clients == 500 {
 				p99.Aim = &Aim{AtMost: 10}
 			}

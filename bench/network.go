@@ -27,7 +27,7 @@ const (
 	inLarge    = "download, 1 MiB at a time"
 	uploading  = "upload, 1 MiB at a time"
 	connecting = "connect"
-	holding    = "the keeper's memory grows by, with 1,000 downloads that nobody reads"
+	holding    = "growth of the keeper's memory with 1,000 unread downloads"
 )
 
 // transferBytes is the size of one transfer, much more than all buffers on the way.

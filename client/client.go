@@ -43,10 +43,10 @@ func New(data string) *Client {
 func At(base, key string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "this is not the URL of a server"), "write it like https://harvest.example.org or http://127.0.0.1:7777")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid URL of a server"), "give a URL such as https://harvest.example.org or http://127.0.0.1:7777")
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "this is not a key"), "keys begin with hv_ and have no spaces")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid key"), "give a key, which begins with hv_ and has no spaces")
 	}
 	return newClient(u.Scheme+"://"+u.Host, key, (&net.Dialer{Timeout: 10 * time.Second}).DialContext), nil
 }
@@ -84,7 +84,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // included, are Results; an error means that the code did not run. timeout 0 means the server's default.
 func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration) (api.Result, error) {
 	if strings.TrimSpace(code) == "" {
-		return api.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "the code is empty"), "give some Python code")
+		return api.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "no code given"), "give some Python code")
 	}
 	return c.RunCommand(ctx, api.RunRequest{ExecRequest: api.ExecRequest{Code: code, TimeoutSeconds: timeout.Seconds()}})
 }
@@ -147,7 +147,7 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	if in != nil {
 		data, err := json.Marshal(in)
 		if err != nil {
-			return nil, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+			return nil, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 		}
 		body = bytes.NewReader(data)
 	}
@@ -170,7 +170,7 @@ func (c *Client) doSized(ctx context.Context, method, path string, query url.Val
 // unreachable returns the error for a request without a response.
 func (c *Client) unreachable(err error) error {
 	if c.base != local && dialing(err) {
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and that the server runs: harvest up")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and start the server: harvest up")
 	}
 	return broken(err)
 }
@@ -186,7 +186,7 @@ func broken(err error) error {
 	if err == nil || errors.KindOf(err) != errors.Internal {
 		return err
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the connection to the server broke off"),
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the connection to the server broke"),
 		"try again; server.log in the data directory may say why")
 }
 
@@ -194,7 +194,7 @@ func broken(err error) error {
 func failure(resp *http.Response) error {
 	var p api.Problem
 	if err := json.NewDecoder(io.LimitReader(resp.Body, api.MaxBody)).Decode(&p); err != nil || p.Code == "" {
-		return errors.Newf(errors.Unavailable, "the server answered with status %d", resp.StatusCode)
+		return errors.Newf(errors.Unavailable, "the server returned status %d", resp.StatusCode)
 	}
 	return Error(p)
 }

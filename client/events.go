@@ -20,7 +20,7 @@ const maxEvent = 16 << 20
 func (c *Client) events(ctx context.Context, path string, in any, progress func(api.Progress), done string, out any) error {
 	data, err := json.Marshal(in)
 	if err != nil {
-		return errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+		return errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
 	return c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON, func(name string, data []byte) (bool, error) {
 		switch name {

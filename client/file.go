@@ -20,7 +20,7 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length 
 	header := http.Header{}
 	switch {
 	case length == 0 || offset < 0:
-		return nil, errors.Newf(errors.Invalid, "there is nothing to read at %d", offset)
+		return nil, errors.Newf(errors.Invalid, "nothing to read at offset %d", offset)
 	case length > 0:
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, offset+length-1))
 	case offset > 0:

@@ -49,7 +49,7 @@ func (c *Client) Events(ctx context.Context, f Follow) iter.Seq2[api.Event, erro
 }
 
 // errNoMore means that the caller wants no further events.
-var errNoMore = errors.Newf(errors.Canceled, "no more events are wanted")
+var errNoMore = errors.Newf(errors.Canceled, "the receiver wants no further events")
 
 // stop is an error of the caller, which ends a stream.
 type stop struct{ error }

@@ -30,7 +30,7 @@ func (c *Client) BuildImageWith(ctx context.Context, req api.BuildRequest, with 
 	var built api.Image
 	text, err := json.Marshal(req)
 	if err != nil {
-		return built, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+		return built, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
 	body, media := io.Reader(bytes.NewReader(text)), api.TypeJSON
 	if with.Context != nil {

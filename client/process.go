@@ -116,7 +116,7 @@ func checkText(req api.ExecRequest) error {
 	}
 	for what, text := range texts {
 		if !utf8.ValidString(text) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%s is not UTF-8", what), "pass other bytes in a file, or as the input of a stream")
+			return errors.Remedy(errors.Newf(errors.Invalid, "%s: not UTF-8", what), "pass other bytes in a file, or as the input of a stream")
 		}
 	}
 	return nil
@@ -178,10 +178,10 @@ func (c *Client) session(p *Process, path string, first any) (api.Result, error)
 func (c *Client) open(ctx context.Context, path string, first any) (*websocket.Conn, error) {
 	data, err := json.Marshal(first)
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+		return nil, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
 	if len(data) > api.MaxExec {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request takes %d bytes, %d are allowed", len(data), api.MaxExec),
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request has %d bytes, more than the maximum of %d", len(data), api.MaxExec),
 			"copy large files into a volume or the sandbox instead")
 	}
 	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
@@ -260,7 +260,7 @@ func (p *Process) receive(serve func() (api.Result, error)) {
 	res, err := serve()
 	if err != nil {
 		if cause := p.ctx.Err(); cause != nil {
-			err = errors.Explainf(cause, errors.KindOf(cause), "the connection was given up")
+			err = errors.Explainf(cause, errors.KindOf(cause), "the connection was aborted")
 		}
 	}
 	p.result, p.err = res, err

@@ -105,7 +105,7 @@ func (c *Client) roundTrip(ctx context.Context, r *request) (*http.Response, err
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, r.target, r.body)
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "the request has no valid URL")
+		return nil, errors.Explainf(err, errors.Invalid, "invalid URL of the request")
 	}
 	if r.size >= 0 {
 		req.ContentLength = r.size

@@ -78,7 +78,7 @@ func (c *Client) WaitScheduleRun(ctx context.Context, run api.ScheduleRun) (api.
 		}
 		switch {
 		case !found:
-			return run, errors.Newf(errors.NotFound, "the history of %s does not have %s any more", run.Schedule, run.ID)
+			return run, errors.Newf(errors.NotFound, "the history of %s no longer has %s", run.Schedule, run.ID)
 		case !run.Ended.IsZero():
 			return run, nil
 		}

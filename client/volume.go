@@ -72,7 +72,7 @@ func (c *Client) sync(ctx context.Context, path string, req any, progress func(a
 	var done api.Synced
 	data, err := json.Marshal(req)
 	if err != nil {
-		return done, errors.Explainf(err, errors.Invalid, "the request cannot be written as JSON")
+		return done, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
 	return done, c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON, func(event string, data []byte) (bool, error) {
 		switch event {

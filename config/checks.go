@@ -49,7 +49,7 @@ func issuer(text string) string {
 
 func printable(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return "write it without spaces and control characters"
+		return "write a value without spaces and control characters"
 	}
 	return ""
 }
@@ -61,7 +61,7 @@ func scopes(o OIDC) string {
 		}
 	}
 	if !slices.Contains(o.Scopes, "openid") {
-		return "write scopes with openid among them, such as openid,email,groups"
+		return "write scopes that include openid, such as openid,email,groups"
 	}
 	return ""
 }
@@ -71,7 +71,7 @@ var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9](
 func allowed(rules []string) string {
 	for _, rule := range rules {
 		if !allowPattern().MatchString(rule) {
-			return "write who and what they are, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
+			return "write a person or group, account and role, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
 		}
 	}
 	return ""
@@ -84,10 +84,10 @@ func (c Config) oidcProblems(add func(key, text string)) {
 		return
 	}
 	if o.ClientID == "" {
-		add("oidc.client_id", "oidc.issuer needs oidc.client_id, which the provider gives when the server is registered there; write it")
+		add("oidc.client_id", "oidc.issuer needs oidc.client_id; write the id that the provider assigned to this server")
 	}
 	if len(o.Allow) == 0 {
-		add("oidc.allow", "oidc.issuer needs oidc.allow, or nobody could sign in; write who may, such as @example.org=acme")
+		add("oidc.allow", "oidc.issuer needs oidc.allow; list the people who may sign in, such as @example.org=acme")
 	}
 }
 

@@ -320,11 +320,11 @@ func (c Config) Source(key string) string {
 func (c *Config) set(s Setting) string {
 	o, ok := find(s.Key)
 	if !ok {
-		return s.Source + ": there is no option " + s.Key + nearest(s.Key)
+		return s.Source + ": unknown option " + s.Key + nearest(s.Key)
 	}
 	c.sources[s.Key] = s.Source
 	if err := o.field(c).Set(s.Value); err != nil {
-		return s.Source + ": " + s.Key + " cannot be " + quote(s.Value) + "; " + err.Error()
+		return s.Source + ": " + s.Key + ": invalid value " + quote(s.Value) + "; " + err.Error()
 	}
 	return ""
 }
@@ -334,17 +334,17 @@ func (c Config) problems() []string {
 	var all []string
 	for _, o := range options {
 		if want := o.check(c); want != "" {
-			all = append(all, c.Source(o.key)+": "+o.key+" cannot be "+quote(o.field(&c).String())+"; "+want)
+			all = append(all, c.Source(o.key)+": "+o.key+": invalid value "+quote(o.field(&c).String())+"; "+want)
 		}
 	}
 	if q := c.Quotas; q.CPU > 0 && c.Limits.CPU > q.CPU {
-		all = append(all, c.Source("limits.cpu")+": limits.cpu is more than quotas.cpu, so that no sandbox could start; lower the one or raise the other")
+		all = append(all, c.Source("limits.cpu")+": limits.cpu exceeds quotas.cpu, so no sandbox could start; lower the former or raise the latter")
 	}
 	if q := c.Quotas; q.Memory > 0 && c.Limits.Memory > q.Memory {
-		all = append(all, c.Source("limits.memory")+": limits.memory is more than quotas.memory, so that no sandbox could start; lower the one or raise the other")
+		all = append(all, c.Source("limits.memory")+": limits.memory exceeds quotas.memory, so no sandbox could start; lower the former or raise the latter")
 	}
 	if q := c.Quotas; q.Sandboxes > 0 && c.Pool > q.Sandboxes {
-		all = append(all, c.Source("pool")+": pool is more than quotas.sandboxes; lower the one or raise the other")
+		all = append(all, c.Source("pool")+": pool exceeds quotas.sandboxes; lower the former or raise the latter")
 	}
 	return append(all, c.serverProblems()...)
 }
@@ -355,24 +355,24 @@ func (c Config) serverProblems() []string {
 	add := func(key, text string) { all = append(all, c.Source(key)+": "+text) }
 	s := c.Server
 	if (s.Cert == "") != (s.Key == "") {
-		add("server.tls_cert", "server.tls_cert and server.tls_key belong together; set both, or neither")
+		add("server.tls_cert", "server.tls_cert and server.tls_key need each other; set both, or neither")
 	}
 	if s.Cert != "" && s.ACMEDomain != "" {
-		add("server.acme_domain", "there are a certificate and server.acme_domain, which gets one; set one of them")
+		add("server.acme_domain", "server.tls_cert and server.acme_domain exclude each other; set one of them")
 	}
 	if s.ACMEDomain != "" && c.Ports.Domain != "" && c.Source("ports.domain") != "default" {
-		add("ports.domain", "server.acme_domain gets a certificate for one name, and none for ports.domain; set server.tls_cert and server.tls_key to a certificate that has both")
+		add("ports.domain", "server.acme_domain obtains a certificate for one name, but not for ports.domain; set server.tls_cert and server.tls_key to a certificate for both")
 	}
 	c.oidcProblems(add)
 	if c.S3.Endpoint == Embedded && strings.Contains(c.S3.Bucket, ".") {
-		add("s3.bucket", "s3.bucket "+quote(c.S3.Bucket)+" has a dot, after which the embedded S3 has accounts in its buckets' names; choose another one")
+		add("s3.bucket", "s3.bucket "+quote(c.S3.Bucket)+" has a dot, which the embedded S3 reserves for the account in a bucket's name; choose another one")
 	}
 	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
-		add("server.listen", "server.listen "+quote(s.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
+		add("server.listen", "server.listen "+quote(s.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
 			"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
 	}
 	if host, _, err := net.SplitHostPort(c.Modal.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
-		add("modal.listen", "modal.listen "+quote(c.Modal.Listen)+" can be reached by other machines, where keys must not travel unencrypted; set server.tls_cert and server.tls_key, or "+
+		add("modal.listen", "modal.listen "+quote(c.Modal.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
 			"listen on 127.0.0.1")
 	}
 	return all
@@ -389,9 +389,9 @@ func report(problems []string) error {
 	case 0:
 		return nil
 	case 1:
-		return errors.Newf(errors.Invalid, "the configuration has a problem: %s", problems[0])
+		return errors.Newf(errors.Invalid, "invalid configuration: %s", problems[0])
 	}
-	return errors.Newf(errors.Invalid, "the configuration has %d problems:\n  %s", len(problems), strings.Join(problems, "\n  "))
+	return errors.Newf(errors.Invalid, "invalid configuration: %d problems:\n  %s", len(problems), strings.Join(problems, "\n  "))
 }
 
 // Effective returns the configuration as a YAML file that Load accepts, with the purpose and the origin of each

@@ -115,20 +115,20 @@ func TestFileIsFound(t *testing.T) {
 	t.Run("a missing one that was asked for", func(t *testing.T) {
 		t.Parallel()
 		_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), environ(t))
-		if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "none.yaml cannot be read (no such file or directory)") {
+		if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "none.yaml: no such file or directory") {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("a directory", func(t *testing.T) {
 		t.Parallel()
-		if _, err := Load(t.TempDir(), environ(t)); !strings.Contains(errors.Message(err), "(is a directory)") {
+		if _, err := Load(t.TempDir(), environ(t)); !strings.Contains(errors.Message(err), ": is a directory") {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("a data directory that is a file", func(t *testing.T) {
 		t.Parallel()
 		path := write(t, t.TempDir(), "")
-		if _, err := Load("", environ(t, "HARVEST_DATA", path)); !strings.Contains(errors.Message(err), "config.yaml cannot be read (not a directory)") {
+		if _, err := Load("", environ(t, "HARVEST_DATA", path)); !strings.Contains(errors.Message(err), "config.yaml: not a directory") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -154,18 +154,18 @@ log: {format: xml}
 	}
 	got := strings.Split(errors.Message(err), "\n  ")
 	want := []string{
-		"the configuration has 11 problems:",
+		"invalid configuration: 11 problems:",
 		path + ":7: pool has no value; write one, or remove the line",
-		path + ":8: prices wants one plain value",
-		path + ":2: there is no option memory; did you mean limits.memory?",
-		path + ":5: limits.cpu cannot be lots; write a number, such as 0.5",
-		path + ":6: there is no option exec-timeout; did you mean exec_timeout?",
-		"HARVEST_OUTPUT_BYTES: output_bytes cannot be many; write a size, such as 512MiB or 2GiB",
-		"--data: data cannot be here; write an absolute path, such as /srv/harvest",
-		"HARVEST_ENGINE: engine cannot be docker; write gvisor or modal or fake",
-		path + ":4: limits.memory cannot be 1KiB; write a size of at least 32MiB, such as 2GiB",
-		path + ":1: timeout cannot be 0s; write a duration from 1s to 168h, which is a week",
-		path + ":9: log.format cannot be xml; write text or json",
+		path + ":8: prices must be a plain value",
+		path + ":2: unknown option memory; did you mean limits.memory?",
+		path + ":5: limits.cpu: invalid value lots; write a number, such as 0.5",
+		path + ":6: unknown option exec-timeout; did you mean exec_timeout?",
+		"HARVEST_OUTPUT_BYTES: output_bytes: invalid value many; write a size, such as 512MiB or 2GiB",
+		"--data: data: invalid value here; write an absolute path, such as /srv/harvest",
+		"HARVEST_ENGINE: engine: invalid value docker; write gvisor or modal or fake",
+		path + ":4: limits.memory: invalid value 1KiB; write a size of at least 32MiB, such as 2GiB",
+		path + ":1: timeout: invalid value 0s; write a duration from 1s to 168h, which is a week",
+		path + ":9: log.format: invalid value xml; write text or json",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -197,13 +197,13 @@ func TestEveryOptionRefusesNonsense(t *testing.T) {
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, want string }{
-		"not YAML":        {"pool: [1\n", "f:1: this is not YAML"},
+		"not YAML":        {"pool: [1\n", "f:1: invalid YAML"},
 		"a list":          {"- pool\n", "f:1: write options as"},
 		"a word":          {"pool\n", "f:1: write options as"},
-		"twice":           {"pool: 1\npool: 2\n", "f:2: this is not YAML"},
-		"two documents":   {"pool: 1\n---\npool: 2\n", "f:3: a second document"},
-		"an anchor":       {"timeout: &x 1h\nexec_timeout: *x\n", "f:1: timeout wants one plain value"},
-		"a literal block": {"engine: |\n  gvisor\n", "f:1: engine wants one plain value"},
+		"twice":           {"pool: 1\npool: 2\n", "f:2: invalid YAML"},
+		"two documents":   {"pool: 1\n---\npool: 2\n", "f:3: more than one document"},
+		"an anchor":       {"timeout: &x 1h\nexec_timeout: *x\n", "f:1: timeout must be a plain value"},
+		"a literal block": {"engine: |\n  gvisor\n", "f:1: engine must be a plain value"},
 	} {
 		if _, problems := parse("f", []byte(test.text)); len(problems) == 0 || !strings.HasPrefix(problems[0], test.want) {
 			t.Errorf("%s: %q, want %q", name, problems, test.want)
@@ -223,7 +223,7 @@ func TestRelations(t *testing.T) {
 	c.Quotas.Memory = 1 << 30
 	c.Pool, c.Quotas.Sandboxes = 3, 2
 	err := c.Validate()
-	for _, want := range []string{"has 3 problems", "quotas.cpu", "quotas.memory", "quotas.sandboxes"} {
+	for _, want := range []string{"configuration: 3 problems", "quotas.cpu", "quotas.memory", "quotas.sandboxes"} {
 		if !strings.Contains(errors.Message(err), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -278,7 +278,7 @@ func TestWhoMaySignIn(t *testing.T) {
 			t.Errorf("%s: %v", issuer, err)
 		}
 	}
-	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "has 2 problems") {
+	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "configuration: 2 problems") {
 		t.Errorf("an issuer alone: %v", err)
 	}
 	acme := []string{"HARVEST_SERVER_ACME_DOMAIN", "h.example.org"}
@@ -298,7 +298,7 @@ func TestEffectiveLoadsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := c.Effective()
-	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · lifetime", "  memory: 1537MiB ", "  processes: 1024 ", "# --no-certificates"} {
+	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · maximum lifetime", "  memory: 1537MiB ", "  processes: 1024 ", "# --no-certificates"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}

@@ -54,10 +54,10 @@ func readFile(path string, env func(string) string, data string) (settings []Set
 		case err == nil:
 			return parse(path, text)
 		case wanted != "":
-			return nil, []string{by + ": " + path + " cannot be read (" + reason(err) + "); name a file that exists and that you may read"}
+			return nil, []string{by + ": " + path + ": " + reason(err) + "; name an existing, readable file"}
 		// An unreadable data directory of another user is reported where it is opened.
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
-			return nil, []string{path + " cannot be read (" + reason(err) + "); repair or remove it"}
+			return nil, []string{path + ": " + reason(err) + "; repair or remove it"}
 		}
 	}
 	return nil, nil
@@ -77,15 +77,15 @@ func parse(path string, text []byte) (settings []Setting, problems []string) {
 	if err != nil {
 		var syntax *yaml.SyntaxError
 		if errors.As(err, &syntax) && syntax.Token != nil {
-			return nil, []string{fmt.Sprintf("%s:%d: this is not YAML: %s", path, syntax.Token.Position.Line, syntax.Message)}
+			return nil, []string{fmt.Sprintf("%s:%d: invalid YAML: %s", path, syntax.Token.Position.Line, syntax.Message)}
 		}
-		return nil, []string{path + ": this is not YAML"}
+		return nil, []string{path + ": invalid YAML"}
 	}
 	for i, doc := range file.Docs {
 		switch {
 		case doc.Body == nil:
 		case i > 0:
-			problems = append(problems, at(path, doc.Body)+": a second document; write one only")
+			problems = append(problems, at(path, doc.Body)+": more than one document; write only one")
 		default:
 			flatten(path, "", doc.Body, &settings, &problems)
 		}
@@ -119,7 +119,7 @@ func flatten(path, prefix string, node ast.Node, settings *[]Setting, problems *
 		case *ast.NullNode:
 			*problems = append(*problems, at(path, pair)+": "+key+" has no value; write one, or remove the line")
 		default:
-			*problems = append(*problems, at(path, pair)+": "+key+" wants one plain value")
+			*problems = append(*problems, at(path, pair)+": "+key+" must be a plain value")
 		}
 	}
 }

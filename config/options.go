@@ -35,16 +35,16 @@ func (o option) env() string {
 
 // options lists every key, in the order in which people read them.
 var options = []option{
-	{"data", "the data directory",
+	{"data", "data directory",
 		func(c *Config) value { return (*textValue)(&c.Data) },
 		func(c Config) string { return absolute(c.Data) }},
-	{"engine", "what runs sandboxes",
+	{"engine", "engine of sandboxes: gvisor, modal or fake",
 		func(c *Config) value { return (*textValue)(&c.Engine) },
 		func(c Config) string { return oneOf(c.Engine, Engines) }},
-	{"platform", "how gVisor intercepts system calls",
+	{"platform", "platform of gVisor, which intercepts system calls: systrap, kvm or ptrace",
 		func(c *Config) value { return (*textValue)(&c.Platform) },
 		func(c Config) string { return oneOf(c.Platform, Platforms) }},
-	{"setuid", "whether setuid programs such as sudo gain privileges inside sandboxes of the engine gvisor",
+	{"setuid", "setuid programs such as sudo gain privileges inside sandboxes of the engine gvisor",
 		func(c *Config) value { return (*boolValue)(&c.Setuid) },
 		func(Config) string { return "" }},
 	{"limits.cpu", "cores of a sandbox",
@@ -55,22 +55,22 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.Limits.Memory), 32<<20, 1<<50, "a size of at least 32MiB, such as 2GiB")
 		}},
-	{"limits.disk", "what a sandbox may write to its own file system",
+	{"limits.disk", "maximum size of the files that a sandbox writes outside of volumes",
 		func(c *Config) value { return (*sizeValue)(&c.Limits.Disk) },
 		func(c Config) string {
 			return between(float64(c.Limits.Disk), 1<<20, 1<<50, "a size of at least 1MiB, such as 10GiB")
 		}},
-	{"limits.processes", "processes of a sandbox",
+	{"limits.processes", "maximum number of processes of a sandbox",
 		func(c *Config) value { return (*countValue)(&c.Limits.Processes) },
 		func(c Config) string {
 			return between(float64(c.Limits.Processes), 8, 1<<22, "a number from 8 to 4194304")
 		}},
-	{"limits.files", "open files of a process",
+	{"limits.files", "maximum number of open files of a process",
 		func(c *Config) value { return (*countValue)(&c.Limits.Files) },
 		func(c Config) string {
 			return between(float64(c.Limits.Files), 32, 1<<20, "a number from 32 to 1048576")
 		}},
-	{"limits.volume_files", "files and directories that a volume may have when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
+	{"limits.volume_files", "maximum number of files and directories of a volume, checked when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
 		func(c *Config) value { return (*countValue)(&c.Limits.VolumeFiles) },
 		func(c Config) string {
 			if c.Limits.VolumeFiles == 0 {
@@ -78,40 +78,40 @@ var options = []option{
 			}
 			return between(float64(c.Limits.VolumeFiles), 100, 1<<30, "a number from 100 to 1073741824, or 0 for the default")
 		}},
-	{"timeout", "lifetime of a sandbox",
+	{"timeout", "maximum lifetime of a sandbox",
 		func(c *Config) value { return (*durationValue)(&c.Timeout) },
 		func(c Config) string { return positive(c.Timeout) }},
-	{"idle_timeout", "a sandbox in which no command runs, no terminal is open and no port is connected ends after this; 0 means never",
+	{"idle_timeout", "time without commands, terminals and connections to ports after which a sandbox ends; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.IdleTimeout) },
 		func(c Config) string { return positiveOrZero(c.IdleTimeout) }},
 	{"exec_timeout", "time limit of a command",
 		func(c *Config) value { return (*durationValue)(&c.ExecTimeout) },
 		func(c Config) string { return positive(c.ExecTimeout) }},
-	{"usage_interval", "how often running sandboxes are asked what they use",
+	{"usage_interval", "interval at which the usage of running sandboxes is measured",
 		func(c *Config) value { return (*durationValue)(&c.UsageInterval) },
 		func(c Config) string { return positive(c.UsageInterval) }},
-	{"quotas.sandboxes", "sandboxes at once; 0 means no limit",
+	{"quotas.sandboxes", "maximum number of sandboxes at once; 0 means no limit",
 		func(c *Config) value { return (*countValue)(&c.Quotas.Sandboxes) },
 		func(c Config) string {
 			return between(float64(c.Quotas.Sandboxes), 0, 1<<20, "a number from 0, which means no limit, to 1048576")
 		}},
-	{"quotas.cpu", "cores of all sandboxes together; 0 means no limit",
+	{"quotas.cpu", "maximum number of cores of all sandboxes together; 0 means no limit",
 		func(c *Config) value { return (*numberValue)(&c.Quotas.CPU) },
 		func(c Config) string {
 			return between(c.Quotas.CPU, 0, 1<<20, "a number of cores, or 0 for no limit")
 		}},
-	{"quotas.memory", "memory of all sandboxes together; 0 means no limit",
+	{"quotas.memory", "maximum memory of all sandboxes together; 0 means no limit",
 		func(c *Config) value { return (*sizeValue)(&c.Quotas.Memory) },
 		func(c Config) string {
 			return between(float64(c.Quotas.Memory), 0, 1<<60, "a size such as 64GiB, or 0 for no limit")
 		}},
-	{"pool", "sandboxes booted ahead of need; 0 means none",
+	{"pool", "number of sandboxes booted ahead of need; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
-	{"boots", "sandboxes that boot at once, the others in the order of requests; 0 means two for each core of this machine (at Modal: no bound)",
+	{"boots", "maximum number of sandboxes that boot at once, in the order of requests; 0 means two for each core of this machine (at Modal: no limit)",
 		func(c *Config) value { return (*countValue)(&c.Boots) },
 		func(c Config) string { return between(float64(c.Boots), 0, 1024, "a number from 0 to 1024") }},
-	{"pool_warm_up", "command, split at spaces, that is run as nobody in sandboxes of the pool whose image has it, so that the first command is quicker; empty means none",
+	{"pool_warm_up", "command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so that the first command starts faster; empty means none",
 		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
 		func(c Config) string {
 			if strings.ContainsRune(c.PoolWarmUp, 0) || len(c.PoolWarmUp) > maxWarmUp {
@@ -119,12 +119,12 @@ var options = []option{
 			}
 			return ""
 		}},
-	{"output_bytes", "output kept of each command",
+	{"output_bytes", "maximum stored output of each command; older output is dropped",
 		func(c *Config) value { return (*sizeValue)(&c.OutputBytes) },
 		func(c Config) string {
 			return between(float64(c.OutputBytes), 64<<10, 1<<40, "a size of at least 64KiB, such as 64MiB")
 		}},
-	{"build_cache", "kept of what the steps of image builds have made",
+	{"build_cache", "maximum size of cached results of image builds",
 		func(c *Config) value { return (*sizeValue)(&c.BuildCache) },
 		func(c Config) string {
 			return between(float64(c.BuildCache), 0, 1<<50, "a size such as 20GiB, or 0 to keep nothing")
@@ -135,7 +135,7 @@ var options = []option{
 	{"prices.memory_gib_second", "price of a GiB of memory for a second",
 		func(c *Config) value { return (*numberValue)(&c.Prices.MemoryGiBSecond) },
 		func(c Config) string { return between(c.Prices.MemoryGiBSecond, 0, 1e6, "a price, or 0") }},
-	{"prices.gpu_second", "price of a GPU for a second, by its kind; kinds that are not named cost nothing",
+	{"prices.gpu_second", "price of a GPU for a second, by its kind; other kinds cost nothing",
 		func(c *Config) value { return (*pricesValue)(&c.Prices.GPUSecond) },
 		func(c Config) string {
 			for _, price := range c.Prices.GPUSecond {
@@ -151,10 +151,10 @@ var options = []option{
 	{"refresh", "while harvest up runs, build the base image anew every half hour, and clear old caches",
 		func(c *Config) value { return (*boolValue)(&c.Refresh) },
 		func(Config) string { return "" }},
-	{"idle_exit", "a server in the background ends after so long without use; 0 means never",
+	{"idle_exit", "time without use after which a server in the background ends; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.IdleExit) },
 		func(c Config) string { return positiveOrZero(c.IdleExit) }},
-	{"certificate_dir", "certificate authorities of this machine that sandboxes trust; empty means none",
+	{"certificate_dir", "directory of certificate authorities of this machine that sandboxes trust; empty means none",
 		func(c *Config) value { return (*textValue)(&c.CertificateDir) },
 		func(c Config) string {
 			if c.CertificateDir == "" {
@@ -162,32 +162,32 @@ var options = []option{
 			}
 			return absolute(c.CertificateDir)
 		}},
-	{"registries.mirrors", "asked before a registry itself: docker.io=mirror.example.org, with commas between",
+	{"registries.mirrors", "mirrors to try before a registry itself: docker.io=mirror.example.org, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Registries.Mirrors) },
 		func(c Config) string { return mirrors(c.Registries.Mirrors) }},
-	{"registries.insecure", "registries that may be spoken to without TLS: host:port, with commas between",
+	{"registries.insecure", "registries that may be used without TLS: host:port, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Registries.Insecure) },
 		func(c Config) string { return hosts(c.Registries.Insecure) }},
-	{"connect.allow", "networks that accounts may make the server connect to, although they are not the internet: CIDRs, with commas between",
+	{"connect.allow", "networks beside the internet that accounts may make the server connect to: CIDRs, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Connect.Allow) },
 		func(c Config) string {
 			_, err := Prefixes(c.Connect.Allow)
 			if err != nil {
-				return "write CIDRs with commas between, such as 10.1.0.0/16"
+				return "write CIDRs separated by commas, such as 10.1.0.0/16"
 			}
 			return ""
 		}},
-	{"image_limits.bytes", "what an image of a registry may unpack to",
+	{"image_limits.bytes", "maximum unpacked size of an image of a registry",
 		func(c *Config) value { return (*sizeValue)(&c.ImageLimits.Bytes) },
 		func(c Config) string {
 			return between(float64(c.ImageLimits.Bytes), 1<<20, 1<<50, "a size of at least 1MiB, such as 32GiB")
 		}},
-	{"image_limits.files", "how many files it may have",
+	{"image_limits.files", "maximum number of files of an image of a registry",
 		func(c *Config) value { return (*countValue)(&c.ImageLimits.Files) },
 		func(c Config) string {
 			return between(float64(c.ImageLimits.Files), 100, 1<<30, "a number from 100 to 1073741824")
 		}},
-	{"image_gc.age", "once a day, images without a name that nobody used for so long are removed; 0 means never",
+	{"image_gc.age", "time without use after which unnamed images are removed, checked once a day; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.ImageGC.Age) },
 		func(c Config) string {
 			if c.ImageGC.Age == 0 || c.ImageGC.Age >= time.Hour {
@@ -195,21 +195,21 @@ var options = []option{
 			}
 			return "write a duration of at least 1h, such as 168h, or 0"
 		}},
-	{"image_gc.size", "and the longest unused ones beyond so many bytes in all; 0 means no limit",
+	{"image_gc.size", "maximum size of all images; the least recently used unnamed ones beyond it are removed; 0 means no limit",
 		func(c *Config) value { return (*sizeValue)(&c.ImageGC.Size) },
 		func(c Config) string {
 			return between(float64(c.ImageGC.Size), 0, 1<<60, "a size such as 50GiB, or 0 for no limit")
 		}},
-	{"server.listen", "where harvest up listens, host:port; none for the Unix socket only",
+	{"server.listen", "TCP address of harvest up, host:port; none for the Unix socket only",
 		func(c *Config) value { return (*textValue)(&c.Server.Listen) },
 		func(c Config) string { return listenable(c.Server.Listen) }},
-	{"server.tls_cert", "file of a TLS certificate, with those that sign it",
+	{"server.tls_cert", "file of a TLS certificate, with its chain",
 		func(c *Config) value { return (*textValue)(&c.Server.Cert) },
 		func(c Config) string { return absoluteOrNone(c.Server.Cert) }},
-	{"server.tls_key", "file of its key",
+	{"server.tls_key", "file of the certificate's key",
 		func(c *Config) value { return (*textValue)(&c.Server.Key) },
 		func(c Config) string { return absoluteOrNone(c.Server.Key) }},
-	{"server.acme_domain", "a name of this machine, for which a certificate is got",
+	{"server.acme_domain", "domain name of this machine, to obtain a certificate for",
 		func(c *Config) value { return (*textValue)(&c.Server.ACMEDomain) },
 		func(c Config) string {
 			if c.Server.ACMEDomain == "" {
@@ -217,7 +217,7 @@ var options = []option{
 			}
 			return names([]string{c.Server.ACMEDomain})
 		}},
-	{"server.acme_email", "whom the certificate authority writes to",
+	{"server.acme_email", "mail address for the certificate authority",
 		func(c *Config) value { return (*textValue)(&c.Server.ACMEEmail) },
 		func(c Config) string {
 			if c.Server.ACMEEmail == "" || mailPattern().MatchString(c.Server.ACMEEmail) {
@@ -225,7 +225,7 @@ var options = []option{
 			}
 			return "write a mail address, such as ops@example.org"
 		}},
-	{"server.acme_url", "the authority's directory; empty means Let's Encrypt",
+	{"server.acme_url", "directory URL of the certificate authority; empty means Let's Encrypt",
 		func(c *Config) value { return (*textValue)(&c.Server.ACMEURL) },
 		func(c Config) string {
 			if c.Server.ACMEURL == "" || strings.HasPrefix(c.Server.ACMEURL, "https://") {
@@ -233,13 +233,13 @@ var options = []option{
 			}
 			return "write a URL that begins with https://"
 		}},
-	{"server.insecure", "listen without TLS although other machines can connect",
+	{"server.insecure", "listen without TLS even if other machines can connect",
 		func(c *Config) value { return (*boolValue)(&c.Server.Insecure) },
 		func(Config) string { return "" }},
-	{"server.public_names", "what the server is called, beside its addresses, with commas between",
+	{"server.public_names", "names of the server beside its addresses, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Server.Names) },
 		func(c Config) string { return names(c.Server.Names) }},
-	{"server.trusted_proxies", "addresses or CIDRs of proxies whose X-Forwarded headers are believed, with commas between",
+	{"server.trusted_proxies", "addresses or CIDRs of trusted proxies, whose X-Forwarded headers are used, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Server.Proxies) },
 		func(c Config) string {
 			_, err := Prefixes(c.Server.Proxies)
@@ -248,25 +248,25 @@ var options = []option{
 			}
 			return ""
 		}},
-	{"server.rate_limit", "requests a second of each key; 0 means no limit",
+	{"server.rate_limit", "maximum number of requests per second of each key; 0 means no limit",
 		func(c *Config) value { return (*numberValue)(&c.Server.Rate) },
 		func(c Config) string { return between(c.Server.Rate, 0, 1e6, "a number from 0, which means no limit") }},
-	{"server.public_url", "where browsers reach the server, if a proxy stands before it; empty means where it listens",
+	{"server.public_url", "URL of the server for browsers, if a proxy is in front of it; empty means the listen address",
 		func(c *Config) value { return (*textValue)(&c.Server.PublicURL) },
 		func(c Config) string { return siteURL(c.Server.PublicURL) }},
-	{"ports.domain", "wildcard whose host names are ports of sandboxes; empty for none",
+	{"ports.domain", "wildcard domain for the host names of ports of sandboxes; empty means none",
 		func(c *Config) value { return (*textValue)(&c.Ports.Domain) },
 		func(c Config) string { return wildcard(c.Ports.Domain) }},
-	{"modal.listen", "where harvest up speaks Modal's protocol, host:port; none for nowhere",
+	{"modal.listen", "address for Modal's protocol, host:port; none disables it",
 		func(c *Config) value { return (*textValue)(&c.Modal.Listen) },
 		func(c Config) string { return listenable(c.Modal.Listen) }},
-	{"modal.url", "URL at which programs written for Modal reach the server; empty means where it listens",
+	{"modal.url", "URL of the server for programs written for Modal; empty means the listen address",
 		func(c *Config) value { return (*textValue)(&c.Modal.URL) },
 		func(c Config) string { return siteURL(c.Modal.URL) }},
-	{"modal.token_id", "the token's ID at Modal, for the engine modal; empty for what MODAL_TOKEN_ID or ~/.modal.toml say",
+	{"modal.token_id", "ID of the token at Modal, for the engine modal; empty means MODAL_TOKEN_ID or ~/.modal.toml",
 		func(c *Config) value { return (*textValue)(&c.Modal.TokenID) },
 		func(c Config) string { return printable(c.Modal.TokenID) }},
-	{"modal.token_secret", "the secret that goes with it; empty for what MODAL_TOKEN_SECRET or ~/.modal.toml say",
+	{"modal.token_secret", "secret of the token at Modal; empty means MODAL_TOKEN_SECRET or ~/.modal.toml",
 		func(c *Config) value { return (*secretValue)(&c.Modal.TokenSecret) },
 		func(c Config) string {
 			if c.Modal.TokenSecret.Reveal() == logf.Hidden {
@@ -274,24 +274,24 @@ var options = []option{
 			}
 			return printable(c.Modal.TokenSecret.Reveal())
 		}},
-	{"modal.environment", "the environment at Modal that the engine modal uses; empty for the profile's",
+	{"modal.environment", "environment at Modal, for the engine modal; empty means the profile's",
 		func(c *Config) value { return (*textValue)(&c.Modal.Environment) },
 		func(c Config) string { return printable(c.Modal.Environment) }},
-	{"modal.app", "the beginning of the names of the engine modal's apps at Modal, one for each account",
+	{"modal.app", "prefix of the names of the engine modal's apps at Modal, one for each account",
 		func(c *Config) value { return (*textValue)(&c.Modal.App) },
 		func(c Config) string { return filled(c.Modal.App, "the name of an app, such as harvest") }},
-	{"modal.image", "the registry's image that base stands for with the engine modal",
+	{"modal.image", "image of a registry that base means with the engine modal",
 		func(c *Config) value { return (*textValue)(&c.Modal.Image) },
 		func(c Config) string {
 			return filled(c.Modal.Image, "an image with sh and python3, such as python:3.13-slim-bookworm")
 		}},
-	{"oidc.issuer", "URL of the OpenID Connect provider whose people may sign in; empty for none",
+	{"oidc.issuer", "URL of the OpenID Connect provider for sign-in; empty means none",
 		func(c *Config) value { return (*textValue)(&c.OIDC.Issuer) },
 		func(c Config) string { return issuer(c.OIDC.Issuer) }},
-	{"oidc.client_id", "what the server is called there",
+	{"oidc.client_id", "client ID of the server at the provider",
 		func(c *Config) value { return (*textValue)(&c.OIDC.ClientID) },
 		func(c Config) string { return printable(c.OIDC.ClientID) }},
-	{"oidc.client_secret", "the secret that goes with it; empty for a public client",
+	{"oidc.client_secret", "client secret of the server at the provider; empty for a public client",
 		func(c *Config) value { return (*secretValue)(&c.OIDC.ClientSecret) },
 		func(c Config) string {
 			if c.OIDC.ClientSecret.Reveal() == logf.Hidden {
@@ -299,7 +299,7 @@ var options = []option{
 			}
 			return printable(c.OIDC.ClientSecret.Reveal())
 		}},
-	{"oidc.scopes", "what the provider is asked for, with commas between",
+	{"oidc.scopes", "scopes to request from the provider, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.OIDC.Scopes) },
 		func(c Config) string { return scopes(c.OIDC) }},
 	{"oidc.groups_claim", "claim that lists a person's groups",
@@ -310,13 +310,13 @@ var options = []option{
 			}
 			return printable(c.OIDC.Groups)
 		}},
-	{"oidc.allow", "who may sign in, as WHO=ACCOUNT[:ROLE]; the first that fits counts",
+	{"oidc.allow", "people who may sign in, as WHO=ACCOUNT[:ROLE]; the first match counts",
 		func(c *Config) value { return (*listValue)(&c.OIDC.Allow) },
 		func(c Config) string { return allowed(c.OIDC.Allow) }},
 	{"agents.default", "agent of sessions that name none: claude, opencode or scripted",
 		func(c *Config) value { return (*textValue)(&c.Agents.Default) },
 		func(c Config) string { return oneOf(c.Agents.Default, []string{"claude", "opencode", "scripted"}) }},
-	{"agents.image", "image of their sandboxes",
+	{"agents.image", "image of the sandboxes of sessions",
 		func(c *Config) value { return (*textValue)(&c.Agents.Image) },
 		func(c Config) string {
 			odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
@@ -325,10 +325,10 @@ var options = []option{
 			}
 			return "write the name of an image, such as agent"
 		}},
-	{"agents.spares", "sessions of each kind in use that are made ahead, with sandbox, repository and agent, for the next prompt; 0 means none",
+	{"agents.spares", "number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Agents.Spares) },
 		func(c Config) string { return between(float64(c.Agents.Spares), 0, 4, "a number from 0 to 4") }},
-	{"agents.spare_life", "how long such a session waits for a prompt before it ends",
+	{"agents.spare_life", "time after which an unused spare session ends",
 		func(c *Config) value { return (*durationValue)(&c.Agents.SpareLife) },
 		func(c Config) string { return positive(c.Agents.SpareLife) }},
 	{"model.url", "address of the model's API; empty means ANTHROPIC_BASE_URL, or the provider's own",
@@ -340,16 +340,16 @@ var options = []option{
 			}
 			return "write a URL such as https://api.anthropic.com, without a password"
 		}},
-	{"model.gateway", "agents ask models through the server, which alone has the key",
+	{"model.gateway", "agents send requests for models through the server, which alone has the key",
 		func(c *Config) value { return (*boolValue)(&c.Model.Gateway) },
 		func(Config) string { return "" }},
-	{"s3.bucket", "bucket for volumes that are sent nowhere else; empty for none",
+	{"s3.bucket", "bucket for volumes without a bucket of their own; empty means none",
 		func(c *Config) value { return (*textValue)(&c.S3.Bucket) },
 		func(c Config) string { return bucket(c.S3.Bucket) }},
-	{"s3.prefix", "what keys in it begin with; account and volume follow",
+	{"s3.prefix", "prefix of keys in the bucket; account and volume follow",
 		func(c *Config) value { return (*textValue)(&c.S3.Prefix) },
 		func(c Config) string { return printable(c.S3.Prefix) }},
-	{"s3.endpoint", "address of a server that speaks S3; empty means AWS, or what the secret says; embedded means one that keeps buckets in the data directory",
+	{"s3.endpoint", "address of an S3 server; empty means the secret's, or AWS; embedded means one that stores buckets in the data directory",
 		func(c *Config) value { return (*textValue)(&c.S3.Endpoint) },
 		func(c Config) string {
 			if c.S3.Endpoint == Embedded {
@@ -357,25 +357,25 @@ var options = []option{
 			}
 			return siteURL(c.S3.Endpoint)
 		}},
-	{"s3.region", "region of the bucket; empty means what the secret says",
+	{"s3.region", "region of the bucket; empty means the secret's",
 		func(c *Config) value { return (*textValue)(&c.S3.Region) },
 		func(c Config) string { return printable(c.S3.Region) }},
-	{"s3.path_style", "the bucket is in the path, as most servers but AWS want it",
+	{"s3.path_style", "put the bucket into the path of URLs, as most servers but AWS require",
 		func(c *Config) value { return (*boolValue)(&c.S3.PathStyle) },
 		func(Config) string { return "" }},
-	{"s3.ca_file", "authorities to trust for it besides the system's, in PEM",
+	{"s3.ca_file", "PEM file of certificate authorities to trust for S3, beside the system's",
 		func(c *Config) value { return (*textValue)(&c.S3.CAFile) },
 		func(c Config) string { return absoluteOrNone(c.S3.CAFile) }},
-	{"s3.proxy", "HTTP proxy on the way there; empty means what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say",
+	{"s3.proxy", "HTTP proxy for S3; empty means HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
 		func(c *Config) value { return (*textValue)(&c.S3.Proxy) },
 		func(c Config) string { return siteURL(c.S3.Proxy) }},
 	{"s3.secret", "secret with the bucket's credentials",
 		func(c *Config) value { return (*textValue)(&c.S3.Secret) },
 		func(c Config) string { return printable(c.S3.Secret) }},
-	{"s3.packs", "keep copies of small files there, many in one object, from which empty volumes fill many times faster",
+	{"s3.packs", "store copies of small files in packs, from which empty volumes are filled many times faster",
 		func(c *Config) value { return (*boolValue)(&c.S3.Packs) },
 		func(Config) string { return "" }},
-	{"s3.max_delete_files", "number of files from which a sync that deletes most files of a side needs --delete-many",
+	{"s3.max_delete_files", "minimum number of files for the check of --delete-many: a sync that deletes most files of a side needs it",
 		func(c *Config) value { return (*countValue)(&c.S3.MaxDeleteFiles) },
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeleteFiles), 1, 1<<30, "a number from 1 to 1073741824")
@@ -385,10 +385,10 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeletePercent), 1, 100, "a percentage from 1 to 100")
 		}},
-	{"log.level", "what is logged: debug, info, warn or error",
+	{"log.level", "minimum level of the log: debug, info, warn or error",
 		func(c *Config) value { return (*levelValue)(&c.Log.Level) },
 		func(Config) string { return "" }},
-	{"log.format", "how the log is written: text or json",
+	{"log.format", "format of the log: text or json",
 		func(c *Config) value { return (*textValue)(&c.Log.Format) },
 		func(c Config) string { return oneOf(c.Log.Format, []string{"text", "json"}) }},
 }

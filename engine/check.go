@@ -61,7 +61,7 @@ func CheckCommand(cmd Command) error {
 // CheckEnvName returns Invalid if name is not a valid name of an environment variable.
 func CheckEnvName(name string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be the name of an environment variable", name),
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid name of an environment variable: %.100q", name),
 			"use a name that is not empty and contains neither '=' nor NUL")
 	}
 	return nil

@@ -100,10 +100,10 @@ var (
 // event checks d and converts it to an event without an id.
 func (d Draft) event() (*Event, error) {
 	if !streamPattern().MatchString(d.Stream) {
-		return nil, errors.Errorf("%.100q cannot be a stream of events", d.Stream)
+		return nil, errors.Errorf("invalid stream of events %.100q", d.Stream)
 	}
 	if !typePattern().MatchString(d.Type) || len(d.Type) > 64 {
-		return nil, errors.Errorf("%.100q cannot be a type of events", d.Type)
+		return nil, errors.Errorf("invalid type of events %.100q", d.Type)
 	}
 	data, err := Encode(d.Data)
 	if err != nil {

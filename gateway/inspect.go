@@ -78,7 +78,7 @@ func (i *Inspector) Next(p []byte) ([]byte, error) {
 		i.held = i.held[n:]
 	}
 	if len(i.held) > maxHeld {
-		return nil, &Refusal{Reason: "the connection does not say in time whom it means"}
+		return nil, &Refusal{Reason: "the connection does not name its host in time"}
 	}
 	if len(i.held) == 0 {
 		i.held = nil
@@ -186,7 +186,7 @@ func (i *Inspector) start() (int, error) {
 	last := line[strings.LastIndexAny(line, " \t")+1:]
 	switch {
 	case line == "PRI * HTTP/2.0" && !i.http:
-		if err := i.hidden("HTTP/2 without TLS hides whom its requests mean; use HTTP/1.1 or TLS"); err != nil {
+		if err := i.hidden("HTTP/2 without TLS hides the hosts of its requests; use HTTP/1.1 or TLS"); err != nil {
 			return 0, err
 		}
 		return i.finish()

@@ -40,7 +40,7 @@ func TestWrongRulesAreNamed(t *testing.T) {
 		{"allow", "10.0.0.0/33", "no CIDR"},
 		{"allow", "example.org/24", "no CIDR"},
 		{"allow", "::ffff:0:0/80", "IPv4-mapped"},
-		{"allow", "[10.0.0.1]:80", "no IPv6"},
+		{"allow", "[10.0.0.1]:80", "not an IPv6"},
 		{"allow", "[::1", "brackets"},
 		{"allow", "[::1]x", "brackets"},
 		{"allow", "fe80::1%eth0", "zone"},

@@ -79,7 +79,7 @@ func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 		return [][]byte{p}, nil
 	case !initial && len(d.conns) == 0:
 		if d.quic {
-			return nil, &Refusal{Reason: "what is sent to UDP port 443 does not begin as QUIC with a readable server name; use TCP"}
+			return nil, &Refusal{Reason: "the packets to UDP port 443 are not QUIC with a readable server name; use TCP"}
 		}
 		d.known = true
 		return [][]byte{p}, nil
@@ -87,7 +87,7 @@ func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 	d.held = append(d.held, slices.Clone(p))
 	if slices.ContainsFunc(d.conns, func(c *quicConn) bool { return !c.allowed }) {
 		if len(d.held) > maxHeldDatagrams {
-			return nil, &Refusal{Reason: "the QUIC connection does not say in time whom it means"}
+			return nil, &Refusal{Reason: "the QUIC connection does not name its host in time"}
 		}
 		return nil, nil
 	}

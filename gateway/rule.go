@@ -171,7 +171,7 @@ func splitPort(text string) (host string, port uint16, err error) {
 			return "", 0, badRule(text, "has brackets that do not match")
 		}
 		if addr, _, _ := strings.Cut(inside, "/"); !strings.Contains(addr, ":") {
-			return "", 0, badRule(text, "has brackets around what is no IPv6 address")
+			return "", 0, badRule(text, "has brackets around a text that is not an IPv6 address")
 		}
 		host = inside
 		digits, has = strings.CutPrefix(after, ":")

@@ -62,7 +62,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		req, err = http.NewRequestWithContext(ctx, method, strings.TrimRight(c.API, "/")+path, body)
 	}
 	if err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the address of GitHub's API is not one"),
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid address of GitHub's API"),
 			"set GITHUB_API_URL to one such as https://git.example.org/api/v3, or correct GITHUB_HOST")
 	}
 	req.Header.Set("Accept", "application/vnd.github+json")
@@ -135,13 +135,13 @@ func refusal(resp *http.Response, text []byte) error {
 	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && (resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
 	switch {
 	case limited:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub wants no more requests for now: %s", said), "wait a few minutes and try again")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub refuses requests for now: %s", said), "wait a few minutes and try again")
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.Remedy(errors.Newf(errors.Denied, "GitHub refused the token: it is wrong, was revoked or has expired (%s)", said), "make a new one and put it into the secret")
 	case resp.StatusCode == http.StatusForbidden:
 		return errors.Remedy(errors.Newf(errors.Denied, "GitHub does not allow it: %s", said), "give the token the rights to read and write contents and pull requests")
 	case resp.StatusCode == http.StatusNotFound:
-		return errors.Remedy(errors.Newf(errors.NotFound, "GitHub knows no such repository, or the token may not see it (%s)", said), "check the repository's address, and what the token may see")
+		return errors.Remedy(errors.Newf(errors.NotFound, "GitHub knows no such repository, or the token may not see it (%s)", said), "check the repository's address, and the permissions of the token")
 	case resp.StatusCode == http.StatusUnprocessableEntity, resp.StatusCode == http.StatusConflict:
 		return errors.Newf(errors.Conflict, "GitHub did not take it: %s", said)
 	}

@@ -127,7 +127,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		`401 {"message":"Bad credentials"}`:         {errors.Denied, "revoked"},
 		`403 {"message":"Resource not accessible"}`: {errors.Denied, "does not allow"},
-		`403 {"message":"API rate limit exceeded"}`: {errors.Exhausted, "no more requests"},
+		`403 {"message":"API rate limit exceeded"}`: {errors.Exhausted, "refuses requests"},
 		`429 {}`:                      {errors.Exhausted, "429"},
 		`404 {"message":"Not Found"}`: {errors.NotFound, "no such repository"},
 		`422 {"message":"V","errors":[{"field":"base","code":"invalid"}]}`: {errors.Conflict, "V; base invalid"},

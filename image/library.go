@@ -159,7 +159,7 @@ func (l *Library) read(digits string) (Image, error) {
 		return Image{}, errors.Explainf(err, errors.NotFound, "image %s has no root file system", digits)
 	}
 	if img.Digest != digestPrefix+digits || img.Size != info.Size() {
-		return Image{}, errors.Newf(errors.NotFound, "image %s is not what its description says", digits)
+		return Image{}, errors.Newf(errors.NotFound, "image %s does not match its description", digits)
 	}
 	if img.Snapshot != nil {
 		if info, err := os.Stat(l.path(digits, layerFile)); err != nil || info.Size() != img.Snapshot.Size {
@@ -230,7 +230,7 @@ func (l *Library) bases() string {
 	if l.sources.Registry != nil {
 		can = append(can, "images of registries")
 	}
-	return "what can be built: " + strings.Join(can, ", ")
+	return "available: " + strings.Join(can, ", ")
 }
 
 // Use marks the image as used by who, for all processes, until release is called. release may be
@@ -295,7 +295,7 @@ func (l *Library) Delete(ctx context.Context, id string) error {
 		defer lock.Close()
 	}
 	if len(users) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "image %s is in use by %s", id, strings.Join(users, ", ")), "end what uses it first")
+		return errors.Remedy(errors.Newf(errors.Conflict, "image %s is in use by %s", id, strings.Join(users, ", ")), "end its users first")
 	}
 	if err := l.discard(hexOf(img.Digest)); err != nil {
 		return errors.Wrapf(err, "delete image %s", id)

@@ -89,7 +89,7 @@ func (o owned) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	if img.Spec.Owner != o.owner {
-		return errors.Remedy(errors.Newf(errors.Denied, "image %s is everybody's", img.ID), "ask the server's operator")
+		return errors.Remedy(errors.Newf(errors.Denied, "image %s is everybody's", img.ID), "ask the operator")
 	}
 	return o.all.Delete(ctx, img.ID)
 }

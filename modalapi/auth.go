@@ -203,7 +203,7 @@ func supportedPython(version string) error {
 func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
 	if id == "" || secret == "" {
 		err := errors.Newf(errors.Unauthenticated, "there is no token")
-		return account.Principal{}, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+		return account.Principal{}, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	who, err := s.opts.Keys.Authenticate(ctx, account.APIKey, secret)
 	if err == nil && who.KeyID != id {
@@ -211,7 +211,7 @@ func (s *Server) token(ctx context.Context, id, secret string) (account.Principa
 	}
 	if errors.KindOf(err) == errors.Unauthenticated {
 		err = errors.Remedy(errors.Newf(errors.Unauthenticated, "Token validation failed: %s", errors.Message(err)),
-			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	return who, err
 }

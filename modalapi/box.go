@@ -227,7 +227,7 @@ func (b *box) write(ctx context.Context, notes ...note) {
 		}
 	}
 	if err != nil {
-		logf.Errorf(ctx, "note what happens to %s: %v", b.id, err)
+		logf.Errorf(ctx, "record an event of %s: %v", b.id, err)
 	}
 }
 

@@ -146,7 +146,7 @@ func (w *fileWork) look(ctx context.Context, name string, follow bool) (tarfs.En
 	out, err := w.ask(ctx, tarfs.Request{Op: tarfs.OpStat, Path: name, Follow: follow})
 	var e tarfs.Entry
 	if err == nil {
-		err = errors.Wrapf(json.Unmarshal(out, &e), "read what a file is")
+		err = errors.Wrapf(json.Unmarshal(out, &e), "read the type of a file")
 	}
 	if e.Path = path.Clean("/" + e.Path); e.Path == "/" {
 		e.Path = name

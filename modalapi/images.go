@@ -372,5 +372,5 @@ func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 }
 
 func noGPU() error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"), "Leave gpu out, or run on Modal what needs one")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"), "Leave gpu out, or run the sandbox on Modal")
 }

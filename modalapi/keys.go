@@ -66,5 +66,5 @@ func (s *Server) present(ctx context.Context, p account.Principal) (end time.Tim
 		}
 	}
 	err = errors.Newf(errors.Unauthenticated, "the key of this token has been revoked, or has expired")
-	return end, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to what \"harvest modal env\" prints")
+	return end, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 }

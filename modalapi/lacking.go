@@ -30,5 +30,5 @@ func lacking(method string) string {
 			return name + ": " + l.sentence
 		}
 	}
-	return name + ": Harvest does not serve this part of Modal. See docs/modal.md for what it does"
+	return name + ": Harvest does not serve this part of Modal. See docs/modal.md"
 }

@@ -192,7 +192,7 @@ func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2
 // SandboxRestore implements ModalClient.
 func (c *control) SandboxRestore(ctx context.Context, req *pb.SandboxRestoreRequest) (*pb.SandboxRestoreResponse, error) {
 	if len(req.GetVolumeMounts()) > 0 {
-		err := errors.Newf(errors.Unsupported, "a sandbox that is restored has no volumes: what its programs know of their files would not be true")
+		err := errors.Newf(errors.Unsupported, "a restored sandbox has no volumes: its programs would rely on an outdated state of their files")
 		return nil, errors.Remedy(err, "Restore it without volumes, or create a sandbox from a snapshot of files")
 	}
 	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})
@@ -228,7 +228,7 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 		err = proto.Unmarshal(left.Def, def)
 	}
 	if err != nil {
-		return nil, errors.Wrapf(err, "decode what is left of a sandbox")
+		return nil, errors.Wrapf(err, "decode the record of an ended sandbox")
 	}
 	tags, err := r.tags(c.Sandbox.Tags)
 	if err != nil {

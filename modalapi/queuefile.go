@@ -151,7 +151,7 @@ func (q *queue) lost(ctx context.Context, n queueNote) {
 		err = q.note(n)
 	}
 	if err != nil {
-		logf.Errorf(ctx, "note what was taken from a queue: %v", err)
+		logf.Errorf(ctx, "record the items taken from a queue: %v", err)
 	}
 }
 

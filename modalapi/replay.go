@@ -20,7 +20,7 @@ import (
 func (bs *boxes) notes(id string) ([]note, error) {
 	data, err := os.ReadFile(bs.path(id))
 	if err != nil && !errors.IsNotExist(err) {
-		return nil, errors.Wrapf(err, "read what is noted of %s", id)
+		return nil, errors.Wrapf(err, "read the journal of %s", id)
 	}
 	var all []note
 	for line := range bytes.Lines(data) {

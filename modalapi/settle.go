@@ -27,7 +27,7 @@ func (s *Server) settle(ctx context.Context, ended []sandbox.Sandbox) {
 			b, err = s.boxes.get(ctx, sb.Account, sb.ID)
 		}
 		if err != nil {
-			logf.Errorf(ctx, "settle what %s has left: %v", sb.ID, err)
+			logf.Errorf(ctx, "settle the leftovers of %s: %v", sb.ID, err)
 			continue
 		}
 		select {
@@ -43,6 +43,6 @@ func (vs *views) await(ctx context.Context) error {
 	case <-vs.settled:
 		return nil
 	case <-ctx.Done():
-		return errors.Wrapf(ctx.Err(), "wait for what earlier sandboxes have written")
+		return errors.Wrapf(ctx.Err(), "wait for the files of earlier sandboxes")
 	}
 }

@@ -190,7 +190,7 @@ const sweepEvery = 10 * time.Minute
 func (s *Server) sweep(ctx context.Context) {
 	entries, err := os.ReadDir(s.opts.Dir)
 	if err != nil {
-		logf.Errorf(ctx, "look for what has ended: %v", err)
+		logf.Errorf(ctx, "look for expired records: %v", err)
 	}
 	for _, e := range entries {
 		_, id, ok := strings.Cut(strings.TrimSuffix(e.Name(), treeEnd), "~")

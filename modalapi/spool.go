@@ -160,7 +160,7 @@ func (s *spool) lost(offset int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if start := s.from(offset); start > offset {
-		return dataLoss("the output before byte %d is not kept any more", start)
+		return dataLoss("the output before byte %d is no longer kept", start)
 	}
 	return nil
 }

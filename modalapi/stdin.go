@@ -81,7 +81,7 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 			return nil // it was repeated
 		case i.gone || i.eof:
 			i.mu.Unlock()
-			return errors.Newf(errors.Conflict, "the command does not take input any more")
+			return errors.Newf(errors.Conflict, "the command no longer accepts input")
 		case len(i.data) < queued || skip >= int64(len(data)):
 			if skip < int64(len(data)) {
 				i.data = append(i.data, data[skip:]...)

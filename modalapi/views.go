@@ -43,7 +43,7 @@ const ephemeral = 15 * time.Minute
 func (s *Server) sweepVolumes(ctx context.Context) {
 	all, err := s.opts.Volumes.List(ctx)
 	if err != nil {
-		logf.Errorf(ctx, "look for volumes that nobody needs: %v", err)
+		logf.Errorf(ctx, "look for unused volumes: %v", err)
 	}
 	for _, v := range all {
 		if _, name, _ := strings.Cut("~"+v.Name, looseVolume); name == "" {
@@ -61,7 +61,7 @@ func (s *Server) sweepVolumes(ctx context.Context) {
 		s.volumes.mu.Unlock()
 		if time.Since(heard) > ephemeral {
 			if err := s.opts.Volumes.Delete(ctx, v.Name); err != nil {
-				logf.Debugf(ctx, "remove a volume that nobody needs: %v", err) // a sandbox uses it
+				logf.Debugf(ctx, "remove an unused volume: %v", err) // a sandbox uses it
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func (s *Server) keepBase(v *view) error {
 	if err == nil {
 		err = os.Rename(s.basePath(v)+".new", s.basePath(v))
 	}
-	return errors.Wrapf(err, "note what is in a volume")
+	return errors.Wrapf(err, "record the contents of a volume")
 }
 
 // loadBase reads that file.
@@ -247,7 +247,7 @@ func (s *Server) loadBase(v *view) error {
 	if err == nil {
 		err = json.Unmarshal(data, &v.base)
 	}
-	return errors.Wrapf(err, "read what was in a volume")
+	return errors.Wrapf(err, "read the contents of a volume")
 }
 
 // commit writes the copy's changes since the last common state to the volume. The last writer wins.

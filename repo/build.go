@@ -369,7 +369,7 @@ func stepError(s step, result sandbox.Result, output string) error {
 		return errors.Newf(errors.Timeout, "%q%s took too long", short, where)
 	case result.ReturnCode == 127:
 		return errors.Remedy(errors.Newf(errors.Unavailable, "%q%s needs a program that the image does not have", short, where),
-			"name an image that has it with --image, or install it with --setup")
+			"name an image that contains it with --image, or install it with --setup")
 	case result.Why() != "":
 		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where, result.ReturnCode, result.Why())
 	}

@@ -92,7 +92,7 @@ func (m *Manager) recover(ctx context.Context) error {
 		for _, sb := range left {
 			m.work.Go(func() { // in the background, so that it does not delay the server's start
 				if err := m.opts.Fleet.Destroy(m.ctx, r.Account, sb.ID); err != nil && m.ctx.Err() == nil {
-					logf.Errorf(m.ctx, "destroy what is left of a build of %s: %v", r.Name, err)
+					logf.Errorf(m.ctx, "destroy the leftovers of a build of %s: %v", r.Name, err)
 				}
 			})
 		}

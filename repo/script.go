@@ -172,7 +172,7 @@ func gitError(text, reason string, code int) error {
 	case has("No space left on device"):
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk is full: %s", said), "give the sandbox more with --disk")
 	case has("could not read Username", "Authentication failed", "Permission denied (publickey)", "error: 401", "error: 403"):
-		return errors.Remedy(errors.Newf(errors.Unauthenticated, "the repository's server lets nobody in without a token: %s", said),
+		return errors.Remedy(errors.Newf(errors.Unauthenticated, "the repository's server requires a token: %s", said),
 			"put GITHUB_TOKEN, or GIT_TOKEN and perhaps GIT_USERNAME, into a secret and name it with --secret")
 	case has("Repository not found", "not found", "does not appear to be a git repository", "error: 404", "does not exist"):
 		return errors.Remedy(errors.Newf(errors.NotFound, "the repository is not there: %s", said), "check its address and its branch")

@@ -219,7 +219,7 @@ func TestRefused(t *testing.T) {
 	refused(errors.Unavailable, "S3 does not answer")
 	p.proxy.answer()
 	p.loc.Bucket = "not a bucket"
-	refused(errors.Invalid, "cannot be a bucket's name")
+	refused(errors.Invalid, "invalid bucket name")
 	p.loc = good
 	p.opts.Locate = func(context.Context, About) (s3sync.Location, error) {
 		return s3sync.Location{}, errors.Newf(errors.NotFound, "no secret")

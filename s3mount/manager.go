@@ -256,7 +256,7 @@ func (m *Manager) watch(about About) {
 
 // lostReason explains the end of a process. A sandbox holds its mount by an open descriptor, which
 // cannot be switched to another mount.
-const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; what was written is stored all the same; " +
+const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; written files are stored nevertheless; " +
 	"create another sandbox to have the files at hand again"
 
 // rescue stores the files of a process that ended, while the sandbox runs on without its mount. It
@@ -276,7 +276,7 @@ func (m *Manager) rescue(about About) {
 			m.tell(Told{About: about, What: Sent})
 			return
 		}
-		logf.Warnf(m.ctx, "what the lost mount of the sandbox %s has written, %d files, is not stored yet: %v", about.Sandbox, len(f.Unsent), err)
+		logf.Warnf(m.ctx, "sandbox %s: %d files of its lost mount are not stored yet: %v", about.Sandbox, len(f.Unsent), err)
 		select {
 		case <-m.ctx.Done():
 			return
@@ -363,7 +363,7 @@ func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 		t.Reason = left[0].Reason
 	}
 	m.tell(t)
-	return errors.Newf(errors.Unavailable, "what was written could not all be stored in S3, and is kept in %s: %s", t.Dir, t.Reason)
+	return errors.Newf(errors.Unavailable, "some written files could not be stored in S3, and are kept in %s: %s", t.Dir, t.Reason)
 }
 
 // flush makes the process store the unstored files. If the process is gone, it starts another one.
@@ -412,7 +412,7 @@ func readAbout(dir string) (About, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &a)
 	}
-	return a, errors.Wrapf(err, "read what is known of a mount")
+	return a, errors.Wrapf(err, "read the record of a mount")
 }
 
 // Recover takes over the mounts of an earlier Manager. It watches the mounts of live sandboxes. It

@@ -97,7 +97,7 @@ func (m *live) newSpool(e tree.Entry, stored bool) (*spool, error) {
 	name := filepath.Join(m.spoolDir, strconv.FormatInt(m.last, 10))
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, errors.Wrapf(err, "make a file for what is written")
+		return nil, errors.Wrapf(err, "make a file for written data")
 	}
 	return &spool{m: m, file: f, name: name, e: e, stored: stored, used: time.Now()}, nil
 }
@@ -197,7 +197,7 @@ func (s *spool) write() error {
 	if err == nil {
 		err = os.WriteFile(s.name+noteSuffix, text, 0o600)
 	}
-	return errors.Wrapf(err, "note what is written")
+	return errors.Wrapf(err, "record a write")
 }
 
 // pwrite writes at an offset.
@@ -268,7 +268,7 @@ func (s *spool) isStored(e *tree.Entry) error {
 	}
 	s.dirty = false
 	if err := os.Remove(s.name + noteSuffix); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "note what is stored")
+		return errors.Wrapf(err, "record an upload")
 	}
 	return nil
 }
@@ -359,7 +359,7 @@ func (m *live) flush(ctx context.Context) []Unsent {
 func (m *live) adopt() error {
 	notes, err := filepath.Glob(filepath.Join(m.spoolDir, "*"+noteSuffix))
 	if err != nil {
-		return errors.Wrapf(err, "look for what is not stored")
+		return errors.Wrapf(err, "look for pending files")
 	}
 	for _, file := range notes {
 		n, err := readNote(file)
@@ -369,11 +369,11 @@ func (m *live) adopt() error {
 		name := strings.TrimSuffix(file, noteSuffix)
 		f, err := os.OpenFile(name, os.O_RDWR, 0)
 		if err != nil {
-			return errors.Wrapf(err, "open what is not stored")
+			return errors.Wrapf(err, "open a pending file")
 		}
 		st, err := f.Stat()
 		if err != nil {
-			return errors.Wrapf(err, "look at what is not stored")
+			return errors.Wrapf(err, "stat a pending file")
 		}
 		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
 			e: tree.Entry{Path: n.Path, Kind: tree.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
@@ -395,7 +395,7 @@ func (n *note) time() tree.Time {
 func readNote(file string) (note, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return note{}, errors.Wrapf(err, "read what is not stored")
+		return note{}, errors.Wrapf(err, "read a pending file")
 	}
 	return parseNote(text)
 }

@@ -185,7 +185,7 @@ func (l Location) check() error {
 	case l.Bucket == "":
 		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named"), "name one")
 	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
-		return errors.Newf(errors.Invalid, "%.100q cannot be a bucket's name", l.Bucket)
+		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", l.Bucket)
 	case len(l.Prefix) > tree.MaxKey/2:
 		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix), tree.MaxKey/2)
 	}
@@ -214,7 +214,7 @@ func (l Location) checkRole() error {
 	switch {
 	case l.RoleARN == "":
 	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
-		return errors.Remedy(errors.Newf(errors.Invalid, "nothing says with what the role %.200q is assumed", l.RoleARN), "add an access key, or the file with a web identity token")
+		return errors.Remedy(errors.Newf(errors.Invalid, "role %.200q: no credentials to assume it with", l.RoleARN), "add an access key, or the file with a web identity token")
 	}
 	if l.STS != "" {
 		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
@@ -342,7 +342,7 @@ func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
 		why = " (" + api.ErrorCode() + ")"
 	}
 	return creds, errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the role for S3 cannot be assumed%s", why),
-		"correct AWS_ROLE_ARN in the secret, and have the role trust who assumes it")
+		"correct AWS_ROLE_ARN in the secret, and have the role trust the caller")
 }
 
 // Close closes idle connections.

@@ -81,14 +81,14 @@ func (s *state) doom(all []doomed) error {
 	}
 	f, err := os.OpenFile(s.file(stateDoomed), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return errors.Wrapf(err, "note what is deleted")
+		return errors.Wrapf(err, "record a deletion")
 	}
 	b := bufio.NewWriter(f)
 	enc := json.NewEncoder(b)
 	for _, d := range all {
 		err = errors.Join(err, enc.Encode(d))
 	}
-	return errors.Wrapf(errors.Join(err, b.Flush(), f.Sync(), f.Close()), "note what is deleted")
+	return errors.Wrapf(errors.Join(err, b.Flush(), f.Sync(), f.Close()), "record a deletion")
 }
 
 // spared omits objects that an earlier sync was to delete, if they are unchanged and in no
@@ -165,7 +165,7 @@ func (r *run) deleteRemote(ctx context.Context, st *state) error {
 		return err
 	}
 	if err := os.Remove(st.file(stateDoomed)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "note what was deleted")
+		return errors.Wrapf(err, "record a deletion")
 	}
 	return nil
 }

@@ -51,18 +51,18 @@ func (j *journal) note(s step, e *tree.Entry) error {
 	n := &journey{s, newRecord(e, true)}
 	raw, err := cbor.Marshal(n)
 	if err != nil {
-		return errors.Wrapf(err, "note what is under way")
+		return errors.Wrapf(err, "record a transfer under way")
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file == nil {
 		if j.file, err = os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
-			return errors.Wrapf(err, "note what is under way")
+			return errors.Wrapf(err, "record a transfer under way")
 		}
 	}
 	j.open[e.Path] = n
 	_, err = j.file.Write(raw)
-	return errors.Wrapf(err, "note what is under way")
+	return errors.Wrapf(err, "record a transfer under way")
 }
 
 // done notes that the next state has a path.
@@ -87,7 +87,7 @@ func (j *journal) compact() error {
 	}
 	next, err := os.OpenFile(j.path+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
-		return errors.Wrapf(err, "note what is under way")
+		return errors.Wrapf(err, "record a transfer under way")
 	}
 	b := bufio.NewWriter(next)
 	enc := cbor.NewEncoder(b)
@@ -95,7 +95,7 @@ func (j *journal) compact() error {
 		err = errors.Join(err, enc.Encode(n))
 	}
 	if err = errors.Join(err, b.Flush(), os.Rename(j.path+".next", j.path)); err != nil {
-		return errors.Join(errors.Wrapf(err, "note what is under way"), next.Close())
+		return errors.Join(errors.Wrapf(err, "record a transfer under way"), next.Close())
 	}
 	j.file.Close()
 	j.file = next
@@ -171,7 +171,7 @@ func (r *run) recover(ctx context.Context, st *state) error {
 	if err := st.addBefore(all); err != nil {
 		return err
 	}
-	return errors.Wrapf(os.Remove(name), "note what is under way")
+	return errors.Wrapf(os.Remove(name), "record a transfer under way")
 }
 
 // happened returns the entry of a step that was completed, as a state has it, or nil.

@@ -162,7 +162,7 @@ func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
 			return
 		}
 		if h.Format != manifestFormat {
-			yield(nil, errors.Newf(errors.Invalid, "the manifest is none of Harvest's"))
+			yield(nil, errors.Newf(errors.Invalid, "not a Harvest manifest"))
 			return
 		}
 		if h.Version < 1 || h.Version > manifestVersion {
@@ -255,15 +255,15 @@ func (r *record) entry() (*tree.Entry, error) {
 	case e.Kind > tree.Symlink:
 		return bad("an unknown kind")
 	case e.Mode > 0o7777:
-		return bad("a mode that is none")
+		return bad("an invalid mode")
 	case e.Size < 0 || e.Kind != tree.File && e.Size != 0:
-		return bad("a size that is none")
+		return bad("an invalid size")
 	case e.Kind == tree.Symlink && (e.Target == "" || len(e.Target) > 4096):
-		return bad("a target that is none")
+		return bad("an invalid target")
 	case !e.ModTime.Valid():
 		return bad("an invalid time")
 	case e.Link != "" && (!tree.ValidPath(e.Link) || e.Kind != tree.File):
-		return bad("a link that is none")
+		return bad("an invalid link")
 	case len(e.Key) > tree.MaxKey || len(e.ETag) > 256 || len(r.Xattrs) > tree.MaxXattrs:
 		return bad("more than an entry may have")
 	case e.Key != "" && e.Key != tree.Hidden("long", e.Path) && e.Key != tree.Hidden("sparse", e.Path):
@@ -276,7 +276,7 @@ func (r *record) entry() (*tree.Entry, error) {
 		e.Xattrs = make(map[string]string, len(r.Xattrs))
 		for k, v := range r.Xattrs {
 			if len(k) > 255 || len(v) > 64<<10 || len(k) < 6 || k[:5] != "user." {
-				return bad("an attribute that is none")
+				return bad("an invalid attribute")
 			}
 			e.Xattrs[k] = string(v)
 		}
@@ -286,7 +286,7 @@ func (r *record) entry() (*tree.Entry, error) {
 		end := int64(0)
 		for _, x := range r.Extents {
 			if x.Offset < end || x.Length <= 0 || x.Length > e.Size-x.Offset {
-				return bad("extents that are none")
+				return bad("invalid extents")
 			}
 			end = x.Offset + x.Length
 			e.Extents = append(e.Extents, x)

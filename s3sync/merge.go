@@ -199,7 +199,7 @@ func (s *state) last() iter.Seq2[*tree.Entry, error] {
 }
 
 // errState reports a damaged state on this machine. The next attempt runs without it.
-var errState = errors.Newf(errors.Unavailable, "what this machine remembers of the last sync is damaged")
+var errState = errors.Newf(errors.Unavailable, "the state of the last sync on this machine is damaged")
 
 // forget deletes the state, as before the first sync.
 func (s *state) forget() {

@@ -209,7 +209,7 @@ func (b *Bucket) WriteObject(ctx context.Context, e *tree.Entry, f io.ReaderAt) 
 	if e.Kind == tree.File {
 		body = make([]byte, e.Size)
 		if _, err := io.ReadFull(io.NewSectionReader(f, 0, e.Size), body); err != nil {
-			return errors.Wrapf(err, "read what is to be stored")
+			return errors.Wrapf(err, "read a file to upload")
 		}
 	}
 	ctx, cancel := b.bounded(ctx, int64(len(body)))
@@ -273,7 +273,7 @@ func (b *Bucket) writePart(ctx context.Context, up *multipart, p *part, f io.Rea
 	}
 	body := make([]byte, p.length)
 	if _, err := io.ReadFull(io.NewSectionReader(f, p.at, p.length), body); err != nil {
-		return errors.Wrapf(err, "read what is to be stored")
+		return errors.Wrapf(err, "read a file to upload")
 	}
 	p.crc = crc64nvme.Checksum(body)
 	if old, ok := up.there[p.number]; ok && old.matches(p, body) {
@@ -347,7 +347,7 @@ func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
 	}
 	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
 	if e.Size < 0 {
-		return nil, errors.Newf(errors.Invalid, "S3 does not say how large it is")
+		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
 	}
 	e.CRC, e.HasCRC = fullCRC(res.header)
 	describe(e, res.header)

@@ -114,7 +114,7 @@ func decodeIndex(raw []byte) (*packIndex, error) {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the index of packs has version %d; this Harvest knows up to %d", x.Version, packsVersion), "use a newer Harvest")
 	}
 	if x.Format != packsFormat || x.Version != packsVersion {
-		return nil, errors.Newf(errors.Invalid, "the index of packs is none of this Harvest's")
+		return nil, errors.Newf(errors.Invalid, "not an index of packs of this version")
 	}
 	for i, p := range x.Packs {
 		switch {

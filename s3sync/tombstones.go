@@ -47,7 +47,7 @@ func (s *state) tombstonesKey() (string, error) {
 	}
 	id := rand.Text()
 	if err := os.WriteFile(s.file(stateTombstones), []byte(id), 0o600); err != nil {
-		return "", errors.Wrapf(err, "note what is deleted")
+		return "", errors.Wrapf(err, "record a deletion")
 	}
 	return tombstonesDir + id, nil
 }

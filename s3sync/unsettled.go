@@ -55,11 +55,11 @@ func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
 		return u, nil
 	}
 	if err != nil {
-		return nil, errors.Wrapf(err, "read what was restored")
+		return nil, errors.Wrapf(err, "read the record of restored files")
 	}
 	raw, err := os.ReadFile(u.file)
 	if err != nil {
-		return nil, errors.Wrapf(err, "read what was restored")
+		return nil, errors.Wrapf(err, "read the record of restored files")
 	}
 	var old unsettled
 	if err := json.Unmarshal(raw, &old); err != nil {
@@ -85,17 +85,17 @@ func (u *unsettled) begin(start time.Time) error {
 func (u *unsettled) write() error {
 	raw, err := json.Marshal(u)
 	if err != nil {
-		return errors.Wrapf(err, "note what is restored")
+		return errors.Wrapf(err, "record a restored file")
 	}
 	if err := os.MkdirAll(filepath.Dir(u.file), 0o700); err != nil {
-		return errors.Wrapf(err, "note what is restored")
+		return errors.Wrapf(err, "record a restored file")
 	}
 	f, err := os.OpenFile(u.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return errors.Wrapf(err, "note what is restored")
+		return errors.Wrapf(err, "record a restored file")
 	}
 	_, err = f.Write(raw)
-	return errors.Wrapf(errors.Join(err, f.Sync(), f.Close()), "note what is restored")
+	return errors.Wrapf(errors.Join(err, f.Sync(), f.Close()), "record a restored file")
 }
 
 // failed records that the disk did not accept the data.
@@ -115,7 +115,7 @@ func (u *unsettled) settled(whole bool) error {
 	}
 	u.From = 0
 	if err := os.Remove(u.file); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "note what was restored")
+		return errors.Wrapf(err, "record the restored files")
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (u *unsettled) again(a *Action, direction Direction) {
 	case direction == Down:
 	default:
 		err := errors.Newf(errors.Conflict, "it was restored, and the machine or its disk failed before it was stored: it may be damaged")
-		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base, Err: errors.Remedy(err, "sync down from %s, or touch the file if it is as it should be", cmp.Or(u.Place, "where it came from"))}
+		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base, Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right", cmp.Or(u.Place, "where it came from"))}
 	}
 }
 

@@ -83,7 +83,7 @@ func (b Builds) Volumes(ctx context.Context) ([]dockerfile.Volume, error) {
 func (b Builds) RemoveVolume(ctx context.Context, name string) error {
 	provider := b.volumes()
 	if provider == nil {
-		return errors.Newf(errors.NotFound, "there is no volume %.100q", name)
+		return errors.Newf(errors.NotFound, "volume %.100q: not found", name)
 	}
 	return provider.Delete(ctx, name)
 }
@@ -109,10 +109,10 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 	case err != nil:
 		return 0, err
 	case res.OutOfMemory:
-		err := errors.Newf(errors.Exhausted, "the command used more memory than a build may have")
-		return 0, errors.Remedy(err, "build on a machine with more memory, or let the command do less at once")
+		err := errors.Newf(errors.Exhausted, "the command exceeded the memory of a build")
+		return 0, errors.Remedy(err, "build on a machine with more memory, or reduce the memory that the command needs")
 	case res.TimedOut:
-		return 0, errors.Newf(errors.Timeout, "the command has taken too long")
+		return 0, errors.Newf(errors.Timeout, "the command exceeded its time limit")
 	}
 	if why := res.Why(); why != "" && why == res.Crashed && cmd.Crashed != nil {
 		cmd.Crashed(why)
@@ -134,7 +134,7 @@ func (m *machine) Snapshot(ctx context.Context, w io.Writer) error {
 	defer leave()
 	s, ok := box.(engine.Snapshotter)
 	if !ok {
-		return errors.Newf(errors.Unsupported, "the engine %s has no snapshots", m.fleet.opts.Engine.Name())
+		return errors.Newf(errors.Unsupported, "the engine %s does not support snapshots", m.fleet.opts.Engine.Name())
 	}
 	return s.Snapshot(ctx, "", w)
 }

@@ -159,7 +159,7 @@ func (f *Fleet) settle(ctx context.Context, e *entry, limit time.Duration) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			logf.Warnf(ctx, "copies of files go on in a sandbox that is carried over; what they have not written is lost")
+			logf.Warnf(ctx, "copies of files are still running in the sandbox; unwritten data would be lost")
 			return
 		}
 	}

@@ -110,7 +110,7 @@ func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, op
 	defer f.holdCheckpoint(c.ID)()
 	dir := f.checkpointDir(c.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return c, errors.Wrapf(err, "make the directory of a checkpoint")
+		return c, errors.Wrapf(err, "create the directory of a checkpoint")
 	}
 	defer func() {
 		if err != nil {
@@ -154,15 +154,15 @@ func (f *Fleet) checkpointer(e *entry, box engine.Sandbox) (engine.Checkpointer,
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	if len(sb.Volumes) > 0 || sb.S3 != nil {
-		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: what its programs know of the volume's files would not be true later")
+		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that change later")
 		return nil, errors.Remedy(err, "create it without volumes, or make a snapshot of its files")
 	}
 	return keeper, nil
 }
 
 func (f *Fleet) noCheckpoints() error {
-	err := errors.Newf(errors.Unsupported, "the engine %s keeps no memory of sandboxes on this machine", f.opts.Engine.Name())
-	return errors.Remedy(err, "make a snapshot of the files instead, and start the programs anew")
+	err := errors.Newf(errors.Unsupported, "the engine %s does not support memory checkpoints on this machine", f.opts.Engine.Name())
+	return errors.Remedy(err, "make a snapshot of the files instead, and restart the programs")
 }
 
 // checkRoom refuses a checkpoint if the disk has too little space, as far as that can be estimated.
@@ -175,14 +175,14 @@ func (f *Fleet) checkRoom(ctx context.Context, box engine.Sandbox) error {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(f.opts.Checkpoints, &st); err != nil {
-		return errors.Wrapf(err, "look how much room there is for checkpoints")
+		return errors.Wrapf(err, "check the free space for checkpoints")
 	}
 	free := int64(st.Bavail) * st.Bsize
 	if free >= need {
 		return nil
 	}
-	err := errors.Newf(errors.Exhausted, "the disk has %s free, and the checkpoint wants %s", units.BytesSize(float64(free)), units.BytesSize(float64(need)))
-	return errors.Remedy(err, "free some on the disk that the data directory is on")
+	err := errors.Newf(errors.Exhausted, "the disk has %s free; the checkpoint needs %s", units.BytesSize(float64(free)), units.BytesSize(float64(need)))
+	return errors.Remedy(err, "free some space on the disk of the data directory")
 }
 
 // describe records in c the sandbox and its running commands.
@@ -241,7 +241,7 @@ func writeCheckpoint(dir string, c Checkpoint) error {
 		err = os.Rename(name+".part", name)
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		err = errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space for the checkpoint"), "free some on the disk that the data directory is on")
+		err = errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left for the checkpoint"), "free some space on the disk of the data directory")
 	}
 	return errors.Wrapf(errors.Join(err, syncDir(dir), syncDir(filepath.Dir(dir))), "write a checkpoint")
 }
@@ -295,7 +295,7 @@ func (f *Fleet) FindCheckpoint(account, id string) (Checkpoint, error) {
 	defer f.mu.Unlock()
 	c, ok := f.checkpoints[id]
 	if !ok || c.Sandbox.Account != account || !now.Before(c.Expires) {
-		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no checkpoint %.100q, or not any more", id), "make another one of a running sandbox")
+		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "checkpoint %.100q: not found, or removed", id), "make another checkpoint of a running sandbox")
 	}
 	return c.clone(), nil
 }
@@ -306,7 +306,7 @@ func (f *Fleet) openCheckpoints(ctx context.Context) error {
 		return nil
 	}
 	if err := os.MkdirAll(f.opts.Checkpoints, 0o700); err != nil {
-		return errors.Wrapf(err, "make the directory of checkpoints")
+		return errors.Wrapf(err, "create the directory of checkpoints")
 	}
 	entries, err := os.ReadDir(f.opts.Checkpoints)
 	if err != nil {

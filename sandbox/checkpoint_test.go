@@ -195,7 +195,7 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	_, err := f.Checkpoint(t.Context(), other, sb.ID, week)
 	wantError(t, err, errors.NotFound)
 	_, err = f.FindCheckpoint(other, made.ID)
-	wantError(t, err, errors.NotFound, "make another one")
+	wantError(t, err, errors.NotFound, "make another checkpoint")
 	_, err = f.Restore(t.Context(), other, made.ID, sandbox.RestoreRequest{})
 	wantError(t, err, errors.NotFound)
 	for _, id := range []string{"", ".", "..", "chk_none", "../" + made.ID, strings.ToUpper(made.ID)} {

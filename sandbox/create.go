@@ -130,8 +130,8 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 	q := f.opts.Quotas
 	var ps problems
 	exceeded := func(quota, inUse, asked string) {
-		ps.addf(errors.Exhausted, "remove sandboxes that are not needed any more, ask for less, or have the quota raised",
-			"the account may have %s at once; %s in use, %s asked for", quota, inUse, asked)
+		ps.addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",
+			"quota of the account: %s at once; %s in use, %s requested", quota, inUse, asked)
 	}
 	size := func(n int64) string { return units.BytesSize(float64(n)) }
 	if q.Sandboxes > 0 && count+1 > q.Sandboxes {
@@ -245,7 +245,7 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 		img, err = images.Build(ctx, image.Spec{Base: p.Image}, opts)
 	}
 	if errors.Is(err, errors.NotFound) {
-		err = errors.Remedy(err, "name an image that \"harvest image ls\" shows, or one of a registry")
+		err = errors.Remedy(err, "name an image that \"harvest image ls\" lists, or one of a registry")
 	}
 	if err != nil {
 		return img, err
@@ -271,7 +271,7 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 		case ok:
 			return image.Credential{User: login.User, Password: string(login.Password)}, nil
 		case name != "":
-			err := errors.Newf(errors.Invalid, "the secret %s has no login for the registry %s", name, host)
+			err := errors.Newf(errors.Invalid, "secret %s: no credentials for the registry %s", name, host)
 			return image.Credential{}, errors.Remedy(err, "give it REGISTRY_SERVER=%s, REGISTRY_USERNAME and REGISTRY_PASSWORD", host)
 		}
 		return nobody, nil

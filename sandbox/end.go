@@ -172,7 +172,7 @@ func (f *Fleet) release(ctx context.Context, h engine.Handle, box engine.Sandbox
 func (f *Fleet) discard(ctx context.Context, id string, h engine.Handle, box engine.Sandbox) {
 	ctx = context.WithoutCancel(ctx)
 	if err := f.release(ctx, h, box); err != nil {
-		logf.Errorf(ctx, "release what is left of %s: %v", id, err)
+		logf.Errorf(ctx, "release the resources of %s: %v", id, err)
 		f.mu.Lock()
 		f.leftover[id] = h
 		f.mu.Unlock()
@@ -203,7 +203,7 @@ func (f *Fleet) released(ctx context.Context, id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.leftover, id)
-	logf.Infof(ctx, "what was left of %s is released", id)
+	logf.Infof(ctx, "released the remaining resources of %s", id)
 }
 
 // pause waits, and reports whether the Fleet is still open.
@@ -275,11 +275,11 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 func endReason(sb Sandbox, end engine.End) string {
 	switch {
 	case end.OutOfMemory && sb.Limits.Memory > 0:
-		return "it used more memory than its limit of " + units.BytesSize(float64(sb.Limits.Memory))
+		return "it exceeded its memory limit of " + units.BytesSize(float64(sb.Limits.Memory))
 	case end.OutOfMemory:
-		return "it used more memory than there is"
+		return "it exceeded the memory of the machine"
 	case end.Destroyed:
-		return "it was destroyed by something else than Harvest's server"
+		return "it was destroyed by another program than Harvest's server"
 	}
 	return orDefault(end.Detail, "it ended by itself")
 }

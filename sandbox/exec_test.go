@@ -172,7 +172,7 @@ func TestExecRefuses(t *testing.T) {
 	}
 	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "rel", strings.NewReader("")), errors.Invalid, `"rel"`, "absolute")
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/a\x00")
-	wantError(t, err, errors.Invalid, "not a path")
+	wantError(t, err, errors.Invalid, "invalid path")
 	w.fail("copyout", errors.Newf(errors.NotFound, "there is no /x"))
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/x")
 	wantError(t, err, errors.NotFound, "/x", "| copy")
@@ -190,11 +190,11 @@ func TestWhatTheEngineLacks(t *testing.T) {
 		t.Errorf("limits in force %+v, want only what the engine holds, %+v", sb.Limits, want)
 	}
 	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u", Terminal: &engine.Size{Rows: 1, Cols: 1}})
-	wantError(t, err, errors.Unsupported, "2 things", "no users", "no terminals")
+	wantError(t, err, errors.Unsupported, "2 things", "does not support users", "does not support terminals")
 	_, err = f.Create(t.Context(), account, sandbox.Request{
 		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30, Processes: 5, Files: 5,
 	})
-	wantError(t, err, errors.Unsupported, "6 things", "no users", "no volumes", "limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
+	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes", "limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
 }
 
 func TestEngineThatCannotFindCommandsAgain(t *testing.T) {

@@ -207,7 +207,7 @@ func TestExecuteRefuses(t *testing.T) {
 		"a binary":              {string(elf[:1<<20]), 0, []string{"binary data", "UTF-8"}},
 		"NUL":                   {"print(1)\x00", 0, []string{"binary data"}},
 		"another encoding":      {"print('gr\xf6\xdfe')", 0, []string{"binary data", "UTF-8"}},
-		"too much":              {strings.Repeat("#", 64<<20+1), 0, []string{"67108865 bytes, 67108864 are allowed"}},
+		"too much":              {strings.Repeat("#", 64<<20+1), 0, []string{"67108865 bytes, more than the maximum of 67108864"}},
 		"a negative time limit": {"print(1)", -1, []string{"timeout_seconds"}},
 		"more than a week":      {"print(1)", 7*24*time.Hour + time.Second, []string{"timeout_seconds", "604800"}},
 	} {

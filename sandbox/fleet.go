@@ -122,7 +122,7 @@ func (f *Fleet) begin() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it is up")
+		return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it runs")
 	}
 	f.tasks.Add(1)
 	return nil
@@ -141,11 +141,11 @@ func (f *Fleet) Get(ctx context.Context, account, ref string) (Sandbox, error) {
 func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sandbox, error) {
 	for _, s := range filter.Statuses {
 		if !slices.Contains(Statuses, s) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no status %.40q", s), "use one of %v", Statuses)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s), "use one of %v", Statuses)
 		}
 	}
 	if filter.Limit < 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the limit cannot be %d", filter.Limit), "give a positive number, or 0 for all")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid limit: %d", filter.Limit), "give a positive number, or 0 for all")
 	}
 	if !filter.All && filter.Name == "" && len(filter.Statuses)+len(filter.Tags) == 0 {
 		return f.listLive(account, filter), nil
@@ -188,7 +188,7 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 
 // find returns the sandbox with this ref, and its entry if it has not ended.
 func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
-	notFound := errors.Remedy(errors.Newf(errors.NotFound, "there is no sandbox %.100q", ref), "list sandboxes, those that have ended too, with \"harvest sandbox ls --all\"")
+	notFound := errors.Remedy(errors.Newf(errors.NotFound, "sandbox %.100q: not found", ref), "list sandboxes, including ended ones, with \"harvest sandbox ls --all\"")
 	f.mu.Lock()
 	e := f.live[ref]
 	if e == nil && ref != "" && !strings.HasPrefix(ref, idPrefix) {
@@ -217,7 +217,7 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 	case len(found) == 0:
 		return Sandbox{}, nil, notFound
 	case len(found) > 1:
-		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s could be %s, %s or more", ref, found[0].ID, found[1].ID), "give more of the id")
+		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref, found[0].ID, found[1].ID), "give more characters of the id")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

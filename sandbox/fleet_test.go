@@ -241,7 +241,7 @@ func TestReferences(t *testing.T) {
 		}
 	}
 	_, err := f.Get(t.Context(), account, "sbx_0")
-	wantError(t, err, errors.Invalid, one.ID, two.ID, "more of the id")
+	wantError(t, err, errors.Invalid, one.ID, two.ID, "more characters of the id")
 
 	for _, ref := range []string{one.ID, "one", two.ID} {
 		_, get := f.Get(t.Context(), "other", ref)
@@ -330,9 +330,9 @@ func TestQuotas(t *testing.T) {
 		quotas sandbox.Quotas
 		words  []string
 	}{
-		{"sandboxes", sandbox.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use", "1 more is asked for"}},
-		{"cpu", sandbox.Quotas{CPU: 2.5}, []string{"2.5 cores at once", "2 are in use", "1 more is asked for"}},
-		{"memory", sandbox.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use", "2GiB more are asked for"}},
+		{"sandboxes", sandbox.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use", "1 more is requested"}},
+		{"cpu", sandbox.Quotas{CPU: 2.5}, []string{"2.5 cores at once", "2 are in use", "1 more is requested"}},
+		{"memory", sandbox.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use", "2GiB more are requested"}},
 		{"two of them", sandbox.Quotas{Sandboxes: 2, CPU: 2.5}, []string{"2 things are wrong", "sandboxes", "cores"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestQuotas(t *testing.T) {
 			one := create(t, f, sandbox.Request{})
 			create(t, f, sandbox.Request{})
 			_, err := f.Create(t.Context(), account, sandbox.Request{})
-			wantError(t, err, errors.Exhausted, append(c.words, "remove sandboxes", "| admit")...)
+			wantError(t, err, errors.Exhausted, append(c.words, "remove unused sandboxes", "| admit")...)
 			if _, err := f.Create(t.Context(), "other", sandbox.Request{}); err != nil {
 				t.Errorf("another account: %v", err)
 			}

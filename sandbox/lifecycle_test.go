@@ -441,10 +441,10 @@ func TestUnexpectedEnds(t *testing.T) {
 		end            engine.End
 		reason, events string
 	}{
-		{"out of memory", engine.End{OutOfMemory: true}, "more memory than its limit of 64MiB", "starting ready oom failed"},
+		{"out of memory", engine.End{OutOfMemory: true}, "it exceeded its memory limit of 64MiB", "starting ready oom failed"},
 		{"by itself", engine.End{}, "it ended by itself", "starting ready failed"},
 		{"with a detail", engine.End{Detail: "The kernel panicked."}, "The kernel panicked.", "starting ready failed"},
-		{"by somebody else", engine.End{Destroyed: true}, "something else than Harvest's server", "starting ready failed"},
+		{"by somebody else", engine.End{Destroyed: true}, "another program than Harvest's server", "starting ready failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -479,7 +479,7 @@ func TestOutOfMemoryWithoutALimit(t *testing.T) {
 		sb := create(t, f, sandbox.Request{})
 		w.box(t, sb.ID).die(engine.End{OutOfMemory: true})
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Failed, "more memory than there is", "starting ready oom failed")
+		w.wantEnd(t, f, sb.ID, sandbox.Failed, "exceeded the memory of the machine", "starting ready oom failed")
 	})
 }
 
@@ -508,7 +508,7 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 			t.Errorf("events: %s", got)
 		}
 		_, err = x.Wait(t.Context())
-		wantError(t, err, errors.Unavailable, "how the command ended is not known")
+		wantError(t, err, errors.Unavailable, "the result of the command is unknown")
 		p := w.box(t, sb.ID).proc(t, x.ID())
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -16,14 +16,14 @@ const defaultSpool = 10 << 30
 func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 	switch {
 	case !s.Mount:
-		p.invalidf("mount the bucket, or leave it out", "s3 can be read-only only as a mount")
+		p.invalidf("mount the bucket, or omit read_only", "s3: only a mount can be read-only")
 	case s.Bucket == "":
-		p.invalidf("name a bucket", "s3 names no bucket to mount")
+		p.invalidf("name a bucket", "s3: a mount needs a bucket")
 	case s.Init || s.SyncOnTerminate || s.SyncEverySeconds != 0:
-		p.invalidf("leave them out: a mount is the bucket itself", "s3 is a mount, which is neither filled first nor sent at the end")
+		p.invalidf("omit init, sync and sync_every_seconds: a mount is the bucket itself", "s3: a mount is neither downloaded first nor uploaded at the end")
 	}
 	if !f.caps.Buckets && (f.opts.Mounts == nil || !f.caps.Dirs) {
-		p.addf(errors.Unsupported, "leave mount out, and have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit mount, to have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
 	}
 	// Its path has the same restrictions as those of volumes.
 	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))

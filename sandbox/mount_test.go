@@ -140,12 +140,12 @@ func TestMountRequests(t *testing.T) {
 	w, _ := mountWorld()
 	f := w.open(t)
 	for words, change := range map[string]func(*sandbox.S3){
-		"only as a mount":     func(s *sandbox.S3) { s.Mount, s.ReadOnly = false, true },
-		"no bucket to mount":  func(s *sandbox.S3) { s.Bucket, s.Prefix = "", "" },
-		"neither filled":      func(s *sandbox.S3) { s.Init = true },
-		"nor sent at the end": func(s *sandbox.S3) { s.SyncOnTerminate = true },
-		"would cover /etc":    func(s *sandbox.S3) { s.MountPath = "/etc" },
-		"cannot be mounted":   func(s *sandbox.S3) { s.MountPath = "data" },
+		"only a mount can":        func(s *sandbox.S3) { s.Mount, s.ReadOnly = false, true },
+		"needs a bucket":          func(s *sandbox.S3) { s.Bucket, s.Prefix = "", "" },
+		"neither downloaded":      func(s *sandbox.S3) { s.Init = true },
+		"nor uploaded at the end": func(s *sandbox.S3) { s.SyncOnTerminate = true },
+		"would cover /etc":        func(s *sandbox.S3) { s.MountPath = "/etc" },
+		"invalid mount point":     func(s *sandbox.S3) { s.MountPath = "data" },
 	} {
 		_, err := f.Create(t.Context(), account, mountRequest(change))
 		wantError(t, err, errors.Invalid, words)

@@ -31,7 +31,7 @@ func (n Network) engine() engine.Network {
 func (f *Fleet) network(p *problems, n Network) Network {
 	if n.Mode == "" {
 		if len(n.Allow) > 0 {
-			p.invalidf(`say "mode":"allow" to reach nothing else, or "mode":"default" to reach it beside the internet`, "network.allow needs a network.mode")
+			p.invalidf(`use "mode":"allow" to reach nothing else, or "mode":"default" to reach them beside the internet`, "network.allow needs a network.mode")
 			return n
 		}
 		n.Mode = gateway.ModeNone
@@ -42,28 +42,28 @@ func (f *Fleet) network(p *problems, n Network) Network {
 	_, err := gateway.Compile(n.Mode, n.Allow, n.Deny)
 	p.add(err)
 	if err == nil && n.Mode != gateway.ModeNone && !f.caps.Network {
-		p.addf(errors.Unsupported, `use the network mode "none", and bring what is needed in with files or volumes`,
-			"the engine %s has no network on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, `use the network mode "none", and copy files in or use volumes`,
+			"the engine %s does not support networks on this machine", f.opts.Engine.Name())
 	}
 	return n
 }
 
 func checkPorts(p *problems, ports []int) {
 	if len(ports) > maxPorts {
-		p.invalidf("name at most "+strconv.Itoa(maxPorts), "there are %d ports", len(ports))
+		p.invalidf("name at most "+strconv.Itoa(maxPorts), "%d ports are too many", len(ports))
 		return
 	}
 	for i, port := range ports {
 		checkPort(p, port)
 		if slices.Contains(ports[:i], port) {
-			p.invalidf("name each port once", "the port %d is named twice", port)
+			p.invalidf("name each port once", "port %d: given twice", port)
 		}
 	}
 }
 
 func checkPort(p *problems, port int) {
 	if port < 1 || port > 65535 {
-		p.invalidf("give a number from 1 to 65535", "%d is not a port", port)
+		p.invalidf("give a number from 1 to 65535", "invalid port %d", port)
 	}
 }
 
@@ -76,7 +76,7 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) 
 	defer f.tasks.Done()
 	var p problems
 	if n.Mode == "" && len(n.Allow) == 0 {
-		p.invalidf("use none, default or allow", "there is no network mode to change to")
+		p.invalidf("use none, default or allow", "no network mode given")
 	}
 	n = f.network(&p, n.Clone())
 	if err := p.err(); err != nil {
@@ -144,7 +144,7 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 		if n.Mode == engine.NetworkNone {
 			return nil
 		}
-		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a sandbox that runs", f.opts.Engine.Name())
+		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a running sandbox", f.opts.Engine.Name())
 	}
 	return networker.SetNetwork(ctx, n)
 }
@@ -188,7 +188,7 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 				sb.Denials = keepDenials(sb.Denials, denied)
 				return sb.requireStatus(Running)
 			}); changed && err != nil {
-				logf.Errorf(ctx, "remember what was denied: %v", err)
+				logf.Errorf(ctx, "record denied connections: %v", err)
 			}
 			if time.Since(begin) > denialPause {
 				pause = firstDenialPause

@@ -263,7 +263,7 @@ func TestDial(t *testing.T) {
 		other := create(t, f, sandbox.Request{})
 		for _, port := range []int{0, -1, 65536} {
 			_, err := f.Dial(t.Context(), account, other.ID, port)
-			wantError(t, err, errors.Invalid, "is not a port", "| validate")
+			wantError(t, err, errors.Invalid, "invalid port", "| validate")
 		}
 		w.fail("dial", errors.Newf(errors.Unavailable, "nothing listens"))
 		_, err = f.Dial(t.Context(), account, other.ID, 80)

@@ -117,7 +117,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 	defer f.tasks.Done()
 	var p problems
 	if timeout == 0 && idle == 0 {
-		p.invalidf("give timeout_seconds, idle_timeout_seconds or both", "there is nothing to extend")
+		p.invalidf("give timeout_seconds, idle_timeout_seconds or both", "nothing to extend")
 	}
 	timeout = checkTime(&p, "timeout_seconds", timeout.Seconds(), 0, f.opts.Timeouts.MaxLife)
 	idle = checkTime(&p, "idle_timeout_seconds", idle.Seconds(), 0, f.opts.Timeouts.MaxLife)

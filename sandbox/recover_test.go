@@ -35,7 +35,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 		w.uses = map[string]int{} // of the earlier process
 		f = w.restart(t, f)
 		_, err := x.Wait(t.Context())
-		wantError(t, err, errors.Unavailable, "the command goes on", "attach to it")
+		wantError(t, err, errors.Unavailable, "the command continues", "attach to it")
 		if got := get(t, f, "n"); got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" {
 			t.Fatalf("after the restart: %+v", got)
 		}

@@ -64,7 +64,7 @@ func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 	checkNames(&ps, p.Request)
 	p.Network = f.network(&ps, sb.Network.Clone())
 	if sb.Engine != f.opts.Engine.Name() {
-		ps.addf(errors.Unsupported, "restore it on that engine", "the checkpoint is of the engine %.80q, and here is only %s", sb.Engine, f.opts.Engine.Name())
+		ps.addf(errors.Unsupported, "restore it on that engine", "the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, f.opts.Engine.Name())
 	}
 	return p, ps.err()
 }

@@ -105,21 +105,21 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	}
 	out := &S3Volume{S3: *req.S3}
 	if f.opts.S3 == nil {
-		p.addf(errors.Unsupported, "leave s3 out, and use a volume", "this server has no S3")
+		p.addf(errors.Unsupported, "omit s3, and use a volume", "this server does not support S3")
 		return req, nil
 	}
 	if out.Bucket == "" && (out.Prefix != "" || out.Secret != "") {
-		p.invalidf("name a bucket, too", "s3 has a prefix or a secret, but no bucket")
+		p.invalidf("name a bucket, too", "s3: prefix or secret without a bucket")
 	}
 	if out.Bucket != "" && !bucketPattern().MatchString(out.Bucket) {
-		p.invalidf("name it without s3:// and without a prefix", "%.100q cannot be a bucket", out.Bucket)
+		p.invalidf("give the name without s3:// and without a prefix", "invalid bucket %.100q", out.Bucket)
 	}
 	if !isText(out.Prefix, maxPrefix) {
-		p.invalidf("use up to 900 bytes of text in one line", "%.100q cannot be a prefix", out.Prefix)
+		p.invalidf("use up to 900 bytes of text in one line", "invalid prefix %.100q", out.Prefix)
 	}
 	// The condition also rejects NaN.
 	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) {
-		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 to send nothing meanwhile", leastEvery.Seconds(), mostEvery.Seconds()), "sync_every_seconds of s3 cannot be %v", every)
+		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 for no uploads at intervals", leastEvery.Seconds(), mostEvery.Seconds()), "invalid sync_every_seconds of s3: %v", every)
 	}
 	if out.Secret != "" {
 		p.add(secret.CheckName(out.Secret))
@@ -129,7 +129,7 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 		return req, out
 	}
 	if f.caps.Views {
-		p.addf(errors.Unsupported, "leave s3 out, and copy the files in and out", "volumes of the engine %s cannot be synchronised with S3: their files are not on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit s3, and copy the files in and out", "volumes of the engine %s cannot be synchronized with S3: their files are not on this machine", f.opts.Engine.Name())
 	}
 	for _, m := range req.Volumes {
 		if m.Path == out.MountPath {
@@ -138,7 +138,7 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 		}
 	}
 	if out.Bucket == "" {
-		p.invalidf("name a bucket, or a volume with the same path", "s3 names no bucket, and no volume is at %.200q", out.MountPath)
+		p.invalidf("name a bucket, or a volume with the same path", "s3: no bucket, and no volume at %.200q", out.MountPath)
 		return req, nil
 	}
 	out.Volume, out.own = s3VolumeName(out.Bucket, out.Prefix), true
@@ -203,9 +203,9 @@ func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 		}
 		defer done()
 		if f.filledByOther(e) {
-			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that has it", p.s3.Volume)
+			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that uses it", p.s3.Volume)
 		} else if err := f.opts.S3.Fill(ctx, f.s3Job(e)); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "the volume %s could not be filled from S3: %s", p.s3.Volume, errors.Message(err))
+			return errors.Explainf(err, errors.KindOf(err), "volume %s: the download from S3 failed: %s", p.s3.Volume, errors.Message(err))
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -86,7 +86,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		// A fill that fails leaves nothing.
 		s3.fails["fill"] = errors.Newf(errors.Unavailable, "S3 is away")
 		_, err := f.Create(t.Context(), account, s3Request(true, true))
-		wantError(t, err, errors.Unavailable, "could not be filled from S3: S3 is away", "s3 init")
+		wantError(t, err, errors.Unavailable, "the download from S3 failed: S3 is away", "s3 init")
 		if len(w.volumes) != 0 {
 			t.Errorf("it left the volumes %v", w.volumes)
 		}
@@ -325,17 +325,17 @@ func TestS3Requests(t *testing.T) {
 	f := w.open(t)
 	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]sandbox.Request{
-		"no bucket":            {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
-		"no volume is at":      {S3: &sandbox.S3{MountPath: "/work"}},
-		"cannot be a bucket":   {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
-		"cannot be a prefix":   {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
-		"cannot be 4":          {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
-		"cannot be NaN":        {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
-		"cannot be 86401":      {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
-		"secret":               {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
-		"cannot be mounted at": {S3: &sandbox.S3{Bucket: "files"}},
-		"would cover /etc":     {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
-		"overlap":              {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
+		"no bucket":           {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
+		"no volume at":        {S3: &sandbox.S3{MountPath: "/work"}},
+		"invalid bucket":      {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
+		"invalid prefix":      {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
+		"s3: 4":               {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
+		"s3: NaN":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
+		"s3: 86401":           {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
+		"secret":              {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
+		"invalid mount point": {S3: &sandbox.S3{Bucket: "files"}},
+		"would cover /etc":    {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
+		"overlap":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)
@@ -350,11 +350,11 @@ func TestS3Requests(t *testing.T) {
 	f = far.open(t)
 	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true), {S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
 		_, err := f.Create(t.Context(), account, req)
-		wantError(t, err, errors.Unsupported, "cannot be synchronised with S3", "the engine stub", "copy the files in and out")
+		wantError(t, err, errors.Unsupported, "cannot be synchronized with S3", "the engine stub", "copy the files in and out")
 	}
 	if calls := s3.asked(); calls != "" || len(far.volumes) > 0 || len(far.specs) > 0 {
 		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls, far.volumes, far.specs)
 	}
 	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
-	wantError(t, err, errors.Unsupported, "no S3")
+	wantError(t, err, errors.Unsupported, "does not support S3")
 }

@@ -80,7 +80,7 @@ func TestSecretsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Secrets: []string{"one"}})
-	wantError(t, err, errors.Unsupported, "there are no secrets here", "| validate")
+	wantError(t, err, errors.Unsupported, "does not support secrets", "| validate")
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "x"}, "big": {"BIG": strings.Repeat("x", secret.MaxValue)}, "odd": {"A": "x", "B": ""}})
 	f := w.open(t)
 	sb, err := f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"none", "one", "neither"}})

@@ -103,7 +103,7 @@ func TestNoSnapshots(t *testing.T) {
 	_, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
 	wantError(t, err, errors.Unsupported, "copy")
 	_, err = f.Create(t.Context(), account, sandbox.Request{SnapshotOnEnd: true})
-	wantError(t, err, errors.Unsupported, "no snapshots")
+	wantError(t, err, errors.Unsupported, "does not support snapshots")
 	_, err = f.Fork(t.Context(), account, sb.ID, sandbox.ForkRequest{})
 	wantError(t, err, errors.Unsupported)
 	_, err = f.Fork(t.Context(), account, "nosuch", sandbox.ForkRequest{})

@@ -129,7 +129,7 @@ func (f *Fleet) meter(e *entry, box engine.Sandbox) {
 func (f *Fleet) beginUsage(ctx context.Context, e *entry) {
 	kept, err := f.opts.Store.Usage(ctx, e.id)
 	if err != nil {
-		logf.Warnf(ctx, "what a sandbox has used before cannot be read: %v", err)
+		logf.Warnf(ctx, "read the earlier usage of a sandbox: %v", err)
 	}
 	kept.Interval = max(kept.Interval, f.opts.UsageEvery.Seconds())
 	f.mu.Lock()
@@ -192,7 +192,7 @@ func (f *Fleet) saveUsage(ctx context.Context, e *entry) {
 		return
 	}
 	if err := f.opts.Store.PutUsage(context.WithoutCancel(ctx), e.id, u); err != nil {
-		logf.Warnf(ctx, "what a sandbox has used is not kept: %v", err)
+		logf.Warnf(ctx, "store the usage of a sandbox: %v", err)
 	}
 }
 
@@ -250,6 +250,6 @@ func (f *Fleet) usageOfEnded(ctx context.Context, id string) (Usage, error) {
 }
 
 func (f *Fleet) noUsage() error {
-	err := errors.Newf(errors.Unsupported, "the engine %s does not tell what sandboxes use", f.opts.Engine.Name())
-	return errors.Remedy(err, "ask within the sandbox, for example: harvest sandbox exec SANDBOX -- cat /proc/meminfo")
+	err := errors.Newf(errors.Unsupported, "the engine %s does not report the resource use of sandboxes", f.opts.Engine.Name())
+	return errors.Remedy(err, "measure it within the sandbox, for example: harvest sandbox exec SANDBOX -- cat /proc/meminfo")
 }

@@ -65,13 +65,13 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	req, s3 := f.withS3(&p, req)
 	checkMounts(&p, req.Volumes)
 	if req.Engine != "" && req.Engine != f.opts.Engine.Name() {
-		p.addf(errors.Unsupported, "leave engine out", "there is no engine %.80q here, only %s", req.Engine, f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit engine", "unknown engine %.80q; this server has only %s", req.Engine, f.opts.Engine.Name())
 	}
 	if len(req.Volumes) > 0 && !f.caps.Volumes {
-		p.addf(errors.Unsupported, "leave volumes out", "the engine %s has no volumes on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit volumes", "the engine %s does not support volumes on this machine", f.opts.Engine.Name())
 	}
 	if req.User != "" && !f.caps.Users {
-		p.addf(errors.Unsupported, "leave user out", "the engine %s has no users on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine", f.opts.Engine.Name())
 	}
 	f.checkGPU(&p, req.GPU)
 	f.checkHostname(&p, req.Hostname)
@@ -100,10 +100,10 @@ func orDefault[T comparable](value, otherwise T) T {
 func checkNames(p *problems, req Request) {
 	if req.Name != "" && (!namePattern().MatchString(req.Name) || strings.HasPrefix(req.Name, idPrefix)) {
 		p.invalidf("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit and not with \""+idPrefix+"\"",
-			"%.100q cannot be a sandbox's name", req.Name)
+			"invalid sandbox name %.100q", req.Name)
 	}
 	if !isText(req.Image, maxRefText) {
-		p.invalidf("name an image that \"harvest image ls\" shows", "%.100q cannot be an image", req.Image)
+		p.invalidf("name an image that \"harvest image ls\" lists", "invalid image %.100q", req.Image)
 	}
 	checkWhere(p, req.Workdir, req.User)
 	checkTags(p, req.Tags)
@@ -111,15 +111,15 @@ func checkNames(p *problems, req Request) {
 
 func checkTags(p *problems, tags map[string]string) {
 	if len(tags) > maxTags {
-		p.invalidf(fmt.Sprintf("use at most %d", maxTags), "there are %d tags", len(tags))
+		p.invalidf(fmt.Sprintf("use at most %d", maxTags), "%d tags are too many", len(tags))
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		if !tagPattern().MatchString(key) {
-			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "%.100q cannot be a tag's name", key)
+			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "invalid tag name %.100q", key)
 		}
 		if !isText(tags[key], maxRefText) {
-			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText), "the value of the tag %.100q is not a short text", key)
+			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText), "invalid value of the tag %.100q", key)
 		}
 	}
 }
@@ -127,10 +127,10 @@ func checkTags(p *problems, tags map[string]string) {
 // checkWhere validates working directory and user, as far as possible without the sandbox.
 func checkWhere(p *problems, workdir, user string) {
 	if workdir != "" && (!path.IsAbs(workdir) || path.Clean(workdir) != workdir || strings.ContainsRune(workdir, 0)) {
-		p.invalidf("give an absolute path without '..', such as /workspace", "%.200q cannot be a working directory", workdir)
+		p.invalidf("give an absolute path without '..', such as /workspace", "invalid working directory %.200q", workdir)
 	}
 	if user != "" && !userPattern().MatchString(user) {
-		p.invalidf("give a name or a number, either followed by ':' and a group", "%.100q cannot be a user", user)
+		p.invalidf("give a name or a number, either followed by ':' and a group", "invalid user %.100q", user)
 	}
 }
 
@@ -143,7 +143,7 @@ func checkEnv(p *problems, env map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		p.add(engine.CheckEnvName(name))
 		if strings.ContainsRune(env[name], 0) {
-			p.invalidf("leave NUL bytes out", "the environment variable %.100q contains a NUL byte", name)
+			p.invalidf("remove the NUL bytes", "the environment variable %.100q contains a NUL byte", name)
 		}
 	}
 	if len(p.texts) == before { // only the size remains to be checked
@@ -160,22 +160,22 @@ var (
 
 func checkMounts(p *problems, mounts []Mount) {
 	if len(mounts) > maxMounts {
-		p.invalidf(fmt.Sprintf("use at most %d", maxMounts), "there are %d volumes", len(mounts))
+		p.invalidf(fmt.Sprintf("use at most %d", maxMounts), "%d volumes are too many", len(mounts))
 		return
 	}
 	for i, m := range mounts {
 		p.add(volume.CheckName(m.Name))
 		if !path.IsAbs(m.Path) || path.Clean(m.Path) != m.Path || strings.ContainsRune(m.Path, 0) {
-			p.invalidf("give an absolute path without '..' and without a '/' at its end, such as /data", "the volume %.130q cannot be mounted at %.200q", m.Name, m.Path)
+			p.invalidf("give an absolute path without '..' and without a trailing '/', such as /data", "volume %.130q: invalid mount point %.200q", m.Name, m.Path)
 			continue
 		}
 		below := func(tree string) bool { return within(tree, m.Path) }
 		if slices.Contains(systemTrees, m.Path) || slices.ContainsFunc(kernelTrees, below) {
-			p.invalidf("mount it elsewhere, such as at /data", "the volume %.130q would cover %s, which the sandbox needs", m.Name, m.Path)
+			p.invalidf("mount it at another path, such as /data", "volume %.130q: would cover %s, which the sandbox needs", m.Name, m.Path)
 		}
 		for _, other := range mounts[:i] {
 			if path.IsAbs(other.Path) && (within(other.Path, m.Path) || within(m.Path, other.Path)) {
-				p.invalidf("mount volumes beside each other", "the mounts at %.200q and %.200q overlap", other.Path, m.Path)
+				p.invalidf("mount volumes beside each other", "the mount points %.200q and %.200q overlap", other.Path, m.Path)
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func within(tree, p string) bool {
 // stores.
 func (f *Fleet) checkSecrets(p *problems, out *plan) {
 	if len(out.Secrets) > maxSecrets {
-		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "there are %d secrets", len(out.Secrets))
+		p.invalidf(fmt.Sprintf("name at most %d", maxSecrets), "%d secrets are too many", len(out.Secrets))
 		return
 	}
 	for _, name := range out.Secrets {
@@ -199,7 +199,7 @@ func (f *Fleet) checkSecrets(p *problems, out *plan) {
 		case !provided:
 			out.own = append(out.own, name)
 		case provider != f.opts.Engine.Name() || !f.caps.Secrets:
-			p.addf(errors.Unsupported, "name a secret of Harvest's, which `harvest secret ls` shows", "there are no secrets of %.80q for sandboxes of the engine %s", provider, f.opts.Engine.Name())
+			p.addf(errors.Unsupported, "name a secret of Harvest's, which `harvest secret ls` lists", "secrets of %.80q are not supported for sandboxes of the engine %s", provider, f.opts.Engine.Name())
 			continue
 		default:
 			out.provided, name = append(out.provided, rest), rest
@@ -207,7 +207,7 @@ func (f *Fleet) checkSecrets(p *problems, out *plan) {
 		p.add(secret.CheckName(name))
 	}
 	if len(out.own) > 0 && f.opts.Secrets == nil {
-		p.addf(errors.Unsupported, "leave secrets out", "there are no secrets here")
+		p.addf(errors.Unsupported, "omit secrets", "this server does not support secrets")
 	}
 }
 
@@ -217,7 +217,7 @@ func checkProvided(owner string, p plan) error {
 	if len(p.provided) == 0 || owner == account.Personal {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only", account.Personal), "store it as a secret of Harvest's, with `harvest secret set`, and name that")
+	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only", account.Personal), "store it with `harvest secret set`, and name that secret")
 }
 
 // checkTime returns the time limit for seconds.
@@ -226,7 +226,7 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 		return otherwise
 	}
 	if math.IsNaN(seconds) || seconds < 0 || seconds > most.Seconds() {
-		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "%s cannot be %s", field, strconv.FormatFloat(seconds, 'f', -1, 64))
+		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "invalid %s: %s", field, strconv.FormatFloat(seconds, 'f', -1, 64))
 		return otherwise
 	}
 	return time.Duration(seconds * float64(time.Second))
@@ -237,9 +237,9 @@ func (f *Fleet) checkHostname(p *problems, name string) {
 	switch {
 	case name == "":
 	case !hostPattern().MatchString(name):
-		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "%.100q cannot be a host name", name)
+		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "invalid host name %.100q", name)
 	case !f.caps.Hostname:
-		p.addf(errors.Unsupported, "leave hostname out", "sandboxes of the engine %s have host names of its own", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit hostname", "the engine %s does not support host names of sandboxes", f.opts.Engine.Name())
 	}
 }
 
@@ -247,9 +247,9 @@ func (f *Fleet) checkGPU(p *problems, gpu string) {
 	switch {
 	case gpu == "":
 	case !gpuPattern().MatchString(gpu):
-		p.invalidf("name a kind, such as T4, or A100:2 for two", "%.100q cannot be a GPU", gpu)
+		p.invalidf("name a kind, such as T4, or A100:2 for two", "invalid GPU %.100q", gpu)
 	case !f.caps.GPUs:
-		p.addf(errors.Unsupported, "leave gpu out, or have sandboxes run where there are GPUs, as with the engine modal", "the engine %s has no GPUs", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit gpu, or use an engine with GPUs, such as modal", "the engine %s does not support GPUs", f.opts.Engine.Name())
 	}
 }
 
@@ -258,23 +258,23 @@ func (f *Fleet) checkLimits(p *problems, out *plan) {
 	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files, VolumeFiles: out.VolumeFiles}
 	machine, defaults := f.opts.Machine, f.opts.Defaults
 	if math.IsNaN(asked.CPU) || asked.CPU < 0 || (asked.CPU > 0 && asked.CPU < minCPU) || asked.CPU > machine.CPU {
-		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU), "cpu cannot be %v on this machine, which has %v cores", asked.CPU, machine.CPU)
+		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU), "invalid cpu: %v; this machine has %v cores", asked.CPU, machine.CPU)
 	}
 	if asked.Memory < 0 || (asked.Memory > 0 && asked.Memory < minMemory) || asked.Memory > machine.Memory {
 		p.invalidf(fmt.Sprintf("give from %s to %s, or 0 for the default", units.BytesSize(minMemory), units.BytesSize(float64(machine.Memory))),
-			"memory_bytes cannot be %d (%s) on this machine, which has %s", asked.Memory, units.BytesSize(float64(asked.Memory)), units.BytesSize(float64(machine.Memory)))
+			"invalid memory_bytes: %d (%s); this machine has %s", asked.Memory, units.BytesSize(float64(asked.Memory)), units.BytesSize(float64(machine.Memory)))
 	}
 	if asked.Disk < 0 || (asked.Disk > 0 && asked.Disk < minDisk) {
-		p.invalidf("give at least "+units.BytesSize(minDisk)+", or 0 for the default", "disk_bytes cannot be %d", asked.Disk)
+		p.invalidf("give at least "+units.BytesSize(minDisk)+", or 0 for the default", "invalid disk_bytes: %d", asked.Disk)
 	}
 	if asked.Processes < 0 {
-		p.invalidf("give a positive number, or 0 for the default", "processes cannot be %d", asked.Processes)
+		p.invalidf("give a positive number, or 0 for the default", "invalid processes: %d", asked.Processes)
 	}
 	if asked.Files < 0 {
-		p.invalidf("give a positive number, or 0 for the default", "open_files cannot be %d", asked.Files)
+		p.invalidf("give a positive number, or 0 for the default", "invalid open_files: %d", asked.Files)
 	}
 	if asked.VolumeFiles < 0 || asked.VolumeFiles > defaults.VolumeFiles {
-		p.invalidf(fmt.Sprintf("give a number up to %d, or 0 for that; the operator can raise limits.volume_files", defaults.VolumeFiles), "volume_files cannot be %d", asked.VolumeFiles)
+		p.invalidf(fmt.Sprintf("give a number up to %d, or 0 for that; the operator can raise limits.volume_files", defaults.VolumeFiles), "invalid volume_files: %d", asked.VolumeFiles)
 	}
 	out.limits.CPU = limit(f, p, "cpu", asked.CPU, defaults.CPU)
 	out.limits.Memory = limit(f, p, "memory", asked.Memory, defaults.Memory)
@@ -292,7 +292,7 @@ func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, o
 		return orDefault(asked, otherwise)
 	}
 	if asked != 0 {
-		p.addf(errors.Unsupported, "leave it out, or see \"harvest doctor\" for what is missing", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
+		p.addf(errors.Unsupported, "omit the limit, or run \"harvest doctor\" to find the missing part", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
 	}
 	return 0
 }
@@ -300,6 +300,6 @@ func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, o
 // checkPath checks a path inside the sandbox.
 func checkPath(p *problems, name string) {
 	if !path.IsAbs(name) || strings.ContainsRune(name, 0) || len(name) > 4096 {
-		p.invalidf("give an absolute path in the sandbox, such as /workspace", "%.200q is not a path in the sandbox", name)
+		p.invalidf("give an absolute path in the sandbox, such as /workspace", "invalid path %.200q in the sandbox", name)
 	}
 }

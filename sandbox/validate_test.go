@@ -47,7 +47,7 @@ func TestBadRequests(t *testing.T) {
 		"name that looks like an id": {sandbox.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
 		"host name":                  {sandbox.Request{Hostname: "a_b"}, errors.Invalid, []string{`"a_b"`, "host name"}},
 		"image with a line break":    {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
-		"tag's name":                 {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid, []string{`"a b"`, "tag"}},
+		"tag name":                   {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid, []string{`"a b"`, "tag"}},
 		"tag's value":                {sandbox.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid, []string{`"a"`, "tag"}},
 		"too many tags":              {sandbox.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
 		"env name with =":            {sandbox.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid, []string{`"A=B"`, "'='"}},
@@ -73,34 +73,34 @@ func TestBadRequests(t *testing.T) {
 		"mounts that are the same":   {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid, []string{`"/v" and "/v" overlap`}},
 		"mounts that overlap":        {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid, []string{`"/v/w" and "/v" overlap`}},
 		"too many mounts":            {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid, []string{"65 volumes"}},
-		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`the engine stub has no network`, `"none"`}},
-		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`no network`}},
+		"network default":            {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported, []string{`the engine stub does not support networks`, `"none"`}},
+		"network allow":              {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}}}, errors.Unsupported, []string{`does not support networks`}},
 		"network allow without it":   {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}}, errors.Invalid, []string{"network.allow"}},
 		"network none with rules":    {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}}, errors.Invalid, []string{"x.org"}},
 		"network rule":               {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
 		"network deny rule":          {sandbox.Request{Network: sandbox.Network{Mode: "none", Deny: []string{"10.0.0.0/99"}}}, errors.Invalid, []string{"10.0.0.0/99"}},
-		"port 0":                     {sandbox.Request{Ports: []int{0}}, errors.Invalid, []string{"0 is not a port", "65535"}},
-		"port 65536":                 {sandbox.Request{Ports: []int{65536}}, errors.Invalid, []string{"65536 is not a port"}},
-		"port twice":                 {sandbox.Request{Ports: []int{80, 80}}, errors.Invalid, []string{"80 is named twice"}},
+		"port 0":                     {sandbox.Request{Ports: []int{0}}, errors.Invalid, []string{"invalid port 0", "65535"}},
+		"port 65536":                 {sandbox.Request{Ports: []int{65536}}, errors.Invalid, []string{"invalid port 65536"}},
+		"port twice":                 {sandbox.Request{Ports: []int{80, 80}}, errors.Invalid, []string{"port 80: given twice"}},
 		"too many ports":             {sandbox.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
 		"network of another kind":    {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid, []string{`"odd"`}},
-		"negative time limit":        {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid, []string{"timeout_seconds cannot be -1", "604800"}},
-		"time limit above a week":    {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid, []string{"timeout_seconds cannot be 604801"}},
+		"negative time limit":        {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid, []string{"invalid timeout_seconds: -1", "604800"}},
+		"time limit above a week":    {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid, []string{"invalid timeout_seconds: 604801"}},
 		"infinite time limit":        {sandbox.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid, []string{"timeout_seconds"}},
 		"idle limit that is none":    {sandbox.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid, []string{"idle_timeout_seconds"}},
-		"negative cpu":               {sandbox.Request{CPU: -1}, errors.Invalid, []string{"cpu cannot be -1"}},
-		"hardly any cpu":             {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"cpu cannot be 0.001"}},
-		"cpu above the machine's":    {sandbox.Request{CPU: 9}, errors.Invalid, []string{"cpu cannot be 9", "has 8 cores"}},
+		"negative cpu":               {sandbox.Request{CPU: -1}, errors.Invalid, []string{"invalid cpu: -1"}},
+		"hardly any cpu":             {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"invalid cpu: 0.001"}},
+		"cpu above the machine's":    {sandbox.Request{CPU: 9}, errors.Invalid, []string{"invalid cpu: 9", "has 8 cores"}},
 		"cpu that is no number":      {sandbox.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
-		"memory of 1 KB":             {sandbox.Request{Memory: 1000}, errors.Invalid, []string{"memory_bytes cannot be 1000", "from 32MiB to 16GiB"}},
-		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid, []string{"17GiB", "which has 16GiB"}},
-		"negative memory":            {sandbox.Request{Memory: -1}, errors.Invalid, []string{"memory_bytes cannot be -1"}},
-		"negative disk":              {sandbox.Request{Disk: -1}, errors.Invalid, []string{"disk_bytes cannot be -1"}},
-		"hardly any disk":            {sandbox.Request{Disk: 10}, errors.Invalid, []string{"disk_bytes cannot be 10", "1MiB"}},
-		"negative processes":         {sandbox.Request{Processes: -1}, errors.Invalid, []string{"processes cannot be -1"}},
-		"negative volume files":      {sandbox.Request{VolumeFiles: -1}, errors.Invalid, []string{"volume_files cannot be -1"}},
-		"more than the server's":     {sandbox.Request{VolumeFiles: 1 << 30}, errors.Invalid, []string{"volume_files cannot be 1073741824", "up to 655360"}},
-		"negative open files":        {sandbox.Request{Files: -1}, errors.Invalid, []string{"open_files cannot be -1"}},
+		"memory of 1 KB":             {sandbox.Request{Memory: 1000}, errors.Invalid, []string{"invalid memory_bytes: 1000", "from 32MiB to 16GiB"}},
+		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid, []string{"17GiB", "this machine has 16GiB"}},
+		"negative memory":            {sandbox.Request{Memory: -1}, errors.Invalid, []string{"invalid memory_bytes: -1"}},
+		"negative disk":              {sandbox.Request{Disk: -1}, errors.Invalid, []string{"invalid disk_bytes: -1"}},
+		"hardly any disk":            {sandbox.Request{Disk: 10}, errors.Invalid, []string{"invalid disk_bytes: 10", "1MiB"}},
+		"negative processes":         {sandbox.Request{Processes: -1}, errors.Invalid, []string{"invalid processes: -1"}},
+		"negative volume files":      {sandbox.Request{VolumeFiles: -1}, errors.Invalid, []string{"invalid volume_files: -1"}},
+		"more than the server's":     {sandbox.Request{VolumeFiles: 1 << 30}, errors.Invalid, []string{"invalid volume_files: 1073741824", "up to 655360"}},
+		"negative open files":        {sandbox.Request{Files: -1}, errors.Invalid, []string{"invalid open_files: -1"}},
 		"several at once": {
 			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"}, Volumes: volumes("..", "/proc")},
 			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"odd"`, `".."`, "/proc"},
@@ -166,17 +166,17 @@ func TestDecodeRequest(t *testing.T) {
 		``:                           {errors.Invalid, []string{"not a JSON object"}},
 		`[]`:                         {errors.Invalid, []string{"not a JSON object"}},
 		`{"image":"a"} {}`:           {errors.Invalid, []string{"not a JSON object"}},
-		`{"imaeg":"a","nmae":"b"}`:   {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "the fields are image, name"}},
+		`{"imaeg":"a","nmae":"b"}`:   {errors.Invalid, []string{"2 things", `"imaeg"`, `"nmae"`, "use one of image, name"}},
 		`{"Image":"a"}`:              {errors.Invalid, []string{`"Image"`}},
-		`{"gpu":1}`:                  {errors.Invalid, []string{"gpu cannot be a JSON number", "string"}},
+		`{"gpu":1}`:                  {errors.Invalid, []string{"invalid gpu: a JSON number", "string"}},
 		`{"gpu":"T4","odd":1}`:       {errors.Invalid, []string{`"odd"`}},
 		`{"s3":{"bukcet":"b"}}`:      {errors.Invalid, []string{`"bukcet"`, "mount_path"}},
-		`{"cpu":"1"}`:                {errors.Invalid, []string{"cpu cannot be a JSON string", "number"}},
-		`{"processes":1.5}`:          {errors.Invalid, []string{"processes cannot be a JSON number 1.5", "whole number"}},
+		`{"cpu":"1"}`:                {errors.Invalid, []string{"invalid cpu: a JSON string", "number"}},
+		`{"processes":1.5}`:          {errors.Invalid, []string{"invalid processes: a JSON number 1.5", "whole number"}},
 		`{"memory_bytes":1e999}`:     {errors.Invalid, []string{"memory_bytes"}},
-		`{"volumes":[{"name":1}]}`:   {errors.Invalid, []string{"volumes.name cannot be a JSON number", "string"}},
+		`{"volumes":[{"name":1}]}`:   {errors.Invalid, []string{"invalid volumes.name: a JSON number", "string"}},
 		`{"volumes":[{"nmae":"v"}]}`: {errors.Invalid, []string{`"nmae"`, "read_only"}},
-		`{"tags":["a"]}`:             {errors.Invalid, []string{"tags cannot be a JSON array", "object"}},
+		`{"tags":["a"]}`:             {errors.Invalid, []string{"invalid tags: a JSON array", "object"}},
 	} {
 		_, err := sandbox.DecodeRequest([]byte(body))
 		if !errors.Is(err, c.kind) {
@@ -198,7 +198,7 @@ func TestHostnameOfEngine(t *testing.T) {
 		w := newWorld()
 		w.caps.Hostname = false
 		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Hostname: "mine"})
-		wantError(t, err, errors.Unsupported, "sandboxes of the engine stub have host names of its own", "leave hostname out")
+		wantError(t, err, errors.Unsupported, "does not support host names of sandboxes", "omit hostname")
 	})
 }
 
@@ -210,7 +210,7 @@ func TestGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{GPU: "T4"})
-		wantError(t, err, errors.Unsupported, "the engine stub has no GPUs", "leave gpu out")
+		wantError(t, err, errors.Unsupported, "the engine stub does not support GPUs", "omit gpu")
 		w = newWorld()
 		w.caps.GPUs = true
 		f := w.open(t)
@@ -220,7 +220,7 @@ func TestGPU(t *testing.T) {
 		}
 		for _, bad := range []string{":2", "T4:0", "T4:100", "a card", strings.Repeat("x", 40)} {
 			_, err := f.Create(t.Context(), account, sandbox.Request{GPU: bad})
-			wantError(t, err, errors.Invalid, "cannot be a GPU", "A100:2")
+			wantError(t, err, errors.Invalid, "invalid GPU", "A100:2")
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestSecretsOfTheProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		_, err := w.open(t).Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys"}})
-		wantError(t, err, errors.Unsupported, `no secrets of "stub"`, "harvest secret ls")
+		wantError(t, err, errors.Unsupported, `secrets of "stub" are not supported`, "harvest secret ls")
 		w = newWorld()
 		w.caps.Secrets = true
 		f := w.open(t)
@@ -245,11 +245,11 @@ func TestSecretsOfTheProvider(t *testing.T) {
 		_, err = f.Create(t.Context(), "acme", sandbox.Request{Secrets: []string{"stub:keys"}})
 		wantError(t, err, errors.Denied, "for the account personal only", "harvest secret set")
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"other:keys"}})
-		wantError(t, err, errors.Unsupported, `no secrets of "other"`)
+		wantError(t, err, errors.Unsupported, `secrets of "other" are not supported`)
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:a b"}})
 		wantError(t, err, errors.Invalid, "cannot be a secret's name")
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
-		wantError(t, err, errors.Unsupported, "there are no secrets here")
+		wantError(t, err, errors.Unsupported, "does not support secrets")
 	})
 }
 

@@ -91,7 +91,7 @@ func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 	skip := ""
 	switch {
 	case e.running != nil:
-		skip = "the run that began at " + e.running.Started.Format(time.RFC3339) + " goes on"
+		skip = "the run that began at " + e.running.Started.Format(time.RFC3339) + " is still running"
 	case now.Sub(due) > lateness && job.Missed == Skip:
 		skip = "its time was over by " + now.Sub(due).Round(time.Second).String() + ", since no server was running or the clock was set"
 	}

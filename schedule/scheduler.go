@@ -185,7 +185,7 @@ func (s *Scheduler) set(ctx context.Context, job Job, replace bool) (Job, error)
 	if e != nil {
 		job.Created = e.job.Created
 	} else if s.count(job.Account) >= s.opts.Jobs {
-		return Job{}, errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d schedules", s.opts.Jobs), "remove some that are not needed any more")
+		return Job{}, errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d schedules", s.opts.Jobs), "remove unused ones")
 	}
 	if !job.Paused {
 		job.Next = times.Next(now)
@@ -368,7 +368,7 @@ func (s *Scheduler) Wait(ctx context.Context, run Run) (Run, error) {
 			return r, nil
 		}
 	}
-	return Run{}, errors.Newf(errors.NotFound, "the history of the schedule %.80q does not have %.80s any more", run.Job, run.ID)
+	return Run{}, errors.Newf(errors.NotFound, "the history of the schedule %.80q no longer has %.80s", run.Job, run.ID)
 }
 
 // look makes the loop check for due jobs.

@@ -285,7 +285,7 @@ func TestNoOverlap(t *testing.T) {
 		wantError(t, err, errors.Conflict, "runs already", "wait")
 		time.Sleep(72 * time.Minute)
 		runs := wantHistory(t, s, "succeeded/1 skipped/0 skipped/0")
-		if !strings.Contains(runs[1].Reason, "goes on") || runs[1].Due.Format("15:04") != "01:00" {
+		if !strings.Contains(runs[1].Reason, "still running") || runs[1].Due.Format("15:04") != "01:00" {
 			t.Errorf("%+v", runs[1])
 		}
 		time.Sleep(20 * time.Minute)

@@ -67,7 +67,7 @@ func (e *envFile) next() (key, value, problem string) {
 		key = words[1]
 	}
 	if !keyPattern().MatchString(key) {
-		return "", "", "what stands before the '=' cannot be the name of an environment variable"
+		return "", "", "the text before '=' is not a name of an environment variable"
 	}
 	start := strings.TrimLeft(after, " \t")
 	if start != "" && (start[0] == '\'' || start[0] == '"') {

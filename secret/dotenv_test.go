@@ -35,8 +35,8 @@ func TestParseEnvRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"A=1\nhunter2\n":                           "line 2 of the variables: there is no '='",
-		"A='x\ny'\nhunter2 hunter2=x":              "line 3 of the variables: what stands before",
-		"\n=hunter2":                               "line 2 of the variables: what stands before",
+		"A='x\ny'\nhunter2 hunter2=x":              "line 3 of the variables: the text before",
+		"\n=hunter2":                               "line 2 of the variables: the text before",
 		"A=\"hunter2\n":                            `line 1 of the variables: the closing " is missing`,
 		"A='hunter2' hunter2":                      "line 1 of the variables: there is something behind the closing '",
 		"A=hunter2\x00":                            "not text",

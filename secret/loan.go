@@ -70,7 +70,7 @@ func (v *Vault) Relend(ctx context.Context, from, to string) error {
 func (v *Vault) record(ctx context.Context, l Loan, p Pairs) error {
 	if err := v.ready(ctx); err != nil {
 		// The values are those of the environment: those of secrets could not have been revealed.
-		logf.Warnf(ctx, "what %s has of secrets is hidden only until the server ends: %v", l.Borrower, err)
+		logf.Warnf(ctx, "the secrets of %s are hidden only until the server ends: %v", l.Borrower, err)
 		return nil
 	}
 	if err := v.ensureKey(); err != nil {
@@ -97,7 +97,7 @@ func (v *Vault) ReturnAllBut(ctx context.Context, borrowers map[string]bool) {
 	var gone []string
 	loans, err := v.opts.Store.Loans(ctx)
 	if err != nil {
-		logf.Errorf(ctx, "read what has been lent of secrets: %v", err)
+		logf.Errorf(ctx, "read the loans of secrets: %v", err)
 		return
 	}
 	for _, l := range loans {
@@ -133,7 +133,7 @@ func (v *Vault) openLoans(ctx context.Context) error {
 	for _, l := range loans {
 		p, err := v.keys.unseal(l.as())
 		if err != nil {
-			logf.Errorf(ctx, "what %s has of secrets is not hidden: %v", l.Borrower, err)
+			logf.Errorf(ctx, "the secrets of %s are not hidden: %v", l.Borrower, err)
 			continue
 		}
 		v.lent[l.Borrower] = p.hide()
@@ -151,7 +151,7 @@ func (v *Vault) resealed(ctx context.Context, k key) ([]Loan, error) {
 	for _, l := range loans {
 		p, err := v.keys.unseal(l.as())
 		if err != nil {
-			logf.Errorf(ctx, "what %s has of secrets is not hidden any more: %v", l.Borrower, err)
+			logf.Errorf(ctx, "the secrets of %s are no longer hidden: %v", l.Borrower, err)
 			continue
 		}
 		if l.Sealed, err = k.seal(l.Account, l.as().Name, p); err != nil {

@@ -175,7 +175,7 @@ func TestBadInput(t *testing.T) {
 	}
 	set(t, v, "full", full, secret.Create)
 	_, err := v.Set(t.Context(), account, "more", secret.Pairs{"A": strings.Repeat("y", secret.MaxValue)}, secret.Create)
-	wantError(t, err, errors.Exhausted, "1024 KiB", "delete secrets")
+	wantError(t, err, errors.Exhausted, "1024 KiB", "delete unused secrets")
 	set(t, v, "full", full, secret.Replace) // counts once
 	other := secret.Pairs{}
 	for i := range 120 {

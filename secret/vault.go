@@ -68,7 +68,7 @@ func Open(ctx context.Context, opts Options) (*Vault, error) {
 		}
 		v.hidden[[2]string{rec.Account, rec.Name}] = p.hide()
 	}
-	return v, errors.Wrapf(v.openLoans(ctx), "read what has been lent of secrets")
+	return v, errors.Wrapf(v.openLoans(ctx), "read the loans of secrets")
 }
 
 // ready returns why values cannot be used, or nil. v.mu is held.
@@ -160,7 +160,7 @@ func (v *Vault) checkRoom(ctx context.Context, account, name string, p Pairs) er
 	}
 	if count > MaxSecrets || size > MaxBytes {
 		return errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d secrets with %d KiB together", MaxSecrets, MaxBytes>>10),
-			"delete secrets that are not needed any more, and keep large files in a volume")
+			"delete unused secrets, and keep large files in a volume")
 	}
 	return nil
 }

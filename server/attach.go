@@ -54,8 +54,8 @@ func (as *attachments) take(name string, a *attachment) (leave func()) {
 // of a fast command is lost.
 func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (sandbox.Result, error) {
 	if req.Offset < 0 || len(req.Attachment) > 64 {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "offset must not be negative, and attachment has at most 64 bytes"),
-			"give as offset the bytes of stdout and stderr together that have come, truncated_bytes included")
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid attachment: offset must not be negative, and attachment has at most 64 bytes"),
+			"give the number of received bytes of stdout and stderr together, including truncated_bytes, as offset")
 	}
 	held, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -81,7 +81,7 @@ func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.Att
 	st.started(x)
 	res, err := s.waitHere(held, x)
 	if err == nil && !out.reached() {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "the command has written less than the offset %d", req.Offset), "begin with offset 0")
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid offset %d: the command has written less", req.Offset), "begin at offset 0")
 	}
 	return res, err
 }

@@ -77,7 +77,7 @@ const auditShown = 2 << 20
 // listAudit lists the changes of the account; for the operator, those of all accounts.
 func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.AuditFile == "" {
-		return lacks("an audit log that it could read")
+		return lacks("audit log")
 	}
 	end, err := tailOf(s.opts.AuditFile, auditShown)
 	if err != nil {
@@ -112,7 +112,7 @@ func tailOf(name string, n int64) ([]byte, error) {
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, errors.Wrapf(err, "look at the audit log")
+		return nil, errors.Wrapf(err, "stat the audit log")
 	}
 	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-n), n))
 	return data, errors.Wrapf(err, "read the audit log")
@@ -121,7 +121,7 @@ func tailOf(name string, n int64) ([]byte, error) {
 // doctor checks the machine.
 func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Doctor == nil {
-		return lacks("a doctor")
+		return lacks("doctor")
 	}
 	return respond(w, http.StatusOK, api.List[api.Finding]{Data: s.opts.Doctor(r.Context())})
 }

@@ -119,8 +119,8 @@ func (s *Server) checkHost(p peer) error {
 	if _, err := netip.ParseAddr(name); err == nil || p.local || name == "localhost" || slices.Contains(s.opts.Names, name) {
 		return nil
 	}
-	return withStatus(errors.Remedy(errors.Newf(errors.Denied, "this server is not called %.100q", name),
-		"use its address, or add the name to public_names in the server's configuration"), http.StatusMisdirectedRequest)
+	return withStatus(errors.Remedy(errors.Newf(errors.Denied, "unknown server name %.100q", name),
+		"use the server's address, or add the name to public_names in its configuration"), http.StatusMisdirectedRequest)
 }
 
 // checkSite returns Denied unless a request with a cookie comes from one of this server's pages. Browsers send the
@@ -137,7 +137,7 @@ func (p peer) checkSite(r *http.Request) error {
 	default:
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of somebody else"), "use Harvest's own page, or a key")
+	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"), "use Harvest's own page, or a key")
 }
 
 func (p peer) isOrigin(origin string) bool {
@@ -158,7 +158,7 @@ func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, key, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "the header Authorization is not a key"), "send \"Authorization: Bearer hv_…\"")
+			return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "invalid Authorization header"), "send \"Authorization: Bearer hv_…\"")
 		}
 		if s.opts.Keys == nil {
 			return account.Principal{}, errors.Newf(errors.Unauthenticated, "this server has no keys")

@@ -41,14 +41,14 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	logf.Infof(ctx, "events are followed")
+	logf.Infof(ctx, "a client follows events")
 	sent, err := s.sendEvents(ctx, w, reader)
 	if why := account.Ended(r.Context()); why != nil {
 		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(marshal(problem(r.Context(), why))) + "\n\n")); err == nil {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}
-	logf.Infof(ctx, "events are not followed any more, after %d: %v", sent, err)
+	logf.Infof(ctx, "a client stopped following events, after %d: %v", sent, err)
 	return nil
 }
 
@@ -94,13 +94,13 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	case after != "":
 		id, err := strconv.ParseInt(after, 10, 64)
 		if err != nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.40q is no event's id", after), "give the id of the last event that you have, or 0")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid event id %.40q", after), "give the id of the last event received, or 0")
 		}
 		return s.opts.Events.Subscribe(ctx, stream, id)
 	case query.Has("tail"):
 		n, err := strconv.Atoi(query.Get("tail"))
 		if err != nil || n < 0 || n > maxTail {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "?tail= cannot be %.40q", query.Get("tail")), "give a number from 0 to %d", maxTail)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?tail=: %.40q", query.Get("tail")), "give a number from 0 to %d", maxTail)
 		}
 		return s.opts.Events.Tail(ctx, stream, n)
 	}

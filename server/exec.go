@@ -103,8 +103,8 @@ func decodeRun(data []byte) (runRequest, error) {
 		return runRequest{}, err
 	}
 	if b.Detach {
-		return runRequest{}, errors.Remedy(errors.Newf(errors.Invalid, "a command whose sandbox ends with it cannot be detached"),
-			"create a sandbox, and execute the command in that")
+		return runRequest{}, errors.Remedy(errors.Newf(errors.Invalid, "a command in a sandbox of its own cannot be detached"),
+			"create a sandbox, and run the command in it")
 	}
 	req := runRequest{ExecRequest: b.ExecRequest, keep: b.Keep}
 	if len(b.Sandbox) == 0 {
@@ -187,7 +187,7 @@ func (s *Server) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Re
 	defer context.AfterFunc(s.stopping, cancel)()
 	res, err := x.Wait(ctx)
 	if err != nil && s.stopping.Err() != nil {
-		return res, errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping, but the command goes on"),
+		return res, errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping; the command continues"),
 			"see its output with: harvest sandbox logs %s %s", x.SandboxID(), x.ID())
 	}
 	return res, err

@@ -70,7 +70,7 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memor
 				case closed.Code == websocket.StatusPolicyViolation && strings.Contains(closed.Reason, "more input"):
 					told.Add(1)
 				default:
-					t.Errorf("%s: it is told %v", path, why)
+					t.Errorf("%s: the answer is %v", path, why)
 				}
 			})
 		}

@@ -72,7 +72,7 @@ func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.B
 	}
 	form, err := r.MultipartReader()
 	if err != nil {
-		return req, "", errors.Explainf(err, errors.Invalid, "the form cannot be read")
+		return req, "", errors.Explainf(err, errors.Invalid, "cannot read the form")
 	}
 	if err := part(form, api.FieldRequest, func(body io.Reader) error {
 		data, err := io.ReadAll(io.LimitReader(body, api.MaxBody+1))
@@ -80,7 +80,7 @@ func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.B
 			return brokeOff(err, "the request")
 		}
 		if len(data) > api.MaxBody {
-			return errors.Newf(errors.Invalid, "the field %q is larger than %d bytes", api.FieldRequest, api.MaxBody)
+			return errors.Newf(errors.Invalid, "field %q: more than %d bytes", api.FieldRequest, api.MaxBody)
 		}
 		return errors.Join(decode(data, &req), checkBuild(req))
 	}); err != nil {
@@ -96,7 +96,7 @@ func (s *Server) buildRequest(w http.ResponseWriter, r *http.Request) (req api.B
 // checkBuild rejects requests that no builder supports.
 func checkBuild(req api.BuildRequest) error {
 	if pull := image.Pull(req.Pull); pull != "" && pull != image.PullMissing && pull != image.PullAlways {
-		return errors.Remedy(errors.Newf(errors.Invalid, "pull cannot be %.40q", req.Pull), `write "missing" or "always"`)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid pull: %.40q", req.Pull), `give "missing" or "always"`)
 	}
 	return nil
 }
@@ -105,10 +105,10 @@ func checkBuild(req api.BuildRequest) error {
 func part(form *multipart.Reader, name string, read func(io.Reader) error) error {
 	p, err := form.NextPart()
 	if err != nil && err != io.EOF {
-		return errors.Explainf(err, errors.Invalid, "the form cannot be read")
+		return errors.Explainf(err, errors.Invalid, "cannot read the form")
 	}
 	if err != nil || p.FormName() != name {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the form has no field %q where it should be", name), "send %q, then %q", api.FieldRequest, api.FieldContext)
+		return errors.Remedy(errors.Newf(errors.Invalid, "the form has no field %q in the expected place", name), "send %q, then %q", api.FieldRequest, api.FieldContext)
 	}
 	return read(p)
 }
@@ -117,7 +117,7 @@ func part(form *multipart.Reader, name string, read func(io.Reader) error) error
 func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 	f, err := os.CreateTemp(s.opts.Temp, "context-*.tar")
 	if err != nil {
-		return "", errors.Wrapf(err, "keep the build context")
+		return "", errors.Wrapf(err, "store the build context")
 	}
 	defer func() {
 		if err = errors.Join(err, f.Close()); err != nil {
@@ -127,11 +127,11 @@ func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 	n, err := io.Copy(f, io.LimitReader(body, maxContext+1))
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted, "the disk is full: there is no space left for the build context"), "free some space, or leave files out with .dockerignore")
+		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left on the server's disk for the build context"), "free some space, or exclude files with .dockerignore")
 	case err != nil:
 		return "", brokeOff(err, "the build context")
 	case n > maxContext:
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context is larger than %d bytes", int64(maxContext)), "build from a smaller directory")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context exceeds %d bytes", int64(maxContext)), "build from a smaller directory")
 	}
 	return f.Name(), nil
 }
@@ -139,7 +139,7 @@ func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 // exportImage responds with an OCI archive. The response starts after the first bytes are available.
 func (s *Server) exportImage(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Export == nil {
-		return errors.Newf(errors.Unsupported, "the engine %s has no images to export", s.opts.Engine)
+		return errors.Newf(errors.Unsupported, "the engine %s does not support the export of images", s.opts.Engine)
 	}
 	found, err := s.images(r).Find(r.Context(), r.PathValue("id"))
 	if err != nil {
@@ -183,11 +183,11 @@ func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 		what.Age = age
 	}
 	if what.Age < 0 || what.Size < 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "age_seconds and size_bytes cannot be negative"), "write 0 for whatever is not in use, and for no limit")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid age_seconds or size_bytes: must not be negative"), "give an age of 0 for all unused images, a size of 0 for no limit")
 	}
 	c, ok := s.opts.Images.(image.Collector)
 	if !ok {
-		return errors.Newf(errors.Unsupported, "the engine %s has no images to collect", s.opts.Engine)
+		return errors.Newf(errors.Unsupported, "the engine %s does not support the collection of images", s.opts.Engine)
 	}
 	done, err := c.Collect(r.Context(), what)
 	if err != nil {

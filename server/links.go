@@ -17,11 +17,11 @@ import (
 // linkRoutes returns the routes for links to ports of sandboxes.
 func (s *Server) linkRoutes() []route {
 	return []route{
-		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec, summary: "Make a link with which anybody reaches a port of the sandbox, shown this once",
+		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec, summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
 			in: api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
-		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read, summary: "List the sandbox's links that have not ended, newest first",
+		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read, summary: "List the valid links of a sandbox, newest first",
 			query: queryPage, out: api.List[api.PortLink]{}, status: 200},
-		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link; who has opened it is kept out, too", status: 204},
+		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link, also in browsers that have opened it", status: 204},
 	}
 }
 
@@ -40,7 +40,7 @@ func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.Port < 1 || req.Port > 65535 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the port cannot be %d", req.Port), "give a number from 1 to 65535")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid port %d", req.Port), "give a number from 1 to 65535")
 	}
 	life, err := seconds("expires_in_seconds", req.ExpiresIn)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Server) base(r *http.Request) (string, error) {
 		return p.origin(), nil
 	}
 	if s.opts.URL == "" {
-		return "", errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that a browser could reach"), "end it with \"harvest down\", and start it with: harvest up")
+		return "", errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that browsers can reach"), "stop it with \"harvest down\", and start it with: harvest up")
 	}
 	return s.opts.URL, nil
 }
@@ -125,15 +125,15 @@ func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil {
-		return url.URL{}, errors.Wrapf(err, "where we are reached")
+		return url.URL{}, errors.Wrapf(err, "parse the server's address")
 	}
-	remedy := "set ports.domain in the server's configuration to a wildcard that leads to it, such as *.sandboxes.example.org"
+	remedy := "set ports.domain in the server's configuration to a wildcard that resolves to it, such as *.sandboxes.example.org"
 	if s.opts.PortDomain == "" {
 		return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no host names for ports"), "%s", remedy)
 	}
 	if name := hostname(u.Host); s.opts.PortDomain == "localhost" && name != "localhost" {
 		if addr, err := netip.ParseAddr(name); err != nil || !addr.IsLoopback() {
-			return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "host names for ports work on this machine only, and the server is reached as %.100q", name), "%s", remedy)
+			return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "host names for ports work only on the server's machine; its address is %.100q", name), "%s", remedy)
 		}
 	}
 	host := to.label() + "." + s.opts.PortDomain

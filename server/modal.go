@@ -20,8 +20,8 @@ func (s *Server) modalRoutes() []route {
 	return []route{
 		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
 			out: api.ModalSandbox{}, status: 200},
-		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: whether its volume is sent to S3 first, instead of what it was created with", out: api.ModalSandbox{}, status: 200},
+		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Get the status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
+		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: upload its volume to S3 first (default: the sandbox's setting)", out: api.ModalSandbox{}, status: 200},
 		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
 			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
@@ -33,7 +33,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.VolumeMountPath != "" && req.VolumeName == "" {
-		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "there is a volume_mount_path, but no volume"), "give a volume_name, too"), "validate")
+		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "volume_mount_path needs a volume"), "give a volume_name, too"), "validate")
 	}
 	create := sandbox.Request{
 		Image: req.ImageBase, Env: req.Environment, Secrets: req.Secrets, Workdir: req.Workdir, CPU: req.CPU, Memory: req.Memory, TimeoutSeconds: req.Timeout,
@@ -106,7 +106,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if strings.TrimSpace(req.Prompt) == "" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "say what is to be done in \"prompt\"")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "write the task into \"prompt\"")
 	}
 	if _, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := s.commandContext(r)
 	defer cancel()
-	logf.Infof(ctx, "Claude is asked in %s", r.PathValue("id"))
+	logf.Infof(ctx, "sent a prompt to Claude in %s", r.PathValue("id"))
 	stream := &modalStream{begin: func() *events { return s.newEvents(w) }}
 	defer stream.close()
 	result, err := m.RunOnce(ctx, accountOf(ctx), r.PathValue("id"), "claude", req.Prompt, stream.tell)
@@ -140,12 +140,12 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 			message = strings.Join(stream.said, "\n")
 		}
 		if message == "" {
-			message = "Claude ended with code " + strconv.Itoa(result.ReturnCode) + " and said nothing"
+			message = "Claude ended with exit code " + strconv.Itoa(result.ReturnCode) + " and no output"
 		}
 		stream.events.send("error", map[string]any{"detail": message, "returncode": result.ReturnCode})
 	}
 	stream.events.send("done", done)
-	logf.Infof(ctx, "Claude has answered in %s: code %d after %.1f s", r.PathValue("id"), result.ReturnCode, result.Duration)
+	logf.Infof(ctx, "Claude ended in %s: exit code %d after %.1f s", r.PathValue("id"), result.ReturnCode, result.Duration)
 	return nil
 }
 

@@ -20,8 +20,8 @@ func (s *Server) oidcRoutes() []route {
 		return nil
 	}
 	return []route{
-		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn, summary: "Sign a browser in with the OpenID Connect provider", status: 303},
-		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true, summary: "Where the provider sends the browser back", query: "state: of the sign-in; code: of the provider", status: 200,
+		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn, summary: "Sign in with the OpenID Connect provider", status: 303},
+		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true, summary: "Redirect target of the provider", query: "state: state of the sign-in; code: authorization code of the provider", status: 200,
 			rawOut: "text/html"},
 	}
 }
@@ -120,7 +120,7 @@ func (s *Server) openAttempt(text string) oidc.Attempt {
 
 // howToSignIn is the remedy for requests without a key.
 func (s *Server) howToSignIn() string {
-	how := "send \"Authorization: Bearer hv_…\", with a key that \"harvest key create NAME\" makes, or open the link that \"harvest key link\" prints"
+	how := "send \"Authorization: Bearer hv_…\" with a key of \"harvest key create NAME\", or open a link of \"harvest key link\""
 	if s.opts.OIDC != nil {
 		how += ", or " + api.SignInOIDC
 	}

@@ -57,8 +57,8 @@ func (s *Server) document() (object, error) {
 		"jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
 		"info": object{
 			"title": "Harvest", "version": "1", "summary": "Isolated computers for code and agents",
-			"description": "Durations are seconds and sizes bytes, as names say; times are RFC 3339 in UTC. Lists come in pages: next_cursor of one asks for the next. " +
-				"A POST with an Idempotency-Key that is sent again within a day gets the same answer, and nothing is done twice. Unknown fields are refused.",
+			"description": "Durations are seconds and sizes bytes, as their names say. Times are RFC 3339 in UTC. Lists are paged: pass next_cursor of a page to get the next one. " +
+				"If a POST with an Idempotency-Key is repeated within a day, the server returns the first answer and does nothing. Unknown fields are rejected.",
 			"license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 		},
 		"security": []object{{"key": []string{}}, {"cookie": []string{}}},
@@ -66,11 +66,11 @@ func (s *Server) document() (object, error) {
 		"components": object{
 			"schemas": all,
 			"responses": object{"Problem": object{
-				"description": "What went wrong (RFC 9457).", "content": object{api.TypeProblem: object{"schema": problem}},
+				"description": "Description of the error (RFC 9457).", "content": object{api.TypeProblem: object{"schema": problem}},
 			}},
 			"securitySchemes": object{
-				"key":    object{"type": "http", "scheme": "bearer", "description": "A key, as harvest key create NAME prints it."},
-				"cookie": object{"type": "apiKey", "in": "cookie", "name": "harvest", "description": "Of a browser that has signed in."},
+				"key":    object{"type": "http", "scheme": "bearer", "description": "API key, created with harvest key create NAME."},
+				"cookie": object{"type": "apiKey", "in": "cookie", "name": "harvest", "description": "Session cookie of a browser that has signed in."},
 			},
 		},
 	}, nil
@@ -97,7 +97,7 @@ func (rt route) operation(types *types) object {
 	if rt.scope == "" {
 		op["security"] = []object{}
 	} else {
-		op["description"] = "Needs the scope " + string(rt.scope) + "."
+		op["description"] = "Requires the scope " + string(rt.scope) + "."
 	}
 	switch {
 	case rt.in != nil:
@@ -197,7 +197,7 @@ func (t *types) ref(v any) object {
 			err = json.Unmarshal(bytes.ReplaceAll(text, []byte(`"#/$defs/`), []byte(`"`+schemas)), &schema)
 		}
 		if err != nil || schema.Defs[name] == nil {
-			t.err = errors.Join(t.err, errors.Wrapf(err, "describe %s", name), errors.Errorf("no schema of %s", name))
+			t.err = errors.Join(t.err, errors.Wrapf(err, "describe %s", name), errors.Errorf("no schema for %s", name))
 			return object{}
 		}
 		for n, def := range schema.Defs {
@@ -271,9 +271,9 @@ func (s *Server) docs(w http.ResponseWriter, _ *http.Request) error {
 	}
 	var b bytes.Buffer
 	err := page.Execute(&b, object{"Groups": groups,
-		"About": "Durations are seconds and sizes bytes; times are RFC 3339 in UTC. Lists come in pages. Failures are application/problem+json."})
+		"About": "Durations are seconds and sizes bytes. Times are RFC 3339 in UTC. Lists are paged. Errors are application/problem+json."})
 	if err != nil {
-		return errors.Wrapf(err, "make the page")
+		return errors.Wrapf(err, "render the page")
 	}
 	return sendPage(w, b.Bytes())
 }

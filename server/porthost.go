@@ -118,8 +118,8 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 			cookie, err = r.Cookie(window)
 		}
 		if err != nil {
-			return who, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this port is not open to everybody"),
-				"open a link to it, which \"harvest sandbox port SANDBOX PORT --link\" prints, or send \"Authorization: Bearer hv_…\"")
+			return who, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this port is not public"),
+				"open a link of \"harvest sandbox port SANDBOX PORT --link\", or send \"Authorization: Bearer hv_…\"")
 		}
 		if err := s.checkVisit(r); err != nil {
 			return who, false, err
@@ -128,7 +128,7 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	}
 	who, err = s.opts.Keys.Authenticate(r.Context(), account.Link, secret)
 	if err == nil && who.Subject != to.subject() {
-		return account.Principal{}, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link leads to another port"), "open it as it is, or ask for a link to this one")
+		return account.Principal{}, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is for another port"), "open the link without changes, or create a link to this port")
 	}
 	return who, opened, err
 }
@@ -143,7 +143,7 @@ func (s *Server) checkVisit(r *http.Request) error {
 	if follows || site != "cross-site" && site != "same-site" && (origin == "" || p.isOrigin(origin)) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of somebody else"), "open the port's own page, or use a key")
+	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"), "open the port's own page, or use a key")
 }
 
 // isFrame reports whether the browser loads a frame.

@@ -21,7 +21,7 @@ func (s *Server) proxyRoutes() []route {
 	var all []route
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 		all = append(all, route{method: method, path: api.SandboxPort, handle: s.proxyPort, scope: account.Exec, raw: true, status: 200, rawOut: "*/*",
-			summary: "Ask an HTTP server that listens on a port in the sandbox; WebSockets and event streams, too"})
+			summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event streams"})
 	}
 	return all
 }
@@ -40,15 +40,15 @@ func (s *Server) openTransport() http.RoundTripper {
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			host, _, err := net.SplitHostPort(address)
 			if err != nil {
-				return nil, errors.Wrapf(err, "the address of a port")
+				return nil, errors.Wrapf(err, "parse the address of a port")
 			}
 			parts := strings.SplitN(host, ".", 3)
 			if len(parts) != 3 {
-				return nil, errors.Errorf("%q is no port of a sandbox", address)
+				return nil, errors.Errorf("%q: not a port of a sandbox", address)
 			}
 			port, err := strconv.Atoi(parts[0])
 			if err != nil {
-				return nil, errors.Wrapf(err, "the number of a port")
+				return nil, errors.Wrapf(err, "parse the number of a port")
 			}
 			return s.opts.Fleet.Dial(ctx, parts[2], parts[1], port)
 		},
@@ -64,7 +64,7 @@ func (s *Server) openTransport() http.RoundTripper {
 func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil || port < 1 || port > 65535 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.20q is no port", r.PathValue("port")), "give a number from 1 to 65535")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.20q", r.PathValue("port")), "give a number from 1 to 65535")
 	}
 	box, err := s.found(r)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			err = endedBy(r.Context(), err)
 			if errors.KindOf(err) == errors.Internal {
-				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "what listens on port %d gave no answer", port), "see whether it works inside the sandbox"),
+				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "port %d: no answer", port), "check the server inside the sandbox"),
 					http.StatusBadGateway)
 			}
 			fail(w, r, err)

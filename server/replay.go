@@ -59,10 +59,10 @@ func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	key := r.Header.Get(api.HeaderIdempotency)
 	if !replayPattern().MatchString(key) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the header %s cannot be %.80q", api.HeaderIdempotency, key), "use 1 to 255 printable ASCII characters without spaces, such as a UUID")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid header %s: %.80q", api.HeaderIdempotency, key), "use 1 to 255 printable ASCII characters without spaces, such as a UUID")
 	}
 	if s.opts.Replays == nil {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "this server keeps no answers"), "leave the header %s out", api.HeaderIdempotency)
+		return errors.Remedy(errors.Newf(errors.Unsupported, "this server does not store answers"), "omit the header %s", api.HeaderIdempotency)
 	}
 	data, err := body(w, r, api.MaxExec)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 		want.Status = 0
 	}
 	if e := s.opts.Replays.EndReplay(ctx, want); e != nil {
-		logf.Errorf(ctx, "keep an answer: %v", e)
+		logf.Errorf(ctx, "store an answer: %v", e)
 	}
 	return err
 }
@@ -124,13 +124,13 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 func replay(w http.ResponseWriter, want, known account.Replay) error {
 	switch {
 	case known.Request != want.Request:
-		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was used for another request", api.HeaderIdempotency), "use a new one for each request"),
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was already used for another request", api.HeaderIdempotency), "use a new one for each request"),
 			http.StatusUnprocessableEntity)
 	case known.Status == unkept:
-		return errors.Remedy(errors.Newf(errors.Conflict, "this was done before, but its answer was not kept"), "look at what there is; to do it once more, use another %s", api.HeaderIdempotency)
+		return errors.Remedy(errors.Newf(errors.Conflict, "this request was executed before, but its answer was not stored"), "check the result with GET; to execute it again, use another %s", api.HeaderIdempotency)
 	case known.Status == 0:
-		return errors.Remedy(errors.Newf(errors.Conflict, "this was begun before, but the server ended before it was done"),
-			"look at what there is; to do it once more, use another %s", api.HeaderIdempotency)
+		return errors.Remedy(errors.Newf(errors.Conflict, "this request was started before, but the server ended during its execution"),
+			"check the result with GET; to execute it again, use another %s", api.HeaderIdempotency)
 	}
 	w.Header().Set("Content-Type", known.Type)
 	w.Header().Set(api.HeaderReplayed, "true")

@@ -13,19 +13,19 @@ import (
 func (s *Server) repoRoutes() []route {
 	const read, write, exec = account.Read, account.Write, account.Exec
 	return []route{
-		{method: "POST", path: api.Repos, handle: s.addRepo, scope: exec, summary: "Register a repository, of which an image shall be kept", in: api.RepoRequest{},
+		{method: "POST", path: api.Repos, handle: s.addRepo, scope: exec, summary: "Register a repository and build its image", in: api.RepoRequest{},
 			out: api.Repo{}, status: 201},
 		{method: "GET", path: api.Repos, handle: s.listRepos, scope: read, summary: "List repositories by name", query: queryPage, out: api.List[api.Repo]{}, status: 200},
 		{method: "GET", path: api.Repoed, handle: s.getRepo, scope: read, summary: "Get a repository, by its id or name", out: api.Repo{}, status: 200},
-		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write, summary: "Forget a repository and remove its images as far as nobody uses them", status: 204},
-		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec, summary: "Make a repository's image anew, or join the build under way",
+		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write, summary: "Unregister a repository and remove its unused images", status: 204},
+		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec, summary: "Build a repository's image from scratch, or join the current build",
 			out: api.RepoBuilt{}, status: 202},
 		{method: "POST", path: api.RepoRefresh, handle: s.startRepo(repo.Refresh), scope: exec,
-			summary: "Bring a repository's image up to date, or join the build under way", out: api.RepoBuilt{}, status: 202},
+			summary: "Update a repository's image, or join the current build", out: api.RepoBuilt{}, status: 202},
 		{method: "GET", path: api.RepoBuilds, handle: s.listRepoBuilds, scope: read, summary: "List the builds of a repository's image, newest first", query: queryPage,
 			out: api.List[api.RepoBuilt]{}, status: 200},
 		{method: "GET", path: api.RepoEvents, handle: s.streamEvents, scope: read, summary: "Follow the builds of a repository's image, with their log",
-			query:  "after: only events behind that id, as the header Last-Event-ID says too; tail: only the last so many, and what follows",
+			query:  "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
 			rawOut: api.TypeEvents, status: 200},
 	}
 }

@@ -61,7 +61,7 @@ func (s *Server) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 	for _, tag := range query["tag"] {
 		key, value, ok := strings.Cut(tag, "=")
 		if !ok {
-			return errors.Newf(errors.Invalid, "?tag= must be KEY=VALUE, it is %.100q", tag)
+			return errors.Newf(errors.Invalid, "invalid ?tag=: want KEY=VALUE, not %.100q", tag)
 		}
 		if filter.Tags == nil {
 			filter.Tags = map[string]string{}
@@ -233,7 +233,7 @@ func sendTar(w http.ResponseWriter, r *http.Request, tar io.ReadCloser) error {
 		err = closing
 	}
 	if err != nil && r.Context().Err() != nil {
-		return errors.Explainf(err, errors.Canceled, "the client is gone")
+		return errors.Explainf(err, errors.Canceled, "the client has disconnected")
 	}
 	return errors.Wrapf(err, "send the archive")
 }

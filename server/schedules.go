@@ -21,12 +21,12 @@ func (s *Server) scheduleRoutes() []route {
 		{method: "GET", path: api.Scheduled, handle: s.scheduleIs((*schedule.Scheduler).Get), scope: read, summary: "Get a schedule", out: api.Schedule{}, status: 200},
 		{method: "DELETE", path: api.Scheduled, handle: s.deleteSchedule, scope: write, operator: true, summary: "Delete a schedule and its history", status: 204},
 		{method: "POST", path: api.SchedulePause, handle: s.scheduleIs((*schedule.Scheduler).Pause), scope: write, operator: true,
-			summary: "Keep a schedule from being due", out: api.Schedule{}, status: 200},
+			summary: "Pause a schedule", out: api.Schedule{}, status: 200},
 		{method: "POST", path: api.ScheduleResume, handle: s.scheduleIs((*schedule.Scheduler).Resume), scope: write, operator: true,
-			summary: "Let a schedule be due again", out: api.Schedule{}, status: 200},
+			summary: "Resume a paused schedule", out: api.Schedule{}, status: 200},
 		{method: "POST", path: api.ScheduleStart, handle: s.startSchedule, scope: write, operator: true, summary: "Run a schedule's job now",
 			out: api.ScheduleRun{}, status: 202},
-		{method: "GET", path: api.ScheduleRuns, handle: s.listScheduleRuns, scope: read, summary: "List what became of a schedule's runs, newest first",
+		{method: "GET", path: api.ScheduleRuns, handle: s.listScheduleRuns, scope: read, summary: "List the runs of a schedule, newest first",
 			query: queryPage, out: api.List[api.ScheduleRun]{}, status: 200},
 	}
 }

@@ -151,7 +151,7 @@ func New(ctx context.Context, opts Options) *Server {
 }
 
 func (s *Server) unknown(_ http.ResponseWriter, r *http.Request) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no route %.10s %.200q", r.Method, r.URL.Path),
+	return errors.Remedy(errors.Newf(errors.NotFound, "unknown route %.10s %.200q", r.Method, r.URL.Path),
 		"check the method and the path; "+api.Docs+" lists the routes")
 }
 

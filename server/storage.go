@@ -39,9 +39,9 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	case s.opts.Storage == nil:
 		return lacks("S3")
 	case found.S3 != nil && found.S3.Mount:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has S3 mounted: what is written there is stored when it is closed", found.ID), "close the files, or call fsync")
+		return errors.Remedy(errors.Newf(errors.Invalid, "sandbox %s: mounts S3, which stores files when they are closed", found.ID), "close the files, or call fsync")
 	case found.S3 == nil:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the sandbox %s has no place in S3", found.ID), "create a sandbox with s3, or synchronise a volume: harvest volume sync VOLUME")
+		return errors.Remedy(errors.Newf(errors.Invalid, "sandbox %s: has no S3 location", found.ID), "create a sandbox with s3, or synchronize a volume: harvest volume sync VOLUME")
 	}
 	// Other clients may have written there, so use the list and not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,
@@ -54,7 +54,7 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		return err
 	}
 	if req.Version != "" && (!req.Versioned || req.Direction != string(s3sync.Down)) {
-		return errors.Newf(errors.Invalid, "a version can be restored only: set versioned, and the direction down")
+		return errors.Newf(errors.Invalid, "only a version can be restored: set versioned, and the direction down")
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
@@ -153,7 +153,7 @@ func (s *Server) pruneVersions(w http.ResponseWriter, r *http.Request) error {
 	}
 	keep, err := strconv.Atoi(r.URL.Query().Get("keep"))
 	if err != nil {
-		return errors.Newf(errors.Invalid, "keep says how many versions stay, as a number")
+		return errors.Newf(errors.Invalid, "invalid keep: want the number of versions to keep")
 	}
 	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r), keep); err != nil {
 		return err

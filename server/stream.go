@@ -63,7 +63,7 @@ func (s *Server) runStream(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	serve func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error)) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket, or use POST")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket, or use POST")
 	}
 	conn, release, err := accept(w, r)
 	if err != nil {
@@ -132,7 +132,7 @@ func (st *stream) receive() {
 			st.lost.Store(websocket.CloseStatus(err) < 0)
 			return
 		}
-		err = errors.Newf(errors.Invalid, "not a message of a stream")
+		err = errors.Newf(errors.Invalid, "invalid message of a stream")
 		if kind == websocket.MessageBinary && len(msg) > 0 {
 			switch msg[0] {
 			case api.StreamStdin:
@@ -230,7 +230,7 @@ func (f *frames) Write(p []byte) (int, error) {
 		n := min(len(p)-sent, api.Chunk)
 		f.buf = append(append(f.buf[:0], f.id), p[sent:sent+n]...)
 		if err := f.st.conn.Write(f.st.ctx, websocket.MessageBinary, f.buf); err != nil {
-			return sent, errors.Explainf(err, errors.Canceled, "the client is gone")
+			return sent, errors.Explainf(err, errors.Canceled, "the client has disconnected")
 		}
 		sent += n
 	}

@@ -69,7 +69,7 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if s.opts.Shutdown == nil {
-		return errors.Newf(errors.Unsupported, "this server cannot be stopped from here")
+		return errors.Newf(errors.Unsupported, "this server cannot be stopped through its API")
 	}
 	if busy := s.active() + s.opts.Fleet.Stats().Commands; req.IfIdle && busy > 0 {
 		return errors.Remedy(errors.Newf(errors.Conflict, "the server is busy"), "wait until commands and requests have ended")

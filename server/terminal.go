@@ -46,8 +46,8 @@ var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || 
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "A terminal of the sandbox: a shell that goes on when its client leaves. A second client takes it over", query: "rows: lines; cols: columns; dir: where a new shell begins, if the directory is there; name: which of several shells, whose commands end with \"harvest-terminal:NAME\"",
-		socket: "messages are those of a stream, without a first request; what was written before comes again"}}
+		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. A second client takes it over", query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists; name: name of the shell, if there are several; its commands end with \"harvest-terminal:NAME\"",
+		socket: "messages are those of a stream, without a first request, and earlier output is repeated"}}
 }
 
 // terminals are the sandboxes' terminals to which this server is connected.
@@ -206,7 +206,7 @@ func (t *terminal) attach(r *http.Request, c *terminalClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.client; old != nil {
-		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken the terminal over"), "connect again to take it back"))
+		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken over the terminal"), "connect again to take it back"))
 		old.gone, old.why = true, &api.End{Problem: p}
 	}
 	t.client = c
@@ -259,7 +259,7 @@ func (t *terminal) sent(c *terminalClient, n int) {
 // openTerminal connects a client to the sandbox's terminal.
 func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if !isUpgrade(r) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s is for WebSockets", r.URL.Path), "connect with a WebSocket")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket")
 	}
 	rows, err := number(r, "rows", 24, 1000)
 	if err != nil {
@@ -271,11 +271,11 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	}
 	dir := r.URL.Query().Get("dir")
 	if dir != "" && !path.IsAbs(dir) || strings.ContainsRune(dir, 0) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory", dir), "give an absolute path")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid directory %.200q", dir), "give an absolute path")
 	}
 	name := r.URL.Query().Get("name")
 	if !terminalName.MatchString(name) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be the name of a terminal", name), "use up to 32 small letters, digits and -")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid terminal name %.200q", name), "use up to 32 lower-case letters, digits and -")
 	}
 	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {
@@ -300,7 +300,7 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	_ = t.x.Resize(ctx, engine.Size{Rows: rows, Cols: cols}) // the shell may just have ended
-	logf.Infof(logf.With(ctx, "sandbox_id", box.ID), "a client has the terminal")
+	logf.Infof(logf.With(ctx, "sandbox_id", box.ID), "a client uses the terminal")
 	t.attach(r, c)
 	defer t.detach(c)
 	defer context.AfterFunc(ctx, func() { t.detach(c) })()
@@ -350,7 +350,7 @@ func (t *terminal) receive(c *terminalClient) {
 		if gone {
 			return
 		}
-		err = errors.Newf(errors.Invalid, "not a message of a terminal")
+		err = errors.Newf(errors.Invalid, "invalid message of a terminal")
 		if kind == websocket.MessageBinary && len(msg) > 0 {
 			switch msg[0] {
 			case api.StreamStdin:

@@ -34,7 +34,7 @@ func (w *window) add(data []byte) error {
 		return nil
 	}
 	if len(w.buf)+len(data) > api.Window {
-		return errors.Newf(errors.Invalid, "more input than the stream allows")
+		return errors.Newf(errors.Invalid, "the input exceeds the window of the stream")
 	}
 	w.buf = append(w.buf, data...)
 	w.ready.Broadcast()

@@ -74,11 +74,11 @@ func (s Session) WorkBranch() string { return "harvest/" + strings.TrimPrefix(s.
 // checkRepos returns the repositories of req, or an error if their source is invalid.
 func checkRepos(req Request) ([]Repository, error) {
 	if (len(req.Bundle) > 0 || req.Repo == "") && req.Depth != 0 {
-		return nil, errors.Newf(errors.Invalid, "the depth of history is for repositories that are cloned from an address")
+		return nil, errors.Newf(errors.Invalid, "depth needs a repository that is cloned from an address")
 	}
 	const most = 10
 	if len(req.More) >= most {
-		return nil, errors.Newf(errors.Invalid, "a session may have %d repositories", most)
+		return nil, errors.Newf(errors.Invalid, "more than %d repositories", most)
 	}
 	all := []Repository{}
 	for i, r := range slices.Concat([]RepositoryRequest{{req.Repo, req.Branch, req.Depth, req.LFS, req.Submodules}}, req.More) {
@@ -96,11 +96,11 @@ func checkRepos(req Request) ([]Repository, error) {
 			}
 			name = address.Name()
 		} else if i > 0 {
-			return nil, errors.Newf(errors.Invalid, "repository %d has no address", i+1)
+			return nil, errors.Newf(errors.Invalid, "repository %d: no address", i+1)
 		}
 		if i == 0 && req.Name != "" {
 			if name = git.DirName(req.Name); name != req.Name {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be the name of a directory", req.Name), "use letters, digits, '.', '_' and '-'")
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory name %.100q", req.Name), "use letters, digits, '.', '_' and '-'")
 			}
 		}
 		if name == "" {
@@ -108,19 +108,19 @@ func checkRepos(req Request) ([]Repository, error) {
 		}
 		dir := path.Join(workspace, name)
 		if slices.ContainsFunc(all, func(o Repository) bool { return o.Dir == dir }) {
-			return nil, errors.Newf(errors.Invalid, "two of the repositories would be at %s", dir)
+			return nil, errors.Newf(errors.Invalid, "two repositories have the same directory %s", dir)
 		}
 		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules, Dir: dir})
 	}
 	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir || strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.200q cannot be a directory of the repository", req.Subdir), "give it relative to the repository's top, such as services/api")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory of the repository %.200q", req.Subdir), "give a path relative to the repository's root, such as services/api")
 	}
 	if len(req.Shallow) > 0 && (len(req.Bundle) == 0 || !shallowFile().Match(req.Shallow)) {
-		return nil, errors.Newf(errors.Invalid, "shallow is not a bundle's list of commits without parents, as .git/shallow has it")
+		return nil, errors.Newf(errors.Invalid, "invalid shallow: want a list of commits in the format of .git/shallow")
 	}
 	if len(req.Uncommitted.Patch) > 0 {
 		if len(req.Bundle) == 0 {
-			return nil, errors.Newf(errors.Invalid, "what is not committed needs the repository that it belongs to, as a bundle")
+			return nil, errors.Newf(errors.Invalid, "uncommitted changes need their repository, as a bundle")
 		}
 		if err := checkAuthor(req.Uncommitted.Author); err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ const applyScript = `
 	if [ -s "$PATCH" ]; then
 		git apply --index --whitespace=nowarn "$PATCH"
 		git -c core.hooksPath=/dev/null -c commit.gpgSign=false -c user.name="$BY" -c user.email="$BYMAIL" \
-			commit --quiet --no-verify -m "What was not committed when the session began" -m "Harvest-Carried: yes"
+			commit --quiet --no-verify -m "Uncommitted changes at the start of the session" -m "Harvest-Carried: yes"
 		start=$(git rev-parse --verify HEAD)
 	fi`
 

@@ -107,7 +107,7 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 			return found, err
 		}
 		if !ok && s.GitSecret != "" {
-			return found, errors.Remedy(errors.Newf(errors.Invalid, "secret %q has nothing for %s", s.GitSecret, host), "give it GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and GIT_PASSWORD")
+			return found, errors.Remedy(errors.Newf(errors.Invalid, "secret %q: no credentials for %s", s.GitSecret, host), "add GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and GIT_PASSWORD")
 		}
 		if _, known := found.of(r.URL); !ok || known {
 			continue
@@ -187,7 +187,7 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 	origins := []string{}
 	for _, one := range l {
 		if password := one.password.Reveal(); strings.ContainsAny(one.user+password, "\t\r\n\x00") {
-			return errors.Newf(errors.Invalid, "the credential for %s has a line end or a tab in it", one.where)
+			return errors.Newf(errors.Invalid, "the credential for %s contains a line end or a tab", one.where)
 		}
 		file.WriteString(one.where + "\t" + one.user + "\t" + one.password.Reveal() + "\n")
 		scheme, rest, _ := strings.Cut(one.where, "://")
@@ -198,7 +198,7 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 	}
 	_, result, err := m.inSandbox(ctx, s, box, shell{script: loginScript, stdin: file.String(), params: append([]string{credentialsDir, helperScript}, origins...)})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "the credentials could not be written: %s", lastLines(result.Stderr, result.Why()))
+		err = errors.Newf(errors.Unavailable, "cannot write the credentials: %s", lastLines(result.Stderr, result.Why()))
 	}
 	return err
 }

@@ -489,9 +489,9 @@ func TestWorkspace(t *testing.T) {
 			output += e.data.Text
 		}
 	}
-	wantEqual(t, "output", output, `{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+"\nBob|What was not committed when the session began\nT|one\n?? new\n")
+	wantEqual(t, "output", output, `{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+"\nBob|Uncommitted changes at the start of the session\nT|one\n?? new\n")
 	diff, err := h.Diff(t.Context(), account, s.ID, "")
-	if err != nil || bytes.Contains(diff, []byte("not committed")) || !bytes.Contains(diff, []byte("+++ b/new")) {
+	if err != nil || bytes.Contains(diff, []byte("Uncommitted changes")) || !bytes.Contains(diff, []byte("+++ b/new")) {
 		t.Errorf("%s, %v", diff, err)
 	}
 	before := h.sh(t, s.ID, "git status --porcelain; git rev-parse HEAD; git branch")

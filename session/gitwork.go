@@ -72,7 +72,7 @@ func (r *runner) followGit(ctx context.Context) {
 		})
 		if err != nil {
 			if r.m.ctx.Err() == nil {
-				logf.Infof(ctx, "follow what git does in session %s: %v", r.id, err)
+				logf.Infof(ctx, "follow git in session %s: %v", r.id, err)
 			}
 			return
 		}
@@ -150,7 +150,7 @@ func (r *runner) reportGit() {
 	params := append([]string{git.Program}, s.dirs()...)
 	r.m.work.Go(func() {
 		if _, _, err := r.m.inSandbox(r.m.ctx, s, s.SandboxID, shell{script: reportScript, params: params}); err != nil && r.m.ctx.Err() == nil {
-			logf.Infof(r.m.ctx, "what git did in session %s is not known: %v", r.id, err)
+			logf.Infof(r.m.ctx, "the git events of session %s are unknown: %v", r.id, err)
 		}
 	})
 }

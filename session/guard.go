@@ -49,7 +49,7 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		return nil, err
 	}
 	if result.ReturnCode != 0 {
-		return nil, errors.Newf(errors.Unavailable, "the repository's settings cannot be read: %s", lastLines(result.Stderr, result.Why()))
+		return nil, errors.Newf(errors.Unavailable, "cannot read the repository's settings: %s", lastLines(result.Stderr, result.Why()))
 	}
 	env, files := map[string]string{}, false
 	given := program.Command(*setup).Env
@@ -76,7 +76,7 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 	setup.Settings = settingsFile
 	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile}, stdin: string(settings)})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "the agent's settings cannot be written: %s", lastLines(result.Stderr, result.Why()))
+		err = errors.Newf(errors.Unavailable, "cannot write the agent's settings: %s", lastLines(result.Stderr, result.Why()))
 	}
 	return overridden, err
 }

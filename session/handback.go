@@ -46,7 +46,7 @@ func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell
 	case err != nil:
 		return nil, result, err
 	case w.over:
-		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "what the session changed takes more than %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
+		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "the changes of the session exceed %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
 	}
 	return w.Bytes(), result, nil
 }
@@ -140,7 +140,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	case err != nil:
 		return nil, err
 	case result.ReturnCode == 9:
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", s.ID)
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", s.ID)
 	case result.ReturnCode != 0:
 		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}

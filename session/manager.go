@@ -163,7 +163,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
-		return Session{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no agent %.40q", name), "the agents are %s", names)
+		return Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name), "use one of %s", names)
 	}
 	if req.Prompt != "" {
 		if err := checkPrompt(req.Prompt); err != nil {
@@ -270,7 +270,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	}
 	m.mu.Unlock()
 	if len(found) > 1 {
-		return Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d sessions", ref, len(found)), "give more of the id")
+		return Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d sessions begin with it", ref, len(found)), "give more characters of the id")
 	}
 	if len(found) == 1 {
 		return found[0].session(), found[0], nil
@@ -363,7 +363,7 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	}
 	return r.call(ctx, func() error {
 		if r.current == nil {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the agent is not at work"), "send a prompt, or end the session")
+			return errors.Remedy(errors.Newf(errors.Conflict, "the agent has no current turn"), "send a prompt, or end the session")
 		}
 		r.interrupt("somebody stopped it")
 		return nil

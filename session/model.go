@@ -204,7 +204,7 @@ func (m *Manager) checkKeys(a agent.Agent, env map[string]string) error {
 	}
 	for _, key := range model.Keys() {
 		if env[key] != "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%s would be in the agent's environment, where its commands can read it", key),
+			return errors.Remedy(errors.Newf(errors.Invalid, "%s would be in the agent's environment, which its commands can read", key),
 				"store it with \"harvest secret set anthropic %s=…\" and leave it out here: the server adds it to the agent's requests", key)
 		}
 	}
@@ -216,7 +216,7 @@ func (r *runner) overspent() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := r.s.Limits.USD; l > 0 && r.spent > 0 && r.s.Usage.Cost+r.spent >= l {
-		return "the session's limit of cost is reached"
+		return "the session has reached its cost limit"
 	}
 	return ""
 }

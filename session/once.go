@@ -34,14 +34,14 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	}
 	program, ok := m.opts.Agents[name].(agent.OneShot)
 	if !ok {
-		return sandbox.Result{}, errors.Newf(errors.Unsupported, "there is no agent %.40q that answers one prompt", name)
+		return sandbox.Result{}, errors.Newf(errors.Unsupported, "agent %.40q: does not support single prompts", name)
 	}
 	sb, err := m.opts.Fleet.Get(ctx, account, ref)
 	if err != nil {
 		return sandbox.Result{}, err
 	}
 	if id := sb.Tags[tagSession]; id != "" {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to the session %s", id), "send the prompt to the session")
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to session %s", id), "send the prompt to the session")
 	}
 	leave, err := m.enterOnce(sb.ID)
 	if err != nil {
@@ -92,7 +92,7 @@ func (m *Manager) enterOnce(id string) (leave func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.once[id] {
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "an agent is at work in the sandbox %s", id), "wait until it has answered")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "an agent is already working in the sandbox %s", id), "wait for its answer")
 	}
 	m.once[id] = true
 	return func() {

@@ -134,7 +134,7 @@ func TestOwnTurns(t *testing.T) {
 		{"race", "sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
 		{"join", "sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
 		{"race die", "sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
-			"race die: completed answer to This goes on from an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
+			"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
 	} {
 		s := h.create(t, session.Request{})
 		w := h.watch(s.ID)
@@ -167,7 +167,7 @@ func TestOwnTurns(t *testing.T) {
 		t.Errorf("stopped: %+v", done.data)
 	}
 	h.turn(t, w, "background")
-	if done := w.until(t, string(agent.Done)); !done.data.Message.Own || !strings.Contains(done.data.Reason, "may have 3 turns") {
+	if done := w.until(t, string(agent.Done)); !done.data.Message.Own || !strings.Contains(done.data.Reason, "limit of 3 turns") {
 		t.Errorf("beyond the limit: %+v", done.data)
 	}
 	if got, err := h.Get(t.Context(), account, s.ID); err != nil || got.Turns != 4 || got.Usage.InputTokens == 0 {

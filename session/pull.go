@@ -52,9 +52,9 @@ const (
 func (p PullRequest) check() error {
 	switch {
 	case len(p.Title) > maxPullTitle || strings.ContainsAny(p.Title, "\n\r\x00"):
-		return errors.Remedy(errors.Newf(errors.Invalid, "the title has %d bytes, or several lines", len(p.Title)), "give one line of at most %d bytes", maxPullTitle)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid title: %d bytes, or several lines", len(p.Title)), "give one line of at most %d bytes", maxPullTitle)
 	case len(p.Body) > maxPullBody || strings.ContainsRune(p.Body, 0):
-		return errors.Remedy(errors.Newf(errors.Invalid, "the text has %d bytes, or a NUL byte", len(p.Body)), "give text of at most %d bytes", maxPullBody)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid text: %d bytes, or a NUL byte", len(p.Body)), "give text of at most %d bytes", maxPullBody)
 	}
 	return git.CheckBranch(p.Base)
 }
@@ -97,7 +97,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	case old.Number != 0:
 		made, err = p.update(ctx, old)
 	case len(p.work.subjects) == 0:
-		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", s.ID)
+		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", s.ID)
 	default:
 		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
 	}

@@ -38,9 +38,9 @@ func (q question) answerable(a agent.Answer) error {
 	for _, text := range slices.Sorted(maps.Keys(a.Answers)) {
 		if !slices.ContainsFunc(q.asks, func(one agent.Question) bool { return one.Text == text }) {
 			if len(q.asks) == 0 {
-				return errors.Remedy(errors.Newf(errors.Invalid, "the agent asks whether %.80q may run and has no question %.80q", q.tool, text), "allow or deny it")
+				return errors.Remedy(errors.Newf(errors.Invalid, "the agent asks for permission to run %.80q, and has no question %.80q", q.tool, text), "allow or deny it")
 			}
-			return errors.Remedy(errors.Newf(errors.Invalid, "the agent has not asked %.200q", text), "answer %s", strings.Join(names, " and "))
+			return errors.Remedy(errors.Newf(errors.Invalid, "unknown question %.200q", text), "answer %s", strings.Join(names, " and "))
 		}
 	}
 	if !a.Allow {
@@ -48,7 +48,7 @@ func (q question) answerable(a agent.Answer) error {
 	}
 	for i, one := range q.asks {
 		if strings.TrimSpace(a.Answers[one.Text]) == "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the question %.200q has no answer", one.Text), "answer %s, or deny with a message", strings.Join(names[i:], " and "))
+			return errors.Remedy(errors.Newf(errors.Invalid, "question %.200q: no answer given", one.Text), "answer %s, or deny with a message", strings.Join(names[i:], " and "))
 		}
 	}
 	return nil
@@ -143,7 +143,7 @@ func (r *runner) answerLate(now time.Time) {
 		}
 		text := fmt.Sprintf("No person answered within %s. %s", r.m.opts.QuestionWait, decideYourself)
 		if err := r.answer(id, agent.Answer{Message: text}); err != nil {
-			logf.Errorf(r.m.ctx, "answer a question to which nobody has an answer: %v", err)
+			logf.Errorf(r.m.ctx, "answer a question by default: %v", err)
 			delete(r.asked, id)
 		}
 	}

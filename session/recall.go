@@ -75,9 +75,9 @@ func (r *runner) recalled(ctx context.Context, prompt string) string {
 	if len(past) == 0 {
 		return prompt
 	}
-	text := fmt.Sprintf("the agent has no record of the conversation; it was told the last %d messages", len(past))
+	text := fmt.Sprintf("the agent has no record of the conversation; it got the last %d messages", len(past))
 	r.publish(draft{EventRecalled, Event{Event: agent.Event{Text: text}}})
-	return "This goes on from an earlier conversation, of which you have no record. It ended with these messages, the oldest first:\n\n" +
+	return "This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:\n\n" +
 		strings.Join(past, "\n\n") + "\n\nThis is the user's next message:\n\n" + prompt
 }
 
@@ -131,12 +131,12 @@ func quoted(who, text string) string {
 // sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
 func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
 	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has that one's repositories"), "leave out the repository, or what it continues")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"), "omit the repository, or the session to continue")
 	}
 	own := req.Sandbox
 	own.Env, own.Image = nil, ""
 	if !reflect.ValueOf(own).IsZero() {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another has a sandbox like that one's"), "give env only, or begin a new session")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses the same kind of sandbox"), "give env only, or begin a new session")
 	}
 	old, running, err := m.find(ctx, account, req.Continues)
 	if err != nil {
@@ -145,7 +145,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	if running != nil {
 		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID), "send it the prompt, or end it first")
 	}
-	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s are not there any more", old.ID), "begin a new session with its repository")
+	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID), "begin a new session with its repository")
 	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
 	switch {
 	// The session never had a sandbox, or its record was deleted.
@@ -154,7 +154,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	case err != nil:
 		return nil, err
 	case !box.Status.Ended():
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being kept", old.ID), "try again in a moment")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being stored", old.ID), "try again in a moment")
 	case box.SnapshotID == "":
 		return nil, gone
 	}

@@ -51,7 +51,7 @@ func TestRecordGone(t *testing.T) {
 	h.send(t, s.ID, "without it: "+strings.TrimSpace(long))
 	told := w.until(t, session.EventRecalled)
 	w.until(t, "done")
-	if !strings.Contains(told.data.Text, "told the last 7 messages") { // of four turns, one of which had no text
+	if !strings.Contains(told.data.Text, "got the last 7 messages") { // of four turns, one of which had no text
 		t.Errorf("%q", told.data.Text)
 	}
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> /say the word is heron") || !strings.Contains(got, "> with its record") {
@@ -62,7 +62,7 @@ func TestRecordGone(t *testing.T) {
 	h.send(t, s.ID, "once more")
 	told = w.until(t, session.EventRecalled)
 	w.until(t, "done")
-	if !strings.Contains(told.data.Text, "told the last 10 messages") {
+	if !strings.Contains(told.data.Text, "got the last 10 messages") {
 		t.Errorf("%q", told.data.Text)
 	}
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "long…") || strings.Contains(got, strings.Repeat("long ", 9000)) {

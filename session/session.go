@@ -224,9 +224,9 @@ const (
 func checkPrompt(text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "say what the agent shall do")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "describe the task")
 	case len(text) > MaxPrompt:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt has %d bytes, %d are allowed", len(text), MaxPrompt), "put long texts into a file of the repository")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt has %d bytes, more than the maximum of %d", len(text), MaxPrompt), "put long texts into a file of the repository")
 	case strings.ContainsRune(text, 0):
 		return errors.Newf(errors.Invalid, "the prompt contains a NUL byte")
 	}
@@ -248,5 +248,5 @@ func title(prompt string) string {
 
 // NotFound returns the error of a Store for a session that does not exist.
 func NotFound(id string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no session %.80q", id), "list the sessions")
+	return errors.Remedy(errors.Newf(errors.NotFound, "session %.80q: not found", id), "list the sessions")
 }

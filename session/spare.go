@@ -42,7 +42,7 @@ func (r *runner) giveUp(why string) {
 	ctx := context.WithoutCancel(r.m.ctx)
 	err := r.call(ctx, func() error {
 		if !r.session().Spare {
-			return errors.Newf(errors.Conflict, "session %s was taken", r.id)
+			return errors.Newf(errors.Conflict, "session %s: already taken", r.id)
 		}
 		r.end(why)
 		return nil
@@ -64,7 +64,7 @@ func (r *runner) become(ctx context.Context, s Session, req Request, begin time.
 		now := time.Now().UTC()
 		taken := r.session()
 		if r.over != "" || r.agent == nil || !taken.Spare {
-			return errors.Newf(errors.Conflict, "session %s has ended", r.id)
+			return errors.Newf(errors.Conflict, "session %s: has ended", r.id)
 		}
 		taken.Spare, taken.Place, taken.Title, taken.Limits, taken.Created, taken.Active = false, placeNow(), s.Title, s.Limits, now, now
 		taken.Repos, taken.Base = repos, repos[0].Base
@@ -156,7 +156,7 @@ func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]Reposit
 	case result.ReturnCode == otherFiles:
 		return nil, errors.Newf(errors.Conflict, "files that the agent reads when it starts have changed")
 	case result.ReturnCode != 0:
-		return nil, git.Explain("the repository could not be updated", result.Stderr+result.Why())
+		return nil, git.Explain("cannot update the repository", result.Stderr+result.Why())
 	}
 	base, start, ok := strings.Cut(strings.TrimSpace(string(out)), " ")
 	if !ok {

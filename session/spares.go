@@ -73,7 +73,7 @@ func (m *Manager) dropSpare(ctx context.Context, s Session) {
 	m.removeState(ctx, s)
 	_, err := m.opts.Journal.Prune(ctx, s.ID, time.Now().Add(time.Hour))
 	if err := errors.Join(err, m.opts.Store.DropSession(ctx, s.ID)); err != nil {
-		logf.Errorf(ctx, "remove the session %s, which was made ahead: %v", s.ID, err)
+		logf.Errorf(ctx, "remove spare session %s: %v", s.ID, err)
 	}
 }
 
@@ -178,7 +178,7 @@ func (sp *spares) run() {
 		}
 		over, k, next := sp.next(time.Now())
 		for _, r := range over {
-			sp.m.work.Go(func() { r.giveUp("no request came for it") })
+			sp.m.work.Go(func() { r.giveUp("no request used it") })
 		}
 		if k != nil {
 			sp.m.work.Go(func() { sp.make(sp.m.ctx, k) })
@@ -247,12 +247,12 @@ func (sp *spares) make(ctx context.Context, k *kind) {
 	sp.mu.Unlock()
 	switch {
 	case err != nil:
-		logf.Warnf(ctx, "make a session ahead: %v", err)
+		logf.Warnf(ctx, "make a spare session: %v", err)
 		return
 	case !warm:
 		return
 	case late:
-		r.giveUp("no request came for it")
+		r.giveUp("no request used it")
 		return
 	}
 	select {
@@ -346,7 +346,7 @@ func (sp *spares) close() {
 	sp.mu.Unlock()
 	var ends sync.WaitGroup
 	for _, r := range sp.m.spareRunners() {
-		ends.Go(func() { r.giveUp("the server ends") })
+		ends.Go(func() { r.giveUp("the server is shutting down") })
 	}
 	ends.Wait()
 }
@@ -371,7 +371,7 @@ func (m *Manager) createSpare(ctx context.Context, account string, req Request) 
 	}
 	s.Spare = true
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
-		return nil, errors.Wrapf(err, "record a session made ahead")
+		return nil, errors.Wrapf(err, "record a spare session")
 	}
 	fault.Point("spare.recorded")
 	r := newRunner(m, s)
@@ -379,7 +379,7 @@ func (m *Manager) createSpare(ctx context.Context, account string, req Request) 
 	r.publish(draft{Type: EventCreated, Data: Event{Status: s.Status}})
 	if !m.addSpare(r) {
 		m.dropSpare(ctx, s)
-		return nil, errors.Newf(errors.Unavailable, "the server ends")
+		return nil, errors.Newf(errors.Unavailable, "the server is shutting down")
 	}
 	m.work.Go(func() { r.loop(logf.With(m.ctx, "session_id", s.ID)) })
 	return r, nil
@@ -428,8 +428,8 @@ func (m *Manager) takeSpare(ctx context.Context, s Session, req Request) (Sessio
 	err := r.become(ctx, s, req, begin)
 	m.spares.took(key, err == nil)
 	if err != nil {
-		logf.Infof(ctx, "the session %s, which was made ahead, is of no use: %v", r.id, err)
-		m.work.Go(func() { r.giveUp("it was of no use") })
+		logf.Infof(ctx, "spare session %s: unusable: %v", r.id, err)
+		m.work.Go(func() { r.giveUp("it is unusable") })
 		return Session{}, false
 	}
 	return r.session(), true

@@ -82,7 +82,7 @@ func (p pushed) list() string {
 
 // prompt returns the prompt that asks the agent for the text of a pull request.
 func (p pushed) prompt() string {
-	text := "This request is from Harvest, not from the user, whose conversation goes on afterwards. Write the text of a pull request for the work on this branch. " +
+	text := "This request is from Harvest, not from the user, whose conversation continues afterwards. Write the text of a pull request for the work on this branch. " +
 		"Change no file, make no commit, and ask nothing. Reply with the text and nothing else.\n\n" +
 		"The first line is the title: plain text, at most 72 characters. After an empty line follows the description in Markdown: what changed and why, " +
 		"what a reviewer should look at, and how it was tested. Be brief. Claim nothing that you did not do. Leave out secrets, tokens and private paths.\n\n"
@@ -174,7 +174,7 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	ended := make(chan Message, 1)
 	err := r.call(ctx, func() (err error) {
 		if r.current != nil || len(r.queue) > 0 || r.held || !r.ready {
-			return errors.Newf(errors.Conflict, "it is at work on another prompt")
+			return errors.Newf(errors.Conflict, "it works on another prompt")
 		}
 		if err := r.exhausted(); err != nil {
 			return err
@@ -198,10 +198,10 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	case <-r.gone:
 		return "", hasEnded(r.id)
 	case <-limit.C:
-		r.withdraw(ctx, m.ID, "it took longer than its limit")
-		return "", errors.Newf(errors.Timeout, "it took longer than %s", r.m.opts.SummaryWait)
+		r.withdraw(ctx, m.ID, "it exceeded its time limit")
+		return "", errors.Newf(errors.Timeout, "it exceeded %s", r.m.opts.SummaryWait)
 	case <-ctx.Done():
-		r.withdraw(ctx, m.ID, "the caller has gone")
+		r.withdraw(ctx, m.ID, "the caller disconnected")
 		return "", errors.Wrapf(ctx.Err(), "ask the agent of session %s", r.id)
 	}
 }

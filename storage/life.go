@@ -78,7 +78,7 @@ func (m *Manager) Start(ctx context.Context) {
 	m.later.slots = semaphore.NewWeighted(retryAtOnce)
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil {
-		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+		logf.Errorf(ctx, "read the pending uploads to S3: %v", err)
 	}
 	for _, u := range unsent {
 		m.guard(ctx, u.Job)
@@ -113,7 +113,7 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 	}
 	for _, u := range unsent {
 		if err := m.send(ctx, u, m.again); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "what the sandbox %s left could not be sent first: %s", u.Sandbox, errors.Message(err))
+			return errors.Explainf(err, errors.KindOf(err), "the files of sandbox %s cannot be sent first: %s", u.Sandbox, errors.Message(err))
 		}
 	}
 	// Other writers may have changed the place: list the bucket instead of relying on the manifest.
@@ -207,7 +207,7 @@ func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Conte
 		logf.Warnf(ctx, "attempt %d to send the volume %s to S3, next in %s: %v", u.Attempts, u.Volume, pause, err)
 	}
 	if noted != nil {
-		logf.Errorf(ctx, "write down what came of sending the volume %s: %v", u.Volume, noted)
+		logf.Errorf(ctx, "record the result of sending volume %s: %v", u.Volume, noted)
 	}
 	m.tell(told)
 	return errors.Stage(err, "s3 sync")
@@ -295,7 +295,7 @@ func (m *Manager) retry(ctx context.Context) {
 func (m *Manager) sendDue(ctx context.Context, all bool) time.Duration {
 	unsent, err := m.opts.Store.List(ctx)
 	if err != nil && ctx.Err() == nil {
-		logf.Errorf(ctx, "read what has to be sent to S3: %v", err)
+		logf.Errorf(ctx, "read the pending uploads to S3: %v", err)
 	}
 	nap := longestRetry
 	if err != nil {

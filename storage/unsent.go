@@ -51,7 +51,7 @@ func (m *Manager) Delete(ctx context.Context, account string, all volume.Provide
 		return err
 	}
 	for _, u := range waiting {
-		logf.Warnf(ctx, "the volume %s was deleted by force: what the sandbox %s left in it is not sent to S3", name, u.Sandbox)
+		logf.Warnf(ctx, "volume %s: deleted by force; files of sandbox %s in it are not sent to S3", name, u.Sandbox)
 		if e := m.opts.Store.Delete(context.WithoutCancel(ctx), u.Sandbox); e != nil {
 			err = e
 		}
@@ -90,7 +90,7 @@ func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, re
 			continue
 		}
 		if err := m.sent(ctx, u.Sandbox); err != nil {
-			logf.Errorf(ctx, "note that what the sandbox %s left was sent: %v", u.Sandbox, err)
+			logf.Errorf(ctx, "record that the files of sandbox %s were sent: %v", u.Sandbox, err)
 			continue
 		}
 		m.tell(Told{Job: u.Job, Direction: s3sync.Up, Result: res})

@@ -140,11 +140,11 @@ func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, erro
 func (s Sandboxes) PutUsage(ctx context.Context, id string, u sandbox.Usage) error {
 	data, err := json.Marshal(u)
 	if err != nil {
-		return errors.Wrapf(err, "encode what %s has used", id)
+		return errors.Wrapf(err, "encode the usage of %s", id)
 	}
 	_, err = s.db.write.ExecContext(ctx, "INSERT INTO usage (id, data) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data", id, string(data))
 	if err != nil {
-		return s.db.explain(err, "write what "+id+" has used")
+		return s.db.explain(err, "write the usage of "+id)
 	}
 	return nil
 }
@@ -157,10 +157,10 @@ func (s Sandboxes) Usage(ctx context.Context, id string) (u sandbox.Usage, err e
 	case errors.Is(err, sql.ErrNoRows):
 		return u, nil
 	case err != nil:
-		return u, s.db.explain(err, "read what "+id+" has used")
+		return u, s.db.explain(err, "read the usage of "+id)
 	}
 	if err := json.Unmarshal([]byte(data), &u); err != nil {
-		return u, damaged(errors.Wrapf(err, "decode what %s has used", id), s.db.path)
+		return u, damaged(errors.Wrapf(err, "decode the usage of %s", id), s.db.path)
 	}
 	return u, nil
 }
@@ -172,7 +172,7 @@ func (s Sandboxes) Totals(ctx context.Context, account string) (t sandbox.Totals
 		err = known.QueryRowContext(ctx, account).Scan(&t.Sandboxes, &t.Seconds, &t.Cost)
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Totals{}, s.db.explain(err, "read what the sandboxes of an account have used")
+		return sandbox.Totals{}, s.db.explain(err, "read the usage of an account's sandboxes")
 	}
 	return t, nil
 }

@@ -82,33 +82,33 @@ func (s Secrets) Used(ctx context.Context, account, name string, at time.Time) e
 func (s Secrets) PutLoans(ctx context.Context, loans ...secret.Loan) error {
 	tx, err := s.db.write.BeginTx(ctx, nil)
 	if err != nil {
-		return s.db.explain(err, "note what has been lent of secrets")
+		return s.db.explain(err, "record the loans of secrets")
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	for _, l := range loans {
 		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO secret_loans (borrower, account, sealed) VALUES (?, ?, ?)", l.Borrower, l.Account, l.Sealed); err != nil {
-			return s.db.explain(err, "note what "+l.Borrower+" has of secrets")
+			return s.db.explain(err, "record the secrets of "+l.Borrower)
 		}
 	}
-	return s.db.explainNil(tx.Commit(), "note what has been lent of secrets")
+	return s.db.explainNil(tx.Commit(), "record the loans of secrets")
 }
 
 // Loans implements secret.Store.
 func (s Secrets) Loans(ctx context.Context) ([]secret.Loan, error) {
 	rows, err := s.db.read.QueryContext(ctx, "SELECT borrower, account, sealed FROM secret_loans ORDER BY borrower")
 	if err != nil {
-		return nil, s.db.explain(err, "read what has been lent of secrets")
+		return nil, s.db.explain(err, "read the loans of secrets")
 	}
 	defer rows.Close()
 	var found []secret.Loan
 	for rows.Next() {
 		var l secret.Loan
 		if err := rows.Scan(&l.Borrower, &l.Account, &l.Sealed); err != nil {
-			return nil, s.db.explain(err, "read what has been lent of secrets")
+			return nil, s.db.explain(err, "read the loans of secrets")
 		}
 		found = append(found, l)
 	}
-	return found, s.db.explainNil(rows.Err(), "read what has been lent of secrets")
+	return found, s.db.explainNil(rows.Err(), "read the loans of secrets")
 }
 
 // DeleteLoans implements secret.Store.

@@ -135,7 +135,7 @@ func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals,
 		u := &t.Usage
 		err = known.QueryRowContext(ctx, account).Scan(&t.Sessions, &t.Turns, &u.InputTokens, &u.OutputTokens, &u.CacheReadTokens, &u.CacheWriteTokens, &u.Cost)
 	}
-	return t, s.db.explainNil(err, "read what the sessions of an account have used")
+	return t, s.db.explainNil(err, "read the usage of an account's sessions")
 }
 
 // PutMessage implements session.Store.

@@ -163,10 +163,10 @@ func (db *DB) explain(err error, what string) error {
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
 		return deniedError(err, db.path)
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path), "try again; if it stays so, find out which other program has it open")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path), "try again; if it fails again, find the other program that has it open")
 	case sqlite3.SQLITE_IOERR:
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the disk of the database %s does not work", db.path),
-			"read what the kernel says of it (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
+			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
 	case sqlite3.SQLITE_INTERRUPT:
 		return errors.Explainf(err, errors.Canceled, "the request was canceled")
 	}

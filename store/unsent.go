@@ -20,11 +20,11 @@ func (db *DB) Unsent() Unsent { return Unsent{db} }
 func (s Unsent) Put(ctx context.Context, u storage.Unsent) error {
 	data, err := json.Marshal(u)
 	if err != nil {
-		return errors.Wrapf(err, "encode what %s has not sent", u.Sandbox)
+		return errors.Wrapf(err, "encode the unsent files of %s", u.Sandbox)
 	}
 	_, err = s.db.write.ExecContext(ctx, "INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = excluded.account, data = excluded.data",
 		u.Sandbox, u.Account, string(data))
-	return s.db.explainNil(err, "note what "+u.Sandbox+" has not sent")
+	return s.db.explainNil(err, "record the unsent files of "+u.Sandbox)
 }
 
 // List implements storage.Store.

@@ -263,7 +263,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
         if (!await post(e.message.prompt)) retry.disabled = false;
       });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
-      else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session goes on: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
+      else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session continues: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
       else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '))).classList.add('turn');
     },
   };

@@ -82,7 +82,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell, closed })
     const theirs = await fetchText(file.path);
     const title = tag === null ? 'The file exists already' : theirs ? 'The file has changed' : 'The file was deleted';
     const shown = h('div');
-    const el = dialog(title, h('h2', null, title), h('p', null, theirs ? `${file.path} is not as it was when you opened it.` : `${file.path} is not there any more.`), h('div', { class: 'row' },
+    const el = dialog(title, h('h2', null, title), h('p', null, theirs ? `${file.path} has changed since you opened it.` : `${file.path} no longer exists.`), h('div', { class: 'row' },
       theirs?.text !== undefined && button('Compare', () => shown.replaceChildren(lines(lineDiff(shownOf(theirs.text), edit.value), 'What your version changes'))),
       button('Overwrite', () => done(() => send(theirs ? { 'If-Match': theirs.tag } : { 'If-None-Match': '*' })), { class: 'danger' }),
       theirs?.text !== undefined && button('Reload', () => done(() => reset(theirs.text, theirs.tag, 'This is the file as it is now.'))),

@@ -59,10 +59,10 @@ export async function open(body, { failed }) {
             const built = call('POST', `v1/repos/${r.id}/build`, {}, { patience: 5000 }).catch((p) => { if (p.code !== 'unavailable') throw p; });
             await Promise.all([built, watch(r)]);
           }), { class: 'small' }),
-          button('Forget', () => sure(`Forget ${r.name}?`, 'Its images are removed as far as nobody uses them.', 'Forget it', () => act(() => call('DELETE', `v1/repos/${r.id}`))), { class: 'small danger' }))]), 'None is registered.'));
+          button('Forget', () => sure(`Forget ${r.name}?`, 'Its unused images are removed.', 'Forget it', () => act(() => call('DELETE', `v1/repos/${r.id}`))), { class: 'small danger' }))]), 'None is registered.'));
       refill(images, table('Images', ['Image', 'Kind', 'Size', 'Built', 'In', 'Lacks', ''], known.map((i) => [h('span', null, i.names?.length ? i.names.join(', ') : i.id), i.kind, bytes(i.size_bytes), when(i.built_at), ms((i.build_seconds ?? 0) * 1000),
         (i.missing ?? []).map((m) => m.name).join(', ') || '–',
-        button('Delete', () => sure(`Delete ${i.names?.[0] ?? i.id}?`, 'New sandboxes cannot have it any more.', 'Delete it', () => act(() => call('DELETE', `v1/images/${i.id}`))), { class: 'small danger', 'aria-label': `Delete ${i.names?.[0] ?? i.id}` })]), 'There is no image yet. The first sandbox makes one.'));
+        button('Delete', () => sure(`Delete ${i.names?.[0] ?? i.id}?`, 'New sandboxes can no longer use it.', 'Delete it', () => act(() => call('DELETE', `v1/images/${i.id}`))), { class: 'small danger', 'aria-label': `Delete ${i.names?.[0] ?? i.id}` })]), 'There is no image yet. The first sandbox makes one.'));
     } catch (p) {
       failed(p);
     }

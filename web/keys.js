@@ -8,7 +8,7 @@ export async function open(body, { failed }) {
   const error = h('div');
   const list = h('div');
   const made = h('div', { role: 'status' });
-  const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'what it is for' });
+  const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'purpose' });
   const days = h('input', { type: 'number', min: '0', step: 'any', placeholder: 'never' });
   const scopes = ['read', 'write', 'exec'].map((s) => [s, h('input', { type: 'checkbox', value: s, checked: true })]);
   const make = h('form', { class: 'inline' }, field('New key', name), field('Ends after days', days),

@@ -5,7 +5,7 @@ import { call, poll } from './api.js';
 import { button, field, h, problemBox, table, when } from './dom.js';
 import { refill } from './focus.js';
 
-const modes = { '': 'The internet', default: 'The internet', allow: 'Only what is listed', none: 'Nothing' };
+const modes = { '': 'The internet', default: 'The internet', allow: 'Only listed hosts', none: 'Nothing' };
 
 export async function open(body, { sandbox, failed }) {
   const id = await sandbox();

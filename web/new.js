@@ -94,7 +94,7 @@ export async function openNew(main, t, { created, signIn, still }) {
     h('option', { value: 'scripted' }, 'Scripted agent (no model; shows how it goes)'));
   const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also say it later.' });
   const [images, volumes, repos] = ['images', 'volumes', 'repos'].map((id) => h('datalist', { id }));
-  const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only what is listed'), h('option', { value: 'none' }, 'Nothing'));
+  const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only listed hosts'), h('option', { value: 'none' }, 'Nothing'));
   const allowField = field('It may reach', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');
   const seen = () => { allowField.hidden = network.value !== 'allow'; };
   network.addEventListener('change', seen);

@@ -12,7 +12,7 @@ export async function past(session) {
   for (let n = 0; id && n < most; n++) {
     const at = `v1/sessions/${id}`;
     const [old, messages] = await Promise.all([call('GET', at), all(`${at}/messages`)]);
-    parts.unshift(...messages.flatMap(turn), note('Resumed: the conversation goes on from here'));
+    parts.unshift(...messages.flatMap(turn), note('Resumed: the conversation continues from here'));
     id = old.continues;
   }
   return parts;

@@ -245,8 +245,8 @@ export function question(session, e) {
   // form had the focus.
   form.settle = (answer) => {
     const asked = e.questions?.length
-      ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'nobody answered')))
-      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'nobody answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, e.text || about(e.input))];
+      ? e.questions.map((q) => h('p', null, h('b', null, q.text), ' ', answer?.answers?.[q.text] ?? (answer ? 'no answer' : 'not answered')))
+      : [h('p', null, h('b', null, e.tool ?? 'A tool'), ` asked to run: ${!answer ? 'not answered' : answer.always ? 'allowed always' : answer.allow ? 'allowed' : 'denied'}`), h('pre', { tabindex: '0' }, e.text || about(e.input))];
     if (answer?.message && !answer.allow) asked.push(h('p', null, `“${answer.message}”`));
     const had = form.answering || form.contains(document.activeElement);
     form.classList.add('settled');

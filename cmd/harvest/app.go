@@ -276,7 +276,7 @@ func (a *App) Serve(ctx context.Context) error {
 	case <-a.asked:
 	case <-broken:
 	case <-a.unused(ctx):
-		logf.Infof(ctx, "nobody has used the server for %s: it ends", a.cfg.IdleExit)
+		logf.Infof(ctx, "the server was unused for %s and ends", a.cfg.IdleExit)
 	}
 	ctx = context.WithoutCancel(ctx)
 	stopping, cancel := context.WithTimeout(ctx, leave)

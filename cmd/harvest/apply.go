@@ -25,10 +25,10 @@ func (c *cli) applyCommand() *cobra.Command {
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "apply SESSION [flags]",
-		Short: "Apply what the agent has changed to the files of the current repository",
-		Long: `Applies the patch that "harvest diff" prints to the files of the current repository: all of it, or nothing. The index,
-the branch and all commits stay as they are. Your own uncommitted changes stay, too; if they conflict with the agent's,
-nothing is applied.
+		Short: "Apply the agent's changes to the files of the current repository",
+		Long: `Apply the patch that "harvest diff" prints to the files of the current repository. Either all of it is applied, or
+nothing. The index, the branch and all commits stay unchanged. Your uncommitted changes stay, too; if they conflict with
+the agent's, nothing is applied.
 
 After a later turn of the agent, the command replaces the changes that it applied before. It never writes outside of the
 repository, and refuses symbolic links that lead out of it. Changes of submodules are reported, not applied.`,
@@ -68,7 +68,7 @@ func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repos
 		return "", err
 	}
 	if len(patch) > api.MaxBundle {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes take more than %d MiB", api.MaxBundle>>20), "harvest checkout brings them as a branch")
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes exceed %d MiB", api.MaxBundle>>20), "fetch them as a branch: harvest checkout")
 	}
 	record, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "harvest/applied/"+s.ID+strings.ReplaceAll(repository, "/", "%2F"))
 	if err != nil {
@@ -104,7 +104,7 @@ func (a applying) run(ctx context.Context, text []byte, check bool) (string, err
 		}
 		steps = append([]step{{earlier, true}}, steps...)
 	} else if len(text) == 0 {
-		return "", errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see what it did: harvest attach %s", a.session)
+		return "", errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", a.session)
 	} else if err := a.git(ctx, nil, steps[0], "--check"); err != nil {
 		if a.git(ctx, nil, step{next, true}, "--check") == nil {
 			return "the files have these changes already", nil
@@ -165,7 +165,7 @@ var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 func (a applying) rehearse(ctx context.Context, steps []step) error {
 	dir, err := os.MkdirTemp("", "harvest-apply-")
 	if err != nil {
-		return errors.Explainf(err, errors.Unavailable, "there is no place for a temporary index: %v", err)
+		return errors.Explainf(err, errors.Unavailable, "cannot create a temporary index: %v", err)
 	}
 	defer os.RemoveAll(dir)
 	env := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, "index")}
@@ -183,7 +183,7 @@ func (a applying) rehearse(ctx context.Context, steps []step) error {
 	}
 	root, err := os.OpenRoot(a.top)
 	if err != nil {
-		return errors.Explainf(err, errors.Denied, "the repository cannot be opened: %v", err)
+		return errors.Explainf(err, errors.Denied, "cannot open the repository: %v", err)
 	}
 	defer root.Close()
 	for entry := range strings.SplitSeq(string(list), "\x00") {
@@ -216,7 +216,7 @@ func staysIn(root *os.Root, name, target string) bool {
 
 func leadsOut(name string) error {
 	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", chat.Plain(name)),
-		"look at it with harvest diff; harvest checkout brings it as a branch, and touches no file")
+		"look at it with harvest diff, or fetch the work as a branch with harvest checkout")
 }
 
 // write applies the steps. If one fails, such as on a full disk, the files are as before.
@@ -269,7 +269,7 @@ func (a applying) explain(ctx context.Context, err error) error {
 		return err
 	}
 	text := strings.Join(own[:min(len(own), 5)], ", ")
-	return errors.Remedy(errors.Newf(errors.Conflict, "%s", errors.Message(err)), "nothing was changed; commit, stash or move your own changes of %s first, or take the work as a branch: harvest checkout %s", text, a.session)
+	return errors.Remedy(errors.Newf(errors.Conflict, "%s", errors.Message(err)), "nothing was changed; commit, stash or move your own changes of %s first, or fetch the work as a branch: harvest checkout %s", text, a.session)
 }
 
 // patch is a patch for git apply.

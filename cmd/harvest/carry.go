@@ -28,18 +28,18 @@ func (c *cli) repository(ctx context.Context, from source, req *api.SessionReque
 	info, err := os.Stat(repo)
 	if err != nil || !info.IsDir() {
 		if !strings.Contains(repo, ":") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "there is no repository %q", repo), "give a directory, an address such as https://github.com/owner/name, or none")
+			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo), "give a directory, an address such as https://github.com/owner/name, or none")
 		}
 		req.Repo = repo
 		return nil
 	}
 	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is no git repository with a commit", repo), "run it in one, or give --repo ADDRESS or --repo none")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", repo), "run the command in a git repository, or give --repo ADDRESS or --repo none")
 	}
 	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
 	top, err := gitLine(ctx, repo, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return errors.Remedy(err, "run it in a work tree of the repository")
+		return errors.Remedy(err, "run the command in a work tree of the repository")
 	}
 	if req.Subdir, err = gitLine(ctx, repo, "rev-parse", "--show-prefix"); err != nil {
 		return err
@@ -76,20 +76,20 @@ func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
 	}
 	var err error
 	if req.Bundle, err = git(ctx, top, append([]string{"bundle", "create", "--quiet", "-"}, refs...)...); err != nil {
-		return errors.Explainf(err, errors.Invalid, "the repository cannot be read")
+		return errors.Explainf(err, errors.Invalid, "cannot read the repository")
 	}
 	if len(req.Bundle) == 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "git wrote an empty bundle of %s", top), "check it with git fsck, or give the repository's address with --repo")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: git wrote an empty bundle", top), "check the repository with git fsck, or give its address with --repo")
 	}
 	if len(req.Bundle) > api.MaxBundle {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the repository takes %d MiB, %d are allowed", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
+		return errors.Remedy(errors.Newf(errors.Invalid, "repository: %d MiB is more than the maximum of %d MiB", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
 	}
 	shallow, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "shallow")
 	if err != nil {
 		return err
 	}
 	if req.Shallow, err = os.ReadFile(shallow); err != nil && !errors.IsNotExist(err) {
-		return errors.Explainf(err, errors.Invalid, "%s cannot be read: %v", shallow, err)
+		return errors.Explainf(err, errors.Invalid, "cannot read %s: %v", shallow, err)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	if leave {
-		c.hint("what is not committed stays here (%d files); the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
+		c.hint("uncommitted changes (%d files) stay here; the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
 		return nil
 	}
 	patch, files, err := patchOf(ctx, top)
@@ -113,7 +113,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	for _, module := range changedModules(string(status)) {
-		c.hint("changes in the submodule %s stay here: push them, so that the agent can fetch them", chat.Plain(module))
+		c.hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
 	}
 	if len(patch) == 0 {
 		return nil
@@ -124,7 +124,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 			*value = text
 		}
 	}
-	c.hint("what is not committed (%d files) goes along as a commit of its own; --committed leaves it here", files)
+	c.hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
 	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
 	return nil
 }
@@ -146,7 +146,7 @@ var stageScript = harvestgit.Stage + "\nstage HEAD"
 func patchOf(ctx context.Context, top string) (patch []byte, files int, err error) {
 	dir, err := os.MkdirTemp("", "harvest-index-")
 	if err != nil {
-		return nil, 0, errors.Explainf(err, errors.Unavailable, "there is no place for a copy of the index: %v", err)
+		return nil, 0, errors.Explainf(err, errors.Unavailable, "cannot create a temporary copy of the index: %v", err)
 	}
 	defer os.RemoveAll(dir)
 	index, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "index")
@@ -156,7 +156,7 @@ func patchOf(ctx context.Context, top string) (patch []byte, files int, err erro
 	own := filepath.Join(dir, "index")
 	if text, err := os.ReadFile(index); err == nil {
 		if err := os.WriteFile(own, text, 0o600); err != nil {
-			return nil, 0, errors.Explainf(err, errors.Unavailable, "the index cannot be copied: %v", err)
+			return nil, 0, errors.Explainf(err, errors.Unavailable, "cannot copy the index: %v", err)
 		}
 	}
 	env := []string{"GIT_INDEX_FILE=" + own}
@@ -196,7 +196,7 @@ func output(cmd *exec.Cmd, env []string) ([]byte, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "git could not read the repository: %s", strings.TrimSpace(stderr.String()))
+		return nil, errors.Explainf(err, errors.Invalid, "git cannot read the repository: %s", strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }

@@ -56,7 +56,7 @@ func TestCarryFromSubdirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		req, hints := p.carried(sub)
-		if req.Subdir != "a/b" || req.Name != filepath.Base(top) || !strings.Contains(hints, "(2 files) goes along") {
+		if req.Subdir != "a/b" || req.Name != filepath.Base(top) || !strings.Contains(hints, "(2 files) are sent") {
 			t.Errorf("%q, %q, %s", req.Subdir, req.Name, hints)
 		}
 		if got := p.cloned(req); !slices.Equal(got, []string{"a/b/new", "above", "readme"}) {
@@ -95,7 +95,7 @@ func TestCarryNestedRepositories(t *testing.T) {
 	if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2", "plain", "readme", "unborn/u"}) {
 		t.Errorf("%v", got)
 	}
-	if !strings.Contains(hints, "(4 files) goes along") || !strings.Contains(hints, "the submodule module stay here") {
+	if !strings.Contains(hints, "(4 files) are sent") || !strings.Contains(hints, "the submodule module stay here") {
 		t.Errorf("%s", hints)
 	}
 	if after := p.git(p.person, "status", "--porcelain"); after != before {

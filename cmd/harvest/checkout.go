@@ -18,12 +18,15 @@ func (c *cli) checkoutCommand() *cobra.Command {
 	var repository, branch string
 	cmd := &cobra.Command{
 		Use:   "checkout SESSION [flags]",
-		Short: "Bring the agent's branch into the local repository",
-		Long: `Fetches the branch of the session, harvest/ID, into the repository of the current directory. The files and the branch
-that is checked out stay as they are: git switch or git merge the branch when you want it.
+		Short: "Fetch the agent's branch into the local repository",
+		Long: `Fetch the branch of the session, harvest/ID, into the repository of the current directory. The work
+tree and the current branch do not change. To use the branch, run git switch or git merge.
 
-A branch that has commits of your own is never moved. Take the agent's work as another branch then, with --branch.
-Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so on, for git stash apply.`,
+A branch with commits of your own is never moved. In that case, choose another branch name with
+--branch.
+
+Entries of the agent's git stash become branches, too: harvest/ID-stash-1 and so on. Restore one
+with git stash apply.`,
 		Example: `  harvest checkout ses_01jx
   git merge harvest/01jx…
   harvest checkout ses_01jx --branch second-try`,
@@ -63,7 +66,7 @@ func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, reposi
 	defer bundle.Close()
 	file, err := os.CreateTemp("", "harvest-*.bundle")
 	if err != nil {
-		return "", nil, errors.Explainf(err, errors.Unavailable, "no temporary file for the branch: %v", err)
+		return "", nil, errors.Explainf(err, errors.Unavailable, "cannot create a temporary file for the branch: %v", err)
 	}
 	defer os.Remove(file.Name())
 	_, err = io.Copy(file, bundle)
@@ -156,7 +159,7 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 	}
 	taken := t.taken(ctx, name)
 	if t.named && name == t.branch && taken == "" {
-		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: exists, and is not from session %s", name, t.session), "choose another name for --branch")
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: already exists, and does not belong to session %s", name, t.session), "choose another name for --branch")
 	}
 	list := []string{"log", "--format=%h %s", old, "--not", next}
 	if taken != "" {
@@ -171,9 +174,9 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 			return old, old, nil // the user's branch contains all of the agent's commits
 		}
 		other := t.free(ctx)
-		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: has commits that are not the agent's, %d of them, and was not moved: %s", name,
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: not moved, because it has %d commits that are not the agent's: %s", name,
 			strings.Count(string(own), "\n"), chat.FirstLine(string(own))),
-			"harvest checkout %s --branch %s, then git rebase or git merge one with the other", t.session, other)
+			"harvest checkout %s --branch %s, then combine the branches with git rebase or git merge", t.session, other)
 	}
 	// A dry run applies git's own rules for branches that are checked out, rebased or bisected in any work
 	// tree.

@@ -56,7 +56,7 @@ func (c *cli) config(more ...config.Setting) (config.Config, error) {
 	if c.data != "" {
 		dir, err := filepath.Abs(c.data)
 		if err != nil {
-			return config.Config{}, errors.Explainf(err, errors.Invalid, "the data directory %q cannot be found", c.data)
+			return config.Config{}, errors.Explainf(err, errors.Invalid, "cannot determine the data directory %q", c.data)
 		}
 		flags = append(flags, config.Setting{Key: "data", Value: dir, Source: "--data"})
 	}
@@ -64,7 +64,7 @@ func (c *cli) config(more ...config.Setting) (config.Config, error) {
 		flags = append(flags, config.Setting{Key: "engine", Value: c.engine, Source: "--engine"})
 	}
 	cfg, err := config.Load(c.configFile, c.env, append(flags, more...)...)
-	return cfg, errors.Remedy(err, "correct it; harvest config --help tells where options come from")
+	return cfg, errors.Remedy(err, "correct it; harvest config --help lists the sources of options")
 }
 
 // root returns the tree of commands.
@@ -72,8 +72,8 @@ func (c *cli) root() *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "harvest",
 		Short: "Run code in isolated sandboxes on this machine",
-		Long: `Harvest runs code and commands in isolated sandboxes on this machine. Nothing has to be started or configured: the first
-command prepares what is missing.`,
+		Long: `Harvest runs code and commands in isolated sandboxes on this machine. It works without configuration.
+The first command that needs a server starts one.`,
 		Example: `  harvest run --code 'print(6*7)'
   harvest run script.py input.txt
   harvest run -it -- bash
@@ -87,9 +87,9 @@ command prepares what is missing.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err.Error()) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.data, "data", "", "data directory (environment: HARVEST_DATA)")
-	flags.StringVar(&c.engine, "engine", "", "what runs sandboxes, where the command starts the server: "+strings.Join(config.Engines, ", ")+" (environment: HARVEST_ENGINE)")
+	flags.StringVar(&c.engine, "engine", "", "engine, if this command starts the server: "+strings.Join(config.Engines, ", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
-	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress, no hints")
+	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress and no hints")
 	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),
 		c.backupCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand())
 	root.AddCommand(c.sessionCommands()...)
@@ -104,7 +104,7 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		err := errors.Newf(errors.Invalid, "there is no command %q", cmd.CommandPath()+" "+args[0])
+		err := errors.Newf(errors.Invalid, "unknown command %q", cmd.CommandPath()+" "+args[0])
 		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 			return errors.Remedy(err, "did you mean: %s %s", cmd.CommandPath(), near[0])
 		}

@@ -21,7 +21,7 @@ func (c *cli) prompt(cmd *cobra.Command, given string) (string, error) {
 	if given == "-" {
 		text, err := io.ReadAll(io.LimitReader(c.in, session.MaxPrompt+1))
 		if err != nil {
-			return "", errors.Explainf(err, errors.Invalid, "the prompt cannot be read from standard input")
+			return "", errors.Explainf(err, errors.Invalid, "cannot read the prompt from standard input")
 		}
 		given = string(text)
 	}
@@ -49,18 +49,24 @@ func (c *cli) agentCommand() *cobra.Command {
 	r := &agentRun{cli: c}
 	cmd := &cobra.Command{
 		Use:   "agent [flags] [PROMPT]",
-		Short: "Have an agent work on a repository in a sandbox of its own",
-		Long: `Makes a session: a sandbox with the repository in it, and an agent that is sent the prompt. On a terminal it is a
-conversation: type prompts, watch, answer questions by number; /help lists the rest. Esc stops the turn. Ctrl-C on an
-empty line leaves, and the agent goes on. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves
-as well. The agent's changes are on a branch of their own, harvest/ID, which "harvest checkout" brings into the local
-repository, and "harvest diff" shows.
+		Short: "Run a coding agent on a repository in a sandbox",
+		Long: `Create a session: a sandbox with the repository in it, and an agent that receives the prompt.
 
-The repository is the current directory's, as it is committed, or --repo; --repo none begins with an empty one. The
-agent "scripted" has no model and needs no key: it is there to try things out. --continue goes on with a session, the
-newest of this directory if none is named: in its conversation if it has not ended, otherwise in a new session with its
-files and its conversation. --plain never redraws: for screen readers, and for terminals that cannot. The prompt "-" is
-read from standard input.`,
+On a terminal, the session is a conversation: type prompts, watch, and answer questions by number.
+/help lists the commands. Esc stops the turn. Ctrl-C on an empty line leaves the session; the agent
+continues. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves as well.
+
+The agent's changes are on the branch harvest/ID. "harvest diff" shows them, and "harvest checkout"
+fetches the branch into the local repository.
+
+The repository is the one of the current directory, as committed, or --repo. --repo none begins with
+an empty one. The agent "scripted" has no model and needs no key; use it to try things out.
+
+--continue continues a session, by default the newest of this directory. If the session has ended,
+a new one begins with its files and its conversation.
+
+--plain never redraws lines, for screen readers and for terminals that cannot redraw. The prompt "-"
+is read from standard input.`,
 		Example: `  harvest agent
   harvest agent "fix the failing test"
   harvest agent --repo https://github.com/owner/name --agent opencode "describe the code"
@@ -76,17 +82,17 @@ read from standard input.`,
 	flags := cmd.Flags()
 	r.from.add(cmd, &r.req)
 	flags.StringVar(&r.req.Agent, "agent", "", "claude, opencode or scripted (default: claude)")
-	flags.StringVar(&r.continues, "continue", "", "session to go on with (default: the newest of this directory)")
+	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
 	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")
-	flags.StringVar(&r.req.Approval, "approval", "", "what the agent asks before it does it: edits, ask or plan (default: nothing, the sandbox is the boundary)")
-	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "turns of the session; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "cost of the session; 0 means no limit")
-	flags.StringVar(&r.servers, "mcp-config", "", "file of MCP servers for the agent, as a project's .mcp.json")
-	flags.Var(&r.idle, "idle-timeout", "ends the sandbox when no turn and nothing else ran in it for so long; the next prompt goes on in a new one (default: idle_timeout of the configuration)")
+	flags.StringVar(&r.req.Approval, "approval", "", "actions that need your approval: edits, ask or plan (default: none, the sandbox is the boundary)")
+	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "maximum number of turns of the session; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "maximum duration of a turn, in seconds; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "maximum cost of the session; 0 means no limit")
+	flags.StringVar(&r.servers, "mcp-config", "", "file of MCP servers for the agent, in the format of a project's .mcp.json")
+	flags.Var(&r.idle, "idle-timeout", "idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of the configuration)")
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
-	flags.BoolVar(&r.plain, "plain", false, "a conversation in lines that are never redrawn (default: where TERM is dumb)")
+	flags.BoolVar(&r.plain, "plain", false, "a conversation in lines that are never redrawn (default: only if TERM is dumb)")
 	flags.StringVarP(&r.follow, "output", "o", "text", "text, or json for events (default: a conversation, on a terminal)")
 	r.box.add(cmd)
 	r.where.addEnv(cmd)
@@ -112,7 +118,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 	}
 	if r.servers != "" {
 		if r.req.MCP, err = os.ReadFile(r.servers); err != nil || !json.Valid(r.req.MCP) {
-			return usage(r.cmd, "--mcp-config: %s cannot be read, or is no JSON", r.servers)
+			return usage(r.cmd, "--mcp-config: cannot read %s, or it is not JSON", r.servers)
 		}
 	}
 	if r.continues == "" {
@@ -120,7 +126,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 		err = r.repository(ctx, r.from, &r.req)
 		done()
 	} else if r.cmd.Flags().Changed("repo") {
-		err = usage(r.cmd, "--continue goes on with the repository of that session; leave out --repo")
+		err = usage(r.cmd, "--continue uses the repository of that session; leave out --repo")
 	}
 	if err != nil {
 		return err
@@ -176,13 +182,13 @@ type source struct {
 func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
-	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the repository's)")
+	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the default branch of the repository)")
 	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
-	flags.BoolVar(&s.committed, "committed", false, "leave what is not committed here; otherwise the agent gets it as a commit of its own")
-	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs), which are pointers otherwise")
+	flags.BoolVar(&s.committed, "committed", false, "leave uncommitted changes here; otherwise the agent gets them as a separate commit")
+	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs) instead of pointers")
 	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
-	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials (default: the first that has some for the repository's host), or none")
+	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
 }
 
 func oneSession(s api.Session) view {
@@ -233,7 +239,7 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 
 // left is the error of a command that no longer follows a session.
 func left(id string) error {
-	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent goes on", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
+	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent continues", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
 }
 
 // hopeless lists error texts of agents and models that mean that a retry would fail again.
@@ -245,14 +251,14 @@ var hopeless = []struct {
 	{"limit of cost", errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
 	{"credit balance", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
 	{"billing", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
-	{"permission_error", errors.Denied, "use a key that may ask the model: harvest secret set"},
-	{"authentication", errors.Denied, "use a key that is valid: harvest secret set"},
-	{"api key", errors.Denied, "use a key that is valid: harvest secret set"},
-	{"selected model", errors.Invalid, "name a model that exists: harvest agent --model"},
-	{"not_found_error", errors.Invalid, "name a model that exists: harvest agent --model"},
-	{"model not found", errors.Invalid, "name a model that exists: harvest agent --model"},
-	{"too long", errors.Invalid, "send a shorter prompt, or go on in a session with less history: harvest agent --continue SESSION"},
-	{"contextoverflow", errors.Invalid, "send a shorter prompt, or go on in a session with less history: harvest agent --continue SESSION"},
+	{"permission_error", errors.Denied, "use a key that may use the model: harvest secret set"},
+	{"authentication", errors.Denied, "use a valid key: harvest secret set"},
+	{"api key", errors.Denied, "use a valid key: harvest secret set"},
+	{"selected model", errors.Invalid, "name an existing model: harvest agent --model"},
+	{"not_found_error", errors.Invalid, "name an existing model: harvest agent --model"},
+	{"model not found", errors.Invalid, "name an existing model: harvest agent --model"},
+	{"too long", errors.Invalid, "send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
+	{"contextoverflow", errors.Invalid, "send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
 }
 
 // turnResult is the error of a failed turn.
@@ -269,14 +275,14 @@ func turnError(id string, end api.SessionEvent) error {
 	text := chat.Plain(orElse(end.Text, end.Reason))
 	switch {
 	case end.Interrupted:
-		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "harvest send %s \"…\" goes on", id)
+		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "to continue: harvest send %s \"…\"", id)
 	case end.Failed:
 		for _, h := range hopeless {
 			if strings.Contains(strings.ToLower(text), h.said) {
 				return errors.Remedy(errors.Newf(h.kind, "the turn failed: %s", text), "%s", h.remedy)
 			}
 		}
-		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text), "harvest send %s \"…\" tries again, in the same conversation", id)
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text), "to try again in the same conversation: harvest send %s \"…\"", id)
 	}
 	return nil
 }

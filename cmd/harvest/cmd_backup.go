@@ -46,20 +46,24 @@ func (c *cli) backupCommand() *cobra.Command {
 	keys := false
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Write the server's records into a file, from which another server can go on",
-		Long: `Writes a copy of the database, consistent in itself, while the server goes on, with the configuration of the data directory, as a tar archive. FILE
-is replaced when all is written; - is standard output.
+		Short: "Back up the server's records to a file",
+		Long: `Write a consistent copy of the database, and the configuration of the data directory, to FILE as a
+tar archive. The server keeps running. FILE is replaced only when the archive is complete; "-" is
+standard output.
 
-The key files, secret.key and signing.key, are not in it: whoever has both them and the database can read the secrets. Keep a copy of them somewhere
-else, or include them with --keys. Images, volumes and the files of sandboxes are not records, and not in it either.
+The backup does not contain:
+  secret.key, signing.key   With these and the database, anyone can read the secrets. Keep copies
+                            elsewhere, or include them with --keys.
+  images, volumes, files    Files of sandboxes and volumes are not records.
 
-To restore, unpack it into an empty directory of mode 0700, put the key files there, and start: harvest up --data DIR`,
+To restore, unpack the archive into an empty directory of mode 0700, copy the key files there, and
+start the server: harvest up --data DIR`,
 		Example: `  harvest backup /mnt/backup/harvest.tar
   mkdir -m 700 restored && tar -xpf /mnt/backup/harvest.tar -C restored`,
 		Args: count(1, 1, "one file"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			if _, tty := terminal(c.out); args[0] == "-" && tty {
-				return errors.Remedy(errors.Newf(errors.Invalid, "an archive is not for a terminal"), "name a file, or write into a pipe")
+				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"), "name a file, or write to a pipe")
 			}
 			archive, err := server.Backup(ctx, api.BackupRequest{Keys: keys})
 			if err != nil {
@@ -74,12 +78,12 @@ To restore, unpack it into an empty directory of mode 0700, put the key files th
 				return err
 			}
 			if !keys {
-				c.notef("not in it: %s; keep copies of them apart from it", strings.Join(keyFiles, ", "))
+				c.notef("not in the backup: %s; keep copies of them in another place", strings.Join(keyFiles, ", "))
 			}
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&keys, "keys", false, "include the key files: then the backup itself is secret")
+	cmd.Flags().BoolVar(&keys, "keys", false, "include the key files; the backup is then a secret itself")
 	return cmd
 }
 
@@ -88,7 +92,7 @@ To restore, unpack it into an empty directory of mode 0700, put the key files th
 func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writer) error {
 	temp, err := os.MkdirTemp(filepath.Join(data, uploadsName), "backup")
 	if err != nil {
-		return errors.Wrapf(err, "make a directory for the backup")
+		return errors.Wrapf(err, "create a directory for the backup")
 	}
 	defer os.RemoveAll(temp)
 	database := filepath.Join(temp, databaseName)
@@ -114,7 +118,7 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 	}
 	text, err := json.MarshalIndent(note, "", "  ")
 	if err != nil {
-		return errors.Wrapf(err, "write down what the backup has")
+		return errors.Wrapf(err, "write the manifest of the backup")
 	}
 	tw := tar.NewWriter(w)
 	if err := addFile(tw, "backup.json", int64(len(text)), strings.NewReader(string(text))); err != nil {

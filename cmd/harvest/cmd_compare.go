@@ -32,15 +32,15 @@ func (c *cli) compareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare [flags] PROMPT",
 		Short: "Run the same prompt in several sessions, and keep the best",
-		Long: `Creates one session for each agent and each model, --n of each, sends all of them the prompt, and shows the size of
-their changes, the result of --test, cost and time side by side. The number of the best is asked on a terminal, or given
-with --keep: the other sessions end, and their changes are discarded. Otherwise all sessions stay.
+		Long: `Create --n sessions for each agent and each model, send the prompt to all of them, and show the size of their changes,
+the result of --test, cost and time side by side. On a terminal, the command asks for the number of the best session;
+--keep selects it in advance. The other sessions end, and their changes are discarded. Otherwise all sessions stay.
 
---test is a shell command that runs in each sandbox, where the agent worked, after the changes were counted. It passes if
-it returns 0. Files that it leaves count as changes when the work is handed back.
+--test is a shell command that runs in each sandbox, in the agent's directory, after the changes were counted. It passes
+if it returns 0. Files that it leaves count as changes when the work is handed back.
 
 A session that fails does not affect the others; the command fails if all do. Questions of the agents are not answered:
-they decide by themselves. Ctrl-C leaves: all sessions stay, and their agents go on.`,
+they decide by themselves. Ctrl-C detaches: all sessions stay, and their agents continue.`,
 		Example: `  harvest compare --agents claude,opencode --test "make test" "fix the failing test"
   harvest compare --n 3 --max-usd 2 "make the parser faster"
   harvest compare --model opus,sonnet -o json "describe the code"`,
@@ -114,7 +114,7 @@ func (r *compareRun) choose(ctx context.Context) error {
 	}
 	best := r.attempts[r.keep-1]
 	if best.Session == "" {
-		return errors.Remedy(errors.Newf(errors.Conflict, "number %d could not be created, and was not kept; the others stay", r.keep), "see the others: harvest sessions")
+		return errors.Remedy(errors.Newf(errors.Conflict, "cannot keep session %d: it could not be created; the others stay", r.keep), "see the others: harvest sessions")
 	}
 	r.rememberSession(ctx, best.Session)
 	return r.end(ctx, r.keep)
@@ -184,14 +184,14 @@ func (r *compareRun) result() error {
 	case len(kept) == 1:
 		r.hint("kept %s: harvest diff, harvest checkout or harvest pr %s", kept[0], kept[0])
 	case len(kept) > 1:
-		r.hint("all sessions stay; harvest end --discard SESSION… ends those that you do not want")
+		r.hint("all sessions stay; end unwanted ones with harvest end --discard SESSION…")
 	}
 	for _, a := range r.attempts {
 		if a.Status == attemptDone {
 			return nil
 		}
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "all sessions failed: %s", chat.FirstLine(r.attempts[0].Error)), "correct that, and compare again")
+	return errors.Remedy(errors.Newf(errors.Unavailable, "all sessions failed: %s", chat.FirstLine(r.attempts[0].Error)), "fix the cause, and compare again")
 }
 
 // text describes the result of a test in a table.

@@ -9,10 +9,15 @@ import (
 func (c *cli) configCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config",
-		Short: "Show the effective configuration, and where each value comes from",
-		Long: `Shows the effective configuration as a file that --config accepts. Each option comes from, in rising order: its default; the
-file that --config or HARVEST_CONFIG names, or config.yaml in the data directory or in /etc/harvest; the environment, as HARVEST_
-and its name (limits.memory is HARVEST_LIMITS_MEMORY); flags.`,
+		Short: "Show the effective configuration and its sources",
+		Long: `Show the effective configuration, as a file that --config accepts. Later sources override earlier
+ones:
+
+  1. the default of the option
+  2. the configuration file: --config or HARVEST_CONFIG, else config.yaml in the data directory,
+     else /etc/harvest/config.yaml
+  3. the environment: HARVEST_ and the name, such as HARVEST_LIMITS_MEMORY for limits.memory
+  4. flags`,
 		Example: `  harvest config
   HARVEST_LIMITS_MEMORY=4GiB harvest config
   harvest config > config.yaml`,

@@ -29,7 +29,7 @@ func (c *cli) copyCommand(noun, short, example string, open func(server *client.
 	cmd := &cobra.Command{
 		Use:     "cp SOURCE TARGET",
 		Short:   short,
-		Long:    "Copies files and directories, with their modes and times.\n\n" + fmt.Sprintf(copyHelp, noun),
+		Long:    "Copy files and directories, with their modes and times.\n\n" + fmt.Sprintf(copyHelp, noun),
 		Example: example,
 		Args:    count(2, 2, "a source and a target"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,13 +40,13 @@ func (c *cli) copyCommand(noun, short, example string, open func(server *client.
 			defer server.Close()
 			var to here
 			if !special {
-				to.skipped = func(name string) { c.notef("%s: left out, since it is a FIFO or a device", name) }
+				to.skipped = func(name string) { c.notef("%s: skipped, because it is a FIFO or a device", name) }
 			}
 			one := &copying{here: to, in: c.in, out: c.out, follow: follow, noun: noun, open: func(ref string) location { return open(server, ref) }}
 			return one.run(cmd.Context(), args[0], args[1])
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy the file or directory that a symbolic link SOURCE points to")
-	cmd.Flags().BoolVar(&special, "special-files", false, "create FIFOs on this machine and fail at devices (default: leave both out, with a note)")
+	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy the target of SOURCE if it is a symbolic link")
+	cmd.Flags().BoolVar(&special, "special-files", false, "create FIFOs on this machine, and fail at devices (default: skip both, with a note)")
 	return cmd
 }

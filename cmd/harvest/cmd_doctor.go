@@ -16,8 +16,8 @@ func (c *cli) doctorCommand() *cobra.Command {
 	fix := false
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "doctor",
-		Short: "Say what works on this machine, and what to do about the rest",
-		Long:  "Says what works on this machine, and what to do about the rest. The exit code is 0 if sandboxes work, 1 if not.",
+		Short: "Check this machine, and suggest fixes",
+		Long:  "Check this machine, and suggest a fix for each problem. The exit code is 0 if sandboxes work, 1 if not.",
 		Example: `  harvest doctor
   sudo harvest doctor --fix`,
 		Args: count(0, 0, "no arguments"),
@@ -42,12 +42,12 @@ func (c *cli) doctorCommand() *cobra.Command {
 			return nil
 		},
 	}, formatTable)
-	cmd.Flags().BoolVar(&fix, "fix", false, "install the Debian packages that are missing, as root")
+	cmd.Flags().BoolVar(&fix, "fix", false, "install missing Debian packages, as root")
 	return cmd
 }
 
 func findingsView(findings []finding) view {
-	v := view{json: findings, header: []string{"", "WHAT", "HOW IT IS"}}
+	v := view{json: findings, header: []string{"", "WHAT", "STATUS"}}
 	for _, f := range findings {
 		mark := "ok"
 		switch {
@@ -76,7 +76,7 @@ func (c *cli) fix(ctx context.Context, findings []finding) error {
 		}
 	}
 	if len(packages) == 0 {
-		c.notef("there is nothing that --fix could install")
+		c.notef("--fix has nothing to install")
 		return nil
 	}
 	if os.Geteuid() != 0 {
@@ -84,8 +84,8 @@ func (c *cli) fix(ctx context.Context, findings []finding) error {
 			"sudo apt-get install %s", strings.Join(packages, " "))
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "this machine has no apt-get"),
-			"install what the packages %s of Debian contain", strings.Join(packages, " "))
+		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "apt-get: not found on this machine"),
+			"install the contents of these Debian packages: %s", strings.Join(packages, " "))
 	}
 	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"}, packages...)} {
 		c.notef("apt-get %s", strings.Join(args, " "))
@@ -94,7 +94,7 @@ func (c *cli) fix(ctx context.Context, findings []finding) error {
 		cmd.Stdout, cmd.Stderr = c.err, c.err
 		if err := cmd.Run(); err != nil {
 			return errors.Remedy(errors.Explainf(err, errors.Unavailable, "apt-get %s failed", args[0]),
-				"see what it says above; sources of packages must be reachable")
+				"read its messages above, and check that the package sources are reachable")
 		}
 	}
 	c.notef("installed: %s", strings.Join(packages, " "))

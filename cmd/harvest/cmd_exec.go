@@ -32,7 +32,7 @@ func (c *cli) sandboxExec() *cobra.Command {
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the process's id, and let it run")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "print the process's id, and do not wait for its end")
 	how.add(cmd)
 	return cmd
 }
@@ -94,7 +94,7 @@ func (c *cli) exec(ctx context.Context, ref string, program []string, how proces
 func (c *cli) sandboxProcesses() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:     "ps SANDBOX",
-		Short:   "List the commands that were started in a sandbox",
+		Short:   "List the commands of a sandbox",
 		Example: "  harvest sandbox ps dev",
 		Args:    count(1, 1, "one sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -126,19 +126,21 @@ func processStatus(p api.Process) string {
 	case p.Exit.Signal != "":
 		return "ended by " + p.Exit.Signal
 	}
-	return fmt.Sprintf("ended with %d", p.Exit.Code)
+	return fmt.Sprintf("exit code %d", p.Exit.Code)
 }
 
 func (c *cli) sandboxLogs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logs SANDBOX [PROCESS]",
 		Short: "Show the output of a command",
-		Long: `Shows the output that is kept of a command, by default of the one that was started last, and what it goes on to write until it
-ends. Interrupting this ends the showing, not the command. A connection that breaks off, with the server even, is made again: nothing
-is lost, and nothing is shown twice. The exit code is the command's own.`,
+		Long: `Show the stored output of a command, and follow it until the command ends. The default is the command
+that was started last. Interrupting this command does not stop the one that it shows.
+
+If the connection breaks, or the server restarts, the command connects again. No output is lost or
+shown twice. The exit code is that of the command shown.`,
 		Example: `  harvest sandbox logs dev
   harvest sandbox ps dev`,
-		Args: count(1, 2, "a sandbox, and perhaps a process"),
+		Args: count(1, 2, "a sandbox and optionally a process"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			server, err := c.connect(ctx)
@@ -196,7 +198,7 @@ func findProcess(ctx context.Context, server *client.Client, ref, beginning stri
 		}
 	}
 	if len(found) == 0 {
-		return "", errors.Remedy(errors.Newf(errors.NotFound, "there is no such process in the sandbox %s", ref), "see: harvest sandbox ps %s", ref)
+		return "", errors.Remedy(errors.Newf(errors.NotFound, "sandbox %s: no such process", ref), "see: harvest sandbox ps %s", ref)
 	}
 	last := found[0]
 	for _, p := range found {
@@ -205,7 +207,7 @@ func findProcess(ctx context.Context, server *client.Client, ref, beginning stri
 		}
 	}
 	if beginning != "" && len(found) > 1 {
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "%d processes begin with %s", len(found), beginning), "see: harvest sandbox ps %s", ref)
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "%d processes have ids that begin with %s", len(found), beginning), "see: harvest sandbox ps %s", ref)
 	}
 	return last.ID, nil
 }

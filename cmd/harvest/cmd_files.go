@@ -17,8 +17,9 @@ import (
 func (c *cli) sandboxFiles() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "files",
-		Short: "Look at files of a sandbox, and change them, one by one",
-		Long:  "Works on single files of a sandbox, whatever programs its image has. To copy directories: harvest sandbox cp.",
+		Short: "Read and change single files of a sandbox",
+		Long: `Read and change single files of a sandbox. No program of its image is needed. To copy directories, use
+harvest sandbox cp.`,
 		Example: `  harvest sandbox files ls dev:/workspace
   harvest sandbox files cat dev:/etc/os-release
   echo hello | harvest sandbox files put dev:/tmp/hello
@@ -32,7 +33,7 @@ func (c *cli) onFile(cmd *cobra.Command, run func(ctx context.Context, server *c
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ref, path, ok := remote(args[0])
 		if !ok {
-			return usage(cmd, "%q is not SANDBOX:PATH", args[0])
+			return usage(cmd, "invalid path %q: want SANDBOX:PATH", args[0])
 		}
 		server, err := c.connect(cmd.Context())
 		if err != nil {
@@ -46,7 +47,7 @@ func (c *cli) onFile(cmd *cobra.Command, run func(ctx context.Context, server *c
 
 func (c *cli) filesList() *cobra.Command {
 	return c.withOutput(c.onFile(&cobra.Command{
-		Use: "ls SANDBOX:PATH", Aliases: []string{"list"}, Short: "List a directory, or look at a file",
+		Use: "ls SANDBOX:PATH", Aliases: []string{"list"}, Short: "List a directory, or show a file's metadata",
 		Example: "  harvest sandbox files ls dev:/workspace -o json",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		found, err := server.ListFiles(ctx, ref, path)
@@ -90,28 +91,28 @@ func (c *cli) filesCat() *cobra.Command {
 		_, err = io.Copy(c.out, file)
 		return err
 	})
-	cmd.Flags().Int64Var(&offset, "offset", 0, "byte to begin with")
-	cmd.Flags().Int64Var(&length, "length", -1, "so many bytes (default all)")
+	cmd.Flags().Int64Var(&offset, "offset", 0, "offset of the first byte")
+	cmd.Flags().Int64Var(&length, "length", -1, "number of bytes (default: all)")
 	return cmd
 }
 
 func (c *cli) filesPut() *cobra.Command {
 	mode, source, cond := "", "", client.Condition{}
 	cmd := c.onFile(&cobra.Command{
-		Use: "put SANDBOX:PATH", Short: "Write a file whole, from standard input or a file of this machine",
-		Long: "Writes a file whole: programs in the sandbox see the old content or the new one, never a part.\n\n" +
-			"With --if-match the write fails (exit code 5) unless the file still has that ETag, which `files ls -o json` prints.",
+		Use: "put SANDBOX:PATH", Short: "Write a file atomically, from standard input or a file of this machine",
+		Long: "Write a file atomically: programs in the sandbox see the old content or the new one, never a part.\n\n" +
+			"With --if-match, the write fails (exit code 5) unless the file still has that ETag, as printed by\n`harvest sandbox files ls -o json`.",
 		Example: `  harvest sandbox files put dev:/usr/local/bin/tool --from ./tool --mode 755
   harvest sandbox files put dev:/etc/app.conf --from app.conf --if-match '"2a-18c3-18c3-1f"'`,
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		var bits uint32
 		if mode != "" {
 			if _, err := fmt.Sscanf(mode, "%o", &bits); err != nil || bits > 0o7777 {
-				return errors.Remedy(errors.Newf(errors.Invalid, "--mode cannot be %q", mode), "write it in octal, such as 644 or 755")
+				return errors.Remedy(errors.Newf(errors.Invalid, "invalid --mode %q", mode), "give an octal number, such as 644 or 755")
 			}
 		}
 		if cond.ETag != "" && cond.New {
-			return errors.Remedy(errors.Newf(errors.Invalid, "--if-match and --no-clobber exclude each other"), "give --if-match for a file that exists, --no-clobber for a new one")
+			return errors.Remedy(errors.Newf(errors.Invalid, "--if-match and --no-clobber exclude each other"), "give --if-match for an existing file, --no-clobber for a new one")
 		}
 		in, bytes, err := c.sized(source)
 		if err != nil {
@@ -124,8 +125,8 @@ func (c *cli) filesPut() *cobra.Command {
 		}
 		return err
 	})
-	cmd.Flags().StringVar(&mode, "mode", "", "permissions in octal (default those that it has, or 644)")
-	cmd.Flags().StringVar(&source, "from", "", "file of this machine (default standard input)")
+	cmd.Flags().StringVar(&mode, "mode", "", "permissions, in octal (default: those of the existing file, or 644)")
+	cmd.Flags().StringVar(&source, "from", "", "file of this machine to read (default: standard input)")
 	cmd.Flags().StringVar(&cond.ETag, "if-match", "", "write only if the file has this ETag; \"*\": only if it exists")
 	cmd.Flags().BoolVarP(&cond.New, "no-clobber", "n", false, "write only if the file does not exist")
 	return cmd
@@ -137,18 +138,18 @@ func (c *cli) sized(source string) (io.ReadCloser, int64, error) {
 	if source != "" {
 		f, err := os.Open(source)
 		if err != nil {
-			return nil, 0, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s cannot be read", source), "give --from a file that you can read")
+			return nil, 0, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", source), "give --from a file that you can read")
 		}
 		info, err := f.Stat()
 		if err != nil || !info.Mode().IsRegular() {
 			f.Close()
-			return nil, 0, errors.Remedy(errors.Newf(errors.Invalid, "%s is no file", source), "give --from a file, or use harvest sandbox cp")
+			return nil, 0, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file", source), "give --from a file, or use harvest sandbox cp")
 		}
 		return f, info.Size(), nil
 	}
 	f, err := os.CreateTemp("", "harvest-put-")
 	if err != nil {
-		return nil, 0, errors.Wrapf(err, "make a temporary file")
+		return nil, 0, errors.Wrapf(err, "create a temporary file")
 	}
 	err = os.Remove(f.Name()) // the file disappears when it is closed
 	n := int64(0)
@@ -160,7 +161,7 @@ func (c *cli) sized(source string) (io.ReadCloser, int64, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, 0, errors.Wrapf(err, "keep standard input")
+		return nil, 0, errors.Wrapf(err, "store standard input")
 	}
 	return f, n, nil
 }
@@ -174,7 +175,7 @@ func (c *cli) filesMove() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ref, from, ok := remote(args[0])
 			if !ok {
-				return usage(cmd, "%q is not SANDBOX:PATH", args[0])
+				return usage(cmd, "invalid path %q: want SANDBOX:PATH", args[0])
 			}
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -188,18 +189,18 @@ func (c *cli) filesMove() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&overwrite, "force", "f", false, "replace a file that is there")
+	cmd.Flags().BoolVarP(&overwrite, "force", "f", false, "replace an existing file")
 	return cmd
 }
 
 func (c *cli) filesMkdir() *cobra.Command {
 	parents := false
-	cmd := c.onFile(&cobra.Command{Use: "mkdir SANDBOX:PATH", Short: "Make a directory", Example: "  harvest sandbox files mkdir -p dev:/workspace/a/b"},
+	cmd := c.onFile(&cobra.Command{Use: "mkdir SANDBOX:PATH", Short: "Create a directory", Example: "  harvest sandbox files mkdir -p dev:/workspace/a/b"},
 		func(ctx context.Context, server *client.Client, ref, path string) error {
 			_, err := server.MakeDirectory(ctx, ref, api.MkdirRequest{Path: path, Parents: parents})
 			return err
 		})
-	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make what is missing above it, too, and mind nothing that is there")
+	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "create missing parents, and accept an existing directory")
 	return cmd
 }
 
@@ -209,17 +210,17 @@ func (c *cli) filesRemove() *cobra.Command {
 		func(ctx context.Context, server *client.Client, ref, path string) error {
 			return server.RemoveFileIf(ctx, ref, path, recursive, cond)
 		})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "a directory with all that is in it")
-	cmd.Flags().StringVar(&cond.ETag, "if-match", "", "remove it only if it has this ETag")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "remove a directory with all its contents")
+	cmd.Flags().StringVar(&cond.ETag, "if-match", "", "remove the file only if it has this ETag")
 	return cmd
 }
 
 func (c *cli) filesWatch() *cobra.Command {
 	recursive := false
 	cmd := c.onFile(&cobra.Command{
-		Use: "watch SANDBOX:PATH", Short: "Print what changes, a line each, until interrupted",
-		Long: "Print what changes, a line each, until interrupted: created, changed or removed, and the path. A file that another replaces by a\n" +
-			"rename, as editors and git write files, has changed. The line \"lagged\" says that there were more changes than could be printed.",
+		Use: "watch SANDBOX:PATH", Short: "Print changes of files, one per line, until interrupted",
+		Long: "Print changes of files until interrupted, one per line: created, changed or removed, and the path.\n" +
+			"A rename over an existing file, as by git and editors, is a change of that file. The line \"lagged\"\nmeans that changes were skipped.",
 		Example: "  harvest sandbox files watch -r dev:/workspace",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		return server.WatchFiles(ctx, ref, path, recursive, func(change api.FileChange) error {
@@ -227,6 +228,6 @@ func (c *cli) filesWatch() *cobra.Command {
 			return err
 		})
 	})
-	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "in all directories below it, too")
+	cmd.Flags().BoolVarP(&recursive, "recursive", "r", false, "also watch all directories below it")
 	return cmd
 }

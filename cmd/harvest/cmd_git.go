@@ -26,7 +26,7 @@ func (c *cli) diffCommand() *cobra.Command {
 	var repository string
 	return repositoryFlag(&cobra.Command{
 		Use:     "diff SESSION",
-		Short:   "Print what the agent has changed, as a patch",
+		Short:   "Print the agent's changes as a patch",
 		Example: "  harvest diff ses_01jx | less",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -46,8 +46,9 @@ func (c *cli) pushCommand() *cobra.Command {
 	return repositoryFlag(&cobra.Command{
 		Use:   "push SESSION",
 		Short: "Push the agent's branch to the repository's origin",
-		Long: `Folds the "wip:" commits of the session into the others and pushes its branch, harvest/ID, from the sandbox to the origin, with the token of
-the account's secrets. Nothing that somebody else has pushed there is overwritten.`,
+		Long: `Fold the "wip:" commits of the session into the others, and push its branch, harvest/ID, from the
+sandbox to the origin. The token comes from the account's secrets. Commits that others have pushed
+to the branch are never overwritten.`,
 		Example: `  harvest secret set github GITHUB_TOKEN
   harvest push ses_01jx`,
 		Args: count(1, 1, "a session"),
@@ -67,12 +68,13 @@ func (c *cli) pullCommand() *cobra.Command {
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "pr SESSION [flags]",
 		Short: "Push the agent's branch and open or update a pull request for it",
-		Long: `Pushes the branch of the session and opens a pull request on GitHub, as the user whose token is in the account's
-secrets; a draft, unless --ready. The agent writes title and text, by the repository's template if it has one, in a
-turn of the session that costs as any other. If the agent cannot, or with --no-summary, the text lists the commits.
+		Long: `Push the branch of the session, and open a pull request on GitHub. The token in the account's secrets decides the
+author. The pull request is a draft, unless --ready. The agent writes title and text, by the repository's template if it
+has one, in a turn of the session that costs as much as any other. If the agent fails, or with --no-summary, the text
+lists the commits.
 
-If the branch already has a pull request, the command pushes, and the agent writes the text anew if there are new
-commits. Text that a person has changed on GitHub stays.`,
+If the branch already has a pull request, the command pushes, and the agent rewrites the text if there are new commits.
+Text that a person has changed on GitHub stays.`,
 		Example: `  harvest pr ses_01jx
   harvest pr ses_01jx --title "Fix the parser" --ready`,
 		Args: count(1, 1, "a session"),
@@ -88,11 +90,11 @@ commits. Text that a person has changed on GitHub stays.`,
 		}),
 	}, formatName)
 	flags := cmd.Flags()
-	flags.StringVar(&req.Title, "title", "", "its title (default: the agent's)")
-	flags.StringVar(&req.Body, "body", "", "its text (default: the agent's)")
+	flags.StringVar(&req.Title, "title", "", "title (default: the agent's)")
+	flags.StringVar(&req.Body, "body", "", "text (default: the agent's)")
 	flags.BoolVar(&req.NoSummary, "no-summary", false, "do not ask the agent for the text")
-	flags.StringVar(&req.Base, "base", "", "branch that the changes go into (default: the one that the work began on)")
-	flags.BoolVar(&req.Ready, "ready", false, "it is no draft")
+	flags.StringVar(&req.Base, "base", "", "base branch of the pull request (default: the branch that the session began on)")
+	flags.BoolVar(&req.Ready, "ready", false, "open it as ready for review, not as a draft")
 	return repositoryFlag(cmd, &req.Repository)
 }
 
@@ -119,7 +121,7 @@ func pullText(p api.PullRequest) string {
 func (c *cli) sessionCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "session",
-		Short:   "Work with the repository of a session",
+		Short:   "Manage the repository of a session",
 		Example: "  harvest session sync ses_01jx",
 	}, c.syncCommand())
 }
@@ -128,9 +130,10 @@ func (c *cli) syncCommand() *cobra.Command {
 	var req api.SyncRequest
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "sync SESSION [flags]",
-		Short: "Carry the agent's work forward onto what others have done",
-		Long: `Commits everything, fetches, and rebases the work, from a checkpoint branch and with at most three attempts. If that fails everything is as it was
-and the checkpoint stays. A branch of others that was rewritten is not followed unless --rewritten says that it was meant.`,
+		Short: "Rebase the agent's work onto new upstream commits",
+		Long: `Commit everything, fetch, and rebase the work, with at most three attempts. A checkpoint branch is
+created first. If the rebase fails, the work is unchanged and the checkpoint branch stays. An upstream
+branch whose history was rewritten is refused, unless --rewritten is given.`,
 		Example: "  harvest session sync ses_01jx",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -146,13 +149,13 @@ and the checkpoint stays. A branch of others that was rewritten is not followed 
 				if done.Checkpoint != "" {
 					text += "\nthe checkpoint is the branch " + done.Checkpoint
 				}
-				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)), "everything is as it was; have the agent look at it: harvest send %s \"…\"", args[0])
+				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)), "nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
 			}
 			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch), chat.Plain(done.Onto), done.Commits)}}})
 		}),
 	}, formatTable)
-	cmd.Flags().StringVar(&req.Branch, "onto", "", "branch of others (default: the one that the work began on)")
-	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "that branch was rewritten on purpose")
+	cmd.Flags().StringVar(&req.Branch, "onto", "", "base branch of the pull request (default: the branch that the work began on)")
+	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "accept that the upstream branch was rewritten")
 	return repositoryFlag(cmd, &req.Repository)
 }
 
@@ -160,7 +163,7 @@ and the checkpoint stays. A branch of others that was rewritten is not followed 
 func topLevel(ctx context.Context) (string, error) {
 	out, err := gitIn(ctx, ".", nil, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return "", errors.Remedy(errors.Explainf(err, errors.Invalid, "the current directory is in no git repository"), "run it in the repository that the session began with")
+		return "", errors.Remedy(errors.Explainf(err, errors.Invalid, "the current directory is not in a git repository"), "run the command in the repository of the session")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
@@ -181,14 +184,14 @@ func gitWith(ctx context.Context, dir string, env []string, in io.Reader, args .
 		return out, nil
 	}
 	said := strings.TrimSpace(complaint.String())
-	remedy := "run it in the repository that the session began with"
+	remedy := "run the command in the repository of the session"
 	switch {
 	case strings.Contains(said, "prerequisite commits"):
-		remedy = "the repository lacks the commits that the session began with: git fetch, then try again"
+		remedy = "the repository lacks commits of the session's repository: git fetch, then try again"
 	case strings.Contains(said, "refusing to fetch into"):
-		remedy = "the branch is checked out: git switch to another one first, or take the work as another branch with --branch NAME"
+		remedy = "the branch is checked out: git switch to another one, or choose a new branch with --branch NAME"
 	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in"), strings.Contains(said, "No such file"), strings.Contains(said, "is a directory"), strings.Contains(said, "unable to write file"):
-		remedy = "nothing was changed; harvest checkout brings the work as a branch that can be merged"
+		remedy = "nothing was changed; harvest checkout fetches the work as a branch, which can be merged"
 	}
-	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git could not take it: %s", chat.Plain(said)), "%s", remedy)
+	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git failed: %s", chat.Plain(said)), "%s", remedy)
 }

@@ -15,7 +15,7 @@ import (
 func (c *cli) imageCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "image",
-		Short: "Work with images, the root file systems of sandboxes",
+		Short: "Manage images, the root file systems of sandboxes",
 		Example: `  harvest image build
   harvest image pull debian:12
   harvest image inspect base`,
@@ -35,7 +35,7 @@ func (c *cli) imageInspect() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:     "inspect IMAGE",
 		Aliases: []string{"get"},
-		Short:   "Show what is in an image, and what is missing",
+		Short:   "Show the contents of an image, and the missing parts",
 		Example: "  harvest image inspect base -o json",
 		Args:    count(1, 1, "one image"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {

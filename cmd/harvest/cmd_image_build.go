@@ -34,12 +34,17 @@ func (c *cli) imageBuild() *cobra.Command {
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "build [NAME|DIR]",
 		Short: "Build an image if it is missing, and print its id",
-		Long: `Builds an image. Without anything it is base, which is what sandboxes have if they ask for no other. A NAME is one of Harvest's own images,
-an image that is there already, or one of a registry. A DIR, which begins with a dot or a slash, is a build context with a Dockerfile; -f names
-another file, or - for standard input. Without a DIR a Dockerfile has no files to copy. What exists already is not built again, unless
---force-build.
+		Long: `Build an image. The argument decides the source:
 
-A registry's login comes from a secret with REGISTRY_SERVER, REGISTRY_USERNAME and REGISTRY_PASSWORD, or from this user's Docker configuration.`,
+  (none)   base, the default image of sandboxes
+  NAME     one of Harvest's own images, an existing image, or one of a registry
+  DIR      a build context with a Dockerfile; DIR begins with a dot or a slash
+
+-f names another Dockerfile, or "-" for standard input. Without DIR, a Dockerfile has no files to
+copy. An image that exists is not built again, unless --force-build is given.
+
+The credentials of a registry come from a secret with REGISTRY_SERVER, REGISTRY_USERNAME and
+REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 		Example: `  harvest image build
   harvest image build debian:12
   harvest image build . -t team/app:1 --build-arg VERSION=3
@@ -53,17 +58,17 @@ A registry's login comes from a secret with REGISTRY_SERVER, REGISTRY_USERNAME a
 		},
 	}, formatName)
 	f := cmd.Flags()
-	f.StringVarP(&flags.file, "file", "f", "", "the Dockerfile; - reads it from standard input (default: DIR/Dockerfile)")
-	f.StringArrayVarP(&req.Names, "tag", "t", nil, "what to call the image; repeatable. An older image of that name loses it")
-	f.StringArrayVar(&req.Commands, "command", nil, "an instruction of a Dockerfile on top of NAME, such as 'RUN apt-get update'; repeatable")
-	f.StringArrayVar(&flags.args, "build-arg", nil, "NAME=VALUE of an ARG; without =VALUE it is this environment's; repeatable")
-	f.StringVar(&req.Target, "target", "", "the stage to build (default: the last one)")
+	f.StringVarP(&flags.file, "file", "f", "", "Dockerfile; - for standard input (default: DIR/Dockerfile)")
+	f.StringArrayVarP(&req.Names, "tag", "t", nil, "name of the image, repeatable; an older image of that name loses it")
+	f.StringArrayVar(&req.Commands, "command", nil, "instruction of a Dockerfile to run on top of NAME, such as 'RUN apt-get update', repeatable")
+	f.StringArrayVar(&flags.args, "build-arg", nil, "NAME=VALUE of an ARG, repeatable; NAME alone takes the value of the environment variable")
+	f.StringVar(&req.Target, "target", "", "stage to build (default: the last one)")
 	f.StringArrayVar(&flags.secrets, "secret", nil, "id=ID,src=FILE or id=ID,env=NAME, for RUN --mount=type=secret; repeatable")
-	f.StringVar(&req.Platform, "platform", "", "the platform, such as linux/amd64 (default: the server's, and no other runs there)")
-	f.BoolVar(&flags.pull, "pull", false, "ask registries what names mean now")
-	f.StringVar(&req.Login, "registry-secret", "", "the secret with the login of the registry (default: whichever fits)")
-	f.BoolVar(&req.Force, "force-build", false, "build it even if it exists")
-	f.BoolVar(&req.Force, "force", false, "the same as --force-build")
+	f.StringVar(&req.Platform, "platform", "", "platform, such as linux/amd64 (default: the server's; no other can run there)")
+	f.BoolVar(&flags.pull, "pull", false, "check registries for newer images")
+	f.StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
+	f.BoolVar(&req.Force, "force-build", false, "build the image even if it exists")
+	f.BoolVar(&req.Force, "force", false, "alias of --force-build")
 	return cmd
 }
 
@@ -71,8 +76,8 @@ func (c *cli) imagePull() *cobra.Command {
 	req := api.BuildRequest{Pull: "always"}
 	cmd := c.withOutput(&cobra.Command{
 		Use:     "pull NAME",
-		Short:   "Fetch an image of a registry, and print its id",
-		Long:    `Asks the registry what the name means now, and fetches what is missing of it.`,
+		Short:   "Fetch an image from a registry, and print its id",
+		Long:    `Fetch the missing layers of the image that the name currently refers to.`,
 		Example: "  harvest image pull ghcr.io/owner/name:1.2",
 		Args:    count(1, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,9 +85,9 @@ func (c *cli) imagePull() *cobra.Command {
 			return c.buildImage(cmd.Context(), req, "", "")
 		},
 	}, formatName)
-	cmd.Flags().StringArrayVarP(&req.Names, "tag", "t", nil, "what else to call the image; repeatable")
-	cmd.Flags().StringVar(&req.Platform, "platform", "", "the platform, such as linux/amd64 (default: the server's, and no other runs there)")
-	cmd.Flags().StringVar(&req.Login, "registry-secret", "", "the secret with the login of the registry (default: whichever fits)")
+	cmd.Flags().StringArrayVarP(&req.Names, "tag", "t", nil, "further name of the image, repeatable")
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "platform, such as linux/amd64 (default: the server's; no other can run there)")
+	cmd.Flags().StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
 	return cmd
 }
 
@@ -108,7 +113,7 @@ func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, f
 		return err
 	}
 	for _, part := range built.Missing {
-		c.notef("missing in the image: %s, because %s", part.Name, part.Reason)
+		c.notef("missing in the image: %s (%s)", part.Name, part.Reason)
 	}
 	return c.show(oneImage(built))
 }
@@ -132,11 +137,11 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 	}
 	if flags.file != "" || flags.directory != "" {
 		if req.Base != "" {
-			err := errors.Newf(errors.Invalid, "%s is not a directory to build a Dockerfile in", req.Base)
-			return errors.Remedy(err, "write ./%s if it is one, or leave out --file", req.Base)
+			err := errors.Newf(errors.Invalid, "%s: not a build context", req.Base)
+			return errors.Remedy(err, "write ./%s for a directory, or omit --file", req.Base)
 		}
 		if len(req.Commands) > 0 {
-			return errors.Remedy(errors.Newf(errors.Invalid, "--command goes with the name of an image, not with a Dockerfile"), "write the instruction into the Dockerfile")
+			return errors.Remedy(errors.Newf(errors.Invalid, "--command needs the name of an image, not a Dockerfile"), "write the instruction into the Dockerfile")
 		}
 		if req.Dockerfile, err = c.dockerfile(flags.file, flags.directory); err != nil {
 			return err
@@ -148,7 +153,7 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 			flags.ignore = filepath.Join(flags.directory, "Dockerfile")
 		}
 		if info, err := os.Stat(flags.directory); flags.directory != "" && (err != nil || !info.IsDir()) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the build context %s is not a directory that can be read", flags.directory), "name a directory as the build context")
+			return errors.Remedy(errors.Newf(errors.Invalid, "build context %s: not a readable directory", flags.directory), "name a directory as the build context")
 		}
 	}
 	if flags.pull {
@@ -182,9 +187,9 @@ func (c *cli) dockerfile(file, directory string) (string, error) {
 	case err != nil:
 		return "", errors.Remedy(tarfs.Explain(err, file), "name the Dockerfile with --file")
 	case len(text) > maxDockerfile:
-		return "", errors.Newf(errors.Invalid, "the Dockerfile has more than %d bytes", maxDockerfile)
+		return "", errors.Newf(errors.Invalid, "Dockerfile: more than %d bytes", maxDockerfile)
 	case strings.TrimSpace(string(text)) == "":
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "the Dockerfile is empty"), "begin it with FROM")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "Dockerfile: empty"), "begin the Dockerfile with FROM")
 	}
 	return string(text), nil
 }
@@ -195,7 +200,7 @@ func (c *cli) buildArgs(pairs []string) (map[string]string, error) {
 	for _, pair := range pairs {
 		name, value, given := strings.Cut(pair, "=")
 		if name == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--build-arg %q has no name", pair), "write NAME=VALUE")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--build-arg %q: no name", pair), "write NAME=VALUE")
 		}
 		if !given {
 			value = c.env(name)
@@ -219,7 +224,7 @@ func (c *cli) buildSecrets(specs []string) (map[string]string, error) {
 			file = fields["source"]
 		}
 		if id == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "a --secret has no id"), "write id=ID,src=FILE or id=ID,env=NAME")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--secret: no id"), "write id=ID,src=FILE or id=ID,env=NAME")
 		}
 		if file == "" {
 			name := fields["env"]
@@ -227,13 +232,13 @@ func (c *cli) buildSecrets(specs []string) (map[string]string, error) {
 				name = id
 			}
 			if secrets[id] = c.env(name); secrets[id] == "" {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "the secret %s has no value: the variable %s is not set", id, name), "write id=ID,src=FILE or id=ID,env=NAME")
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "secret %s: the environment variable %s is not set", id, name), "write id=ID,src=FILE or id=ID,env=NAME")
 			}
 			continue
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, errors.Remedy(tarfs.Explain(err, file), "name a file that you can read with src=")
+			return nil, errors.Remedy(tarfs.Explain(err, file), "name a readable file with src=")
 		}
 		secrets[id] = string(text)
 	}

@@ -11,7 +11,7 @@ import (
 func (c *cli) imageCache() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "cache",
-		Short: "See and remove what builds have left for later ones",
+		Short: "List and remove cached results of builds",
 		Example: `  harvest image cache ls
   harvest image cache rm 3f2a9c01b7de
   harvest image cache rm --all`,
@@ -25,7 +25,7 @@ func (c *cli) imageCacheList() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
-		Short:   "List layers and cache mounts of builds, the last used first",
+		Short:   "List cached layers and cache mounts, last used first",
 		Example: "  harvest image cache ls -o json",
 		Args:    count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,7 +56,7 @@ func (c *cli) imageCacheRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm ID…",
 		Aliases: []string{"remove"},
-		Short:   "Remove layers and cache mounts that no build uses now",
+		Short:   "Remove cached layers and cache mounts that no build uses",
 		Example: "  harvest image cache rm --all",
 		Args:    count(0, -1, "ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,7 +78,7 @@ func (c *cli) imageCacheRemove() *cobra.Command {
 			return removeEach(args, func(id string) error { return server.ForgetBuild(cmd.Context(), id) })
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all of them")
+	cmd.Flags().BoolVar(&all, "all", false, "remove all of them")
 	return cmd
 }
 

@@ -16,7 +16,7 @@ func (c *cli) imageExport() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "export IMAGE -o FILE",
-		Short: "Write an image as an OCI archive, which docker load and podman load take",
+		Short: "Write an image as an OCI archive, for docker load or podman load",
 		Example: `  harvest image export team/app:1 -o app.tar
   harvest image export base -o - | podman load`,
 		Args: count(1, 1, "one image"),
@@ -25,7 +25,7 @@ func (c *cli) imageExport() *cobra.Command {
 				return usage(cmd, "%s needs --output", cmd.CommandPath())
 			}
 			if _, tty := terminal(c.out); output == "-" && tty {
-				return errors.Remedy(errors.Newf(errors.Invalid, "an archive is not for a terminal"), "write it into a file with -o FILE, or into a pipe")
+				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"), "write to a file with -o FILE, or to a pipe")
 			}
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -44,7 +44,7 @@ func (c *cli) imageExport() *cobra.Command {
 			return writeWhole(output, 0o644, archive)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "the file to write; - is standard output")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write; - is standard output")
 	return cmd
 }
 
@@ -53,7 +53,7 @@ func writeWhole(name string, mode os.FileMode, from io.Reader) (err error) {
 	temp := name + ".part"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
-		return errors.Remedy(tarfs.Explain(err, name), "choose a file that you may write")
+		return errors.Remedy(tarfs.Explain(err, name), "choose a writable file")
 	}
 	_, copying := io.Copy(f, from)
 	if err := errors.Join(copying, f.Sync(), f.Close()); err != nil {
@@ -69,16 +69,17 @@ func (c *cli) imageCollect() *cobra.Command {
 	var everything bool
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "gc",
-		Short: "Remove images and layers that nobody needs",
-		Long: `Removes images that have no name and that no sandbox used for a week (image_gc.age), and what builds and registries have left for later.
-Images that are in use, that have a name, and snapshots stay. The server does the same once a day.`,
+		Short: "Remove unused images and layers",
+		Long: `Remove images without a name that no sandbox has used for a week (image_gc.age), and unused caches of
+builds and registries. Images that have a name or are in use, and snapshots, stay. The server does
+the same once a day.`,
 		Example: `  harvest image gc --dry-run
   harvest image gc --age 24h --size 20GiB
   harvest image gc --unused --all`,
 		Args: count(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if age > 0 && everything {
-				return usage(cmd, "%s takes --age or --unused, not both", cmd.CommandPath())
+				return usage(cmd, "%s takes either --age or --unused", cmd.CommandPath())
 			}
 			if seconds := age.seconds(); seconds > 0 || everything {
 				req.AgeSeconds = &seconds
@@ -107,10 +108,10 @@ Images that are in use, that have a name, and snapshots stay. The server does th
 		},
 	}, formatTable)
 	f := cmd.Flags()
-	f.Var(&age, "age", "what was not used for so long, such as 24h (default: image_gc.age)")
-	f.BoolVar(&everything, "unused", false, "whatever is not in use, however short")
-	f.Var(&limit, "size", "also the longest unused, while all is larger than this")
-	f.BoolVar(&req.All, "all", false, "also images of registries that have a name: they can be fetched again")
+	f.Var(&age, "age", "minimum time without use, such as 24h (default: image_gc.age)")
+	f.BoolVar(&everything, "unused", false, "remove all unused images, whatever their age")
+	f.Var(&limit, "size", "also remove the least recently used images until the total is below this size")
+	f.BoolVar(&req.All, "all", false, "also remove named images of registries, which can be fetched again")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only show what would be removed")
 	return cmd
 }

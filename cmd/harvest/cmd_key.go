@@ -13,9 +13,9 @@ import (
 func (c *cli) keyCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "key",
-		Short: "Work with keys, which let programs in",
-		Long: `Keys let programs and other machines use a server over TCP: set HARVEST_URL and HARVEST_API_KEY there. On the server's own machine, who
-owns the data directory needs none.`,
+		Short: "Manage API keys",
+		Long: `API keys let programs and other machines use a server over TCP. Set HARVEST_URL and HARVEST_API_KEY
+there. On the server's own machine, the owner of the data directory needs no key.`,
 		Example: `  export HARVEST_API_KEY=$(harvest key create laptop --quiet)
   harvest key create ci --scope read --scope exec --expires 720h
   harvest key ls
@@ -28,11 +28,13 @@ func (c *cli) keyCreate() *cobra.Command {
 	var expires timeFlag
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a key and print it, this once",
-		Long: `Makes a key and prints it. Only a hash of it is kept, so that it cannot be shown again. With --quiet nothing but the key is printed.
+		Short: "Create a key and print it once",
+		Long: `Create a key and print it. The server stores only a hash, so the key cannot be shown again. With
+--quiet, only the key is printed.
 
-The role admin may also make and revoke keys of its account; admins of the account "personal" are the server's operators, and may make keys
-of other accounts with --account. Everything belongs to an account, and what belongs to another one cannot be seen.`,
+Every object belongs to an account, and is invisible to other accounts. The role admin may create and
+revoke keys of its account. Admins of the account "personal" operate the server, and may create keys
+of other accounts with --account.`,
 		Example: `  harvest key create laptop --role admin
   harvest key create ci --quiet --scope exec --expires 720h
   harvest key create first --account acme --role admin`,
@@ -45,7 +47,7 @@ of other accounts with --account. Everything belongs to an account, and what bel
 			}
 			if c.format == formatTable {
 				fmt.Fprintln(c.out, made.Secret)
-				c.notef("this is the only time that the key %s is shown", made.ID)
+				c.notef("the key %s is shown only this time", made.ID)
 				return nil
 			}
 			return c.show(view{json: made, names: []string{made.ID}})
@@ -53,9 +55,9 @@ of other accounts with --account. Everything belongs to an account, and what bel
 	}, formatTable)
 	flags := cmd.Flags()
 	flags.StringVar(&req.Role, "role", "member", "member or admin")
-	flags.StringArrayVar(&req.Scopes, "scope", nil, "read, write or exec, repeatable (default all that you have)")
-	flags.Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
-	flags.StringVar(&req.Account, "account", "", "account that it belongs to (default your own)")
+	flags.StringArrayVar(&req.Scopes, "scope", nil, "scope: read, write or exec, repeatable (default: all of yours)")
+	flags.Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
+	flags.StringVar(&req.Account, "account", "", "account of the key (default: your own)")
 	return cmd
 }
 
@@ -70,14 +72,14 @@ func (c *cli) keyList() *cobra.Command {
 		func(k api.Key) (string, []string) {
 			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires), ago(k.LastUsed)}
 		})
-	cmd.Flags().BoolVar(&everyone, "all", false, "those of all accounts")
+	cmd.Flags().BoolVar(&everyone, "all", false, "list the keys of all accounts")
 	return cmd
 }
 
 func (c *cli) keyRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
 		Use:     "rm KEY…",
-		Short:   "Revoke keys, by id or name; from then on nobody gets in with them",
+		Short:   "Revoke keys, by id or name",
 		Example: "  harvest key rm ci",
 	}, "keys", func(ctx context.Context, server *client.Client, ref string) error { return server.RevokeKey(ctx, ref) })
 }
@@ -85,7 +87,7 @@ func (c *cli) keyRemove() *cobra.Command {
 func (c *cli) keyLink() *cobra.Command {
 	return &cobra.Command{
 		Use:     "link",
-		Short:   "Print a link that signs a browser in, once, within 15 minutes",
+		Short:   "Print a single-use sign-in link for a browser, valid for 15 minutes",
 		Example: "  harvest key link",
 		Args:    count(0, 0, "no arguments"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {

@@ -16,7 +16,7 @@ import (
 func (c *cli) memoryCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "memory",
-		Short: "Read and edit what agents remember of repositories",
+		Short: "Read and edit the memory that agents have of repositories",
 		Example: `  harvest memory ls
   harvest memory get owner/repository
   harvest memory set owner/repository "how to test" "make test; it needs Docker"`,
@@ -28,7 +28,7 @@ func memoryName(text string) string { return strings.ToLower(strings.ReplaceAll(
 
 func (c *cli) memoryList() *cobra.Command {
 	return listing(c, &cobra.Command{
-		Short:   "List the repositories of which something is remembered",
+		Short:   "List the repositories that have memory entries",
 		Example: "  harvest memory ls",
 	}, []string{"NAME", "SIZE", "CREATED"},
 		func(ctx context.Context, server *client.Client) ([]api.Memory, error) { return server.Memories(ctx) },
@@ -38,7 +38,7 @@ func (c *cli) memoryList() *cobra.Command {
 func (c *cli) memoryGet() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:   "get REPOSITORY [NAME]",
-		Short: "Print what is remembered of a repository, or under one name",
+		Short: "Print the memory of a repository, or one entry",
 		Example: `  harvest memory get owner/repository
   harvest memory get owner/repository "how to test" -o json`,
 		Args: count(1, 2, "a repository, and at most one name"),
@@ -67,7 +67,7 @@ func (c *cli) memoryGet() *cobra.Command {
 				}
 			}
 			if len(args) == 2 && !known {
-				return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %q", args[1]), "harvest memory get %s", args[0])
+				return errors.Remedy(errors.Newf(errors.NotFound, "memory entry %q: not found", args[1]), "harvest memory get %s", args[0])
 			}
 			return c.show(v)
 		}),
@@ -78,7 +78,7 @@ func (c *cli) memorySet() *cobra.Command {
 	var req api.EntityRequest
 	cmd := &cobra.Command{
 		Use:     "set REPOSITORY NAME SENTENCE…",
-		Short:   "Remember sentences under a name, instead of what was known there",
+		Short:   "Store a memory entry; an earlier one of that name is replaced",
 		Example: `  harvest memory set owner/repository "how to test" "make test" "it needs Docker"`,
 		Args:    count(3, -1, "a repository, a name and sentences"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -86,7 +86,7 @@ func (c *cli) memorySet() *cobra.Command {
 			return server.Remember(ctx, memoryName(args[0]), args[1], req)
 		}),
 	}
-	cmd.Flags().StringVar(&req.Type, "type", "note", "what kind of thing it is")
+	cmd.Flags().StringVar(&req.Type, "type", "note", "kind of the entry")
 	return cmd
 }
 
@@ -94,7 +94,7 @@ func (c *cli) memoryRemove() *cobra.Command {
 	var everything bool
 	cmd := &cobra.Command{
 		Use:   "rm REPOSITORY [NAME]",
-		Short: "Forget what is remembered under a name, or with --all everything of the repository",
+		Short: "Delete a memory entry, or all entries of a repository with --all",
 		Example: `  harvest memory rm owner/repository "how to test"
   harvest memory rm owner/repository --all`,
 		Args: count(1, 2, "a repository, and a name or --all"),

@@ -16,8 +16,8 @@ func (c *cli) modalCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "modal",
 		Short: "Run programs written for Modal on this machine",
-		Long: `A server that harvest up started with --modal-listen speaks Modal's protocol: programs that use Modal's SDKs for Go, JavaScript or Python
-create their sandboxes there, without being changed.`,
+		Long: `A server that was started with harvest up --modal-listen speaks Modal's protocol. Programs that use
+Modal's SDKs for Go, JavaScript or Python create their sandboxes there, without changes.`,
 		Example: `  harvest up --modal-listen 127.0.0.1:7783
   eval "$(harvest modal env)"`,
 	}, c.modalEnv())
@@ -28,9 +28,9 @@ func (c *cli) modalEnv() *cobra.Command {
 	var name string
 	cmd := &cobra.Command{
 		Use:   "env",
-		Short: "Make a key and print the three variables by which Modal's SDKs find this server",
-		Long: `Makes a key and prints MODAL_SERVER_URL, MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as a shell takes them. The key is shown this once;
-harvest key rm ends it.`,
+		Short: "Create a key and print the environment variables for Modal's SDKs",
+		Long: `Create a key, and print MODAL_SERVER_URL, MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as shell commands. The
+key is shown only this time. harvest key rm revokes it.`,
 		Example: `  eval "$(harvest modal env)"
   harvest modal env --name ci --expires 720h`,
 		Args: count(0, 0, "no arguments"),
@@ -41,7 +41,7 @@ harvest key rm ends it.`,
 			}
 			if info.ModalURL == "" {
 				err := errors.Newf(errors.Unsupported, "this server does not speak Modal's protocol")
-				return errors.Remedy(err, "end it with \"harvest down\" and start it with: harvest up --modal-listen 127.0.0.1:7783")
+				return errors.Remedy(err, "stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
 			}
 			if name == "" {
 				name = "modal-" + time.Now().UTC().Format("20060102-150405.000")
@@ -54,7 +54,7 @@ harvest key rm ends it.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&name, "name", "", "name of the key (default one with the time)")
-	cmd.Flags().Var(&expires, "expires", "time after which it is no good any more, such as 720h (default never)")
+	cmd.Flags().StringVar(&name, "name", "", "name of the key (default: a name with the current time)")
+	cmd.Flags().Var(&expires, "expires", "lifetime, such as 720h (default: no expiry)")
 	return cmd
 }

@@ -22,8 +22,8 @@ func (c *cli) sandboxNetwork() *cobra.Command {
 	var rules []string
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "network SANDBOX --network RULE…",
-		Short: "Change what a sandbox reaches, while it runs",
-		Long:  "Changes what a sandbox reaches, while it runs. Connections that are no longer allowed are cut.\n\n" + networkHelp,
+		Short: "Change the network policy of a running sandbox",
+		Long:  "Change the network policy of a running sandbox. Connections that are no longer allowed are closed.\n\n" + networkHelp,
 		Example: `  harvest sandbox network dev --network none
   harvest sandbox network dev --network allow=example.org,*.example.org:443`,
 		Args: count(1, 1, "one sandbox"),
@@ -33,7 +33,7 @@ func (c *cli) sandboxNetwork() *cobra.Command {
 				return err
 			}
 			if network.Mode == "" {
-				return usage(cmd, "there is nothing to change: give --network")
+				return usage(cmd, "nothing to change: give --network")
 			}
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -51,12 +51,13 @@ func (c *cli) sandboxNetwork() *cobra.Command {
 	return cmd
 }
 
-const networkHelp = `--network can be given several times:
-  none       nothing but the sandbox's own loopback
+const networkHelp = `--network can be repeated:
+  none       no connections but to the sandbox's own loopback
   default    the internet, but no loopback, private, link-local, metadata or host address
-  allow=A,B  what is named; nothing else, unless default is given as well
-  deny=A,B   never what is named
-Names are domains (example.org), all domains below one (*.example.org), addresses and CIDRs, each with an optional :PORT.`
+  allow=A,B  only A and B, unless default is given as well
+  deny=A,B   never A or B
+A name is a domain (example.org), all domains below one (*.example.org), an address or a CIDR, each
+with an optional :PORT.`
 
 // denialText describes a connection that a network policy refused, and why, on one line.
 func denialText(d api.Denial) string {
@@ -96,12 +97,12 @@ func (c *cli) tellDenied(ctx context.Context, server *client.Client, id string, 
 		}
 	}
 	if told {
-		c.notef("what a sandbox reaches is said with --network: harvest run --help")
+		c.notef("--network controls outgoing connections of a sandbox: harvest run --help")
 	}
 }
 
 func addNetwork(cmd *cobra.Command, rules *[]string) {
-	cmd.Flags().StringArrayVar(rules, "network", nil, "what the sandbox reaches: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
+	cmd.Flags().StringArrayVar(rules, "network", nil, "network policy: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
 }
 
 // parseNetwork parses the values of --network. The mode is "" without values.
@@ -117,11 +118,11 @@ func parseNetwork(texts []string) (api.Network, error) {
 			n.Deny = append(n.Deny, names...)
 		case !has && (word == "none" || word == "default"):
 			if n.Mode != "" && n.Mode != word {
-				return n, errors.Remedy(errors.Newf(errors.Invalid, "the network cannot be none and default at once"), "give one of them")
+				return n, errors.Remedy(errors.Newf(errors.Invalid, "--network: none and default exclude each other"), "give one of them")
 			}
 			n.Mode = word
 		default:
-			return n, errors.Remedy(errors.Newf(errors.Invalid, "--network cannot be %.100q", text), "give none, default, allow=NAME,… or deny=NAME,…")
+			return n, errors.Remedy(errors.Newf(errors.Invalid, "invalid --network %.100q", text), "give none, default, allow=NAME,… or deny=NAME,…")
 		}
 	}
 	switch {
@@ -151,21 +152,23 @@ func (c *cli) sandboxPort() *cobra.Command {
 	listen, link, expires := "", false, timeFlag(0)
 	cmd := &cobra.Command{
 		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT | --link]",
-		Short: "Make a port of a sandbox reachable on this machine, or for whoever has a link",
-		Long: `Listens on this machine and passes connections on to a port in the sandbox, until it is interrupted. The port is reached on
-whatever address a program in the sandbox listens, its loopback included, and whatever the sandbox's network is. Without PORT, the ports
-that the sandbox was created with (-p) are passed on.
+		Short: "Make a port of a sandbox reachable on this machine or through a link",
+		Long: `Listen on this machine, and forward connections to a port of the sandbox until interrupted. The port
+is reachable whatever address the program in the sandbox listens on, including loopback, and whatever
+the network policy of the sandbox is. Without PORT, the ports that the sandbox was created with (-p)
+are forwarded.
 
-With --link, it prints a link instead, with which anybody's browser reaches the port through the server until it expires or is revoked with
-harvest sandbox links. Links work on the server's own machine, and everywhere if ports.domain is configured.`,
+With --link, print a link instead. Any browser with the link reaches the port through the server,
+until the link expires or harvest sandbox links revokes it. Links work on the server's own machine.
+They work everywhere if ports.domain is configured.`,
 		Example: `  harvest sandbox port dev 8080
   harvest sandbox port dev 5432 --listen 127.0.0.1:15432
   harvest sandbox port dev 8080 --link --expires 1h`,
-		Args: count(1, 2, "a sandbox, and perhaps a port"),
+		Args: count(1, 2, "a sandbox and optionally a port"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if link && listen != "" {
-				return usage(cmd, "--link and --listen are two ways: choose one")
+				return usage(cmd, "--link and --listen exclude each other")
 			}
 			server, err := c.connect(ctx)
 			if err != nil {
@@ -188,10 +191,10 @@ harvest sandbox links. Links work on the server's own machine, and everywhere if
 				ports = []int{port}
 			}
 			if len(ports) == 0 {
-				return usage(cmd, "the sandbox was created without ports: name one")
+				return usage(cmd, "the sandbox was created without ports: name a port")
 			}
 			if listen != "" && len(ports) > 1 {
-				return usage(cmd, "--listen is for one port: name it")
+				return usage(cmd, "--listen needs a PORT")
 			}
 			if link {
 				return c.linkPorts(ctx, server, found.ID, ports, expires.seconds())
@@ -211,9 +214,9 @@ harvest sandbox links. Links work on the server's own machine, and everywhere if
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "where to listen (default: the same port on 127.0.0.1, or a free one if that is taken)")
-	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and listen nowhere")
-	cmd.Flags().Var(&expires, "expires", "with --link: time after which it is no good any more, up to 720h (default 24h)")
+	cmd.Flags().StringVar(&listen, "listen", "", "local address (default: the same port on 127.0.0.1, or a free one if it is in use)")
+	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and do not listen")
+	cmd.Flags().Var(&expires, "expires", "lifetime of the link, up to 720h (default: 24h)")
 	return cmd
 }
 
@@ -242,7 +245,7 @@ func (c *cli) linkPorts(ctx context.Context, server *client.Client, sandbox stri
 			return err
 		}
 		fmt.Fprintln(c.out, made.URL)
-		c.notef("whoever has the link %s reaches port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
+		c.notef("the link %s leads to port %d until %s", made.ID, port, made.Expires.Local().Format(time.DateTime))
 	}
 	return nil
 }
@@ -251,8 +254,9 @@ func (c *cli) sandboxLinks() *cobra.Command {
 	var revoke []string
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "links SANDBOX [--revoke LINK…]",
-		Short: "List the links to a sandbox's ports, or revoke some",
-		Long:  "Lists the links to a sandbox's ports that have not expired. A link that is revoked is of no use any more, to those who have opened it neither.",
+		Short: "List or revoke links to a sandbox's ports",
+		Long: `List the valid links to a sandbox's ports. A revoked link stops working at once, also in browsers that
+have opened it.`,
 		Example: `  harvest sandbox links dev
   harvest sandbox links dev --revoke lnk_01jd…`,
 		Args: count(1, 1, "one sandbox"),
@@ -277,7 +281,7 @@ func (c *cli) sandboxLinks() *cobra.Command {
 			return c.show(v)
 		},
 	}, formatTable)
-	cmd.Flags().StringArrayVar(&revoke, "revoke", nil, "end a link, repeatable")
+	cmd.Flags().StringArrayVar(&revoke, "revoke", nil, "link to revoke, repeatable")
 	return cmd
 }
 
@@ -310,7 +314,7 @@ func parseForwards(texts []string) ([]forward, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(all, func(other forward) bool { return other.port == f.port }) {
-			return nil, errors.Newf(errors.Invalid, "the port %d is named twice", f.port)
+			return nil, errors.Newf(errors.Invalid, "port %d: given twice", f.port)
 		}
 		all = append(all, f)
 	}
@@ -320,7 +324,7 @@ func parseForwards(texts []string) ([]forward, error) {
 func parsePort(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > 65535 {
-		return 0, errors.Remedy(errors.Newf(errors.Invalid, "%.40q is not a port", text), "give a number from 1 to 65535")
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.40q", text), "give a number from 1 to 65535")
 	}
 	return n, nil
 }
@@ -345,8 +349,8 @@ func listenAll(forwards []forward) ([]forward, error) {
 		}
 		if err != nil {
 			closeAll(opened[:i])
-			err = errors.Explainf(err, errors.Invalid, "this machine does not let us listen on %.100s: %v", f.address, err)
-			return nil, errors.Remedy(err, "name an address that is free, such as 127.0.0.1:0")
+			err = errors.Explainf(err, errors.Invalid, "cannot listen on %.100s: %v", f.address, err)
+			return nil, errors.Remedy(err, "choose a free address, such as 127.0.0.1:0")
 		}
 		opened[i] = f
 	}

@@ -18,9 +18,10 @@ import (
 func (c *cli) repoCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "repo",
-		Short: "Keep images of repositories, with dependencies installed",
-		Long: `A registered repository is cloned, its dependencies are installed and it is built once, in a sandbox, of which an image is kept. Sessions of that
-repository begin with the image. While harvest up runs, it is looked every half hour whether there is anything new.`,
+		Short: "Manage images of repositories with installed dependencies",
+		Long: `For a registered repository, Harvest clones it in a sandbox, installs its dependencies, builds it, and
+stores the result as an image. Sessions of that repository begin with the image. While harvest up
+runs, it checks every half hour for new commits.`,
 		Example: `  harvest repo add https://github.com/owner/name
   harvest repo ls
   harvest agent --repo https://github.com/owner/name "fix the failing test"`,
@@ -36,10 +37,13 @@ func (c *cli) repoAdd() *cobra.Command {
 	values := map[string]*string{}
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "add URL",
-		Short: "Register a repository and make its image",
-		Long: `Registers a repository and makes its image. What has to be run is found out: package managers by their lock files (npm, pnpm, Yarn, pip, uv,
-Poetry, Go, Cargo, Bundler, Composer), the version of Node.js, scripts called build and test. A file harvest.json in the repository may say otherwise,
-and flags win over both; an empty command means none. Tests are run to warm caches: one that fails is noted and no more.
+		Short: "Register a repository and build its image",
+		Long: `Register a repository and build its image. Harvest detects the commands to run: package managers by
+their lock files (npm, pnpm, Yarn, pip, uv, Poetry, Go, Cargo, Bundler, Composer), the version of
+Node.js, and scripts called build and test.
+
+A file harvest.json in the repository overrides detection, and flags override both. An empty command
+means none. Tests run to warm caches: a failure is recorded, but does not fail the build.
 
 A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USERNAME.`,
 		Example: `  harvest repo add https://github.com/owner/name
@@ -76,21 +80,21 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 	}, formatName)
 	f := cmd.Flags()
 	for name, text := range map[string]string{
-		"setup":   "shell command to run as root before the rest, such as 'apt-get update && apt-get install -y libpq-dev'",
-		"install": "shell command that installs dependencies (default: by the lock file)",
+		"setup":   "shell command to run first, as root, such as 'apt-get update && apt-get install -y libpq-dev'",
+		"install": "shell command that installs dependencies (default: detected from the lock file)",
 		"build":   "shell command that builds (default: the package manager's)",
 		"test":    "shell command that tests (default: the package manager's)",
 	} {
 		values[name] = f.String(name, "", text)
 	}
-	f.StringVar(&req.Branch, "branch", "", "branch (default: the repository's)")
+	f.StringVar(&req.Branch, "branch", "", "branch (default: the default branch of the repository)")
 	f.BoolVar(&req.Root, "root", false, "run the commands as root, not as the image's user")
-	f.Var(&limit, "limit", "how long a build may take, such as 20m (default: 10m)")
+	f.Var(&limit, "limit", "time limit of a build, such as 20m (default: 10m)")
 	f.BoolVarP(&detach, "detach", "d", false, "do not wait for the image")
-	f.BoolVar(&later, "later", false, "do not make the image now")
+	f.BoolVar(&later, "later", false, "do not build the image now")
 	box.add(cmd)
-	f.Lookup("name").Usage = "name of the repository (default: owner/name, as the address has it)"
-	f.Lookup("image").Usage = "image to begin with (default agent)"
+	f.Lookup("name").Usage = "name of the repository (default: owner/name of the address)"
+	f.Lookup("image").Usage = "base image (default: agent)"
 	return cmd
 }
 
@@ -132,7 +136,7 @@ func (c *cli) repoList() *cobra.Command {
 
 func (c *cli) repoGet() *cobra.Command {
 	return c.withOutput(&cobra.Command{
-		Use: "get REPO", Short: "Show all about a repository", Example: "  harvest repo get owner/name", Args: count(1, 1, "one repository"),
+		Use: "get REPO", Short: "Show a repository", Example: "  harvest repo get owner/name", Args: count(1, 1, "one repository"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			found, err := server.Repo(ctx, args[0])
 			return errors.Join(err, c.showRepo(found, err))
@@ -141,14 +145,19 @@ func (c *cli) repoGet() *cobra.Command {
 }
 
 func (c *cli) repoBuild() *cobra.Command {
-	return c.startBuild("build REPO…", "Make the image of a repository anew",
-		`Makes the image anew, whatever there is. When it fails, the last good image stays.`, "  harvest repo build owner/name", (*client.Client).BuildRepo)
+	return c.startBuild("build REPO…", "Build the image of a repository from scratch",
+		`Build the image from scratch. If the build fails, the last good image stays.`, "  harvest repo build owner/name", (*client.Client).BuildRepo)
 }
 
 func (c *cli) repoRefresh() *cobra.Command {
-	return c.startBuild("refresh [REPO…]", "Bring the images of repositories up to date",
-		`Does what is necessary: nothing when neither the newest commit nor the recipe is another one, the rest on top of the last image when dependencies
-are the same, and everything otherwise. Without a name it is all repositories.`, "  harvest repo refresh owner/name", (*client.Client).RefreshRepo)
+	return c.startBuild("refresh [REPO…]", "Update the images of repositories",
+		`Update images with as little work as possible:
+
+  neither commit nor recipe changed   nothing
+  same dependencies                   build on top of the last image
+  otherwise                           build from scratch
+
+Without REPO, update all repositories.`, "  harvest repo refresh owner/name", (*client.Client).RefreshRepo)
 }
 
 func (c *cli) startBuild(use, short, long, example string, start func(*client.Client, context.Context, string) (api.RepoBuilt, error)) *cobra.Command {
@@ -193,7 +202,7 @@ func (c *cli) followBuild(ctx context.Context, server *client.Client, begun api.
 	ended, err := server.FollowRepoBuild(ctx, begun, c.buildEvent)
 	if err != nil {
 		if ctx.Err() != nil {
-			c.hint("the build goes on: harvest repo log %s", begun.RepoID)
+			c.hint("the build continues: harvest repo log %s", begun.RepoID)
 		}
 		return err
 	}
@@ -222,7 +231,7 @@ func (c *cli) buildResult(b api.RepoBuilt) error {
 	took := time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond)
 	switch {
 	case b.Mode == "unchanged":
-		c.hint("nothing has changed since commit %.10s (%s)", b.Commit, took)
+		c.hint("unchanged since commit %.10s (%s)", b.Commit, took)
 		return nil
 	case b.Success:
 		c.hint("image %s of commit %.10s, %s, in %s", b.Image, b.Commit, b.Mode, took)
@@ -241,10 +250,10 @@ func (c *cli) buildResult(b api.RepoBuilt) error {
 func (c *cli) repoLog() *cobra.Command {
 	return &cobra.Command{
 		Use:     "log REPO [BUILD]",
-		Short:   "Print the log of a build, and follow it if it goes on",
-		Long:    "Prints the log of a build, by default the newest one's. Logs are kept for 30 days.",
+		Short:   "Print the log of a build, and follow it while the build runs",
+		Long:    "Print the log of a build, by default the newest one. Logs are kept for 30 days.",
 		Example: "  harvest repo log owner/name",
-		Args:    count(1, 2, "a repository and perhaps a build"),
+		Args:    count(1, 2, "a repository and optionally a build"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			builds, err := server.RepoBuilds(ctx, args[0])
 			if err != nil {
@@ -260,7 +269,7 @@ func (c *cli) repoLog() *cobra.Command {
 					return err
 				}
 			}
-			return errors.Remedy(errors.Newf(errors.NotFound, "there is no such build"), "see: harvest repo history %s", args[0])
+			return errors.Remedy(errors.Newf(errors.NotFound, "no such build"), "see: harvest repo history %s", args[0])
 		}),
 	}
 }
@@ -290,8 +299,8 @@ func (c *cli) repoHistory() *cobra.Command {
 
 func (c *cli) repoRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm REPO…", Short: "Forget repositories and remove their images", Aliases: []string{"remove"},
-		Long:    "Forgets repositories. Their images go as far as nobody uses them; sessions go on.",
+		Use: "rm REPO…", Short: "Unregister repositories and remove their images", Aliases: []string{"remove"},
+		Long:    "Unregister repositories and remove their unused images. Running sessions continue.",
 		Example: "  harvest repo rm owner/name", Args: count(1, -1, "repositories"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			for _, ref := range args {

@@ -22,9 +22,10 @@ func (c *cli) runCommand() *cobra.Command {
 	var ports []string
 	cmd := &cobra.Command{
 		Use:   "run [flags] (--code CODE | SCRIPT | -) [ARG…] | run [flags] -- PROGRAM [ARG…]",
-		Short: "Run Python code or a program in a fresh sandbox",
-		Long: `Runs Python code, from --code, a script or standard input, or after -- any program, in a sandbox of its own that ends with it.
-Output is streamed, standard input and signals are passed on, and the exit code is the program's own; 124 after --timeout.`,
+		Short: "Run Python code or a program in a new sandbox",
+		Long: `Run Python code (from --code, a script or standard input), or any program after --, in a new sandbox.
+The sandbox ends with the program. Output is streamed; standard input and signals are forwarded. The
+exit code is that of the program, or 124 after --timeout.`,
 		Example: `  harvest run --code 'print(6*7)'
   harvest run script.py input.txt
   echo 'print("hello")' | harvest run -
@@ -58,7 +59,7 @@ Output is streamed, standard input and signals are passed on, and the exit code 
 	// Arguments after the script belong to the script, as with python3 itself.
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&code, "code", "", "Python code")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox, and tell its id")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox, and print its id")
 	addPorts(cmd, &ports, "[LOCAL:]PORT of the sandbox to make reachable on 127.0.0.1 while it runs, repeatable")
 	box.add(cmd)
 	how.add(cmd)
@@ -75,7 +76,7 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 		req.Args = args
 		return false, nil
 	case len(args) == 0:
-		return false, errors.Remedy(errors.Newf(errors.Invalid, "there is nothing to run"),
+		return false, errors.Remedy(errors.Newf(errors.Invalid, "nothing to run"),
 			"give --code CODE, a script, - for standard input, or -- and a program")
 	case args[0] == "-":
 		req.Args = args[1:]
@@ -86,8 +87,8 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 	}
 	data, err := os.ReadFile(args[0])
 	if err != nil {
-		return false, errors.Remedy(errors.Explainf(err, errors.Invalid, "the script %s cannot be read", args[0]),
-			"give a file that you can read; to run a program of the sandbox, put -- before it")
+		return false, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the script %s", args[0]),
+			"give a readable file; to run a program of the sandbox, put -- before it")
 	}
 	req.Code, req.Args = string(data), args[1:]
 	return false, checkSource("the script "+args[0], req.Code)
@@ -97,9 +98,9 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 func checkSource(what, code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s is empty", what), "give some Python code, such as print(6*7)")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: empty", what), "give some Python code, such as print(6*7)")
 	case strings.ContainsRune(code, 0) || !utf8.ValidString(code):
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s is not text but binary data", what),
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: binary data, not text", what),
 			"give Python source in UTF-8; to run a program, copy it into a volume and name it after --")
 	}
 	return nil

@@ -19,8 +19,9 @@ func (c *cli) sandboxCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:     "sandbox",
 		Aliases: []string{"sbx"},
-		Short:   "Work with sandboxes that stay",
-		Long:    "Works with sandboxes that stay until they are removed or their time is over. A sandbox is named by its id, the beginning of it, or its name.",
+		Short:   "Manage sandboxes",
+		Long: `Manage sandboxes that live until they are removed or expire. A sandbox is named by its id, a prefix of
+its id, or its name.`,
 		Example: `  harvest sandbox create --name dev
   harvest sandbox exec dev -- python3 --version
   harvest sandbox cp report.csv dev:/tmp/
@@ -76,10 +77,10 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	}, formatName)
 	box.add(cmd)
 	where.addWhere(cmd)
-	addPorts(cmd, &ports, "port that \"harvest sandbox port\" passes on, repeatable")
-	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files however it ends; \"sandbox get\" names it")
-	cmd.Flags().Var(&life, "timeout", "how long it lives at most (default: timeout of the configuration)")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long (default: idle_timeout of the configuration)")
+	addPorts(cmd, &ports, "port that \"harvest sandbox port\" forwards, repeatable")
+	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files when it ends, for any reason; \"sandbox get\" shows the image")
+	cmd.Flags().Var(&life, "timeout", "maximum lifetime (default: timeout of the configuration)")
+	cmd.Flags().Var(&idle, "idle-timeout", "time without commands, terminals and connections to ports after which it ends (default: idle_timeout of the configuration)")
 	return cmd
 }
 
@@ -116,9 +117,9 @@ func (c *cli) sandboxList() *cobra.Command {
 		}
 		return err
 	}
-	cmd.Flags().BoolVarP(&filter.All, "all", "a", false, "also those that have ended")
-	cmd.Flags().StringVar(&filter.Name, "name", "", "only the one of that name")
-	cmd.Flags().StringArrayVar(&tagTexts, "tag", nil, "only those with KEY=VALUE")
+	cmd.Flags().BoolVarP(&filter.All, "all", "a", false, "also list sandboxes that have ended")
+	cmd.Flags().StringVar(&filter.Name, "name", "", "list only the sandbox of that name")
+	cmd.Flags().StringArrayVar(&tagTexts, "tag", nil, "list only sandboxes with the tag KEY=VALUE")
 	return cmd
 }
 
@@ -221,11 +222,11 @@ func oneSandbox(s api.Sandbox) view {
 	}
 	switch {
 	case s.SnapshotID != "":
-		add("snapshot", "%s, made when it ended", s.SnapshotID)
+		add("snapshot", "%s, made at its end", s.SnapshotID)
 	case s.SnapshotError != "":
-		add("snapshot", "none was made when it ended: %s", s.SnapshotError)
+		add("snapshot", "not made at its end: %s", s.SnapshotError)
 	case s.SnapshotOnEnd:
-		add("snapshot", "will be made when it ends")
+		add("snapshot", "will be made at its end")
 	}
 	stages := make([]string, len(s.Stages))
 	for i, g := range s.Stages {
@@ -256,16 +257,16 @@ func s3Text(s api.SandboxS3) string {
 		text = s.Volume + " and s3://" + s.Bucket + "/" + s.Prefix
 	}
 	if s.Init {
-		text += ", filled from there first"
+		text += ", downloaded first"
 	}
 	if s.SyncOnTerminate {
-		text += ", sent there at the end"
+		text += ", uploaded at the end"
 	}
 	if s.SyncEverySeconds > 0 {
-		text += ", sent there every " + time.Duration(s.SyncEverySeconds*float64(time.Second)).String()
+		text += ", uploaded every " + time.Duration(s.SyncEverySeconds*float64(time.Second)).String()
 	}
 	if s.SyncError != "" {
-		text += "; it could not be sent, which is tried again: " + s.SyncError
+		text += "; the upload failed, and is retried: " + s.SyncError
 	}
 	return text
 }
@@ -274,12 +275,12 @@ func (c *cli) sandboxExtend() *cobra.Command {
 	var life, idle timeFlag
 	cmd := c.withOutput(&cobra.Command{
 		Use:     "extend SANDBOX [--timeout TIME] [--idle-timeout TIME]",
-		Short:   "Give a sandbox more time",
+		Short:   "Extend the lifetime of a sandbox",
 		Example: "  harvest sandbox extend dev --timeout 4h",
 		Args:    count(1, 1, "one sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if life == 0 && idle == 0 {
-				return usage(cmd, "there is nothing to change: give --timeout or --idle-timeout")
+				return usage(cmd, "nothing to change: give --timeout or --idle-timeout")
 			}
 			server, err := c.connect(cmd.Context())
 			if err != nil {
@@ -294,8 +295,8 @@ func (c *cli) sandboxExtend() *cobra.Command {
 			return c.show(oneSandbox(changed))
 		},
 	}, formatTable)
-	cmd.Flags().Var(&life, "timeout", "how long it lives from now on")
-	cmd.Flags().Var(&idle, "idle-timeout", "ends it when no command ran, no terminal was open and no port was connected for so long")
+	cmd.Flags().Var(&life, "timeout", "lifetime from now on")
+	cmd.Flags().Var(&idle, "idle-timeout", "time without commands, terminals and connections to ports after which it ends")
 	return cmd
 }
 
@@ -304,10 +305,10 @@ func (c *cli) sandboxRemove() *cobra.Command {
 	var sync bool
 	cmd = c.removalOrAll(&cobra.Command{
 		Use:   "rm SANDBOX…",
-		Short: "End sandboxes and release all they hold",
+		Short: "End sandboxes and release their resources",
 		Example: `  harvest sandbox rm dev
   harvest sandbox rm --all`,
-	}, "sandboxes", "all that have not ended", func(ctx context.Context, server *client.Client) (ids []string, err error) {
+	}, "sandboxes", "all sandboxes that have not ended", func(ctx context.Context, server *client.Client) (ids []string, err error) {
 		found, err := everySandbox(ctx, server, api.SandboxFilter{})
 		for _, s := range found {
 			ids = append(ids, s.ID)
@@ -319,7 +320,7 @@ func (c *cli) sandboxRemove() *cobra.Command {
 		}
 		return server.DestroySandbox(ctx, ref)
 	})
-	cmd.Flags().BoolVar(&sync, "sync", false, "send their volumes to S3 first, or with --sync=false not, whatever they were created with")
+	cmd.Flags().BoolVar(&sync, "sync", false, "upload their volumes to S3 first; --sync=false prevents it (default: as created)")
 	return cmd
 }
 
@@ -334,7 +335,7 @@ func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string,
 	}
 	after, err := server.Sandbox(ctx, before.ID)
 	if err == nil && after.S3 != nil && after.S3.SyncError != "" {
-		c.notef("%s: the volume %s could not be sent to S3, which is tried again: %s", ref, after.S3.Volume, after.S3.SyncError)
+		c.notef("%s: the upload of volume %s to S3 failed, and is retried: %s", ref, after.S3.Volume, after.S3.SyncError)
 	}
 	return err
 }
@@ -353,7 +354,7 @@ func removeEach(refs []string, remove func(ref string) error) error {
 		}
 	}
 	if failed > 1 {
-		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed, the first because: %s", failed, len(refs), errors.Message(first))
+		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed; the first: %s", failed, len(refs), errors.Message(first))
 	}
 	return first
 }

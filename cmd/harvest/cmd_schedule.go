@@ -17,10 +17,13 @@ import (
 func (c *cli) scheduleCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "schedule",
-		Short: "Work with what runs at times",
-		Long: `Schedules run while harvest up does; a server in the background, which ends when nobody needs it, runs one only when asked to. What comes with
-Harvest: environment-refresh, every half hour, builds the base image anew, has a program run in it, and clears old caches of the volume
-harvest-agent-state; events-prune, daily, removes old events.`,
+		Short: "Manage scheduled jobs",
+		Long: `Schedules run while harvest up runs. A server in the background, which ends when it is unused, runs
+them only on request. Harvest has two schedules of its own:
+
+  environment-refresh   every half hour: builds the base image anew, runs a program in it, and
+                        clears old caches of the volume harvest-agent-state
+  events-prune          daily: removes old events`,
 		Example: `  harvest schedule ls
   harvest schedule run environment-refresh
   harvest schedule history environment-refresh
@@ -54,25 +57,26 @@ func (c *cli) scheduleSet() *cobra.Command {
 	var limit timeFlag
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Make a schedule, or change one",
-		Long: `Makes a schedule of what Harvest can do at times, or changes one that exists: what no flag names stays as it is. Kinds are
+		Short: "Create or change a schedule",
+		Long: `Create a schedule, or change an existing one. Options without a flag keep their values. The kinds:
 
-  refresh       builds an image anew, has a program run in it, clears old caches: --args '{"image":"base","cache_days":7}'
-  prune-events  removes events that are older than 30 days
+  refresh       builds an image anew, runs a program in it, and clears old caches:
+                --args '{"image":"base","cache_days":7}'
+  prune-events  removes events older than 30 days
 
-Times are those of cron, five fields, or @hourly, @daily and the like, or "@every 90m".`,
+--cron takes the five fields of cron, or @hourly, @daily and the like, or "@every 90m".`,
 		Example: `  harvest schedule set nightly --kind refresh --cron '0 3 * * *' --zone Europe/Berlin
   harvest schedule set environment-refresh --cron '@every 2h' --timeout 20m`,
 		Args: count(1, 1, "one name"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&given.Kind, "kind", "", "what runs: refresh or prune-events")
+	flags.StringVar(&given.Kind, "kind", "", "kind of the job: refresh or prune-events")
 	flags.StringVar(&given.Cron, "cron", "", "when")
-	flags.StringVar(&given.Zone, "zone", "", "time zone of --cron, such as Europe/Berlin (default UTC)")
-	flags.StringVar(&arguments, "args", "", "arguments, as JSON")
-	flags.IntVar(&given.Retries, "retries", 0, "after a failure; -1 means none (default 3)")
-	flags.Var(&limit, "timeout", "time limit of one attempt (default 10m)")
-	flags.StringVar(&given.Missed, "missed", "", "what becomes of runs whose time came while no server ran: run_once or skip (default run_once)")
+	flags.StringVar(&given.Zone, "zone", "", "time zone of --cron, such as Europe/Berlin (default: UTC)")
+	flags.StringVar(&arguments, "args", "", "arguments of the job, as JSON")
+	flags.IntVar(&given.Retries, "retries", 0, "retries after a failure; -1 means none (default: 3)")
+	flags.Var(&limit, "timeout", "time limit of one attempt (default: 10m)")
+	flags.StringVar(&given.Missed, "missed", "", "policy for runs that were due while no server ran: run_once or skip (default: run_once)")
 	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 		req, err := scheduleNow(ctx, server, args[0])
 		if err != nil {
@@ -112,9 +116,9 @@ func scheduleNow(ctx context.Context, server *client.Client, name string) (api.S
 func (c *cli) scheduleRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
 		Use:   "rm NAME…",
-		Short: "Delete schedules and their history; what runs is canceled",
-		Long: `Deletes schedules and their history, and cancels what runs of them. Those that come with Harvest are made again when the server starts; to be rid
-of one, pause it.`,
+		Short: "Delete schedules and their history, and cancel their runs",
+		Long: `Delete schedules and their history, and cancel their runs. The next start of the server recreates
+Harvest's own schedules; to stop one of those, pause it.`,
 		Example: "  harvest schedule rm nightly",
 	}, "schedules", func(ctx context.Context, server *client.Client, name string) error {
 		return server.DeleteSchedule(ctx, name)
@@ -125,8 +129,9 @@ func (c *cli) scheduleRun() *cobra.Command {
 	detach := false
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "run NAME",
-		Short: "Run a schedule's job now, and print what it returned",
-		Long:  `Runs a schedule's job now, paused or not, and waits until that has ended. A failure is tried again in the background.`,
+		Short: "Run a scheduled job now, and print its result",
+		Long: `Run a scheduled job now, even if it is paused, and wait for its end. A failure is retried in the
+background.`,
 		Example: `  harvest schedule run environment-refresh
   harvest schedule run environment-refresh --detach -o name`,
 		Args: count(1, 1, "one schedule"),
@@ -146,7 +151,7 @@ func (c *cli) scheduleRun() *cobra.Command {
 			return c.ranNow(run)
 		}),
 	}, formatTable)
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for its end")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for the end")
 	return cmd
 }
 
@@ -172,13 +177,13 @@ func (c *cli) scheduleHistory() *cobra.Command {
 	limit := 20
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "history NAME",
-		Short: "List what became of a schedule's runs, newest first",
+		Short: "List the runs of a schedule, newest first",
 		Example: `  harvest schedule history environment-refresh
   harvest schedule history environment-refresh --limit 1 -o json`,
 		Args: count(1, 1, "one schedule"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 || limit > api.MaxPage {
-				return usage(cmd, "--limit must be from 1 to %d", api.MaxPage)
+				return usage(cmd, "invalid --limit: want 1 to %d", api.MaxPage)
 			}
 			return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 				runs, err := server.ScheduleRuns(ctx, args[0], limit)
@@ -192,17 +197,17 @@ func (c *cli) scheduleHistory() *cobra.Command {
 			})(cmd, args)
 		},
 	}, formatTable)
-	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many")
+	cmd.Flags().IntVar(&limit, "limit", limit, "maximum number of runs")
 	return cmd
 }
 
 func (c *cli) schedulePause() *cobra.Command {
-	return c.changeSchedule("pause NAME", "Keep a schedule from being due", "  harvest schedule pause environment-refresh",
+	return c.changeSchedule("pause NAME", "Pause a schedule", "  harvest schedule pause environment-refresh",
 		(*client.Client).PauseSchedule)
 }
 
 func (c *cli) scheduleResume() *cobra.Command {
-	return c.changeSchedule("resume NAME", "Let a schedule be due again", "  harvest schedule resume environment-refresh",
+	return c.changeSchedule("resume NAME", "Resume a paused schedule", "  harvest schedule resume environment-refresh",
 		(*client.Client).ResumeSchedule)
 }
 

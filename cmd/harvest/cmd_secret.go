@@ -17,13 +17,17 @@ import (
 func (c *cli) secretCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "secret",
-		Short: "Work with secrets, which sandboxes get as environment by name",
-		Long: `A secret is a named set of KEY=VALUE pairs. It is sealed at rest, and its values are never shown again: commands of sandboxes that were
-created with --secret NAME have them in their environment, and logs have them hidden.
+		Short: "Manage secrets",
+		Long: `A secret is a named set of KEY=VALUE pairs. It is encrypted at rest, and its values are never shown
+again. A sandbox that is created with --secret NAME has them in the environment of its commands. Logs
+do not contain them.
 
-On a machine of your own, keys and tokens in the environment of the server are secrets without further ado: ANTHROPIC_API_KEY of the secret
-anthropic, GITHUB_TOKEN of github, MODAL_TOKEN_ID and MODAL_TOKEN_SECRET of modal, and so on; harvest secret ls lists them. Registries of
-images are signed in to with REGISTRY_SERVER, REGISTRY_USERNAME and REGISTRY_PASSWORD of any secret.`,
+On your own machine, keys and tokens in the environment of the server are secrets as well:
+ANTHROPIC_API_KEY of the secret anthropic, GITHUB_TOKEN of github, MODAL_TOKEN_ID and
+MODAL_TOKEN_SECRET of modal, and so on. harvest secret ls lists them.
+
+REGISTRY_SERVER, REGISTRY_USERNAME and REGISTRY_PASSWORD of any secret are the credentials of a
+registry of images.`,
 		Example: `  harvest secret set github GITHUB_TOKEN
   harvest secret set deploy --env-file .env
   harvest run --secret github -- sh -c 'test -n "$GITHUB_TOKEN"'
@@ -36,9 +40,10 @@ func (c *cli) secretSet() *cobra.Command {
 	replace := false
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "set NAME [KEY | KEY=VALUE]…",
-		Short: "Store pairs in a secret, which is made if it is missing",
-		Long: `Stores pairs in a secret. KEY alone takes the value of that environment variable, which, as --env-file does, keeps it out of the shell's
-history and the list of processes. Pairs that the secret has already and that are not named stay, unless --replace.`,
+		Short: "Store pairs in a secret; create it if it is missing",
+		Long: `Store pairs in a secret. KEY alone takes the value of that environment variable. This keeps the value
+out of the shell's history and the list of processes, as --env-file does. Other pairs of the secret
+stay, unless --replace is given.`,
 		Example: `  harvest secret set github GITHUB_TOKEN
   harvest secret set deploy --env-file .env
   printf 'TOKEN=%s\n' "$t" | harvest secret set deploy --env-file -`,
@@ -64,8 +69,8 @@ history and the list of processes. Pairs that the secret has already and that ar
 			return c.show(view{json: made, names: []string{made.Name}, rows: [][]string{{made.Name}}})
 		},
 	}, formatName)
-	cmd.Flags().StringVar(&file, "env-file", "", "file of KEY=VALUE lines, - for standard input; nothing in it is expanded")
-	cmd.Flags().BoolVar(&replace, "replace", false, "forget pairs that are not named")
+	cmd.Flags().StringVar(&file, "env-file", "", "file of KEY=VALUE lines, without expansion; - for standard input")
+	cmd.Flags().BoolVar(&replace, "replace", false, "delete all other pairs of the secret")
 	return cmd
 }
 
@@ -77,7 +82,7 @@ func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 		if file != "-" {
 			f, err := os.Open(file)
 			if err != nil {
-				return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the file %s cannot be read", file), "give --env-file a file that you can read")
+				return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", file), "give --env-file a readable file")
 			}
 			defer f.Close()
 			in = io.Reader(f)
@@ -91,7 +96,7 @@ func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 		key, value, given := strings.Cut(arg, "=")
 		if !given {
 			if value, given = c.lookupEnv(key); !given {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "one of the pairs has no '=', and there is no environment variable of that name"),
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "a pair has no '=', and no environment variable has that name"),
 					"write KEY=VALUE, or KEY to take it from the environment")
 			}
 		}
@@ -115,7 +120,7 @@ func (c *cli) secretList() *cobra.Command {
 func (c *cli) secretRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
 		Use:     "rm NAME…",
-		Short:   "Delete secrets; sandboxes that have them keep them",
+		Short:   "Delete secrets; existing sandboxes keep their values",
 		Example: "  harvest secret rm github",
 	}, "secrets", func(ctx context.Context, server *client.Client, name string) error {
 		return server.DeleteSecret(ctx, name)
@@ -125,9 +130,10 @@ func (c *cli) secretRemove() *cobra.Command {
 func (c *cli) secretRekey() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rekey",
-		Short: "Make a new key file and seal all secrets with it",
-		Long: `Makes a new key, seals the secrets of all accounts with it, and then forgets the old one. Interrupted at any moment, all secrets can still be
-read, and it can be run again. Backups that were made before need the old key file.`,
+		Short: "Replace the key file, and encrypt all secrets with the new key",
+		Long: `Create a new key, encrypt the secrets of all accounts with it, and then delete the old key. The command
+can be interrupted at any time and run again; all secrets stay readable. Earlier backups need the old
+key file.`,
 		Example: "  harvest secret rekey",
 		Args:    count(0, 0, "no arguments"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
@@ -135,7 +141,7 @@ read, and it can be run again. Backups that were made before need the old key fi
 			if err != nil {
 				return err
 			}
-			c.notef("%d secrets are sealed with a new key; keep a copy of the key file apart from the database's", done.Secrets)
+			c.notef("%d secrets are encrypted with a new key; keep a copy of the key file apart from the database's", done.Secrets)
 			return nil
 		}),
 	}

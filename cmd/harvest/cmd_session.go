@@ -31,7 +31,7 @@ func (c *cli) sessionsCommand() *cobra.Command {
 		func(s api.Session) (string, []string) {
 			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), chat.Plain(s.Title)}
 		})
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list sessions that have ended")
 	return cmd
 }
 
@@ -40,15 +40,15 @@ func (c *cli) sendCommand() *cobra.Command {
 	detach := false
 	cmd := &cobra.Command{
 		Use:   "send [SESSION] PROMPT",
-		Short: "Send a session another prompt, and follow it",
-		Long: `Sends another prompt, to the newest session of this directory if none is named. It waits until the agent has done those before it. The
-prompt "-" is read from standard input.`,
+		Short: "Send a prompt to a session, and follow it",
+		Long: `Send a prompt to a session, by default the newest of this directory. The prompt waits until the agent
+has finished earlier ones. The prompt "-" is read from standard input.`,
 		Example: `  harvest send "now write a test"
   harvest send ses_01jx "now write a test"`,
-		Args: count(1, 2, "a session, if it is not the newest of this directory, and a prompt; quote it"),
+		Args: count(1, 2, "optionally a session (default: the newest of this directory), and a prompt; quote it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 && isSession(args[0]) {
-				return usage(cmd, "there is no prompt for session %s", args[0])
+				return usage(cmd, "session %s: no prompt given", args[0])
 			}
 			prompt, err := c.prompt(cmd, args[len(args)-1])
 			if err != nil {
@@ -71,13 +71,13 @@ prompt "-" is read from standard input.`,
 					return err
 				}
 				if queued.Position > 0 {
-					c.hint("%d before it", queued.Position)
+					c.hint("prompts before it: %d", queued.Position)
 				}
 				return c.followTurn(ctx, server, ref, after, after, format)
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return at once")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "do not wait for the answer")
 	cmd.Flags().StringVarP(&format, "output", "o", "text", "text, or json for events")
 	return cmd
 }
@@ -96,7 +96,7 @@ func (c *cli) attachCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "attach SESSION",
-		Short:   "Show what has happened in a session, and what follows",
+		Short:   "Show the events of a session, past and new",
 		Example: "  harvest attach ses_01jx",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -114,7 +114,7 @@ func (c *cli) attachCommand() *cobra.Command {
 func (c *cli) stopCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "stop SESSION",
-		Short:   "Interrupt the turn under way",
+		Short:   "Interrupt the current turn",
 		Example: "  harvest stop ses_01jx",
 		Args:    count(1, 1, "a session"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -128,23 +128,23 @@ func (c *cli) answerCommand() *cobra.Command {
 	var deny bool
 	cmd := &cobra.Command{
 		Use:   "answer SESSION QUESTION [flags]",
-		Short: "Answer what an agent has asked",
+		Short: "Answer a question of the agent",
 		Example: `  harvest answer ses_01jx ask_3 --allow
   harvest answer ses_01jx ask_3 --deny --message "not on main"
   harvest answer ses_01jx ask_3 --answer "Which colour?=blue"`,
 		Args: count(2, 2, "a session and the question's id"),
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&a.Allow, "allow", false, "the tool may run")
-	flags.BoolVar(&a.Always, "always", false, "and the same from now on")
-	flags.BoolVar(&deny, "deny", false, "it may not")
-	flags.StringVar(&a.Message, "message", "", "why not")
+	flags.BoolVar(&a.Allow, "allow", false, "allow the tool to run")
+	flags.BoolVar(&a.Always, "always", false, "allow it from now on, too")
+	flags.BoolVar(&deny, "deny", false, "do not allow the tool to run")
+	flags.StringVar(&a.Message, "message", "", "reason, with --deny")
 	answers := flags.StringArray("answer", nil, "QUESTION=ANSWER, repeatable")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, text := range *answers {
 			question, answer, ok := strings.Cut(text, "=")
 			if !ok {
-				return usage(cmd, "--answer takes QUESTION=ANSWER, not %q", text)
+				return usage(cmd, "invalid --answer %q: want QUESTION=ANSWER", text)
 			}
 			if a.Answers == nil {
 				a.Answers = map[string]string{}
@@ -152,7 +152,7 @@ func (c *cli) answerCommand() *cobra.Command {
 			a.Answers[question], a.Allow = answer, true
 		}
 		if a.Allow == deny {
-			return usage(cmd, "say --allow, --answer or --deny")
+			return usage(cmd, "give --allow, --answer or --deny")
 		}
 		return c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			return server.Answer(ctx, args[0], args[1], a)
@@ -166,8 +166,9 @@ func (c *cli) endCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "end SESSION… [flags]",
 		Short: "End sessions and their sandboxes",
-		Long: `Ends sessions and their sandboxes. A session stays if the agent has changed something that checkout, diff and push
-leave out: files or commits in a submodule or another work tree, or commits of another branch. --discard ends it anyway.`,
+		Long: `End sessions and their sandboxes. A session stays if it has changes that checkout, diff and push do not
+cover: files or commits in a submodule or another work tree, or commits of another branch. --discard
+ends it anyway.`,
 		Example: "  harvest end ses_01jx",
 		Args:    count(1, -1, "sessions"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -183,6 +184,6 @@ leave out: files or commits in a submodule or another work tree, or commits of a
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&discard, "discard", false, "end the session also if changes would be lost")
+	cmd.Flags().BoolVar(&discard, "discard", false, "end the session even if changes are lost")
 	return cmd
 }

@@ -10,9 +10,9 @@ func (c *cli) sandboxSnapshot() *cobra.Command {
 	var req api.SnapshotRequest
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "snapshot SANDBOX [--name NAME] [--path DIR]",
-		Short: "Make an image of a sandbox's files while it runs, and print its id",
-		Long: `Makes an image of a sandbox's files while it runs. Commands stand still while the files are read, and go on by themselves. When the id is
-printed, the image is on the disk. Volumes, processes and memory are not part of it.`,
+		Short: "Make an image of a running sandbox's files, and print its id",
+		Long: `Make an image of a running sandbox's files. Commands pause while the files are read, and then resume.
+When the id is printed, the image is on disk. It does not include volumes, processes and memory.`,
 		Example: `  harvest sandbox snapshot dev --name team/dev:before
   harvest run --image team/dev:before -- ls -la`,
 		Args: count(1, 1, "one sandbox"),
@@ -30,7 +30,7 @@ printed, the image is on the disk. Volumes, processes and memory are not part of
 		},
 	}, formatName)
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the image; an older image of that name loses it")
-	cmd.Flags().StringVar(&req.Path, "path", "", "only the files below that directory; all others are as in the sandbox's image")
+	cmd.Flags().StringVar(&req.Path, "path", "", "only files below that directory; all others are those of the sandbox's image")
 	return cmd
 }
 
@@ -39,10 +39,10 @@ func (c *cli) sandboxFork() *cobra.Command {
 	var where processFlags
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "fork SANDBOX [--name NAME] [-e NAME=VALUE]…",
-		Short: "Create another sandbox with the files of one that runs, and print its id",
-		Long: `Takes a snapshot of a sandbox and creates another one from it, with the same limits, volumes, secrets, network, tags, user and working
-directory, and a lifetime that begins anew. Commands are not copied, and neither is the environment that the first sandbox was
-given, which is not recorded: give it again.`,
+		Short: "Create a copy of a running sandbox, and print its id",
+		Long: `Take a snapshot of a sandbox, and create another sandbox from it. The new one has the same limits,
+volumes, secrets, network, tags, user and working directory, and a lifetime of its own. Commands are
+not copied. The environment of the first sandbox is not recorded: give it again.`,
 		Example: "  harvest sandbox fork dev --name dev2 -e DEBUG=1",
 		Args:    count(1, 1, "one sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -62,7 +62,7 @@ given, which is not recorded: give it again.`,
 		},
 	}, formatName)
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the new sandbox")
-	cmd.Flags().StringArrayVarP(&where.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
+	cmd.Flags().StringArrayVarP(&where.env, "env", "e", nil, "NAME=VALUE, or NAME to forward a variable")
 	cmd.Flags().StringVar(&where.envFile, "env-file", "", "file of NAME=VALUE lines")
 	return cmd
 }

@@ -20,10 +20,12 @@ func (c *cli) sandboxStats() *cobra.Command {
 	var watch bool
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "stats [SANDBOX…]",
-		Short: "Show what sandboxes use: processors, memory, network",
-		Long: `Shows what sandboxes use, and what they have used; without names, all that have not ended. CPU is in cores, between the last two
-samples, which lie a few seconds apart. Memory is what a sandbox holds, without the cache of files. With -o json, the samples over the sandbox's whole life, also after
-its end; with --watch, a line of JSON a sandbox each time.`,
+		Short: "Show CPU, memory and network use of sandboxes",
+		Long: `Show the resource use of sandboxes, by default of all that have not ended. CPU is in cores, between the
+last two samples, which are a few seconds apart. Memory excludes the page cache.
+
+With -o json, print the samples of the sandbox's whole life, also after its end. With --watch, print
+a line of JSON per sandbox each time.`,
 		Example: `  harvest sandbox stats
   harvest sandbox stats dev --watch
   harvest sandbox stats dev -o json`,
@@ -45,7 +47,7 @@ its end; with --watch, a line of JSON a sandbox each time.`,
 			}
 		},
 	}, formatTable)
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 2 seconds, until interrupted")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat every 2 seconds, until interrupted")
 	return cmd
 }
 

@@ -16,9 +16,9 @@ import (
 )
 
 // bucketHelp explains S3 locations in the help of the commands that use them.
-const bucketHelp = `Without s3://BUCKET/PREFIX it is the server's bucket (s3.bucket in the configuration), where each volume has a prefix of its own. With one
-it is a bucket of yours, and its credentials are in the secret "aws" (or --secret): AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, and as
-needed AWS_SESSION_TOKEN and AWS_REGION.`
+const bucketHelp = `Without s3://BUCKET/PREFIX, the server's bucket is used (s3.bucket in the configuration); each volume
+has a prefix there. Otherwise the credentials come from the secret "aws" (or --secret):
+AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if needed, AWS_SESSION_TOKEN and AWS_REGION.`
 
 // bucketOf splits s3://BUCKET/PREFIX, which may be missing.
 func bucketOf(args []string) (bucket, prefix string, err error) {
@@ -27,7 +27,7 @@ func bucketOf(args []string) (bucket, prefix string, err error) {
 	}
 	rest, ok := strings.CutPrefix(args[1], "s3://")
 	if bucket, prefix, _ = strings.Cut(rest, "/"); !ok || bucket == "" {
-		return "", "", errors.Remedy(errors.Newf(errors.Invalid, "%.200q is no place in S3", args[1]), "write s3://BUCKET/PREFIX")
+		return "", "", errors.Remedy(errors.Newf(errors.Invalid, "invalid S3 location %.200q", args[1]), "write s3://BUCKET/PREFIX")
 	}
 	return bucket, prefix, nil
 }
@@ -37,15 +37,16 @@ func (c *cli) volumeSync() *cobra.Command {
 	var down, both bool
 	cmd := &cobra.Command{
 		Use:   "sync VOLUME [s3://BUCKET/PREFIX]",
-		Short: "Make a volume and its place in S3 alike",
-		Long: `Sends what changed in a volume to S3, or with --down brings what is there. Nothing is deleted without --mirror. Files are objects by their
-path, which any tool reads; an interrupted sync is continued by the next one.
+		Short: "Synchronize a volume with S3",
+		Long: `Upload the changes of a volume to S3, or with --down download those in S3. Nothing is deleted without
+--mirror. Each file is an object of the same path, readable by any tool. The next sync resumes an
+interrupted one.
 
 ` + bucketHelp,
 		Example: `  harvest volume sync data s3://my-bucket/data
   harvest volume sync data s3://my-bucket/data --down --mirror --dry-run
   harvest volume sync data --version latest --down`,
-		Args: count(1, 2, "a volume, and perhaps a place in S3"),
+		Args: count(1, 2, "a volume and optionally an S3 location"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) (err error) {
 			if req.Bucket, req.Prefix, err = bucketOf(args); err != nil {
 				return err
@@ -68,18 +69,18 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVar(&down, "down", false, "from S3 into the volume")
-	f.BoolVar(&both, "both", false, "what changed on either side goes to the other")
-	f.BoolVar(&req.Mirror, "mirror", false, "delete on the side that changes what the other does not have")
-	f.StringVar(&req.Conflicts, "conflicts", "", "with --both, what to do where both sides changed: both, newer, local or remote")
-	f.BoolVar(&req.Versioned, "versioned", false, "save a new version beside the earlier ones")
-	f.StringVar(&req.Version, "version", "", "with --down, the version to restore: one of volume versions, or latest")
-	f.StringVar(&req.Path, "path", "", "only what is beneath this path of the volume")
-	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default aws)")
-	f.BoolVar(&req.List, "list", false, "ask for all objects, to see what others changed in the bucket")
-	f.BoolVar(&req.Contents, "contents", false, "compare what files hold, not only sizes and times")
-	f.BoolVar(&req.DeleteMany, "delete-many", false, "allow the sync to delete most files of a side, or all if the place in S3 holds nothing")
-	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would be done, and do nothing")
+	f.BoolVar(&down, "down", false, "download from S3 into the volume")
+	f.BoolVar(&both, "both", false, "synchronize in both directions")
+	f.BoolVar(&req.Mirror, "mirror", false, "delete files of the target that the source does not have")
+	f.StringVar(&req.Conflicts, "conflicts", "", "with --both, resolution of files that both sides changed: both, newer, local or remote")
+	f.BoolVar(&req.Versioned, "versioned", false, "save a new version, and keep earlier ones")
+	f.StringVar(&req.Version, "version", "", "with --down, version to restore: one of volume versions, or latest")
+	f.StringVar(&req.Path, "path", "", "only files below this path of the volume")
+	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default: aws)")
+	f.BoolVar(&req.List, "list", false, "list all objects, to see changes that others made in the bucket")
+	f.BoolVar(&req.Contents, "contents", false, "compare contents, not only sizes and times")
+	f.BoolVar(&req.DeleteMany, "delete-many", false, "allow the sync to delete most files of a side, or all if the S3 location is empty")
+	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "print the plan, and do nothing")
 	return c.withOutput(cmd, formatTable)
 }
 
@@ -87,7 +88,7 @@ path, which any tool reads; an interrupted sync is continued by the next one.
 func direction(down, both bool) (string, error) {
 	switch {
 	case down && both:
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "--down and --both exclude one another"), "choose one")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "--down and --both exclude each other"), "choose one")
 	case down:
 		return "down", nil
 	case both:
@@ -101,9 +102,9 @@ func (c *cli) sandboxSync() *cobra.Command {
 	var down, both bool
 	cmd := &cobra.Command{
 		Use:   "sync SANDBOX [--down | --both]",
-		Short: "Send a sandbox's volume to its place in S3 now, or bring what is there",
-		Long: `Makes the volume and the place in S3 that a sandbox was created with (--s3) alike, while it runs. Nothing is deleted, but by --both, which
-takes deletions over.`,
+		Short: "Synchronize a sandbox's volume with S3 now",
+		Long: `Synchronize the volume and the S3 location that a sandbox was created with (--s3), while it runs.
+Only --both deletes files: it also applies the deletions of each side to the other.`,
 		Example: `  harvest sandbox sync dev
   harvest sandbox sync dev --down`,
 		Args: count(1, 1, "one sandbox"),
@@ -118,9 +119,9 @@ takes deletions over.`,
 			return c.synced(done)
 		}),
 	}
-	cmd.Flags().BoolVar(&down, "down", false, "from S3 into the volume")
-	cmd.Flags().BoolVar(&both, "both", false, "what changed on either side goes to the other")
-	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false, "allow --both to delete most files of a side, or all if the place in S3 holds nothing")
+	cmd.Flags().BoolVar(&down, "down", false, "download from S3 into the volume")
+	cmd.Flags().BoolVar(&both, "both", false, "synchronize in both directions")
+	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false, "allow --both to delete most files of a side, or all if the S3 location is empty")
 	return c.withOutput(cmd, formatTable)
 }
 
@@ -177,10 +178,10 @@ func (c *cli) synced(done api.Synced) error {
 		c.notef("%s: %s", escaped(d.Path), escaped(d.Reason))
 	}
 	if done.Unconditional {
-		c.notef("this S3 server ignores conditions of writes: a change that another machine makes in the same moment can be lost")
+		c.notef("this S3 server ignores conditional writes: a simultaneous change by another machine can be lost")
 	}
 	if done.Failed > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed), "see above for the reasons, and sync again")
+		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed), "see the reasons above, and sync again")
 	}
 	return nil
 }
@@ -207,10 +208,10 @@ func (c *cli) volumeVersions() *cobra.Command {
 	secret := ""
 	cmd := &cobra.Command{
 		Use:     "versions VOLUME [s3://BUCKET/PREFIX]",
-		Short:   "List the versions of a volume in S3, the latest first",
-		Long:    "Lists what harvest volume sync --versioned has saved.\n\n" + bucketHelp,
+		Short:   "List the versions of a volume in S3, newest first",
+		Long:    "List the versions that harvest volume sync --versioned has saved.\n\n" + bucketHelp,
 		Example: "  harvest volume versions data",
-		Args:    count(1, 2, "a volume, and perhaps a place in S3"),
+		Args:    count(1, 2, "a volume and optionally an S3 location"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			bucket, prefix, err := bucketOf(args)
 			if err != nil {
@@ -229,7 +230,7 @@ func (c *cli) volumeVersions() *cobra.Command {
 			}))
 		}),
 	}
-	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default aws)")
+	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default: aws)")
 	return c.withOutput(cmd, formatTable)
 }
 
@@ -237,10 +238,10 @@ func (c *cli) volumePrune() *cobra.Command {
 	secret, keep := "", 0
 	cmd := &cobra.Command{
 		Use:     "prune VOLUME [s3://BUCKET/PREFIX] --keep N",
-		Short:   "Delete all versions of a volume in S3 but the latest",
-		Long:    "Deletes versions that harvest volume sync --versioned has saved, but the latest.\n\n" + bucketHelp,
+		Short:   "Delete old versions of a volume in S3",
+		Long:    "Delete all but the latest N versions that harvest volume sync --versioned has saved.\n\n" + bucketHelp,
 		Example: "  harvest volume prune data --keep 3",
-		Args:    count(1, 2, "a volume, and perhaps a place in S3"),
+		Args:    count(1, 2, "a volume and optionally an S3 location"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			bucket, prefix, err := bucketOf(args)
 			if err != nil {
@@ -249,8 +250,8 @@ func (c *cli) volumePrune() *cobra.Command {
 			return server.PruneVersions(ctx, args[0], bucket, prefix, secret, keep)
 		}),
 	}
-	cmd.Flags().IntVar(&keep, "keep", 0, "how many versions stay")
+	cmd.Flags().IntVar(&keep, "keep", 0, "number of versions to keep")
 	_ = cmd.MarkFlagRequired("keep")
-	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default aws)")
+	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default: aws)")
 	return cmd
 }

@@ -22,11 +22,11 @@ import (
 
 // upFlags are the configuration options that are also flags of harvest up.
 var upFlags = []struct{ flag, key, help string }{
-	{"listen", "server.listen", "where to listen, host:port; none for the Unix socket only (default 127.0.0.1:7777)"},
-	{"modal-listen", "modal.listen", "where to speak Modal's protocol, host:port (default nowhere)"},
+	{"listen", "server.listen", "TCP address, host:port; none for the Unix socket only (default: 127.0.0.1:7777)"},
+	{"modal-listen", "modal.listen", "address for Modal's protocol, host:port (default: none)"},
 	{"tls-cert", "server.tls_cert", "file of a TLS certificate"},
-	{"tls-key", "server.tls_key", "file of its key"},
-	{"acme", "server.acme_domain", "a name of this machine, for which a certificate is got; needs port 443"},
+	{"tls-key", "server.tls_key", "file of the certificate's key"},
+	{"acme", "server.acme_domain", "domain name of this machine, to obtain a certificate for; needs port 443"},
 }
 
 func (c *cli) upCommand() *cobra.Command {
@@ -34,12 +34,14 @@ func (c *cli) upCommand() *cobra.Command {
 	values := make([]string, len(upFlags))
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Run the server in the foreground, for programs and browsers too",
-		Long: `Runs the server of the data directory until it is interrupted or told to stop with harvest down. Sandboxes, and the commands in
-them, go on; the next server takes them over. Commands that need a server start one in the background when there is none.
+		Short: "Run the server in the foreground, for programs and browsers",
+		Long: `Run the server of the data directory until it is interrupted or harvest down stops it. Sandboxes and
+their commands keep running, and the next server adopts them. Commands that need a server start one
+in the background if none is running.
 
-Beside the Unix socket in the data directory, which needs no key, it listens on TCP: programs send a key that harvest key create made,
-browsers open the link that is printed, which is good once. Addresses that other machines reach need TLS.`,
+The server listens on a Unix socket in the data directory, which needs no key, and on TCP. Programs
+send a key of harvest key create. Browsers open the printed sign-in link, which works once. Addresses
+that other machines can reach need TLS.`,
 		Example: `  harvest up
   harvest up --data ./data --listen 127.0.0.1:8080
   harvest up --listen 0.0.0.0:443 --acme harvest.example.org`,
@@ -67,8 +69,8 @@ browsers open the link that is printed, which is good once. Addresses that other
 	for i, f := range upFlags {
 		cmd.Flags().StringVar(&values[i], f.flag, "", f.help)
 	}
-	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen without TLS although other machines can connect")
-	cmd.Flags().BoolVar(&background, "background", false, "be the server that another command starts")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen without TLS even if other machines can connect")
+	cmd.Flags().BoolVar(&background, "background", false, "run as a background server, started by another command")
 	// Only startServer knows the other requirements of this flag.
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
@@ -118,18 +120,18 @@ func (c *cli) welcome(app *App) {
 		fmt.Fprintf(c.out, "Programs written for Modal find it at %s: harvest modal env\n", app.modalURL)
 	}
 	if app.cfg.OIDC.Issuer != "" {
-		fmt.Fprintf(c.out, "Who may sign in with %s does so at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
+		fmt.Fprintf(c.out, "Sign in with %s at %s%s\n", app.cfg.OIDC.Issuer, app.url, api.SignInOIDC)
 	}
 	if _, shown := terminal(c.out); !shown { // files and pipes would keep the link
-		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
+		fmt.Fprintln(c.out, "To sign in with a browser: harvest key link")
 		return
 	}
 	link, err := server.SignInLink(app.ring, account.Local(), app.url)
 	if err != nil {
-		fmt.Fprintln(c.out, "To sign a browser in: harvest key link")
+		fmt.Fprintln(c.out, "To sign in with a browser: harvest key link")
 		return
 	}
-	fmt.Fprintf(c.out, "To sign a browser in, once, within 15 minutes, open:\n\n  %s\n\n", link)
+	fmt.Fprintf(c.out, "To sign in with a browser, open this link within 15 minutes. It works once.\n\n  %s\n\n", link)
 }
 
 // readyFD is where a background server reports to the command that started it that it is ready, or why it is
@@ -167,7 +169,8 @@ func (c *cli) downCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop the server; sandboxes keep running",
-		Long:  "Stops the server of the data directory. Sandboxes, and the commands in them, go on, and the next server takes them over.",
+		Long: `Stop the server of the data directory. Sandboxes and their commands keep running, and the next server
+adopts them.`,
 		Example: `  harvest down
   harvest down --sandboxes`,
 		Args: count(0, 0, "no arguments"),
@@ -195,7 +198,7 @@ func (c *cli) downCommand() *cobra.Command {
 			return server.Shutdown(ctx, api.ShutdownRequest{})
 		},
 	}
-	cmd.Flags().BoolVar(&sandboxes, "sandboxes", false, "end all sandboxes, of all accounts, too")
+	cmd.Flags().BoolVar(&sandboxes, "sandboxes", false, "also end all sandboxes, of all accounts")
 	return cmd
 }
 

@@ -14,7 +14,7 @@ import (
 func (c *cli) volumeCommand() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "volume",
-		Short: "Work with volumes, whose files outlive sandboxes",
+		Short: "Manage volumes, whose files outlive sandboxes",
 		Example: `  harvest volume create data
   harvest run -v data:/data -- sh -c 'date > /data/now'
   harvest volume ls data`,
@@ -96,12 +96,15 @@ func (c *cli) volumeRemove() *cobra.Command {
 	var force bool
 	cmd := c.removal(&cobra.Command{
 		Use:   "rm VOLUME[:PATH]…",
-		Short: "Delete volumes and their files, or files of them",
-		Long: `Deletes volumes and their files, or files of them. A volume that a sandbox uses stays, and so does one with files that were to be sent to S3
-when a sandbox ended, and are not there yet: harvest volume sync sends them, --force deletes them all the same.`,
+		Short: "Delete volumes, or files of volumes",
+		Long: `Delete volumes with their files, or single files of volumes. A volume stays if:
+
+  - a sandbox uses it
+  - its upload to S3 at the end of a sandbox is still pending; harvest volume sync uploads the files,
+    --force deletes them anyway`,
 		Example: `  harvest volume rm data
   harvest volume rm data:/results/old.csv`,
-	}, "volumes, or files of them", func(ctx context.Context, server *client.Client, arg string) error {
+	}, "volumes or files", func(ctx context.Context, server *client.Client, arg string) error {
 		if name, path, ok := remote(arg); ok {
 			return server.RemoveVolumeFile(ctx, name, path)
 		}
@@ -110,6 +113,6 @@ when a sandbox ended, and are not there yet: harvest volume sync sends them, --f
 		}
 		return server.DeleteVolume(ctx, arg)
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "also volumes with files that S3 does not have yet, which are lost")
+	cmd.Flags().BoolVar(&force, "force", false, "also delete volumes with files that are not in S3 yet")
 	return cmd
 }

@@ -91,7 +91,7 @@ func (c *comparison) run(ctx context.Context) error {
 		return nil
 	}
 	ids := c.sessions(func(a *attempt) bool { return true })
-	return errors.Remedy(errors.Newf(errors.Canceled, "left %d sessions; their agents go on", len(ids)), "harvest attach SESSION follows one; this ends all: harvest end --discard %s", strings.Join(ids, " "))
+	return errors.Remedy(errors.Newf(errors.Canceled, "left %d sessions; their agents continue", len(ids)), "follow one with harvest attach SESSION, or end all: harvest end --discard %s", strings.Join(ids, " "))
 }
 
 // attempt creates a session, waits for the end of its turn, and measures the result.
@@ -128,7 +128,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	c.set(a, func() { a.Files, a.Added, a.Removed = files, added, removed })
 	if c.test != "" {
 		if err := c.runTest(ctx, a, s); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "the test could not run: %s", errors.Message(err))
+			return errors.Explainf(err, errors.KindOf(err), "cannot run the test: %s", errors.Message(err))
 		}
 	}
 	if end.Failed || end.Interrupted {
@@ -146,7 +146,7 @@ func (c *comparison) follow(ctx context.Context, a *attempt) (api.SessionEvent, 
 		}
 		var data api.SessionEvent
 		if err := json.Unmarshal(e.Data, &data); err != nil {
-			return data, errors.Explainf(err, errors.Unavailable, "the server sent an event that is none")
+			return data, errors.Explainf(err, errors.Unavailable, "the server sent an invalid event")
 		}
 		switch e.Type {
 		case "done":
@@ -246,7 +246,7 @@ func (c *comparison) end(ctx context.Context, keep int) error {
 			continue
 		}
 		if err := c.server.EndSession(ctx, a.Session); err != nil {
-			all = errors.Join(all, errors.Explainf(err, errors.KindOf(err), "session %s was not ended: %s", a.Session, errors.Message(err)))
+			all = errors.Join(all, errors.Explainf(err, errors.KindOf(err), "session %s: cannot be ended: %s", a.Session, errors.Message(err)))
 			continue
 		}
 		c.set(a, func() { a.Kept = false })

@@ -70,7 +70,7 @@ func (c *cli) recentFile(ctx context.Context) (string, error) {
 	dir, err := gitLine(ctx, ".", "rev-parse", "--show-toplevel")
 	if err != nil {
 		if dir, err = os.Getwd(); err != nil {
-			return "", errors.Explainf(err, errors.Unavailable, "the current directory cannot be found: %v", err)
+			return "", errors.Explainf(err, errors.Unavailable, "cannot determine the current directory: %v", err)
 		}
 	}
 	sum := sha256.Sum256([]byte(c.env(envURL) + "\x00" + dir))
@@ -91,7 +91,7 @@ func (c *cli) rememberSession(ctx context.Context, id string) {
 		}
 	}
 	if err != nil {
-		c.notef("harvest agent --continue will not find session %s by itself: %v", id, err)
+		c.notef("harvest agent --continue cannot find session %s by directory: %v", id, err)
 	}
 }
 
@@ -104,7 +104,7 @@ func (c *cli) newest(ctx context.Context) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", errors.Remedy(errors.Newf(errors.NotFound, "no session began in this directory"),
-			"name one of those that harvest sessions lists")
+			"name a session that harvest sessions lists")
 	}
 	return strings.TrimSpace(string(text)), nil
 }
@@ -134,7 +134,7 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 			return
 		}
 		if r.cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
-			given = usage(r.cmd, "session %s has not ended, and keeps its settings; leave out --%s", s.ID, f.Name)
+			given = usage(r.cmd, "session %s has not ended, and keeps its settings; omit --%s", s.ID, f.Name)
 		}
 	})
 	return s, given

@@ -75,7 +75,7 @@ func (v inVolume) lstat(ctx context.Context, name string) (api.File, error) {
 			return api.File{Name: e.Name, Kind: kindOf(e.Mode), Mode: e.Mode, Size: e.Size, Modified: e.Modified, Link: e.Link}, nil
 		}
 	}
-	return api.File{}, errors.Newf(errors.NotFound, "%s does not exist", v.show(name))
+	return api.File{}, errors.Newf(errors.NotFound, "%s: does not exist", v.show(name))
 }
 
 func (v inVolume) out(ctx context.Context, name string, as tarfs.Naming) (archive, error) {

@@ -33,9 +33,9 @@ type finding = api.Finding
 // examine checks everything that Harvest needs of this machine.
 func examine(ctx context.Context, cfg config.Config) []finding {
 	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
-	build := []finding{tool("mmdebstrap", "mmdebstrap", "it builds the base image")}
+	build := []finding{tool("mmdebstrap", "mmdebstrap", "needed to build the base image")}
 	if os.Geteuid() != 0 {
-		build = append(build, tool("newuidmap", "uidmap", "it lets ordinary users build images"), subordinateIDs())
+		build = append(build, tool("newuidmap", "uidmap", "needed to build images as an ordinary user"), subordinateIDs())
 	}
 	// With an existing image, sandboxes work without the build tools.
 	images, err := filepath.Glob(filepath.Join(cfg.Data, "images", "*", "image.json"))
@@ -68,7 +68,7 @@ func bucketOfS3(c config.S3, has func(secret string) bool) finding {
 	name := cmp.Or(c.Secret, storage.DefaultSecret)
 	f := finding{Name: "S3", OK: c.Configured(has), Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
 	if !f.OK {
-		f.Detail = fmt.Sprintf("the bucket %s, without credentials: no secret %s with some is in the environment or known to a running server", c.Bucket, name)
+		f.Detail = fmt.Sprintf("the bucket %s, without credentials: neither the environment nor a running server has a secret %s", c.Bucket, name)
 		f.Remedy = fmt.Sprintf("harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", name)
 	}
 	return f
@@ -100,7 +100,7 @@ func namesCredentials(keys []string) bool {
 // modalAccount checks for Modal credentials if the engine is modal or some credentials are set. Only the start
 // of the server shows whether Modal accepts them.
 func modalAccount(cfg config.Config, env func(string) string) (f finding, asked bool) {
-	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal", Detail: "there are credentials; harvest run --engine modal uses them"}
+	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal", Detail: "credentials found; harvest run --engine modal uses them"}
 	err := modalengine.Configured(modalOptions(cfg, ""), env)
 	if err != nil {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
@@ -121,7 +121,7 @@ func machine() finding {
 	var name unix.Utsname
 	var info unix.Sysinfo_t
 	if err := unix.Uname(&name); err != nil || unix.Sysinfo(&info) != nil {
-		f.OK, f.Detail = false, "the kernel does not tell what it is"
+		f.OK, f.Detail = false, "the kernel does not report it"
 		return f
 	}
 	memory := uint64(info.Totalram) * uint64(info.Unit)
@@ -134,7 +134,7 @@ func dataDirectory(dir string) finding {
 	f := finding{Name: "data directory", OK: true, Needed: true, Detail: dir}
 	info, err := os.Stat(existing(dir))
 	if err != nil {
-		f.OK, f.Detail = false, fmt.Sprintf("%s cannot be looked at: %v", dir, err)
+		f.OK, f.Detail = false, fmt.Sprintf("cannot read %s: %v", dir, err)
 		f.Remedy = "choose a directory of your own with --data or HARVEST_DATA"
 		return f
 	}
@@ -149,7 +149,7 @@ func dataDirectory(dir string) finding {
 	if existing(dir) != dir {
 		f.Detail += ", which does not exist yet"
 		if unix.Access(existing(dir), unix.W_OK) != nil {
-			f.OK, f.Detail = false, fmt.Sprintf("%s cannot be made: %s belongs to %s", dir, existing(dir), owner)
+			f.OK, f.Detail = false, fmt.Sprintf("cannot create %s: %s belongs to %s", dir, existing(dir), owner)
 			f.Remedy = "choose a directory of your own with --data or HARVEST_DATA"
 		}
 		return f
@@ -178,14 +178,14 @@ func diskSpace(dir string) finding {
 	f := finding{Name: "disk space", OK: true, Needed: true}
 	var st unix.Statfs_t
 	if err := unix.Statfs(existing(dir), &st); err != nil {
-		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("it is not known: %v", err), "choose another directory with --data"
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("unknown: %v", err), "choose another directory with --data"
 		return f
 	}
 	free := st.Bavail * uint64(st.Bsize)
 	f.Detail = units.BytesSize(float64(free)) + " free"
 	if free < enoughSpace {
 		f.OK = false
-		f.Remedy = fmt.Sprintf("free some, so that there is %s, or choose a directory on another disk with --data", units.BytesSize(enoughSpace))
+		f.Remedy = fmt.Sprintf("free some space (%s is needed), or choose a directory on another disk with --data", units.BytesSize(enoughSpace))
 	}
 	return f
 }
@@ -195,7 +195,7 @@ func running(ctx context.Context, dir string) finding {
 	defer server.Close()
 	found, err := server.Server(ctx)
 	if err != nil {
-		return finding{Name: "server", OK: true, Detail: "none is running; the next command starts one"}
+		return finding{Name: "server", OK: true, Detail: "not running; the next command starts one"}
 	}
 	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s, %d sandboxes", found.PID, found.Version,
 		found.Isolation, orDash(strings.Join(found.Limits, ", ")), found.Sandboxes)}
@@ -208,7 +208,7 @@ func running(ctx context.Context, dir string) finding {
 func tool(name, debianPackage, why string) finding {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return finding{Name: name, Detail: "it is missing; " + why, Fix: debianPackage,
+		return finding{Name: name, Detail: "missing; " + why, Fix: debianPackage,
 			Remedy: "apt-get install " + debianPackage + ", or as root: harvest doctor --fix"}
 	}
 	return finding{Name: name, OK: true, Detail: path}
@@ -229,7 +229,7 @@ func agentImage(img image.Image) finding {
 	f.Detail = fmt.Sprintf("%s, %s; %s", img.ID, size(img.Size), orDash(strings.Join(has, ", ")))
 	if !f.OK {
 		f.Detail += "; " + strings.Join(lacks, "; ")
-		f.Remedy = "where the network reaches their sites: harvest image build agent --force; all else works without them"
+		f.Remedy = "with access to their sites: harvest image build agent --force; all else works without them"
 	}
 	return f
 }
@@ -239,18 +239,18 @@ func subordinateIDs() finding {
 	f := finding{Name: "subordinate ids"}
 	u, err := user.Current()
 	if err != nil {
-		f.Detail, f.Remedy = "the current user is not known", "make an account for it, with: useradd"
+		f.Detail, f.Remedy = "the current user is unknown", "create an account for it with useradd"
 		return f
 	}
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
 		data, err := os.ReadFile(file)
 		if err != nil || !grants(string(data), u.Username, u.Uid) {
-			f.Detail = fmt.Sprintf("%s has no line for %s, without which it cannot build images", file, u.Username)
+			f.Detail = fmt.Sprintf("%s has no line for %s; it is needed to build images", file, u.Username)
 			f.Remedy = "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + u.Username
 			return f
 		}
 	}
-	f.OK, f.Detail = true, u.Username+" has some"
+	f.OK, f.Detail = true, u.Username+" has subordinate ids"
 	return f
 }
 

@@ -23,7 +23,7 @@ type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (moda
 // openEngine opens the configured engine. Its Close also closes the parts below it.
 func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
-		logf.Warnf(ctx, "the engine fake isolates nothing: it is for tests only")
+		logf.Warnf(ctx, "the engine fake isolates nothing; use it only in tests")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes})
 	}
 	if cfg.Engine == "modal" {

@@ -26,32 +26,33 @@ var exitCodes = map[errors.Kind]int{
 }
 
 const exitCodesHelp = `
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 75 try again, 124 time limit,
-130 interrupted; run, exec, sh and logs return the command's own, 126 if it cannot be executed, 127 if there is no such program.
+Exit codes: 0 success, 1 failure, 2 invalid usage, 3 denied, 4 not found, 5 conflict, 75 try again,
+124 timeout, 130 interrupted. run, exec, sh and logs return the command's own exit code, 126 if it
+cannot be executed, 127 if it does not exist.
 `
 
 // remedies are the default remedies of errors without their own.
 var remedies = map[errors.Kind]string{
-	errors.Invalid:         "correct it; --help shows how it is meant",
+	errors.Invalid:         "correct it; see --help",
 	errors.Unauthenticated: "sign in",
-	errors.Denied:          "use what belongs to you, or ask its owner",
-	errors.NotFound:        "see what there is: harvest sandbox ls, image ls, volume ls",
-	errors.Conflict:        "see its state with: harvest sandbox ls --all",
+	errors.Denied:          "use objects of your account, or ask their owner",
+	errors.NotFound:        "list the objects: harvest sandbox ls, image ls, volume ls",
+	errors.Conflict:        "list their states: harvest sandbox ls --all",
 	errors.Gone:            "create a new one",
-	errors.Exhausted:       "end what is not needed any more with harvest sandbox rm, or try again later",
-	errors.Unsupported:     "see what works on this machine with: harvest doctor",
+	errors.Exhausted:       "end unused sandboxes with harvest sandbox rm, or try again later",
+	errors.Unsupported:     "check this machine: harvest doctor",
 	errors.Unavailable:     "try again",
-	errors.Timeout:         "give it more time, or try again",
-	errors.Canceled:        "start it again when you want it",
+	errors.Timeout:         "set a longer timeout, or try again",
+	errors.Canceled:        "start it again",
 	errors.Internal:        "look at server.log in the data directory, and run: harvest doctor",
 }
 
 // sessionRemedies are the default remedies of commands for sessions, where they differ.
 var sessionRemedies = map[errors.Kind]string{
-	errors.NotFound:  "see which sessions there are: harvest sessions --all",
-	errors.Conflict:  "see what the session does: harvest sessions",
-	errors.Gone:      "go on with its files and its conversation: harvest agent --continue SESSION",
-	errors.Exhausted: "end sessions that are done with harvest end, or try again later",
+	errors.NotFound:  "list the sessions: harvest sessions --all",
+	errors.Conflict:  "list the states of sessions: harvest sessions",
+	errors.Gone:      "continue with its files and its conversation: harvest agent --continue SESSION",
+	errors.Exhausted: "end finished sessions with harvest end, or try again later",
 }
 
 // sessionCommands are the commands for sessions.

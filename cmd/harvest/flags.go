@@ -25,22 +25,22 @@ type sandboxFlags struct {
 
 func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default base)")
-	flags.StringArrayVar(&f.commands, "dockerfile-command", nil, "instruction of a Dockerfile to carry out on top of the image, such as 'RUN apt-get install -y jq'")
+	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default: base)")
+	flags.StringArrayVar(&f.commands, "dockerfile-command", nil, "instruction of a Dockerfile to run on top of the image, such as 'RUN apt-get install -y jq', repeatable")
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
-	flags.StringVar(&f.hostname, "hostname", "", "host name inside (default: made of the name, or of the id)")
-	flags.StringArrayVar(&f.tags, "tag", nil, "KEY=VALUE to find the sandbox by")
-	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], made if missing")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "secret whose pairs commands get as environment, by name; modal:NAME is one that Modal keeps")
-	flags.StringVar(&f.s3, "s3", "", "s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: a volume at the path, filled from there first, and sent there at the end, and every so often; or :mount[:ro], the bucket itself")
-	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default aws)")
+	flags.StringVar(&f.hostname, "hostname", "", "host name inside (default: derived from the name, or the id)")
+	flags.StringArrayVar(&f.tags, "tag", nil, "label KEY=VALUE, repeatable")
+	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], created if missing, repeatable")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
+	flags.StringVar(&f.s3, "s3", "", "S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount the bucket itself")
+	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default: aws)")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
 	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")
-	flags.Var(&f.disk, "disk", "what may be written outside of volumes, such as 10GiB")
-	flags.IntVar(&f.processes, "processes", 0, "how many processes there may be")
-	flags.IntVar(&f.files, "open-files", 0, "how many files a process may have open")
-	flags.IntVar(&f.volumeFiles, "volume-files", 0, "how many files and directories each volume may have when the sandbox creates more")
-	flags.StringVar(&f.gpu, "gpu", "", "GPU, such as T4, or A100:2 for two, where the engine has GPUs")
+	flags.Var(&f.disk, "disk", "maximum size of files outside of volumes, such as 10GiB")
+	flags.IntVar(&f.processes, "processes", 0, "maximum number of processes")
+	flags.IntVar(&f.files, "open-files", 0, "maximum number of open files per process")
+	flags.IntVar(&f.volumeFiles, "volume-files", 0, "maximum number of files and directories per volume")
+	flags.StringVar(&f.gpu, "gpu", "", "GPU, such as T4, or A100:2 for two, if the engine has GPUs")
 	addNetwork(cmd, &f.network)
 }
 
@@ -51,7 +51,7 @@ func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {
 		if zero && cmd.Flags().Changed(flag) {
-			return req, errors.Remedy(errors.Newf(errors.Invalid, "--%s cannot be 0", flag), "give a number above 0, or leave it out for the default")
+			return req, errors.Remedy(errors.Newf(errors.Invalid, "invalid --%s: 0", flag), "give a number above 0, or omit the flag for the default")
 		}
 	}
 	var err error
@@ -83,15 +83,15 @@ type processFlags struct {
 func (f *processFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.addWhere(cmd)
-	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on")
-	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal")
-	flags.Var(&f.timeout, "timeout", "time limit, such as 90s or 2h; then the exit code is 124 (default: exec_timeout of the configuration)")
+	flags.BoolVarP(&f.interactive, "interactive", "i", true, "forward standard input")
+	flags.BoolVarP(&f.terminal, "tty", "t", false, "allocate a terminal for the command")
+	flags.Var(&f.timeout, "timeout", "time limit, such as 90s or 2h; the exit code is then 124 (default: exec_timeout of the configuration)")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON instead of the output")
 }
 
 // addEnv adds the environment flags.
 func (f *processFlags) addEnv(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to pass a variable on")
+	cmd.Flags().StringArrayVarP(&f.env, "env", "e", nil, "NAME=VALUE, or NAME to forward a variable")
 	cmd.Flags().StringVar(&f.envFile, "env-file", "", "file of NAME=VALUE lines")
 }
 
@@ -99,7 +99,7 @@ func (f *processFlags) addWhere(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	f.addEnv(cmd)
 	flags.StringVarP(&f.workdir, "workdir", "w", "", "working directory")
-	flags.StringVarP(&f.user, "user", "u", "", "user, by name or number, either with :GROUP")
+	flags.StringVarP(&f.user, "user", "u", "", "user, by name or number, with an optional :GROUP")
 }
 
 // request returns the request to execute, without the command itself.

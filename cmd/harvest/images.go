@@ -95,7 +95,7 @@ func uploads(data string) (string, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return "", errors.Wrapf(err, "clear the uploads")
 	}
-	return dir, errors.Wrapf(os.MkdirAll(dir, 0o700), "make the directory of uploads")
+	return dir, errors.Wrapf(os.MkdirAll(dir, 0o700), "create the directory of uploads")
 }
 
 const (
@@ -142,7 +142,7 @@ func collect(ctx context.Context, cfg config.Config, c image.Collector) error {
 	}
 	done, err := c.Collect(ctx, image.Collection{Age: cfg.ImageGC.Age, Size: cfg.ImageGC.Size})
 	if done.Freed > 0 {
-		logf.Infof(ctx, "%d images that nobody used were removed; with what was kept for builds that is %s", len(done.Images), units.BytesSize(float64(done.Freed)))
+		logf.Infof(ctx, "removed %d unused images; with the build cache that freed %s", len(done.Images), units.BytesSize(float64(done.Freed)))
 	}
 	return err
 }

@@ -48,7 +48,7 @@ func saveFiles(top string, names []string) (*keptFiles, error) {
 		}
 		if err != nil {
 			k.close()
-			return nil, errors.Explainf(err, errors.Unavailable, "%.200s cannot be kept before the change: %v", name, err)
+			return nil, errors.Explainf(err, errors.Unavailable, "cannot back up %.200s before the change: %v", name, err)
 		}
 		k.infos, k.links = append(k.infos, info), append(k.links, link)
 	}

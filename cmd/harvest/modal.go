@@ -44,7 +44,7 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	scheme := "http://"
 	host, port, err := net.SplitHostPort(a.modalTCP.Addr().String())
 	if err != nil {
-		return errors.Wrapf(err, "the address we listen on")
+		return errors.Wrapf(err, "parse the listen address")
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
 		certs, err := serverTLS(a.cfg)

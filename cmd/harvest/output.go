@@ -62,7 +62,7 @@ func checkFormat(format string) error {
 	case formatTable, formatJSON, formatName:
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "there is no output format %q", format), "use table, json or name")
+	return errors.Remedy(errors.Newf(errors.Invalid, "invalid output format %q", format), "use table, json or name")
 }
 
 func printJSON(w io.Writer, v any) error {

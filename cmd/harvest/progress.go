@@ -44,7 +44,7 @@ func (b *building) update(p api.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.Step == sandbox.StepQueue && !b.c.quiet && b.told == nil {
-		b.told = b.c.waiting("the sandbox waits for its turn to start, " + p.Message)
+		b.told = b.c.waiting("the sandbox waits to start, " + p.Message)
 	}
 	if p.Step == sandbox.StepQueue || b.c.quiet || time.Since(b.start) < patience {
 		return

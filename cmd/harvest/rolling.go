@@ -33,7 +33,7 @@ func (r *rolling) open() error {
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return errors.Join(errors.Wrapf(err, "look at a log"), f.Close())
+		return errors.Join(errors.Wrapf(err, "stat a log"), f.Close())
 	}
 	if r.file != nil {
 		err = r.file.Close()

@@ -74,7 +74,7 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 		err = c.otherVersion(ctx, server, found)
 	}
 	if err == nil && c.engine != "" && found.Engine != c.engine {
-		err = errors.Remedy(errors.Newf(errors.Conflict, "a server with the engine %s runs already", found.Engine), "end it with harvest down, or name another --data")
+		err = errors.Remedy(errors.Newf(errors.Conflict, "a server with the engine %s is already running", found.Engine), "stop it with harvest down, or name another --data")
 	}
 	if errors.KindOf(err) == errors.Unavailable {
 		defer c.waiting("starting the server")()
@@ -157,11 +157,11 @@ func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.C
 
 // dataError explains why path cannot be a data directory.
 func dataError(err error, path string) error {
-	remedy := "choose a directory of your own with --data or HARVEST_DATA"
+	remedy := "choose your own directory with --data or HARVEST_DATA"
 	if errors.Is(err, os.ErrPermission) {
-		return errors.Remedy(errors.Explainf(err, errors.Denied, "the data directory %s is not open to you", path), "%s", remedy)
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "data directory %s: permission denied", path), "%s", remedy)
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be the data directory: %v", path, err), "%s", remedy)
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "data directory %s: cannot be used: %v", path, err), "%s", remedy)
 }
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's error.
@@ -174,13 +174,13 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	defer log.Close()
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return errors.Wrapf(err, "make a pipe")
+		return errors.Wrapf(err, "create a pipe")
 	}
 	defer ready.Close()
 	defer theirs.Close()
 	program, err := os.Executable()
 	if err != nil {
-		return errors.Wrapf(err, "find our own program")
+		return errors.Wrapf(err, "find the program itself")
 	}
 	args := []string{c.program, "up", "--background", "--data", cfg.Data}
 	if c.configFile != "" {
@@ -206,15 +206,15 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	err = json.NewDecoder(ready).Decode(&answer)
 	switch {
 	case ctx.Err() != nil:
-		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"), "look at %s", log.Name())
+		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"), "see %s", log.Name())
 	case err != nil:
 		_ = cmd.Wait() // it has ended
-		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended while it was starting: %s", cmd.ProcessState), "look at %s", log.Name())
+		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended during its start: %s", cmd.ProcessState), "see %s", log.Name())
 	case answer.Problem != nil:
 		_ = cmd.Wait()
 		return client.Error(*answer.Problem)
 	}
-	return errors.Wrapf(cmd.Process.Release(), "leave the server alone")
+	return errors.Wrapf(cmd.Process.Release(), "release the server's process")
 }
 
 // keepFiles closes inherited files in started programs. They belong to our parent, which may wait for the end

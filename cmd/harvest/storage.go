@@ -31,7 +31,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	// Earlier versions kept the state of syncs here, by location only, so that another volume's sync took it
 	// for its own.
 	if err := os.RemoveAll(filepath.Join(a.cfg.Data, "s3")); err != nil {
-		logf.Warnf(ctx, "remove what an earlier version remembered of syncs: %v", err)
+		logf.Warnf(ctx, "remove records of syncs of an earlier version: %v", err)
 	}
 	where := place(a.cfg.S3)
 	if a.cfg.S3.Endpoint == config.Embedded {
@@ -84,7 +84,7 @@ func (s *sentLater) note(ctx context.Context, owner, id string) {
 	}
 	// The record may have been deleted since.
 	if err := fleet.Sent(ctx, owner, id); err != nil && !errors.Is(err, errors.NotFound) {
-		logf.Errorf(ctx, "record that what the sandbox %s left is in S3: %v", id, err)
+		logf.Errorf(ctx, "record the upload of sandbox %s's volumes to S3: %v", id, err)
 	}
 }
 
@@ -114,8 +114,8 @@ func startS3(ctx context.Context, data string) (*s3server.Server, error) {
 
 // noPrograms is the error for an embedded S3 that cannot be started.
 func noPrograms(data string) error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "programs cannot be started from the data directory %s", data),
-		"have the data directory on a file system that is mounted without noexec")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "data directory %s: programs cannot be started from it", data),
+		"use a data directory on a file system that is mounted without noexec")
 }
 
 // embeddedS3 is the directory of the embedded S3.
@@ -147,7 +147,7 @@ func ownS3(ctx context.Context, data string) finding {
 		return f
 	}
 	if at := existing(dir); unix.Access(data, unix.W_OK) != nil {
-		f.Detail += "; it is made when the server starts"
+		f.Detail += "; created when the server starts"
 		return f
 	} else if err := s3server.Check(at); err != nil {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
@@ -155,11 +155,11 @@ func ownS3(ctx context.Context, data string) finding {
 	}
 	conn, err := socket.Dial(ctx, dir, s3server.Socket)
 	if err != nil {
-		f.Detail += "; it runs while the server does"
+		f.Detail += "; runs while the server runs"
 		return f
 	}
 	_ = conn.Close()
-	f.Detail += "; it answers"
+	f.Detail += "; answers"
 	return f
 }
 

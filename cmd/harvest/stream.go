@@ -52,7 +52,7 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	p, err := open(ctx, streams)
 	if err != nil {
 		if ctx.Err() != nil {
-			return api.Result{}, errors.Explainf(err, errors.Canceled, "it was interrupted before it started")
+			return api.Result{}, errors.Explainf(err, errors.Canceled, "interrupted before the start")
 		}
 		return api.Result{}, err
 	}
@@ -67,7 +67,7 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	res, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil && errors.KindOf(err) == errors.Unavailable {
 		// Omit err's own remedy, a retry: it would start a second command.
-		err = errors.Remedy(errors.Newf(errors.Unavailable, "the connection to the server broke off; the command may go on"),
+		err = errors.Remedy(errors.Newf(errors.Unavailable, "the connection to the server broke; the command may continue"),
 			"see its output with: harvest sandbox logs %s %s", p.SandboxID(), p.ID())
 	}
 	return res, err
@@ -162,7 +162,7 @@ func (c *cli) finish(res api.Result, asJSON bool) error {
 func (c *cli) readAll() (string, error) {
 	data, err := io.ReadAll(io.LimitReader(c.in, api.MaxExec+1))
 	if err != nil {
-		return "", errors.Explainf(err, errors.Invalid, "standard input cannot be read")
+		return "", errors.Explainf(err, errors.Invalid, "cannot read standard input")
 	}
 	return string(data), nil
 }

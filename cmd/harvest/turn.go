@@ -27,7 +27,7 @@ func newTurnView(c *cli, format string) *turnView {
 func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
 	var data api.SessionEvent
 	if err := json.Unmarshal(e.Data, &data); err != nil {
-		return data, errors.Explainf(err, errors.Unavailable, "the server sent an event that is none")
+		return data, errors.Explainf(err, errors.Unavailable, "the server sent an invalid event")
 	}
 	if v.json {
 		line, err := json.Marshal(struct {
@@ -53,12 +53,12 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
 	case "session.queued":
-		v.c.hint("the sandbox waits for its turn to start")
+		v.c.hint("the sandbox waits to start")
 	case "agent.crashed", "agent.continued":
 		v.endLine()
 		v.c.notef("%s", agentText(kind, e.Reason))
 	case "session.recalled":
-		v.c.hint("of the conversation before, %s", e.Text)
+		v.c.hint("continues the earlier conversation: %s", e.Text)
 	case "repo.synced":
 		v.endLine()
 		v.c.hint("%s", syncedText(e.Synced))
@@ -152,7 +152,7 @@ func (v *turnView) asked(e api.SessionEvent) {
 // agentText describes an event of the agent's process.
 func agentText(kind, reason string) string {
 	if kind == "agent.crashed" {
-		return chat.Plain(reason) + "; it is started again"
+		return chat.Plain(reason) + "; it is restarted"
 	}
 	return "the agent continues by itself: " + chat.Plain(orElse(reason, "no reason given"))
 }
@@ -165,7 +165,7 @@ func syncedText(s *api.RepoSynced) string {
 	age := strings.TrimSuffix(ago(s.Built), " ago")
 	switch {
 	case s.Error != "":
-		return "image " + age + " old; what is newer could not be fetched: " + chat.FirstLine(s.Error)
+		return "image " + age + " old; newer commits could not be fetched: " + chat.FirstLine(s.Error)
 	case s.Behind == 1:
 		return "image " + age + " old, 1 commit behind"
 	}
@@ -181,7 +181,7 @@ func gitText(kind string, e api.GitEvent) string {
 	case kind == "git.pushed":
 		text = "pushed " + e.Branch
 	case kind == "git.stashed":
-		text = fmt.Sprintf("stashed: %d entries; harvest checkout brings them as branches", e.Commits)
+		text = fmt.Sprintf("stashed: %d entries; harvest checkout fetches them as branches", e.Commits)
 	case kind == "git.left":
 		text = "not handed back: " + chat.FirstLine(e.Reason)
 	case kind == "git.committed":

@@ -48,7 +48,7 @@ func TestTurnView(t *testing.T) {
 	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\nDone.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
-	if want := "the sandbox waits for its turn to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
+	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 	if _, err := v.event(api.Event{Type: "done", Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {
@@ -82,7 +82,7 @@ func TestTurnResult(t *testing.T) {
 	if err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Interrupted: true, Reason: "x"}); errors.KindOf(err) != errors.Canceled || !strings.Contains(errors.RemedyOf(err), "harvest send ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
-	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "goes on") || !strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
+	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "continues") || !strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
 }

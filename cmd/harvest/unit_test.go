@@ -162,7 +162,7 @@ func TestBuildingTellsOfTheQueue(t *testing.T) {
 		b.update(queued)
 		time.Sleep(2 * patience)
 		synctest.Wait()
-		if got, want := out.String(), "harvest: the sandbox waits for its turn to start, 7 wait before it…\n"; got != want {
+		if got, want := out.String(), "harvest: the sandbox waits to start, 7 wait before it…\n"; got != want {
 			t.Errorf("a long wait: %q, want %q", got, want)
 		}
 		b.done()

@@ -62,10 +62,10 @@ func TestFaultsOfOpenCode(t *testing.T) {
 		name, want string
 		failed     bool
 	}{
-		{"e401", "told to fail", true},
-		{"e403", "told to fail", true},
-		{"e429", "told to fail", true},
-		{"e529", "told to fail", true},
+		{"e401", "set to fail", true},
+		{"e403", "set to fail", true},
+		{"e429", "set to fail", true},
+		{"e529", "set to fail", true},
 		{"twice429", "Well.", false},
 		{"twice529", "Well.", false},
 		{"cut", "Well.", false},

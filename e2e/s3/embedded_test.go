@@ -166,7 +166,7 @@ func TestEmbeddedS3OfAccounts(t *testing.T) {
 	h.Must("volume", "create", "data")
 	h.Must("volume", "cp", file, "data:/")
 	h.Must("volume", "sync", "data", "s3://files/x")
-	for name, want := range map[string]string{"s3://Work/x": "cannot be a bucket's name", "s3://files.acme/x": "cannot be a bucket's name", "s3://wo/x": "cannot be a bucket's name"} {
+	for name, want := range map[string]string{"s3://Work/x": "invalid bucket name", "s3://files.acme/x": "invalid bucket name", "s3://wo/x": "invalid bucket name"} {
 		if _, stderr, code := h.Run("volume", "sync", "data", name); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: %d %s", name, code, stderr)
 		}
@@ -195,7 +195,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 		t.Fatalf("doctor says %s", out)
 		return ""
 	}
-	if got := detail(); !strings.Contains(got, "while the server does") {
+	if got := detail(); !strings.Contains(got, "while the server runs") {
 		t.Errorf("without a server: %s", got)
 	}
 	h.Must("sandbox", "ls")

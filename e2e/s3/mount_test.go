@@ -86,7 +86,7 @@ func TestSandboxMount(t *testing.T) {
 	if got := s3.Get("data/after.txt"); got != "after" {
 		t.Errorf("the bucket has %q", got)
 	}
-	if _, stderr, code := h.Run("sandbox", "sync", "one"); code == 0 || !strings.Contains(stderr, "has S3 mounted") {
+	if _, stderr, code := h.Run("sandbox", "sync", "one"); code == 0 || !strings.Contains(stderr, "mounts S3") {
 		t.Errorf("sync: %d %s", code, stderr)
 	}
 	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "s3://"+s3.Bucket+"/data at /data") {
@@ -114,9 +114,9 @@ func TestSandboxMountRefused(t *testing.T) {
 	for text, args := range map[string][]string{
 		"there is no bucket nowhere":      {"--s3", "s3://nowhere/x:/data:mount"},
 		"there is no secret \"other\"":    {"--s3", "s3://" + s3.Bucket + ":/data:mount", "--s3-secret", "other"},
-		"neither filled first":            {"--s3", "s3://" + s3.Bucket + ":/data:mount:init"},
-		"only as a mount":                 {"--s3", "s3://" + s3.Bucket + ":/data:ro"},
-		"names no bucket to mount":        {"--s3", "s3:/data:mount"},
+		"neither downloaded first":        {"--s3", "s3://" + s3.Bucket + ":/data:mount:init"},
+		"only a mount can":                {"--s3", "s3://" + s3.Bucket + ":/data:ro"},
+		"needs a bucket":                  {"--s3", "s3:/data:mount"},
 		"overlap":                         {"--s3", "s3://" + s3.Bucket + ":/data/x:mount", "-v", "v:/data"},
 		"which the sandbox needs":         {"--s3", "s3://" + s3.Bucket + ":/etc:mount"},
 		"S3 does not know the access key": {"--s3", "s3://" + s3.Bucket + ":/data:mount", "--s3-secret", "wrong"},

@@ -126,7 +126,7 @@ func TestSandboxS3(t *testing.T) {
 	if two = get(two.ID); two.Status != "terminated" || two.S3.SyncError == "" {
 		t.Errorf("it is %s, %+v", two.Status, two.S3)
 	}
-	fails("could not be filled from S3", "sandbox", "create", "--s3", place)
+	fails("the download from S3 failed", "sandbox", "create", "--s3", place)
 	h.Must("down")
 	s3.Start()
 	h.Must("sandbox", "ls")

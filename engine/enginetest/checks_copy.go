@@ -20,10 +20,10 @@ import (
 
 var copyChecks = []check{
 	{"copy/round trip", "a tree goes in and comes out with its contents, modes, times and links", nil, checkRoundTrip},
-	{"copy/seen inside", "commands see what was copied in, and what they write is copied out", nil, checkCopySeen},
+	{"copy/seen inside", "commands see files that were copied in, and files that they write are copied out", nil, checkCopySeen},
 	{"copy/one file", "a file is copied out as one entry with its name", nil, checkCopyFile},
 	{"copy/over files", "copying in replaces files and joins directories", nil, checkCopyOver},
-	{"copy/missing", "copying out what is not there is NotFound", nil, checkCopyMissing},
+	{"copy/missing", "copying out a missing path is NotFound", nil, checkCopyMissing},
 	{"copy/damaged", "a stream that is no archive, or is cut off, is Invalid", nil, checkCopyDamaged},
 	{"copy/given up", "a copy that is given up, or whose reader is closed early, ends", nil, checkCopyGivenUp},
 	{"copy/large", "a file of the harness's size goes in and out with bounded memory", nil, checkCopyLarge},
@@ -32,7 +32,7 @@ var copyChecks = []check{
 
 var escapeChecks = []check{
 	{"escape/copy in", "an entry that would leave the directory is Invalid, is not written, and what came before it stays", nil, checkEscapes},
-	{"escape/links inside", "links that stay below the directory, and links that nobody follows, are no escape", nil, checkHarmlessLinks},
+	{"escape/links inside", "links that stay below the directory, and links that are not followed, are no escape", nil, checkHarmlessLinks},
 }
 
 func tree() []tar.Header {

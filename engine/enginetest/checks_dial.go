@@ -17,7 +17,7 @@ import (
 
 var dialChecks = []check{
 	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network", networks, checkDial},
-	{"dial/nobody", "a port on which nobody listens is Unavailable, and one of a sandbox that has ended is Conflict", networks, checkDialNobody},
+	{"dial/nobody", "a port without a listener is Unavailable, and one of an ended sandbox is Conflict", networks, checkDialNobody},
 	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks, checkHalfClose},
 	{"dial/100 at once", "100 connections at once work", networks, checkManyDials},
 	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
@@ -85,7 +85,7 @@ func checkDial(t *testing.T, s *suite) {
 func checkDialNobody(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	_, err := sb.(engine.Dialer).Dial(patient(t), 7200)
-	wantKind(t, "a port on which nobody listens", err, errors.Unavailable)
+	wantKind(t, "a port without a listener", err, errors.Unavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := sb.(engine.Dialer).Dial(ctx, 7200); err == nil {

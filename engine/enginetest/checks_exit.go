@@ -80,7 +80,7 @@ var killChecks = []check{
 	{"kill/tree", "Kill ends the command and all that it started, also in sessions of their own, and nothing else", nil, checkKillTree},
 	{"kill/leftovers", "Kill ends what a command left behind when it ended", nil, checkKillLeftovers},
 	{"kill/ignored signals", "Kill ends a command that ignores every signal it can", nil, checkKillIgnoring},
-	{"kill/forking", "Kill ends a tree that goes on forking", nil, checkKillForking},
+	{"kill/forking", "Kill ends a tree that keeps forking", nil, checkKillForking},
 }
 
 func checkKillTree(t *testing.T, s *suite) {

@@ -54,7 +54,7 @@ func checkLargeInput(t *testing.T, s *suite) {
 	cmd := engine.Command{Args: []string{"cat"}, Stdin: bytes.NewReader(data), Stdout: sum}
 	start(t, s.shared, cmd).expect(t, engine.Exit{}, "")
 	if want := sha256.Sum256(data); !bytes.Equal(sum.Sum(nil), want[:]) {
-		t.Error("what came back is not what was sent")
+		t.Error("the received data differ from the sent data")
 	}
 }
 

@@ -57,7 +57,7 @@ func checkProcessesHidden(t *testing.T, s *suite) {
 	aliveAtLeast(t, other, sleep, 1)
 	for _, token := range []string{sleep, os.Args[0]} {
 		if n := alive(t, s.shared, token); n != 0 {
-			t.Errorf("the sandbox sees %d processes %q of others", n, token)
+			t.Errorf("the sandbox sees %d foreign processes %q", n, token)
 		}
 	}
 	cmd := sh(`kill -0 "$1" 2>/dev/null && echo reached; true`)

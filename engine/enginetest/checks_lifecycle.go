@@ -16,7 +16,7 @@ import (
 // mission: A3, A11
 
 var contractChecks = []check{
-	{"contract/capabilities", "an engine says what separates its sandboxes from the host, and what is weaker than it could be", nil, checkCapabilities},
+	{"contract/capabilities", "an engine reports its isolation, and the weak points of this machine", nil, checkCapabilities},
 }
 
 var lifecycleChecks = []check{
@@ -24,9 +24,9 @@ var lifecycleChecks = []check{
 	{"create/given up", "a Create that is given up leaves nothing", nil, checkCreateCanceled},
 	{"create/refused", "a Create that fails leaves nothing", nil, checkCreateRefused},
 	{"create/same id", "of two sandboxes with one id the second is a Conflict, also at the same time", nil, checkSameID},
-	{"create/stages", "Stage is told the steps of Create", nil, checkStages},
+	{"create/stages", "Stage receives the steps of Create", nil, checkStages},
 	{"create/outlives its context", "sandboxes and commands go on when the contexts of Create and Start end", nil, checkContexts},
-	{"open/unknown", "a handle that nobody knows is NotFound", nil, checkOpenUnknown},
+	{"open/unknown", "an unknown handle is NotFound", nil, checkOpenUnknown},
 	{"destroy/twice", "Destroy can be repeated, also at the same time and by another one's handle", nil, checkDestroyTwice},
 	{"destroy/while commands run", "Destroy ends running commands, and their Waits return", nil, checkDestroyRunning},
 	{"destroy/while copying", "Destroy ends copies that are under way", nil, checkDestroyCopying},

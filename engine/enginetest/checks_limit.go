@@ -18,7 +18,7 @@ var limitChecks = []check{
 	{"limit/disk", "beyond the disk limit writes fail with ENOSPC, and the sandbox still works", limit("disk"), checkDisk},
 	{"limit/processes", "beyond the limit of processes fork fails with EAGAIN, and the sandbox still works", limit("processes"), checkForks},
 	{"limit/files", "beyond the limit of open files open fails with EMFILE", limit("files"), checkFiles},
-	{"limit/cpu", "a sandbox gets no more processor time than its limit", limit("cpu"), checkCPU},
+	{"limit/cpu", "a sandbox gets at most the processor time of its limit", limit("cpu"), checkCPU},
 	{"limit/neighbour", "a sandbox at its limits does not disturb another one", limit("memory"), checkNeighbour},
 }
 

@@ -17,7 +17,7 @@ var memories = needs(func(c engine.Capabilities) bool { return c.Memory }, "the 
 var memoryChecks = []check{
 	{"MemoryGoesOn", "sandboxes made from one checkpoint go on where it was made, each by itself, and so does the one it was made of", both(memories, reopen), checkMemoryGoesOn},
 	{"MemoryOutlives", "a checkpoint outlives its sandbox and the server; a sandbox made from it does too, and can be checkpointed", both(memories, reopen), checkMemoryOutlives},
-	{"MemoryCanceled", "a checkpoint that is canceled leaves nothing, and the sandbox goes on", memories, checkMemoryCanceled},
+	{"MemoryCanceled", "a canceled checkpoint leaves nothing, and the sandbox continues", memories, checkMemoryCanceled},
 	{"MemoryRefused", "what cannot be in a checkpoint is refused, and nothing is left of the attempt", memories, checkMemoryRefused},
 	{"MemoryTerminal", "a command with a terminal is a Conflict", both(memories, terminals), checkMemoryTerminal},
 	{"MemoryVolumes", "a sandbox with a volume cannot be checkpointed", both(memories, mounts), checkMemoryVolumes},

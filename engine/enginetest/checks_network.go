@@ -25,12 +25,12 @@ var (
 
 var networkChecks = []check{
 	{"network/default", "with the internet, no address of this machine, private or metadata address is reached", networks, checkDefaultNetwork},
-	{"network/allow", "allow reaches exactly what it names", networks, checkAllow},
-	{"network/rules", "rules may have ports, deny wins, and what is allowed beside the internet is reached", both(networks, rules), checkRules},
-	{"network/no rules", "rules that cannot be are refused, and what to do instead is said", both(networks, norules), checkNoRules},
+	{"network/allow", "allow reaches exactly the named hosts", networks, checkAllow},
+	{"network/rules", "rules may have ports, deny wins, and allowed addresses beside the internet are reached", both(networks, rules), checkRules},
+	{"network/no rules", "impossible rules are refused with a remedy", both(networks, norules), checkNoRules},
 	{"network/change", "a policy changes while the sandbox runs, and connections that it forbids are cut", networks, checkChange},
-	{"network/denials", "what was denied is told, once, in order, to who waits and to who asks later", both(networks, denials), checkDenials},
-	{"network/no denials", "who waits for denials that nobody tells waits for the end of the sandbox", both(networks, silence), checkNoDenials},
+	{"network/denials", "denials are reported once, in order, to waiting and to later callers", both(networks, denials), checkDenials},
+	{"network/no denials", "a caller that waits for denials returns at the end of the sandbox", both(networks, silence), checkNoDenials},
 	{"network/names", "the files that say who answers for names belong to the sandbox", networks, checkNames},
 	{"network/volume", "a sandbox with a volume has the same network", both(networks, mounts), checkVolumeNetwork},
 	{"network/restart", "connections outlive a restart of the server, and its policy can be changed after", both(networks, reopen), checkNetworkRestart},
@@ -251,7 +251,7 @@ func checkChange(t *testing.T, s *suite) {
 	}
 	setNetwork(t, sb, allowed(rule))
 	if got := reach(t, sb, target); got != target {
-		t.Error("what is allowed again is not reached")
+		t.Error("an address that is allowed again is not reached")
 	}
 }
 
@@ -305,7 +305,7 @@ func checkDenials(t *testing.T, s *suite) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := n.Denials(ctx, all[len(all)-1].Seq+1000); err == nil {
-		t.Error("Denials waits for nobody")
+		t.Error("Denials does not wait")
 	}
 }
 
@@ -329,7 +329,7 @@ func checkVolumeNetwork(t *testing.T, s *suite) {
 	spec.Network = allowed(s.rule(t, target))
 	sb := s.create(t, spec)
 	if got := reach(t, sb, target); got != target {
-		t.Error("what is allowed is not reached")
+		t.Error("an allowed address is not reached")
 	}
 	if got := output(t, sb, sh("grep -c nameserver /etc/resolv.conf")); got != "1\n" {
 		t.Errorf("name servers: %s", got)
@@ -347,7 +347,7 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 	s.restart(t)
 	sb, opener := s.reopened(t, sb.Handle())
 	if got := reach(t, sb, target); got != target {
-		t.Error("after a restart what is allowed is not reached")
+		t.Error("after a restart an allowed address is not reached")
 	}
 	out := &buffer{}
 	again, err := opener.OpenProcess(patient(t), open.ID(), engine.Stdio{Stdout: out})
@@ -409,6 +409,6 @@ func checkBadNetwork(t *testing.T, s *suite) {
 		}
 	}
 	if got := reach(t, sb, target); got != target {
-		t.Error("the old policy does not hold any more")
+		t.Error("the old policy no longer holds")
 	}
 }

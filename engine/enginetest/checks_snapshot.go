@@ -23,11 +23,11 @@ var (
 // mission: A10
 var snapshotChecks = []check{
 	{"SnapshotKeepsAll", "a sandbox made from a snapshot has the same files: every kind, mode, owner, time, attribute and hard link", both(snapshots, users), checkSnapshotKeepsAll},
-	{"SnapshotWhileWriting", "a snapshot taken while files are written is consistent, and the writer goes on", snapshots, checkSnapshotWhileWriting},
+	{"SnapshotWhileWriting", "a snapshot taken while files are written is consistent, and the writer continues", snapshots, checkSnapshotWhileWriting},
 	{"SnapshotTwoAtOnce", "two snapshots at once are both whole", streams, checkSnapshotTwoAtOnce},
-	{"SnapshotOfDirectory", "a snapshot may be limited to a directory; what is no directory or mounted is refused", streams, checkSnapshotOfDirectory},
-	{"SnapshotCanceled", "a snapshot that is canceled ends with an error, and the sandbox goes on", streams, checkSnapshotCanceled},
-	{"SnapshotReceiverFails", "an error of the receiver is returned, and the sandbox goes on", streams, checkSnapshotReceiverFails},
+	{"SnapshotOfDirectory", "a snapshot may be limited to a directory; files and mounts are refused", streams, checkSnapshotOfDirectory},
+	{"SnapshotCanceled", "a canceled snapshot ends with an error, and the sandbox continues", streams, checkSnapshotCanceled},
+	{"SnapshotReceiverFails", "an error of the receiver is returned, and the sandbox continues", streams, checkSnapshotReceiverFails},
 	{"SnapshotDestroyed", "a sandbox can be destroyed while its snapshot is taken, which then fails", streams, checkSnapshotDestroyed},
 	{"SnapshotClaimed", "a warm sandbox becomes one with the files of a snapshot", both(snapshots, warmth), checkSnapshotClaimed},
 	{"SnapshotWithoutVolumes", "files on volumes are not part of a snapshot", both(snapshots, mounts), checkSnapshotWithoutVolumes},

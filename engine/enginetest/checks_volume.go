@@ -15,9 +15,9 @@ var volumeChecks = []check{
 	{"volume/outlives sandboxes", "what one sandbox writes to a volume, the next one reads", mounts, checkVolume},
 	{"volume/shared", "a volume is in several sandboxes, and at several paths of one, at the same time", mounts, checkShared},
 	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts, checkVolumeCopy},
-	{"volume/in use", "a volume is not deleted while a sandbox has it", mounts, checkVolumeInUse},
+	{"volume/in use", "a volume is not deleted while a sandbox uses it", mounts, checkVolumeInUse},
 	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
-	{"volume/paths", "no path leaves a volume, nor what is no directory or not there is listed or removed", mounts, checkVolumePaths},
+	{"volume/paths", "no path leaves a volume; files are not listed as directories, and missing paths are not removed", mounts, checkVolumePaths},
 	{"volume/owner", "a fresh volume belongs to the sandbox's user, and one with files keeps its owner", both(mounts, users), checkVolumeOwner},
 	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
 }
@@ -196,7 +196,7 @@ func checkVolumeInUse(t *testing.T, s *suite) {
 		t.Fatalf("Destroy: %v", err)
 	}
 	if err := s.engine.Volumes().Delete(patient(t), v.Name()); err != nil {
-		t.Errorf("Delete of a volume that nobody uses: %v", err)
+		t.Errorf("Delete of an unused volume: %v", err)
 	}
 	_, err := s.engine.Create(patient(t), s.spec(mounted(v, "/mnt/data")))
 	wantKind(t, "Create with a deleted volume", err, errors.NotFound)

@@ -15,11 +15,11 @@ var warmChecks = []check{
 	{"warm/claim", "a warm sandbox becomes the one that a spec describes", warmth, checkClaim},
 	{"warm/discard", "a warm sandbox that is discarded leaves nothing", warmth, checkDiscard},
 	{"warm/refused", "a claim that fails destroys the warm sandbox and leaves nothing", warmth, checkClaimRefused},
-	{"warm/prepared", "a claim takes what was prepared, and finds the image as it is", warmth, checkPrepared},
-	{"warm/prepared-otherwise", "a claim that wants something else gets that, and nothing of what was prepared", warmth, checkPreparedOtherwise},
+	{"warm/prepared", "a claim takes the prepared sandbox, with an unchanged image", warmth, checkPrepared},
+	{"warm/prepared-otherwise", "a claim of another kind gets a sandbox of that kind, and nothing of the prepared one", warmth, checkPreparedOtherwise},
 	{"warm/prepare-refused", "a warm-up that leaves something behind is refused, and so are images and times that cannot be", warmth, checkPrepareRefused},
 	{"warm/prepare-destroyed", "a warm sandbox can be destroyed while it is prepared", warmth, checkPrepareDestroyed},
-	{"warm/restart", "a warm sandbox that nobody claimed is found after a restart", warmth, checkWarmRestart},
+	{"warm/restart", "an unclaimed warm sandbox is found after a restart", warmth, checkWarmRestart},
 }
 
 var someLimits = engine.Limits{Memory: 512 << 20}
@@ -59,7 +59,7 @@ func checkClaim(t *testing.T, s *suite) {
 	}
 	t.Cleanup(func() { s.destroy(t, sb.Handle(), sb) })
 	if err := w.Destroy(patient(t)); err != nil {
-		t.Errorf("Destroy of what was claimed: %v", err)
+		t.Errorf("Destroy of the claimed sandbox: %v", err)
 	}
 	put(t, sb, "/claimed", file("file", "here", 0o644))
 	if got := output(t, sb, sh(`cat file; echo " $CLAIMED"`)); got != "here yes\n" {
@@ -193,7 +193,7 @@ func checkPrepared(t *testing.T, s *suite) {
 	wantKind(t, "a second Prepare", p.Prepare(patient(t), s.image, nil), errors.Conflict)
 	spec := engine.Spec{Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/tmp", User: "nobody", Limits: limits}
 	sb := claimed(t, s, w, spec)
-	wantKind(t, "Prepare of what is claimed", p.Prepare(patient(t), s.image, nil), errors.Conflict)
+	wantKind(t, "Prepare of a claimed sandbox", p.Prepare(patient(t), s.image, nil), errors.Conflict)
 	if got := output(t, sb, sh(`hostname; pwd; id -un; echo $CLAIMED`)); got != "claimed-host\n/tmp\nnobody\nyes\n" {
 		t.Errorf("the claimed sandbox says %q", got)
 	}
@@ -231,7 +231,7 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 		t.Errorf("there are %s processes, want %s", got, want)
 	}
 	if got := output(t, sb, sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
-		t.Error("what is claimed otherwise has no limit of processes")
+		t.Error("a sandbox that was claimed otherwise has no process limit")
 	}
 }
 
@@ -253,7 +253,7 @@ func checkPrepareRefused(t *testing.T, s *suite) {
 	if err := w.Destroy(patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)
 	}
-	wantKind(t, "Prepare of what was destroyed", p.Prepare(patient(t), s.image, nil), errors.Conflict)
+	wantKind(t, "Prepare of a destroyed sandbox", p.Prepare(patient(t), s.image, nil), errors.Conflict)
 }
 
 func checkPrepareDestroyed(t *testing.T, s *suite) {

@@ -49,7 +49,7 @@ func removeGrowing(dir string) (err error) {
 			return nil
 		}
 	}
-	return errors.Wrapf(err, "remove what there is of a checkpoint")
+	return errors.Wrapf(err, "remove the files of a checkpoint")
 }
 
 // syncDir makes the names in a directory durable.

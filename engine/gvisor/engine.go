@@ -175,7 +175,7 @@ func (e *Engine) adopt(ctx context.Context, ref string) {
 	if errors.IsNotExist(err) && !e.alive(ctx, ref) {
 		// The earlier engine died before it had made more than the directory.
 		if err := e.remove(ref); err != nil {
-			logf.Errorf(ctx, "remove what was left of sandbox %s: %v", ref, err)
+			logf.Errorf(ctx, "remove the leftovers of sandbox %s: %v", ref, err)
 		}
 		return
 	}
@@ -363,5 +363,5 @@ func (e *Engine) writeUses(ref string, u uses) error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(e.dir(ref), usesFile), b, 0o600)
 	}
-	return errors.Wrapf(err, "write down what sandbox %s uses", ref)
+	return errors.Wrapf(err, "record the resources of sandbox %s", ref)
 }

@@ -67,7 +67,7 @@ func (s *Sandbox) dialPort(conn *wire.Conn, port int) (net.Conn, error) {
 	}
 	if first[0] != wire.DialOK {
 		err := errors.Newf(errors.Unavailable, "nothing listens on port %d in the sandbox", port)
-		return nil, errors.Remedy(err, "start the program that serves it, and have it listen on that port")
+		return nil, errors.Remedy(err, "start the program that serves it, and make it listen on that port")
 	}
 	return c, nil
 }

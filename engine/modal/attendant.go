@@ -65,7 +65,7 @@ func (a *attendants) sweep() {
 		err = errors.Join(err, a.e.terminate(a.e.ctx, box))
 	}
 	if err != nil && a.e.ctx.Err() == nil { // those that remain end after attendantLife
-		logf.Warnf(a.e.ctx, "end what an earlier server has left at Modal: %v", err)
+		logf.Warnf(a.e.ctx, "end leftovers of an earlier server at Modal: %v", err)
 	}
 }
 
@@ -107,7 +107,7 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 			a.drop(n.Modal, at)
 			return nil, nil, errors.Stage(err, "volume")
 		}
-		logf.Debugf(ctx, "what attends to the volume %s is of no use any more: %v", n.Name, err)
+		logf.Debugf(ctx, "the helper of volume %s no longer works: %v", n.Name, err)
 		a.drop(n.Modal, at)
 	}
 }
@@ -208,7 +208,7 @@ func (a *attendants) finish(ctx context.Context, at *attendant) {
 		return
 	}
 	if err := at.sb.Destroy(ctx); err != nil {
-		logf.Warnf(ctx, "end what attends to a volume: %v", err)
+		logf.Warnf(ctx, "end the attendant of a volume: %v", err)
 	}
 }
 

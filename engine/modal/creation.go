@@ -147,7 +147,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 	}
 	if err == nil && ctx.Err() != nil {
 		if end := e.terminate(patient, box); end != nil {
-			logf.Errorf(ctx, "a sandbox that nobody wants any more was not ended: %v", end)
+			logf.Errorf(ctx, "an abandoned sandbox was not ended: %v", end)
 		}
 		return nil, errors.Wrapf(ctx.Err(), "create a sandbox")
 	}
@@ -196,12 +196,12 @@ func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
 		box, err := e.made(e.ctx, app, params)
 		if err == nil && box != nil {
 			if err = e.terminate(e.ctx, box); err == nil {
-				logf.Warnf(e.ctx, "the sandbox %s at Modal, of whose creation there was no answer, has been ended", box.SandboxID)
+				logf.Warnf(e.ctx, "ended sandbox %s at Modal, whose creation was not confirmed", box.SandboxID)
 				return
 			}
 		}
 		if err != nil {
-			logf.Debugf(e.ctx, "look for what a creation without an answer has made: %v", err)
+			logf.Debugf(e.ctx, "look for the sandbox of an unconfirmed creation: %v", err)
 		} else if answered.IsZero() {
 			answered = time.Now()
 		}

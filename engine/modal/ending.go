@@ -108,7 +108,7 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 		case limited.Err() != nil:
 			return engine.End{}, unanswered(errors.Wrapf(err, "wait for a sandbox"), s.e.patience.call)
 		case kind == errors.NotFound:
-			return engine.End{Lost: true, Detail: "Modal does not have the sandbox any more."}, nil
+			return engine.End{Lost: true, Detail: "Modal no longer has the sandbox."}, nil
 		case kind == errors.Unauthenticated, kind == errors.Denied:
 			if refusal == nil {
 				logf.Errorf(ctx, "Modal does not tell whether the sandbox %s runs: %v", s.h.ID, err)

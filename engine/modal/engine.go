@@ -189,9 +189,9 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu", "memory"},
 		Missing: []string{
 			"Modal lets no sandbox live longer than 24 hours: one that is meant to is carried over to a new one with its files an hour before, and its commands end.",
-			"An end for want of memory is told from others only where Modal says so itself.",
+			"An end for lack of memory is recognised only if Modal reports it.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
-			"Each sandbox has a view of a volume of its own: others see what it writes once that is committed and they reload it. The disk limit does not count for volumes.",
+			"Each sandbox has a view of a volume of its own: other sandboxes see its files once they are committed and reloaded. The disk limit does not count for volumes.",
 			"Snapshots are of all files: one of a directory alone is not possible, and none has the memory.",
 			"Values of Modal's own secrets are not known to Harvest, which hides them nowhere.",
 			"Volumes are not synchronised with S3: that needs their files on this machine.",

@@ -52,7 +52,7 @@ func policyOf(n engine.Network) (policy, error) {
 	switch {
 	case len(n.Deny) > 0:
 		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal's networks cannot deny %.120q: they have no rules that deny", n.Deny[0]),
-			"use the network mode allow, and name what shall be reached")
+			"use the network mode allow, and list the permitted hosts")
 	case p.open && len(n.Allow) > 0:
 		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported, "at Modal nothing can be allowed beside the internet, such as %.120q", n.Allow[0]),
 			"leave the rules out, or use the network mode allow to reach nothing else")

@@ -78,7 +78,7 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 	go func() {
 		if a := <-answered; a.err == nil {
 			if err := s.e.forget(s.e.ctx, a.id); err != nil {
-				logf.Warnf(s.e.ctx, "an image at Modal that nobody wants: %v", err)
+				logf.Warnf(s.e.ctx, "an abandoned image at Modal: %v", err)
 			}
 		}
 	}()
@@ -94,7 +94,7 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 	case errors.NotFound:
 		return nil
 	case errors.Conflict:
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s", plain(err)), "end what uses it first")
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s", plain(err)), "end its users first")
 	}
 	return err
 }

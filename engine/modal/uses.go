@@ -63,5 +63,5 @@ func (u *uses) bar(name, what string) (unbar func(), err error) {
 }
 
 func inUse(what string, users ...string) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "%s is in use by %s", what, strings.Join(users, ", ")), "end what uses it first")
+	return errors.Remedy(errors.Newf(errors.Conflict, "%s is in use by %s", what, strings.Join(users, ", ")), "end its users first")
 }

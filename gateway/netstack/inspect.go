@@ -61,7 +61,7 @@ func (w *inspected) Write(p []byte) (int, error) {
 	}
 	if w.names.Holding() && w.late == nil {
 		w.late = time.AfterFunc(holdTime, func() {
-			w.g.refused(w.c, errors.Newf(errors.Denied, "the connection does not say in time whom it means"))
+			w.g.refused(w.c, errors.Newf(errors.Denied, "the connection does not name its host in time"))
 			w.c.cut()
 		})
 	} else if !w.names.Holding() {
@@ -79,7 +79,7 @@ func (w *inspected) Write(p []byte) (int, error) {
 func (w *inspected) Close() error {
 	w.stop()
 	if w.names.Holding() {
-		err := errors.Newf(errors.Denied, "the connection ends before it says whom it means")
+		err := errors.Newf(errors.Denied, "the connection ends before it names its host")
 		w.g.refused(w.c, err)
 		return err
 	}

@@ -164,7 +164,7 @@ func TestAConnectionThatDoesNotSayWhomItMeans(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.CloseWrite()
-	w.expectDenial(t, "tcp", "good.example", netip.MustParseAddr("203.0.113.10").String(), "before it says whom")
+	w.expectDenial(t, "tcp", "good.example", netip.MustParseAddr("203.0.113.10").String(), "before it names its host")
 	if b := <-got; b != "" {
 		t.Errorf("%q went on", b)
 	}

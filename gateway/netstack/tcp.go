@@ -234,7 +234,7 @@ func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 	case ctx.Err() != nil:
 		return nil, errors.Wrapf(ctx.Err(), "connect to port %d of the sandbox", port)
 	}
-	return nil, errors.Explainf(err, errors.Unavailable, "nobody listens on port %d of the sandbox", port)
+	return nil, errors.Explainf(err, errors.Unavailable, "nothing listens on port %d of the sandbox", port)
 }
 
 func (g *Gateway) dialGuest(ctx context.Context, a Addresses, proto tcpip.NetworkProtocolNumber, port uint16) (net.Conn, error) {

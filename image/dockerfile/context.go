@@ -71,7 +71,7 @@ func (b *budget) take(size int64) error {
 	b.bytes += size
 	if size < 0 || b.bytes > b.limits.Bytes || b.files > b.limits.Files {
 		err := errors.Newf(errors.Exhausted, "the build context has more than %d bytes or %d files", b.limits.Bytes, b.limits.Files)
-		return errors.Remedy(err, "name what the build does not need in a file .dockerignore")
+		return errors.Remedy(err, "list unneeded files in .dockerignore")
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func readIgnore(r io.Reader) (*matcher, error) {
 			return &matcher{pm}, nil
 		}
 	}
-	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be understood: %s", ignoreName, clip(err.Error())),
+	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, clip(err.Error())),
 		"write one pattern on each line, such as node_modules or **/*.log")
 }
 
@@ -256,7 +256,7 @@ func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo)
 		full := path.Join(name, last)
 		ignored, info, err := m.pm.MatchesUsingParentResults(full, parent)
 		if err != nil {
-			return errors.Explainf(err, errors.Invalid, "%s cannot be understood: %s", ignoreName, clip(err.Error()))
+			return errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, clip(err.Error()))
 		}
 		if f.isDir() && (!ignored || m.pm.Exclusions()) {
 			if err := m.prune(full, f, info); err != nil {

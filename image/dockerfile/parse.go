@@ -40,7 +40,7 @@ func read(spec image.Spec) (*document, error) {
 			base = "base"
 		}
 		if strings.ContainsAny(base, " \t\r\n$\\") {
-			return nil, errors.Newf(errors.Invalid, "%.100q cannot be a base", base)
+			return nil, errors.Newf(errors.Invalid, "invalid base %.100q", base)
 		}
 		text = "FROM " + base + "\n" + strings.Join(spec.Commands, "\n") + "\n"
 	}

@@ -313,7 +313,7 @@ func (d *download) once(ctx context.Context) error {
 			return err
 		}
 	}
-	stalled := errors.Newf(errors.Unavailable, "the registry %s sends nothing any more", hostOf(d.session.repo))
+	stalled := errors.Newf(errors.Unavailable, "the registry %s no longer sends data", hostOf(d.session.repo))
 	watch := time.AfterFunc(d.remote.source.stall, func() { cancel(stalled) })
 	defer watch.Stop()
 	buf := make([]byte, 128<<10)

@@ -146,7 +146,7 @@ func (l *layer) finish(well bool) error {
 		return err
 	}
 	if hex.EncodeToString(l.sum.Sum(nil)) != l.want.Hex {
-		return errors.Newf(errors.Invalid, "a layer is not what the image's configuration says")
+		return errors.Newf(errors.Invalid, "a layer does not match the image's configuration")
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 // limits adds a remedy to the error of a reached limit.
 func (s *Source) limits(err error) error {
 	if errors.Is(err, errors.Exhausted) && errors.RemedyOf(err) == "" {
-		err = errors.Remedy(err, "raise image_limits.bytes or image_limits.files if the image is what it should be")
+		err = errors.Remedy(err, "raise image_limits.bytes or image_limits.files if you trust the image")
 	}
 	return err
 }

@@ -601,7 +601,7 @@ func TestStalledRegistry(t *testing.T) {
 		return true
 	}))
 	_, err := pull(t, s, ref, image.BuildOptions{})
-	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "sends nothing") {
+	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "no longer sends data") {
 		t.Errorf("got %v", err)
 	}
 }

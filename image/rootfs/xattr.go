@@ -80,7 +80,7 @@ func (r *Reader) readAttributes(blocks int64) error {
 	}
 	length := binary.LittleEndian.Uint64(footer)
 	if string(footer[8:]) != xattrMark || length > maxXattrs || int64(length) != r.size-blocks<<blockBits-int64(len(footer)) {
-		return damaged("what follows its file system is not ours")
+		return damaged("unknown data follows its file system")
 	}
 	text := make([]byte, length)
 	if err := r.readAt(text, blocks<<blockBits); err != nil {

@@ -2,38 +2,38 @@ package lint
 
 // exceptions are accepted breaches, by file and rule, with the reason. An unused exception is a finding.
 var exceptions = map[string]string{
-	"internal/testenv/leaks.go time.Sleep": "nothing tells when a process of others has ended",
+	"internal/testenv/leaks.go time.Sleep": "there is no event for the end of a foreign process",
 	"internal/testenv/wait.go time.Sleep":  "it polls a condition that sends no event",
 
 	"bench/modal.go os.Setenv": "Modal's SDK takes the address of its server from the environment alone",
 
-	"engine/fake/fault.go context.Background":  "faults happen by themselves; nobody waits for them",
+	"engine/fake/fault.go context.Background":  "injected faults run by themselves; no caller waits for them",
 	"engine/fake/engine.go os.Exit":            "the entry of a helper process",
-	"engine/proc/keeper.go context.Background": "who asked for the command is gone; what it started must go too",
+	"engine/proc/keeper.go context.Background": "the caller of the command is gone; its child processes must end too",
 	"engine/proc/keeper.go os.Exit":            "the entry of a helper process",
-	"engine/proc/table.go time.Sleep":          "nothing tells when processes that are no children have ended",
+	"engine/proc/table.go time.Sleep":          "there is no event for the end of processes that are not children",
 	"engine/modal/inside/inside.go os.Exit":    "the entry of a helper process",
-	"engine/fake/sandbox.go time.Sleep":        "nothing tells when processes that are no children have ended",
+	"engine/fake/sandbox.go time.Sleep":        "there is no event for the end of processes that are not children",
 
 	"internal/s3server/serve/child.go os.Exit": "the entry of a helper process",
 
 	"s3mount/child.go os.Exit":      "the entry of a helper process",
-	"s3mount/manager.go time.Sleep": "nothing tells when processes that are no children have ended",
+	"s3mount/manager.go time.Sleep": "there is no event for the end of processes that are not children",
 
 	"engine/gvisor/boot.go exec.Command":                 "a keeper outlives who started it",
-	"engine/gvisor/cgroup/cgroup.go time.Sleep":          "nothing tells when a cgroup is empty on cgroup v1",
+	"engine/gvisor/cgroup/cgroup.go time.Sleep":          "cgroup v1 sends no event when a cgroup is empty",
 	"engine/gvisor/keeper/main.go os.Exit":               "the entry of helper processes",
 	"engine/gvisor/tool/tool.go os.Exit":                 "the entry of helper processes",
 	"engine/gvisor/runsc/sandbox.go exec.Command":        "a sandbox lives as long as its keeper",
 	"engine/gvisor/sentry/sentry.go os.Exit":             "the entry of gVisor's processes",
-	"engine/gvisor/keeper/kill.go time.Sleep":            "nothing tells when processes inside gVisor have ended",
-	"engine/gvisor/keeper/network.go context.Background": "a keeper is nobody's callee: what it starts lives as long as it does",
+	"engine/gvisor/keeper/kill.go time.Sleep":            "there is no event for the end of processes inside gVisor",
+	"engine/gvisor/keeper/network.go context.Background": "a keeper has no caller: its work lives as long as it does",
 	"engine/gvisor/keeper/keeper.go os.Chdir":            "a keeper is a process of its own, with one directory",
 	"engine/gvisor/tool/tool.go context.Background":      "what a tool does ends with its process",
 
 	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with a context",
 	"server/errors.go panic":              "net/http breaks a stream of HTTP/2 off for nothing else",
-	"store/lock.go time.Sleep":            "nothing tells when a process of others has written its pid, or is gone",
+	"store/lock.go time.Sleep":            "there is no event for a foreign process that writes its pid, or ends",
 	"store/migrate.go panic":              "the files are in the binary: a failure is one of the build",
 	"volume/local.go context.Background":  "it empties the trash in the background, for no caller",
 }

@@ -19,7 +19,7 @@ var markers = regexp.MustCompile(`(?i)\b(is told|are told|was told|tells that|is
 // proseCeilings are the maximum percentages of marked lines in each area. They only decrease. The aim is 2
 // everywhere.
 var proseCeilings = map[string]float64{
-	"readme": 2, "docs": 2, "decisions": 2, "comments": 2, "strings": 4.2, "tests": 2, "web": 2,
+	"readme": 2, "docs": 2, "decisions": 2, "comments": 2, "strings": 2, "tests": 2, "web": 2,
 }
 
 // proseCount is the number of lines of prose in an area, and the number of marked ones.
@@ -33,7 +33,8 @@ var (
 )
 
 // countProse counts the lines of prose of each area: Markdown outside code blocks, comments, and string
-// literals of at least three words.
+// literals of at least three words. Lines of multi-line literals count only in cmd/harvest, where they are help texts;
+// elsewhere most are scripts, SQL or HTML.
 func countProse(tree fs.FS) (map[string]proseCount, error) {
 	counts := map[string]proseCount{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -98,8 +99,28 @@ func proseOf(name, text string) map[string][]string {
 	case strings.HasSuffix(name, "_test.go"):
 		comments, texts = "tests", ""
 	}
+	long := false // within a multi-line raw string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
+		opens := strings.Contains(longText.ReplaceAllString(line, ""), "`")
+		if texts != "" && strings.HasPrefix(name, "cmd/harvest/") && (long || opens && !strings.HasPrefix(line, "//")) {
+			// The rest of the line that closes a literal is code, and counts as such.
+			before, after, quoted := strings.Cut(line, "`")
+			closes := long && quoted
+			switch {
+			case !quoted:
+				after = line
+			case closes:
+				after, line = before, after
+			}
+			long = long != quoted
+			if len(strings.Fields(after)) >= 3 {
+				lines[texts] = append(lines[texts], after)
+			}
+			if !closes {
+				continue
+			}
+		}
 		if comment, ok := strings.CutPrefix(line, "//"); ok {
 			if len(strings.Fields(comment)) >= 3 && !strings.HasPrefix(comment, "go:") {
 				lines[comments] = append(lines[comments], comment)

@@ -38,16 +38,19 @@ func TestProseIsCounted(t *testing.T) {
 		"docs/a.md":           {Data: []byte("nobody reads this line\nshort\n")},
 		"docs/decisions/1.md": {Data: []byte("A plain line of text.\n")},
 		"a/a.go":              {Data: []byte("// A does what is right.\nvar a = \"nobody has asked for it\" // a b c\n//go:embed what is\n")},
-		"a/a_test.go":         {Data: []byte("// A test of what is.\nvar b = \"what is it for\"\n")},
-		"web/a.js":            {Data: []byte("// a plain comment here\n")},
-		"a/testdata/b.md":     {Data: []byte("nobody reads this line\n")},
+		"a/script.go":         {Data: []byte("const s = `#!/bin/sh\n# nobody reads this line\n`\n")},
+		"cmd/harvest/cmd.go": {Data: []byte("var c = command{Long: `Prints what is there,\n" +
+			"and nobody knows why.\n`, Short: \"three plain words\"} // the end\n\nvar d = 1 // what is code\nvar e = `one line of text`\n")},
+		"a/a_test.go":     {Data: []byte("// A test of what is.\nvar b = \"what is it for\"\n")},
+		"web/a.js":        {Data: []byte("// a plain comment here\n")},
+		"a/testdata/b.md": {Data: []byte("nobody reads this line\n")},
 	}
 	counts, err := countProse(files)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]proseCount{
-		"readme": {2, 1}, "docs": {1, 1}, "decisions": {1, 0}, "comments": {1, 1}, "strings": {1, 1}, "tests": {1, 1}, "web": {1, 0},
+		"readme": {2, 1}, "docs": {1, 1}, "decisions": {1, 0}, "comments": {1, 1}, "strings": {5, 3}, "tests": {1, 1}, "web": {1, 0},
 	}
 	if !maps.Equal(counts, want) {
 		t.Errorf("counted %v, want %v", counts, want)

@@ -133,7 +133,7 @@ func (s *Server) buckets() string { return filepath.Join(s.opts.Dir, bucketsName
 // Bucket creates a bucket unless it exists.
 func (s *Server) Bucket(name string) error {
 	if name != filepath.Base(name) || name == "" || name[0] == '.' {
-		return errors.Newf(errors.Invalid, "%.100q cannot be a bucket's name", name)
+		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", name)
 	}
 	err := os.Mkdir(filepath.Join(s.buckets(), name), 0o700)
 	if errors.Is(err, os.ErrExist) {

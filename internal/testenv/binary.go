@@ -140,7 +140,7 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 		return "", errors.Wrapf(err, "look at the directory for the test binary")
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() {
-		return "", errors.Errorf("%s is not a directory of ours", dir)
+		return "", errors.Errorf("%s is not a directory of the tests", dir)
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))
 	if err != nil {

@@ -78,7 +78,7 @@ func configure(env func(string) string) (*exporter, error) {
 	u, err := url.Parse(get("ENDPOINT"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		// The error omits the URL, which may contain a password.
-		return nil, wrong("OTEL_EXPORTER_OTLP_ENDPOINT", "what it is", "a URL such as http://127.0.0.1:4318")
+		return nil, wrong("OTEL_EXPORTER_OTLP_ENDPOINT", "not a URL", "a URL such as http://127.0.0.1:4318")
 	}
 	if env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		u = u.JoinPath("v1", "traces")
@@ -98,7 +98,7 @@ func configure(env func(string) string) (*exporter, error) {
 		}
 		value, err := url.PathUnescape(strings.TrimSpace(value))
 		if name = strings.TrimSpace(name); err != nil || !ok || name == "" {
-			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "what it is", "name=value, with commas between")
+			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "a pair has no name, or an invalid escape", "name=value, with commas between")
 		}
 		logf.Redact(value) // it is usually a key
 		e.header.Set(name, value)
@@ -117,5 +117,5 @@ func configure(env func(string) string) (*exporter, error) {
 }
 
 func wrong(name, value, want string) error {
-	return errors.Remedy(errors.Newf(errors.Invalid, "%s cannot be %.100s", name, value), "write %s, or unset it", want)
+	return errors.Remedy(errors.Newf(errors.Invalid, "invalid %s: %.100s", name, value), "write %s, or unset it", want)
 }

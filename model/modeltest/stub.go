@@ -140,7 +140,7 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if step.After != "none" {
 			w.Header().Set("Retry-After", cmp.Or(step.After, "0"))
 		}
-		refuse(w, status, step.Kind, "the stub was told to fail")
+		refuse(w, status, step.Kind, "the stub was set to fail")
 	case fault && step.Hang:
 		if a.Stream {
 			w.Header().Set("Content-Type", "text/event-stream")

@@ -189,7 +189,7 @@ func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 		return w.yield(Scanned{FailedPath: e.Path, OfDirectory: true, Err: ExplainFile(err)})
 	}
 	if depth > MaxDepth || len(e.Path) > maxPath {
-		return fail(errors.Newf(errors.Unsupported, "directories lie more than %d deep in one another", MaxDepth))
+		return fail(errors.Newf(errors.Unsupported, "directories are nested more than %d deep", MaxDepth))
 	}
 	sub, err := openDir(dir, name)
 	if err != nil {
@@ -364,7 +364,7 @@ func ExplainFile(err error) error {
 	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Denied:
 		return err
 	case errors.Is(err, unix.ENOENT):
-		return errors.Explainf(err, errors.NotFound, "it is not there any more")
+		return errors.Explainf(err, errors.NotFound, "it no longer exists")
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return errors.Explainf(err, errors.Denied, "its permissions do not allow it")
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):

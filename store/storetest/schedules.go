@@ -134,7 +134,7 @@ func scheduleDelete(t *testing.T, s schedule.Store) {
 	}
 	for _, account := range []string{"acme", "other"} {
 		if err := s.Delete(t.Context(), account, "a"); !errors.Is(err, errors.NotFound) {
-			t.Errorf("delete of what is gone: %v, want NotFound", err)
+			t.Errorf("delete of a deleted schedule: %v, want NotFound", err)
 		}
 	}
 	found, err := s.Runs(t.Context(), "acme", "a", "", 10)

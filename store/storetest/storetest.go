@@ -298,7 +298,7 @@ func concurrent(t *testing.T, s sandbox.Store) {
 					t.Errorf("put: %v", err)
 				}
 				if _, err := s.Get(t.Context(), id); err != nil {
-					t.Errorf("get of what was put: %v", err)
+					t.Errorf("get of a stored value: %v", err)
 				}
 			}
 		})

@@ -18,7 +18,7 @@ const earlier = 60
 func (m *Model) Event(e api.Event) error {
 	var data api.SessionEvent
 	if err := json.Unmarshal(e.Data, &data); err != nil {
-		return errors.Explainf(err, errors.Unavailable, "the server sent an event that cannot be decoded")
+		return errors.Explainf(err, errors.Unavailable, "the server sent an invalid event")
 	}
 	switch kind, _, _ := strings.Cut(e.Type, "."); kind {
 	case "session", "repo", "mcp":
@@ -58,7 +58,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 			m.stage = e.Stage.Name
 		}
 	case "session.recalled":
-		m.notef("of the conversation before, %s", e.Text)
+		m.notef("continues the earlier conversation: %s", e.Text)
 	case "session.ended":
 		m.status, m.ended, m.turn = e.Status, true, ""
 		if !m.seen {
@@ -67,7 +67,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		if e.Status == "failed" {
 			m.fail(errors.Newf(errors.Unavailable, "the session failed: %s", e.Reason))
 		} else {
-			m.block("The session has ended. To go on with its files and its conversation:",
+			m.block("The session has ended. To continue with its files and its conversation:",
 				"  harvest agent --continue "+m.id)
 		}
 		m.quit = true
@@ -75,7 +75,7 @@ func (m *Model) sessionEvent(kind string, e api.SessionEvent) {
 		switch s := e.Synced; {
 		case s == nil:
 		case s.Error != "":
-			m.notef("what is newer than the image could not be fetched: %s", FirstLine(s.Error))
+			m.notef("commits newer than the image could not be fetched: %s", FirstLine(s.Error))
 		case s.Behind > 0:
 			m.notef("the image was %d commits behind; they were fetched", s.Behind)
 		}
@@ -275,7 +275,7 @@ func (m *Model) agentEvent(kind string, e api.SessionEvent) {
 	}
 	switch kind {
 	case "agent.crashed":
-		m.block(wrap(m.in(yellow, Plain(e.Reason)+"; the agent is started again"), m.room(), "  ")...)
+		m.block(wrap(m.in(yellow, Plain(e.Reason)+"; the agent is restarted"), m.room(), "  ")...)
 		m.tools, m.running, m.questions = map[string]*tool{}, nil, nil
 	case "agent.continued":
 		m.begin(e.Message)
@@ -310,7 +310,7 @@ func (m *Model) gitEvent(kind string, e api.SessionEvent) {
 	case kind == "git.pushed":
 		m.notef("pushed %s", g.Branch)
 	case kind == "git.stashed":
-		m.notef("stashed: %d entries; /checkout brings them as branches", g.Commits)
+		m.notef("stashed: %d entries; /checkout fetches them as branches", g.Commits)
 	case kind == "git.left":
 		m.notef("not handed back: %s", FirstLine(g.Reason))
 	case g.Failed:

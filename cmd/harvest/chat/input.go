@@ -65,23 +65,25 @@ func (m *Model) Submit(text string) {
 	}
 }
 
-const help = `Enter sends; while the agent works, a prompt waits its turn.
+const help = `Enter sends. While the agent works, prompts are queued.
 Alt-Enter, Ctrl-J or a \ at the end begins a new line. Up and Down show
 earlier prompts. Esc stops the turn.
-Ctrl-C clears the line; on an empty line it leaves, and the agent goes on.
-Ctrl-Z suspends this program, and Ctrl-L draws the screen again.
+Ctrl-C clears the line. On an empty line it leaves the session; the agent
+continues. Ctrl-Z suspends this program, and Ctrl-L redraws the screen.
 
-  /diff            what the agent has changed
-  /checkout [NAME] its branch, into the local repository, as harvest/ID or NAME
-  /apply           its changes, into the files of the work tree
-  /output          all of the last tool's output
-  /stop            stops the turn, as Esc
-  /cancel          takes back the last prompt that waits
-  /end [discard]   ends the session; discard even if changes are lost
-  /quit            leaves; the session stays
-  /help            this text
+  /diff            show the agent's changes
+  /checkout [NAME] fetch the agent's branch into the local repository, as
+                   harvest/ID or NAME
+  /apply           apply the agent's changes to the work tree
+  /output          show the whole output of the last tool
+  /stop            stop the turn, as Esc does
+  /cancel          cancel the last queued prompt
+  /end [discard]   end the session; with discard, even if changes are lost
+  /quit            leave; the session stays
+  /help            show this text
 
-All else that begins with a slash is the agent's; //help sends it /help.`
+The agent receives all other commands that begin with a slash. //help
+sends it /help.`
 
 // command runs a command of the conversation and reports whether the text is one.
 func (m *Model) command(text string) bool {
@@ -150,7 +152,7 @@ func (m *Model) showOutput() {
 // cancel takes the last queued prompt back into the editor.
 func (m *Model) cancel() {
 	if len(m.queued) == 0 {
-		m.block("No prompt waits.")
+		m.block("No prompt is queued.")
 		return
 	}
 	last := m.queued[len(m.queued)-1]

@@ -206,7 +206,7 @@ func (m *Model) Result(a Action, text string, err error) {
 func (m *Model) showDiff(patch string) {
 	patch = strings.TrimRight(clean(patch), "\n")
 	if patch == "" {
-		m.block("The agent has changed nothing.")
+		m.block("The agent has made no changes.")
 		return
 	}
 	var all []string
@@ -227,12 +227,12 @@ func (m *Model) Leave() {
 	}
 	if m.asked == 0 && len(m.sending) == 0 {
 		m.act(Action{Act: End, Discard: false})
-		m.block("Nothing was asked: the session ends.")
+		m.block("No prompt was sent; the session ends.")
 		return
 	}
 	text := "Session " + m.id + " stays."
 	if m.busy() || len(m.queued) > 0 {
-		text = "The agent goes on in session " + m.id + "."
+		text = "The agent continues in session " + m.id + "."
 	}
-	m.block(text+" To come back:", "  harvest agent --continue "+m.id)
+	m.block(text+" To return:", "  harvest agent --continue "+m.id)
 }

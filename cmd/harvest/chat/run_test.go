@@ -192,7 +192,7 @@ func TestRunPlain(t *testing.T) {
 	if err := <-over; err != nil {
 		t.Error(err)
 	}
-	shows(t, out, "Session ses_1 stays. To come back:\n  harvest agent --continue ses_1\n")
+	shows(t, out, "Session ses_1 stays. To return:\n  harvest agent --continue ses_1\n")
 	if strings.ContainsAny(out.String(), "\x1b\r") {
 		t.Errorf("%q", out.String())
 	}
@@ -228,7 +228,7 @@ func TestRunFails(t *testing.T) {
 	w.event("message.queued", `{"message":{"id":"msg_1","prompt":"go"}}`)
 	shows(t, out, "starting the agent")
 	leave()
-	if err := <-over; err != nil || !strings.Contains(out.String(), "The agent goes on in session ses_1.") {
+	if err := <-over; err != nil || !strings.Contains(out.String(), "The agent continues in session ses_1.") {
 		t.Errorf("left by a signal: %v, %q", err, out.String())
 	}
 	o.Out = brokenPage{}

@@ -70,7 +70,7 @@ func (m *Model) live(most int) (all []string) {
 func (m *Model) waiting() (all []string) {
 	var texts []string
 	for _, q := range m.queued {
-		texts = append(texts, "waits: "+q.Prompt)
+		texts = append(texts, "queued: "+q.Prompt)
 	}
 	for _, text := range m.sending {
 		texts = append(texts, "being sent: "+text)
@@ -88,7 +88,7 @@ func (m *Model) waiting() (all []string) {
 func (m *Model) Doing() (what string, since time.Time) {
 	switch {
 	case !m.seen:
-		return "reading what has happened so far", time.Time{}
+		return "reading the events so far", time.Time{}
 	case m.pending != "":
 		return m.pending, m.pendedAt
 	case m.ended:
@@ -116,7 +116,7 @@ func (m *Model) working() (what string, since time.Time) {
 	case m.retrying != "":
 		return "waiting for the model's API: " + m.retrying, time.Time{}
 	case m.status == "hung":
-		return "nothing was heard from the agent for minutes", time.Time{}
+		return "no sign of the agent for minutes", time.Time{}
 	case len(m.running) > 1:
 		return fmt.Sprintf("running %d tools", len(m.running)), time.Time{}
 	case len(m.running) == 1:

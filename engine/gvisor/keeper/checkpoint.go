@@ -90,7 +90,7 @@ func (k *Keeper) checkKeepable() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.args.Claim.Mounts) > 0 {
-		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: what its programs know of %s would not be true later", k.args.Claim.Mounts[0].Path)
+		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: its programs would rely on an outdated state of %s", k.args.Claim.Mounts[0].Path)
 		return errors.Remedy(err, "create it without volumes, or make a snapshot of its files")
 	}
 	for _, id := range k.order {
@@ -239,8 +239,8 @@ func saveError(err error) error {
 		err = errors.Explainf(err, errors.Exhausted, "there is no space for the checkpoint")
 		return errors.Remedy(err, "free some on the disk that the data directory is on")
 	}
-	err = errors.Explainf(err, errors.Unsupported, "gVisor cannot checkpoint what runs in the sandbox")
-	return errors.Remedy(err, "end what holds devices or connections from outside, or make a snapshot of its files")
+	err = errors.Explainf(err, errors.Unsupported, "gVisor cannot checkpoint the programs of the sandbox")
+	return errors.Remedy(err, "end the programs that hold devices or outside connections, or take a snapshot of the files")
 }
 
 // fileSum returns the size and checksum of a checkpoint's file.

@@ -104,7 +104,7 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 	defer func() {
 		if err != nil {
 			p.closeAll()
-			err = errors.Explainf(err, errors.Exhausted, "no more files can be opened for another command")
+			err = errors.Explainf(err, errors.Exhausted, "too many open files for another command")
 		}
 	}()
 	if args.Terminal != nil {
@@ -275,7 +275,7 @@ func startError(err error, program, dir string, processes int) error {
 		return errors.Remedy(err, "create it first, or name another one with -w")
 	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
-		return errors.Exit(errors.Remedy(err, "check its name, or use an image that has it"), engine.ExitNoProgram)
+		return errors.Exit(errors.Remedy(err, "check its name, or use an image that contains it"), engine.ExitNoProgram)
 	case has("permission denied", "is a directory", "operation not permitted", "text file busy", "too many symbolic links", "too many levels of symbolic links"):
 		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
 		return errors.Exit(err, engine.ExitNotExecutable)
@@ -565,7 +565,7 @@ func (k *Keeper) find(id string) (*command, error) {
 	if c := k.commands[id]; c != nil && !c.tool {
 		return c, nil
 	}
-	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id), "the list of processes shows what is kept")
+	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id), "the list of processes shows the kept ones")
 }
 
 // processes lists the commands, oldest first.

@@ -185,7 +185,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 		return nil, err
 	}
 	if k.tools, err = os.Open(cmp.Or(k.args.Tools, "/proc/self/exe")); err != nil {
-		return nil, errors.Wrapf(err, "open the program of what runs inside")
+		return nil, errors.Wrapf(err, "open the program that runs inside")
 	}
 	if err := k.listenToInits(); err != nil {
 		return nil, err

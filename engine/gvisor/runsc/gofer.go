@@ -96,7 +96,7 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 	if err == nil {
 		err = json.Unmarshal(b, &f.Mounts)
 	}
-	return f, errors.Wrapf(err, "learn from gVisor's file server what is mounted")
+	return f, errors.Wrapf(err, "read the mounts from gVisor's file server")
 }
 
 // CloseFiles closes this process's copies of the files.

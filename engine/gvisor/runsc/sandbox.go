@@ -297,7 +297,7 @@ func (d *donations) open(flag, path string, mode int) {
 	f, err := os.OpenFile(path, mode, 0o644)
 	if err != nil {
 		if d.err == nil {
-			d.err = errors.Wrapf(err, "open what --%s is", flag)
+			d.err = errors.Wrapf(err, "open the file of --%s", flag)
 		}
 		return
 	}

@@ -25,7 +25,7 @@ func (s *server) port(ctx context.Context, conn *wire.Conn, port int) error {
 	local, err := dialLocal(ctx, port)
 	if err != nil {
 		err := errors.Explainf(err, errors.Unavailable, "nothing listens on port %d in the sandbox", port)
-		return errors.Remedy(err, "start the program that serves it, and have it listen on that port")
+		return errors.Remedy(err, "start the program that serves it, and make it listen on that port")
 	}
 	defer local.Close()
 	if err := conn.SendJSON(wire.KindReply, wire.Reply{}); err != nil {

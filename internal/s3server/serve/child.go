@@ -50,7 +50,7 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	var keys s3server.Keys
 	in := json.NewDecoder(starter)
 	if err := in.Decode(&keys); err != nil {
-		return errors.Wrapf(err, "read what the server says")
+		return errors.Wrapf(err, "read the server's output")
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, starter)
