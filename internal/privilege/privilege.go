@@ -24,8 +24,6 @@ var Server = append([]int{
 var Keeper = []int{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, // files of volumes, of any owner
 	unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETFCAP, // write the maps of gVisor's user namespaces
-	unix.CAP_KILL,       // end processes of image builds, which have other users
-	unix.CAP_SYS_CHROOT, // enter the mount namespace of gVisor's file server
 }
 
 // Keep gives up all capabilities of this process but those in keep, for good: programs that it starts cannot get
@@ -41,8 +39,8 @@ func Keep(keep []int) error {
 	}
 	if has(unix.CAP_SETPCAP) {
 		for c := range lastCapability() + 1 {
-			if mask&(1<<c) != 0 {
-				continue
+			if bound, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); mask&(1<<c) != 0 || err == nil && bound == 0 {
+				continue // a call that stops all threads is not needed
 			}
 			if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); errno != 0 {
 				return errors.Wrapf(errno, "give up capability %d", c)
