@@ -6,7 +6,7 @@
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
-# make test-security   the abuse list against a built server, as root and rootless, with a table; half an hour
+# make test-security   the abuse list against a built server, as root and rootless, with a table; an hour
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)

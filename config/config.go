@@ -103,6 +103,7 @@ type Quotas struct {
 	Sandboxes int
 	CPU       float64 // cores
 	Memory    int64
+	Volumes   int // of one account
 }
 
 // Prices of a sandbox's resources, per second of its life.
@@ -246,7 +247,7 @@ func Default(env func(string) string) Config {
 		Timeout:        24 * time.Hour,
 		ExecTimeout:    30 * time.Minute,
 		UsageInterval:  5 * time.Second,
-		Quotas:         Quotas{Sandboxes: 100},
+		Quotas:         Quotas{Sandboxes: 100, Volumes: 1000},
 		Pool:           1,
 		PoolWarmUp:     "python3 -c pass",
 		OutputBytes:    64 << 20,

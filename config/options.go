@@ -105,6 +105,11 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.Quotas.Memory), 0, 1<<60, "a size such as 64GiB, or 0 for no limit")
 		}},
+	{"quotas.volumes", "maximum number of volumes of an account on this machine; 0 means no limit",
+		func(c *Config) value { return (*countValue)(&c.Quotas.Volumes) },
+		func(c Config) string {
+			return between(float64(c.Quotas.Volumes), 0, 1<<20, "a number from 0, which means no limit, to 1048576")
+		}},
 	{"pool", "number of sandboxes booted ahead of need; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},

@@ -94,7 +94,7 @@ type Store interface {
 
 var (
 	streamPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_./@:+-]{0,199}$`)
-	typePattern   = pattern.New(`^[a-z][a-z_]*(\.[a-z][a-z_]*)*$`)
+	typePattern   = pattern.New(`^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$`)
 )
 
 // event checks d and converts it to an event without an id.

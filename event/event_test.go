@@ -155,7 +155,7 @@ func TestFrame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer live.Close()
-	if err := j.Publish(t.Context(), event.Draft{Stream: "a", Type: "git.pushed", Data: json.RawMessage("{\"a\":\n 1}")}, event.Draft{Stream: "a", Type: "done"}); err != nil {
+	if err := j.Publish(t.Context(), event.Draft{Stream: "a", Type: "git.pushed", Data: json.RawMessage("{\"a\":\n 1}")}, event.Draft{Stream: "a", Type: "done"}, event.Draft{Stream: "b", Type: "s3.lost"}); err != nil {
 		t.Fatal(err)
 	}
 	const want = "id: 1\nevent: git.pushed\ndata: {\"a\":1}\n\nid: 2\nevent: done\ndata: {}\n\n"

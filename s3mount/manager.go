@@ -247,6 +247,9 @@ func (m *Manager) watch(about About) {
 		m.mu.Lock()
 		meant := m.ending[about.Sandbox]
 		m.mu.Unlock()
+		if _, err := os.Lstat(m.dir(about.Sandbox)); errors.IsNotExist(err) {
+			meant = true // Finish was faster than this goroutine
+		}
 		if m.ctx.Err() == nil && !meant {
 			m.tell(Told{About: about, What: Lost, Reason: lostReason})
 			m.rescue(about)

@@ -45,8 +45,11 @@ type Local struct {
 	root     *os.Root
 	sweeping sync.WaitGroup
 
-	mu   sync.Mutex
-	uses map[string][]string // guarded by mu; users of a volume, by its name
+	creating sync.Mutex // held while volumes are counted and one is created
+
+	mu    sync.Mutex
+	uses  map[string][]string // guarded by mu; users of a volume, by its name
+	quota int                 // guarded by mu; volumes of one owner, 0 for no limit
 }
 
 // info is the metadata stored beside the data.
@@ -153,6 +156,11 @@ func (l *Local) Create(ctx context.Context, name string) (Volume, error) {
 	v, err := l.Open(ctx, name)
 	if errors.KindOf(err) != errors.NotFound {
 		return v, err
+	}
+	l.creating.Lock()
+	defer l.creating.Unlock()
+	if err := l.checkQuota(name); err != nil {
+		return nil, err
 	}
 	temp := newPrefix + rand.Text()
 	if err := l.make(temp, name); err != nil {

@@ -22,6 +22,15 @@ func Stored(owner, name string) string {
 // shown returns the owner's name for a stored name.
 func shown(stored string) string { return stored[strings.Index(stored, ownerMark)+1:] }
 
+// ownerOf returns the owner of a stored name.
+func ownerOf(stored string) string {
+	owner, _, marked := strings.Cut(stored, ownerMark)
+	if !marked {
+		return ""
+	}
+	return owner
+}
+
 // CheckStored returns Invalid if name is not a possible result of Stored.
 func CheckStored(name string) error {
 	if owner, rest, owned := strings.Cut(name, ownerMark); owned && CheckName(owner) == nil {
@@ -106,11 +115,7 @@ func (o owned) List(ctx context.Context) ([]Info, error) {
 	}
 	mine := []Info{}
 	for _, v := range all {
-		owner, _, marked := strings.Cut(v.Name, ownerMark)
-		if !marked {
-			owner = ""
-		}
-		if owner == o.owner {
+		if ownerOf(v.Name) == o.owner {
 			v.Name = shown(v.Name)
 			mine = append(mine, v)
 		}

@@ -338,7 +338,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 	return sandbox.Options{
 		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
 		Defaults:   engine.Limits(cfg.Limits),
-		Quotas:     sandbox.Quotas(cfg.Quotas),
+		Quotas:     sandbox.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
 		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond, GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/privilege"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/server"
 )
@@ -92,6 +93,12 @@ func (c *cli) serve(ctx context.Context, background bool, ready func(*App), sett
 		log = own
 	}
 	logf.Setup(log, cfg.Log.Level, cfg.Log.Format == "json")
+	// Binaries with cgo cannot do it; only those of tests with the race detector have cgo.
+	if err := privilege.Keep(privilege.Server); errors.Is(err, unix.ENOTSUP) {
+		logf.Warnf(ctx, "the server keeps all capabilities: it is built with cgo")
+	} else if err != nil {
+		return err
+	}
 	app, err := OpenApp(ctx, cfg, background)
 	if err != nil {
 		return err

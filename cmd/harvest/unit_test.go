@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -307,6 +309,45 @@ func TestLogBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestSystemdUnitsAreHardened checks how systemd rates the units, and that faults are found. A unit with these options
+// was run by systemd with all features; a change of the options needs that again.
+//
+// mission: 6.10
+func TestSystemdUnitsAreHardened(t *testing.T) {
+	t.Parallel()
+	analyze := testenv.RequireTool(t, "systemd-analyze", "systemd")
+	exposure := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`)
+	rate := func(text string) float64 {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), "harvest.service")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", path).CombinedOutput()
+		m := exposure.FindSubmatch(out)
+		if m == nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		n, err := strconv.ParseFloat(string(m[1]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for file, most := range map[string]float64{"harvest.service": 4.0, "harvest-rootless.service": 2.5} {
+		unit, err := os.ReadFile("../../docs/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := rate(string(unit)); got > most {
+			t.Errorf("%s: %v, want at most %v", file, got, most)
+		}
+		if got := rate(strings.Replace(string(unit), "ProtectSystem=strict\n", "", 1)); got <= most {
+			t.Errorf("%s without ProtectSystem: %v", file, got)
+		}
+	}
+}
+
 // TestSystemdUnit checks that systemd accepts the unit of the operations page without a warning.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
@@ -316,6 +357,10 @@ func TestSystemdUnit(t *testing.T) {
 		t.Errorf("the page does not lead to the unit, %v", err)
 	}
 	unit, err := os.ReadFile("../../docs/harvest.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rootless, err := os.ReadFile("../../docs/harvest-rootless.service")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,8 +389,10 @@ func TestSystemdUnit(t *testing.T) {
 	if text == string(unit) {
 		t.Error("the unit starts something else")
 	}
-	if fault := verify(text); fault != "" {
-		t.Error(fault)
+	for _, text := range []string{text, strings.Replace(string(rootless), "ExecStart=/usr/local/bin/harvest up ", "ExecStart="+program+" up ", 1)} {
+		if fault := verify(text); fault != "" {
+			t.Error(fault)
+		}
 	}
 	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" || verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
 		t.Error("faults are not found")

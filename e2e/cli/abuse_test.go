@@ -13,8 +13,7 @@ import (
 )
 
 // abuse tries to reach the host's kernel, devices and processes, and prints a line for each attempt that is not
-// contained. /proc/sysrq-trigger is left out: gVisor has its own file there, which root may open. Arguments: release of
-// the host's kernel, its name.
+// contained. Arguments: release of the host's kernel, its name, the architecture.
 const abuse = `
 import ctypes, errno, os, stat, sys
 
@@ -76,6 +75,34 @@ def descriptors():
         if int(fd) > 2 and path.startswith("/") and not path.startswith("/proc/"):
             return False
     return True
+def sysrq():
+    with open("/proc/sysrq-trigger", "w") as f:
+        f.write("h")  # the help of the host's kernel, in its log
+    return True  # gVisor has its own file there, and the caller looks into the log
+check("sysrq", sysrq)
+def sparse():
+    with open("/tmp/sparse", "wb") as f:
+        f.truncate(1 << 50)
+    full = os.statvfs("/tmp").f_bfree == 0
+    os.unlink("/tmp/sparse")
+    return not full
+check("sparse file", sparse)
+def many():
+    files = []
+    try:
+        while len(files) < 1000000:
+            files.append(os.open("/dev/null", os.O_RDONLY))
+        return False
+    except OSError as e:
+        return e.errno in (errno.EMFILE, errno.ENFILE)
+    finally:
+        for fd in files:
+            os.close(fd)
+check("a million descriptors", many)
+def no_new_caps():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["CapBnd"], 16) >> 38 == 0 and (os.getuid() == 0 or int(status["CapEff"], 16) == 0)
+check("capabilities", no_new_caps)
 check("inherited descriptors", descriptors)
 check("root of process 1", lambda: os.path.samestat(os.stat("/proc/1/root/etc/hostname"), os.stat("/etc/hostname")))
 print("tried", tried)
@@ -91,10 +118,38 @@ func tryAbuse(t *testing.T, h *host.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kernelLog := sysrqLines(t)
 	for _, user := range []string{"0", "1000"} {
 		out := h.Must("run", "-u", user, "--", "python3", "-c", abuse, unix.ByteSliceToString(name.Release[:]), own, runtime.GOARCH)
 		if !strings.HasPrefix(out, "tried ") || len(out) > len("tried 100") {
 			t.Errorf("as user %s: %s", user, out)
+		}
+	}
+	if n := sysrqLines(t); n > kernelLog {
+		t.Errorf("sandboxes reached /proc/sysrq-trigger of the host: %d lines in its log", n-kernelLog)
+	}
+}
+
+// sysrqLines returns the number of lines about sysrq in the log of the host's kernel.
+func sysrqLines(t *testing.T) int {
+	t.Helper()
+	log, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("the kernel's log: %v", err)
+	}
+	defer unix.Close(log)
+	lines := 0
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := unix.Read(log, buf)
+		if err == unix.EPIPE { // the line was overwritten meanwhile
+			continue
+		}
+		if err != nil || n == 0 {
+			return lines
+		}
+		if strings.Contains(string(buf[:n]), "sysrq: ") {
+			lines++
 		}
 	}
 }

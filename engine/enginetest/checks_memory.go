@@ -17,6 +17,7 @@ var memories = needs(func(c engine.Capabilities) bool { return c.Memory }, "the 
 var memoryChecks = []check{
 	{"MemoryGoesOn", "sandboxes made from one checkpoint go on where it was made, each by itself, and so does the one it was made of", both(memories, reopen), checkMemoryGoesOn},
 	{"MemoryOutlives", "a checkpoint outlives its sandbox and the server; a sandbox made from it does too, and can be checkpointed", both(memories, reopen), checkMemoryOutlives},
+	{"MemoryRandom", "sandboxes from one checkpoint have different random numbers", memories, checkMemoryRandom},
 	{"MemoryCanceled", "a canceled checkpoint leaves nothing, and the sandbox continues", memories, checkMemoryCanceled},
 	{"MemoryRefused", "what cannot be in a checkpoint is refused, and nothing is left of the attempt", memories, checkMemoryRefused},
 	{"MemoryTerminal", "a command with a terminal is a Conflict", both(memories, terminals), checkMemoryTerminal},
@@ -237,4 +238,35 @@ func checkMemoryVolumes(t *testing.T, s *suite) {
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
 	wantKind(t, "a volume", sb.(engine.Checkpointer).Checkpoint(patient(t), dir), errors.Unsupported)
 	nothing(t, dir)
+}
+
+// checkMemoryRandom checks that clones do not repeat the random numbers of the kernel, from which programs make keys and
+// tokens.
+func checkMemoryRandom(t *testing.T, s *suite) {
+	s = s.separate(t)
+	sb := s.create(t, engine.Spec{})
+	from := s.checkpoint(t, sb)
+	seen := map[string]bool{}
+	const clones = 2
+	sandboxes := []engine.Sandbox{sb}
+	for range clones {
+		sandboxes = append(sandboxes, s.restored(t, engine.Spec{Checkpoint: from}))
+	}
+	for _, one := range sandboxes {
+		got := output(t, one, python(`
+import os, uuid
+print(os.urandom(16).hex())
+print(open("/dev/urandom", "rb").read(16).hex())
+print(open("/proc/sys/kernel/random/uuid").read().strip() if os.path.exists("/proc/sys/kernel/random/uuid") else uuid.uuid4())
+`))
+		for line := range strings.Lines(got) {
+			if seen[line] {
+				t.Errorf("two sandboxes have the random number %s", line)
+			}
+			seen[line] = true
+		}
+	}
+	if len(seen) != 3*len(sandboxes) {
+		t.Errorf("%d random numbers of %d sandboxes", len(seen), len(sandboxes))
+	}
 }

@@ -24,7 +24,8 @@ import (
 
 // Options are the options of Open.
 type Options struct {
-	KeepOutput int64 // kept output of each command, in bytes; 0 means 16 MiB
+	KeepOutput  int64 // kept output of each command, in bytes; 0 means 16 MiB
+	VolumeQuota int   // volumes of one account; 0 means no limit
 }
 
 // Engine is the fake. In addition to the contract, it has methods that inject faults.
@@ -84,6 +85,7 @@ func Open(dir string, opts Options) (*Engine, error) {
 	if e.volumes, err = volume.OpenDir(filepath.Join(dir, "volumes")); err != nil {
 		return nil, err
 	}
+	e.volumes.SetQuota(opts.VolumeQuota)
 	if err := e.load(); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}

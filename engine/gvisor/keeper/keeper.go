@@ -9,12 +9,14 @@ package keeper
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/privilege"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -94,6 +97,13 @@ func Main() int {
 	runtime.LockOSThread()
 	// Signals from the server's terminal, such as SIGHUP and SIGINT, must not end the sandboxes.
 	ignoreSignals()
+	// In a user namespace of its own, the keeper needs what it has, and the host does not respect it.
+	if owned, err := ownNamespace(); err != nil || !owned {
+		if err = errors.Join(err, privilege.Keep(privilege.Keeper)); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	conn, err := net.FileConn(os.NewFile(bootFD, "boot"))
 	if err != nil {
 		return 1
@@ -110,6 +120,13 @@ func Main() int {
 			return code
 		}
 	}
+}
+
+// ownNamespace reports whether this process is in the user namespace that the server of an ordinary user makes for
+// its keepers. It has one user.
+func ownNamespace() (bool, error) {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	return strings.HasSuffix(strings.TrimSpace(string(b)), " 1"), errors.Wrapf(err, "read uid_map")
 }
 
 // onThread runs f on the main thread and returns its error.
