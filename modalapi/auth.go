@@ -14,11 +14,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/fields"
 )
 
 const (
@@ -59,6 +61,11 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer func() { s.audit(ctx, info.FullMethod, err) }()
 	if err != nil {
 		return nil, answer(ctx, info.FullMethod, err)
+	}
+	if m, ok := req.(proto.Message); ok {
+		if err := fields.Check(m); err != nil {
+			return nil, answer(ctx, info.FullMethod, err)
+		}
 	}
 	resp, err = caught(func() (any, error) { return handle(ctx, req) })
 	if why := account.Ended(ctx); why != nil && err != nil {

@@ -367,6 +367,7 @@ func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
 	default:
 		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, 1, sb.Reason
 	}
+	r.Exception = inModalsIDs(r.Exception)
 	return r.Build()
 }
 

@@ -63,9 +63,13 @@ func writerOf(s *spool) io.Writer {
 
 // start starts a process in the Fleet's sandbox ref.
 func (b *box) start(ctx context.Context, ref string, o order) (*command, error) {
+	env, err := b.inside(ctx, ref, o.env)
+	if err != nil {
+		return nil, err
+	}
 	c := b.newCommand(o)
 	exec, err := b.s.opts.Fleet.Exec(context.WithoutCancel(ctx), b.account, ref, sandbox.ExecRequest{
-		Args: o.args, Env: o.env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
+		Args: o.args, Env: env, Workdir: o.dir, Terminal: o.terminal, Timeout: o.limit, Stdin: c.in,
 		Stdout: writerOf(c.out), Stderr: writerOf(c.err), Detach: o.detached, Background: o.detached,
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -232,7 +233,7 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	}
 	b := s.boxes.make(sb)
 	b.def, b.views = p.def, views
-	if err := b.launch(ctx, img.Config.Entrypoint); err != nil {
+	if err := b.launch(ctx, img.Config); err != nil {
 		b.destroyNow(ctx)
 		s.discardViews(ctx, acc, views)
 		s.dropBucket(ctx, acc, req.S3)
@@ -242,8 +243,9 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	return b, nil
 }
 
-// launch starts the sandbox's own command, opens its ports, and records both for a later server.
-func (b *box) launch(ctx context.Context, entrypoint []string) error {
+// launch starts the sandbox's own command, or without one its image's, opens its ports, and records both for a later
+// server.
+func (b *box) launch(ctx context.Context, config image.Config) error {
 	if option(b.def, "enable_docker") { // Docker stores its files there
 		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker", Parents: true}, discard{}); err != nil {
 			return err
@@ -259,14 +261,18 @@ func (b *box) launch(ctx context.Context, entrypoint []string) error {
 	for _, v := range b.views {
 		notes = append(notes, note{View: v})
 	}
-	if args := b.def.GetEntrypointArgs(); len(args) > 0 {
+	args := b.def.GetEntrypointArgs()
+	if len(args) == 0 {
+		args = config.Cmd
+	}
+	if len(args) > 0 {
 		size := sizeOf(b.def.GetPtyInfo())
 		sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
 		if err != nil {
 			return err
 		}
 		if b.main, err = b.start(ctx, b.id, order{
-			args: append(slices.Clone(entrypoint), args...), terminal: size, stdout: true, stderr: true, detached: true, limit: limitOf(sb),
+			args: append(slices.Clone(config.Entrypoint), args...), terminal: size, stdout: true, stderr: true, detached: true, limit: limitOf(sb),
 		}); err != nil {
 			return err
 		}

@@ -3,7 +3,9 @@ package modalapi
 import (
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -112,6 +114,9 @@ func possible(def *pb.Sandbox) error {
 			return errors.Newf(errors.Invalid, "experimental option '%.60s' must be a bool, got '%.60s'", name, value)
 		}
 	}
+	if err := knownOptions(def); err != nil {
+		return err
+	}
 	return errors.Join(
 		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's", "Leave runtime out, or say \"gvisor\""),
 		mountable(def),
@@ -122,6 +127,33 @@ func possible(def *pb.Sandbox) error {
 		unsupported(len(def.GetExperimentalOutboundPolicy().GetHeaderReplacements()) > 0, "headers of outbound requests are not replaced here", "Give the sandbox the secret"),
 		unsupported(def.GetIncludeX509Svid(), "sandboxes get no certificates here", "Leave it out"),
 	)
+}
+
+// experiments are the experimental options that have an effect.
+var experiments = []string{"enable_docker", "enable_exit_snapshot"}
+
+// knownOptions returns an error if an experimental option is set that has no effect here: it may restrict something.
+func knownOptions(def *pb.Sandbox) error {
+	set := maps.Clone(def.GetExperimentalOptionsV2())
+	if set == nil {
+		set = map[string]string{}
+	}
+	//lint:ignore SA1019 clients before the change say it this way
+	for name, on := range def.GetExperimentalOptions() {
+		set[name] = strconv.FormatBool(on)
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		if set[name] != "" && set[name] != "false" && !slices.Contains(experiments, name) {
+			err := errors.Newf(errors.Unsupported, "the experimental option '%.60s' is not served here", name)
+			return errors.Remedy(err, "Leave it out; these are served: %s", strings.Join(experiments, ", "))
+		}
+	}
+	return nil
+}
+
+// architecture reports whether images for it run on this machine.
+func architecture(a pb.Arch) bool {
+	return a == pb.Arch_ARCH_UNSPECIFIED || a == map[string]pb.Arch{"amd64": pb.Arch_ARCH_X86_64, "arm64": pb.Arch_ARCH_AARCH64}[runtime.GOARCH]
 }
 
 // option reports whether an experimental option is set.

@@ -9,6 +9,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // Modal's identifiers are derived from Harvest's, so that both name the same object and no mapping has to be
@@ -55,6 +56,17 @@ func boxOf(id, prefix string) (string, error) {
 		return "", missing(what, id)
 	}
 	return boxPrefix + strings.ToLower(rest), nil
+}
+
+// Harvest's ids of sandboxes and images, in texts.
+var (
+	boxInText   = pattern.New(`\bsbx_[0-9a-hjkmnp-tv-z]{26}\b`)
+	imageInText = pattern.New(`\bimg_[0-9a-f]{16}\b`)
+)
+
+// inModalsIDs returns a text for clients, with Modal's IDs in place of Harvest's.
+func inModalsIDs(text string) string {
+	return imageInText().ReplaceAllStringFunc(boxInText().ReplaceAllStringFunc(text, sandboxOf), plainImage)
 }
 
 // named returns the ID of a named object.

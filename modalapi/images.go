@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/steps"
 )
 
 // builds holds the builds that run, or ended recently.
@@ -109,11 +110,22 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 	if err != nil {
 		return nil, err
 	}
+	if b.quiet() {
+		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
+	}
+	return pb.ImageGetOrCreateResponse_builder{ImageId: b.id}.Build(), nil
+}
+
+// quiet reports whether the build has ended without a log. With one, the client must not get the result at once: it
+// reads the log only while it waits for the result.
+func (b *build) quiet() bool {
 	select {
 	case <-b.done:
-		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.log) == 0
 	default:
-		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id}.Build(), nil
+		return false
 	}
 }
 
@@ -145,7 +157,7 @@ func resultOfBuild(b *build) *pb.GenericResult {
 	case errors.Canceled:
 		status = pb.GenericResult_GENERIC_STATUS_TERMINATED
 	}
-	return pb.GenericResult_builder{Status: status, Exception: text, Exitcode: 1}.Build()
+	return pb.GenericResult_builder{Status: status, Exception: inModalsIDs(text), Exitcode: 1}.Build()
 }
 
 // build builds an image in the background. Equal concurrent requests share one build.
@@ -286,8 +298,11 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported, "functions that build images are not served here"), "Use commands: dockerfile_commands, run_commands")
 	case def.GetGpuConfig().GetGpuType() != "" || def.GetGpuConfig().GetCount() > 0:
 		return recipe{}, noGPU()
+	case !architecture(def.GetArch()):
+		err := errors.Newf(errors.Unsupported, "images are built for the processor of this machine only")
+		return recipe{}, errors.Remedy(err, "Leave the architecture out")
 	}
-	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild(), Secrets: map[string][]byte{}}}
+	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild() || req.GetIgnoreCache(), Secrets: map[string][]byte{}}}
 	commands, err := s.bases(ctx, acc, def)
 	if err != nil {
 		return recipe{}, err
@@ -348,7 +363,7 @@ func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string
 			commands[i] = strings.Join(words, " ")
 		}
 	}
-	return commands, nil
+	return steps.Expanding(commands), nil
 }
 
 // dockerfile builds the Spec from the commands. FROM alone means the base image itself.

@@ -42,8 +42,13 @@ func (c *control) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWait
 	return pb.SandboxWaitUntilReadyResponse_builder{ReadyAt: seconds(at)}.Build(), nil
 }
 
-// untilReady repeats the sandbox's probe until it succeeds. Kinds: Timeout, Conflict (the sandbox has ended).
+// untilReady repeats the sandbox's probe until it succeeds. Kinds: Timeout, Conflict (the sandbox has ended), Invalid
+// (the sandbox has no probe).
 func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, error) {
+	if p := b.def.GetReadinessProbe(); p.GetTcpPort() == 0 && !p.HasExecCommand() {
+		err := errors.Newf(errors.Invalid, "the sandbox has no readiness probe, so there is nothing to wait for")
+		return time.Time{}, errors.Remedy(err, "Create it with readiness_probe")
+	}
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -81,7 +86,7 @@ func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, e
 	}
 }
 
-// probe runs the probe once. A sandbox without a probe is ready as soon as it runs.
+// probe runs the probe once.
 func (b *box) probe(ctx context.Context) bool {
 	p := b.def.GetReadinessProbe()
 	switch {
@@ -100,5 +105,5 @@ func (b *box) probe(ctx context.Context) bool {
 		c.in.leave()
 		return c.await(ctx) == nil && c.fault == nil && c.result.ReturnCode == 0 && !c.result.TimedOut
 	}
-	return true
+	return false
 }

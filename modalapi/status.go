@@ -63,5 +63,5 @@ func answer(ctx context.Context, method string, err error) error {
 	if remedy := errors.RemedyOf(err); remedy != "" {
 		text += ". " + remedy
 	}
-	return status.Error(code, logf.Redacted(text))
+	return status.Error(code, logf.Redacted(inModalsIDs(text)))
 }

@@ -47,6 +47,7 @@ type library struct {
 	fail  error           // guarded by mu; of the next build
 	log   []string        // guarded by mu; the output of a build
 	built []built         // guarded by mu; requested builds
+	cmd   []string        // guarded by mu; of the image
 }
 
 // built is a requested build.
@@ -121,6 +122,7 @@ func (l *library) List(ctx context.Context) ([]image.Image, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range list {
+		list[i].Config.Cmd = l.cmd
 		if l.taken {
 			list[i].Names, list[i].Snapshot = nil, &image.Snapshot{}
 		}
