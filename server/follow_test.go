@@ -152,25 +152,30 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	}
 }
 
+// TestTerminalEndsWithItsKey checks that the connection ends with the key that opened it, and the shell does not.
 func TestTerminalEndsWithItsKey(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	w.create()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	made, secret, err := w.ring.Create(ctx, account.Local(), account.Request{Name: "k"})
+	made, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "k"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := &world{t: t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
-	terminal, other := k.socket(ctx, "/v1/sandboxes/box/terminal", ""), w.tty("")
-	if err := w.ring.Revoke(ctx, account.Local(), made.ID); err != nil {
+	terminal := k.tty("")
+	terminal.send(api.StreamStdin, "n=$((6*7)); echo began $n\n")
+	terminal.expect("began 42")
+	if err := w.ring.Revoke(t.Context(), account.Local(), made.ID); err != nil {
 		t.Fatal(err)
 	}
-	if got := terminal(); !strings.Contains(got, "key was revoked") {
-		t.Errorf("it ends with %q", got)
+	for err == nil {
+		_, _, err = terminal.conn.Read(t.Context())
 	}
-	other.send(api.StreamStdin, "echo still $((6*7))\n") // another client that has the terminal
+	if !strings.Contains(err.Error(), "key was revoked") {
+		t.Errorf("it ends with %q", err)
+	}
+	other := w.tty("")
+	other.send(api.StreamStdin, "echo still $n\n")
 	other.expect("still 42")
 }
 

@@ -26,7 +26,11 @@ type tty struct {
 
 func (w *world) tty(query string) *tty {
 	w.t.Helper()
-	conn, resp, err := websocket.Dial(w.t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil)
+	header := http.Header{}
+	for i := 0; i < len(w.headers); i += 2 {
+		header.Set(w.headers[i], w.headers[i+1])
+	}
+	conn, resp, err := websocket.Dial(w.t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, &websocket.DialOptions{HTTPHeader: header})
 	if err != nil {
 		w.t.Fatalf("%v %v", resp, err)
 	}
