@@ -134,8 +134,9 @@ func TestUnknownOptions(t *testing.T) {
 		other = pb.Arch_ARCH_X86_64
 	}
 	for what, err := range map[string]error{
-		"an option":          create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"proxy_traffic_via_sidecar": "true"}}),
-		"one with a value":   create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"vm_cpu": "2"}}),
+		"an option":        create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"proxy_traffic_via_sidecar": "true"}}),
+		"one with a value": create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"vm_cpu": "2"}}),
+		//lint:ignore SA1019 old clients send it
 		"one of old clients": create(pb.Sandbox_builder{ExperimentalOptions: map[string]bool{"proxy_traffic_via_sidecar": true}}),
 		"routes":             create(pb.Sandbox_builder{OutboundPolicy: routes}),
 		"RDMA":               create(pb.Sandbox_builder{Resources: pb.Resources_builder{Rdma: true}.Build()}),

@@ -69,7 +69,7 @@ func (s Sessions) TakeSession(ctx context.Context, record session.Session, messa
 			return err
 		}
 	}
-	if err := (Sandboxes{s.db}).put(ctx, tx, box); err != nil {
+	if err := Sandboxes(s).put(ctx, tx, box); err != nil {
 		return err
 	}
 	return s.db.explainNil(tx.Commit(), "take session "+record.ID)
