@@ -32,7 +32,8 @@ type contents struct {
 	empty   bool   // there is neither an object nor a manifest
 	file    string // the fetched manifest
 	// entries are the entries of a small manifest.
-	entries []*tree.Entry
+	entries  []*tree.Entry
+	complete bool // lists show keys beneath objects: the server is Amazon's
 }
 
 // fewEntries and fewBytes limit a manifest whose entries are kept in memory after it is checked. A
@@ -71,7 +72,7 @@ func (b *Bucket) contents(ctx context.Context, st *state, list bool) (*contents,
 		c.empty, err = b.empty(ctx)
 		return c, err
 	}
-	c.etag = unquote(res.header.Get("ETag"))
+	c.etag, c.complete = unquote(res.header.Get("ETag")), res.header.Get("Server") == "AmazonS3"
 	if c.known = c.etag != "" && c.etag == st.etag; c.known {
 		return c, nil
 	}
@@ -149,7 +150,8 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*tree.Entry, error])
 	if !c.list {
 		return manifest
 	}
-	return joined(c.b.prefix, manifest, listed(c.b.objects(ctx)), &c.dropped)
+	missing := func(m *tree.Entry, above string) (bool, error) { return c.missing(ctx, m, above) }
+	return joined(missing, manifest, listed(c.b.objects(ctx)), &c.dropped)
 }
 
 // gone reports whether an object that lists do not show differs from this machine's record of it.
@@ -162,6 +164,23 @@ func (c *contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
 		return true, nil
 	}
 	return err == nil && now.ETag != e.ETag, err
+}
+
+// missing reports whether the object of an entry of the manifest that is not in the list is gone. above is the key of a
+// listed object above it, or "". Some servers list no keys beneath an object (MinIO: WalkDir in metacache-walk.go),
+// although the objects exist. missing asks for each of them: few places have an object and keys beneath it.
+func (c *contents) missing(ctx context.Context, m *tree.Entry, above string) (bool, error) {
+	if m.ETag == "" || m.HiddenUnder(c.b.prefix) {
+		return false, nil
+	}
+	if above == "" || c.complete {
+		return true, nil
+	}
+	_, err := c.b.stat(ctx, m.KeyUnder(c.b.prefix))
+	if errors.KindOf(err) == errors.NotFound {
+		return true, nil
+	}
+	return false, err
 }
 
 // item is an entry of a list, or an error for an object that cannot be one.
@@ -226,17 +245,33 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 	}
 }
 
-// joined yields the entries of the list, with the manifest's description if it has the same object.
-// Entries without an object, or with one that lists do not show, come from the manifest.
-func joined(prefix string, manifest iter.Seq2[*tree.Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
+// joined yields the entries of the list, with the manifest's description if it has the same object. Entries that are
+// not in the list come from the manifest, unless missing reports that their object is gone. missing gets the entry, and
+// the key of a listed object above it, or "".
+func joined(missing func(m *tree.Entry, above string) (bool, error), manifest iter.Seq2[*tree.Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
-		// unlisted yields an entry of the manifest that is not in the list, unless its object
-		// should be there.
+		files := []string{} // the last listed file's key, after those that are prefixes of it
+		above := func(key string) string {
+			for len(files) > 0 && !strings.HasPrefix(key, files[len(files)-1]) {
+				files = files[:len(files)-1]
+			}
+			for _, file := range files {
+				if strings.HasPrefix(key, file+"/") {
+					return file
+				}
+			}
+			return ""
+		}
 		unlisted := func() bool {
-			if m.ETag != "" && !m.HiddenUnder(prefix) {
+			gone, err := missing(m, above(m.Order()))
+			if err != nil {
+				yield(nil, err)
+				return false
+			}
+			if gone {
 				*dropped = true
 				return true
 			}
@@ -258,6 +293,9 @@ func joined(prefix string, manifest iter.Seq2[*tree.Entry, error], list iter.Seq
 				return
 			}
 			e, failed := it.Entry, it.err
+			if above(it.key); failed == nil && e.Kind != tree.Dir {
+				files = append(files, it.key)
+			}
 			if more && m.Order() == it.key {
 				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag && (m.Kind != tree.File || m.BodySize() == e.Size)) {
 					e = m

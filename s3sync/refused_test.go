@@ -418,19 +418,22 @@ func TestJoined(t *testing.T) {
 		return got, last
 	}
 	want := []string{"a 1 0", "b other 644", "bad bad//key", "d  700", "d/hard  0", "d/new 4 644", "s 9 0", "z  711"}
-	if got, err := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
+	missing := func(m *tree.Entry, above string) (bool, error) {
+		return (&contents{b: &Bucket{}}).missing(t.Context(), m, above)
+	}
+	if got, err := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
 	for stop := range len(want) { // the caller may stop at any point
-		if got, _ := read(joined("", all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
+		if got, _ := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}
 	}
 	for name, seq := range map[string]iter.Seq2[*tree.Entry, error]{
-		"list":              joined("", all(manifest, nil), objects(list[:2], broken), new(bool)),
-		"manifest":          joined("", all(manifest[:1], broken), objects(list, nil), new(bool)),
-		"manifest's end":    joined("", all(manifest, broken), objects(list, nil), new(bool)),
-		"manifest, no list": joined("", all(nil, broken), objects(nil, nil), new(bool)),
+		"list":              joined(missing, all(manifest, nil), objects(list[:2], broken), new(bool)),
+		"manifest":          joined(missing, all(manifest[:1], broken), objects(list, nil), new(bool)),
+		"manifest's end":    joined(missing, all(manifest, broken), objects(list, nil), new(bool)),
+		"manifest, no list": joined(missing, all(nil, broken), objects(nil, nil), new(bool)),
 	} {
 		if _, err := read(seq, -1); !errors.Is(err, broken) {
 			t.Errorf("%s: %v", name, err)

@@ -25,6 +25,7 @@ type strictServer struct {
 	uploads map[string]*strictUpload // guarded by mu
 	next    int                      // guarded by mu
 	lax     bool                     // conditions are ignored
+	hiding  bool                     // lists leave out the keys beneath an object, as MinIO's do
 }
 
 type strictObject struct {
@@ -263,6 +264,16 @@ func (s *strictServer) list(w http.ResponseWriter, q url.Values) {
 		}
 	}
 	slices.Sort(keys)
+	if s.hiding {
+		keys = slices.DeleteFunc(keys, func(key string) bool {
+			for i, c := range key {
+				if c == '/' && s.objects[key[:i]] != nil {
+					return true
+				}
+			}
+			return false
+		})
+	}
 	limit := 1000
 	if n, err := strconv.Atoi(q.Get("max-keys")); err == nil {
 		limit = min(limit, n)
