@@ -190,7 +190,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     },
     'message.cancelled': (e) => {
       queue.remove(e.message.id);
-      if (e.message.reply || e.reason) put(note(`Not sent: ${e.message.prompt.slice(0, 80)} (${e.reason || e.message.reply})`));
+      if (!e.message.purpose && (e.message.reply || e.reason)) put(note(`Not sent: ${e.message.prompt.slice(0, 80)} (${e.reason || e.message.reply})`));
     },
     'message.started': (e) => message(e, true),
     'message.delta': (e) => message(e).add(e.text ?? ''),
@@ -263,6 +263,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
         if (!await post(e.message.prompt)) retry.disabled = false;
       });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
+      else if (e.failed && e.message?.purpose) put(note(`The agent wrote no text: ${e.text || e.reason || 'its turn failed'}`));
       else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session continues: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
       else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '))).classList.add('turn');
     },

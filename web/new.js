@@ -91,7 +91,7 @@ function restore(form, t) {
 export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
-    h('option', { value: 'scripted' }, 'Scripted agent (no model; shows how it goes)'));
+    h('option', { value: 'scripted' }, 'Scripted agent (to try Harvest without a model)'));
   const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also say it later.' });
   const [images, volumes, repos] = ['images', 'volumes', 'repos'].map((id) => h('datalist', { id }));
   const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only listed hosts'), h('option', { value: 'none' }, 'Nothing'));
@@ -101,7 +101,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   seen();
   const create = h('button', { type: 'submit', class: 'primary large' }, 'Create a sandbox');
   const hint = h('div', { class: 'hint', hidden: true }, h('p', null, h('b', null, 'No model key is set. '), 'Claude Code and OpenCode need one: '), h('pre', { tabindex: '0' }, 'harvest secret set anthropic ANTHROPIC_API_KEY=sk-ant-…'),
-    h('p', null, 'Or ', h('a', { href: '#/secrets' }, 'add it here'), '. Until then the scripted agent shows how it goes. It has no model: it repeats what you say, and runs lines such as ', h('code', null, '/run ls -la'), '.'));
+    h('p', null, 'Or ', h('a', { href: '#/secrets' }, 'add it here'), '. Until then, try the scripted agent. It has no model: it repeats your prompts, and runs lines such as ', h('code', null, '/run ls -la'), '.'));
   const grid = (...all) => h('div', { class: 'grid' }, all);
   const form = h('form', { class: 'new', 'aria-label': 'New session' },
     h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in a sandbox of its own, which nothing leaves but what you take.'),
