@@ -540,9 +540,9 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 		text   string
 	}{
 		"another id":       {"ask_99", agent.Answer{Allow: true}, errors.NotFound, `does not wait for an answer to "ask_99"`},
-		"no answer":        {id, agent.Answer{Allow: true}, errors.Invalid, `"Which?" has no answer`},
-		"an empty answer":  {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": " "}}, errors.Invalid, `"Which?" has no answer`},
-		"another question": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red", "Why?": "x"}}, errors.Invalid, `has not asked "Why?"`},
+		"no answer":        {id, agent.Answer{Allow: true}, errors.Invalid, `question "Which?": no answer given`},
+		"an empty answer":  {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": " "}}, errors.Invalid, `question "Which?": no answer given`},
+		"another question": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red", "Why?": "x"}}, errors.Invalid, `unknown question "Why?"`},
 	} {
 		err := h.Answer(t.Context(), account, s.ID, c.id, c.answer)
 		if errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) {
@@ -563,7 +563,7 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	id = w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)
 	err := rude.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Answers: map[string]string{"Why?": "x"}})
-	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), `whether "Bash" may run`) {
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), `has no question "Why?"`) {
 		t.Errorf("answers for a tool: %v", err)
 	}
 	if err := rude.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Always: true}); err != nil {

@@ -158,9 +158,9 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 		none               bool
 	}{
 		"no model":      {agent: "modelless", want: "the agent has no model"},
-		"too slow":      {reply: "silence", want: "longer than 1ms"},
+		"too slow":      {reply: "silence", want: "exceeded 1ms"},
 		"title only":    {reply: "Title", want: "no description"},
-		"no turns left": {reply: "Title\n\nText", turns: 1, want: "may have 1 turns"},
+		"no turns left": {reply: "Title\n\nText", turns: 1, want: "limit of 1 turns"},
 		"not wanted":    {reply: "Title\n\nText", none: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,11 +18,12 @@ type question struct {
 	tool   string           // tool that requests approval; "" if the model asks
 	asks   []agent.Question // questions of the model
 	opened time.Time
+	seen   bool // a person followed the session when the agent asked
 }
 
 // open records a question.
 func (r *runner) open(e agent.Event) {
-	q := question{tool: e.Tool, asks: e.Questions, opened: time.Now()}
+	q := question{tool: e.Tool, asks: e.Questions, opened: time.Now(), seen: r.attended()}
 	if len(q.asks) > 0 {
 		q.tool = ""
 	}
@@ -110,7 +111,7 @@ func (r *runner) answerItself(id string, q question) {
 	switch {
 	case r.current != nil && r.current.Purpose != "" && !always:
 		a = agent.Answer{Message: "No person reads this turn. Answer without it."}
-	case len(q.asks) > 0 && (!r.asksNothing() || r.attended()), !always && !r.asksNothing():
+	case len(q.asks) > 0 && (!r.asksNothing() || q.seen || r.attended()), !always && !r.asksNothing():
 		return
 	case len(q.asks) > 0:
 		a = agent.Answer{Message: "No person is there to answer. " + decideYourself}

@@ -65,7 +65,7 @@ func TestRecordGone(t *testing.T) {
 	if !strings.Contains(told.data.Text, "got the last 10 messages") {
 		t.Errorf("%q", told.data.Text)
 	}
-	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "long…") || strings.Contains(got, strings.Repeat("long ", 9000)) {
+	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "…\n") || strings.Contains(got, strings.Repeat("long ", 9000)) {
 		t.Errorf("%d bytes", len(got))
 	}
 }

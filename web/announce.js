@@ -8,7 +8,7 @@ const calm = 500; // milliseconds without an event after which the past of a ses
 const flood = 5; // more messages than this at once are only counted
 
 // announcer returns an element with the messages, and heard(), to be called for each event: say(text) reads a text
-// out if the event is new and not one of the past.
+// out if the event is new and not one of the past. acted() says that the person did something: what follows is new.
 export function announcer() {
   const el = h('div', { class: 'sr news', 'aria-live': 'polite' });
   let last = 0; // when the last event came
@@ -27,6 +27,9 @@ export function announcer() {
     get current() {
       settled();
       return current;
+    },
+    acted() {
+      current = true;
     },
     heard() {
       settled();

@@ -304,6 +304,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   // post sends a prompt once, even if it is retried.
   async function post(prompt) {
     const once = intent(`message:${session.id}`, { prompt });
+    news.acted();
     const sent = await act(() => call('POST', `v1/sessions/${session.id}/messages`, { prompt }, once));
     if (sent) once.done();
     log.end();

@@ -132,7 +132,7 @@ func TestConversation(t *testing.T) {
 	w.types("/run sleep 1000\r")
 	w.shows("running Bash", "Esc stops")
 	w.types("and more\r")
-	w.shows("waits: and more")
+	w.shows("queued: and more")
 	w.types("/cancel\r")
 	w.shows("not sent: and more", "› and more")
 	w.types("\x15\x1b")
@@ -190,7 +190,7 @@ func TestCompare(t *testing.T) {
 	w.shows("2 sessions; Ctrl-C leaves them")
 	testenv.Eventually(t, "two sessions at work", func() bool { return strings.Count(h.Must("sessions"), "running_tool") == 2 })
 	w.types("\x03")
-	w.shows("left 2 sessions; their agents continue", "or end all: harvest end --discard")
+	w.shows("left 2 sessions; their agents continue", "or end all: harvest end --discar")
 	<-w.gone
 	if err := w.cmd.Wait(); err == nil || w.cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("it ended with %v", err)

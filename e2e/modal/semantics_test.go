@@ -212,7 +212,7 @@ func (m *modalClient) memory(t *testing.T) {
 // crashes checks that a command's stderr names the process and the signal of a crash, also if the command itself ends
 // with 139, and that programs that cannot be started are refused by their names.
 func (m *modalClient) crashes(t *testing.T) {
-	sb := ending(t, m.create(t, "alpine:3.21", nil))
+	sb := m.create(t, "alpine:3.21", nil)
 	p, err := sb.Exec(t.Context(), []string{"sh", "-c", `sh -c 'kill -SEGV $$'; exit 139`}, nil)
 	if err != nil {
 		t.Fatal(err)

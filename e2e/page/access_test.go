@@ -282,7 +282,7 @@ func TestPageResumed(t *testing.T) {
 		t.Errorf("the earlier session is behind %s", links)
 	}
 	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
-	b.sees(".problem", "no session")
+	b.sees(".problem", "not found")
 	b.until(`document.title === 'Session · Harvest'`)
 	b.clean()
 	b.leavesNoImages()

@@ -340,7 +340,7 @@ func TestPageAddresses(t *testing.T) {
 	b.signIn(h.Must("key", "link"))
 	b.until(`document.querySelector('.tabs [aria-selected=true]')?.textContent === 'Usage'`)
 	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
-	b.sees(".problem", "no session")
+	b.sees(".problem", "not found")
 	b.sees(".problem a", "New session")
 	b.clean()
 	b.leavesNoImages()

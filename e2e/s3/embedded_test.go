@@ -199,7 +199,7 @@ func TestEmbeddedS3Shown(t *testing.T) {
 		t.Errorf("without a server: %s", got)
 	}
 	h.Must("sandbox", "ls")
-	if got := detail(); !strings.Contains(got, "it answers") {
+	if got := detail(); !strings.Contains(got, "; answers") {
 		t.Errorf("with one: %s", got)
 	}
 	if got := h.Must("config"); !strings.Contains(got, "endpoint: embedded") {
