@@ -245,28 +245,44 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 	}
 }
 
+// covers has the key of the last listed file, after those that are prefixes of it.
+type covers []string
+
+// add adds the next file's key.
+func (c *covers) add(key string) {
+	c.drop(key)
+	*c = append(*c, key)
+}
+
+// above returns the key of a listed file that is a directory's in key, or "". Keys come in order.
+func (c *covers) above(key string) string {
+	c.drop(key)
+	for _, file := range *c {
+		if strings.HasPrefix(key, file+"/") {
+			return file
+		}
+	}
+	return ""
+}
+
+func (c *covers) drop(key string) {
+	for n := len(*c); n > 0 && !strings.HasPrefix(key, (*c)[n-1]); n = len(*c) {
+		*c = (*c)[:n-1]
+	}
+}
+
 // joined yields the entries of the list, with the manifest's description if it has the same object. Entries that are
 // not in the list come from the manifest, unless missing reports that their object is gone. missing gets the entry, and
 // the key of a listed object above it, or "".
-func joined(missing func(m *tree.Entry, above string) (bool, error), manifest iter.Seq2[*tree.Entry, error], list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
+func joined(missing func(m *tree.Entry, above string) (bool, error), manifest iter.Seq2[*tree.Entry, error],
+	list iter.Seq2[item, error], dropped *bool) iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
 		next, stop := iter.Pull2(manifest)
 		defer stop()
 		m, merr, more := next()
-		files := []string{} // the last listed file's key, after those that are prefixes of it
-		above := func(key string) string {
-			for len(files) > 0 && !strings.HasPrefix(key, files[len(files)-1]) {
-				files = files[:len(files)-1]
-			}
-			for _, file := range files {
-				if strings.HasPrefix(key, file+"/") {
-					return file
-				}
-			}
-			return ""
-		}
+		var files covers
 		unlisted := func() bool {
-			gone, err := missing(m, above(m.Order()))
+			gone, err := missing(m, files.above(m.Order()))
 			if err != nil {
 				yield(nil, err)
 				return false
@@ -293,8 +309,8 @@ func joined(missing func(m *tree.Entry, above string) (bool, error), manifest it
 				return
 			}
 			e, failed := it.Entry, it.err
-			if above(it.key); failed == nil && e.Kind != tree.Dir {
-				files = append(files, it.key)
+			if failed == nil && e.Kind != tree.Dir {
+				files.add(it.key)
 			}
 			if more && m.Order() == it.key {
 				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag && (m.Kind != tree.File || m.BodySize() == e.Size)) {
