@@ -61,7 +61,8 @@ func (p Principal) May(scope Scope) error {
 	if slices.Contains(p.Scopes, scope) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope), "use a key with that scope, or ask an admin of the account for one")
+	return errors.Remedy(errors.Newf(errors.Denied, "this key does not have the scope %q", scope),
+		"use a key with that scope, or ask an admin of the account for one")
 }
 
 // MustBeAdmin returns Denied unless p is an admin of its account.
@@ -99,7 +100,8 @@ func CheckName(name string) error {
 	if accountPattern().MatchString(name) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "invalid account name %.60q", name), "use 1 to 39 lower-case letters, digits or '-', not at the ends")
+	return errors.Remedy(errors.Newf(errors.Invalid, "invalid account name %.60q", name),
+		"use 1 to 39 lower-case letters, digits or '-', not at the ends")
 }
 
 // Kind separates API keys, the sign-ins of browsers and links to ports: a secret of one kind never
@@ -164,7 +166,8 @@ func (r Request) plan(by Principal, now time.Time) (Request, error) {
 		}
 	}
 	if !namePattern().MatchString(r.Name) {
-		return r, errors.Remedy(errors.Newf(errors.Invalid, "invalid key name %.80q", r.Name), "use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit")
+		return r, errors.Remedy(errors.Newf(errors.Invalid, "invalid key name %.80q", r.Name),
+			"use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit")
 	}
 	switch r.Role {
 	case "":

@@ -144,7 +144,8 @@ func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Princi
 func stranger(kind Kind) (prefix string, err error) {
 	switch kind {
 	case SignIn:
-		return signInPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "your sign-in has ended"), "sign in with a new link, which \"harvest key link\" prints")
+		return signInPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "your sign-in has ended"),
+			"sign in with a new link, which \"harvest key link\" prints")
 	case Link:
 		return portPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is not known, or has ended"), "ask for a new one: harvest sandbox port SANDBOX PORT --link")
 	}
@@ -233,7 +234,8 @@ func (r *Ring) Link(by Principal) (config.Secret, error) {
 		}
 	}
 	if len(r.links) >= linksAtMost {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d unused links", len(r.links)), "use one of them, or wait %s", linkLife)
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d unused links", len(r.links)),
+			"use one of them, or wait %s", linkLife)
 	}
 	if by.Kind == SignIn { // otherwise sign-ins could renew one another for ever
 		by.Until = earlier(by.Until, by.Expires)

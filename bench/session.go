@@ -43,7 +43,8 @@ func benchSession(ctx context.Context, l *lab, r *recorder) error {
 			return err
 		}
 	}
-	if err := withDaemon(ctx, l, "session-spare", func(d *daemon) error { return r.spareSessions(ctx, d) }, "HARVEST_POOL=1", "HARVEST_AGENTS_SPARES=1"); err != nil {
+	if err := withDaemon(ctx, l, "session-spare", func(d *daemon) error { return r.spareSessions(ctx, d) },
+		"HARVEST_POOL=1", "HARVEST_AGENTS_SPARES=1"); err != nil {
 		return err
 	}
 	return withDaemon(ctx, l, "session-many", func(d *daemon) error { return r.manySessions(ctx, d) }, "HARVEST_POOL=0")

@@ -43,10 +43,12 @@ func New(data string) *Client {
 func At(base, key string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid URL of a server"), "give a URL such as https://harvest.example.org or http://127.0.0.1:7777")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid URL of a server"),
+			"give a URL such as https://harvest.example.org or http://127.0.0.1:7777")
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid key"), "give a key, which begins with hv_ and has no spaces")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid key"),
+			"give a key, which begins with hv_ and has no spaces")
 	}
 	return newClient(u.Scheme+"://"+u.Host, key, (&net.Dialer{Timeout: 10 * time.Second}).DialContext), nil
 }
@@ -170,7 +172,8 @@ func (c *Client) doSized(ctx context.Context, method, path string, query url.Val
 // unreachable returns the error for a request without a response.
 func (c *Client) unreachable(err error) error {
 	if c.base != local && dialing(err) {
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base), "check HARVEST_URL, and start the server: harvest up")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "no server answers at %s", c.base),
+			"check HARVEST_URL, and start the server: harvest up")
 	}
 	return broken(err)
 }

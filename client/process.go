@@ -116,7 +116,8 @@ func checkText(req api.ExecRequest) error {
 	}
 	for what, text := range texts {
 		if !utf8.ValidString(text) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%s: not UTF-8", what), "pass other bytes in a file, or as the input of a stream")
+			return errors.Remedy(errors.Newf(errors.Invalid, "%s: not UTF-8", what),
+				"pass other bytes in a file, or as the input of a stream")
 		}
 	}
 	return nil
@@ -181,7 +182,8 @@ func (c *Client) open(ctx context.Context, path string, first any) (*websocket.C
 		return nil, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
 	if len(data) > api.MaxExec {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request has %d bytes, more than the maximum of %d", len(data), api.MaxExec),
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the request has %d bytes, more than the maximum of %d",
+			len(data), api.MaxExec),
 			"copy large files into a volume or the sandbox instead")
 	}
 	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})

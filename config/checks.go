@@ -84,7 +84,8 @@ func (c Config) oidcProblems(add func(key, text string)) {
 		return
 	}
 	if o.ClientID == "" {
-		add("oidc.client_id", "oidc.issuer needs oidc.client_id; write the id that the provider assigned to this server")
+		add("oidc.client_id",
+			"oidc.issuer needs oidc.client_id; write the id that the provider assigned to this server")
 	}
 	if len(o.Allow) == 0 {
 		add("oidc.allow", "oidc.issuer needs oidc.allow; list the people who may sign in, such as @example.org=acme")

@@ -115,7 +115,8 @@ func TestFileIsFound(t *testing.T) {
 	t.Run("a missing one that was asked for", func(t *testing.T) {
 		t.Parallel()
 		_, err := Load(filepath.Join(t.TempDir(), "none.yaml"), environ(t))
-		if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "none.yaml: no such file or directory") {
+		if errors.KindOf(err) != errors.Invalid ||
+			!strings.Contains(errors.Message(err), "none.yaml: no such file or directory") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -128,7 +129,8 @@ func TestFileIsFound(t *testing.T) {
 	t.Run("a data directory that is a file", func(t *testing.T) {
 		t.Parallel()
 		path := write(t, t.TempDir(), "")
-		if _, err := Load("", environ(t, "HARVEST_DATA", path)); !strings.Contains(errors.Message(err), "config.yaml: not a directory") {
+		if _, err := Load("", environ(t, "HARVEST_DATA", path)); !strings.Contains(errors.Message(err),
+			"config.yaml: not a directory") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -278,7 +280,8 @@ func TestWhoMaySignIn(t *testing.T) {
 			t.Errorf("%s: %v", issuer, err)
 		}
 	}
-	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER", "https://id.example.org")); !strings.Contains(errors.Message(err), "configuration: 2 problems") {
+	if _, err := Load("", environ(t, "HARVEST_OIDC_ISSUER",
+		"https://id.example.org")); !strings.Contains(errors.Message(err), "configuration: 2 problems") {
 		t.Errorf("an issuer alone: %v", err)
 	}
 	acme := []string{"HARVEST_SERVER_ACME_DOMAIN", "h.example.org"}
@@ -298,7 +301,8 @@ func TestEffectiveLoadsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := c.Effective()
-	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · maximum lifetime", "  memory: 1537MiB ", "  processes: 1024 ", "# --no-certificates"} {
+	for _, want := range []string{"timeout: 1h30m ", "# HARVEST_TIMEOUT · maximum lifetime", "  memory: 1537MiB ",
+		"  processes: 1024 ", "# --no-certificates"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}

@@ -77,7 +77,8 @@ func parse(path string, text []byte) (settings []Setting, problems []string) {
 	if err != nil {
 		var syntax *yaml.SyntaxError
 		if errors.As(err, &syntax) && syntax.Token != nil {
-			return nil, []string{fmt.Sprintf("%s:%d: invalid YAML: %s", path, syntax.Token.Position.Line, syntax.Message)}
+			return nil, []string{fmt.Sprintf("%s:%d: invalid YAML: %s", path, syntax.Token.Position.Line,
+				syntax.Message)}
 		}
 		return nil, []string{path + ": invalid YAML"}
 	}

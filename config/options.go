@@ -70,7 +70,8 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.Limits.Files), 32, 1<<20, "a number from 32 to 1048576")
 		}},
-	{"limits.volume_files", "maximum number of files and directories of a volume, checked when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
+	{"limits.volume_files",
+		"maximum number of files and directories of a volume, checked when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
 		func(c *Config) value { return (*countValue)(&c.Limits.VolumeFiles) },
 		func(c Config) string {
 			if c.Limits.VolumeFiles == 0 {
@@ -81,7 +82,8 @@ var options = []option{
 	{"timeout", "maximum lifetime of a sandbox",
 		func(c *Config) value { return (*durationValue)(&c.Timeout) },
 		func(c Config) string { return positive(c.Timeout) }},
-	{"idle_timeout", "time without commands, terminals and connections to ports after which a sandbox ends; 0 means never",
+	{"idle_timeout",
+		"time without commands, terminals and connections to ports after which a sandbox ends; 0 means never",
 		func(c *Config) value { return (*durationValue)(&c.IdleTimeout) },
 		func(c Config) string { return positiveOrZero(c.IdleTimeout) }},
 	{"exec_timeout", "time limit of a command",
@@ -113,10 +115,12 @@ var options = []option{
 	{"pool", "number of sandboxes booted ahead of need; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
-	{"boots", "maximum number of sandboxes that boot at once, in the order of requests; 0 means two for each core of this machine (at Modal: no limit)",
+	{"boots",
+		"maximum number of sandboxes that boot at once, in the order of requests; 0 means two for each core of this machine (at Modal: no limit)",
 		func(c *Config) value { return (*countValue)(&c.Boots) },
 		func(c Config) string { return between(float64(c.Boots), 0, 1024, "a number from 0 to 1024") }},
-	{"pool_warm_up", "command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so that the first command starts faster; empty means none",
+	{"pool_warm_up",
+		"command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so that the first command starts faster; empty means none",
 		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
 		func(c Config) string {
 			if strings.ContainsRune(c.PoolWarmUp, 0) || len(c.PoolWarmUp) > maxWarmUp {
@@ -173,7 +177,8 @@ var options = []option{
 	{"registries.insecure", "registries that may be used without TLS: host:port, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Registries.Insecure) },
 		func(c Config) string { return hosts(c.Registries.Insecure) }},
-	{"connect.allow", "networks beside the internet that accounts may make the server connect to: CIDRs, separated by commas",
+	{"connect.allow",
+		"networks beside the internet that accounts may make the server connect to: CIDRs, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Connect.Allow) },
 		func(c Config) string {
 			_, err := Prefixes(c.Connect.Allow)
@@ -200,7 +205,8 @@ var options = []option{
 			}
 			return "write a duration of at least 1h, such as 168h, or 0"
 		}},
-	{"image_gc.size", "maximum size of all images; the least recently used unnamed ones beyond it are removed; 0 means no limit",
+	{"image_gc.size",
+		"maximum size of all images; the least recently used unnamed ones beyond it are removed; 0 means no limit",
 		func(c *Config) value { return (*sizeValue)(&c.ImageGC.Size) },
 		func(c Config) string {
 			return between(float64(c.ImageGC.Size), 0, 1<<60, "a size such as 50GiB, or 0 for no limit")
@@ -244,7 +250,8 @@ var options = []option{
 	{"server.public_names", "names of the server beside its addresses, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Server.Names) },
 		func(c Config) string { return names(c.Server.Names) }},
-	{"server.trusted_proxies", "addresses or CIDRs of trusted proxies, whose X-Forwarded headers are used, separated by commas",
+	{"server.trusted_proxies",
+		"addresses or CIDRs of trusted proxies, whose X-Forwarded headers are used, separated by commas",
 		func(c *Config) value { return (*listValue)(&c.Server.Proxies) },
 		func(c Config) string {
 			_, err := Prefixes(c.Server.Proxies)
@@ -256,7 +263,8 @@ var options = []option{
 	{"server.rate_limit", "maximum number of requests per second of each key; 0 means no limit",
 		func(c *Config) value { return (*numberValue)(&c.Server.Rate) },
 		func(c Config) string { return between(c.Server.Rate, 0, 1e6, "a number from 0, which means no limit") }},
-	{"server.public_url", "URL of the server for browsers, if a proxy is in front of it; empty means the listen address",
+	{"server.public_url",
+		"URL of the server for browsers, if a proxy is in front of it; empty means the listen address",
 		func(c *Config) value { return (*textValue)(&c.Server.PublicURL) },
 		func(c Config) string { return siteURL(c.Server.PublicURL) }},
 	{"ports.domain", "wildcard domain for the host names of ports of sandboxes; empty means none",
@@ -330,7 +338,8 @@ var options = []option{
 			}
 			return "write the name of an image, such as agent"
 		}},
-	{"agents.spares", "number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 means none",
+	{"agents.spares",
+		"number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 means none",
 		func(c *Config) value { return (*countValue)(&c.Agents.Spares) },
 		func(c Config) string { return between(float64(c.Agents.Spares), 0, 4, "a number from 0 to 4") }},
 	{"agents.spare_life", "time after which an unused spare session ends",
@@ -354,7 +363,8 @@ var options = []option{
 	{"s3.prefix", "prefix of keys in the bucket; account and volume follow",
 		func(c *Config) value { return (*textValue)(&c.S3.Prefix) },
 		func(c Config) string { return printable(c.S3.Prefix) }},
-	{"s3.endpoint", "address of an S3 server; empty means the secret's, or AWS; embedded means one that stores buckets in the data directory",
+	{"s3.endpoint",
+		"address of an S3 server; empty means the secret's, or AWS; embedded means one that stores buckets in the data directory",
 		func(c *Config) value { return (*textValue)(&c.S3.Endpoint) },
 		func(c Config) string {
 			if c.S3.Endpoint == Embedded {
@@ -380,7 +390,8 @@ var options = []option{
 	{"s3.packs", "store copies of small files in packs, from which empty volumes are filled many times faster",
 		func(c *Config) value { return (*boolValue)(&c.S3.Packs) },
 		func(Config) string { return "" }},
-	{"s3.max_delete_files", "minimum number of files for the check of --delete-many: a sync that deletes most files of a side needs it",
+	{"s3.max_delete_files",
+		"minimum number of files for the check of --delete-many: a sync that deletes most files of a side needs it",
 		func(c *Config) value { return (*countValue)(&c.S3.MaxDeleteFiles) },
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeleteFiles), 1, 1<<30, "a number from 1 to 1073741824")

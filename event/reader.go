@@ -30,7 +30,8 @@ type Reader struct {
 func (j *Journal) Subscribe(ctx context.Context, name string, after int64) (*Reader, error) {
 	return j.subscribe(ctx, name, func(last int64) (int64, error) {
 		if after < 0 || after > last {
-			return 0, errors.Remedy(errors.Newf(errors.Invalid, "the stream %.100s has %d events, and no event after %d", name, last, after), "begin again from 0")
+			return 0, errors.Remedy(errors.Newf(errors.Invalid,
+				"the stream %.100s has %d events, and no event after %d", name, last, after), "begin again from 0")
 		}
 		return after, nil
 	})

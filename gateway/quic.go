@@ -79,7 +79,8 @@ func (d *DatagramInspector) Next(p []byte) ([][]byte, error) {
 		return [][]byte{p}, nil
 	case !initial && len(d.conns) == 0:
 		if d.quic {
-			return nil, &Refusal{Reason: "the packets to UDP port 443 are not QUIC with a readable server name; use TCP"}
+			return nil,
+				&Refusal{Reason: "the packets to UDP port 443 are not QUIC with a readable server name; use TCP"}
 		}
 		d.known = true
 		return [][]byte{p}, nil

@@ -188,7 +188,8 @@ func CheckBranch(name string) error {
 		bad = bad || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock")
 	}
 	if bad {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid branch %.100q", name), "give its name as `git branch` shows it")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid branch %.100q", name),
+			"give its name as `git branch` shows it")
 	}
 	return nil
 }
@@ -213,8 +214,10 @@ var complaints = []struct {
 	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox", "give the repository's https address, and a token as a secret"},
 	{"Remote branch ", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
 	{"couldn't find remote ref", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
-	{"Repository not found", errors.NotFound, "it does not exist, or the token may not see it", "check the address, and the permissions of the token"},
-	{"repository '", errors.NotFound, "it does not exist, or the token may not see it", "check the address, and the permissions of the token"},
+	{"Repository not found", errors.NotFound, "it does not exist, or the token may not see it",
+		"check the address, and the permissions of the token"},
+	{"repository '", errors.NotFound, "it does not exist, or the token may not see it",
+		"check the address, and the permissions of the token"},
 	{"does not appear to be a git repository", errors.NotFound, "there is no repository at that address", "check its address"},
 	{"does not exist", errors.NotFound, "there is no repository at that address", "check its address"},
 	{"No space left on device", errors.Exhausted, "it is too large for the sandbox's disk", "give the sandbox more with --disk, or take less history with --depth 1"},
@@ -238,7 +241,8 @@ func Explain(what, said string) error {
 			return errors.Remedy(errors.Newf(c.kind, "%s: %s (%s)", what, c.means, lastLines(said)), "%s", c.remedy)
 		}
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "%s: %s", what, lastLines(said)), "read git's message, and try again")
+	return errors.Remedy(errors.Newf(errors.Unavailable, "%s: %s", what, lastLines(said)),
+		"read git's message, and try again")
 }
 
 // Unreachable reports whether git's output says that it could not reach the repository's server.

@@ -135,13 +135,16 @@ func refusal(resp *http.Response, text []byte) error {
 	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && (resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
 	switch {
 	case limited:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub refuses requests for now: %s", said), "wait a few minutes and try again")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub refuses requests for now: %s", said),
+			"wait a few minutes and try again")
 	case resp.StatusCode == http.StatusUnauthorized:
 		return errors.Remedy(errors.Newf(errors.Denied, "GitHub refused the token: it is wrong, was revoked or has expired (%s)", said), "make a new one and put it into the secret")
 	case resp.StatusCode == http.StatusForbidden:
 		return errors.Remedy(errors.Newf(errors.Denied, "GitHub does not allow it: %s", said), "give the token the rights to read and write contents and pull requests")
 	case resp.StatusCode == http.StatusNotFound:
-		return errors.Remedy(errors.Newf(errors.NotFound, "GitHub knows no such repository, or the token may not see it (%s)", said), "check the repository's address, and the permissions of the token")
+		return errors.Remedy(errors.Newf(errors.NotFound,
+			"GitHub knows no such repository, or the token may not see it (%s)", said),
+			"check the repository's address, and the permissions of the token")
 	case resp.StatusCode == http.StatusUnprocessableEntity, resp.StatusCode == http.StatusConflict:
 		return errors.Newf(errors.Conflict, "GitHub did not take it: %s", said)
 	}
@@ -172,7 +175,8 @@ func (c *Client) FindPull(ctx context.Context, repository, branch string) (Pull,
 	owner, _, _ := strings.Cut(repository, "/")
 	query := url.Values{"head": {owner + ":" + branch}, "state": {"open"}}
 	var open []Pull
-	if err := c.call(ctx, http.MethodGet, repoPath(repository)+"/pulls?"+query.Encode(), nil, &open); err != nil || len(open) == 0 {
+	if err := c.call(ctx, http.MethodGet, repoPath(repository)+"/pulls?"+query.Encode(), nil, &open); err != nil ||
+		len(open) == 0 {
 		return Pull{}, err
 	}
 	return open[0], nil
@@ -203,7 +207,8 @@ func (c *Client) OpenPull(ctx context.Context, repository string, req PullReques
 	}
 	var made Pull
 	err := c.call(ctx, http.MethodPost, repoPath(repository)+"/pulls", req, &made)
-	if errors.KindOf(err) == errors.Conflict && req.Draft && strings.Contains(strings.ToLower(errors.Message(err)), "draft") {
+	if errors.KindOf(err) == errors.Conflict && req.Draft &&
+		strings.Contains(strings.ToLower(errors.Message(err)), "draft") {
 		err = errors.Remedy(err, "this repository has no drafts: ask for one that is ready")
 	}
 	return made, err

@@ -108,13 +108,15 @@ func TestPullOfBranch(t *testing.T) {
 	})
 	c := github.Client{API: api, HTTP: local()}
 	got, err := c.FindPull(t.Context(), "o/n", "b")
-	if err != nil || got != (github.Pull{Number: 3, URL: "https://x/3", Title: "T", Body: "B"}) || (*asked)[0].URL.Query().Get("head") != "o:b" || (*asked)[0].URL.Query().Get("state") != "open" {
+	if err != nil || got != (github.Pull{Number: 3, URL: "https://x/3", Title: "T", Body: "B"}) ||
+		(*asked)[0].URL.Query().Get("head") != "o:b" || (*asked)[0].URL.Query().Get("state") != "open" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := c.FindPull(t.Context(), "o/m", "b"); err != nil || got.Number != 0 {
 		t.Errorf("without one: %+v, %v", got, err)
 	}
-	if got, err = c.UpdatePull(t.Context(), "o/n", 3, github.PullChange{Body: "C"}); err != nil || got.Body != "C" || (*bodies)[2] != `{"body":"C"}` {
+	if got, err = c.UpdatePull(t.Context(), "o/n", 3, github.PullChange{Body: "C"}); err != nil || got.Body != "C" ||
+		(*bodies)[2] != `{"body":"C"}` {
 		t.Errorf("%+v, %v, %q", got, err, *bodies)
 	}
 }

@@ -295,7 +295,8 @@ func (l *Library) Delete(ctx context.Context, id string) error {
 		defer lock.Close()
 	}
 	if len(users) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "image %s is in use by %s", id, strings.Join(users, ", ")), "end its users first")
+		return errors.Remedy(errors.Newf(errors.Conflict, "image %s is in use by %s", id, strings.Join(users, ", ")),
+			"end its users first")
 	}
 	if err := l.discard(hexOf(img.Digest)); err != nil {
 		return errors.Wrapf(err, "delete image %s", id)

@@ -190,7 +190,8 @@ func (s Store) Get(ctx context.Context, name string) (Graph, error) {
 func (s Store) open(ctx context.Context, name string) (volume.Volume, error) {
 	v, err := s.Volumes.Open(ctx, Prefix+name)
 	if errors.KindOf(err) == errors.NotFound || errors.KindOf(err) == errors.Invalid {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "memory %.100q: does not exist", name), "list the memories: harvest memory ls")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "memory %.100q: does not exist", name),
+			"list the memories: harvest memory ls")
 	}
 	return v, err
 }
@@ -222,7 +223,8 @@ func (s Store) Set(ctx context.Context, name string, e Entity) error {
 		return err
 	}
 	if err := volume.CheckName(Prefix + name); err != nil {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid name of a memory: %.100q", name), "give it as OWNER-REPOSITORY")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid name of a memory: %.100q", name),
+			"give it as OWNER-REPOSITORY")
 	}
 	v, err := s.Volumes.Create(ctx, Prefix+name)
 	if err != nil {
@@ -247,7 +249,8 @@ func check(e Entity) error {
 	}
 	switch {
 	case strings.TrimSpace(e.Name) == "" || strings.ContainsAny(e.Name, "\n\x00"):
-		return errors.Remedy(errors.Newf(errors.Invalid, "an entry of memory needs a name of one line"), `such as "how to test"`)
+		return errors.Remedy(errors.Newf(errors.Invalid, "an entry of memory needs a name of one line"),
+			`such as "how to test"`)
 	case strings.TrimSpace(e.Type) == "":
 		return errors.Remedy(errors.Newf(errors.Invalid, "an entry of memory needs a type"), `such as "note"`)
 	case size > 1<<20:
@@ -267,7 +270,8 @@ func (s Store) Remove(ctx context.Context, name, entity string) error {
 		return err
 	}
 	if _, ok := g.Entity(entity); !ok {
-		return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %.100q", entity), "list the names: harvest memory get %s", name)
+		return errors.Remedy(errors.Newf(errors.NotFound, "nothing is remembered under %.100q", entity),
+			"list the names: harvest memory get %s", name)
 	}
 	g.Entities = slices.DeleteFunc(g.Entities, func(e Entity) bool { return e.Name == entity })
 	g.Relations = slices.DeleteFunc(g.Relations, func(r Relation) bool { return r.From == entity || r.To == entity })

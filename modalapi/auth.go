@@ -210,7 +210,8 @@ func supportedPython(version string) error {
 func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
 	if id == "" || secret == "" {
 		err := errors.Newf(errors.Unauthenticated, "there is no token")
-		return account.Principal{}, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
+		return account.Principal{}, errors.Remedy(err,
+			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	who, err := s.opts.Keys.Authenticate(ctx, account.APIKey, secret)
 	if err == nil && who.KeyID != id {

@@ -114,7 +114,8 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "all S3 of this server is at the endpoint of its configuration"), "Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
 	}
 	if acc != account.Personal { // the server can reach addresses that other accounts must not
-		return nil, errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may choose an S3 endpoint"), "Leave bucket_endpoint_url out, and have s3.endpoint set in the server's configuration")
+		return nil, errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may choose an S3 endpoint"),
+			"Leave bucket_endpoint_url out, and have s3.endpoint set in the server's configuration")
 	}
 	where := secret.Pairs{"AWS_ENDPOINT_URL_S3": endpoint}
 	if m.GetForcePathStyle() {

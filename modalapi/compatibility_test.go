@@ -27,7 +27,8 @@ func TestCompatibility(t *testing.T) {
 		of     protoreflect.ServiceDescriptor
 	}{
 		{"ModalClient", control, pb.File_modal_proto_api_proto.Services().ByName("ModalClient")},
-		{"TaskCommandRouter", router, pb.File_modal_proto_task_command_router_proto.Services().ByName("TaskCommandRouter")},
+		{"TaskCommandRouter", router,
+			pb.File_modal_proto_task_command_router_proto.Services().ByName("TaskCommandRouter")},
 	} {
 		fmt.Fprintf(&page, "\n## %s\n\n| RPC | since 0.1.0 |\n|---|---|\n", service.name)
 		for i := range service.of.Methods().Len() {

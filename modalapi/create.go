@@ -272,7 +272,8 @@ func (b *box) launch(ctx context.Context, config image.Config) error {
 			return err
 		}
 		if b.main, err = b.start(ctx, b.id, order{
-			args: append(slices.Clone(config.Entrypoint), args...), terminal: size, stdout: true, stderr: true, detached: true, limit: limitOf(sb),
+			args: append(slices.Clone(config.Entrypoint), args...), terminal: size, stdout: true, stderr: true,
+			detached: true, limit: limitOf(sb),
 		}); err != nil {
 			return err
 		}

@@ -153,7 +153,8 @@ func knownOptions(def *pb.Sandbox) error {
 
 // architecture reports whether images for it run on this machine.
 func architecture(a pb.Arch) bool {
-	return a == pb.Arch_ARCH_UNSPECIFIED || a == map[string]pb.Arch{"amd64": pb.Arch_ARCH_X86_64, "arm64": pb.Arch_ARCH_AARCH64}[runtime.GOARCH]
+	return a == pb.Arch_ARCH_UNSPECIFIED || a == map[string]pb.Arch{"amd64": pb.Arch_ARCH_X86_64,
+		"arm64": pb.Arch_ARCH_AARCH64}[runtime.GOARCH]
 }
 
 // option reports whether an experimental option is set.

@@ -55,9 +55,11 @@ func TestImageCommand(t *testing.T) {
 // mission: 8.1
 func TestVariablesInside(t *testing.T) {
 	w := newWorld(t)
-	sb := w.create(&modal.SandboxCreateParams{Env: map[string]string{"MODAL_SANDBOX_ID": "sb-other", "MINE": "1"}, Cloud: "aws"})
+	sb := w.create(&modal.SandboxCreateParams{Env: map[string]string{"MODAL_SANDBOX_ID": "sb-other", "MINE": "1"},
+		Cloud: "aws"})
 	want := []string{
-		"MINE=1", "MODAL_CLOUD_PROVIDER=aws", "MODAL_ENVIRONMENT=main", "MODAL_REGION=local", "MODAL_SANDBOX_ID=" + sb.SandboxID,
+		"MINE=1", "MODAL_CLOUD_PROVIDER=aws", "MODAL_ENVIRONMENT=main", "MODAL_REGION=local",
+		"MODAL_SANDBOX_ID=" + sb.SandboxID,
 		"MODAL_TASK_ID=ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V", "MODAL_IMAGE_ID=im-",
 	}
 	check := func(where, env string) {
@@ -69,7 +71,10 @@ func TestVariablesInside(t *testing.T) {
 		}
 	}
 	check("sandbox", w.output(sb, "env"))
-	want = slices.DeleteFunc(want, func(line string) bool { return line == "MINE=1" || strings.HasPrefix(line, "MODAL_CLOUD") })
+	want = slices.DeleteFunc(want, func(line string) bool {
+		return line == "MINE=1" ||
+			strings.HasPrefix(line, "MODAL_CLOUD")
+	})
 	id, _, err := w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base"}}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +83,8 @@ func TestVariablesInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	side, err := sb.ExperimentalSidecars.Create(t.Context(), "side", img, &modal.SidecarCreateParams{Command: []string{"sleep", "100"}})
+	side, err := sb.ExperimentalSidecars.Create(t.Context(), "side", img,
+		&modal.SidecarCreateParams{Command: []string{"sleep", "100"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,12 +107,15 @@ func TestErrorsInModalsIDs(t *testing.T) {
 	if _, err := sb.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil {
 		t.Fatal(err)
 	}
-	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.router.TaskExecStart(w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build()), pb.TaskExecStartRequest_builder{
-		TaskId: "ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V", ExecId: "e", CommandArgs: []string{"true"}}.Build())
+	_, err = w.router.TaskExecStart(w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build()),
+		pb.TaskExecStartRequest_builder{
+			TaskId: "ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V", ExecId: "e",
+			CommandArgs: []string{"true"}}.Build())
 	if err == nil || strings.Contains(err.Error(), "sbx_") || !strings.Contains(err.Error(), sb.SandboxID) {
 		t.Errorf("a command in a sandbox that has ended: %v", err)
 	}
@@ -116,7 +125,8 @@ func TestErrorsInModalsIDs(t *testing.T) {
 // mission: 8.1
 func TestUnknownOptions(t *testing.T) {
 	w := newWorld(t)
-	app, err := w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "app", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+	app, err := w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "app",
+		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +136,8 @@ func TestUnknownOptions(t *testing.T) {
 	}
 	create := func(def pb.Sandbox_builder) error {
 		def.ImageId, def.EntrypointArgs = id, []string{"sleep", "60"}
-		return second(w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: def.Build()}.Build()))
+		return second(w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(),
+			Definition: def.Build()}.Build()))
 	}
 	routes := pb.OutboundPolicy_builder{TlsDecryption: pb.OutboundPolicy_TLSDecryption_builder{Allowed: true}.Build()}.Build()
 	other := pb.Arch_ARCH_AARCH64
@@ -140,14 +151,17 @@ func TestUnknownOptions(t *testing.T) {
 		"one of old clients": create(pb.Sandbox_builder{ExperimentalOptions: map[string]bool{"proxy_traffic_via_sidecar": true}}),
 		"routes":             create(pb.Sandbox_builder{OutboundPolicy: routes}),
 		"RDMA":               create(pb.Sandbox_builder{Resources: pb.Resources_builder{Rdma: true}.Build()}),
-		"another processor":  second2(w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN x"}, Arch: other}, false)),
-		"volumes in a build": second2(w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN y"}, VolumeMounts: []*pb.VolumeMount{{}}}, false)),
+		"another processor": second2(w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN x"},
+			Arch: other}, false)),
+		"volumes in a build": second2(w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN y"},
+			VolumeMounts: []*pb.VolumeMount{{}}}, false)),
 	} {
 		if st := status.Convert(err); st.Code() != codes.Unimplemented || len(st.Message()) < 20 {
 			t.Errorf("%s: %s %q", what, st.Code(), st.Message())
 		}
 	}
-	if err := create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"proxy_traffic_via_sidecar": "false", "enable_docker": "true"}}); err != nil {
+	if err := create(pb.Sandbox_builder{ExperimentalOptionsV2: map[string]string{"proxy_traffic_via_sidecar": "false",
+		"enable_docker": "true"}}); err != nil {
 		t.Errorf("options that are off or served: %v", err)
 	}
 }
@@ -168,7 +182,8 @@ func TestLogOfShortBuild(t *testing.T) {
 		if err != nil || reply.HasResult() {
 			t.Fatalf("the answer is %v, %v", reply, err)
 		}
-		stream, err := w.control.ImageJoinStreaming(w.ctx(), pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(), Timeout: 55}.Build())
+		stream, err := w.control.ImageJoinStreaming(w.ctx(),
+			pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(), Timeout: 55}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -111,7 +111,8 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 		return nil, err
 	}
 	if b.quiet() {
-		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id, Result: resultOfBuild(b), Metadata: metadataOf()}.Build(), nil
+		return pb.ImageGetOrCreateResponse_builder{ImageId: b.id, Result: resultOfBuild(b),
+			Metadata: metadataOf()}.Build(), nil
 	}
 	return pb.ImageGetOrCreateResponse_builder{ImageId: b.id}.Build(), nil
 }
@@ -302,7 +303,8 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		err := errors.Newf(errors.Unsupported, "images are built for the processor of this machine only")
 		return recipe{}, errors.Remedy(err, "Leave the architecture out")
 	}
-	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild() || req.GetIgnoreCache(), Secrets: map[string][]byte{}}}
+	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild() || req.GetIgnoreCache(),
+		Secrets: map[string][]byte{}}}
 	commands, err := s.bases(ctx, acc, def)
 	if err != nil {
 		return recipe{}, err
@@ -387,5 +389,6 @@ func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 }
 
 func noGPU() error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"), "Leave gpu out, or run the sandbox on Modal")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"),
+		"Leave gpu out, or run the sandbox on Modal")
 }

@@ -192,7 +192,8 @@ func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2
 // SandboxRestore implements ModalClient.
 func (c *control) SandboxRestore(ctx context.Context, req *pb.SandboxRestoreRequest) (*pb.SandboxRestoreResponse, error) {
 	if len(req.GetVolumeMounts()) > 0 {
-		err := errors.Newf(errors.Unsupported, "a restored sandbox has no volumes: its programs would rely on an outdated state of their files")
+		err := errors.Newf(errors.Unsupported,
+			"a restored sandbox has no volumes: its programs would rely on an outdated state of their files")
 		return nil, errors.Remedy(err, "Restore it without volumes, or create a sandbox from a snapshot of files")
 	}
 	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})

@@ -101,7 +101,8 @@ func TestReadiness(t *testing.T) {
 	if err := sb.WaitUntilReady(t.Context(), time.Minute, nil); err != nil {
 		t.Errorf("once more: %v", err)
 	}
-	if err := w.create(nil).WaitUntilReady(t.Context(), time.Minute, nil); err == nil || !strings.Contains(err.Error(), "no readiness probe") {
+	if err := w.create(nil).WaitUntilReady(t.Context(), time.Minute, nil); err == nil ||
+		!strings.Contains(err.Error(), "no readiness probe") {
 		t.Errorf("without a probe: %v", err)
 	}
 	never := w.create(&modal.SandboxCreateParams{ReadinessProbe: probe, Timeout: time.Minute})

@@ -279,7 +279,8 @@ func (m *Manager) rescue(about About) {
 			m.tell(Told{About: about, What: Sent})
 			return
 		}
-		logf.Warnf(m.ctx, "sandbox %s: %d files of its lost mount are not stored yet: %v", about.Sandbox, len(f.Unsent), err)
+		logf.Warnf(m.ctx, "sandbox %s: %d files of its lost mount are not stored yet: %v", about.Sandbox,
+			len(f.Unsent), err)
 		select {
 		case <-m.ctx.Done():
 			return
@@ -366,7 +367,8 @@ func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 		t.Reason = left[0].Reason
 	}
 	m.tell(t)
-	return errors.Newf(errors.Unavailable, "some written files could not be stored in S3, and are kept in %s: %s", t.Dir, t.Reason)
+	return errors.Newf(errors.Unavailable, "some written files could not be stored in S3, and are kept in %s: %s",
+		t.Dir, t.Reason)
 }
 
 // flush makes the process store the unstored files. If the process is gone, it starts another one.

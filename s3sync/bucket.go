@@ -214,7 +214,8 @@ func (l Location) checkRole() error {
 	switch {
 	case l.RoleARN == "":
 	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
-		return errors.Remedy(errors.Newf(errors.Invalid, "role %.200q: no credentials to assume it with", l.RoleARN), "add an access key, or the file with a web identity token")
+		return errors.Remedy(errors.Newf(errors.Invalid, "role %.200q: no credentials to assume it with", l.RoleARN),
+			"add an access key, or the file with a web identity token")
 	}
 	if l.STS != "" {
 		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {

@@ -24,7 +24,8 @@ func TestFileHidesDirectory(t *testing.T) {
 	one.both(t)
 	must(t, os.RemoveAll(filepath.Join(two.dir, "a")))
 	write(t, two.dir, "a", "a file of two")
-	_, err := Sync(t.Context(), openTree(t, two.dir), two.b, Options{Direction: Both, State: two.state, Owners: true, List: true})
+	_, err := Sync(t.Context(), openTree(t, two.dir), two.b, Options{Direction: Both, State: two.state,
+		Owners: true, List: true})
 	must(t, err)
 	if got := filesOf(t, two.dir); len(got["a/x/y"]) != 1 {
 		t.Errorf("the file of the other machine is gone here: %q", got)

@@ -110,7 +110,8 @@ func (t tagged) RoundTrip(r *http.Request) (*http.Response, error) {
 var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
 func newWorld(t *testing.T, server modelServer) *world {
-	w := &world{t: t, server: server, replaced: map[string]string{}, gone: map[[2]string]string{}, touched: map[string]bool{}, unsure: map[[2]string]bool{}}
+	w := &world{t: t, server: server, replaced: map[string]string{}, gone: map[[2]string]string{},
+		touched: map[string]bool{}, unsure: map[[2]string]bool{}}
 	proxy := httptest.NewServer(w)
 	loc := server.loc
 	loc.Endpoint = proxy.URL
@@ -510,7 +511,8 @@ func (w *world) finish(rt *rapid.T) {
 	objects := w.server.objects()
 	for path, content := range files {
 		have[content] = true
-		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] && !w.unsure[[2]string{path, content}] && !strings.Contains(path, ".conflict-") {
+		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] &&
+			!w.unsure[[2]string{path, content}] && !strings.Contains(path, ".conflict-") {
 			w.fail(rt, "%s came back at %s: it was %s", content, path, why)
 		}
 		if objects["work/"+path] != content {

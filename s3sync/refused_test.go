@@ -421,11 +421,13 @@ func TestJoined(t *testing.T) {
 	missing := func(m *tree.Entry, above string) (bool, error) {
 		return (&contents{b: &Bucket{}}).missing(t.Context(), m, above)
 	}
-	if got, err := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil || !slices.Equal(got, want) {
+	if got, err := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
 	for stop := range len(want) { // the caller may stop at any point
-		if got, _ := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), stop+1); !slices.Equal(got, want[:stop+1]) {
+		if got, _ := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)),
+			stop+1); !slices.Equal(got, want[:stop+1]) {
 			t.Errorf("the first %d are %q", stop+1, got)
 		}
 	}

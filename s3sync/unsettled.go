@@ -136,7 +136,9 @@ func (u *unsettled) again(a *Action, direction Direction) {
 	case direction == Down:
 	default:
 		err := errors.Newf(errors.Conflict, "it was restored, and the machine or its disk failed before it was stored: it may be damaged")
-		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base, Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right", cmp.Or(u.Place, "where it came from"))}
+		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base,
+			Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right",
+				cmp.Or(u.Place, "where it came from"))}
 	}
 }
 

@@ -154,14 +154,16 @@ func (f *Fleet) checkpointer(e *entry, box engine.Sandbox) (engine.Checkpointer,
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	if len(sb.Volumes) > 0 || sb.S3 != nil {
-		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that change later")
+		err := errors.Newf(errors.Unsupported,
+			"a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that change later")
 		return nil, errors.Remedy(err, "create it without volumes, or make a snapshot of its files")
 	}
 	return keeper, nil
 }
 
 func (f *Fleet) noCheckpoints() error {
-	err := errors.Newf(errors.Unsupported, "the engine %s does not support memory checkpoints on this machine", f.opts.Engine.Name())
+	err := errors.Newf(errors.Unsupported, "the engine %s does not support memory checkpoints on this machine",
+		f.opts.Engine.Name())
 	return errors.Remedy(err, "make a snapshot of the files instead, and restart the programs")
 }
 
@@ -181,7 +183,8 @@ func (f *Fleet) checkRoom(ctx context.Context, box engine.Sandbox) error {
 	if free >= need {
 		return nil
 	}
-	err := errors.Newf(errors.Exhausted, "the disk has %s free; the checkpoint needs %s", units.BytesSize(float64(free)), units.BytesSize(float64(need)))
+	err := errors.Newf(errors.Exhausted, "the disk has %s free; the checkpoint needs %s",
+		units.BytesSize(float64(free)), units.BytesSize(float64(need)))
 	return errors.Remedy(err, "free some space on the disk of the data directory")
 }
 
@@ -241,7 +244,8 @@ func writeCheckpoint(dir string, c Checkpoint) error {
 		err = os.Rename(name+".part", name)
 	}
 	if errors.Is(err, unix.ENOSPC) {
-		err = errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left for the checkpoint"), "free some space on the disk of the data directory")
+		err = errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left for the checkpoint"),
+			"free some space on the disk of the data directory")
 	}
 	return errors.Wrapf(errors.Join(err, syncDir(dir), syncDir(filepath.Dir(dir))), "write a checkpoint")
 }
@@ -295,7 +299,8 @@ func (f *Fleet) FindCheckpoint(account, id string) (Checkpoint, error) {
 	defer f.mu.Unlock()
 	c, ok := f.checkpoints[id]
 	if !ok || c.Sandbox.Account != account || !now.Before(c.Expires) {
-		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "checkpoint %.100q: not found, or removed", id), "make another checkpoint of a running sandbox")
+		return Checkpoint{}, errors.Remedy(errors.Newf(errors.NotFound, "checkpoint %.100q: not found, or removed", id),
+			"make another checkpoint of a running sandbox")
 	}
 	return c.clone(), nil
 }

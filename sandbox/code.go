@@ -39,9 +39,11 @@ func CheckCode(code string) error {
 	case strings.TrimSpace(code) == "":
 		return errors.Remedy(errors.Newf(errors.Invalid, "no code given"), "give some Python code, such as print(6*7)")
 	case len(code) > maxCode:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the code has %d bytes, more than the maximum of %d", len(code), maxCode), "put data into a file or a volume")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the code has %d bytes, more than the maximum of %d",
+			len(code), maxCode), "put data into a file or a volume")
 	case strings.ContainsRune(code, 0) || !utf8.ValidString(code):
-		return errors.Remedy(errors.Newf(errors.Invalid, "the code is binary data, not text"), "give Python source in UTF-8; to run a program, copy it into a sandbox and name it as the command")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the code is binary data, not text"),
+			"give Python source in UTF-8; to run a program, copy it into a sandbox and name it as the command")
 	}
 	return nil
 }
@@ -56,7 +58,8 @@ func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req Exe
 		return f.Exec(ctx, account, ref, req)
 	}
 	if req.Terminal != nil {
-		return nil, errors.Remedy(errors.Stage(errors.Newf(errors.Invalid, "code on a terminal is limited to %d bytes, this has %d", maxInline, len(code)), "validate"),
+		return nil, errors.Remedy(errors.Stage(errors.Newf(errors.Invalid,
+			"code on a terminal is limited to %d bytes, this has %d", maxInline, len(code)), "validate"),
 			"leave the terminal out, or copy the code into the sandbox as a file")
 	}
 	stdin := io.Reader(strings.NewReader(code))

@@ -183,11 +183,14 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		}
 	}
 	spec := engine.Spec{
-		ID: e.id, Account: e.record.owner(), Image: img.ID, Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env, Dir: p.Workdir, User: p.User,
+		ID: e.id, Account: e.record.owner(), Image: img.ID,
+		Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env,
+		Dir: p.Workdir, User: p.User,
 		Limits: p.limits, GPU: p.GPU, Secrets: p.provided, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.owner()), m.Name), Path: m.Path, ReadOnly: m.ReadOnly})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.owner()), m.Name),
+			Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	live, err := f.mountS3(ctx, e, p)
 	if err != nil {

@@ -54,11 +54,13 @@ func DecodeRequest(data []byte) (Request, error) {
 func decodeError(err error) error {
 	var wrongType *json.UnmarshalTypeError
 	if errors.As(err, &wrongType) && wrongType.Field != "" {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: a JSON %s is not accepted", wrongType.Field, wrongType.Value),
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: a JSON %s is not accepted",
+			wrongType.Field, wrongType.Value),
 			"give it a %s", words[wrongType.Type.Kind()])
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.80s", name), "use name, path and read_only for volumes; mode, allow and deny for network; bucket, prefix, mount_path, init, sync_on_terminate and secret for s3")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.80s", name),
+			"use name, path and read_only for volumes; mode, allow and deny for network; bucket, prefix, mount_path, init, sync_on_terminate and secret for s3")
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
 }

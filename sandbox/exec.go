@@ -57,10 +57,12 @@ func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) 
 		p.add(engine.CheckCommand(cmd))
 	}
 	if req.User != "" && !f.caps.Users {
-		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine",
+			f.opts.Engine.Name())
 	}
 	if req.Terminal != nil && !f.caps.Terminal {
-		p.addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine",
+			f.opts.Engine.Name())
 	}
 	limit := checkTime(&p, "timeout_seconds", req.Timeout.Seconds(), f.opts.Timeouts.Exec, f.opts.Timeouts.MaxLife)
 	return cmd, limit, p.err()

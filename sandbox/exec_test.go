@@ -194,7 +194,8 @@ func TestWhatTheEngineLacks(t *testing.T) {
 	_, err = f.Create(t.Context(), account, sandbox.Request{
 		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30, Processes: 5, Files: 5,
 	})
-	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes", "limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
+	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes",
+		"limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")
 }
 
 func TestEngineThatCannotFindCommandsAgain(t *testing.T) {

@@ -222,7 +222,8 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	case err != nil && x.attached && x.ctx.Err() != nil:
 		x.err = errors.Wrapf(x.ctx.Err(), "the attachment ended")
 	case err != nil && x.fleet.ctx.Err() != nil:
-		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable, "Harvest is shutting down; the command continues"), "attach to it when Harvest runs again")
+		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable,
+			"Harvest is shutting down; the command continues"), "attach to it when Harvest runs again")
 	case err != nil || exit.Signal != "":
 		x.blameSandbox(err)
 	}
@@ -252,7 +253,8 @@ func (x *Execution) blameSandbox(err error) {
 		r.OutOfMemory = r.OutOfMemory || sb.OutOfMemory
 		r.Reason = orDefault(r.Reason, "the sandbox ended: "+sb.Reason)
 	case err != nil:
-		x.err = errors.Explainf(err, errors.KindOf(err), "the result of the command is unknown: %s", errors.Message(err))
+		x.err = errors.Explainf(err, errors.KindOf(err), "the result of the command is unknown: %s",
+			errors.Message(err))
 	case r.OutOfMemory:
 		r.Reason = orDefault(r.Reason, "it ran out of memory")
 	}

@@ -202,12 +202,13 @@ func TestExecuteRefuses(t *testing.T) {
 		timeout time.Duration
 		words   []string
 	}{
-		"empty code":            {"", 0, []string{"no code"}},
-		"only blanks":           {" \n\t", 0, []string{"no code"}},
-		"a binary":              {string(elf[:1<<20]), 0, []string{"binary data", "UTF-8"}},
-		"NUL":                   {"print(1)\x00", 0, []string{"binary data"}},
-		"another encoding":      {"print('gr\xf6\xdfe')", 0, []string{"binary data", "UTF-8"}},
-		"too much":              {strings.Repeat("#", 64<<20+1), 0, []string{"67108865 bytes, more than the maximum of 67108864"}},
+		"empty code":       {"", 0, []string{"no code"}},
+		"only blanks":      {" \n\t", 0, []string{"no code"}},
+		"a binary":         {string(elf[:1<<20]), 0, []string{"binary data", "UTF-8"}},
+		"NUL":              {"print(1)\x00", 0, []string{"binary data"}},
+		"another encoding": {"print('gr\xf6\xdfe')", 0, []string{"binary data", "UTF-8"}},
+		"too much": {strings.Repeat("#", 64<<20+1), 0,
+			[]string{"67108865 bytes, more than the maximum of 67108864"}},
 		"a negative time limit": {"print(1)", -1, []string{"timeout_seconds"}},
 		"more than a week":      {"print(1)", 7*24*time.Hour + time.Second, []string{"timeout_seconds", "604800"}},
 	} {

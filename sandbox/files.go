@@ -32,7 +32,8 @@ func (f *Fleet) Files(ctx context.Context, account, ref string, req tarfs.Reques
 	}
 	filer, ok := box.(engine.Filer)
 	if !ok {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s does not support single files", f.opts.Engine.Name()), "copy archives in and out instead")
+		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s does not support single files",
+			f.opts.Engine.Name()), "copy archives in and out instead")
 	}
 	return errors.Stage(filer.Files(ctx, req, w), "files")
 }

@@ -145,7 +145,8 @@ func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sand
 		}
 	}
 	if filter.Limit < 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid limit: %d", filter.Limit), "give a positive number, or 0 for all")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid limit: %d", filter.Limit),
+			"give a positive number, or 0 for all")
 	}
 	if !filter.All && filter.Name == "" && len(filter.Statuses)+len(filter.Tags) == 0 {
 		return f.listLive(account, filter), nil
@@ -188,7 +189,8 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 
 // find returns the sandbox with this ref, and its entry if it has not ended.
 func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
-	notFound := errors.Remedy(errors.Newf(errors.NotFound, "sandbox %.100q: not found", ref), "list sandboxes, including ended ones, with \"harvest sandbox ls --all\"")
+	notFound := errors.Remedy(errors.Newf(errors.NotFound, "sandbox %.100q: not found", ref),
+		"list sandboxes, including ended ones, with \"harvest sandbox ls --all\"")
 	f.mu.Lock()
 	e := f.live[ref]
 	if e == nil && ref != "" && !strings.HasPrefix(ref, idPrefix) {
@@ -217,7 +219,8 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 	case len(found) == 0:
 		return Sandbox{}, nil, notFound
 	case len(found) > 1:
-		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref, found[0].ID, found[1].ID), "give more characters of the id")
+		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref,
+			found[0].ID, found[1].ID), "give more characters of the id")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -330,9 +330,11 @@ func TestQuotas(t *testing.T) {
 		quotas sandbox.Quotas
 		words  []string
 	}{
-		{"sandboxes", sandbox.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use", "1 more is requested"}},
+		{"sandboxes", sandbox.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use",
+			"1 more is requested"}},
 		{"cpu", sandbox.Quotas{CPU: 2.5}, []string{"2.5 cores at once", "2 are in use", "1 more is requested"}},
-		{"memory", sandbox.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use", "2GiB more are requested"}},
+		{"memory", sandbox.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use",
+			"2GiB more are requested"}},
 		{"two of them", sandbox.Quotas{Sandboxes: 2, CPU: 2.5}, []string{"2 things are wrong", "sandboxes", "cores"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

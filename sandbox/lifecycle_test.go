@@ -441,10 +441,12 @@ func TestUnexpectedEnds(t *testing.T) {
 		end            engine.End
 		reason, events string
 	}{
-		{"out of memory", engine.End{OutOfMemory: true}, "it exceeded its memory limit of 64MiB", "starting ready oom failed"},
+		{"out of memory", engine.End{OutOfMemory: true}, "it exceeded its memory limit of 64MiB",
+			"starting ready oom failed"},
 		{"by itself", engine.End{}, "it ended by itself", "starting ready failed"},
 		{"with a detail", engine.End{Detail: "The kernel panicked."}, "The kernel panicked.", "starting ready failed"},
-		{"by somebody else", engine.End{Destroyed: true}, "another program than Harvest's server", "starting ready failed"},
+		{"by somebody else", engine.End{Destroyed: true}, "another program than Harvest's server",
+			"starting ready failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -20,10 +20,12 @@ func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 	case s.Bucket == "":
 		p.invalidf("name a bucket", "s3: a mount needs a bucket")
 	case s.Init || s.SyncOnTerminate || s.SyncEverySeconds != 0:
-		p.invalidf("omit init, sync and sync_every_seconds: a mount is the bucket itself", "s3: a mount is neither downloaded first nor uploaded at the end")
+		p.invalidf("omit init, sync and sync_every_seconds: a mount is the bucket itself",
+			"s3: a mount is neither downloaded first nor uploaded at the end")
 	}
 	if !f.caps.Buckets && (f.opts.Mounts == nil || !f.caps.Dirs) {
-		p.addf(errors.Unsupported, "omit mount, to have the files copied", "the engine %s cannot mount S3", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit mount, to have the files copied", "the engine %s cannot mount S3",
+			f.opts.Engine.Name())
 	}
 	// Its path has the same restrictions as those of volumes.
 	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))

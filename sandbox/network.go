@@ -144,7 +144,8 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 		if n.Mode == engine.NetworkNone {
 			return nil
 		}
-		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a running sandbox", f.opts.Engine.Name())
+		return errors.Newf(errors.Unsupported, "the engine %s cannot change the network of a running sandbox",
+			f.opts.Engine.Name())
 	}
 	return networker.SetNetwork(ctx, n)
 }

@@ -177,7 +177,8 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	check(d.CPU >= minCPU && d.CPU <= o.Machine.CPU, "the default number of cores exceeds this machine, or is too low")
-	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory, "the default memory exceeds this machine, or is too low")
+	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory,
+		"the default memory exceeds this machine, or is too low")
 	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0, "the default limits of disk, processes and open files must be positive")
 	check(o.Quotas.Sandboxes >= 0 && o.Quotas.CPU >= 0 && o.Quotas.Memory >= 0, "quotas must not be negative")
 	prices := append(slices.Collect(maps.Values(o.Prices.GPUSecond)), o.Prices.CPUSecond, o.Prices.GiBSecond)

@@ -99,7 +99,8 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	// Their purpose was lost with the server.
-	if internal := sb.Account == buildAccount || sb.Account == SpareAccount; internal && (sb.Status == Running || sb.Status == Lost) {
+	if internal := sb.Account == buildAccount || sb.Account == SpareAccount; internal &&
+		(sb.Status == Running || sb.Status == Lost) {
 		if err := f.end(ctx, e, "", "the server that made it for later use has ended"); err != nil {
 			logf.Errorf(ctx, "end a sandbox of the server's own: %v", err)
 		}

@@ -64,7 +64,8 @@ func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 	checkNames(&ps, p.Request)
 	p.Network = f.network(&ps, sb.Network.Clone())
 	if sb.Engine != f.opts.Engine.Name() {
-		ps.addf(errors.Unsupported, "restore it on that engine", "the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, f.opts.Engine.Name())
+		ps.addf(errors.Unsupported, "restore it on that engine",
+			"the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, f.opts.Engine.Name())
 	}
 	return p, ps.err()
 }
@@ -90,7 +91,8 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 		return errors.Stage(err, "image")
 	}
 	box, _, err := f.box(ctx, e, p, img, engine.Spec{
-		ID: e.id, Account: e.record.owner(), Dir: p.Workdir, User: p.User, Limits: p.limits, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		ID: e.id, Account: e.record.owner(), Dir: p.Workdir, User: p.User, Limits: p.limits,
+		Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
 		Checkpoint: f.stateOf(p.from.ID),
 	})
 	if err != nil {

@@ -119,7 +119,8 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 	}
 	// The condition also rejects NaN.
 	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) {
-		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 for no uploads at intervals", leastEvery.Seconds(), mostEvery.Seconds()), "invalid sync_every_seconds of s3: %v", every)
+		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 for no uploads at intervals", leastEvery.Seconds(),
+			mostEvery.Seconds()), "invalid sync_every_seconds of s3: %v", every)
 	}
 	if out.Secret != "" {
 		p.add(secret.CheckName(out.Secret))
@@ -129,7 +130,9 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 		return req, out
 	}
 	if f.caps.Views {
-		p.addf(errors.Unsupported, "omit s3, and copy the files in and out", "volumes of the engine %s cannot be synchronized with S3: their files are not on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit s3, and copy the files in and out",
+			"volumes of the engine %s cannot be synchronized with S3: their files are not on this machine",
+			f.opts.Engine.Name())
 	}
 	for _, m := range req.Volumes {
 		if m.Path == out.MountPath {
@@ -138,7 +141,8 @@ func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
 		}
 	}
 	if out.Bucket == "" {
-		p.invalidf("name a bucket, or a volume with the same path", "s3: no bucket, and no volume at %.200q", out.MountPath)
+		p.invalidf("name a bucket, or a volume with the same path", "s3: no bucket, and no volume at %.200q",
+			out.MountPath)
 		return req, nil
 	}
 	out.Volume, out.own = s3VolumeName(out.Bucket, out.Prefix), true
@@ -165,7 +169,8 @@ func (f *Fleet) s3Job(e *entry) S3Job {
 // s3Job is Fleet.s3Job. Fleet.mu is held.
 func (e *entry) s3Job() S3Job {
 	s := e.record.S3
-	return S3Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix, Secret: s.Secret}
+	return S3Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix,
+		Secret: s.Secret}
 }
 
 func (f *Fleet) syncsAtEnd(e *entry) bool {
@@ -205,7 +210,8 @@ func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
 		if f.filledByOther(e) {
 			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that uses it", p.s3.Volume)
 		} else if err := f.opts.S3.Fill(ctx, f.s3Job(e)); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "volume %s: the download from S3 failed: %s", p.s3.Volume, errors.Message(err))
+			return errors.Explainf(err, errors.KindOf(err), "volume %s: the download from S3 failed: %s", p.s3.Volume,
+				errors.Message(err))
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()

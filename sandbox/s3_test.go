@@ -350,7 +350,8 @@ func TestS3Requests(t *testing.T) {
 	f = far.open(t)
 	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true), {S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
 		_, err := f.Create(t.Context(), account, req)
-		wantError(t, err, errors.Unsupported, "cannot be synchronized with S3", "the engine stub", "copy the files in and out")
+		wantError(t, err, errors.Unsupported, "cannot be synchronized with S3", "the engine stub",
+			"copy the files in and out")
 	}
 	if calls := s3.asked(); calls != "" || len(far.volumes) > 0 || len(far.specs) > 0 {
 		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls, far.volumes, far.specs)

@@ -138,5 +138,6 @@ type Store interface {
 
 // NameTaken returns the error of a Store's Put if the name is in use.
 func NameTaken(name string) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "sandbox %q: already exists", name), "choose another name, or remove the existing sandbox first")
+	return errors.Remedy(errors.Newf(errors.Conflict, "sandbox %q: already exists", name),
+		"choose another name, or remove the existing sandbox first")
 }

@@ -67,7 +67,8 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 // checkSnapshots adds a problem if this engine has no snapshots.
 func (f *Fleet) checkSnapshots(p *problems) {
 	if _, keeps := f.opts.Engine.Images().(image.Snapshotter); !f.caps.Imager && !(keeps && f.caps.Snapshot) {
-		p.addf(errors.Unsupported, "copy the files out instead", "the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "copy the files out instead",
+			"the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
 	}
 }
 
@@ -77,14 +78,16 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	source, ok := box.(engine.Snapshotter)
 	keeper, keeps := f.opts.Engine.Images().(image.Snapshotter)
 	if !makes && !(ok && keeps) {
-		return image.Image{}, errors.Newf(errors.Unsupported, "the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
+		return image.Image{}, errors.Newf(errors.Unsupported,
+			"the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
 	}
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	for _, m := range sb.Volumes {
 		if opts.Path != "" && within(m.Path, path.Clean(opts.Path)) {
-			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots", opts.Path, m.Name)
+			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots",
+				opts.Path, m.Name)
 			return image.Image{}, errors.Remedy(err, "name a directory outside of volumes; volumes outlive the sandbox")
 		}
 	}

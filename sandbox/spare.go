@@ -21,7 +21,8 @@ func (s Sandbox) owner() string { return cmp.Or(s.Owner, s.Account) }
 // Adopt moves a sandbox of SpareAccount to its owner. It checks the owner's quotas as Create does. From then on the
 // owner sees the sandbox and pays for it: lifetime, idle limit and cost start anew. put stores the new record; if it
 // returns an error, nothing changes. Kinds: NotFound, Conflict (it does not run), Exhausted (quota), and those of put.
-func (f *Fleet) Adopt(ctx context.Context, owner, id string, put func(context.Context, Sandbox) error) (Sandbox, error) {
+func (f *Fleet) Adopt(ctx context.Context, owner, id string,
+	put func(context.Context, Sandbox) error) (Sandbox, error) {
 	if err := f.begin(); err != nil {
 		return Sandbox{}, err
 	}
@@ -62,7 +63,8 @@ func (f *Fleet) adoptSpare(ctx context.Context, e *entry, put func(context.Conte
 	}
 	sb, now := before.Clone(), f.now()
 	sb.Account, sb.Owner = before.Owner, ""
-	sb.Started, sb.LastUsed, sb.Expires = now, now, fit(e.box, now.Add(before.Expires.Sub(before.Started)), sb.SnapshotOnEnd)
+	sb.Started, sb.LastUsed, sb.Expires = now, now, fit(e.box, now.Add(before.Expires.Sub(before.Started)),
+		sb.SnapshotOnEnd)
 	e.record = sb
 	sb = f.snapshot(e)
 	f.mu.Unlock()

@@ -33,7 +33,8 @@ func testSpare(t *testing.T) {
 	w.opts.Prices = sandbox.Prices{CPUSecond: 1}
 	f := w.open(t)
 	create(t, f, sandbox.Request{})
-	spare := spareOf(t, f, account, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/v"}}, IdleTimeoutSeconds: 60, TimeoutSeconds: 3600})
+	spare := spareOf(t, f, account, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/v"}},
+		IdleTimeoutSeconds: 60, TimeoutSeconds: 3600})
 	create(t, f, sandbox.Request{}) // the quota has room
 	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
 		t.Errorf("listed: %d sandboxes, %v", len(list), err)
@@ -60,7 +61,8 @@ func testSpare(t *testing.T) {
 		t.Errorf("after a failure, listed: %d sandboxes, %v", len(list), err)
 	}
 	taken, err := f.Adopt(t.Context(), account, spare.ID, w.store.Put)
-	if err != nil || taken.Account != account || taken.Owner != "" || taken.Cost != 0 || taken.Expires.Sub(taken.Started) != time.Hour {
+	if err != nil || taken.Account != account || taken.Owner != "" || taken.Cost != 0 ||
+		taken.Expires.Sub(taken.Started) != time.Hour {
 		t.Errorf("taken: %+v, %v", taken, err)
 	}
 	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
@@ -98,7 +100,8 @@ func TestSparesEndWithTheServer(t *testing.T) {
 		t.Errorf("made ahead: %v, %v", list, err)
 	}
 	list, err := f.List(t.Context(), account, sandbox.Filter{})
-	if err != nil || len(list) != 2 || !slices.ContainsFunc(list, func(sb sandbox.Sandbox) bool { return sb.ID == kept.ID }) {
+	if err != nil || len(list) != 2 ||
+		!slices.ContainsFunc(list, func(sb sandbox.Sandbox) bool { return sb.ID == kept.ID }) {
 		t.Errorf("of the account: %v, %v", list, err)
 	}
 }

@@ -250,6 +250,8 @@ func (f *Fleet) usageOfEnded(ctx context.Context, id string) (Usage, error) {
 }
 
 func (f *Fleet) noUsage() error {
-	err := errors.Newf(errors.Unsupported, "the engine %s does not report the resource use of sandboxes", f.opts.Engine.Name())
-	return errors.Remedy(err, "measure it within the sandbox, for example: harvest sandbox exec SANDBOX -- cat /proc/meminfo")
+	err := errors.Newf(errors.Unsupported, "the engine %s does not report the resource use of sandboxes",
+		f.opts.Engine.Name())
+	return errors.Remedy(err,
+		"measure it within the sandbox, for example: harvest sandbox exec SANDBOX -- cat /proc/meminfo")
 }

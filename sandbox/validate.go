@@ -65,13 +65,16 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	req, s3 := f.withS3(&p, req)
 	checkMounts(&p, req.Volumes)
 	if req.Engine != "" && req.Engine != f.opts.Engine.Name() {
-		p.addf(errors.Unsupported, "omit engine", "unknown engine %.80q; this server has only %s", req.Engine, f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit engine", "unknown engine %.80q; this server has only %s", req.Engine,
+			f.opts.Engine.Name())
 	}
 	if len(req.Volumes) > 0 && !f.caps.Volumes {
-		p.addf(errors.Unsupported, "omit volumes", "the engine %s does not support volumes on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit volumes", "the engine %s does not support volumes on this machine",
+			f.opts.Engine.Name())
 	}
 	if req.User != "" && !f.caps.Users {
-		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine",
+			f.opts.Engine.Name())
 	}
 	f.checkGPU(&p, req.GPU)
 	f.checkHostname(&p, req.Hostname)
@@ -119,7 +122,8 @@ func checkTags(p *problems, tags map[string]string) {
 			p.invalidf("name tags with 1 to 63 letters, digits, '_', '.', '/' or '-'", "invalid tag name %.100q", key)
 		}
 		if !isText(tags[key], maxRefText) {
-			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText), "invalid value of the tag %.100q", key)
+			p.invalidf(fmt.Sprintf("use up to %d bytes of text in one line", maxRefText),
+				"invalid value of the tag %.100q", key)
 		}
 	}
 }
@@ -127,7 +131,8 @@ func checkTags(p *problems, tags map[string]string) {
 // checkWhere validates working directory and user, as far as possible without the sandbox.
 func checkWhere(p *problems, workdir, user string) {
 	if workdir != "" && (!path.IsAbs(workdir) || path.Clean(workdir) != workdir || strings.ContainsRune(workdir, 0)) {
-		p.invalidf("give an absolute path without '..', such as /workspace", "invalid working directory %.200q", workdir)
+		p.invalidf("give an absolute path without '..', such as /workspace",
+			"invalid working directory %.200q", workdir)
 	}
 	if user != "" && !userPattern().MatchString(user) {
 		p.invalidf("give a name or a number, either followed by ':' and a group", "invalid user %.100q", user)
@@ -166,16 +171,19 @@ func checkMounts(p *problems, mounts []Mount) {
 	for i, m := range mounts {
 		p.add(volume.CheckName(m.Name))
 		if !path.IsAbs(m.Path) || path.Clean(m.Path) != m.Path || strings.ContainsRune(m.Path, 0) {
-			p.invalidf("give an absolute path without '..' and without a trailing '/', such as /data", "volume %.130q: invalid mount point %.200q", m.Name, m.Path)
+			p.invalidf("give an absolute path without '..' and without a trailing '/', such as /data",
+				"volume %.130q: invalid mount point %.200q", m.Name, m.Path)
 			continue
 		}
 		below := func(tree string) bool { return within(tree, m.Path) }
 		if slices.Contains(systemTrees, m.Path) || slices.ContainsFunc(kernelTrees, below) {
-			p.invalidf("mount it at another path, such as /data", "volume %.130q: would cover %s, which the sandbox needs", m.Name, m.Path)
+			p.invalidf("mount it at another path, such as /data",
+				"volume %.130q: would cover %s, which the sandbox needs", m.Name, m.Path)
 		}
 		for _, other := range mounts[:i] {
 			if path.IsAbs(other.Path) && (within(other.Path, m.Path) || within(m.Path, other.Path)) {
-				p.invalidf("mount volumes beside each other", "the mount points %.200q and %.200q overlap", other.Path, m.Path)
+				p.invalidf("mount volumes beside each other", "the mount points %.200q and %.200q overlap",
+					other.Path, m.Path)
 			}
 		}
 	}
@@ -199,7 +207,8 @@ func (f *Fleet) checkSecrets(p *problems, out *plan) {
 		case !provided:
 			out.own = append(out.own, name)
 		case provider != f.opts.Engine.Name() || !f.caps.Secrets:
-			p.addf(errors.Unsupported, "name a secret of Harvest's, which `harvest secret ls` lists", "secrets of %.80q are not supported for sandboxes of the engine %s", provider, f.opts.Engine.Name())
+			p.addf(errors.Unsupported, "name a secret of Harvest's, which `harvest secret ls` lists",
+				"secrets of %.80q are not supported for sandboxes of the engine %s", provider, f.opts.Engine.Name())
 			continue
 		default:
 			out.provided, name = append(out.provided, rest), rest
@@ -217,7 +226,8 @@ func checkProvided(owner string, p plan) error {
 	if len(p.provided) == 0 || owner == account.Personal {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only", account.Personal), "store it with `harvest secret set`, and name that secret")
+	return errors.Remedy(errors.Newf(errors.Denied, "secrets of the engine's provider are for the account %s only",
+		account.Personal), "store it with `harvest secret set`, and name that secret")
 }
 
 // checkTime returns the time limit for seconds.
@@ -226,7 +236,8 @@ func checkTime(p *problems, field string, seconds float64, otherwise, most time.
 		return otherwise
 	}
 	if math.IsNaN(seconds) || seconds < 0 || seconds > most.Seconds() {
-		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()), "invalid %s: %s", field, strconv.FormatFloat(seconds, 'f', -1, 64))
+		p.invalidf(fmt.Sprintf("give a number from 0, which means the default, to %.0f", most.Seconds()),
+			"invalid %s: %s", field, strconv.FormatFloat(seconds, 'f', -1, 64))
 		return otherwise
 	}
 	return time.Duration(seconds * float64(time.Second))
@@ -239,7 +250,8 @@ func (f *Fleet) checkHostname(p *problems, name string) {
 	case !hostPattern().MatchString(name):
 		p.invalidf("use 1 to 63 letters, digits or '-', not at the ends", "invalid host name %.100q", name)
 	case !f.caps.Hostname:
-		p.addf(errors.Unsupported, "omit hostname", "the engine %s does not support host names of sandboxes", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit hostname", "the engine %s does not support host names of sandboxes",
+			f.opts.Engine.Name())
 	}
 }
 
@@ -249,7 +261,8 @@ func (f *Fleet) checkGPU(p *problems, gpu string) {
 	case !gpuPattern().MatchString(gpu):
 		p.invalidf("name a kind, such as T4, or A100:2 for two", "invalid GPU %.100q", gpu)
 	case !f.caps.GPUs:
-		p.addf(errors.Unsupported, "omit gpu, or use an engine with GPUs, such as modal", "the engine %s does not support GPUs", f.opts.Engine.Name())
+		p.addf(errors.Unsupported, "omit gpu, or use an engine with GPUs, such as modal",
+			"the engine %s does not support GPUs", f.opts.Engine.Name())
 	}
 }
 
@@ -258,14 +271,17 @@ func (f *Fleet) checkLimits(p *problems, out *plan) {
 	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files, VolumeFiles: out.VolumeFiles}
 	machine, defaults := f.opts.Machine, f.opts.Defaults
 	if math.IsNaN(asked.CPU) || asked.CPU < 0 || (asked.CPU > 0 && asked.CPU < minCPU) || asked.CPU > machine.CPU {
-		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU), "invalid cpu: %v; this machine has %v cores", asked.CPU, machine.CPU)
+		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU),
+			"invalid cpu: %v; this machine has %v cores", asked.CPU, machine.CPU)
 	}
 	if asked.Memory < 0 || (asked.Memory > 0 && asked.Memory < minMemory) || asked.Memory > machine.Memory {
 		p.invalidf(fmt.Sprintf("give from %s to %s, or 0 for the default", units.BytesSize(minMemory), units.BytesSize(float64(machine.Memory))),
-			"invalid memory_bytes: %d (%s); this machine has %s", asked.Memory, units.BytesSize(float64(asked.Memory)), units.BytesSize(float64(machine.Memory)))
+			"invalid memory_bytes: %d (%s); this machine has %s", asked.Memory, units.BytesSize(float64(asked.Memory)),
+			units.BytesSize(float64(machine.Memory)))
 	}
 	if asked.Disk < 0 || (asked.Disk > 0 && asked.Disk < minDisk) {
-		p.invalidf("give at least "+units.BytesSize(minDisk)+", or 0 for the default", "invalid disk_bytes: %d", asked.Disk)
+		p.invalidf("give at least "+units.BytesSize(minDisk)+", or 0 for the default",
+			"invalid disk_bytes: %d", asked.Disk)
 	}
 	if asked.Processes < 0 {
 		p.invalidf("give a positive number, or 0 for the default", "invalid processes: %d", asked.Processes)
@@ -274,7 +290,8 @@ func (f *Fleet) checkLimits(p *problems, out *plan) {
 		p.invalidf("give a positive number, or 0 for the default", "invalid open_files: %d", asked.Files)
 	}
 	if asked.VolumeFiles < 0 || asked.VolumeFiles > defaults.VolumeFiles {
-		p.invalidf(fmt.Sprintf("give a number up to %d, or 0 for that; the operator can raise limits.volume_files", defaults.VolumeFiles), "invalid volume_files: %d", asked.VolumeFiles)
+		p.invalidf(fmt.Sprintf("give a number up to %d, or 0 for that; the operator can raise limits.volume_files",
+			defaults.VolumeFiles), "invalid volume_files: %d", asked.VolumeFiles)
 	}
 	out.limits.CPU = limit(f, p, "cpu", asked.CPU, defaults.CPU)
 	out.limits.Memory = limit(f, p, "memory", asked.Memory, defaults.Memory)
@@ -292,7 +309,8 @@ func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, o
 		return orDefault(asked, otherwise)
 	}
 	if asked != 0 {
-		p.addf(errors.Unsupported, "omit the limit, or run \"harvest doctor\" to find the missing part", "the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
+		p.addf(errors.Unsupported, "omit the limit, or run \"harvest doctor\" to find the missing part",
+			"the engine %s cannot limit %s on this machine", f.opts.Engine.Name(), name)
 	}
 	return 0
 }
@@ -300,6 +318,7 @@ func limit[T int | int64 | float64](f *Fleet, p *problems, name string, asked, o
 // checkPath checks a path inside the sandbox.
 func checkPath(p *problems, name string) {
 	if !path.IsAbs(name) || strings.ContainsRune(name, 0) || len(name) > 4096 {
-		p.invalidf("give an absolute path in the sandbox, such as /workspace", "invalid path %.200q in the sandbox", name)
+		p.invalidf("give an absolute path in the sandbox, such as /workspace",
+			"invalid path %.200q in the sandbox", name)
 	}
 }

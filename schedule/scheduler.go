@@ -185,7 +185,8 @@ func (s *Scheduler) set(ctx context.Context, job Job, replace bool) (Job, error)
 	if e != nil {
 		job.Created = e.job.Created
 	} else if s.count(job.Account) >= s.opts.Jobs {
-		return Job{}, errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d schedules", s.opts.Jobs), "remove unused ones")
+		return Job{}, errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d schedules", s.opts.Jobs),
+			"remove unused ones")
 	}
 	if !job.Paused {
 		job.Next = times.Next(now)

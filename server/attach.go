@@ -54,7 +54,8 @@ func (as *attachments) take(name string, a *attachment) (leave func()) {
 // of a fast command is lost.
 func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (sandbox.Result, error) {
 	if req.Offset < 0 || len(req.Attachment) > 64 {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid attachment: offset must not be negative, and attachment has at most 64 bytes"),
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
+			"invalid attachment: offset must not be negative, and attachment has at most 64 bytes"),
 			"give the number of received bytes of stdout and stderr together, including truncated_bytes, as offset")
 	}
 	held, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -81,7 +82,8 @@ func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.Att
 	st.started(x)
 	res, err := s.waitHere(held, x)
 	if err == nil && !out.reached() {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid offset %d: the command has written less", req.Offset), "begin at offset 0")
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
+			"invalid offset %d: the command has written less", req.Offset), "begin at offset 0")
 	}
 	return res, err
 }

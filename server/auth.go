@@ -120,7 +120,8 @@ func (s *Server) checkHost(p peer) error {
 		return nil
 	}
 	return withStatus(errors.Remedy(errors.Newf(errors.Denied, "unknown server name %.100q", name),
-		"use the server's address, or add the name to public_names in its configuration"), http.StatusMisdirectedRequest)
+		"use the server's address, or add the name to public_names in its configuration"),
+		http.StatusMisdirectedRequest)
 }
 
 // checkSite returns Denied unless a request with a cookie comes from one of this server's pages. Browsers send the
@@ -137,7 +138,8 @@ func (p peer) checkSite(r *http.Request) error {
 	default:
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"), "use Harvest's own page, or a key")
+	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"),
+		"use Harvest's own page, or a key")
 }
 
 func (p peer) isOrigin(origin string) bool {
@@ -158,7 +160,8 @@ func (s *Server) authenticate(r *http.Request) (account.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, key, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "invalid Authorization header"), "send \"Authorization: Bearer hv_…\"")
+			return account.Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated,
+				"invalid Authorization header"), "send \"Authorization: Bearer hv_…\"")
 		}
 		if s.opts.Keys == nil {
 			return account.Principal{}, errors.Newf(errors.Unauthenticated, "this server has no keys")

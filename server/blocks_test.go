@@ -306,7 +306,8 @@ func TestConnectionsOfEventsAreLogged(t *testing.T) {
 		next()
 	}
 	end()
-	for _, want := range []string{"a client follows events", "a client stopped following events, after 2", "GET \\\"/v1/events\\\": 200"} {
+	for _, want := range []string{"a client follows events", "a client stopped following events, after 2",
+		"GET \\\"/v1/events\\\": 200"} {
 		select {
 		case line := <-lines:
 			if !strings.Contains(line, want) || !strings.Contains(line, "request_id="+id) {

@@ -29,13 +29,16 @@ func precondition(r *http.Request, e tarfs.Entry, err error) error {
 	exists, name := err == nil, r.URL.Query().Get("path")
 	switch {
 	case len(match) > 0 && !exists:
-		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: does not exist", name), "write it as a new file, without an ETag")
+		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: does not exist", name),
+			"write it as a new file, without an ETag")
 		return withStatus(err, http.StatusPreconditionFailed)
 	case len(match) > 0 && !matches(match, etag(e), false):
-		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: has changed; its ETag is %s", name, etag(e)), "read the file again, and use its new ETag")
+		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: has changed; its ETag is %s", name, etag(e)),
+			"read the file again, and use its new ETag")
 		return withStatus(err, http.StatusPreconditionFailed)
 	case len(none) > 0 && exists && matches(none, etag(e), true):
-		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: already exists", name), "give its ETag to replace the file")
+		err := errors.Remedy(errors.Newf(errors.Conflict, "%.200q: already exists", name),
+			"give its ETag to replace the file")
 		return withStatus(err, http.StatusPreconditionFailed)
 	}
 	return nil

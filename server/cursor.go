@@ -39,7 +39,8 @@ func (s *Server) after(r *http.Request) (string, error) {
 	}
 	data, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(data) <= cursorSum || !hmac.Equal(data[:cursorSum], s.cursorSum(r, string(data[cursorSum:]))) {
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "invalid cursor for this list"), "use next_cursor of the previous page with the same filters, or begin without a cursor")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "invalid cursor for this list"),
+			"use next_cursor of the previous page with the same filters, or begin without a cursor")
 	}
 	return string(data[cursorSum:]), nil
 }

@@ -53,7 +53,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, limit int64, v any) erro
 // decode strictly decodes one JSON value. It returns Invalid and names an unknown field or a field of the wrong type.
 func decode(data []byte, v any) error {
 	if !utf8.Valid(data) { // encoding/json would replace invalid bytes silently
-		return errors.Remedy(errors.Newf(errors.Invalid, "the request is not valid UTF-8"), "send binary data in base64, or as a file")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the request is not valid UTF-8"),
+			"send binary data in base64, or as a file")
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -61,7 +62,8 @@ func decode(data []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the request has data after its JSON value"), "send one JSON object")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the request has data after its JSON value"),
+			"send one JSON object")
 	}
 	return nil
 }
@@ -75,14 +77,16 @@ func whichJSON(err error) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &wrongType) && wrongType.Field != "":
-		return errors.Explainf(err, errors.Invalid, "invalid field %q: a JSON %s is not accepted", wrongType.Field, wrongType.Value)
+		return errors.Explainf(err, errors.Invalid, "invalid field %q: a JSON %s is not accepted", wrongType.Field,
+			wrongType.Value)
 	case errors.As(err, &wrongType):
 		return errors.Explainf(err, errors.Invalid, "the request must be a JSON object, not a %s", wrongType.Value)
 	case errors.As(err, &syntax):
 		return errors.Explainf(err, errors.Invalid, "invalid JSON at byte %d", syntax.Offset)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.100s", name), "check its spelling, or omit it")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.100s", name),
+			"check its spelling, or omit it")
 	}
 	return errors.Explainf(err, errors.Invalid, "invalid JSON")
 }
@@ -90,7 +94,8 @@ func whichJSON(err error) error {
 // seconds returns v as a duration. It returns Invalid if v is out of range; callers validate the value.
 func seconds(field string, v float64) (time.Duration, error) {
 	if math.IsNaN(v) || math.Abs(v) > math.MaxInt64/float64(time.Second)/2 {
-		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid %s: %g", field, v), "give a number of seconds, such as 60")
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid %s: %g", field, v),
+			"give a number of seconds, such as 60")
 	}
 	return time.Duration(v * float64(time.Second)), nil
 }
@@ -103,7 +108,8 @@ func number(r *http.Request, name string, or, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?%s=: want a number from 1 to %d, not %.40q", name, most, text), "correct it, or omit it")
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?%s=: want a number from 1 to %d, not %.40q", name,
+			most, text), "correct it, or omit it")
 	}
 	return n, nil
 }
@@ -116,7 +122,8 @@ func flag(r *http.Request, name string) (bool, error) {
 	}
 	v, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?%s=: want true or false, not %.40q", name, text), "correct it, or omit it")
+		return false, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?%s=: want true or false, not %.40q", name,
+			text), "correct it, or omit it")
 	}
 	return v, nil
 }

@@ -55,7 +55,8 @@ var retryable = map[errors.Kind]bool{errors.Exhausted: true, errors.Unavailable:
 
 // lacks returns the error of routes whose part is not configured on this server.
 func lacks(what string) error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "this server has no %s", what), "use a server that was started with `harvest up`; it has all parts")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "this server has no %s", what),
+		"use a server that was started with `harvest up`; it has all parts")
 }
 
 // handler is an http.HandlerFunc that returns its error instead of writing it. An error after the start of the

@@ -94,13 +94,15 @@ func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	case after != "":
 		id, err := strconv.ParseInt(after, 10, 64)
 		if err != nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid event id %.40q", after), "give the id of the last event received, or 0")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid event id %.40q", after),
+				"give the id of the last event received, or 0")
 		}
 		return s.opts.Events.Subscribe(ctx, stream, id)
 	case query.Has("tail"):
 		n, err := strconv.Atoi(query.Get("tail"))
 		if err != nil || n < 0 || n > maxTail {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?tail=: %.40q", query.Get("tail")), "give a number from 0 to %d", maxTail)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid ?tail=: %.40q", query.Get("tail")),
+				"give a number from 0 to %d", maxTail)
 		}
 		return s.opts.Events.Tail(ctx, stream, n)
 	}

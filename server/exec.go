@@ -103,7 +103,8 @@ func decodeRun(data []byte) (runRequest, error) {
 		return runRequest{}, err
 	}
 	if b.Detach {
-		return runRequest{}, errors.Remedy(errors.Newf(errors.Invalid, "a command in a sandbox of its own cannot be detached"),
+		return runRequest{}, errors.Remedy(errors.Newf(errors.Invalid,
+			"a command in a sandbox of its own cannot be detached"),
 			"create a sandbox, and run the command in it")
 	}
 	req := runRequest{ExecRequest: b.ExecRequest, keep: b.Keep}

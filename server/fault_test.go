@@ -62,7 +62,8 @@ func TestBodyThatStalls(t *testing.T) {
 			t.Fatalf("%s: %v", route, err)
 		}
 		var p api.Problem
-		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusRequestTimeout || !strings.Contains(p.Detail, "no data") || p.Remedy == "" {
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusRequestTimeout ||
+			!strings.Contains(p.Detail, "no data") || p.Remedy == "" {
 			t.Errorf("%s: %s, %+v, %v", route, resp.Status, p, err)
 		}
 		conn.Close()
@@ -336,7 +337,8 @@ func TestLockedDatabaseUnderTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp, text := w.do("POST", api.Sandboxes, "{}")
-	refused(t, "while another program writes", http.StatusServiceUnavailable, resp, text, "is in use", "the other program")
+	refused(t, "while another program writes", http.StatusServiceUnavailable, resp, text, "is in use",
+		"the other program")
 	answer := make(chan string, 1)
 	go func() {
 		resp, text := w.do("POST", api.Sandboxes, "{}")

@@ -26,16 +26,22 @@ func (s *Server) fileRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
 		{method: "GET", path: api.SandboxFiles, handle: s.readFile, scope: read, summary: "Read a file, or ranges of it", query: queryPath, rawOut: "application/octet-stream", status: 200},
-		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write, summary: "Write a file atomically, of up to 5 GiB. Missing directories are created. If-Match and If-None-Match are honoured (412)",
-			query: queryPath + "; mode: permissions in octal, such as 755", rawIn: "application/octet-stream", out: api.File{}, status: 200},
+		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write,
+			summary: "Write a file atomically, of up to 5 GiB. Missing directories are created. If-Match and If-None-Match are honoured (412)",
+			query:   queryPath + "; mode: permissions in octal, such as 755", rawIn: "application/octet-stream",
+			out: api.File{}, status: 200},
 		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write, summary: "Remove a file or an empty directory. If-Match is honoured (412)",
 			query: queryPath + "; recursive: remove a directory with its contents", status: 204},
 		{method: "GET", path: api.FilesList, handle: s.listFiles, scope: read, summary: "List a directory by name", query: queryPath + "; " + queryPage, out: api.List[api.File]{}, status: 200},
-		{method: "GET", path: api.FilesStat, handle: s.statFile, scope: read, summary: "Get the metadata of a file", query: queryPath + "; follow: follow a symbolic link", out: api.File{}, status: 200},
-		{method: "GET", path: api.FilesWatch, handle: s.watchFiles, scope: read, summary: "Watch files for changes, as events. Changes by other sandboxes on a shared volume are not reported",
-			query: queryPath + "; recursive: also watch directories below it", status: 200, events: api.EventFile + ", each a FileChange"},
+		{method: "GET", path: api.FilesStat, handle: s.statFile, scope: read, summary: "Get the metadata of a file",
+			query: queryPath + "; follow: follow a symbolic link", out: api.File{}, status: 200},
+		{method: "GET", path: api.FilesWatch, handle: s.watchFiles, scope: read,
+			summary: "Watch files for changes, as events. Changes by other sandboxes on a shared volume are not reported",
+			query:   queryPath + "; recursive: also watch directories below it", status: 200,
+			events: api.EventFile + ", each a FileChange"},
 		{method: "POST", path: api.FilesMove, handle: s.moveFile, scope: write, summary: "Move or rename a file or directory", in: api.MoveRequest{}, out: api.File{}, status: 200},
-		{method: "POST", path: api.FilesMkdir, handle: s.makeDirectory, scope: write, summary: "Create a directory", in: api.MkdirRequest{}, out: api.File{}, status: 201},
+		{method: "POST", path: api.FilesMkdir, handle: s.makeDirectory, scope: write, summary: "Create a directory",
+			in: api.MkdirRequest{}, out: api.File{}, status: 201},
 	}
 }
 
@@ -197,7 +203,8 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if kindOf(e.Mode) != "file" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: is %s", name, described(e.Mode)), "list a directory, or copy it as an archive; use a command to read other kinds")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: is %s", name, described(e.Mode)),
+			"list a directory, or copy it as an archive; use a command to read other kinds")
 	}
 	content := &fileReader{ctx: r.Context(), size: e.Size, open: func() (io.ReadCloser, error) {
 		return s.opts.Fleet.CopyOut(r.Context(), accountOf(r.Context()), r.PathValue("id"), e.Path)
@@ -325,12 +332,15 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	name := r.URL.Query().Get("path")
 	switch {
 	case r.ContentLength < 0:
-		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "unknown size of the file"), "send the Content-Length header"), http.StatusLengthRequired)
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "unknown size of the file"),
+			"send the Content-Length header"), http.StatusLengthRequired)
 	case r.ContentLength > api.MaxFile:
-		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "the file has %d bytes, more than the maximum of %d", r.ContentLength, int64(api.MaxFile)),
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid,
+			"the file has %d bytes, more than the maximum of %d", r.ContentLength, int64(api.MaxFile)),
 			"copy it onto a volume in parts"), http.StatusRequestEntityTooLarge)
 	case !path.IsAbs(name) || path.Clean(name) == "/" || name[len(name)-1] == '/':
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: not the path of a file in the sandbox", name), "give an absolute path, such as /workspace/file")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q: not the path of a file in the sandbox", name),
+			"give an absolute path, such as /workspace/file")
 	}
 	name = path.Clean(name)
 	hdr := &tar.Header{Typeflag: tar.TypeReg, Size: r.ContentLength, Mode: 0o644, Format: tar.FormatPAX}
@@ -340,7 +350,8 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case err == nil && kindOf(before.Mode) != "file":
-		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q: is %s", name, described(before.Mode)), "give the path of a file")
+		return errors.Remedy(errors.Newf(errors.Conflict, "%.200q: is %s", name, described(before.Mode)),
+			"give the path of a file")
 	case err == nil:
 		name = before.Path // the target, if it is a link
 		hdr.Mode, hdr.Uid, hdr.Gid = int64(before.Mode&0o7777), before.UID, before.GID
@@ -357,7 +368,8 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request) error {
 	if text := r.URL.Query().Get("mode"); text != "" {
 		mode, err := strconv.ParseUint(text, 8, 12)
 		if err != nil {
-			return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?mode=: %.20q", text), "give an octal number, such as 644 or 755")
+			return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?mode=: %.20q", text),
+				"give an octal number, such as 644 or 755")
 		}
 		hdr.Mode = int64(mode)
 	}

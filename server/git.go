@@ -18,24 +18,34 @@ const queryRepository = "repository: name of the repository, if the session has 
 func (s *Server) gitRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
-		{method: "GET", path: api.SessionDiff, handle: s.sessionDiff, scope: read, summary: "Get the agent's changes as a patch", query: queryRepository,
+		{method: "GET", path: api.SessionDiff, handle: s.sessionDiff, scope: read,
+			summary: "Get the agent's changes as a patch", query: queryRepository,
 			rawOut: api.TypePatch, status: 200},
-		{method: "GET", path: api.SessionBundle, handle: s.sessionBundle, scope: read, summary: "Get the session's branch as a git bundle", query: queryRepository,
+		{method: "GET", path: api.SessionBundle, handle: s.sessionBundle, scope: read,
+			summary: "Get the session's branch as a git bundle", query: queryRepository,
 			rawOut: api.TypeBundle, status: 200},
-		{method: "POST", path: api.SessionSync, handle: s.syncSession, scope: write, summary: "Rebase the session's branch onto new upstream commits; if that fails, it is unchanged",
-			in: api.SyncRequest{}, out: api.GitEvent{}, status: 200},
-		{method: "POST", path: api.SessionPush, handle: s.pushSession, scope: write, summary: "Push the session's branch to its origin", in: api.PushRequest{},
+		{method: "POST", path: api.SessionSync, handle: s.syncSession, scope: write,
+			summary: "Rebase the session's branch onto new upstream commits; if that fails, it is unchanged",
+			in:      api.SyncRequest{}, out: api.GitEvent{}, status: 200},
+		{method: "POST", path: api.SessionPush, handle: s.pushSession, scope: write,
+			summary: "Push the session's branch to its origin", in: api.PushRequest{},
 			out: api.GitEvent{}, status: 200},
-		{method: "POST", path: api.SessionPull, handle: s.openPull, scope: write, summary: "Push the session's branch, and open or update a pull request for it on GitHub",
-			in: api.PullRequestRequest{}, out: api.PullRequest{}, status: 200},
+		{method: "POST", path: api.SessionPull, handle: s.openPull, scope: write,
+			summary: "Push the session's branch, and open or update a pull request for it on GitHub",
+			in:      api.PullRequestRequest{}, out: api.PullRequest{}, status: 200},
 
-		{method: "GET", path: api.Memories, handle: s.listMemories, scope: read, summary: "List the repositories that have memory entries", query: queryPage,
+		{method: "GET", path: api.Memories, handle: s.listMemories, scope: read,
+			summary: "List the repositories that have memory entries", query: queryPage,
 			out: api.List[api.Memory]{}, status: 200},
-		{method: "GET", path: api.Memoried, handle: s.getMemory, scope: read, summary: "Get the memory of a repository", out: api.MemoryGraph{}, status: 200},
-		{method: "DELETE", path: api.Memoried, handle: s.deleteMemory, scope: write, summary: "Delete the memory of a repository", status: 204},
-		{method: "PUT", path: api.MemoryEntity, handle: s.putEntity, scope: write, summary: "Store a memory entry; an earlier one of that name is replaced",
-			in: api.EntityRequest{}, status: 204},
-		{method: "DELETE", path: api.MemoryEntity, handle: s.deleteEntity, scope: write, summary: "Delete a memory entry and its relations", status: 204},
+		{method: "GET", path: api.Memoried, handle: s.getMemory, scope: read, summary: "Get the memory of a repository",
+			out: api.MemoryGraph{}, status: 200},
+		{method: "DELETE", path: api.Memoried, handle: s.deleteMemory, scope: write,
+			summary: "Delete the memory of a repository", status: 204},
+		{method: "PUT", path: api.MemoryEntity, handle: s.putEntity, scope: write,
+			summary: "Store a memory entry; an earlier one of that name is replaced",
+			in:      api.EntityRequest{}, status: 204},
+		{method: "DELETE", path: api.MemoryEntity, handle: s.deleteEntity, scope: write,
+			summary: "Delete a memory entry and its relations", status: 204},
 	}
 }
 
@@ -85,7 +95,8 @@ func (s *Server) openPull(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.PullRequest{Number: made.Number, URL: made.URL, Draft: made.Draft, New: made.New, Updated: made.Updated, Summary: made.Summary, Note: made.Note})
+	return respond(w, http.StatusOK, api.PullRequest{Number: made.Number, URL: made.URL, Draft: made.Draft,
+		New: made.New, Updated: made.Updated, Summary: made.Summary, Note: made.Note})
 }
 
 // memories returns the memories of the caller.
@@ -126,7 +137,8 @@ func (s *Server) putEntity(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(req.Observations) == 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "memory entry: no observations"), "give observations, which are sentences")
+		return errors.Remedy(errors.Newf(errors.Invalid, "memory entry: no observations"),
+			"give observations, which are sentences")
 	}
 	return noContent(w, s.memories(r).Set(r.Context(), r.PathValue("name"),
 		memory.Entity{Name: r.PathValue("entity"), Type: cmp.Or(req.Type, "note"), Observations: req.Observations}))

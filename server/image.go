@@ -108,7 +108,8 @@ func part(form *multipart.Reader, name string, read func(io.Reader) error) error
 		return errors.Explainf(err, errors.Invalid, "cannot read the form")
 	}
 	if err != nil || p.FormName() != name {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the form has no field %q in the expected place", name), "send %q, then %q", api.FieldRequest, api.FieldContext)
+		return errors.Remedy(errors.Newf(errors.Invalid, "the form has no field %q in the expected place", name),
+			"send %q, then %q", api.FieldRequest, api.FieldContext)
 	}
 	return read(p)
 }
@@ -127,11 +128,14 @@ func (s *Server) keepContext(body io.Reader) (_ string, err error) {
 	n, err := io.Copy(f, io.LimitReader(body, maxContext+1))
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left on the server's disk for the build context"), "free some space, or exclude files with .dockerignore")
+		return "", errors.Remedy(errors.Explainf(err, errors.Exhausted,
+			"no space left on the server's disk for the build context"),
+			"free some space, or exclude files with .dockerignore")
 	case err != nil:
 		return "", brokeOff(err, "the build context")
 	case n > maxContext:
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context exceeds %d bytes", int64(maxContext)), "build from a smaller directory")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "the build context exceeds %d bytes", int64(maxContext)),
+			"build from a smaller directory")
 	}
 	return f.Name(), nil
 }
@@ -183,7 +187,8 @@ func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 		what.Age = age
 	}
 	if what.Age < 0 || what.Size < 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid age_seconds or size_bytes: must not be negative"), "give an age of 0 for all unused images, a size of 0 for no limit")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid age_seconds or size_bytes: must not be negative"),
+			"give an age of 0 for all unused images, a size of 0 for no limit")
 	}
 	c, ok := s.opts.Images.(image.Collector)
 	if !ok {

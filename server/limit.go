@@ -58,5 +58,6 @@ func (l *limits) allow(w http.ResponseWriter, who string, perSecond float64) err
 		return nil
 	}
 	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(1/perSecond))))
-	return errors.Remedy(errors.Newf(errors.Exhausted, "more than %g requests a second", perSecond), "wait a second, and send fewer requests")
+	return errors.Remedy(errors.Newf(errors.Exhausted, "more than %g requests a second", perSecond),
+		"wait a second, and send fewer requests")
 }

@@ -17,11 +17,14 @@ import (
 // linkRoutes returns the routes for links to ports of sandboxes.
 func (s *Server) linkRoutes() []route {
 	return []route{
-		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec, summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
-			in: api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
-		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read, summary: "List the valid links of a sandbox, newest first",
-			query: queryPage, out: api.List[api.PortLink]{}, status: 200},
-		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec, summary: "Revoke a link, also in browsers that have opened it", status: 204},
+		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec,
+			summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
+			in:      api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
+		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read,
+			summary: "List the valid links of a sandbox, newest first",
+			query:   queryPage, out: api.List[api.PortLink]{}, status: 200},
+		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec,
+			summary: "Revoke a link, also in browsers that have opened it", status: 204},
 	}
 }
 
@@ -112,7 +115,9 @@ func (s *Server) base(r *http.Request) (string, error) {
 		return p.origin(), nil
 	}
 	if s.opts.URL == "" {
-		return "", errors.Remedy(errors.Newf(errors.Unsupported, "this server listens on no address that browsers can reach"), "stop it with \"harvest down\", and start it with: harvest up")
+		return "", errors.Remedy(errors.Newf(errors.Unsupported,
+			"this server listens on no address that browsers can reach"),
+			"stop it with \"harvest down\", and start it with: harvest up")
 	}
 	return s.opts.URL, nil
 }
@@ -133,7 +138,8 @@ func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
 	}
 	if name := hostname(u.Host); s.opts.PortDomain == "localhost" && name != "localhost" {
 		if addr, err := netip.ParseAddr(name); err != nil || !addr.IsLoopback() {
-			return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "host names for ports work only on the server's machine; its address is %.100q", name), "%s", remedy)
+			return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported,
+				"host names for ports work only on the server's machine; its address is %.100q", name), "%s", remedy)
 		}
 	}
 	host := to.label() + "." + s.opts.PortDomain

@@ -26,7 +26,8 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "harvest_http_requests_total", Help: "Requests, by route and status."}, []string{"route", "status"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "harvest_http_request_seconds", Help: "Duration of requests by route, streams included.",
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "harvest_http_request_seconds",
+			Help:    "Duration of requests by route, streams included.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
 	}
 	gauge := func(name, help string, value func(sandbox.Stats) float64) prometheus.Collector {
@@ -44,21 +45,32 @@ func newMetrics(s *Server) *metrics {
 			}
 			return float64(n)
 		}),
-		gauge("harvest_sandboxes_running", "Running sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Running]) }),
-		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.", func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Lost]) }),
+		gauge("harvest_sandboxes_running", "Running sandboxes.",
+			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Running]) }),
+		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.",
+			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Lost]) }),
 		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.", func(v sandbox.Stats) float64 { return float64(v.Warm) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "harvest_session_spares", Help: "Spare sessions that wait for a prompt."}, func() float64 { return float64(s.spares()) }),
-		gauge("harvest_sandboxes_leftover", "Ended sandboxes that still hold resources.", func(v sandbox.Stats) float64 { return float64(v.Leftover) }),
-		gauge("harvest_commands_running", "Running commands.", func(v sandbox.Stats) float64 { return float64(v.Commands) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "harvest_session_spares",
+			Help: "Spare sessions that wait for a prompt."}, func() float64 { return float64(s.spares()) }),
+		gauge("harvest_sandboxes_leftover", "Ended sandboxes that still hold resources.",
+			func(v sandbox.Stats) float64 { return float64(v.Leftover) }),
+		gauge("harvest_commands_running", "Running commands.",
+			func(v sandbox.Stats) float64 { return float64(v.Commands) }),
 		gauge("harvest_reserved_cpu_cores", "Cores reserved by sandboxes.", func(v sandbox.Stats) float64 { return v.CPU }),
 		gauge("harvest_reserved_memory_bytes", "Memory reserved by sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Memory) }),
-		gauge("harvest_used_memory_bytes", "Memory of sandboxes at the last measurement.", func(v sandbox.Stats) float64 { return float64(v.Used.Memory) }),
-		count("harvest_used_cpu_seconds_total", "Measured CPU time of sandboxes.", func(v sandbox.Stats) float64 { return v.Used.CPU }),
-		count("harvest_received_bytes_total", "Bytes received by the network interfaces of sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Used.Received) }),
-		count("harvest_sent_bytes_total", "Bytes sent by the network interfaces of sandboxes.", func(v sandbox.Stats) float64 { return float64(v.Used.Sent) }),
+		gauge("harvest_used_memory_bytes", "Memory of sandboxes at the last measurement.",
+			func(v sandbox.Stats) float64 { return float64(v.Used.Memory) }),
+		count("harvest_used_cpu_seconds_total", "Measured CPU time of sandboxes.",
+			func(v sandbox.Stats) float64 { return v.Used.CPU }),
+		count("harvest_received_bytes_total", "Bytes received by the network interfaces of sandboxes.",
+			func(v sandbox.Stats) float64 { return float64(v.Used.Received) }),
+		count("harvest_sent_bytes_total", "Bytes sent by the network interfaces of sandboxes.",
+			func(v sandbox.Stats) float64 { return float64(v.Used.Sent) }),
 		count("harvest_sandboxes_created_total", "Sandboxes created since the server started.", func(v sandbox.Stats) float64 { return float64(v.Created) }),
-		count("harvest_sandboxes_failed_total", "Sandboxes failed since the server started.", func(v sandbox.Stats) float64 { return float64(v.Failed) }),
-		count("harvest_sandboxes_warm_used_total", "Sandboxes taken from the pool of booted ones.", func(v sandbox.Stats) float64 { return float64(v.WarmUsed) }),
+		count("harvest_sandboxes_failed_total", "Sandboxes failed since the server started.",
+			func(v sandbox.Stats) float64 { return float64(v.Failed) }),
+		count("harvest_sandboxes_warm_used_total", "Sandboxes taken from the pool of booted ones.",
+			func(v sandbox.Stats) float64 { return float64(v.WarmUsed) }),
 	)
 	return m
 }
@@ -75,7 +87,8 @@ func (m *metrics) done(pattern string, status int, took time.Duration) {
 // showMetrics is for the operator: a key of the personal account with read access.
 func (s *Server) showMetrics(w http.ResponseWriter, r *http.Request) error {
 	if accountOf(r.Context()) != account.Personal {
-		return errors.Remedy(errors.Newf(errors.Denied, "metrics are for operators of the server only"), "use a key of the account %q", account.Personal)
+		return errors.Remedy(errors.Newf(errors.Denied, "metrics are for operators of the server only"),
+			"use a key of the account %q", account.Personal)
 	}
 	promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 	return nil

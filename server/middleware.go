@@ -125,7 +125,8 @@ func (p *patient) Read(b []byte) (int, error) {
 	case err == io.EOF:
 		_ = p.rc.SetReadDeadline(time.Time{}) // for the next request
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = withStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "no data of the request's body for %s", p.limit), "send the whole body, as Content-Length says, without pauses"), http.StatusRequestTimeout)
+		err = withStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "no data of the request's body for %s",
+			p.limit), "send the whole body, as Content-Length says, without pauses"), http.StatusRequestTimeout)
 	}
 	return n, err
 }

@@ -20,8 +20,12 @@ func (s *Server) modalRoutes() []route {
 	return []route{
 		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
 			out: api.ModalSandbox{}, status: 200},
-		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read, summary: "Get the status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write, summary: "Terminate a sandbox", query: "sync: upload its volume to S3 first (default: the sandbox's setting)", out: api.ModalSandbox{}, status: 200},
+		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read,
+			summary: "Get the status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
+		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write,
+			summary: "Terminate a sandbox",
+			query:   "sync: upload its volume to S3 first (default: the sandbox's setting)",
+			out:     api.ModalSandbox{}, status: 200},
 		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
 			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
@@ -33,7 +37,8 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.VolumeMountPath != "" && req.VolumeName == "" {
-		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "volume_mount_path needs a volume"), "give a volume_name, too"), "validate")
+		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "volume_mount_path needs a volume"),
+			"give a volume_name, too"), "validate")
 	}
 	create := sandbox.Request{
 		Image: req.ImageBase, Env: req.Environment, Secrets: req.Secrets, Workdir: req.Workdir, CPU: req.CPU, Memory: req.Memory, TimeoutSeconds: req.Timeout,
@@ -145,7 +150,8 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		stream.events.send("error", map[string]any{"detail": message, "returncode": result.ReturnCode})
 	}
 	stream.events.send("done", done)
-	logf.Infof(ctx, "Claude ended in %s: exit code %d after %.1f s", r.PathValue("id"), result.ReturnCode, result.Duration)
+	logf.Infof(ctx, "Claude ended in %s: exit code %d after %.1f s", r.PathValue("id"), result.ReturnCode,
+		result.Duration)
 	return nil
 }
 

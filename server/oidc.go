@@ -20,8 +20,11 @@ func (s *Server) oidcRoutes() []route {
 		return nil
 	}
 	return []route{
-		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn, summary: "Sign in with the OpenID Connect provider", status: 303},
-		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true, summary: "Redirect target of the provider", query: "state: state of the sign-in; code: authorization code of the provider", status: 200,
+		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn,
+			summary: "Sign in with the OpenID Connect provider", status: 303},
+		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true,
+			summary: "Redirect target of the provider",
+			query:   "state: state of the sign-in; code: authorization code of the provider", status: 200,
 			rawOut: "text/html"},
 	}
 }

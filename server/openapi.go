@@ -66,11 +66,14 @@ func (s *Server) document() (object, error) {
 		"components": object{
 			"schemas": all,
 			"responses": object{"Problem": object{
-				"description": "Description of the error (RFC 9457).", "content": object{api.TypeProblem: object{"schema": problem}},
+				"description": "Description of the error (RFC 9457).",
+				"content":     object{api.TypeProblem: object{"schema": problem}},
 			}},
 			"securitySchemes": object{
-				"key":    object{"type": "http", "scheme": "bearer", "description": "API key, created with harvest key create NAME."},
-				"cookie": object{"type": "apiKey", "in": "cookie", "name": "harvest", "description": "Session cookie of a browser that has signed in."},
+				"key": object{"type": "http", "scheme": "bearer",
+					"description": "API key, created with harvest key create NAME."},
+				"cookie": object{"type": "apiKey", "in": "cookie", "name": "harvest",
+					"description": "Session cookie of a browser that has signed in."},
 			},
 		},
 	}, nil

@@ -71,11 +71,15 @@ func TestPageFilesAreCompressed(t *testing.T) {
 		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
 			t.Errorf("%s: encoding %q, Vary %q", path, plain.Header.Get("Content-Encoding"), plain.Header.Get("Vary"))
 		}
-		for accepted, compressed := range map[string]bool{"gzip, deflate, br": true, "br, gzip;q=0.5": true, "*": true, "gzip;q=0": false, "gzip; q=0.000, *": false, "br": false, "x-gzip": false} {
+		for accepted, compressed := range map[string]bool{"gzip, deflate, br": true, "br, gzip;q=0.5": true, "*": true,
+			"gzip;q=0": false, "gzip; q=0.000, *": false, "br": false, "x-gzip": false} {
 			resp, body := s.do("GET", path, "", "Accept-Encoding", accepted)
 			h := resp.Header
-			if (h.Get("Content-Encoding") == "gzip") != compressed || h.Get("Vary") != "Accept-Encoding" || (h.Get("ETag") != plain.Header.Get("ETag")) != compressed || h.Get("Content-Type") != plain.Header.Get("Content-Type") {
-				t.Errorf("%s for %q: encoding %q, Vary %q, tag %s", path, accepted, h.Get("Content-Encoding"), h.Get("Vary"), h.Get("ETag"))
+			if (h.Get("Content-Encoding") == "gzip") != compressed || h.Get("Vary") != "Accept-Encoding" ||
+				(h.Get("ETag") != plain.Header.Get("ETag")) != compressed ||
+				h.Get("Content-Type") != plain.Header.Get("Content-Type") {
+				t.Errorf("%s for %q: encoding %q, Vary %q, tag %s", path, accepted, h.Get("Content-Encoding"),
+					h.Get("Vary"), h.Get("ETag"))
 			}
 			if compressed {
 				if len(body) >= len(want) {
@@ -92,12 +96,14 @@ func TestPageFilesAreCompressed(t *testing.T) {
 			} else if body != want {
 				t.Errorf("%s for %q is another file", path, accepted)
 			}
-			if resp, body := s.do("GET", path, "", "Accept-Encoding", accepted, "If-None-Match", h.Get("ETag")); resp.StatusCode != 304 || body != "" || resp.Header.Get("Vary") != "Accept-Encoding" {
+			if resp, body := s.do("GET", path, "", "Accept-Encoding", accepted, "If-None-Match",
+				h.Get("ETag")); resp.StatusCode != 304 || body != "" || resp.Header.Get("Vary") != "Accept-Encoding" {
 				t.Errorf("%s again: %s, Vary %q", path, resp.Status, resp.Header.Get("Vary"))
 			}
 		}
 	}
-	if resp, body := s.do("HEAD", "/ui/app.js", "", "Accept-Encoding", "gzip"); resp.StatusCode != 200 || body != "" || resp.Header.Get("Content-Encoding") != "gzip" {
+	if resp, body := s.do("HEAD", "/ui/app.js", "", "Accept-Encoding", "gzip"); resp.StatusCode != 200 || body != "" ||
+		resp.Header.Get("Content-Encoding") != "gzip" {
 		t.Errorf("HEAD: %s %v", resp.Status, resp.Header)
 	}
 }

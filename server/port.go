@@ -28,11 +28,13 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 // connectPort connects a WebSocket to a port in a sandbox. The connection is closed when the server stops.
 func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path),
+			"connect with a WebSocket")
 	}
 	port, err := strconv.Atoi(r.URL.Query().Get("port"))
 	if err != nil {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?port=: %.40q", r.URL.Query().Get("port")), "give a number from 1 to 65535")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?port=: %.40q", r.URL.Query().Get("port")),
+			"give a number from 1 to 65535")
 	}
 	up, err := s.opts.Fleet.Dial(r.Context(), accountOf(r.Context()), r.PathValue("id"), port)
 	if err != nil {

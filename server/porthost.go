@@ -128,7 +128,9 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	}
 	who, err = s.opts.Keys.Authenticate(r.Context(), account.Link, secret)
 	if err == nil && who.Subject != to.subject() {
-		return account.Principal{}, false, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is for another port"), "open the link without changes, or create a link to this port")
+		return account.Principal{}, false,
+			errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is for another port"),
+				"open the link without changes, or create a link to this port")
 	}
 	return who, opened, err
 }
@@ -143,7 +145,8 @@ func (s *Server) checkVisit(r *http.Request) error {
 	if follows || site != "cross-site" && site != "same-site" && (origin == "" || p.isOrigin(origin)) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"), "open the port's own page, or use a key")
+	return errors.Remedy(errors.Newf(errors.Denied, "the request comes from a page of another site"),
+		"open the port's own page, or use a key")
 }
 
 // isFrame reports whether the browser loads a frame.

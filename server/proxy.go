@@ -64,7 +64,8 @@ func (s *Server) openTransport() http.RoundTripper {
 func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 	port, err := strconv.Atoi(r.PathValue("port"))
 	if err != nil || port < 1 || port > 65535 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.20q", r.PathValue("port")), "give a number from 1 to 65535")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.20q", r.PathValue("port")),
+			"give a number from 1 to 65535")
 	}
 	box, err := s.found(r)
 	if err != nil {
@@ -89,7 +90,8 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			err = endedBy(r.Context(), err)
 			if errors.KindOf(err) == errors.Internal {
-				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "port %d: no answer", port), "check the server inside the sandbox"),
+				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "port %d: no answer", port),
+					"check the server inside the sandbox"),
 					http.StatusBadGateway)
 			}
 			fail(w, r, err)

@@ -59,10 +59,12 @@ func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	key := r.Header.Get(api.HeaderIdempotency)
 	if !replayPattern().MatchString(key) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid header %s: %.80q", api.HeaderIdempotency, key), "use 1 to 255 printable ASCII characters without spaces, such as a UUID")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid header %s: %.80q", api.HeaderIdempotency, key),
+			"use 1 to 255 printable ASCII characters without spaces, such as a UUID")
 	}
 	if s.opts.Replays == nil {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "this server does not store answers"), "omit the header %s", api.HeaderIdempotency)
+		return errors.Remedy(errors.Newf(errors.Unsupported, "this server does not store answers"),
+			"omit the header %s", api.HeaderIdempotency)
 	}
 	data, err := body(w, r, api.MaxExec)
 	if err != nil {
@@ -124,12 +126,16 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 func replay(w http.ResponseWriter, want, known account.Replay) error {
 	switch {
 	case known.Request != want.Request:
-		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was already used for another request", api.HeaderIdempotency), "use a new one for each request"),
+		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was already used for another request",
+			api.HeaderIdempotency), "use a new one for each request"),
 			http.StatusUnprocessableEntity)
 	case known.Status == unkept:
-		return errors.Remedy(errors.Newf(errors.Conflict, "this request was executed before, but its answer was not stored"), "check the result with GET; to execute it again, use another %s", api.HeaderIdempotency)
+		return errors.Remedy(errors.Newf(errors.Conflict,
+			"this request was executed before, but its answer was not stored"),
+			"check the result with GET; to execute it again, use another %s", api.HeaderIdempotency)
 	case known.Status == 0:
-		return errors.Remedy(errors.Newf(errors.Conflict, "this request was started before, but the server ended during its execution"),
+		return errors.Remedy(errors.Newf(errors.Conflict,
+			"this request was started before, but the server ended during its execution"),
 			"check the result with GET; to execute it again, use another %s", api.HeaderIdempotency)
 	}
 	w.Header().Set("Content-Type", known.Type)

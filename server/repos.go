@@ -13,13 +13,16 @@ import (
 func (s *Server) repoRoutes() []route {
 	const read, write, exec = account.Read, account.Write, account.Exec
 	return []route{
-		{method: "POST", path: api.Repos, handle: s.addRepo, scope: exec, summary: "Register a repository and build its image", in: api.RepoRequest{},
+		{method: "POST", path: api.Repos, handle: s.addRepo, scope: exec,
+			summary: "Register a repository and build its image", in: api.RepoRequest{},
 			out: api.Repo{}, status: 201},
 		{method: "GET", path: api.Repos, handle: s.listRepos, scope: read, summary: "List repositories by name", query: queryPage, out: api.List[api.Repo]{}, status: 200},
 		{method: "GET", path: api.Repoed, handle: s.getRepo, scope: read, summary: "Get a repository, by its id or name", out: api.Repo{}, status: 200},
-		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write, summary: "Unregister a repository and remove its unused images", status: 204},
-		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec, summary: "Build a repository's image from scratch, or join the current build",
-			out: api.RepoBuilt{}, status: 202},
+		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write,
+			summary: "Unregister a repository and remove its unused images", status: 204},
+		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec,
+			summary: "Build a repository's image from scratch, or join the current build",
+			out:     api.RepoBuilt{}, status: 202},
 		{method: "POST", path: api.RepoRefresh, handle: s.startRepo(repo.Refresh), scope: exec,
 			summary: "Update a repository's image, or join the current build", out: api.RepoBuilt{}, status: 202},
 		{method: "GET", path: api.RepoBuilds, handle: s.listRepoBuilds, scope: read, summary: "List the builds of a repository's image, newest first", query: queryPage,

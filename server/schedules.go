@@ -26,8 +26,9 @@ func (s *Server) scheduleRoutes() []route {
 			summary: "Resume a paused schedule", out: api.Schedule{}, status: 200},
 		{method: "POST", path: api.ScheduleStart, handle: s.startSchedule, scope: write, operator: true, summary: "Run a schedule's job now",
 			out: api.ScheduleRun{}, status: 202},
-		{method: "GET", path: api.ScheduleRuns, handle: s.listScheduleRuns, scope: read, summary: "List the runs of a schedule, newest first",
-			query: queryPage, out: api.List[api.ScheduleRun]{}, status: 200},
+		{method: "GET", path: api.ScheduleRuns, handle: s.listScheduleRuns, scope: read,
+			summary: "List the runs of a schedule, newest first",
+			query:   queryPage, out: api.List[api.ScheduleRun]{}, status: 200},
 	}
 }
 

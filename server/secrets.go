@@ -12,14 +12,18 @@ import (
 func (s *Server) secretRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
-		{method: "POST", path: api.Secrets, handle: s.setSecret, scope: write, summary: "Store a secret; its values are never shown again",
-			in: api.SecretRequest{}, out: api.Secret{}, status: 201},
-		{method: "POST", path: api.Rekey, handle: s.rekey, scope: write, operator: true, summary: "Replace the key file, and encrypt all secrets with the new key",
-			out: api.Rekeyed{}, status: 200},
+		{method: "POST", path: api.Secrets, handle: s.setSecret, scope: write,
+			summary: "Store a secret; its values are never shown again",
+			in:      api.SecretRequest{}, out: api.Secret{}, status: 201},
+		{method: "POST", path: api.Rekey, handle: s.rekey, scope: write, operator: true,
+			summary: "Replace the key file, and encrypt all secrets with the new key",
+			out:     api.Rekeyed{}, status: 200},
 		{method: "GET", path: api.Secrets, handle: s.listSecrets, scope: read, summary: "List secrets by name, without their values",
 			query: queryPage, out: api.List[api.Secret]{}, status: 200},
-		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read, summary: "Get the description of a secret", out: api.Secret{}, status: 200},
-		{method: "DELETE", path: api.Secreted, handle: s.deleteSecret, scope: write, summary: "Delete a secret; running sandboxes keep its values", status: 204},
+		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read,
+			summary: "Get the description of a secret", out: api.Secret{}, status: 200},
+		{method: "DELETE", path: api.Secreted, handle: s.deleteSecret, scope: write,
+			summary: "Delete a secret; running sandboxes keep its values", status: 204},
 	}
 }
 
@@ -44,7 +48,8 @@ func (s *Server) setSecret(w http.ResponseWriter, r *http.Request) error {
 	}
 	how, ok := secretModes[req.Mode]
 	if !ok {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.40q", req.Mode), "use create, replace or merge")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.40q", req.Mode),
+			"use create, replace or merge")
 	}
 	made, err := vault.Set(r.Context(), accountOf(r.Context()), req.Name, req.Pairs, how)
 	if err != nil {

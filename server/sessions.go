@@ -16,9 +16,11 @@ import (
 func (s *Server) sessionRoutes() []route {
 	const read, write, exec = account.Read, account.Write, account.Exec
 	return []route{
-		{method: "POST", path: api.Sessions, handle: s.createSession, scope: exec, summary: "Create a session; it is prepared in the background", in: api.SessionRequest{},
+		{method: "POST", path: api.Sessions, handle: s.createSession, scope: exec,
+			summary: "Create a session; it is prepared in the background", in: api.SessionRequest{},
 			out: api.Session{}, status: 201},
-		{method: "POST", path: api.SessionsWarm, handle: s.warmSession, scope: exec, in: api.SessionRequest{}, status: 204,
+		{method: "POST", path: api.SessionsWarm, handle: s.warmSession, scope: exec,
+			in: api.SessionRequest{}, status: 204,
 			summary: "Announce a session that will probably be created, so that the server can make one like it ahead; at most one a second"},
 		{method: "GET", path: api.Sessions, handle: s.listSessions, scope: read, summary: "List sessions, newest first",
 			query: queryPage + "; all: also sessions that have ended", out: api.List[api.Session]{}, status: 200},
@@ -28,12 +30,16 @@ func (s *Server) sessionRoutes() []route {
 		{method: "POST", path: api.SessionMessages, handle: s.sendMessage, scope: exec, summary: "Queue a prompt", in: api.MessageRequest{}, out: api.QueuedMessage{}, status: 202},
 		{method: "GET", path: api.SessionMessages, handle: s.listMessages, scope: read, summary: "List a session's prompts, oldest first", query: queryPage,
 			out: api.List[api.Message]{}, status: 200},
-		{method: "DELETE", path: api.SessionMessage, handle: s.cancelMessage, scope: exec, summary: "Remove a prompt from the queue", status: 204},
-		{method: "POST", path: api.SessionStop, handle: s.stopSession, scope: exec, summary: "Interrupt the current turn", status: 204},
-		{method: "POST", path: api.SessionAnswer, handle: s.answerSession, scope: exec, summary: "Answer a question of the agent", in: api.AnswerRequest{}, status: 204},
-		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read, summary: "Follow the events of a session",
-			query:  "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
-			rawOut: api.TypeEvents, status: 200},
+		{method: "DELETE", path: api.SessionMessage, handle: s.cancelMessage, scope: exec,
+			summary: "Remove a prompt from the queue", status: 204},
+		{method: "POST", path: api.SessionStop, handle: s.stopSession, scope: exec,
+			summary: "Interrupt the current turn", status: 204},
+		{method: "POST", path: api.SessionAnswer, handle: s.answerSession, scope: exec,
+			summary: "Answer a question of the agent", in: api.AnswerRequest{}, status: 204},
+		{method: "GET", path: api.SessionEvents, handle: s.streamEvents, scope: read,
+			summary: "Follow the events of a session",
+			query:   "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
+			rawOut:  api.TypeEvents, status: 200},
 	}
 }
 

@@ -39,9 +39,12 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	case s.opts.Storage == nil:
 		return lacks("S3")
 	case found.S3 != nil && found.S3.Mount:
-		return errors.Remedy(errors.Newf(errors.Invalid, "sandbox %s: mounts S3, which stores files when they are closed", found.ID), "close the files, or call fsync")
+		return errors.Remedy(errors.Newf(errors.Invalid,
+			"sandbox %s: mounts S3, which stores files when they are closed", found.ID),
+			"close the files, or call fsync")
 	case found.S3 == nil:
-		return errors.Remedy(errors.Newf(errors.Invalid, "sandbox %s: has no S3 location", found.ID), "create a sandbox with s3, or synchronize a volume: harvest volume sync VOLUME")
+		return errors.Remedy(errors.Newf(errors.Invalid, "sandbox %s: has no S3 location", found.ID),
+			"create a sandbox with s3, or synchronize a volume: harvest volume sync VOLUME")
 	}
 	// Other clients may have written there, so use the list and not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,

@@ -63,7 +63,8 @@ func (s *Server) runStream(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) stream(w http.ResponseWriter, r *http.Request,
 	serve func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error)) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket, or use POST")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path),
+			"connect with a WebSocket, or use POST")
 	}
 	conn, release, err := accept(w, r)
 	if err != nil {

@@ -42,7 +42,8 @@ func markOf(name string) string {
 }
 
 // terminalArgs run the available shell. The last argument, which markOf returns, is missing here.
-var terminalArgs = []string{"/bin/sh", "-c", `[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`}
+var terminalArgs = []string{"/bin/sh", "-c",
+	`[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`}
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
@@ -156,10 +157,12 @@ func (s *Server) shell(ctx context.Context, t *terminal, of shellOf) (*sandbox.E
 		}
 	}
 	if shells >= terminalMost {
-		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "sandbox %s has %d terminals", of.id, shells), "end one of their shells first")
+		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "sandbox %s has %d terminals", of.id, shells),
+			"end one of their shells first")
 	}
 	return s.opts.Fleet.Exec(ctx, of.owner, of.id, sandbox.ExecRequest{
-		Args: append(slices.Clone(terminalArgs), of.mark), Terminal: &engine.Size{Rows: 24, Cols: 80}, Timeout: terminalLife, Detach: true,
+		Args: append(slices.Clone(terminalArgs), of.mark), Terminal: &engine.Size{Rows: 24, Cols: 80},
+		Timeout: terminalLife, Detach: true,
 		Stdin: t.stdin, Stdout: t, Stderr: t, Env: map[string]string{"TERM": "xterm-256color", terminalDir: of.dir},
 	})
 }
@@ -206,7 +209,8 @@ func (t *terminal) attach(r *http.Request, c *terminalClient) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if old := t.client; old != nil {
-		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict, "another client has taken over the terminal"), "connect again to take it back"))
+		p := problem(r.Context(), errors.Remedy(errors.Newf(errors.Conflict,
+			"another client has taken over the terminal"), "connect again to take it back"))
 		old.gone, old.why = true, &api.End{Problem: p}
 	}
 	t.client = c
@@ -259,7 +263,8 @@ func (t *terminal) sent(c *terminalClient, n int) {
 // openTerminal connects a client to the sandbox's terminal.
 func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	if !isUpgrade(r) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path), "connect with a WebSocket")
+		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path),
+			"connect with a WebSocket")
 	}
 	rows, err := number(r, "rows", 24, 1000)
 	if err != nil {
@@ -275,7 +280,8 @@ func (s *Server) openTerminal(w http.ResponseWriter, r *http.Request) error {
 	}
 	name := r.URL.Query().Get("name")
 	if !terminalName.MatchString(name) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid terminal name %.200q", name), "use up to 32 lower-case letters, digits and -")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid terminal name %.200q", name),
+			"use up to 32 lower-case letters, digits and -")
 	}
 	box, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
 	if err != nil {

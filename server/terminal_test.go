@@ -30,7 +30,8 @@ func (w *world) tty(query string) *tty {
 	for i := 0; i < len(w.headers); i += 2 {
 		header.Set(w.headers[i], w.headers[i+1])
 	}
-	conn, resp, err := websocket.Dial(w.t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, &websocket.DialOptions{HTTPHeader: header})
+	conn, resp, err := websocket.Dial(w.t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query,
+		&websocket.DialOptions{HTTPHeader: header})
 	if err != nil {
 		w.t.Fatalf("%v %v", resp, err)
 	}
@@ -161,7 +162,8 @@ func TestTerminalNames(t *testing.T) {
 		t.Errorf("after SIGHUP: %+v", again.end)
 	}
 	for _, query := range []string{"name=A", "name=a/b", "name=" + strings.Repeat("x", 33), "name=%00", "name=a:b"} {
-		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil || resp.StatusCode != 400 {
+		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil ||
+			resp.StatusCode != 400 {
 			t.Errorf("%s: %v", query, resp)
 		}
 	}
@@ -170,7 +172,8 @@ func TestTerminalNames(t *testing.T) {
 		c.send(api.StreamStdin, "echo up''right\n")
 		c.expect("upright")
 	}
-	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?name=more", nil); err == nil || resp.StatusCode != 429 {
+	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?name=more", nil); err == nil ||
+		resp.StatusCode != 429 {
 		t.Errorf("one shell too many: %v", resp)
 	}
 }

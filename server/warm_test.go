@@ -16,19 +16,22 @@ func TestWarmSession(t *testing.T) {
 	t.Parallel()
 	blocks, events := withBlocks(t)
 	w := start(t, blocks, func(o *server.Options) {
-		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events, Store: new(memory.Sessions), Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
+		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events,
+			Store: new(memory.Sessions), Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(manager.Close)
 		o.Sessions = manager
 	})
-	acme, other, third := w.as(account.Request{Account: "acme"}), w.as(account.Request{Account: "other"}), w.as(account.Request{Account: "third"})
+	acme, other, third := w.as(account.Request{Account: "acme"}), w.as(account.Request{Account: "other"}),
+		w.as(account.Request{Account: "third"})
 	for range 2 {
 		acme.want(204, "POST", "/v1/sessions/warm", `{"agent":"scripted","repo":"https://example.org/a/b"}`)
 	}
 	for range 10 { // the third one is refused, unless the machine is that slow
-		if resp, _ := acme.do("POST", "/v1/sessions/warm", `{"agent":"scripted"}`); resp.StatusCode == 429 && resp.Header.Get("Retry-After") != "" {
+		if resp, _ := acme.do("POST", "/v1/sessions/warm", `{"agent":"scripted"}`); resp.StatusCode == 429 &&
+			resp.Header.Get("Retry-After") != "" {
 			acme = nil
 			break
 		}

@@ -100,7 +100,8 @@ func checkRepos(req Request) ([]Repository, error) {
 		}
 		if i == 0 && req.Name != "" {
 			if name = git.DirName(req.Name); name != req.Name {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory name %.100q", req.Name), "use letters, digits, '.', '_' and '-'")
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory name %.100q", req.Name),
+					"use letters, digits, '.', '_' and '-'")
 			}
 		}
 		if name == "" {
@@ -113,7 +114,8 @@ func checkRepos(req Request) ([]Repository, error) {
 		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules, Dir: dir})
 	}
 	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir || strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory of the repository %.200q", req.Subdir), "give a path relative to the repository's root, such as services/api")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory of the repository %.200q", req.Subdir),
+			"give a path relative to the repository's root, such as services/api")
 	}
 	if len(req.Shallow) > 0 && (len(req.Bundle) == 0 || !shallowFile().Match(req.Shallow)) {
 		return nil, errors.Newf(errors.Invalid, "invalid shallow: want a list of commits in the format of .git/shallow")
@@ -186,7 +188,8 @@ fi`
 // gitConfig returns a repository's settings for harvest-git, as a section of git's configuration (git-config(1),
 // "Syntax"). Without onto, harvest-git determines the origin's default branch itself.
 func (s Session) gitConfig(onto string) string {
-	return configSection([2]string{"work", s.WorkBranch()}, [2]string{"onto", onto}, [2]string{"title", s.Title}, [2]string{"events", s.gitEvents()})
+	return configSection([2]string{"work", s.WorkBranch()}, [2]string{"onto", onto}, [2]string{"title", s.Title},
+		[2]string{"events", s.gitEvents()})
 }
 
 // configSection returns the section of harvest-git's settings with the pairs that have a value.

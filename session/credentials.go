@@ -107,7 +107,9 @@ func (m *Manager) logins(ctx context.Context, s Session) (found logins, err erro
 			return found, err
 		}
 		if !ok && s.GitSecret != "" {
-			return found, errors.Remedy(errors.Newf(errors.Invalid, "secret %q: no credentials for %s", s.GitSecret, host), "add GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and GIT_PASSWORD")
+			return found, errors.Remedy(errors.Newf(errors.Invalid, "secret %q: no credentials for %s", s.GitSecret,
+				host),
+				"add GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and GIT_PASSWORD")
 		}
 		if _, known := found.of(r.URL); !ok || known {
 			continue
@@ -198,7 +200,8 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 	}
 	_, result, err := m.inSandbox(ctx, s, box, shell{script: loginScript, stdin: file.String(), params: append([]string{credentialsDir, helperScript}, origins...)})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "cannot write the credentials: %s", lastLines(result.Stderr, result.Why()))
+		err = errors.Newf(errors.Unavailable, "cannot write the credentials: %s",
+			lastLines(result.Stderr, result.Why()))
 	}
 	return err
 }

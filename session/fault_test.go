@@ -539,10 +539,12 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 		kind   errors.Kind
 		text   string
 	}{
-		"another id":       {"ask_99", agent.Answer{Allow: true}, errors.NotFound, `does not wait for an answer to "ask_99"`},
-		"no answer":        {id, agent.Answer{Allow: true}, errors.Invalid, `question "Which?": no answer given`},
-		"an empty answer":  {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": " "}}, errors.Invalid, `question "Which?": no answer given`},
-		"another question": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red", "Why?": "x"}}, errors.Invalid, `unknown question "Why?"`},
+		"another id": {"ask_99", agent.Answer{Allow: true}, errors.NotFound, `does not wait for an answer to "ask_99"`},
+		"no answer":  {id, agent.Answer{Allow: true}, errors.Invalid, `question "Which?": no answer given`},
+		"an empty answer": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": " "}}, errors.Invalid,
+			`question "Which?": no answer given`},
+		"another question": {id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red", "Why?": "x"}},
+			errors.Invalid, `unknown question "Why?"`},
 	} {
 		err := h.Answer(t.Context(), account, s.ID, c.id, c.answer)
 		if errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) {

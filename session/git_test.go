@@ -72,7 +72,8 @@ func TestPrivateRepository(t *testing.T) {
 	if err != nil || pull.Number != 12 || !pull.New {
 		t.Fatalf("%+v, %v", pull, err)
 	}
-	if calls := g.called("POST /repos/owner/project/pulls"); len(calls) != 1 || !strings.Contains(calls[0], `"title":"My title","body":"- Add a\n\n## What was changed\n\n---\n`) ||
+	if calls := g.called("POST /repos/owner/project/pulls"); len(calls) != 1 ||
+		!strings.Contains(calls[0], `"title":"My title","body":"- Add a\n\n## What was changed\n\n---\n`) ||
 		!strings.Contains(calls[0], `"head":"`+s.WorkBranch()+`","base":"main","draft":true`) {
 		t.Errorf("%q", g.called(""))
 	}
@@ -489,7 +490,8 @@ func TestWorkspace(t *testing.T) {
 			output += e.data.Text
 		}
 	}
-	wantEqual(t, "output", output, `{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+"\nBob|Uncommitted changes at the start of the session\nT|one\n?? new\n")
+	wantEqual(t, "output", output,
+		`{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+"\nBob|Uncommitted changes at the start of the session\nT|one\n?? new\n")
 	diff, err := h.Diff(t.Context(), account, s.ID, "")
 	if err != nil || bytes.Contains(diff, []byte("Uncommitted changes")) || !bytes.Contains(diff, []byte("+++ b/new")) {
 		t.Errorf("%s, %v", diff, err)

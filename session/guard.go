@@ -49,7 +49,8 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		return nil, err
 	}
 	if result.ReturnCode != 0 {
-		return nil, errors.Newf(errors.Unavailable, "cannot read the repository's settings: %s", lastLines(result.Stderr, result.Why()))
+		return nil, errors.Newf(errors.Unavailable, "cannot read the repository's settings: %s",
+			lastLines(result.Stderr, result.Why()))
 	}
 	env, files := map[string]string{}, false
 	given := program.Command(*setup).Env
@@ -76,7 +77,8 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 	setup.Settings = settingsFile
 	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile}, stdin: string(settings)})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "cannot write the agent's settings: %s", lastLines(result.Stderr, result.Why()))
+		err = errors.Newf(errors.Unavailable, "cannot write the agent's settings: %s",
+			lastLines(result.Stderr, result.Why()))
 	}
 	return overridden, err
 }

@@ -46,7 +46,8 @@ func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell
 	case err != nil:
 		return nil, result, err
 	case w.over:
-		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "the changes of the session exceed %d MiB", maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
+		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "the changes of the session exceed %d MiB",
+			maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
 	}
 	return w.Bytes(), result, nil
 }
@@ -140,7 +141,8 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	case err != nil:
 		return nil, err
 	case result.ReturnCode == 9:
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", s.ID)
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"),
+			"see its events: harvest attach %s", s.ID)
 	case result.ReturnCode != 0:
 		return nil, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
@@ -212,12 +214,15 @@ modules | grep -qxF -- "$3" && [ -e "$3/.git" ] || exit 9
 
 // submodule returns a submodule of a repository as a repository of its own, which can be handed back and not pushed.
 func (m *Manager) submodule(ctx context.Context, s Session, repo Repository, name string) (Repository, error) {
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: moduleScript, params: []string{repo.Dir, repo.Start, name}})
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: moduleScript, params: []string{repo.Dir, repo.Start, name}})
 	switch {
 	case err != nil:
 		return Repository{}, err
 	case result.ReturnCode == 9:
-		return Repository{}, errors.Remedy(errors.Newf(errors.NotFound, "repository %s has no submodule %.200q that was fetched", repo.Name(), name), "begin a session with --submodules; harvest diff shows .gitmodules")
+		return Repository{}, errors.Remedy(errors.Newf(errors.NotFound,
+			"repository %s has no submodule %.200q that was fetched", repo.Name(), name),
+			"begin a session with --submodules; harvest diff shows .gitmodules")
 	case result.ReturnCode != 0:
 		return Repository{}, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}

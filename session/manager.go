@@ -163,7 +163,8 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
-		return Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name), "use one of %s", names)
+		return Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name),
+			"use one of %s", names)
 	}
 	if req.Prompt != "" {
 		if err := checkPrompt(req.Prompt); err != nil {
@@ -196,7 +197,8 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}
 	now := time.Now().UTC()
 	return Session{
-		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, title(req.Prompt)), Agent: name, Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
+		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, title(req.Prompt)), Agent: name,
+		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
@@ -264,13 +266,15 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	m.mu.Lock()
 	var found []*runner
 	for id, r := range m.runners {
-		if r.account == account && !r.session().Spare && (id == ref || len(ref) > len(idPrefix) && strings.HasPrefix(id, ref)) {
+		if r.account == account && !r.session().Spare && (id == ref || len(ref) > len(idPrefix) &&
+			strings.HasPrefix(id, ref)) {
 			found = append(found, r)
 		}
 	}
 	m.mu.Unlock()
 	if len(found) > 1 {
-		return Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d sessions begin with it", ref, len(found)), "give more characters of the id")
+		return Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d sessions begin with it",
+			ref, len(found)), "give more characters of the id")
 	}
 	if len(found) == 1 {
 		return found[0].session(), found[0], nil
@@ -363,7 +367,8 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 	}
 	return r.call(ctx, func() error {
 		if r.current == nil {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the agent has no current turn"), "send a prompt, or end the session")
+			return errors.Remedy(errors.Newf(errors.Conflict, "the agent has no current turn"),
+				"send a prompt, or end the session")
 		}
 		r.interrupt("somebody stopped it")
 		return nil

@@ -204,7 +204,8 @@ func (m *Manager) checkKeys(a agent.Agent, env map[string]string) error {
 	}
 	for _, key := range model.Keys() {
 		if env[key] != "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%s would be in the agent's environment, which its commands can read", key),
+			return errors.Remedy(errors.Newf(errors.Invalid,
+				"%s would be in the agent's environment, which its commands can read", key),
 				"store it with \"harvest secret set anthropic %s=…\" and leave it out here: the server adds it to the agent's requests", key)
 		}
 	}

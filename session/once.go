@@ -41,7 +41,8 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 		return sandbox.Result{}, err
 	}
 	if id := sb.Tags[tagSession]; id != "" {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to session %s", id), "send the prompt to the session")
+		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to session %s", id),
+			"send the prompt to the session")
 	}
 	leave, err := m.enterOnce(sb.ID)
 	if err != nil {
@@ -92,7 +93,8 @@ func (m *Manager) enterOnce(id string) (leave func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.once[id] {
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "an agent is already working in the sandbox %s", id), "wait for its answer")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "an agent is already working in the sandbox %s", id),
+			"wait for its answer")
 	}
 	m.once[id] = true
 	return func() {

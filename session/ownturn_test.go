@@ -167,7 +167,8 @@ func TestOwnTurns(t *testing.T) {
 		t.Errorf("stopped: %+v", done.data)
 	}
 	h.turn(t, w, "background")
-	if done := w.until(t, string(agent.Done)); !done.data.Message.Own || !strings.Contains(done.data.Reason, "limit of 3 turns") {
+	if done := w.until(t, string(agent.Done)); !done.data.Message.Own ||
+		!strings.Contains(done.data.Reason, "limit of 3 turns") {
 		t.Errorf("beyond the limit: %+v", done.data)
 	}
 	if got, err := h.Get(t.Context(), account, s.ID); err != nil || got.Turns != 4 || got.Usage.InputTokens == 0 {

@@ -257,7 +257,8 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
 	if r.session().Spare {
-		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.result.ReturnCode, p.stderr.String())
+		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.result.ReturnCode,
+			p.stderr.String())
 		r.end("its agent has ended")
 		return
 	}

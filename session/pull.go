@@ -52,9 +52,11 @@ const (
 func (p PullRequest) check() error {
 	switch {
 	case len(p.Title) > maxPullTitle || strings.ContainsAny(p.Title, "\n\r\x00"):
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid title: %d bytes, or several lines", len(p.Title)), "give one line of at most %d bytes", maxPullTitle)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid title: %d bytes, or several lines", len(p.Title)),
+			"give one line of at most %d bytes", maxPullTitle)
 	case len(p.Body) > maxPullBody || strings.ContainsRune(p.Body, 0):
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid text: %d bytes, or a NUL byte", len(p.Body)), "give text of at most %d bytes", maxPullBody)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid text: %d bytes, or a NUL byte", len(p.Body)),
+			"give text of at most %d bytes", maxPullBody)
 	}
 	return git.CheckBranch(p.Base)
 }
@@ -79,9 +81,11 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	login, ok := l.of(repo.URL)
 	address, err := git.ParseAddress(repo.URL)
 	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
-		return Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s", repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
+		return Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s",
+			repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
 	}
-	p := &proposal{m: m, r: r, s: s, req: req, path: address.Path, hub: &github.Client{API: login.api, Token: login.password, HTTP: login.client}}
+	p := &proposal{m: m, r: r, s: s, req: req, path: address.Path,
+		hub: &github.Client{API: login.api, Token: login.password, HTTP: login.client}}
 	old, err := p.hub.FindPull(ctx, p.path, s.WorkBranch()) // before the push, so that a bad token changes nothing
 	if err != nil {
 		return Pull{}, err
@@ -97,7 +101,8 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	case old.Number != 0:
 		made, err = p.update(ctx, old)
 	case len(p.work.subjects) == 0:
-		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", s.ID)
+		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"),
+			"see its events: harvest attach %s", s.ID)
 	default:
 		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
 	}
@@ -151,7 +156,8 @@ func (p *proposal) text(ctx context.Context) pullText {
 		t.body = said
 	}
 	t.title = logf.Redacted(cmp.Or(t.title, p.s.Title, p.s.WorkBranch()))
-	t.body = logf.Redacted(marks().ReplaceAllString(t.body, "")) + "\n\n---\nThe work of an agent in Harvest session " + p.s.ID + "."
+	t.body = logf.Redacted(marks().ReplaceAllString(t.body,
+		"")) + "\n\n---\nThe work of an agent in Harvest session " + p.s.ID + "."
 	return t
 }
 
@@ -225,7 +231,8 @@ func (p *proposal) mark(t pullText) mark {
 
 // attach returns a body with the mark.
 func (k mark) attach(body string) string {
-	return fmt.Sprintf("%s\n\n<!-- harvest %s head=%s title=%s body=%s -->", body, k.session, k.head, cmp.Or(k.title, "-"), cmp.Or(k.body, "-"))
+	return fmt.Sprintf("%s\n\n<!-- harvest %s head=%s title=%s body=%s -->", body, k.session, k.head,
+		cmp.Or(k.title, "-"), cmp.Or(k.body, "-"))
 }
 
 // readMark returns the mark of a body and the text around it.

@@ -47,7 +47,8 @@ func (writer) Command(s agent.Setup) engine.Command {
 // writes sets the replies of the writer in a session.
 func (h *house) writes(t *testing.T, id, text string) {
 	t.Helper()
-	h.sh(t, id, fmt.Sprintf("cat >/tmp/writes <<'END'\n#!/bin/sh\ncat <<'TEXT'\n%s\nTEXT\nEND\nchmod 755 /tmp/writes", text))
+	h.sh(t, id, fmt.Sprintf("cat >/tmp/writes <<'END'\n#!/bin/sh\ncat <<'TEXT'\n%s\nTEXT\nEND\nchmod 755 /tmp/writes",
+		text))
 }
 
 // TestPullRequestOfAgent checks that the agent writes the text of a pull request in a turn that is marked in the events,
@@ -59,20 +60,25 @@ func TestPullRequestOfAgent(t *testing.T) {
 	template := "## What\n\n<!-- ## no heading -->\n## How it was tested\n"
 	g.add("owner/project", map[string]string{"README.md": "one\n", ".github/pull_request_template.md": template})
 	g.setTokens(canary)
-	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary, "GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
+	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary,
+		"GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
 	h := newHouse(t, session.Options{Secrets: v, Agents: map[string]agent.Agent{"scripted": writer{}}})
-	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(), Prompt: "echo a >a; git add a; git commit -qm 'Add a'", Limits: session.Limits{Turns: 20}})
+	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(),
+		Prompt: "echo a >a; git add a; git commit -qm 'Add a'", Limits: session.Limits{Turns: 20}})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	w.status(t, session.Done)
-	h.writes(t, s.ID, "```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+".\n\n## How it was tested\n\nNot at all.\n```")
+	h.writes(t, s.ID,
+		"```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+".\n\n## How it was tested\n\nNot at all.\n```")
 	made, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{})
 	if err != nil || !made.New || !made.Draft || made.Summary != session.SummaryAgent || made.Note != "" {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	title, body := g.setPull(nil)
 	wantEqual(t, "title", title, "Add the file a")
-	if !strings.HasPrefix(body, "## What\n\nA file, with ") || strings.Contains(body, canary) || !strings.Contains(body, "\n\nNot at all.\n\n---\nThe work of an agent in Harvest session "+s.ID+".\n\n<!-- harvest ses_") {
+	if !strings.HasPrefix(body, "## What\n\nA file, with ") || strings.Contains(body, canary) ||
+		!strings.Contains(body,
+			"\n\nNot at all.\n\n---\nThe work of an agent in Harvest session "+s.ID+".\n\n<!-- harvest ses_") {
 		t.Errorf("%q", body)
 	}
 	asked := h.sh(t, s.ID, "cat /tmp/asked")
@@ -95,7 +101,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 	}
 
 	again, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{})
-	if err != nil || again.New || again.Updated || again.Number != 12 || again.Summary != session.SummaryKept || mustGet(t, h, s.ID).Turns != 2 {
+	if err != nil || again.New || again.Updated || again.Number != 12 || again.Summary != session.SummaryKept ||
+		mustGet(t, h, s.ID).Turns != 2 {
 		t.Errorf("without new commits: %+v, %v", again, err)
 	}
 	turn := func(text string) {
@@ -105,7 +112,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 		h.writes(t, s.ID, "Add "+text+"\n\nNo headings: "+text+".")
 	}
 	turn("b")
-	if again, err = h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Ready: true}); err != nil || !again.Updated || again.Summary != session.SummaryAgent || !strings.Contains(again.Note, "still a draft") {
+	if again, err = h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Ready: true}); err != nil ||
+		!again.Updated || again.Summary != session.SummaryAgent || !strings.Contains(again.Note, "still a draft") {
 		t.Errorf("a later turn: %+v, %v", again, err)
 	}
 	title, body = g.setPull(nil)
@@ -134,7 +142,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 	if err != nil || again.Summary != session.SummaryGiven || mustGet(t, h, s.ID).Turns != before {
 		t.Errorf("with a given body: %+v, %v", again, err)
 	}
-	if title, body = g.setPull(nil); title != "A person's title" || !strings.HasPrefix(body, "Mine.\n") || strings.Count(body, "<!-- harvest") != 1 {
+	if title, body = g.setPull(nil); title != "A person's title" || !strings.HasPrefix(body, "Mine.\n") ||
+		strings.Count(body, "<!-- harvest") != 1 {
 		t.Errorf("after it: %q %q", title, body)
 	}
 }
@@ -147,8 +156,10 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 	g := newGitServer(t)
 	g.add("owner/project", map[string]string{"README.md": "one\n"})
 	g.setTokens(canary)
-	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary, "GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
-	opts := session.Options{Secrets: v, Agents: map[string]agent.Agent{"scripted": writer{}, "modelless": scripted.Agent{}}}
+	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary,
+		"GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
+	opts := session.Options{Secrets: v, Agents: map[string]agent.Agent{"scripted": writer{},
+		"modelless": scripted.Agent{}}}
 	h := newHouse(t, opts)
 	opts.SummaryWait = time.Millisecond
 	hasty := newHouse(t, opts)
@@ -168,7 +179,8 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 			if c.reply == "silence" {
 				h = hasty
 			}
-			s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(), Agent: c.agent, Limits: session.Limits{Turns: c.turns}})
+			s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(), Agent: c.agent,
+				Limits: session.Limits{Turns: c.turns}})
 			w := h.watch(s.ID)
 			if c.agent == "" {
 				w.status(t, session.Ready)
@@ -183,10 +195,12 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 			g.pull = nil
 			g.mu.Unlock()
 			made, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{NoSummary: c.none})
-			if err != nil || made.Summary != session.SummaryCommits || !strings.Contains(made.Note, c.want) || (made.Note == "") != (c.want == "") {
+			if err != nil || made.Summary != session.SummaryCommits || !strings.Contains(made.Note, c.want) ||
+				(made.Note == "") != (c.want == "") {
 				t.Fatalf("%+v, %v", made, err)
 			}
-			if title, body := g.setPull(nil); title != mustGet(t, h, s.ID).Title || !strings.HasPrefix(body, "- Add a\n\n---\n") {
+			if title, body := g.setPull(nil); title != mustGet(t, h, s.ID).Title ||
+				!strings.HasPrefix(body, "- Add a\n\n---\n") {
 				t.Errorf("%q %q", title, body)
 			}
 			if c.reply == "silence" {
@@ -195,7 +209,8 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 			if err := h.End(t.Context(), account, s.ID); err != nil {
 				t.Error(err)
 			}
-			if _, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); errors.KindOf(err) != errors.Gone {
+			if _, err := h.OpenPull(t.Context(), account, s.ID,
+				session.PullRequest{}); errors.KindOf(err) != errors.Gone {
 				t.Errorf("after the end: %v", err)
 			}
 		})
@@ -214,7 +229,8 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 	g.mu.Lock()
 	g.pull = nil
 	g.mu.Unlock()
-	if _, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); errors.KindOf(err) != errors.Conflict || mustGet(t, h, s.ID).Turns > 0 {
+	if _, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); errors.KindOf(err) != errors.Conflict ||
+		mustGet(t, h, s.ID).Turns > 0 {
 		t.Errorf("without changes: %v", err)
 	}
 }

@@ -39,9 +39,12 @@ func (q question) answerable(a agent.Answer) error {
 	for _, text := range slices.Sorted(maps.Keys(a.Answers)) {
 		if !slices.ContainsFunc(q.asks, func(one agent.Question) bool { return one.Text == text }) {
 			if len(q.asks) == 0 {
-				return errors.Remedy(errors.Newf(errors.Invalid, "the agent asks for permission to run %.80q, and has no question %.80q", q.tool, text), "allow or deny it")
+				return errors.Remedy(errors.Newf(errors.Invalid,
+					"the agent asks for permission to run %.80q, and has no question %.80q", q.tool, text),
+					"allow or deny it")
 			}
-			return errors.Remedy(errors.Newf(errors.Invalid, "unknown question %.200q", text), "answer %s", strings.Join(names, " and "))
+			return errors.Remedy(errors.Newf(errors.Invalid, "unknown question %.200q", text), "answer %s",
+				strings.Join(names, " and "))
 		}
 	}
 	if !a.Allow {
@@ -49,7 +52,8 @@ func (q question) answerable(a agent.Answer) error {
 	}
 	for i, one := range q.asks {
 		if strings.TrimSpace(a.Answers[one.Text]) == "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "question %.200q: no answer given", one.Text), "answer %s, or deny with a message", strings.Join(names[i:], " and "))
+			return errors.Remedy(errors.Newf(errors.Invalid, "question %.200q: no answer given", one.Text),
+				"answer %s, or deny with a message", strings.Join(names[i:], " and "))
 		}
 	}
 	return nil
@@ -96,7 +100,8 @@ func (m *Manager) Attend(ctx context.Context, account, ref string) (release func
 	r.people.Add(1)
 	if !r.session().Attended {
 		m.work.Go(func() { // in the background: the loop may be busy
-			_ = r.call(m.ctx, func() error { r.change(func(s *Session) { s.Attended = true }); return nil }) // fails only if the session has ended
+			_ = r.call(m.ctx,
+				func() error { r.change(func(s *Session) { s.Attended = true }); return nil }) // fails only if the session has ended
 		})
 	}
 	return func() { r.people.Add(-1) }

@@ -131,12 +131,14 @@ func quoted(who, text string) string {
 // sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
 func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
 	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"), "omit the repository, or the session to continue")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"),
+			"omit the repository, or the session to continue")
 	}
 	own := req.Sandbox
 	own.Env, own.Image = nil, ""
 	if !reflect.ValueOf(own).IsZero() {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses the same kind of sandbox"), "give env only, or begin a new session")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid,
+			"a session that continues another uses the same kind of sandbox"), "give env only, or begin a new session")
 	}
 	old, running, err := m.find(ctx, account, req.Continues)
 	if err != nil {
@@ -145,7 +147,8 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	if running != nil {
 		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID), "send it the prompt, or end it first")
 	}
-	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID), "begin a new session with its repository")
+	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID),
+		"begin a new session with its repository")
 	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
 	switch {
 	// The session never had a sandbox, or its record was deleted.
@@ -154,7 +157,8 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	case err != nil:
 		return nil, err
 	case !box.Status.Ended():
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being stored", old.ID), "try again in a moment")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "the files of session %s are still being stored",
+			old.ID), "try again in a moment")
 	case box.SnapshotID == "":
 		return nil, gone
 	}

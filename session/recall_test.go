@@ -65,7 +65,8 @@ func TestRecordGone(t *testing.T) {
 	if !strings.Contains(told.data.Text, "got the last 10 messages") {
 		t.Errorf("%q", told.data.Text)
 	}
-	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "…\n") || strings.Contains(got, strings.Repeat("long ", 9000)) {
+	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "…\n") ||
+		strings.Contains(got, strings.Repeat("long ", 9000)) {
 		t.Errorf("%d bytes", len(got))
 	}
 }
@@ -96,7 +97,8 @@ func TestContinue(t *testing.T) {
 	first := mustGet(t, h, s.ID)
 
 	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on\n/run cat SCRIPTED-AGENT.md; git log --format=%s"})
-	if next.Continues != s.ID || next.Approval != agent.ApproveEdits || next.Sandbox.CPU != 1 || next.Dir != s.Dir || next.Repo != s.Repo || next.Title == "" || next.Title != first.Title {
+	if next.Continues != s.ID || next.Approval != agent.ApproveEdits || next.Sandbox.CPU != 1 || next.Dir != s.Dir ||
+		next.Repo != s.Repo || next.Title == "" || next.Title != first.Title {
 		t.Errorf("%+v", next)
 	}
 	w = h.watch(next.ID)

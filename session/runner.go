@@ -255,9 +255,11 @@ func (r *runner) putMessage(m Message) {
 // enqueue adds a prompt to the queue. purpose is that of a prompt of Harvest's own, otherwise "".
 func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (Message, error) {
 	if len(r.queue) >= maxQueue {
-		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue), "wait until the agent has answered some, or cancel them")
+		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue),
+			"wait until the agent has answered some, or cancel them")
 	}
-	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC(), Purpose: purpose}
+	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC(),
+		Purpose: purpose}
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
 		return Message{}, errors.Wrapf(err, "record the message")
 	}
@@ -279,7 +281,8 @@ func (r *runner) cancel(id string) error {
 		}
 	}
 	if r.current != nil && r.current.ID == id || r.deferred != nil && r.deferred.ID == id {
-		return errors.Remedy(errors.Newf(errors.Conflict, "the agent is already working on the prompt"), "stop the turn instead")
+		return errors.Remedy(errors.Newf(errors.Conflict, "the agent is already working on the prompt"),
+			"stop the turn instead")
 	}
 	return errors.Newf(errors.NotFound, "message %.80q: not queued", id)
 }
@@ -309,9 +312,11 @@ func (r *runner) used(planned int) error {
 	s := r.session()
 	switch l := s.Limits; {
 	case l.Turns > 0 && s.Turns+planned >= l.Turns:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has reached its limit of %d turns", l.Turns), "create a new session, or give this one a higher limit")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has reached its limit of %d turns", l.Turns),
+			"create a new session, or give this one a higher limit")
 	case l.USD > 0 && s.Usage.Cost >= l.USD:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD, and its limit is %.2f", s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the session has cost %.2f USD, and its limit is %.2f",
+			s.Usage.Cost, l.USD), "create a new session, or give this one a higher limit")
 	}
 	return nil
 }
@@ -546,7 +551,8 @@ func (r *runner) answer(question string, a agent.Answer) error {
 		return errors.Newf(errors.Conflict, "the agent has no current turn")
 	}
 	if slices.Contains(r.session().Answered, question) {
-		return errors.Remedy(errors.Newf(errors.NotFound, "question %.80q: already answered", question), "see the session's events")
+		return errors.Remedy(errors.Newf(errors.NotFound, "question %.80q: already answered", question),
+			"see the session's events")
 	}
 	q, open := r.asked[question]
 	if open {

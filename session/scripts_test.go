@@ -250,7 +250,8 @@ func TestDiffScriptIgnoresSettings(t *testing.T) {
 	s := newScripts(t)
 	s.project()
 	base := s.begin(cloneScript, map[string]string{"FROM": s.dir + "/project", "BRANCH": "main"})[:40]
-	for _, setting := range []string{"diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.context=0", "diff.submodule=log", "diff.external=false", "diff.relative=true", "color.ui=always",
+	for _, setting := range []string{"diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.context=0",
+		"diff.submodule=log", "diff.external=false", "diff.relative=true", "color.ui=always",
 		"diff.interHunkContext=9", "core.quotePath=false", "diff.renames=copies"} {
 		key, value, _ := strings.Cut(setting, "=")
 		s.git("agent", "config", key, value)

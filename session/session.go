@@ -226,7 +226,8 @@ func checkPrompt(text string) error {
 	case strings.TrimSpace(text) == "":
 		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "describe the task")
 	case len(text) > MaxPrompt:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt has %d bytes, more than the maximum of %d", len(text), MaxPrompt), "put long texts into a file of the repository")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt has %d bytes, more than the maximum of %d",
+			len(text), MaxPrompt), "put long texts into a file of the repository")
 	case strings.ContainsRune(text, 0):
 		return errors.Newf(errors.Invalid, "the prompt contains a NUL byte")
 	}

@@ -69,7 +69,8 @@ func newHouse(t *testing.T, opts session.Options) *house {
 
 func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	t.Helper()
-	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{}, boxes: &memory.Sandboxes{}}
+	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{},
+		boxes: &memory.Sandboxes{}}
 	h.sessions = &memory.Sessions{Boxes: h.boxes}
 	h.images = t.TempDir() // apart: a library's locks last as long as the process, also when the test plays a restart
 	copyImages(t, h.images)

@@ -66,15 +66,17 @@ func (r *runner) become(ctx context.Context, s Session, req Request, begin time.
 		if r.over != "" || r.agent == nil || !taken.Spare {
 			return errors.Newf(errors.Conflict, "session %s: has ended", r.id)
 		}
-		taken.Spare, taken.Place, taken.Title, taken.Limits, taken.Created, taken.Active = false, placeNow(), s.Title, s.Limits, now, now
+		taken.Spare, taken.Place, taken.Title, taken.Limits, taken.Created, taken.Active = false, placeNow(), s.Title,
+			s.Limits, now, now
 		taken.Repos, taken.Base = repos, repos[0].Base
 		var first []Message
 		if req.Prompt != "" {
 			first = []Message{{ID: "msg_" + ids.New(), Session: r.id, Prompt: req.Prompt, State: Queued, Created: now}}
 		}
-		_, err := r.m.opts.Fleet.Adopt(ctx, r.account, taken.SandboxID, func(ctx context.Context, box sandbox.Sandbox) error {
-			return r.m.opts.Store.TakeSession(ctx, taken, first, box)
-		})
+		_, err := r.m.opts.Fleet.Adopt(ctx, r.account, taken.SandboxID,
+			func(ctx context.Context, box sandbox.Sandbox) error {
+				return r.m.opts.Store.TakeSession(ctx, taken, first, box)
+			})
 		if err != nil {
 			return err
 		}
@@ -82,7 +84,8 @@ func (r *runner) become(ctx context.Context, s Session, req Request, begin time.
 		r.mu.Lock()
 		r.s = taken
 		r.mu.Unlock()
-		r.publish(draft{EventStage, Event{Stage: &Stage{Name: "made ahead", MS: float64(time.Since(begin).Microseconds()) / 1000}}})
+		r.publish(draft{EventStage, Event{Stage: &Stage{Name: "made ahead",
+			MS: float64(time.Since(begin).Microseconds()) / 1000}}})
 		for _, m := range first {
 			r.queue = append(r.queue, m)
 			r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
@@ -134,7 +137,8 @@ func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]Reposit
 	repos := append([]Repository{}, own.Repositories()...)
 	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
 	defer cancel()
-	p := preparation{m: r.m, s: own, sandbox: own.SandboxID, given: given{bundle: req.Bundle, uncommitted: req.Uncommitted}}
+	p := preparation{m: r.m, s: own, sandbox: own.SandboxID,
+		given: given{bundle: req.Bundle, uncommitted: req.Uncommitted}}
 	from, patch := "", ""
 	if req.Bundle != nil {
 		if err := p.copyBundle(ctx); err != nil {
@@ -146,10 +150,12 @@ func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]Reposit
 	for _, pattern := range startFiles {
 		files = append(files, ":(glob)**/"+pattern)
 	}
-	out, result, err := r.m.inSandbox(ctx, own, own.SandboxID, shell{script: refreshScript, params: files, env: map[string]string{
-		"DIR": own.Dir, "FROM": from, "ORIGIN": req.Repo, "BRANCH": own.Branch, "PATCH": patch, "BY": req.Uncommitted.Author.Name, "BYMAIL": req.Uncommitted.Author.Email,
-		"CONFIG": configSection([2]string{"title", s.Title}), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
-	}})
+	out, result, err := r.m.inSandbox(ctx, own, own.SandboxID, shell{script: refreshScript, params: files,
+		env: map[string]string{
+			"DIR": own.Dir, "FROM": from, "ORIGIN": req.Repo, "BRANCH": own.Branch, "PATCH": patch,
+			"BY": req.Uncommitted.Author.Name, "BYMAIL": req.Uncommitted.Author.Email,
+			"CONFIG": configSection([2]string{"title", s.Title}), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+		}})
 	switch {
 	case err != nil:
 		return nil, err

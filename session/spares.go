@@ -61,7 +61,8 @@ func (m *Manager) openSpares(ctx context.Context, live []Session) {
 		}
 	}
 	if m.opts.Spares > 0 {
-		m.spares = &spares{m: m, count: m.opts.Spares, life: m.opts.SpareLife, wake: make(chan struct{}, 1), kinds: map[kindKey]*kind{}}
+		m.spares = &spares{m: m, count: m.opts.Spares, life: m.opts.SpareLife, wake: make(chan struct{}, 1),
+			kinds: map[kindKey]*kind{}}
 		m.work.Go(m.spares.run)
 	}
 }
@@ -84,7 +85,8 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 		return key, false
 	}
 	box, first := req.Sandbox, s.Repos[0]
-	unlike := req.Continues != "" || len(s.Repos) > 1 || first.Depth != 0 || first.LFS || first.Submodules || len(req.Shallow) > 0 || req.Repo == "" && req.Bundle != nil
+	unlike := req.Continues != "" || len(s.Repos) > 1 || first.Depth != 0 || first.LFS || first.Submodules ||
+		len(req.Shallow) > 0 || req.Repo == "" && req.Bundle != nil
 	holds := box.Name != "" || box.S3 != nil || box.GPU != "" || len(box.Volumes) > 0
 	if unlike || holds {
 		return key, false
@@ -114,7 +116,8 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 		MCP                                                                []byte
 		Sandbox                                                            sandbox.Request
 		Secrets                                                            []secret.Secret // a changed secret is another kind
-	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, string(s.Approval), s.Author, s.MCP, box, secrets})
+	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, string(s.Approval), s.Author,
+		s.MCP, box, secrets})
 	if err != nil {
 		logf.Errorf(ctx, "the kind of a session: %v", err)
 		return key, false

@@ -99,7 +99,8 @@ func (h *house) wantNoSpares(t *testing.T) {
 		}
 	}
 	err = filepath.WalkDir(filepath.Join(h.dir, "volumes"), func(path string, d os.DirEntry, err error) error {
-		if name, of := strings.CutPrefix(filepath.Base(path), "ses_"); of && !known["ses_"+strings.TrimSuffix(name, ".db")] {
+		if name, of := strings.CutPrefix(filepath.Base(path), "ses_"); of &&
+			!known["ses_"+strings.TrimSuffix(name, ".db")] {
 			t.Errorf("%s is left", path)
 		}
 		return err
@@ -122,7 +123,8 @@ func TestSpareIsTaken(t *testing.T) {
 	boxes, boxErr := h.fleet.List(t.Context(), account, sandbox.Filter{All: true})
 	totals, totalErr := h.Totals(t.Context(), account)
 	if len(list)+len(boxes)+totals.Sessions != 0 || len(ahead) != 1 || err != nil || boxErr != nil || totalErr != nil {
-		t.Fatalf("while it waits: %d sessions, %d sandboxes, %+v, %d made ahead; %v, %v, %v", len(list), len(boxes), totals, len(ahead), err, boxErr, totalErr)
+		t.Fatalf("while it waits: %d sessions, %d sandboxes, %+v, %d made ahead; %v, %v, %v", len(list), len(boxes),
+			totals, len(ahead), err, boxErr, totalErr)
 	}
 	if _, err := h.Get(t.Context(), account, ahead[0].Tags["harvest.session"]); err == nil {
 		t.Error("its account finds it")
@@ -130,7 +132,8 @@ func TestSpareIsTaken(t *testing.T) {
 
 	g.push(clone, map[string]string{"README.md": "two\n"}, "Second")
 	first := req
-	first.Prompt, first.Limits = "/run git log -1 --format=%s; git status --porcelain; git branch --show-current; git config harvest.title", session.Limits{Turns: 3}
+	first.Prompt,
+		first.Limits = "/run git log -1 --format=%s; git status --porcelain; git branch --show-current; git config harvest.title", session.Limits{Turns: 3}
 	s, taken := h.takes(t, first)
 	if !taken || s.SandboxID != ahead[0].ID || s.Limits.Turns != 3 || s.Title == "" || s.Spare {
 		t.Fatalf("%+v", s)
@@ -139,7 +142,8 @@ func TestSpareIsTaken(t *testing.T) {
 	w.status(t, session.Done)
 	wantEqual(t, "output", h.printed(t, s.ID), "Second\n"+s.WorkBranch()+"\n"+s.Title)
 	wantEqual(t, "base", s.Base, g.git(clone, "rev-parse", "HEAD"))
-	if got, err := h.fleet.Get(t.Context(), account, s.SandboxID); err != nil || got.Account != account || !got.SnapshotOnEnd {
+	if got, err := h.fleet.Get(t.Context(), account, s.SandboxID); err != nil || got.Account != account ||
+		!got.SnapshotOnEnd {
 		t.Errorf("its sandbox: %+v, %v", got, err)
 	}
 	h.waitSpares(t, 1)
@@ -187,7 +191,8 @@ func TestSpareTakesBundle(t *testing.T) {
 	if req.Bundle, err = os.ReadFile(bundle); err != nil {
 		t.Fatal(err)
 	}
-	req.Uncommitted = session.Uncommitted{Patch: []byte(g.git(clone, "diff", "HEAD") + "\n"), Author: session.Author{Name: "Ada", Email: "ada@example.org"}}
+	req.Uncommitted = session.Uncommitted{Patch: []byte(g.git(clone, "diff", "HEAD") + "\n"),
+		Author: session.Author{Name: "Ada", Email: "ada@example.org"}}
 	req.Prompt = "/run git log -2 --format='%an %s' | cut -c1-20; cat README.md; git config harvest.base; git rev-parse HEAD"
 	s, taken := h.takes(t, req)
 	if !taken {
@@ -196,7 +201,8 @@ func TestSpareTakesBundle(t *testing.T) {
 	w := h.watch(s.ID)
 	w.status(t, session.Done)
 	said := strings.Split(h.printed(t, s.ID), "\n")
-	if len(said) != 5 || said[0] != "Ada What was not com" || !strings.HasSuffix(said[1], "Not pushed") || said[2] != "changed" || said[3] != said[4] || said[4] != s.Repositories()[0].Start {
+	if len(said) != 5 || said[0] != "Ada What was not com" || !strings.HasSuffix(said[1], "Not pushed") ||
+		said[2] != "changed" || said[3] != said[4] || said[4] != s.Repositories()[0].Start {
 		t.Errorf("%q, %+v", said, s.Repositories())
 	}
 	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || len(diff) != 0 {
@@ -220,21 +226,28 @@ func TestSpareOfAnotherKind(t *testing.T) {
 	}
 	h.warm(t, like(func(*session.Request) {}))
 	for what, req := range map[string]session.Request{
-		"branch":      like(func(r *session.Request) { r.Branch = "other" }),
-		"repository":  like(func(r *session.Request) { r.Repo = g.url("public/other") }),
-		"depth":       like(func(r *session.Request) { r.Depth = 1 }),
-		"directory":   like(func(r *session.Request) { r.Subdir = "sub" }),
-		"model":       like(func(r *session.Request) { r.Model = "m" }),
-		"approval":    like(func(r *session.Request) { r.Approval = agent.ApproveEdits }),
-		"author":      like(func(r *session.Request) { r.Author = session.Author{Name: "Ada", Email: "ada@example.org"} }),
-		"servers":     like(func(r *session.Request) { r.MCP = []byte(`{"mcpServers":{}}`) }),
-		"network":     like(func(r *session.Request) { r.Sandbox.Network.Allow = append(r.Sandbox.Network.Allow, "example.org") }),
+		"branch":     like(func(r *session.Request) { r.Branch = "other" }),
+		"repository": like(func(r *session.Request) { r.Repo = g.url("public/other") }),
+		"depth":      like(func(r *session.Request) { r.Depth = 1 }),
+		"directory":  like(func(r *session.Request) { r.Subdir = "sub" }),
+		"model":      like(func(r *session.Request) { r.Model = "m" }),
+		"approval":   like(func(r *session.Request) { r.Approval = agent.ApproveEdits }),
+		"author": like(func(r *session.Request) {
+			r.Author = session.Author{Name: "Ada",
+				Email: "ada@example.org"}
+		}),
+		"servers": like(func(r *session.Request) { r.MCP = []byte(`{"mcpServers":{}}`) }),
+		"network": like(func(r *session.Request) {
+			r.Sandbox.Network.Allow = append(r.Sandbox.Network.Allow,
+				"example.org")
+		}),
 		"environment": like(func(r *session.Request) { r.Sandbox.Env = map[string]string{"A": "b"} }),
 		"memory":      like(func(r *session.Request) { r.Sandbox.Memory = 1 << 30 }),
 		"name":        like(func(r *session.Request) { r.Sandbox.Name = "mine" }),
 		"volume":      like(func(r *session.Request) { r.Sandbox.Volumes = []sandbox.Mount{{Name: "v", Path: "/v"}} }),
 	} {
-		if err := h.Warm(t.Context(), account, like(func(*session.Request) {})); err != nil { // so that it is never the oldest kind
+		if err := h.Warm(t.Context(), account,
+			like(func(*session.Request) {})); err != nil { // so that it is never the oldest kind
 			t.Fatal(err)
 		}
 		s, taken := h.takes(t, req)
@@ -386,7 +399,8 @@ func TestSpareWithoutAgent(t *testing.T) {
 	testenv.Eventually(t, "it was tried, and has ended", func() bool {
 		_, making := h.Spares()
 		records, err := h.sessions.Sessions(t.Context(), "", false, "", 0)
-		return making == 0 && err == nil && len(records) == 0 && h.fleet.Stats().Created > 0 && len(h.spareBoxes(t)) == 0
+		return making == 0 && err == nil && len(records) == 0 && h.fleet.Stats().Created > 0 &&
+			len(h.spareBoxes(t)) == 0
 	})
 	if n := h.fleet.Stats().Created; n != 1 {
 		t.Errorf("%d sandboxes were made at once", n)

@@ -50,7 +50,8 @@ done`
 
 // pushed reads the work on the branch of a session.
 func (m *Manager) pushed(ctx context.Context, s Session, repo Repository) (pushed, error) {
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: pushedScript, params: append([]string{repo.Dir, repo.Start, repo.Base}, github.Templates()...)})
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: pushedScript, params: append([]string{repo.Dir, repo.Start, repo.Base}, github.Templates()...)})
 	parts := strings.SplitN(strings.ToValidUTF8(string(out), ""), "\x00", 4)
 	switch {
 	case err != nil:
@@ -58,7 +59,8 @@ func (m *Manager) pushed(ctx context.Context, s Session, repo Repository) (pushe
 	case len(parts) < 4: // with a template that git does not have, the last command fails
 		return pushed{}, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
-	p := pushed{head: strings.TrimSpace(parts[0]), stat: cut(parts[2], maxSummary), template: strings.TrimSpace(parts[3])}
+	p := pushed{head: strings.TrimSpace(parts[0]), stat: cut(parts[2], maxSummary),
+		template: strings.TrimSpace(parts[3])}
 	if len(p.template) > maxTemplate {
 		p.template = "" // it would leave no room for the text
 	}
@@ -109,7 +111,8 @@ func (p pushed) summary(ctx context.Context, r *runner) (title, text string, err
 // or mark the title as a heading.
 func splitSummary(reply string) (head, text string) {
 	reply = strings.TrimSpace(reply)
-	if lines := strings.Split(reply, "\n"); len(lines) > 2 && strings.HasPrefix(lines[0], "```") && strings.TrimSpace(lines[len(lines)-1]) == "```" {
+	if lines := strings.Split(reply, "\n"); len(lines) > 2 && strings.HasPrefix(lines[0], "```") &&
+		strings.TrimSpace(lines[len(lines)-1]) == "```" {
 		reply = strings.TrimSpace(strings.Join(lines[1:len(lines)-1], "\n"))
 	}
 	first, rest, _ := strings.Cut(reply, "\n")

@@ -24,7 +24,8 @@ func TestSplitSummary(t *testing.T) {
 		}
 	}
 	head, text := splitSummary(strings.Repeat("é ", 500) + "\n" + strings.Repeat("é", maxSummary))
-	if len(head) > maxTitle+len("…") || len(text) > maxSummary+50 || !strings.HasSuffix(text, "\n\n[the rest is left out]") || strings.ContainsRune(text, '\uFFFD') {
+	if len(head) > maxTitle+len("…") || len(text) > maxSummary+50 ||
+		!strings.HasSuffix(text, "\n\n[the rest is left out]") || strings.ContainsRune(text, '\uFFFD') {
 		t.Errorf("%q, %d bytes", head, len(text))
 	}
 }
@@ -64,7 +65,8 @@ func TestListOfCommits(t *testing.T) {
 	for i := range maxSubjects + 7 {
 		p.subjects = append(p.subjects, fmt.Sprint("commit ", i))
 	}
-	if got := p.list(); strings.Count(got, "\n") != maxSubjects || !strings.HasPrefix(got, "- commit 0\n") || !strings.HasSuffix(got, "\n- and 7 more commits") {
+	if got := p.list(); strings.Count(got, "\n") != maxSubjects || !strings.HasPrefix(got, "- commit 0\n") ||
+		!strings.HasSuffix(got, "\n- and 7 more commits") {
 		t.Errorf("%q", got)
 	}
 }

@@ -113,7 +113,8 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 	}
 	for _, u := range unsent {
 		if err := m.send(ctx, u, m.again); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "the files of sandbox %s cannot be sent first: %s", u.Sandbox, errors.Message(err))
+			return errors.Explainf(err, errors.KindOf(err), "the files of sandbox %s cannot be sent first: %s",
+				u.Sandbox, errors.Message(err))
 		}
 	}
 	// Other writers may have changed the place: list the bucket instead of relying on the manifest.

@@ -234,7 +234,8 @@ func TestSendLater(t *testing.T) {
 	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || l.unsent() != 1 {
 		t.Errorf("while S3 refuses: %+v", told)
 	}
-	if err := l.Fill(t.Context(), l.job("two", "data")); err == nil || !strings.Contains(errors.Message(err), "files of sandbox one") {
+	if err := l.Fill(t.Context(), l.job("two", "data")); err == nil ||
+		!strings.Contains(errors.Message(err), "files of sandbox one") {
 		t.Errorf("filled over what is unsent: %v", err)
 	}
 	_ = l.next(t)

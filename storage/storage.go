@@ -323,7 +323,8 @@ func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3syn
 	p, bucket := m.opts.Place, loc.Bucket
 	if where.Bucket != "" {
 		if !localName().MatchString(bucket) {
-			return loc, errors.Remedy(errors.Newf(errors.Invalid, "invalid bucket name %.100q in this machine's own S3", bucket), "use 3 to 63 small letters, digits and hyphens")
+			return loc, errors.Remedy(errors.Newf(errors.Invalid, "invalid bucket name %.100q in this machine's own S3",
+				bucket), "use 3 to 63 small letters, digits and hyphens")
 		}
 		if account != p.Account {
 			bucket += "." + account
@@ -388,7 +389,8 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	loc.RoleARN, loc.ExternalID, loc.TokenFile, loc.Ambient, loc.STS = keys.RoleARN, keys.ExternalID, keys.TokenFile, keys.Machine, keys.STS
 	loc.Proxy = p.Proxy
 	if keys.OfMachine() && owner != p.Account {
-		return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s asks for credentials of the server's machine, which belong to its operator", named),
+		return loc, errors.Remedy(errors.Newf(errors.Denied,
+			"the secret %s asks for credentials of the server's machine, which belong to its operator", named),
 			"give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of your own, with AWS_ROLE_ARN if they are to assume a role")
 	}
 	if loc.Region == "" {
@@ -398,7 +400,8 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	if loc.Endpoint == "" && keys.Endpoint != "" || keys.STS != "" {
 		// The server can reach addresses that other accounts must not make it connect to.
 		if owner != p.Account {
-			return loc, errors.Remedy(errors.Newf(errors.Denied, "the secret %s names an endpoint, which only the server's operator may choose", named),
+			return loc, errors.Remedy(errors.Newf(errors.Denied,
+				"the secret %s names an endpoint, which only the server's operator may choose", named),
 				"leave AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_STS out of it, or have s3.endpoint set in the server's configuration")
 		}
 		loc.Endpoint = cmp.Or(loc.Endpoint, keys.Endpoint)

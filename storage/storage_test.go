@@ -450,13 +450,16 @@ func TestRoles(t *testing.T) {
 		kind    errors.Kind
 		text    string // in the error
 	}{
-		"role":           {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_EXTERNAL_ID": "outside", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "sync outside", "", ""},
-		"closed":         {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "closed", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "closed", errors.Unauthenticated, "cannot be assumed (AccessDenied)"},
-		"web identity":   {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRoleWithWebIdentity " + role + "web the-token", "", ""},
-		"machine":        {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", "", ""},
-		"others' file":   {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token}, "", errors.Denied, "belong to its operator"},
-		"others' server": {"acme", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_ENDPOINT_URL_STS": sts.URL}, "", errors.Denied, "only the server's operator"},
-		"others' own":    {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", errors.Denied, "belong to its operator"},
+		"role":         {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_EXTERNAL_ID": "outside", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "sync outside", "", ""},
+		"closed":       {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "closed", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "closed", errors.Unauthenticated, "cannot be assumed (AccessDenied)"},
+		"web identity": {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRoleWithWebIdentity " + role + "web the-token", "", ""},
+		"machine":      {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", "", ""},
+		"others' file": {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web",
+			"AWS_WEB_IDENTITY_TOKEN_FILE": token}, "", errors.Denied, "belong to its operator"},
+		"others' server": {"acme", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_ENDPOINT_URL_STS": sts.URL}, "",
+			errors.Denied, "only the server's operator"},
+		"others' own": {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", errors.Denied,
+			"belong to its operator"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked = nil

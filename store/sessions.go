@@ -55,7 +55,8 @@ func (s Sessions) put(ctx context.Context, on executor, record session.Session) 
 }
 
 // TakeSession implements session.Store.
-func (s Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message, box sandbox.Sandbox) error {
+func (s Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message,
+	box sandbox.Sandbox) error {
 	tx, err := s.db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return s.db.explain(err, "take session "+record.ID)
@@ -108,7 +109,8 @@ func (s Sessions) Sessions(ctx context.Context, account string, live bool, befor
 }
 
 func (s Sessions) query(ctx context.Context, query string, args ...any) ([]session.Session, error) {
-	stored, err := decodeRows(ctx, s.db, "sessions", func(r *storedSession, account string) { r.Account = cmp.Or(account, r.Account) }, query, args...)
+	stored, err := decodeRows(ctx, s.db, "sessions",
+		func(r *storedSession, account string) { r.Account = cmp.Or(account, r.Account) }, query, args...)
 	list := make([]session.Session, 0, len(stored))
 	for _, r := range stored {
 		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox, r.Deliveries, r.Stopping
@@ -148,7 +150,9 @@ func (s Sessions) putMessage(ctx context.Context, on executor, m session.Message
 	if err != nil {
 		return errors.Wrapf(err, "encode message %s", m.ID)
 	}
-	_, err = on.ExecContext(ctx, `INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+	_,
+		err = on.ExecContext(ctx,
+		`INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
 		m.ID, m.Session, string(text))
 	return s.db.explainNil(err, "write message "+m.ID)
 }

@@ -23,7 +23,8 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 	spare := session.Session{ID: "ses_1", Account: "acme", Spare: true}
 	waiting := sandbox.Sandbox{ID: "sbx_1", Account: sandbox.SpareAccount, Owner: "acme", Status: sandbox.Running}
 	named := sandbox.Sandbox{ID: "sbx_2", Account: "acme", Name: "taken", Status: sandbox.Running}
-	if err := errors.Join(s.PutSession(t.Context(), spare), db.Sandboxes().Put(t.Context(), waiting), db.Sandboxes().Put(t.Context(), named)); err != nil {
+	if err := errors.Join(s.PutSession(t.Context(), spare), db.Sandboxes().Put(t.Context(), waiting),
+		db.Sandboxes().Put(t.Context(), named)); err != nil {
 		t.Fatal(err)
 	}
 	spare.Spare = false
@@ -70,8 +71,9 @@ func TestSessionsErrors(t *testing.T) {
 	_, messages := s.Messages(t.Context(), "ses_1")
 	for what, err := range map[string]error{
 		"PutSession": s.PutSession(t.Context(), session.Session{}), "Session": get, "Sessions": list,
-		"TakeSession": s.TakeSession(t.Context(), session.Session{}, nil, sandbox.Sandbox{}), "DropSession": s.DropSession(t.Context(), ""),
-		"PutMessage": s.PutMessage(t.Context(), session.Message{}), "Messages": messages,
+		"TakeSession": s.TakeSession(t.Context(), session.Session{}, nil, sandbox.Sandbox{}),
+		"DropSession": s.DropSession(t.Context(), ""),
+		"PutMessage":  s.PutMessage(t.Context(), session.Message{}), "Messages": messages,
 	} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)

@@ -163,7 +163,8 @@ func (db *DB) explain(err error, what string) error {
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM:
 		return deniedError(err, db.path)
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path), "try again; if it fails again, find the other program that has it open")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path),
+			"try again; if it fails again, find the other program that has it open")
 	case sqlite3.SQLITE_IOERR:
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the disk of the database %s does not work", db.path),
 			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")

@@ -299,7 +299,8 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	if users := l.uses[name]; len(users) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "volume %q is in use by %s", shown(name), strings.Join(users, ", ")), "end its users first")
+		return errors.Remedy(errors.Newf(errors.Conflict, "volume %q is in use by %s", shown(name),
+			strings.Join(users, ", ")), "end its users first")
 	}
 	if err := l.root.Rename(name, fmt.Sprintf("%s/%s-%s", trashDir, name, rand.Text())); err != nil {
 		return tarfs.Explain(err, name)

@@ -150,7 +150,8 @@ func TestFirstView(t *testing.T) {
 
 // sharedClasses are the classes that several modules use, for the same thing in each.
 var sharedClasses = []string{
-	"button", "charts", "chip", "choice", "danger", "hint", "inline", "meta", "panel", "primary", "row", "scroll", "small", "spinner", "sr", "time", "top", "what", "wide",
+	"button", "charts", "chip", "choice", "danger", "hint", "inline", "meta", "panel", "primary", "row", "scroll",
+	"small", "spinner", "sr", "time", "top", "what", "wide",
 }
 
 // TestClasses checks that a class means one thing: only shared classes are in several modules, and a class with a name
@@ -185,7 +186,8 @@ func TestClasses(t *testing.T) {
 	}
 	prefixes := []string{"of", "hljs"}
 	for class := range modules {
-		if prefix, _, found := strings.Cut(class, "-"); found && slices.Contains(prefixes, prefix) && !strings.HasSuffix(class, "-*") {
+		if prefix, _, found := strings.Cut(class, "-"); found && slices.Contains(prefixes, prefix) &&
+			!strings.HasSuffix(class, "-*") {
 			t.Errorf("the class %q collides with those of the prefix %q", class, prefix)
 		}
 	}

@@ -86,7 +86,8 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 }
 
 func unreachable(err error) error {
-	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "invalid answer of the sign-in provider"), "try again in a moment; the server's log says more")
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "invalid answer of the sign-in provider"),
+		"try again in a moment; the server's log says more")
 }
 
 func (p *Provider) oauth(found *oidc.Provider, redirect string) *oauth2.Config {
@@ -112,7 +113,8 @@ func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (acc
 		return account.Principal{}, again(errors.Errorf("the state is another one, or old"))
 	}
 	if refused := query.Get("error"); refused != "" {
-		return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "the provider has refused the sign-in: %.60q", refused), "sign in again, or ask the provider's operator")
+		return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied,
+			"the provider has refused the sign-in: %.60q", refused), "sign in again, or ask the provider's operator")
 	}
 	found, err := p.provider(ctx)
 	if err != nil {
@@ -186,5 +188,6 @@ func (p *Provider) judge(subject string, said claims) (account.Principal, error)
 			return account.Principal{Account: r.account, Role: r.role, Scopes: append([]account.Scope{}, account.Scopes...), Subject: who}, nil
 		}
 	}
-	return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "%.100q may not sign in here", who), "ask the server's operator: the option oidc.allow lists the people who may")
+	return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "%.100q may not sign in here", who),
+		"ask the server's operator: the option oidc.allow lists the people who may")
 }

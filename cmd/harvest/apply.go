@@ -49,7 +49,8 @@ repository, and refuses symbolic links that lead out of it. Changes of submodule
 
 // takeChanges applies the changes of a session to the files of the repository of the current directory, or only checks
 // whether it could. It returns a text for the user.
-func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repository string, check bool) (string, error) {
+func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
+	check bool) (string, error) {
 	top, err := topLevel(ctx)
 	if err != nil {
 		return "", err
@@ -68,9 +69,11 @@ func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repos
 		return "", err
 	}
 	if len(patch) > api.MaxBundle {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes exceed %d MiB", api.MaxBundle>>20), "fetch them as a branch: harvest checkout")
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "the changes exceed %d MiB", api.MaxBundle>>20),
+			"fetch them as a branch: harvest checkout")
 	}
-	record, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "harvest/applied/"+s.ID+strings.ReplaceAll(repository, "/", "%2F"))
+	record, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path",
+		"harvest/applied/"+s.ID+strings.ReplaceAll(repository, "/", "%2F"))
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +107,8 @@ func (a applying) run(ctx context.Context, text []byte, check bool) (string, err
 		}
 		steps = append([]step{{earlier, true}}, steps...)
 	} else if len(text) == 0 {
-		return "", errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"), "see its events: harvest attach %s", a.session)
+		return "", errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"),
+			"see its events: harvest attach %s", a.session)
 	} else if err := a.git(ctx, nil, steps[0], "--check"); err != nil {
 		if a.git(ctx, nil, step{next, true}, "--check") == nil {
 			return "the files have these changes already", nil
@@ -169,7 +173,8 @@ func (a applying) rehearse(ctx context.Context, steps []step) error {
 	}
 	defer os.RemoveAll(dir)
 	env := []string{"GIT_INDEX_FILE=" + filepath.Join(dir, "index")}
-	if _, err := gitWith(ctx, a.top, env, strings.NewReader(strings.Join(touched(steps), "\x00")), "update-index", "--add", "--remove", "-z", "--stdin"); err != nil {
+	if _, err := gitWith(ctx, a.top, env, strings.NewReader(strings.Join(touched(steps), "\x00")), "update-index",
+		"--add", "--remove", "-z", "--stdin"); err != nil {
 		return err
 	}
 	for _, s := range steps {
@@ -196,7 +201,8 @@ func (a applying) rehearse(ctx context.Context, steps []step) error {
 		if err != nil {
 			return err
 		}
-		if now, err := root.Readlink(name); (err != nil || now != string(target)) && !staysIn(root, name, string(target)) {
+		if now, err := root.Readlink(name); (err != nil || now != string(target)) &&
+			!staysIn(root, name, string(target)) {
 			return leadsOut(name)
 		}
 	}
@@ -215,7 +221,8 @@ func staysIn(root *os.Root, name, target string) bool {
 }
 
 func leadsOut(name string) error {
-	return errors.Remedy(errors.Newf(errors.Denied, "the agent has made a symbolic link, %.200s, that leads out of the repository", chat.Plain(name)),
+	return errors.Remedy(errors.Newf(errors.Denied,
+		"the agent has made a symbolic link, %.200s, that leads out of the repository", chat.Plain(name)),
 		"look at it with harvest diff, or fetch the work as a branch with harvest checkout")
 }
 
@@ -261,7 +268,8 @@ func (a applying) explain(ctx context.Context, err error) error {
 	}
 	var own []string
 	for _, m := range inTheWay().FindAllStringSubmatch(errors.Message(err), -1) {
-		if out, e := gitIn(ctx, a.top, nil, "status", "--porcelain", "--ignored", "--", m[1]); e == nil && len(out) > 0 && !strings.Contains(strings.Join(own, "\n"), m[1]) {
+		if out, e := gitIn(ctx, a.top, nil, "status", "--porcelain", "--ignored", "--", m[1]); e == nil &&
+			len(out) > 0 && !strings.Contains(strings.Join(own, "\n"), m[1]) {
 			own = append(own, m[1])
 		}
 	}
@@ -269,7 +277,8 @@ func (a applying) explain(ctx context.Context, err error) error {
 		return err
 	}
 	text := strings.Join(own[:min(len(own), 5)], ", ")
-	return errors.Remedy(errors.Newf(errors.Conflict, "%s", errors.Message(err)), "nothing was changed; commit, stash or move your own changes of %s first, or fetch the work as a branch: harvest checkout %s", text, a.session)
+	return errors.Remedy(errors.Newf(errors.Conflict, "%s", errors.Message(err)),
+		"nothing was changed; commit, stash or move your own changes of %s first, or fetch the work as a branch: harvest checkout %s", text, a.session)
 }
 
 // patch is a patch for git apply.
@@ -294,7 +303,8 @@ func readPatch(ctx context.Context, top string, text []byte) (patch, error) {
 	}
 	starts := header().FindAllIndex(text, -1)
 	for _, flags := range [][]string{nil, {"--reverse"}} {
-		list, err := gitIn(ctx, top, bytes.NewReader(text), append(append([]string{"apply", "--numstat", "-z"}, flags...), "-")...)
+		list, err := gitIn(ctx, top, bytes.NewReader(text),
+			append(append([]string{"apply", "--numstat", "-z"}, flags...), "-")...)
 		if err != nil {
 			return p, err
 		}

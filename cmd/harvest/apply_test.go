@@ -25,7 +25,8 @@ func newTwin(t *testing.T) *twin {
 	testenv.RequireTool(t, "git", "git")
 	w := &twin{T: t, local: filepath.Join(t.TempDir(), "local"), agent: filepath.Join(t.TempDir(), "agent")}
 	w.git(".", "init", "-q", "-b", "main", w.local)
-	w.write(w.local, map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "binary": "\x00\x01\x02", "script": "#!/bin/sh\n", "gone": "x\n", "old name": "a\nb\nc\nd\n",
+	w.write(w.local, map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9\n", "binary": "\x00\x01\x02",
+		"script": "#!/bin/sh\n", "gone": "x\n", "old name": "a\nb\nc\nd\n",
 		".gitignore": "ignored\n", "sub[1]/mine": "x\n"})
 	if err := os.Symlink("text", filepath.Join(w.local, "link")); err != nil {
 		t.Fatal(err)
@@ -38,7 +39,8 @@ func newTwin(t *testing.T) *twin {
 func (w *twin) git(dir string, args ...string) string {
 	w.Helper()
 	out, err := gitWith(w.Context(), dir, []string{"GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null"}, nil,
-		append([]string{"-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"}, args...)...)
+		append([]string{"-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"},
+			args...)...)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -109,10 +111,12 @@ func (w *twin) apply(patch []byte, check bool) (string, error) {
 // change makes a change of each kind in the agent's copy.
 func (w *twin) change() {
 	w.Helper()
-	w.write(w.agent, map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n", "binary": "\x00\x01\x03\xff", "new/file": "n\n"})
+	w.write(w.agent, map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n", "binary": "\x00\x01\x03\xff",
+		"new/file": "n\n"})
 	w.git(w.agent, "mv", "old name", "new name")
 	w.git(w.agent, "rm", "-q", "gone")
-	if err := errors.Join(os.Chmod(filepath.Join(w.agent, "script"), 0o755), os.Remove(filepath.Join(w.agent, "link")), os.Symlink("script", filepath.Join(w.agent, "link"))); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Join(w.agent, "script"), 0o755), os.Remove(filepath.Join(w.agent, "link")),
+		os.Symlink("script", filepath.Join(w.agent, "link"))); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -138,7 +142,8 @@ func TestApplyKinds(t *testing.T) {
 	}
 	delete(before, "gone")
 	delete(before, "old name")
-	maps.Copy(before, map[string]string{"text": "false mine\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n", "binary": "false \x00\x01\x03\xff", "new/file": "false n\n", "new name": "false a\nb\nc\nd\n",
+	maps.Copy(before, map[string]string{"text": "false mine\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n",
+		"binary": "false \x00\x01\x03\xff", "new/file": "false n\n", "new name": "false a\nb\nc\nd\n",
 		"script": "true #!/bin/sh\n", "link": "true -> script"})
 	if now := w.files(); !maps.Equal(now, before) {
 		t.Errorf("%q, want %q", now, before)
@@ -160,12 +165,13 @@ func TestApplyConflicts(t *testing.T) {
 		mine map[string]string
 		want string
 	}{
-		"the same line":         {map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9 mine\n"}, "text"},
-		"a binary file":         {map[string]string{"binary": "\x00mine"}, "binary"},
-		"a deleted file":        {map[string]string{"gone": "mine\n"}, "gone"},
-		"a file in the way":     {map[string]string{"new/file": "mine\n"}, "new/file"},
-		"a renamed file":        {map[string]string{"new name": "mine\n"}, "new name"},
-		"a file as a directory": {map[string]string{"new": "mine\n"}, ""}, // git notices it when it has written other files
+		"the same line":     {map[string]string{"text": "1\n2\n3\n4\n5\n6\n7\n8\n9 mine\n"}, "text"},
+		"a binary file":     {map[string]string{"binary": "\x00mine"}, "binary"},
+		"a deleted file":    {map[string]string{"gone": "mine\n"}, "gone"},
+		"a file in the way": {map[string]string{"new/file": "mine\n"}, "new/file"},
+		"a renamed file":    {map[string]string{"new name": "mine\n"}, "new name"},
+		"a file as a directory": {map[string]string{"new": "mine\n"},
+			""}, // git notices it when it has written other files
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTwin(t)
@@ -177,7 +183,8 @@ func TestApplyConflicts(t *testing.T) {
 				if check && c.want == "" {
 					continue
 				}
-				if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err)+errors.RemedyOf(err), c.want) || !strings.Contains(errors.RemedyOf(err), "harvest") {
+				if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err)+errors.RemedyOf(err),
+					c.want) || !strings.Contains(errors.RemedyOf(err), "harvest") {
 					t.Errorf("%v; %s", err, errors.RemedyOf(err))
 				}
 				if c.want != "" && !strings.Contains(errors.RemedyOf(err), "your own changes of "+c.want) {
@@ -211,7 +218,8 @@ func TestApplyLaterTurn(t *testing.T) {
 		}
 	}
 	now := w.files()
-	if now["text"] != "false mine\n1\n2\n3\n4\n5\n6\n7\n8\n9\nten\n" || now["new/file"] != "false second\n" || now["gone"] == "" {
+	if now["text"] != "false mine\n1\n2\n3\n4\n5\n6\n7\n8\n9\nten\n" || now["new/file"] != "false second\n" ||
+		now["gone"] == "" {
 		t.Errorf("%q", now)
 	}
 	w.write(w.local, map[string]string{"third": "mine\n"})
@@ -249,7 +257,8 @@ func TestApplySubmodules(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	now := w.files()
-	if names := slices.Sorted(maps.Keys(now)); !slices.Contains(names, ".gitmodules") || now["sub[1]/mine"] != "false changed\n" {
+	if names := slices.Sorted(maps.Keys(now)); !slices.Contains(names, ".gitmodules") ||
+		now["sub[1]/mine"] != "false changed\n" {
 		t.Errorf("%q", now)
 	}
 	if _, err := os.Lstat(filepath.Join(w.local, "sub[1]", "module")); err == nil {

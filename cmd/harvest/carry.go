@@ -28,13 +28,15 @@ func (c *cli) repository(ctx context.Context, from source, req *api.SessionReque
 	info, err := os.Stat(repo)
 	if err != nil || !info.IsDir() {
 		if !strings.Contains(repo, ":") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo), "give a directory, an address such as https://github.com/owner/name, or none")
+			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
+				"give a directory, an address such as https://github.com/owner/name, or none")
 		}
 		req.Repo = repo
 		return nil
 	}
 	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", repo), "run the command in a git repository, or give --repo ADDRESS or --repo none")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", repo),
+			"run the command in a git repository, or give --repo ADDRESS or --repo none")
 	}
 	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
 	top, err := gitLine(ctx, repo, "rev-parse", "--show-toplevel")
@@ -79,10 +81,12 @@ func bundle(ctx context.Context, top string, req *api.SessionRequest) error {
 		return errors.Explainf(err, errors.Invalid, "cannot read the repository")
 	}
 	if len(req.Bundle) == 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: git wrote an empty bundle", top), "check the repository with git fsck, or give its address with --repo")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: git wrote an empty bundle", top),
+			"check the repository with git fsck, or give its address with --repo")
 	}
 	if len(req.Bundle) > api.MaxBundle {
-		return errors.Remedy(errors.Newf(errors.Invalid, "repository: %d MiB is more than the maximum of %d MiB", len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
+		return errors.Remedy(errors.Newf(errors.Invalid, "repository: %d MiB is more than the maximum of %d MiB",
+			len(req.Bundle)>>20, api.MaxBundle>>20), "give its address with --repo")
 	}
 	shallow, err := gitLine(ctx, top, "rev-parse", "--path-format=absolute", "--git-path", "shallow")
 	if err != nil {
@@ -105,7 +109,8 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	if leave {
-		c.hint("uncommitted changes (%d files) stay here; the agent sees the last commit", bytes.Count(status, []byte{'\n'}))
+		c.hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
+			bytes.Count(status, []byte{'\n'}))
 		return nil
 	}
 	patch, files, err := patchOf(ctx, top)
@@ -165,7 +170,8 @@ func patchOf(ctx context.Context, top string) (patch []byte, files int, err erro
 	if _, err := output(stage, env); err != nil {
 		return nil, 0, err
 	}
-	diff := append([]string{"diff", "--cached", "--ignore-submodules", "HEAD"}, strings.Fields(harvestgit.PatchFormat)...)
+	diff := append([]string{"diff", "--cached", "--ignore-submodules", "HEAD"},
+		strings.Fields(harvestgit.PatchFormat)...)
 	names, err := gitEnv(ctx, top, env, append(diff, "--name-only", "-z")...)
 	if err != nil {
 		return nil, 0, err
@@ -196,7 +202,8 @@ func output(cmd *exec.Cmd, env []string) ([]byte, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "git cannot read the repository: %s", strings.TrimSpace(stderr.String()))
+		return nil, errors.Explainf(err, errors.Invalid, "git cannot read the repository: %s",
+			strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }

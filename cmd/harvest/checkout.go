@@ -66,7 +66,8 @@ func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, reposi
 	defer bundle.Close()
 	file, err := os.CreateTemp("", "harvest-*.bundle")
 	if err != nil {
-		return "", nil, errors.Explainf(err, errors.Unavailable, "cannot create a temporary file for the branch: %v", err)
+		return "", nil, errors.Explainf(err, errors.Unavailable,
+			"cannot create a temporary file for the branch: %v", err)
 	}
 	defer os.Remove(file.Name())
 	_, err = io.Copy(file, bundle)
@@ -159,7 +160,9 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 	}
 	taken := t.taken(ctx, name)
 	if t.named && name == t.branch && taken == "" {
-		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: already exists, and does not belong to session %s", name, t.session), "choose another name for --branch")
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict,
+			"branch %q: already exists, and does not belong to session %s", name, t.session),
+			"choose another name for --branch")
 	}
 	list := []string{"log", "--format=%h %s", old, "--not", next}
 	if taken != "" {
@@ -174,7 +177,8 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 			return old, old, nil // the user's branch contains all of the agent's commits
 		}
 		other := t.free(ctx)
-		return "", "", errors.Remedy(errors.Newf(errors.Conflict, "branch %q: not moved, because it has %d commits that are not the agent's: %s", name,
+		return "", "", errors.Remedy(errors.Newf(errors.Conflict,
+			"branch %q: not moved, because it has %d commits that are not the agent's: %s", name,
 			strings.Count(string(own), "\n"), chat.FirstLine(string(own))),
 			"harvest checkout %s --branch %s, then combine the branches with git rebase or git merge", t.session, other)
 	}

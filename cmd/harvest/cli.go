@@ -56,7 +56,8 @@ func (c *cli) config(more ...config.Setting) (config.Config, error) {
 	if c.data != "" {
 		dir, err := filepath.Abs(c.data)
 		if err != nil {
-			return config.Config{}, errors.Explainf(err, errors.Invalid, "cannot determine the data directory %q", c.data)
+			return config.Config{}, errors.Explainf(err, errors.Invalid,
+				"cannot determine the data directory %q", c.data)
 		}
 		flags = append(flags, config.Setting{Key: "data", Value: dir, Source: "--data"})
 	}
@@ -87,7 +88,8 @@ The first command that needs a server starts one.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%s", err.Error()) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.data, "data", "", "data directory (environment: HARVEST_DATA)")
-	flags.StringVar(&c.engine, "engine", "", "engine, if this command starts the server: "+strings.Join(config.Engines, ", ")+" (environment: HARVEST_ENGINE)")
+	flags.StringVar(&c.engine, "engine", "", "engine, if this command starts the server: "+strings.Join(config.Engines,
+		", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress and no hints")
 	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),

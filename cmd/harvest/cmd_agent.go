@@ -85,14 +85,19 @@ is read from standard input.`,
 	flags.StringVar(&r.continues, "continue", "", "session to continue (default: the newest of this directory)")
 	flags.Lookup("continue").NoOptDefVal = newestSession
 	flags.StringVar(&r.req.Model, "model", "", "model of the agent (default: the agent's own)")
-	flags.StringVar(&r.req.Approval, "approval", "", "actions that need your approval: edits, ask or plan (default: none, the sandbox is the boundary)")
+	flags.StringVar(&r.req.Approval, "approval", "",
+		"actions that need your approval: edits, ask or plan (default: none, the sandbox is the boundary)")
 	flags.IntVar(&r.req.Limits.Turns, "max-turns", 0, "maximum number of turns of the session; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "maximum duration of a turn, in seconds; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0,
+		"maximum duration of a turn, in seconds; 0 means no limit")
 	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "maximum cost of the session; 0 means no limit")
-	flags.StringVar(&r.servers, "mcp-config", "", "file of MCP servers for the agent, in the format of a project's .mcp.json")
-	flags.Var(&r.idle, "idle-timeout", "idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of the configuration)")
+	flags.StringVar(&r.servers, "mcp-config", "",
+		"file of MCP servers for the agent, in the format of a project's .mcp.json")
+	flags.Var(&r.idle, "idle-timeout",
+		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of the configuration)")
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
-	flags.BoolVar(&r.plain, "plain", false, "a conversation in lines that are never redrawn (default: only if TERM is dumb)")
+	flags.BoolVar(&r.plain, "plain", false,
+		"a conversation in lines that are never redrawn (default: only if TERM is dumb)")
 	flags.StringVarP(&r.follow, "output", "o", "text", "text, or json for events (default: a conversation, on a terminal)")
 	r.box.add(cmd)
 	r.where.addEnv(cmd)
@@ -184,11 +189,13 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
 	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the default branch of the repository)")
 	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
-	flags.BoolVar(&s.committed, "committed", false, "leave uncommitted changes here; otherwise the agent gets them as a separate commit")
+	flags.BoolVar(&s.committed, "committed", false,
+		"leave uncommitted changes here; otherwise the agent gets them as a separate commit")
 	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs) instead of pointers")
 	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
-	flags.StringVar(&req.GitSecret, "git-secret", "", "secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
+	flags.StringVar(&req.GitSecret, "git-secret", "",
+		"secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
 }
 
 func oneSession(s api.Session) view {
@@ -203,7 +210,8 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 	pending := map[string]bool{}
 	var end *api.SessionEvent // of the last turn
 	_, reads := terminal(c.out)
-	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after, Attended: reads && format != formatJSON}) {
+	for e, err := range server.Events(ctx, client.Follow{Stream: id, After: after, Attended: reads &&
+		format != formatJSON}) {
 		if err != nil {
 			if ctx.Err() != nil {
 				return left(id)
@@ -239,7 +247,8 @@ func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, 
 
 // left is the error of a command that no longer follows a session.
 func left(id string) error {
-	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent continues", id), "harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
+	return errors.Remedy(errors.Newf(errors.Canceled, "left session %s; its agent continues", id),
+		"harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
 }
 
 // hopeless lists error texts of agents and models that mean that a retry would fail again.
@@ -257,8 +266,10 @@ var hopeless = []struct {
 	{"selected model", errors.Invalid, "name an existing model: harvest agent --model"},
 	{"not_found_error", errors.Invalid, "name an existing model: harvest agent --model"},
 	{"model not found", errors.Invalid, "name an existing model: harvest agent --model"},
-	{"too long", errors.Invalid, "send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
-	{"contextoverflow", errors.Invalid, "send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
+	{"too long", errors.Invalid,
+		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
+	{"contextoverflow", errors.Invalid,
+		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
 }
 
 // turnResult is the error of a failed turn.
@@ -275,14 +286,16 @@ func turnError(id string, end api.SessionEvent) error {
 	text := chat.Plain(orElse(end.Text, end.Reason))
 	switch {
 	case end.Interrupted:
-		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason), "to continue: harvest send %s \"…\"", id)
+		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason),
+			"to continue: harvest send %s \"…\"", id)
 	case end.Failed:
 		for _, h := range hopeless {
 			if strings.Contains(strings.ToLower(text), h.said) {
 				return errors.Remedy(errors.Newf(h.kind, "the turn failed: %s", text), "%s", h.remedy)
 			}
 		}
-		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text), "to try again in the same conversation: harvest send %s \"…\"", id)
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text),
+			"to try again in the same conversation: harvest send %s \"…\"", id)
 	}
 	return nil
 }

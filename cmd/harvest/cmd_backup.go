@@ -63,7 +63,8 @@ start the server: harvest up --data DIR`,
 		Args: count(1, 1, "one file"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			if _, tty := terminal(c.out); args[0] == "-" && tty {
-				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"), "name a file, or write to a pipe")
+				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"),
+					"name a file, or write to a pipe")
 			}
 			archive, err := server.Backup(ctx, api.BackupRequest{Keys: keys})
 			if err != nil {

@@ -53,7 +53,8 @@ they decide by themselves. Ctrl-C detaches: all sessions stay, and their agents 
 	flags.StringSliceVar(&r.models, "model", nil, "models for each agent (default: the agent's own)")
 	flags.IntVar(&r.n, "n", 1, "sessions for each agent and model")
 	flags.StringVar(&r.test, "test", "", "shell command that checks the result")
-	flags.IntVar(&r.keep, "keep", 0, "number of the session to keep; the others end (default: ask on a terminal, or keep all)")
+	flags.IntVar(&r.keep, "keep", 0,
+		"number of the session to keep; the others end (default: ask on a terminal, or keep all)")
 	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
 	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "cost of each session; 0 means no limit")
 	r.box.add(cmd)
@@ -98,7 +99,8 @@ func (r *compareRun) run(ctx context.Context, cmd *cobra.Command, prompt string)
 	if r.format == formatTable {
 		return errors.Join(err, r.result())
 	}
-	return errors.Join(err, r.show(view{json: r.attempts, names: r.sessions(func(a *attempt) bool { return true })}), r.result())
+	return errors.Join(err, r.show(view{json: r.attempts, names: r.sessions(func(a *attempt) bool { return true })}),
+		r.result())
 }
 
 // choose ends the sessions that are not kept, if the user named one to keep.
@@ -114,7 +116,9 @@ func (r *compareRun) choose(ctx context.Context) error {
 	}
 	best := r.attempts[r.keep-1]
 	if best.Session == "" {
-		return errors.Remedy(errors.Newf(errors.Conflict, "cannot keep session %d: it could not be created; the others stay", r.keep), "see the others: harvest sessions")
+		return errors.Remedy(errors.Newf(errors.Conflict,
+			"cannot keep session %d: it could not be created; the others stay", r.keep),
+			"see the others: harvest sessions")
 	}
 	r.rememberSession(ctx, best.Session)
 	return r.end(ctx, r.keep)
@@ -145,7 +149,8 @@ func (r *compareRun) ask(ctx context.Context) (int, error) {
 			if line == "" {
 				return 0, nil
 			}
-			if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(r.attempts) && r.attempts[n-1].Session != "" {
+			if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(r.attempts) &&
+				r.attempts[n-1].Session != "" {
 				return n, nil
 			}
 		}
@@ -159,7 +164,8 @@ func (r *compareRun) table() error {
 		v.header = append(v.header, "MODEL")
 	}
 	for _, a := range r.attempts {
-		row := []string{strconv.Itoa(a.Number), cutTo(a.Agent, 10), a.Status, strconv.Itoa(a.Files), fmt.Sprintf("+%d -%d", a.Added, a.Removed), a.Test.text(),
+		row := []string{strconv.Itoa(a.Number), cutTo(a.Agent, 10), a.Status, strconv.Itoa(a.Files),
+			fmt.Sprintf("+%d -%d", a.Added, a.Removed), a.Test.text(),
 			fmt.Sprintf("$%.2f", a.Cost), duration(a.Seconds)}
 		if r.modelsDiffer() {
 			row = append(row, cutTo(orDash(a.Model), 11))
@@ -191,7 +197,8 @@ func (r *compareRun) result() error {
 			return nil
 		}
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "all sessions failed: %s", chat.FirstLine(r.attempts[0].Error)), "fix the cause, and compare again")
+	return errors.Remedy(errors.Newf(errors.Unavailable, "all sessions failed: %s",
+		chat.FirstLine(r.attempts[0].Error)), "fix the cause, and compare again")
 }
 
 // text describes the result of a test in a table.

@@ -47,6 +47,7 @@ func (c *cli) copyCommand(noun, short, example string, open func(server *client.
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy the target of SOURCE if it is a symbolic link")
-	cmd.Flags().BoolVar(&special, "special-files", false, "create FIFOs on this machine, and fail at devices (default: skip both, with a note)")
+	cmd.Flags().BoolVar(&special, "special-files", false,
+		"create FIFOs on this machine, and fail at devices (default: skip both, with a note)")
 	return cmd
 }

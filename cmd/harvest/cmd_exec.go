@@ -198,7 +198,8 @@ func findProcess(ctx context.Context, server *client.Client, ref, beginning stri
 		}
 	}
 	if len(found) == 0 {
-		return "", errors.Remedy(errors.Newf(errors.NotFound, "sandbox %s: no such process", ref), "see: harvest sandbox ps %s", ref)
+		return "", errors.Remedy(errors.Newf(errors.NotFound, "sandbox %s: no such process", ref),
+			"see: harvest sandbox ps %s", ref)
 	}
 	last := found[0]
 	for _, p := range found {
@@ -207,7 +208,8 @@ func findProcess(ctx context.Context, server *client.Client, ref, beginning stri
 		}
 	}
 	if beginning != "" && len(found) > 1 {
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "%d processes have ids that begin with %s", len(found), beginning), "see: harvest sandbox ps %s", ref)
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "%d processes have ids that begin with %s", len(found),
+			beginning), "see: harvest sandbox ps %s", ref)
 	}
 	return last.ID, nil
 }

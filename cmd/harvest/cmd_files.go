@@ -108,11 +108,13 @@ func (c *cli) filesPut() *cobra.Command {
 		var bits uint32
 		if mode != "" {
 			if _, err := fmt.Sscanf(mode, "%o", &bits); err != nil || bits > 0o7777 {
-				return errors.Remedy(errors.Newf(errors.Invalid, "invalid --mode %q", mode), "give an octal number, such as 644 or 755")
+				return errors.Remedy(errors.Newf(errors.Invalid, "invalid --mode %q", mode),
+					"give an octal number, such as 644 or 755")
 			}
 		}
 		if cond.ETag != "" && cond.New {
-			return errors.Remedy(errors.Newf(errors.Invalid, "--if-match and --no-clobber exclude each other"), "give --if-match for an existing file, --no-clobber for a new one")
+			return errors.Remedy(errors.Newf(errors.Invalid, "--if-match and --no-clobber exclude each other"),
+				"give --if-match for an existing file, --no-clobber for a new one")
 		}
 		in, bytes, err := c.sized(source)
 		if err != nil {
@@ -138,12 +140,14 @@ func (c *cli) sized(source string) (io.ReadCloser, int64, error) {
 	if source != "" {
 		f, err := os.Open(source)
 		if err != nil {
-			return nil, 0, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", source), "give --from a file that you can read")
+			return nil, 0, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", source),
+				"give --from a file that you can read")
 		}
 		info, err := f.Stat()
 		if err != nil || !info.Mode().IsRegular() {
 			f.Close()
-			return nil, 0, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file", source), "give --from a file, or use harvest sandbox cp")
+			return nil, 0, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file", source),
+				"give --from a file, or use harvest sandbox cp")
 		}
 		return f, info.Size(), nil
 	}
@@ -195,7 +199,8 @@ func (c *cli) filesMove() *cobra.Command {
 
 func (c *cli) filesMkdir() *cobra.Command {
 	parents := false
-	cmd := c.onFile(&cobra.Command{Use: "mkdir SANDBOX:PATH", Short: "Create a directory", Example: "  harvest sandbox files mkdir -p dev:/workspace/a/b"},
+	cmd := c.onFile(&cobra.Command{Use: "mkdir SANDBOX:PATH", Short: "Create a directory",
+		Example: "  harvest sandbox files mkdir -p dev:/workspace/a/b"},
 		func(ctx context.Context, server *client.Client, ref, path string) error {
 			_, err := server.MakeDirectory(ctx, ref, api.MkdirRequest{Path: path, Parents: parents})
 			return err

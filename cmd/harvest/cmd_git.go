@@ -18,7 +18,8 @@ import (
 
 // repositoryFlag adds the flag that selects a repository of a session.
 func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
-	cmd.Flags().StringVar(name, "repository", "", "name of the repository, if the session has several; NAME/PATH is a submodule")
+	cmd.Flags().StringVar(name, "repository", "",
+		"name of the repository, if the session has several; NAME/PATH is a submodule")
 	return cmd
 }
 
@@ -93,7 +94,8 @@ Text that a person has changed on GitHub stays.`,
 	flags.StringVar(&req.Title, "title", "", "title (default: the agent's)")
 	flags.StringVar(&req.Body, "body", "", "text (default: the agent's)")
 	flags.BoolVar(&req.NoSummary, "no-summary", false, "do not ask the agent for the text")
-	flags.StringVar(&req.Base, "base", "", "base branch of the pull request (default: the branch that the session began on)")
+	flags.StringVar(&req.Base, "base", "",
+		"base branch of the pull request (default: the branch that the session began on)")
 	flags.BoolVar(&req.Ready, "ready", false, "open it as ready for review, not as a draft")
 	return repositoryFlag(cmd, &req.Repository)
 }
@@ -149,12 +151,14 @@ branch whose history was rewritten is refused, unless --rewritten is given.`,
 				if done.Checkpoint != "" {
 					text += "\nthe checkpoint is the branch " + done.Checkpoint
 				}
-				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)), "nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
+				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)),
+					"nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
 			}
 			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch), chat.Plain(done.Onto), done.Commits)}}})
 		}),
 	}, formatTable)
-	cmd.Flags().StringVar(&req.Branch, "onto", "", "base branch of the pull request (default: the branch that the work began on)")
+	cmd.Flags().StringVar(&req.Branch, "onto", "",
+		"base branch of the pull request (default: the branch that the work began on)")
 	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "accept that the upstream branch was rewritten")
 	return repositoryFlag(cmd, &req.Repository)
 }
@@ -163,7 +167,8 @@ branch whose history was rewritten is refused, unless --rewritten is given.`,
 func topLevel(ctx context.Context) (string, error) {
 	out, err := gitIn(ctx, ".", nil, "rev-parse", "--show-toplevel")
 	if err != nil {
-		return "", errors.Remedy(errors.Explainf(err, errors.Invalid, "the current directory is not in a git repository"), "run the command in the repository of the session")
+		return "", errors.Remedy(errors.Explainf(err, errors.Invalid,
+			"the current directory is not in a git repository"), "run the command in the repository of the session")
 	}
 	return strings.TrimSuffix(string(out), "\n"), nil
 }
@@ -190,7 +195,9 @@ func gitWith(ctx context.Context, dir string, env []string, in io.Reader, args .
 		remedy = "the repository lacks commits of the session's repository: git fetch, then try again"
 	case strings.Contains(said, "refusing to fetch into"):
 		remedy = "the branch is checked out: git switch to another one, or choose a new branch with --branch NAME"
-	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in"), strings.Contains(said, "No such file"), strings.Contains(said, "is a directory"), strings.Contains(said, "unable to write file"):
+	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in"),
+		strings.Contains(said, "No such file"), strings.Contains(said, "is a directory"),
+		strings.Contains(said, "unable to write file"):
 		remedy = "nothing was changed; harvest checkout fetches the work as a branch, which can be merged"
 	}
 	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git failed: %s", chat.Plain(said)), "%s", remedy)

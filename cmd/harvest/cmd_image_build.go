@@ -59,12 +59,16 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 	}, formatName)
 	f := cmd.Flags()
 	f.StringVarP(&flags.file, "file", "f", "", "Dockerfile; - for standard input (default: DIR/Dockerfile)")
-	f.StringArrayVarP(&req.Names, "tag", "t", nil, "name of the image, repeatable; an older image of that name loses it")
-	f.StringArrayVar(&req.Commands, "command", nil, "instruction of a Dockerfile to run on top of NAME, such as 'RUN apt-get update', repeatable")
-	f.StringArrayVar(&flags.args, "build-arg", nil, "NAME=VALUE of an ARG, repeatable; NAME alone takes the value of the environment variable")
+	f.StringArrayVarP(&req.Names, "tag", "t", nil,
+		"name of the image, repeatable; an older image of that name loses it")
+	f.StringArrayVar(&req.Commands, "command", nil,
+		"instruction of a Dockerfile to run on top of NAME, such as 'RUN apt-get update', repeatable")
+	f.StringArrayVar(&flags.args, "build-arg", nil,
+		"NAME=VALUE of an ARG, repeatable; NAME alone takes the value of the environment variable")
 	f.StringVar(&req.Target, "target", "", "stage to build (default: the last one)")
 	f.StringArrayVar(&flags.secrets, "secret", nil, "id=ID,src=FILE or id=ID,env=NAME, for RUN --mount=type=secret; repeatable")
-	f.StringVar(&req.Platform, "platform", "", "platform, such as linux/amd64 (default: the server's; no other can run there)")
+	f.StringVar(&req.Platform, "platform", "",
+		"platform, such as linux/amd64 (default: the server's; no other can run there)")
 	f.BoolVar(&flags.pull, "pull", false, "check registries for newer images")
 	f.StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
 	f.BoolVar(&req.Force, "force-build", false, "build the image even if it exists")
@@ -86,8 +90,10 @@ func (c *cli) imagePull() *cobra.Command {
 		},
 	}, formatName)
 	cmd.Flags().StringArrayVarP(&req.Names, "tag", "t", nil, "further name of the image, repeatable")
-	cmd.Flags().StringVar(&req.Platform, "platform", "", "platform, such as linux/amd64 (default: the server's; no other can run there)")
-	cmd.Flags().StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
+	cmd.Flags().StringVar(&req.Platform, "platform", "",
+		"platform, such as linux/amd64 (default: the server's; no other can run there)")
+	cmd.Flags().StringVar(&req.Login, "registry-secret", "",
+		"secret with the registry's credentials (default: a matching one)")
 	return cmd
 }
 
@@ -141,7 +147,8 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 			return errors.Remedy(err, "write ./%s for a directory, or omit --file", req.Base)
 		}
 		if len(req.Commands) > 0 {
-			return errors.Remedy(errors.Newf(errors.Invalid, "--command needs the name of an image, not a Dockerfile"), "write the instruction into the Dockerfile")
+			return errors.Remedy(errors.Newf(errors.Invalid, "--command needs the name of an image, not a Dockerfile"),
+				"write the instruction into the Dockerfile")
 		}
 		if req.Dockerfile, err = c.dockerfile(flags.file, flags.directory); err != nil {
 			return err
@@ -153,7 +160,8 @@ func (c *cli) readBuild(req *api.BuildRequest, flags *buildFlags, args []string)
 			flags.ignore = filepath.Join(flags.directory, "Dockerfile")
 		}
 		if info, err := os.Stat(flags.directory); flags.directory != "" && (err != nil || !info.IsDir()) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "build context %s: not a readable directory", flags.directory), "name a directory as the build context")
+			return errors.Remedy(errors.Newf(errors.Invalid, "build context %s: not a readable directory",
+				flags.directory), "name a directory as the build context")
 		}
 	}
 	if flags.pull {
@@ -224,7 +232,8 @@ func (c *cli) buildSecrets(specs []string) (map[string]string, error) {
 			file = fields["source"]
 		}
 		if id == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--secret: no id"), "write id=ID,src=FILE or id=ID,env=NAME")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--secret: no id"),
+				"write id=ID,src=FILE or id=ID,env=NAME")
 		}
 		if file == "" {
 			name := fields["env"]
@@ -232,7 +241,9 @@ func (c *cli) buildSecrets(specs []string) (map[string]string, error) {
 				name = id
 			}
 			if secrets[id] = c.env(name); secrets[id] == "" {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "secret %s: the environment variable %s is not set", id, name), "write id=ID,src=FILE or id=ID,env=NAME")
+				return nil, errors.Remedy(errors.Newf(errors.Invalid,
+					"secret %s: the environment variable %s is not set", id, name),
+					"write id=ID,src=FILE or id=ID,env=NAME")
 			}
 			continue
 		}

@@ -25,7 +25,8 @@ func (c *cli) imageExport() *cobra.Command {
 				return usage(cmd, "%s needs --output", cmd.CommandPath())
 			}
 			if _, tty := terminal(c.out); output == "-" && tty {
-				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"), "write to a file with -o FILE, or to a pipe")
+				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"),
+					"write to a file with -o FILE, or to a pipe")
 			}
 			server, err := c.connect(cmd.Context())
 			if err != nil {

@@ -67,7 +67,8 @@ func (c *cli) memoryGet() *cobra.Command {
 				}
 			}
 			if len(args) == 2 && !known {
-				return errors.Remedy(errors.Newf(errors.NotFound, "memory entry %q: not found", args[1]), "harvest memory get %s", args[0])
+				return errors.Remedy(errors.Newf(errors.NotFound, "memory entry %q: not found", args[1]),
+					"harvest memory get %s", args[0])
 			}
 			return c.show(v)
 		}),

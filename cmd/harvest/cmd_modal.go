@@ -41,7 +41,8 @@ key is shown only this time. harvest key rm revokes it.`,
 			}
 			if info.ModalURL == "" {
 				err := errors.Newf(errors.Unsupported, "this server does not speak Modal's protocol")
-				return errors.Remedy(err, "stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
+				return errors.Remedy(err,
+					"stop it with \"harvest down\", and start it with: harvest up --modal-listen 127.0.0.1:7783")
 			}
 			if name == "" {
 				name = "modal-" + time.Now().UTC().Format("20060102-150405.000")

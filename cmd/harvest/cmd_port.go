@@ -102,7 +102,8 @@ func (c *cli) tellDenied(ctx context.Context, server *client.Client, id string, 
 }
 
 func addNetwork(cmd *cobra.Command, rules *[]string) {
-	cmd.Flags().StringArrayVar(rules, "network", nil, "network policy: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
+	cmd.Flags().StringArrayVar(rules, "network", nil,
+		"network policy: none, default (the internet), allow=NAME,… or deny=NAME,…, repeatable")
 }
 
 // parseNetwork parses the values of --network. The mode is "" without values.
@@ -118,11 +119,13 @@ func parseNetwork(texts []string) (api.Network, error) {
 			n.Deny = append(n.Deny, names...)
 		case !has && (word == "none" || word == "default"):
 			if n.Mode != "" && n.Mode != word {
-				return n, errors.Remedy(errors.Newf(errors.Invalid, "--network: none and default exclude each other"), "give one of them")
+				return n, errors.Remedy(errors.Newf(errors.Invalid, "--network: none and default exclude each other"),
+					"give one of them")
 			}
 			n.Mode = word
 		default:
-			return n, errors.Remedy(errors.Newf(errors.Invalid, "invalid --network %.100q", text), "give none, default, allow=NAME,… or deny=NAME,…")
+			return n, errors.Remedy(errors.Newf(errors.Invalid, "invalid --network %.100q", text),
+				"give none, default, allow=NAME,… or deny=NAME,…")
 		}
 	}
 	switch {
@@ -214,7 +217,8 @@ They work everywhere if ports.domain is configured.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "local address (default: the same port on 127.0.0.1, or a free one if it is in use)")
+	cmd.Flags().StringVar(&listen, "listen", "",
+		"local address (default: the same port on 127.0.0.1, or a free one if it is in use)")
 	cmd.Flags().BoolVar(&link, "link", false, "print a link to the port, and do not listen")
 	cmd.Flags().Var(&expires, "expires", "lifetime of the link, up to 720h (default: 24h)")
 	return cmd
@@ -324,7 +328,8 @@ func parseForwards(texts []string) ([]forward, error) {
 func parsePort(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > 65535 {
-		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.40q", text), "give a number from 1 to 65535")
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "invalid port %.40q", text),
+			"give a number from 1 to 65535")
 	}
 	return n, nil
 }

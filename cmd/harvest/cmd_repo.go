@@ -136,7 +136,8 @@ func (c *cli) repoList() *cobra.Command {
 
 func (c *cli) repoGet() *cobra.Command {
 	return c.withOutput(&cobra.Command{
-		Use: "get REPO", Short: "Show a repository", Example: "  harvest repo get owner/name", Args: count(1, 1, "one repository"),
+		Use: "get REPO", Short: "Show a repository", Example: "  harvest repo get owner/name",
+		Args: count(1, 1, "one repository"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			found, err := server.Repo(ctx, args[0])
 			return errors.Join(err, c.showRepo(found, err))
@@ -146,7 +147,8 @@ func (c *cli) repoGet() *cobra.Command {
 
 func (c *cli) repoBuild() *cobra.Command {
 	return c.startBuild("build REPO…", "Build the image of a repository from scratch",
-		`Build the image from scratch. If the build fails, the last good image stays.`, "  harvest repo build owner/name", (*client.Client).BuildRepo)
+		`Build the image from scratch. If the build fails, the last good image stays.`,
+		"  harvest repo build owner/name", (*client.Client).BuildRepo)
 }
 
 func (c *cli) repoRefresh() *cobra.Command {

@@ -98,7 +98,8 @@ func (c *cli) what(cmd *cobra.Command, req *api.ExecRequest, code string, args [
 func checkSource(what, code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: empty", what), "give some Python code, such as print(6*7)")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: empty", what),
+			"give some Python code, such as print(6*7)")
 	case strings.ContainsRune(code, 0) || !utf8.ValidString(code):
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: binary data, not text", what),
 			"give Python source in UTF-8; to run a program, copy it into a volume and name it after --")

@@ -78,9 +78,11 @@ func (c *cli) sandboxCreate() *cobra.Command {
 	box.add(cmd)
 	where.addWhere(cmd)
 	addPorts(cmd, &ports, "port that \"harvest sandbox port\" forwards, repeatable")
-	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false, "make an image of its files when it ends, for any reason; \"sandbox get\" shows the image")
+	cmd.Flags().BoolVar(&onEnd, "snapshot-on-end", false,
+		"make an image of its files when it ends, for any reason; \"sandbox get\" shows the image")
 	cmd.Flags().Var(&life, "timeout", "maximum lifetime (default: timeout of the configuration)")
-	cmd.Flags().Var(&idle, "idle-timeout", "time without commands, terminals and connections to ports after which it ends (default: idle_timeout of the configuration)")
+	cmd.Flags().Var(&idle, "idle-timeout",
+		"time without commands, terminals and connections to ports after which it ends (default: idle_timeout of the configuration)")
 	return cmd
 }
 
@@ -296,7 +298,8 @@ func (c *cli) sandboxExtend() *cobra.Command {
 		},
 	}, formatTable)
 	cmd.Flags().Var(&life, "timeout", "lifetime from now on")
-	cmd.Flags().Var(&idle, "idle-timeout", "time without commands, terminals and connections to ports after which it ends")
+	cmd.Flags().Var(&idle, "idle-timeout",
+		"time without commands, terminals and connections to ports after which it ends")
 	return cmd
 }
 
@@ -308,19 +311,21 @@ func (c *cli) sandboxRemove() *cobra.Command {
 		Short: "End sandboxes and release their resources",
 		Example: `  harvest sandbox rm dev
   harvest sandbox rm --all`,
-	}, "sandboxes", "all sandboxes that have not ended", func(ctx context.Context, server *client.Client) (ids []string, err error) {
-		found, err := everySandbox(ctx, server, api.SandboxFilter{})
-		for _, s := range found {
-			ids = append(ids, s.ID)
-		}
-		return ids, err
-	}, func(ctx context.Context, server *client.Client, ref string) error {
-		if cmd.Flags().Changed("sync") {
-			return c.removeSync(ctx, server, ref, sync)
-		}
-		return server.DestroySandbox(ctx, ref)
-	})
-	cmd.Flags().BoolVar(&sync, "sync", false, "upload their volumes to S3 first; --sync=false prevents it (default: as created)")
+	}, "sandboxes", "all sandboxes that have not ended",
+		func(ctx context.Context, server *client.Client) (ids []string, err error) {
+			found, err := everySandbox(ctx, server, api.SandboxFilter{})
+			for _, s := range found {
+				ids = append(ids, s.ID)
+			}
+			return ids, err
+		}, func(ctx context.Context, server *client.Client, ref string) error {
+			if cmd.Flags().Changed("sync") {
+				return c.removeSync(ctx, server, ref, sync)
+			}
+			return server.DestroySandbox(ctx, ref)
+		})
+	cmd.Flags().BoolVar(&sync, "sync", false,
+		"upload their volumes to S3 first; --sync=false prevents it (default: as created)")
 	return cmd
 }
 
@@ -335,7 +340,8 @@ func (c *cli) removeSync(ctx context.Context, server *client.Client, ref string,
 	}
 	after, err := server.Sandbox(ctx, before.ID)
 	if err == nil && after.S3 != nil && after.S3.SyncError != "" {
-		c.notef("%s: the upload of volume %s to S3 failed, and is retried: %s", ref, after.S3.Volume, after.S3.SyncError)
+		c.notef("%s: the upload of volume %s to S3 failed, and is retried: %s", ref, after.S3.Volume,
+			after.S3.SyncError)
 	}
 	return err
 }
@@ -354,7 +360,8 @@ func removeEach(refs []string, remove func(ref string) error) error {
 		}
 	}
 	if failed > 1 {
-		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed; the first: %s", failed, len(refs), errors.Message(first))
+		return errors.Explainf(first, errors.KindOf(first), "%d of %d could not be removed; the first: %s", failed,
+			len(refs), errors.Message(first))
 	}
 	return first
 }

@@ -76,7 +76,8 @@ func (c *cli) scheduleSet() *cobra.Command {
 	flags.StringVar(&arguments, "args", "", "arguments of the job, as JSON")
 	flags.IntVar(&given.Retries, "retries", 0, "retries after a failure; -1 means none (default: 3)")
 	flags.Var(&limit, "timeout", "time limit of one attempt (default: 10m)")
-	flags.StringVar(&given.Missed, "missed", "", "policy for runs that were due while no server ran: run_once or skip (default: run_once)")
+	flags.StringVar(&given.Missed, "missed", "",
+		"policy for runs that were due while no server ran: run_once or skip (default: run_once)")
 	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 		req, err := scheduleNow(ctx, server, args[0])
 		if err != nil {

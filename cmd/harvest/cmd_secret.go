@@ -82,7 +82,8 @@ func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 		if file != "-" {
 			f, err := os.Open(file)
 			if err != nil {
-				return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", file), "give --env-file a readable file")
+				return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", file),
+					"give --env-file a readable file")
 			}
 			defer f.Close()
 			in = io.Reader(f)
@@ -96,7 +97,8 @@ func (c *cli) pairs(file string, args []string) (map[string]string, error) {
 		key, value, given := strings.Cut(arg, "=")
 		if !given {
 			if value, given = c.lookupEnv(key); !given {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "a pair has no '=', and no environment variable has that name"),
+				return nil, errors.Remedy(errors.Newf(errors.Invalid,
+					"a pair has no '=', and no environment variable has that name"),
 					"write KEY=VALUE, or KEY to take it from the environment")
 			}
 		}
@@ -141,7 +143,8 @@ key file.`,
 			if err != nil {
 				return err
 			}
-			c.notef("%d secrets are encrypted with a new key; keep a copy of the key file apart from the database's", done.Secrets)
+			c.notef("%d secrets are encrypted with a new key; keep a copy of the key file apart from the database's",
+				done.Secrets)
 			return nil
 		}),
 	}

@@ -14,7 +14,8 @@ import (
 
 // sessionCommands returns the commands for sessions.
 func (c *cli) sessionCommands() []*cobra.Command {
-	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
+	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
+		c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(),
 		c.checkoutCommand(), c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 

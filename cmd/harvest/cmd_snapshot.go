@@ -30,7 +30,8 @@ When the id is printed, the image is on disk. It does not include volumes, proce
 		},
 	}, formatName)
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the image; an older image of that name loses it")
-	cmd.Flags().StringVar(&req.Path, "path", "", "only files below that directory; all others are those of the sandbox's image")
+	cmd.Flags().StringVar(&req.Path, "path", "",
+		"only files below that directory; all others are those of the sandbox's image")
 	return cmd
 }
 

@@ -27,7 +27,8 @@ func bucketOf(args []string) (bucket, prefix string, err error) {
 	}
 	rest, ok := strings.CutPrefix(args[1], "s3://")
 	if bucket, prefix, _ = strings.Cut(rest, "/"); !ok || bucket == "" {
-		return "", "", errors.Remedy(errors.Newf(errors.Invalid, "invalid S3 location %.200q", args[1]), "write s3://BUCKET/PREFIX")
+		return "", "", errors.Remedy(errors.Newf(errors.Invalid, "invalid S3 location %.200q", args[1]),
+			"write s3://BUCKET/PREFIX")
 	}
 	return bucket, prefix, nil
 }
@@ -72,14 +73,16 @@ interrupted one.
 	f.BoolVar(&down, "down", false, "download from S3 into the volume")
 	f.BoolVar(&both, "both", false, "synchronize in both directions")
 	f.BoolVar(&req.Mirror, "mirror", false, "delete files of the target that the source does not have")
-	f.StringVar(&req.Conflicts, "conflicts", "", "with --both, resolution of files that both sides changed: both, newer, local or remote")
+	f.StringVar(&req.Conflicts, "conflicts", "",
+		"with --both, resolution of files that both sides changed: both, newer, local or remote")
 	f.BoolVar(&req.Versioned, "versioned", false, "save a new version, and keep earlier ones")
 	f.StringVar(&req.Version, "version", "", "with --down, version to restore: one of volume versions, or latest")
 	f.StringVar(&req.Path, "path", "", "only files below this path of the volume")
 	f.StringVar(&req.Secret, "secret", "", "secret with the bucket's credentials (default: aws)")
 	f.BoolVar(&req.List, "list", false, "list all objects, to see changes that others made in the bucket")
 	f.BoolVar(&req.Contents, "contents", false, "compare contents, not only sizes and times")
-	f.BoolVar(&req.DeleteMany, "delete-many", false, "allow the sync to delete most files of a side, or all if the S3 location is empty")
+	f.BoolVar(&req.DeleteMany, "delete-many", false,
+		"allow the sync to delete most files of a side, or all if the S3 location is empty")
 	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "print the plan, and do nothing")
 	return c.withOutput(cmd, formatTable)
 }
@@ -121,7 +124,8 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 	}
 	cmd.Flags().BoolVar(&down, "down", false, "download from S3 into the volume")
 	cmd.Flags().BoolVar(&both, "both", false, "synchronize in both directions")
-	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false, "allow --both to delete most files of a side, or all if the S3 location is empty")
+	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false,
+		"allow --both to delete most files of a side, or all if the S3 location is empty")
 	return c.withOutput(cmd, formatTable)
 }
 
@@ -181,7 +185,8 @@ func (c *cli) synced(done api.Synced) error {
 		c.notef("this S3 server ignores conditional writes: a simultaneous change by another machine can be lost")
 	}
 	if done.Failed > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed), "see the reasons above, and sync again")
+		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed),
+			"see the reasons above, and sync again")
 	}
 	return nil
 }

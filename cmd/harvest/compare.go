@@ -91,7 +91,8 @@ func (c *comparison) run(ctx context.Context) error {
 		return nil
 	}
 	ids := c.sessions(func(a *attempt) bool { return true })
-	return errors.Remedy(errors.Newf(errors.Canceled, "left %d sessions; their agents continue", len(ids)), "follow one with harvest attach SESSION, or end all: harvest end --discard %s", strings.Join(ids, " "))
+	return errors.Remedy(errors.Newf(errors.Canceled, "left %d sessions; their agents continue", len(ids)),
+		"follow one with harvest attach SESSION, or end all: harvest end --discard %s", strings.Join(ids, " "))
 }
 
 // attempt creates a session, waits for the end of its turn, and measures the result.
@@ -174,14 +175,16 @@ func (c *comparison) runTest(ctx context.Context, a *attempt, s api.Session) err
 	if c.req.Subdir != "" {
 		dir += "/" + c.req.Subdir
 	}
-	r, err := c.server.Exec(ctx, s.SandboxID, api.ExecRequest{Args: []string{"/bin/sh", "-c", c.test}, Workdir: dir, TimeoutSeconds: testTime.Seconds()})
+	r, err := c.server.Exec(ctx, s.SandboxID, api.ExecRequest{Args: []string{"/bin/sh", "-c", c.test}, Workdir: dir,
+		TimeoutSeconds: testTime.Seconds()})
 	if err != nil {
 		return err
 	}
 	output := r.Stdout + r.Stderr + r.Why()
 	output = strings.ToValidUTF8(output[max(0, len(output)-testOutput):], "")
 	c.set(a, func() {
-		a.Test = &testResult{Passed: r.ReturnCode == 0, ReturnCode: r.ReturnCode, TimedOut: r.TimedOut, Seconds: r.Duration, Output: output}
+		a.Test = &testResult{Passed: r.ReturnCode == 0, ReturnCode: r.ReturnCode, TimedOut: r.TimedOut,
+			Seconds: r.Duration, Output: output}
 	})
 	return nil
 }
@@ -246,7 +249,8 @@ func (c *comparison) end(ctx context.Context, keep int) error {
 			continue
 		}
 		if err := c.server.EndSession(ctx, a.Session); err != nil {
-			all = errors.Join(all, errors.Explainf(err, errors.KindOf(err), "session %s: cannot be ended: %s", a.Session, errors.Message(err)))
+			all = errors.Join(all, errors.Explainf(err, errors.KindOf(err), "session %s: cannot be ended: %s",
+				a.Session, errors.Message(err)))
 			continue
 		}
 		c.set(a, func() { a.Kept = false })
@@ -276,7 +280,8 @@ func variants(agents, models []string, n int) (all []*attempt) {
 	for _, name := range agents {
 		for _, model := range models {
 			for range n {
-				all = append(all, &attempt{Number: len(all) + 1, Agent: name, Model: model, Status: attemptWorks, doing: "waiting"})
+				all = append(all, &attempt{Number: len(all) + 1, Agent: name, Model: model, Status: attemptWorks,
+					doing: "waiting"})
 			}
 		}
 	}

@@ -17,7 +17,8 @@ func TestVariants(t *testing.T) {
 	for _, a := range variants([]string{"claude", "opencode"}, []string{"x", "y"}, 2) {
 		got = append(got, fmt.Sprint(a.Number, a.Agent, a.Model))
 	}
-	if text := strings.Join(got, " "); text != "1claudex 2claudex 3claudey 4claudey 5opencodex 6opencodex 7opencodey 8opencodey" {
+	if text := strings.Join(got,
+		" "); text != "1claudex 2claudex 3claudey 4claudey 5opencodex 6opencodex 7opencodey 8opencodey" {
 		t.Error(text)
 	}
 	if one := variants(nil, nil, 1); len(one) != 1 || one[0].Agent != "claude" {
@@ -31,7 +32,8 @@ func TestComparisonTable(t *testing.T) {
 	var out, hints bytes.Buffer
 	c := newCLI("harvest", nil, &out, &hints, nil)
 	c.format = formatTable
-	r := &compareRun{comparison: comparison{cli: c, attempts: variants([]string{"opencode", "claude"}, []string{"m-" + strings.Repeat("long", 10), ""}, 2)}}
+	r := &compareRun{comparison: comparison{cli: c, attempts: variants([]string{"opencode", "claude"},
+		[]string{"m-" + strings.Repeat("long", 10), ""}, 2)}}
 	for i, a := range r.attempts {
 		a.Session, a.Kept, a.Status = "ses_01m89qsa0zjp8k5t3cez3d432p", true, attemptDone
 		a.Reply = "\x1b[31mI have " + strings.Repeat("done it ", 20) + "\nmore"
@@ -47,7 +49,8 @@ func TestComparisonTable(t *testing.T) {
 			t.Errorf("%d columns: %q", n, line)
 		}
 	}
-	for _, want := range []string{"1  opencode  done    123    +4567 -890  -", "passed", "failed 137", "too slow", "12m34s", "8  -  there is no agent\n"} {
+	for _, want := range []string{"1  opencode  done    123    +4567 -890  -", "passed", "failed 137", "too slow",
+		"12m34s", "8  -  there is no agent\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
@@ -58,7 +61,8 @@ func TestComparisonTable(t *testing.T) {
 	for _, a := range r.attempts {
 		a.Status, a.Error = attemptFailed, "it broke"
 	}
-	if err := r.result(); errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "it broke") {
+	if err := r.result(); errors.KindOf(err) != errors.Unavailable ||
+		!strings.Contains(errors.Message(err), "it broke") {
 		t.Errorf("where all failed: %v", err)
 	}
 	if got := duration(61.4); got != (61 * time.Second).String() {
@@ -71,9 +75,11 @@ func TestPatchSize(t *testing.T) {
 	t.Parallel()
 	w := newTwin(t)
 	w.change()
-	w.write(w.agent, map[string]string{"odd": "diff --git a/x b/x\n--- a/x\n@@ -1 +1 @@\n" + strings.Repeat("long ", 50_000), "text": "-- \n++ \n"})
+	w.write(w.agent, map[string]string{"odd": "diff --git a/x b/x\n--- a/x\n@@ -1 +1 @@\n" + strings.Repeat("long ",
+		50_000), "text": "-- \n++ \n"})
 	files, added, removed, err := patchSize(strings.NewReader(string(w.patch())))
 	if err != nil || files != 8 || added != 8 || removed != 11 {
-		t.Errorf("%d files, +%d -%d, %v\n%s", files, added, removed, err, w.git(w.agent, "diff", "--cached", "--numstat", "origin/main"))
+		t.Errorf("%d files, +%d -%d, %v\n%s", files, added, removed, err,
+			w.git(w.agent, "diff", "--cached", "--numstat", "origin/main"))
 	}
 }

@@ -121,7 +121,8 @@ func (c *copying) unpack(ctx context.Context, to location, name string) error {
 	case found == nil:
 		return noDirectory(to, dir)
 	case found.Kind != "directory":
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: is a %s; a tar stream needs a directory", to.show(name), found.Kind), "name a directory as TARGET")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: is a %s; a tar stream needs a directory", to.show(name),
+			found.Kind), "name a directory as TARGET")
 	}
 	return to.in(ctx, dir, archive{ReadCloser: io.NopCloser(c.in)})
 }
@@ -162,11 +163,14 @@ func (c *copying) source(ctx context.Context, p location, name string) (*origin,
 	case err != nil:
 		return nil, err
 	case found == nil:
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "%s: no such file or directory", p.show(name)), "check SOURCE; a path that is not on this machine is %s:PATH", c.noun)
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "%s: no such file or directory", p.show(name)),
+			"check SOURCE; a path that is not on this machine is %s:PATH", c.noun)
 	case slash && found.Kind != "directory":
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", p.show(name)), "write SOURCE without the trailing slash")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", p.show(name)),
+			"write SOURCE without the trailing slash")
 	case found.Kind == "other" && o.base != "":
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file, directory or link", p.show(name)), "copy its contents with a command")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file, directory or link", p.show(name)),
+			"copy its contents with a command")
 	}
 	o.file = *found
 	return o, nil
@@ -237,9 +241,11 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 	case found.Kind == "directory":
 		return o.send(ctx, to, real, o.base)
 	case isDir:
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory, but %s is one", to.show(name), o.show(o.given)), "name a directory as TARGET, or a path that does not exist")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory, but %s is one", to.show(name),
+			o.show(o.given)), "name a directory as TARGET, or a path that does not exist")
 	case slash:
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", to.show(name)), "write TARGET without the trailing slash")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", to.show(name)),
+			"write TARGET without the trailing slash")
 	}
 	return o.send(ctx, to, path.Dir(real), path.Base(real))
 }
@@ -248,7 +254,8 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 // ones.
 func (o *origin) send(ctx context.Context, to location, dir, name string) error {
 	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" && (target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self), "name a TARGET outside of SOURCE")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self),
+			"name a TARGET outside of SOURCE")
 	}
 	stream, err := o.stream(ctx, name)
 	if err != nil {

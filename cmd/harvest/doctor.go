@@ -35,7 +35,8 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
 	build := []finding{tool("mmdebstrap", "mmdebstrap", "needed to build the base image")}
 	if os.Geteuid() != 0 {
-		build = append(build, tool("newuidmap", "uidmap", "needed to build images as an ordinary user"), subordinateIDs())
+		build = append(build, tool("newuidmap", "uidmap", "needed to build images as an ordinary user"),
+			subordinateIDs())
 	}
 	// With an existing image, sandboxes work without the build tools.
 	images, err := filepath.Glob(filepath.Join(cfg.Data, "images", "*", "image.json"))
@@ -100,7 +101,8 @@ func namesCredentials(keys []string) bool {
 // modalAccount checks for Modal credentials if the engine is modal or some credentials are set. Only the start
 // of the server shows whether Modal accepts them.
 func modalAccount(cfg config.Config, env func(string) string) (f finding, asked bool) {
-	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal", Detail: "credentials found; harvest run --engine modal uses them"}
+	f = finding{Name: "Modal", OK: true, Needed: cfg.Engine == "modal",
+		Detail: "credentials found; harvest run --engine modal uses them"}
 	err := modalengine.Configured(modalOptions(cfg, ""), env)
 	if err != nil {
 		f.OK, f.Detail, f.Remedy = false, errors.Message(err), errors.RemedyOf(err)
@@ -185,7 +187,8 @@ func diskSpace(dir string) finding {
 	f.Detail = units.BytesSize(float64(free)) + " free"
 	if free < enoughSpace {
 		f.OK = false
-		f.Remedy = fmt.Sprintf("free some space (%s is needed), or choose a directory on another disk with --data", units.BytesSize(enoughSpace))
+		f.Remedy = fmt.Sprintf("free some space (%s is needed), or choose a directory on another disk with --data",
+			units.BytesSize(enoughSpace))
 	}
 	return f
 }

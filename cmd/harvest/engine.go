@@ -24,7 +24,8 @@ type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (moda
 func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing; use it only in tests")
-		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes, VolumeQuota: cfg.Quotas.Volumes})
+		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes,
+			VolumeQuota: cfg.Quotas.Volumes})
 	}
 	if cfg.Engine == "modal" {
 		return openModalEngine(ctx, cfg, find)

@@ -56,7 +56,8 @@ var sessionRemedies = map[errors.Kind]string{
 }
 
 // sessionCommands are the commands for sessions.
-var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "compare", "diff", "end", "pr", "push", "send", "session", "sessions", "stop"}
+var sessionCommands = []string{"agent", "answer", "apply", "attach", "checkout", "compare", "diff", "end", "pr", "push",
+	"send", "session", "sessions", "stop"}
 
 // remedy is the default remedy for an error of the running command.
 func (c *cli) remedy(kind errors.Kind) string {

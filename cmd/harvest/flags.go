@@ -26,13 +26,16 @@ type sandboxFlags struct {
 func (f *sandboxFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.image, "image", "", "image, by id, digest or name (default: base)")
-	flags.StringArrayVar(&f.commands, "dockerfile-command", nil, "instruction of a Dockerfile to run on top of the image, such as 'RUN apt-get install -y jq', repeatable")
+	flags.StringArrayVar(&f.commands, "dockerfile-command", nil,
+		"instruction of a Dockerfile to run on top of the image, such as 'RUN apt-get install -y jq', repeatable")
 	flags.StringVar(&f.name, "name", "", "name of the sandbox")
 	flags.StringVar(&f.hostname, "hostname", "", "host name inside (default: derived from the name, or the id)")
 	flags.StringArrayVar(&f.tags, "tag", nil, "label KEY=VALUE, repeatable")
 	flags.StringArrayVarP(&f.volumes, "volume", "v", nil, "VOLUME:/path[:ro], created if missing, repeatable")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
-	flags.StringVar(&f.s3, "s3", "", "S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount the bucket itself")
+	flags.StringArrayVar(&f.secrets, "secret", nil,
+		"name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
+	flags.StringVar(&f.s3, "s3", "",
+		"S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount the bucket itself")
 	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default: aws)")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
 	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")
@@ -51,7 +54,8 @@ func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	}
 	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {
 		if zero && cmd.Flags().Changed(flag) {
-			return req, errors.Remedy(errors.Newf(errors.Invalid, "invalid --%s: 0", flag), "give a number above 0, or omit the flag for the default")
+			return req, errors.Remedy(errors.Newf(errors.Invalid, "invalid --%s: 0", flag),
+				"give a number above 0, or omit the flag for the default")
 		}
 	}
 	var err error
@@ -85,7 +89,8 @@ func (f *processFlags) add(cmd *cobra.Command) {
 	f.addWhere(cmd)
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "forward standard input")
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "allocate a terminal for the command")
-	flags.Var(&f.timeout, "timeout", "time limit, such as 90s or 2h; the exit code is then 124 (default: exec_timeout of the configuration)")
+	flags.Var(&f.timeout, "timeout",
+		"time limit, such as 90s or 2h; the exit code is then 124 (default: exec_timeout of the configuration)")
 	flags.BoolVar(&f.json, "json", false, "print the result as JSON instead of the output")
 }
 

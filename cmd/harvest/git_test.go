@@ -65,7 +65,8 @@ func TestApplyPatch(t *testing.T) {
 		"an absolute path":           {addition("100644", "/tmp/harvest-out", "x"), errors.Conflict},
 	} {
 		dir := applied(t)
-		if _, err := (applying{top: dir}).run(t.Context(), []byte(file+c.patch), false); errors.KindOf(err) != c.kind || errors.RemedyOf(err) == "" {
+		if _, err := (applying{top: dir}).run(t.Context(), []byte(file+c.patch), false); errors.KindOf(err) != c.kind ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "new")); err == nil {

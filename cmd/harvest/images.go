@@ -142,7 +142,8 @@ func collect(ctx context.Context, cfg config.Config, c image.Collector) error {
 	}
 	done, err := c.Collect(ctx, image.Collection{Age: cfg.ImageGC.Age, Size: cfg.ImageGC.Size})
 	if done.Freed > 0 {
-		logf.Infof(ctx, "removed %d unused images; with the build cache that freed %s", len(done.Images), units.BytesSize(float64(done.Freed)))
+		logf.Infof(ctx, "removed %d unused images; with the build cache that freed %s", len(done.Images),
+			units.BytesSize(float64(done.Freed)))
 	}
 	return err
 }

@@ -48,7 +48,8 @@ func saveFiles(top string, names []string) (*keptFiles, error) {
 		}
 		if err != nil {
 			k.close()
-			return nil, errors.Explainf(err, errors.Unavailable, "cannot back up %.200s before the change: %v", name, err)
+			return nil, errors.Explainf(err, errors.Unavailable,
+				"cannot back up %.200s before the change: %v", name, err)
 		}
 		k.infos, k.links = append(k.infos, info), append(k.links, link)
 	}
@@ -90,7 +91,9 @@ func (k *keptFiles) restore() error {
 		return nil
 	}
 	k.stays = true
-	return errors.Remedy(errors.Explainf(all, errors.Internal, "some files could not be restored; their copies are in %s", k.dir), "compare them with the files, and copy them back")
+	return errors.Remedy(errors.Explainf(all, errors.Internal,
+		"some files could not be restored; their copies are in %s", k.dir),
+		"compare them with the files, and copy them back")
 }
 
 func (k *keptFiles) restoreOne(i int, name string) error {

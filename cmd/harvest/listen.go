@@ -68,11 +68,14 @@ func listenTCP(ctx context.Context, cfg config.Config) (net.Listener, string, er
 func listenError(err error, address string) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "address %s: already in use", address), "stop the other program, or choose another port: harvest up --listen 127.0.0.1:7778")
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "address %s: already in use", address),
+			"stop the other program, or choose another port: harvest up --listen 127.0.0.1:7778")
 	case errors.Is(err, os.ErrPermission):
-		return errors.Remedy(errors.Explainf(err, errors.Denied, "address %s: permission denied", address), "choose a port above 1023, or give the program the capability CAP_NET_BIND_SERVICE")
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "address %s: permission denied", address),
+			"choose a port above 1023, or give the program the capability CAP_NET_BIND_SERVICE")
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot listen on %s", address), "use an address of this machine, such as 127.0.0.1:7777")
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot listen on %s", address),
+		"use an address of this machine, such as 127.0.0.1:7777")
 }
 
 // serverTLS returns nil without TLS.
@@ -95,7 +98,8 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
 	if err != nil {
-		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid certificate and key: %s and %s", s.Cert, s.Key), "name two readable PEM files that belong together")
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid certificate and key: %s and %s", s.Cert,
+			s.Key), "name two readable PEM files that belong together")
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
 }

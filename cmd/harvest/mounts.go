@@ -57,10 +57,13 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 		return modalengine.Place{}, err
 	}
 	if len(loc.CA) > 0 {
-		return modalengine.Place{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal does not support s3.ca_file"), "use an S3 server with a certificate of a public authority")
+		return modalengine.Place{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal does not support s3.ca_file"),
+			"use an S3 server with a certificate of a public authority")
 	}
 	if loc.RoleARN != "" || loc.Ambient {
-		return modalengine.Place{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot assume roles, and has no credentials of this machine"), "name a secret with an access key for the bucket itself")
+		return modalengine.Place{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"Modal cannot assume roles, and has no credentials of this machine"),
+			"name a secret with an access key for the bucket itself")
 	}
 	loc.Patience = bucketPatience
 	bucket, err := s3sync.Open(ctx, loc)

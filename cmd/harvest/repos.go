@@ -79,7 +79,8 @@ func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error
 		Repo string `json:"repo"`
 	}
 	if err := json.Unmarshal(args, &asked); err != nil || !strings.HasPrefix(asked.Repo, "repo_") {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid arguments of the refresh"), `give {"repo": "repo_…"}, a whole id`)
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid arguments of the refresh"),
+			`give {"repo": "repo_…"}, a whole id`)
 	}
 	all, err := a.repos.List(ctx, "")
 	if err != nil {

@@ -64,7 +64,8 @@ func (a *App) refresh(ctx context.Context, args json.RawMessage) (any, error) {
 	}
 	if len(args) > 0 {
 		if err := json.Unmarshal(args, &asked); err != nil || asked.CacheDays < 0 || asked.CacheDays > 36500 {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid arguments of the refresh"), `give {"image": "base", "cache_days": 7}, or nothing`)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid arguments of the refresh"),
+				`give {"image": "base", "cache_days": 7}, or nothing`)
 		}
 	}
 	age := time.Duration(asked.CacheDays * float64(24*time.Hour))

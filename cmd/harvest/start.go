@@ -74,7 +74,8 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 		err = c.otherVersion(ctx, server, found)
 	}
 	if err == nil && c.engine != "" && found.Engine != c.engine {
-		err = errors.Remedy(errors.Newf(errors.Conflict, "a server with the engine %s is already running", found.Engine), "stop it with harvest down, or name another --data")
+		err = errors.Remedy(errors.Newf(errors.Conflict, "a server with the engine %s is already running",
+			found.Engine), "stop it with harvest down, or name another --data")
 	}
 	if errors.KindOf(err) == errors.Unavailable {
 		defer c.waiting("starting the server")()
@@ -159,9 +160,11 @@ func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.C
 func dataError(err error, path string) error {
 	remedy := "choose your own directory with --data or HARVEST_DATA"
 	if errors.Is(err, os.ErrPermission) {
-		return errors.Remedy(errors.Explainf(err, errors.Denied, "data directory %s: permission denied", path), "%s", remedy)
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "data directory %s: permission denied",
+			path), "%s", remedy)
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Invalid, "data directory %s: cannot be used: %v", path, err), "%s", remedy)
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "data directory %s: cannot be used: %v", path,
+		err), "%s", remedy)
 }
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's error.
@@ -206,10 +209,12 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	err = json.NewDecoder(ready).Decode(&answer)
 	switch {
 	case ctx.Err() != nil:
-		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"), "see %s", log.Name())
+		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"),
+			"see %s", log.Name())
 	case err != nil:
 		_ = cmd.Wait() // it has ended
-		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended during its start: %s", cmd.ProcessState), "see %s", log.Name())
+		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended during its start: %s",
+			cmd.ProcessState), "see %s", log.Name())
 	case answer.Problem != nil:
 		_ = cmd.Wait()
 		return client.Error(*answer.Problem)

@@ -67,7 +67,8 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	res, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil && errors.KindOf(err) == errors.Unavailable {
 		// Omit err's own remedy, a retry: it would start a second command.
-		err = errors.Remedy(errors.Newf(errors.Unavailable, "the connection to the server broke; the command may continue"),
+		err = errors.Remedy(errors.Newf(errors.Unavailable,
+			"the connection to the server broke; the command may continue"),
 			"see its output with: harvest sandbox logs %s %s", p.SandboxID(), p.ID())
 	}
 	return res, err

@@ -82,7 +82,8 @@ func TestTurnResult(t *testing.T) {
 	if err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Interrupted: true, Reason: "x"}); errors.KindOf(err) != errors.Canceled || !strings.Contains(errors.RemedyOf(err), "harvest send ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
-	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "continues") || !strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
+	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "continues") ||
+		!strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
 }

@@ -323,7 +323,8 @@ func TestSystemdUnitsAreHardened(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", path).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager",
+			path).CombinedOutput()
 		m := exposure.FindSubmatch(out)
 		if m == nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -389,7 +390,8 @@ func TestSystemdUnit(t *testing.T) {
 	if text == string(unit) {
 		t.Error("the unit starts something else")
 	}
-	for _, text := range []string{text, strings.Replace(string(rootless), "ExecStart=/usr/local/bin/harvest up ", "ExecStart="+program+" up ", 1)} {
+	for _, text := range []string{text, strings.Replace(string(rootless), "ExecStart=/usr/local/bin/harvest up ",
+		"ExecStart="+program+" up ", 1)} {
 		if fault := verify(text); fault != "" {
 			t.Error(fault)
 		}

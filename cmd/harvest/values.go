@@ -42,7 +42,8 @@ func (d *timeFlag) Set(text string) error {
 		}
 	}
 	if err != nil || v <= 0 {
-		return errors.Newf(errors.Invalid, "give a duration above 0, such as 90s or 2h, or omit the flag for the default")
+		return errors.Newf(errors.Invalid,
+			"give a duration above 0, such as 90s or 2h, or omit the flag for the default")
 	}
 	*d = timeFlag(v)
 	return nil
@@ -56,19 +57,22 @@ func (c *cli) environment(file string, pairs []string) (map[string]string, error
 	if file != "" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", file), "give --env-file a readable file")
+			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "cannot read the file %s", file),
+				"give --env-file a readable file")
 		}
 		defer f.Close()
 		read, err := secret.ParseEnv(f)
 		if err != nil {
-			return nil, errors.Explainf(err, errors.Invalid, "file %s: invalid list of variables: %s", file, errors.Message(err))
+			return nil, errors.Explainf(err, errors.Invalid, "file %s: invalid list of variables: %s", file,
+				errors.Message(err))
 		}
 		env = read
 	}
 	for _, pair := range pairs {
 		name, value, set := strings.Cut(pair, "=")
 		if name == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "-e %q: no name", pair), "give -e NAME=VALUE, or -e NAME to forward a variable")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "-e %q: no name", pair),
+				"give -e NAME=VALUE, or -e NAME to forward a variable")
 		}
 		if !set {
 			if value, set = c.lookupEnv(name); !set {
@@ -89,7 +93,8 @@ func mounts(texts []string) ([]api.Mount, error) {
 			all = append(all, api.Mount{Name: parts[0], Path: parts[1], ReadOnly: len(parts) == 3 && parts[2] == "ro"})
 			continue
 		}
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid -v %q: want VOLUME:/path or VOLUME:/path:ro", text), "name a volume and its mount point, such as -v data:/data")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid -v %q: want VOLUME:/path or VOLUME:/path:ro",
+			text), "name a volume and its mount point, such as -v data:/data")
 	}
 	return all, nil
 }
@@ -99,7 +104,8 @@ func mounts(texts []string) ([]api.Mount, error) {
 func parseS3(text, secret string) (*api.S3, error) {
 	if text == "" {
 		if secret != "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3-secret needs --s3"), "give --s3, or omit --s3-secret")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "--s3-secret needs --s3"),
+				"give --s3, or omit --s3-secret")
 		}
 		return nil, nil
 	}
@@ -126,7 +132,8 @@ func parseS3(text, secret string) (*api.S3, error) {
 		if at := strings.LastIndex(rest, ":every="); at >= 0 && !strings.Contains(rest[at:], "/") {
 			every, err := time.ParseDuration(rest[at+len(":every="):])
 			if err != nil || every <= 0 {
-				return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid --s3 %.300q: every has no interval", text), "give an interval, such as s3://my-bucket/work:/work:every=5m")
+				return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid --s3 %.300q: every has no interval",
+					text), "give an interval, such as s3://my-bucket/work:/work:every=5m")
 			}
 			rest, s.SyncEverySeconds, more = rest[:at], every.Seconds(), true
 		}
@@ -141,7 +148,9 @@ func parseS3(text, secret string) (*api.S3, error) {
 	}
 	s.MountPath = rest
 	if !ok || !strings.HasPrefix(rest, "/") || strings.HasPrefix(rest, "//") {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid --s3 %.300q: want s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or …:/path:mount[:ro]", text),
+		return nil, errors.Remedy(errors.Newf(errors.Invalid,
+			"invalid --s3 %.300q: want s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or …:/path:mount[:ro]",
+			text),
 			"give s3://my-bucket/work:/work:init:sync, or s3:/work:init:sync for the server's bucket and a volume at /work")
 	}
 	return &s, nil
@@ -153,7 +162,8 @@ func tags(texts []string) (map[string]string, error) {
 	for _, text := range texts {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok || key == "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid --tag %q: want KEY=VALUE", text), "give --tag team=search")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid --tag %q: want KEY=VALUE", text),
+				"give --tag team=search")
 		}
 		all[key] = value
 	}

@@ -61,12 +61,14 @@ func TestQuestionsWithoutPerson(t *testing.T) {
 	h := host.NewCLI(t, stub)
 	for _, name := range []string{"claude", "opencode"} {
 		before := len(stub.Requests())
-		out, stderr, code := h.Run("agent", "--agent", name, "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[ask] for a colour")
+		out, stderr, code := h.Run("agent", "--agent", name, "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-o",
+			"json", "[ask] for a colour")
 		if code != 0 {
 			t.Fatalf("%s: exit code %d: %s\n%s\n%s", name, code, stderr, out, h.Log())
 		}
 		events := turnEvents(t, out)
-		if answered := last(t, events, "agent.withdrawn"); !strings.HasPrefix(answered.Text, "denied: No person is there to answer.") {
+		if answered := last(t, events, "agent.withdrawn"); !strings.HasPrefix(answered.Text,
+			"denied: No person is there to answer.") {
 			t.Errorf("%s: %+v", name, answered)
 		}
 		if done := last(t, events, "done"); done.Failed || done.Text != "I took red." {

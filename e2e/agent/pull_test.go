@@ -67,8 +67,10 @@ func TestPullRequestOfClaude(t *testing.T) {
 	}
 	// The stub answers the request for a text, which names no script, with the last step of the turn before.
 	stub := modeltest.New(t, host.ModelKey)
-	stub.Script("work", run("echo a >a && git add a && git commit -qm 'Add a'"), modeltest.Step{Say: "Add the file a\n\n## What\n\nThe file a."})
-	stub.Script("more", run("echo b >b && git add b && git commit -qm 'Add b'"), modeltest.Step{Say: "Add two files\n\n## What\n\nThe files a and b."})
+	stub.Script("work", run("echo a >a && git add a && git commit -qm 'Add a'"),
+		modeltest.Step{Say: "Add the file a\n\n## What\n\nThe file a."})
+	stub.Script("more", run("echo b >b && git add b && git commit -qm 'Add b'"),
+		modeltest.Step{Say: "Add two files\n\n## What\n\nThe files a and b."})
 	h := host.NewCLI(t, stub)
 	hub := &pulls{}
 	server := httptest.NewServer(hub)
@@ -79,7 +81,8 @@ func TestPullRequestOfClaude(t *testing.T) {
 	address := strings.TrimPrefix(g.Server.URL, "http://")
 	_, port, _ := strings.Cut(address, ":")
 	h.Must("secret", "set", "git", "GIT_HOST=10.0.2.2:"+port, "GIT_PASSWORD="+token, "GITHUB_API_URL="+server.URL)
-	h.Must("agent", "--agent", "claude", "--repo", g.URL("owner/sample"), "--network", "allow="+address, "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[work] on it")
+	h.Must("agent", "--agent", "claude", "--repo", g.URL("owner/sample"), "--network", "allow="+address, "-e",
+		"ENABLE_TOOL_SEARCH=false", "-o", "json", "[work] on it")
 	id := h.Session()
 	pull := func() (made api.PullRequest) {
 		t.Helper()
@@ -91,20 +94,25 @@ func TestPullRequestOfClaude(t *testing.T) {
 	if made := pull(); !made.New || !made.Draft || made.Summary != "agent" || made.Note != "" {
 		t.Errorf("%+v", made)
 	}
-	if title, body := hub.text("title"), hub.text("body"); title != "Add the file a" || !strings.HasPrefix(body, "## What\n\nThe file a.\n\n---\n") {
+	if title, body := hub.text("title"), hub.text("body"); title != "Add the file a" ||
+		!strings.HasPrefix(body, "## What\n\nThe file a.\n\n---\n") {
 		t.Errorf("%q %q", title, body)
 	}
 	h.Must("send", "-o", "json", id, "[more] of it")
 	if made := pull(); made.New || !made.Updated || made.Summary != "agent" {
 		t.Errorf("%+v", made)
 	}
-	if title, body := hub.text("title"), hub.text("body"); title != "Add two files" || !strings.HasPrefix(body, "## What\n\nThe files a and b.\n") {
+	if title, body := hub.text("title"), hub.text("body"); title != "Add two files" ||
+		!strings.HasPrefix(body, "## What\n\nThe files a and b.\n") {
 		t.Errorf("%q %q", title, body)
 	}
-	if _, said, code := h.Run("attach", id); code != 0 || strings.Count(said, "Harvest asks the agent for the text of a pull request") != 2 || strings.Contains(said, "This request is from Harvest") {
+	if _, said, code := h.Run("attach", id); code != 0 ||
+		strings.Count(said, "Harvest asks the agent for the text of a pull request") != 2 ||
+		strings.Contains(said, "This request is from Harvest") {
 		t.Errorf("the conversation shows: %d, %s", code, said)
 	}
-	if branch := host.RunGit(t, filepath.Join(g.Dir, "owner", "sample.git"), "log", "--format=%s", "-2", "harvest/"+strings.TrimPrefix(id, "ses_")); branch != "Add b\nAdd a" {
+	if branch := host.RunGit(t, filepath.Join(g.Dir, "owner", "sample.git"), "log", "--format=%s", "-2",
+		"harvest/"+strings.TrimPrefix(id, "ses_")); branch != "Add b\nAdd a" {
 		t.Errorf("the branch has %q", branch)
 	}
 }

@@ -181,14 +181,16 @@ func TestCompare(t *testing.T) {
 	w.types("2\r")
 	w.ends()
 	w.shows("kept ses_")
-	if list := h.Must("sessions", "-o", "name"); strings.Count(list, "ses_") != 1 || !strings.Contains(w.screen(), "kept "+list) {
+	if list := h.Must("sessions", "-o", "name"); strings.Count(list, "ses_") != 1 ||
+		!strings.Contains(w.screen(), "kept "+list) {
 		t.Errorf("the sessions are %s", list)
 	}
 	h.Must("end", h.Session())
 
 	w = openWindow(t, h, project, "compare", "--agents", "scripted", "--n", "2", "/run sleep 1000")
 	w.shows("2 sessions; Ctrl-C leaves them")
-	testenv.Eventually(t, "two sessions at work", func() bool { return strings.Count(h.Must("sessions"), "running_tool") == 2 })
+	testenv.Eventually(t, "two sessions at work",
+		func() bool { return strings.Count(h.Must("sessions"), "running_tool") == 2 })
 	w.types("\x03")
 	w.shows("left 2 sessions; their agents continue", "or end all: harvest end --discar")
 	<-w.gone

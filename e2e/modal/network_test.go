@@ -84,7 +84,8 @@ func modalApart(t *testing.T, dir string) {
 	h := &modalhost.Host{T: t, Program: testenv.Binary(t)}
 	h.Environ = append(modalhost.Env(testenv.DataDir(t)), "HARVEST_MODAL_LISTEN="+apartServer+":0", "HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB",
 		"HARVEST_REGISTRIES_MIRRORS=docker.io="+registry, "HARVEST_REGISTRIES_INSECURE="+registry)
-	if out, err := h.Run("up"); err == nil || !strings.Contains(out, "keys must not be sent unencrypted; set server.tls_cert") {
+	if out, err := h.Run("up"); err == nil ||
+		!strings.Contains(out, "keys must not be sent unencrypted; set server.tls_cert") {
 		t.Fatalf("without a certificate: %v\n%s", err, out)
 	}
 	h.Environ = append(h.Environ, "HARVEST_SERVER_TLS_CERT="+filepath.Join(dir, "cert.pem"), "HARVEST_SERVER_TLS_KEY="+filepath.Join(dir, "key.pem"))

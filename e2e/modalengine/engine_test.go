@@ -119,7 +119,8 @@ func TestModalEngineRun(t *testing.T) {
 	if stdout, stderr, failed := run(t, data, nil, "run", "--json", "--code", "raise SystemExit(3)"); !failed || !strings.Contains(stdout, `"returncode":3`) {
 		t.Errorf("a second run printed %q and %q", stdout, stderr)
 	}
-	if _, stderr, failed := run(t, data, nil, "run", "--engine", "fake", "--code", "print(1)"); !failed || !strings.Contains(stderr, "a server with the engine modal is already running") {
+	if _, stderr, failed := run(t, data, nil, "run", "--engine", "fake", "--code", "print(1)"); !failed ||
+		!strings.Contains(stderr, "a server with the engine modal is already running") {
 		t.Errorf("another engine: %q", stderr)
 	}
 	for name, test := range map[string]struct {

@@ -92,7 +92,8 @@ func TestModalEngineRevoked(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	told := func(what string, err error) error {
-		if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "Modal no longer accepts Harvest's credentials") {
+		if errors.KindOf(err) != errors.Unavailable ||
+			!strings.Contains(errors.Message(err), "Modal no longer accepts Harvest's credentials") {
 			return errors.Errorf("%s: %v: %s", what, err, errors.Message(err))
 		}
 		if remedy := errors.RemedyOf(err); !strings.Contains(remedy, "MODAL_TOKEN_ID") || !strings.Contains(remedy, "start it again") {

@@ -235,7 +235,8 @@ func TestPagePolls(t *testing.T) {
 	b.run(`window.holds = false; for (const done of window.held) done();`)
 
 	styles := map[string]bool{}
-	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs", "audit"} {
+	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys",
+		"costs", "audit"} {
 		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
 		b.until(`document.title.startsWith(document.querySelector('main h1')?.textContent) && document.querySelector('.more [aria-current]')?.hash === '#/` + id + `' && document.querySelector('.list-view')`)
 		styles[b.value(`((s) => ['overflow', 'flexGrow', 'whiteSpace', 'maxHeight', 'rowGap', 'listStyleType', 'paddingLeft', 'display'].map((k) => s[k]).join(' '))(getComputedStyle(document.querySelector('.list-view')))`)] = true
@@ -346,7 +347,9 @@ func TestPageShells(t *testing.T) {
 	b.until(screen + `.some((l) => l.includes('Wrote 1 line'))`)
 	b.picture("editor")
 	b.keys("x", input.ModifierCtrl)
-	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "cat /workspace/*/new.txt; editor --version"); !strings.HasPrefix(got, "typed in nano\n") || !strings.Contains(got, "nano") {
+	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c",
+		"cat /workspace/*/new.txt; editor --version"); !strings.HasPrefix(got, "typed in nano\n") ||
+		!strings.Contains(got, "nano") {
 		t.Errorf("the file is %q", got)
 	}
 	b.clean()

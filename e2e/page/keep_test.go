@@ -237,7 +237,8 @@ func TestPageBearsMuch(t *testing.T) {
 
 	b.do(chromedp.Evaluate(`window.until = async (find) => { const begun = performance.now(); while (!find()) await new Promise(requestAnimationFrame); return Math.round(performance.now() - begun); }`, nil))
 	if took := b.run(`document.querySelector('[data-tab=changes]').click(); return until(() => document.querySelector('.of-changes .diff span'))`); os.Getenv(measure) != "" {
-		t.Logf("Changes opens with 140,000 lines in %s ms, of which the request takes %s ms", took, b.value(`Math.round(performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/diff')).at(-1).duration)`))
+		t.Logf("Changes opens with 140,000 lines in %s ms, of which the request takes %s ms", took,
+			b.value(`Math.round(performance.getEntriesByType('resource').filter((e) => e.name.endsWith('/diff')).at(-1).duration)`))
 	}
 	b.sees(".of-changes summary", "many.txt")
 	b.sees(".of-changes .diff button", "more of 139,")

@@ -74,9 +74,11 @@ func (b *tab) pictures(name string) {
 		width, height int64
 		phone         bool
 	}{{"", 1280, 800, false}, {"phone-", 390, 844, true}} {
-		b.do(emulation.SetDeviceMetricsOverride(window.width, window.height, 1, window.phone), emulation.SetTouchEmulationEnabled(window.phone))
+		b.do(emulation.SetDeviceMetricsOverride(window.width, window.height, 1, window.phone),
+			emulation.SetTouchEmulationEnabled(window.phone))
 		for _, scheme := range []string{"light", "dark"} {
-			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
+			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme",
+				Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}))
 			b.run(`await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));`)
 			if wide := b.value(`document.documentElement.scrollWidth - innerWidth`); wide != "0" {
 				b.t.Errorf("%s%s is %s pixels too wide", window.prefix, name, wide)
@@ -84,7 +86,8 @@ func (b *tab) pictures(name string) {
 			b.picture(window.prefix + name + strings.TrimPrefix("-"+scheme, "-light"))
 		}
 	}
-	b.do(emulation.ClearDeviceMetricsOverride(), emulation.SetTouchEmulationEnabled(false), emulation.SetEmulatedMedia())
+	b.do(emulation.ClearDeviceMetricsOverride(), emulation.SetTouchEmulationEnabled(false),
+		emulation.SetEmulatedMedia())
 }
 
 // TestPagePictures takes the pictures of docs/ui.md: each view on a desktop and on a phone, light and dark.
@@ -98,7 +101,9 @@ func TestPagePictures(t *testing.T) {
 	h.Env.Setenv("HARVEST_USAGE_INTERVAL", "1s")
 	root := h.Up()
 	g := host.NewGit(t, "")
-	g.Commit("shop", map[string]string{"README.md": "# Shop\n\nA small shop.\n", "cart.py": "def total(items):\n    return sum(i.price for i in items)\n", "tests/test_cart.py": "from cart import total\n"})
+	g.Commit("shop", map[string]string{"README.md": "# Shop\n\nA small shop.\n",
+		"cart.py":            "def total(items):\n    return sum(i.price for i in items)\n",
+		"tests/test_cart.py": "from cart import total\n"})
 	host.RunGit(t, g.Dir, "-C", filepath.Join(g.Dir, "shop.git"), "config", "http.receivepack", "true")
 	b := browser(t)
 	b.do(chromedp.Navigate(root + "/"))
@@ -165,7 +170,8 @@ func picturesOfLists(b *tab, h *host.Host) {
 	h.Must("volume", "create", "models")
 	h.Must("secret", "set", "anthropic", "ANTHROPIC_API_KEY=sk-ant-example")
 	h.Must("key", "create", "deploy")
-	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs", "audit", "doctor"} {
+	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs",
+		"audit", "doctor"} {
 		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
 		b.until(`document.querySelector('.list-view.of-` + id + `') && document.querySelector('.list-view').childElementCount > 0 && !/Loading…|A trial sandbox/.test(document.querySelector('.list-view').textContent)`)
 		b.pictures(id)

@@ -356,7 +356,8 @@ func TestRepositoryToken(t *testing.T) {
 	const token = "canary-9c1f7d7c2b5e4a60"
 	g := host.NewGit(t, token)
 	g.Commit("private", map[string]string{"README.md": "one\n"})
-	if said, code := g.Add(h, "private", "--image", "base"); code == 0 || !strings.Contains(said, "requires a token") || !strings.Contains(said, "--secret") {
+	if said, code := g.Add(h, "private", "--image", "base"); code == 0 || !strings.Contains(said, "requires a token") ||
+		!strings.Contains(said, "--secret") {
 		t.Errorf("without a token: %d, %s", code, said)
 	}
 	h.Must("repo", "rm", "private")

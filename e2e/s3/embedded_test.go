@@ -166,7 +166,8 @@ func TestEmbeddedS3OfAccounts(t *testing.T) {
 	h.Must("volume", "create", "data")
 	h.Must("volume", "cp", file, "data:/")
 	h.Must("volume", "sync", "data", "s3://files/x")
-	for name, want := range map[string]string{"s3://Work/x": "invalid bucket name", "s3://files.acme/x": "invalid bucket name", "s3://wo/x": "invalid bucket name"} {
+	for name, want := range map[string]string{"s3://Work/x": "invalid bucket name",
+		"s3://files.acme/x": "invalid bucket name", "s3://wo/x": "invalid bucket name"} {
 		if _, stderr, code := h.Run("volume", "sync", "data", name); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%s: %d %s", name, code, stderr)
 		}

@@ -120,7 +120,8 @@ func TestSandboxS3(t *testing.T) {
 	h.Must("sandbox", "exec", "two", "--", "sh", "-c", "printf seven > /data/g.txt")
 	two := get("two")
 	s3.Stop()
-	if _, stderr, code := h.Run("sandbox", "rm", "--sync", "two"); code != 0 || !strings.Contains(stderr, "is retried") {
+	if _, stderr, code := h.Run("sandbox", "rm", "--sync", "two"); code != 0 ||
+		!strings.Contains(stderr, "is retried") {
 		t.Errorf("its end: %d, %s", code, stderr)
 	}
 	if two = get(two.ID); two.Status != "terminated" || two.S3.SyncError == "" {

@@ -20,7 +20,8 @@ import (
 
 var copyChecks = []check{
 	{"copy/round trip", "a tree goes in and comes out with its contents, modes, times and links", nil, checkRoundTrip},
-	{"copy/seen inside", "commands see files that were copied in, and files that they write are copied out", nil, checkCopySeen},
+	{"copy/seen inside", "commands see files that were copied in, and files that they write are copied out", nil,
+		checkCopySeen},
 	{"copy/one file", "a file is copied out as one entry with its name", nil, checkCopyFile},
 	{"copy/over files", "copying in replaces files and joins directories", nil, checkCopyOver},
 	{"copy/missing", "copying out a missing path is NotFound", nil, checkCopyMissing},
@@ -32,7 +33,8 @@ var copyChecks = []check{
 
 var escapeChecks = []check{
 	{"escape/copy in", "an entry that would leave the directory is Invalid, is not written, and what came before it stays", nil, checkEscapes},
-	{"escape/links inside", "links that stay below the directory, and links that are not followed, are no escape", nil, checkHarmlessLinks},
+	{"escape/links inside", "links that stay below the directory, and links that are not followed, are no escape", nil,
+		checkHarmlessLinks},
 }
 
 func tree() []tar.Header {

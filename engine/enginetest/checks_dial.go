@@ -17,7 +17,8 @@ import (
 
 var dialChecks = []check{
 	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network", networks, checkDial},
-	{"dial/nobody", "a port without a listener is Unavailable, and one of an ended sandbox is Conflict", networks, checkDialNobody},
+	{"dial/nobody", "a port without a listener is Unavailable, and one of an ended sandbox is Conflict", networks,
+		checkDialNobody},
 	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks, checkHalfClose},
 	{"dial/100 at once", "100 connections at once work", networks, checkManyDials},
 	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},

@@ -16,7 +16,8 @@ import (
 // mission: A3, A11
 
 var contractChecks = []check{
-	{"contract/capabilities", "an engine reports its isolation, and the weak points of this machine", nil, checkCapabilities},
+	{"contract/capabilities", "an engine reports its isolation, and the weak points of this machine", nil,
+		checkCapabilities},
 }
 
 var lifecycleChecks = []check{

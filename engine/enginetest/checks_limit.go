@@ -18,7 +18,9 @@ var limitChecks = []check{
 	{"limit/disk", "beyond the disk limit writes fail with ENOSPC, and the sandbox still works", limit("disk"), checkDisk},
 	{"limit/processes", "beyond the limit of processes fork fails with EAGAIN, and the sandbox still works", limit("processes"), checkForks},
 	{"limit/files", "beyond the limit of open files open fails with EMFILE", limit("files"), checkFiles},
-	{"limit/volume files", "beyond the file limit of a volume, creating a file fails with EDQUOT or ENOSPC, and the sandbox still works", both(limit("volume_files"), mounts), checkVolumeFiles},
+	{"limit/volume files",
+		"beyond the file limit of a volume, creating a file fails with EDQUOT or ENOSPC, and the sandbox still works",
+		both(limit("volume_files"), mounts), checkVolumeFiles},
 	{"limit/cpu", "a sandbox gets at most the processor time of its limit", limit("cpu"), checkCPU},
 	{"limit/neighbour", "a sandbox at its limits does not disturb another one", limit("memory"), checkNeighbour},
 }
@@ -142,7 +144,8 @@ except OSError as e:
 // checkVolumeFiles creates as many small files as a member once did on a shared server.
 func checkVolumeFiles(t *testing.T, s *suite) {
 	const most, attempts = 1000, 31_500
-	sb := s.create(t, engine.Spec{Limits: engine.Limits{VolumeFiles: most}, Mounts: []engine.Mount{{Volume: newVolume(t, s).Name(), Path: "/vol"}}})
+	sb := s.create(t, engine.Spec{Limits: engine.Limits{VolumeFiles: most},
+		Mounts: []engine.Mount{{Volume: newVolume(t, s).Name(), Path: "/vol"}}})
 	got := output(t, sb, python(`
 import errno, os
 made = 0
@@ -156,7 +159,8 @@ except OSError as e:
 `))
 	fields := strings.Fields(got)
 	// The limit is in force once the engine has counted.
-	if n, err := strconv.Atoi(fields[0]); err != nil || n < most-10 || n > attempts/2 || fields[1] != "EDQUOT" && fields[1] != "ENOSPC" {
+	if n, err := strconv.Atoi(fields[0]); err != nil || n < most-10 || n > attempts/2 || fields[1] != "EDQUOT" &&
+		fields[1] != "ENOSPC" {
 		t.Errorf("files and error are %q, want about %d and EDQUOT or ENOSPC", fields, most)
 	}
 	start(t, sb, sh("echo works; cat /vol/0")).expect(t, engine.Exit{}, "works\n")

@@ -26,7 +26,8 @@ var reopenChecks = []check{
 	{"reopen/terminal", "a found terminal works as before", both(reopen, terminals), checkReopenTerminal},
 	{"reopen/twice", "a command can be opened often, at the same time and after its end; each gets all output", reopen, checkReopenTwice},
 	{"reopen/bounded", "kept output is bounded, and dropped bytes are reported", reopen, checkReopenBounded},
-	{"reopen/left", "a client that opened a command and leaves is not waited for, and the command continues", reopen, checkReopenLeft},
+	{"reopen/left", "a client that opened a command and leaves is not waited for, and the command continues", reopen,
+		checkReopenLeft},
 	{"reopen/unknown", "an unknown process is NotFound", reopen, checkReopenUnknown},
 	{"reopen/list", "commands are listed as they were started", reopen, checkProcesses},
 }

@@ -17,7 +17,8 @@ var volumeChecks = []check{
 	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts, checkVolumeCopy},
 	{"volume/in use", "a volume is not deleted while a sandbox uses it", mounts, checkVolumeInUse},
 	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
-	{"volume/paths", "no path leaves a volume; files are not listed as directories, and missing paths are not removed", mounts, checkVolumePaths},
+	{"volume/paths", "no path leaves a volume; files are not listed as directories, and missing paths are not removed",
+		mounts, checkVolumePaths},
 	{"volume/owner", "a fresh volume belongs to the sandbox's user, and one with files keeps its owner", both(mounts, users), checkVolumeOwner},
 	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
 }

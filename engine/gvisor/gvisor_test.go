@@ -128,7 +128,8 @@ func TestConformanceRootless(t *testing.T) {
 		run = asked
 	}
 	// Large checks run as root. Here they are small.
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run="+run, "-test.v", "-test.short", "-test.timeout=20m")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run="+run, "-test.v", "-test.short",
+		"-test.timeout=20m")
 	cmd.Dir = dir
 	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
 		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "HARVEST_TEST_TOOLS="+filepath.Join(dir, "tools"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())

@@ -171,7 +171,9 @@ func unanswered(err error, patience time.Duration) error {
 // revoked returns the error of credentials that were valid when the engine was opened. Its kind is Unavailable,
 // because the client whose request fails is not at fault.
 func revoked(err error, what string) error {
-	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable, "Modal no longer accepts Harvest's credentials"), "%s; then end the server (harvest down) and start it again", SetCredentials)
+	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable,
+		"Modal no longer accepts Harvest's credentials"), "%s; then end the server (harvest down) and start it again",
+		SetCredentials)
 }
 
 // explain turns an error of the SDK into one of package errors, with the details that concern clients.
@@ -192,7 +194,8 @@ func explain(err error, what string) error {
 	case errors.Unavailable:
 		return errors.Remedy(errors.Explainf(err, kind, "Modal cannot be reached"), "check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 	case errors.Exhausted:
-		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"), "end unused sandboxes, or try again later")
+		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"),
+			"end unused sandboxes, or try again later")
 	case errors.NotFound:
 		return errors.Explainf(err, kind, "Modal no longer has it")
 	case errors.Conflict:

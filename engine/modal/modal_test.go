@@ -66,7 +66,9 @@ func TestAttempt(t *testing.T) {
 	}
 	calls = 0
 	_, err = ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, status.Error(codes.Unauthenticated, "x") })
-	if errors.KindOf(err) != errors.Unavailable || calls != 1 || !strings.Contains(errors.Message(err), "no longer accepts") || !strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
+	if errors.KindOf(err) != errors.Unavailable || calls != 1 ||
+		!strings.Contains(errors.Message(err), "no longer accepts") ||
+		!strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
 		t.Errorf("refused credentials, after %d calls: %v", calls, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

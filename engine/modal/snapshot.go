@@ -94,7 +94,8 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 	case errors.NotFound:
 		return nil
 	case errors.Conflict:
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s", plain(err)), "end its users first")
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s",
+			plain(err)), "end its users first")
 	}
 	return err
 }

@@ -63,5 +63,6 @@ func (u *uses) bar(name, what string) (unbar func(), err error) {
 }
 
 func inUse(what string, users ...string) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "%s is in use by %s", what, strings.Join(users, ", ")), "end its users first")
+	return errors.Remedy(errors.Newf(errors.Conflict, "%s is in use by %s", what, strings.Join(users, ", ")),
+		"end its users first")
 }

@@ -34,7 +34,8 @@ func parseMode(text string) (func(f *file), error) {
 	}
 	set, err := mode.Parse(text)
 	if err != nil || text[0] >= '0' && text[0] <= '9' {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.100q", text), "write --chmod=755 or --chmod=u=rwX,go=rX")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.100q", text),
+			"write --chmod=755 or --chmod=u=rwX,go=rX")
 	}
 	return func(f *file) {
 		m := os.FileMode(f.mode & 0o777)
@@ -78,7 +79,8 @@ func (c *copying) pick(from *tree, what string) ([]picked, error) {
 		for _, name := range found {
 			f, real, err := from.lookup(name, true)
 			if err != nil || f == nil {
-				return nil, errors.Remedy(errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, what), "copy its target as well")
+				return nil, errors.Remedy(errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s",
+					name, what), "copy its target as well")
 			}
 			p := picked{name: path.Base(name), f: f}
 			if name == "/" || real == "/" {
@@ -106,7 +108,8 @@ func (t *tree) glob(pattern string) ([]string, error) {
 			for _, name := range slices.Sorted(maps.Keys(f.children)) {
 				ok, err := path.Match(part, name)
 				if err != nil {
-					return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid pattern %.200q", pattern), `use *, ? and [a-z], and a backslash before what stands for itself`)
+					return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid pattern %.200q", pattern),
+						`use *, ? and [a-z], and a backslash before what stands for itself`)
 				}
 				if ok || name == part {
 					next = append(next, path.Join(dir, name))

@@ -160,7 +160,8 @@ func (st *state) command(c command) error {
 		return st.workdir(cmd, c)
 	case *instructions.UserCommand:
 		if !userPattern().MatchString(cmd.User) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "invalid user %.100q", cmd.User), "give a name or a number, either followed by ':' and a group")
+			return errors.Remedy(errors.Newf(errors.Invalid, "invalid user %.100q", cmd.User),
+				"give a name or a number, either followed by ':' and a group")
 		}
 		st.s.config.User = cmd.User
 	case *instructions.ExposeCommand:
@@ -502,7 +503,8 @@ func (st *state) copy(c copying, from command) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a checksum", c.Sum), "write --checksum=sha256: and 64 hex digits")
 	}
 	if c.Chown != "" && !userPattern().MatchString(c.Chown) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid owner %.100q", c.Chown), "give a name or a number, either followed by ':' and a group")
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid owner %.100q", c.Chown),
+			"give a name or a number, either followed by ':' and a group")
 	}
 	if _, err := parseMode(c.Chmod); err != nil {
 		return err

@@ -344,7 +344,8 @@ func TestIgnoreExceptions(t *testing.T) {
 		t.Errorf("got %v", names)
 	}
 	bad := b.context(map[string]string{".dockerignore": "[a-\n", "a": "A"})
-	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nCOPY . /\n"}, image.BuildOptions{Context: bad}); err == nil || !strings.Contains(err.Error(), "invalid .dockerignore") {
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nCOPY . /\n"},
+		image.BuildOptions{Context: bad}); err == nil || !strings.Contains(err.Error(), "invalid .dockerignore") {
 		t.Errorf("got %v", err)
 	}
 	if err := Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {

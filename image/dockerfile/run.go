@@ -162,7 +162,8 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	case err != nil:
 		return errors.Wrapf(err, "run a command of a build")
 	case code != 0:
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s: the command failed with exit code %d%s", text, code, tail), "correct the command; the steps before it are cached")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: the command failed with exit code %d%s", text, code,
+			tail), "correct the command; the steps before it are cached")
 	}
 	return nil
 }
@@ -454,7 +455,8 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
 	sum, err := f.digest()
 	if err == nil && c.Sum != "" && "sha256:"+sum != c.Sum {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum, c.Sum), "find out why the file has changed, and correct --checksum if that is right")
+		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum,
+			c.Sum), "find out why the file has changed, and correct --checksum if that is right")
 	}
 	return f, err
 }

@@ -284,7 +284,8 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, err
 	}
-	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build), "split the Dockerfile, or make its commands faster")
+	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build),
+		"split the Dockerfile, or make its commands faster")
 	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts, temp: out.Temp, results: map[*stage]*result{}}
 	ctx, end, err := s.begin(ctx, b)
 	if err != nil {

@@ -35,7 +35,8 @@ func pages(t *tree) []Finding {
 		}
 		named[f.dir()] = true
 		if !strings.Contains(t.docs["ARCHITECTURE.md"], "`"+f.dir()+"`") {
-			all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", "package `" + f.dir() + "` is not in the layout", "add a row that describes it"})
+			all = append(all, Finding{"ARCHITECTURE.md", 0, "pages", "package `" + f.dir() + "` is not in the layout",
+				"add a row that describes it"})
 		}
 	}
 	return all

@@ -39,10 +39,12 @@ func Keep(keep []int) error {
 	}
 	if has(unix.CAP_SETPCAP) {
 		for c := range lastCapability() + 1 {
-			if bound, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); mask&(1<<c) != 0 || err == nil && bound == 0 {
+			if bound, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0); mask&(1<<c) != 0 ||
+				err == nil && bound == 0 {
 				continue // a call that stops all threads is not needed
 			}
-			if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); errno != 0 {
+			if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c),
+				0); errno != 0 {
 				return errors.Wrapf(errno, "give up capability %d", c)
 			}
 		}
@@ -56,7 +58,8 @@ func Keep(keep []int) error {
 		part := uint32(mask >> (32 * i))
 		data[i] = unix.CapUserData{Effective: data[i].Effective & part, Permitted: data[i].Permitted & part}
 	}
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)),
+		uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {
 		return errors.Wrapf(errno, "give up capabilities")
 	}

@@ -235,7 +235,8 @@ func remove(tree Tree, name string, recursive bool) error {
 	if !recursive {
 		err := tree.Remove(name)
 		if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-			return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", name), "give recursive to remove its contents, too")
+			return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", name),
+				"give recursive to remove its contents, too")
 		}
 		return Explain(err, name)
 	}

@@ -98,7 +98,8 @@ func configure(env func(string) string) (*exporter, error) {
 		}
 		value, err := url.PathUnescape(strings.TrimSpace(value))
 		if name = strings.TrimSpace(name); err != nil || !ok || name == "" {
-			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "a pair has no name, or an invalid escape", "name=value, with commas between")
+			return nil, wrong("OTEL_EXPORTER_OTLP_HEADERS", "a pair has no name, or an invalid escape",
+				"name=value, with commas between")
 		}
 		logf.Redact(value) // it is usually a key
 		e.header.Set(name, value)

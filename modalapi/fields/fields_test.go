@@ -31,7 +31,8 @@ func TestEveryFieldIsDecided(t *testing.T) {
 		seen[d.Name()] = true
 		for i := range d.Fields().Len() {
 			f := d.Fields().Get(i)
-			served, harmless := slices.Contains(fields.Served[d.Name()], f.Name()), slices.Contains(fields.Harmless[d.Name()], f.Name())
+			served, harmless := slices.Contains(fields.Served[d.Name()], f.Name()),
+				slices.Contains(fields.Harmless[d.Name()], f.Name())
 			_, refused := fields.Refused[d.Name()][f.Name()]
 			lists := 0
 			for _, in := range []bool{served, harmless, refused} {

@@ -55,7 +55,8 @@ func TestExpanding(t *testing.T) {
 			t.Errorf("%s is %q, want %q", line, got, want)
 		}
 	}
-	other := []string{"RUN echo 'x:$PATH'", "RUN <<EOF", "ENV V='$PATH'", "EOF", `RUN echo \`, "ENV V='$PATH'", "WORKDIR '/a b'", `CMD ["a'b'"]`}
+	other := []string{"RUN echo 'x:$PATH'", "RUN <<EOF", "ENV V='$PATH'", "EOF", `RUN echo \`, "ENV V='$PATH'",
+		"WORKDIR '/a b'", `CMD ["a'b'"]`}
 	if got := steps.Expanding(other); !slices.Equal(got, other) {
 		t.Errorf("other commands are %q", got)
 	}

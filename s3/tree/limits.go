@@ -75,4 +75,5 @@ func (t *Tree) asSet(e *Entry, st *unix.Stat_t) *Entry {
 
 // ErrTime reports a file whose time differs from that in the bucket. The bucket keeps the correct
 // one.
-var ErrTime = errors.Newf(errors.Unsupported, "the volume's file system cannot store its time, which is too far from 1970; the nearest possible time was stored")
+var ErrTime = errors.Newf(errors.Unsupported,
+	"the volume's file system cannot store its time, which is too far from 1970; the nearest possible time was stored")

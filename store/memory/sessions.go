@@ -53,7 +53,8 @@ func (s *Sessions) Sessions(_ context.Context, account string, live bool, before
 	}
 	found := []session.Session{}
 	for _, r := range s.sessions {
-		if (account == "" || r.Account == account && !r.Spare) && (!live || r.Ended.IsZero()) && (before == "" || place(r) < before) {
+		if (account == "" || r.Account == account && !r.Spare) && (!live || r.Ended.IsZero()) &&
+			(before == "" || place(r) < before) {
 			found = append(found, r)
 		}
 	}
@@ -68,7 +69,8 @@ func (s *Sessions) Sessions(_ context.Context, account string, live bool, before
 func place(s session.Session) string { return cmp.Or(s.Place, s.ID) }
 
 // TakeSession implements session.Store.
-func (s *Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message, box sandbox.Sandbox) error {
+func (s *Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message,
+	box sandbox.Sandbox) error {
 	if s.Boxes != nil {
 		if err := s.Boxes.Put(ctx, box); err != nil {
 			return err

@@ -160,7 +160,8 @@ func sessionSpares(t *testing.T, s session.Store) {
 	}
 	spare.Spare, spare.Place = false, "ses_3a"
 	m := session.Message{ID: "msg_1", Session: "ses_2", Prompt: "a", State: session.Queued, Created: day}
-	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme", Status: sandbox.Running}); err != nil {
+	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme",
+		Status: sandbox.Running}); err != nil {
 		t.Fatal(err)
 	}
 	putSession(t, s, last)

@@ -90,7 +90,9 @@ func (k *Keeper) checkKeepable() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.args.Claim.Mounts) > 0 {
-		err := errors.Newf(errors.Unsupported, "a sandbox with a volume cannot be checkpointed: its programs would rely on an outdated state of %s", k.args.Claim.Mounts[0].Path)
+		err := errors.Newf(errors.Unsupported,
+			"a sandbox with a volume cannot be checkpointed: its programs would rely on an outdated state of %s",
+			k.args.Claim.Mounts[0].Path)
 		return errors.Remedy(err, "create it without volumes, or make a snapshot of its files")
 	}
 	for _, id := range k.order {
@@ -240,7 +242,8 @@ func saveError(err error) error {
 		return errors.Remedy(err, "free some on the disk that the data directory is on")
 	}
 	err = errors.Explainf(err, errors.Unsupported, "gVisor cannot checkpoint the programs of the sandbox")
-	return errors.Remedy(err, "end the programs that hold devices or outside connections, or take a snapshot of the files")
+	return errors.Remedy(err,
+		"end the programs that hold devices or outside connections, or take a snapshot of the files")
 }
 
 // fileSum returns the size and checksum of a checkpoint's file.

@@ -565,7 +565,8 @@ func (k *Keeper) find(id string) (*command, error) {
 	if c := k.commands[id]; c != nil && !c.tool {
 		return c, nil
 	}
-	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id), "the list of processes shows the kept ones")
+	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id),
+		"the list of processes shows the kept ones")
 }
 
 // processes lists the commands, oldest first.

@@ -218,7 +218,8 @@ func restoreError(err error) error {
 	switch {
 	case errors.RemedyOf(err) != "":
 	case strings.Contains(text, "FeatureSet") || strings.Contains(text, "feature set") || strings.Contains(text, "CPU"):
-		err = errors.Explainf(err, errors.Unsupported, "the checkpoint needs processor features that this machine lacks")
+		err = errors.Explainf(err, errors.Unsupported,
+			"the checkpoint needs processor features that this machine lacks")
 		return errors.Remedy(err, "restore it where it was made, or make another one here")
 	case strings.Contains(text, "restore"), strings.Contains(text, "Restore"):
 		err = errors.Explainf(err, errors.Invalid, "gVisor cannot begin with the checkpoint")
