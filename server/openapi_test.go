@@ -84,6 +84,7 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 			ID       string                       `json:"operationId"`
 			Security []map[string]json.RawMessage `json:"security"`
 			Answers  map[string]map[string]any    `json:"responses"`
+			Fields   []struct{ Name, In string }  `json:"parameters"`
 		} `json:"paths"`
 		Components struct {
 			Schemas map[string]struct {
@@ -103,6 +104,11 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 				t.Errorf("two operations are %s", op.ID)
 			}
 			ids[op.ID] = true
+			for _, f := range op.Fields {
+				if f.In == "query" && strings.Trim(f.Name, "abcdefghijklmnopqrstuvwxyz_") != "" {
+					t.Errorf("%s %s: odd parameter %q", method, path, f.Name)
+				}
+			}
 			// Exactly the routes that the document lists as public are public.
 			url := strings.NewReplacer("{id}", "x", "{name}", "x", "{port}", "1", "{path}", "x").Replace(path)
 			got := stranger.status(strings.ToUpper(method), url, "")

@@ -42,7 +42,7 @@ func TestPageEnd(t *testing.T) {
 	b.fill("Files at", "relative")
 	b.fill("Bucket", s3.Bucket)
 	b.click("button", "Create a sandbox")
-	b.sees(".problem", "cannot be mounted at \"relative\"")
+	b.sees(".problem", "invalid mount point \"relative\"")
 	b.click(".ended button", "New session, same agent")
 	b.sees("button", "Create a sandbox")
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
