@@ -201,7 +201,7 @@ func TestSpareTakesBundle(t *testing.T) {
 	w := h.watch(s.ID)
 	w.status(t, session.Done)
 	said := strings.Split(h.printed(t, s.ID), "\n")
-	if len(said) != 5 || said[0] != "Ada What was not com" || !strings.HasSuffix(said[1], "Not pushed") ||
+	if len(said) != 5 || said[0] != "Ada Uncommitted chan" || !strings.HasSuffix(said[1], "Not pushed") ||
 		said[2] != "changed" || said[3] != said[4] || said[4] != s.Repositories()[0].Start {
 		t.Errorf("%q, %+v", said, s.Repositories())
 	}

@@ -45,7 +45,7 @@ func TestFaultsOfClaude(t *testing.T) {
 	f.h.Must("end", f.id)
 
 	f.h.Must("agent", "--agent", "claude", "--repo", "none", "--max-usd", "0.001", "-d", "[slow] go")
-	if done := f.h.Event(f.h.Session(), 0, "done").Data; !done.Failed || !strings.Contains(done.Text, "limit of cost") {
+	if done := f.h.Event(f.h.Session(), 0, "done").Data; !done.Failed || !strings.Contains(done.Text, "cost limit") {
 		t.Errorf("a session that may cost nothing: %+v", done)
 	}
 }

@@ -89,7 +89,7 @@ func TestRepositoryImages(t *testing.T) {
 	if out := h.Must("schedule", "ls"); strings.Count(out, "refresh-repo") != len(samples) {
 		t.Errorf("the schedules are %s", out)
 	}
-	if _, said, code := h.Run("repo", "refresh"); code != 0 || strings.Count(said, "nothing has changed") != len(samples) {
+	if _, said, code := h.Run("repo", "refresh"); code != 0 || strings.Count(said, "unchanged since commit") != len(samples) {
 		t.Fatalf("refreshes of what has not changed: %d, %s", code, said)
 	}
 	testSession(t, h, g)
