@@ -70,7 +70,8 @@ func (p Principal) MustBeAdmin() error {
 	if p.Role == Admin {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Denied, "only an admin of the account may do this"), "use the key of an admin, or ask one")
+	return errors.Remedy(errors.Newf(errors.Denied, "only an admin of the account may do this"),
+		"use the key of an admin, or ask one")
 }
 
 // MustBeOperator returns Denied unless p is an admin of the personal account.
@@ -134,7 +135,8 @@ type Key struct {
 
 // Principal returns the principal that the key authenticates.
 func (k Key) Principal() Principal {
-	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind, Subject: k.Subject, Expires: k.Expires, Until: k.Until}
+	return Principal{Account: k.Account, Role: k.Role, Scopes: slices.Clone(k.Scopes), KeyID: k.ID, Kind: k.Kind,
+		Subject: k.Subject, Expires: k.Expires, Until: k.Until}
 }
 
 // Request describes a key to make.
@@ -174,13 +176,16 @@ func (r Request) plan(by Principal, now time.Time) (Request, error) {
 		r.Role = Member
 	case Admin, Member:
 	default:
-		return r, errors.Remedy(errors.Newf(errors.Invalid, "there is no role %.40q", string(r.Role)), "use admin or member")
+		return r, errors.Remedy(errors.Newf(errors.Invalid, "there is no role %.40q", string(r.Role)),
+			"use admin or member")
 	}
 	if r.Life < 0 || r.Life > longestLife {
-		return r, errors.Remedy(errors.Newf(errors.Invalid, "a key cannot live for %s", r.Life), "give a time up to ten years, or none for a key without an end")
+		return r, errors.Remedy(errors.Newf(errors.Invalid, "a key cannot live for %s", r.Life),
+			"give a time up to ten years, or none for a key without an end")
 	}
 	if !by.Until.IsZero() && r.Life > 0 && now.Add(r.Life).After(by.Until) {
-		err := errors.Newf(errors.Denied, "a key cannot end later than the one that makes it, which ends at %s", by.Until.UTC().Format(time.RFC3339))
+		err := errors.Newf(errors.Denied, "a key cannot end later than the one that makes it, which ends at %s",
+			by.Until.UTC().Format(time.RFC3339))
 		return r, errors.Remedy(err, "give it a shorter life, or none for that end")
 	}
 	if len(r.Scopes) == 0 {
@@ -188,7 +193,8 @@ func (r Request) plan(by Principal, now time.Time) (Request, error) {
 	}
 	for _, s := range r.Scopes {
 		if !slices.Contains(Scopes, s) {
-			return r, errors.Remedy(errors.Newf(errors.Invalid, "there is no scope %.40q", string(s)), "use some of %v", Scopes)
+			return r, errors.Remedy(errors.Newf(errors.Invalid, "there is no scope %.40q", string(s)),
+				"use some of %v", Scopes)
 		}
 		if err := by.May(s); err != nil { // a caller cannot grant a scope that it lacks
 			return r, err

@@ -70,7 +70,8 @@ func clock() (*Ring, *shelf, *time.Time) {
 func TestKeysLetIn(t *testing.T) {
 	t.Parallel()
 	r, s, now := clock()
-	k, secret, err := r.Create(t.Context(), Local(), Request{Name: "ci", Scopes: []Scope{Read, Exec, Read}, Life: time.Hour})
+	k, secret, err := r.Create(t.Context(), Local(), Request{Name: "ci", Scopes: []Scope{Read, Exec, Read},
+		Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,21 +79,24 @@ func TestKeysLetIn(t *testing.T) {
 	if !strings.HasPrefix(text, "hv_") || len(text) != 3+52 || strings.Contains(secret.String(), text) {
 		t.Errorf("the secret is %q", text)
 	}
-	if k.Role != Member || k.Account != Personal || !slices.Equal(k.Scopes, []Scope{Exec, Read}) || !k.Expires.Equal(now.Add(time.Hour)) {
+	if k.Role != Member || k.Account != Personal || !slices.Equal(k.Scopes, []Scope{Exec, Read}) ||
+		!k.Expires.Equal(now.Add(time.Hour)) {
 		t.Errorf("key: %+v", k)
 	}
 	if strings.Contains(k.Hash, text) || len(k.Hash) != 64 {
 		t.Errorf("the hash is %q", k.Hash)
 	}
 	p, err := r.Authenticate(t.Context(), APIKey, text)
-	if err != nil || p.Account != Personal || p.KeyID != k.ID || p.May(Exec) != nil || errors.KindOf(p.May(Write)) != errors.Denied {
+	if err != nil || p.Account != Personal || p.KeyID != k.ID || p.May(Exec) != nil ||
+		errors.KindOf(p.May(Write)) != errors.Denied {
 		t.Errorf("principal: %+v, %v", p, err)
 	}
 	if !s.keys[0].LastUsed.Equal(*now) {
 		t.Errorf("last used %v", s.keys[0].LastUsed)
 	}
 	*now = now.Add(time.Hour)
-	if _, err := r.Authenticate(t.Context(), APIKey, text); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "expired") {
+	if _, err := r.Authenticate(t.Context(), APIKey, text); errors.KindOf(err) != errors.Unauthenticated ||
+		!strings.Contains(errors.Message(err), "expired") {
 		t.Errorf("at its end: %v", err)
 	}
 	*now = now.Add(-2 * time.Hour) // the clock is set back
@@ -108,7 +112,8 @@ func TestKeysLetIn(t *testing.T) {
 	if err := r.Revoke(t.Context(), Local(), "ci"); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("revoked again: %v", err)
 	}
-	for _, wrong := range []string{"", "hv_", text + "a", text[:54] + "!", "hvs_" + text[3:], strings.ToUpper(text), "hv_" + strings.Repeat("a", 52)} {
+	for _, wrong := range []string{"", "hv_", text + "a", text[:54] + "!", "hvs_" + text[3:], strings.ToUpper(text),
+		"hv_" + strings.Repeat("a", 52)} {
 		if _, err := r.Authenticate(t.Context(), APIKey, wrong); errors.KindOf(err) != errors.Unauthenticated {
 			t.Errorf("%q: %v", wrong, err)
 		}
@@ -251,7 +256,8 @@ func TestLinksAreGoodOnce(t *testing.T) {
 		t.Errorf("a member's link: %v", err)
 	}
 	// An admin ends another member's sign-ins.
-	secret, _, err = r.SignInAs(t.Context(), Principal{Account: "acme", Role: Member, Scopes: Scopes, Subject: "ann@example.org"})
+	secret, _, err = r.SignInAs(t.Context(), Principal{Account: "acme", Role: Member, Scopes: Scopes,
+		Subject: "ann@example.org"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +265,8 @@ func TestLinksAreGoodOnce(t *testing.T) {
 	if err != nil || p.Subject != "ann@example.org" || p.MustBeAdmin() == nil {
 		t.Errorf("signed in as %+v, %v", p, err)
 	}
-	if err := r.Revoke(t.Context(), Principal{Account: "other", Role: Admin}, p.KeyID); errors.KindOf(err) != errors.NotFound {
+	if err := r.Revoke(t.Context(), Principal{Account: "other", Role: Admin},
+		p.KeyID); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("another account's admin: %v", err)
 	}
 	if err := r.Revoke(t.Context(), Local(), p.KeyID); err != nil {

@@ -67,15 +67,18 @@ func Ended(ctx context.Context) error {
 }
 
 func errRevoked() error {
-	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "the key was revoked"), "ask an admin of the account for a new one")}
+	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "the key was revoked"),
+		"ask an admin of the account for a new one")}
 }
 
 func errExpired() error {
-	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"), "ask an admin of the account for a new one")}
+	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"),
+		"ask an admin of the account for a new one")}
 }
 
 func errSignedOut() error {
-	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "you signed out"), "sign in with a new link, which \"harvest key link\" prints")}
+	return &ended{errors.Remedy(errors.Newf(errors.Unauthenticated, "you signed out"),
+		"sign in with a new link, which \"harvest key link\" prints")}
 }
 
 // end cancels the contexts that follow a key. The key is no longer in the store.

@@ -43,7 +43,8 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 		if err := r.Revoke(t.Context(), Local(), k.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := Ended(ctx); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "revoked") || errors.RemedyOf(err) == "" {
+		if err := Ended(ctx); errors.KindOf(err) != errors.Unauthenticated ||
+			!strings.Contains(errors.Message(err), "revoked") || errors.RemedyOf(err) == "" {
 			t.Errorf("after the revocation: %v", err)
 		}
 		late, done4 := r.Follow(t.Context(), who) // authenticated just before
@@ -53,7 +54,8 @@ func TestWorkEndsWithItsKey(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if err := Ended(expires); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "expired") {
+		if err := Ended(expires); errors.KindOf(err) != errors.Unauthenticated ||
+			!strings.Contains(errors.Message(err), "expired") {
 			t.Errorf("after the key's end: %v", err)
 		}
 		if Ended(still) != nil {
@@ -95,10 +97,12 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	if grandchild, _ := made(t, r, as, Request{Name: "grandchild", Role: Admin}); !grandchild.Expires.Equal(end) {
 		t.Errorf("its own key ends at %s", grandchild.Expires)
 	}
-	if _, _, err := r.Create(t.Context(), who, Request{Name: "late", Life: 2 * time.Hour}); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
+	if _, _, err := r.Create(t.Context(), who,
+		Request{Name: "late", Life: 2 * time.Hour}); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("a longer life: %v", err)
 	}
-	if shorter, _ := made(t, r, who, Request{Name: "shorter", Life: time.Minute}); !shorter.Expires.Equal(now.Add(time.Minute)) {
+	if shorter, _ := made(t, r, who, Request{Name: "shorter",
+		Life: time.Minute}); !shorter.Expires.Equal(now.Add(time.Minute)) {
 		t.Errorf("a shorter life ends at %s", shorter.Expires)
 	}
 	signIn := func(by Principal) (Principal, time.Time) {
@@ -236,7 +240,8 @@ func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	defer done()
 	port, done := r.Follow(t.Context(), visitor)
 	defer done()
-	if err := errors.Join(r.Unshare(t.Context(), browser, "sbx_x:", link.ID), r.SignOut(t.Context(), browser)); err != nil {
+	if err := errors.Join(r.Unshare(t.Context(), browser, "sbx_x:", link.ID),
+		r.SignOut(t.Context(), browser)); err != nil {
 		t.Fatal(err)
 	}
 	if Ended(page) == nil || Ended(port) == nil {

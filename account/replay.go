@@ -30,5 +30,6 @@ type ReplayStore interface {
 
 // NameTaken is the error of a Store's InsertKey for a name in use.
 func NameTaken(name string) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "a key named %q exists already", name), "choose another name, or revoke that one first: harvest key rm %s", name)
+	return errors.Remedy(errors.Newf(errors.Conflict, "a key named %q exists already", name),
+		"choose another name, or revoke that one first: harvest key rm %s", name)
 }

@@ -134,7 +134,8 @@ func (r *Ring) Authenticate(ctx context.Context, kind Kind, text string) (Princi
 		if kind != APIKey {
 			return Principal{}, unknown
 		}
-		return Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"), "ask an admin of the account for a new one")
+		return Principal{}, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key has expired"),
+			"ask an admin of the account for a new one")
 	}
 	r.touch(ctx, k.ID, now)
 	return k.Principal(), nil
@@ -147,9 +148,11 @@ func stranger(kind Kind) (prefix string, err error) {
 		return signInPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "your sign-in has ended"),
 			"sign in with a new link, which \"harvest key link\" prints")
 	case Link:
-		return portPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is not known, or has ended"), "ask for a new one: harvest sandbox port SANDBOX PORT --link")
+		return portPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "this link is not known, or has ended"),
+			"ask for a new one: harvest sandbox port SANDBOX PORT --link")
 	}
-	return keyPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"), "check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
+	return keyPrefix, errors.Remedy(errors.Newf(errors.Unauthenticated, "the key is not known"),
+		"check it; it may have been revoked. An admin makes a new one with: harvest key create NAME")
 }
 
 // touch records the use of a key, unless a use was recorded within usedEvery. Best effort: a failure must not
@@ -216,7 +219,8 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 
 // NoKey is the error for a key that does not exist.
 func NoKey(ref string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no key %.80q", ref), "list those there are with: harvest key ls")
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no key %.80q", ref),
+		"list those there are with: harvest key ls")
 }
 
 // Link returns a token that permits one sign-in as by within 15 minutes.
@@ -257,7 +261,8 @@ func (r *Ring) CheckLink(token string) error {
 }
 
 func errLink() error {
-	return errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes", int(linkLife.Minutes())),
+	return errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes",
+		int(linkLife.Minutes())),
 		"make a new one with: harvest key link")
 }
 
@@ -284,7 +289,8 @@ func (r *Ring) SignInAs(ctx context.Context, as Principal) (config.Secret, time.
 	now := r.time()
 	k := Key{
 		ID: "sig_" + ids.New(), Kind: SignIn, Account: as.Account, Role: as.Role, Scopes: as.Scopes,
-		Created: now, Expires: earlier(now.Add(signInLife), as.Until), Hash: hash, Subject: as.Subject, MadeBy: as.KeyID, Until: as.Until,
+		Created: now, Expires: earlier(now.Add(signInLife), as.Until), Hash: hash, Subject: as.Subject,
+		MadeBy: as.KeyID, Until: as.Until,
 	}
 	if err := r.insert(ctx, k); err != nil {
 		return "", time.Time{}, errors.Wrapf(err, "record a sign-in")

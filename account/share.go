@@ -20,7 +20,8 @@ const (
 
 // Share makes a link to subject for anyone with its secret. life 0 means a day. The link expires no later than
 // the key of by. Kinds: Denied, Invalid.
-func (r *Ring) Share(ctx context.Context, by Principal, subject string, life time.Duration) (Key, config.Secret, error) {
+func (r *Ring) Share(ctx context.Context, by Principal, subject string,
+	life time.Duration) (Key, config.Secret, error) {
 	if err := by.May(Exec); err != nil {
 		return Key{}, "", err
 	}
@@ -28,7 +29,8 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string, life tim
 		life = linkDefault
 	}
 	if life < time.Second || life > linkLongest {
-		return Key{}, "", errors.Remedy(errors.Newf(errors.Invalid, "a link cannot live for %s", life), "give a time from a second to 30 days")
+		return Key{}, "", errors.Remedy(errors.Newf(errors.Invalid, "a link cannot live for %s", life),
+			"give a time from a second to 30 days")
 	}
 	r.sweep(ctx, Link)
 	text, hash := secret(portPrefix)
@@ -50,7 +52,10 @@ func (r *Ring) Share(ctx context.Context, by Principal, subject string, life tim
 func (r *Ring) Shares(ctx context.Context, by Principal, subject string) ([]Key, error) {
 	all, err := r.store.Keys(ctx, by.Account, Link)
 	now := r.time()
-	return slices.DeleteFunc(all, func(k Key) bool { return !strings.HasPrefix(k.Subject, subject) || !now.Before(k.Expires) }), err
+	return slices.DeleteFunc(all, func(k Key) bool {
+		return !strings.HasPrefix(k.Subject, subject) ||
+			!now.Before(k.Expires)
+	}), err
 }
 
 // Unshare revokes one of the links that Shares returns. NotFound if none has that id.
@@ -60,7 +65,8 @@ func (r *Ring) Unshare(ctx context.Context, by Principal, subject, id string) er
 		return err
 	}
 	if !slices.ContainsFunc(all, func(k Key) bool { return k.ID == id }) {
-		return errors.Remedy(errors.Newf(errors.NotFound, "there is no link %.80q", id), "list those there are with: harvest sandbox links SANDBOX")
+		return errors.Remedy(errors.Newf(errors.NotFound, "there is no link %.80q", id),
+			"list those there are with: harvest sandbox links SANDBOX")
 	}
 	if err := r.store.DeleteKey(ctx, id); err != nil {
 		return err

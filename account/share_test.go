@@ -14,11 +14,13 @@ func TestShares(t *testing.T) {
 	r, s, now := clock()
 	by := Principal{Account: "acme", Role: Member, Scopes: []Scope{Exec, Read}}
 	k, secret, err := r.Share(t.Context(), by, "sbx_a:80", 0)
-	if err != nil || !k.Expires.Equal(now.Add(linkDefault)) || !strings.HasPrefix(secret.Reveal(), "hvp_") || k.Account != "acme" {
+	if err != nil || !k.Expires.Equal(now.Add(linkDefault)) || !strings.HasPrefix(secret.Reveal(), "hvp_") ||
+		k.Account != "acme" {
 		t.Fatalf("%+v, %v", k, err)
 	}
 	p, err := r.Authenticate(t.Context(), Link, secret.Reveal())
-	if err != nil || p.Subject != "sbx_a:80" || p.Account != "acme" || p.May(Exec) != nil || p.May(Read) == nil || !p.Expires.Equal(k.Expires) {
+	if err != nil || p.Subject != "sbx_a:80" || p.Account != "acme" || p.May(Exec) != nil || p.May(Read) == nil ||
+		!p.Expires.Equal(k.Expires) {
 		t.Errorf("who opens it is %+v, %v", p, err)
 	}
 	for _, kind := range []Kind{APIKey, SignIn} {
@@ -26,7 +28,8 @@ func TestShares(t *testing.T) {
 			t.Errorf("as a %s: %v", kind, err)
 		}
 	}
-	if _, _, err := r.Share(t.Context(), Principal{Scopes: []Scope{Read, Write}}, "x", 0); errors.KindOf(err) != errors.Denied {
+	if _, _, err := r.Share(t.Context(), Principal{Scopes: []Scope{Read, Write}}, "x",
+		0); errors.KindOf(err) != errors.Denied {
 		t.Errorf("without the scope: %v", err)
 	}
 	for _, life := range []time.Duration{-1, 1, linkLongest + 1} {

@@ -82,7 +82,8 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	type plain Result
 	if r.Encoding = ""; !utf8.ValidString(r.Stdout) || !utf8.ValidString(r.Stderr) {
 		r.Encoding = EncodingBase64
-		r.Stdout, r.Stderr = base64.StdEncoding.EncodeToString([]byte(r.Stdout)), base64.StdEncoding.EncodeToString([]byte(r.Stderr))
+		r.Stdout, r.Stderr = base64.StdEncoding.EncodeToString([]byte(r.Stdout)),
+			base64.StdEncoding.EncodeToString([]byte(r.Stderr))
 	}
 	var b bytes.Buffer
 	out := json.NewEncoder(&b)

@@ -25,7 +25,8 @@ func TestResultsMarkBinaryOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 		plain := strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(data))
-		if marked := strings.Contains(plain, `"encoding":"base64"`); !strings.Contains(plain, c.want) || marked != (name != "text") {
+		if marked := strings.Contains(plain, `"encoding":"base64"`); !strings.Contains(plain, c.want) ||
+			marked != (name != "text") {
 			t.Errorf("%s: %s", name, plain)
 		}
 		var back api.Result

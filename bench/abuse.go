@@ -32,7 +32,8 @@ var forkBomb string
 var abuses = []abuse{
 	{"fork bomb", []string{"python3", "-c", forkBomb}, "EAGAIN"},
 	{"memory bomb", []string{"python3", "-c", "b = []\nwhile True: b.append(b'x' * (4 << 20))"}, ""},
-	{"disk filler", []string{"sh", "-c", "while :; do dd if=/dev/zero of=/fill bs=1M 2>&1 | grep -o 'No space left on device'; rm -f /fill; done"}, "No space left on device"},
+	{"disk filler",
+		[]string{"sh", "-c", "while :; do dd if=/dev/zero of=/fill bs=1M 2>&1 | grep -o 'No space left on device'; rm -f /fill; done"}, "No space left on device"},
 }
 
 // Time limits for operations that must be quick.
@@ -49,7 +50,8 @@ type victim struct {
 
 // look measures both once.
 func (v victim) look(ctx context.Context, when string) error {
-	inside, outside := v.r.measure("exec in another sandbox, "+when, "ms"), v.r.measure("starting `true` on the host, "+when, "ms")
+	inside, outside := v.r.measure("exec in another sandbox, "+when, "ms"),
+		v.r.measure("starting `true` on the host, "+when, "ms")
 	s, err := timed("", func() error {
 		_, err := v.r.lab.exec(ctx, v.id, sandbox.ExecRequest{Args: []string{"true"}})
 		return err
@@ -170,7 +172,8 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 	err = o.x.Kill(ctx)
 	res, waited := o.ended(ctx, endTime)
 	ok := err == nil && waited == nil && res.Signal == "KILL"
-	r.check(a.name+": kill ends it", ok, fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(), res.Signal, res.Reason))
+	r.check(a.name+": kill ends it", ok, fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(),
+		res.Signal, res.Reason))
 	_, err = r.lab.exec(ctx, o.sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
 	r.check(a.name+": afterwards its sandbox works", err == nil, text(err))
 	if err := o.destroy(); err != nil {
@@ -222,7 +225,8 @@ func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) er
 		if waited == nil && res.OutOfMemory {
 			told++
 		}
-		if sb, err := r.lab.fleet.Get(ctx, account, o.sb.ID); err == nil && sb.OutOfMemory && sb.Status == sandbox.Failed {
+		if sb, err := r.lab.fleet.Get(ctx, account, o.sb.ID); err == nil && sb.OutOfMemory &&
+			sb.Status == sandbox.Failed {
 			seen++
 		}
 		if rounds == 0 {

@@ -24,7 +24,8 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(o.rows, []string{"P1", "P12"}) || o.turns != 7 || !o.short || o.name != "x" || o.out != "bench/results" {
+	if !slices.Equal(o.rows, []string{"P1", "P12"}) || o.turns != 7 || !o.short || o.name != "x" ||
+		o.out != "bench/results" {
 		t.Errorf("the options are %+v", o)
 	}
 	for _, c := range []struct{ args, want string }{
@@ -242,7 +243,8 @@ func TestLockedWaitsForText(t *testing.T) {
 // mission: E10, F1
 func TestEventsThroughCutsAndRestarts(t *testing.T) {
 	t.Parallel()
-	o, err := fanOut{dir: t.TempDir(), clients: 20, events: 600, every: time.Millisecond, restarts: 2, cut: 8 << 10}.run(t.Context())
+	o, err := fanOut{dir: t.TempDir(), clients: 20, events: 600, every: time.Millisecond, restarts: 2,
+		cut: 8 << 10}.run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

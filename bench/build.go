@@ -46,7 +46,8 @@ func benchBuild(ctx context.Context, l *lab, r *recorder) (err error) {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return errors.Wrapf(err, "make a build context")
 	}
-	for name, text := range map[string]string{"Dockerfile": buildText, "first.txt": strings.Repeat("b\na\n", 1000), "last.txt": "0\n"} {
+	for name, text := range map[string]string{"Dockerfile": buildText, "first.txt": strings.Repeat("b\na\n", 1000),
+		"last.txt": "0\n"} {
 		if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o644); err != nil {
 			return errors.Wrapf(err, "write a build context")
 		}
@@ -83,7 +84,8 @@ func (b *builder) timed(change bool, build func(context.Context) error) func(con
 	return func(ctx context.Context) (sample, error) {
 		if change {
 			b.change++
-			if err := os.WriteFile(filepath.Join(b.dir, "last.txt"), []byte(strconv.Itoa(b.change)+"\n"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(b.dir, "last.txt"), []byte(strconv.Itoa(b.change)+"\n"),
+				0o644); err != nil {
 				return nil, errors.Wrapf(err, "change a file")
 			}
 		}
@@ -119,7 +121,8 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 		return nil, err
 	}
 	source := dockerfile.New(dockerfile.Options{Cache: cache})
-	library, err := image.OpenLibrary(filepath.Join(dir, "images"), image.Sources{Named: map[string]image.Source{"base": given{l.root}}, Dockerfile: source})
+	library, err := image.OpenLibrary(filepath.Join(dir, "images"),
+		image.Sources{Named: map[string]image.Source{"base": given{l.root}}, Dockerfile: source})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +135,8 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
-	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools})
+	eng, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: b.shelf, Volumes: volumes,
+		Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
@@ -166,7 +170,8 @@ func (b *builder) openPeer(ctx context.Context, l *lab) error {
 	}
 	dir := filepath.Join(l.dir, "build", buildah)
 	for _, driver := range []string{"overlay", "vfs"} {
-		b.peer = []string{path, "--root", filepath.Join(dir, driver), "--runroot", filepath.Join(dir, driver+"-run"), "--storage-driver", driver}
+		b.peer = []string{path, "--root", filepath.Join(dir, driver), "--runroot", filepath.Join(dir, driver+"-run"),
+			"--storage-driver", driver}
 		if err = b.preparePeer(ctx, l.files); err == nil {
 			l.then(func(ctx context.Context) error { return b.run(ctx, "rmi", "--all", "--force") })
 			return nil
@@ -179,7 +184,8 @@ func (b *builder) preparePeer(ctx context.Context, files string) error {
 	if err := b.run(ctx, "from", "--name", "p13", "scratch"); err != nil {
 		return err
 	}
-	for _, args := range [][]string{{"add", "p13", files, "/"}, {"commit", "--disable-compression", "p13", "localhost/base"}, {"rm", "p13"}} {
+	for _, args := range [][]string{{"add", "p13", files, "/"}, {"commit", "--disable-compression", "p13",
+		"localhost/base"}, {"rm", "p13"}} {
 		if err := b.run(ctx, args...); err != nil {
 			return err
 		}
@@ -190,7 +196,8 @@ func (b *builder) preparePeer(ctx context.Context, files string) error {
 // buildah builds in a plain root directory, without the namespaces that it uses by default: this is its fastest
 // mode. It allows only the host's network, which the Dockerfile does not use.
 func (b *builder) buildah(ctx context.Context) error {
-	return b.run(ctx, "build", "--layers", "--isolation", "chroot", "--network", "host", "--pull=never", "--tag", "localhost/p13", b.dir)
+	return b.run(ctx, "build", "--layers", "--isolation", "chroot", "--network", "host", "--pull=never", "--tag",
+		"localhost/p13", b.dir)
 }
 
 func (b *builder) run(ctx context.Context, args ...string) error {

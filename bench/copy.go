@@ -24,7 +24,8 @@ const (
 // benchCopy measures whole commands, including the start of the command line: harvest sandbox cp and tar.
 func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 	data, tree := filepath.Join(l.dir, "copy"), filepath.Join(l.dir, "copied")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")), makeCopied(tree)); err != nil {
+	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")),
+		makeCopied(tree)); err != nil {
 		return errors.Wrapf(err, "make a data directory")
 	}
 	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
@@ -53,25 +54,30 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 	return r.turns(ctx, r.count(2, 10), []*Measure{in, out, one},
 		side{harvest, func(ctx context.Context) (sample, error) {
 			inside, outside := sb.ID+":/srv/"+target(), filepath.Join(l.dir, target())
-			return copySample(func() error { return cp(ctx, tree, inside) }, func() error { return cp(ctx, inside, outside) },
+			return copySample(func() error { return cp(ctx, tree, inside) },
+				func() error { return cp(ctx, inside, outside) },
 				func() error { return cp(ctx, filepath.Join(tree, "d0", "f0"), inside+".one") })
 		}},
 		side{tarTar, func(ctx context.Context) (sample, error) {
 			to, from := filepath.Join(l.dir, target()), filepath.Join(l.dir, target())
 			return copySample(func() error { return whole(ctx, "sh", "-c", script, "sh", tree, to) },
-				func() error { return whole(ctx, "sh", "-c", script, "sh", to, from) }, func() error { return whole(ctx, "cp", filepath.Join(tree, "d0", "f0"), to) })
+				func() error { return whole(ctx, "sh", "-c", script, "sh", to, from) },
+				func() error { return whole(ctx, "cp", filepath.Join(tree, "d0", "f0"), to) })
 		}},
 		side{tarExec, func(ctx context.Context) (sample, error) {
 			inside, outside := "/srv/"+target(), filepath.Join(l.dir, target())
 			return copySample(
 				func() error {
-					return whole(ctx, "sh", "-c", `tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
+					return whole(ctx, "sh", "-c",
+						`tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
 				},
 				func() error {
-					return whole(ctx, "sh", "-c", `mkdir "$2" && `+exec+`tar -C "$1" -c . | tar -C "$2" -x`, "sh", inside, outside)
+					return whole(ctx, "sh", "-c", `mkdir "$2" && `+exec+`tar -C "$1" -c . | tar -C "$2" -x`, "sh",
+						inside, outside)
 				},
 				func() error {
-					return whole(ctx, "sh", "-c", exec+`sh -c 'cat >"$1"' sh "$2" <"$1"`, "sh", filepath.Join(tree, "d0", "f0"), inside+".one")
+					return whole(ctx, "sh", "-c", exec+`sh -c 'cat >"$1"' sh "$2" <"$1"`, "sh",
+						filepath.Join(tree, "d0", "f0"), inside+".one")
 				})
 		}})
 }

@@ -40,8 +40,10 @@ func serve(ctx context.Context, program, data string, settings ...string) (_ *da
 		return nil, errors.Wrapf(err, "open the server's log")
 	}
 	defer log.Close()
-	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), program, "up", "--data", data, "--listen", address, "--quiet")
-	d.cmd.Env = append(os.Environ(), append([]string{"HARVEST_REFRESH=false", "HARVEST_SERVER_RATE_LIMIT=0", "HARVEST_QUOTAS_SANDBOXES=0", "HARVEST_LOG_LEVEL=warn"}, settings...)...)
+	d.cmd = exec.CommandContext(context.WithoutCancel(ctx), program, "up", "--data", data, "--listen",
+		address, "--quiet")
+	d.cmd.Env = append(os.Environ(), append([]string{"HARVEST_REFRESH=false", "HARVEST_SERVER_RATE_LIMIT=0",
+		"HARVEST_QUOTAS_SANDBOXES=0", "HARVEST_LOG_LEVEL=warn"}, settings...)...)
 	d.cmd.Stdout, d.cmd.Stderr, d.cmd.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
 	if err := d.cmd.Start(); err != nil {
 		return nil, errors.Wrapf(err, "start %s", program)
@@ -56,7 +58,8 @@ func serve(ctx context.Context, program, data string, settings ...string) (_ *da
 			return nil, errors.Join(errors.Wrapf(err, "wait for the server"), d.stop(ctx))
 		}
 	}
-	out, err := exec.CommandContext(ctx, program, "--data", data, "key", "create", "bench-"+strconv.Itoa(d.cmd.Process.Pid), "--role", "admin", "--quiet").Output()
+	out, err := exec.CommandContext(ctx, program, "--data", data, "key", "create",
+		"bench-"+strconv.Itoa(d.cmd.Process.Pid), "--role", "admin", "--quiet").Output()
 	if err != nil {
 		return nil, errors.Join(errors.Wrapf(err, "make a key"), d.stop(ctx))
 	}
@@ -100,7 +103,8 @@ func (d *daemon) measured(ctx context.Context) (s state, err error) {
 		return s, err
 	}
 	keepers := family(func(cmdline string) bool { return strings.HasPrefix(cmdline, "harvest-keeper\x00"+d.data) })
-	s.RSS, s.Files, s.Disk, s.Processes = float64(rss)/(1<<20), float64(len(files)), float64(diskOf(d.data))/(1<<20), float64(len(keepers))
+	s.RSS, s.Files, s.Disk, s.Processes = float64(rss)/(1<<20), float64(len(files)), float64(diskOf(d.data))/(1<<20),
+		float64(len(keepers))
 	return s, nil
 }
 

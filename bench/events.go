@@ -60,7 +60,8 @@ func broadcast(ctx context.Context, dir string, l net.Listener) (*broadcaster, e
 		return nil, errors.Join(err, eng.Close(), db.Close())
 	}
 	journal := event.Open(ctx, event.Options{Store: db.Events()})
-	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Events: journal, Version: "bench"})
+	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Events: journal,
+		Version: "bench"})
 	served := make(chan error, 1)
 	go func() { served <- srv.ServeLocal(l) }()
 	return &broadcaster{journal, func() error {
@@ -171,7 +172,9 @@ func (r *eventReader) connect(ctx context.Context) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	r.connections++
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: %d\r\n\r\n", api.Events, r.last); err != nil {
+	if _, err := fmt.Fprintf(conn,
+		"GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: %d\r\n\r\n", api.Events,
+		r.last); err != nil {
 		return err
 	}
 	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 8<<10), nil)
@@ -247,7 +250,8 @@ func (f fanOut) steady(ctx context.Context) (h heard, server float64, err error)
 }
 
 func publishTick(ctx context.Context, j *event.Journal) error {
-	return j.Publish(ctx, event.Draft{Stream: event.AccountStream(personal), Type: "bench.tick", Data: map[string]int64{"at": time.Now().UnixNano()}})
+	return j.Publish(ctx, event.Draft{Stream: event.AccountStream(personal), Type: "bench.tick",
+		Data: map[string]int64{"at": time.Now().UnixNano()}})
 }
 
 // P10
@@ -256,7 +260,8 @@ func benchEvents(ctx context.Context, l *lab, r *recorder) error {
 	for _, clients := range []int{1, 500} {
 		name := fmt.Sprintf("%d clients", clients)
 		for turn := range r.count(1, 3) {
-			f := fanOut{dir: filepath.Join(l.dir, fmt.Sprintf("events-%d-%d", clients, turn)), clients: clients, events: 1000 * seconds, every: time.Millisecond}
+			f := fanOut{dir: filepath.Join(l.dir, fmt.Sprintf("events-%d-%d", clients, turn)), clients: clients,
+				events: 1000 * seconds, every: time.Millisecond}
 			if err := makeDir(f.dir); err != nil {
 				return err
 			}
@@ -265,7 +270,8 @@ func benchEvents(ctx context.Context, l *lab, r *recorder) error {
 				return err
 			}
 			delivered := float64(f.events * clients)
-			r.check(name+": none lost, none twice", h.Lost == 0 && h.Twice == 0, fmt.Sprintf("%d lost, %d twice, of %.0f", h.Lost, h.Twice, delivered))
+			r.check(name+": none lost, none twice", h.Lost == 0 && h.Twice == 0,
+				fmt.Sprintf("%d lost, %d twice, of %.0f", h.Lost, h.Twice, delivered))
 			r.measure(name+": p50 from Publish until the client receives it", "ms").add(harvest, h.P50)
 			p99 := r.measure(name+": p99 from Publish until the client receives it", "ms")
 			if p99.add(harvest, h.P99); clients == 500 {
@@ -277,7 +283,8 @@ func benchEvents(ctx context.Context, l *lab, r *recorder) error {
 			r.measure(name+": events that come together", "").add(harvest, delivered/float64(max(1, h.Reads)))
 		}
 	}
-	f := fanOut{dir: filepath.Join(l.dir, "events-cut"), clients: 500, events: 1000 * seconds, every: time.Millisecond, restarts: 2, cut: 256 << 10}
+	f := fanOut{dir: filepath.Join(l.dir, "events-cut"), clients: 500, events: 1000 * seconds, every: time.Millisecond,
+		restarts: 2, cut: 256 << 10}
 	if err := makeDir(f.dir); err != nil {
 		return err
 	}

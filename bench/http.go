@@ -104,7 +104,8 @@ func benchList(ctx context.Context, l *lab, r *recorder) (err error) {
 	if l.opts.short {
 		long = time.Second
 	}
-	for _, q := range []struct{ name, query string }{{"GET /v1/sandboxes", "?limit=20"}, {"GET /v1/sandboxes?all=true", "?all=true&limit=20"}} {
+	for _, q := range []struct{ name, query string }{{"GET /v1/sandboxes", "?limit=20"},
+		{"GET /v1/sandboxes?all=true", "?all=true&limit=20"}} {
 		perSecond, p99 := r.measure(q.name+", requests", "/s"), r.measure(q.name+", p99", "ms")
 		perSecond.Aim, p99.Aim = &Aim{AtLeast: 2000}, &Aim{AtMost: 50}
 		for range r.count(1, 3) {
@@ -136,8 +137,10 @@ func fillRecords(ctx context.Context, data string) (err error) {
 	for n := range heldRecords {
 		at := begin.Add(time.Duration(n) * time.Second)
 		if err := db.Sandboxes().Put(ctx, sandbox.Sandbox{
-			ID: fmt.Sprintf("sbx_%026d", n), Account: personal, Name: fmt.Sprintf("ended-%d", n), Status: sandbox.Terminated, Engine: "fake", Image: "base",
-			Created: at, Started: at, Ended: at.Add(time.Second), Expires: at.Add(time.Hour), LastUsed: at, Stages: []sandbox.Stage{}, Tags: map[string]string{"n": fmt.Sprint(n)},
+			ID: fmt.Sprintf("sbx_%026d", n), Account: personal, Name: fmt.Sprintf("ended-%d", n),
+			Status: sandbox.Terminated, Engine: "fake", Image: "base",
+			Created: at, Started: at, Ended: at.Add(time.Second), Expires: at.Add(time.Hour), LastUsed: at,
+			Stages: []sandbox.Stage{}, Tags: map[string]string{"n": fmt.Sprint(n)},
 		}); err != nil {
 			return err
 		}

@@ -58,7 +58,8 @@ func openLab(ctx context.Context, o options, stderr io.Writer) (*lab, error) {
 }
 
 func (l *lab) open(ctx context.Context, stderr io.Writer) error {
-	images, err := image.OpenLibrary(l.opts.images, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: imagetest.Certificates})}})
+	images, err := image.OpenLibrary(l.opts.images,
+		image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: imagetest.Certificates})}})
 	if err != nil {
 		return err
 	}
@@ -89,12 +90,14 @@ func (l *lab) open(ctx context.Context, stderr io.Writer) error {
 	if l.programs, err = inner.Unpack(filepath.Join(l.dir, "bin")); err != nil {
 		return err
 	}
-	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes, Executable: l.programs.Keeper, Sentry: l.programs.Sentry, Tools: l.programs.Tools}); err != nil {
+	if l.engine, err = gvisor.Open(ctx, gvisor.Options{Dir: l.dir, Images: images, Volumes: volumes,
+		Executable: l.programs.Keeper, Sentry: l.programs.Sentry, Tools: l.programs.Tools}); err != nil {
 		return err
 	}
 	l.then(func(context.Context) error { return l.engine.Close() })
 	l.then(l.closeFleet)
-	l.limits = engine.Limits{CPU: min(1, float64(runtime.NumCPU())), Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536} // the Fleet's defaults
+	l.limits = engine.Limits{CPU: min(1, float64(runtime.NumCPU())), Memory: 2 << 30, Disk: 10 << 30, Processes: 1024,
+		Files: 65536} // the Fleet's defaults
 	l.unpack(ctx)
 	return l.openPeers(ctx)
 }
@@ -141,7 +144,8 @@ func (l *lab) use(ctx context.Context, warm int) (*sandbox.Fleet, error) {
 	if err := l.closeFleet(ctx); err != nil {
 		return nil, err
 	}
-	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits, Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
+	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
+		Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
 	if err != nil {
 		return nil, err
 	}

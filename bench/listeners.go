@@ -102,7 +102,8 @@ func (l listeners) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		defer unix.Close(all[i].fd)
-		if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, all[i].fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
+		if err := unix.EpollCtl(poll, unix.EPOLL_CTL_ADD, all[i].fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(i)}); err != nil {
 			return errors.Wrapf(err, "wait for a connection")
 		}
 	}
@@ -123,7 +124,8 @@ func listen(address netip.AddrPort) (*listener, error) {
 	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(address.Port()), Addr: address.Addr().As4()}); err != nil {
 		return nil, errors.Wrapf(err, "connect")
 	}
-	if _, err := unix.Write(fd, fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", api.Events)); err != nil {
+	if _, err := unix.Write(fd, fmt.Appendf(nil,
+		"GET %s HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", api.Events)); err != nil {
 		return nil, errors.Wrapf(err, "ask for events")
 	}
 	buf, head := make([]byte, 4096), []byte(nil)

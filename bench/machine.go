@@ -43,8 +43,10 @@ func (m Machine) String() string {
 }
 
 func (l *lab) describe(ctx context.Context) Machine {
-	m := Machine{Cores: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"), System: "unknown", Cgroups: cgroup.Version(), Go: runtime.Version(),
-		Harvest: cmp.Or(release, "devel"), Isolation: l.engine.Capabilities().Isolation, Image: l.image.ID, Peers: map[string]string{}}
+	m := Machine{Cores: runtime.NumCPU(), CPU: field("/proc/cpuinfo", "model name"), System: "unknown",
+		Cgroups: cgroup.Version(), Go: runtime.Version(),
+		Harvest: cmp.Or(release, "devel"), Isolation: l.engine.Capabilities().Isolation, Image: l.image.ID,
+		Peers: map[string]string{}}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
 		m.MemoryMiB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)

@@ -37,7 +37,8 @@ var rows = []row{
 	{"P4http", "exec `true` in a running sandbox, through HTTP over TCP with a key", benchHTTPExec},
 	{"modal", "exec through Modal's Go SDK, beside the HTTP API of the same server", benchModal},
 	{"P5", "exec that prints 100 MB", benchOutput},
-	{"P6", "a started agent restored from a checkpoint with its memory: create, prompt, until its first line", benchPrepared},
+	{"P6", "a started agent restored from a checkpoint with its memory: create, prompt, until its first line",
+		benchPrepared},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
 	{"cp", "`harvest sandbox cp` of 1,000 files into a sandbox and out of it, as whole commands", benchCopy},
@@ -47,7 +48,8 @@ var rows = []row{
 	{"net", "the way through the gateway to a server of this machine", benchNetwork},
 	{"P12", "memory of an idle sandbox, the PSS of all its processes", benchMemory},
 	{"P9", "a volume to S3 and back: 15,000 files, nothing changed, 1 % changed, one large file", benchSync},
-	{"P10", "events: 1,000 a second on one stream, from Publish until 500 clients have them over HTTP; connections cut, two restarts", benchEvents},
+	{"P10",
+		"events: 1,000 a second on one stream, from Publish until 500 clients have them over HTTP; connections cut, two restarts", benchEvents},
 	{"P14", "GET /v1/sandboxes with 10,000 records and 100 sandboxes, from 16 connections", benchList},
 	{"abuse", "a fork bomb, a memory bomb and a disk filler in one sandbox; `true` in another one", benchAbuse},
 }
@@ -111,8 +113,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.data, "data", os.TempDir(), "directory on a disk, where this run keeps its data")
 	fs.StringVar(&o.images, "images", images, "the image library")
 	fs.StringVar(&o.harvest, "harvest", "bin/harvest", "the program that is measured as a server")
-	fs.StringVar(&o.warmUp, "warm-up", config.Default(os.Getenv).PoolWarmUp, "command that is run in sandboxes of a pool ahead of need")
-	fs.DurationVar(&o.soak, "soak", 0, "instead of measuring rows, a day's traffic in so long, such as 20m; fails if anything grows")
+	fs.StringVar(&o.warmUp, "warm-up", config.Default(os.Getenv).PoolWarmUp,
+		"command that is run in sandboxes of a pool ahead of need")
+	fs.DurationVar(&o.soak, "soak", 0,
+		"instead of measuring rows, a day's traffic in so long, such as 20m; fails if anything grows")
 	fs.StringVar(&o.show, "show", "", "print the table of this result and measure nothing")
 	if err := fs.Parse(args); err != nil {
 		return o, err

@@ -48,7 +48,8 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	if err != nil {
 		return errors.Wrapf(err, "make an app")
 	}
-	sb, err := sdk.Sandboxes.Create(ctx, app, sdk.Images.FromRegistry("base", nil), &modal.SandboxCreateParams{Command: idle})
+	sb, err := sdk.Sandboxes.Create(ctx, app, sdk.Images.FromRegistry("base", nil),
+		&modal.SandboxCreateParams{Command: idle})
 	if err != nil {
 		return errors.Wrapf(err, "create a sandbox with Modal's SDK")
 	}
@@ -106,7 +107,8 @@ func measureModal(ctx context.Context, r *recorder, sb *modal.Sandbox, d *daemon
 	}
 	// The file is created before, as in P5: creating 100 MB with a pipe inside takes longer than sending them.
 	const file = "/var/tmp/output"
-	p, err := sb.Exec(ctx, []string{"sh", "-c", fmt.Sprintf("yes 0123456789abcdef | head -c %d > %s", outputBytes, file)}, nil)
+	p, err := sb.Exec(ctx, []string{"sh", "-c", fmt.Sprintf("yes 0123456789abcdef | head -c %d > %s",
+		outputBytes, file)}, nil)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,8 @@ func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
 	for _, m := range []struct {
 		name, unit, what string
 		aim              *Aim
-	}{{inLarge, "MB/s", "download", nil}, {uploading, "MB/s", "upload", nil}, {connecting, "ms", "connect", &Aim{AtMost: 1.5}}} {
+	}{{inLarge, "MB/s", "download", nil}, {uploading, "MB/s", "upload", nil},
+		{connecting, "ms", "connect", &Aim{AtMost: 1.5}}} {
 		args := func(host, port string) []string {
 			return []string{"python3", "-c", networkScript, m.what, host, port, strconv.Itoa(transferBytes)}
 		}
@@ -92,11 +93,13 @@ func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
 }
 
 // both measures the output of a command, in the sandbox and on the machine.
-func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim, args func(host, port string) []string) error {
+func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
+	args func(host, port string) []string) error {
 	m.Aim = aim
 	inside := side{harvest, func(ctx context.Context) (sample, error) {
 		var out strings.Builder
-		_, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port), Stdout: &out})
+		_, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port),
+			Stdout: &out})
 		return figure(m, out.String(), err)
 	}}
 	outside := side{host, func(ctx context.Context) (sample, error) {
@@ -112,7 +115,8 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 // file measures curl without any network: no download with curl in a sandbox can be faster.
 func (t *transfers) file(ctx context.Context, r *recorder) error {
 	const name = "/var/tmp/transfer"
-	if _, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
+	if _, err := t.l.exec(ctx, t.sb.ID,
+		sandbox.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
 		return err
 	}
 	m := r.measure(ofFile, "MB/s")
@@ -187,18 +191,19 @@ func serveTransfers() (address string, closeServer func(), err error) {
 		return "", nil, errors.Wrapf(err, "serve transfers")
 	}
 	chunk := make([]byte, 1<<20)
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Method == http.MethodPut {
-			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{req.Body}, make([]byte, 1<<20))
-			return
-		}
-		w.Header().Set("Content-Length", fmt.Sprint(transferBytes))
-		for range transferBytes / len(chunk) {
-			if _, err := w.Write(chunk); err != nil {
+	s := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.Method == http.MethodPut {
+				_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{req.Body}, make([]byte, 1<<20))
 				return
 			}
-		}
-	})}
+			w.Header().Set("Content-Length", fmt.Sprint(transferBytes))
+			for range transferBytes / len(chunk) {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		})}
 	go func() { _ = s.Serve(l) }()
 	return l.Addr().String(), func() { _ = s.Close() }, nil
 }

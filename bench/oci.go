@@ -44,15 +44,18 @@ func (l *lab) openPeers(ctx context.Context) error {
 
 	path, err = runscPath()
 	l.runsc = &oci{name: "runsc", path: path, dir: filepath.Join(l.dir, "runsc"), why: err, live: map[string]bool{}}
-	l.runsc.args = []string{"runsc-cli", "--root=" + filepath.Join(l.runsc.dir, "state"), "--platform=systrap", "--network=none", "--host-settings=ignore",
+	l.runsc.args = []string{"runsc-cli", "--root=" + filepath.Join(l.runsc.dir, "state"), "--platform=systrap",
+		"--network=none", "--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}
 	empty := filepath.Join(l.runsc.dir, "empty")
 	l.runsc.adjust = func(s *specs.Spec) {
 		// This gVisor's command line fails with a writable layer in a file, unless a gofer also runs, which
 		// takes more memory.
 		s.Root = &specs.Root{Path: empty}
-		s.Annotations = map[string]string{"dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.source": l.root,
-			"dev.gvisor.spec.rootfs.overlay": "memory", "dev.gvisor.spec.rootfs.options": fmt.Sprintf("size=%d", l.limits.Disk)}
+		s.Annotations = map[string]string{"dev.gvisor.spec.rootfs.type": "erofs",
+			"dev.gvisor.spec.rootfs.source":  l.root,
+			"dev.gvisor.spec.rootfs.overlay": "memory", "dev.gvisor.spec.rootfs.options": fmt.Sprintf("size=%d",
+				l.limits.Disk)}
 		l.limit(s)
 	}
 	for _, o := range []*oci{l.runc, l.runsc} {

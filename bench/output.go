@@ -53,7 +53,8 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	make := fmt.Sprintf("yes 0123456789abcdef | head -c %d > ", outputBytes)
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", make + "/var/tmp/output"}}); err != nil {
+	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+		make + "/var/tmp/output"}}); err != nil {
 		return err
 	}
 	file := filepath.Join(l.dir, "output")
@@ -101,7 +102,8 @@ func (l *lab) printOutput(ctx context.Context, sb sandbox.Sandbox) (sample, erro
 	}
 	var got counter
 	begin := time.Now()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"cat", "/var/tmp/output"}, Stdout: &got}); err != nil {
+	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"cat", "/var/tmp/output"},
+		Stdout: &got}); err != nil {
 		return nil, err
 	}
 	s, err := got.rate(time.Since(begin))

@@ -106,7 +106,8 @@ func benchPrepared(ctx context.Context, l *lab, r *recorder) (err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return errors.Wrapf(err, "make a data directory")
 	}
-	e, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: images, Executable: l.programs.Keeper, Sentry: l.programs.Sentry, Tools: l.programs.Tools})
+	e, err := gvisor.Open(ctx, gvisor.Options{Dir: dir, Images: images, Executable: l.programs.Keeper,
+		Sentry: l.programs.Sentry, Tools: l.programs.Tools})
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,8 @@ func benchPrepared(ctx context.Context, l *lab, r *recorder) (err error) {
 func conversation() agent.Conversation { return claude.Agent{}.Open(agent.Setup{}) }
 
 // inSandbox measures from the creation of a sandbox to the end of work in it.
-func inSandbox(ctx context.Context, e *gvisor.Engine, spec engine.Spec, work func(sb engine.Sandbox) error) (s sample, err error) {
+func inSandbox(ctx context.Context, e *gvisor.Engine, spec engine.Spec,
+	work func(sb engine.Sandbox) error) (s sample, err error) {
 	begin := time.Now()
 	sb, err := e.Create(ctx, spec)
 	if err != nil {
@@ -166,14 +168,16 @@ func inSandbox(ctx context.Context, e *gvisor.Engine, spec engine.Spec, work fun
 // startAgent starts Claude Code without a reachable model.
 func startAgent(ctx context.Context, sb engine.Sandbox) (*asked, engine.Process, error) {
 	a, stdio := newAsked()
-	cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "none", URL: "http://127.0.0.1:1"}})
+	cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "none",
+		URL: "http://127.0.0.1:1"}})
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdio.Stdin, stdio.Stdout, stdio.Stderr
 	p, err := sb.Start(ctx, cmd)
 	return a, p, err
 }
 
 // checkpointed starts an agent, lets it answer once, and makes a checkpoint in dir. It returns the process.
-func (l *lab) checkpointed(ctx context.Context, e *gvisor.Engine, spec engine.Spec, dir string, r *recorder, take *Measure) (process string, err error) {
+func (l *lab) checkpointed(ctx context.Context, e *gvisor.Engine, spec engine.Spec, dir string, r *recorder,
+	take *Measure) (process string, err error) {
 	sb, err := e.Create(ctx, spec)
 	if err != nil {
 		return "", err
@@ -204,7 +208,8 @@ func sizeOf(dir string) (total int64, err error) {
 	all, err := os.ReadDir(dir)
 	for _, f := range all {
 		info, failed := f.Info()
-		if err = errors.Join(err, failed); err == nil && f.Name() != wire.CheckpointRoot && f.Name() != wire.CheckpointInit {
+		if err = errors.Join(err, failed); err == nil && f.Name() != wire.CheckpointRoot &&
+			f.Name() != wire.CheckpointInit {
 			total += info.Size()
 		}
 	}

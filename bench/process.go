@@ -28,7 +28,8 @@ func family(match func(cmdline string) bool) []int {
 		if parent := parentOf(string(stat)); parent > 0 {
 			children[parent] = append(children[parent], pid)
 		}
-		if cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); err == nil && match(string(cmdline)) {
+		if cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); err == nil &&
+			match(string(cmdline)) {
 			found = append(found, pid)
 		}
 	}

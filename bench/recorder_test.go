@@ -32,7 +32,8 @@ func TestTurnsAlternateAfterAFirstTime(t *testing.T) {
 		}
 		m := r.measure("time", "ms")
 		begin := time.Now()
-		if err := r.turns(t.Context(), 2, []*Measure{m}, player(harvest, 100, 1, 2), player("runc", 200, 3, 4)); err != nil {
+		if err := r.turns(t.Context(), 2, []*Measure{m}, player(harvest, 100, 1, 2),
+			player("runc", 200, 3, 4)); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Join(order, " "); got != "Harvest runc Harvest runc Harvest runc" {
@@ -45,7 +46,8 @@ func TestTurnsAlternateAfterAFirstTime(t *testing.T) {
 			t.Errorf("runc's values differ: %s", diff)
 		}
 		part := r.measure("stage boot", "")
-		if diff := cmp.Diff([]float64{0.5, 1}, part.side(harvest).Values); diff != "" || !part.Part || part.Unit != "ms" {
+		if diff := cmp.Diff([]float64{0.5, 1}, part.side(harvest).Values); diff != "" || !part.Part ||
+			part.Unit != "ms" {
 			t.Errorf("the part is %+v: %s", part, diff)
 		}
 		if got := time.Since(begin); got != 6*settle {

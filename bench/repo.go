@@ -60,14 +60,16 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	defer server.Close()
 	journal := event.Open(ctx, event.Options{Store: &memory.Events{}})
 	defer func() { err = errors.Join(err, journal.Close(context.WithoutCancel(ctx))) }()
-	if b.manage, err = repo.Open(ctx, repo.Options{Fleet: l.fleet, Images: l.engine.Images(), Journal: journal, Store: &memory.Repos{}, Check: session.CheckRepo}); err != nil {
+	if b.manage, err = repo.Open(ctx, repo.Options{Fleet: l.fleet, Images: l.engine.Images(), Journal: journal,
+		Store: &memory.Repos{}, Check: session.CheckRepo}); err != nil {
 		return err
 	}
 	defer b.manage.Close()
 	none, install, compile := "", benchInstall, benchCompile
 	network := sandbox.Network{Mode: "allow", Allow: []string{strings.TrimPrefix(server.URL, "http://")}}
 	if _, err := b.manage.Add(ctx, account, "p11", b.url, "", repo.Recipe{
-		Setup: &none, Install: &install, Build: &compile, Test: &none, Sandbox: sandbox.Request{Image: l.image.ID, Network: network},
+		Setup: &none, Install: &install, Build: &compile, Test: &none, Sandbox: sandbox.Request{Image: l.image.ID,
+			Network: network},
 	}); err != nil {
 		return err
 	}
@@ -81,7 +83,8 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	b.box = sb.ID
-	if _, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec", "git clone --quiet " + b.url + " /work; cd /work; " + benchInstall}}); err != nil {
+	if _, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+		"git clone --quiet " + b.url + " /work; cd /work; " + benchInstall}}); err != nil {
 		return err
 	}
 	for _, row := range []struct{ name, file, peer, then string }{
@@ -104,7 +107,8 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 				return nil, err
 			}
 			return timedSeconds(m.Name, func() error {
-				_, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec", "cd /work; git fetch --quiet; git reset --quiet --hard origin/main; " + row.then}})
+				_, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+					"cd /work; git fetch --quiet; git reset --quiet --hard origin/main; " + row.then}})
 				return err
 			})
 		}}
@@ -114,7 +118,8 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 		m.finish()
 		if row.file == "" {
 			over := m.side(harvest).P50 - m.side(row.peer).P50
-			r.check("less than a second over the fetch", m.side(harvest).N > 0 && m.side(row.peer).N > 0 && over < 1, fmt.Sprintf("%.2f s", over))
+			r.check("less than a second over the fetch", m.side(harvest).N > 0 && m.side(row.peer).N > 0 && over < 1,
+				fmt.Sprintf("%.2f s", over))
 		}
 	}
 	return nil
@@ -134,7 +139,8 @@ func (b *refresher) serve(ctx context.Context) (*httptest.Server, error) {
 		return nil, errors.Wrapf(err, "find git")
 	}
 	bare, work := filepath.Join(b.dir, "p11.git"), filepath.Join(b.dir, "work")
-	for _, args := range [][]string{{"init", "--quiet", "--bare", "--initial-branch=main", bare}, {"init", "--quiet", "--initial-branch=main", work}, {"-C", work, "remote", "add", "origin", bare}} {
+	for _, args := range [][]string{{"init", "--quiet", "--bare", "--initial-branch=main", bare},
+		{"init", "--quiet", "--initial-branch=main", work}, {"-C", work, "remote", "add", "origin", bare}} {
 		if out, err := exec.CommandContext(ctx, git, args...).CombinedOutput(); err != nil {
 			return nil, errors.Errorf("git %s: %v: %s", args[0], err, out)
 		}
@@ -146,7 +152,8 @@ func (b *refresher) serve(ctx context.Context) (*httptest.Server, error) {
 	}
 	server := httptest.NewServer(&cgi.Handler{
 		Path: git, Args: []string{"http-backend"},
-		Env: []string{"GIT_PROJECT_ROOT=" + b.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull},
+		Env: []string{"GIT_PROJECT_ROOT=" + b.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_CONFIG_GLOBAL=" + os.DevNull},
 	})
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	b.url = "http://10.0.2.2:" + port + "/p11.git" // the machine's loopback, seen from sandboxes
@@ -163,8 +170,10 @@ func (b *refresher) commit(ctx context.Context, name string) error {
 	if err := os.WriteFile(filepath.Join(work, name), fmt.Appendf(nil, "# %d\n", b.change), 0o644); err != nil {
 		return errors.Wrapf(err, "change %s", name)
 	}
-	for _, args := range [][]string{{"add", "--all"}, {"-c", "user.name=bench", "-c", "user.email=bench@example.org", "commit", "--quiet", "-m", "change"}, {"push", "--quiet", "origin", "main"}} {
-		if out, err := exec.CommandContext(ctx, "git", append([]string{"-C", work}, args...)...).CombinedOutput(); err != nil {
+	for _, args := range [][]string{{"add", "--all"}, {"-c", "user.name=bench", "-c", "user.email=bench@example.org",
+		"commit", "--quiet", "-m", "change"}, {"push", "--quiet", "origin", "main"}} {
+		if out, err := exec.CommandContext(ctx, "git",
+			append([]string{"-C", work}, args...)...).CombinedOutput(); err != nil {
 			return errors.Errorf("git %s: %v: %s", args[0], err, out)
 		}
 	}

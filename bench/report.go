@@ -236,7 +236,8 @@ func (rep *Report) print(w io.Writer) error {
 func (m *Measure) lines(id string) [][]string {
 	var lines [][]string
 	for _, s := range m.Series {
-		line := []string{id, m.Name + ", " + m.Unit, s.Side, strconv.Itoa(s.N), strconv.Itoa(s.Failed), "–", "–", "–", "", "", ""}
+		line := []string{id, m.Name + ", " + m.Unit, s.Side, strconv.Itoa(s.N), strconv.Itoa(s.Failed), "–", "–",
+			"–", "", "", ""}
 		if s.N > 0 {
 			line[5], line[6], line[7] = number(s.P50), number(s.P95), number(s.P99)
 		}

@@ -22,9 +22,11 @@ func TestAims(t *testing.T) {
 		got     float64
 		verdict string
 	}{
-		"met":                      {two([]float64{50}, []float64{20}, 0, &Aim{Peer: "runc", AtMost: 2.5}), 2.5, met},
-		"missed":                   {two([]float64{51}, []float64{20}, 0, &Aim{Peer: "runc", AtMost: 2.5}), 2.55, missed},
-		"a failure misses":         {two([]float64{10}, []float64{20}, 1, &Aim{Peer: "runc", AtMost: 2.5}), 0.5, missed},
+		"met": {two([]float64{50}, []float64{20}, 0, &Aim{Peer: "runc", AtMost: 2.5}), 2.5, met},
+		"missed": {two([]float64{51}, []float64{20}, 0, &Aim{Peer: "runc", AtMost: 2.5}),
+			2.55, missed},
+		"a failure misses": {two([]float64{10}, []float64{20}, 1, &Aim{Peer: "runc", AtMost: 2.5}), 0.5,
+			missed},
 		"all failed":               {two(nil, []float64{20}, 3, &Aim{AtMost: 2.5}), 0, missed},
 		"peer failed":              {two([]float64{10}, nil, 0, &Aim{Peer: "runc", AtMost: 2.5}), 0, unknown},
 		"peer missing":             {two([]float64{10}, []float64{20}, 0, &Aim{Peer: "crun", AtMost: 2.5}), 0, unknown},
@@ -59,7 +61,8 @@ func example() *Report {
 	row := &Row{ID: "P1", Work: "start", Measures: []*Measure{
 		two([]float64{130.123, 120}, []float64{40, 42}, 1, &Aim{Peer: "runc", AtMost: 2.5}),
 		{Name: "stage boot", Unit: "ms", Part: true, Series: []*Series{{Side: harvest, Values: []float64{60}}}},
-		{Name: "start", Unit: "s", Series: []*Series{{Side: harvest, Values: []float64{}, Failed: 2, Errors: []string{"it broke"}}}, Aim: &Aim{Peer: "runc", AtMost: 2}},
+		{Name: "start", Unit: "s", Series: []*Series{{Side: harvest, Values: []float64{}, Failed: 2,
+			Errors: []string{"it broke"}}}, Aim: &Aim{Peer: "runc", AtMost: 2}},
 	},
 		Checks:  []Check{{Name: "all is gone", OK: true}, {Name: "it is told", Detail: "it was not"}},
 		Missing: []Missing{{"bwrap", "not installed"}}, Notes: []string{"50 per GiB"}, Error: "stopped"}
@@ -125,7 +128,8 @@ func TestWriteAndRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"values": [130.1,120]`, `"values": []`, `"verdict": "missed"`, `"failed": 2`, `"harvest_to_this": 3`} {
+	for _, want := range []string{`"values": [130.1,120]`, `"values": []`, `"verdict": "missed"`, `"failed": 2`,
+		`"harvest_to_this": 3`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the file does not contain %s:\n%s", want, text)
 		}
@@ -151,7 +155,8 @@ func TestReadReportSaysWhatIsWrong(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	t.Parallel()
-	for v, want := range map[float64]string{0: "0", 0.346: "0.35", 2.5: "2.5", 3: "3", 12.34: "12.3", 20: "20", 99.99: "100", 100: "100", 1234.5: "1234"} {
+	for v, want := range map[float64]string{0: "0", 0.346: "0.35", 2.5: "2.5", 3: "3", 12.34: "12.3", 20: "20",
+		99.99: "100", 100: "100", 1234.5: "1234"} {
 		if got := number(v); got != want {
 			t.Errorf("%v is printed as %s, want %s", v, got, want)
 		}

@@ -88,7 +88,8 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 }
 
 func (s syncing) run(ctx context.Context, out io.Writer) error {
-	b, err := s3sync.Open(ctx, s3sync.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1", Endpoint: s.Endpoint, PathStyle: true,
+	b, err := s3sync.Open(ctx, s3sync.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1",
+		Endpoint: s.Endpoint, PathStyle: true,
 		Credentials: s3sync.Credentials{AccessKeyID: s3Key, SecretAccessKey: s3Secret}})
 	if err != nil {
 		return err
@@ -99,7 +100,8 @@ func (s syncing) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer t.Close()
-	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true, Mirror: true, List: s.List, Packs: s.Packs})
+	stats, err := s3sync.Sync(ctx, t, b, s3sync.Options{Direction: s.Direction, State: s.State, Owners: true,
+		Mirror: true, List: s.List, Packs: s.Packs})
 	if err == nil && stats.Failed > 0 {
 		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
 	}
@@ -203,7 +205,8 @@ func benchSync(ctx context.Context, l *lab, r *recorder) (err error) {
 }
 
 // syncs measures one kind of sync.
-func (r *recorder) syncs(ctx context.Context, n int, name string, wallAim, cpuAim float64, clients []*sender, run func(*sender, context.Context) (sample, error)) error {
+func (r *recorder) syncs(ctx context.Context, n int, name string, wallAim, cpuAim float64, clients []*sender,
+	run func(*sender, context.Context) (sample, error)) error {
 	wall, cpu, rss := r.measure(name+", wall", "s"), r.measure(name+", CPU", "s"), r.measure(name+", peak RSS", "MiB")
 	rss.Aim = &Aim{AtMost: 160}
 	if wallAim > 0 {
@@ -327,7 +330,8 @@ func (c *sender) compare(ctx context.Context, dir string) error {
 		return nil
 	}
 	c.compared = c.source
-	out, err := exec.CommandContext(ctx, c.rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", c.source+"/", dir+"/").CombinedOutput()
+	out, err := exec.CommandContext(ctx, c.rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", c.source+"/",
+		dir+"/").CombinedOutput()
 	if err != nil {
 		return errors.Errorf("rsync: %v: %.300s", err, out)
 	}
@@ -351,7 +355,8 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		if direction == s3sync.Down {
 			state += strconv.Itoa(c.round) // a new state, as on another machine
 		}
-		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: endpoint, Prefix: c.prefix, Direction: direction, List: c.list, Packs: c.packs})
+		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: endpoint, Prefix: c.prefix,
+			Direction: direction, List: c.list, Packs: c.packs})
 		if err != nil {
 			return nil, err
 		}
@@ -361,9 +366,12 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		if direction == s3sync.Down {
 			from, to = to, from
 		}
-		cmd = exec.CommandContext(ctx, c.rclone, "sync", "--config=", "--metadata", "--links", "--transfers", "64", "--checkers", "64", from, to)
-		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT="+endpoint,
-			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
+		cmd = exec.CommandContext(ctx, c.rclone, "sync", "--config=", "--metadata", "--links", "--transfers", "64",
+			"--checkers", "64", from, to)
+		cmd.Env = append(os.Environ(), "RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other",
+			"RCLONE_CONFIG_S3_ENDPOINT="+endpoint,
+			"RCLONE_CONFIG_S3_REGION=us-east-1", "RCLONE_CONFIG_S3_ACCESS_KEY_ID="+s3Key,
+			"RCLONE_CONFIG_S3_SECRET_ACCESS_KEY="+s3Secret, "RCLONE_S3_NO_CHECK_BUCKET=true")
 	}
 	// The disk work of the previous sync must not delay the next one.
 	if err := settleDisk(c.dir); err != nil {
@@ -399,7 +407,8 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 // ends returns the seconds of a restore until all files were there, and until they were on the disk. Harvest's
 // process ends with the latter and reports how long it waited for it. rclone's process ends with the former;
 // the wait for the disk is added here.
-func (c *sender) ends(dir string, begin time.Time, wall time.Duration, tail string) (usable, onDisk float64, err error) {
+func (c *sender) ends(dir string, begin time.Time, wall time.Duration,
+	tail string) (usable, onDisk float64, err error) {
 	if c.name != harvest {
 		err := settleDisk(dir)
 		return wall.Seconds(), time.Since(begin).Seconds(), err
@@ -439,7 +448,8 @@ func (s *syncer) start(ctx context.Context) (err error) {
 		return err
 	}
 	server := filepath.Join(filepath.Dir(s.program), "s3server")
-	address, err := s.serve(ctx, server, func(address string) []string { return []string{files, address, s3Key, s3Secret} })
+	address, err := s.serve(ctx, server,
+		func(address string) []string { return []string{files, address, s3Key, s3Secret} })
 	if err != nil {
 		return err
 	}

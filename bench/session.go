@@ -75,7 +75,8 @@ func ownImages(from, to string) error {
 	}
 	id = filepath.Base(id)
 	files, err := os.ReadDir(filepath.Join(from, id))
-	err = errors.Join(err, os.MkdirAll(names, 0o700), os.Mkdir(filepath.Join(to, id), 0o700), os.Symlink(id, filepath.Join(names, "base")))
+	err = errors.Join(err, os.MkdirAll(names, 0o700), os.Mkdir(filepath.Join(to, id), 0o700),
+		os.Symlink(id, filepath.Join(names, "base")))
 	for _, f := range files {
 		if f.Type().IsRegular() {
 			err = errors.Join(err, link(filepath.Join(from, id, f.Name()), filepath.Join(to, id, f.Name())))

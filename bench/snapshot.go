@@ -61,16 +61,22 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", changeFiles, strconv.Itoa(n)}}); err != nil {
+	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", changeFiles,
+		strconv.Itoa(n)}}); err != nil {
 		return err
 	}
-	take, still, from := r.measure(fmt.Sprintf(takeSnapshot, n), "ms"), r.measure(fmt.Sprintf(standStill, n), "ms"), r.measure(fmt.Sprintf(fromSnapshot, n), "ms")
+	take, still, from := r.measure(fmt.Sprintf(takeSnapshot, n), "ms"), r.measure(fmt.Sprintf(standStill, n), "ms"),
+		r.measure(fmt.Sprintf(fromSnapshot, n), "ms")
 	take.Aim, from.Aim = &Aim{Peer: tarInside, AtMost: 1}, &Aim{Peer: untarInside, AtMost: 1}
 	turns := r.count(2, 10)
-	ours := side{harvest, func(ctx context.Context) (sample, error) { return l.takeSnapshot(ctx, sb.ID, take.Name, still.Name) }}
+	ours := side{harvest, func(ctx context.Context) (sample, error) {
+		return l.takeSnapshot(ctx, sb.ID, take.Name,
+			still.Name)
+	}}
 	tar := side{tarInside, func(ctx context.Context) (sample, error) {
 		return timed(take.Name, func() error {
-			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "tar cf - /changed 2>/dev/null | cat > /dev/null"}})
+			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+				"tar cf - /changed 2>/dev/null | cat > /dev/null"}})
 			return err
 		})
 	}}
@@ -82,7 +88,8 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.engine.Images().Delete(context.WithoutCancel(ctx), img.ID)) }()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar", "/changed"}}); err != nil {
+	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar",
+		"/changed"}}); err != nil {
 		return err
 	}
 	return r.turns(ctx, turns, []*Measure{from}, side{harvest, func(ctx context.Context) (sample, error) {
@@ -97,7 +104,8 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return s, end()
 	}}, side{untarInside, func(ctx context.Context) (sample, error) {
 		s, err := timed(from.Name, func() error {
-			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "mkdir /new && tar xf /tmp/changed.tar -C /new"}})
+			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+				"mkdir /new && tar xf /tmp/changed.tar -C /new"}})
 			return err
 		})
 		if err == nil {
@@ -110,12 +118,14 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 // takeSnapshot takes and deletes a snapshot, beside a command that measures its standstill.
 func (l *lab) takeSnapshot(ctx context.Context, id, take, still string) (sample, error) {
 	// Without a change, the snapshot would be the existing image.
-	if _, err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c", "date +%N > /changed/now"}}); err != nil {
+	if _, err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c",
+		"date +%N > /changed/now"}}); err != nil {
 		return nil, err
 	}
 	input, end := io.Pipe()
 	defer end.Close()
-	watching, err := l.fleet.Exec(ctx, account, id, sandbox.ExecRequest{Args: []string{"python3", "-c", watchStill}, Stdin: input})
+	watching, err := l.fleet.Exec(ctx, account, id, sandbox.ExecRequest{Args: []string{"python3", "-c", watchStill},
+		Stdin: input})
 	if err != nil {
 		return nil, err
 	}

@@ -30,14 +30,16 @@ var deeds = []struct {
 		return printed42(d.Execute(ctx, "print(6*7)", time.Minute))
 	}},
 	{"exec", 30, func(ctx context.Context, d *daemon, n int) error {
-		return printed42(d.Exec(ctx, residents[n%len(residents)], api.ExecRequest{Args: []string{"sh", "-c", "echo 42; head -c 100000 /dev/zero > /tmp/x; rm /tmp/x"}}))
+		return printed42(d.Exec(ctx, residents[n%len(residents)],
+			api.ExecRequest{Args: []string{"sh", "-c", "echo 42; head -c 100000 /dev/zero > /tmp/x; rm /tmp/x"}}))
 	}},
 	{"sandbox", 10, soakSandbox},
 	{"snapshot", 3, soakSnapshot},
 	{"volume", 8, soakVolume},
 	{"secret", 5, func(ctx context.Context, d *daemon, n int) error {
 		name := fmt.Sprintf("soak-%d", n)
-		_, err := d.SetSecret(ctx, api.SecretRequest{Name: name, Pairs: map[string]string{"TOKEN": fmt.Sprintf("value-of-%d", n)}})
+		_, err := d.SetSecret(ctx, api.SecretRequest{Name: name,
+			Pairs: map[string]string{"TOKEN": fmt.Sprintf("value-of-%d", n)}})
 		return errors.Join(err, d.DeleteSecret(ctx, name))
 	}},
 	{"follow", 8, func(ctx context.Context, d *daemon, _ int) error {
@@ -79,7 +81,8 @@ func soakSandbox(ctx context.Context, d *daemon, _ int) error {
 
 func soakSnapshot(ctx context.Context, d *daemon, n int) error {
 	ref := residents[n%len(residents)]
-	if _, err := d.Exec(ctx, ref, api.ExecRequest{Args: []string{"sh", "-c", fmt.Sprintf("echo %d > /changed", n)}}); err != nil {
+	if _, err := d.Exec(ctx, ref, api.ExecRequest{Args: []string{"sh", "-c",
+		fmt.Sprintf("echo %d > /changed", n)}}); err != nil {
 		return err
 	}
 	img, err := d.SnapshotSandbox(ctx, ref, api.SnapshotRequest{})
@@ -174,7 +177,9 @@ func (t *traffic) run(ctx context.Context, long time.Duration, out io.Writer) ([
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(out, "%2d/%d  %4.0f goroutines  %4.0f files  %6.1f MiB  %7.1f MiB on disk  %2.0f processes of sandboxes\n", look, looks, s.Goroutines, s.Files, s.RSS, s.Disk, s.Processes)
+		fmt.Fprintf(out,
+			"%2d/%d  %4.0f goroutines  %4.0f files  %6.1f MiB  %7.1f MiB on disk  %2.0f processes of sandboxes\n", look,
+			looks, s.Goroutines, s.Files, s.RSS, s.Disk, s.Processes)
 		states = append(states, s)
 	}
 	return states, nil

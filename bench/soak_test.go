@@ -28,7 +28,8 @@ func TestSoakInShort(t *testing.T) {
 	library := imagetest.Library(t)
 	images := filepath.Dir(filepath.Dir(library.Root(imagetest.Base(t, library))))
 	var out strings.Builder
-	err := soak(t.Context(), &lab{dir: testenv.DataDir(t), opts: options{images: images}}, testenv.Binary(t), long, &out)
+	err := soak(t.Context(), &lab{dir: testenv.DataDir(t), opts: options{images: images}},
+		testenv.Binary(t), long, &out)
 	if err != nil || strings.Count(out.String(), "flat\n") != 5 {
 		t.Errorf("%v\n%s", err, out.String())
 	}

@@ -47,7 +47,8 @@ func (s *stamp) since(begin time.Time) (time.Duration, error) {
 }
 
 // helloSandbox creates a sandbox and runs the print command. The sandbox stays until destroy.
-func (l *lab) helloSandbox(ctx context.Context, req sandbox.Request) (s sample, sb sandbox.Sandbox, destroy func() error, err error) {
+func (l *lab) helloSandbox(ctx context.Context,
+	req sandbox.Request) (s sample, sb sandbox.Sandbox, destroy func() error, err error) {
 	begin := time.Now()
 	sb, destroy, err = l.create(ctx, req)
 	if err != nil {
@@ -106,7 +107,8 @@ func timeHello(run func(*stamp) error) (sample, error) {
 
 // bwrap returns bubblewrap's command line for args on the image's files.
 func (l *lab) bwrap(ctx context.Context, options []string, args ...string) *exec.Cmd {
-	all := append([]string{"--bind", l.files, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--unshare-all", "--die-with-parent",
+	all := append([]string{"--bind", l.files, "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",
+		"--unshare-all", "--die-with-parent",
 		"--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"}, options...)
 	cmd := exec.CommandContext(ctx, "bwrap", append(all, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

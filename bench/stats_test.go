@@ -71,7 +71,8 @@ func TestGeometricMean(t *testing.T) {
 
 func TestSignificant(t *testing.T) {
 	t.Parallel()
-	for v, want := range map[float64]float64{0: 0, 1.23456: 1.235, 123456: 123500, 0.000123456: 0.0001235, -98.765: -98.77, 1000: 1000} {
+	for v, want := range map[float64]float64{0: 0, 1.23456: 1.235, 123456: 123500, 0.000123456: 0.0001235,
+		-98.765: -98.77, 1000: 1000} {
 		if got := significant(v); math.Abs(got-want) > 1e-12 {
 			t.Errorf("%v becomes %v, want %v", v, got, want)
 		}

@@ -41,7 +41,10 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 		m := r.measure(job, "s")
 		sides := []side{{harvest, func(ctx context.Context) (sample, error) { return l.workInside(ctx, job) }}}
 		if noHost == nil {
-			sides = append(sides, side{host, func(ctx context.Context) (sample, error) { return l.workOnHost(ctx, job) }})
+			sides = append(sides, side{host, func(ctx context.Context) (sample,
+				error) {
+				return l.workOnHost(ctx, job)
+			}})
 		}
 		if err := r.turns(ctx, r.count(1, 5), []*Measure{m}, sides...); err != nil {
 			return err

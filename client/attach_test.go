@@ -28,7 +28,8 @@ func (l *lines) Write(p []byte) (int, error) {
 		}
 		n := min(len(data), len(l.rest))
 		if !bytes.Equal(data[:n], l.rest[:n]) {
-			l.wrong = "in line " + strconv.FormatInt(l.n, 10) + " comes " + strconv.Quote(string(data[:min(len(data), 40)]))
+			l.wrong = "in line " + strconv.FormatInt(l.n,
+				10) + " comes " + strconv.Quote(string(data[:min(len(data), 40)]))
 		}
 		data, l.rest = data[n:], l.rest[n:]
 	}
@@ -40,12 +41,16 @@ func (l *lines) Write(p []byte) (int, error) {
 // mission: A4, E10
 func TestAttachThroughBrokenConnections(t *testing.T) {
 	t.Parallel()
-	b := startBlocks(t, func(l net.Listener) net.Listener { return &cutting{Listener: l, step: 1_299_709, span: 6_000_000} })
+	b := startBlocks(t, func(l net.Listener) net.Listener {
+		return &cutting{Listener: l, step: 1_299_709,
+			span: 6_000_000}
+	})
 	const last = 5_000_000 // 39 MB; 16 MiB are kept
 	if _, err := b.CreateSandbox(t.Context(), api.SandboxRequest{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	started, err := b.ExecDetached(t.Context(), "box", shell("seq 1 1000 >&2; until [ -e go ]; do sleep 0.1; done; seq 1 "+strconv.Itoa(last)+"; exit 7"))
+	started, err := b.ExecDetached(t.Context(), "box",
+		shell("seq 1 1000 >&2; until [ -e go ]; do sleep 0.1; done; seq 1 "+strconv.Itoa(last)+"; exit 7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +67,8 @@ func TestAttachThroughBrokenConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := p.Wait(t.Context())
-	if err != nil || res.ReturnCode != 7 || stdout.wrong+stderr.wrong != "" || stdout.n != last || len(stdout.rest) != 0 || stderr.n != 1000 {
+	if err != nil || res.ReturnCode != 7 || stdout.wrong+stderr.wrong != "" || stdout.n != last ||
+		len(stdout.rest) != 0 || stderr.n != 1000 {
 		t.Errorf("%+v, %v, after %d and %d lines; %s %s", res, err, stdout.n, stderr.n, stdout.wrong, stderr.wrong)
 	}
 	if broken < 5 {
@@ -99,12 +105,14 @@ func TestAttachGoesOn(t *testing.T) {
 	if _, err := b.CreateSandbox(t.Context(), api.SandboxRequest{Name: "box"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	started, err := b.ExecDetached(t.Context(), "box", shell("echo one; trap 'echo two; exit 3' USR1; while :; do sleep 0.01; done"))
+	started, err := b.ExecDetached(t.Context(), "box",
+		shell("echo one; trap 'echo two; exit 3' USR1; while :; do sleep 0.01; done"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	out, broke := newWaiter("one\n"), make(chan error, 10)
-	p, err := b.Attach(t.Context(), "box", started.ProcessID, client.Streams{Stdout: out, Broken: func(err error) { broke <- err }})
+	p, err := b.Attach(t.Context(), "box", started.ProcessID,
+		client.Streams{Stdout: out, Broken: func(err error) { broke <- err }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +138,8 @@ func TestAttachGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, leave := context.WithCancel(t.Context())
-	p, err = b.Attach(ctx, "box", started.ProcessID, client.Streams{Stdout: io.Discard, Broken: func(error) { leave() }})
+	p, err = b.Attach(ctx, "box", started.ProcessID,
+		client.Streams{Stdout: io.Discard, Broken: func(error) { leave() }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +149,8 @@ func TestAttachGoesOn(t *testing.T) {
 	if _, err := p.Wait(t.Context()); !errors.Is(err, errors.Canceled) {
 		t.Errorf("who gives up: %v, want Canceled", err)
 	}
-	if p, err = b.Attach(t.Context(), "box", started.ProcessID, client.Streams{Broken: func(error) { _ = b.DestroySandbox(t.Context(), "box") }}); err != nil {
+	if p, err = b.Attach(t.Context(), "box", started.ProcessID,
+		client.Streams{Broken: func(error) { _ = b.DestroySandbox(t.Context(), "box") }}); err != nil {
 		t.Fatal(err)
 	}
 	for len(all.conns) > 0 {

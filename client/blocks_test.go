@@ -73,7 +73,8 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 	must(err)
 	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: new(memory.Sandboxes)})
 	must(err)
-	vault, err := secret.Open(ctx, secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "key")})
+	vault, err := secret.Open(ctx, secret.Options{Store: new(memory.Secrets),
+		KeyFile: filepath.Join(t.TempDir(), "key")})
 	must(err)
 	schedules, err := schedule.Open(ctx, schedule.Options{Store: new(memory.Schedules), Kinds: map[string]schedule.Func{
 		"work": func(_ context.Context, args json.RawMessage) (any, error) { return args, nil },
@@ -81,7 +82,8 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 	must(err)
 	b := &blocks{events: event.Open(ctx, event.Options{Store: new(memory.Events), Window: 50})}
 	srv := server.New(ctx, server.Options{
-		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Version: "1", Secrets: vault, Schedules: schedules, Events: b.events, Replays: new(memory.Replays),
+		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Version: "1", Secrets: vault,
+		Schedules: schedules, Events: b.events, Replays: new(memory.Replays),
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
@@ -91,7 +93,8 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 	must(err)
 	t.Cleanup(func() {
 		b.Close()
-		if err := errors.Join(srv.Close(), <-served, schedules.Close(ctx), fleet.Close(ctx), b.events.Close(ctx), eng.Close()); err != nil {
+		if err := errors.Join(srv.Close(), <-served, schedules.Close(ctx), fleet.Close(ctx), b.events.Close(ctx),
+			eng.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -104,7 +107,8 @@ func whole(l net.Listener) net.Listener { return l }
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	b := startBlocks(t, whole)
-	made, err := b.SetSecret(t.Context(), api.SecretRequest{Name: "s", Pairs: map[string]string{"A": "client-secret-value"}})
+	made, err := b.SetSecret(t.Context(),
+		api.SecretRequest{Name: "s", Pairs: map[string]string{"A": "client-secret-value"}})
 	if err != nil || made.Name != "s" {
 		t.Fatalf("%+v, %v", made, err)
 	}
@@ -130,7 +134,8 @@ func TestSecrets(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	b := startBlocks(t, whole)
-	made, err := b.SetSchedule(t.Context(), api.ScheduleRequest{Name: "s", Kind: "work", Cron: "@yearly", Args: json.RawMessage(`{"a":1}`)})
+	made, err := b.SetSchedule(t.Context(), api.ScheduleRequest{Name: "s", Kind: "work", Cron: "@yearly",
+		Args: json.RawMessage(`{"a":1}`)})
 	if err != nil || made.Next.IsZero() {
 		t.Fatalf("%+v, %v", made, err)
 	}
@@ -178,7 +183,8 @@ func TestEventsThroughBrokenConnections(t *testing.T) {
 	published := make(chan error, 1)
 	go func() {
 		for n := range total {
-			if err := b.events.Publish(t.Context(), event.Draft{Stream: stream, Type: "x", Data: map[string]int{"n": n + 1}}); err != nil {
+			if err := b.events.Publish(t.Context(),
+				event.Draft{Stream: stream, Type: "x", Data: map[string]int{"n": n + 1}}); err != nil {
 				published <- err
 				return
 			}
@@ -206,7 +212,8 @@ func TestEventsFromSomewhere(t *testing.T) {
 	t.Parallel()
 	b := startBlocks(t, whole)
 	for n := range 5 {
-		if err := b.events.Publish(t.Context(), event.Draft{Stream: event.AccountStream(account.Personal), Type: "x", Data: n}); err != nil {
+		if err := b.events.Publish(t.Context(), event.Draft{Stream: event.AccountStream(account.Personal), Type: "x",
+			Data: n}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +231,8 @@ func TestEventsFromSomewhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		f    client.Follow
 		kind errors.Kind
-	}{"no sandbox": {client.Follow{Stream: "none"}, errors.NotFound}, "no such id": {client.Follow{After: 9}, errors.Invalid}} {
+	}{"no sandbox": {client.Follow{Stream: "none"}, errors.NotFound},
+		"no such id": {client.Follow{After: 9}, errors.Invalid}} {
 		var got []errors.Kind
 		for _, err := range b.Events(t.Context(), c.f) {
 			got = append(got, errors.KindOf(err))

@@ -35,14 +35,18 @@ type Client struct {
 
 // New returns a client for the server of a data directory. It does not check whether the server runs.
 func New(data string) *Client {
-	return newClient(local, "", func(ctx context.Context, _, _ string) (net.Conn, error) { return socket.Dial(ctx, data, Socket) })
+	return newClient(local, "", func(ctx context.Context, _, _ string) (net.Conn,
+		error) {
+		return socket.Dial(ctx, data, Socket)
+	})
 }
 
 // At returns a client for the server at a URL, such as https://harvest.example.org, with a key created there by
 // "harvest key create". It does not check whether the server runs. It returns Invalid if base is not such a URL.
 func At(base, key string) (*Client, error) {
 	u, err := url.Parse(base)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid URL of a server"),
 			"give a URL such as https://harvest.example.org or http://127.0.0.1:7777")
 	}
@@ -56,7 +60,8 @@ func At(base, key string) (*Client, error) {
 func newClient(base, key string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *Client {
 	c := &Client{base: base, header: http.Header{}, http: &http.Client{
 		Transport: &http.Transport{
-			DialContext: dial, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second, MaxIdleConnsPerHost: 8, TLSHandshakeTimeout: 10 * time.Second,
+			DialContext: dial, DisableCompression: true, ExpectContinueTimeout: 5 * time.Second, MaxIdleConnsPerHost: 8,
+			TLSHandshakeTimeout: 10 * time.Second,
 		},
 		// The API has no redirects that a client should follow.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -88,7 +93,8 @@ func (c *Client) Execute(ctx context.Context, code string, timeout time.Duration
 	if strings.TrimSpace(code) == "" {
 		return api.Result{}, errors.Remedy(errors.Newf(errors.Invalid, "no code given"), "give some Python code")
 	}
-	return c.RunCommand(ctx, api.RunRequest{ExecRequest: api.ExecRequest{Code: code, TimeoutSeconds: timeout.Seconds()}})
+	return c.RunCommand(ctx, api.RunRequest{ExecRequest: api.ExecRequest{Code: code,
+		TimeoutSeconds: timeout.Seconds()}})
 }
 
 // RunCommand runs a command in a new sandbox. Its output is in the Result.
@@ -156,12 +162,14 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	return c.do(ctx, method, path, query, body, http.Header{"Content-Type": {api.TypeJSON}})
 }
 
-func (c *Client) do(ctx context.Context, method, path string, query url.Values, body io.Reader, header http.Header) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, body io.Reader,
+	header http.Header) (*http.Response, error) {
 	return c.doSized(ctx, method, path, query, body, -1, header)
 }
 
 // doSized is do with a body of known size; -1 lets net/http determine it.
-func (c *Client) doSized(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64, header http.Header) (*http.Response, error) {
+func (c *Client) doSized(ctx context.Context, method, path string, query url.Values, body io.Reader, size int64,
+	header http.Header) (*http.Response, error) {
 	target := c.base + path
 	if len(query) > 0 {
 		target += "?" + query.Encode()

@@ -66,14 +66,16 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	}
 	events := event.Open(ctx, event.Options{Store: new(memory.Events)})
 	w.fleet, err = sandbox.Open(ctx, sandbox.Options{
-		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}, Event: sandbox.Publish(ctx, events),
+		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Event: sandbox.Publish(ctx, events),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	w.server = server.New(ctx, server.Options{
-		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake", Replays: new(memory.Replays), Version: "1", Shutdown: stop, Events: events,
+		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake",
+		Replays: new(memory.Replays), Version: "1", Shutdown: stop, Events: events,
 	})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {
@@ -122,7 +124,8 @@ func TestSandboxes(t *testing.T) {
 	ctx := t.Context()
 	made := w.create(t)
 	for range 2 {
-		if _, err := w.CreateSandbox(ctx, api.SandboxRequest{Tags: map[string]string{"a": "b"}}, func(api.Progress) {}); err != nil {
+		if _, err := w.CreateSandbox(ctx, api.SandboxRequest{Tags: map[string]string{"a": "b"}},
+			func(api.Progress) {}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,13 +164,16 @@ func TestErrorsKeepTheirParts(t *testing.T) {
 	for _, kind := range errors.Kinds {
 		w.engine.FailNext(fake.OpCreate, errors.Remedy(errors.Newf(kind, "planned %s", kind), "do that"))
 		_, err := w.CreateSandbox(t.Context(), api.SandboxRequest{}, nil)
-		if !errors.Is(err, kind) || errors.Message(err) != "planned "+string(kind) || errors.RemedyOf(err) != "do that" || errors.StageOf(err) == "" {
-			t.Errorf("%s became %v: kind %s, remedy %q, stage %q", kind, err, errors.KindOf(err), errors.RemedyOf(err), errors.StageOf(err))
+		if !errors.Is(err, kind) || errors.Message(err) != "planned "+string(kind) ||
+			errors.RemedyOf(err) != "do that" || errors.StageOf(err) == "" {
+			t.Errorf("%s became %v: kind %s, remedy %q, stage %q", kind, err, errors.KindOf(err), errors.RemedyOf(err),
+				errors.StageOf(err))
 		}
 	}
 	w.engine.FailNext(fake.OpCreate, errors.Errorf("hidden cause"))
 	_, err := w.CreateSandbox(t.Context(), api.SandboxRequest{}, nil)
-	if errors.KindOf(err) != errors.Internal || !strings.Contains(errors.RemedyOf(err), "req_") || strings.Contains(err.Error(), "cause") {
+	if errors.KindOf(err) != errors.Internal || !strings.Contains(errors.RemedyOf(err), "req_") ||
+		strings.Contains(err.Error(), "cause") {
 		t.Errorf("an internal error: %v, remedy %q", err, errors.RemedyOf(err))
 	}
 	if err := client.Error(api.Problem{Code: "from the future", Detail: "x"}); errors.KindOf(err) != errors.Internal {
@@ -221,7 +227,8 @@ func TestStream(t *testing.T) {
 		t.Error("Started was told of another process")
 	}
 	res, err := p.Wait(t.Context())
-	if err != nil || res.ReturnCode != 5 || stdout.String() != "in" || stderr.String() != "err\n" || p.SandboxID() != made.ID || p.ID() == "" {
+	if err != nil || res.ReturnCode != 5 || stdout.String() != "in" || stderr.String() != "err\n" ||
+		p.SandboxID() != made.ID || p.ID() == "" {
 		t.Errorf("%+v, %v, stdout %q, stderr %q", res, err, stdout.String(), stderr.String())
 	}
 	req := shell("echo out")
@@ -233,13 +240,16 @@ func TestStream(t *testing.T) {
 	if res, err := p.Wait(t.Context()); err != nil || res.Stdout != "out\n" || stdout.String() != "in" {
 		t.Errorf("captured: %+v, %v, stdout %q", res, err, stdout.String())
 	}
-	if _, err := w.Start(t.Context(), "box", api.ExecRequest{Args: []string{"/no/such"}}, client.Streams{}); errors.KindOf(err) != errors.Invalid {
+	if _, err := w.Start(t.Context(), "box", api.ExecRequest{Args: []string{"/no/such"}},
+		client.Streams{}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("no such program: %v", err)
 	}
-	if _, err := w.Start(t.Context(), "nosuch", shell("true"), client.Streams{}); errors.KindOf(err) != errors.NotFound {
+	if _, err := w.Start(t.Context(), "nosuch", shell("true"),
+		client.Streams{}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("no such sandbox: %v", err)
 	}
-	if _, err := w.Start(t.Context(), "box", api.ExecRequest{Code: strings.Repeat("x", api.MaxExec)}, client.Streams{}); errors.KindOf(err) != errors.Invalid {
+	if _, err := w.Start(t.Context(), "box", api.ExecRequest{Code: strings.Repeat("x", api.MaxExec)},
+		client.Streams{}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("too large: %v", err)
 	}
 }
@@ -283,9 +293,10 @@ func TestSignalPassesInput(t *testing.T) {
 	w := start(t)
 	w.create(t)
 	ready := newWaiter("ready\n")
-	p, err := w.Start(t.Context(), "box", shell("trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done"), client.Streams{
-		Stdin: &pattern{}, Stdout: ready,
-	})
+	p, err := w.Start(t.Context(), "box", shell("trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done"),
+		client.Streams{
+			Stdin: &pattern{}, Stdout: ready,
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +418,8 @@ func TestAttach(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	w.create(t)
-	started, err := w.ExecDetached(t.Context(), "box", shell("echo out; echo err >&2; head -c 3000000 /dev/zero; exit 7"))
+	started, err := w.ExecDetached(t.Context(), "box",
+		shell("echo out; echo err >&2; head -c 3000000 /dev/zero; exit 7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +468,8 @@ func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	req := api.RunRequest{ExecRequest: shell("cat; echo $V; exit 2")}
 	req.Env = map[string]string{"V": "value"}
-	p, err := w.Run(t.Context(), req, client.Streams{Stdin: strings.NewReader("in "), Stdout: &out, Progress: func(api.Progress) {}})
+	p, err := w.Run(t.Context(), req, client.Streams{Stdin: strings.NewReader("in "), Stdout: &out,
+		Progress: func(api.Progress) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +480,8 @@ func TestRun(t *testing.T) {
 	if err != nil || got.Status != "terminated" {
 		t.Errorf("its sandbox is %s, %v", got.Status, err)
 	}
-	if _, err := w.Run(t.Context(), api.RunRequest{Sandbox: api.SandboxRequest{Image: "nosuch"}, ExecRequest: shell("true")}, client.Streams{}); errors.KindOf(err) != errors.NotFound {
+	if _, err := w.Run(t.Context(), api.RunRequest{Sandbox: api.SandboxRequest{Image: "nosuch"},
+		ExecRequest: shell("true")}, client.Streams{}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("no such image: %v", err)
 	}
 }
@@ -480,7 +494,8 @@ func TestRunGivenUp(t *testing.T) {
 	w.engine.Delay(fake.OpCreate, time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := w.Run(ctx, api.RunRequest{ExecRequest: shell("true")}, client.Streams{}); errors.KindOf(err) != errors.Timeout {
+	if _, err := w.Run(ctx, api.RunRequest{ExecRequest: shell("true")},
+		client.Streams{}); errors.KindOf(err) != errors.Timeout {
 		t.Errorf("given up: %v", err)
 	}
 	for w.server.Idle() == 0 {
@@ -696,7 +711,10 @@ func TestStrangeServers(t *testing.T) {
 		"bad events": func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, "event: sandbox.ready\ndata: nonsense\n\n")
 		},
-		"bad problem": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "event: error\ndata: nonsense\n\n") },
+		"bad problem": func(w http.ResponseWriter,
+			_ *http.Request) {
+			io.WriteString(w, "event: error\ndata: nonsense\n\n")
+		},
 		"no end": func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, ": hello\nid: 1\n\nevent: x\n\ndata: a\ndata: b\n\n")
 		},
@@ -714,10 +732,12 @@ func TestStrangeServers(t *testing.T) {
 			if _, err := c.Server(t.Context()); errors.KindOf(err) != errors.Unavailable {
 				t.Errorf("a request: %v", err)
 			}
-			if _, err := c.CreateSandbox(t.Context(), api.SandboxRequest{}, nil); errors.KindOf(err) != errors.Unavailable {
+			if _, err := c.CreateSandbox(t.Context(), api.SandboxRequest{},
+				nil); errors.KindOf(err) != errors.Unavailable {
 				t.Errorf("events: %v", err)
 			}
-			if _, err := c.Run(t.Context(), api.RunRequest{}, client.Streams{}); errors.KindOf(err) != errors.Unavailable {
+			if _, err := c.Run(t.Context(), api.RunRequest{},
+				client.Streams{}); errors.KindOf(err) != errors.Unavailable {
 				t.Errorf("a stream: %v", err)
 			}
 		})

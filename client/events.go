@@ -17,7 +17,8 @@ import (
 const maxEvent = 16 << 20
 
 // events posts in and handles the events of the response: it passes progress on, and decodes the event done into out.
-func (c *Client) events(ctx context.Context, path string, in any, progress func(api.Progress), done string, out any) error {
+func (c *Client) events(ctx context.Context, path string, in any, progress func(api.Progress), done string,
+	out any) error {
 	data, err := json.Marshal(in)
 	if err != nil {
 		return errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
@@ -34,7 +35,8 @@ func (c *Client) events(ctx context.Context, path string, in any, progress func(
 }
 
 // follow posts a body and passes each event of the response to take, which reports whether it was the last one.
-func (c *Client) follow(ctx context.Context, path string, body io.Reader, media string, take func(name string, data []byte) (bool, error)) error {
+func (c *Client) follow(ctx context.Context, path string, body io.Reader, media string,
+	take func(name string, data []byte) (bool, error)) error {
 	header := http.Header{"Content-Type": {media}, "Accept": {api.TypeEvents}}
 	resp, err := c.do(ctx, http.MethodPost, path, nil, body, header)
 	if err != nil {

@@ -45,7 +45,8 @@ func ExampleClient_Start() {
 	if err != nil {
 		panic(err)
 	}
-	process, err := harvest.Start(ctx, box.ID, api.ExecRequest{Args: []string{"sh", "-c", "read name; echo hello $name; exit 3"}},
+	process, err := harvest.Start(ctx, box.ID,
+		api.ExecRequest{Args: []string{"sh", "-c", "read name; echo hello $name; exit 3"}},
 		client.Streams{Stdin: strings.NewReader("world\n"), Stdout: os.Stdout, Stderr: os.Stderr})
 	if err != nil {
 		panic(err) // it did not start

@@ -51,12 +51,14 @@ func (cond Condition) set(header http.Header) {
 
 // WriteFile writes a file of a sandbox atomically: readers see all size bytes or the old state. mode 0 keeps the mode
 // of an existing file, and is 0644 for a new one.
-func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader) (api.File, error) {
+func (c *Client) WriteFile(ctx context.Context, ref, path string, mode uint32, size int64,
+	content io.Reader) (api.File, error) {
 	return c.WriteFileIf(ctx, ref, path, mode, size, content, Condition{})
 }
 
 // WriteFileIf is WriteFile with a condition. Of two writers with the same ETag one fails with Conflict.
-func (c *Client) WriteFileIf(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader, cond Condition) (api.File, error) {
+func (c *Client) WriteFileIf(ctx context.Context, ref, path string, mode uint32, size int64, content io.Reader,
+	cond Condition) (api.File, error) {
 	query := url.Values{"path": {path}}
 	if mode != 0 {
 		query.Set("mode", strconv.FormatUint(uint64(mode), 8))
@@ -120,7 +122,8 @@ func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirReq
 // WatchFiles calls each for changes at path and, with recursive, below it, until each returns an error, ctx ends or
 // path itself is removed. The first change is "ready": from then on, no change is lost without a "lagged". "lagged"
 // reports that there were too many changes, or that the connection broke meanwhile.
-func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool, each func(api.FileChange) error) error {
+func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive bool,
+	each func(api.FileChange) error) error {
 	query := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	again := false
 	return c.resume(ctx, func(l *link) error {
@@ -130,7 +133,8 @@ func (c *Client) WatchFiles(ctx context.Context, ref, path string, recursive boo
 				change.Kind = "lagged"
 			}
 			again = true
-			if err := each(change); err != nil || change.Kind == "removed" && strings.Trim(change.Path, "/") == strings.Trim(path, "/") {
+			if err := each(change); err != nil || change.Kind == "removed" &&
+				strings.Trim(change.Path, "/") == strings.Trim(path, "/") {
 				return stop{err} // the watch ends with the watched path
 			}
 			return nil

@@ -40,14 +40,16 @@ func TestSingleFiles(t *testing.T) {
 	if _, err := w.ReadFile(ctx, "box", "/dir/file", 0, 0); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("nothing: %v", err)
 	}
-	if _, err := w.WriteFileIf(ctx, "box", "/dir/file", 0, 1, strings.NewReader("x"), client.Condition{New: true}); errors.KindOf(err) != errors.Conflict {
+	if _, err := w.WriteFileIf(ctx, "box", "/dir/file", 0, 1, strings.NewReader("x"),
+		client.Condition{New: true}); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a file that exists is created: %v", err)
 	}
 	now, err := w.WriteFileIf(ctx, "box", "/dir/file", 0, 1, strings.NewReader("x"), client.Condition{ETag: made.ETag})
 	if err != nil || now.ETag == made.ETag {
 		t.Errorf("with its ETag: %+v, %v", now, err)
 	}
-	if err := w.RemoveFileIf(ctx, "box", "/dir/file", false, client.Condition{ETag: made.ETag}); errors.KindOf(err) != errors.Conflict {
+	if err := w.RemoveFileIf(ctx, "box", "/dir/file", false,
+		client.Condition{ETag: made.ETag}); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("removed with an old ETag: %v", err)
 	}
 	if _, err := w.WriteFile(ctx, "box", "/dir/empty", 0, 0, strings.NewReader("")); err != nil {
@@ -56,7 +58,8 @@ func TestSingleFiles(t *testing.T) {
 	if _, err := w.MakeDirectory(ctx, "box", api.MkdirRequest{Path: "/dir/sub/deep", Parents: true}); err != nil {
 		t.Error(err)
 	}
-	if moved, err := w.MoveFile(ctx, "box", api.MoveRequest{From: "/dir/empty", To: "/dir/sub/moved"}); err != nil || moved.Path != "/dir/sub/moved" {
+	if moved, err := w.MoveFile(ctx, "box", api.MoveRequest{From: "/dir/empty", To: "/dir/sub/moved"}); err != nil ||
+		moved.Path != "/dir/sub/moved" {
 		t.Errorf("%+v, %v", moved, err)
 	}
 	if list, err := w.ListFiles(ctx, "box", "/dir"); err != nil || len(list) != 2 || list[0].Name != "file" {
@@ -78,7 +81,8 @@ func TestSingleFiles(t *testing.T) {
 	if !errors.Is(err, stop) {
 		t.Errorf("watch: %v", err)
 	}
-	if err := w.WatchFiles(ctx, "box", "/none", false, func(api.FileChange) error { return nil }); errors.KindOf(err) != errors.NotFound {
+	if err := w.WatchFiles(ctx, "box", "/none", false,
+		func(api.FileChange) error { return nil }); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("watch nothing: %v", err)
 	}
 }
@@ -89,7 +93,8 @@ func TestAServerElsewhere(t *testing.T) {
 	w := start(t)
 	ring := account.NewRing(new(memory.Keys))
 	s := server.New(context.WithoutCancel(t.Context()), server.Options{
-		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Keys: ring, Replays: new(memory.Replays), Version: "test",
+		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Keys: ring,
+		Replays: new(memory.Replays), Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -120,7 +125,8 @@ func TestAServerElsewhere(t *testing.T) {
 	if link, err := c.SignInLink(t.Context()); err != nil || !strings.HasPrefix(link, url+"/sign-in?token=hvl_") {
 		t.Errorf("%s, %v", link, err)
 	}
-	p, err := c.Run(t.Context(), api.RunRequest{ExecRequest: api.ExecRequest{Args: []string{"echo", "hi"}}}, client.Streams{})
+	p, err := c.Run(t.Context(), api.RunRequest{ExecRequest: api.ExecRequest{Args: []string{"echo", "hi"}}},
+		client.Streams{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +139,8 @@ func TestAServerElsewhere(t *testing.T) {
 	if _, err := c.Self(t.Context()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("revoked: %v", err)
 	}
-	for _, bad := range []string{"", "127.0.0.1", "ftp://x", "http://", "http://u:p@x", "http://x/path", "http://x?q", "http://%zz"} {
+	for _, bad := range []string{"", "127.0.0.1", "ftp://x", "http://", "http://u:p@x", "http://x/path", "http://x?q",
+		"http://%zz"} {
 		if _, err := client.At(bad, ""); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -145,7 +152,8 @@ func TestAServerElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := none.Self(t.Context()); errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "no server answers at") {
+	if _, err := none.Self(t.Context()); errors.KindOf(err) != errors.Unavailable ||
+		!strings.Contains(errors.Message(err), "no server answers at") {
 		t.Errorf("nobody there: %v", err)
 	}
 }

@@ -67,7 +67,8 @@ func (builder) Forget(_ context.Context, _, id string) (image.Kept, error) {
 func TestBuildCache(t *testing.T) {
 	t.Parallel()
 	c := images(t)
-	if all, err := c.BuildCache(t.Context()); err != nil || len(all) != 1 || all[0].ID != "ab12" || all[0].Kind != "layer" {
+	if all, err := c.BuildCache(t.Context()); err != nil || len(all) != 1 || all[0].ID != "ab12" ||
+		all[0].Kind != "layer" {
 		t.Errorf("got %+v, %v", all, err)
 	}
 	if err := c.ForgetBuild(t.Context(), "ab12"); err != nil {
@@ -120,7 +121,8 @@ func TestBuildExportCollect(t *testing.T) {
 	t.Parallel()
 	c := images(t)
 	var lines, steps []string
-	watch := client.Build{Log: func(l string) { lines = append(lines, l) }, Progress: func(p api.Progress) { steps = append(steps, p.Step) }}
+	watch := client.Build{Log: func(l string) { lines = append(lines, l) },
+		Progress: func(p api.Progress) { steps = append(steps, p.Step) }}
 	built, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x", Names: []string{"n"}}, watch)
 	if err != nil || built.ID != "img_1" || built.Names[0] != "n" {
 		t.Errorf("got %+v, %v", built, err)
@@ -132,7 +134,8 @@ func TestBuildExportCollect(t *testing.T) {
 	if strings.Join(lines, "|") != "files: |files: tar" || len(steps) != 2 {
 		t.Errorf("got the lines %q and the steps %q", lines, steps)
 	}
-	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"}, client.Build{Context: strings.NewReader("silent")}); err != nil {
+	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"},
+		client.Build{Context: strings.NewReader("silent")}); err != nil {
 		t.Error(err)
 	}
 	_, err = c.BuildImageWith(t.Context(), api.BuildRequest{Base: "bad"}, client.Build{})
@@ -140,7 +143,8 @@ func TestBuildExportCollect(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	gone := errors.Newf(errors.Invalid, "the directory is gone")
-	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"}, client.Build{Context: io.MultiReader(strings.NewReader("x"), failing{gone})}); err == nil {
+	if _, err := c.BuildImageWith(t.Context(), api.BuildRequest{Base: "x"},
+		client.Build{Context: io.MultiReader(strings.NewReader("x"), failing{gone})}); err == nil {
 		t.Error("a context that breaks off builds an image")
 	}
 
@@ -155,7 +159,8 @@ func TestBuildExportCollect(t *testing.T) {
 	if _, err := c.ExportImage(t.Context(), "nosuch"); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("got %v", err)
 	}
-	if done, err := c.CollectImages(t.Context(), api.CollectRequest{}); err != nil || done.Freed != 7 || done.Images == nil {
+	if done, err := c.CollectImages(t.Context(), api.CollectRequest{}); err != nil || done.Freed != 7 ||
+		done.Images == nil {
 		t.Errorf("got %+v, %v", done, err)
 	}
 }

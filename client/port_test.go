@@ -65,7 +65,8 @@ func TestDial(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	_ = conn.Close()
-	if _, err := c.Dial(t.Context(), "box", 81); !errors.Is(err, errors.Unavailable) || errors.Message(err) != "nothing listens on port 81 in the sandbox" {
+	if _, err := c.Dial(t.Context(), "box", 81); !errors.Is(err, errors.Unavailable) ||
+		errors.Message(err) != "nothing listens on port 81 in the sandbox" {
 		t.Errorf("nobody listens: %v", err)
 	}
 	nobody := client.New(filepath.Join(dir, "none"))

@@ -186,7 +186,8 @@ func (c *Client) open(ctx context.Context, path string, first any) (*websocket.C
 			len(data), api.MaxExec),
 			"copy large files into a volume or the sandbox instead")
 	}
-	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: c.header.Clone()})
+	conn, resp, err := websocket.Dial(ctx, c.base+path, &websocket.DialOptions{HTTPClient: c.http,
+		HTTPHeader: c.header.Clone()})
 	if err != nil {
 		if resp != nil && resp.StatusCode >= 300 {
 			return nil, failure(resp)

@@ -51,7 +51,8 @@ func (c *Client) RepoBuilds(ctx context.Context, ref string) ([]api.RepoBuilt, e
 }
 
 // FollowRepoBuild passes the events of a build to each, from its beginning, and returns its result. each may be nil.
-func (c *Client) FollowRepoBuild(ctx context.Context, b api.RepoBuilt, each func(kind string, e api.RepoEvent)) (api.RepoBuilt, error) {
+func (c *Client) FollowRepoBuild(ctx context.Context, b api.RepoBuilt,
+	each func(kind string, e api.RepoEvent)) (api.RepoBuilt, error) {
 	for e, err := range c.Events(ctx, Follow{Stream: b.RepoID}) {
 		if err != nil {
 			return b, err

@@ -122,13 +122,23 @@ func TestWhatIsNotSentAgain(t *testing.T) {
 		sent int
 		kind errors.Kind
 	}{
-		"a command":                              {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 1, errors.Unavailable},
-		"a run":                                  {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.RunCommand(t.Context(), api.RunRequest{}); return err }, 1, errors.Unavailable},
-		"the question whether there is a server": {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Server(t.Context()); return err }, 1, errors.Unavailable},
-		"more than four times":                   {&unsteady{fails: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 4, errors.Unavailable},
-		"what is for much later":                 {&unsteady{later: 9, after: "3600"}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
-		"what fails for good":                    {&unsteady{later: 9}, func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
-		"what comes soon":                        {&unsteady{later: 1, after: "1"}, func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 2, ""},
+		"a command": {&unsteady{fails: 9},
+			func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 1,
+			errors.Unavailable},
+		"a run": {&unsteady{fails: 9},
+			func(c *client.Client) error { _, err := c.RunCommand(t.Context(), api.RunRequest{}); return err }, 1,
+			errors.Unavailable},
+		"the question whether there is a server": {&unsteady{fails: 9},
+			func(c *client.Client) error { _, err := c.Server(t.Context()); return err }, 1, errors.Unavailable},
+		"more than four times": {&unsteady{fails: 9},
+			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 4, errors.Unavailable},
+		"what is for much later": {&unsteady{later: 9, after: "3600"},
+			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
+		"what fails for good": {&unsteady{later: 9},
+			func(c *client.Client) error { _, err := c.Volumes(t.Context()); return err }, 1, errors.Exhausted},
+		"what comes soon": {&unsteady{later: 1, after: "1"},
+			func(c *client.Client) error { _, err := c.Exec(t.Context(), "box", api.ExecRequest{}); return err }, 2,
+			""},
 		"a stream": {&unsteady{fails: 9}, func(c *client.Client) error {
 			return c.CopyIn(t.Context(), "box", "/", io.LimitReader(zeros{}, 1))
 		}, 1, errors.Unavailable},
@@ -138,8 +148,10 @@ func TestWhatIsNotSentAgain(t *testing.T) {
 			err := c.call(c.u.start(t))
 			if seen := c.u.keys(); len(seen) != c.sent || errors.KindOf(err) != c.kind {
 				t.Errorf("sent: %q, then %v", seen, err)
-			} else if c.sent == 1 && c.u.after == "" && strings.Contains(seen[0], "POST") && !strings.HasSuffix(seen[0], " ") && !strings.Contains(seen[0], "volumes") {
-				t.Errorf("a command is sent with an Idempotency-Key, for which the server would write a record: %q", seen[0])
+			} else if c.sent == 1 && c.u.after == "" && strings.Contains(seen[0], "POST") &&
+				!strings.HasSuffix(seen[0], " ") && !strings.Contains(seen[0], "volumes") {
+				t.Errorf("a command is sent with an Idempotency-Key, for which the server would write a record: %q",
+					seen[0])
 			}
 		})
 	}

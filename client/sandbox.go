@@ -12,7 +12,8 @@ import (
 
 // CreateSandbox creates a sandbox that is ready for commands. progress, if not nil, receives the progress of an image
 // build.
-func (c *Client) CreateSandbox(ctx context.Context, req api.SandboxRequest, progress func(api.Progress)) (api.Sandbox, error) {
+func (c *Client) CreateSandbox(ctx context.Context, req api.SandboxRequest,
+	progress func(api.Progress)) (api.Sandbox, error) {
 	var made api.Sandbox
 	return made, c.events(ctx, api.Sandboxes, req, progress, api.EventReady, &made)
 }
@@ -63,7 +64,8 @@ func (c *Client) DestroySandbox(ctx context.Context, ref string) error {
 // DestroySandboxSync is DestroySandbox, but sync determines whether the sandbox's volume is sent to S3 first, instead
 // of the sandbox's own setting.
 func (c *Client) DestroySandboxSync(ctx context.Context, ref string, sync bool) error {
-	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref), url.Values{"sync": {strconv.FormatBool(sync)}}, nil, nil)
+	return c.call(ctx, http.MethodDelete, api.Path(api.Sandboxed, ref),
+		url.Values{"sync": {strconv.FormatBool(sync)}}, nil, nil)
 }
 
 // DestroyAnySandbox is DestroySandbox for the server's operator: it takes the complete ID of a sandbox of any

@@ -52,7 +52,8 @@ func (c *Client) EndSession(ctx context.Context, ref string) error {
 // Send queues a prompt.
 func (c *Client) Send(ctx context.Context, ref, prompt string) (api.QueuedMessage, error) {
 	var queued api.QueuedMessage
-	return queued, c.call(ctx, http.MethodPost, api.Path(api.SessionMessages, ref), nil, api.MessageRequest{Prompt: prompt}, &queued)
+	return queued, c.call(ctx, http.MethodPost, api.Path(api.SessionMessages, ref), nil,
+		api.MessageRequest{Prompt: prompt}, &queued)
 }
 
 // Messages returns a session's prompts, oldest first.

@@ -58,13 +58,15 @@ func (c *Client) RemoveVolumeFile(ctx context.Context, name, path string) error 
 
 // SyncVolume synchronizes a volume with its location in S3. progress, which may be nil, receives the statistics
 // several times a second.
-func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
+func (c *Client) SyncVolume(ctx context.Context, name string, req api.VolumeSyncRequest,
+	progress func(api.SyncStats)) (api.Synced, error) {
 	return c.sync(ctx, api.Path(api.VolumeSync, name), req, progress)
 }
 
 // SyncSandbox synchronizes a sandbox's volume with its location in S3, in the direction "up", "down" or "both".
 // progress is as in SyncVolume.
-func (c *Client) SyncSandbox(ctx context.Context, ref string, req api.SandboxSyncRequest, progress func(api.SyncStats)) (api.Synced, error) {
+func (c *Client) SyncSandbox(ctx context.Context, ref string, req api.SandboxSyncRequest,
+	progress func(api.SyncStats)) (api.Synced, error) {
 	return c.sync(ctx, api.Path(api.SandboxSync, ref), req, progress)
 }
 
@@ -74,15 +76,16 @@ func (c *Client) sync(ctx context.Context, path string, req any, progress func(a
 	if err != nil {
 		return done, errors.Explainf(err, errors.Invalid, "cannot encode the request as JSON")
 	}
-	return done, c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON, func(event string, data []byte) (bool, error) {
-		switch event {
-		case api.EventSyncing:
-			return false, each(data, progress)
-		case api.EventSynced:
-			return true, broken(json.Unmarshal(data, &done))
-		}
-		return false, nil
-	})
+	return done, c.follow(ctx, path, bytes.NewReader(data), api.TypeJSON,
+		func(event string, data []byte) (bool, error) {
+			switch event {
+			case api.EventSyncing:
+				return false, each(data, progress)
+			case api.EventSynced:
+				return true, broken(json.Unmarshal(data, &done))
+			}
+			return false, nil
+		})
 }
 
 // VolumeVersions lists the versions of a volume in S3, the latest first. bucket, prefix and secret are as in a

@@ -14,7 +14,8 @@ func siteURL(text string) string {
 		return ""
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || strings.TrimRight(text, "/") != u.Scheme+"://"+u.Host || names([]string{u.Hostname()}) != "" {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil ||
+		strings.TrimRight(text, "/") != u.Scheme+"://"+u.Host || names([]string{u.Hostname()}) != "" {
 		return "write a URL without a path, such as https://harvest.example.org"
 	}
 	return ""
@@ -41,7 +42,8 @@ func wildcard(text string) string {
 // to answer in its place.
 func issuer(text string) string {
 	u, err := url.Parse(text)
-	if text == "" || err == nil && u.Host != "" && u.User == nil && u.RawQuery == "" && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())) {
+	if text == "" || err == nil && u.Host != "" && u.User == nil && u.RawQuery == "" &&
+		(u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())) {
 		return ""
 	}
 	return "write a URL that begins with https://"

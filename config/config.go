@@ -119,7 +119,8 @@ type Prices struct {
 // compared on 2026-10-04 according to its text. A100 is A100-40GB, and A10G is A10.
 func modalGPUs() map[string]float64 {
 	return map[string]float64{
-		"T4": 0.000164, "L4": 0.000222, "A10": 0.000306, "A10G": 0.000306, "L40S": 0.000542, "A100": 0.000583, "A100-40GB": 0.000583, "A100-80GB": 0.000694,
+		"T4": 0.000164, "L4": 0.000222, "A10": 0.000306, "A10G": 0.000306, "L40S": 0.000542, "A100": 0.000583,
+		"A100-40GB": 0.000583, "A100-80GB": 0.000694,
 		"RTX-PRO-6000": 0.000842, "H100": 0.001097, "H200": 0.001261, "B200": 0.001736,
 	}
 }
@@ -244,15 +245,16 @@ func Default(env func(string) string) Config {
 			CPU:    min(2, float64(runtime.NumCPU())),
 			Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536,
 		},
-		Timeout:        24 * time.Hour,
-		ExecTimeout:    30 * time.Minute,
-		UsageInterval:  5 * time.Second,
-		Quotas:         Quotas{Sandboxes: 100, Volumes: 1000},
-		Pool:           1,
-		PoolWarmUp:     "python3 -c pass",
-		OutputBytes:    64 << 20,
-		BuildCache:     20 << 30,
-		Prices:         Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, GPUSecond: modalGPUs(), Currency: "USD"},
+		Timeout:       24 * time.Hour,
+		ExecTimeout:   30 * time.Minute,
+		UsageInterval: 5 * time.Second,
+		Quotas:        Quotas{Sandboxes: 100, Volumes: 1000},
+		Pool:          1,
+		PoolWarmUp:    "python3 -c pass",
+		OutputBytes:   64 << 20,
+		BuildCache:    20 << 30,
+		Prices: Prices{CPUCoreSecond: 0.00003942, MemoryGiBSecond: 0.00000672, GPUSecond: modalGPUs(),
+			Currency: "USD"},
 		S3:             S3{Secret: s3Secret, MaxDeleteFiles: 20, MaxDeletePercent: 50},
 		Refresh:        true,
 		IdleExit:       10 * time.Minute,
@@ -372,12 +374,14 @@ func (c Config) serverProblems() []string {
 		add("s3.bucket",
 			"s3.bucket "+quote(c.S3.Bucket)+" has a dot, which the embedded S3 reserves for the account in a bucket's name; choose another one")
 	}
-	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
+	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" &&
+		!isLoopback(host) {
 		add("server.listen",
 			"server.listen "+quote(s.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
 				"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
 	}
-	if host, _, err := net.SplitHostPort(c.Modal.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" && !isLoopback(host) {
+	if host, _, err := net.SplitHostPort(c.Modal.Listen); err == nil && !s.Insecure && s.Cert == "" &&
+		s.ACMEDomain == "" && !isLoopback(host) {
 		add("modal.listen",
 			"modal.listen "+quote(c.Modal.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
 				"listen on 127.0.0.1")

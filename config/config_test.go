@@ -39,7 +39,8 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Limits{CPU: min(2, float64(runtime.NumCPU())), Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536}
+	want := Limits{CPU: min(2, float64(runtime.NumCPU())), Memory: 2 << 30, Disk: 10 << 30,
+		Processes: 1024, Files: 65536}
 	if c.Limits != want || c.Timeout != 24*time.Hour || c.ExecTimeout != 1800*time.Second || c.Engine != "gvisor" {
 		t.Errorf("defaults: %+v", c)
 	}
@@ -69,17 +70,21 @@ func TestDefaultData(t *testing.T) {
 
 func TestOrder(t *testing.T) {
 	t.Parallel()
-	path := write(t, t.TempDir(), "# ours\ntimeout: 1h\npool: 3\nlimits:\n  memory: 1GiB\n  cpu: 0.5\nlog: {level: debug}\n")
+	path := write(t, t.TempDir(),
+		"# ours\ntimeout: 1h\npool: 3\nlimits:\n  memory: 1GiB\n  cpu: 0.5\nlog: {level: debug}\n")
 	env := environ(t, "HARVEST_POOL", "4", "HARVEST_LIMITS_MEMORY", "512MiB")
-	c, err := Load(path, env, Setting{"limits.memory", "256MiB", "--memory"}, Setting{"limits.memory", "128MiB", "--memory"})
+	c, err := Load(path, env, Setting{"limits.memory", "256MiB", "--memory"},
+		Setting{"limits.memory", "128MiB", "--memory"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Timeout != time.Hour || c.Pool != 4 || c.Limits.Memory != 128<<20 || c.Limits.CPU != 0.5 || c.Log.Level != slog.LevelDebug {
+	if c.Timeout != time.Hour || c.Pool != 4 || c.Limits.Memory != 128<<20 || c.Limits.CPU != 0.5 ||
+		c.Log.Level != slog.LevelDebug {
 		t.Errorf("values: %+v", c)
 	}
 	for key, want := range map[string]string{
-		"timeout": path + ":2", "limits.cpu": path + ":6", "pool": "HARVEST_POOL", "limits.memory": "--memory", "engine": "default",
+		"timeout": path + ":2", "limits.cpu": path + ":6", "pool": "HARVEST_POOL", "limits.memory": "--memory",
+		"engine": "default",
 	} {
 		if got := c.Source(key); got != want {
 			t.Errorf("%s comes from %s, want %s", key, got, want)
@@ -150,7 +155,8 @@ pool:
 prices: [1, 2]
 log: {format: xml}
 `)
-	_, err := Load(path, environ(t, "HARVEST_ENGINE", "docker", "HARVEST_OUTPUT_BYTES", "many"), Setting{"data", "here", "--data"})
+	_, err := Load(path, environ(t, "HARVEST_ENGINE", "docker", "HARVEST_OUTPUT_BYTES", "many"),
+		Setting{"data", "here", "--data"})
 	if errors.KindOf(err) != errors.Invalid {
 		t.Fatalf("kind %s of %v", errors.KindOf(err), err)
 	}
@@ -207,11 +213,13 @@ func TestShapes(t *testing.T) {
 		"an anchor":       {"timeout: &x 1h\nexec_timeout: *x\n", "f:1: timeout must be a plain value"},
 		"a literal block": {"engine: |\n  gvisor\n", "f:1: engine must be a plain value"},
 	} {
-		if _, problems := parse("f", []byte(test.text)); len(problems) == 0 || !strings.HasPrefix(problems[0], test.want) {
+		if _, problems := parse("f", []byte(test.text)); len(problems) == 0 ||
+			!strings.HasPrefix(problems[0], test.want) {
 			t.Errorf("%s: %q, want %q", name, problems, test.want)
 		}
 	}
-	for name, text := range map[string]string{"empty": "", "comments": "# nothing\n", "documents' marks": "---\npool: 1\n"} {
+	for name, text := range map[string]string{"empty": "", "comments": "# nothing\n",
+		"documents' marks": "---\npool: 1\n"} {
 		if _, problems := parse("f", []byte(text)); len(problems) > 0 {
 			t.Errorf("%s: %q", name, problems)
 		}
@@ -244,12 +252,17 @@ func TestHostsAndNames(t *testing.T) {
 		{"connect.allow", "10.0.0.0/8,fd00::/8", true}, {"connect.allow", "x", false},
 		{"registries.insecure", "10.0.0.1:5000,registry.example.org", true}, {"registries.insecure", "http://x", false},
 		{"registries.mirrors", "docker.io=mirror.example.org:5000/hub", true},
-		{"server.public_names", "harvest.example.org,h", true}, {"server.public_names", "harvest.example.org:443", false}, {"server.public_names", "Harvest", false},
-		{"server.public_url", "https://harvest.example.org", true}, {"server.public_url", "https://harvest.example.org:8443/", true},
-		{"server.public_url", "https://harvest.example.org/x", false}, {"server.public_url", "harvest.example.org", false}, {"server.public_url", "https://u:p@h", false},
+		{"server.public_names", "harvest.example.org,h", true}, {"server.public_names", "harvest.example.org:443",
+			false}, {"server.public_names", "Harvest", false},
+		{"server.public_url", "https://harvest.example.org", true},
+		{"server.public_url", "https://harvest.example.org:8443/", true},
+		{"server.public_url", "https://harvest.example.org/x", false}, {"server.public_url", "harvest.example.org",
+			false}, {"server.public_url", "https://u:p@h", false},
 		{"ports.domain", "*.localhost", true}, {"ports.domain", "", true}, {"ports.domain", "*.s.example.org", true},
-		{"ports.domain", "s.example.org", false}, {"ports.domain", "*.", false}, {"ports.domain", "*.*.org", false}, {"ports.domain", "*.s.org:80", false},
-		{"oidc.scopes", "email", false}, {"oidc.scopes", "openid,a b", false}, {"oidc.groups_claim", "", false}, {"oidc.client_secret", "[redacted]", false},
+		{"ports.domain", "s.example.org", false}, {"ports.domain", "*.", false}, {"ports.domain", "*.*.org", false},
+		{"ports.domain", "*.s.org:80", false},
+		{"oidc.scopes", "email", false}, {"oidc.scopes", "openid,a b", false}, {"oidc.groups_claim", "", false},
+		{"oidc.client_secret", "[redacted]", false},
 	} {
 		_, err := Load("", environ(t), Setting{c.key, c.value, "--test"})
 		if (err == nil) != c.good {
@@ -263,9 +276,11 @@ func TestWhoMaySignIn(t *testing.T) {
 	base := []string{"HARVEST_OIDC_CLIENT_ID", "harvest", "HARVEST_OIDC_CLIENT_SECRET", "CANARY"}
 	for allow, good := range map[string]bool{
 		"ann@example.org=acme": true, "@example.org=acme:member,group:ops=personal:admin": true, "group:a/b=x": true,
-		"": false, "ann=acme": false, "@example.org": false, "@example.org=Acme": false, "@example.org=acme:root": false, "@=acme": false, "group:=acme": false, "a=b@c=d": false,
+		"": false, "ann=acme": false, "@example.org": false, "@example.org=Acme": false,
+		"@example.org=acme:root": false, "@=acme": false, "group:=acme": false, "a=b@c=d": false,
 	} {
-		c, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", "https://id.example.org", "HARVEST_OIDC_ALLOW", allow)...))
+		c, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", "https://id.example.org",
+			"HARVEST_OIDC_ALLOW", allow)...))
 		if (err == nil) != good {
 			t.Errorf("%q: %v", allow, err)
 		}
@@ -274,9 +289,11 @@ func TestWhoMaySignIn(t *testing.T) {
 		}
 	}
 	for issuer, good := range map[string]bool{
-		"https://id.example.org/realms/x": true, "http://127.0.0.1:5556/dex": true, "http://localhost:1": true, "http://id.example.org": false, "id.example.org": false,
+		"https://id.example.org/realms/x": true, "http://127.0.0.1:5556/dex": true, "http://localhost:1": true,
+		"http://id.example.org": false, "id.example.org": false,
 	} {
-		if _, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", issuer, "HARVEST_OIDC_ALLOW", "@a=b")...)); (err == nil) != good {
+		if _, err := Load("", environ(t, append(base, "HARVEST_OIDC_ISSUER", issuer, "HARVEST_OIDC_ALLOW",
+			"@a=b")...)); (err == nil) != good {
 			t.Errorf("%s: %v", issuer, err)
 		}
 	}
@@ -288,14 +305,16 @@ func TestWhoMaySignIn(t *testing.T) {
 	if _, err := Load("", environ(t, acme...)); err != nil {
 		t.Error(err)
 	}
-	if _, err := Load("", environ(t, append(acme, "HARVEST_PORTS_DOMAIN", "*.example.org")...)); !strings.Contains(errors.Message(err), "ports.domain") {
+	if _, err := Load("", environ(t, append(acme, "HARVEST_PORTS_DOMAIN",
+		"*.example.org")...)); !strings.Contains(errors.Message(err), "ports.domain") {
 		t.Errorf("one certificate for all: %v", err)
 	}
 }
 
 func TestEffectiveLoadsAgain(t *testing.T) {
 	t.Parallel()
-	env := environ(t, "HARVEST_TIMEOUT", "90m", "HARVEST_LIMITS_MEMORY", "1537MiB", "HARVEST_DATA", "/srv/a directory: with # signs")
+	env := environ(t, "HARVEST_TIMEOUT", "90m", "HARVEST_LIMITS_MEMORY", "1537MiB", "HARVEST_DATA",
+		"/srv/a directory: with # signs")
 	c, err := Load("", env, Setting{"certificate_dir", "", "--no-certificates"})
 	if err != nil {
 		t.Fatal(err)
@@ -330,7 +349,8 @@ func TestGuideListsEveryOption(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{"pool: 1\n", "limits: {cpu: 1}\n", "a: &x\n  b: *x\n", "<<: 1\n", "? a\n: b\n", "- 1\n", "a: !!binary x\n", "\x00", "a: |\n b\n", "{a: {b: {c: 1}}}", "a:\n\tb: 1"} {
+	for _, seed := range []string{"pool: 1\n", "limits: {cpu: 1}\n", "a: &x\n  b: *x\n", "<<: 1\n", "? a\n: b\n",
+		"- 1\n", "a: !!binary x\n", "\x00", "a: |\n b\n", "{a: {b: {c: 1}}}", "a:\n\tb: 1"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -356,7 +376,8 @@ func TestEmbeddedS3(t *testing.T) {
 		t.Errorf("it is %+v, %v", c.S3, err)
 	}
 	for bucket, endpoint := range map[string]string{"a.b": Embedded, "files": "embeded"} {
-		if _, err := Load("", environ(t, "HARVEST_S3_ENDPOINT", endpoint, "HARVEST_S3_BUCKET", bucket)); errors.KindOf(err) != errors.Invalid {
+		if _, err := Load("", environ(t, "HARVEST_S3_ENDPOINT", endpoint, "HARVEST_S3_BUCKET",
+			bucket)); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s at %s: %v", bucket, endpoint, err)
 		}
 	}
@@ -369,9 +390,10 @@ func TestS3IsConfigured(t *testing.T) {
 		s3   S3
 		want bool
 	}{
-		"nothing":                           {S3{}, false},
-		"as it comes":                       {Default(environ(t)).S3, false},
-		"a secret and no bucket":            {S3{Secret: "aws", Endpoint: "https://s3.example.org", Prefix: "p"}, false},
+		"nothing":     {S3{}, false},
+		"as it comes": {Default(environ(t)).S3, false},
+		"a secret and no bucket": {S3{Secret: "aws", Endpoint: "https://s3.example.org",
+			Prefix: "p"}, false},
 		"a bucket, the secret as it comes":  {S3{Bucket: "b", Secret: "aws"}, true},
 		"a bucket, a secret there is not":   {S3{Bucket: "b", Secret: "other"}, false},
 		"a bucket, no word of a secret":     {S3{Bucket: "b"}, true},

@@ -77,7 +77,8 @@ var options = []option{
 			if c.Limits.VolumeFiles == 0 {
 				return ""
 			}
-			return between(float64(c.Limits.VolumeFiles), 100, 1<<30, "a number from 100 to 1073741824, or 0 for the default")
+			return between(float64(c.Limits.VolumeFiles), 100, 1<<30,
+				"a number from 100 to 1073741824, or 0 for the default")
 		}},
 	{"timeout", "maximum lifetime of a sandbox",
 		func(c *Config) value { return (*durationValue)(&c.Timeout) },
@@ -333,7 +334,8 @@ var options = []option{
 		func(c *Config) value { return (*textValue)(&c.Agents.Image) },
 		func(c Config) string {
 			odd := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
-			if c.Agents.Image != "" && !strings.HasPrefix(c.Agents.Image, "-") && !strings.ContainsFunc(c.Agents.Image, odd) {
+			if c.Agents.Image != "" && !strings.HasPrefix(c.Agents.Image, "-") &&
+				!strings.ContainsFunc(c.Agents.Image, odd) {
 				return ""
 			}
 			return "write the name of an image, such as agent"
@@ -349,7 +351,8 @@ var options = []option{
 		func(c *Config) value { return (*textValue)(&c.Model.URL) },
 		func(c Config) string {
 			u, err := url.Parse(c.Model.URL)
-			if c.Model.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil {
+			if c.Model.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" &&
+				u.User == nil {
 				return ""
 			}
 			return "write a URL such as https://api.anthropic.com, without a password"
@@ -396,7 +399,8 @@ var options = []option{
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeleteFiles), 1, 1<<30, "a number from 1 to 1073741824")
 		}},
-	{"s3.max_delete_percent", "percentage of a side's files above which such a sync needs --delete-many; 100 means never",
+	{"s3.max_delete_percent",
+		"percentage of a side's files above which such a sync needs --delete-many; 100 means never",
 		func(c *Config) value { return (*countValue)(&c.S3.MaxDeletePercent) },
 		func(c Config) string {
 			return between(float64(c.S3.MaxDeletePercent), 1, 100, "a percentage from 1 to 100")
@@ -421,7 +425,8 @@ func find(key string) (option, bool) {
 func nearest(key string) string {
 	last := key[strings.LastIndex(key, ".")+1:]
 	for _, o := range options {
-		if o.key[strings.LastIndex(o.key, ".")+1:] == last || strings.ReplaceAll(o.key, "_", "") == strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(key)) {
+		if o.key[strings.LastIndex(o.key, ".")+1:] == last ||
+			strings.ReplaceAll(o.key, "_", "") == strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(key)) {
 			return "; did you mean " + o.key + "?"
 		}
 	}

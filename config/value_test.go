@@ -13,7 +13,8 @@ import (
 
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]int64{"0": 0, "1048576": 1 << 20, "512k": 512 << 10, "2GiB": 2 << 30, "2GB": 2 << 30, "2g": 2 << 30, "1.5 GiB": 3 << 29} {
+	for text, want := range map[string]int64{"0": 0, "1048576": 1 << 20, "512k": 512 << 10, "2GiB": 2 << 30,
+		"2GB": 2 << 30, "2g": 2 << 30, "1.5 GiB": 3 << 29} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
 		}
@@ -23,7 +24,8 @@ func TestSizes(t *testing.T) {
 			t.Errorf("ParseSize(%q) = %d, want an error", text, got)
 		}
 	}
-	for n, want := range map[int64]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 2 << 30: "2GiB", 3 << 29: "1536MiB", 1 << 60: "1024PiB"} {
+	for n, want := range map[int64]string{0: "0", 1: "1", 1023: "1023", 1024: "1KiB", 2 << 30: "2GiB",
+		3 << 29: "1536MiB", 1 << 60: "1024PiB"} {
 		if got := FormatSize(n); got != want {
 			t.Errorf("FormatSize(%d) = %s, want %s", n, got, want)
 		}
@@ -32,7 +34,8 @@ func TestSizes(t *testing.T) {
 
 func TestPrices(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"": "", "T4=0.000164": "T4=0.000164", " L4 = 1 , H100!=0,": "H100!=0,L4=1", "a=1,a=2": "a=2"} {
+	for text, want := range map[string]string{"": "", "T4=0.000164": "T4=0.000164",
+		" L4 = 1 , H100!=0,": "H100!=0,L4=1", "a=1,a=2": "a=2"} {
 		v := pricesValue{"before": 1}
 		if err := v.Set(text); err != nil || v.String() != want {
 			t.Errorf("%q is %q, %v; want %q", text, v.String(), err, want)
@@ -110,7 +113,8 @@ func TestSecretPrintsNowhere(t *testing.T) {
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", secret.Token, "all", secret)
 	texts["slog"] = log.String()
 	for name, text := range texts {
-		if strings.Contains(text, value) || strings.Contains(text, "68756e746572") || !strings.Contains(text, "[redacted]") {
+		if strings.Contains(text, value) || strings.Contains(text, "68756e746572") ||
+			!strings.Contains(text, "[redacted]") {
 			t.Errorf("%s: %s", name, text)
 		}
 	}

@@ -43,11 +43,13 @@ func CheckCommand(cmd Command) error {
 		total += len(name) + 1 + len(value) + perArg
 	}
 	if total > MaxArgs {
-		return errors.Remedy(errors.Newf(errors.Invalid, "arguments and environment take %d bytes together, %d are allowed", total, MaxArgs),
+		return errors.Remedy(errors.Newf(errors.Invalid,
+			"arguments and environment take %d bytes together, %d are allowed", total, MaxArgs),
 			"pass large values in a file or on standard input")
 	}
 	if cmd.Dir != "" && !path.IsAbs(cmd.Dir) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the working directory %.200q is not absolute", cmd.Dir), "begin it with '/'")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the working directory %.200q is not absolute", cmd.Dir),
+			"begin it with '/'")
 	}
 	if strings.ContainsRune(cmd.Dir, 0) || strings.ContainsRune(cmd.User, 0) {
 		return errors.Newf(errors.Invalid, "the working directory or the user contains a NUL byte")
@@ -70,7 +72,8 @@ func CheckEnvName(name string) error {
 // CheckSize returns Invalid if size is not a valid terminal size.
 func CheckSize(size Size) error {
 	if size.Rows < 1 || size.Cols < 1 || size.Rows > MaxTerminal || size.Cols > MaxTerminal {
-		return errors.Remedy(errors.Newf(errors.Invalid, "a terminal cannot have %d rows and %d columns", size.Rows, size.Cols),
+		return errors.Remedy(errors.Newf(errors.Invalid, "a terminal cannot have %d rows and %d columns",
+			size.Rows, size.Cols),
 			"give 1 to %d of each", MaxTerminal)
 	}
 	return nil

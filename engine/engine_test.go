@@ -12,14 +12,16 @@ import (
 func TestParseSignal(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]syscall.Signal{
-		"TERM": syscall.SIGTERM, "SIGTERM": syscall.SIGTERM, "term": syscall.SIGTERM, "sigint": syscall.SIGINT, "15": syscall.SIGTERM,
+		"TERM": syscall.SIGTERM, "SIGTERM": syscall.SIGTERM, "term": syscall.SIGTERM, "sigint": syscall.SIGINT,
+		"15":   syscall.SIGTERM,
 		"KILL": syscall.SIGKILL, "USR1": syscall.SIGUSR1, "WINCH": syscall.SIGWINCH, "64": 64, "1": syscall.SIGHUP,
 	} {
 		if got, err := engine.ParseSignal(name); err != nil || got != want {
 			t.Errorf("ParseSignal(%q) = %v, %v; want %v", name, got, err, want)
 		}
 	}
-	for _, name := range []string{"", "0", "-9", "65", "SIG", "NOPE", "SIGSIGTERM", "TERM ", "9x", strings.Repeat("T", 1000)} {
+	for _, name := range []string{"", "0", "-9", "65", "SIG", "NOPE", "SIGSIGTERM", "TERM ", "9x",
+		strings.Repeat("T", 1000)} {
 		got, err := engine.ParseSignal(name)
 		if !errors.Is(err, errors.Invalid) || got != 0 {
 			t.Errorf("ParseSignal(%.20q) = %v, %v; want Invalid", name, got, err)
@@ -66,19 +68,24 @@ func TestCheckCommand(t *testing.T) {
 		ok   bool
 	}{
 		{"a program", engine.Command{Args: sh}, true},
-		{"everything", engine.Command{Args: []string{"/bin/sh", "", "a\nb"}, Dir: "/a b", Env: map[string]string{"A": "", "é.b": "=\n"}, User: "1:2", Terminal: &engine.Size{Rows: 1, Cols: 65535}}, true},
+		{"everything", engine.Command{Args: []string{"/bin/sh", "", "a\nb"}, Dir: "/a b",
+			Env: map[string]string{"A": "", "é.b": "=\n"}, User: "1:2", Terminal: &engine.Size{Rows: 1, Cols: 65535}},
+			true},
 		{"the longest argument", engine.Command{Args: []string{"sh", strings.Repeat("x", engine.MaxArg)}}, true},
 		{"no arguments", engine.Command{}, false},
 		{"an empty program", engine.Command{Args: []string{"", "x"}}, false},
 		{"NUL in an argument", engine.Command{Args: []string{"sh", "a\x00b"}}, false},
-		{"an argument that is too long", engine.Command{Args: []string{"sh", strings.Repeat("x", engine.MaxArg+1)}}, false},
+		{"an argument that is too long", engine.Command{Args: []string{"sh", strings.Repeat("x", engine.MaxArg+1)}},
+			false},
 		{"too much in all", engine.Command{Args: many}, false},
 		{"an empty name", engine.Command{Args: sh, Env: map[string]string{"": "x"}}, false},
 		{"'=' in a name", engine.Command{Args: sh, Env: map[string]string{"A=B": "x"}}, false},
 		{"NUL in a name", engine.Command{Args: sh, Env: map[string]string{"A\x00": "x"}}, false},
 		{"NUL in a value", engine.Command{Args: sh, Env: map[string]string{"A": "\x00"}}, false},
-		{"a value that is too long", engine.Command{Args: sh, Env: map[string]string{"A": strings.Repeat("x", engine.MaxArg)}}, false},
-		{"a name that is too long", engine.Command{Args: sh, Env: map[string]string{strings.Repeat("A", engine.MaxArg): ""}}, false},
+		{"a value that is too long", engine.Command{Args: sh,
+			Env: map[string]string{"A": strings.Repeat("x", engine.MaxArg)}}, false},
+		{"a name that is too long", engine.Command{Args: sh,
+			Env: map[string]string{strings.Repeat("A", engine.MaxArg): ""}}, false},
 		{"a relative directory", engine.Command{Args: sh, Dir: "a"}, false},
 		{"NUL in the directory", engine.Command{Args: sh, Dir: "/a\x00"}, false},
 		{"NUL in the user", engine.Command{Args: sh, User: "a\x00"}, false},

@@ -1,4 +1,5 @@
-// Package errors holds Harvest's error kinds and keeps two texts apart: what a client may read and what only operators may.
+// Package errors holds Harvest's error kinds and keeps two texts apart: what a client may read and what only operators
+// may.
 //
 // Newf and Explainf write for clients; Wrapf and Errorf write for operators. A foreign error that was only wrapped
 // therefore never reaches a client: Message answers with the kind's general sentence instead.
@@ -12,7 +13,8 @@ import (
 	"strings"
 )
 
-// Kind classifies an error. It is an error itself, so errors.Is(err, errors.NotFound) works, and its text is the wire code.
+// Kind classifies an error. It is an error itself, so errors.Is(err, errors.NotFound) works, and its text is the wire
+// code.
 type Kind string
 
 // The kinds. Each maps to one HTTP status, gRPC code and exit code in the tables of the edges.
@@ -32,15 +34,19 @@ const (
 )
 
 // Kinds lists every kind, so that tables over kinds can be checked for completeness.
-var Kinds = []Kind{Invalid, Unauthenticated, Denied, NotFound, Conflict, Gone, Exhausted, Unsupported, Unavailable, Timeout, Canceled, Internal}
+var Kinds = []Kind{Invalid, Unauthenticated, Denied, NotFound, Conflict, Gone, Exhausted, Unsupported, Unavailable,
+	Timeout, Canceled, Internal}
 
 // Error returns the wire code.
 func (k Kind) Error() string { return string(k) }
 
 var general = map[Kind]string{
-	Invalid: "the request is not valid", Unauthenticated: "sign in first", Denied: "this is not allowed", NotFound: "there is no such thing",
-	Conflict: "the current state does not allow this", Gone: "this has ended", Exhausted: "a limit is reached", Unsupported: "this is not supported here",
-	Unavailable: "this is not available right now; try again", Timeout: "the time limit was reached", Canceled: "the request was canceled",
+	Invalid: "the request is not valid", Unauthenticated: "sign in first", Denied: "this is not allowed",
+	NotFound: "there is no such thing",
+	Conflict: "the current state does not allow this", Gone: "this has ended", Exhausted: "a limit is reached",
+	Unsupported: "this is not supported here",
+	Unavailable: "this is not available right now; try again", Timeout: "the time limit was reached",
+	Canceled: "the request was canceled",
 	Internal: "something went wrong inside Harvest; the log has the details",
 }
 
@@ -119,8 +125,8 @@ func Remedy(err error, format string, args ...any) error {
 	return &fault{remedy: fmt.Sprintf(format, args...), err: err}
 }
 
-// Exit gives err the exit code that a shell would report for it: 127 for a program that does not exist, 126 for one that cannot be
-// executed. It returns nil if err is nil.
+// Exit gives err the exit code that a shell would report for it: 127 for a program that does not exist, 126 for one
+// that cannot be executed. It returns nil if err is nil.
 func Exit(err error, code int) error {
 	if err == nil {
 		return nil
@@ -135,7 +141,8 @@ func ExitOf(err error) int {
 	return code
 }
 
-// KindOf returns err's kind: the outermost that was set, else what the standard library's errors say, else Internal. It is "" for nil.
+// KindOf returns err's kind: the outermost that was set, else what the standard library's errors say, else Internal. It
+// is "" for nil.
 func KindOf(err error) Kind {
 	if err == nil {
 		return ""
@@ -220,7 +227,8 @@ func Is(err, target error) bool { return stderrors.Is(err, target) }
 // As finds the first error of target's type in err's tree.
 func As(err error, target any) bool { return stderrors.As(err, target) }
 
-// Join wraps the errors that are not nil, or returns nil if there are none. The text is one line for errors of one line each.
+// Join wraps the errors that are not nil, or returns nil if there are none. The text is one line for errors of one line
+// each.
 func Join(errs ...error) error {
 	var j joined
 	for _, err := range errs {

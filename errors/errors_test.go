@@ -47,14 +47,21 @@ func TestKindsAndTexts(t *testing.T) {
 	}{
 		{"nil", nil, "", "", ""},
 		{"new", base, errors.NotFound, `there is no volume "v"`, `there is no volume "v"`},
-		{"wrapping keeps kind and client text", errors.Wrapf(base, "mount %d", 1), errors.NotFound, `there is no volume "v"`, `mount 1: there is no volume "v"`},
-		{"the outermost kind and client text win", errors.Explainf(base, errors.Invalid, "a mount is wrong"), errors.Invalid, "a mount is wrong", `a mount is wrong: there is no volume "v"`},
-		{"stage and remedy add no text", errors.Stage(errors.Remedy(base, "create it"), "mount"), errors.NotFound, `there is no volume "v"`, `there is no volume "v"`},
+		{"wrapping keeps kind and client text", errors.Wrapf(base, "mount %d", 1), errors.NotFound,
+			`there is no volume "v"`, `mount 1: there is no volume "v"`},
+		{"the outermost kind and client text win", errors.Explainf(base, errors.Invalid, "a mount is wrong"),
+			errors.Invalid, "a mount is wrong", `a mount is wrong: there is no volume "v"`},
+		{"stage and remedy add no text", errors.Stage(errors.Remedy(base, "create it"), "mount"), errors.NotFound,
+			`there is no volume "v"`, `there is no volume "v"`},
 		{"a bare kind", errors.Conflict, errors.Conflict, "the current state does not allow this", "conflict"},
-		{"the first of joined errors", errors.Join(nil, errors.Wrapf(base, "a"), errors.Newf(errors.Denied, "no")), errors.NotFound, `there is no volume "v"`, "a: there is no volume \"v\"; no"},
-		{"canceled", errors.Wrapf(context.Canceled, "wait"), errors.Canceled, "the request was canceled", "wait: context canceled"},
-		{"deadline", errors.Wrapf(context.DeadlineExceeded, "wait"), errors.Timeout, "the time limit was reached", "wait: context deadline exceeded"},
-		{"foreign", fs.ErrClosed, errors.Internal, "something went wrong inside Harvest; the log has the details", "file already closed"},
+		{"the first of joined errors", errors.Join(nil, errors.Wrapf(base, "a"), errors.Newf(errors.Denied, "no")),
+			errors.NotFound, `there is no volume "v"`, "a: there is no volume \"v\"; no"},
+		{"canceled", errors.Wrapf(context.Canceled, "wait"), errors.Canceled, "the request was canceled",
+			"wait: context canceled"},
+		{"deadline", errors.Wrapf(context.DeadlineExceeded, "wait"), errors.Timeout, "the time limit was reached",
+			"wait: context deadline exceeded"},
+		{"foreign", fs.ErrClosed, errors.Internal, "something went wrong inside Harvest; the log has the details",
+			"file already closed"},
 	} {
 		if got := errors.KindOf(test.err); got != test.kind {
 			t.Errorf("%s: kind %q, want %q", test.name, got, test.kind)

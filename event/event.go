@@ -161,6 +161,7 @@ func redact(value any) any {
 
 // notice is an event for one reader about its own stream.
 func notice(stream, kind string, after, first int64) *Event {
-	data := strings.NewReplacer("A", strconv.FormatInt(after, 10), "F", strconv.FormatInt(first, 10)).Replace(`{"after":A,"first":F}`)
+	data := strings.NewReplacer("A", strconv.FormatInt(after, 10), "F",
+		strconv.FormatInt(first, 10)).Replace(`{"after":A,"first":F}`)
 	return &Event{Stream: stream, Type: kind, Time: time.Now().UTC(), Data: json.RawMessage(data)}
 }

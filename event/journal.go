@@ -61,7 +61,8 @@ func Open(ctx context.Context, opts Options) *Journal {
 	if opts.Delay == 0 {
 		opts.Delay = 6 * time.Millisecond
 	}
-	j := &Journal{opts: opts, done: make(chan struct{}), queue: make(chan request, queued), streams: map[string]*stream{}}
+	j := &Journal{opts: opts, done: make(chan struct{}), queue: make(chan request, queued),
+		streams: map[string]*stream{}}
 	go j.write(context.WithoutCancel(ctx))
 	return j
 }

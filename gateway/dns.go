@@ -186,7 +186,8 @@ func (q Query) Reply(p *Policy, host func(netip.Addr) bool, msg []byte, age time
 	names := q.aliases(m.Answers)
 	r.TTL = max(TTL(msg)-age, 0)
 	for _, rec := range m.Answers {
-		if owner, ok := CanonicalName(rec.Header.Name.String()); !ok || rec.Header.Class != dnsmessage.ClassINET || !slices.Contains(names, owner) {
+		if owner, ok := CanonicalName(rec.Header.Name.String()); !ok || rec.Header.Class != dnsmessage.ClassINET ||
+			!slices.Contains(names, owner) {
 			continue
 		}
 		if addr := addressOf(rec.Body); addr.IsValid() {

@@ -16,7 +16,8 @@ func name(s string) dnsmessage.Name { return dnsmessage.MustNewName(s) }
 
 func query(t testing.TB, domain string, kind dnsmessage.Type, change ...func(*dnsmessage.Message)) []byte {
 	t.Helper()
-	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{{Name: name(domain), Type: kind, Class: dnsmessage.ClassINET}}}
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: name(domain), Type: kind, Class: dnsmessage.ClassINET}}}
 	for _, c := range change {
 		c(&m)
 	}
@@ -32,7 +33,9 @@ func withSize(size int) func(*dnsmessage.Message) {
 		var h dnsmessage.ResourceHeader
 		_ = h.SetEDNS0(size, dnsmessage.RCodeSuccess, true)
 		h.Name = name(".")
-		m.Additionals = append(m.Additionals, dnsmessage.Resource{Header: h, Body: &dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 65001, Data: []byte("secret")}}}})
+		m.Additionals = append(m.Additionals,
+			dnsmessage.Resource{Header: h, Body: &dnsmessage.OPTResource{Options: []dnsmessage.Option{{Code: 65001,
+				Data: []byte("secret")}}}})
 	}
 }
 
@@ -53,13 +56,20 @@ func TestQueries(t *testing.T) {
 		code dnsmessage.RCode
 		none bool
 	}{
-		"nothing":         {msg: nil, none: true},
-		"half a header":   {msg: ok[:5], none: true},
-		"an answer":       {msg: query(t, "a.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.Response = true }), none: true},
-		"a status query":  {msg: query(t, "a.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.OpCode = 2 }), code: dnsmessage.RCodeNotImplemented},
-		"two questions":   {msg: query(t, "a.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.Questions = append(m.Questions, m.Questions[0]) }), code: dnsmessage.RCodeFormatError},
-		"no question":     {msg: query(t, "a.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.Questions = nil }), code: dnsmessage.RCodeFormatError},
-		"another class":   {msg: query(t, "version.bind.", dnsmessage.TypeTXT, func(m *dnsmessage.Message) { m.Questions[0].Class = dnsmessage.ClassCHAOS }), code: dnsmessage.RCodeRefused},
+		"nothing":       {msg: nil, none: true},
+		"half a header": {msg: ok[:5], none: true},
+		"an answer": {msg: query(t, "a.org.", dnsmessage.TypeA,
+			func(m *dnsmessage.Message) { m.Response = true }), none: true},
+		"a status query": {msg: query(t, "a.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.OpCode = 2 }),
+			code: dnsmessage.RCodeNotImplemented},
+		"two questions": {msg: query(t, "a.org.", dnsmessage.TypeA,
+			func(m *dnsmessage.Message) { m.Questions = append(m.Questions, m.Questions[0]) }),
+			code: dnsmessage.RCodeFormatError},
+		"no question": {msg: query(t, "a.org.", dnsmessage.TypeA,
+			func(m *dnsmessage.Message) { m.Questions = nil }), code: dnsmessage.RCodeFormatError},
+		"another class": {msg: query(t, "version.bind.", dnsmessage.TypeTXT,
+			func(m *dnsmessage.Message) { m.Questions[0].Class = dnsmessage.ClassCHAOS }),
+			code: dnsmessage.RCodeRefused},
 		"a zone transfer": {msg: query(t, "a.org.", 252), code: dnsmessage.RCodeRefused},
 		"a number":        {msg: query(t, "2130706433.", dnsmessage.TypeA), code: dnsmessage.RCodeNameError},
 		"the root":        {msg: query(t, ".", dnsmessage.TypeNS), code: dnsmessage.RCodeNameError},
@@ -82,9 +92,11 @@ func answer(t testing.TB, kind dnsmessage.Type, records ...dnsmessage.Resource) 
 	return query(t, "www.good.org.", kind, func(m *dnsmessage.Message) {
 		m.Response = true
 		m.Answers = records
-		m.Authorities = []dnsmessage.Resource{{Header: head("good.org.", 30), Body: &dnsmessage.SOAResource{NS: name("ns.good.org."), MBox: name("x.good.org."), MinTTL: 20}},
+		m.Authorities = []dnsmessage.Resource{{Header: head("good.org.", 30),
+			Body: &dnsmessage.SOAResource{NS: name("ns.good.org."), MBox: name("x.good.org."), MinTTL: 20}},
 			{Header: head("good.org.", 30), Body: &dnsmessage.NSResource{NS: name("ns.good.org.")}}}
-		m.Additionals = []dnsmessage.Resource{{Header: head("ns.good.org.", 30), Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 1}}}}
+		m.Additionals = []dnsmessage.Resource{{Header: head("ns.good.org.", 30),
+			Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 1}}}}
 	})
 }
 
@@ -120,13 +132,16 @@ func TestReplies(t *testing.T) {
 		return m
 	}
 	q := parse(dnsmessage.TypeA, withSize(1232))
-	msg := answer(t, dnsmessage.TypeA, cname("www.good.org.", "cdn.net."), a("edge.cdn.net.", 203, 0, 113, 1), a("edge.cdn.net.", 127, 0, 0, 1), cname("cdn.net.", "edge.cdn.net."), a("evil.org.", 203, 0, 113, 66))
-	if !q.Answers(msg, 7) || q.Answers(msg, 8) || q.Answers(nil, 7) || parse(dnsmessage.TypeAAAA).Answers(msg, 7) || gateway.Truncated(msg) {
+	msg := answer(t, dnsmessage.TypeA, cname("www.good.org.", "cdn.net."), a("edge.cdn.net.", 203, 0, 113, 1),
+		a("edge.cdn.net.", 127, 0, 0, 1), cname("cdn.net.", "edge.cdn.net."), a("evil.org.", 203, 0, 113, 66))
+	if !q.Answers(msg, 7) || q.Answers(msg, 8) || q.Answers(nil, 7) || parse(dnsmessage.TypeAAAA).Answers(msg, 7) ||
+		gateway.Truncated(msg) {
 		t.Error("answers are not told from others")
 	}
 	r := q.Reply(p, nobody, msg, 10*time.Second)
 	m := unpack(r.Message)
-	if len(m.Answers) != 3 || len(r.Addrs) != 1 || len(r.Refused) != 1 || r.TTL != 40*time.Second || m.Answers[0].Header.TTL != 40 || m.ID != 7 || m.Questions[0].Name.String() != "WWW.good.org." ||
+	if len(m.Answers) != 3 || len(r.Addrs) != 1 || len(r.Refused) != 1 || r.TTL != 40*time.Second ||
+		m.Answers[0].Header.TTL != 40 || m.ID != 7 || m.Questions[0].Name.String() != "WWW.good.org." ||
 		len(m.Authorities) != 1 || len(m.Additionals) != 1 || m.Additionals[0].Header.Type != dnsmessage.TypeOPT {
 		t.Errorf("%+v, %v", m, r)
 	}
@@ -149,7 +164,8 @@ func TestReplies(t *testing.T) {
 		}
 		return dnsmessage.Resource{Header: head("www.good.org.", 60), Body: &dnsmessage.HTTPSResource{SVCBResource: b}}
 	}
-	m = unpack(parse(dnsmessage.TypeHTTPS).Reply(p, nobody, answer(t, dnsmessage.TypeHTTPS, svcb(1, 4, 5, 6), svcb(0, 1)), 0).Message)
+	m = unpack(parse(dnsmessage.TypeHTTPS).Reply(p, nobody, answer(t, dnsmessage.TypeHTTPS, svcb(1, 4, 5, 6),
+		svcb(0, 1)), 0).Message)
 	if len(m.Answers) != 1 || len(m.Answers[0].Body.(*dnsmessage.HTTPSResource).Params) != 1 {
 		t.Errorf("an HTTPS record: %+v", m.Answers)
 	}
@@ -159,13 +175,17 @@ func TestReplies(t *testing.T) {
 		many = append(many, a("www.good.org.", 203, 0, 113, byte(n)))
 	}
 	r = parse(dnsmessage.TypeA).Reply(p, nobody, answer(t, dnsmessage.TypeA, many...), 0)
-	if m := unpack(r.UDP); !m.Truncated || len(m.Answers) != 0 || len(r.UDP) > 512 || len(unpack(r.Message).Answers) != 100 || !gateway.Truncated(r.UDP) {
+	if m := unpack(r.UDP); !m.Truncated || len(m.Answers) != 0 || len(r.UDP) > 512 ||
+		len(unpack(r.Message).Answers) != 100 || !gateway.Truncated(r.UDP) {
 		t.Errorf("a large answer: %+v", m)
 	}
 	if got := gateway.TTL(answer(t, dnsmessage.TypeA)); got != 20*time.Second {
 		t.Errorf("that there is no address is kept for %v", got)
 	}
-	failure := query(t, "www.good.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) { m.Response, m.RCode = true, dnsmessage.RCodeServerFailure })
+	failure := query(t, "www.good.org.", dnsmessage.TypeA, func(m *dnsmessage.Message) {
+		m.Response, m.RCode = true,
+			dnsmessage.RCodeServerFailure
+	})
 	if gateway.TTL(failure) != 0 || gateway.TTL(nil) != 0 || gateway.TTL(query(t, "a.org.", 1)) != 0 {
 		t.Error("a failure is kept")
 	}
@@ -185,7 +205,8 @@ func TestLongChainsEnd(t *testing.T) {
 		chain = append(chain, cname(fmt.Sprintf("c%d.net.", n), fmt.Sprintf("c%d.net.", n+1)))
 	}
 	chain = append(chain, a("c60.net.", 203, 0, 113, 1))
-	if r := q.Reply(compile(t, "default", nil, nil), nobody, answer(t, dnsmessage.TypeA, chain...), 0); len(r.Addrs) != 0 {
+	if r := q.Reply(compile(t, "default", nil, nil), nobody, answer(t, dnsmessage.TypeA, chain...),
+		0); len(r.Addrs) != 0 {
 		t.Error("an endless chain was followed")
 	}
 }
@@ -193,7 +214,8 @@ func TestLongChainsEnd(t *testing.T) {
 func TestReverseNames(t *testing.T) {
 	t.Parallel()
 	six := strings.Repeat("0.", 31) + "1.ip6.arpa"
-	for name, want := range map[string]string{"4.3.2.1.in-addr.arpa": "1.2.3.4", six: "1000::", "3.2.1.in-addr.arpa": "", "x.3.2.1.in-addr.arpa": "", "1.ip6.arpa": "", "example.org": ""} {
+	for name, want := range map[string]string{"4.3.2.1.in-addr.arpa": "1.2.3.4", six: "1000::",
+		"3.2.1.in-addr.arpa": "", "x.3.2.1.in-addr.arpa": "", "1.ip6.arpa": "", "example.org": ""} {
 		got, ok := gateway.ReverseAddr(name)
 		if ok != (want != "") || ok && got.String() != want {
 			t.Errorf("%s: %s", name, got)
@@ -240,7 +262,8 @@ func TestPins(t *testing.T) {
 func FuzzDNS(f *testing.F) {
 	ask := query(f, "www.good.org.", dnsmessage.TypeA, withSize(1232))
 	f.Add(ask, answer(f, dnsmessage.TypeA, cname("www.good.org.", "cdn.net."), a("cdn.net.", 203, 0, 113, 1)))
-	f.Add(query(f, "www.good.org.", dnsmessage.TypeHTTPS), answer(f, dnsmessage.TypeA, a("www.good.org.", 127, 0, 0, 1)))
+	f.Add(query(f, "www.good.org.", dnsmessage.TypeHTTPS),
+		answer(f, dnsmessage.TypeA, a("www.good.org.", 127, 0, 0, 1)))
 	p := compile(f, "allow", []string{"*.good.org"}, nil)
 	f.Fuzz(func(t *testing.T, ask, answer []byte) {
 		q, reply, ok := gateway.ParseQuery(ask)
@@ -260,7 +283,8 @@ func FuzzDNS(f *testing.F) {
 			t.Errorf("an unreadable reply: %v", err)
 		}
 		for _, rec := range m.Answers {
-			if b, ok := rec.Body.(*dnsmessage.AResource); ok && (netip.AddrFrom4(b.A).IsPrivate() || netip.AddrFrom4(b.A).IsLoopback()) {
+			if b, ok := rec.Body.(*dnsmessage.AResource); ok &&
+				(netip.AddrFrom4(b.A).IsPrivate() || netip.AddrFrom4(b.A).IsLoopback()) {
 				t.Errorf("%v was told", b.A)
 			}
 		}

@@ -60,7 +60,8 @@ func bareBreak(b []byte) bool {
 
 func requestLine(line string) (method, target string, ok bool) {
 	f := strings.Split(line, " ")
-	if len(f) != 3 || f[0] == "" || f[1] == "" || strings.ContainsRune(line, '\t') || f[2] != "HTTP/1.1" && f[2] != "HTTP/1.0" {
+	if len(f) != 3 || f[0] == "" || f[1] == "" || strings.ContainsRune(line, '\t') || f[2] != "HTTP/1.1" &&
+		f[2] != "HTTP/1.0" {
 		return "", "", false
 	}
 	return f[0], f[1], true
@@ -108,7 +109,8 @@ func parseHead(lines []string) (h requestHead, ok bool) {
 }
 
 func notToken(r rune) bool {
-	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		strings.ContainsRune("!#$%&'*+-.^_`|~", r))
 }
 
 // requestNames decides on all host names of a request.

@@ -68,13 +68,18 @@ func Compile(mode string, allow, deny []string) (*Policy, error) {
 	var err error
 	switch {
 	case mode != ModeNone && mode != ModeDefault && mode != ModeAllow:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no network mode %.80q", mode), "use none, default or allow")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no network mode %.80q", mode),
+			"use none, default or allow")
 	case mode == ModeNone && len(allow) > 0:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the network mode none reaches nothing, so %.80q cannot be allowed", allow[0]), "use the mode allow, or leave the rules out")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid,
+			"the network mode none reaches nothing, so %.80q cannot be allowed", allow[0]),
+			"use the mode allow, or leave the rules out")
 	case mode == ModeAllow && len(allow) == 0:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the network mode allow needs at least one rule"), "name a domain, an address or a CIDR, or use the mode none")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the network mode allow needs at least one rule"),
+			"name a domain, an address or a CIDR, or use the mode none")
 	case len(allow)+len(deny) > maxRules:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "there are %d network rules; %d is the most", len(allow)+len(deny), maxRules), "use wildcards and larger CIDRs")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "there are %d network rules; %d is the most",
+			len(allow)+len(deny), maxRules), "use wildcards and larger CIDRs")
 	}
 	if p.allow, err = parseRules(allow); err != nil {
 		return nil, err
@@ -201,7 +206,8 @@ func (p *Policy) Name(check Check, name string, port uint16) Verdict {
 		return Verdict{Allowed: true}
 	}
 	if addr, err := netip.ParseAddr(name); err == nil {
-		if check == CheckAllowed && !p.opened(addr.Unmap().WithZone(""), port, false) || p.deny.address(addr.Unmap().WithZone(""), port) {
+		if check == CheckAllowed && !p.opened(addr.Unmap().WithZone(""), port, false) ||
+			p.deny.address(addr.Unmap().WithZone(""), port) {
 			return deny("the connection names the address " + addr.String() + ", which no rule allows")
 		}
 		return Verdict{Allowed: true}

@@ -57,14 +57,19 @@ func TestWrongRulesAreNamed(t *testing.T) {
 		{"open", "example.org", "mode"},
 	} {
 		_, err := gateway.Compile(test.mode, []string{test.rule}, nil)
-		if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), test.want) || errors.RemedyOf(err) == "" {
+		if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), test.want) ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s %q: %v, %q", test.mode, test.rule, err, errors.RemedyOf(err))
 		}
 	}
 	for name, err := range map[string]error{
 		"nothing to allow": func() error { _, err := gateway.Compile("allow", nil, nil); return err }(),
-		"too many":         func() error { _, err := gateway.Compile("default", nil, make([]string, 1001)); return err }(),
-		"wrong deny":       func() error { _, err := gateway.Compile("default", nil, []string{"a b"}); return err }(),
+		"too many": func() error {
+			_,
+				err := gateway.Compile("default", nil, make([]string, 1001))
+			return err
+		}(),
+		"wrong deny": func() error { _, err := gateway.Compile("default", nil, []string{"a b"}); return err }(),
 	} {
 		if errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %v", name, err)
@@ -90,20 +95,30 @@ func TestConnectByAddress(t *testing.T) {
 				":: ::1 fe80::1 fec0::1 fc00::1 fd00:ec2::254 fd20:ce::254 ff02::1 100::1 " +
 				"::ffff:127.0.0.1 ::ffff:169.254.169.254 ::ffff:10.0.0.1 ::127.0.0.1 ::169.254.169.254 ::ffff:0:10.0.0.1 64:ff9b::10.0.0.1 64:ff9b::a9fe:a9fe 64:ff9b:1::1 " +
 				"2002:7f00:1::1 2002:a9fe:a9fe::1 2002:a00:1:: 2001:0:a00:1::1 2001:0:101:101:0:0:f5ff:fffe fe80::5efe:10.0.0.1 2606:4700::5efe:a00:1 2606:4700::200:5efe:a00:1"},
-		{name: "allow addresses", mode: "allow", allow: []string{"1.1.1.1", "2.2.2.2:443", "3.3.0.0/16", "[2606:4700::1]:443", "2001:db8::/32"},
+		{name: "allow addresses", mode: "allow", allow: []string{"1.1.1.1", "2.2.2.2:443", "3.3.0.0/16",
+			"[2606:4700::1]:443", "2001:db8::/32"},
 			yes: "1.1.1.1:1 1.1.1.1:443 2.2.2.2:443 3.3.3.3:22 [2606:4700::1]:443 [2001:db8::9]:1 [::ffff:1.1.1.1]:1",
 			no:  "1.1.1.2:1 2.2.2.2:80 3.4.0.1:22 [2606:4700::1]:80 [2606:4700::2]:443 10.0.0.1:1 127.0.0.1:1 [64:ff9b::1.1.1.1]:1"},
 		{name: "private by CIDR", mode: "default", allow: []string{"10.1.0.0/16", "fd00:1::/32", "192.168.1.1:80"},
-			yes: "10.1.2.3:1 [fd00:1::1]:1 192.168.1.1:80 1.1.1.1:1", no: "10.2.0.1:1 192.168.1.1:81 [fd00:2::1]:1 [64:ff9b::10.1.2.3]:1 [2002:a01:203::1]:1"},
+			yes: "10.1.2.3:1 [fd00:1::1]:1 192.168.1.1:80 1.1.1.1:1",
+			no:  "10.2.0.1:1 192.168.1.1:81 [fd00:2::1]:1 [64:ff9b::10.1.2.3]:1 [2002:a01:203::1]:1"},
 		{name: "everything is the internet", mode: "allow", allow: []string{"0.0.0.0/0", "::/0"},
-			yes: "1.1.1.1:1 [2606:4700::1]:1", no: "10.0.0.1:1 127.0.0.1:1 169.254.169.254:1 198.51.100.1:1 [fd00::1]:1 [::1]:1 [64:ff9b::10.0.0.1]:1 [2002:a00:1::1]:1 0.0.0.0:1 224.0.0.1:1"},
-		{name: "the machine only by its very address", mode: "default", allow: []string{"127.0.0.0/8", "169.254.0.0/16", "10.0.0.0/8", "198.51.100.0/24"},
-			yes: "10.0.0.1:1 169.254.1.1:1 198.51.100.2:1", no: "127.0.0.1:1 169.254.169.254:1 10.9.9.9:1 198.51.100.1:1"},
-		{name: "by its very address", mode: "allow", allow: []string{"127.0.0.1:8080", "169.254.169.254", "10.9.9.9", "198.51.100.1:22", "::1"},
-			yes: "127.0.0.1:8080 169.254.169.254:80 10.9.9.9:1 198.51.100.1:22 [::1]:1 [::ffff:127.0.0.1]:8080", no: "127.0.0.1:8081 127.0.0.2:8080 198.51.100.1:23 100.100.100.200:80"},
-		{name: "no rule opens these", mode: "allow", allow: []string{"224.0.0.1", "0.0.0.1", "255.255.255.255", "ff02::1"}, no: "224.0.0.1 0.0.0.1 255.255.255.255 ff02::1 ::ffff:224.0.0.1"},
-		{name: "deny wins", mode: "default", allow: []string{"10.0.0.0/8"}, deny: []string{"10.1.0.0/16", "1.1.1.1", "2.2.2.2:25", "2606:4700::/32"},
-			yes: "10.2.0.1:1 2.2.2.2:80 1.1.1.2:1", no: "10.1.0.1:1 1.1.1.1:1 2.2.2.2:25 [2606:4700::1]:1 [64:ff9b::1.1.1.1]:1 [2002:101:101::1]:1 [::ffff:1.1.1.1]:1"},
+			yes: "1.1.1.1:1 [2606:4700::1]:1",
+			no:  "10.0.0.1:1 127.0.0.1:1 169.254.169.254:1 198.51.100.1:1 [fd00::1]:1 [::1]:1 [64:ff9b::10.0.0.1]:1 [2002:a00:1::1]:1 0.0.0.0:1 224.0.0.1:1"},
+		{name: "the machine only by its very address", mode: "default", allow: []string{"127.0.0.0/8", "169.254.0.0/16",
+			"10.0.0.0/8", "198.51.100.0/24"},
+			yes: "10.0.0.1:1 169.254.1.1:1 198.51.100.2:1",
+			no:  "127.0.0.1:1 169.254.169.254:1 10.9.9.9:1 198.51.100.1:1"},
+		{name: "by its very address", mode: "allow", allow: []string{"127.0.0.1:8080", "169.254.169.254", "10.9.9.9",
+			"198.51.100.1:22", "::1"},
+			yes: "127.0.0.1:8080 169.254.169.254:80 10.9.9.9:1 198.51.100.1:22 [::1]:1 [::ffff:127.0.0.1]:8080",
+			no:  "127.0.0.1:8081 127.0.0.2:8080 198.51.100.1:23 100.100.100.200:80"},
+		{name: "no rule opens these", mode: "allow", allow: []string{"224.0.0.1", "0.0.0.1", "255.255.255.255",
+			"ff02::1"}, no: "224.0.0.1 0.0.0.1 255.255.255.255 ff02::1 ::ffff:224.0.0.1"},
+		{name: "deny wins", mode: "default", allow: []string{"10.0.0.0/8"}, deny: []string{"10.1.0.0/16", "1.1.1.1",
+			"2.2.2.2:25", "2606:4700::/32"},
+			yes: "10.2.0.1:1 2.2.2.2:80 1.1.1.2:1",
+			no:  "10.1.0.1:1 1.1.1.1:1 2.2.2.2:25 [2606:4700::1]:1 [64:ff9b::1.1.1.1]:1 [2002:101:101::1]:1 [::ffff:1.1.1.1]:1"},
 	} {
 		p := compile(t, test.mode, test.allow, test.deny)
 		check := func(texts string, want bool) {
@@ -131,25 +146,33 @@ func TestConnectByAddress(t *testing.T) {
 // mission: A6
 func TestNames(t *testing.T) {
 	t.Parallel()
-	p := compile(t, "allow", []string{"example.org", "*.wild.org", "Caf\u00e9.example", "db.example:5432", "metadata.google.internal"}, []string{"bad.wild.org", "*.worse.wild.org"})
+	p := compile(t, "allow", []string{"example.org", "*.wild.org", "Caf\u00e9.example", "db.example:5432",
+		"metadata.google.internal"}, []string{"bad.wild.org", "*.worse.wild.org"})
 	addr := netip.MustParseAddr("203.0.113.7")
 	for _, test := range []struct {
 		name string
 		port uint16
 		want bool
 	}{
-		{"example.org", 443, true}, {"EXAMPLE.org.", 443, true}, {"www.example.org", 443, false}, {"example.org.evil.com", 443, false},
-		{"evil-example.org", 443, false}, {"a.wild.org", 443, true}, {"a.b.wild.org", 1, true}, {"wild.org", 443, false}, {"evilwild.org", 443, false},
-		{"a.evil-wild.org", 443, false}, {"bad.wild.org", 443, false}, {"a.bad.wild.org", 443, true}, {"x.worse.wild.org", 443, false},
-		{"caf\u00e9.example", 443, true}, {"xn--caf-dma.example", 443, true}, {"CAF\u00c9.example", 443, true}, {"cafe.example", 443, false},
-		{"db.example", 5432, true}, {"db.example", 22, false}, {"metadata.google.internal", 80, true}, {"metadata.goog", 80, false},
-		{"", 443, false}, {"example.org..", 443, false}, {"exam\x00ple.org", 443, false}, {"127.0.0.1", 443, false}, {"2130706433", 443, false}, {"::1", 443, false},
+		{"example.org", 443, true}, {"EXAMPLE.org.", 443, true}, {"www.example.org", 443, false},
+		{"example.org.evil.com", 443, false},
+		{"evil-example.org", 443, false}, {"a.wild.org", 443, true}, {"a.b.wild.org", 1, true},
+		{"wild.org", 443, false}, {"evilwild.org", 443, false},
+		{"a.evil-wild.org", 443, false}, {"bad.wild.org", 443, false}, {"a.bad.wild.org", 443, true},
+		{"x.worse.wild.org", 443, false},
+		{"caf\u00e9.example", 443, true}, {"xn--caf-dma.example", 443, true}, {"CAF\u00c9.example", 443, true},
+		{"cafe.example", 443, false},
+		{"db.example", 5432, true}, {"db.example", 22, false}, {"metadata.google.internal", 80, true},
+		{"metadata.goog", 80, false},
+		{"", 443, false}, {"example.org..", 443, false}, {"exam\x00ple.org", 443, false}, {"127.0.0.1", 443, false},
+		{"2130706433", 443, false}, {"::1", 443, false},
 	} {
 		if v := p.Name(gateway.CheckAllowed, test.name, test.port); v.Allowed != test.want {
 			t.Errorf("a connection that names %q, port %d: %v (%s)", test.name, test.port, v.Allowed, v.Reason)
 		}
 		if canonical, ok := gateway.CanonicalName(test.name); ok && test.name != "metadata.goog" {
-			if v := p.Connect(gateway.Target{Addr: addr, Port: test.port, Names: []string{canonical}}); v.Allowed != test.want || v.Allowed && v.Check != gateway.CheckAllowed {
+			if v := p.Connect(gateway.Target{Addr: addr, Port: test.port,
+				Names: []string{canonical}}); v.Allowed != test.want || v.Allowed && v.Check != gateway.CheckAllowed {
 				t.Errorf("an address of %q, port %d: %+v", test.name, test.port, v)
 			}
 		}
@@ -158,7 +181,8 @@ func TestNames(t *testing.T) {
 	if p.Connect(gateway.Target{Addr: private, Port: 443, Names: []string{"example.org"}}).Allowed {
 		t.Error("an allowed name opens a private address")
 	}
-	for name, want := range map[string]bool{"example.org": true, "db.example": true, "x.wild.org": true, "wild.org": false, "bad.wild.org": false, "other.org": false, "metadata.goog": false} {
+	for name, want := range map[string]bool{"example.org": true, "db.example": true, "x.wild.org": true,
+		"wild.org": false, "bad.wild.org": false, "other.org": false, "metadata.goog": false} {
 		if v := p.LookUp(name); v.Allowed != want {
 			t.Errorf("look up %s: %+v", name, v)
 		}
@@ -179,12 +203,14 @@ func TestDeniedNamesInTheDefaultMode(t *testing.T) {
 	if !p.Connect(gateway.Target{Addr: addr, Port: 443, Names: []string{"x.bad.org", "good.org"}}).Allowed {
 		t.Error("an address that an allowed name has too is denied")
 	}
-	for name, want := range map[string]bool{"bad.org": false, "x.bad.org": false, "good.org": true, "203.0.113.7": true, "half.org": true, "metadata": false} {
+	for name, want := range map[string]bool{"bad.org": false, "x.bad.org": false, "good.org": true, "203.0.113.7": true,
+		"half.org": true, "metadata": false} {
 		if v := p.Name(gateway.CheckDenied, name, 443); v.Allowed != want {
 			t.Errorf("a connection that names %s: %+v", name, v)
 		}
 	}
-	for name, want := range map[string]bool{"bad.org": false, "half.org": true, "good.org": true, "metadata.google.internal": false} {
+	for name, want := range map[string]bool{"bad.org": false, "half.org": true, "good.org": true,
+		"metadata.google.internal": false} {
 		if v := p.LookUp(name); v.Allowed != want {
 			t.Errorf("look up %s: %+v", name, v)
 		}
@@ -193,7 +219,8 @@ func TestDeniedNamesInTheDefaultMode(t *testing.T) {
 		t.Error("Names does not tell what rules name")
 	}
 	var nobody *gateway.Policy
-	if nobody.LookUp("a.org").Allowed || nobody.Connect(gateway.Target{Addr: addr}).Allowed || nobody.Name(gateway.CheckAllowed, "a.org", 1).Allowed || nobody.Names("a") {
+	if nobody.LookUp("a.org").Allowed || nobody.Connect(gateway.Target{Addr: addr}).Allowed ||
+		nobody.Name(gateway.CheckAllowed, "a.org", 1).Allowed || nobody.Names("a") {
 		t.Error("no policy allows something")
 	}
 	if !nobody.Name(gateway.CheckNothing, "a.org", 1).Allowed {
@@ -202,7 +229,8 @@ func TestDeniedNamesInTheDefaultMode(t *testing.T) {
 }
 
 func FuzzCompile(f *testing.F) {
-	for _, rule := range []string{"example.org", "*.example.org:443", "10.0.0.0/8", "[::1]:80", "fd00::/8", "caf\u00e9.example", "::ffff:1.2.3.4/128", "0x7f.1"} {
+	for _, rule := range []string{"example.org", "*.example.org:443", "10.0.0.0/8", "[::1]:80", "fd00::/8",
+		"caf\u00e9.example", "::ffff:1.2.3.4/128", "0x7f.1"} {
 		f.Add(rule, "example.org", []byte{10, 0, 0, 1})
 	}
 	f.Fuzz(func(t *testing.T, rule, name string, ip []byte) {
@@ -220,7 +248,8 @@ func FuzzCompile(f *testing.F) {
 			return
 		}
 		v := p.Connect(gateway.Target{Addr: addr, Port: 443, Names: []string{name}})
-		if a := addr.Unmap(); v.Allowed && (a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsUnspecified()) && !strings.ContainsAny(rule, "0123456789abcdefABCDEF") {
+		if a := addr.Unmap(); v.Allowed && (a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast() ||
+			a.IsUnspecified()) && !strings.ContainsAny(rule, "0123456789abcdefABCDEF") {
 			t.Errorf("%q opens %s", rule, addr)
 		}
 	})

@@ -20,8 +20,10 @@ type quicVersion struct {
 
 // quicVersions are the versions of RFC 9001 and RFC 9369.
 var quicVersions = []quicVersion{
-	{1, "\x38\x76\x2c\xf7\xf5\x59\x34\xb3\x4d\x17\x9a\xe6\xa4\xc8\x0c\xad\xcc\xbb\x7f\x0a", "quic key", "quic iv", "quic hp", 0, 3},
-	{0x6b3343cf, "\x0d\xed\xe3\xde\xf7\x00\xa6\xdb\x81\x93\x81\xbe\x6e\x26\x9d\xcb\xf9\xbd\x2e\xd9", "quicv2 key", "quicv2 iv", "quicv2 hp", 1, 0},
+	{1, "\x38\x76\x2c\xf7\xf5\x59\x34\xb3\x4d\x17\x9a\xe6\xa4\xc8\x0c\xad\xcc\xbb\x7f\x0a", "quic key", "quic iv",
+		"quic hp", 0, 3},
+	{0x6b3343cf, "\x0d\xed\xe3\xde\xf7\x00\xa6\xdb\x81\x93\x81\xbe\x6e\x26\x9d\xcb\xf9\xbd\x2e\xd9", "quicv2 key",
+		"quicv2 iv", "quicv2 hp", 1, 0},
 }
 
 // maxHeldDatagrams limits the datagrams of a flow that are held until its ClientHello is complete.
@@ -61,7 +63,8 @@ type quicKeys struct {
 
 // NewDatagramInspector returns an inspector for a flow to port. It calls decide for each name in the flow.
 func NewDatagramInspector(check Check, port uint16, decide func(name string) Verdict) *DatagramInspector {
-	return &DatagramInspector{i: NewInspector(check, decide), quic: check == CheckAllowed && port == 443, known: check == CheckNothing}
+	return &DatagramInspector{i: NewInspector(check, decide), quic: check == CheckAllowed && port == 443,
+		known: check == CheckNothing}
 }
 
 // Next takes the next datagram, and returns those to forward now, in order. An error is a *Refusal: then
@@ -134,7 +137,8 @@ func parseLong(p []byte) (pkt longPacket, rest []byte, ok bool) {
 	var first uint8
 	var number uint32
 	var dcid, scid cryptobyte.String
-	if !s.ReadUint8(&first) || first&0x80 == 0 || !s.ReadUint32(&number) || !s.ReadUint8LengthPrefixed(&dcid) || !s.ReadUint8LengthPrefixed(&scid) {
+	if !s.ReadUint8(&first) || first&0x80 == 0 || !s.ReadUint32(&number) || !s.ReadUint8LengthPrefixed(&dcid) ||
+		!s.ReadUint8LengthPrefixed(&scid) {
 		return pkt, nil, false
 	}
 	v := slices.IndexFunc(quicVersions, func(v quicVersion) bool { return v.number == number })
@@ -221,7 +225,8 @@ func (d *DatagramInspector) gather(c *quicConn, frames []byte) error {
 			}
 		case 6: // CRYPTO
 			var data []byte
-			if !readVarint(&s, &offset) || !readVarint(&s, &length) || length > uint64(len(s)) || !s.ReadBytes(&data, int(length)) || offset+length > maxHello {
+			if !readVarint(&s, &offset) || !readVarint(&s, &length) || length > uint64(len(s)) ||
+				!s.ReadBytes(&data, int(length)) || offset+length > maxHello {
 				return malformed("a QUIC packet")
 			}
 			c.put(int(offset), data)

@@ -43,7 +43,8 @@ func mustQUIC(t testing.TB, v *quicVersion, dcid string) []byte {
 // quicHello returns the ClientHello that Go's TLS makes for QUIC.
 func quicHello(t testing.TB, name string) []byte {
 	t.Helper()
-	c := tls.QUICClient(&tls.QUICConfig{TLSConfig: &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, NextProtos: []string{"h3"}}})
+	c := tls.QUICClient(&tls.QUICConfig{TLSConfig: &tls.Config{ServerName: name, MinVersion: tls.VersionTLS13,
+		InsecureSkipVerify: true, NextProtos: []string{"h3"}}})
 	defer c.Close()
 	c.SetTransportParameters([]byte{1, 1, 1})
 	if err := c.Start(context.Background()); err != nil {
@@ -113,7 +114,8 @@ func TestQUICIsReadForNames(t *testing.T) {
 	first := initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, good))
 	half := len(good) / 2
 	short := append([]byte{0x40}, make([]byte, 50)...)
-	handshake := append([]byte{0xe0, 0, 0, 0, 1, 8, 's', 'e', 'r', 'v', 'e', 'r', 'i', 'd', 2, 'c', 'l'}, append(varint(30), make([]byte, 30)...)...)
+	handshake := append([]byte{0xe0, 0, 0, 0, 1, 8, 's', 'e', 'r', 'v', 'e', 'r', 'i', 'd', 2, 'c', 'l'},
+		append(varint(30), make([]byte, 30)...)...)
 	later := initialPacket(t, v1, "serverid", "abcdefgh", 2, append([]byte{2}, bytes.Repeat(varint(0), 4)...))
 	retried := initialPacket(t, v1, "retryid!", "retryid!", 3, crypto(0, good))
 	for _, test := range []struct {
@@ -126,20 +128,35 @@ func TestQUICIsReadForNames(t *testing.T) {
 		{"one packet", 443, [][]byte{first, short, handshake, later}, "", 0},
 		{"version 2", 443, [][]byte{initialPacket(t, v2, "abcdefgh", "abcdefgh", 0, crypto(0, good))}, "", 0},
 		{"after a retry", 443, [][]byte{first, retried, short}, "", 0},
-		{"two packets in the wrong order", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(half, good[half:])), initialPacket(t, v1, "abcdefgh", "abcdefgh", 1, append([]byte{1, 0}, crypto(0, good[:half])...)), short}, "", 0},
-		{"in one datagram", 443, [][]byte{append(bytes.Clone(first), handshake...), append(bytes.Clone(handshake), later...)}, "", 0},
-		{"one half", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, good[:half])), short}, "", 2},
+		{"two packets in the wrong order", 443,
+			[][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(half, good[half:])),
+				initialPacket(t, v1, "abcdefgh", "abcdefgh", 1, append([]byte{1, 0}, crypto(0, good[:half])...)),
+				short}, "", 0},
+		{"in one datagram", 443, [][]byte{append(bytes.Clone(first), handshake...),
+			append(bytes.Clone(handshake), later...)}, "", 0},
+		{"one half", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, good[:half])),
+			short}, "", 2},
 		{"another name", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, bad))}, "bad.org", 0},
-		{"another name, version 2, another port", 8443, [][]byte{initialPacket(t, v2, "abcdefgh", "abcdefgh", 0, crypto(0, bad))}, "bad.org", 0},
-		{"another connection on the flow", 443, [][]byte{first, short, initialPacket(t, v1, "ABCDEFGH", "ABCDEFGH", 0, crypto(0, bad))}, "bad.org", 0},
-		{"the name hidden behind what came first", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, bad[:half])), initialPacket(t, v1, "abcdefgh", "abcdefgh", 1, append(crypto(0, good), crypto(half, bad[half:])...))}, "", -1},
+		{"another name, version 2, another port", 8443,
+			[][]byte{initialPacket(t, v2, "abcdefgh", "abcdefgh", 0, crypto(0, bad))}, "bad.org", 0},
+		{"another connection on the flow", 443,
+			[][]byte{first, short, initialPacket(t, v1, "ABCDEFGH", "ABCDEFGH", 0, crypto(0, bad))}, "bad.org", 0},
+		{"the name hidden behind what came first", 443,
+			[][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, bad[:half])),
+				initialPacket(t, v1, "abcdefgh", "abcdefgh", 1, append(crypto(0, good), crypto(half, bad[half:])...))}, "",
+			-1},
 		{"no QUIC", 443, [][]byte{[]byte("hello")}, "use TCP", 0},
 		{"an unknown version", 443, [][]byte{append([]byte{0xc0, 0xff, 0, 0, 29}, first[5:]...)}, "use TCP", 0},
-		{"a packet that cannot be read", 443, [][]byte{append(bytes.Clone(first[:40]), make([]byte, len(first)-40)...)}, "cannot be read", 0},
-		{"frames that make no sense", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, []byte{0x3f})}, "cannot be read", 0},
-		{"an endless hello", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(1<<20, []byte{1}))}, "cannot be read", 0},
-		{"a hello that is none", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(0, []byte{9, 0, 0, 1, 0}))}, "cannot be read", 0},
-		{"a bad acknowledgement", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, append([]byte{3}, bytes.Repeat(varint(5000), 3)...))}, "cannot be read", 0},
+		{"a packet that cannot be read", 443, [][]byte{append(bytes.Clone(first[:40]), make([]byte, len(first)-40)...)},
+			"cannot be read", 0},
+		{"frames that make no sense", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, []byte{0x3f})},
+			"cannot be read", 0},
+		{"an endless hello", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, crypto(1<<20, []byte{1}))},
+			"cannot be read", 0},
+		{"a hello that is none", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0,
+			crypto(0, []byte{9, 0, 0, 1, 0}))}, "cannot be read", 0},
+		{"a bad acknowledgement", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0,
+			append([]byte{3}, bytes.Repeat(varint(5000), 3)...))}, "cannot be read", 0},
 		{"closed at once", 443, [][]byte{initialPacket(t, v1, "abcdefgh", "abcdefgh", 0, []byte{0x1c})}, "", 1},
 		{"no QUIC elsewhere", 123, [][]byte{[]byte("hello"), []byte("world")}, "", 0},
 	} {

@@ -195,7 +195,8 @@ func CanonicalName(name string) (string, bool) {
 	name = strings.TrimSuffix(name, ".")
 	for i := 0; i < len(name); i++ {
 		if name[i] >= 0x80 {
-			ascii, err := idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false)).ToASCII(name)
+			ascii, err := idna.New(idna.MapForLookup(), idna.Transitional(false),
+				idna.StrictDomainName(false)).ToASCII(name)
 			if err != nil {
 				return "", false
 			}

@@ -153,7 +153,8 @@ func parseClientHello(m []byte) (h clientHello, ok bool) {
 	var kind uint8
 	var body, ignored, extensions cryptobyte.String
 	if !s.ReadUint8(&kind) || kind != 1 || !s.ReadUint24LengthPrefixed(&body) || !s.Empty() ||
-		!body.Skip(2+32) || !body.ReadUint8LengthPrefixed(&ignored) || !body.ReadUint16LengthPrefixed(&ignored) || !body.ReadUint8LengthPrefixed(&ignored) {
+		!body.Skip(2+32) || !body.ReadUint8LengthPrefixed(&ignored) || !body.ReadUint16LengthPrefixed(&ignored) ||
+		!body.ReadUint8LengthPrefixed(&ignored) {
 		return h, false
 	}
 	if body.Empty() {

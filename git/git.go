@@ -75,7 +75,8 @@ func ParseEvent(line string) (kind string, e Event, ok bool) {
 	if len(fields) == 0 || !slices.Contains([]string{Synced, Committed, Pushed, Panic, Stashed, Left}, fields[0]) {
 		return "", Event{}, false
 	}
-	texts := map[string]*string{"dir": &e.Dir, "branch": &e.Branch, "onto": &e.Onto, "commit": &e.Commit, "subject": &e.Subject, "reason": &e.Reason,
+	texts := map[string]*string{"dir": &e.Dir, "branch": &e.Branch, "onto": &e.Onto, "commit": &e.Commit,
+		"subject": &e.Subject, "reason": &e.Reason,
 		"tried": &e.Tried, "checkpoint": &e.Checkpoint, "need": &e.Need, "failed": new(string), "commits": new(string)}
 	if fields[0] == Panic {
 		texts["failed"] = &e.Reason
@@ -110,7 +111,8 @@ func clean(text string) string {
 func (e Event) Report() string {
 	var b strings.Builder
 	b.WriteString("PANIC: " + e.Reason)
-	for _, part := range []struct{ name, text string }{{"Tried", e.Tried}, {"Checkpoint", e.Checkpoint}, {"A person must", e.Need}} {
+	for _, part := range []struct{ name, text string }{{"Tried", e.Tried}, {"Checkpoint", e.Checkpoint},
+		{"A person must", e.Need}} {
 		if part.text != "" {
 			b.WriteString("\n" + part.name + ": " + part.text)
 		}
@@ -134,20 +136,26 @@ type Address struct {
 // run programs, and credentials in an address would be visible.
 func ParseAddress(text string) (Address, error) {
 	bad := func(why string) (Address, error) {
-		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository cannot be cloned: %s", why), "give an address such as https://github.com/owner/name")
+		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository cannot be cloned: %s", why),
+			"give an address such as https://github.com/owner/name")
 	}
-	if len(text) > 2000 || strings.ContainsFunc(text, func(c rune) bool { return unicode.IsControl(c) || unicode.IsSpace(c) }) {
+	if len(text) > 2000 || strings.ContainsFunc(text, func(c rune) bool {
+		return unicode.IsControl(c) ||
+			unicode.IsSpace(c)
+	}) {
 		return bad("its address has spaces or control characters, or is too long")
 	}
 	if m := scpLike().FindStringSubmatch(text); m != nil {
 		return Address{"ssh", strings.ToLower(m[2]), trim(m[3])}, nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, u.Scheme) || u.Scheme != "file" && u.Hostname() == "" || strings.HasPrefix(u.Host, "-") {
+	if err != nil || !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, u.Scheme) ||
+		u.Scheme != "file" && u.Hostname() == "" || strings.HasPrefix(u.Host, "-") {
 		return bad("its address is not https, http, ssh or git")
 	}
 	if _, has := u.User.Password(); has || u.User != nil && u.Scheme != "ssh" {
-		return Address{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository's address has a user or a password in it"), "leave it out, and put a token into a secret")
+		return Address{}, errors.Remedy(errors.Newf(errors.Invalid,
+			"the repository's address has a user or a password in it"), "leave it out, and put a token into a secret")
 	}
 	return Address{u.Scheme, strings.ToLower(u.Host), trim(u.Path)}, nil
 }
@@ -181,8 +189,10 @@ func (a Address) Origin() string {
 
 // CheckBranch returns Invalid if name is not a valid branch name (git check-ref-format). The empty name is valid.
 func CheckBranch(name string) error {
-	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") ||
-		strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || name == "@" || strings.ContainsAny(name, " ~^:?*[\\\x7f") ||
+	bad := strings.HasPrefix(name, "-") || strings.HasPrefix(name, "/") || strings.HasSuffix(name, "/") ||
+		strings.HasSuffix(name, ".") ||
+		strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") || name == "@" ||
+		strings.ContainsAny(name, " ~^:?*[\\\x7f") ||
 		strings.ContainsFunc(name, unicode.IsControl) || len(name) > 250
 	for part := range strings.SplitSeq(name, "/") {
 		bad = bad || strings.HasPrefix(part, ".") || strings.HasSuffix(part, ".lock")
@@ -202,33 +212,53 @@ var complaints = []struct {
 	means  string
 	remedy string
 }{
-	{"could not read Username", errors.Denied, "it does not exist, or is private and there is no token for it", "check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
-	{"could not read Password", errors.Denied, "it does not exist, or is private and there is no token for it", "check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
-	{"Authentication failed", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
-	{"Invalid username or", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
-	{"returned error: 401", errors.Denied, "the token was refused: it is wrong, was revoked or has expired", "make a new one and put it into the secret"},
-	{"returned error: 403", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
-	{"Write access to repository not granted", errors.Denied, "the token does not allow it", "give it the rights to read and write the repository's contents"},
-	{"Permission denied (publickey", errors.Denied, "there is no SSH key in the sandbox", "give the repository's https address, and a token as a secret"},
-	{"cannot run ssh", errors.Denied, "there is no SSH in the sandbox", "give the repository's https address, and a token as a secret"},
-	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox", "give the repository's https address, and a token as a secret"},
+	{"could not read Username", errors.Denied, "it does not exist, or is private and there is no token for it",
+		"check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
+	{"could not read Password", errors.Denied, "it does not exist, or is private and there is no token for it",
+		"check its address, and put a token into a secret: harvest secret set github GITHUB_TOKEN"},
+	{"Authentication failed", errors.Denied, "the token was refused: it is wrong, was revoked or has expired",
+		"make a new one and put it into the secret"},
+	{"Invalid username or", errors.Denied, "the token was refused: it is wrong, was revoked or has expired",
+		"make a new one and put it into the secret"},
+	{"returned error: 401", errors.Denied, "the token was refused: it is wrong, was revoked or has expired",
+		"make a new one and put it into the secret"},
+	{"returned error: 403", errors.Denied, "the token does not allow it",
+		"give it the rights to read and write the repository's contents"},
+	{"Write access to repository not granted", errors.Denied, "the token does not allow it",
+		"give it the rights to read and write the repository's contents"},
+	{"Permission denied (publickey", errors.Denied, "there is no SSH key in the sandbox",
+		"give the repository's https address, and a token as a secret"},
+	{"cannot run ssh", errors.Denied, "there is no SSH in the sandbox",
+		"give the repository's https address, and a token as a secret"},
+	{"Host key verification failed", errors.Denied, "the host's SSH key is not known in the sandbox",
+		"give the repository's https address, and a token as a secret"},
 	{"Remote branch ", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
 	{"couldn't find remote ref", errors.NotFound, "it has no such branch", "give the name of a branch that it has"},
 	{"Repository not found", errors.NotFound, "it does not exist, or the token may not see it",
 		"check the address, and the permissions of the token"},
 	{"repository '", errors.NotFound, "it does not exist, or the token may not see it",
 		"check the address, and the permissions of the token"},
-	{"does not appear to be a git repository", errors.NotFound, "there is no repository at that address", "check its address"},
+	{"does not appear to be a git repository", errors.NotFound, "there is no repository at that address",
+		"check its address"},
 	{"does not exist", errors.NotFound, "there is no repository at that address", "check its address"},
-	{"No space left on device", errors.Exhausted, "it is too large for the sandbox's disk", "give the sandbox more with --disk, or take less history with --depth 1"},
-	{"Disk quota exceeded", errors.Exhausted, "it is too large for the sandbox's disk", "give the sandbox more with --disk, or take less history with --depth 1"},
-	{"Could not resolve host", errors.Unavailable, "its host cannot be found", "check the address, and whether the sandbox may reach that host (--network)"},
-	{"Failed to connect", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
-	{"Couldn't connect", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
-	{"Connection refused", errors.Unavailable, "its host cannot be reached", "check whether the sandbox may reach that host (--network)"},
-	{"' not allowed", errors.Denied, "it, or a part of it, has an address that is not taken", "use https addresses for submodules"},
-	{"transport '", errors.Denied, "it, or a part of it, has an address that is not taken", "use https addresses for submodules"},
-	{"is not a git command", errors.Unsupported, "the image has no git-lfs", "use the image \"agent\", or one with git-lfs"},
+	{"No space left on device", errors.Exhausted, "it is too large for the sandbox's disk",
+		"give the sandbox more with --disk, or take less history with --depth 1"},
+	{"Disk quota exceeded", errors.Exhausted, "it is too large for the sandbox's disk",
+		"give the sandbox more with --disk, or take less history with --depth 1"},
+	{"Could not resolve host", errors.Unavailable, "its host cannot be found",
+		"check the address, and whether the sandbox may reach that host (--network)"},
+	{"Failed to connect", errors.Unavailable, "its host cannot be reached",
+		"check whether the sandbox may reach that host (--network)"},
+	{"Couldn't connect", errors.Unavailable, "its host cannot be reached",
+		"check whether the sandbox may reach that host (--network)"},
+	{"Connection refused", errors.Unavailable, "its host cannot be reached",
+		"check whether the sandbox may reach that host (--network)"},
+	{"' not allowed", errors.Denied, "it, or a part of it, has an address that is not taken",
+		"use https addresses for submodules"},
+	{"transport '", errors.Denied, "it, or a part of it, has an address that is not taken",
+		"use https addresses for submodules"},
+	{"is not a git command", errors.Unsupported, "the image has no git-lfs",
+		"use the image \"agent\", or one with git-lfs"},
 	{"would clobber existing", errors.Conflict, "there is a branch in the way", "remove it first"},
 }
 
@@ -247,13 +277,15 @@ func Explain(what, said string) error {
 
 // Unreachable reports whether git's output says that it could not reach the repository's server.
 func Unreachable(said string) bool {
-	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable", "unable to connect to"},
+	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect",
+		"Connection refused", "Connection timed out", "Network is unreachable", "unable to connect to"},
 		func(words string) bool { return strings.Contains(said, words) })
 }
 
 // Refused returns the error for a repository whose server the sandbox's network policy blocks.
 func Refused(what, host, why string) error {
-	return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s", what, host, why),
+	return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s",
+		what, host, why),
 		"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
 }
 

@@ -13,20 +13,23 @@ import (
 func TestParseAddress(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]git.Address{
-		"https://GitHub.com/owner/name.git":         {Scheme: "https", Host: "github.com", Path: "owner/name"},
-		"https://git.example.org:8443/a/b/c/":       {Scheme: "https", Host: "git.example.org:8443", Path: "a/b/c"},
-		"git@github.com:owner/name.git":             {Scheme: "ssh", Host: "github.com", Path: "owner/name"},
-		"ssh://git@example.org:22/owner/name":       {Scheme: "ssh", Host: "example.org:22", Path: "owner/name"},
-		"file:///srv/name.git":                      {Scheme: "file", Path: "srv/name"},
-		"http://127.0.0.1:3000/owner/odd%20name.go": {Scheme: "http", Host: "127.0.0.1:3000", Path: "owner/odd name.go"},
+		"https://GitHub.com/owner/name.git":   {Scheme: "https", Host: "github.com", Path: "owner/name"},
+		"https://git.example.org:8443/a/b/c/": {Scheme: "https", Host: "git.example.org:8443", Path: "a/b/c"},
+		"git@github.com:owner/name.git":       {Scheme: "ssh", Host: "github.com", Path: "owner/name"},
+		"ssh://git@example.org:22/owner/name": {Scheme: "ssh", Host: "example.org:22", Path: "owner/name"},
+		"file:///srv/name.git":                {Scheme: "file", Path: "srv/name"},
+		"http://127.0.0.1:3000/owner/odd%20name.go": {Scheme: "http", Host: "127.0.0.1:3000",
+			Path: "owner/odd name.go"},
 	} {
 		got, err := git.ParseAddress(text)
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
 	}
-	for _, text := range []string{"", "ext::sh -c touch% /tmp/x", "ext::x", "--upload-pack=x", "-x", "/srv/name", "https://u:p@example.org/x", "https://u@example.org/x", "https:///x",
-		"https://a b/c", "https://a/\x01", "ftp://a/b", "https://-oProxyCommand=x/y", "https://" + strings.Repeat("a", 2000), "::"} {
+	for _, text := range []string{"", "ext::sh -c touch% /tmp/x", "ext::x", "--upload-pack=x", "-x", "/srv/name",
+		"https://u:p@example.org/x", "https://u@example.org/x", "https:///x",
+		"https://a b/c", "https://a/\x01", "ftp://a/b", "https://-oProxyCommand=x/y",
+		"https://" + strings.Repeat("a", 2000), "::"} {
 		if got, err := git.ParseAddress(text); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%.50q: %+v, %v", text, got, err)
 		}
@@ -60,7 +63,8 @@ func TestCheckBranch(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"--upload-pack=x", "-", "a b", "a..b", "a~1", "a:b", "a//b", "/a", "a/", "a.", "a.lock", "a.lock/b", ".a", "a/.b", "@", "a@{1}", "a\x00", "a\\b", "a[", strings.Repeat("a", 251)} {
+	for _, name := range []string{"--upload-pack=x", "-", "a b", "a..b", "a~1", "a:b", "a//b", "/a", "a/", "a.",
+		"a.lock", "a.lock/b", ".a", "a/.b", "@", "a@{1}", "a\x00", "a\\b", "a[", strings.Repeat("a", 251)} {
 		if err := git.CheckBranch(name); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -91,7 +95,9 @@ func TestExplain(t *testing.T) {
 
 // FuzzParseEvent checks that lines of other programs are not events, whatever they contain.
 func FuzzParseEvent(f *testing.F) {
-	for _, seed := range []string{"git.synced failed=dHJ1ZQ== branch=bWFpbg==", "git.committed commits=MTI=", "git.panic failed=eA== tried=", "git.pushed odd=eA==", "git.pushed branch=!", "x", "", "git.synced commits=LTE="} {
+	for _, seed := range []string{"git.synced failed=dHJ1ZQ== branch=bWFpbg==", "git.committed commits=MTI=",
+		"git.panic failed=eA== tried=", "git.pushed odd=eA==", "git.pushed branch=!", "x", "",
+		"git.synced commits=LTE="} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, line string) {
@@ -123,14 +129,17 @@ func TestParseEvent(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	if !git.Unreachable("fatal: unable to access 'x': Could not resolve host: x") || git.Unreachable("remote: Repository not found.") {
+	if !git.Unreachable("fatal: unable to access 'x': Could not resolve host: x") ||
+		git.Unreachable("remote: Repository not found.") {
 		t.Error("wrong")
 	}
 	err := git.Refused("not cloned", "git.example.org", "no rule allows the name")
-	if errors.KindOf(err) != errors.Denied || !strings.Contains(err.Error(), "git.example.org: no rule allows") || !strings.Contains(errors.RemedyOf(err), "allow=git.example.org") {
+	if errors.KindOf(err) != errors.Denied || !strings.Contains(err.Error(), "git.example.org: no rule allows") ||
+		!strings.Contains(errors.RemedyOf(err), "allow=git.example.org") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
-	for text, want := range map[string]string{"https://git.example.org:8443/a/b": "git.example.org", "git@github.com:a/b": "github.com"} {
+	for text, want := range map[string]string{"https://git.example.org:8443/a/b": "git.example.org",
+		"git@github.com:a/b": "github.com"} {
 		if a, err := git.ParseAddress(text); err != nil || a.Hostname() != want {
 			t.Errorf("%s: %q, %v", text, a.Hostname(), err)
 		}

@@ -23,14 +23,16 @@ func newWorkplace(t *testing.T) *workplace {
 	t.Parallel()
 	testenv.RequireTool(t, "git", "git")
 	dir := t.TempDir()
-	w := &workplace{t, filepath.Join(dir, "origin.git"), filepath.Join(dir, "person"), filepath.Join(dir, "agent"), filepath.Join(dir, "events")}
+	w := &workplace{t, filepath.Join(dir, "origin.git"), filepath.Join(dir, "person"), filepath.Join(dir, "agent"),
+		filepath.Join(dir, "events")}
 	w.git("/", "init", "-q", "--bare", "-b", "main", w.origin)
 	w.git("/", "clone", "-q", w.origin, w.person)
 	w.commit(w.person, "README.md", "one\ntwo\nthree\n", "Begin")
 	w.git(w.person, "push", "-q", "origin", "HEAD:main")
 	w.git("/", "clone", "-q", w.origin, w.agent)
 	w.git(w.agent, "switch", "-q", "-c", "harvest/x")
-	for name, value := range map[string]string{"onto": "main", "work": "harvest/x", "base": w.head(w.agent), "title": "What was asked for", "events": w.events} {
+	for name, value := range map[string]string{"onto": "main", "work": "harvest/x", "base": w.head(w.agent),
+		"title": "What was asked for", "events": w.events} {
 		w.git(w.agent, "config", "harvest."+name, value)
 	}
 	return w
@@ -40,7 +42,8 @@ func (w *workplace) run(dir string, args ...string) (string, error) {
 	w.Helper()
 	cmd := exec.CommandContext(w.Context(), args[0], args[1:]...)
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=Ada (Harvest)", "GIT_AUTHOR_EMAIL=ada@example.org",
+	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
+		"GIT_AUTHOR_NAME=Ada (Harvest)", "GIT_AUTHOR_EMAIL=ada@example.org",
 		"GIT_COMMITTER_NAME=Ada (Harvest)", "GIT_COMMITTER_EMAIL=ada@example.org", "HARVEST_GIT_WAIT=0")
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
@@ -154,7 +157,8 @@ func TestSync(t *testing.T) {
 	w.want("files", w.git(w.agent, "ls-files"), "README.md\na\nnew\ntheirs")
 	w.want("status", w.git(w.agent, "status", "--porcelain"), "")
 	w.want("checkpoints", w.checkpoints(), "")
-	if e := w.last(); e.kind != git.Synced || e.Failed || e.Onto != "main" || e.Branch != "harvest/x" || e.Commits != 1 || e.Dir != w.agent {
+	if e := w.last(); e.kind != git.Synced || e.Failed || e.Onto != "main" || e.Branch != "harvest/x" ||
+		e.Commits != 1 || e.Dir != w.agent {
 		t.Errorf("%+v\n%s", e, out)
 	}
 	if all := w.told(); all[0].kind != git.Committed || all[0].Subject != "wip: half" || len(all) != 4 {
@@ -176,11 +180,13 @@ func TestSyncConflict(t *testing.T) {
 	w.want("status", w.git(w.agent, "status", "--porcelain"), "")
 	w.want("branch", w.git(w.agent, "branch", "--show-current"), "harvest/x")
 	e := w.last()
-	if e.kind != git.Synced || !e.Failed || e.Checkpoint != w.checkpoints() || strings.Count(e.Tried, "conflicts in README.md") != 3 {
+	if e.kind != git.Synced || !e.Failed || e.Checkpoint != w.checkpoints() ||
+		strings.Count(e.Tried, "conflicts in README.md") != 3 {
 		t.Errorf("%+v\n%s", e, out)
 	}
 	w.want("checkpoint", w.git(w.agent, "rev-parse", e.Checkpoint), w.head(w.agent))
-	for _, text := range []string{"not synchronised: the work conflicts with origin/main", "1. git rebase", "3. the same", e.Checkpoint} {
+	for _, text := range []string{"not synchronised: the work conflicts with origin/main", "1. git rebase",
+		"3. the same", e.Checkpoint} {
 		if !strings.Contains(out, text) {
 			t.Errorf("%q is missing in\n%s", text, out)
 		}
@@ -243,7 +249,8 @@ func TestSyncRefuses(t *testing.T) {
 	}
 	w.git(w.agent, "switch", "-q", "harvest/x")
 	w.git(w.agent, "remote", "set-url", "origin", filepath.Join(t.TempDir(), "nosuch"))
-	if out := w.program(1, "sync"); !strings.Contains(out, "fetching from origin failed") || !strings.Contains(w.last().Reason, "does not appear to be a git repository") {
+	if out := w.program(1, "sync"); !strings.Contains(out, "fetching from origin failed") ||
+		!strings.Contains(w.last().Reason, "does not appear to be a git repository") {
 		t.Error(out)
 	}
 	w.commit(w.agent, "README.md", "mine\n", "Mine")
@@ -360,20 +367,25 @@ func TestPanic(t *testing.T) {
 	w.write(w.agent, "README.md", "half done\n")
 	w.write(w.agent, "new", "x\n")
 	before := w.git(w.agent, "status", "--porcelain") + w.head(w.agent)
-	out := w.program(1, "panic", "--failed", "npm test: 3 fail\nall of \"a=b\"", "--tried", "once", "--tried", "twice", "--need", "decide")
+	out := w.program(1, "panic", "--failed", "npm test: 3 fail\nall of \"a=b\"", "--tried", "once", "--tried", "twice",
+		"--need", "decide")
 	w.want("state", w.git(w.agent, "status", "--porcelain")+w.head(w.agent), before)
 	e := w.last()
-	if e.kind != git.Panic || e.Reason != "npm test: 3 fail\nall of \"a=b\"" || e.Tried != "- once\n- twice" || e.Need != "decide" || e.Checkpoint != w.checkpoints() {
+	if e.kind != git.Panic || e.Reason != "npm test: 3 fail\nall of \"a=b\"" || e.Tried != "- once\n- twice" ||
+		e.Need != "decide" || e.Checkpoint != w.checkpoints() {
 		t.Errorf("%+v", e)
 	}
-	w.want("saved", w.git(w.agent, "show", e.Checkpoint+":README.md")+w.git(w.agent, "show", e.Checkpoint+":new"), "half donex")
-	if !strings.HasPrefix(out, "PANIC: npm test") || !strings.HasPrefix(e.Report(), "PANIC: npm test") || !strings.Contains(e.Report(), "A person must: decide") {
+	w.want("saved", w.git(w.agent, "show", e.Checkpoint+":README.md")+w.git(w.agent, "show", e.Checkpoint+":new"),
+		"half donex")
+	if !strings.HasPrefix(out, "PANIC: npm test") || !strings.HasPrefix(e.Report(), "PANIC: npm test") ||
+		!strings.Contains(e.Report(), "A person must: decide") {
 		t.Errorf("%s\n%s", out, e.Report())
 	}
 	w.program(2, "panic", "--failed", "x")
 	w.program(2, "panic", "--odd", "x")
 	w.agent = t.TempDir()
-	if out, err := w.run(w.agent, "/bin/sh", "-c", git.Program, git.ProgramName, "panic", "--failed", "no repository", "--need", "x"); err == nil || !strings.Contains(out, "Checkpoint: none") {
+	if out, err := w.run(w.agent, "/bin/sh", "-c", git.Program, git.ProgramName, "panic", "--failed", "no repository",
+		"--need", "x"); err == nil || !strings.Contains(out, "Checkpoint: none") {
 		t.Errorf("%s, %v", out, err)
 	}
 }

@@ -32,8 +32,10 @@ func (w *workplace) files(dir, commit string) string {
 // mission: E3, E8
 func TestSnapshotOfNestedRepositories(t *testing.T) {
 	w := newWorkplace(t)
-	w.fill(w.agent, map[string]string{".gitignore": "node_modules/\n*.log\n/lib\n", "with space/app/lib/a": "a\n", "with space/app/node_modules/n": "n\n",
-		"with space/app/out.log": "l\n", "with space/app/own": "o\n", "with space/app/.gitignore": "own\n", "with space/app/deep/d": "d\n", "unborn/u": "u\n"})
+	w.fill(w.agent, map[string]string{".gitignore": "node_modules/\n*.log\n/lib\n", "with space/app/lib/a": "a\n",
+		"with space/app/node_modules/n": "n\n",
+		"with space/app/out.log":        "l\n", "with space/app/own": "o\n", "with space/app/.gitignore": "own\n",
+		"with space/app/deep/d": "d\n", "unborn/u": "u\n"})
 	app := filepath.Join(w.agent, "with space", "app")
 	for _, dir := range []string{app, filepath.Join(app, "deep"), filepath.Join(w.agent, "unborn")} {
 		w.git(dir, "init", "-q", "-b", "main")
@@ -71,7 +73,8 @@ func TestSnapshotOfCommittedRepository(t *testing.T) {
 	w.git(w.agent, "add", "-A")
 	w.git(w.agent, "commit", "-q", "-m", "As git does it")
 	w.want("files", w.files(w.agent, "HEAD"), "100644 .gitmodules|100644 README.md|160000 inner|160000 module")
-	if out, err := w.run(w.agent, "/bin/sh", "-euc", "export GIT_INDEX_FILE="+filepath.Join(w.agent, ".git", "index")+"\n"+git.Stage+"\nstage HEAD; git ls-files inner"); err != nil || out != "inner" {
+	if out, err := w.run(w.agent, "/bin/sh", "-euc", "export GIT_INDEX_FILE="+filepath.Join(w.agent, ".git",
+		"index")+"\n"+git.Stage+"\nstage HEAD; git ls-files inner"); err != nil || out != "inner" {
 		t.Errorf("one that the tree has as a commit: %q, %v", out, err)
 	}
 	w.program(0, "push")

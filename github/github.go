@@ -54,7 +54,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	}
 	// The address contains GITHUB_HOST, which must not be able to redirect the request.
 	base, err := url.Parse(c.API)
-	if err == nil && (base.Scheme != "https" && base.Scheme != "http" || base.Hostname() == "" || base.User != nil || base.RawQuery != "" || base.ForceQuery || strings.Contains(c.API, "#")) {
+	if err == nil && (base.Scheme != "https" && base.Scheme != "http" || base.Hostname() == "" || base.User != nil ||
+		base.RawQuery != "" || base.ForceQuery || strings.Contains(c.API, "#")) {
 		err = errors.Errorf("an address with a user, a query or a fragment")
 	}
 	var req *http.Request
@@ -81,7 +82,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		return denied
 	}
 	if err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "GitHub's API at %s cannot be reached", req.URL.Host), "try again; with an Enterprise, check GITHUB_API_URL")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "GitHub's API at %s cannot be reached",
+			req.URL.Host), "try again; with an Enterprise, check GITHUB_API_URL")
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -132,15 +134,19 @@ func refusal(resp *http.Response, text []byte) error {
 	if len(said) > 500 {
 		said = strings.ToValidUTF8(said[:500], "")
 	}
-	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden && (resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
+	limited := resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusForbidden &&
+		(resp.Header.Get("X-RateLimit-Remaining") == "0" || resp.Header.Get("Retry-After") != "")
 	switch {
 	case limited:
 		return errors.Remedy(errors.Newf(errors.Exhausted, "GitHub refuses requests for now: %s", said),
 			"wait a few minutes and try again")
 	case resp.StatusCode == http.StatusUnauthorized:
-		return errors.Remedy(errors.Newf(errors.Denied, "GitHub refused the token: it is wrong, was revoked or has expired (%s)", said), "make a new one and put it into the secret")
+		return errors.Remedy(errors.Newf(errors.Denied,
+			"GitHub refused the token: it is wrong, was revoked or has expired (%s)", said),
+			"make a new one and put it into the secret")
 	case resp.StatusCode == http.StatusForbidden:
-		return errors.Remedy(errors.Newf(errors.Denied, "GitHub does not allow it: %s", said), "give the token the rights to read and write contents and pull requests")
+		return errors.Remedy(errors.Newf(errors.Denied, "GitHub does not allow it: %s", said),
+			"give the token the rights to read and write contents and pull requests")
 	case resp.StatusCode == http.StatusNotFound:
 		return errors.Remedy(errors.Newf(errors.NotFound,
 			"GitHub knows no such repository, or the token may not see it (%s)", said),
@@ -148,7 +154,8 @@ func refusal(resp *http.Response, text []byte) error {
 	case resp.StatusCode == http.StatusUnprocessableEntity, resp.StatusCode == http.StatusConflict:
 		return errors.Newf(errors.Conflict, "GitHub did not take it: %s", said)
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "GitHub answered %d: %s", resp.StatusCode, said), "try again later")
+	return errors.Remedy(errors.Newf(errors.Unavailable, "GitHub answered %d: %s", resp.StatusCode, said),
+		"try again later")
 }
 
 // Pull is a pull request.
@@ -224,7 +231,9 @@ func repoPath(repository string) string {
 func Templates() []string {
 	var all []string
 	for _, dir := range []string{".github/", "", "docs/"} {
-		for _, name := range []string{"pull_request_template.md", "PULL_REQUEST_TEMPLATE.md", "pull_request_template.txt", "PULL_REQUEST_TEMPLATE.txt", "pull_request_template", "PULL_REQUEST_TEMPLATE"} {
+		for _, name := range []string{"pull_request_template.md", "PULL_REQUEST_TEMPLATE.md",
+			"pull_request_template.txt", "PULL_REQUEST_TEMPLATE.txt", "pull_request_template",
+			"PULL_REQUEST_TEMPLATE"} {
 			all = append(all, dir+name)
 		}
 	}
@@ -255,25 +264,31 @@ func (i Installation) Token(ctx context.Context, repository string) (Token, erro
 	c := &Client{i.API, config.Secret(jwt), i.HTTP}
 	id := i.ID
 	if id != "" && strings.Trim(id, "0123456789") != "" {
-		return Token{}, errors.Remedy(errors.Newf(errors.Invalid, "GITHUB_APP_INSTALLATION_ID is not a number"), "write it as in the address of the installation's page")
+		return Token{}, errors.Remedy(errors.Newf(errors.Invalid, "GITHUB_APP_INSTALLATION_ID is not a number"),
+			"write it as in the address of the installation's page")
 	}
 	if id == "" {
 		var found struct {
 			ID int64 `json:"id"`
 		}
 		if err := c.call(ctx, http.MethodGet, repoPath(repository)+"/installation", nil, &found); err != nil {
-			return Token{}, errors.Remedy(errors.Explainf(err, errors.KindOf(err), "the GitHub App is not installed for %s: %s", repository, errors.Message(err)), "install it there, and check GITHUB_APP_ID and its private key")
+			return Token{}, errors.Remedy(errors.Explainf(err, errors.KindOf(err),
+				"the GitHub App is not installed for %s: %s", repository, errors.Message(err)),
+				"install it there, and check GITHUB_APP_ID and its private key")
 		}
 		id = strconv.FormatInt(found.ID, 10)
 	}
 	_, name, _ := strings.Cut(repository, "/")
-	ask := map[string]any{"repositories": []string{name}, "permissions": map[string]string{"contents": "write", "pull_requests": "write"}}
+	ask := map[string]any{"repositories": []string{name}, "permissions": map[string]string{"contents": "write",
+		"pull_requests": "write"}}
 	var made struct {
 		Token   string    `json:"token"`
 		Expires time.Time `json:"expires_at"`
 	}
-	if err := c.call(ctx, http.MethodPost, "/app/installations/"+url.PathEscape(id)+"/access_tokens", ask, &made); err != nil {
-		return Token{}, errors.Explainf(err, errors.KindOf(err), "the GitHub App got no token for %s: %s", repository, errors.Message(err))
+	if err := c.call(ctx, http.MethodPost, "/app/installations/"+url.PathEscape(id)+"/access_tokens", ask,
+		&made); err != nil {
+		return Token{}, errors.Explainf(err, errors.KindOf(err), "the GitHub App got no token for %s: %s", repository,
+			errors.Message(err))
 	}
 	if made.Token == "" {
 		return Token{}, errors.Newf(errors.Unavailable, "GitHub's answer has no token in it")

@@ -56,14 +56,19 @@ func local() *http.Client { return netguard.Rules{Loopback: true}.Client(github.
 func TestAPIIsOnTheInternet(t *testing.T) {
 	t.Parallel()
 	api, asked, _ := stub(t, map[string]string{})
-	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, api, http.StatusFound) }))
+	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, api,
+			http.StatusFound)
+	}))
 	defer away.Close()
 	allowed := netguard.Rules{Hosts: []string{strings.TrimPrefix(away.URL, "http://")}}.Client(github.Timeout)
 	for at, client := range map[string]*http.Client{api: nil, away.URL: allowed} {
-		if err := (&github.Client{API: at, Token: "t", HTTP: client}).Revoke(t.Context()); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
+		if err := (&github.Client{API: at, Token: "t",
+			HTTP: client}).Revoke(t.Context()); errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", at, err)
 		}
-		if _, err := (&github.Client{API: at, Token: "t", HTTP: client}).OpenPull(t.Context(), "o/n", github.PullRequest{}); errors.KindOf(err) != errors.Denied {
+		if _, err := (&github.Client{API: at, Token: "t", HTTP: client}).OpenPull(t.Context(), "o/n",
+			github.PullRequest{}); errors.KindOf(err) != errors.Denied {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
@@ -86,7 +91,8 @@ func TestOpenPull(t *testing.T) {
 		"POST /repos/o/n/pulls": `201 {"number":7,"html_url":"https://x/7","draft":true}`,
 	})
 	c := github.Client{API: api + "/", Token: "tok", HTTP: local()}
-	got, err := c.OpenPull(t.Context(), "o/n", github.PullRequest{Title: "T", Body: "B", Head: "harvest/x", Draft: true})
+	got, err := c.OpenPull(t.Context(), "o/n", github.PullRequest{Title: "T", Body: "B",
+		Head: "harvest/x", Draft: true})
 	if err != nil || got != (github.Pull{Number: 7, URL: "https://x/7", Draft: true}) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -139,12 +145,16 @@ func TestRefusals(t *testing.T) {
 		"400 {\"message\":\"" + strings.Repeat("x", 1000) + "\"}": {errors.Unavailable, "xxx"},
 	} {
 		api, _, _ := stub(t, map[string]string{"POST /repos/o/n/pulls": answer})
-		_, err := (&github.Client{API: api, Token: "sekrit-token", HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{Base: "main", Draft: true})
-		if errors.KindOf(err) != want.kind || !strings.Contains(err.Error(), want.text) || strings.Contains(err.Error(), "sekrit") || len(err.Error()) > 700 {
+		_, err := (&github.Client{API: api, Token: "sekrit-token", HTTP: local()}).OpenPull(t.Context(), "o/n",
+			github.PullRequest{Base: "main", Draft: true})
+		if errors.KindOf(err) != want.kind || !strings.Contains(err.Error(), want.text) ||
+			strings.Contains(err.Error(), "sekrit") || len(err.Error()) > 700 {
 			t.Errorf("%s: %v", answer, err)
 		}
 	}
-	for api, kind := range map[string]errors.Kind{"http://127.0.0.1:1": errors.Unavailable, ":": errors.Invalid, "https://@127.0.0.1:1/#/api/v3": errors.Invalid, "https://a:b@x/api/v3": errors.Invalid, "https://x/?/api/v3": errors.Invalid,
+	for api, kind := range map[string]errors.Kind{"http://127.0.0.1:1": errors.Unavailable, ":": errors.Invalid,
+		"https://@127.0.0.1:1/#/api/v3": errors.Invalid, "https://a:b@x/api/v3": errors.Invalid,
+		"https://x/?/api/v3":         errors.Invalid,
 		github.API("@127.0.0.1:1/#"): errors.Invalid, github.API("x?"): errors.Invalid, "ftp://x": errors.Invalid} {
 		_, err := (&github.Client{API: api, HTTP: local()}).OpenPull(t.Context(), "o/n", github.PullRequest{})
 		if errors.KindOf(err) != kind {
@@ -181,13 +191,16 @@ func TestInstallation(t *testing.T) {
 		"POST /app/installations/42/access_tokens": `201 {"token":"ghs_x","expires_at":"2030-01-02T03:04:05Z"}`,
 		"POST /app/installations/43/access_tokens": `201 {}`,
 	})
-	for _, i := range []github.Installation{{API: api, App: "123", Key: one, HTTP: local()}, {API: api, App: "123", Key: eight, ID: "42", HTTP: local()}} {
+	for _, i := range []github.Installation{{API: api, App: "123", Key: one, HTTP: local()},
+		{API: api, App: "123", Key: eight, ID: "42", HTTP: local()}} {
 		got, err := i.Token(t.Context(), "o/n")
-		if err != nil || got.Value.Reveal() != "ghs_x" || !got.Expires.Equal(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)) {
+		if err != nil || got.Value.Reveal() != "ghs_x" ||
+			!got.Expires.Equal(time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)) {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	if (*bodies)[1] != `{"permissions":{"contents":"write","pull_requests":"write"},"repositories":["n"]}` || len(*asked) != 3 {
+	if (*bodies)[1] != `{"permissions":{"contents":"write","pull_requests":"write"},"repositories":["n"]}` ||
+		len(*asked) != 3 {
 		t.Error(*bodies)
 	}
 	parts := strings.Split(strings.TrimPrefix((*asked)[0].Header.Get("Authorization"), "Bearer "), ".")
@@ -210,19 +223,24 @@ func TestInstallation(t *testing.T) {
 	if err := json.Unmarshal(text, &claims); err != nil || claims.ISS != "123" || claims.EXP-claims.IAT != 600 {
 		t.Errorf("%s, %v", text, err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "../x", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.Invalid {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "../x", HTTP: local()}).Token(t.Context(),
+		"o/n"); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("an id that is not a number: %v", err)
 	}
-	if err := (&github.Client{API: api, Token: "t", HTTP: local()}).Revoke(t.Context()); errors.KindOf(err) != errors.NotFound {
+	if err := (&github.Client{API: api, Token: "t",
+		HTTP: local()}).Revoke(t.Context()); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, HTTP: local()}).Token(t.Context(), "o/other"); errors.KindOf(err) != errors.NotFound || !strings.Contains(err.Error(), "not installed") {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, HTTP: local()}).Token(t.Context(),
+		"o/other"); errors.KindOf(err) != errors.NotFound || !strings.Contains(err.Error(), "not installed") {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "44", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.NotFound {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "44", HTTP: local()}).Token(t.Context(),
+		"o/n"); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
 	}
-	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "43", HTTP: local()}).Token(t.Context(), "o/n"); errors.KindOf(err) != errors.Unavailable {
+	if _, err := (github.Installation{API: api, App: "1", Key: one, ID: "43", HTTP: local()}).Token(t.Context(),
+		"o/n"); errors.KindOf(err) != errors.Unavailable {
 		t.Error(err)
 	}
 }
@@ -237,9 +255,12 @@ func TestBadKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []string{"", "sekrit", "-----BEGIN RSA PRIVATE KEY-----\nc2Vrcml0\n-----END RSA PRIVATE KEY-----\n", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))} {
+	for _, k := range []string{"", "sekrit",
+		"-----BEGIN RSA PRIVATE KEY-----\nc2Vrcml0\n-----END RSA PRIVATE KEY-----\n",
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))} {
 		_, err := (github.Installation{App: "1", Key: config.Secret(k)}).Token(t.Context(), "o/n")
-		if errors.KindOf(err) != errors.Invalid || strings.Contains(err.Error(), "sekrit") || errors.RemedyOf(err) == "" {
+		if errors.KindOf(err) != errors.Invalid || strings.Contains(err.Error(), "sekrit") ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%q: %v", k, err)
 		}
 	}

@@ -62,5 +62,6 @@ func badKey(err error) error {
 	} else {
 		err = errors.Explainf(err, errors.Invalid, text)
 	}
-	return errors.Remedy(err, "put the .pem file that GitHub gave you into GITHUB_APP_PRIVATE_KEY, its line ends included")
+	return errors.Remedy(err,
+		"put the .pem file that GitHub gave you into GITHUB_APP_PRIVATE_KEY, its line ends included")
 }

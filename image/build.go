@@ -162,7 +162,8 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 // newer one.
 func (l *Library) pulled(img Image) bool {
 	s := img.Spec
-	return s.Base != "" && s.Dockerfile == "" && len(s.Commands) == 0 && s.Parent == "" && l.sources.Named[s.Base] == nil
+	return s.Base != "" && s.Dockerfile == "" && len(s.Commands) == 0 && s.Parent == "" &&
+		l.sources.Named[s.Base] == nil
 }
 
 // wait returns the image of that digest, from a new build or one in progress.
@@ -221,7 +222,8 @@ func (l *Library) flight(ctx context.Context, source Source, spec Spec, digest s
 }
 
 // build builds an image, or returns the one that another process has built while this one waited.
-func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string, opts BuildOptions) (img Image, err error) {
+func (l *Library) build(ctx context.Context, source Source, spec Spec, digest string,
+	opts BuildOptions) (img Image, err error) {
 	digits := hexOf(digest)
 	lock, err := waitLock(ctx, l.path(lockDir, digits), func() {
 		opts.Progress(Progress{Step: "wait", Done: -1, Message: "another process is building this image"})
@@ -260,7 +262,8 @@ func (l *Library) build(ctx context.Context, source Source, spec Spec, digest st
 	if err := l.publish(temp, digits); err != nil {
 		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
 	}
-	logf.Infof(ctx, "image %s (%.100s) built in %v, %d bytes", img.ID, spec.Base, img.BuildTime.Round(time.Millisecond), img.Size)
+	logf.Infof(ctx, "image %s (%.100s) built in %v, %d bytes", img.ID, spec.Base,
+		img.BuildTime.Round(time.Millisecond), img.Size)
 	return img, nil
 }
 

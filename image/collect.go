@@ -136,7 +136,10 @@ func (l *Library) candidates(ctx context.Context, named bool) (found []candidate
 		}
 		found = append(found, candidate{img, info.ModTime(), own})
 	}
-	slices.SortFunc(found, func(a, b candidate) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.image.ID, b.image.ID)) })
+	slices.SortFunc(found, func(a, b candidate) int {
+		return cmp.Or(a.used.Compare(b.used),
+			cmp.Compare(a.image.ID, b.image.ID))
+	})
 	return found, total, nil
 }
 

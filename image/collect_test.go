@@ -40,7 +40,8 @@ func aged(t testing.TB) (*image.Library, *cached, map[string]image.Image, string
 	t.Helper()
 	dir := t.TempDir()
 	cache := &cached{source: source{content: "pulled"}, bytes: 1 << 20}
-	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": &source{}}, Registry: cache, Dockerfile: &source{print: "d"}})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": &source{}}, Registry: cache,
+		Dockerfile: &source{print: "d"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,8 @@ func aged(t testing.TB) (*image.Library, *cached, map[string]image.Image, string
 	old := add("old", 100, image.Spec{Commands: []string{"2"}})
 	add("older", 200, image.Spec{Commands: []string{"3"}})
 	add("fresh", 1, image.Spec{Commands: []string{"4"}})
-	shot, err := l.Snapshot(t.Context(), old, image.SnapshotOptions{Sandbox: "sbx"}, func(w io.Writer) error { _, err := w.Write(make([]byte, 1024)); return err })
+	shot, err := l.Snapshot(t.Context(), old, image.SnapshotOptions{Sandbox: "sbx"},
+		func(w io.Writer) error { _, err := w.Write(make([]byte, 1024)); return err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +81,14 @@ func TestCollect(t *testing.T) {
 		what image.Collection
 		want []string
 	}{
-		"by age":                   {image.Collection{Age: 50 * time.Hour}, []string{"older", "old"}},
-		"by a long age":            {image.Collection{Age: 150 * time.Hour}, []string{"older"}},
-		"whatever is not in use":   {image.Collection{}, []string{"older", "old", "fresh"}},
-		"all":                      {image.Collection{Age: 50 * time.Hour, All: true}, []string{"pulled", "older", "old"}},
-		"dry":                      {image.Collection{Age: 50 * time.Hour, Dry: true}, []string{"older", "old"}},
-		"by size":                  {image.Collection{Age: 5000 * time.Hour, Size: 1}, []string{"older", "old", "fresh"}},
+		"by age":                 {image.Collection{Age: 50 * time.Hour}, []string{"older", "old"}},
+		"by a long age":          {image.Collection{Age: 150 * time.Hour}, []string{"older"}},
+		"whatever is not in use": {image.Collection{}, []string{"older", "old", "fresh"}},
+		"all": {image.Collection{Age: 50 * time.Hour, All: true},
+			[]string{"pulled", "older", "old"}},
+		"dry": {image.Collection{Age: 50 * time.Hour, Dry: true}, []string{"older", "old"}},
+		"by size": {image.Collection{Age: 5000 * time.Hour, Size: 1},
+			[]string{"older", "old", "fresh"}},
 		"by a size that is enough": {image.Collection{Age: 5000 * time.Hour, Size: 1 << 40}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -141,14 +145,17 @@ func TestCollectSparesWhatIsInUse(t *testing.T) {
 		}
 	}
 	release() // which is a use too
-	if done, err := l.Collect(t.Context(), image.Collection{Age: 150 * time.Hour}); err != nil || len(done.Images) != 0 {
+	if done, err := l.Collect(t.Context(), image.Collection{Age: 150 * time.Hour}); err != nil ||
+		len(done.Images) != 0 {
 		t.Errorf("collected %v, %v", done.Images, err)
 	}
 	must(t, l, image.Spec{Commands: []string{"2"}}, image.BuildOptions{}) // so is a build that finds it
-	if done, err := l.Collect(t.Context(), image.Collection{Age: 50 * time.Hour, Dry: true}); err != nil || len(done.Images) != 0 {
+	if done, err := l.Collect(t.Context(), image.Collection{Age: 50 * time.Hour, Dry: true}); err != nil ||
+		len(done.Images) != 0 {
 		t.Errorf("collected %v, %v", done.Images, err)
 	}
-	if done, err := l.Collect(t.Context(), image.Collection{Size: 1, Age: 5000 * time.Hour}); err != nil || len(done.Images) != 1 {
+	if done, err := l.Collect(t.Context(), image.Collection{Size: 1, Age: 5000 * time.Hour}); err != nil ||
+		len(done.Images) != 1 {
 		t.Errorf("what was used just now was collected for its size: %v, %v", done.Images, err)
 	}
 }
@@ -156,7 +163,8 @@ func TestCollectSparesWhatIsInUse(t *testing.T) {
 func TestCollectCaches(t *testing.T) {
 	t.Parallel()
 	l, cache, _, _ := aged(t)
-	if _, err := l.Collect(t.Context(), image.Collection{Age: 50 * time.Hour}); err != nil || cache.size != -1 || time.Since(cache.before) < 49*time.Hour {
+	if _, err := l.Collect(t.Context(), image.Collection{Age: 50 * time.Hour}); err != nil || cache.size != -1 ||
+		time.Since(cache.before) < 49*time.Hour {
 		t.Errorf("the cache was asked for %v, %d; %v", cache.before, cache.size, err)
 	}
 	done, err := l.Collect(t.Context(), image.Collection{Age: 5000 * time.Hour, Size: 1})

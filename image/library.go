@@ -54,7 +54,8 @@ func OpenLibrary(dir string, sources Sources) (*Library, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "find the images' directory")
 	}
-	for _, d := range []string{dir, filepath.Join(dir, lockDir), filepath.Join(dir, trashDir), filepath.Join(dir, namesDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, lockDir), filepath.Join(dir, trashDir),
+		filepath.Join(dir, namesDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, tarfs.Explain(err, d)
 		}
@@ -89,7 +90,8 @@ func (l *Library) clear() error {
 		}
 		if isHex(e.Name()) {
 			if _, err := l.read(e.Name()); err != nil {
-				logf.Errorf(context.Background(), "an image is damaged and will be built again when it is needed: %v", err)
+				logf.Errorf(context.Background(), "an image is damaged and will be built again when it is needed: %v",
+					err)
 			}
 		}
 	}
@@ -131,7 +133,8 @@ func (l *Library) manifest(digits string) (Image, error) {
 		return Image{}, errors.Explainf(err, errors.NotFound, "there is no image %s", digits)
 	}
 	if known, ok := l.manifests.Load(digits); ok {
-		if d := known.(decoded); os.SameFile(d.file, info) && d.file.ModTime().Equal(info.ModTime()) && d.file.Size() == info.Size() {
+		if d := known.(decoded); os.SameFile(d.file, info) && d.file.ModTime().Equal(info.ModTime()) &&
+			d.file.Size() == info.Size() {
 			return d.img, nil
 		}
 	}
@@ -213,7 +216,8 @@ func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 	}
 	switch len(found) {
 	case 0:
-		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "list the images, or build it; %s", l.bases())
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
+			"list the images, or build it; %s", l.bases())
 	case 1:
 		return found[0], nil
 	}
@@ -221,7 +225,8 @@ func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 	for _, img := range found {
 		ids = append(ids, img.ID)
 	}
-	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images: %s", ref, len(ids), strings.Join(ids, ", ")), "give more of the id")
+	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images: %s", ref, len(ids),
+		strings.Join(ids, ", ")), "give more of the id")
 }
 
 // bases lists the bases that can be built.

@@ -46,7 +46,8 @@ func (s *source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOption
 	return spec, []byte(s.print), nil
 }
 
-func (s *source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	n := s.builds.Add(1)
 	opts.Log("a line")
 	opts.Progress(image.Progress{Step: "download", Done: 0.5, Message: "half"})
@@ -78,7 +79,8 @@ func (s *source) Build(ctx context.Context, _ image.Spec, opts image.BuildOption
 
 func open(t testing.TB, dir string, s image.Source) *image.Library {
 	t.Helper()
-	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": s, "other": &source{print: "other"}}})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": s,
+		"other": &source{print: "other"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +159,8 @@ func TestBuildOnceAndFindAgain(t *testing.T) {
 	if !strings.HasPrefix(img.Digest, "sha256:") || len(img.Digest) != 7+64 || img.ID != "img_"+img.Digest[7:7+16] {
 		t.Errorf("got the id %q and the digest %q", img.ID, img.Digest)
 	}
-	if img.Size != int64(len("root 1")) || img.BuildTime <= 0 || img.Built.IsZero() || img.Config.Env["A"] != "b" || img.Missing[0].Reason == "" || img.Parts[0].Version == "" {
+	if img.Size != int64(len("root 1")) || img.BuildTime <= 0 || img.Built.IsZero() || img.Config.Env["A"] != "b" ||
+		img.Missing[0].Reason == "" || img.Parts[0].Version == "" {
 		t.Errorf("got %+v", img)
 	}
 	if got := content(t, l, img); got != "root 1" {
@@ -200,7 +203,8 @@ func TestEqualBuildsAreOne(t *testing.T) {
 	var told atomic.Int64
 	start := func(l *image.Library) {
 		wg.Go(func() {
-			if _, err := l.Build(t.Context(), base, image.BuildOptions{Progress: func(image.Progress) { told.Add(1) }}); err != nil {
+			if _, err := l.Build(t.Context(), base,
+				image.BuildOptions{Progress: func(image.Progress) { told.Add(1) }}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -329,7 +333,8 @@ type stubborn struct {
 	ctx         context.Context
 }
 
-func (s *stubborn) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *stubborn) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	s.mu.Lock()
 	s.ctx = ctx
 	s.mu.Unlock()
@@ -405,7 +410,8 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for ref, want := range map[string]string{
-		older.ID: older.ID, newer.ID: newer.ID, newer.Digest: newer.ID, "base": newer.ID, "other": other.ID, older.ID[:12]: older.ID, other.ID[:19]: other.ID,
+		older.ID: older.ID, newer.ID: newer.ID, newer.Digest: newer.ID, "base": newer.ID, "other": other.ID,
+		older.ID[:12]: older.ID, other.ID[:19]: other.ID,
 	} {
 		img, err := l.Find(t.Context(), ref)
 		if err != nil || img.ID != want {
@@ -423,7 +429,8 @@ func TestFind(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Fatalf("got %v, %v", list, err)
 	}
-	if list[0].ID != other.ID || list[1].ID != newer.ID || list[2].ID != older.ID || len(list[1].Names) != 1 || len(list[2].Names) != 0 {
+	if list[0].ID != other.ID || list[1].ID != newer.ID || list[2].ID != older.ID || len(list[1].Names) != 1 ||
+		len(list[2].Names) != 0 {
 		t.Errorf("got %+v", list)
 	}
 }
@@ -489,11 +496,17 @@ func TestUseAndDelete(t *testing.T) {
 func TestDamagedImagesAreBuiltAgain(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(dir string) error{
-		"no manifest":    func(dir string) error { return os.Remove(filepath.Join(dir, "image.json")) },
-		"half manifest":  func(dir string) error { return os.WriteFile(filepath.Join(dir, "image.json"), []byte(`{"id`), 0o600) },
-		"wrong manifest": func(dir string) error { return os.WriteFile(filepath.Join(dir, "image.json"), []byte(`{}`), 0o600) },
-		"no root":        func(dir string) error { return os.Remove(filepath.Join(dir, "root.erofs")) },
-		"short root":     func(dir string) error { return os.Truncate(filepath.Join(dir, "root.erofs"), 1) },
+		"no manifest": func(dir string) error { return os.Remove(filepath.Join(dir, "image.json")) },
+		"half manifest": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "image.json"),
+				[]byte(`{"id`), 0o600)
+		},
+		"wrong manifest": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "image.json"),
+				[]byte(`{}`), 0o600)
+		},
+		"no root":    func(dir string) error { return os.Remove(filepath.Join(dir, "root.erofs")) },
+		"short root": func(dir string) error { return os.Truncate(filepath.Join(dir, "root.erofs"), 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -530,7 +543,8 @@ func TestDescriptionsThatOthersChangeAreReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(path, bytes.Replace(text, []byte(img.Digest[7:]), []byte(strings.Repeat("0", len(img.Digest[7:]))), 1), 0o600); err != nil {
+	if err := os.WriteFile(path, bytes.Replace(text, []byte(img.Digest[7:]),
+		[]byte(strings.Repeat("0", len(img.Digest[7:]))), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.Find(t.Context(), img.ID)
@@ -627,7 +641,8 @@ func TestManifestIsReadable(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"id", "digest", "names", "spec", "config", "size_bytes", "built_at", "build_ns", "parts", "missing"} {
+	for _, key := range []string{"id", "digest", "names", "spec", "config", "size_bytes", "built_at", "build_ns",
+		"parts", "missing"} {
 		if got[key] == nil {
 			t.Errorf("%s is missing in %s", key, text)
 		}
@@ -646,7 +661,8 @@ func TestFullDisk(t *testing.T) {
 func TestLookChangesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "none")
-	if _, err := image.Look(t.Context(), dir, "x"); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+	if _, err := image.Look(t.Context(), dir, "x"); errors.KindOf(err) != errors.NotFound ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("without a library: %v", err)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

@@ -26,9 +26,12 @@ func CheckName(name string) error {
 	switch {
 	case !namePattern().MatchString(name) || len(linkOf(name)) > maxLink:
 		err := errors.Newf(errors.Invalid, "an image cannot have the name %.100q", name)
-		return errors.Remedy(err, "begin with a letter or digit, use letters, digits and . _ - : / @, and keep it short, as in team/app:1.2")
-	case len(name) >= len(idPrefix) && name[:len(idPrefix)] == idPrefix || len(name) >= len(digestPrefix) && name[:len(digestPrefix)] == digestPrefix:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the name %.100q could be mistaken for an id", name), "begin it with something else")
+		return errors.Remedy(err,
+			"begin with a letter or digit, use letters, digits and . _ - : / @, and keep it short, as in team/app:1.2")
+	case len(name) >= len(idPrefix) && name[:len(idPrefix)] == idPrefix || len(name) >= len(digestPrefix) &&
+		name[:len(digestPrefix)] == digestPrefix:
+		return errors.Remedy(errors.Newf(errors.Invalid, "the name %.100q could be mistaken for an id", name),
+			"begin it with something else")
 	}
 	return nil
 }
@@ -40,7 +43,8 @@ func (l *Library) checkNames(names []string) ([]string, error) {
 			return nil, err
 		}
 		if l.sources.Named[name] != nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is the name of an image that Harvest builds itself", name), "choose another name")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid,
+				"%q is the name of an image that Harvest builds itself", name), "choose another name")
 		}
 	}
 	return slices.Clone(names), nil

@@ -15,9 +15,11 @@ import (
 // choices is a library with all sorts of sources.
 func choices(t testing.TB, dir string) (l *image.Library, registry, dockerfile *source) {
 	t.Helper()
-	registry = &source{print: "registry", content: "pulled", tags: map[string]string{"debian:12": "debian@1", "debian:bookworm": "debian@1"}}
+	registry = &source{print: "registry", content: "pulled", tags: map[string]string{"debian:12": "debian@1",
+		"debian:bookworm": "debian@1"}}
 	dockerfile = &source{print: "dockerfile", content: "built"}
-	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": &source{content: "base"}}, Registry: registry, Dockerfile: dockerfile})
+	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": &source{content: "base"}},
+		Registry: registry, Dockerfile: dockerfile})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +70,12 @@ func TestSourcesByName(t *testing.T) {
 	if dockerfile.builds.Load() != 1 || len(built.Names) != 1 || built.Names[0] != "team/app:1" {
 		t.Errorf("got %+v", built)
 	}
-	if img := must(t, l, image.Spec{Base: "team/app:1"}, image.BuildOptions{Pull: image.PullAlways, Names: []string{"two"}}); img.ID != built.ID || len(img.Names) != 2 {
+	if img := must(t, l, image.Spec{Base: "team/app:1"}, image.BuildOptions{Pull: image.PullAlways,
+		Names: []string{"two"}}); img.ID != built.ID || len(img.Names) != 2 {
 		t.Errorf("a name of ours is %+v", img)
 	}
-	if img := must(t, l, image.Spec{Base: "base"}, image.BuildOptions{}); len(img.Names) != 1 || img.Names[0] != "base" {
+	if img := must(t, l, image.Spec{Base: "base"}, image.BuildOptions{}); len(img.Names) != 1 ||
+		img.Names[0] != "base" {
 		t.Errorf("got %+v", img)
 	}
 }
@@ -79,7 +83,8 @@ func TestSourcesByName(t *testing.T) {
 func TestNamesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	l, _, _ := choices(t, t.TempDir())
-	for _, name := range []string{"", "base", "-x", ".x", "a b", "img_1234", "sha256:12", "../x", strings.Repeat("a/", 100), "a\x00"} {
+	for _, name := range []string{"", "base", "-x", ".x", "a b", "img_1234", "sha256:12", "../x",
+		strings.Repeat("a/", 100), "a\x00"} {
 		_, err := l.Build(t.Context(), image.Spec{Base: "debian:12"}, image.BuildOptions{Names: []string{name}})
 		expect(t, name, err, errors.Invalid)
 		if errors.RemedyOf(err) == "" {
@@ -92,7 +97,8 @@ func TestNamesThatCannotBe(t *testing.T) {
 	}
 	_, err := l.Build(t.Context(), image.Spec{}, image.BuildOptions{})
 	expect(t, "no base", err, errors.Invalid)
-	_, err = open(t, t.TempDir(), &source{}).Build(t.Context(), image.Spec{Commands: []string{"RUN true"}}, image.BuildOptions{})
+	_, err = open(t, t.TempDir(), &source{}).Build(t.Context(), image.Spec{Commands: []string{"RUN true"}},
+		image.BuildOptions{})
 	expect(t, "no Dockerfiles", err, errors.NotFound)
 }
 
@@ -154,7 +160,8 @@ func TestNamesOfOwners(t *testing.T) {
 		}
 		return img
 	}
-	hers, his := of(ann, image.BuildOptions{Names: []string{"app"}}), of(bob, image.BuildOptions{Names: []string{"app"}})
+	hers, his := of(ann, image.BuildOptions{Names: []string{"app"}}),
+		of(bob, image.BuildOptions{Names: []string{"app"}})
 	if hers.ID == his.ID || registry.builds.Load() != 2 {
 		t.Errorf("both have %s", hers.ID)
 	}

@@ -25,7 +25,8 @@ var harvests = []string{"base", "agent"}
 
 // shared reports whether s is an unchanged image of Harvest.
 func (s Spec) shared() bool {
-	return s.Owner == "" && slices.Contains(harvests, s.Base) && len(s.Commands) == 0 && s.Dockerfile == "" && s.Parent == ""
+	return s.Owner == "" && slices.Contains(harvests, s.Base) && len(s.Commands) == 0 && s.Dockerfile == "" &&
+		s.Parent == ""
 }
 
 // VisibleTo reports whether the image is visible to an owner as in Of.
@@ -36,7 +37,8 @@ func (o owned) visible(img Image) bool { return img.VisibleTo(o.owner) }
 func (o owned) Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error) {
 	spec.Owner = ""
 	if spec.shared() && opts.Force && o.owner != "" {
-		return Image{}, errors.Remedy(errors.Newf(errors.Denied, "the image %q is everybody's", spec.Base), "leave force out")
+		return Image{}, errors.Remedy(errors.Newf(errors.Denied, "the image %q is everybody's", spec.Base),
+			"leave force out")
 	}
 	if !spec.shared() {
 		spec.Owner = o.owner
@@ -77,9 +79,11 @@ func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 	case 1:
 		return begins[0], nil
 	case 0:
-		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "name an image that \"harvest image ls\" shows, or build it")
+		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
+			"name an image that \"harvest image ls\" shows, or build it")
 	}
-	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images", ref, len(begins)), "give more of the id")
+	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images", ref, len(begins)),
+		"give more of the id")
 }
 
 // Delete implements Builder. An account cannot remove a shared image.

@@ -58,11 +58,13 @@ func TestOwnersImagesAreApart(t *testing.T) {
 		ref  string
 		want string
 	}{
-		{mine, "reg/private", a.ID}, {theirs, "reg/private", b.ID}, {mine, b.ID, ""}, {theirs, a.ID, ""}, {theirs, a.Digest, ""},
+		{mine, "reg/private", a.ID}, {theirs, "reg/private", b.ID}, {mine, b.ID, ""}, {theirs, a.ID, ""},
+		{theirs, a.Digest, ""},
 		{theirs, "base", "img_"}, {theirs, b.ID[:10], b.ID}, {mine, "img_", ""}, {mine, "nosuch", ""},
 	} {
 		img, err := c.view.Find(t.Context(), c.ref)
-		if c.want == "" && errors.KindOf(err) != errors.NotFound || c.want != "" && (err != nil || img.ID[:len(c.want)] != c.want) {
+		if c.want == "" && errors.KindOf(err) != errors.NotFound || c.want != "" &&
+			(err != nil || img.ID[:len(c.want)] != c.want) {
 			t.Errorf("find %s: %s, %v", c.ref, img.ID, err)
 		}
 	}
@@ -76,7 +78,8 @@ func TestOwnersImagesAreApart(t *testing.T) {
 	if err := theirs.Delete(t.Context(), base.ID); errors.KindOf(err) != errors.Denied {
 		t.Errorf("deleted what is everybody's: %v", err)
 	}
-	if _, err := theirs.Build(t.Context(), Spec{Base: "base"}, BuildOptions{Force: true}); errors.KindOf(err) != errors.Denied {
+	if _, err := theirs.Build(t.Context(), Spec{Base: "base"},
+		BuildOptions{Force: true}); errors.KindOf(err) != errors.Denied {
 		t.Errorf("forced what is everybody's: %v", err)
 	}
 	if err := theirs.Delete(t.Context(), b.ID); err != nil {

@@ -75,7 +75,8 @@ func (l *Library) Layer(img Image) string {
 // copied, and stays when the parent is deleted. A snapshot of a sandbox that came from a snapshot
 // again has one layer over the same root. The layer is read back and verified before it is
 // published. Errors of fill are returned.
-func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptions, fill func(io.Writer) error) (img Image, err error) {
+func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptions,
+	fill func(io.Writer) error) (img Image, err error) {
 	names, err := l.checkNames(opts.Names)
 	if err != nil {
 		return Image{}, err
@@ -116,7 +117,8 @@ func (l *Library) Snapshot(ctx context.Context, parent Image, opts SnapshotOptio
 		return Image{}, errors.Wrapf(err, "publish image %s", img.ID)
 	}
 	fault.Point("snapshot.published")
-	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, taken in %v, %d bytes", img.ID, opts.Sandbox, img.BuildTime.Round(time.Millisecond), img.Snapshot.Size)
+	logf.Infof(ctx, "image %s is a snapshot of sandbox %s, taken in %v, %d bytes", img.ID, opts.Sandbox,
+		img.BuildTime.Round(time.Millisecond), img.Snapshot.Size)
 	return l.named(img, names)
 }
 
@@ -156,7 +158,8 @@ func (l *Library) layer(temp string, parent Image, opts SnapshotOptions, fill fu
 	if err != nil {
 		return Image{}, err
 	}
-	s := &Snapshot{Size: written.n, Path: opts.Path, Lineage: []Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
+	s := &Snapshot{Size: written.n, Path: opts.Path,
+		Lineage: []Origin{{Image: parent.ID, Sandbox: opts.Sandbox, Time: time.Now().UTC()}}}
 	if parent.Snapshot != nil {
 		s.Lineage = append(slices.Clone(parent.Snapshot.Lineage), s.Lineage...)
 	}

@@ -65,12 +65,15 @@ func TestSnapshot(t *testing.T) {
 	if l.Layer(parent) != "" {
 		t.Errorf("a built image has the layer %s", l.Layer(parent))
 	}
-	one := snapshot(t, l, parent, "first", image.SnapshotOptions{Names: []string{"mine"}, Sandbox: "sbx_1", Path: "/work"})
-	if one.Spec.Parent != parent.ID || one.Snapshot.Size != 5 || one.Snapshot.Path != "/work" || one.Config.Env["A"] != "b" || one.Names[0] != "mine" {
+	one := snapshot(t, l, parent, "first", image.SnapshotOptions{Names: []string{"mine"}, Sandbox: "sbx_1",
+		Path: "/work"})
+	if one.Spec.Parent != parent.ID || one.Snapshot.Size != 5 || one.Snapshot.Path != "/work" ||
+		one.Config.Env["A"] != "b" || one.Names[0] != "mine" {
 		t.Errorf("the snapshot is %+v, %+v", one, one.Snapshot)
 	}
 	two := snapshot(t, l, one, "second", image.SnapshotOptions{Sandbox: "sbx_2"})
-	if lineage := two.Snapshot.Lineage; len(lineage) != 2 || lineage[0].Sandbox != "sbx_1" || lineage[0].Image != parent.ID || lineage[1].Sandbox != "sbx_2" || lineage[1].Image != one.ID {
+	if lineage := two.Snapshot.Lineage; len(lineage) != 2 || lineage[0].Sandbox != "sbx_1" ||
+		lineage[0].Image != parent.ID || lineage[1].Sandbox != "sbx_2" || lineage[1].Image != one.ID {
 		t.Errorf("the lineage is %+v", lineage)
 	}
 	// Parents may be deleted: shared data stays.
@@ -126,10 +129,13 @@ func TestFailedSnapshotsLeaveNothing(t *testing.T) {
 			_, _ = io.WriteString(w, "half")
 			return errors.Newf(errors.Conflict, "it has ended")
 		}, errors.Conflict},
-		"canceled":  {canceled, image.SnapshotOptions{}, parent, func(io.Writer) error { cancel(); return nil }, errors.Canceled},
-		"bad name":  {t.Context(), image.SnapshotOptions{Names: []string{"no spaces"}}, parent, writes(""), errors.Invalid},
-		"own name":  {t.Context(), image.SnapshotOptions{Names: []string{"base"}}, parent, writes(""), errors.Invalid},
-		"no parent": {t.Context(), image.SnapshotOptions{}, image.Image{ID: "img_gone", Digest: "sha256:" + strings.Repeat("0", 64)}, writes(""), errors.NotFound},
+		"canceled": {canceled, image.SnapshotOptions{}, parent, func(io.Writer) error { cancel(); return nil },
+			errors.Canceled},
+		"bad name": {t.Context(), image.SnapshotOptions{Names: []string{"no spaces"}}, parent, writes(""),
+			errors.Invalid},
+		"own name": {t.Context(), image.SnapshotOptions{Names: []string{"base"}}, parent, writes(""), errors.Invalid},
+		"no parent": {t.Context(), image.SnapshotOptions{},
+			image.Image{ID: "img_gone", Digest: "sha256:" + strings.Repeat("0", 64)}, writes(""), errors.NotFound},
 	} {
 		_, err := l.Snapshot(c.ctx, c.from, c.opts, c.fill)
 		expect(t, name, err, c.kind)
@@ -184,7 +190,8 @@ func TestSnapshotOnAFullDisk(t *testing.T) {
 	dir := testenv.SmallDisk(t, "size=1m")
 	l := open(t, dir, &source{})
 	parent := build(t, l, image.BuildOptions{})
-	_, err := l.Snapshot(t.Context(), parent, image.SnapshotOptions{Names: []string{"large"}}, writes(strings.Repeat("x", 2<<20)))
+	_, err := l.Snapshot(t.Context(), parent, image.SnapshotOptions{Names: []string{"large"}},
+		writes(strings.Repeat("x", 2<<20)))
 	expect(t, "a snapshot that is larger than the disk", err, errors.Exhausted)
 	if n := snapshots(t, dir); n != 0 {
 		t.Errorf("there are %d snapshots", n)
@@ -211,7 +218,8 @@ func TestKilledSnapshotLeavesNothing(t *testing.T) {
 			return err
 		}
 		dead := filepath.Join(dir, ".new-snapshot-DEAD")
-		return errors.Join(os.Mkdir(dead, 0o700), os.WriteFile(filepath.Join(dead, "layer.tar"), []byte("half"), 0o600), os.WriteFile(filepath.Join(dir, ".locks", "snapshot-DEAD"), nil, 0o600))
+		return errors.Join(os.Mkdir(dead, 0o700), os.WriteFile(filepath.Join(dead, "layer.tar"), []byte("half"), 0o600),
+			os.WriteFile(filepath.Join(dir, ".locks", "snapshot-DEAD"), nil, 0o600))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +242,8 @@ func TestSnapshotManifest(t *testing.T) {
 	if err == nil {
 		err = json.Unmarshal(text, &m)
 	}
-	if err != nil || m.Spec["parent"] == "" || !strings.HasPrefix(m.Spec["layer"], "sha256:") || m.Snapshot["size_bytes"] != 1.0 {
+	if err != nil || m.Spec["parent"] == "" || !strings.HasPrefix(m.Spec["layer"], "sha256:") ||
+		m.Snapshot["size_bytes"] != 1.0 {
 		t.Errorf("%s, %v", text, err)
 	}
 }

@@ -93,11 +93,13 @@ func TestSecretsAreRedactedEverywhere(t *testing.T) {
 	for _, asJSON := range []bool{true, false} {
 		before, beforeDefault := handler.Load(), slog.Default()
 		Setup(&text, slog.LevelInfo, asJSON)
-		ctx := With(t.Context(), "string", "x"+secret, "error", fmt.Errorf("cannot use %s", secret), "stringer", holder{secret},
+		ctx := With(t.Context(), "string", "x"+secret, "error", fmt.Errorf("cannot use %s", secret), "stringer",
+			holder{secret},
 			"bytes", []byte(secret), "struct", struct{ A, B string }{"a", secret}, slog.Group("group", "in", secret))
 		Infof(ctx, "message with %s", secret)
 		Errorf(ctx, "quoted %q, basic %s, url %s", secret,
-			base64.StdEncoding.EncodeToString([]byte("user:"+secret)), "https://example.org/?q="+url.QueryEscape(secret))
+			base64.StdEncoding.EncodeToString([]byte("user:"+secret)),
+			"https://example.org/?q="+url.QueryEscape(secret))
 		slog.Info("through slog " + secret)
 		handler.Store(before)
 		slog.SetDefault(beforeDefault)

@@ -27,10 +27,10 @@ var secrets struct {
 	replacer atomic.Pointer[strings.Replacer]
 }
 
-// Redact registers secret values until release is called, which may be more than once. As long, the log, and whatever passes
-// through Redacted, shows Hidden instead of them, and instead of their base64 (also as part of a longer text, such as a basic
-// authorization), URL-escaped and quoted forms. Of values of several lines, each line counts. Values and lines below 6 bytes
-// are ignored. A value that is registered several times is hidden until the last release.
+// Redact registers secret values until release is called, which may be more than once. As long, the log, and whatever
+// passes through Redacted, shows Hidden instead of them, and instead of their base64 (also as part of a longer text,
+// such as a basic authorization), URL-escaped and quoted forms. Of values of several lines, each line counts. Values
+// and lines below 6 bytes are ignored. A value that is registered several times is hidden until the last release.
 //
 // A value takes about 12 times its size in memory while it is registered; who registers bounds how many there are.
 func Redact(values ...string) (release func()) {
@@ -80,7 +80,8 @@ func count(changed map[string]bool, by int) {
 	secrets.replacer.Store(strings.NewReplacer(pairs...))
 }
 
-// keys are Harvest's own, links and sign-ins included, which are nobody's to register: whoever writes one down by mistake, wherever.
+// keys are Harvest's own, links and sign-ins included, which are nobody's to register: whoever writes one down by
+// mistake, wherever.
 var keys = regexp.MustCompile(`hv[slp]?_[a-z2-7]{52}`)
 
 // Redacted returns text without the registered secret values, and without keys of Harvest.
@@ -95,8 +96,8 @@ func Redacted(text string) string {
 	return r.Replace(text)
 }
 
-// Forms lists the texts in which value may appear: as it is, quoted, and as URL, base64 and hex have it. It has none of a short value, which would hide
-// ordinary words.
+// Forms lists the texts in which value may appear: as it is, quoted, and as URL, base64 and hex have it. It has none of
+// a short value, which would hide ordinary words.
 func Forms(value string) []string { return forms(value) }
 
 func forms(value string) []string {
@@ -109,7 +110,8 @@ func forms(value string) []string {
 		all = append(all, string(j[1:len(j)-1]))
 	}
 	for offset := range 3 {
-		all = append(all, base64At(base64.RawStdEncoding, value, offset), base64At(base64.RawURLEncoding, value, offset))
+		all = append(all, base64At(base64.RawStdEncoding, value, offset),
+			base64At(base64.RawURLEncoding, value, offset))
 	}
 	digits := hex.EncodeToString([]byte(value))
 	return append(all, digits, strings.ToUpper(digits))

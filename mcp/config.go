@@ -102,7 +102,8 @@ func Parse(text []byte) ([]Server, error) {
 		Servers map[string]claudeServer `json:"mcpServers"`
 	}
 	if len(text) > maxConfig {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the configuration of MCP servers has more than %d bytes", maxConfig), "keep it short")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the configuration of MCP servers has more than %d bytes",
+			maxConfig), "keep it short")
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
 		err := errors.Newf(errors.Invalid, "the configuration of MCP servers is not the JSON that it should be")

@@ -54,13 +54,16 @@ func Servers() []Server {
 		},
 		{
 			Name: "playwright", About: "a browser, by what a page means",
-			Command: []string{node, modules + "@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox", "--executable-path", chromium,
+			Command: []string{node, modules + "@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox",
+				"--executable-path", chromium,
 				"--output-dir", "/tmp/playwright-mcp"},
 		},
 		{
 			Name: "devtools", About: "a browser, by the Chrome DevTools protocol",
-			Command: []string{node, modules + "chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js", "--headless", "--isolated",
-				"--executablePath", chromium, "--chromeArg=--no-sandbox", "--no-usage-statistics", "--no-performance-crux"},
+			Command: []string{node, modules + "chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js",
+				"--headless", "--isolated",
+				"--executablePath", chromium, "--chromeArg=--no-sandbox", "--no-usage-statistics",
+				"--no-performance-crux"},
 			Env: map[string]string{"CHROME_DEVTOOLS_MCP_NO_UPDATE_CHECKS": "1"},
 		},
 		{
@@ -103,7 +106,8 @@ func Check(servers []Server) error {
 			return errors.Remedy(err, "begin with a letter or digit, use letters, digits, _ and -, at most 64")
 		}
 		if seen[s.Name] {
-			return errors.Remedy(errors.Newf(errors.Invalid, "there are two MCP servers %q", s.Name), "give one of them another name")
+			return errors.Remedy(errors.Newf(errors.Invalid, "there are two MCP servers %q", s.Name),
+				"give one of them another name")
 		}
 		seen[s.Name] = true
 		if (len(s.Command) == 0) == (s.URL == "") || len(s.Command) > 0 && s.Command[0] == "" {

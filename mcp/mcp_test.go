@@ -35,7 +35,8 @@ func TestServersByTheirSecrets(t *testing.T) {
 	if got, want := names(Enabled(Servers(), none)), "memory filesystem playwright devtools"; got != want {
 		t.Errorf("without any secret there are %s, not %s", got, want)
 	}
-	if got, want := names(Enabled(Servers(), all)), "memory filesystem playwright devtools github gemini sentry linear"; got != want {
+	if got, want := names(Enabled(Servers(), all)),
+		"memory filesystem playwright devtools github gemini sentry linear"; got != want {
 		t.Errorf("with all secrets there are %s, not %s", got, want)
 	}
 	one := func(secret string) bool { return secret == "LINEAR_API_KEY" }
@@ -117,7 +118,8 @@ func TestCheck(t *testing.T) {
 				if c.text == "" && err != nil {
 					t.Errorf("got %v", err)
 				}
-				if c.text != "" && (errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), c.text) || errors.RemedyOf(err) == "") {
+				if c.text != "" && (errors.KindOf(err) != errors.Invalid ||
+					!strings.Contains(errors.Message(err), c.text) || errors.RemedyOf(err) == "") {
 					t.Errorf("got %v", err)
 				}
 			}
@@ -148,17 +150,21 @@ func TestSecretsAreReferences(t *testing.T) {
 func TestParse(t *testing.T) {
 	t.Parallel()
 	servers, err := Parse([]byte(`{"mcpServers":{"b":{"type":"http","url":"https://example.org","headers":{"A":"${B}"}},"a":{"command":"x","args":["y"],"env":{"C":"d"}}}}`))
-	want := []Server{{Name: "a", Command: []string{"x", "y"}, Env: map[string]string{"C": "d"}}, {Name: "b", URL: "https://example.org", Headers: map[string]string{"A": "${B}"}}}
+	want := []Server{{Name: "a", Command: []string{"x", "y"}, Env: map[string]string{"C": "d"}},
+		{Name: "b", URL: "https://example.org", Headers: map[string]string{"A": "${B}"}}}
 	if diff := cmp.Diff(want, servers); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	for _, bad := range []string{"", "[]", `{"mcpServers":[]}`, `{"mcpServers":{"a":{}}}`, `{"mcpServers":{"../a":{"command":"x"}}}`, strings.Repeat(" ", maxConfig+1)} {
+	for _, bad := range []string{"", "[]", `{"mcpServers":[]}`, `{"mcpServers":{"a":{}}}`,
+		`{"mcpServers":{"../a":{"command":"x"}}}`, strings.Repeat(" ", maxConfig+1)} {
 		if got, err := Parse([]byte(bad)); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%.40q: %v, %v", bad, got, err)
 		}
 	}
-	merged := Merge([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "2"}}, []Server{{Name: "b", URL: "3"}, {Name: "c", URL: "4"}})
-	if diff := cmp.Diff([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "3"}, {Name: "c", URL: "4"}}, merged); diff != "" {
+	merged := Merge([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "2"}},
+		[]Server{{Name: "b", URL: "3"}, {Name: "c", URL: "4"}})
+	if diff := cmp.Diff([]Server{{Name: "a", URL: "1"}, {Name: "b", URL: "3"}, {Name: "c", URL: "4"}},
+		merged); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -1,8 +1,8 @@
-// Package memory is what agents remember of each repository from session to session: the knowledge graph of the MCP server "memory",
-// in a volume of its own.
+// Package memory is what agents remember of each repository from session to session: the knowledge graph of the MCP
+// server "memory", in a volume of its own.
 //
-// The server reads its file anew for every call and writes all of it, and so does Store: an edit of one and of the other at the same
-// moment may lose one of them, never damage the file.
+// The server reads its file anew for every call and writes all of it, and so does Store: an edit of one and of the
+// other at the same moment may lose one of them, never damage the file.
 package memory
 
 import (
@@ -62,7 +62,8 @@ type line struct {
 	RelationType string   `json:"relationType,omitempty"`
 }
 
-// Decode reads a File. Lines that are no entity and no relation are left out: agents may have written them. Exhausted if it is too large.
+// Decode reads a File. Lines that are no entity and no relation are left out: agents may have written them. Exhausted
+// if it is too large.
 func Decode(r io.Reader) (Graph, error) {
 	g := Graph{Entities: []Entity{}, Relations: []Relation{}}
 	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
@@ -70,7 +71,8 @@ func Decode(r io.Reader) (Graph, error) {
 		return g, errors.Wrapf(err, "read the memory")
 	}
 	if len(text) > maxFile {
-		return g, errors.Remedy(errors.Newf(errors.Exhausted, "the memory has more than %d MiB", maxFile>>20), "look at the volume's file %s", File)
+		return g, errors.Remedy(errors.Newf(errors.Exhausted, "the memory has more than %d MiB", maxFile>>20),
+			"look at the volume's file %s", File)
 	}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFile)
@@ -130,8 +132,8 @@ func (g Graph) Entity(name string) (Entity, bool) {
 	return g.Entities[i], true
 }
 
-// Name returns what a repository is called here: OWNER-NAME, with its host before if that is not github.com. "" if there is no repository
-// to speak of.
+// Name returns what a repository is called here: OWNER-NAME, with its host before if that is not github.com. "" if
+// there is no repository to speak of.
 func Name(host, owner, name string) string {
 	parts := []string{}
 	for _, part := range []string{host, owner, name} {
@@ -286,8 +288,8 @@ func (s Store) Delete(ctx context.Context, name string) error {
 	return s.Volumes.Delete(ctx, Prefix+name)
 }
 
-// Seed fills a memory with what every one begins with, once: what was forgotten later is not remembered again. It reports whether it did.
-// seed is a memory-seed.json.
+// Seed fills a memory with what every one begins with, once: what was forgotten later is not remembered again. It
+// reports whether it did. seed is a memory-seed.json.
 func (s Store) Seed(ctx context.Context, name string, seed []byte) (bool, error) {
 	if done, err := s.Seeded(ctx, name); err != nil || done {
 		return false, err
@@ -330,7 +332,8 @@ func (s Store) Seeded(ctx context.Context, name string) (bool, error) {
 	return slices.ContainsFunc(entries, func(e volume.Entry) bool { return e.Name == seeded }), err
 }
 
-// write replaces the graph, and makes empty files. Every user may change them: which one an agent is depends on its image.
+// write replaces the graph, and makes empty files. Every user may change them: which one an agent is depends on its
+// image.
 func write(ctx context.Context, v volume.Volume, g Graph, empty []string) error {
 	text, err := g.Encode()
 	if err != nil {
@@ -339,7 +342,8 @@ func write(ctx context.Context, v volume.Volume, g Graph, empty []string) error 
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	put := func(name string, text []byte) error {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o666, Size: int64(len(text)), ModTime: time.Now()}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o666, Size: int64(len(text)),
+			ModTime: time.Now()}); err != nil {
 			return err
 		}
 		_, err := w.Write(text)

@@ -42,7 +42,8 @@ func TestSeed(t *testing.T) {
 		t.Fatalf("%t, %v", did, err)
 	}
 	g, err := s.Get(ctx, "o-n")
-	if e, _ := g.Entity("repository"); err != nil || cmp.Diff(known, e) != "" || len(g.Entities) < 4 || len(g.Relations) < 3 {
+	if e, _ := g.Entity("repository"); err != nil || cmp.Diff(known, e) != "" || len(g.Entities) < 4 ||
+		len(g.Relations) < 3 {
 		t.Errorf("%+v, %v", g, err)
 	}
 	if err := s.Remove(ctx, "o-n", "panic-button"); err != nil {
@@ -78,16 +79,19 @@ func TestSeed(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	s, ctx := open(t), t.Context()
-	for _, e := range []memory.Entity{{Name: "a", Type: "t"}, {Name: "a", Type: "u", Observations: []string{"1 <2>", "3"}}, {Name: "b", Type: "t"}} {
+	for _, e := range []memory.Entity{{Name: "a", Type: "t"},
+		{Name: "a", Type: "u", Observations: []string{"1 <2>", "3"}}, {Name: "b", Type: "t"}} {
 		if err := s.Set(ctx, "x", e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := memory.Graph{Entities: []memory.Entity{{Name: "a", Type: "u", Observations: []string{"1 <2>", "3"}}, {Name: "b", Type: "t", Observations: []string{}}}, Relations: []memory.Relation{}}
+	want := memory.Graph{Entities: []memory.Entity{{Name: "a", Type: "u", Observations: []string{"1 <2>", "3"}},
+		{Name: "b", Type: "t", Observations: []string{}}}, Relations: []memory.Relation{}}
 	if got, err := s.Get(ctx, "x"); err != nil || cmp.Diff(want, got) != "" {
 		t.Errorf("%v %s", err, cmp.Diff(want, got))
 	}
-	for _, e := range []memory.Entity{{Name: " ", Type: "t"}, {Name: "a\nb", Type: "t"}, {Name: "a"}, {Name: "a", Type: "t", Observations: []string{strings.Repeat("x", 1<<20)}}} {
+	for _, e := range []memory.Entity{{Name: " ", Type: "t"}, {Name: "a\nb", Type: "t"}, {Name: "a"},
+		{Name: "a", Type: "t", Observations: []string{strings.Repeat("x", 1<<20)}}} {
 		if err := s.Set(ctx, "x", e); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%.30v: %v", e, err)
 		}
@@ -95,7 +99,8 @@ func TestSet(t *testing.T) {
 	if err := s.Set(ctx, "../x", memory.Entity{Name: "a", Type: "t"}); errors.KindOf(err) != errors.Invalid {
 		t.Error(err)
 	}
-	for what, err := range map[string]error{"no entity": s.Remove(ctx, "x", "c"), "no memory": s.Remove(ctx, "y", "c"), "bad name": s.Remove(ctx, "../y", "c"), "delete": s.Delete(ctx, "y")} {
+	for what, err := range map[string]error{"no entity": s.Remove(ctx, "x", "c"), "no memory": s.Remove(ctx, "y", "c"),
+		"bad name": s.Remove(ctx, "../y", "c"), "delete": s.Delete(ctx, "y")} {
 		if errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -135,7 +140,8 @@ func TestOddFiles(t *testing.T) {
 	if err := v.Remove(ctx, memory.File); err != nil {
 		t.Fatal(err)
 	}
-	put(&tar.Header{Mode: 0o600}, "no json\n{\"type\":\"other\"}\n\n{\"type\":\"entity\",\"name\":\"a\",\"entityType\":\"t\"}\n")
+	put(&tar.Header{Mode: 0o600},
+		"no json\n{\"type\":\"other\"}\n\n{\"type\":\"entity\",\"name\":\"a\",\"entityType\":\"t\"}\n")
 	if g, err := s.Get(ctx, "odd"); err != nil || len(g.Entities) != 1 {
 		t.Errorf("%+v, %v", g, err)
 	}
@@ -144,7 +150,8 @@ func TestOddFiles(t *testing.T) {
 func TestName(t *testing.T) {
 	t.Parallel()
 	for want, parts := range map[string][3]string{
-		"owner-repo": {"github.com", "Owner", "Repo"}, "gitlab.com-a-b-c": {"gitlab.com", "a-b", "c"}, "g-8443-o-n": {"g:8443", "o", "n"}, "local-x": {"", "local", "x"}, "": {"github.com", "o", ""},
+		"owner-repo": {"github.com", "Owner", "Repo"}, "gitlab.com-a-b-c": {"gitlab.com", "a-b", "c"},
+		"g-8443-o-n": {"g:8443", "o", "n"}, "local-x": {"", "local", "x"}, "": {"github.com", "o", ""},
 	} {
 		if got := memory.Name(parts[0], parts[1], parts[2]); got != want {
 			t.Errorf("%v: %q, want %q", parts, got, want)

@@ -61,7 +61,8 @@ func checkName(what, name string) error {
 	if appName().MatchString(name) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "Invalid %s name: '%.80s'", what, name), "Use 1 to 64 letters, digits, '-', '_' or '.'")
+	return errors.Remedy(errors.Newf(errors.Invalid, "Invalid %s name: '%.80s'", what, name),
+		"Use 1 to 64 letters, digits, '-', '_' or '.'")
 }
 
 func appIDOf(env, name string) string { return named(appID, env+"/"+name) }
@@ -158,11 +159,13 @@ func creates(t pb.ObjectCreationType) bool {
 }
 
 // AppGetOrCreate implements ModalClient.
-func (c *control) AppGetOrCreate(ctx context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
+func (c *control) AppGetOrCreate(ctx context.Context,
+	req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
 	if err := errors.Join(checkName("App", req.GetAppName()), checkEnv(req.GetEnvironmentName())); err != nil {
 		return nil, err
 	}
-	made := app{Account: callerOf(ctx).Account, Env: envOr(req.GetEnvironmentName()), Name: req.GetAppName(), Created: time.Now().UTC()}
+	made := app{Account: callerOf(ctx).Account, Env: envOr(req.GetEnvironmentName()), Name: req.GetAppName(),
+		Created: time.Now().UTC()}
 	id := appIDOf(made.Env, made.Name)
 	if err := c.s.apps.ensure(id, made, creates(req.GetObjectCreationType())); err != nil {
 		return nil, err
@@ -176,7 +179,8 @@ func (c *control) AppList(ctx context.Context, req *pb.AppListRequest) (*pb.AppL
 	for _, made := range c.s.apps.list(callerOf(ctx).Account, false) {
 		if req.GetEnvironmentName() == "" || made.Env == req.GetEnvironmentName() {
 			items = append(items, pb.AppListResponse_AppListItem_builder{
-				AppId: appIDOf(made.Env, made.Name), Name: made.Name, Description: made.Name, State: pb.AppState_APP_STATE_DEPLOYED, CreatedAt: seconds(made.Created),
+				AppId: appIDOf(made.Env, made.Name), Name: made.Name, Description: made.Name,
+				State: pb.AppState_APP_STATE_DEPLOYED, CreatedAt: seconds(made.Created),
 			}.Build())
 		}
 	}
@@ -216,14 +220,16 @@ func checkEnv(name string) error {
 }
 
 // EnvironmentGetOrCreate implements ModalClient. Environments are prefixes of names: all of them exist.
-func (c *control) EnvironmentGetOrCreate(_ context.Context, req *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
+func (c *control) EnvironmentGetOrCreate(_ context.Context,
+	req *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
 	if err := checkEnv(req.GetDeploymentName()); err != nil {
 		return nil, err
 	}
 	name := envOr(req.GetDeploymentName())
-	return pb.EnvironmentGetOrCreateResponse_builder{EnvironmentId: named(envID, name), Metadata: pb.EnvironmentMetadata_builder{
-		Name: name, Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: builderVersion}.Build(),
-	}.Build()}.Build(), nil
+	return pb.EnvironmentGetOrCreateResponse_builder{EnvironmentId: named(envID, name),
+		Metadata: pb.EnvironmentMetadata_builder{
+			Name: name, Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: builderVersion}.Build(),
+		}.Build()}.Build(), nil
 }
 
 // EnvironmentList implements ModalClient. It lists "main" and the environments that have apps.
@@ -234,7 +240,8 @@ func (c *control) EnvironmentList(ctx context.Context, _ *emptypb.Empty) (*pb.En
 	}
 	var items []*pb.EnvironmentListItem
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		items = append(items, pb.EnvironmentListItem_builder{Name: name, Default: name == mainEnvName, EnvironmentId: named(envID, name)}.Build())
+		items = append(items, pb.EnvironmentListItem_builder{Name: name, Default: name == mainEnvName,
+			EnvironmentId: named(envID, name)}.Build())
 	}
 	return pb.EnvironmentListResponse_builder{Items: items}.Build(), nil
 }

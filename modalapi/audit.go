@@ -23,7 +23,8 @@ type Call struct {
 // continuing are the methods that continue a command or an object of an earlier call. Clients call them
 // constantly.
 var continuing = map[string]bool{
-	"TaskExecPoll": true, "TaskExecWait": true, "TaskExecStdioRead": true, "TaskExecStdinStatus": true, "TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
+	"TaskExecPoll": true, "TaskExecWait": true, "TaskExecStdioRead": true, "TaskExecStdinStatus": true,
+	"TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
 	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "VolumeHeartbeat": true,
 }
 

@@ -79,7 +79,8 @@ func TestCallsAreAudited(t *testing.T) {
 	sb := w.create(nil)
 	routed, _ := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "one", CommandArgs: []string{"true"}})
 	key, owner := w.id, w.ctx()
-	reader, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
+	reader, text, err := w.ring.Create(t.Context(), account.Local(),
+		account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +104,10 @@ func TestCallsAreAudited(t *testing.T) {
 			if scope != account.Read && !modalapi.Continuing(name) {
 				_, before := w.calls.of(method)
 				err := w.conn.Invoke(c.ctx, method, &emptypb.Empty{}, &emptypb.Empty{})
-				testenv.Eventually(t, "a line of "+name, func() bool { _, n := w.calls.of(method); return n == before+1 })
-				if got, _ := w.calls.of(method); got.Account != "personal" || got.KeyID != key || got.Address == "" || got.Code != status.Code(err) {
+				testenv.Eventually(t, "a line of "+name,
+					func() bool { _, n := w.calls.of(method); return n == before+1 })
+				if got, _ := w.calls.of(method); got.Account != "personal" || got.KeyID != key || got.Address == "" ||
+					got.Code != status.Code(err) {
 					t.Errorf("%s: %+v, %v", name, got, err)
 				}
 				if here && service == "control" {
@@ -138,23 +141,28 @@ func TestCallsAreAudited(t *testing.T) {
 func TestConnectTokensAreAudited(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(nil)
-	token, err := w.control.SandboxCreateConnectTokenV2(w.ctx(), pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+	token, err := w.control.SandboxCreateConnectTokenV2(w.ctx(),
+		pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := connected(t, token); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
+	if got := connected(t,
+		token); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
 		t.Errorf("with a token: %d", got)
 	}
 	_, n := w.calls.prefixed("connect/")
 	got, _ := w.calls.prefixed("connect/")
-	if n != 1 || got.Account != "personal" || got.KeyID != w.id || !strings.HasSuffix(got.Method, "/8080") || got.Address == "" || got.Code != codes.Unavailable {
+	if n != 1 || got.Account != "personal" || got.KeyID != w.id || !strings.HasSuffix(got.Method, "/8080") ||
+		got.Address == "" || got.Code != codes.Unavailable {
 		t.Errorf("%d lines, %+v", n, got)
 	}
-	if got := connected(t, pb.SandboxCreateConnectTokenResponse_builder{Url: token.GetUrl(), Token: "CANARY." + token.GetToken()}.Build()); got != http.StatusUnauthorized {
+	if got := connected(t, pb.SandboxCreateConnectTokenResponse_builder{Url: token.GetUrl(),
+		Token: "CANARY." + token.GetToken()}.Build()); got != http.StatusUnauthorized {
 		t.Errorf("with a wrong token: %d", got)
 	}
 	got, n = w.calls.prefixed("connect/")
-	if n != 2 || got.Account != "" || got.KeyID != "" || got.Address == "" || got.Code != codes.Unauthenticated || strings.Contains(got.Method, "CANARY") {
+	if n != 2 || got.Account != "" || got.KeyID != "" || got.Address == "" || got.Code != codes.Unauthenticated ||
+		strings.Contains(got.Method, "CANARY") {
 		t.Errorf("%d lines, %+v", n, got)
 	}
 }

@@ -55,7 +55,8 @@ func callerOf(ctx context.Context) caller {
 	return c
 }
 
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (resp any, err error) {
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handle grpc.UnaryHandler) (resp any, err error) {
 	ctx, done, err := s.admit(ctx, info.FullMethod)
 	defer done()
 	defer func() { s.audit(ctx, info.FullMethod, err) }()
@@ -84,7 +85,8 @@ func caught[T any](call func() (T, error)) (out T, err error) {
 	return call()
 }
 
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handle grpc.StreamHandler) (err error) {
 	ctx, done, err := s.admit(stream.Context(), info.FullMethod)
 	defer done()
 	defer func() { s.audit(ctx, info.FullMethod, err) }()
@@ -187,7 +189,8 @@ func supported(sdk string) error {
 }
 
 func tooOld(name, version, oldest string) error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "%.60s %.30s is too old for this server", name, version), "use version %s or a newer one", oldest[1:])
+	return errors.Remedy(errors.Newf(errors.Unsupported, "%.60s %.30s is too old for this server", name, version),
+		"use version %s or a newer one", oldest[1:])
 }
 
 // oldestPython is the oldest version of Modal's SDK for Python whose requests are known.
@@ -232,7 +235,8 @@ func (s *Server) sign(c caller, box string) (string, error) {
 	if !c.Expires.IsZero() && c.Expires.Before(expires) {
 		expires = c.Expires
 	}
-	body, err := json.Marshal(claims{Account: c.Account, Role: c.Role, Scopes: c.Scopes, Key: c.KeyID, Box: box, Expires: expires.Unix()})
+	body, err := json.Marshal(claims{Account: c.Account, Role: c.Role, Scopes: c.Scopes, Key: c.KeyID, Box: box,
+		Expires: expires.Unix()})
 	if err != nil {
 		return "", errors.Wrapf(err, "encode a token")
 	}
@@ -257,8 +261,10 @@ func (s *Server) bearer(header string) (account.Principal, string, error) {
 	_, payload, _ := strings.Cut(text[:i], ".")
 	body, err := base64.RawURLEncoding.DecodeString(payload)
 	var c claims
-	if err != nil || json.Unmarshal(body, &c) != nil || c.Box == "" || time.Since(time.Unix(c.Expires, 0)) > tokenLeeway {
+	if err != nil || json.Unmarshal(body, &c) != nil || c.Box == "" ||
+		time.Since(time.Unix(c.Expires, 0)) > tokenLeeway {
 		return account.Principal{}, "", bad
 	}
-	return account.Principal{Account: c.Account, Role: c.Role, Scopes: c.Scopes, KeyID: c.Key, Kind: account.APIKey, Expires: time.Unix(c.Expires, 0)}, c.Box, nil
+	return account.Principal{Account: c.Account, Role: c.Role, Scopes: c.Scopes, KeyID: c.Key, Kind: account.APIKey,
+		Expires: time.Unix(c.Expires, 0)}, c.Box, nil
 }

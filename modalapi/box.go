@@ -169,7 +169,8 @@ func (bs *boxes) find(account, id string) *box {
 }
 
 func (bs *boxes) make(sb sandbox.Sandbox) *box {
-	return &box{s: bs.s, id: sb.ID, account: sb.Account, def: &pb.Sandbox{}, execs: map[string]*command{}, mounts: map[string]string{}, ended: make(chan struct{})}
+	return &box{s: bs.s, id: sb.ID, account: sb.Account, def: &pb.Sandbox{}, execs: map[string]*command{},
+		mounts: map[string]string{}, ended: make(chan struct{})}
 }
 
 // add registers b and watches it until its end.
@@ -289,7 +290,8 @@ func (b *box) watch(ctx context.Context) {
 func (b *box) outlive(ctx context.Context) {
 	r := b.main.result
 	sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
-	if err != nil || b.main.fault != nil || sb.Status != sandbox.Running || r.OutOfMemory || r.Reason != "" && !r.TimedOut {
+	if err != nil || b.main.fault != nil || sb.Status != sandbox.Running || r.OutOfMemory ||
+		r.Reason != "" && !r.TimedOut {
 		if err == nil && sb.Status == sandbox.Running && b.s.ctx.Err() == nil {
 			b.destroy(ctx)
 		}

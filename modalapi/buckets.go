@@ -42,23 +42,28 @@ func mountable(def *pb.Sandbox) error {
 	}
 	mounts := def.GetCloudBucketMounts()
 	if len(def.GetS3Mounts()) > 0 {
-		return refuse(errors.Unsupported, "this way to mount buckets is too old", "Use cloud_bucket_mounts, as newer SDKs do")
+		return refuse(errors.Unsupported, "this way to mount buckets is too old",
+			"Use cloud_bucket_mounts, as newer SDKs do")
 	}
 	if len(mounts) > 1 {
-		return refuse(errors.Unsupported, "a sandbox has no more than one bucket mounted here", "Mount one, or have a sidecar mount the other one")
+		return refuse(errors.Unsupported, "a sandbox has no more than one bucket mounted here",
+			"Mount one, or have a sidecar mount the other one")
 	}
 	for _, m := range mounts {
 		prefix := m.GetKeyPrefix()
 		u, err := url.Parse(m.GetBucketEndpointUrl())
 		switch {
 		case m.GetRequesterPays():
-			return refuse(errors.Unsupported, "buckets for which the requester pays are not mounted here", "Leave requester_pays out, and have the bucket's owner pay")
+			return refuse(errors.Unsupported, "buckets for which the requester pays are not mounted here",
+				"Leave requester_pays out, and have the bucket's owner pay")
 		case m.GetOidcAuthRoleArn() != "":
-			return refuse(errors.Unsupported, "no role is assumed here with a sandbox's identity token", "Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+			return refuse(errors.Unsupported, "no role is assumed here with a sandbox's identity token",
+				"Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		case prefix != "" && !strings.HasSuffix(prefix, "/"):
 			return refuse(errors.Invalid, "key_prefix is put before all keys, so it must end with a '/'", "Add it")
 		case err != nil || u.User != nil || u.RawQuery != "":
-			return refuse(errors.Invalid, "the bucket's endpoint is no address of a server", "Write it as https://host:port, and credentials into a secret")
+			return refuse(errors.Invalid, "the bucket's endpoint is no address of a server",
+				"Write it as https://host:port, and credentials into a secret")
 		}
 	}
 	return nil
@@ -71,14 +76,17 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sand
 		return nil, nil
 	}
 	m := def.GetCloudBucketMounts()[0]
-	mount := &sandbox.S3{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix(), MountPath: m.GetMountPath(), Mount: true, ReadOnly: m.GetReadOnly()}
+	mount := &sandbox.S3{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix(), MountPath: m.GetMountPath(), Mount: true,
+		ReadOnly: m.GetReadOnly()}
 	where, err := s.whereBucket(acc, m)
 	if err != nil {
 		return nil, err
 	}
 	if m.GetCredentialsSecretId() == "" {
 		if len(where) > 0 {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "a bucket at an endpoint of its own is mounted with a secret only"), "Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid,
+				"a bucket at an endpoint of its own is mounted with a secret only"),
+				"Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		}
 		return mount, nil // uses the account's S3 credentials
 	}
@@ -111,7 +119,9 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 		return nil, nil
 	}
 	if ours != "" {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "all S3 of this server is at the endpoint of its configuration"), "Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
+			"all S3 of this server is at the endpoint of its configuration"),
+			"Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
 	}
 	if acc != account.Personal { // the server can reach addresses that other accounts must not
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may choose an S3 endpoint"),
@@ -128,14 +138,16 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 func keysOf(pairs secret.Pairs) secret.Pairs {
 	keys := secret.Pairs{}
 	for _, key := range []string{
-		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", secret.PathStyle,
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
+		"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", secret.PathStyle,
 	} {
 		if pairs[key] != "" {
 			keys[key] = pairs[key]
 		}
 	}
 	if keys["AWS_ACCESS_KEY_ID"] == "" && pairs["GOOGLE_ACCESS_KEY_ID"] != "" {
-		keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"] = pairs["GOOGLE_ACCESS_KEY_ID"], pairs["GOOGLE_ACCESS_KEY_SECRET"]
+		keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"] = pairs["GOOGLE_ACCESS_KEY_ID"],
+			pairs["GOOGLE_ACCESS_KEY_SECRET"]
 	}
 	return keys
 }
@@ -154,7 +166,8 @@ func (s *Server) dropBucket(ctx context.Context, acc string, mount *sandbox.S3) 
 	if mount == nil || !ownSecret().MatchString(mount.Secret) || s.opts.Secrets == nil {
 		return
 	}
-	if err := s.opts.Secrets.Delete(context.WithoutCancel(ctx), acc, mount.Secret); err != nil && errors.KindOf(err) != errors.NotFound {
+	if err := s.opts.Secrets.Delete(context.WithoutCancel(ctx), acc, mount.Secret); err != nil &&
+		errors.KindOf(err) != errors.NotFound {
 		logf.Warnf(ctx, "remove the secret of a bucket's mount: %v", err) // sweepBuckets retries
 	}
 }

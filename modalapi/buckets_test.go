@@ -60,7 +60,8 @@ func bucketWorld(t *testing.T) (s *Server, records *memory.Sandboxes, secrets *m
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: dirEngine{eng}, Store: records, Secrets: vault, S3: someS3{}, Mounts: someS3{}})
+	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: dirEngine{eng}, Store: records, Secrets: vault,
+		S3: someS3{}, Mounts: someS3{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,8 @@ func mounting(m pb.CloudBucketMount_builder) *pb.Sandbox {
 func TestBucketsOfAClient(t *testing.T) {
 	t.Parallel()
 	s, _, _ := bucketWorld(t)
-	keys := secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIANAMED", "AWS_SECRET_ACCESS_KEY": "the-secret-key", "AWS_SESSION_TOKEN": "the-token", "AWS_REGION": "eu-west-1"}
+	keys := secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIANAMED", "AWS_SECRET_ACCESS_KEY": "the-secret-key",
+		"AWS_SESSION_TOKEN": "the-token", "AWS_REGION": "eu-west-1"}
 	with := func(more secret.Pairs) secret.Pairs {
 		all := maps.Clone(keys)
 		maps.Copy(all, more)
@@ -102,7 +104,8 @@ func TestBucketsOfAClient(t *testing.T) {
 	}
 	s.setSecret(t, "personal", "keys", with(secret.Pairs{"OTHER": "is-not-for-s3"}))
 	s.setSecret(t, "acme", "keys", keys)
-	s.setSecret(t, "personal", "google", secret.Pairs{"GOOGLE_ACCESS_KEY_ID": "GOOG1", "GOOGLE_ACCESS_KEY_SECRET": "the-google-key"})
+	s.setSecret(t, "personal", "google", secret.Pairs{"GOOGLE_ACCESS_KEY_ID": "GOOG1",
+		"GOOGLE_ACCESS_KEY_SECRET": "the-google-key"})
 	s.setSecret(t, "personal", "empty", secret.Pairs{"OTHER": "x"})
 	loose, err := s.loose.add(t.Context(), "personal", keys)
 	if err != nil {
@@ -117,19 +120,33 @@ func TestBucketsOfAClient(t *testing.T) {
 		name string       // otherwise the secret's name
 		kind errors.Kind
 	}{
-		"a secret with a name":      {m: pb.CloudBucketMount_builder{KeyPrefix: &prefix, ReadOnly: true, CredentialsSecretId: named(secretID, "keys")}, name: "keys"},
-		"none":                      {m: pb.CloudBucketMount_builder{ForcePathStyle: true}},
-		"one without a name":        {m: pb.CloudBucketMount_builder{CredentialsSecretId: loose}, own: keys},
-		"an endpoint":               {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"), BucketEndpointUrl: &endpoint}, own: with(secret.Pairs{"AWS_ENDPOINT_URL_S3": "https://s3.example.org"})},
-		"the path":                  {m: pb.CloudBucketMount_builder{CredentialsSecretId: loose, BucketEndpointUrl: &endpoint, ForcePathStyle: true}, own: with(secret.Pairs{"AWS_ENDPOINT_URL_S3": "https://s3.example.org", secret.PathStyle: "true"})},
-		"the server's endpoint":     {acc: "acme", at: "https://s3.example.org", m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"), BucketEndpointUrl: &endpoint}, name: "keys"},
-		"Google's names":            {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "google")}, own: secret.Pairs{"AWS_ACCESS_KEY_ID": "GOOG1", "AWS_SECRET_ACCESS_KEY": "the-google-key"}},
-		"another account's":         {acc: "acme", m: pb.CloudBucketMount_builder{CredentialsSecretId: loose}, kind: errors.NotFound},
-		"none of that name":         {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "none")}, kind: errors.NotFound},
-		"no keys":                   {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "empty")}, kind: errors.Invalid},
-		"an endpoint and no secret": {m: pb.CloudBucketMount_builder{BucketEndpointUrl: &endpoint}, kind: errors.Invalid},
-		"another account and place": {acc: "acme", m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"), BucketEndpointUrl: &endpoint}, kind: errors.Denied},
-		"another place":             {at: there, m: pb.CloudBucketMount_builder{CredentialsSecretId: loose, BucketEndpointUrl: &endpoint}, kind: errors.Unsupported},
+		"a secret with a name": {m: pb.CloudBucketMount_builder{KeyPrefix: &prefix, ReadOnly: true,
+			CredentialsSecretId: named(secretID, "keys")}, name: "keys"},
+		"none":               {m: pb.CloudBucketMount_builder{ForcePathStyle: true}},
+		"one without a name": {m: pb.CloudBucketMount_builder{CredentialsSecretId: loose}, own: keys},
+		"an endpoint": {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"),
+			BucketEndpointUrl: &endpoint}, own: with(secret.Pairs{"AWS_ENDPOINT_URL_S3": "https://s3.example.org"})},
+		"the path": {m: pb.CloudBucketMount_builder{CredentialsSecretId: loose,
+			BucketEndpointUrl: &endpoint, ForcePathStyle: true},
+			own: with(secret.Pairs{"AWS_ENDPOINT_URL_S3": "https://s3.example.org", secret.PathStyle: "true"})},
+		"the server's endpoint": {acc: "acme", at: "https://s3.example.org",
+			m:    pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"), BucketEndpointUrl: &endpoint},
+			name: "keys"},
+		"Google's names": {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "google")},
+			own: secret.Pairs{"AWS_ACCESS_KEY_ID": "GOOG1", "AWS_SECRET_ACCESS_KEY": "the-google-key"}},
+		"another account's": {acc: "acme", m: pb.CloudBucketMount_builder{CredentialsSecretId: loose},
+			kind: errors.NotFound},
+		"none of that name": {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "none")},
+			kind: errors.NotFound},
+		"no keys": {m: pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "empty")},
+			kind: errors.Invalid},
+		"an endpoint and no secret": {m: pb.CloudBucketMount_builder{BucketEndpointUrl: &endpoint},
+			kind: errors.Invalid},
+		"another account and place": {acc: "acme",
+			m:    pb.CloudBucketMount_builder{CredentialsSecretId: named(secretID, "keys"), BucketEndpointUrl: &endpoint},
+			kind: errors.Denied},
+		"another place": {at: there, m: pb.CloudBucketMount_builder{CredentialsSecretId: loose,
+			BucketEndpointUrl: &endpoint}, kind: errors.Unsupported},
 	} {
 		if c.acc == "" {
 			c.acc = "personal"
@@ -172,7 +189,8 @@ func TestBucketsOfAClient(t *testing.T) {
 		t.Errorf("left are %+v, %v", left, err)
 	}
 	s.opts.Secrets = nil
-	if _, err := s.bucket(t.Context(), "personal", mounting(pb.CloudBucketMount_builder{CredentialsSecretId: loose})); errors.KindOf(err) != errors.Unsupported {
+	if _, err := s.bucket(t.Context(), "personal",
+		mounting(pb.CloudBucketMount_builder{CredentialsSecretId: loose})); errors.KindOf(err) != errors.Unsupported {
 		t.Errorf("a server without secrets: %v", err)
 	}
 	s.sweepBuckets(t.Context())
@@ -190,7 +208,9 @@ func TestBucketsThatAreRefused(t *testing.T) {
 		"too old":                pb.Sandbox_builder{S3Mounts: []*pb.S3Mount{{}}}.Build(),
 	} {
 		_, err := request(def)
-		if k := errors.KindOf(err); k != errors.Unsupported && k != errors.Invalid || !strings.Contains(err.Error(), words) || errors.RemedyOf(err) == "" || strings.Contains(err.Error(), "a-password") {
+		if k := errors.KindOf(err); k != errors.Unsupported && k != errors.Invalid ||
+			!strings.Contains(err.Error(), words) || errors.RemedyOf(err) == "" ||
+			strings.Contains(err.Error(), "a-password") {
 			t.Errorf("%v, want %q", err, words)
 		}
 	}
@@ -245,7 +265,8 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 	}
 	past := func(id, name, unsent string, ago time.Duration) sandbox.Sandbox {
 		at := time.Now().Add(-ago)
-		r := sandbox.Sandbox{ID: id, Account: "personal", Status: sandbox.Terminated, Created: at, Ended: at, S3: &sandbox.S3Volume{S3: *mounts(name), SyncError: unsent}}
+		r := sandbox.Sandbox{ID: id, Account: "personal", Status: sandbox.Terminated, Created: at, Ended: at,
+			S3: &sandbox.S3Volume{S3: *mounts(name), SyncError: unsent}}
 		if err := records.Put(ctx, r); err != nil {
 			t.Fatal(err)
 		}
@@ -258,7 +279,8 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 	done := past("sbx_done", own("f"), "", time.Minute)
 	own("g") // of no sandbox
 	s.setSecret(t, "personal", bucketSecret+"z", secret.Pairs{"A": "the client's own"})
-	s.setSecret(t, "personal", bucketSecret+strings.Repeat("h", 26), secret.Pairs{"A": "of one that is about to be made"})
+	s.setSecret(t, "personal", bucketSecret+strings.Repeat("h", 26),
+		secret.Pairs{"A": "of one that is about to be made"})
 	have("at first", "b", "c", "d", "e", "f", "g", "h", "z")
 	s.endBucket(ctx, copied)
 	s.endBucket(ctx, unsent)

@@ -219,7 +219,8 @@ func sizeOf(p *pb.PTYInfo) *engine.Size {
 
 // terminalEnv adds the environment variables of the terminal.
 func terminalEnv(env map[string]string, p *pb.PTYInfo) {
-	for name, value := range map[string]string{"TERM": p.GetEnvTerm(), "COLORTERM": p.GetEnvColorterm(), "TERM_PROGRAM": p.GetEnvTermProgram()} {
+	for name, value := range map[string]string{"TERM": p.GetEnvTerm(), "COLORTERM": p.GetEnvColorterm(),
+		"TERM_PROGRAM": p.GetEnvTermProgram()} {
 		if _, set := env[name]; !set && value != "" {
 			env[name] = value
 		}

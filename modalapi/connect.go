@@ -42,7 +42,8 @@ type pass struct {
 
 // SandboxCreateConnectTokenV2 implements ModalClient. The token gives HTTP access to one port of the sandbox
 // until the sandbox or the caller's key ends.
-func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
+func (c *control) SandboxCreateConnectTokenV2(ctx context.Context,
+	req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
 	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -52,9 +53,11 @@ func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.Sandb
 		port = int(req.GetPort())
 	}
 	if port < 1 || port > 65535 || len(req.GetUserMetadata()) > longestData {
-		return nil, errors.Newf(errors.Invalid, "Invalid port %d, or user_metadata of more than %d characters", port, longestData)
+		return nil, errors.Newf(errors.Invalid, "Invalid port %d, or user_metadata of more than %d characters",
+			port, longestData)
 	}
-	body, err := json.Marshal(pass{Account: b.account, Key: callerOf(ctx).KeyID, Box: b.id, Port: port, Data: req.GetUserMetadata(), Expires: sb.Expires.Unix()})
+	body, err := json.Marshal(pass{Account: b.account, Key: callerOf(ctx).KeyID, Box: b.id, Port: port,
+		Data: req.GetUserMetadata(), Expires: sb.Expires.Unix()})
 	if err != nil {
 		return nil, errors.Wrapf(err, "encode a token")
 	}
@@ -63,11 +66,13 @@ func (c *control) SandboxCreateConnectTokenV2(ctx context.Context, req *pb.Sandb
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxCreateConnectTokenResponse_builder{Url: "http://" + address, Token: text + "." + c.s.seal(text)}.Build(), nil
+	return pb.SandboxCreateConnectTokenResponse_builder{Url: "http://" + address,
+		Token: text + "." + c.s.seal(text)}.Build(), nil
 }
 
 // SandboxCreateConnectToken implements ModalClient.
-func (c *control) SandboxCreateConnectToken(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
+func (c *control) SandboxCreateConnectToken(ctx context.Context,
+	req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
 	return c.SandboxCreateConnectTokenV2(ctx, req)
 }
 
@@ -87,7 +92,8 @@ func (s *Server) connector(ctx context.Context) (string, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+identityKeys, s.keys)
 	mux.HandleFunc("/", s.connect)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return s.ctx }}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return s.ctx }}
 	context.AfterFunc(s.ctx, func() { _ = server.Close() })
 	s.tasks.Go(func() {
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -129,7 +135,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 		token = q
 		query.Del(connectQuery)
 		r.URL.RawQuery = query.Encode()
-		http.SetCookie(w, &http.Cookie{Name: connectCookie, Value: q, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode})
+		http.SetCookie(w, &http.Cookie{Name: connectCookie, Value: q, Path: "/", HttpOnly: true,
+			SameSite: http.SameSiteLaxMode})
 	} else if cookie, err := r.Cookie(connectCookie); err == nil && token == "" {
 		token = cookie.Value
 	}
@@ -170,7 +177,8 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 				pr.Out.Header.Set(userData, p.Data)
 			}
 		},
-		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
+			_ string) (net.Conn, error) {
 			return s.opts.Fleet.Dial(ctx, p.Account, p.Box, p.Port)
 		}},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {

@@ -60,7 +60,8 @@ func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(),
 	tw := tar.NewWriter(f)
 	for _, file := range files {
 		if err == nil {
-			err = tw.WriteHeader(&tar.Header{Name: contextName(file), Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(file.GetData())), ModTime: nowTime()})
+			err = tw.WriteHeader(&tar.Header{Name: contextName(file), Typeflag: tar.TypeReg, Mode: 0o644,
+				Size: int64(len(file.GetData())), ModTime: nowTime()})
 		}
 		if err == nil {
 			_, err = tw.Write(file.GetData())

@@ -33,12 +33,15 @@ type plan struct {
 }
 
 // SandboxCreateV2 implements ModalClient.
-func (c *control) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
+func (c *control) SandboxCreateV2(ctx context.Context,
+	req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
 	sources := req.GetSecretSources()
 	if m := req.GetEphemeralSecrets().GetContents(); len(m) > 0 {
-		sources = append(slices.Clone(sources), pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
+		sources = append(slices.Clone(sources),
+			pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
 	}
-	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(), sources: sources})
+	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(),
+		sources: sources})
 	if err != nil {
 		return nil, err
 	}
@@ -55,11 +58,13 @@ func (c *control) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Re
 // SandboxCreate implements ModalClient. It answers a first-generation request with a sandbox of the second
 // generation, which clients recognize by its ID.
 func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
-	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(), env: req.GetEnvironmentName()})
+	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(),
+		env: req.GetEnvironmentName()})
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id), Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
+	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id),
+		Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
 // requestKey returns a digest of the request and its idempotency key, "" without a key.
@@ -84,7 +89,8 @@ func (s *Server) createBox(ctx context.Context, p plan) (*box, error) {
 
 // makeOnce creates a sandbox once for each idempotency key, also across restarts of the server. do must tag the
 // sandbox with the given key.
-func (s *Server) makeOnce(ctx context.Context, what string, do func(ctx context.Context, acc, key string) (*box, error)) (*box, error) {
+func (s *Server) makeOnce(ctx context.Context, what string,
+	do func(ctx context.Context, acc, key string) (*box, error)) (*box, error) {
 	c := callerOf(ctx)
 	return once1(ctx, s, what, func() (*box, error) {
 		// All attempts of a client share one creation, which must not end with the first attempt.
@@ -117,7 +123,8 @@ func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]strin
 		}
 		byKey := map[string][]string{}
 		for _, sb := range all {
-			if k := sb.Tags[tagKey]; k != "" && !sb.Started.IsZero() && sb.Created.Before(s.began) && s.began.Sub(sb.Created) <= replayed {
+			if k := sb.Tags[tagKey]; k != "" && !sb.Started.IsZero() && sb.Created.Before(s.began) &&
+				s.began.Sub(sb.Created) <= replayed {
 				byKey[k] = append(byKey[k], sb.ID)
 			}
 		}
@@ -162,7 +169,8 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 	}
 	req, err := request(p.def)
 	if err == nil && p.def.GetEnableSnapshot() && !s.opts.Fleet.Capabilities().Memory {
-		err = errors.Remedy(errors.Newf(errors.Unsupported, "the memory of sandboxes cannot be kept by the engine of this server"), "Take a snapshot of the files")
+		err = errors.Remedy(errors.Newf(errors.Unsupported,
+			"the memory of sandboxes cannot be kept by the engine of this server"), "Take a snapshot of the files")
 	}
 	if err != nil {
 		return nil, err
@@ -197,7 +205,8 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	}
 	req.Image = img.ID
 	var values map[string]string
-	if values, req.Secrets, err = s.environment(ctx, p.def.GetSecretIds(), p.sources, p.def.GetEnvironmentVariables().GetContents()); err != nil {
+	if values, req.Secrets, err = s.environment(ctx, p.def.GetSecretIds(), p.sources,
+		p.def.GetEnvironmentVariables().GetContents()); err != nil {
 		return nil, err
 	}
 	req.Env = values
@@ -247,7 +256,8 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 // server.
 func (b *box) launch(ctx context.Context, config image.Config) error {
 	if option(b.def, "enable_docker") { // Docker stores its files there
-		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker", Parents: true}, discard{}); err != nil {
+		if err := b.s.opts.Fleet.Files(ctx, b.account, b.id, tarfs.Request{Op: tarfs.OpMkdir, Path: "/var/lib/docker",
+			Parents: true}, discard{}); err != nil {
 			return err
 		}
 	}
@@ -314,8 +324,10 @@ func (s *Server) free(ctx context.Context, acc, env, app, title, except string) 
 		return err
 	}
 	for _, sb := range found {
-		if sb.ID != except && sb.Status != sandbox.Stopping && sb.Tags[tagName] == title && sb.Tags[tagApp] == app && sb.Tags[tagEnv] == env {
-			return withCode(errors.Newf(errors.Conflict, "Sandbox with name '%s' already exists in app '%s'", title, app), alreadyExists)
+		if sb.ID != except && sb.Status != sandbox.Stopping && sb.Tags[tagName] == title && sb.Tags[tagApp] == app &&
+			sb.Tags[tagEnv] == env {
+			return withCode(errors.Newf(errors.Conflict, "Sandbox with name '%s' already exists in app '%s'", title,
+				app), alreadyExists)
 		}
 	}
 	return nil

@@ -48,7 +48,8 @@ func request(def *pb.Sandbox) (sandbox.Request, error) {
 		life = defaultLife
 	}
 	if life > longestLife {
-		return sandbox.Request{}, errors.Newf(errors.Invalid, "Timeout must be at most %d seconds, got %d", longestLife, life)
+		return sandbox.Request{}, errors.Newf(errors.Invalid, "Timeout must be at most %d seconds, got %d",
+			longestLife, life)
 	}
 	if dir := def.GetWorkdir(); dir != "" && !strings.HasPrefix(dir, "/") {
 		return sandbox.Request{}, errors.Newf(errors.Invalid, "workdir must be an absolute path, got: %.200s", dir)
@@ -58,8 +59,9 @@ func request(def *pb.Sandbox) (sandbox.Request, error) {
 		return sandbox.Request{}, err
 	}
 	req := sandbox.Request{
-		Workdir: def.GetWorkdir(), Network: network, TimeoutSeconds: float64(life), IdleTimeoutSeconds: float64(def.GetIdleTimeoutSecs()),
-		SnapshotOnEnd: option(def, "enable_exit_snapshot"), Disk: int64(def.GetResources().GetEphemeralDiskMb()) << 20,
+		Workdir: def.GetWorkdir(), Network: network, TimeoutSeconds: float64(life),
+		IdleTimeoutSeconds: float64(def.GetIdleTimeoutSecs()),
+		SnapshotOnEnd:      option(def, "enable_exit_snapshot"), Disk: int64(def.GetResources().GetEphemeralDiskMb()) << 20,
 	}
 	for _, p := range def.GetOpenPorts().GetPorts() {
 		req.Ports = append(req.Ports, int(p.GetPort()))
@@ -110,7 +112,8 @@ func possible(def *pb.Sandbox) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(def.GetExperimentalOptionsV2())) {
-		if value := def.GetExperimentalOptionsV2()[name]; strings.HasPrefix(name, "enable_") && value != "true" && value != "false" {
+		if value := def.GetExperimentalOptionsV2()[name]; strings.HasPrefix(name, "enable_") && value != "true" &&
+			value != "false" {
 			return errors.Newf(errors.Invalid, "experimental option '%.60s' must be a bool, got '%.60s'", name, value)
 		}
 	}
@@ -118,13 +121,17 @@ func possible(def *pb.Sandbox) error {
 		return err
 	}
 	return errors.Join(
-		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's", "Leave runtime out, or say \"gvisor\""),
+		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's",
+			"Leave runtime out, or say \"gvisor\""),
 		mountable(def),
 		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "Use a volume"),
-		unsupported(len(def.GetMountIds()) > 0, "files of the client cannot be mounted here", "Write them into the sandbox"),
+		unsupported(len(def.GetMountIds()) > 0, "files of the client cannot be mounted here",
+			"Write them into the sandbox"),
 		unsupported(def.GetI6PnEnabled(), "sandboxes do not reach one another here", "Leave i6pn out"),
-		unsupported(def.GetCustomDomain() != "", "tunnels have no domains of their own here", "Leave custom_domain out"),
-		unsupported(len(def.GetExperimentalOutboundPolicy().GetHeaderReplacements()) > 0, "headers of outbound requests are not replaced here", "Give the sandbox the secret"),
+		unsupported(def.GetCustomDomain() != "", "tunnels have no domains of their own here",
+			"Leave custom_domain out"),
+		unsupported(len(def.GetExperimentalOutboundPolicy().GetHeaderReplacements()) > 0,
+			"headers of outbound requests are not replaced here", "Give the sandbox the secret"),
 		unsupported(def.GetIncludeX509Svid(), "sandboxes get no certificates here", "Leave it out"),
 	)
 }
@@ -184,7 +191,9 @@ func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
 	n := sandbox.Network{Mode: "allow"}
 	if slices.Contains(access.GetAllowedDomains(), "*") {
 		if !slices.Contains(access.GetAllowedCidrs(), "0.0.0.0/0") {
-			return n, errors.Remedy(errors.Newf(errors.Unsupported, "every domain cannot be allowed without every address"), "Allow the CIDR 0.0.0.0/0 too, or name the domains")
+			return n, errors.Remedy(errors.Newf(errors.Unsupported,
+				"every domain cannot be allowed without every address"),
+				"Allow the CIDR 0.0.0.0/0 too, or name the domains")
 		}
 		return sandbox.Network{Mode: "default"}, nil
 	}

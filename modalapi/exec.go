@@ -69,7 +69,8 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 		return nil, err
 	}
 	o := order{
-		args: req.GetCommandArgs(), dir: req.GetWorkdir(), terminal: sizeOf(req.GetPtyInfo()), limit: time.Duration(req.GetTimeoutSecs()) * time.Second,
+		args: req.GetCommandArgs(), dir: req.GetWorkdir(), terminal: sizeOf(req.GetPtyInfo()),
+		limit:  time.Duration(req.GetTimeoutSecs()) * time.Second,
 		stdout: req.GetStdoutConfig() == pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE,
 		stderr: req.GetStderrConfig() == pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_PIPE,
 		joined: req.GetStderrConfig() == pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_STDOUT,
@@ -164,7 +165,8 @@ func (r *router) TaskExecPoll(ctx context.Context, req *pb.TaskExecPollRequest) 
 }
 
 // TaskExecStdioRead implements TaskCommandRouter.
-func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
+func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest,
+	stream grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
 	c, err := r.find(stream.Context(), req.GetTaskId(), req.GetExecId())
 	if err != nil {
 		return err
@@ -193,7 +195,8 @@ func (r *router) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, stream grpc
 }
 
 // TaskExecStdinWrite implements TaskCommandRouter.
-func (r *router) TaskExecStdinWrite(ctx context.Context, req *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
+func (r *router) TaskExecStdinWrite(ctx context.Context,
+	req *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
 	c, err := r.find(ctx, req.GetTaskId(), req.GetExecId())
 	if err != nil {
 		return nil, err
@@ -202,7 +205,8 @@ func (r *router) TaskExecStdinWrite(ctx context.Context, req *pb.TaskExecStdinWr
 }
 
 // TaskExecStdinStatus implements TaskCommandRouter.
-func (r *router) TaskExecStdinStatus(ctx context.Context, req *pb.TaskExecStdinStatusRequest) (*pb.TaskExecStdinStatusResponse, error) {
+func (r *router) TaskExecStdinStatus(ctx context.Context,
+	req *pb.TaskExecStdinStatusRequest) (*pb.TaskExecStdinStatusResponse, error) {
 	c, err := r.find(ctx, req.GetTaskId(), req.GetExecId())
 	if err != nil {
 		return nil, err
@@ -213,7 +217,8 @@ func (r *router) TaskExecStdinStatus(ctx context.Context, req *pb.TaskExecStdinS
 
 // TaskExecStdinWriteStream implements TaskCommandRouter. An interrupted stream leaves the input open, so that
 // another stream can continue it.
-func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest, pb.TaskExecStdinWriteStreamResponse]) error {
+func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest,
+	pb.TaskExecStdinWriteStreamResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return brokenOff(err)
@@ -259,7 +264,8 @@ func brokenOff(err error) error {
 
 // SandboxStdioReadV2 implements TaskCommandRouter: the output of the sandbox's own command. It skips bytes that
 // are no longer kept.
-func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream grpc.ServerStreamingServer[pb.SandboxStdioReadV2Response]) error {
+func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request,
+	stream grpc.ServerStreamingServer[pb.SandboxStdioReadV2Response]) error {
 	b, err := r.box(stream.Context(), req.GetTaskId())
 	if err != nil {
 		return err
@@ -276,12 +282,13 @@ func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream gr
 	if req.GetFileDescriptor() == pb.SandboxStdioFileDescriptor_SANDBOX_STDIO_FILE_DESCRIPTOR_STDERR {
 		from = b.main.err
 	}
-	err = from.copy(stream.Context(), int64(req.GetOffset()), make([]byte, chunk), func(part []byte, start int64) error {
-		if err := from.placed(); err != nil {
-			return err
-		}
-		return stream.Send(pb.SandboxStdioReadV2Response_builder{Data: part, StartingOffset: uint64(start)}.Build())
-	})
+	err = from.copy(stream.Context(), int64(req.GetOffset()), make([]byte, chunk),
+		func(part []byte, start int64) error {
+			if err := from.placed(); err != nil {
+				return err
+			}
+			return stream.Send(pb.SandboxStdioReadV2Response_builder{Data: part, StartingOffset: uint64(start)}.Build())
+		})
 	if err == nil {
 		err = from.placed()
 	}
@@ -289,7 +296,8 @@ func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream gr
 }
 
 // SandboxStdinWriteV2 implements TaskCommandRouter.
-func (r *router) SandboxStdinWriteV2(ctx context.Context, req *pb.SandboxStdinWriteV2Request) (*pb.SandboxStdinWriteV2Response, error) {
+func (r *router) SandboxStdinWriteV2(ctx context.Context,
+	req *pb.SandboxStdinWriteV2Request) (*pb.SandboxStdinWriteV2Response, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err

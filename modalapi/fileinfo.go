@@ -43,8 +43,10 @@ func (w *fileWork) names(ctx context.Context) *names { return &names{ctx: ctx, w
 
 func (n *names) info(e tarfs.Entry, name string) fileInfo {
 	i := fileInfo{
-		Name: path.Base(name), Path: name, Type: "file", Size: e.Size, Mode: e.Mode, Permissions: fmt.Sprintf("%04o", e.Mode&0o7777),
-		Owner: n.of(&n.users, "/etc/passwd", e.UID), Group: n.of(&n.groups, "/etc/group", e.GID), Modified: seconds(e.Modified),
+		Name: path.Base(name), Path: name, Type: "file", Size: e.Size, Mode: e.Mode,
+		Permissions: fmt.Sprintf("%04o", e.Mode&0o7777),
+		Owner:       n.of(&n.users, "/etc/passwd", e.UID), Group: n.of(&n.groups, "/etc/group", e.GID),
+		Modified: seconds(e.Modified),
 	}
 	switch e.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:

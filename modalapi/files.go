@@ -232,7 +232,8 @@ func (w *fileWork) write(ctx context.Context, name string) error {
 	pipe, out := io.Pipe()
 	go func() {
 		archive := tar.NewWriter(out)
-		err := archive.WriteHeader(&tar.Header{Name: path.Base(name), Typeflag: tar.TypeReg, Mode: mode, Uid: uid, Gid: gid, Size: size, ModTime: nowTime()})
+		err := archive.WriteHeader(&tar.Header{Name: path.Base(name), Typeflag: tar.TypeReg, Mode: mode, Uid: uid,
+			Gid: gid, Size: size, ModTime: nowTime()})
 		if err == nil {
 			_, err = io.CopyBuffer(archive, struct{ io.Reader }{temp}, make([]byte, chunk))
 		}

@@ -27,7 +27,8 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.id, w.secret = key.ID, text.Reveal()
-		ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: how, CommandArgs: []string{"sleep", "1000"},
+		ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: how,
+			CommandArgs:  []string{"sleep", "1000"},
 			StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE})
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
@@ -51,7 +52,8 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 			}
 		}
 		_, err = output.Recv()
-		for name, err := range map[string]error{"output": err, "input": input.RecvMsg(new(pb.TaskExecStdinWriteStreamResponse)), "wait": <-waiting} {
+		for name, err := range map[string]error{"output": err,
+			"input": input.RecvMsg(new(pb.TaskExecStdinWriteStreamResponse)), "wait": <-waiting} {
 			if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "key") {
 				t.Errorf("%s: the %s ends with %v", how, name, err)
 			}

@@ -27,8 +27,10 @@ func FuzzRequests(f *testing.F) {
 	methods := methodsOf(f)
 	for i := range methods {
 		f.Add(uint16(i), []byte{})
-		f.Add(uint16(i), protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "ta-01M7X821ZTYDYMW4ATXGGKZHMVV"))
-		f.Add(uint16(i), append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "vo-nZGF0YQ"), 0x10, 0xff, 0xff, 0xff, 0xff, 0x0f))
+		f.Add(uint16(i), protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType),
+			"ta-01M7X821ZTYDYMW4ATXGGKZHMVV"))
+		f.Add(uint16(i), append(protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "vo-nZGF0YQ"),
+			0x10, 0xff, 0xff, 0xff, 0xff, 0x0f))
 	}
 	w := newWorld(f)
 	f.Fuzz(func(t *testing.T, n uint16, body []byte) {
@@ -37,9 +39,11 @@ func FuzzRequests(f *testing.F) {
 		if proto.Unmarshal(body, req) != nil {
 			return // no message
 		}
-		ours := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		ours := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", w.id,
+			"x-modal-token-secret", w.secret)
 		id := w.running(ours, t)
-		access, err := w.control.SandboxGetCommandRouterAccess(ours, pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
+		access, err := w.control.SandboxGetCommandRouterAccess(ours,
+			pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +51,8 @@ func FuzzRequests(f *testing.F) {
 		put(req, "task_id", "ta-"+strings.TrimPrefix(id, "sb-")+"V")
 		ctx, cancel := context.WithTimeout(ours, 100*time.Millisecond) // many wait for something that does not come
 		defer cancel()
-		if err := call(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+access.GetJwt()), w.conn, m, req); err != nil {
+		if err := call(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+access.GetJwt()), w.conn, m,
+			req); err != nil {
 			if code := status.Code(err); code == codes.Unknown || code == codes.Internal {
 				t.Errorf("%s with %v: %v", m.Name(), req, err)
 			}
@@ -68,15 +73,18 @@ func (w *world) running(ctx context.Context, t *testing.T) string {
 	if len(list.GetSandboxes()) > 0 {
 		return list.GetSandboxes()[0].GetId()
 	}
-	app, err := w.control.AppGetOrCreate(ctx, pb.AppGetOrCreateRequest_builder{AppName: "app", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+	app, err := w.control.AppGetOrCreate(ctx, pb.AppGetOrCreateRequest_builder{AppName: "app",
+		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := w.control.ImageGetOrCreate(ctx, pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
+	img, err := w.control.ImageGetOrCreate(ctx,
+		pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := w.control.SandboxCreateV2(ctx, pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build()}.Build())
+	made, err := w.control.SandboxCreateV2(ctx, pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(),
+		Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +128,8 @@ func put(m *dynamicpb.Message, field, value string) {
 func methodsOf(t testing.TB) []protoreflect.MethodDescriptor {
 	t.Helper()
 	var all []protoreflect.MethodDescriptor
-	for _, name := range []protoreflect.FullName{"modal.client.ModalClient", "modal.task_command_router.TaskCommandRouter"} {
+	for _, name := range []protoreflect.FullName{"modal.client.ModalClient",
+		"modal.task_command_router.TaskCommandRouter"} {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +150,8 @@ func call(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescr
 	}
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: m.IsStreamingServer(), ClientStreams: m.IsStreamingClient()}, path)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: m.IsStreamingServer(),
+		ClientStreams: m.IsStreamingClient()}, path)
 	if err == nil {
 		err = stream.SendMsg(req)
 	}

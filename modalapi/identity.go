@@ -50,8 +50,10 @@ func (s *Server) identity(acc, env, app, address string, life time.Duration) (st
 	}
 	now := time.Now()
 	body, err := json.Marshal(map[string]any{
-		"iss": "http://" + address, "aud": "harvest", "sub": "modal:workspace:" + acc + ":environment:" + env + ":app:" + app,
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(life).Unix(), "workspace_name": acc, "environment_name": env, "app_name": app,
+		"iss": "http://" + address, "aud": "harvest",
+		"sub": "modal:workspace:" + acc + ":environment:" + env + ":app:" + app,
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(life).Unix(), "workspace_name": acc,
+		"environment_name": env, "app_name": app,
 	})
 	if err != nil {
 		return "", errors.Wrapf(err, "encode an identity")

@@ -18,7 +18,8 @@ import (
 func TestExecsCountAgainstTheIdleLimit(t *testing.T) {
 	w := newWorld(t)
 	limited := func() *modal.Sandbox {
-		return w.create(&modal.SandboxCreateParams{Timeout: 10 * time.Minute, IdleTimeout: time.Second, Command: []string{"sleep", "600"}})
+		return w.create(&modal.SandboxCreateParams{Timeout: 10 * time.Minute, IdleTimeout: time.Second,
+			Command: []string{"sleep", "600"}})
 	}
 	used := limited()
 	id := used.SandboxID
@@ -32,15 +33,18 @@ func TestExecsCountAgainstTheIdleLimit(t *testing.T) {
 			w.openFleet()
 			w.serve()
 		}
-		if code, err := limited().Wait(t.Context(), nil); err != nil || code != 124 { // it shows that the limit has passed
+		if code, err := limited().Wait(t.Context(), nil); err != nil ||
+			code != 124 { // it shows that the limit has passed
 			t.Fatalf("%s: an idle sandbox ended with %d, %v", when, code, err)
 		}
 		if sb, err := w.fleet.Get(t.Context(), "personal", fleetID(id)); err != nil || sb.Status != sandbox.Running {
 			t.Fatalf("%s: the sandbox with a command is %s (%s), %v", when, sb.Status, sb.Reason, err)
 		}
 	}
-	ctx, task := w.started(id, pb.TaskExecStartRequest_builder{ExecId: "other", CommandArgs: []string{"true"}}) // with the new server's token
-	if _, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: "runs", Eof: true}.Build()); err != nil {
+	ctx, task := w.started(id, pb.TaskExecStartRequest_builder{ExecId: "other",
+		CommandArgs: []string{"true"}}) // with the new server's token
+	if _, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: "runs",
+		Eof: true}.Build()); err != nil {
 		t.Fatal(err)
 	}
 	again, err := w.sdk.Sandboxes.FromID(t.Context(), id, nil)

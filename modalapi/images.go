@@ -82,7 +82,8 @@ func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, er
 }
 
 // ImageGetOrCreate implements ModalClient.
-func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
+func (c *control) ImageGetOrCreate(ctx context.Context,
+	req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
 	p, err := c.s.recipe(ctx, req)
 	if err != nil {
 		return nil, err
@@ -90,7 +91,8 @@ func (c *control) ImageGetOrCreate(ctx context.Context, req *pb.ImageGetOrCreate
 	acc := callerOf(ctx).Account
 	if !p.opts.Force || callerOf(ctx).key != "" { // a forced ID belongs to this request alone, which may be repeated
 		if _, err := c.s.findImage(ctx, acc, p.id); err == nil {
-			return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: succeeded(), Metadata: metadataOf()}.Build(), nil
+			return pb.ImageGetOrCreateResponse_builder{ImageId: p.id, Result: succeeded(),
+				Metadata: metadataOf()}.Build(), nil
 		}
 	}
 	b, err := once1(ctx, c.s, "image", func() (*build, error) {
@@ -202,7 +204,8 @@ func (s *Server) build(acc string, p recipe) *build {
 }
 
 // ImageJoinStreaming implements ModalClient.
-func (c *control) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
+func (c *control) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest,
+	stream grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
 	ctx := stream.Context()
 	acc := callerOf(ctx).Account
 	c.s.builds.mu.Lock()
@@ -212,7 +215,8 @@ func (c *control) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream g
 		if _, err := c.s.findImage(ctx, acc, req.GetImageId()); err != nil {
 			return err
 		}
-		return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: succeeded(), Eof: true, Metadata: metadataOf()}.Build())
+		return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: succeeded(), Eof: true,
+			Metadata: metadataOf()}.Build())
 	}
 	seen, _ := strconv.Atoi(req.GetLastEntryId())
 	timer := time.NewTimer(time.Duration(min(max(float64(req.GetTimeout()), 1), 600) * float64(time.Second)))
@@ -223,14 +227,17 @@ func (c *control) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream g
 		b.mu.Unlock()
 		for _, line := range lines {
 			seen++
-			item := pb.TaskLogs_builder{Data: line + "\n", FileDescriptor: pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT, Timestamp: seconds(time.Now())}.Build()
-			if err := stream.Send(pb.ImageJoinStreamingResponse_builder{TaskLogs: []*pb.TaskLogs{item}, EntryId: strconv.Itoa(seen)}.Build()); err != nil {
+			item := pb.TaskLogs_builder{Data: line + "\n", FileDescriptor: pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT,
+				Timestamp: seconds(time.Now())}.Build()
+			if err := stream.Send(pb.ImageJoinStreamingResponse_builder{TaskLogs: []*pb.TaskLogs{item},
+				EntryId: strconv.Itoa(seen)}.Build()); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-b.done:
-			return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: resultOfBuild(b), Eof: true, Metadata: metadataOf()}.Build())
+			return stream.Send(pb.ImageJoinStreamingResponse_builder{Result: resultOfBuild(b), Eof: true,
+				Metadata: metadataOf()}.Build())
 		case <-changed:
 		case <-timer.C:
 			return nil
@@ -296,7 +303,8 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	case def == nil:
 		return recipe{}, errors.Newf(errors.Invalid, "there is no image to build")
 	case def.GetBuildFunction() != nil || req.GetBuildFunctionId() != "" || def.GetBuildFunctionDef() != "":
-		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported, "functions that build images are not served here"), "Use commands: dockerfile_commands, run_commands")
+		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"functions that build images are not served here"), "Use commands: dockerfile_commands, run_commands")
 	case def.GetGpuConfig().GetGpuType() != "" || def.GetGpuConfig().GetCount() > 0:
 		return recipe{}, noGPU()
 	case !architecture(def.GetArch()):
@@ -371,10 +379,13 @@ func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string
 // dockerfile builds the Spec from the commands. FROM alone means the base image itself.
 func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 	if len(commands) == 0 {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"), "Begin with FROM and the name of an image")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"),
+			"Begin with FROM and the name of an image")
 	}
 	if def.GetContextMountId() != "" {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "directories of the client cannot be built into images here"), "Write them into a sandbox and take a snapshot of it")
+		return errors.Remedy(errors.Newf(errors.Unsupported,
+			"directories of the client cannot be built into images here"),
+			"Write them into a sandbox and take a snapshot of it")
 	}
 	first := strings.Fields(commands[0])
 	if len(first) == 2 && strings.EqualFold(first[0], "FROM") {

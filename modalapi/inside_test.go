@@ -44,7 +44,8 @@ func TestSpoolKeepsTheLastBytes(t *testing.T) {
 	if err != nil || first != 768<<10 || !bytes.Equal(got, data[first:]) {
 		t.Errorf("%d bytes are kept from %d on, %v", len(got), first, err)
 	}
-	if last, start, err := s.kept(t.Context(), 1000); err != nil || start != 1<<20-1000 || !bytes.Equal(last, data[start:]) {
+	if last, start, err := s.kept(t.Context(), 1000); err != nil || start != 1<<20-1000 ||
+		!bytes.Equal(last, data[start:]) {
 		t.Errorf("the last bytes are %d from %d on, %v", len(last), start, err)
 	}
 }
@@ -137,12 +138,14 @@ func TestImagesEnd(t *testing.T) {
 
 func TestIDs(t *testing.T) {
 	const box = "sbx_01m7x821ztydymw4atxggkzhmv" // which ends as IDs of tasks do
-	for prefix, id := range map[string]string{sandboxID: sandboxOf(box), taskID: taskOf(box), containerID: containerID + ulidOf(box)} {
+	for prefix, id := range map[string]string{sandboxID: sandboxOf(box), taskID: taskOf(box),
+		containerID: containerID + ulidOf(box)} {
 		if got, err := boxOf(id, prefix); err != nil || got != box {
 			t.Errorf("%s is %s, %v", id, got, err)
 		}
 	}
-	for _, bad := range []string{"", "sb-", "sb-x", "ta-01M7X821ZTYDYMW4ATXGGKZHMV", "sb-nGEijt9WbBMlGrsPH9FOaC", "sb-../../etc/passwd/01234567"} {
+	for _, bad := range []string{"", "sb-", "sb-x", "ta-01M7X821ZTYDYMW4ATXGGKZHMV", "sb-nGEijt9WbBMlGrsPH9FOaC",
+		"sb-../../etc/passwd/01234567"} {
 		if _, err := boxOf(bad, sandboxID); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -180,8 +183,10 @@ func TestLimitsOfClients(t *testing.T) {
 		asked pb.Resources_builder
 		want  sandbox.Request
 	}{
-		"limits":          {pb.Resources_builder{MilliCpu: 125, MilliCpuMax: 500, MemoryMb: 128, MemoryMbMax: 300, EphemeralDiskMb: 1000}, sandbox.Request{CPU: 0.5, Memory: 300 << 20, Disk: 1000 << 20}},
-		"much reserved":   {pb.Resources_builder{MilliCpu: 1500, MemoryMb: 3000}, sandbox.Request{CPU: 1.5, Memory: 3000 << 20}},
+		"limits": {pb.Resources_builder{MilliCpu: 125, MilliCpuMax: 500, MemoryMb: 128, MemoryMbMax: 300,
+			EphemeralDiskMb: 1000}, sandbox.Request{CPU: 0.5, Memory: 300 << 20, Disk: 1000 << 20}},
+		"much reserved": {pb.Resources_builder{MilliCpu: 1500, MemoryMb: 3000},
+			sandbox.Request{CPU: 1.5, Memory: 3000 << 20}},
 		"little reserved": {pb.Resources_builder{MilliCpu: 125, MemoryMb: 128}, sandbox.Request{}},
 	} {
 		req, err := request(pb.Sandbox_builder{Resources: c.asked.Build()}.Build())
@@ -192,19 +197,22 @@ func TestLimitsOfClients(t *testing.T) {
 }
 
 func TestNetworksOfClients(t *testing.T) {
-	allow := pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_ALLOWLIST, AllowedCidrs: []string{"10.1.2.3/8"}, AllowedDomains: []string{"*.Example.com"}}.Build()
+	allow := pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_ALLOWLIST,
+		AllowedCidrs: []string{"10.1.2.3/8"}, AllowedDomains: []string{"*.Example.com"}}.Build()
 	for name, c := range map[string]struct {
 		access  *pb.NetworkAccess
 		blocked bool
 		mode    string
 		allow   string
 	}{
-		"open":            {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_OPEN}.Build(), false, "", ""},
-		"nothing said":    {nil, false, "", ""},
-		"blocked":         {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_BLOCKED}.Build(), false, "none", ""},
+		"open":         {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_OPEN}.Build(), false, "", ""},
+		"nothing said": {nil, false, "", ""},
+		"blocked": {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_BLOCKED}.Build(),
+			false, "none", ""},
 		"blocked, of old": {nil, true, "none", ""},
 		"listed":          {allow, false, "allow", "10.0.0.0/8 *.example.com"},
-		"an empty list":   {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_ALLOWLIST}.Build(), false, "none", ""},
+		"an empty list": {pb.NetworkAccess_builder{NetworkAccessType: pb.NetworkAccess_ALLOWLIST}.Build(),
+			false, "none", ""},
 	} {
 		n, err := networkOf(c.access, c.blocked)
 		if err != nil || n.Mode != c.mode || strings.Join(n.Allow, " ") != c.allow {
@@ -220,7 +228,8 @@ func kept(t *testing.T, dir, key string) (*control, context.Context) {
 	if err := errors.Join(s.openLoose(), s.openQueues()); err != nil {
 		t.Fatal(err)
 	}
-	return &control{s: s}, context.WithValue(t.Context(), callerKey{}, caller{Principal: account.Principal{Account: "acc"}})
+	return &control{s: s}, context.WithValue(t.Context(), callerKey{},
+		caller{Principal: account.Principal{Account: "acc"}})
 }
 
 // TestLooseSecrets checks that unnamed secrets live as long as they are used, across restarts, and no longer.
@@ -271,7 +280,8 @@ func TestQueuesAreKept(t *testing.T) {
 	c, ctx := kept(t, dir, "key")
 	queue := func(name string, how pb.ObjectCreationType) string {
 		t.Helper()
-		made, err := c.QueueGetOrCreate(ctx, pb.QueueGetOrCreateRequest_builder{DeploymentName: name, ObjectCreationType: how}.Build())
+		made, err := c.QueueGetOrCreate(ctx, pb.QueueGetOrCreateRequest_builder{DeploymentName: name,
+			ObjectCreationType: how}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +301,8 @@ func TestQueuesAreKept(t *testing.T) {
 	}
 	get := func(id, part string, n int32) string {
 		t.Helper()
-		got, err := c.QueueGet(ctx, pb.QueueGetRequest_builder{QueueId: id, PartitionKey: []byte(part), NValues: n}.Build())
+		got, err := c.QueueGet(ctx, pb.QueueGetRequest_builder{QueueId: id, PartitionKey: []byte(part),
+			NValues: n}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -304,7 +315,8 @@ func TestQueuesAreKept(t *testing.T) {
 	if got := get(named, "", 1); got != "a" {
 		t.Errorf("first there comes %q", got)
 	}
-	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named, PartitionKey: []byte("gone")}.Build()); err != nil {
+	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named,
+		PartitionKey: []byte("gone")}.Build()); err != nil {
 		t.Fatal(err)
 	}
 	file := c.s.queues.byID["acc "+named].path
@@ -321,7 +333,8 @@ func TestQueuesAreKept(t *testing.T) {
 	if err != nil || len(items.GetItems()) != 1 || items.GetItems()[0].GetEntryId() != "3" {
 		t.Errorf("behind the second value there is %v, %v", items, err)
 	}
-	if got := get(named, "", 5) + "," + get(named, "part", 5) + "," + get(named, "gone", 5) + "," + get(loose, "", 5); got != "b c,x,,1" {
+	if got := get(named, "", 5) + "," + get(named, "part", 5) + "," + get(named, "gone", 5) + "," + get(loose, "",
+		5); got != "b c,x,,1" {
 		t.Errorf("the next server has %q", got)
 	}
 	large := strings.Repeat("v", 600<<10)
@@ -337,21 +350,26 @@ func TestQueuesAreKept(t *testing.T) {
 	put(loose, "", "2")
 	c.s.queues.byID["acc "+loose].heard = time.Now().Add(-2 * ephemeral)
 	c.s.queues.sweep(ctx)
-	if _, err := c.QueueHeartbeat(ctx, pb.QueueHeartbeatRequest_builder{QueueId: loose}.Build()); errors.KindOf(err) != errors.NotFound || c.s.queues.bytes != 0 {
+	if _, err := c.QueueHeartbeat(ctx,
+		pb.QueueHeartbeatRequest_builder{QueueId: loose}.Build()); errors.KindOf(err) != errors.NotFound ||
+		c.s.queues.bytes != 0 {
 		t.Errorf("a queue without a client: %v, %d bytes", err, c.s.queues.bytes)
 	}
 	put(named, "", "z")
-	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named, AllPartitions: true}.Build()); err != nil {
+	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named,
+		AllPartitions: true}.Build()); err != nil {
 		t.Fatal(err)
 	}
 	c, ctx = kept(t, dir, "key")
-	if n, err := c.QueueLen(ctx, pb.QueueLenRequest_builder{QueueId: named, Total: true}.Build()); err != nil || n.GetLen() != 0 {
+	if n, err := c.QueueLen(ctx, pb.QueueLenRequest_builder{QueueId: named, Total: true}.Build()); err != nil ||
+		n.GetLen() != 0 {
 		t.Errorf("a queue that was cleared has %v, %v", n, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.QueuePut(ctx, pb.QueuePutRequest_builder{QueueId: named, Values: [][]byte{{1}}}.Build()); err == nil {
+	if _, err := c.QueuePut(ctx, pb.QueuePutRequest_builder{QueueId: named,
+		Values: [][]byte{{1}}}.Build()); err == nil {
 		t.Error("a value was taken that cannot be kept")
 	}
 }

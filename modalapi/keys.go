@@ -40,7 +40,8 @@ func (s *Server) present(ctx context.Context, p account.Principal) (end time.Tim
 	seen, known := s.ring.seen[p.KeyID]
 	s.ring.mu.Unlock()
 	now := time.Now()
-	if known && now.Sub(seen.at) < keysFresh && !s.opts.Keys.Gone(p.KeyID) && (seen.end.IsZero() || now.Before(seen.end)) {
+	if known && now.Sub(seen.at) < keysFresh && !s.opts.Keys.Gone(p.KeyID) &&
+		(seen.end.IsZero() || now.Before(seen.end)) {
 		return seen.end, nil
 	}
 	by := account.Local()

@@ -16,7 +16,8 @@ import (
 
 // paged reads pages as SDKs do, each from the time of the last item of the page before, and requires that each item
 // appears once. A page returns names and times. A client that gives a limit stops at the first page with fewer items.
-func paged(t *testing.T, before float64, limit, want int, page func(before float64) (names []string, at []float64, err error)) {
+func paged(t *testing.T, before float64, limit, want int,
+	page func(before float64) (names []string, at []float64, err error)) {
 	t.Helper()
 	seen, pages := map[string]int{}, 0
 	for ; pages <= want; pages++ {
@@ -57,14 +58,16 @@ func TestListsInPages(t *testing.T) {
 		named := times((i + 35) % 310) // their sandboxes were requested at the same time
 		id := "sbx_" + strings.ToLower(ulid.MustNew(ulid.Timestamp(named), entropy).String())
 		if err := w.boxes.Put(t.Context(), sandbox.Sandbox{
-			ID: id, Account: "personal", Status: sandbox.Terminated, Created: born, Started: born, Expires: born, Ended: born,
+			ID: id, Account: "personal", Status: sandbox.Terminated, Created: born, Started: born,
+			Expires: born, Ended: born,
 			Tags: map[string]string{"modal/app": "app", "modal/environment": "main"},
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	paged(t, 0, 0, 310, func(before float64) (names []string, at []float64, err error) {
-		got, err := w.control.SandboxListV2(w.ctx(), pb.SandboxListRequest_builder{IncludeFinished: true, BeforeTimestamp: before}.Build())
+		got, err := w.control.SandboxListV2(w.ctx(), pb.SandboxListRequest_builder{IncludeFinished: true,
+			BeforeTimestamp: before}.Build())
 		for _, sb := range got.GetSandboxes() {
 			names, at = append(names, sb.GetId()), append(at, sb.GetCreatedAt())
 		}
@@ -72,7 +75,8 @@ func TestListsInPages(t *testing.T) {
 	})
 	for i := range 25 {
 		name := fmt.Sprintf("s%02d", i)
-		if err := w.sealed.Put(t.Context(), secret.Record{Account: "personal", Name: name, Keys: []string{"A"}, Created: first.Add(time.Duration(i%6) * time.Second)}); err != nil {
+		if err := w.sealed.Put(t.Context(), secret.Record{Account: "personal", Name: name, Keys: []string{"A"},
+			Created: first.Add(time.Duration(i%6) * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.engine.Volumes().Create(t.Context(), name); err != nil {
@@ -83,7 +87,8 @@ func TestListsInPages(t *testing.T) {
 	asked := func(before float64) *pb.ListPagination {
 		return pb.ListPagination_builder{MaxObjects: limit, CreatedBefore: before}.Build()
 	}
-	for _, before := range []float64{0, math.Inf(1), float64(time.Now().Unix() + 10)} { // Python's SDK begins with the last two
+	for _, before := range []float64{0, math.Inf(1),
+		float64(time.Now().Unix() + 10)} { // Python's SDK begins with the last two
 		paged(t, before, limit, 25, func(before float64) (names []string, at []float64, err error) {
 			got, err := w.control.SecretList(w.ctx(), pb.SecretListRequest_builder{Pagination: asked(before)}.Build())
 			for _, s := range got.GetItems() {
@@ -94,7 +99,8 @@ func TestListsInPages(t *testing.T) {
 		paged(t, before, limit, 25, func(before float64) (names []string, at []float64, err error) {
 			got, err := w.control.VolumeList(w.ctx(), pb.VolumeListRequest_builder{Pagination: asked(before)}.Build())
 			for _, v := range got.GetItems() {
-				names, at = append(names, v.GetMetadata().GetName()), append(at, v.GetMetadata().GetCreationInfo().GetCreatedAt())
+				names, at = append(names, v.GetMetadata().GetName()),
+					append(at, v.GetMetadata().GetCreationInfo().GetCreatedAt())
 			}
 			return names, at, err
 		})

@@ -13,9 +13,11 @@ import (
 )
 
 // registryLogin returns the credentials for the registry of an image.
-func (s *Server) registryLogin(ctx context.Context, acc string, config *pb.ImageRegistryConfig) (func(context.Context, string) (image.Credential, error), error) {
+func (s *Server) registryLogin(ctx context.Context, acc string,
+	config *pb.ImageRegistryConfig) (func(context.Context, string) (image.Credential, error), error) {
 	kind := config.GetRegistryAuthType()
-	if kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_UNSPECIFIED || kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_PUBLIC {
+	if kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_UNSPECIFIED ||
+		kind == pb.RegistryAuthType_REGISTRY_AUTH_TYPE_PUBLIC {
 		return s.opts.Fleet.Credentials(acc, ""), nil
 	}
 	pairs, _, err := s.pairs(ctx, acc, config.GetSecretId())
@@ -30,10 +32,13 @@ func (s *Server) registryLogin(ctx context.Context, acc string, config *pb.Image
 		login = image.Credential{User: "_json_key", Password: pairs["SERVICE_ACCOUNT_JSON"]}
 	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_AWS:
 		err := errors.Newf(errors.Unsupported, "Amazon's tokens for registries are not fetched here")
-		return nil, errors.Remedy(err, "Use a secret with REGISTRY_USERNAME=AWS and REGISTRY_PASSWORD from \"aws ecr get-login-password\"")
+		return nil,
+			errors.Remedy(err,
+				"Use a secret with REGISTRY_USERNAME=AWS and REGISTRY_PASSWORD from \"aws ecr get-login-password\"")
 	}
 	if login.User == "" || login.Password == "" {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no login for a registry"), "Give it REGISTRY_USERNAME and REGISTRY_PASSWORD, or SERVICE_ACCOUNT_JSON")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no login for a registry"),
+			"Give it REGISTRY_USERNAME and REGISTRY_PASSWORD, or SERVICE_ACCOUNT_JSON")
 	}
 	return func(context.Context, string) (image.Credential, error) { return login, nil }, nil
 }

@@ -23,12 +23,14 @@ type logLine struct {
 const mostLog = 8 << 20
 
 // lines returns the matching lines of b's own command, oldest first.
-func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string, since, until *timestamppb.Timestamp) ([]logLine, error) {
+func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string, since,
+	until *timestamppb.Timestamp) ([]logLine, error) {
 	if b.main == nil {
 		return nil, nil
 	}
 	var all []logLine
-	for fd, s := range map[pb.FileDescriptor]*spool{pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT: b.main.out, pb.FileDescriptor_FILE_DESCRIPTOR_STDERR: b.main.err} {
+	for fd, s := range map[pb.FileDescriptor]*spool{pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT: b.main.out,
+		pb.FileDescriptor_FILE_DESCRIPTOR_STDERR: b.main.err} {
 		if source != pb.FileDescriptor_FILE_DESCRIPTOR_UNSPECIFIED && source != fd {
 			continue
 		}
@@ -46,7 +48,8 @@ func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string
 		}
 	}
 	all = slices.DeleteFunc(all, func(l logLine) bool {
-		return since != nil && l.at.Before(since.AsTime()) || until != nil && !l.at.Before(until.AsTime()) || search != "" && !strings.Contains(l.text, search)
+		return since != nil && l.at.Before(since.AsTime()) || until != nil && !l.at.Before(until.AsTime()) ||
+			search != "" && !strings.Contains(l.text, search)
 	})
 	slices.SortStableFunc(all, func(a, b logLine) int { return a.at.Compare(b.at) })
 	return all, nil
@@ -67,7 +70,8 @@ func (c *control) AppFetchLogs(ctx context.Context, req *pb.AppFetchLogsRequest)
 	}
 	var items []*pb.TaskLogs
 	for _, l := range lines {
-		items = append(items, pb.TaskLogs_builder{Data: l.text, FileDescriptor: l.fd, Timestamp: seconds(l.at), TimestampNs: uint64(l.at.UnixNano())}.Build())
+		items = append(items, pb.TaskLogs_builder{Data: l.text, FileDescriptor: l.fd, Timestamp: seconds(l.at),
+			TimestampNs: uint64(l.at.UnixNano())}.Build())
 	}
 	if len(items) == 0 {
 		return &pb.AppFetchLogsResponse{}, nil
@@ -107,7 +111,8 @@ func (c *control) AppCountLogs(ctx context.Context, req *pb.AppCountLogsRequest)
 	for _, l := range lines {
 		begin := l.at.Truncate(width)
 		if len(buckets) == 0 || !begin.Equal(last) {
-			buckets = append(buckets, pb.AppCountLogsResponse_LogBucket_builder{BucketStartAt: timestamppb.New(begin)}.Build())
+			buckets = append(buckets,
+				pb.AppCountLogsResponse_LogBucket_builder{BucketStartAt: timestamppb.New(begin)}.Build())
 			last = begin
 		}
 		bucket := buckets[len(buckets)-1]

@@ -102,7 +102,8 @@ func (l *loose) read(path string) (*looseSecret, error) {
 }
 
 func newLoose(pairs secret.Pairs, path string, used time.Time) *looseSecret {
-	return &looseSecret{pairs: pairs, path: path, used: used, release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
+	return &looseSecret{pairs: pairs, path: path, used: used,
+		release: logf.Redact(slices.Collect(maps.Values(pairs))...)}
 }
 
 // add stores a secret and returns its ID.
@@ -111,7 +112,8 @@ func (l *loose) add(ctx context.Context, account string, pairs secret.Pairs) (st
 	defer l.mu.Unlock()
 	l.sweepLocked()
 	if len(l.byID) >= mostLoose {
-		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostLoose), "Give secrets that are used often a name")
+		return "", errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostLoose),
+			"Give secrets that are used often a name")
 	}
 	id := secretID + looseMark + rand.Text()
 	kept := newLoose(maps.Clone(pairs), filepath.Join(l.dir, account+"~"+id+looseEnd), time.Now())

@@ -48,7 +48,8 @@ type remains struct {
 }
 
 // TaskSnapshotMemory implements TaskCommandRouter.
-func (r *router) TaskSnapshotMemory(ctx context.Context, req *pb.TaskSnapshotMemoryRequest) (*pb.TaskSnapshotMemoryResponse, error) {
+func (r *router) TaskSnapshotMemory(ctx context.Context,
+	req *pb.TaskSnapshotMemoryRequest) (*pb.TaskSnapshotMemoryResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
@@ -59,7 +60,8 @@ func (r *router) TaskSnapshotMemory(ctx context.Context, req *pb.TaskSnapshotMem
 
 // SandboxSnapshot implements ModalClient. It is the first generation's request. The snapshot is complete when
 // it returns.
-func (c *control) SandboxSnapshot(ctx context.Context, req *pb.SandboxSnapshotRequest) (*pb.SandboxSnapshotResponse, error) {
+func (c *control) SandboxSnapshot(ctx context.Context,
+	req *pb.SandboxSnapshotRequest) (*pb.SandboxSnapshotResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -69,7 +71,8 @@ func (c *control) SandboxSnapshot(ctx context.Context, req *pb.SandboxSnapshotRe
 }
 
 // SandboxSnapshotWait implements ModalClient.
-func (c *control) SandboxSnapshotWait(ctx context.Context, req *pb.SandboxSnapshotWaitRequest) (*pb.SandboxSnapshotWaitResponse, error) {
+func (c *control) SandboxSnapshotWait(ctx context.Context,
+	req *pb.SandboxSnapshotWaitRequest) (*pb.SandboxSnapshotWaitResponse, error) {
 	if _, err := c.s.memory(ctx, req.GetSnapshotId()); err != nil {
 		return nil, err
 	}
@@ -77,7 +80,8 @@ func (c *control) SandboxSnapshotWait(ctx context.Context, req *pb.SandboxSnapsh
 }
 
 // SandboxSnapshotGet implements ModalClient. All snapshots are of the second generation.
-func (c *control) SandboxSnapshotGet(ctx context.Context, req *pb.SandboxSnapshotGetRequest) (*pb.SandboxSnapshotGetResponse, error) {
+func (c *control) SandboxSnapshotGet(ctx context.Context,
+	req *pb.SandboxSnapshotGetRequest) (*pb.SandboxSnapshotGetResponse, error) {
 	if _, err := c.s.memory(ctx, req.GetSnapshotId()); err != nil {
 		return nil, err
 	}
@@ -94,7 +98,9 @@ func (s *Server) memory(ctx context.Context, id string) (sandbox.Checkpoint, err
 	}
 	c, err := s.opts.Fleet.FindCheckpoint(callerOf(ctx).Account, ref)
 	if errors.Is(err, errors.NotFound) || err == nil && c.Sandbox.Tags[tagApp] == "" {
-		err = errors.Remedy(missing("SandboxSnapshot", id), "Snapshots of memory are kept for %d days: make another one of a running sandbox", int(memoryKept.Hours()/24))
+		err = errors.Remedy(missing("SandboxSnapshot", id),
+			"Snapshots of memory are kept for %d days: make another one of a running sandbox",
+			int(memoryKept.Hours()/24))
 	}
 	return c, err
 }
@@ -118,7 +124,8 @@ func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string,
 		return "", withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
 	}
 	if !b.def.GetEnableSnapshot() {
-		return "", errors.Remedy(errors.Newf(errors.Conflict, "Snapshots of memory are not enabled for this sandbox"), "Create it with experimental_enable_snapshot")
+		return "", errors.Remedy(errors.Newf(errors.Conflict, "Snapshots of memory are not enabled for this sandbox"),
+			"Create it with experimental_enable_snapshot")
 	}
 	left, err := b.remains(key)
 	if err != nil {
@@ -170,8 +177,10 @@ func (b *box) remains(key string) ([]byte, error) {
 }
 
 // SandboxRestoreV2 implements ModalClient.
-func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2Request) (*pb.SandboxRestoreV2Response, error) {
-	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})
+func (c *control) SandboxRestoreV2(ctx context.Context,
+	req *pb.SandboxRestoreV2Request) (*pb.SandboxRestoreV2Response, error) {
+	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(),
+		req.GetSandboxNameOverride()})
 	if err != nil {
 		return nil, err
 	}
@@ -190,13 +199,15 @@ func (c *control) SandboxRestoreV2(ctx context.Context, req *pb.SandboxRestoreV2
 }
 
 // SandboxRestore implements ModalClient.
-func (c *control) SandboxRestore(ctx context.Context, req *pb.SandboxRestoreRequest) (*pb.SandboxRestoreResponse, error) {
+func (c *control) SandboxRestore(ctx context.Context,
+	req *pb.SandboxRestoreRequest) (*pb.SandboxRestoreResponse, error) {
 	if len(req.GetVolumeMounts()) > 0 {
 		err := errors.Newf(errors.Unsupported,
 			"a restored sandbox has no volumes: its programs would rely on an outdated state of their files")
 		return nil, errors.Remedy(err, "Restore it without volumes, or create a sandbox from a snapshot of files")
 	}
-	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(), req.GetSandboxNameOverride()})
+	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(),
+		req.GetSandboxNameOverride()})
 	if err != nil {
 		return nil, err
 	}

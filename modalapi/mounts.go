@@ -65,7 +65,8 @@ func (r *router) TaskMountDirectory(ctx context.Context, req *pb.TaskMountDirect
 // there.
 func (b *box) hide(ctx context.Context, dir string) error {
 	if _, again := b.mounts[dir]; again {
-		if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpRemove, Path: dir, Recursive: true}); err != nil && errors.KindOf(err) != errors.NotFound {
+		if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpRemove, Path: dir, Recursive: true}); err != nil &&
+			errors.KindOf(err) != errors.NotFound {
 			return err
 		}
 	} else {
@@ -74,7 +75,8 @@ func (b *box) hide(ctx context.Context, dir string) error {
 		switch {
 		case err == nil:
 			m.Hidden = hiddenMounts + "/" + hex.EncodeToString([]byte(dir))
-			if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpMkdir, Path: hiddenMounts, Parents: true}); err != nil {
+			if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpMkdir, Path: hiddenMounts,
+				Parents: true}); err != nil {
 				return err
 			}
 			if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpMove, Path: dir, To: m.Hidden}); err != nil {
@@ -96,7 +98,8 @@ func (b *box) reveal(ctx context.Context, dir string) error {
 	if !ok {
 		return errors.Newf(errors.NotFound, "there is no image mounted at %.200q", dir)
 	}
-	if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpRemove, Path: dir, Recursive: true}); err != nil && errors.KindOf(err) != errors.NotFound {
+	if _, err := b.change(ctx, tarfs.Request{Op: tarfs.OpRemove, Path: dir, Recursive: true}); err != nil &&
+		errors.KindOf(err) != errors.NotFound {
 		return err
 	}
 	if hidden != "" {
@@ -115,7 +118,8 @@ func (b *box) change(ctx context.Context, req tarfs.Request) ([]byte, error) {
 }
 
 // TaskUnmountDirectory implements TaskCommandRouter.
-func (r *router) TaskUnmountDirectory(ctx context.Context, req *pb.TaskUnmountDirectoryRequest) (*emptypb.Empty, error) {
+func (r *router) TaskUnmountDirectory(ctx context.Context,
+	req *pb.TaskUnmountDirectoryRequest) (*emptypb.Empty, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -140,7 +144,8 @@ func (s *Server) filesOf(ctx context.Context, acc, id string, key []byte) (io.Re
 	if err != nil {
 		return nil, err
 	}
-	sb, err := s.opts.Fleet.Create(ctx, acc, sandbox.Request{Image: img.ID, Network: sandbox.Network{Mode: "none"}, TimeoutSeconds: 600, Tags: map[string]string{ownTag + "reads": id}})
+	sb, err := s.opts.Fleet.Create(ctx, acc, sandbox.Request{Image: img.ID, Network: sandbox.Network{Mode: "none"},
+		TimeoutSeconds: 600, Tags: map[string]string{ownTag + "reads": id}})
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +183,8 @@ func (s *Server) wholeTree(ctx context.Context, acc, ref string, w io.Writer) er
 			continue
 		}
 		if e.Link != "" {
-			if err := to.WriteHeader(&tar.Header{Name: e.Name, Typeflag: tar.TypeSymlink, Linkname: e.Link, Mode: 0o777, Uid: e.UID, Gid: e.GID, ModTime: e.Modified}); err != nil {
+			if err := to.WriteHeader(&tar.Header{Name: e.Name, Typeflag: tar.TypeSymlink, Linkname: e.Link, Mode: 0o777,
+				Uid: e.UID, Gid: e.GID, ModTime: e.Modified}); err != nil {
 				return err
 			}
 			continue
@@ -192,7 +198,8 @@ func (s *Server) wholeTree(ctx context.Context, acc, ref string, w io.Writer) er
 
 func (s *Server) oneTree(ctx context.Context, acc, ref string, e tarfs.Entry, to *tar.Writer) error {
 	if isDir(e) {
-		if err := to.WriteHeader(&tar.Header{Name: e.Name + "/", Typeflag: tar.TypeDir, Mode: int64(e.Mode & 0o7777), Uid: e.UID, Gid: e.GID, ModTime: e.Modified}); err != nil {
+		if err := to.WriteHeader(&tar.Header{Name: e.Name + "/", Typeflag: tar.TypeDir, Mode: int64(e.Mode & 0o7777),
+			Uid: e.UID, Gid: e.GID, ModTime: e.Modified}); err != nil {
 			return err
 		}
 	}

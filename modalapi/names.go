@@ -18,7 +18,8 @@ func (c *control) ImageGetByTag(ctx context.Context, req *pb.ImageGetByTagReques
 	acc := callerOf(ctx).Account
 	images := c.s.images(acc)
 	var err error
-	for _, name := range []string{scoped(req.GetEnvironmentName(), req.GetTag()), req.GetTag(), strings.TrimSuffix(req.GetTag(), ":latest")} {
+	for _, name := range []string{scoped(req.GetEnvironmentName(), req.GetTag()), req.GetTag(),
+		strings.TrimSuffix(req.GetTag(), ":latest")} {
 		var img image.Image
 		if img, err = images.Find(ctx, name); err == nil {
 			id := plainImage(img.ID)
@@ -50,7 +51,8 @@ func (c *control) ImagePublish(ctx context.Context, req *pb.ImagePublishRequest)
 	if _, err := c.s.images(acc).Build(ctx, img.Spec, image.BuildOptions{Names: []string{name}}); err != nil {
 		return nil, err
 	}
-	return pb.ImagePublishResponse_builder{ImageId: req.GetImageId(), RevisionId: "re-" + strings.TrimPrefix(req.GetImageId(), imageID)}.Build(), nil
+	return pb.ImagePublishResponse_builder{ImageId: req.GetImageId(),
+		RevisionId: "re-" + strings.TrimPrefix(req.GetImageId(), imageID)}.Build(), nil
 }
 
 // A proxy is the outgoing address of a sandbox. Here it is this machine's own address, whatever the proxy's
@@ -61,7 +63,8 @@ func (c *control) ProxyCreate(ctx context.Context, req *pb.ProxyCreateRequest) (
 	if err := errors.Join(checkName("Proxy", req.GetName()), checkEnv(req.GetEnvironmentName())); err != nil {
 		return nil, err
 	}
-	made := app{Account: callerOf(ctx).Account, Env: envOr(req.GetEnvironmentName()), Name: req.GetName(), Created: time.Now().UTC(), Proxy: true}
+	made := app{Account: callerOf(ctx).Account, Env: envOr(req.GetEnvironmentName()), Name: req.GetName(),
+		Created: time.Now().UTC(), Proxy: true}
 	if err := c.s.apps.ensure(named(proxyID, made.Env+"/"+made.Name), made, true); err != nil {
 		return nil, err
 	}
@@ -69,7 +72,8 @@ func (c *control) ProxyCreate(ctx context.Context, req *pb.ProxyCreateRequest) (
 }
 
 func proxyOf(made app) *pb.Proxy {
-	return pb.Proxy_builder{Name: made.Name, EnvironmentName: made.Env, ProxyId: named(proxyID, made.Env+"/"+made.Name), CreatedAt: seconds(made.Created)}.Build()
+	return pb.Proxy_builder{Name: made.Name, EnvironmentName: made.Env, ProxyId: named(proxyID, made.Env+"/"+made.Name),
+		CreatedAt: seconds(made.Created)}.Build()
 }
 
 // ProxyGet implements ModalClient.

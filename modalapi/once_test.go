@@ -22,7 +22,8 @@ import (
 // mission: 8.5
 func TestForcedBuildsThatComeAgain(t *testing.T) {
 	w := newWorld(t)
-	req := pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN true"}}.Build(), ForceBuild: true}.Build()
+	req := pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base",
+		"RUN true"}}.Build(), ForceBuild: true}.Build()
 	build := func(key string) (*pb.ImageGetOrCreateResponse, error) {
 		return w.control.ImageGetOrCreate(w.ctx("x-idempotency-key", key), req)
 	}
@@ -80,25 +81,30 @@ func TestForcedBuildsThatComeAgain(t *testing.T) {
 func TestSidecarsThatComeAgain(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
-	img, err := w.control.ImageGetOrCreate(w.ctx(), pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
+	img, err := w.control.ImageGetOrCreate(w.ctx(),
+		pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	task := "ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V"
 	for name, ask := range map[string]func(key string) (string, error){
 		"control": func(key string) (string, error) {
-			made, err := w.control.SandboxContainerCreateV2(w.ctx("x-idempotency-key", key), pb.SandboxContainerCreateV2Request_builder{
-				SandboxId: sb.SandboxID, ContainerName: "one", Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build(),
-			}.Build())
+			made, err := w.control.SandboxContainerCreateV2(w.ctx("x-idempotency-key", key),
+				pb.SandboxContainerCreateV2Request_builder{
+					SandboxId: sb.SandboxID, ContainerName: "one",
+					Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build(),
+				}.Build())
 			return made.GetContainerId(), err
 		},
 		"router": func(key string) (string, error) {
-			access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
+			access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+				pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
 			if err != nil {
 				return "", err
 			}
 			ctx := metadata.AppendToOutgoingContext(w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build()), "x-idempotency-key", key)
-			made, err := w.router.TaskContainerCreate(ctx, pb.TaskContainerCreateRequest_builder{TaskId: task, ContainerName: "two", ImageId: img.GetImageId()}.Build())
+			made, err := w.router.TaskContainerCreate(ctx, pb.TaskContainerCreateRequest_builder{TaskId: task,
+				ContainerName: "two", ImageId: img.GetImageId()}.Build())
 			return made.GetContainerId(), err
 		},
 	} {

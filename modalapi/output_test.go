@@ -21,7 +21,8 @@ import (
 // outputFrom is a command's output from an offset to the end.
 func (w *world) outputFrom(ctx context.Context, task, exec string, offset int) ([]byte, error) {
 	w.t.Helper()
-	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec, Offset: uint64(offset)}.Build())
+	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec,
+		Offset: uint64(offset)}.Build())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -56,11 +57,14 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	sb := w.create(&modal.SandboxCreateParams{Command: script("main"), Timeout: time.Minute})
 	terminal := script("terminal")
 	terminal[2] = "stty raw -echo; " + terminal[2]
-	const one, two = pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_STDOUT, pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_PIPE
+	const one, two = pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_STDOUT,
+		pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_PIPE
 	for id, c := range map[string]pb.TaskExecStartRequest_builder{
 		"one": {CommandArgs: script("one"), StderrConfig: one}, "two": {CommandArgs: script("two"), StderrConfig: two},
-		"terminal": {CommandArgs: terminal, PtyInfo: pb.PTYInfo_builder{Enabled: true, WinszRows: 24, WinszCols: 80}.Build()},
-		"little":   {CommandArgs: []string{"sh", "-c", "echo first >&2; touch little; read line; echo last"}, StderrConfig: one},
+		"terminal": {CommandArgs: terminal, PtyInfo: pb.PTYInfo_builder{Enabled: true, WinszRows: 24,
+			WinszCols: 80}.Build()},
+		"little": {CommandArgs: []string{"sh", "-c", "echo first >&2; touch little; read line; echo last"},
+			StderrConfig: one},
 	} {
 		c.ExecId = id
 		w.started(sb.SandboxID, c)
@@ -74,8 +78,10 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "true", CommandArgs: []string{"true"}})
 	many := numbers.Len()
 	for _, id := range []string{"one", "terminal", "two", "little"} {
-		if offset := many - 1; id == "one" || id == "terminal" { // the two streams have no common order, so all of the first has arrived before the command continues
-			stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: id, Offset: uint64(offset)}.Build())
+		if offset := many - 1; id == "one" ||
+			id == "terminal" { // the two streams have no common order, so all of the first has arrived before the command continues
+			stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: id,
+				Offset: uint64(offset)}.Build())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,24 +89,29 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 				t.Fatalf("%s, from %d: %q, %v", id, offset, part.GetData(), err)
 			}
 		}
-		if _, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: id, Data: []byte("go on\n")}.Build()); err != nil {
+		if _, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: id,
+			Data: []byte("go on\n")}.Build()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for id, whole := range map[string]string{"one": numbers.String() + "last\n", "terminal": numbers.String() + "last\n", "little": "first\nlast\n"} {
-		offsets := map[int]codes.Code{0: codes.DataLoss, keptOutput: codes.DataLoss, many - keptOutput/2: codes.OK, many - 3: codes.OK, many + 2: codes.OK, len(whole): codes.OK}
+	for id, whole := range map[string]string{"one": numbers.String() + "last\n",
+		"terminal": numbers.String() + "last\n", "little": "first\nlast\n"} {
+		offsets := map[int]codes.Code{0: codes.DataLoss, keptOutput: codes.DataLoss, many - keptOutput/2: codes.OK,
+			many - 3: codes.OK, many + 2: codes.OK, len(whole): codes.OK}
 		if id == "little" {
 			offsets = map[int]codes.Code{0: codes.OK, 6: codes.OK}
 		}
 		for offset, code := range offsets {
 			got, err := w.outputFrom(ctx, task, id, offset)
 			if status.Code(err) != code || code == codes.OK && string(got) != whole[offset:] {
-				t.Errorf("%s, from %d: %d bytes, %.20q, %v; want %d, %.20q", id, offset, len(got), got, err, len(whole)-offset, whole[offset:])
+				t.Errorf("%s, from %d: %d bytes, %.20q, %v; want %d, %.20q", id, offset, len(got), got, err,
+					len(whole)-offset, whole[offset:])
 			}
 		}
 	}
 	for _, offset := range []int{0, many - 3, many} {
-		if got, err := w.outputFrom(ctx, task, "two", offset); status.Code(err) != codes.DataLoss || len(got) > 0 || !strings.Contains(err.Error(), "write it to a file") {
+		if got, err := w.outputFrom(ctx, task, "two", offset); status.Code(err) != codes.DataLoss || len(got) > 0 ||
+			!strings.Contains(err.Error(), "write it to a file") {
 			t.Errorf("of two streams, from %d: %.20q, %v", offset, got, err)
 		}
 	}
@@ -111,7 +122,8 @@ func TestMoreOutputThanIsKeptOverARestart(t *testing.T) {
 	if part, err := stream.Recv(); status.Code(err) != codes.DataLoss {
 		t.Errorf("of the sandbox's own command: %.20q from %d, %v", part.GetData(), part.GetStartingOffset(), err)
 	}
-	log, err := w.control.AppFetchLogs(w.ctx(), pb.AppFetchLogsRequest_builder{SandboxId: sb.SandboxID, Limit: 2}.Build())
+	log, err := w.control.AppFetchLogs(w.ctx(), pb.AppFetchLogsRequest_builder{SandboxId: sb.SandboxID,
+		Limit: 2}.Build())
 	if err != nil || len(log.GetBatches()) != 1 || len(log.GetBatches()[0].GetItems()) != 2 {
 		t.Errorf("the log ends with %v, %v", log, err)
 	}

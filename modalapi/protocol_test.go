@@ -40,45 +40,60 @@ func TestWhoIsLetIn(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := call("x-modal-client-type", "9", "x-modal-client-type", "9", "x-modal-token-id", w.id, "x-modal-token-secret", w.secret); err != nil {
+	if err := call("x-modal-client-type", "9", "x-modal-client-type", "9", "x-modal-token-id", w.id,
+		"x-modal-token-secret", w.secret); err != nil {
 		t.Errorf("headers that come twice: %v", err)
 	}
 	for version, code := range map[string]codes.Code{
-		"modal-go/0.10.0": codes.Unimplemented, "modal-js/v0.9.0": codes.Unimplemented, "modal-go/0.10.1": codes.OK, "modal-js/1.0.0": codes.OK,
+		"modal-go/0.10.0": codes.Unimplemented, "modal-js/v0.9.0": codes.Unimplemented, "modal-go/0.10.1": codes.OK,
+		"modal-js/1.0.0": codes.OK,
 		"modal-go/0.0.0": codes.OK, "modal-go/(devel)": codes.OK, "x": codes.OK, "": codes.OK,
 	} {
 		err := call("x-modal-libmodal-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
-		if status.Code(err) != code || code != codes.OK && !strings.Contains(err.Error(), "use version 0.10.1 or a newer one") {
+		if status.Code(err) != code || code != codes.OK &&
+			!strings.Contains(err.Error(), "use version 0.10.1 or a newer one") {
 			t.Errorf("the SDK %q: %v", version, err)
 		}
 	}
 	for version, code := range map[string]codes.Code{
-		"1.5.3": codes.FailedPrecondition, "1.4.10": codes.FailedPrecondition, "0.73.45": codes.FailedPrecondition, "1.5.3.dev12": codes.FailedPrecondition,
-		"1.5.4": codes.OK, "1.5.4rc1": codes.OK, "1.6.0.dev3": codes.OK, "2.0": codes.OK, "unknown": codes.OK, "": codes.OK,
+		"1.5.3": codes.FailedPrecondition, "1.4.10": codes.FailedPrecondition, "0.73.45": codes.FailedPrecondition,
+		"1.5.3.dev12": codes.FailedPrecondition,
+		"1.5.4":       codes.OK, "1.5.4rc1": codes.OK, "1.6.0.dev3": codes.OK, "2.0": codes.OK,
+		"unknown": codes.OK, "": codes.OK,
 	} {
-		err := call("x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
-		if status.Code(err) != code || code != codes.OK && !strings.Contains(err.Error(), "modal-python "+version+" is too old for this server. use version 1.5.4 or a newer one") {
+		err := call("x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id,
+			"x-modal-token-secret", w.secret)
+		if status.Code(err) != code || code != codes.OK &&
+			!strings.Contains(err.Error(),
+				"modal-python "+version+" is too old for this server. use version 1.5.4 or a newer one") {
 			t.Errorf("the SDK for Python %q: %v", version, err)
 		}
-		if err := call("x-modal-client-type", "9", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret); err != nil {
+		if err := call("x-modal-client-type", "9", "x-modal-client-version", version, "x-modal-token-id", w.id,
+			"x-modal-token-secret", w.secret); err != nil {
 			t.Errorf("an SDK that is like that for Python %q: %v", version, err)
 		}
 	}
-	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition, "1.5.4": codes.Unimplemented} { // with methods that only old clients call
-		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "1", "x-modal-client-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
-		if err := w.conn.Invoke(ctx, "/modal.client.ModalClient/ClientCreate", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != code {
+	for version, code := range map[string]codes.Code{"0.50.0": codes.FailedPrecondition,
+		"1.5.4": codes.Unimplemented} { // with methods that only old clients call
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "1", "x-modal-client-version",
+			version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
+		if err := w.conn.Invoke(ctx, "/modal.client.ModalClient/ClientCreate", &emptypb.Empty{},
+			&emptypb.Empty{}); status.Code(err) != code {
 			t.Errorf("what only old SDKs call, by %s: %v", version, err)
 		}
 	}
-	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
+	key, text, err := w.ring.Create(t.Context(), account.Local(),
+		account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", key.ID, "x-modal-token-secret", text.Reveal())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", key.ID, "x-modal-token-secret",
+		text.Reveal())
 	if _, err := w.control.SandboxListV2(ctx, &pb.SandboxListRequest{}); err != nil {
 		t.Errorf("a reader lists: %v", err)
 	}
-	if _, err := w.control.SandboxCreateV2(ctx, &pb.SandboxCreateV2Request{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := w.control.SandboxCreateV2(ctx,
+		&pb.SandboxCreateV2Request{}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a reader creates: %v", err)
 	}
 	token, err := w.control.AuthTokenGet(w.ctx(), &pb.AuthTokenGetRequest{})
@@ -87,11 +102,14 @@ func TestWhoIsLetIn(t *testing.T) {
 	}
 	parts := strings.Split(token.GetToken(), ".")
 	var claims struct{ Exp int64 }
-	if body, err := base64.RawURLEncoding.DecodeString(parts[1]); err != nil || len(parts) != 3 || json.Unmarshal(body, &claims) != nil || time.Until(time.Unix(claims.Exp, 0)) < time.Minute {
+	if body, err := base64.RawURLEncoding.DecodeString(parts[1]); err != nil || len(parts) != 3 ||
+		json.Unmarshal(body, &claims) != nil || time.Until(time.Unix(claims.Exp, 0)) < time.Minute {
 		t.Errorf("the token is %q, %v", token.GetToken(), err)
 	}
-	for _, header := range []string{"", "Bearer", "Bearer a.b.c", "Bearer " + token.GetToken()} { // the last one is for no sandbox
-		_, err := w.router.TaskExecPoll(metadata.AppendToOutgoingContext(t.Context(), "authorization", header), &pb.TaskExecPollRequest{})
+	for _, header := range []string{"", "Bearer", "Bearer a.b.c",
+		"Bearer " + token.GetToken()} { // the last one is for no sandbox
+		_, err := w.router.TaskExecPoll(metadata.AppendToOutgoingContext(t.Context(), "authorization", header),
+			&pb.TaskExecPollRequest{})
 		if status.Code(err) != codes.Unauthenticated {
 			t.Errorf("%q at the router: %v", header, err)
 		}
@@ -107,24 +125,28 @@ func TestAccountsDoNotSeeOneAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", key.ID, "x-modal-token-secret", text.Reveal())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-token-id", key.ID, "x-modal-token-secret",
+		text.Reveal())
 	id := sb.SandboxID
 	_, err1 := w.control.SandboxWaitV2(ctx, pb.SandboxWaitRequest_builder{SandboxId: id}.Build())
 	_, err2 := w.control.SandboxTerminateV2(ctx, pb.SandboxTerminateRequest_builder{SandboxId: id}.Build())
-	_, err3 := w.control.SandboxGetCommandRouterAccess(ctx, pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
+	_, err3 := w.control.SandboxGetCommandRouterAccess(ctx,
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
 	for i, err := range []error{err1, err2, err3} {
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
 	other := w.create(nil)
-	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &other.SandboxID}.Build())
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &other.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	task := "ta-" + strings.TrimPrefix(id, "sb-") + "V"
 	routed := w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build())
-	if _, err := w.router.TaskExecPoll(routed, pb.TaskExecPollRequest_builder{TaskId: task}.Build()); status.Code(err) != codes.PermissionDenied {
+	if _, err := w.router.TaskExecPoll(routed,
+		pb.TaskExecPollRequest_builder{TaskId: task}.Build()); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a token for another sandbox: %v", err)
 	}
 }
@@ -142,11 +164,13 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 		}
 	}
 	sb := func(d pb.Sandbox_builder) error {
-		app, err := w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "app", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+		app, err := w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "app",
+			ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
 		if err != nil {
 			return err
 		}
-		_, err = w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: d.Build()}.Build())
+		_, err = w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(),
+			Definition: d.Build()}.Build())
 		return err
 	}
 	vm, relative, region := "vm", "relative", pb.SchedulerPlacement_builder{Regions: []string{"invalid-region"}}.Build()
@@ -193,18 +217,21 @@ func TestBuildsThatFailSayWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.sdk.Images.FromRegistry("base", nil).DockerfileCommands([]string{"RUN false"}, nil).Build(t.Context(), app, nil)
+	_, err = w.sdk.Images.FromRegistry("base", nil).DockerfileCommands([]string{"RUN false"},
+		nil).Build(t.Context(), app, nil)
 	if err == nil { // the first layer took the failure
 		t.Fatal("a build that fails did not")
 	}
 	if !strings.Contains(err.Error(), "step 2 failed") {
 		t.Errorf("the failure reads %v", err)
 	}
-	img, err := w.sdk.Images.FromRegistry("base", nil).DockerfileCommands([]string{"RUN true"}, &modal.ImageDockerfileCommandsParams{Env: map[string]string{"A": "b"}}).Build(t.Context(), app, nil)
+	img, err := w.sdk.Images.FromRegistry("base", nil).DockerfileCommands([]string{"RUN true"},
+		&modal.ImageDockerfileCommandsParams{Env: map[string]string{"A": "b"}}).Build(t.Context(), app, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := w.control.ImageJoinStreaming(w.ctx(), pb.ImageJoinStreamingRequest_builder{ImageId: img.ImageID, Timeout: 5}.Build())
+	stream, err := w.control.ImageJoinStreaming(w.ctx(), pb.ImageJoinStreamingRequest_builder{ImageId: img.ImageID,
+		Timeout: 5}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +296,8 @@ func TestQueues(t *testing.T) {
 	}
 	for range 2 {
 		ctx := w.ctx("x-idempotency-key", "again")
-		if _, err := w.control.QueuePut(ctx, pb.QueuePutRequest_builder{QueueId: q.QueueID, Values: [][]byte{{1}}}.Build()); err != nil {
+		if _, err := w.control.QueuePut(ctx, pb.QueuePutRequest_builder{QueueId: q.QueueID,
+			Values: [][]byte{{1}}}.Build()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,7 +305,8 @@ func TestQueues(t *testing.T) {
 		t.Errorf("put twice with one key: %d values, %v", n, err)
 	}
 	many := make([][]byte, 5000)
-	if _, err := w.control.QueuePut(w.ctx(), pb.QueuePutRequest_builder{QueueId: q.QueueID, Values: many}.Build()); status.Code(err) != codes.ResourceExhausted {
+	if _, err := w.control.QueuePut(w.ctx(), pb.QueuePutRequest_builder{QueueId: q.QueueID,
+		Values: many}.Build()); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("more than fits: %v", err)
 	}
 	if err := w.sdk.Queues.Delete(t.Context(), "jobs", nil); err != nil {
@@ -294,14 +323,16 @@ func TestInputAtOffsets(t *testing.T) {
 	w := newWorld(t)
 	sb := w.create(&modal.SandboxCreateParams{Timeout: time.Minute})
 	id := sb.SandboxID
-	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &id}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build())
 	task := "ta-" + strings.TrimPrefix(id, "sb-") + "V"
 	start := pb.TaskExecStartRequest_builder{
-		TaskId: task, ExecId: "one", CommandArgs: []string{"cat"}, StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE,
+		TaskId: task, ExecId: "one", CommandArgs: []string{"cat"},
+		StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE,
 		StderrConfig: pb.TaskExecStderrConfig_TASK_EXEC_STDERR_CONFIG_STDOUT,
 	}.Build()
 	for range 2 { // the same ID is the same command
@@ -310,7 +341,8 @@ func TestInputAtOffsets(t *testing.T) {
 		}
 	}
 	put := func(offset uint64, data string, eof bool) error {
-		_, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: "one", Offset: offset, Data: []byte(data), Eof: eof}.Build())
+		_, err := w.router.TaskExecStdinWrite(ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: task, ExecId: "one",
+			Offset: offset, Data: []byte(data), Eof: eof}.Build())
 		return err
 	}
 	if err := errors.Join(put(0, "abc", false), put(0, "abc", false), put(2, "cde", false)); err != nil {
@@ -324,12 +356,15 @@ func TestInputAtOffsets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	msg := pb.TaskExecStdinWriteStreamRequest_builder{Start: pb.TaskExecStdinWriteStreamStart_builder{TaskId: task, ExecId: "one", Offset: 5}.Build()}.Build()
-	if err := errors.Join(stream.Send(msg), stream.Send(pb.TaskExecStdinWriteStreamRequest_builder{Data: []byte("fg")}.Build())); err != nil {
+	msg := pb.TaskExecStdinWriteStreamRequest_builder{Start: pb.TaskExecStdinWriteStreamStart_builder{TaskId: task,
+		ExecId: "one", Offset: 5}.Build()}.Build()
+	if err := errors.Join(stream.Send(msg),
+		stream.Send(pb.TaskExecStdinWriteStreamRequest_builder{Data: []byte("fg")}.Build())); err != nil {
 		t.Fatal(err)
 	}
 	for { // until it has arrived
-		st, err := w.router.TaskExecStdinStatus(ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: task, ExecId: "one"}.Build())
+		st, err := w.router.TaskExecStdinStatus(ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: task,
+			ExecId: "one"}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,11 +380,13 @@ func TestInputAtOffsets(t *testing.T) {
 	if err != nil || end.GetCode() != 0 || !end.HasCode() {
 		t.Errorf("ended with %v, %v", end, err)
 	}
-	if poll, err := w.router.TaskExecPoll(ctx, pb.TaskExecPollRequest_builder{TaskId: task, ExecId: "one"}.Build()); err != nil || !poll.HasCode() {
+	if poll, err := w.router.TaskExecPoll(ctx, pb.TaskExecPollRequest_builder{TaskId: task,
+		ExecId: "one"}.Build()); err != nil || !poll.HasCode() {
 		t.Errorf("poll says %v, %v", poll, err)
 	}
 	for offset, want := range map[uint64]string{0: "abcdefg", 4: "efg", 7: ""} {
-		out, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: "one", Offset: offset}.Build())
+		out, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: "one",
+			Offset: offset}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -368,7 +405,8 @@ func TestInputAtOffsets(t *testing.T) {
 			t.Errorf("from %d: %q", offset, got.String())
 		}
 	}
-	if _, err := w.router.TaskExecWait(ctx, pb.TaskExecWaitRequest_builder{TaskId: task, ExecId: "none"}.Build()); status.Code(err) != codes.NotFound {
+	if _, err := w.router.TaskExecWait(ctx, pb.TaskExecWaitRequest_builder{TaskId: task,
+		ExecId: "none"}.Build()); status.Code(err) != codes.NotFound {
 		t.Errorf("a command that there is not: %v", err)
 	}
 }

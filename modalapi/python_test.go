@@ -21,7 +21,8 @@ func (w *world) imageOf(def pb.Image_builder, force bool, more ...string) (strin
 	w.images.mu.Lock()
 	before := len(w.images.built)
 	w.images.mu.Unlock()
-	reply, err := w.control.ImageGetOrCreate(w.ctx(more...), pb.ImageGetOrCreateRequest_builder{Image: def.Build(), ForceBuild: force, BuilderVersion: "2025.06"}.Build())
+	reply, err := w.control.ImageGetOrCreate(w.ctx(more...), pb.ImageGetOrCreateRequest_builder{Image: def.Build(),
+		ForceBuild: force, BuilderVersion: "2025.06"}.Build())
 	w.images.mu.Lock()
 	defer w.images.mu.Unlock()
 	made := slices.Clone(w.images.built[before:])
@@ -34,7 +35,8 @@ func (w *world) imageOf(def pb.Image_builder, force bool, more ...string) (strin
 // on is a build on the image with that ID, which Python's SDK calls "base".
 func on(base string, commands ...string) pb.Image_builder {
 	return pb.Image_builder{
-		BaseImages: []*pb.BaseImage{pb.BaseImage_builder{DockerTag: "base", ImageId: base}.Build()}, DockerfileCommands: append([]string{"FROM base"}, commands...),
+		BaseImages:         []*pb.BaseImage{pb.BaseImage_builder{DockerTag: "base", ImageId: base}.Build()},
+		DockerfileCommands: append([]string{"FROM base"}, commands...),
 	}
 }
 
@@ -45,26 +47,31 @@ func on(base string, commands ...string) pb.Image_builder {
 func TestPythonImages(t *testing.T) {
 	w := newWorld(t)
 	slim := []string{
-		"FROM python:3.13.3-slim-bookworm", "RUN apt-get update", "RUN apt-get install -y gcc gfortran build-essential", "RUN pip install --upgrade pip wheel uv",
+		"FROM python:3.13.3-slim-bookworm", "RUN apt-get update", "RUN apt-get install -y gcc gfortran build-essential",
+		"RUN pip install --upgrade pip wheel uv",
 		"RUN echo 'debconf debconf/frontend select Noninteractive' | debconf-set-selections", `CMD ["sleep", "172800"]`,
 	}
 	base, made, err := w.imageOf(pb.Image_builder{DockerfileCommands: slim}, false)
-	if err != nil || len(made) != 1 || made[0].spec.Base != "python:3.13.3-slim-bookworm" || !slices.Equal(made[0].spec.Commands, slim[1:]) {
+	if err != nil || len(made) != 1 || made[0].spec.Base != "python:3.13.3-slim-bookworm" ||
+		!slices.Equal(made[0].spec.Commands, slim[1:]) {
 		t.Fatalf("debian_slim: %+v, %v", made, err)
 	}
 	secret, err := w.control.SecretGetOrCreate(w.ctx(), pb.SecretGetOrCreateRequest_builder{
-		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, EnvDict: map[string]string{"GITHUB_TOKEN": "ghp"},
+		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
+		EnvDict:            map[string]string{"GITHUB_TOKEN": "ghp"},
 	}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := func(def pb.Image_builder, pairs ...string) pb.Image_builder {
 		for i := 0; i < len(pairs); i += 2 {
-			def.ContextFiles = append(def.ContextFiles, pb.ImageContextFile_builder{Filename: pairs[i], Data: []byte(pairs[i+1])}.Build())
+			def.ContextFiles = append(def.ContextFiles, pb.ImageContextFile_builder{Filename: pairs[i],
+				Data: []byte(pairs[i+1])}.Build())
 		}
 		return def
 	}
-	private := on(base, "RUN apt-get update && apt-get install -y git", `RUN python3 -m pip install "git+https://me:$GITHUB_TOKEN@github.com/a/b"`)
+	private := on(base, "RUN apt-get update && apt-get install -y git",
+		`RUN python3 -m pip install "git+https://me:$GITHUB_TOKEN@github.com/a/b"`)
 	private.SecretIds = []string{secret.GetSecretId()}
 	ids := map[string]string{}
 	for name, c := range map[string]struct {
@@ -72,15 +79,28 @@ func TestPythonImages(t *testing.T) {
 		first string // command
 		files map[string]string
 	}{
-		"apt_install":                   {on(base, "RUN apt-get update", "RUN apt-get install -y git 'lib c'"), "RUN apt-get update", nil},
-		"pip_install":                   {on(base, "RUN python -m pip install 'httpx~=0.23.3' numpy"), "RUN python -m pip install 'httpx~=0.23.3' numpy", nil},
-		"uv_pip_install":                {on(base, "COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv", "RUN /.uv/uv pip install --python $(command -v python) --compile-bytecode numpy"), "COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv", nil},
-		"run_commands":                  {on(base, "RUN make", `ENV A=1`, "WORKDIR /w", `ENTRYPOINT ["sh"]`, "CMD []"), "RUN make", nil},
-		"pip_install_private_repos":     {private, "RUN --mount=type=secret,id=GITHUB_TOKEN,env=GITHUB_TOKEN apt-get update && apt-get install -y git", nil},
-		"pip_install_from_requirements": {files(on(base, "COPY /.requirements.txt /.requirements.txt", "RUN python -m pip install -r /.requirements.txt"), "/.requirements.txt", "numpy\n"), "COPY /.requirements.txt /.requirements.txt", map[string]string{".requirements.txt": "numpy\n"}},
-		"other requirements":            {files(on(base, "COPY /.requirements.txt /.requirements.txt", "RUN python -m pip install -r /.requirements.txt"), "/.requirements.txt", "scipy\n"), "COPY /.requirements.txt /.requirements.txt", map[string]string{".requirements.txt": "scipy\n"}},
-		"uv_sync": {files(on(base, "COPY /.pyproject.toml /.uv/pyproject.toml", "COPY /.uv.lock /.uv/uv.lock", "RUN /.uv/uv sync --project=/.uv --frozen", "ENV PATH=/.uv/.venv/bin:$PATH"), "/.pyproject.toml", "[project]\n", "/.uv.lock", ""),
-			"COPY /.pyproject.toml /.uv/pyproject.toml", map[string]string{".pyproject.toml": "[project]\n", ".uv.lock": ""}},
+		"apt_install": {on(base, "RUN apt-get update", "RUN apt-get install -y git 'lib c'"),
+			"RUN apt-get update", nil},
+		"pip_install": {on(base, "RUN python -m pip install 'httpx~=0.23.3' numpy"),
+			"RUN python -m pip install 'httpx~=0.23.3' numpy", nil},
+		"uv_pip_install": {on(base, "COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv",
+			"RUN /.uv/uv pip install --python $(command -v python) --compile-bytecode numpy"),
+			"COPY --from=ghcr.io/astral-sh/uv:latest /uv /.uv/uv", nil},
+		"run_commands": {on(base, "RUN make", `ENV A=1`, "WORKDIR /w", `ENTRYPOINT ["sh"]`, "CMD []"),
+			"RUN make", nil},
+		"pip_install_private_repos": {private,
+			"RUN --mount=type=secret,id=GITHUB_TOKEN,env=GITHUB_TOKEN apt-get update && apt-get install -y git", nil},
+		"pip_install_from_requirements": {files(on(base, "COPY /.requirements.txt /.requirements.txt",
+			"RUN python -m pip install -r /.requirements.txt"), "/.requirements.txt", "numpy\n"),
+			"COPY /.requirements.txt /.requirements.txt", map[string]string{".requirements.txt": "numpy\n"}},
+		"other requirements": {files(on(base, "COPY /.requirements.txt /.requirements.txt",
+			"RUN python -m pip install -r /.requirements.txt"), "/.requirements.txt", "scipy\n"),
+			"COPY /.requirements.txt /.requirements.txt", map[string]string{".requirements.txt": "scipy\n"}},
+		"uv_sync": {files(on(base, "COPY /.pyproject.toml /.uv/pyproject.toml", "COPY /.uv.lock /.uv/uv.lock",
+			"RUN /.uv/uv sync --project=/.uv --frozen", "ENV PATH=/.uv/.venv/bin:$PATH"), "/.pyproject.toml",
+			"[project]\n", "/.uv.lock", ""),
+			"COPY /.pyproject.toml /.uv/pyproject.toml", map[string]string{".pyproject.toml": "[project]\n",
+				".uv.lock": ""}},
 	} {
 		id, made, err := w.imageOf(c.def, false)
 		if err != nil || len(made) != 1 {
@@ -88,7 +108,8 @@ func TestPythonImages(t *testing.T) {
 			continue
 		}
 		got := made[0]
-		if !strings.HasPrefix(got.spec.Base, "img_") || len(got.spec.Commands) != len(c.def.DockerfileCommands)-1 || got.spec.Commands[0] != c.first || !maps.Equal(got.files, c.files) {
+		if !strings.HasPrefix(got.spec.Base, "img_") || len(got.spec.Commands) != len(c.def.DockerfileCommands)-1 ||
+			got.spec.Commands[0] != c.first || !maps.Equal(got.files, c.files) {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if name == "pip_install_private_repos" && !maps.Equal(got.secrets, map[string]string{"GITHUB_TOKEN": "ghp"}) {
@@ -103,7 +124,8 @@ func TestPythonImages(t *testing.T) {
 	if err != nil || len(left) > 0 {
 		t.Errorf("there are left %v, %v", left, err)
 	}
-	if err := os.WriteFile(filepath.Join(w.dir, "context-1.tar"), nil, 0o600); err != nil { // as a server that was killed
+	if err := os.WriteFile(filepath.Join(w.dir, "context-1.tar"), nil,
+		0o600); err != nil { // as a server that was killed
 		t.Fatal(err)
 	}
 	if err := w.server.Close(); err != nil {
@@ -166,7 +188,8 @@ func TestBuildsAreKept(t *testing.T) {
 	}
 	id, made, err = w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base", "RUN date >/other"}}, false)
 	other("other commands", id, made, err)
-	id, made, err = w.imageOf(pb.Image_builder{DockerfileCommands: plain.DockerfileCommands, BuildArgs: map[string]string{"A": "1"}}, false)
+	id, made, err = w.imageOf(pb.Image_builder{DockerfileCommands: plain.DockerfileCommands,
+		BuildArgs: map[string]string{"A": "1"}}, false)
 	other("arguments", id, made, err)
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "other", Account: "acme"})
 	if err != nil {

@@ -71,7 +71,8 @@ func (s *Server) openQueues() error {
 			return errors.Wrapf(err, "write the queue %s", id)
 		}
 		for _, k := range found.keys {
-			s.once.keep(account+" "+strings.Replace(k.key, " ", " "+putOf(id)+" ", 1), &emptypb.Empty{}, k.at.Add(replayed))
+			s.once.keep(account+" "+strings.Replace(k.key, " ", " "+putOf(id)+" ", 1), &emptypb.Empty{},
+				k.at.Add(replayed))
 		}
 		q.byID[account+" "+id] = found
 	}
@@ -98,7 +99,8 @@ func (q *queue) noteKey(n queueNote) {
 }
 
 func newQueue(path string, loose bool) *queue {
-	return &queue{path: path, partitions: map[string][]queued1{}, heard: time.Now(), loose: loose, changed: make(chan struct{})}
+	return &queue{path: path, partitions: map[string][]queued1{}, heard: time.Now(), loose: loose,
+		changed: make(chan struct{})}
 }
 
 // apply replays one line.
@@ -165,7 +167,8 @@ func (q *queue) rewrite() error {
 	}
 	for name, values := range q.partitions {
 		for _, v := range values {
-			err = errors.Join(err, lines.Encode(queueNote{Part: []byte(name), Before: v.id - 1, Values: [][]byte{v.value}}))
+			err = errors.Join(err, lines.Encode(queueNote{Part: []byte(name), Before: v.id - 1,
+				Values: [][]byte{v.value}}))
 		}
 	}
 	if err == nil {

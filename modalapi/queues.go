@@ -70,12 +70,14 @@ func (q *queues) find(ctx context.Context, id string) (*queue, error) {
 }
 
 // QueueGetOrCreate implements ModalClient.
-func (c *control) QueueGetOrCreate(ctx context.Context, req *pb.QueueGetOrCreateRequest) (*pb.QueueGetOrCreateResponse, error) {
+func (c *control) QueueGetOrCreate(ctx context.Context,
+	req *pb.QueueGetOrCreateRequest) (*pb.QueueGetOrCreateResponse, error) {
 	q := &c.s.queues
 	loose := req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL
 	id := queueID + looseMark + rand.Text()
 	if !loose {
-		if err := errors.Join(checkName("Queue", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+		if err := errors.Join(checkName("Queue", req.GetDeploymentName()),
+			checkEnv(req.GetEnvironmentName())); err != nil {
 			return nil, err
 		}
 		id = named(queueID, scoped(req.GetEnvironmentName(), req.GetDeploymentName()))
@@ -97,7 +99,8 @@ func (c *control) QueueGetOrCreate(ctx context.Context, req *pb.QueueGetOrCreate
 		}
 		q.byID[key] = made
 	}
-	return pb.QueueGetOrCreateResponse_builder{QueueId: id, Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
+	return pb.QueueGetOrCreateResponse_builder{QueueId: id,
+		Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
 }
 
 // drop removes a queue. q.mu is held.
@@ -182,12 +185,14 @@ func (q *queues) put(ctx context.Context, req *pb.QueuePutRequest) (*emptypb.Emp
 	size := int64(0)
 	for _, v := range req.GetValues() {
 		if len(v) > largestValue {
-			return nil, errors.Newf(errors.Invalid, "a value has %d bytes, a queue takes up to %d", len(v), largestValue)
+			return nil, errors.Newf(errors.Invalid, "a value has %d bytes, a queue takes up to %d",
+				len(v), largestValue)
 		}
 		size += int64(len(v))
 	}
 	_, known := found.partitions[name]
-	if len(values)+len(req.GetValues()) > mostValues || q.bytes+size > mostQueued || !known && len(found.partitions) >= mostPartitions {
+	if len(values)+len(req.GetValues()) > mostValues || q.bytes+size > mostQueued || !known &&
+		len(found.partitions) >= mostPartitions {
 		return nil, errors.Newf(errors.Exhausted, "the queue is full")
 	}
 	if len(req.GetValues()) == 0 {
@@ -274,7 +279,8 @@ func (c *control) QueueLen(ctx context.Context, req *pb.QueueLenRequest) (*pb.Qu
 
 // QueueNextItems implements ModalClient. It returns the values after the last one seen and leaves them in the
 // queue.
-func (c *control) QueueNextItems(ctx context.Context, req *pb.QueueNextItemsRequest) (*pb.QueueNextItemsResponse, error) {
+func (c *control) QueueNextItems(ctx context.Context,
+	req *pb.QueueNextItemsRequest) (*pb.QueueNextItemsResponse, error) {
 	q := &c.s.queues
 	last, _ := strconv.ParseUint(strings.TrimSpace(req.GetLastEntryId()), 10, 64)
 	timer := time.NewTimer(wait(req.GetItemPollTimeout()))
@@ -290,7 +296,8 @@ func (c *control) QueueNextItems(ctx context.Context, req *pb.QueueNextItemsRequ
 		var items []*pb.QueueItem
 		for _, v := range found.partitions[string(req.GetPartitionKey())] {
 			if v.id > last {
-				items = append(items, pb.QueueItem_builder{Value: v.value, EntryId: strconv.FormatUint(v.id, 10)}.Build())
+				items = append(items, pb.QueueItem_builder{Value: v.value,
+					EntryId: strconv.FormatUint(v.id, 10)}.Build())
 			}
 		}
 		q.mu.Unlock()

@@ -17,7 +17,8 @@ const (
 )
 
 // SandboxWaitUntilReady implements TaskCommandRouter.
-func (r *router) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWaitUntilReadyTcrRequest) (*pb.SandboxWaitUntilReadyTcrResponse, error) {
+func (r *router) SandboxWaitUntilReady(ctx context.Context,
+	req *pb.SandboxWaitUntilReadyTcrRequest) (*pb.SandboxWaitUntilReadyTcrResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
@@ -30,7 +31,8 @@ func (r *router) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWaitU
 }
 
 // SandboxWaitUntilReady implements ModalClient.
-func (c *control) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWaitUntilReadyRequest) (*pb.SandboxWaitUntilReadyResponse, error) {
+func (c *control) SandboxWaitUntilReady(ctx context.Context,
+	req *pb.SandboxWaitUntilReadyRequest) (*pb.SandboxWaitUntilReadyResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -81,7 +83,8 @@ func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, e
 		case <-tick.C:
 		case <-b.ended:
 		case <-ctx.Done():
-			return time.Time{}, withCode(errors.Newf(errors.Timeout, "the sandbox was not ready in time"), codes.DeadlineExceeded)
+			return time.Time{}, withCode(errors.Newf(errors.Timeout, "the sandbox was not ready in time"),
+				codes.DeadlineExceeded)
 		}
 	}
 }

@@ -25,36 +25,51 @@ func TestWhatThereIsNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := w.control.ImageGetOrCreate(w.ctx(), pb.ImageGetOrCreateRequest_builder{AppId: app.GetAppId(), Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
+	img, err := w.control.ImageGetOrCreate(w.ctx(), pb.ImageGetOrCreateRequest_builder{AppId: app.GetAppId(),
+		Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	create := func(app string, change func(*pb.Sandbox_builder)) error {
 		def := pb.Sandbox_builder{ImageId: img.GetImageId(), TimeoutSecs: 60, EntrypointArgs: []string{"sleep", "1"}}
 		change(&def)
-		return second(w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app, Definition: def.Build()}.Build()))
+		return second(w.control.SandboxCreateV2(w.ctx(), pb.SandboxCreateV2Request_builder{AppId: app,
+			Definition: def.Build()}.Build()))
 	}
 	for what, c := range map[string]struct {
 		err  error
 		code codes.Code
 	}{
-		"an app with a bad name":        {second(w.control.AppGetOrCreate(w.ctx(), pb.AppGetOrCreateRequest_builder{AppName: "a b/c"}.Build())), codes.InvalidArgument},
-		"an environment with a bad one": {second(w.control.EnvironmentGetOrCreate(w.ctx(), pb.EnvironmentGetOrCreateRequest_builder{DeploymentName: "a b/c"}.Build())), codes.InvalidArgument},
-		"a secret":                      {second(w.control.SecretGetOrCreate(w.ctx(), pb.SecretGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
-		"a volume":                      {second(w.control.VolumeGetOrCreate(w.ctx(), pb.VolumeGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
-		"a queue":                       {second(w.control.QueueGetOrCreate(w.ctx(), pb.QueueGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
-		"the values of a queue":         {second(w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: "qu-none"}.Build())), codes.NotFound},
-		"the length of a queue":         {second(w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: "qu-none"}.Build())), codes.NotFound},
-		"the log of a sandbox":          {second(w.control.AppFetchLogs(w.ctx(), pb.AppFetchLogsRequest_builder{SandboxId: "sb-01JZZZZZZZZZZZZZZZZZZZZZZZ"}.Build())), codes.NotFound},
-		"a log of what is no sandbox":   {second(w.control.AppCountLogs(w.ctx(), pb.AppCountLogsRequest_builder{AppId: app.GetAppId()}.Build())), codes.Unimplemented},
-		"a sandbox in no app":           {create("ap-none", func(*pb.Sandbox_builder) {}), codes.NotFound},
-		"a sandbox with a secret":       {create(app.GetAppId(), func(d *pb.Sandbox_builder) { d.SecretIds = []string{"st-none"} }), codes.NotFound},
+		"an app with a bad name": {second(w.control.AppGetOrCreate(w.ctx(),
+			pb.AppGetOrCreateRequest_builder{AppName: "a b/c"}.Build())), codes.InvalidArgument},
+		"an environment with a bad one": {second(w.control.EnvironmentGetOrCreate(w.ctx(),
+			pb.EnvironmentGetOrCreateRequest_builder{DeploymentName: "a b/c"}.Build())), codes.InvalidArgument},
+		"a secret": {second(w.control.SecretGetOrCreate(w.ctx(),
+			pb.SecretGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
+		"a volume": {second(w.control.VolumeGetOrCreate(w.ctx(),
+			pb.VolumeGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
+		"a queue": {second(w.control.QueueGetOrCreate(w.ctx(),
+			pb.QueueGetOrCreateRequest_builder{DeploymentName: "none"}.Build())), codes.NotFound},
+		"the values of a queue": {second(w.control.QueueGet(w.ctx(),
+			pb.QueueGetRequest_builder{QueueId: "qu-none"}.Build())), codes.NotFound},
+		"the length of a queue": {second(w.control.QueueLen(w.ctx(),
+			pb.QueueLenRequest_builder{QueueId: "qu-none"}.Build())), codes.NotFound},
+		"the log of a sandbox": {second(w.control.AppFetchLogs(w.ctx(),
+			pb.AppFetchLogsRequest_builder{SandboxId: "sb-01JZZZZZZZZZZZZZZZZZZZZZZZ"}.Build())), codes.NotFound},
+		"a log of what is no sandbox": {second(w.control.AppCountLogs(w.ctx(),
+			pb.AppCountLogsRequest_builder{AppId: app.GetAppId()}.Build())), codes.Unimplemented},
+		"a sandbox in no app": {create("ap-none", func(*pb.Sandbox_builder) {}), codes.NotFound},
+		"a sandbox with a secret": {create(app.GetAppId(),
+			func(d *pb.Sandbox_builder) { d.SecretIds = []string{"st-none"} }), codes.NotFound},
 		"a sandbox with a volume": {create(app.GetAppId(), func(d *pb.Sandbox_builder) {
 			d.VolumeMounts = []*pb.VolumeMount{pb.VolumeMount_builder{VolumeId: "vo-none", MountPath: "/v"}.Build()}
 		}), codes.NotFound},
-		"a sandbox of no image": {create(app.GetAppId(), func(d *pb.Sandbox_builder) { d.ImageId = "im-none" }), codes.NotFound},
-		"a reserved tag": {second(w.control.SandboxTagsSet(w.ctx(), pb.SandboxTagsSetRequest_builder{SandboxId: sb.SandboxID,
-			Tags: []*pb.SandboxTag{pb.SandboxTag_builder{TagName: "modal/app", TagValue: "other"}.Build()}}.Build())), codes.InvalidArgument},
+		"a sandbox of no image": {create(app.GetAppId(), func(d *pb.Sandbox_builder) { d.ImageId = "im-none" }),
+			codes.NotFound},
+		"a reserved tag": {second(w.control.SandboxTagsSet(w.ctx(),
+			pb.SandboxTagsSetRequest_builder{SandboxId: sb.SandboxID,
+				Tags: []*pb.SandboxTag{pb.SandboxTag_builder{TagName: "modal/app", TagValue: "other"}.Build()}}.Build())),
+			codes.InvalidArgument},
 	} {
 		if st := status.Convert(c.err); st.Code() != c.code || len(st.Message()) < 10 {
 			t.Errorf("%s: %s %q, want %s", what, st.Code(), st.Message(), c.code)
@@ -77,11 +92,13 @@ func TestEnvironments(t *testing.T) {
 	w := newWorld(t)
 	ids := map[string]string{}
 	for _, env := range []string{"", "dev"} {
-		made, err := w.sdk.Apps.FromName(t.Context(), "app", &modal.AppFromNameParams{Environment: env, CreateIfMissing: true})
+		made, err := w.sdk.Apps.FromName(t.Context(), "app", &modal.AppFromNameParams{Environment: env,
+			CreateIfMissing: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		sb, err := w.sdk.Sandboxes.Create(t.Context(), made, w.sdk.Images.FromRegistry("base", nil), &modal.SandboxCreateParams{Name: "box"})
+		sb, err := w.sdk.Sandboxes.Create(t.Context(), made, w.sdk.Images.FromRegistry("base", nil),
+			&modal.SandboxCreateParams{Name: "box"})
 		if err != nil {
 			t.Fatalf("in the environment %q: %v", env, err)
 		}
@@ -89,7 +106,8 @@ func TestEnvironments(t *testing.T) {
 		ids[env] = sb.SandboxID
 	}
 	for env, want := range ids {
-		found, err := w.sdk.Sandboxes.FromName(t.Context(), "app", "box", &modal.SandboxFromNameParams{Environment: env})
+		found, err := w.sdk.Sandboxes.FromName(t.Context(), "app", "box",
+			&modal.SandboxFromNameParams{Environment: env})
 		if err != nil || found.SandboxID != want {
 			t.Errorf("by name in %q: %v, %v, want %s", env, found, err, want)
 		}
@@ -121,7 +139,8 @@ func TestRenamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"other": sb.SandboxID, "taken": taken.SandboxID} {
-		if found, err := w.sdk.Sandboxes.FromName(t.Context(), "app", name, nil); err != nil || found.SandboxID != want {
+		if found, err := w.sdk.Sandboxes.FromName(t.Context(), "app", name, nil); err != nil ||
+			found.SandboxID != want {
 			t.Errorf("%s is %v, %v", name, found, err)
 		}
 	}
@@ -169,7 +188,8 @@ func TestLogsAreSearched(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
-	counted, err := w.control.AppCountLogs(w.ctx(), pb.AppCountLogsRequest_builder{SandboxId: sb.SandboxID, BucketSecs: 3600}.Build())
+	counted, err := w.control.AppCountLogs(w.ctx(), pb.AppCountLogsRequest_builder{SandboxId: sb.SandboxID,
+		BucketSecs: 3600}.Build())
 	var out, errs uint64
 	for _, b := range counted.GetBuckets() {
 		out, errs = out+uint64(b.GetStdoutLogs()), errs+uint64(b.GetStderrLogs())

@@ -26,22 +26,27 @@ import (
 // mission: 8.6
 func TestWhatOutlivesTheServer(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"NAMED": "named-value"}, secret.Create); err != nil {
+	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"NAMED": "named-value"},
+		secret.Create); err != nil {
 		t.Fatal(err)
 	}
 	vol, err := w.sdk.Volumes.FromName(t.Context(), "data", &modal.VolumeFromNameParams{CreateIfMissing: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb := w.create(&modal.SandboxCreateParams{Name: "box", Tags: map[string]string{"team": "a"}, Volumes: map[string]*modal.Volume{"/volume": vol}, Timeout: time.Minute})
+	sb := w.create(&modal.SandboxCreateParams{Name: "box", Tags: map[string]string{"team": "a"},
+		Volumes: map[string]*modal.Volume{"/volume": vol}, Timeout: time.Minute})
 	w.output(sb, "sh", "-c", "echo kept >volume/f")
 	id := sb.SandboxID
-	ctx, task := w.started(id, pb.TaskExecStartRequest_builder{ExecId: "runs", CommandArgs: []string{"sh", "-c", "read a; echo $a; read b; echo $b; exit 5"}})
+	ctx, task := w.started(id, pb.TaskExecStartRequest_builder{ExecId: "runs",
+		CommandArgs: []string{"sh", "-c", "read a; echo $a; read b; echo $b; exit 5"}})
 	type input = pb.TaskExecStdinWriteRequest_builder
-	if _, err := w.router.TaskExecStdinWrite(ctx, input{TaskId: task, ExecId: "runs", Data: []byte("one\n")}.Build()); err != nil {
+	if _, err := w.router.TaskExecStdinWrite(ctx,
+		input{TaskId: task, ExecId: "runs", Data: []byte("one\n")}.Build()); err != nil {
 		t.Fatal(err)
 	}
-	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: "runs"}.Build())
+	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task,
+		ExecId: "runs"}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +71,8 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 		}
 	}
 	made, err := w.control.SecretGetOrCreate(w.ctx(), pb.SecretGetOrCreateRequest_builder{
-		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, EnvDict: map[string]string{"LOOSE": "loose-value"},
+		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
+		EnvDict:            map[string]string{"LOOSE": "loose-value"},
 	}.Build())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +90,8 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 		t.Errorf("the tags are %v, %v", tags, err)
 	}
 	for name, q := range map[string]string{"named": jobs.QueueID, "without a name": loose.QueueID} {
-		if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: q}.Build()); err != nil || n.GetLen() != 2 {
+		if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: q}.Build()); err != nil ||
+			n.GetLen() != 2 {
 			t.Errorf("the queue %s has %v, %v", name, n, err)
 		}
 	}
@@ -93,20 +100,24 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, task = w.started(id, pb.TaskExecStartRequest_builder{
-		ExecId: "env", CommandArgs: []string{"sh", "-c", "echo $NAMED $LOOSE"}, SecretIds: []string{keys.SecretID, made.GetSecretId()},
+		ExecId: "env", CommandArgs: []string{"sh", "-c", "echo $NAMED $LOOSE"},
+		SecretIds: []string{keys.SecretID, made.GetSecretId()},
 	})
 	if got := w.said(ctx, task, "env"); got != "named-value loose-value\n" {
 		t.Errorf("a command has the secrets %q", got)
 	}
-	for _, in := range []input{{TaskId: task, ExecId: "runs", Data: []byte("one\n")}, {TaskId: task, ExecId: "runs", Offset: 4, Data: []byte("two\n"), Eof: true}} {
-		if _, err := w.router.TaskExecStdinWrite(ctx, in.Build()); err != nil { // the first was taken by the server before
+	for _, in := range []input{{TaskId: task, ExecId: "runs", Data: []byte("one\n")},
+		{TaskId: task, ExecId: "runs", Offset: 4, Data: []byte("two\n"), Eof: true}} {
+		if _, err := w.router.TaskExecStdinWrite(ctx,
+			in.Build()); err != nil { // the first was taken by the server before
 			t.Fatal(err)
 		}
 	}
 	if got := w.said(ctx, task, "runs"); got != "one\ntwo\n" {
 		t.Errorf("a command that runs on has said %q", got)
 	}
-	if end, err := w.router.TaskExecWait(ctx, pb.TaskExecWaitRequest_builder{TaskId: task, ExecId: "runs"}.Build()); err != nil || end.GetCode() != 5 {
+	if end, err := w.router.TaskExecWait(ctx, pb.TaskExecWaitRequest_builder{TaskId: task,
+		ExecId: "runs"}.Build()); err != nil || end.GetCode() != 5 {
 		t.Errorf("it ended with %v, %v", end, err)
 	}
 	if _, err := again.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil {
@@ -143,13 +154,15 @@ func TestPutsThatComeAgain(t *testing.T) {
 	}
 	put := func(key string) {
 		t.Helper()
-		if _, err := w.control.QueuePut(w.ctx("x-idempotency-key", key), pb.QueuePutRequest_builder{QueueId: q.QueueID, Values: [][]byte{[]byte(key)}}.Build()); err != nil {
+		if _, err := w.control.QueuePut(w.ctx("x-idempotency-key", key), pb.QueuePutRequest_builder{QueueId: q.QueueID,
+			Values: [][]byte{[]byte(key)}}.Build()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	has := func(want int32) {
 		t.Helper()
-		if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: q.QueueID}.Build()); err != nil || n.GetLen() != want {
+		if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: q.QueueID}.Build()); err != nil ||
+			n.GetLen() != want {
 			t.Errorf("there are %d values, %v; want %d", n.GetLen(), err, want)
 		}
 	}
@@ -167,7 +180,8 @@ func TestPutsThatComeAgain(t *testing.T) {
 		has(2 + next)
 	}
 	for range 3 { // taking a value does not repeat the put
-		if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: q.QueueID, NValues: 1}.Build()); err != nil {
+		if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: q.QueueID,
+			NValues: 1}.Build()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -191,12 +205,15 @@ func TestKeysThatHaveEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.id, w.secret = key.ID, text.Reveal()
-		ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: name, CommandArgs: []string{"true"}})
-		connect, err := w.control.SandboxCreateConnectTokenV2(w.ctx(), pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+		ctx, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: name,
+			CommandArgs: []string{"true"}})
+		connect, err := w.control.SandboxCreateConnectTokenV2(w.ctx(),
+			pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := connected(t, connect); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
+		if got := connected(t,
+			connect); got != http.StatusBadGateway { // no port can be reached in the sandboxes of this engine
 			t.Errorf("%s: while there is the key, the connect token is answered with %d", name, got)
 		}
 		if life == 0 {
@@ -207,7 +224,8 @@ func TestKeysThatHaveEnded(t *testing.T) {
 		for which, call := range map[string]func() error{
 			"control": func() error { return second(w.control.SandboxListV2(w.ctx(), &pb.SandboxListRequest{})) },
 			"router": func() error {
-				return second(w.router.TaskExecPoll(ctx, pb.TaskExecPollRequest_builder{TaskId: task, ExecId: name}.Build()))
+				return second(w.router.TaskExecPoll(ctx, pb.TaskExecPollRequest_builder{TaskId: task,
+					ExecId: name}.Build()))
 			},
 		} {
 			err := call()
@@ -268,7 +286,8 @@ func TestCreationsAtTheSameTime(t *testing.T) {
 	}
 	atOnce := func(n int, name string, more ...string) map[string]int {
 		answers := make(chan answer, n)
-		req := pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: pb.Sandbox_builder{ImageId: img.GetImageId(), Name: &name}.Build()}.Build()
+		req := pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(),
+			Definition: pb.Sandbox_builder{ImageId: img.GetImageId(), Name: &name}.Build()}.Build()
 		for range n {
 			go func() {
 				made, err := w.control.SandboxCreateV2(w.ctx(more...), req)
@@ -376,7 +395,8 @@ func TestEqualSnapshots(t *testing.T) {
 	if remove(one); there(one) || !there(two) {
 		t.Errorf("after one is deleted there are %v %v", there(one), there(two))
 	}
-	if _, err := w.control.ImageDelete(w.ctx(), pb.ImageDeleteRequest_builder{ImageId: one}.Build()); status.Code(err) != codes.NotFound {
+	if _, err := w.control.ImageDelete(w.ctx(),
+		pb.ImageDeleteRequest_builder{ImageId: one}.Build()); status.Code(err) != codes.NotFound {
 		t.Errorf("deleted twice: %v", err)
 	}
 	count := 0

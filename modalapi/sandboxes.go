@@ -78,7 +78,8 @@ func (c *control) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest)
 		return nil, err
 	}
 	result := b.outcome(ctx, wait(req.GetTimeout()))
-	return pb.SandboxWaitResponse_builder{Result: result, Metadata: pb.SandboxHandleMetadata_builder{Result: result, AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build()}.Build(), nil
+	return pb.SandboxWaitResponse_builder{Result: result, Metadata: pb.SandboxHandleMetadata_builder{Result: result,
+		AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build()}.Build(), nil
 }
 
 // SandboxWait implements ModalClient.
@@ -87,7 +88,8 @@ func (c *control) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (
 }
 
 // SandboxTerminateV2 implements ModalClient.
-func (c *control) SandboxTerminateV2(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (c *control) SandboxTerminateV2(ctx context.Context,
+	req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -99,14 +101,16 @@ func (c *control) SandboxTerminateV2(ctx context.Context, req *pb.SandboxTermina
 }
 
 // SandboxTerminate implements ModalClient.
-func (c *control) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (c *control) SandboxTerminate(ctx context.Context,
+	req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	return c.SandboxTerminateV2(ctx, req)
 }
 
 // SandboxGetTaskIdV2 implements ModalClient.
 //
 //lint:ignore ST1003 the name is the protocol's
-func (c *control) SandboxGetTaskIdV2(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+func (c *control) SandboxGetTaskIdV2(ctx context.Context,
+	req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -118,12 +122,14 @@ func (c *control) SandboxGetTaskIdV2(ctx context.Context, req *pb.SandboxGetTask
 // SandboxGetTaskId implements ModalClient.
 //
 //lint:ignore ST1003 the name is the protocol's
-func (c *control) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
+func (c *control) SandboxGetTaskId(ctx context.Context,
+	req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) {
 	return c.SandboxGetTaskIdV2(ctx, req)
 }
 
 // SandboxGetCommandRouterAccess implements ModalClient.
-func (c *control) SandboxGetCommandRouterAccess(ctx context.Context, req *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
+func (c *control) SandboxGetCommandRouterAccess(ctx context.Context,
+	req *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
 	id, prefix := req.GetSandboxId(), sandboxID
 	if req.GetTaskId() != "" {
 		id, prefix = req.GetTaskId(), taskID
@@ -136,7 +142,8 @@ func (c *control) SandboxGetCommandRouterAccess(ctx context.Context, req *pb.San
 }
 
 // TaskGetCommandRouterAccess implements ModalClient.
-func (c *control) TaskGetCommandRouterAccess(ctx context.Context, req *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
+func (c *control) TaskGetCommandRouterAccess(ctx context.Context,
+	req *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
 	jwt, err := c.access(ctx, req.GetTaskId(), taskID)
 	if err != nil {
 		return nil, err
@@ -171,15 +178,18 @@ func (c *control) SandboxListV2(ctx context.Context, req *pb.SandboxListRequest)
 	} else if req.GetEnvironmentName() != "" {
 		tags[tagEnv] = req.GetEnvironmentName()
 	}
-	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account, sandbox.Filter{Tags: tags, All: req.GetIncludeFinished()})
+	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account,
+		sandbox.Filter{Tags: tags, All: req.GetIncludeFinished()})
 	if err != nil {
 		return nil, err
 	}
 	all = slices.DeleteFunc(all, func(sb sandbox.Sandbox) bool {
-		return sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || sb.Status == sandbox.Creating || sb.Status == sandbox.Stopping
+		return sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || sb.Status == sandbox.Creating ||
+			sb.Status == sandbox.Stopping
 	})
 	var list []*pb.SandboxInfo
-	for _, sb := range page(all, req.GetBeforeTimestamp(), pageSize, func(sb sandbox.Sandbox) time.Time { return sb.Created }) {
+	for _, sb := range page(all, req.GetBeforeTimestamp(), pageSize,
+		func(sb sandbox.Sandbox) time.Time { return sb.Created }) {
 		list = append(list, infoOf(sb))
 	}
 	return pb.SandboxListResponse_builder{Sandboxes: list}.Build(), nil
@@ -193,31 +203,39 @@ func (c *control) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (
 func infoOf(sb sandbox.Sandbox) *pb.SandboxInfo {
 	idle := uint32(sb.IdleTimeoutSeconds)
 	return pb.SandboxInfo_builder{
-		Id: sandboxOf(sb.ID), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]), Tags: shownTags(sb.Tags), Name: sb.Tags[tagName],
+		Id: sandboxOf(sb.ID), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
+		Tags: shownTags(sb.Tags), Name: sb.Tags[tagName],
 		TimeoutSecs: uint32(sb.Expires.Sub(sb.Started).Seconds()), IdleTimeoutSecs: &idle,
-		TaskInfo: pb.TaskInfo_builder{Id: taskOf(sb.ID), StartedAt: seconds(sb.Started), EnqueuedAt: seconds(sb.Created)}.Build(),
+		TaskInfo: pb.TaskInfo_builder{Id: taskOf(sb.ID), StartedAt: seconds(sb.Started),
+			EnqueuedAt: seconds(sb.Created)}.Build(),
 	}.Build()
 }
 
 // SandboxGetFromNameV2 implements ModalClient.
-func (c *control) SandboxGetFromNameV2(ctx context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
-	tags := map[string]string{tagApp: req.GetAppName(), tagEnv: envOr(req.GetEnvironmentName()), tagName: req.GetSandboxName()}
-	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account, sandbox.Filter{Tags: tags, All: req.GetIncludeTerminated()})
+func (c *control) SandboxGetFromNameV2(ctx context.Context,
+	req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+	tags := map[string]string{tagApp: req.GetAppName(), tagEnv: envOr(req.GetEnvironmentName()),
+		tagName: req.GetSandboxName()}
+	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account,
+		sandbox.Filter{Tags: tags, All: req.GetIncludeTerminated()})
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range all { // newest first
 		if sb.Status != sandbox.Stopping || req.GetIncludeTerminated() {
 			return pb.SandboxGetFromNameResponse_builder{
-				SandboxId: sandboxOf(sb.ID), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
+				SandboxId: sandboxOf(sb.ID), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv],
+					sb.Tags[tagApp])}.Build(),
 			}.Build(), nil
 		}
 	}
-	return nil, errors.Newf(errors.NotFound, "Sandbox with name '%.80s' not found in app '%.80s'", req.GetSandboxName(), req.GetAppName())
+	return nil, errors.Newf(errors.NotFound, "Sandbox with name '%.80s' not found in app '%.80s'", req.GetSandboxName(),
+		req.GetAppName())
 }
 
 // SandboxGetFromName implements ModalClient.
-func (c *control) SandboxGetFromName(ctx context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+func (c *control) SandboxGetFromName(ctx context.Context,
+	req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	return c.SandboxGetFromNameV2(ctx, req)
 }
 
@@ -251,7 +269,8 @@ func (c *control) SandboxTagsSet(ctx context.Context, req *pb.SandboxTagsSetRequ
 }
 
 // SandboxTagsGetV2 implements ModalClient.
-func (c *control) SandboxTagsGetV2(ctx context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+func (c *control) SandboxTagsGetV2(ctx context.Context,
+	req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
 	_, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -260,12 +279,14 @@ func (c *control) SandboxTagsGetV2(ctx context.Context, req *pb.SandboxTagsGetRe
 }
 
 // SandboxTagsGet implements ModalClient.
-func (c *control) SandboxTagsGet(ctx context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
+func (c *control) SandboxTagsGet(ctx context.Context,
+	req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
 	return c.SandboxTagsGetV2(ctx, req)
 }
 
 // SandboxSetName implements ModalClient.
-func (c *control) SandboxSetName(ctx context.Context, req *pb.SandboxSetNameRequest) (*pb.SandboxSetNameResponse, error) {
+func (c *control) SandboxSetName(ctx context.Context,
+	req *pb.SandboxSetNameRequest) (*pb.SandboxSetNameResponse, error) {
 	if err := checkName("Sandbox", req.GetName()); err != nil {
 		return nil, err
 	}

@@ -75,7 +75,8 @@ func TestReadersTakeNothingFromQueues(t *testing.T) {
 	w := newWorld(t)
 	q, err := w.sdk.Queues.FromName(t.Context(), "q", nil)
 	if err != nil {
-		made, err := w.control.QueueGetOrCreate(w.ctx(), pb.QueueGetOrCreateRequest_builder{DeploymentName: "q", ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
+		made, err := w.control.QueueGetOrCreate(w.ctx(), pb.QueueGetOrCreateRequest_builder{DeploymentName: "q",
+			ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,21 +88,26 @@ func TestReadersTakeNothingFromQueues(t *testing.T) {
 
 func (w *world) readQueue(id string) {
 	w.t.Helper()
-	if _, err := w.control.QueuePut(w.ctx(), pb.QueuePutRequest_builder{QueueId: id, Values: [][]byte{[]byte("a")}}.Build()); err != nil {
+	if _, err := w.control.QueuePut(w.ctx(),
+		pb.QueuePutRequest_builder{QueueId: id, Values: [][]byte{[]byte("a")}}.Build()); err != nil {
 		w.t.Fatal(err)
 	}
-	key, text, err := w.ring.Create(w.t.Context(), account.Local(), account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
+	key, text, err := w.ring.Create(w.t.Context(), account.Local(),
+		account.Request{Name: "reader", Scopes: []account.Scope{account.Read}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.id, w.secret = key.ID, text.Reveal()
-	if _, err := w.control.QueueGet(w.ctx(), pb.QueueGetRequest_builder{QueueId: id, NValues: 1}.Build()); status.Code(err) != codes.PermissionDenied {
+	if _, err := w.control.QueueGet(w.ctx(),
+		pb.QueueGetRequest_builder{QueueId: id, NValues: 1}.Build()); status.Code(err) != codes.PermissionDenied {
 		w.t.Errorf("a reader takes an item: %v", err)
 	}
-	if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: id}.Build()); err != nil || n.GetLen() != 1 {
+	if n, err := w.control.QueueLen(w.ctx(), pb.QueueLenRequest_builder{QueueId: id}.Build()); err != nil ||
+		n.GetLen() != 1 {
 		w.t.Errorf("the queue has %d items: %v", n.GetLen(), err)
 	}
-	if next, err := w.control.QueueNextItems(w.ctx(), pb.QueueNextItemsRequest_builder{QueueId: id}.Build()); err != nil || len(next.GetItems()) != 1 {
+	if next, err := w.control.QueueNextItems(w.ctx(),
+		pb.QueueNextItemsRequest_builder{QueueId: id}.Build()); err != nil || len(next.GetItems()) != 1 {
 		w.t.Errorf("a reader sees %d items: %v", len(next.GetItems()), err)
 	}
 }

@@ -21,14 +21,17 @@ import (
 // mission: 8.1
 func TestCommandsOfASandbox(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"TOKEN": "secret-value"}, secret.Create); err != nil {
+	if _, err := w.vault.Set(t.Context(), "personal", "keys", secret.Pairs{"TOKEN": "secret-value"},
+		secret.Create); err != nil {
 		t.Fatal(err)
 	}
-	keys, err := w.sdk.Secrets.FromName(t.Context(), "keys", &modal.SecretFromNameParams{RequiredKeys: []string{"TOKEN"}})
+	keys, err := w.sdk.Secrets.FromName(t.Context(), "keys",
+		&modal.SecretFromNameParams{RequiredKeys: []string{"TOKEN"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb := w.create(&modal.SandboxCreateParams{Env: map[string]string{"A": "1"}, Secrets: []*modal.Secret{keys}, Timeout: time.Minute})
+	sb := w.create(&modal.SandboxCreateParams{Env: map[string]string{"A": "1"}, Secrets: []*modal.Secret{keys},
+		Timeout: time.Minute})
 	if got := w.output(sb, "sh", "-c", "echo $A $TOKEN"); got != "1 secret-value\n" {
 		t.Errorf("the command said %q", got)
 	}
@@ -151,7 +154,8 @@ func TestNamesTagsAndLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.sdk.Sandboxes.Create(t.Context(), app, w.sdk.Images.FromRegistry("base", nil), &modal.SandboxCreateParams{Name: "box"})
+	_, err = w.sdk.Sandboxes.Create(t.Context(), app, w.sdk.Images.FromRegistry("base", nil),
+		&modal.SandboxCreateParams{Name: "box"})
 	if !errors.As(err, &modal.AlreadyExistsError{}) {
 		t.Errorf("a second one of that name: %v", err)
 	}
@@ -170,7 +174,8 @@ func TestNamesTagsAndLists(t *testing.T) {
 	}
 	for tag, want := range map[string]int{"a": 0, "b": 1} {
 		n := 0
-		list, err := w.sdk.Sandboxes.List(t.Context(), &modal.SandboxListParams{AppID: app.AppID, Tags: map[string]string{"team": tag}})
+		list, err := w.sdk.Sandboxes.List(t.Context(), &modal.SandboxListParams{AppID: app.AppID,
+			Tags: map[string]string{"team": tag}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +215,8 @@ func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(), Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build()}.Build()
+	req := pb.SandboxCreateV2Request_builder{AppId: app.GetAppId(),
+		Definition: pb.Sandbox_builder{ImageId: img.GetImageId()}.Build()}.Build()
 	ids := map[string]bool{}
 	for range 3 {
 		made, err := w.control.SandboxCreateV2(w.ctx("x-idempotency-key", "one"), req)
@@ -231,7 +237,8 @@ func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 	if err != nil || !ids[made.GetSandboxId()] || made.GetCommandRouterAccess().GetJwt() == "" {
 		t.Errorf("the next server made %s, %v", made.GetSandboxId(), err)
 	}
-	if again, err := w.control.SandboxCreateV2(w.ctx("x-idempotency-key", "two"), req); err != nil || ids[again.GetSandboxId()] {
+	if again, err := w.control.SandboxCreateV2(w.ctx("x-idempotency-key", "two"), req); err != nil ||
+		ids[again.GetSandboxId()] {
 		t.Errorf("another request has %s, %v", again.GetSandboxId(), err)
 	}
 	all, err := w.fleet.List(t.Context(), "personal", sandboxFilter)
@@ -243,7 +250,8 @@ func TestACreateThatComesAgainMakesOneSandbox(t *testing.T) {
 // mission: 8.6
 func TestCommandsOutliveTheServer(t *testing.T) {
 	w := newWorld(t)
-	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; read line; echo after $line; exit 3"}})
+	sb := w.create(&modal.SandboxCreateParams{Command: []string{"sh", "-c",
+		"echo before; read line; echo after $line; exit 3"}})
 	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "echo one; read line; echo two"}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +262,8 @@ func TestCommandsOutliveTheServer(t *testing.T) {
 	}
 	id := sb.SandboxID
 	file := filepath.Join(t.TempDir(), "half")
-	half, err := sb.Exec(t.Context(), []string{"/__modal/.bin/modal-sandbox-fs-tools", `{"WriteFile":{"path":"` + file + `"}}`}, nil)
+	half, err := sb.Exec(t.Context(), []string{"/__modal/.bin/modal-sandbox-fs-tools",
+		`{"WriteFile":{"path":"` + file + `"}}`}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,18 +364,21 @@ func TestFiles(t *testing.T) {
 	if err := fs.CopyFromLocal(ctx, local, "/d/copy", nil); err != nil {
 		t.Errorf("copy in: %v", err)
 	}
-	if info, err := fs.Stat(ctx, "/d/copy", nil); err != nil || info.Size != int64(len(data)) || info.Type != modal.FileTypeFile || info.Permissions != "0644" {
+	if info, err := fs.Stat(ctx, "/d/copy", nil); err != nil || info.Size != int64(len(data)) ||
+		info.Type != modal.FileTypeFile || info.Permissions != "0644" {
 		t.Errorf("stat says %+v, %v", info, err)
 	}
-	if list, err := fs.ListFiles(ctx, "/d", nil); err != nil || len(list) != 2 || list[0].Name != "copy" || list[1].Type != modal.FileTypeDirectory {
+	if list, err := fs.ListFiles(ctx, "/d", nil); err != nil || len(list) != 2 || list[0].Name != "copy" ||
+		list[1].Type != modal.FileTypeDirectory {
 		t.Errorf("list says %+v, %v", list, err)
 	}
 	no := false
 	for name, err := range map[string]error{
-		"NotFound":          second(fs.ReadBytes(ctx, "/none", nil)),
-		"IsADirectory":      second(fs.ReadBytes(ctx, "/d", nil)),
-		"NotADirectory":     second(fs.ListFiles(ctx, "/d/copy", nil)),
-		"PathAlreadyExists": fs.MakeDirectory(ctx, "/d", &modal.SandboxFilesystemMakeDirectoryParams{CreateParents: &no}),
+		"NotFound":      second(fs.ReadBytes(ctx, "/none", nil)),
+		"IsADirectory":  second(fs.ReadBytes(ctx, "/d", nil)),
+		"NotADirectory": second(fs.ListFiles(ctx, "/d/copy", nil)),
+		"PathAlreadyExists": fs.MakeDirectory(ctx, "/d",
+			&modal.SandboxFilesystemMakeDirectoryParams{CreateParents: &no}),
 		"DirectoryNotEmpty": fs.Remove(ctx, "/d", nil),
 	} {
 		if err == nil || !strings.Contains(strings.ReplaceAll(typeOf(err), "Error", ""), "SandboxFilesystem"+name) {

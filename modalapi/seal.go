@@ -79,7 +79,8 @@ func seal(w io.Writer, key []byte, from io.Reader) error {
 
 // unseal reads the output of seal. Denied if the key is wrong, or a key is missing or superfluous.
 func unseal(from io.Reader, key []byte) (io.Reader, error) {
-	refused := errors.Remedy(errors.Newf(errors.Denied, "the encryption key is not the one that the snapshot was taken with"), "Give the key of the snapshot")
+	refused := errors.Remedy(errors.Newf(errors.Denied,
+		"the encryption key is not the one that the snapshot was taken with"), "Give the key of the snapshot")
 	in := bufio.NewReaderSize(from, partSize+64)
 	kind, err := in.ReadByte()
 	if err != nil {

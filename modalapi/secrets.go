@@ -23,10 +23,12 @@ func (s *Server) vault() (*secret.Vault, error) {
 }
 
 // SecretGetOrCreate implements ModalClient.
-func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
+func (c *control) SecretGetOrCreate(ctx context.Context,
+	req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
 	account := callerOf(ctx).Account
 	switch req.GetObjectCreationType() {
-	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
+	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
+		pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
 		pairs := secret.Pairs(req.GetEnvDict())
 		if len(pairs) > 0 {
 			if err := pairs.Check(); err != nil {
@@ -40,7 +42,8 @@ func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCrea
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkName("Secret", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+	if err := errors.Join(checkName("Secret", req.GetDeploymentName()),
+		checkEnv(req.GetEnvironmentName())); err != nil {
 		return nil, err
 	}
 	name := scoped(req.GetEnvironmentName(), req.GetDeploymentName())
@@ -62,18 +65,21 @@ func (c *control) SecretGetOrCreate(ctx context.Context, req *pb.SecretGetOrCrea
 	if len(lacks) > 0 {
 		return nil, errors.Newf(errors.Invalid, "Secret is missing key(s): %s", strings.Join(lacks, ", "))
 	}
-	return pb.SecretGetOrCreateResponse_builder{SecretId: named(secretID, found.Name), Metadata: pb.SecretMetadata_builder{
-		Name: req.GetDeploymentName(), Keys: found.Keys, EnvironmentName: envOr(req.GetEnvironmentName()),
-	}.Build()}.Build(), nil
+	return pb.SecretGetOrCreateResponse_builder{SecretId: named(secretID, found.Name),
+		Metadata: pb.SecretMetadata_builder{
+			Name: req.GetDeploymentName(), Keys: found.Keys, EnvironmentName: envOr(req.GetEnvironmentName()),
+		}.Build()}.Build(), nil
 }
 
 // setSecret stores a secret according to the creation type.
-func (c *control) setSecret(ctx context.Context, vault *secret.Vault, account, name string, req *pb.SecretGetOrCreateRequest) error {
+func (c *control) setSecret(ctx context.Context, vault *secret.Vault, account, name string,
+	req *pb.SecretGetOrCreateRequest) error {
 	how := secret.Create
 	if req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS {
 		how = secret.Replace
 	}
-	_, err := once1(ctx, c.s, "set secret", func() (secret.Secret, error) { return vault.Set(ctx, account, name, req.GetEnvDict(), how) })
+	_, err := once1(ctx, c.s, "set secret",
+		func() (secret.Secret, error) { return vault.Set(ctx, account, name, req.GetEnvDict(), how) })
 	if errors.KindOf(err) != errors.Conflict {
 		return err
 	}
@@ -90,7 +96,8 @@ func lookup(ctx context.Context, vault *secret.Vault, account, name, plain strin
 		found, err = vault.Get(ctx, account, plain)
 	}
 	if errors.KindOf(err) == errors.NotFound {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "Secret '%.80s' not found", plain), "Make it with: harvest secret set %s KEY=VALUE", plain)
+		err = errors.Remedy(errors.Newf(errors.NotFound, "Secret '%.80s' not found", plain),
+			"Make it with: harvest secret set %s KEY=VALUE", plain)
 	}
 	return found, err
 }
@@ -121,7 +128,8 @@ func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, s
 
 // environment merges the environment of a command from all places where SDKs put it: IDs of secrets, then
 // sources in order, then variables. names lists the named secrets.
-func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.SecretSource, more ...map[string]string) (env map[string]string, names []string, err error) {
+func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.SecretSource,
+	more ...map[string]string) (env map[string]string, names []string, err error) {
 	account := callerOf(ctx).Account
 	env = map[string]string{}
 	take := func(id string) error {
@@ -192,10 +200,13 @@ func (c *control) SecretList(ctx context.Context, req *pb.SecretListRequest) (*p
 	}
 	asked := req.GetPagination()
 	var items []*pb.SecretListItem
-	for _, found := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()), func(found secret.Secret) time.Time { return found.Created }) {
+	for _, found := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()),
+		func(found secret.Secret) time.Time { return found.Created }) {
 		items = append(items, pb.SecretListItem_builder{
-			Label: found.Name, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created), EnvironmentName: envOr(req.GetEnvironmentName()),
-			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys, CreationInfo: creation(found.Created)}.Build(),
+			Label: found.Name, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created),
+			EnvironmentName: envOr(req.GetEnvironmentName()),
+			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys,
+				CreationInfo: creation(found.Created)}.Build(),
 		}.Build())
 	}
 	return pb.SecretListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil

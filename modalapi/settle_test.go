@@ -34,12 +34,14 @@ func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {
 	for name, sb := range map[string]*modal.Sandbox{"first": first, "second": second, "lost": lost} {
 		w.output(sb, "sh", "-c", "echo "+name+" >volume/"+name+"; echo "+name+" >volume/last")
 	}
-	base, err := w.control.ImageGetOrCreate(w.ctx(), pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
+	base, err := w.control.ImageGetOrCreate(w.ctx(),
+		pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{DockerfileCommands: []string{"FROM base"}}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	beside, err := w.control.SandboxContainerCreateV2(w.ctx(), pb.SandboxContainerCreateV2Request_builder{
-		SandboxId: first.SandboxID, ContainerName: "beside", Definition: pb.Sandbox_builder{ImageId: base.GetImageId()}.Build(),
+		SandboxId: first.SandboxID, ContainerName: "beside",
+		Definition: pb.Sandbox_builder{ImageId: base.GetImageId()}.Build(),
 	}.Build())
 	if err != nil {
 		t.Fatal(err)
@@ -53,13 +55,15 @@ func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(w.fleet.Close(t.Context()), w.engine.Lose(fleetID(lost.SandboxID)), w.engine.Close()); err != nil {
+	if err := errors.Join(w.fleet.Close(t.Context()), w.engine.Lose(fleetID(lost.SandboxID)),
+		w.engine.Close()); err != nil {
 		t.Fatal(err)
 	}
 	w.openFleet()
 	w.serve()
 	third := w.create(mount)
-	if got := w.output(third, "sh", "-c", "cd volume; cat first second lost last; echo third >last"); got != "first\nsecond\nlost\nlost\n" {
+	if got := w.output(third, "sh", "-c",
+		"cd volume; cat first second lost last; echo third >last"); got != "first\nsecond\nlost\nlost\n" {
 		t.Fatalf("the volume has %q", got)
 	}
 	if _, err := w.fleet.Ended(t.Context(), "personal", fleetID(beside.GetContainerId())); err != nil {

@@ -53,38 +53,45 @@ func (s *Server) endSidecars(ctx context.Context, b *box) bool {
 }
 
 // SandboxContainerCreateV2 implements ModalClient.
-func (c *control) SandboxContainerCreateV2(ctx context.Context, req *pb.SandboxContainerCreateV2Request) (*pb.SandboxContainerCreateV2Response, error) {
+func (c *control) SandboxContainerCreateV2(ctx context.Context,
+	req *pb.SandboxContainerCreateV2Request) (*pb.SandboxContainerCreateV2Response, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
 	sources := req.GetSecretSources()
 	if m := req.GetEphemeralSecrets().GetContents(); len(m) > 0 {
-		sources = append(sources[:len(sources):len(sources)], pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
+		sources = append(sources[:len(sources):len(sources)],
+			pb.SecretSource_builder{Env: pb.StringMap_builder{Contents: m}.Build()}.Build())
 	}
 	made, err := c.s.addSidecar(ctx, b, req.GetContainerName(), plan{def: req.GetDefinition(), sources: sources})
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxContainerCreateV2Response_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
+	return pb.SandboxContainerCreateV2Response_builder{ContainerId: containerID + ulidOf(made.id),
+		ContainerName: req.GetContainerName()}.Build(), nil
 }
 
 // TaskContainerCreate implements TaskCommandRouter.
-func (r *router) TaskContainerCreate(ctx context.Context, req *pb.TaskContainerCreateRequest) (*pb.TaskContainerCreateResponse, error) {
+func (r *router) TaskContainerCreate(ctx context.Context,
+	req *pb.TaskContainerCreateRequest) (*pb.TaskContainerCreateResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
 	dir := req.GetWorkdir()
 	def := pb.Sandbox_builder{
-		ImageId: req.GetImageId(), EntrypointArgs: req.GetArgs(), Workdir: &dir, SecretIds: req.GetSecretIds(), VolumeMounts: req.GetVolumeMounts(),
-		NetworkAccess: req.GetNetworkAccess(), PtyInfo: req.GetPtyInfo(), EnvironmentVariables: pb.StringMap_builder{Contents: req.GetEnv()}.Build(),
+		ImageId: req.GetImageId(), EntrypointArgs: req.GetArgs(), Workdir: &dir, SecretIds: req.GetSecretIds(),
+		VolumeMounts:  req.GetVolumeMounts(),
+		NetworkAccess: req.GetNetworkAccess(), PtyInfo: req.GetPtyInfo(),
+		EnvironmentVariables: pb.StringMap_builder{Contents: req.GetEnv()}.Build(),
 	}.Build()
 	made, err := r.s.addSidecar(ctx, b, req.GetContainerName(), plan{def: def, sources: req.GetSecretSources()})
 	if err != nil {
 		return nil, err
 	}
-	return pb.TaskContainerCreateResponse_builder{ContainerId: containerID + ulidOf(made.id), ContainerName: req.GetContainerName()}.Build(), nil
+	return pb.TaskContainerCreateResponse_builder{ContainerId: containerID + ulidOf(made.id),
+		ContainerName: req.GetContainerName()}.Build(), nil
 }
 
 // addSidecar creates a sidecar, once for each idempotency key.
@@ -121,7 +128,8 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 	}
 	for _, sb := range running {
 		if sb.Tags[tagName] == name && sb.Status != sandbox.Stopping {
-			return nil, withCode(errors.Newf(errors.Conflict, "Container with name '%s' already exists", name), alreadyExists)
+			return nil, withCode(errors.Newf(errors.Conflict, "Container with name '%s' already exists", name),
+				alreadyExists)
 		}
 	}
 	req, err := request(p.def)
@@ -146,11 +154,13 @@ func (s *Server) containerInfo(ctx context.Context, sb sandbox.Sandbox) (*pb.Tas
 	if result != nil {
 		status = "terminated"
 	}
-	return pb.TaskContainerInfo_builder{ContainerId: containerID + ulidOf(sb.ID), ContainerName: sb.Tags[tagName], Status: status, Result: result}.Build(), nil
+	return pb.TaskContainerInfo_builder{ContainerId: containerID + ulidOf(sb.ID), ContainerName: sb.Tags[tagName],
+		Status: status, Result: result}.Build(), nil
 }
 
 // TaskContainerList implements TaskCommandRouter.
-func (r *router) TaskContainerList(ctx context.Context, req *pb.TaskContainerListRequest) (*pb.TaskContainerListResponse, error) {
+func (r *router) TaskContainerList(ctx context.Context,
+	req *pb.TaskContainerListRequest) (*pb.TaskContainerListResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
@@ -179,7 +189,8 @@ func (s *Server) infos(ctx context.Context, b *box, all bool) ([]*pb.TaskContain
 }
 
 // TaskContainerGet implements TaskCommandRouter.
-func (r *router) TaskContainerGet(ctx context.Context, req *pb.TaskContainerGetRequest) (*pb.TaskContainerGetResponse, error) {
+func (r *router) TaskContainerGet(ctx context.Context,
+	req *pb.TaskContainerGetRequest) (*pb.TaskContainerGetResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
@@ -197,7 +208,8 @@ func (r *router) TaskContainerGet(ctx context.Context, req *pb.TaskContainerGetR
 }
 
 // TaskContainerWait implements TaskCommandRouter.
-func (r *router) TaskContainerWait(ctx context.Context, req *pb.TaskContainerWaitRequest) (*pb.TaskContainerWaitResponse, error) {
+func (r *router) TaskContainerWait(ctx context.Context,
+	req *pb.TaskContainerWaitRequest) (*pb.TaskContainerWaitResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -206,7 +218,8 @@ func (r *router) TaskContainerWait(ctx context.Context, req *pb.TaskContainerWai
 }
 
 // TaskContainerTerminate implements TaskCommandRouter.
-func (r *router) TaskContainerTerminate(ctx context.Context, req *pb.TaskContainerTerminateRequest) (*pb.TaskContainerTerminateResponse, error) {
+func (r *router) TaskContainerTerminate(ctx context.Context,
+	req *pb.TaskContainerTerminateRequest) (*pb.TaskContainerTerminateResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err

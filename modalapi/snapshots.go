@@ -45,20 +45,23 @@ func (r *router) target(ctx context.Context, task, container string) (*box, erro
 }
 
 // TaskSnapshotFilesystem implements TaskCommandRouter. Repeated calls with the same ID make one snapshot.
-func (r *router) TaskSnapshotFilesystem(ctx context.Context, req *pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
+func (r *router) TaskSnapshotFilesystem(ctx context.Context,
+	req *pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err
 	}
 	if req.HasCustomerSuppliedEncryptionKey() {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only snapshots of directories are encrypted with a key of yours"), "Use snapshot_directory")
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
+			"only snapshots of directories are encrypted with a key of yours"), "Use snapshot_directory")
 	}
 	id, err := once2(ctx, r.s, b.id+" snapshot "+req.GetSnapshotId(), func() (string, error) {
 		id, err := snapshotIDOf(b.id, req.GetSnapshotId(), ttlOf(req.HasTtlSeconds(), req.GetTtlSeconds()))
 		if err != nil {
 			return "", err
 		}
-		_, err = r.s.opts.Fleet.Snapshot(context.WithoutCancel(ctx), b.account, b.id, sandbox.SnapshotOptions{Name: imagePrefix + id})
+		_, err = r.s.opts.Fleet.Snapshot(context.WithoutCancel(ctx), b.account, b.id,
+			sandbox.SnapshotOptions{Name: imagePrefix + id})
 		return id, over(err)
 	})
 	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: id}.Build(), err
@@ -72,7 +75,8 @@ func ttlOf(has bool, seconds int64) *int64 {
 }
 
 // TaskSnapshotDirectory implements TaskCommandRouter.
-func (r *router) TaskSnapshotDirectory(ctx context.Context, req *pb.TaskSnapshotDirectoryRequest) (*pb.TaskSnapshotDirectoryResponse, error) {
+func (r *router) TaskSnapshotDirectory(ctx context.Context,
+	req *pb.TaskSnapshotDirectoryRequest) (*pb.TaskSnapshotDirectoryResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -101,7 +105,8 @@ func (r *router) TaskSnapshotDirectory(ctx context.Context, req *pb.TaskSnapshot
 func directory(raw []byte) (string, error) {
 	dir := string(raw)
 	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || filepath.Clean(dir) == "/" {
-		return "", errors.Newf(errors.Invalid, "Invalid path: %.200q must be an absolute path of a directory below '/'", dir)
+		return "", errors.Newf(errors.Invalid, "Invalid path: %.200q must be an absolute path of a directory below '/'",
+			dir)
 	}
 	return filepath.Clean(dir), nil
 }
@@ -233,7 +238,8 @@ func (s *Server) sweeping(ctx context.Context) {
 }
 
 // SandboxGetExitSnapshotV2 implements ModalClient.
-func (c *control) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
+func (c *control) SandboxGetExitSnapshotV2(ctx context.Context,
+	req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
 	b, sb, err := c.s.sandbox(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -242,7 +248,8 @@ func (c *control) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxG
 		return nil, errors.Newf(errors.Invalid, "Exit snapshot is not enabled for this sandbox")
 	}
 	if b.outcome(ctx, wait(req.GetTimeout())) == nil {
-		return pb.SandboxGetExitSnapshotResponse_builder{Pending: &pb.SandboxGetExitSnapshotResponse_Pending{}}.Build(), nil
+		return pb.SandboxGetExitSnapshotResponse_builder{Pending: &pb.SandboxGetExitSnapshotResponse_Pending{}}.Build(),
+			nil
 	}
 	if sb, err = c.s.opts.Fleet.Get(ctx, b.account, b.id); err != nil {
 		return nil, err
@@ -257,13 +264,15 @@ func (c *control) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxG
 }
 
 // SandboxGetExitSnapshot implements ModalClient.
-func (c *control) SandboxGetExitSnapshot(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
+func (c *control) SandboxGetExitSnapshot(ctx context.Context,
+	req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
 	return c.SandboxGetExitSnapshotV2(ctx, req)
 }
 
 // TaskReloadVolumes implements TaskCommandRouter. It commits the sandbox's writes and makes the commits of
 // others visible.
-func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
+func (r *router) TaskReloadVolumes(ctx context.Context,
+	req *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
 	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
 	if err != nil {
 		return nil, err
@@ -286,7 +295,8 @@ func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolume
 }
 
 // TaskSetNetworkAccess implements TaskCommandRouter.
-func (r *router) TaskSetNetworkAccess(ctx context.Context, req *pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
+func (r *router) TaskSetNetworkAccess(ctx context.Context,
+	req *pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
 	b, err := r.box(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err

@@ -48,7 +48,8 @@ const (
 )
 
 func newSpool(dir string, limit int64) *spool {
-	return &spool{dir: dir, limit: limit, changed: make(chan struct{}), moved: make(chan struct{}), readers: map[*reader]int64{}}
+	return &spool{dir: dir, limit: limit, changed: make(chan struct{}), moved: make(chan struct{}),
+		readers: map[*reader]int64{}}
 }
 
 // Write keeps p. It fails only if the disk is full.

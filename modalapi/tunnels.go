@@ -45,7 +45,8 @@ func (t *tunnels) open(ctx context.Context, b *box) error {
 	}
 	b.ports = nil
 	for _, spec := range b.def.GetOpenPorts().GetPorts() {
-		h := hole{Port: spec.GetPort(), Plain: spec.GetUnencrypted(), H2: spec.GetTunnelType() == pb.TunnelType_TUNNEL_TYPE_H2, Address: before[spec.GetPort()]}
+		h := hole{Port: spec.GetPort(), Plain: spec.GetUnencrypted(),
+			H2: spec.GetTunnelType() == pb.TunnelType_TUNNEL_TYPE_H2, Address: before[spec.GetPort()]}
 		l, err := t.listen(ctx, h)
 		if err != nil {
 			t.drop(b.id)
@@ -91,7 +92,8 @@ func (t *tunnels) listen(ctx context.Context, h hole) (net.Listener, error) {
 	if h.H2 {
 		protocols = []string{"h2"}
 	}
-	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12, NextProtos: protocols}), nil
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS12,
+		NextProtos: protocols}), nil
 }
 
 // certificate returns a self-signed certificate: no authority vouches for a local name.
@@ -108,7 +110,8 @@ func (t *tunnels) certificate() (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "Harvest tunnels"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), DNSNames: []string{"localhost"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -210,7 +213,8 @@ func (b *box) carry(outside net.Conn, h hole) {
 }
 
 // SandboxGetTunnelsV2 implements ModalClient.
-func (c *control) SandboxGetTunnelsV2(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
+func (c *control) SandboxGetTunnelsV2(ctx context.Context,
+	req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
 	b, err := c.s.box(ctx, req.GetSandboxId())
 	if err != nil {
 		return nil, err
@@ -219,6 +223,7 @@ func (c *control) SandboxGetTunnelsV2(ctx context.Context, req *pb.SandboxGetTun
 }
 
 // SandboxGetTunnels implements ModalClient.
-func (c *control) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
+func (c *control) SandboxGetTunnels(ctx context.Context,
+	req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
 	return c.SandboxGetTunnelsV2(ctx, req)
 }

@@ -124,7 +124,8 @@ func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.
 		if err != nil {
 			return made, err
 		}
-		v := &view{Volume: name, Sub: sub, Private: viewVolume + strings.ToLower(rand.Text()), Path: strings.TrimRight(m.GetMountPath(), "/"), ReadOnly: m.GetReadOnly()}
+		v := &view{Volume: name, Sub: sub, Private: viewVolume + strings.ToLower(rand.Text()),
+			Path: strings.TrimRight(m.GetMountPath(), "/"), ReadOnly: m.GetReadOnly()}
 		p := s.provider(acc)
 		if _, err := p.Open(ctx, name); err != nil {
 			return made, missing("Volume", m.GetVolumeId())
@@ -143,7 +144,8 @@ func (vs *views) enter(ctx context.Context, s *Server, acc string, mounts []*pb.
 // discardViews removes copies that no sandbox uses.
 func (s *Server) discardViews(ctx context.Context, acc string, made []*view) {
 	for _, v := range made {
-		if err := s.provider(acc).Delete(context.WithoutCancel(ctx), v.Private); err != nil && errors.KindOf(err) != errors.NotFound {
+		if err := s.provider(acc).Delete(context.WithoutCancel(ctx), v.Private); err != nil &&
+			errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "remove the copy of a volume: %v", err)
 			continue
 		}
@@ -160,10 +162,12 @@ func (s *Server) roots(ctx context.Context, acc string, v *view) (whole, private
 	if v.Sub != "." {
 		defer whole.Close()
 		if err := whole.MkdirAll(v.Sub, 0o777); err != nil {
-			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q", v.Volume, v.Sub)
+			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q",
+				v.Volume, v.Sub)
 		}
 		if whole, err = whole.OpenRoot(v.Sub); err != nil {
-			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q", v.Volume, v.Sub)
+			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q",
+				v.Volume, v.Sub)
 		}
 	}
 	if private, err = openVolume(ctx, p, v.Private); err != nil {

@@ -25,11 +25,13 @@ const (
 func (s *Server) provider(acc string) volume.Provider { return volume.Of(s.opts.Volumes, owner(acc)) }
 
 // VolumeGetOrCreate implements ModalClient. The version of a volume makes no difference here.
-func (c *control) VolumeGetOrCreate(ctx context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+func (c *control) VolumeGetOrCreate(ctx context.Context,
+	req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
 	p := c.s.provider(callerOf(ctx).Account)
 	name := ""
 	switch req.GetObjectCreationType() {
-	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL, pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
+	case pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
+		pb.ObjectCreationType_OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP:
 		made, err := once1(ctx, c.s, "volume", func() (string, error) {
 			name := looseVolume + strings.ToLower(rand.Text())
 			_, err := p.Create(context.WithoutCancel(ctx), name)
@@ -41,7 +43,8 @@ func (c *control) VolumeGetOrCreate(ctx context.Context, req *pb.VolumeGetOrCrea
 		name = made
 		c.s.volumes.alive(callerOf(ctx).Account, name)
 	default:
-		if err := errors.Join(checkName("Volume", req.GetDeploymentName()), checkEnv(req.GetEnvironmentName())); err != nil {
+		if err := errors.Join(checkName("Volume", req.GetDeploymentName()),
+			checkEnv(req.GetEnvironmentName())); err != nil {
 			return nil, err
 		}
 		name = scoped(req.GetEnvironmentName(), req.GetDeploymentName())
@@ -54,19 +57,23 @@ func (c *control) VolumeGetOrCreate(ctx context.Context, req *pb.VolumeGetOrCrea
 		version = pb.VolumeFsVersion_VOLUME_FS_VERSION_V1
 	}
 	return pb.VolumeGetOrCreateResponse_builder{
-		VolumeId: named(volumeID, name), Version: version, Metadata: pb.VolumeMetadata_builder{Version: version, Name: req.GetDeploymentName()}.Build(),
+		VolumeId: named(volumeID, name), Version: version, Metadata: pb.VolumeMetadata_builder{Version: version,
+			Name: req.GetDeploymentName()}.Build(),
 	}.Build(), nil
 }
 
-func (c *control) ensureVolume(ctx context.Context, p volume.Provider, name string, req *pb.VolumeGetOrCreateRequest) error {
+func (c *control) ensureVolume(ctx context.Context, p volume.Provider, name string,
+	req *pb.VolumeGetOrCreateRequest) error {
 	_, err := p.Open(ctx, name)
 	switch {
 	case err == nil && req.GetObjectCreationType() == pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
-		return withCode(errors.Newf(errors.Conflict, "Volume '%s' already exists", req.GetDeploymentName()), alreadyExists)
+		return withCode(errors.Newf(errors.Conflict, "Volume '%s' already exists", req.GetDeploymentName()),
+			alreadyExists)
 	case errors.KindOf(err) == errors.NotFound && creates(req.GetObjectCreationType()):
 		_, err = p.Create(ctx, name)
 	case errors.KindOf(err) == errors.NotFound:
-		err = errors.Newf(errors.NotFound, "Volume '%s' not found in environment '%s'", req.GetDeploymentName(), envOr(req.GetEnvironmentName()))
+		err = errors.Newf(errors.NotFound, "Volume '%s' not found in environment '%s'", req.GetDeploymentName(),
+			envOr(req.GetEnvironmentName()))
 	}
 	return err
 }
@@ -108,10 +115,12 @@ func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*p
 	})
 	asked := req.GetPagination()
 	var items []*pb.VolumeListItem
-	for _, v := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()), func(v volume.Info) time.Time { return v.Created }) {
+	for _, v := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()),
+		func(v volume.Info) time.Time { return v.Created }) {
 		items = append(items, pb.VolumeListItem_builder{
 			Label: v.Name, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created),
-			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.Name, CreationInfo: creation(v.Created)}.Build(),
+			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.Name,
+				CreationInfo: creation(v.Created)}.Build(),
 		}.Build())
 	}
 	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: envOr(req.GetEnvironmentName())}.Build(), nil

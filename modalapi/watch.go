@@ -48,7 +48,8 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 	lines, out := io.Pipe()
 	failed := make(chan error, 1)
 	go func() {
-		err := w.b.s.opts.Fleet.Files(ctx, w.b.account, w.ref, tarfs.Request{Op: tarfs.OpWatch, Path: op.Path, Recursive: op.Recursive}, out)
+		err := w.b.s.opts.Fleet.Files(ctx, w.b.account, w.ref, tarfs.Request{Op: tarfs.OpWatch, Path: op.Path,
+			Recursive: op.Recursive}, out)
 		out.CloseWithError(io.EOF)
 		failed <- err
 	}()

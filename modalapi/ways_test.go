@@ -36,7 +36,8 @@ func TestTheFirstGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	sb := w.create(&modal.SandboxCreateParams{
-		Name: "old", Tags: map[string]string{"team": "a"}, Env: map[string]string{"PLAIN": "seen"}, Secrets: []*modal.Secret{secrets}, Timeout: time.Minute,
+		Name: "old", Tags: map[string]string{"team": "a"}, Env: map[string]string{"PLAIN": "seen"},
+		Secrets: []*modal.Secret{secrets}, Timeout: time.Minute,
 		Command: []string{"sh", "-c", "echo begun; read line; echo $line; exit 3"},
 	})
 	if len(sb.SandboxID) == len("sb-")+22 {
@@ -86,7 +87,8 @@ func TestReadiness(t *testing.T) {
 	}
 	sb := w.create(&modal.SandboxCreateParams{ReadinessProbe: probe, Timeout: time.Minute})
 	late := func(err error) bool {
-		return errors.As(err, &modal.TimeoutError{}) || errors.As(err, &modal.SandboxTimeoutError{}) || status.Code(err) == codes.DeadlineExceeded
+		return errors.As(err, &modal.TimeoutError{}) || errors.As(err, &modal.SandboxTimeoutError{}) ||
+			status.Code(err) == codes.DeadlineExceeded
 	}
 	if err := sb.WaitUntilReady(t.Context(), 500*time.Millisecond, nil); !late(err) {
 		t.Errorf("before the sign is there: %v", err)
@@ -132,7 +134,8 @@ func identityOf(t *testing.T, token string) map[string]any {
 	}
 	var head struct{ Alg, Kid string }
 	claims := map[string]any{}
-	if err := errors.Join(json.Unmarshal(decoded(parts[0]), &head), json.Unmarshal(decoded(parts[1]), &claims)); err != nil || head.Alg != "ES256" {
+	if err := errors.Join(json.Unmarshal(decoded(parts[0]), &head),
+		json.Unmarshal(decoded(parts[1]), &claims)); err != nil || head.Alg != "ES256" {
 		t.Fatalf("the token's head is %+v, %v", head, err)
 	}
 	resp, err := http.Get(claims["iss"].(string) + "/.well-known/jwks.json")
@@ -143,15 +146,18 @@ func identityOf(t *testing.T, token string) map[string]any {
 	var set struct {
 		Keys []struct{ Kty, Crv, Kid, X, Y string }
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&set); err != nil || len(set.Keys) != 1 || set.Keys[0].Kid != head.Kid || set.Keys[0].Crv != "P-256" {
+	if err := json.NewDecoder(resp.Body).Decode(&set); err != nil || len(set.Keys) != 1 ||
+		set.Keys[0].Kid != head.Kid || set.Keys[0].Crv != "P-256" {
 		t.Fatalf("the keys are %+v, %v", set, err)
 	}
-	key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), append(append([]byte{4}, decoded(set.Keys[0].X)...), decoded(set.Keys[0].Y)...))
+	key, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), append(append([]byte{4}, decoded(set.Keys[0].X)...),
+		decoded(set.Keys[0].Y)...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum, signature := sha256.Sum256([]byte(parts[0]+"."+parts[1])), decoded(parts[2])
-	if len(signature) != 64 || !ecdsa.Verify(key, sum[:], new(big.Int).SetBytes(signature[:32]), new(big.Int).SetBytes(signature[32:])) {
+	if len(signature) != 64 || !ecdsa.Verify(key, sum[:], new(big.Int).SetBytes(signature[:32]),
+		new(big.Int).SetBytes(signature[32:])) {
 		t.Fatal("the signature is not the issuer's")
 	}
 	signature[0] ^= 1
@@ -171,7 +177,8 @@ func TestIdentity(t *testing.T) {
 	token := w.output(sb, "sh", "-c", "echo $MODAL_IDENTITY_TOKEN")
 	claims := identityOf(t, token)
 	for name, want := range map[string]any{
-		"sub": "modal:workspace:personal:environment:main:app:app", "aud": "harvest", "workspace_name": "personal", "environment_name": "main", "app_name": "app",
+		"sub": "modal:workspace:personal:environment:main:app:app", "aud": "harvest", "workspace_name": "personal",
+		"environment_name": "main", "app_name": "app",
 	} {
 		if claims[name] != want {
 			t.Errorf("%s is %v, want %v", name, claims[name], want)
@@ -188,7 +195,8 @@ func TestIdentity(t *testing.T) {
 	if got := w.output(w.create(nil), "sh", "-c", "echo $MODAL_IDENTITY_TOKEN"); got != "\n" {
 		t.Errorf("one that has not asked for a token has %q", got)
 	}
-	other := identityOf(t, w.output(w.create(&modal.SandboxCreateParams{IncludeOidcIdentityToken: true}), "sh", "-c", "echo $MODAL_IDENTITY_TOKEN"))
+	other := identityOf(t, w.output(w.create(&modal.SandboxCreateParams{IncludeOidcIdentityToken: true}), "sh", "-c",
+		"echo $MODAL_IDENTITY_TOKEN"))
 	if other["exp"].(float64)-other["iat"].(float64) != 300 {
 		t.Errorf("without a time limit it is good for %v s", other["exp"].(float64)-other["iat"].(float64))
 	}

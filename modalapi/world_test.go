@@ -200,10 +200,12 @@ func newBareWorld(t testing.TB) *world {
 func newWorldAt(t testing.TB, l net.Listener) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), ring: account.NewRing(new(memory.Keys)),
+	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"),
+		ring:  account.NewRing(new(memory.Keys)),
 		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
 	var err error
-	if w.vault, err = secret.Open(t.Context(), secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
+	if w.vault, err = secret.Open(t.Context(),
+		secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
 		t.Fatal(err)
 	}
 	w.openFleet()
@@ -236,7 +238,8 @@ const keptOutput = 1 << 20
 func (w *world) openFleet() {
 	w.t.Helper()
 	var err error
-	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"), fake.Options{KeepOutput: keptOutput}); err != nil {
+	if w.engine, err = fake.Open(filepath.Join(filepath.Dir(w.dir), "fake"),
+		fake.Options{KeepOutput: keptOutput}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.images.Builder = w.engine.Images()
@@ -270,7 +273,8 @@ func (w *world) listenAt(l net.Listener) {
 	w.t.Helper()
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
-		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir, Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
+		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir,
+		Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -289,10 +293,12 @@ func (w *world) connect() {
 	w.t.Setenv("MODAL_SERVER_URL", w.url)
 	w.t.Setenv("MODAL_CONFIG_PATH", filepath.Join(w.dir, "none.toml"))
 	var err error
-	if w.sdk, err = modal.NewClientWithOptions(&modal.ClientParams{TokenID: w.id, TokenSecret: w.secret, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	if w.sdk, err = modal.NewClientWithOptions(&modal.ClientParams{TokenID: w.id, TokenSecret: w.secret,
+		Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		w.t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(w.url, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(strings.TrimPrefix(w.url, "http://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(100<<20), grpc.MaxCallSendMsgSize(100<<20)))
 	if err != nil {
 		w.t.Fatal(err)
@@ -303,7 +309,9 @@ func (w *world) connect() {
 
 // ctx is that of a call of the plain client, with more headers as pairs.
 func (w *world) ctx(more ...string) context.Context {
-	return metadata.AppendToOutgoingContext(w.t.Context(), append([]string{"x-modal-client-type", "9", "x-modal-token-id", w.id, "x-modal-token-secret", w.secret}, more...)...)
+	return metadata.AppendToOutgoingContext(w.t.Context(),
+		append([]string{"x-modal-client-type", "9", "x-modal-token-id", w.id, "x-modal-token-secret",
+			w.secret}, more...)...)
 }
 
 // routed is that of a call to the router.
@@ -351,7 +359,8 @@ func second[T any](_ T, err error) error { return err }
 // started starts a command with the plain client, with a separate ID, and returns the values that its calls need.
 func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ctx context.Context, task string) {
 	w.t.Helper()
-	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(), pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sandbox}.Build())
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sandbox}.Build())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -367,7 +376,8 @@ func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ct
 // said is the whole output of a command of started.
 func (w *world) said(ctx context.Context, task, exec string) string {
 	w.t.Helper()
-	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task, ExecId: exec}.Build())
+	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task,
+		ExecId: exec}.Build())
 	if err != nil {
 		w.t.Fatal(err)
 	}

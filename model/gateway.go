@@ -63,8 +63,10 @@ func New(opts Options) (*Gateway, error) {
 		opts.Upstream = Anthropic
 	}
 	for _, text := range []string{opts.Upstream, opts.BedrockUpstream} {
-		if u, err := url.Parse(text); text != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the address of the model's API cannot be used"), "write a URL such as %s, without a password", Anthropic)
+		if u, err := url.Parse(text); text != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" ||
+			u.Host == "" || u.User != nil) {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the address of the model's API cannot be used"),
+				"write a URL such as %s, without a password", Anthropic)
 		}
 	}
 	if opts.Transport == nil {
@@ -180,7 +182,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		ErrorLog: nil,
 	}
 	defer func() {
-		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status, time.Since(begun).Round(time.Millisecond))
+		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status,
+			time.Since(begun).Round(time.Millisecond))
 	}()
 	// If the upstream aborts, ServeHTTP panics with http.ErrAbortHandler, which aborts this answer too.
 	proxy.ServeHTTP(w, r)
@@ -201,7 +204,8 @@ func (g *Gateway) Upstream(c Credential) (string, error) {
 	case g.opts.BedrockUpstream != "":
 		return g.opts.BedrockUpstream, nil
 	case !region().MatchString(c.Region):
-		return "", errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a region of Amazon Bedrock", c.Region), "set AWS_REGION to one such as eu-central-1")
+		return "", errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a region of Amazon Bedrock", c.Region),
+			"set AWS_REGION to one such as eu-central-1")
 	}
 	return fmt.Sprintf("https://bedrock-runtime.%s.amazonaws.com", c.Region), nil
 }
@@ -220,9 +224,11 @@ func served(r *http.Request) bool {
 		}
 		model, ok := strings.CutPrefix(r.URL.Path, "/model/")
 		_, action, _ := strings.Cut(model, "/")
-		return ok && (action == "invoke" || action == "invoke-with-response-stream" || action == "converse" || action == "converse-stream")
+		return ok && (action == "invoke" || action == "invoke-with-response-stream" || action == "converse" ||
+			action == "converse-stream")
 	case http.MethodGet:
-		return r.URL.Path == "/v1/models" || strings.HasPrefix(r.URL.Path, "/v1/models/") || r.URL.Path == "/inference-profiles"
+		return r.URL.Path == "/v1/models" || strings.HasPrefix(r.URL.Path, "/v1/models/") ||
+			r.URL.Path == "/inference-profiles"
 	}
 	return false
 }
@@ -239,7 +245,8 @@ func shown(h http.Header) string {
 // rewrite replaces the credential and target of a request.
 func rewrite(p *httputil.ProxyRequest, base *url.URL, c Credential) {
 	p.SetURL(base)
-	for _, name := range []string{"X-Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization", "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+	for _, name := range []string{"X-Api-Key", "Authorization", "Cookie", "Accept-Encoding", "Proxy-Authorization",
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		p.Out.Header.Del(name)
 	}
 	if c.Kind == APIKey {

@@ -43,7 +43,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{stub: modeltest.New(t, secretKey), c: model.Credential{Kind: model.APIKey, Value: secretKey}, left: 1}
 	var err error
-	w.Gateway, err = model.New(model.Options{Upstream: w.stub.URL, BedrockUpstream: w.stub.URL + "/bedrock", Key: []byte("k"),
+	w.Gateway, err = model.New(model.Options{Upstream: w.stub.URL, BedrockUpstream: w.stub.URL + "/bedrock",
+		Key: []byte("k"),
 		Credential: func(_ context.Context, account string, secrets []string) (model.Credential, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -111,23 +112,28 @@ func TestGateway(t *testing.T) {
 	w := newWorld(t)
 	w.stub.Script("hello", modeltest.Step{Say: "Hello."})
 	token := w.Token("ses_1")
-	if status, text := w.do(t, "POST", "/v1/messages?beta=true", token, streamed); status != 200 || !strings.Contains(text, "Hello.") || !strings.Contains(text, "message_stop") {
+	if status, text := w.do(t, "POST", "/v1/messages?beta=true", token, streamed); status != 200 ||
+		!strings.Contains(text, "Hello.") || !strings.Contains(text, "message_stop") {
 		t.Errorf("%d %s", status, text)
 	}
-	if status, text := w.do(t, "POST", "/v1/messages", token, whole); status != 200 || !strings.Contains(text, `"text":"Hello."`) {
+	if status, text := w.do(t, "POST", "/v1/messages", token, whole); status != 200 ||
+		!strings.Contains(text, `"text":"Hello."`) {
 		t.Errorf("%d %s", status, text)
 	}
-	if status, text := w.do(t, "POST", "/v1/messages/count_tokens", token, whole); status != 200 || !strings.Contains(text, "input_tokens") {
+	if status, text := w.do(t, "POST", "/v1/messages/count_tokens", token, whole); status != 200 ||
+		!strings.Contains(text, "input_tokens") {
 		t.Errorf("%d %s", status, text)
 	}
 	for _, r := range w.stub.Requests() {
-		if r.Header.Get("X-Api-Key") != secretKey || r.Header.Get("Cookie") != "" || r.Header.Get("Authorization") != "" || r.Header.Get("X-Forwarded-For") != "" {
+		if r.Header.Get("X-Api-Key") != secretKey || r.Header.Get("Cookie") != "" ||
+			r.Header.Get("Authorization") != "" || r.Header.Get("X-Forwarded-For") != "" {
 			t.Errorf("sent: %v", r.Header)
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	want := []model.Usage{{Model: "claude-opus-5-5", InputTokens: int64(len(streamed) / 4), OutputTokens: 50}, {Model: "claude-haiku-4-5", InputTokens: int64(len(whole) / 4), OutputTokens: 50}}
+	want := []model.Usage{{Model: "claude-opus-5-5", InputTokens: int64(len(streamed) / 4), OutputTokens: 50},
+		{Model: "claude-haiku-4-5", InputTokens: int64(len(whole) / 4), OutputTokens: 50}}
 	if fmt.Sprint(w.spent) != fmt.Sprint(want) {
 		t.Errorf("used: %+v, want %+v", w.spent, want)
 	}
@@ -150,24 +156,33 @@ func TestRefused(t *testing.T) {
 		{"another session's token", good, nil, 1, "POST", "/v1/messages", w.Token("ses_2"), 403, "not the session's"},
 		{"no token", good, nil, 1, "POST", "/v1/messages", "", 403, "not the session's"},
 		{"another route", good, nil, 1, "GET", "/v1/organizations/me", token, 404, "messages of models only"},
-		{"a route that looks like another", good, nil, 1, "POST", "/v1/messages/../files", token, 404, "messages of models only"},
+		{"a route that looks like another", good, nil, 1, "POST", "/v1/messages/../files", token, 404,
+			"messages of models only"},
 		{"another method", good, nil, 1, "DELETE", "/v1/messages", token, 404, "messages of models only"},
 		{"the limit of cost", good, nil, 0, "POST", "/v1/messages", token, 403, "limit of cost"},
 		{"no credential", model.Credential{}, nil, 1, "POST", "/v1/messages", token, 403, "harvest secret set"},
-		{"a credential of another provider", model.Credential{Kind: model.Bedrock, Value: "x"}, nil, 1, "POST", "/v1/messages", token, 403, "harvest secret set"},
-		{"a vault that is closed", good, errors.Newf(errors.Unavailable, "the key file is missing"), 1, "POST", "/v1/messages", token, 502, "the key file is missing"},
-		{"a wrong key, which is no reason to try for minutes", model.Credential{Kind: model.APIKey, Value: "wrong"}, nil, 1, "POST", "/v1/messages", token, 403, "invalid x-api-key"},
+		{"a credential of another provider", model.Credential{Kind: model.Bedrock, Value: "x"}, nil, 1, "POST",
+			"/v1/messages", token, 403, "harvest secret set"},
+		{"a vault that is closed", good, errors.Newf(errors.Unavailable, "the key file is missing"), 1, "POST",
+			"/v1/messages", token, 502, "the key file is missing"},
+		{"a wrong key, which is no reason to try for minutes", model.Credential{Kind: model.APIKey, Value: "wrong"},
+			nil, 1, "POST", "/v1/messages", token, 403, "invalid x-api-key"},
 	} {
 		w.set(c.c, c.err, c.left)
 		status, text := w.do(t, c.method, c.path, c.token, streamed)
 		var body struct {
 			Error struct{ Type, Message string }
 		}
-		if err := json.Unmarshal([]byte(text), &body); err != nil || status != c.status || body.Error.Type == "" || !strings.Contains(body.Error.Message, c.text) {
+		if err := json.Unmarshal([]byte(text), &body); err != nil || status != c.status || body.Error.Type == "" ||
+			!strings.Contains(body.Error.Message, c.text) {
 			t.Errorf("%s: %d %s, %v", c.about, status, text, err)
 		}
 	}
-	for _, bad := range []model.Options{{}, {Key: []byte("k"), Upstream: "nonsense", Credential: func(context.Context, string, []string) (model.Credential, error) { return model.Credential{}, nil }}} {
+	for _, bad := range []model.Options{{}, {Key: []byte("k"), Upstream: "nonsense",
+		Credential: func(context.Context, string, []string) (model.Credential,
+			error) {
+			return model.Credential{}, nil
+		}}} {
 		if _, err := model.New(bad); err == nil {
 			t.Errorf("%+v", bad)
 		}
@@ -180,15 +195,18 @@ func TestBrokenUpstream(t *testing.T) {
 	w := newWorld(t)
 	token := w.Token("ses_1")
 	w.stub.Script("hello", modeltest.Step{Say: "Hel", Cut: true})
-	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 200 || !strings.Contains(text, "Hel") || !strings.HasSuffix(text, "[broke off]") {
+	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 200 ||
+		!strings.Contains(text, "Hel") || !strings.HasSuffix(text, "[broke off]") {
 		t.Errorf("%d %s", status, text)
 	}
 	w.stub.Script("hello", modeltest.Step{Status: 529, Kind: "overloaded_error"})
-	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 529 || !strings.Contains(text, "overloaded_error") {
+	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 529 ||
+		!strings.Contains(text, "overloaded_error") {
 		t.Errorf("%d %s", status, text)
 	}
 	w.stub.Close()
-	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 502 || !strings.Contains(text, "cannot be reached") {
+	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 502 ||
+		!strings.Contains(text, "cannot be reached") {
 		t.Errorf("%d %s", status, text)
 	}
 }
@@ -208,9 +226,10 @@ func TestNothingIsHeldBack(t *testing.T) {
 		fmt.Fprint(w, "data: second\n\n")
 	}))
 	defer upstream.Close()
-	g, err := model.New(model.Options{Upstream: upstream.URL + "/prefix", Key: []byte("k"), Credential: func(context.Context, string, []string) (model.Credential, error) {
-		return model.Credential{Kind: model.OAuth, Value: "x"}, nil
-	}})
+	g, err := model.New(model.Options{Upstream: upstream.URL + "/prefix", Key: []byte("k"),
+		Credential: func(context.Context, string, []string) (model.Credential, error) {
+			return model.Credential{Kind: model.OAuth, Value: "x"}, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,16 +268,23 @@ func TestCredentials(t *testing.T) {
 		want sent
 		at   string
 	}{
-		{map[string]string{"ANTHROPIC_API_KEY": "a", "CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages", sent{"/v1/messages", "a", ""}, model.Anthropic},
-		{map[string]string{"ANTHROPIC_AUTH_TOKEN": "c"}, "/v1/messages", sent{"/v1/messages", "", "Bearer c"}, model.Anthropic},
-		{map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages", sent{"/v1/messages", "", "Bearer b"}, model.Anthropic},
-		{map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": "eu-west-1"}, "/model/us.anthropic.x/invoke-with-response-stream",
-			sent{"/model/us.anthropic.x/invoke-with-response-stream", "", "Bearer d"}, "https://bedrock-runtime.eu-west-1.amazonaws.com"},
-		{map[string]string{"AWS_BEDROCK_API_KEY": "e"}, "/model/x/converse", sent{"/model/x/converse", "", "Bearer e"}, "https://bedrock-runtime.us-east-1.amazonaws.com"},
+		{map[string]string{"ANTHROPIC_API_KEY": "a", "CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages",
+			sent{"/v1/messages", "a", ""}, model.Anthropic},
+		{map[string]string{"ANTHROPIC_AUTH_TOKEN": "c"}, "/v1/messages", sent{"/v1/messages", "", "Bearer c"},
+			model.Anthropic},
+		{map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": "b"}, "/v1/messages", sent{"/v1/messages", "", "Bearer b"},
+			model.Anthropic},
+		{map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": "eu-west-1"},
+			"/model/us.anthropic.x/invoke-with-response-stream",
+			sent{"/model/us.anthropic.x/invoke-with-response-stream", "", "Bearer d"},
+			"https://bedrock-runtime.eu-west-1.amazonaws.com"},
+		{map[string]string{"AWS_BEDROCK_API_KEY": "e"}, "/model/x/converse", sent{"/model/x/converse", "", "Bearer e"},
+			"https://bedrock-runtime.us-east-1.amazonaws.com"},
 	} {
 		found, ok := model.Find(c.env)
 		credential := func(context.Context, string, []string) (model.Credential, error) { return found, nil }
-		g, err := model.New(model.Options{Upstream: upstream.URL, BedrockUpstream: upstream.URL, Key: []byte("k"), Credential: credential})
+		g, err := model.New(model.Options{Upstream: upstream.URL, BedrockUpstream: upstream.URL, Key: []byte("k"),
+			Credential: credential})
 		plain, err2 := model.New(model.Options{Key: []byte("k"), Credential: credential})
 		if err != nil || err2 != nil || !ok {
 			t.Fatal(err, err2, ok)
@@ -298,7 +324,8 @@ func TestCost(t *testing.T) {
 		want float64
 	}{
 		{model.Usage{Model: "claude-opus-5-5", InputTokens: 36439, OutputTokens: 109}, 0.147936},
-		{model.Usage{Model: "claude-haiku-4-5-20251001", InputTokens: 1e6, CacheReadTokens: 1e6, CacheWriteTokens: 1e6}, 2.35},
+		{model.Usage{Model: "claude-haiku-4-5-20251001", InputTokens: 1e6, CacheReadTokens: 1e6, CacheWriteTokens: 1e6},
+			2.35},
 		{model.Usage{Model: "odd", OutputTokens: 1e6}, 20},
 	} {
 		if got := c.u.Cost(); math.Abs(got-c.want) > 1e-9 {
@@ -328,13 +355,21 @@ func TestRegionsLeadToTheInternet(t *testing.T) {
 		}
 	}()
 	var asked []string
-	for _, region := range []string{"@" + inner.Addr().String() + "/#", "x.y", "", "a/b", "-a", "EU", strings.Repeat("a", 64), "eu\n"} {
+	for _, region := range []string{"@" + inner.Addr().String() + "/#", "x.y", "", "a/b", "-a", "EU",
+		strings.Repeat("a", 64), "eu\n"} {
 		c, _ := model.Find(map[string]string{"AWS_BEARER_TOKEN_BEDROCK": "d", "AWS_REGION": region})
 		if region == "" {
 			c.Region = ""
 		}
-		g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string) (model.Credential, error) { return c, nil },
-			Regional: func(account string) http.RoundTripper { asked = append(asked, account); return http.DefaultTransport }})
+		g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string,
+			[]string) (model.Credential, error) {
+			return c, nil
+		},
+			Regional: func(account string) http.RoundTripper {
+				asked = append(asked,
+					account)
+				return http.DefaultTransport
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +389,10 @@ func TestRegionsLeadToTheInternet(t *testing.T) {
 	}
 	refused := model.NewTransport(netguard.Rules{})
 	c := model.Credential{Kind: model.Bedrock, Value: "d", Region: "eu-west-1"}
-	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string, []string) (model.Credential, error) { return c, nil },
+	g, err := model.New(model.Options{Key: []byte("k"), Credential: func(context.Context, string,
+		[]string) (model.Credential, error) {
+		return c, nil
+	},
 		Regional: func(account string) http.RoundTripper {
 			asked = append(asked, account)
 			return to{inner.Addr().String(), refused}

@@ -65,7 +65,8 @@ const (
 
 // newMeter returns nil for answers without usage.
 func newMeter(resp *http.Response, spend func(Usage)) *meter {
-	if spend == nil || resp.StatusCode != http.StatusOK || resp.Request.Method != http.MethodPost || strings.HasSuffix(resp.Request.URL.Path, "/count_tokens") {
+	if spend == nil || resp.StatusCode != http.StatusOK || resp.Request.Method != http.MethodPost ||
+		strings.HasSuffix(resp.Request.URL.Path, "/count_tokens") {
 		return nil
 	}
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
@@ -151,7 +152,8 @@ func (m *meter) note(data []byte) {
 	for _, f := range []struct {
 		to   *int64
 		from *int64
-	}{{&m.usage.InputTokens, u.Input}, {&m.usage.OutputTokens, u.Output}, {&m.usage.CacheReadTokens, u.CacheRead}, {&m.usage.CacheWriteTokens, u.CacheWrite}} {
+	}{{&m.usage.InputTokens, u.Input}, {&m.usage.OutputTokens, u.Output}, {&m.usage.CacheReadTokens, u.CacheRead},
+		{&m.usage.CacheWriteTokens, u.CacheWrite}} {
 		if f.from != nil && *f.from >= 0 {
 			*f.to = *f.from
 		}

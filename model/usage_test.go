@@ -10,7 +10,8 @@ import (
 
 // metered reads an answer through a meter.
 func metered(t testing.TB, kind, text string) (got string, used Usage, told bool) {
-	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(text)),
+	resp := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {kind}},
+		Body:    io.NopCloser(strings.NewReader(text)),
 		Request: httptest.NewRequest("POST", "/v1/messages", nil)}
 	m := newMeter(resp, func(u Usage) { used, told = u, true })
 	if m == nil {
@@ -34,11 +35,14 @@ func TestMeter(t *testing.T) {
 		start + `data: {"usage":nonsense}` + "\n" + `data: {"usage":{"output_tokens":-4}}` + "\n" + delta,
 		strings.ReplaceAll(start+delta, "\n", "\r\n"),
 	} {
-		if got, used, told := metered(t, "text/event-stream; charset=utf-8", text); got != text || used != want || !told {
+		if got, used, told := metered(t, "text/event-stream; charset=utf-8", text); got != text ||
+			used != want || !told {
 			t.Errorf("%+v, %t", used, told)
 		}
 	}
-	if _, used, _ := metered(t, "application/json", `{"model":"m","usage":{"input_tokens":1,"output_tokens":2}}`); used != (Usage{Model: "m", InputTokens: 1, OutputTokens: 2}) {
+	if _, used, _ := metered(t, "application/json",
+		`{"model":"m","usage":{"input_tokens":1,"output_tokens":2}}`); used != (Usage{Model: "m", InputTokens: 1,
+		OutputTokens: 2}) {
 		t.Errorf("a whole answer: %+v", used)
 	}
 	if _, _, told := metered(t, "text/html", `{"usage":{"input_tokens":1}}`); told {

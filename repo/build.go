@@ -88,7 +88,8 @@ func (a *attempt) base(ctx context.Context) (digest string, err error) {
 	img, err := a.images().Find(ctx, name)
 	if errors.Is(err, errors.NotFound) {
 		img, err = a.images().Build(ctx, image.Spec{Base: name}, image.BuildOptions{
-			Credentials: a.m.opts.Fleet.Credentials(a.repo.Account, ""), Log: func(line string) { _, _ = a.log.Write([]byte(line + "\n")) },
+			Credentials: a.m.opts.Fleet.Credentials(a.repo.Account, ""),
+			Log:         func(line string) { _, _ = a.log.Write([]byte(line + "\n")) },
 		})
 	}
 	if err != nil {
@@ -116,7 +117,8 @@ func (a *attempt) run(ctx context.Context, whole bool, begin func() error) error
 		return err
 	}
 	a.build.Commit, a.build.RecipeDigest = now.commit, digest
-	fresh := a.repo.Image != "" && a.repo.RecipeDigest == digest && !whole && a.m.hasImage(ctx, a.repo) && time.Since(a.repo.Whole) < wholeAfter
+	fresh := a.repo.Image != "" && a.repo.RecipeDigest == digest && !whole && a.m.hasImage(ctx, a.repo) &&
+		time.Since(a.repo.Whole) < wholeAfter
 	if fresh && a.repo.Commit == now.commit {
 		a.build.Mode = Unchanged
 		a.build.Image = a.repo.Image
@@ -165,7 +167,8 @@ func (a *attempt) again(ctx context.Context) (ok bool, err error) {
 	var plan Plan
 	var locks map[string]string
 	if err := a.stage("fetch", "", func() error {
-		out, err := a.script(ctx, a.box, command{text: updateScript, params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
+		out, err := a.script(ctx, a.box, command{text: updateScript,
+			params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
 		if err != nil {
 			return err
 		}
@@ -207,10 +210,12 @@ func (a *attempt) anew(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := a.script(ctx, a.box, command{text: dirScript, params: []string{path.Dir(a.repo.Dir), ids}, user: "0:0", quiet: true}); err != nil {
+		if _, err := a.script(ctx, a.box, command{text: dirScript, params: []string{path.Dir(a.repo.Dir), ids},
+			user: "0:0", quiet: true}); err != nil {
 			return err
 		}
-		out, err := a.script(ctx, a.box, command{text: cloneScript, params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
+		out, err := a.script(ctx, a.box, command{text: cloneScript,
+			params: []string{a.repo.URL, a.repo.Default, a.repo.Dir}})
 		a.build.Commit = strings.TrimSpace(string(out))
 		return err
 	}); err != nil {
@@ -279,7 +284,8 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 			root = "1"
 		}
 		minutes := fmt.Sprint(int(staleCache.Minutes()))
-		if _, err := a.script(ctx, a.box, command{text: cleanScript, params: []string{a.repo.Dir, ids, minutes, root}, user: "0:0"}); err != nil {
+		if _, err := a.script(ctx, a.box, command{text: cleanScript, params: []string{a.repo.Dir, ids, minutes, root},
+			user: "0:0"}); err != nil {
 			return err
 		}
 		img, err = a.m.opts.Fleet.Snapshot(ctx, a.repo.Account, a.box, sandbox.SnapshotOptions{})
@@ -297,7 +303,8 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	err := a.stage("verify", "", func() error { return a.verify(ctx, plan) })
 	if err == nil {
 		err = a.stage("name", "", func() error {
-			_, err := a.images().Build(ctx, image.Spec{Base: img.ID}, image.BuildOptions{Names: []string{imagePrefix + a.repo.Name}})
+			_, err := a.images().Build(ctx, image.Spec{Base: img.ID},
+				image.BuildOptions{Names: []string{imagePrefix + a.repo.Name}})
 			return err
 		})
 	}
@@ -308,7 +315,8 @@ func (a *attempt) finish(ctx context.Context, plan Plan, locks map[string]string
 	if old := a.repo.Image; old != "" && old != img.ID {
 		a.m.retire(&a.repo, old)
 	}
-	a.repo.Image, a.repo.Commit, a.repo.Plan, a.repo.Locks, a.repo.Built = img.ID, a.build.Commit, plan, locks, time.Now().UTC()
+	a.repo.Image, a.repo.Commit, a.repo.Plan, a.repo.Locks, a.repo.Built = img.ID, a.build.Commit, plan, locks,
+		time.Now().UTC()
 	return nil
 }
 
@@ -321,7 +329,8 @@ func (a *attempt) step(ctx context.Context, s step) error {
 			user, a.asRoot = "0:0", true
 		}
 		x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, a.box, sandbox.ExecRequest{
-			Args: []string{"/bin/sh", "-ec", s.command}, Workdir: path.Join(a.repo.Dir, s.dir), Env: stepEnv, User: user, Stdout: a.log, Stderr: a.log, Timeout: a.repo.Recipe.limit(),
+			Args: []string{"/bin/sh", "-ec", s.command}, Workdir: path.Join(a.repo.Dir, s.dir), Env: stepEnv,
+			User: user, Stdout: a.log, Stderr: a.log, Timeout: a.repo.Recipe.limit(),
 		})
 		if err != nil {
 			return err
@@ -342,7 +351,8 @@ func (a *attempt) step(ctx context.Context, s step) error {
 	if s.mayFail && code != 0 {
 		a.build.Output = ""
 		a.note(fmt.Sprintf("the test ended with exit code %d; the image is made all the same", code))
-		a.build.Steps = append(a.build.Steps, Ran{Stage: s.stage, Command: s.command, Code: code, Seconds: time.Since(start).Seconds()})
+		a.build.Steps = append(a.build.Steps, Ran{Stage: s.stage, Command: s.command, Code: code,
+			Seconds: time.Since(start).Seconds()})
 		return nil
 	}
 	return err
@@ -362,16 +372,20 @@ func stepError(s step, result sandbox.Result, output string) error {
 	case result.ReturnCode == 0:
 		return nil
 	case result.OutOfMemory:
-		return errors.Remedy(errors.Newf(errors.Exhausted, "%q%s ran out of memory", short, where), "give the sandbox more with --memory")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "%q%s ran out of memory", short, where),
+			"give the sandbox more with --memory")
 	case strings.Contains(output, "No space left on device") || strings.Contains(output, "ENOSPC"):
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk was full when %q ran%s", short, where), "give the sandbox more with --disk")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk was full when %q ran%s", short, where),
+			"give the sandbox more with --disk")
 	case result.TimedOut:
 		return errors.Newf(errors.Timeout, "%q%s took too long", short, where)
 	case result.ReturnCode == 127:
-		return errors.Remedy(errors.Newf(errors.Unavailable, "%q%s needs a program that the image does not have", short, where),
+		return errors.Remedy(errors.Newf(errors.Unavailable, "%q%s needs a program that the image does not have",
+			short, where),
 			"name an image that contains it with --image, or install it with --setup")
 	case result.Why() != "":
-		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where, result.ReturnCode, result.Why())
+		return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d: %s", short, where,
+			result.ReturnCode, result.Why())
 	}
 	return errors.Newf(errors.Unavailable, "%q%s ended with exit code %d", short, where, result.ReturnCode)
 }

@@ -67,20 +67,24 @@ func (t Tree) text(dir, name string) []byte { return t.Text[path.Join(dir, name)
 
 // locks are the files that mark a directory below the root as a project.
 var locks = []string{
-	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "requirements.txt", "uv.lock", "poetry.lock", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
+	"package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "requirements.txt", "uv.lock",
+	"poetry.lock", "go.mod", "Cargo.lock", "Gemfile.lock", "composer.lock",
 }
 
 // manifests list dependencies if there is no lock file; settings determine how they are installed.
 var (
-	manifests = []string{"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "Gemfile", "composer.json", "go.work"}
-	settings  = []string{
-		".nvmrc", ".node-version", ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".python-version", ".tool-versions", ".ruby-version", "rust-toolchain", "rust-toolchain.toml",
+	manifests = []string{"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "Gemfile",
+		"composer.json", "go.work"}
+	settings = []string{
+		".nvmrc", ".node-version", ".npmrc", ".yarnrc", ".yarnrc.yml", "pnpm-workspace.yaml", ".python-version",
+		".tool-versions", ".ruby-version", "rust-toolchain", "rust-toolchain.toml",
 		"go.sum", "go.work.sum", "requirements-dev.txt", OverrideFile,
 	}
 )
 
 // skipped are directories whose projects do not belong to the repository, or are not needed to work on it.
-var skipped = []string{"node_modules", "vendor", "testdata", "test", "tests", "__tests__", "fixtures", "__fixtures__", "example", "examples", "third_party", "docs", "doc"}
+var skipped = []string{"node_modules", "vendor", "testdata", "test", "tests", "__tests__", "fixtures", "__fixtures__",
+	"example", "examples", "third_party", "docs", "doc"}
 
 const (
 	maxDepth    = 3 // depth below the root to which projects are searched
@@ -100,7 +104,10 @@ func Wanted(name string) bool {
 	if len(dirs) > maxDepth {
 		return false
 	}
-	return !slices.ContainsFunc(dirs, func(d string) bool { return slices.Contains(skipped, d) || strings.HasPrefix(d, ".") })
+	return !slices.ContainsFunc(dirs, func(d string) bool {
+		return slices.Contains(skipped, d) ||
+			strings.HasPrefix(d, ".")
+	})
 }
 
 // NeedsText reports whether Detect needs the content of a Wanted file.
@@ -132,7 +139,10 @@ func Detect(t Tree) (Plan, map[string]string, error) {
 	var roots []string // of workspaces, which install the packages below them
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
 		for _, p := range t.projects(dir) {
-			if p.isNode() && slices.ContainsFunc(roots, func(root string) bool { return root == "." || strings.HasPrefix(dir, root+"/") }) {
+			if p.isNode() && slices.ContainsFunc(roots, func(root string) bool {
+				return root == "." ||
+					strings.HasPrefix(dir, root+"/")
+			}) {
 				continue
 			}
 			if p.Workspace && p.isNode() {
@@ -250,7 +260,8 @@ func (t Tree) node(dir string) (Project, bool) {
 	if m := pinned().FindStringSubmatch(pkg.Manager); m != nil {
 		if m[1] != p.Manager { // the field determines which lock file is used
 			p.Lock = ""
-			for file, manager := range map[string]string{"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn", "package-lock.json": "npm"} {
+			for file, manager := range map[string]string{"pnpm-lock.yaml": "pnpm", "yarn.lock": "yarn",
+				"package-lock.json": "npm"} {
 				if manager == m[1] && t.has(dir, file) {
 					p.Lock = file
 				}
@@ -297,7 +308,8 @@ func (t Tree) nodeVersion(dir string, pkg packageJSON) (version, from string) {
 		return strings.TrimPrefix(strings.TrimSpace(line), "v")
 	}
 	for _, source := range []struct{ version, from string }{
-		{pkg.Volta["node"], "package.json volta"}, {first(".nvmrc"), ".nvmrc"}, {first(".node-version"), ".node-version"},
+		{pkg.Volta["node"], "package.json volta"}, {first(".nvmrc"), ".nvmrc"},
+		{first(".node-version"), ".node-version"},
 		{pkg.Runtime, "package.json devEngines"}, {pkg.Engines["node"], "package.json engines"},
 	} {
 		if source.version != "" && len(source.version) <= 100 {
@@ -383,7 +395,8 @@ func (t Tree) python(dir string) (Project, bool) {
 }
 
 func (t Tree) golang(dir string) (Project, bool) {
-	p := Project{Manager: "go", Lock: "go.mod", Install: "go mod download", Build: "go build -o /dev/null ./...", Test: "go test ./..."}
+	p := Project{Manager: "go", Lock: "go.mod", Install: "go mod download", Build: "go build -o /dev/null ./...",
+		Test: "go test ./..."}
 	if t.has(dir, "go.work") {
 		const each = "go list -m -f '{{.Dir}}/...' | xargs go "
 		p.Lock, p.Workspace, p.Build, p.Test = "", true, each+"build -o /dev/null", each+"test"
@@ -394,15 +407,18 @@ func (t Tree) golang(dir string) (Project, bool) {
 
 func (t Tree) rust(dir string) (Project, bool) {
 	if t.has(dir, "Cargo.lock") {
-		return Project{Manager: "cargo", Lock: "Cargo.lock", Install: "cargo fetch --locked", Build: "cargo build --locked", Test: "cargo test --locked --no-run"}, true
+		return Project{Manager: "cargo", Lock: "Cargo.lock", Install: "cargo fetch --locked",
+			Build: "cargo build --locked", Test: "cargo test --locked --no-run"}, true
 	}
-	return Project{Manager: "cargo", Install: "cargo fetch", Build: "cargo build", Test: "cargo test --no-run"}, t.has(dir, "Cargo.toml")
+	return Project{Manager: "cargo", Install: "cargo fetch", Build: "cargo build", Test: "cargo test --no-run"},
+		t.has(dir, "Cargo.toml")
 }
 
 func (t Tree) ruby(dir string) (Project, bool) {
 	const local = "bundle config set --local path vendor/bundle && "
 	if t.has(dir, "Gemfile.lock") {
-		return Project{Manager: "bundler", Lock: "Gemfile.lock", Install: local + "bundle config set --local frozen true && bundle install"}, true
+		return Project{Manager: "bundler", Lock: "Gemfile.lock",
+			Install: local + "bundle config set --local frozen true && bundle install"}, true
 	}
 	return Project{Manager: "bundler", Install: local + "bundle install"}, t.has(dir, "Gemfile")
 }

@@ -127,7 +127,8 @@ func (m *Manager) recover(ctx context.Context) error {
 func (m *Manager) Add(ctx context.Context, account, name, url, branch string, recipe Recipe) (Repo, error) {
 	dir, err := m.opts.Check(url, branch)
 	if err == nil && url == "" {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "the repository has no address"), "give one such as https://github.com/owner/name")
+		err = errors.Remedy(errors.Newf(errors.Invalid, "the repository has no address"),
+			"give one such as https://github.com/owner/name")
 	}
 	if err == nil {
 		err = recipe.check()
@@ -153,7 +154,8 @@ func (m *Manager) Add(ctx context.Context, account, name, url, branch string, re
 	}
 	if m.opts.Added != nil {
 		if err := m.opts.Added(ctx, r); err != nil {
-			return Repo{}, errors.Join(errors.Stage(err, "schedule"), m.opts.Store.DeleteRepo(context.WithoutCancel(ctx), r.ID))
+			return Repo{}, errors.Join(errors.Stage(err, "schedule"),
+				m.opts.Store.DeleteRepo(context.WithoutCancel(ctx), r.ID))
 		}
 	}
 	logf.Infof(ctx, "repository %s registered: %s", r.Name, r.URL)
@@ -162,7 +164,8 @@ func (m *Manager) Add(ctx context.Context, account, name, url, branch string, re
 
 func (m *Manager) checkEngine() error {
 	if !m.opts.Fleet.Capabilities().Snapshot {
-		return errors.Newf(errors.Unsupported, "this server's engine has no snapshots on this machine, of which images of repositories are made")
+		return errors.Newf(errors.Unsupported,
+			"this server's engine has no snapshots on this machine, of which images of repositories are made")
 	}
 	return nil
 }
@@ -188,7 +191,8 @@ func (m *Manager) Get(ctx context.Context, account, ref string) (Repo, error) {
 	case 1:
 		return found[0], nil
 	}
-	return Repo{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d repositories", ref, len(found)), "give more of the id")
+	return Repo{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d repositories", ref, len(found)),
+		"give more of the id")
 }
 
 // List returns the account's repositories, by name.
@@ -347,9 +351,11 @@ func (m *Manager) build(ctx context.Context, id string, b Build) (Build, error) 
 		return b, err
 	}
 	limit := r.Recipe.limit()
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.Newf(errors.Timeout, "the time limit of %s was reached", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		errors.Newf(errors.Timeout, "the time limit of %s was reached", limit))
 	defer cancel()
-	a := &attempt{m: m, repo: r, build: b, log: &journal{ctx: context.WithoutCancel(ctx), events: m.opts.Journal, about: Event{RepoID: r.ID, Name: r.Name, BuildID: b.ID}}}
+	a := &attempt{m: m, repo: r, build: b, log: &journal{ctx: context.WithoutCancel(ctx), events: m.opts.Journal,
+		about: Event{RepoID: r.ID, Name: r.Name, BuildID: b.ID}}}
 	m.told(ctx, r, b, EventStarted)
 	began, release := false, func() {}
 	defer func() { release() }()
@@ -377,7 +383,8 @@ func (m *Manager) ended(ctx context.Context, a *attempt, keep bool, err error) (
 	b.Ended, b.Status, b.Success = time.Now().UTC(), Succeeded, err == nil
 	b.Seconds = b.Ended.Sub(b.Started).Seconds()
 	if err != nil {
-		b.Status, b.Stage, b.Error, b.Remedy = Broken, errors.StageOf(err), logf.Redacted(errors.Message(err)), errors.RemedyOf(err)
+		b.Status, b.Stage, b.Error, b.Remedy = Broken, errors.StageOf(err), logf.Redacted(errors.Message(err)),
+			errors.RemedyOf(err)
 		logf.Warnf(ctx, "the image of %s could not be made: %v", a.repo.Name, err)
 	}
 	var builds []Build
@@ -451,7 +458,8 @@ func (m *Manager) Find(ctx context.Context, account, url, branch string) (Found,
 		logf.Errorf(ctx, "note that %s is used: %v", r.Name, err)
 	}
 	r = all[i]
-	return Found{Repo: r.ID, Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built, Base: r.Recipe.image()}, true
+	return Found{Repo: r.ID, Image: r.Image, Dir: r.Dir, Branch: r.Default, Commit: r.Commit, Built: r.Built,
+		Base: r.Recipe.image()}, true
 }
 
 // Saw records how many commits a session found the image to be behind, unless the repository has a newer image.

@@ -31,16 +31,19 @@ func options(t *testing.T) repo.Options {
 			t.Error(err)
 		}
 	})
-	return repo.Options{Fleet: fleet, Images: eng.Images(), Journal: journal, Store: &memory.Repos{}, Check: session.CheckRepo}
+	return repo.Options{Fleet: fleet, Images: eng.Images(), Journal: journal, Store: &memory.Repos{},
+		Check: session.CheckRepo}
 }
 
 // mission: B5
 func TestInterruptedBuildsAreMarked(t *testing.T) {
 	t.Parallel()
 	opts := options(t)
-	r := repo.Repo{ID: "repo_01", Account: "acme", Name: "a/b", URL: "https://example.org/a/b", Status: repo.Building, Image: "img_1"}
+	r := repo.Repo{ID: "repo_01", Account: "acme", Name: "a/b", URL: "https://example.org/a/b", Status: repo.Building,
+		Image: "img_1"}
 	done := repo.Build{ID: "bld_1", Status: repo.Succeeded, Success: true}
-	if err := opts.Store.PutRepo(t.Context(), r, done, repo.Build{ID: "bld_2", Status: repo.Running, Started: time.Now().UTC()}); err != nil {
+	if err := opts.Store.PutRepo(t.Context(), r, done, repo.Build{ID: "bld_2", Status: repo.Running,
+		Started: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := repo.Open(t.Context(), opts)
@@ -49,7 +52,8 @@ func TestInterruptedBuildsAreMarked(t *testing.T) {
 	}
 	got, err := m.Get(t.Context(), "acme", "a/b")
 	builds, listErr := m.Builds(t.Context(), "acme", "repo_01", 0)
-	if err != nil || listErr != nil || got.Status != repo.Failed || got.Image != "img_1" || len(builds) != 2 || builds[0].Status != repo.Interrupted || builds[0].Ended.IsZero() || !builds[1].Success {
+	if err != nil || listErr != nil || got.Status != repo.Failed || got.Image != "img_1" || len(builds) != 2 ||
+		builds[0].Status != repo.Interrupted || builds[0].Ended.IsZero() || !builds[1].Success {
 		t.Errorf("%+v, %v\n%+v, %v", got, err, builds, listErr)
 	}
 	m.Close()
@@ -61,7 +65,9 @@ func TestInterruptedBuildsAreMarked(t *testing.T) {
 func TestRepositoriesAreFound(t *testing.T) {
 	t.Parallel()
 	opts := options(t)
-	for _, r := range []repo.Repo{{ID: "repo_01a", Account: "acme", Name: "one"}, {ID: "repo_01b", Account: "acme", Name: "two", URL: "https://example.org/two", Image: "img_gone"}, {ID: "repo_02", Account: "other", Name: "one"}} {
+	for _, r := range []repo.Repo{{ID: "repo_01a", Account: "acme", Name: "one"},
+		{ID: "repo_01b", Account: "acme", Name: "two", URL: "https://example.org/two", Image: "img_gone"},
+		{ID: "repo_02", Account: "other", Name: "one"}} {
 		if err := opts.Store.PutRepo(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +77,10 @@ func TestRepositoriesAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	for ref, want := range map[string]errors.Kind{"one": "", "repo_01a": "", "repo_01": errors.Invalid, "repo_": errors.NotFound, "repo_02": errors.NotFound, "three": errors.NotFound} {
-		if _, err := m.Get(t.Context(), "acme", ref); err == nil != (want == "") || err != nil && errors.KindOf(err) != want {
+	for ref, want := range map[string]errors.Kind{"one": "", "repo_01a": "", "repo_01": errors.Invalid,
+		"repo_": errors.NotFound, "repo_02": errors.NotFound, "three": errors.NotFound} {
+		if _, err := m.Get(t.Context(), "acme", ref); err == nil != (want == "") || err != nil &&
+			errors.KindOf(err) != want {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}
@@ -112,7 +120,8 @@ func TestOpenNeedsItsParts(t *testing.T) {
 func TestRefreshWhenDue(t *testing.T) {
 	t.Parallel()
 	opts := options(t)
-	for _, r := range []repo.Repo{{ID: "repo_01", Account: "acme", Name: "due"}, {ID: "repo_02", Account: "acme", Name: "later", Failures: 5, Next: time.Now().Add(time.Hour)}} {
+	for _, r := range []repo.Repo{{ID: "repo_01", Account: "acme", Name: "due"},
+		{ID: "repo_02", Account: "acme", Name: "later", Failures: 5, Next: time.Now().Add(time.Hour)}} {
 		if err := opts.Store.PutRepo(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}

@@ -89,7 +89,8 @@ func (r *Repo) failed(b Build) {
 	r.Failures++
 	if wait := backOff(r.Failures); wait > 0 {
 		r.Next = b.Ended.Add(wait)
-		r.Reason += fmt.Sprintf(" (failed %d times, the next attempt is after %s; harvest repo build tries at once)", r.Failures, r.Next.Format("2006-01-02 15:04 UTC"))
+		r.Reason += fmt.Sprintf(" (failed %d times, the next attempt is after %s; harvest repo build tries at once)",
+			r.Failures, r.Next.Format("2006-01-02 15:04 UTC"))
 	}
 }
 
@@ -230,12 +231,14 @@ type Store interface {
 
 // NotFound returns the error of a Store for a repository that does not exist.
 func NotFound(ref string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no repository %.100q", ref), `list those there are with "harvest repo ls", or add it`)
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no repository %.100q", ref),
+		`list those there are with "harvest repo ls", or add it`)
 }
 
 // NameTaken returns the error of a Store's PutRepo if the name is in use.
 func NameTaken(name string) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "a repository named %q is registered already", name), "choose another name with --name, or remove that one first")
+	return errors.Remedy(errors.Newf(errors.Conflict, "a repository named %q is registered already", name),
+		"choose another name with --name, or remove that one first")
 }
 
 var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*$`)
@@ -244,7 +247,8 @@ const maxName = 120
 
 func checkName(name string) error {
 	if !namePattern().MatchString(name) || len(name) > maxName || strings.HasPrefix(name, idPrefix) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.150q cannot be a repository's name", name), "use letters, digits and . _ -, with / between, as in owner/name")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.150q cannot be a repository's name", name),
+			"use letters, digits and . _ -, with / between, as in owner/name")
 	}
 	return nil
 }
@@ -257,7 +261,8 @@ func nameOf(url string) string {
 	} else if _, rest, ok := strings.Cut(path, ":"); ok {
 		path = rest
 	}
-	parts := strings.FieldsFunc(strings.TrimSuffix(strings.TrimSuffix(path, "/"), ".git"), func(c rune) bool { return c == '/' })
+	parts := strings.FieldsFunc(strings.TrimSuffix(strings.TrimSuffix(path, "/"), ".git"),
+		func(c rune) bool { return c == '/' })
 	if len(parts) > 2 {
 		parts = parts[len(parts)-2:]
 	}
@@ -290,7 +295,8 @@ func key(url string) string {
 
 // check returns an error if the recipe is invalid.
 func (r Recipe) check() error {
-	for what, command := range map[string]*string{"setup": r.Setup, "install": r.Install, "build": r.Build, "test": r.Test} {
+	for what, command := range map[string]*string{"setup": r.Setup, "install": r.Install, "build": r.Build,
+		"test": r.Test} {
 		if command == nil {
 			continue
 		}
@@ -299,14 +305,17 @@ func (r Recipe) check() error {
 		}
 	}
 	if !(r.LimitSeconds >= 0 && r.LimitSeconds <= maxLimit.Seconds()) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "limit_seconds cannot be %v", r.LimitSeconds), "give up to %g seconds, or 0 for the default, %g", maxLimit.Seconds(), DefaultLimit.Seconds())
+		return errors.Remedy(errors.Newf(errors.Invalid, "limit_seconds cannot be %v", r.LimitSeconds),
+			"give up to %g seconds, or 0 for the default, %g", maxLimit.Seconds(), DefaultLimit.Seconds())
 	}
 	s := r.Sandbox
 	switch {
 	case len(s.Env) > 0:
-		return errors.Remedy(errors.Newf(errors.Invalid, "the environment of a repository's sandbox would not be kept"), "put it into a secret, and name that")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the environment of a repository's sandbox would not be kept"),
+			"put it into a secret, and name that")
 	case s.Name != "" || s.SnapshotOnEnd || s.User != "" || s.Workdir != "":
-		return errors.Newf(errors.Invalid, "name, user, workdir and snapshot_on_end are not for sandboxes of repositories")
+		return errors.Newf(errors.Invalid,
+			"name, user, workdir and snapshot_on_end are not for sandboxes of repositories")
 	}
 	return nil
 }

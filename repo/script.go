@@ -34,7 +34,8 @@ func gitEnv(url string) map[string]string {
 	host := strings.TrimPrefix(key(url), "/")
 	host, _, _ = strings.Cut(host, "/")
 	return map[string]string{
-		"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C.UTF-8", "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file", "HARVEST_GIT_HOST": host,
+		"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C.UTF-8",
+		"GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file", "HARVEST_GIT_HOST": host,
 		"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "credential.helper", "GIT_CONFIG_VALUE_0": "",
 		"GIT_CONFIG_KEY_1": "credential.helper", "GIT_CONFIG_VALUE_1": credentials,
 	}
@@ -42,7 +43,8 @@ func gitEnv(url string) map[string]string {
 
 // stepEnv is added to the sandbox's environment for the repository's commands.
 var stepEnv = map[string]string{
-	"CI": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "npm_config_update_notifier": "false", "YARN_ENABLE_TELEMETRY": "0",
+	"CI": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive",
+	"npm_config_update_notifier": "false", "YARN_ENABLE_TELEMETRY": "0",
 	"HUSKY": "0", "PIP_NO_INPUT": "1",
 }
 
@@ -118,7 +120,8 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	}
 	env := gitEnv(a.repo.URL)
 	x, err := a.m.opts.Fleet.Exec(ctx, a.repo.Account, box, sandbox.ExecRequest{
-		Args: append([]string{"/bin/sh", "-euc", c.text, "sh"}, c.params...), User: c.user, Workdir: "/", Env: env, Stdin: c.stdin, Stdout: &out, Stderr: said,
+		Args: append([]string{"/bin/sh", "-euc", c.text, "sh"}, c.params...), User: c.user, Workdir: "/", Env: env,
+		Stdin: c.stdin, Stdout: &out, Stderr: said,
 		Timeout: a.repo.Recipe.limit(),
 	})
 	if err != nil {
@@ -133,7 +136,9 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	case result.ReturnCode != 0:
 		if host := hostname(a.repo.URL); unreachable(complaint.String()) {
 			if why := a.m.opts.Fleet.Refusal(ctx, a.repo.Account, box, host); why != "" {
-				return nil, errors.Remedy(errors.Newf(errors.Denied, "the repository's server cannot be reached: the network policy of the sandbox refused %s: %s", host, why),
+				return nil, errors.Remedy(errors.Newf(errors.Denied,
+					"the repository's server cannot be reached: the network policy of the sandbox refused %s: %s", host,
+					why),
 					"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
 			}
 		}
@@ -152,7 +157,8 @@ func hostname(address string) string {
 
 // unreachable reports whether git's output says that the repository's server could not be reached.
 func unreachable(said string) bool {
-	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect", "Connection refused", "Connection timed out", "Network is unreachable"},
+	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect",
+		"Connection refused", "Connection timed out", "Network is unreachable"},
 		func(words string) bool { return strings.Contains(said, words) })
 }
 
@@ -170,15 +176,20 @@ func gitError(text, reason string, code int) error {
 	}
 	switch {
 	case has("No space left on device"):
-		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk is full: %s", said), "give the sandbox more with --disk")
-	case has("could not read Username", "Authentication failed", "Permission denied (publickey)", "error: 401", "error: 403"):
+		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk is full: %s", said),
+			"give the sandbox more with --disk")
+	case has("could not read Username", "Authentication failed", "Permission denied (publickey)", "error: 401",
+		"error: 403"):
 		return errors.Remedy(errors.Newf(errors.Unauthenticated, "the repository's server requires a token: %s", said),
 			"put GITHUB_TOKEN, or GIT_TOKEN and perhaps GIT_USERNAME, into a secret and name it with --secret")
-	case has("Repository not found", "not found", "does not appear to be a git repository", "error: 404", "does not exist"):
-		return errors.Remedy(errors.Newf(errors.NotFound, "the repository is not there: %s", said), "check its address and its branch")
+	case has("Repository not found", "not found", "does not appear to be a git repository", "error: 404",
+		"does not exist"):
+		return errors.Remedy(errors.Newf(errors.NotFound, "the repository is not there: %s", said),
+			"check its address and its branch")
 	}
 	if unreachable(text) {
-		return errors.Remedy(errors.Newf(errors.Unavailable, "the repository's server cannot be reached: %s", said), "check its address, and whether the sandbox may reach it (--network)")
+		return errors.Remedy(errors.Newf(errors.Unavailable, "the repository's server cannot be reached: %s", said),
+			"check its address, and whether the sandbox may reach it (--network)")
 	}
 	return errors.Newf(errors.Unavailable, "%s", said)
 }
@@ -228,7 +239,8 @@ func parseRemote(out, branch string) (remote, error) {
 	case len(refs) == 0 && branch == head:
 		return remote{}, errors.Remedy(errors.Newf(errors.Invalid, "the repository is empty"), "push a commit first")
 	}
-	return remote{}, errors.Remedy(errors.Newf(errors.NotFound, "the repository has no branch %.100q", branch), "name another one with --branch")
+	return remote{}, errors.Remedy(errors.Newf(errors.NotFound, "the repository has no branch %.100q", branch),
+		"name another one with --branch")
 }
 
 func isHash(text string) bool {
@@ -241,7 +253,8 @@ func (a *attempt) inspect(ctx context.Context) (Tree, error) {
 	for _, name := range slices.Concat(locks, manifests, settings) {
 		args = append(args, ":(glob)**/"+name)
 	}
-	listing, err := a.script(ctx, a.box, command{text: `cd "$1"; shift; exec git ls-files -s -z -- "$@"`, params: args, quiet: true})
+	listing, err := a.script(ctx, a.box, command{text: `cd "$1"; shift; exec git ls-files -s -z -- "$@"`,
+		params: args, quiet: true})
 	if err != nil {
 		return Tree{}, err
 	}
@@ -265,7 +278,8 @@ while read -r id; do
 	echo "$size"
 	if [ "$size" -gt 0 ]; then git cat-file blob "$id"; fi
 done`
-	texts, err := a.script(ctx, a.box, command{text: read, params: []string{a.repo.Dir, strconv.Itoa(MaxText)}, stdin: strings.NewReader(ask.String()), quiet: true})
+	texts, err := a.script(ctx, a.box, command{text: read, params: []string{a.repo.Dir, strconv.Itoa(MaxText)},
+		stdin: strings.NewReader(ask.String()), quiet: true})
 	if err != nil {
 		return Tree{}, err
 	}
@@ -279,7 +293,8 @@ func parseListing(out []byte) Tree {
 	for entry := range strings.SplitSeq(string(out), "\x00") {
 		about, name, ok := strings.Cut(entry, "\t")
 		fields := strings.Fields(about)
-		if !ok || len(fields) != 3 || !strings.HasPrefix(fields[0], "100") || !isHash(fields[1]) || path.Clean(name) != name || !Wanted(name) {
+		if !ok || len(fields) != 3 || !strings.HasPrefix(fields[0], "100") || !isHash(fields[1]) ||
+			path.Clean(name) != name || !Wanted(name) {
 			continue
 		}
 		t.Digests[name] = fields[1]

@@ -27,8 +27,10 @@ func TestMain(m *testing.M) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"https://github.com/owner/name.git": "owner/name", "https://github.com/owner/name/": "owner/name", "git@github.com:owner/name.git": "owner/name",
-		"ssh://git@example.org:22/a/b/c.git": "b/c", "http://10.0.2.2:1234/one.git": "one", "https://example.org/a b/.c": "a-b/c", "https://example.org": "",
+		"https://github.com/owner/name.git": "owner/name", "https://github.com/owner/name/": "owner/name",
+		"git@github.com:owner/name.git":      "owner/name",
+		"ssh://git@example.org:22/a/b/c.git": "b/c", "http://10.0.2.2:1234/one.git": "one",
+		"https://example.org/a b/.c": "a-b/c", "https://example.org": "",
 	} {
 		if got := nameOf(url); got != want {
 			t.Errorf("%s is called %q", url, got)
@@ -42,13 +44,15 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	same := []string{"https://GitHub.com/owner/name.git", "https://github.com/owner/name", "git@github.com:owner/name.git", "ssh://git@github.com/owner/name/", "http://x@github.com/owner/name"}
+	same := []string{"https://GitHub.com/owner/name.git", "https://github.com/owner/name",
+		"git@github.com:owner/name.git", "ssh://git@github.com/owner/name/", "http://x@github.com/owner/name"}
 	for _, url := range same {
 		if key(url) != "github.com/owner/name" {
 			t.Errorf("%s has the key %s", url, key(url))
 		}
 	}
-	for _, url := range []string{"https://github.com/owner/Name", "https://github.com:8443/owner/name", "file:///owner/name"} {
+	for _, url := range []string{"https://github.com/owner/Name", "https://github.com:8443/owner/name",
+		"file:///owner/name"} {
 		if key(url) == key(same[0]) {
 			t.Errorf("%s has the key %s", url, key(url))
 		}
@@ -62,8 +66,10 @@ func TestRecipes(t *testing.T) {
 	t.Parallel()
 	long, nul := strings.Repeat("x", maxCommand+1), "a\x00"
 	for _, bad := range []Recipe{
-		{Install: &long}, {Test: &nul}, {LimitSeconds: -1}, {LimitSeconds: 1e9}, {Sandbox: sandbox.Request{Env: map[string]string{"A": "b"}}}, {Sandbox: sandbox.Request{Name: "a"}},
-		{Sandbox: sandbox.Request{User: "root"}}, {Sandbox: sandbox.Request{Workdir: "/"}}, {Sandbox: sandbox.Request{SnapshotOnEnd: true}},
+		{Install: &long}, {Test: &nul}, {LimitSeconds: -1}, {LimitSeconds: 1e9},
+		{Sandbox: sandbox.Request{Env: map[string]string{"A": "b"}}}, {Sandbox: sandbox.Request{Name: "a"}},
+		{Sandbox: sandbox.Request{User: "root"}}, {Sandbox: sandbox.Request{Workdir: "/"}},
+		{Sandbox: sandbox.Request{SnapshotOnEnd: true}},
 	} {
 		if err := bad.check(); !errors.Is(err, errors.Invalid) {
 			t.Errorf("%+v: %v", bad, err)
@@ -183,10 +189,12 @@ func TestErrorsOfGit(t *testing.T) {
 			t.Errorf("%q: %s, %v", text, errors.KindOf(err), err)
 		}
 	}
-	if err := gitError("fatal: Could not resolve host: x", "", 128); !strings.Contains(errors.RemedyOf(err), "--network") {
+	if err := gitError("fatal: Could not resolve host: x", "", 128); !strings.Contains(errors.RemedyOf(err),
+		"--network") {
 		t.Errorf("%q", errors.RemedyOf(err))
 	}
-	for address, want := range map[string]string{"https://Git.example.org:8443/a/b.git": "git.example.org", "git@github.com:a/b": "github.com"} {
+	for address, want := range map[string]string{"https://Git.example.org:8443/a/b.git": "git.example.org",
+		"git@github.com:a/b": "github.com"} {
 		if got := hostname(address); got != want {
 			t.Errorf("%s: %q", address, got)
 		}
@@ -214,7 +222,9 @@ func TestErrorsOfSteps(t *testing.T) {
 		{sandbox.Result{ReturnCode: 124, TimedOut: true}, "", errors.Timeout, "too long"},
 	} {
 		err := stepError(s, c.result, c.output)
-		if err == nil != (c.kind == "") || err != nil && (errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) || len(errors.Message(err)) > 300) {
+		if err == nil != (c.kind == "") || err != nil &&
+			(errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) ||
+				len(errors.Message(err)) > 300) {
 			t.Errorf("%+v: %v", c.result, err)
 		}
 	}
@@ -237,7 +247,8 @@ func TestLimited(t *testing.T) {
 func TestClean(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"plain": "plain", "10%\r50%\r100%\r\n": "100%", "\x1b[32mgreen\x1b[0m\a": "green", "a\tb\x00": "a\tb", "\xff": "�", "\x1b[": "",
+		"plain": "plain", "10%\r50%\r100%\r\n": "100%", "\x1b[32mgreen\x1b[0m\a": "green", "a\tb\x00": "a\tb",
+		"\xff": "�", "\x1b[": "",
 	} {
 		if got := string(clean([]byte(text))); got != want {
 			t.Errorf("%q became %q", text, got)
@@ -291,7 +302,8 @@ func TestLog(t *testing.T) {
 		}
 		text += string(e.Data)
 	}
-	if !strings.Contains(stages, `"npm ci"`) || !strings.Contains(stages, `"make"`) || strings.Count(text, "the rest is left out") != 1 || strings.Contains(text, "late") ||
+	if !strings.Contains(stages, `"npm ci"`) || !strings.Contains(stages, `"make"`) ||
+		strings.Count(text, "the rest is left out") != 1 || strings.Contains(text, "late") ||
 		!strings.Contains(text, `some\nlisome\n`) || len(text) > logBytes+logBytes/8 {
 		t.Errorf("%d bytes of events; stages %s", len(text), stages)
 	}

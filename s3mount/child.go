@@ -146,7 +146,8 @@ func open(ctx context.Context, dir string, s settings) (*child, error) {
 		return nil, err
 	}
 	m := newLive(ctx, b, filepath.Join(dir, spoolName), s)
-	c := &child{m: m, dir: dir, unmount: func() {}, tends: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{})}
+	c := &child{m: m, dir: dir, unmount: func() {}, tends: make(chan struct{}), done: make(chan struct{}),
+		more: make(chan struct{})}
 	m.failed, c.end = c.tell, sync.OnceFunc(func() { close(c.done) })
 	if err := m.adopt(); err != nil || s.FlushOnly {
 		return c, err
@@ -171,7 +172,8 @@ func check(ctx context.Context, b *s3sync.Bucket, patience time.Duration) error 
 	defer cancel()
 	err := b.Check(ctx)
 	if err != nil && ctx.Err() != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "S3 does not answer"), "check the endpoint and the network, and try again")
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "S3 does not answer"),
+			"check the endpoint and the network, and try again")
 	}
 	return err
 }

@@ -258,7 +258,8 @@ func TestCheck(t *testing.T) {
 
 func TestCheckWithoutProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	if err := checkFor(1000, ""); !errors.Is(err, errors.Unsupported) || !strings.Contains(errors.RemedyOf(err), "fuse3") {
+	if err := checkFor(1000, ""); !errors.Is(err, errors.Unsupported) ||
+		!strings.Contains(errors.RemedyOf(err), "fuse3") {
 		t.Errorf("without fusermount3: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(os.Getenv("PATH"), "fusermount"), []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -409,7 +410,8 @@ func TestTend(t *testing.T) {
 		all, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), spoolName, "*"))
 		return len(all)
 	}
-	for deadline := time.Now().Add(2 * time.Minute); p.object("f") == "" || spool() > 0; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); p.object("f") == "" ||
+		spool() > 0; time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("stored %q, %d files in the spool", p.object("f"), spool())
 		}
@@ -494,8 +496,10 @@ func FuzzNote(f *testing.F) {
 func TestErrno(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[errors.Kind]syscall.Errno{
-		errors.NotFound: syscall.ENOENT, errors.Denied: syscall.EACCES, errors.Unauthenticated: syscall.EACCES, errors.Exhausted: syscall.ENOSPC,
-		errors.Conflict: syscall.ESTALE, errors.Unsupported: syscall.EOPNOTSUPP, errors.Unavailable: syscall.EIO, errors.Internal: syscall.EIO,
+		errors.NotFound: syscall.ENOENT, errors.Denied: syscall.EACCES, errors.Unauthenticated: syscall.EACCES,
+		errors.Exhausted: syscall.ENOSPC,
+		errors.Conflict:  syscall.ESTALE, errors.Unsupported: syscall.EOPNOTSUPP, errors.Unavailable: syscall.EIO,
+		errors.Internal: syscall.EIO,
 	} {
 		is(t, errno(errors.Newf(kind, "some")), want)
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
-// maxKept is the size of the largest file in S3 whose content is fetched when it is removed or replaced while it is open. The file
-// reads ESTALE if it is larger. Files that are in the spool stay readable whatever their size.
+// maxKept is the size of the largest file in S3 whose content is fetched when it is removed or replaced while it is
+// open. The file reads ESTALE if it is larger. Files that are in the spool stay readable whatever their size.
 const maxKept = 64 << 20
 
-// departure is a file that is about to lose its path, because it is removed or another file is renamed to the path. Between leave
-// and commit or cancel, nothing stores the file.
+// departure is a file that is about to lose its path, because it is removed or another file is renamed to the path.
+// Between leave and commit or cancel, nothing stores the file.
 type departure struct {
 	m    *live
 	path string

@@ -58,7 +58,8 @@ var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
 
 // newLive returns a file system that works until its quiet is called.
 func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
-	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID), oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
+	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID),
+		oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
 	m.windows.limit, m.windows.all = maxWindows, map[*window]struct{}{}
 	m.ctx, m.quiet = context.WithCancelCause(ctx)
 	return m
@@ -73,7 +74,8 @@ func (m *live) root() *node {
 func (m *live) mount(dir string) (*fuse.Server, error) {
 	ttl := remember
 	o := &fs.Options{EntryTimeout: &ttl, AttrTimeout: &ttl, NegativeTimeout: &ttl, MountOptions: fuse.MountOptions{
-		Name: "harvest-s3", FsName: "harvest-s3", AllowOther: !m.oneOwner, DirectMountStrict: !m.oneOwner, MaxWrite: 1 << 20, MaxBackground: 64,
+		Name: "harvest-s3", FsName: "harvest-s3", AllowOther: !m.oneOwner, DirectMountStrict: !m.oneOwner,
+		MaxWrite: 1 << 20, MaxBackground: 64,
 		MaxReadAhead: 1 << 20, DisableXAttrs: true, DisableReadDirPlus: true, Options: []string{"nosuid", "nodev"},
 	}}
 	if m.readOnly {

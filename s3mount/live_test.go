@@ -44,7 +44,8 @@ func TestFiles(t *testing.T) {
 	if got := p.object("w.txt"); got != "hello" {
 		t.Errorf("stored %q", got)
 	}
-	change(t, at("w.txt"), os.O_APPEND|os.O_WRONLY, func(f *os.File) error { _, err := f.WriteString(" world"); return err })
+	change(t, at("w.txt"), os.O_APPEND|os.O_WRONLY,
+		func(f *os.File) error { _, err := f.WriteString(" world"); return err })
 	change(t, at("w.txt"), os.O_RDWR, func(f *os.File) error { _, err := f.WriteAt([]byte("J"), 0); return err })
 	if got := p.object("w.txt"); got != "Jello world" || read(t, at("w.txt")) != got {
 		t.Errorf("stored %q, read %q", got, read(t, at("w.txt")))
@@ -52,7 +53,8 @@ func TestFiles(t *testing.T) {
 	if err := os.Truncate(at("w.txt"), 5); err != nil || p.object("w.txt") != "Jello" {
 		t.Errorf("cut: %v, %q", err, p.object("w.txt"))
 	}
-	change(t, at("w.txt"), os.O_TRUNC|os.O_WRONLY, func(f *os.File) error { _, err := f.WriteString("new"); return err })
+	change(t, at("w.txt"), os.O_TRUNC|os.O_WRONLY,
+		func(f *os.File) error { _, err := f.WriteString("new"); return err })
 	if got := p.object("w.txt"); got != "new" {
 		t.Errorf("stored %q", got)
 	}
@@ -151,7 +153,8 @@ func TestNames(t *testing.T) {
 	is(os.Rename(at("a/b"), at("d")), syscall.EXDEV)
 	is(os.Link(at("a/b/two"), at("hard")), syscall.EPERM)
 	ok(os.Symlink("a/b/two", at("link")))
-	if target, err := os.Readlink(at("link")); err != nil || target != "a/b/two" || read(t, at("link")) != "3" || p.object("link") != target {
+	if target, err := os.Readlink(at("link")); err != nil || target != "a/b/two" || read(t, at("link")) != "3" ||
+		p.object("link") != target {
 		t.Errorf("a link: %q, %v", target, err)
 	}
 	ok(os.Rename(at("link"), at("link2")))
@@ -219,7 +222,8 @@ func TestMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{file, sub} {
-		for _, err := range []error{os.Chmod(name, 0o711|fs.ModeSetuid), os.Chown(name, 1234, 5678), os.Chtimes(name, then, then)} {
+		for _, err := range []error{os.Chmod(name, 0o711|fs.ModeSetuid), os.Chown(name, 1234, 5678),
+			os.Chtimes(name, then, then)} {
 			if err != nil {
 				t.Error(err)
 			}
@@ -291,7 +295,11 @@ func TestLargeFile(t *testing.T) {
 		}
 	}
 	// A byte in the middle: the rest is fetched and stored again.
-	change(t, third, os.O_WRONLY, func(f *os.File) error { _, err := f.WriteAt([]byte{data[size/2] + 1}, size/2); return err })
+	change(t, third, os.O_WRONLY, func(f *os.File) error {
+		_, err := f.WriteAt([]byte{data[size/2] + 1},
+			size/2)
+		return err
+	})
 	data[size/2]++
 	if sum := sha256.Sum256([]byte(p.object("large"))); sum != sha256.Sum256(data) {
 		t.Error("what was stored after a change differs")
@@ -343,8 +351,10 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	for what, err := range map[string]error{
-		"write": os.WriteFile(filepath.Join(dir, "f"), nil, 0o600), "create": os.WriteFile(filepath.Join(dir, "g"), nil, 0o600),
-		"remove": os.Remove(filepath.Join(dir, "f")), "mkdir": os.Mkdir(filepath.Join(dir, "d"), 0o700), "chmod": os.Chmod(filepath.Join(dir, "f"), 0o600),
+		"write":  os.WriteFile(filepath.Join(dir, "f"), nil, 0o600),
+		"create": os.WriteFile(filepath.Join(dir, "g"), nil, 0o600),
+		"remove": os.Remove(filepath.Join(dir, "f")), "mkdir": os.Mkdir(filepath.Join(dir, "d"), 0o700),
+		"chmod": os.Chmod(filepath.Join(dir, "f"), 0o600),
 	} {
 		if !errors.Is(err, syscall.EROFS) {
 			t.Errorf("%s: %v", what, err)

@@ -141,9 +141,11 @@ func newPlace(t *testing.T) *place {
 		t.Skip("run it as root: it mounts")
 	}
 	url, bucket := s3test.Bucket(t)
-	p := &place{t: t, dir: filepath.Join(t.TempDir(), "mounts"), bucket: bucket, proxy: newProxy(t, url), told: make(chan Told, 1000)}
+	p := &place{t: t, dir: filepath.Join(t.TempDir(), "mounts"), bucket: bucket, proxy: newProxy(t, url),
+		told: make(chan Told, 1000)}
 	testenv.NoLeaks(t, p.dir)
-	p.loc = s3sync.Location{Bucket: bucket, Prefix: "work", Endpoint: "http://" + p.proxy.address, PathStyle: true, Region: "us-east-1",
+	p.loc = s3sync.Location{Bucket: bucket, Prefix: "work", Endpoint: "http://" + p.proxy.address, PathStyle: true,
+		Region:      "us-east-1",
 		Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
 	p.open()
 	return p

@@ -158,7 +158,8 @@ func (m *Manager) start(ctx context.Context, dir string, about About) error {
 }
 
 // spawn starts a process for the mount in dir and reads its first answer.
-func (m *Manager) spawn(ctx context.Context, dir string, about About, flushOnly bool, limit time.Duration, answer any) error {
+func (m *Manager) spawn(ctx context.Context, dir string, about About, flushOnly bool, limit time.Duration,
+	answer any) error {
 	loc, err := m.opts.Locate(ctx, about)
 	if err != nil {
 		return err
@@ -171,7 +172,8 @@ func (m *Manager) spawn(ctx context.Context, dir string, about About, flushOnly 
 	defer conn.Close()
 	defer context.AfterFunc(ctx, kill)()
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	err = json.NewEncoder(conn).Encode(settings{Location: loc, ReadOnly: about.ReadOnly, Limit: about.Limit, UID: os.Geteuid(), FlushOnly: flushOnly})
+	err = json.NewEncoder(conn).Encode(settings{Location: loc, ReadOnly: about.ReadOnly, Limit: about.Limit,
+		UID: os.Geteuid(), FlushOnly: flushOnly})
 	if err == nil {
 		err = json.NewDecoder(conn).Decode(answer)
 	}
@@ -205,7 +207,8 @@ func (m *Manager) exec(dir string) (conn net.Conn, kill func(), err error) {
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(context.WithoutCancel(m.ctx), m.opts.Executable)
-	cmd.Args, cmd.Dir, cmd.Stderr, cmd.ExtraFiles, cmd.Env = []string{Name, dir}, "/", log, []*os.File{theirs}, environ()
+	cmd.Args, cmd.Dir, cmd.Stderr, cmd.ExtraFiles, cmd.Env = []string{Name, dir}, "/", log,
+		[]*os.File{theirs}, environ()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
@@ -219,7 +222,8 @@ func (m *Manager) exec(dir string) (conn net.Conn, kill func(), err error) {
 // S3, and the coverage directory.
 func environ() []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR"} {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "GOCOVERDIR"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
@@ -360,7 +364,8 @@ func (m *Manager) Finish(ctx context.Context, sandbox string) error {
 	if err == nil && len(left) == 0 {
 		return m.remove(dir)
 	}
-	t := Told{About: about, What: Left, Unsent: left, Dir: filepath.Join(dir, spoolName), Reason: "S3 cannot be reached"}
+	t := Told{About: about, What: Left, Unsent: left, Dir: filepath.Join(dir, spoolName),
+		Reason: "S3 cannot be reached"}
 	if err != nil {
 		t.Reason = errors.Message(err)
 	} else if len(left) > 0 {

@@ -141,7 +141,8 @@ func (n *node) list() error {
 // a new list. The validity is short: if another writer changes only the metadata, the object's time
 // may stay the same, within the second or entirely.
 func (k *kid) describes(now *kid) bool {
-	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag && now.e.Kind != tree.Dir
+	return k.full() && time.Since(k.at) < oldMeta && k.time == now.time && k.e.ETag == now.e.ETag &&
+		now.e.Kind != tree.Dir
 }
 
 // forget expires the list of the directory after a name has changed.

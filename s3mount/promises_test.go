@@ -152,7 +152,8 @@ func TestReserved(t *testing.T) {
 	if got := listed(t, dir); got != "[]" {
 		t.Errorf("list %s", got)
 	}
-	if got := names(t, filepath.Join(s3test.Dir(p.bucket), "work", tree.Reserved)); got != `["manifest-v1"]` || p.object(s3sync.ManifestKey) != "of syncs" {
+	if got := names(t, filepath.Join(s3test.Dir(p.bucket), "work", tree.Reserved)); got != `["manifest-v1"]` ||
+		p.object(s3sync.ManifestKey) != "of syncs" {
 		t.Errorf("Harvest's own are %s, the manifest is %q", got, p.object(s3sync.ManifestKey))
 	}
 }
@@ -176,7 +177,8 @@ func TestKeys(t *testing.T) {
 	}
 	bad := []string{"/abs", "x//y", "dot/./f", "b/../../c", "..", ".", strings.Repeat("w", 256), "%~41"}
 	for _, key := range append([]string{"a", "a/b", "implied/only", "fine"}, bad...) {
-		if _, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader("body"), 4, nil); err != nil {
+		if _, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader("body"), 4,
+			nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -243,7 +245,8 @@ func TestMountOptions(t *testing.T) {
 				options = strings.Split(fields[5], ",")
 			}
 		}
-		if !slices.Contains(options, "nosuid") || !slices.Contains(options, "nodev") || slices.Contains(options, "ro") != a.ReadOnly {
+		if !slices.Contains(options, "nosuid") || !slices.Contains(options, "nodev") ||
+			slices.Contains(options, "ro") != a.ReadOnly {
 			t.Errorf("read-only %v: it is mounted with %q", a.ReadOnly, options)
 		}
 	}
@@ -310,8 +313,10 @@ func TestDenied(t *testing.T) {
 	_, err := os.ReadFile(filepath.Join(dir, "f"))
 	is(t, err, syscall.EACCES)
 	for what, err := range map[string]error{
-		"remove": os.Remove(filepath.Join(dir, "f")), "mkdir": os.Mkdir(filepath.Join(dir, "d"), 0o700), "chmod": os.Chmod(filepath.Join(dir, "f"), 0o600),
-		"link": os.Symlink("f", filepath.Join(dir, "l")), "rename": os.Rename(filepath.Join(dir, "f"), filepath.Join(dir, "g")),
+		"remove": os.Remove(filepath.Join(dir, "f")), "mkdir": os.Mkdir(filepath.Join(dir, "d"), 0o700),
+		"chmod": os.Chmod(filepath.Join(dir, "f"), 0o600),
+		"link":  os.Symlink("f", filepath.Join(dir, "l")), "rename": os.Rename(filepath.Join(dir, "f"),
+			filepath.Join(dir, "g")),
 	} {
 		if !errors.Is(err, syscall.EACCES) {
 			t.Errorf("%s: %v", what, err)
@@ -330,7 +335,8 @@ func TestDenied(t *testing.T) {
 		t.Errorf("told %+v", told)
 	}
 	a.answers(nil)
-	if err := p.Finish(t.Context(), "sbx_denied"); err != nil || p.object("new") != "mine" || p.object("f") != "secret" {
+	if err := p.Finish(t.Context(), "sbx_denied"); err != nil || p.object("new") != "mine" ||
+		p.object("f") != "secret" {
 		t.Errorf("at the end: %v, stored %q", err, p.object("new"))
 	}
 }
@@ -414,7 +420,8 @@ func TestBesideSyncs(t *testing.T) {
 	in := func(name string) string { return filepath.Join(volume, name) }
 	write(t, in("f"), "of a sync")
 	write(t, in("sparse"), "")
-	for _, err := range []error{os.Truncate(in("sparse"), 65<<20), os.Symlink("f", in("link")), os.Chmod(in("f"), 0o640), os.Chtimes(in("f"), then, then)} {
+	for _, err := range []error{os.Truncate(in("sparse"), 65<<20), os.Symlink("f", in("link")),
+		os.Chmod(in("f"), 0o640), os.Chtimes(in("f"), then, then)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -443,7 +450,8 @@ func TestBesideSyncs(t *testing.T) {
 		t.Errorf("a link of a sync: %q, %v", target, err)
 	}
 	write(t, filepath.Join(dir, "g"), "of a mount")
-	for _, err := range []error{os.Symlink("g", filepath.Join(dir, "link2")), os.Chmod(filepath.Join(dir, "g"), 0o604), os.Chtimes(filepath.Join(dir, "g"), then, then)} {
+	for _, err := range []error{os.Symlink("g", filepath.Join(dir, "link2")), os.Chmod(filepath.Join(dir, "g"), 0o604),
+		os.Chtimes(filepath.Join(dir, "g"), then, then)} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -459,7 +467,8 @@ func TestBesideSyncs(t *testing.T) {
 	if got := names(t, volume); got != `["f" "g" "link" "link2" "sparse"]` {
 		t.Errorf("with List comes %s", got)
 	}
-	if st, err := os.Stat(in("g")); err != nil || st.Mode() != 0o604 || !st.ModTime().Equal(then) || read(t, in("g")) != "of a mount" {
+	if st, err := os.Stat(in("g")); err != nil || st.Mode() != 0o604 || !st.ModTime().Equal(then) ||
+		read(t, in("g")) != "of a mount" {
 		t.Errorf("a file of the mount comes as %v, %v", st, err)
 	}
 	if target, err := os.Readlink(in("link2")); err != nil || target != "g" {

@@ -62,8 +62,8 @@ func (h *handle) Read(_ context.Context, dest []byte, at int64) (fuse.ReadResult
 	return fuse.ReadResultData(dest[:n]), errno(err)
 }
 
-// read reads from the object. If another program replaced it, the handle reads the new object only if nothing of the old one was read. Otherwise
-// it reads ESTALE.
+// read reads from the object. If another program replaced it, the handle reads the new object only if nothing of the
+// old one was read. Otherwise it reads ESTALE.
 func (h *handle) read(dest []byte, at int64) (int, error) {
 	n, again, from := 0, 3, at
 	for {

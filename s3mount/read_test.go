@@ -121,7 +121,8 @@ func TestWindowsAreBounded(t *testing.T) {
 			h.expect(t, data, at, step)
 			now := held()
 			if most = max(most, now); now > limit || m.windows.counted() > limit {
-				t.Fatalf("file %d at %d: all have %d bytes, counted are %d; want at most %d", i, at, now, m.windows.counted(), limit)
+				t.Fatalf("file %d at %d: all have %d bytes, counted are %d; want at most %d", i, at, now,
+					m.windows.counted(), limit)
 			}
 		}
 	}

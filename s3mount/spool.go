@@ -376,7 +376,8 @@ func (m *live) adopt() error {
 			return errors.Wrapf(err, "stat a pending file")
 		}
 		m.spools[n.Path] = &spool{m: m, file: f, name: name, dirty: true, used: time.Now(),
-			e: tree.Entry{Path: n.Path, Kind: tree.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(), Size: st.Size()}}
+			e: tree.Entry{Path: n.Path, Kind: tree.File, Mode: n.Mode, UID: n.UID, GID: n.GID, ModTime: n.time(),
+				Size: st.Size()}}
 		m.used += st.Size()
 		if i, err := strconv.ParseInt(filepath.Base(name), 10, 64); err == nil {
 			m.last = max(m.last, i)

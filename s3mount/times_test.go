@@ -18,11 +18,13 @@ func TestFarTimes(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	dir, other := p.mounted(about("sbx_times")), p.mounted(about("sbx_times2"))
-	far := map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1000": {Sec: -30_610_224_000, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999}}
+	far := map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1000": {Sec: -30_610_224_000, Nsec: 1},
+		"2400": {Sec: 13_569_465_600, Nsec: 999_999_999}}
 	set := func(path string, at tree.Time) {
 		t.Helper()
 		ts := unix.Timespec{Sec: at.Sec, Nsec: int64(at.Nsec)}
-		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts},
+			unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			t.Error(err)
 		}
 	}

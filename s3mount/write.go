@@ -82,7 +82,8 @@ func newHandle(n *node, flags uint32) *handle {
 }
 
 // Create implements fs.NodeCreater. The object is stored when the file is closed.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32,
+	out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	path, no := n.place(name)
 	if no != 0 {
 		return nil, nil, 0, no

@@ -99,7 +99,8 @@ func (r *run) remember(j *job) {
 	for len(r.above) > 0 && !strings.HasPrefix(j.Path, r.above[len(r.above)-1].Path+"/") {
 		r.above = r.above[:len(r.above)-1]
 	}
-	if n := len(r.above); n > 0 && r.above[n-1].Path == tree.Parent(j.Path) && (j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
+	if n := len(r.above); n > 0 && r.above[n-1].Path == tree.Parent(j.Path) &&
+		(j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
 		if k := len(r.dirs); k == 0 || r.dirs[k-1] != r.above[n-1] {
 			r.dirs = append(r.dirs, r.above[n-1])
 		}
@@ -133,7 +134,8 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 	}
 	key := j.remote.KeyUnder(r.b.prefix)
 	var refused error
-	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}}, func(_ string, err error) { refused = err }); j.err == nil {
+	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}},
+		func(_ string, err error) { refused = err }); j.err == nil {
 		j.err = refused
 	}
 }
@@ -250,7 +252,8 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 		return
 	}
 	j.Size = j.out.BodySize()
-	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag && (j.Op == Keep || j.Op == UpdateRemote) {
+	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag &&
+		(j.Op == Keep || j.Op == UpdateRemote) {
 		r.carry(ctx, j)
 	}
 }
@@ -523,9 +526,11 @@ func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string
 	if b.single.Load() {
 		return b.deleteSingly(ctx, all, failed)
 	}
-	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}, ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
+	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)},
+		ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
 	for _, d := range all {
-		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + d.Key), ETag: d.match()})
+		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + d.Key),
+			ETag: d.match()})
 	}
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
@@ -553,7 +558,8 @@ func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string
 	}
 	for _, e := range out.Errors {
 		key := aws.ToString(e.Key)
-		failed(key[min(len(b.prefix), len(key)):], b.refused(errors.Newf(errors.Denied, "%s", aws.ToString(e.Code)), 403, aws.ToString(e.Code), ""))
+		failed(key[min(len(b.prefix), len(key)):], b.refused(errors.Newf(errors.Denied, "%s", aws.ToString(e.Code)),
+			403, aws.ToString(e.Code), ""))
 	}
 	return nil
 }
@@ -607,9 +613,11 @@ func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (st
 
 // putIf stores an object of Harvest's own if the current one still has the ETag, or does not exist
 // if etag is "". Otherwise it fails with errOvertaken.
-func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType, etag string) (string, error) {
-	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size, ContentType: &contentType,
-		Body: io.NewSectionReader(body, 0, size)}
+func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType,
+	etag string) (string, error) {
+	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size,
+		ContentType: &contentType,
+		Body:        io.NewSectionReader(body, 0, size)}
 	if etag != "" {
 		in.IfMatch = aws.String(`"` + etag + `"`)
 	} else {
@@ -623,7 +631,8 @@ func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size i
 	defer cancel()
 	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
 	withMD5 := func() {
-		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil, aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(body, 0, size)
+		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil,
+			aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(body, 0, size)
 	}
 	if b.md5.Load() {
 		withMD5()

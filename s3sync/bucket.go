@@ -110,7 +110,8 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute, heed: &heeding{}}
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute,
+		heed: &heeding{}}
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}
@@ -140,7 +141,8 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 	params.Endpoint = b.s3.Options().BaseEndpoint // the location's endpoint, or that of the machine's settings
 	at, err := s3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
 	if err != nil {
-		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q", loc.Bucket, b.region)
+		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q",
+			loc.Bucket, b.region)
 	}
 	b.base = &at.URI
 	if t, ok := client.Transport.(*netguard.Transport); ok {
@@ -154,7 +156,8 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 func retryer(longest time.Duration) aws.RetryerV2 {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, longest, ratelimit.None
-		o.Retryables = append(o.Retryables, retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
+		o.Retryables = append(o.Retryables,
+			retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 	})
 }
 
@@ -187,18 +190,23 @@ func (l Location) check() error {
 	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
 		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", l.Bucket)
 	case len(l.Prefix) > tree.MaxKey/2:
-		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix), tree.MaxKey/2)
+		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix),
+			tree.MaxKey/2)
 	}
 	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix), "use names with slashes between them, none of them '.' or '..'")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix),
+			"use names with slashes between them, none of them '.' or '..'")
 	}
 	if l.Endpoint != "" {
-		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"), "write it as https://host:port, without user or query")
+		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+			u.User != nil || u.RawQuery != "" {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"),
+				"write it as https://host:port, without user or query")
 		}
 	}
 	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region), "use a name such as eu-central-1")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region),
+			"use a name such as eu-central-1")
 	}
 	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
 		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
@@ -218,8 +226,10 @@ func (l Location) checkRole() error {
 			"add an access key, or the file with a web identity token")
 	}
 	if l.STS != "" {
-		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"), "write it as https://host:port")
+		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+			u.User != nil {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"),
+				"write it as https://host:port")
 		}
 	}
 	return nil
@@ -288,7 +298,9 @@ func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, 
 	if l.Ambient {
 		found, err := config.LoadDefaultConfig(ctx, config.WithRegion(l.Region))
 		if err != nil {
-			return cfg, errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the AWS configuration of this machine cannot be read"), "correct ~/.aws, or name a secret with the keys")
+			return cfg, errors.Remedy(errors.Explainf(err, errors.Unauthenticated,
+				"the AWS configuration of this machine cannot be read"),
+				"correct ~/.aws, or name a secret with the keys")
 		}
 		cfg = found
 		cfg.HTTPClient = client
@@ -319,13 +331,15 @@ func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
 	})
 	early := func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = roleRenewed }
 	if l.TokenFile != "" {
-		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN, stscreds.IdentityTokenFile(l.TokenFile)), early)}
+		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN,
+			stscreds.IdentityTokenFile(l.TokenFile)), early)}
 	}
-	return assumed{aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN, func(o *stscreds.AssumeRoleOptions) {
-		if l.ExternalID != "" {
-			o.ExternalID = &l.ExternalID
-		}
-	}), early)}
+	return assumed{aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN,
+		func(o *stscreds.AssumeRoleOptions) {
+			if l.ExternalID != "" {
+				o.ExternalID = &l.ExternalID
+			}
+		}), early)}
 }
 
 // assumed marks errors of assuming a role, so that they are not taken for refusals by S3.
@@ -342,7 +356,8 @@ func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	if errors.As(err, &api) {
 		why = " (" + api.ErrorCode() + ")"
 	}
-	return creds, errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the role for S3 cannot be assumed%s", why),
+	return creds, errors.Remedy(errors.Explainf(err, errors.Unauthenticated,
+		"the role for S3 cannot be assumed%s", why),
 		"correct AWS_ROLE_ARN in the secret, and have the role trust the caller")
 }
 
@@ -368,7 +383,8 @@ func (b *Bucket) At(prefix string) (*Bucket, error) {
 func (b *Bucket) at(prefix string) *Bucket {
 	loc := b.loc
 	loc.Prefix = prefix
-	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base, region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed}
+	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base,
+		region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed}
 	other.skew.Store(b.skew.Load())
 	other.md5.Store(b.md5.Load())
 	other.single.Store(b.single.Load())

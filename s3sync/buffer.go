@@ -69,7 +69,8 @@ func (p *pool) get(n int64) *buffer {
 		}
 	}
 	if n >= mapFrom {
-		if b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
+		if b, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err == nil {
 			return &buffer{b, true}
 		}
 	}

@@ -21,12 +21,14 @@ import (
 func TestKeysOfAnyBytes(t *testing.T) {
 	t.Parallel()
 	good := []string{"CASE", "Case", "case", "e\u0301", "\u00e9", "dir/x", "Dir/x", "\u212b", "\u00c5"}
-	bad := []string{"bad\xffutf8", "half\xc3", "control\x01", "new\nline", "return\r", "del\x7f", "not\ufffe", "dir\x02/f"}
+	bad := []string{"bad\xffutf8", "half\xc3", "control\x01", "new\nline", "return\r", "del\x7f",
+		"not\ufffe", "dir\x02/f"}
 	store := s3mem.New()
 	must(t, store.CreateBucket("keys"))
 	var all []string
 	for _, key := range slices.Concat(good, bad) {
-		_, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader(key), int64(len(key)), nil)
+		_, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader(key),
+			int64(len(key)), nil)
 		must(t, err)
 		all = append(all, "work/"+key)
 	}
@@ -44,13 +46,15 @@ func TestKeysOfAnyBytes(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			fmt.Fprintf(w, `<Contents><Key>%s</Key><Size>%d</Size><ETag>"%x"</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>`,
+			fmt.Fprintf(w,
+				`<Contents><Key>%s</Key><Size>%d</Size><ETag>"%x"</ETag><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>`,
 				strings.ReplaceAll(url.QueryEscape(key), "%2F", "/"), o.Size, o.Hash)
 		}
 		fmt.Fprint(w, `</ListBucketResult>`)
 	}))
 	t.Cleanup(s.Close)
-	b := openBucket(t, Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}})
+	b := openBucket(t, Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
+		Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}})
 	back := t.TempDir()
 	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
 	must(t, err)

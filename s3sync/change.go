@@ -84,7 +84,8 @@ func (p policy) restored(e, now *tree.Entry) *tree.Entry {
 // unclear reports whether the file must be read to find its change: its inode differs from this
 // machine's record, its size does not, and the bucket's side changed too.
 func (r *run) unclear(local, base, remote *tree.Entry) bool {
-	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File && local.Size == base.Size &&
+	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File &&
+		local.Size == base.Size &&
 		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
 }
 

@@ -75,7 +75,8 @@ type composite struct {
 // soundParts is sound for an object that was uploaded in parts. Only the server knows the sizes of
 // the parts; if it does not return them, the object is not checked. Nearly all tools make all parts
 // but the last of one size, so that one request is enough.
-func (b *Bucket) soundParts(ctx context.Context, key string, size int64, etag string, c composite, body io.ReaderAt) error {
+func (b *Bucket) soundParts(ctx context.Context, key string, size int64, etag string, c composite,
+	body io.ReaderAt) error {
 	first, err := b.partLength(ctx, key, etag, 1)
 	if err != nil || first < 1 || first > size {
 		return err
@@ -123,13 +124,15 @@ func (c composite) matches(body io.ReaderAt, lengths []int64) (bool, error) {
 // partLength asks the server for the size of a part of an object. It returns -1 if the server does
 // not say.
 func (b *Bucket) partLength(ctx context.Context, key, etag string, number int64) (int64, error) {
-	r := request{method: http.MethodHead, key: key, query: url.Values{"partNumber": {strconv.FormatInt(number, 10)}}, header: http.Header{}}
+	r := request{method: http.MethodHead, key: key, query: url.Values{"partNumber": {strconv.FormatInt(number, 10)}},
+		header: http.Header{}}
 	if etag != "" {
 		r.header.Set("If-Match", etag)
 	}
 	res, err := b.do(ctx, r, nil)
 	var refused *serverError
-	if k := errors.KindOf(err); k == errors.Invalid || k == errors.NotFound || k == errors.Denied || errors.As(err, &refused) && refused.status == http.StatusNotImplemented {
+	if k := errors.KindOf(err); k == errors.Invalid || k == errors.NotFound || k == errors.Denied ||
+		errors.As(err, &refused) && refused.status == http.StatusNotImplemented {
 		return -1, nil
 	}
 	if err != nil {
@@ -211,5 +214,6 @@ func unknownSum(err error) bool {
 	if status == http.StatusNotImplemented {
 		return true
 	}
-	return status == http.StatusBadRequest && (code == "InvalidArgument" || code == "InvalidRequest" || code == "NotImplemented")
+	return status == http.StatusBadRequest && (code == "InvalidArgument" || code == "InvalidRequest" ||
+		code == "NotImplemented")
 }

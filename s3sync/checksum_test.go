@@ -79,7 +79,8 @@ func TestServersWithoutCRC64(t *testing.T) {
 	b := openBucket(t, loc)
 	a.reset(when("PUT", "work/", 400, "InvalidArgument"))
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
-	if err != nil || stats.Failed != 11 || !strings.Contains(stats.Failures[0].Reason, "S3 refuses it (400 InvalidArgument)") || b.md5.Load() {
+	if err != nil || stats.Failed != 11 || !strings.Contains(stats.Failures[0].Reason,
+		"S3 refuses it (400 InvalidArgument)") || b.md5.Load() {
 		t.Errorf("refused for something else: %s, %+v, %v", stats, stats.Failures, err)
 	}
 }
@@ -93,12 +94,15 @@ func TestChecksumsOfOthers(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	want := map[string]string{}
-	for _, kind := range []types.ChecksumAlgorithm{types.ChecksumAlgorithmCrc32, types.ChecksumAlgorithmCrc32c, types.ChecksumAlgorithmSha1, types.ChecksumAlgorithmSha256, types.ChecksumAlgorithmCrc64nvme} {
-		for name, content := range map[string]string{"small": "content of " + string(kind), "large": strings.Repeat(fmt.Sprintf("%-16.16s", kind), 17<<16)} {
+	for _, kind := range []types.ChecksumAlgorithm{types.ChecksumAlgorithmCrc32, types.ChecksumAlgorithmCrc32c,
+		types.ChecksumAlgorithmSha1, types.ChecksumAlgorithmSha256, types.ChecksumAlgorithmCrc64nvme} {
+		for name, content := range map[string]string{"small": "content of " + string(kind),
+			"large": strings.Repeat(fmt.Sprintf("%-16.16s", kind), 17<<16)} {
 			name = string(kind) + "." + name
 			want[name] = content
 			key := b.prefix + name
-			_, err := b.s3.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &loc.Bucket, Key: &key, Body: strings.NewReader(content), ChecksumAlgorithm: kind})
+			_, err := b.s3.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &loc.Bucket, Key: &key,
+				Body: strings.NewReader(content), ChecksumAlgorithm: kind})
 			must(t, err)
 		}
 	}
@@ -132,7 +136,8 @@ func TestChecksumsOfOthers(t *testing.T) {
 // Deletions have a CRC-32, and an MD5 for servers that want that instead.
 // mission: 2.4
 func TestDeletionsWithMD5(t *testing.T) {
-	for code, status := range map[string]int{"InvalidRequest": 400, "MissingContentMD5": 400, "NotImplemented": 501, "": 0} {
+	for code, status := range map[string]int{"InvalidRequest": 400, "MissingContentMD5": 400,
+		"NotImplemented": 501, "": 0} {
 		t.Run(code, func(t *testing.T) {
 			dir, loc := t.TempDir(), location(t)
 			for _, f := range []string{"a", "b", "c"} {
@@ -150,7 +155,8 @@ func TestDeletionsWithMD5(t *testing.T) {
 				raw, _ := io.ReadAll(r.Body)
 				r.Body = io.NopCloser(bytes.NewReader(raw))
 				sum := md5.Sum(raw)
-				if r.Header.Get("Content-Md5") != base64.StdEncoding.EncodeToString(sum[:]) || r.Header.Get("X-Amz-Checksum-Crc32") != "" {
+				if r.Header.Get("Content-Md5") != base64.StdEncoding.EncodeToString(sum[:]) ||
+					r.Header.Get("X-Amz-Checksum-Crc32") != "" {
 					refused.Add(1)
 					return xmlFault(w, status, code)
 				}
@@ -193,25 +199,30 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 		"large":   {types.ChecksumAlgorithmSha1, []int{8 << 20, 8 << 20, 8 << 20, 12345}},
 	} {
 		key := b.prefix + name
-		up, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key, ChecksumAlgorithm: c.kind})
+		up, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket,
+			Key: &key, ChecksumAlgorithm: c.kind})
 		must(t, err)
 		var done []types.CompletedPart
 		for i, n := range c.sizes {
 			body := strings.Repeat(string(rune('a'+i)), n)
 			want[name] += body
 			number := int32(i + 1)
-			p, err := b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: up.UploadId, PartNumber: &number, Body: strings.NewReader(body), ChecksumAlgorithm: c.kind})
+			p, err := b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key,
+				UploadId: up.UploadId, PartNumber: &number, Body: strings.NewReader(body), ChecksumAlgorithm: c.kind})
 			must(t, err)
-			done = append(done, types.CompletedPart{PartNumber: &number, ETag: p.ETag, ChecksumCRC32: p.ChecksumCRC32, ChecksumCRC32C: p.ChecksumCRC32C, ChecksumSHA1: p.ChecksumSHA1, ChecksumSHA256: p.ChecksumSHA256})
+			done = append(done, types.CompletedPart{PartNumber: &number, ETag: p.ETag, ChecksumCRC32: p.ChecksumCRC32,
+				ChecksumCRC32C: p.ChecksumCRC32C, ChecksumSHA1: p.ChecksumSHA1, ChecksumSHA256: p.ChecksumSHA256})
 		}
-		_, err = b.s3.CompleteMultipartUpload(t.Context(), &s3.CompleteMultipartUploadInput{Bucket: &loc.Bucket, Key: &key, UploadId: up.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: done}})
+		_, err = b.s3.CompleteMultipartUpload(t.Context(), &s3.CompleteMultipartUploadInput{Bucket: &loc.Bucket,
+			Key: &key, UploadId: up.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: done}})
 		must(t, err)
 	}
 	for name, c := range map[string]struct {
 		damage bool // all that is sent
 		silent bool // the server does not report the size of the parts
 		failed int64
-	}{"whole": {}, "damaged": {damage: true, failed: 4}, "whole, and nothing told": {silent: true}, "damaged, and nothing told": {damage: true, silent: true}} {
+	}{"whole": {}, "damaged": {damage: true, failed: 4}, "whole, and nothing told": {silent: true},
+		"damaged, and nothing told": {damage: true, silent: true}} {
 		t.Run(name, func(t *testing.T) {
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Query().Has("partNumber") {

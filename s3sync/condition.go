@@ -135,7 +135,8 @@ func (c condition) unmetUpload(err error) error {
 }
 
 // putAs is put under the condition c. It returns errChangedObject if c does not hold.
-func (b *Bucket) putAs(ctx context.Context, key string, body []byte, crc uint64, header http.Header, c condition) (string, error) {
+func (b *Bucket) putAs(ctx context.Context, key string, body []byte, crc uint64, header http.Header,
+	c condition) (string, error) {
 	c, err := b.expect(ctx, key, c)
 	if err != nil {
 		return "", err

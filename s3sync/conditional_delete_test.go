@@ -31,7 +31,8 @@ func TestDeletionsAreConditional(t *testing.T) {
 	direct := openBucket(t, loc)
 	put := func(content string) string {
 		t.Helper()
-		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)), metaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644}))
+		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)),
+			metaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644}))
 		must(t, err)
 		return etag
 	}

@@ -203,7 +203,8 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 			}
 			path, ok := tree.DecodeKey(strings.TrimSuffix(o.key, "/"))
 			if !ok {
-				if !yield(item{key: o.key, err: errors.Newf(errors.Unsupported, "its key is no path beneath the volume")}, nil) {
+				if !yield(item{key: o.key, err: errors.Newf(errors.Unsupported,
+					"its key is no path beneath the volume")}, nil) {
 					return
 				}
 				continue
@@ -238,7 +239,8 @@ func listed(objects iter.Seq2[object, error]) iter.Seq2[item, error] {
 				continue
 			}
 			file = o.key
-			if !yield(item{Entry: &tree.Entry{Path: path, Kind: tree.File, Mode: 0o644, Size: o.size, ETag: o.etag, ModTime: tree.At(o.time), Foreign: true}, key: file}, nil) {
+			if !yield(item{Entry: &tree.Entry{Path: path, Kind: tree.File, Mode: 0o644, Size: o.size, ETag: o.etag,
+				ModTime: tree.At(o.time), Foreign: true}, key: file}, nil) {
 				return
 			}
 		}
@@ -313,7 +315,8 @@ func joined(missing func(m *tree.Entry, above string) (bool, error), manifest it
 				files.add(it.key)
 			}
 			if more && m.Order() == it.key {
-				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag && (m.Kind != tree.File || m.BodySize() == e.Size)) {
+				if failed == nil && (m.Kind == tree.Dir || m.ETag == e.ETag &&
+					(m.Kind != tree.File || m.BodySize() == e.Size)) {
 					e = m
 				}
 				if it.Entry != nil && it.Blocked {

@@ -67,7 +67,8 @@ func anybodys(t *testing.T) Location {
 	must(t, store.CreateBucket("anybodys"))
 	s := httptest.NewServer(gofakes3.New(store).Server())
 	t.Cleanup(s.Close)
-	return Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1", Credentials: Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
+	return Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1",
+		Credentials: Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
 }
 
 // TestSessionToken checks that every request has the session token, whether the SDK or our code signs it.
@@ -87,7 +88,8 @@ func TestSessionToken(t *testing.T) {
 	mustSync(t, dir, b, Options{Direction: Up})
 	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
-	for _, kind := range []string{"ours HEAD", "ours PUT", "ours GET", "the SDK's list", "the SDK's PUT", "the SDK's POST"} {
+	for _, kind := range []string{"ours HEAD", "ours PUT", "ours GET", "the SDK's list", "the SDK's PUT",
+		"the SDK's POST"} {
 		if got := seen.of(kind); len(got) != 1 || got[token] == 0 {
 			t.Errorf("%s: %v", kind, got)
 		}
@@ -104,7 +106,8 @@ func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 		defer mu.Unlock()
 		n++
 		w.Header().Set("Content-Type", "text/xml")
-		fmt.Fprintf(w, `<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken>token-%d</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
+		fmt.Fprintf(w,
+			`<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken>token-%d</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>`,
 			s3test.AccessKey, s3test.SecretKey, n, time.Now().Add(valid).UTC().Format(time.RFC3339))
 	}))
 	t.Cleanup(s.Close)
@@ -143,7 +146,8 @@ func TestRolesAreRenewed(t *testing.T) {
 			a.reset(seen.note)
 			b := openBucket(t, loc)
 			mustSync(t, dir, b, Options{Direction: Up})
-			if n, own := asked(), len(seen.of("ours PUT")); c.again != (n > 1) || c.again != (own > 1) || seen.of("ours PUT")[""] != 0 {
+			if n, own := asked(), len(seen.of("ours PUT")); c.again != (n > 1) || c.again != (own > 1) ||
+				seen.of("ours PUT")[""] != 0 {
 				t.Errorf("the role was assumed %d times, and %d session tokens stored files", n, own)
 			}
 			before := asked()
@@ -151,7 +155,8 @@ func TestRolesAreRenewed(t *testing.T) {
 			if n := asked() - before; c.again != (n > 1) {
 				t.Errorf("down, the role was assumed %d times", n)
 			}
-			if tokens := seen.of("the SDK's list"); len(tokens) == 0 || tokens[""] != 0 || c.again && tokens["token-1"] != 0 {
+			if tokens := seen.of("the SDK's list"); len(tokens) == 0 || tokens[""] != 0 || c.again &&
+				tokens["token-1"] != 0 {
 				t.Errorf("lists had the session tokens %v", tokens)
 			}
 			sameTrees(t, dir, back)
@@ -177,7 +182,8 @@ func TestSecretsStayAway(t *testing.T) {
 		"S3 repeats them": {token, func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set("Content-Type", "application/xml")
 			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>SignatureDoesNotMatch</Code><Message>m</Message><CanonicalRequest>x-amz-security-token:%s\n%s</CanonicalRequest></Error>",
+			fmt.Fprintf(w,
+				"<?xml version=\"1.0\"?><Error><Code>SignatureDoesNotMatch</Code><Message>m</Message><CanonicalRequest>x-amz-security-token:%s\n%s</CanonicalRequest></Error>",
 				r.Header.Get("X-Amz-Security-Token"), key)
 			return true
 		}},

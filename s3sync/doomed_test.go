@@ -49,7 +49,8 @@ func TestDeletionsCutShort(t *testing.T) {
 				cancel()
 				return xmlFault(w, 500, "InternalError")
 			})
-			if _, err := Sync(ctx, openTree(t, dir), b, Options{Direction: Up, Mirror: true, State: state}); err == nil {
+			if _, err := Sync(ctx, openTree(t, dir), b,
+				Options{Direction: Up, Mirror: true, State: state}); err == nil {
 				t.Fatal("the sync was not cut short")
 			}
 			// Down, none of the files comes back, and a copy up deletes nothing.
@@ -72,7 +73,8 @@ func TestDeletionsCutShort(t *testing.T) {
 			next.State = state
 			mustSync(t, dir, b, next)
 			for i := range 6 {
-				if _, err := b.stat(t.Context(), fmt.Sprintf("gone/all/f%d", i)); errors.KindOf(err) != errors.NotFound {
+				if _, err := b.stat(t.Context(), fmt.Sprintf("gone/all/f%d",
+					i)); errors.KindOf(err) != errors.NotFound {
 					t.Errorf("f%d is still there: %v", i, err)
 				}
 			}

@@ -78,7 +78,8 @@ func (r *run) stillIs(a *Action, now *tree.Entry) error {
 		return r.t.RemoveAll(a.Path)
 	case a.local == nil:
 		return tree.InTheWay(now.TypeBits())
-	case now.Kind != a.local.Kind || now.Kind != tree.Dir && (now.Inode != a.local.Inode || now.Change != a.local.Change):
+	case now.Kind != a.local.Kind || now.Kind != tree.Dir &&
+		(now.Inode != a.local.Inode || now.Change != a.local.Change):
 		return tree.ErrChanged
 	}
 	return nil
@@ -195,7 +196,8 @@ func (r *run) fetchSmall(ctx context.Context, e *tree.Entry, key string, buf []b
 	if e.Foreign {
 		describe(e, res.header)
 		if e.Kind == tree.Symlink {
-			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 || strings.IndexByte(e.Target, 0) >= 0 {
+			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 ||
+				strings.IndexByte(e.Target, 0) >= 0 {
 				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
 			}
 		}

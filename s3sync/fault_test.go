@@ -125,7 +125,8 @@ func TestLeftFiles(t *testing.T) {
 		for _, path := range left {
 			write(t, back, path, "half")
 		}
-		must(t, os.Chtimes(filepath.Join(back, "d"), time.Time{}, at.ModTime())) // as of a restore that was killed at its very end
+		must(t, os.Chtimes(filepath.Join(back, "d"), time.Time{},
+			at.ModTime())) // as of a restore that was killed at its very end
 	}
 	there := func(why string) {
 		for _, path := range left {
@@ -175,7 +176,8 @@ func TestLargeContinues(t *testing.T) {
 		}
 		return false
 	})
-	if _, err := Sync(ctx, openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+	if _, err := Sync(ctx, openTree(t, dir), b,
+		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
 		t.Fatalf("an interrupted sync returned %v", err)
 	}
 	parts.Store(0)
@@ -267,7 +269,8 @@ func TestLargeChangesOnce(t *testing.T) {
 				return false
 			})
 			b := openBucket(t, loc)
-			if stats := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()}); stats.Files != 1 || begun.Load() != 2 {
+			if stats := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()}); stats.Files != 1 ||
+				begun.Load() != 2 {
 				t.Errorf("%s, with %d uploads", stats, begun.Load())
 			}
 			for u, err := range b.uploadsBegun(t.Context()) {
@@ -322,7 +325,8 @@ func TestSmallChangesOnce(t *testing.T) {
 	must(t, err)
 	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: tree.File, local: local, remote: there})
 	must(t, err)
-	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) || e.ModTime != tree.At(someTime.Add(time.Hour)) {
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) ||
+		e.ModTime != tree.At(someTime.Add(time.Hour)) {
 		t.Errorf("opened: %+v, %v", e, err)
 	}
 	now, err := b.stat(t.Context(), "f")
@@ -395,7 +399,8 @@ func TestMetadataComesDown(t *testing.T) {
 	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.b", []byte("3"), 0))
 	must(t, os.Chmod(filepath.Join(one, "d"), 0o700))
 	at := unix.NsecToTimespec(someTime.UnixNano())
-	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, "l"), []unix.Timespec{at, at}, unix.AT_SYMLINK_NOFOLLOW))
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, "l"), []unix.Timespec{at, at},
+		unix.AT_SYMLINK_NOFOLLOW))
 	if stats := mustSync(t, one, b, up); stats.Updated < 2 {
 		t.Errorf("up: %s", stats)
 	}
@@ -403,7 +408,8 @@ func TestMetadataComesDown(t *testing.T) {
 	down.Progress = func(s Stats) { last = s }
 	stats := mustSync(t, two, b, down)
 	sameTrees(t, one, two)
-	if last.Updated != stats.Updated || stats.Updated < 2 || stats.Rate() != 0 || !strings.Contains(stats.String(), "updated") {
+	if last.Updated != stats.Updated || stats.Updated < 2 || stats.Rate() != 0 ||
+		!strings.Contains(stats.String(), "updated") {
 		t.Errorf("down: %s, last shown %s", stats, last)
 	}
 	// Contents are compared on request.
@@ -493,7 +499,8 @@ func TestDamagedState(t *testing.T) {
 	}
 	raw, err := os.ReadFile(found[0])
 	must(t, err)
-	for name, damaged := range map[string][]byte{"cut": raw[:len(raw)/2], "changed": append(slices.Clone(raw[:len(raw)-20]), make([]byte, 20)...), "empty": nil} {
+	for name, damaged := range map[string][]byte{"cut": raw[:len(raw)/2],
+		"changed": append(slices.Clone(raw[:len(raw)-20]), make([]byte, 20)...), "empty": nil} {
 		must(t, os.WriteFile(found[0], damaged, 0o600))
 		if stats := mustSync(t, dir, b, Options{Direction: Up, Mirror: true, State: state}); stats.Deleted != 0 {
 			t.Errorf("%s: %s", name, stats)
@@ -539,7 +546,8 @@ func TestRefusedObjects(t *testing.T) {
 		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/b") && xmlFault(w, 403, "AccessDenied")
 	})
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
-	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "b" || stats.Failures[0].Remedy == "" || stats.Files != 2 {
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "b" || stats.Failures[0].Remedy == "" ||
+		stats.Files != 2 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(nil)
@@ -554,17 +562,20 @@ func TestRefusedObjects(t *testing.T) {
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "a" {
 		t.Errorf("a refused deletion: %s %+v, %v", stats, stats.Failures, err)
 	}
-	for status, want := range map[int]errors.Kind{401: errors.Denied, 404: errors.NotFound, 307: errors.Invalid, 429: errors.Unavailable, 418: errors.Invalid} {
+	for status, want := range map[int]errors.Kind{401: errors.Denied, 404: errors.NotFound, 307: errors.Invalid,
+		429: errors.Unavailable, 418: errors.Invalid} {
 		if got := b.explain(&serverError{status: status, code: "Odd"}); errors.KindOf(got) != want {
 			t.Errorf("%d: %v", status, got)
 		}
 	}
-	for code, want := range map[string]errors.Kind{"InvalidToken": errors.Unauthenticated, "QuotaExceeded": errors.Exhausted, "NoSuchKey": errors.NotFound, "SlowDown": errors.Unavailable} {
+	for code, want := range map[string]errors.Kind{"InvalidToken": errors.Unauthenticated,
+		"QuotaExceeded": errors.Exhausted, "NoSuchKey": errors.NotFound, "SlowDown": errors.Unavailable} {
 		if got := b.explain(&serverError{status: 400, code: code}); errors.KindOf(got) != want {
 			t.Errorf("%s: %v", code, got)
 		}
 	}
-	if got := b.explain(&serverError{status: 301, code: "PermanentRedirect", region: "eu-north-1"}); !strings.Contains(errors.RemedyOf(got), "eu-north-1") {
+	if got := b.explain(&serverError{status: 301, code: "PermanentRedirect",
+		region: "eu-north-1"}); !strings.Contains(errors.RemedyOf(got), "eu-north-1") {
 		t.Errorf("another region: %v", got)
 	}
 }

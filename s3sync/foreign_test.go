@@ -21,8 +21,10 @@ func TestForeignDirectories(t *testing.T) {
 	b := openBucket(t, location(t))
 	// As rclone writes them with --metadata --s3-directory-markers, and s3fs.
 	for key, header := range map[string]http.Header{
-		"rclone/":     {"X-Amz-Meta-Mode": {"40750"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"}, "X-Amz-Meta-Mtime": {"1234567890.5"}},
-		"s3fs/":       {"X-Amz-Meta-Mode": {"16832"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"}, "X-Amz-Meta-Mtime": {"1234567890"}},
+		"rclone/": {"X-Amz-Meta-Mode": {"40750"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"},
+			"X-Amz-Meta-Mtime": {"1234567890.5"}},
+		"s3fs/": {"X-Amz-Meta-Mode": {"16832"}, "X-Amz-Meta-Uid": {"1234"}, "X-Amz-Meta-Gid": {"567"},
+			"X-Amz-Meta-Mtime": {"1234567890"}},
 		"bare/":       {},
 		"rclone/f":    {},
 		"shown/sub/f": {},
@@ -47,7 +49,8 @@ func TestForeignDirectories(t *testing.T) {
 	} {
 		info, err := os.Stat(filepath.Join(back, name))
 		must(t, err)
-		if info.Mode().Perm() != want.mode || info.Sys().(*syscall.Stat_t).Uid != want.uid || want.at.IsZero() && info.ModTime().Before(begin) || !want.at.IsZero() && !info.ModTime().Equal(want.at) {
+		if info.Mode().Perm() != want.mode || info.Sys().(*syscall.Stat_t).Uid != want.uid || want.at.IsZero() &&
+			info.ModTime().Before(begin) || !want.at.IsZero() && !info.ModTime().Equal(want.at) {
 			t.Errorf("%s: %s, uid %d, %s", name, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, info.ModTime())
 		}
 	}
@@ -84,7 +87,8 @@ func TestLesserServer(t *testing.T) {
 		must(t, os.Remove(filepath.Join(dir, fmt.Sprintf("f%02d", i))))
 	}
 	write(t, dir, "g", "y")
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state, Mirror: true, DeleteMany: true}); stats.Deleted != 20 || single.Load() != 21 || refused.Load() < 3 {
+	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state, Mirror: true,
+		DeleteMany: true}); stats.Deleted != 20 || single.Load() != 21 || refused.Load() < 3 {
 		t.Errorf("up: %s, with %d deletions, %d refused", stats, single.Load(), refused.Load())
 	}
 	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
@@ -94,7 +98,8 @@ func TestLesserServer(t *testing.T) {
 		must(t, os.Remove(filepath.Join(dir, name)))
 	}
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "f20") && xmlFault(w, http.StatusForbidden, "AccessDenied")
+		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "f20") &&
+			xmlFault(w, http.StatusForbidden, "AccessDenied")
 	})
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "f20" {

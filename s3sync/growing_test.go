@@ -81,7 +81,8 @@ func TestGrowingWithoutEnd(t *testing.T) {
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir()})
 	must(t, err)
 	a.reset(nil)
-	if stats.Failed != 1 || stats.Failures[0].Path != "log" || !strings.Contains(stats.Failures[0].Reason, "changed") || stats.Files != 1 {
+	if stats.Failed != 1 || stats.Failures[0].Path != "log" || !strings.Contains(stats.Failures[0].Reason, "changed") ||
+		stats.Files != 1 {
 		t.Errorf("it did %s with %+v", stats, stats.Failures)
 	}
 	if _, err := b.Describe(t.Context(), "log"); !errors.Is(err, errors.NotFound) {

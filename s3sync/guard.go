@@ -58,7 +58,8 @@ func (g *guard) check(o *Options, b *Bucket) error {
 		name string
 	}{{g.here, "the volume"}, {g.there, b.String()}} {
 		if s.deleted >= int64(o.MaxDeleteFiles) && s.deleted*100 > s.files*int64(o.MaxDeletePercent) {
-			return errors.Remedy(errors.Newf(errors.Conflict, "%d of the %d files of %s would be deleted, and none was", s.deleted, s.files, s.name),
+			return errors.Remedy(errors.Newf(errors.Conflict, "%d of the %d files of %s would be deleted, and none was",
+				s.deleted, s.files, s.name),
 				"look at both sides; if they are to go, sync again with --delete-many")
 		}
 	}
@@ -89,6 +90,7 @@ func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) erro
 
 // errEmptyPlace returns an error for an empty place of which this machine or the volume has files.
 func errEmptyPlace(b *Bucket) error {
-	return errors.Remedy(errors.Newf(errors.Conflict, "%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
+	return errors.Remedy(errors.Newf(errors.Conflict,
+		"%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
 		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")
 }

@@ -13,7 +13,8 @@ import (
 // refusal of a sync that would delete much: the reason names both sides' numbers, and the remedy the option.
 func refusedMass(t *testing.T, err error, reason string) {
 	t.Helper()
-	if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), reason) || !strings.Contains(errors.RemedyOf(err), "--delete-many") {
+	if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), reason) ||
+		!strings.Contains(errors.RemedyOf(err), "--delete-many") {
 		t.Errorf("refused with %v, %s; want %q", err, errors.RemedyOf(err), reason)
 	}
 }

@@ -23,12 +23,14 @@ const (
 )
 
 // keptHeaders are headers of an object that other programs may have set, besides user metadata.
-var keptHeaders = map[string]bool{"Content-Type": true, "Cache-Control": true, "Content-Disposition": true, "Content-Encoding": true,
+var keptHeaders = map[string]bool{"Content-Type": true, "Cache-Control": true, "Content-Disposition": true,
+	"Content-Encoding": true,
 	"Content-Language": true, "Expires": true}
 
 // ownMeta are the names of the metadata that describe a file. They are not kept from other
 // programs.
-var ownMeta = map[string]bool{"Mode": true, "Uid": true, "Gid": true, "Mtime": true, "File-Permissions": true, "File-Owner": true,
+var ownMeta = map[string]bool{"Mode": true, "Uid": true, "Gid": true, "Mtime": true, "File-Permissions": true,
+	"File-Owner": true,
 	"File-Group": true, "File-Mtime": true}
 
 // keep adds to h the headers, user metadata and tags that other programs set on the current object
@@ -62,7 +64,8 @@ func (b *Bucket) adoptHeaders(ctx context.Context, key string, h, from http.Head
 	}
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
-	tags, err := b.s3.GetObjectTagging(call, &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key)}, b.patiently)
+	tags, err := b.s3.GetObjectTagging(call, &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket,
+		Key: aws.String(b.prefix + key)}, b.patiently)
 	if err != nil {
 		return errors.Wrapf(b.failed(ctx, err), "read the tags of an object")
 	}
@@ -175,7 +178,8 @@ func parseMode(permissions, mode string) (uint32, bool) {
 		}
 		// "100644" and "40755" are octal modes with a type; in decimal they would have no valid
 		// type.
-		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 || v <= 0o7777 && len(text) <= 4) {
+		if v, err := strconv.ParseUint(text, 8, 32); err == nil && (v>>12 == 0o4 || v>>12 == 0o10 || v>>12 == 0o12 ||
+			v <= 0o7777 && len(text) <= 4) {
 			return uint32(v), true
 		}
 		if v, err := strconv.ParseUint(text, 10, 32); err == nil {

@@ -20,9 +20,12 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string]*Bucket{"embedded": openBucket(t, location(t)), "strict": strictBucket(t)} {
 		t.Run(name, func(t *testing.T) {
-			set := map[string]string{"Content-Type": "text/x-special", "Cache-Control": "max-age=60", "Content-Disposition": `attachment; filename="x"`,
-				"Content-Encoding": "identity", "Content-Language": "de", "X-Amz-Meta-Colour": "blue", "X-Amz-Meta-Mode": "0100600"}
-			for key, body := range map[string]string{"small": "one", "large": strings.Repeat("0123456789abcdef", 17<<16)} {
+			set := map[string]string{"Content-Type": "text/x-special", "Cache-Control": "max-age=60",
+				"Content-Disposition": `attachment; filename="x"`,
+				"Content-Encoding":    "identity", "Content-Language": "de", "X-Amz-Meta-Colour": "blue",
+				"X-Amz-Meta-Mode": "0100600"}
+			for key, body := range map[string]string{"small": "one",
+				"large": strings.Repeat("0123456789abcdef", 17<<16)} {
 				h := http.Header{"X-Amz-Tagging": {"team=red%20one&cost=7"}}
 				for k, v := range set {
 					h.Set(k, v)
@@ -63,16 +66,19 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 					t.Errorf("%s has %q tags", key, n)
 				}
 			}
-			for key, want := range map[string]string{"new.html": "text/html; charset=utf-8", "unknown": "application/octet-stream"} {
+			for key, want := range map[string]string{"new.html": "text/html; charset=utf-8",
+				"unknown": "application/octet-stream"} {
 				if res, err := b.head(t.Context(), key); err != nil || res.header.Get("Content-Type") != want {
 					t.Errorf("%s has the type %q, %v, want %q", key, res.header.Get("Content-Type"), err, want)
 				}
 			}
 			if name == "embedded" {
-				tags, err := b.s3.GetObjectTagging(t.Context(), &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + "small")})
+				tags, err := b.s3.GetObjectTagging(t.Context(), &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket,
+					Key: aws.String(b.prefix + "small")})
 				must(t, err)
 				for _, tag := range tags.TagSet {
-					if k, v := aws.ToString(tag.Key), aws.ToString(tag.Value); k+"="+v != "team=red one" && k+"="+v != "cost=7" {
+					if k, v := aws.ToString(tag.Key), aws.ToString(tag.Value); k+"="+v != "team=red one" &&
+						k+"="+v != "cost=7" {
 						t.Errorf("the tag %s is %s", k, v)
 					}
 				}
@@ -90,10 +96,12 @@ func TestArchivedObject(t *testing.T) {
 	write(t, dir, "f", "x")
 	mustSync(t, dir, b, Options{Direction: Up})
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/f") && xmlFault(w, http.StatusForbidden, "InvalidObjectState")
+		return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/f") &&
+			xmlFault(w, http.StatusForbidden, "InvalidObjectState")
 	})
 	stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down})
-	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "archived") || !strings.Contains(stats.Failures[0].Remedy, "restore it first") {
+	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "archived") ||
+		!strings.Contains(stats.Failures[0].Remedy, "restore it first") {
 		t.Errorf("%+v, %v", stats.Failures, err)
 	}
 }

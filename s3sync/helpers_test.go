@@ -258,7 +258,8 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 
 // begun finds an upload to key that is neither complete nor aborted.
 func (b *Bucket) begun(ctx context.Context, key string) string {
-	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: &key}, b.patiently)
+	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket,
+		Prefix: &key}, b.patiently)
 	if err != nil {
 		return ""
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFileHidesDirectory checks that a file in place of a directory deletes nothing that another machine changed beneath
-// it, on a server whose lists leave out the keys beneath an object, as MinIO's do.
+// TestFileHidesDirectory checks that a file in place of a directory deletes nothing that another machine changed
+// beneath it, on a server whose lists leave out the keys beneath an object, as MinIO's do.
 //
 // mission: 3.1
 func TestFileHidesDirectory(t *testing.T) {

@@ -30,13 +30,15 @@ func TestHostileKeys(t *testing.T) {
 	t.Cleanup(s.Close)
 	long := strings.Repeat("n/", 508) + "ends" // with the prefix 1,025 bytes
 	full := long[:len(long)-1]
-	bad := []string{"../up", "..", "x//y", "/abs", "dot/./f", "b/../../c", "out/..", ".", strings.Repeat("w", 256), "%~41", "new\tline"}
+	bad := []string{"../up", "..", "x//y", "/abs", "dot/./f", "b/../../c", "out/..", ".", strings.Repeat("w", 256),
+		"%~41", "new\tline"}
 	good := []string{"a", "fine", "k/m", "%41", full}
 	for _, key := range slices.Concat(bad, good, []string{"a/b", "void/"}) {
 		_, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader("body"), 4, nil)
 		must(t, err)
 	}
-	loc := Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}}
+	loc := Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
+		Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}}
 	b := openBucket(t, loc)
 	above := t.TempDir()
 	back := filepath.Join(above, "volume")
@@ -91,7 +93,8 @@ func TestHostileManifestLinks(t *testing.T) {
 	file := func(path, link string) *tree.Entry {
 		etag, err := b.put(t.Context(), tree.EncodePath(path), body, crc, nil)
 		must(t, err)
-		return &tree.Entry{Path: path, Kind: tree.File, Mode: 0o777, UID: 1234, ModTime: tree.Nano(1e18), Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
+		return &tree.Entry{Path: path, Kind: tree.File, Mode: 0o777, UID: 1234, ModTime: tree.Nano(1e18),
+			Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
 	}
 	// A link and a directory of one name, in the order of a manifest.
 	raw := manifestOf(t, false,
@@ -107,7 +110,8 @@ func TestHostileManifestLinks(t *testing.T) {
 	before := snapshot(t, outside)
 	root, err := os.Stat(outside)
 	must(t, err)
-	for i, o := range []Options{{}, {}, {Mirror: true}, {Direction: Both, State: t.TempDir()}} { // at first the links are made, and then they are there
+	for i, o := range []Options{{}, {}, {Mirror: true},
+		{Direction: Both, State: t.TempDir()}} { // at first the links are made, and then they are there
 		if o.Direction == "" {
 			o.Direction = Down
 		}
@@ -119,7 +123,8 @@ func TestHostileManifestLinks(t *testing.T) {
 		if target, err := os.Readlink(filepath.Join(back, "d")); err == nil && target != outside {
 			t.Errorf("%d: the link leads to %q", i, target)
 		}
-		if now, err := os.Stat(outside); err != nil || now.Mode() != root.Mode() || !now.ModTime().Equal(root.ModTime()) || !maps.Equal(snapshot(t, outside), before) {
+		if now, err := os.Stat(outside); err != nil || now.Mode() != root.Mode() ||
+			!now.ModTime().Equal(root.ModTime()) || !maps.Equal(snapshot(t, outside), before) {
 			t.Errorf("%d: outside there is %v, %v, want %v", i, snapshot(t, outside), err, before)
 		}
 		for path := range snapshot(t, back) {
@@ -144,7 +149,8 @@ func asNobody(t *testing.T, c childSpec) (stats Stats) {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
 	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec), "GOCOVERDIR="+nobodys(t))
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+		Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.Output()
 	must(t, err)
 	must(t, json.Unmarshal(out, &stats))
@@ -256,7 +262,8 @@ func TestClosedTree(t *testing.T) {
 	_, symlink := closed.Symlink(&tree.Entry{Path: "a/b", Kind: tree.Symlink, Target: "x"}, tree.Restoring{})
 	_, meta := closed.SetMeta(e, tree.Restoring{})
 	_, _, open := closed.Open("f")
-	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link, "symlink": symlink, "setMeta": meta, "open": open,
+	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link,
+		"symlink": symlink, "setMeta": meta, "open": open,
 		"remove": closed.Remove("a/b", tree.File), "removeAll": closed.RemoveAll("a"), "commit": closed.Commit()} {
 		if err == nil {
 			t.Errorf("%s in a closed tree", what)

@@ -45,13 +45,14 @@ func TestDeletedAfterKilledUpload(t *testing.T) {
 		}
 		return true
 	}
-	killedWhen(t, a, childSpec{Dir: one.dir, State: one.state, Direction: Both, Location: loc}, func(r *http.Request) bool {
-		if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
-			return false
-		}
-		testenv.Eventually(t, "the files are stored", stored)
-		return true
-	})
+	killedWhen(t, a, childSpec{Dir: one.dir, State: one.state, Direction: Both, Location: loc},
+		func(r *http.Request) bool {
+			if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
+				return false
+			}
+			testenv.Eventually(t, "the files are stored", stored)
+			return true
+		})
 	a.reset(nil)
 	must(t, os.Remove(filepath.Join(one.dir, "deleted")))
 	must(t, os.Remove(filepath.Join(one.dir, "link")))
@@ -90,13 +91,14 @@ func TestDeletedAfterKilledDownload(t *testing.T) {
 		}
 		return true
 	}
-	killedWhen(t, a, childSpec{Dir: two.dir, State: two.state, Direction: Both, Location: loc}, func(r *http.Request) bool {
-		if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
-			return false
-		}
-		testenv.Eventually(t, "the files have come", there)
-		return true
-	})
+	killedWhen(t, a, childSpec{Dir: two.dir, State: two.state, Direction: Both, Location: loc},
+		func(r *http.Request) bool {
+			if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
+				return false
+			}
+			testenv.Eventually(t, "the files have come", there)
+			return true
+		})
 	a.reset(nil)
 	must(t, os.Remove(filepath.Join(one.dir, "deleted there")))
 	one.both(t)
@@ -122,7 +124,8 @@ func TestJournal(t *testing.T) {
 	}
 	must(t, j.note(fetched, &tree.Entry{Path: "a", Kind: tree.File, Inode: 8}))
 	j.done("b")
-	if got := readJournal(path); len(got) != 3 || got["a"].Step != fetched || got["a"].Entry.Inode != 8 || got["c"].Step != sending {
+	if got := readJournal(path); len(got) != 3 || got["a"].Step != fetched || got["a"].Entry.Inode != 8 ||
+		got["c"].Step != sending {
 		t.Errorf("it has %v", got)
 	}
 	must(t, j.compact())

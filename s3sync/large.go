@@ -78,7 +78,8 @@ func (s stored) matches(p *part, body []byte) bool {
 
 // beginUpload continues the upload id if it still exists, or begins a new one to key. The checksums
 // of the parts show whether they match.
-func (b *Bucket) beginUpload(ctx context.Context, key string, e *tree.Entry, h http.Header, id string) (*multipart, error) {
+func (b *Bucket) beginUpload(ctx context.Context, key string, e *tree.Entry, h http.Header,
+	id string) (*multipart, error) {
 	up := &multipart{key: key, parts: split(e.BodySize()), there: map[int32]stored{}}
 	full := b.prefix + key
 	call, cancel := b.within(ctx, 0)
@@ -88,9 +89,11 @@ func (b *Bucket) beginUpload(ctx context.Context, key string, e *tree.Entry, h h
 		return up, nil
 	}
 	clear(up.there)
-	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: userMeta(h), ContentType: field1(h, "Content-Type"),
+	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: userMeta(h),
+		ContentType:  field1(h, "Content-Type"),
 		CacheControl: field1(h, "Cache-Control"), ContentDisposition: field1(h, "Content-Disposition"),
-		ContentEncoding: field1(h, "Content-Encoding"), ContentLanguage: field1(h, "Content-Language"), Tagging: field1(h, taggingHeader)}
+		ContentEncoding: field1(h, "Content-Encoding"), ContentLanguage: field1(h, "Content-Language"),
+		Tagging: field1(h, taggingHeader)}
 	if at, err := http.ParseTime(h.Get("Expires")); err == nil {
 		in.Expires = &at
 	}
@@ -142,7 +145,8 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, 
 	if err != nil {
 		return "", err
 	}
-	in := &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id, MultipartUpload: &types.CompletedMultipartUpload{}}
+	in := &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id,
+		MultipartUpload: &types.CompletedMultipartUpload{}}
 	for _, p := range up.parts {
 		done := types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`)}
 		if !b.md5.Load() {
@@ -174,7 +178,8 @@ func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
 	ctx, cancel := b.within(ctx, 0)
 	defer cancel()
 	for range abortTries {
-		if _, err := b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently); err != nil {
+		if _, err := b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket,
+			Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently); err != nil {
 			return // it is gone, or Sweep tries again later
 		}
 	}

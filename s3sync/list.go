@@ -25,7 +25,8 @@ type object struct {
 
 // Check checks that the bucket exists and can be listed.
 func (b *Bucket) Check(ctx context.Context) error {
-	_, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), MaxKeys: aws.Int32(1)})
+	_, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
+		MaxKeys: aws.Int32(1)})
 	return err
 }
 
@@ -59,7 +60,8 @@ func inOrder(last *string, page []types.Object) error {
 	for i := range page {
 		key := aws.ToString(page[i].Key)
 		if key <= *last {
-			return errors.Remedy(errors.Newf(errors.Unsupported, "the server lists %.200q after %.200q, and not in the order of their bytes", key, *last),
+			return errors.Remedy(errors.Newf(errors.Unsupported,
+				"the server lists %.200q after %.200q, and not in the order of their bytes", key, *last),
 				"use a bucket that lists keys in order: directory buckets (S3 Express) do not")
 		}
 		*last = key
@@ -86,7 +88,8 @@ func (b *Bucket) all(ctx context.Context, check func([]types.Object) error) iter
 				if !ok || key == "" {
 					continue
 				}
-				if !yield(object{key, aws.ToInt64(o.Size), unquote(aws.ToString(o.ETag)), aws.ToTime(o.LastModified)}, nil) {
+				if !yield(object{key, aws.ToInt64(o.Size), unquote(aws.ToString(o.ETag)), aws.ToTime(o.LastModified)},
+					nil) {
 					return
 				}
 			}
@@ -151,7 +154,9 @@ func decodeListed(text *string) error {
 	}
 	key, err := url.QueryUnescape(*text)
 	if err != nil {
-		return errors.Remedy(errors.Newf(errors.Unavailable, "the server lists the key %.200q, which is not encoded as it says", *text), "see whether the endpoint is a server of S3")
+		return errors.Remedy(errors.Newf(errors.Unavailable,
+			"the server lists the key %.200q, which is not encoded as it says", *text),
+			"see whether the endpoint is a server of S3")
 	}
 	*text = key
 	return nil
@@ -160,7 +165,8 @@ func decodeListed(text *string) error {
 // uploadsBegun lists uploads in parts below the prefix that are neither complete nor aborted.
 func (b *Bucket) uploadsBegun(ctx context.Context) iter.Seq2[types.MultipartUpload, error] {
 	return func(yield func(types.MultipartUpload, error) bool) {
-		in := &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix), EncodingType: types.EncodingTypeUrl}
+		in := &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
+			EncodingType: types.EncodingTypeUrl}
 		for {
 			call, cancel := b.within(ctx, 0)
 			page, err := b.s3.ListMultipartUploads(call, in, b.patiently)

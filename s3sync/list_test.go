@@ -94,7 +94,8 @@ func TestListsAsInURLs(t *testing.T) {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
 	// Abandoned uploads are aborted under their own keys.
-	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + "ö +%")})
+	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket,
+		Key: aws.String(b.prefix + "ö +%")})
 	must(t, err)
 	if n, err := b.Sweep(t.Context(), -time.Hour); n != 1 || err != nil {
 		t.Errorf("%d uploads were aborted, %v", n, err)
@@ -148,8 +149,9 @@ func TestListOrder(t *testing.T) {
 		list string
 		kind errors.Kind
 	}{
-		"order":    {`<Contents><Key>PREFIXb</Key><Size>1</Size></Contents><Contents><Key>PREFIXa</Key><Size>1</Size></Contents>`, errors.Unsupported},
-		"encoding": {`<EncodingType>url</EncodingType><Contents><Key>100%zz</Key><Size>1</Size></Contents>`, errors.Unavailable},
+		"order": {`<Contents><Key>PREFIXb</Key><Size>1</Size></Contents><Contents><Key>PREFIXa</Key><Size>1</Size></Contents>`, errors.Unsupported},
+		"encoding": {`<EncodingType>url</EncodingType><Contents><Key>100%zz</Key><Size>1</Size></Contents>`,
+			errors.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, loc := t.TempDir(), location(t)
@@ -161,7 +163,8 @@ func TestListOrder(t *testing.T) {
 					return false
 				}
 				w.Header().Set("Content-Type", "application/xml")
-				fmt.Fprintf(w, `<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>%s</ListBucketResult>`, strings.ReplaceAll(answer.list, "PREFIX", b.prefix))
+				fmt.Fprintf(w,
+					`<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>%s</ListBucketResult>`, strings.ReplaceAll(answer.list, "PREFIX", b.prefix))
 				return true
 			})
 			_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Down, Mirror: true, List: true})

@@ -37,7 +37,8 @@ func hiddenTree(t *testing.T) string {
 func TestLostManifest(t *testing.T) {
 	lose := map[string]func(t *testing.T, b *Bucket){
 		"damaged": func(t *testing.T, b *Bucket) {
-			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")), metaHeader(&tree.Entry{Kind: tree.File}))
+			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")),
+				metaHeader(&tree.Entry{Kind: tree.File}))
 			must(t, err)
 		},
 		"missing": func(t *testing.T, b *Bucket) {
@@ -47,7 +48,8 @@ func TestLostManifest(t *testing.T) {
 	for name, lose := range lose {
 		t.Run(name, func(t *testing.T) {
 			dir, back, b := hiddenTree(t), t.TempDir(), openBucket(t, location(t))
-			up, down := Options{Direction: Up, State: t.TempDir()}, Options{Direction: Down, State: t.TempDir(), Owners: true}
+			up, down := Options{Direction: Up, State: t.TempDir()},
+				Options{Direction: Down, State: t.TempDir(), Owners: true}
 			mustSync(t, dir, b, up)
 			mustSync(t, back, b, down)
 			sameTrees(t, dir, back)
@@ -65,7 +67,8 @@ func TestLostManifest(t *testing.T) {
 				for range 2 {
 					stats, err := Sync(t.Context(), openTree(t, back), b, o)
 					must(t, err)
-					if _, err := os.Stat(filepath.Join(back, "only/sparse")); err != nil || stats.Deleted > 0 || stats.Failed == 0 || stats.Failures[0].Remedy == "" {
+					if _, err := os.Stat(filepath.Join(back, "only/sparse")); err != nil || stats.Deleted > 0 ||
+						stats.Failed == 0 || stats.Failures[0].Remedy == "" {
 						t.Errorf("without a memory: %s %+v, %v", stats, stats.Failures, err)
 					}
 				}

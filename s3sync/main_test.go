@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 func location(t *testing.T) Location {
 	t.Helper()
 	url, name := s3test.Bucket(t)
-	return Location{Bucket: name, Prefix: "work", Endpoint: url, PathStyle: true, Region: "us-east-1", Patience: 20 * time.Second,
+	return Location{Bucket: name, Prefix: "work", Endpoint: url, PathStyle: true, Region: "us-east-1",
+		Patience:    20 * time.Second,
 		Credentials: Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
 }
 

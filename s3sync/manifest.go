@@ -73,7 +73,8 @@ type manifestWriter struct {
 
 // newManifestWriter begins a manifest on w, which the caller closes.
 func newManifestWriter(w io.Writer, created int64, local bool) (*manifestWriter, error) {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20),
+		zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return nil, errors.Wrapf(err, "begin a manifest")
 	}
@@ -96,7 +97,8 @@ func (m *manifestWriter) add(e *tree.Entry) error {
 // newRecord encodes e. local keeps the fields for this machine only.
 func newRecord(e *tree.Entry, local bool) record {
 	r := record{Path: []byte(e.Path), Kind: e.Kind, Mode: e.Mode, UID: e.UID, GID: e.GID, Size: e.Size,
-		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil, Key: e.Key, ETag: e.ETag}
+		Target: []byte(e.Target), Link: []byte(e.Link), Extents: e.Extents, Sparse: e.Extents != nil,
+		Key: e.Key, ETag: e.ETag}
 	var fits bool
 	if r.ModTime, fits = e.ModTime.UnixNano(); !fits {
 		r.Sec, r.Nsec = e.ModTime.Sec, e.ModTime.Nsec
@@ -143,7 +145,8 @@ var errTorn = errors.Newf(errors.Invalid, "the manifest is cut off")
 // is not trusted: each path must be below the root, and each place must occur once and in order.
 func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow),
+			zstd.WithDecoderLowmem(true))
 		if err != nil {
 			yield(nil, torn(err))
 			return
@@ -166,7 +169,9 @@ func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
 			return
 		}
 		if h.Version < 1 || h.Version > manifestVersion {
-			yield(nil, errors.Remedy(errors.Newf(errors.Unsupported, "the manifest has version %d; this Harvest reads up to %d", h.Version, manifestVersion), "use a newer Harvest"))
+			yield(nil, errors.Remedy(errors.Newf(errors.Unsupported,
+				"the manifest has version %d; this Harvest reads up to %d", h.Version, manifestVersion),
+				"use a newer Harvest"))
 			return
 		}
 		last, count := "", int64(0)
@@ -179,7 +184,8 @@ func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
 			}
 			if rec.Kind == 0 {
 				if rec.Count != count {
-					yield(nil, errors.Newf(errors.Invalid, "the manifest says that it has %d entries, and has %d", rec.Count, count))
+					yield(nil, errors.Newf(errors.Invalid, "the manifest says that it has %d entries, and has %d",
+						rec.Count, count))
 				}
 				return
 			}
@@ -205,7 +211,8 @@ func readManifest(r io.Reader) iter.Seq2[*tree.Entry, error] {
 
 // decoder returns a CBOR decoder limited to the memory that an entry of Harvest needs.
 func decoder(r io.Reader) (*cbor.Decoder, error) {
-	mode, err := cbor.DecOptions{MaxArrayElements: tree.MaxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+	mode, err := cbor.DecOptions{MaxArrayElements: tree.MaxExtents, MaxMapPairs: 1024, MaxNestedLevels: 8,
+		DupMapKey:   cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	if err != nil {
 		return nil, errors.Wrapf(err, "decode manifests")
@@ -241,7 +248,8 @@ func torn(err error) error {
 
 // entry validates a record and returns its entry.
 func (r *record) entry() (*tree.Entry, error) {
-	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID, ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
+	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID,
+		ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
 		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}
 	if r.Sec != 0 {
 		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}

@@ -93,7 +93,8 @@ func (p *place) aside(do func(Action) error) error {
 	if p.remote == nil {
 		return nil
 	}
-	return do(Action{Op: Keep, Path: p.remote.Path, Kind: p.remote.Kind, remote: p.remote, was: p.remote, base: p.base, aside: true})
+	return do(Action{Op: Keep, Path: p.remote.Path, Kind: p.remote.Kind, remote: p.remote, was: p.remote,
+		base: p.base, aside: true})
 }
 
 // planned decides about one path and passes the action to do.
@@ -160,7 +161,8 @@ func (p *place) resumed(prefix string) (remote *tree.Entry, unsure bool) {
 
 // errUnlisted explains why nothing in the volume is deleted because of a bucket with an unreadable
 // manifest: a list shows neither sparse files nor those with very long paths.
-var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict, "the bucket's manifest is damaged, and only that says which files are gone: it is not deleted here"),
+var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict,
+	"the bucket's manifest is damaged, and only that says which files are gone: it is not deleted here"),
 	"sync up from a volume that has the files, or delete it yourself")
 
 // beneath reports whether path or a directory above it is one of paths.
@@ -269,7 +271,8 @@ func (r *run) replaced(a *Action) {
 // merge walks three ordered streams at once, and calls do for each place with their entries. An
 // error of the bucket's stream that comes with an entry belongs to that key; any other ends the
 // walk.
-func merge(local iter.Seq[tree.Scanned], base iter.Seq[remembered], remote iter.Seq2[*tree.Entry, error], do func(*tree.Scanned, *remembered, *tree.Entry, error) error) error {
+func merge(local iter.Seq[tree.Scanned], base iter.Seq[remembered], remote iter.Seq2[*tree.Entry, error],
+	do func(*tree.Scanned, *remembered, *tree.Entry, error) error) error {
 	nextLocal, stopLocal := iter.Pull(local)
 	defer stopLocal()
 	nextBase, stopBase := iter.Pull(base)

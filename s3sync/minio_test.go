@@ -40,8 +40,10 @@ func startMinIO(t *testing.T, program string) Location {
 	t.Helper()
 	const user, password = "the-user-of-tests", "a-secret-of-the-tests"
 	address := "127.0.0.1:" + testenv.FreePort(t)
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "server", "--quiet", "--address", address, t.TempDir())
-	cmd.Env = append(os.Environ(), "MINIO_ROOT_USER="+user, "MINIO_ROOT_PASSWORD="+password, "MINIO_BROWSER=off", "MINIO_UPDATE=off")
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "server", "--quiet", "--address",
+		address, t.TempDir())
+	cmd.Env = append(os.Environ(), "MINIO_ROOT_USER="+user, "MINIO_ROOT_PASSWORD="+password, "MINIO_BROWSER=off",
+		"MINIO_UPDATE=off")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	must(t, cmd.Start())
 	t.Cleanup(func() {
@@ -56,6 +58,7 @@ func startMinIO(t *testing.T, program string) Location {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	return Location{Bucket: "none", Prefix: "work", Endpoint: "http://" + address, PathStyle: true, Region: "us-east-1", Patience: 20 * time.Second,
+	return Location{Bucket: "none", Prefix: "work", Endpoint: "http://" + address, PathStyle: true, Region: "us-east-1",
+		Patience:    20 * time.Second,
 		Credentials: Credentials{AccessKeyID: user, SecretAccessKey: password}}
 }

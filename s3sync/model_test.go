@@ -302,7 +302,8 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}
 			w.note("%d: %s becomes a directory", i, path)
 			w.room(m, path, "made way for a directory")
-			must(w.t, os.Mkdir(filepath.Join(m.dir, path), rapid.SampledFrom([]fs.FileMode{0o755, 0o700}).Draw(rt, "mode")))
+			must(w.t, os.Mkdir(filepath.Join(m.dir, path),
+				rapid.SampledFrom([]fs.FileMode{0o755, 0o700}).Draw(rt, "mode")))
 		},
 		"foreign put": func(rt *rapid.T) {
 			key, content := w.foreignKey(rt), w.content(rt)
@@ -448,7 +449,8 @@ func (w *world) sigkill(rt *rapid.T) {
 		return n > at || n == at && !after
 	}})
 	defer end()
-	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name, list})
+	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name,
+		list})
 	must(w.t, err)
 	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "S3SYNC_TEST_CHILD="+string(spec))
@@ -478,7 +480,8 @@ func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run 
 	defer tree.Close()
 	tree.Syncfs = func(int) error { return nil }
 	plan := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
-	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list, DeleteMany: true, Plan: plan})
+	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list,
+		DeleteMany: true, Plan: plan})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
 		w.fail(rt, "sync of %d: %v", i, err)
 	}
@@ -499,7 +502,8 @@ func (w *world) finish(rt *rapid.T) {
 	}
 	want := modelSnapshot(w.t, w.all[0].dir)
 	for i, m := range w.all {
-		if s := w.syncOne(w.t.Context(), rt, i, i == 0, &attempt{}); s.Files+s.Updated+s.Deleted+s.Conflicts+s.Failed > 0 {
+		if s := w.syncOne(w.t.Context(), rt, i, i == 0,
+			&attempt{}); s.Files+s.Updated+s.Deleted+s.Conflicts+s.Failed > 0 {
 			w.fail(rt, "the last sync of %d is not quiet: %s %+v %+v", i, s, s.Decided, s.Failures)
 		}
 		if got := modelSnapshot(w.t, m.dir); !maps.Equal(got, want) {

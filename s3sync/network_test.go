@@ -29,8 +29,10 @@ import (
 func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		list := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
-		is := map[string]bool{"list": list, "read": !list && (r.Method == http.MethodGet || r.Method == http.MethodHead),
-			"write": r.Method == http.MethodPut || r.Method == http.MethodPost && !r.URL.Query().Has("delete"), "delete": isDeletion(r)}
+		is := map[string]bool{"list": list, "read": !list &&
+			(r.Method == http.MethodGet || r.Method == http.MethodHead),
+			"write":  r.Method == http.MethodPut || r.Method == http.MethodPost && !r.URL.Query().Has("delete"),
+			"delete": isDeletion(r)}
 		return is[what] && xmlFault(w, http.StatusForbidden, "AccessDenied")
 	}
 }
@@ -71,15 +73,19 @@ func TestNotAllowed(t *testing.T) {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
 			case "all": // no upload was possible, so nothing needs to be recorded
-				if err != nil || stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "does not allow") || stats.Failures[0].Remedy == "" {
+				if err != nil || stats.Failed != 2 || !strings.Contains(stats.Failures[0].Reason, "does not allow") ||
+					stats.Failures[0].Remedy == "" {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
 			case "one": // a forbidden deletion is reported, the others are done
-				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "gone" || !strings.Contains(stats.Failures[0].Reason, "does not allow") {
+				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "gone" ||
+					!strings.Contains(stats.Failures[0].Reason, "does not allow") {
 					t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 				}
 			default:
-				if errors.KindOf(err) != errors.Denied || !strings.Contains(errors.Message(err), "does not allow it on s3://"+loc.Bucket) || !strings.Contains(errors.RemedyOf(err), "s3:PutObject") {
+				if errors.KindOf(err) != errors.Denied ||
+					!strings.Contains(errors.Message(err), "does not allow it on s3://"+loc.Bucket) ||
+					!strings.Contains(errors.RemedyOf(err), "s3:PutObject") {
 					t.Errorf("%s, %+v, %v; remedy %q", stats, stats.Failures, err, errors.RemedyOf(err))
 				}
 			}
@@ -102,7 +108,8 @@ func TestWrongRegion(t *testing.T) {
 	loc := location(t)
 	loc.Region = "eu-north-1"
 	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
-	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region eu-north-1") || errors.RemedyOf(err) == "" {
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region eu-north-1") ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("another region: %v; remedy %q", err, errors.RemedyOf(err))
 	}
 }
@@ -146,10 +153,22 @@ func TestDamagedOnTheWay(t *testing.T) {
 				return false
 			},
 		},
-		"another byte down":                  {hits: func(r *http.Request) bool { return gets(r) && object(r) && r.Header.Get("Range") == "" }, do: flip},
-		"another byte of a part down":        {hits: func(r *http.Request) bool { return gets(r) && object(r) && r.Header.Get("Range") != "" }, do: flip},
-		"another byte of others' part down":  {hits: func(r *http.Request) bool { return gets(r) && object(r) && r.Header.Get("Range") != "" }, do: flip, bare: true},
-		"another byte of others' files down": {hits: func(r *http.Request) bool { return gets(r) && object(r) && r.Header.Get("Range") == "" }, do: flip, bare: true},
+		"another byte down": {hits: func(r *http.Request) bool {
+			return gets(r) && object(r) &&
+				r.Header.Get("Range") == ""
+		}, do: flip},
+		"another byte of a part down": {hits: func(r *http.Request) bool {
+			return gets(r) && object(r) &&
+				r.Header.Get("Range") != ""
+		}, do: flip},
+		"another byte of others' part down": {hits: func(r *http.Request) bool {
+			return gets(r) && object(r) &&
+				r.Header.Get("Range") != ""
+		}, do: flip, bare: true},
+		"another byte of others' files down": {hits: func(r *http.Request) bool {
+			return gets(r) && object(r) &&
+				r.Header.Get("Range") == ""
+		}, do: flip, bare: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loc := location(t)
@@ -180,7 +199,8 @@ func TestDamagedOnTheWay(t *testing.T) {
 
 // gets reports whether r requests an object.
 func gets(r *http.Request) bool {
-	return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") && !r.URL.Query().Has("uploads") && !r.URL.Query().Has("uploadId")
+	return r.Method == http.MethodGet && !r.URL.Query().Has("list-type") && !r.URL.Query().Has("uploads") &&
+		!r.URL.Query().Has("uploadId")
 }
 
 // contentsOf has the checksums of a tree's files.
@@ -233,7 +253,8 @@ func TestSlowAndOverloaded(t *testing.T) {
 		return false
 	})
 	_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
-	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "overloaded") || errors.RemedyOf(err) == "" {
+	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "overloaded") ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("overloaded for long: %v", err)
 	}
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
@@ -273,7 +294,8 @@ func TestAwayForLong(t *testing.T) {
 	for _, c := range []struct {
 		dir string
 		o   Options
-	}{{dir, Options{Direction: Up, State: t.TempDir()}}, {back, Options{Direction: Down, State: t.TempDir(), Owners: true}}} {
+	}{{dir, Options{Direction: Up, State: t.TempDir()}},
+		{back, Options{Direction: Down, State: t.TempDir(), Owners: true}}} {
 		var until atomic.Int64
 		var refused atomic.Int32
 		a.reset(func(n int, w http.ResponseWriter, _ *http.Request) bool {
@@ -309,7 +331,9 @@ func TestExpiresHalfway(t *testing.T) {
 	a.reset(func(n int, w http.ResponseWriter, _ *http.Request) bool {
 		return n > 250 && xmlFault(w, http.StatusBadRequest, "ExpiredToken")
 	})
-	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.Message(err), "expired") {
+	if _, err := Sync(t.Context(), openTree(t, dir), b,
+		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Unauthenticated ||
+		!strings.Contains(errors.Message(err), "expired") {
 		t.Errorf("expired: %v", err)
 	}
 	a.reset(nil)
@@ -354,7 +378,8 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 			body := []byte("the content")
 			etag, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)
-			raw := manifestOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644, Size: int64(len(body)) + lie, ETag: etag})
+			raw := manifestOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644,
+				Size: int64(len(body)) + lie, ETag: etag})
 			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
 			back := t.TempDir()
@@ -380,12 +405,13 @@ func TestReplacedByLink(t *testing.T) {
 			write(t, dir, "a", "a")
 			write(t, dir, "d/f", "inside")
 			write(t, dir, "z", "z")
-			stats, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: Up, Plan: func(a Action) {
-				if a.Path == trigger {
-					must(t, os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "was")))
-					must(t, os.Symlink(outside, filepath.Join(dir, "d")))
-				}
-			}})
+			stats, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc),
+				Options{Direction: Up, Plan: func(a Action) {
+					if a.Path == trigger {
+						must(t, os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "was")))
+						must(t, os.Symlink(outside, filepath.Join(dir, "d")))
+					}
+				}})
 			must(t, err)
 			if stats.Failed == 0 {
 				t.Errorf("nothing was said: %s", stats)
@@ -451,7 +477,8 @@ func TestPassingObjects(t *testing.T) {
 		b := openBucket(t, loc)
 		mustSync(t, dir, b, Options{Direction: Up})
 		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-			return gets(r) && strings.Contains(r.URL.Path, ".sgwtmp.") && !stays && xmlFault(w, http.StatusNotFound, "NoSuchKey")
+			return gets(r) && strings.Contains(r.URL.Path, ".sgwtmp.") && !stays &&
+				xmlFault(w, http.StatusNotFound, "NoSuchKey")
 		})
 		for _, direction := range []Direction{Down, Both} {
 			stats := mustSync(t, back, b, Options{Direction: direction, List: true, State: t.TempDir()})
@@ -462,7 +489,8 @@ func TestPassingObjects(t *testing.T) {
 		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			return gets(r) && strings.HasSuffix(r.URL.Path, "/d/f") && xmlFault(w, http.StatusNotFound, "NoSuchKey")
 		})
-		if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 1 {
+		if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b,
+			Options{Direction: Down, List: true}); err != nil || stats.Failed != 1 {
 			t.Errorf("another object that is gone: %s, %v", stats, err)
 		}
 	}
@@ -488,11 +516,13 @@ func TestServerThatIsSilent(t *testing.T) {
 	defer cancel()
 	_, list := b.s3.ListObjectsV2(short, &s3.ListObjectsV2Input{Bucket: &loc.Bucket}, b.patiently)
 	for what, err := range map[string]error{"a sync": err, "a list": b.explain(list)} {
-		if !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), "S3 does not answer") || errors.RemedyOf(err) == "" {
+		if !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), "S3 does not answer") ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 && time.Now().Before(deadline); { // an abandoned request may arrive late
+	for deadline := time.Now().Add(time.Minute); len(a.seen()) < 2 &&
+		time.Now().Before(deadline); { // an abandoned request may arrive late
 		time.Sleep(10 * time.Millisecond)
 	}
 	if calls := a.seen(); len(calls) != 2 {

@@ -98,7 +98,8 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*tree.Entry, err
 	if err != nil {
 		return nil, err
 	}
-	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key), MaxKeys: aws.Int32(1)})
+	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key),
+		MaxKeys: aws.Int32(1)})
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +148,8 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*tree.Entry) 
 			o := &page.Contents[i]
 			if child, ok := b.childPath(path, aws.ToString(o.Key)); ok {
 				at := tree.At(aws.ToTime(o.LastModified))
-				if err := do(&tree.Entry{Path: child, Kind: tree.File, Mode: 0o644, Size: aws.ToInt64(o.Size), ETag: unquote(aws.ToString(o.ETag)), ModTime: at, Foreign: true}); err != nil {
+				if err := do(&tree.Entry{Path: child, Kind: tree.File, Mode: 0o644, Size: aws.ToInt64(o.Size),
+					ETag: unquote(aws.ToString(o.ETag)), ModTime: at, Foreign: true}); err != nil {
 					return err
 				}
 			}
@@ -308,13 +310,16 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *tree.Entry) error {
 	// Servers that store plain files copy about as fast as their disk.
 	call, cancel := b.bounded(ctx, from.Size/64)
 	defer cancel()
-	h, err := b.keptHeader(call, source, &tree.Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID, GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
+	h, err := b.keptHeader(call, source, &tree.Entry{Path: to.Path, Kind: to.Kind, Mode: to.Mode, UID: to.UID,
+		GID: to.GID, ModTime: to.ModTime, ETag: from.ETag})
 	if err != nil {
 		return err
 	}
-	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
-		CopySource: aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)), MetadataDirective: types.MetadataDirectiveReplace,
-		Metadata: userMeta(h), ContentType: field1(h, "Content-Type"), CacheControl: field1(h, "Cache-Control"),
+	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key),
+		CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
+		CopySource:        aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)),
+		MetadataDirective: types.MetadataDirectiveReplace,
+		Metadata:          userMeta(h), ContentType: field1(h, "Content-Type"), CacheControl: field1(h, "Cache-Control"),
 		ContentDisposition: field1(h, "Content-Disposition"), ContentEncoding: field1(h, "Content-Encoding"),
 		ContentLanguage: field1(h, "Content-Language")}, b.patiently)
 	if err != nil {
@@ -345,7 +350,8 @@ func (b *Bucket) stat(ctx context.Context, key string) (*tree.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header), ETag: unquote(res.header.Get("ETag")), Foreign: true}
+	e := &tree.Entry{Kind: tree.File, Mode: 0o644, Size: contentLength(res.header),
+		ETag: unquote(res.header.Get("ETag")), Foreign: true}
 	if e.Size < 0 {
 		return nil, errors.Newf(errors.Invalid, "S3 does not report its size")
 	}

@@ -33,20 +33,23 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	data := bytes.Repeat([]byte("0123456789abcdef"), 3<<20/2) // more than one part
-	large := &tree.Entry{Path: "d/large", Kind: tree.File, Mode: 0o640, UID: 7, GID: 8, ModTime: tree.Nano(1e18 + 1), Size: int64(len(data))}
+	large := &tree.Entry{Path: "d/large", Kind: tree.File, Mode: 0o640, UID: 7, GID: 8, ModTime: tree.Nano(1e18 + 1),
+		Size: int64(len(data))}
 	must(b.WriteObject(ctx, large, bytes.NewReader(data)))
 	link := &tree.Entry{Path: "d/ünï\nlink", Kind: tree.Symlink, Mode: 0o777, Target: "../x"}
 	must(b.WriteObject(ctx, link, nil))
 	must(b.WriteObject(ctx, &tree.Entry{Path: "d/sub", Kind: tree.Dir, Mode: 0o700, ModTime: tree.Nano(5e18)}, nil))
 	got, err := b.Describe(ctx, "d/large")
 	must(err)
-	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != tree.Nano(1e18+1) || got.Size != large.Size || got.ETag != large.ETag || got.Kind != tree.File {
+	if got.Mode != 0o640 || got.UID != 7 || got.GID != 8 || got.ModTime != tree.Nano(1e18+1) ||
+		got.Size != large.Size || got.ETag != large.ETag || got.Kind != tree.File {
 		t.Errorf("described as %+v", got)
 	}
 	if got, err := b.Describe(ctx, link.Path); err != nil || got.Kind != tree.Symlink || got.Target != "../x" {
 		t.Errorf("a link: %+v, %v", got, err)
 	}
-	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != tree.Dir || got.Mode != 0o700 || got.ModTime != tree.Nano(5e18) || got.ETag == "" {
+	if got, err := b.Describe(ctx, "d/sub"); err != nil || got.Kind != tree.Dir || got.Mode != 0o700 ||
+		got.ModTime != tree.Nano(5e18) || got.ETag == "" {
 		t.Errorf("a directory: %+v, %v", got, err)
 	}
 	if got, err := b.Describe(ctx, "d"); err != nil || got.Kind != tree.Dir || got.ETag != "" {
@@ -59,10 +62,15 @@ func TestObjects(t *testing.T) {
 	var names []string
 	list := func(path string) string {
 		names = nil
-		must(b.ReadDir(ctx, path, func(e *tree.Entry) error { names = append(names, e.Kind.String()+" "+e.Path); return nil }))
+		must(b.ReadDir(ctx, path, func(e *tree.Entry) error {
+			names = append(names,
+				e.Kind.String()+" "+e.Path)
+			return nil
+		}))
 		return strings.Join(names, ",")
 	}
-	if got := list("d"); got != "file d/ünï\nlink,file d/large,directory d/sub" && got != "file d/large,file d/ünï\nlink,directory d/sub" {
+	if got := list("d"); got != "file d/ünï\nlink,file d/large,directory d/sub" &&
+		got != "file d/large,file d/ünï\nlink,directory d/sub" {
 		t.Errorf("listed %q", got)
 	}
 	if got := list(""); got != "directory d" {
@@ -85,7 +93,8 @@ func TestObjects(t *testing.T) {
 	moved := *large
 	moved.Path, moved.Mode = "moved", 0o600
 	must(b.CopyObject(ctx, large, &moved))
-	if got, err := b.Describe(ctx, "moved"); err != nil || got.Mode != 0o600 || got.Size != large.Size || got.ETag != moved.ETag {
+	if got, err := b.Describe(ctx, "moved"); err != nil || got.Mode != 0o600 || got.Size != large.Size ||
+		got.ETag != moved.ETag {
 		t.Errorf("a copy: %+v, %v", got, err)
 	}
 	is(b.CopyObject(ctx, &old, &moved), errors.Conflict)
@@ -126,8 +135,10 @@ func TestObjectsFail(t *testing.T) {
 	cancel()
 	large := &tree.Entry{Path: "f", Kind: tree.File, Size: 40 << 20}
 	for what, err := range map[string]error{
-		"write": b.WriteObject(ctx, large, short), "copy": b.CopyObject(ctx, large, large), "delete": b.DeleteObject(ctx, "f", tree.File),
-		"list": b.ReadDir(ctx, "", func(*tree.Entry) error { return nil }), "read": b.ReadObject(ctx, large, make([]byte, 1), 0),
+		"write": b.WriteObject(ctx, large, short), "copy": b.CopyObject(ctx, large, large),
+		"delete": b.DeleteObject(ctx, "f", tree.File),
+		"list":   b.ReadDir(ctx, "", func(*tree.Entry) error { return nil }),
+		"read":   b.ReadObject(ctx, large, make([]byte, 1), 0),
 	} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", what, err)
@@ -164,7 +175,8 @@ func FuzzListed(f *testing.F) {
 			t.Errorf("%q in %q is %q", key, dir, path)
 		}
 		e := &tree.Entry{Kind: tree.File, Mode: 0o644}
-		describe(e, http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
+		describe(e, http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode},
+			"X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
 		if e.Mode > 0o7777 || e.Kind != tree.File && e.Kind != tree.Symlink {
 			t.Errorf("it is %+v", e)
 		}

@@ -75,7 +75,8 @@ func TestOnlyDeletesBeneath(t *testing.T) {
 	}
 	back := t.TempDir()
 	mustSync(t, back, b, Options{Direction: Down})
-	if got, want := slices.Sorted(maps.Keys(snapshot(t, back))), []string{"deep", "keep", "keep/a", "keep/b", "part", "part/b"}; !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(snapshot(t, back))), []string{"deep", "keep", "keep/a", "keep/b", "part",
+		"part/b"}; !slices.Equal(got, want) {
 		t.Errorf("the bucket has %q, want %q", got, want)
 	}
 	// Down: the directories above the path stay, and so do their other files.

@@ -20,7 +20,8 @@ func sourceTree(t *testing.T) string {
 	t.Helper()
 	from := os.Getenv("HARVEST_TEST_TREE")
 	if from == "" {
-		from = filepath.Join(strings.TrimSpace(tool(t, nil, testenv.RequireTool(t, "go", "golang"), "env", "GOROOT")), "src", "net")
+		from = filepath.Join(strings.TrimSpace(tool(t, nil, testenv.RequireTool(t, "go", "golang"), "env", "GOROOT")),
+			"src", "net")
 	}
 	dir := filepath.Join(t.TempDir(), "tree")
 	tool(t, nil, testenv.RequireTool(t, "cp", "coreutils"), "-a", from, dir)
@@ -55,7 +56,8 @@ func tool(t *testing.T, env []string, args ...string) string {
 func TestOthersSeeTheSame(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
-	rsync, rclone, aws := testenv.RequireTool(t, "rsync", "rsync"), testenv.RequireTool(t, "rclone", "rclone"), testenv.RequireTool(t, "aws", "awscli")
+	rsync, rclone, aws := testenv.RequireTool(t, "rsync", "rsync"), testenv.RequireTool(t, "rclone", "rclone"),
+		testenv.RequireTool(t, "aws", "awscli")
 	dir, loc := sourceTree(t), location(t)
 	b := openBucket(t, loc)
 	up := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
@@ -63,7 +65,8 @@ func TestOthersSeeTheSame(t *testing.T) {
 	back := t.TempDir()
 	t.Log(mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true}))
 	must(t, os.Chmod(back, 0o755)) // a sync does not restore the root of a volume
-	if diff := tool(t, nil, rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", dir+"/", back+"/"); differs(diff) {
+	if diff := tool(t, nil, rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", dir+"/",
+		back+"/"); differs(diff) {
 		t.Errorf("rsync sees differences:\n%.3000s", diff)
 	}
 	files := regularFiles(t, dir)
@@ -75,11 +78,13 @@ func TestOthersSeeTheSame(t *testing.T) {
 	}
 	place := loc.Bucket + "/" + loc.Prefix
 	byRclone := t.TempDir()
-	tool(t, []string{"RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other", "RCLONE_CONFIG_S3_ENDPOINT=" + loc.Endpoint, "RCLONE_CONFIG_S3_REGION=us-east-1",
+	tool(t, []string{"RCLONE_CONFIG_S3_TYPE=s3", "RCLONE_CONFIG_S3_PROVIDER=Other",
+		"RCLONE_CONFIG_S3_ENDPOINT=" + loc.Endpoint, "RCLONE_CONFIG_S3_REGION=us-east-1",
 		"RCLONE_CONFIG_S3_ACCESS_KEY_ID=" + s3test.AccessKey, "RCLONE_CONFIG_S3_SECRET_ACCESS_KEY=" + s3test.SecretKey},
 		rclone, "copy", "--config=/dev/null", "--metadata", "--transfers", "16", "s3:"+place, byRclone)
 	byAWS := t.TempDir()
-	tool(t, []string{"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey, "AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null"},
+	tool(t, []string{"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey,
+		"AWS_DEFAULT_REGION=us-east-1", "AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null"},
 		aws, "--endpoint-url", loc.Endpoint, "s3", "cp", "--quiet", "--recursive", "s3://"+place, byAWS)
 	for name, got := range map[string]string{"rclone": byRclone, "aws": byAWS} {
 		for _, path := range files {

@@ -94,7 +94,8 @@ func mark(e *tree.Entry) uint64 {
 // packMode returns a decoder for an index or for the members of a pack, with at most most elements.
 // It limits the memory to that of a valid one.
 func packMode(most int) (cbor.DecMode, error) {
-	mode, err := cbor.DecOptions{MaxArrayElements: most, MaxMapPairs: 64, MaxNestedLevels: 8, DupMapKey: cbor.DupMapKeyEnforcedAPF,
+	mode, err := cbor.DecOptions{MaxArrayElements: most, MaxMapPairs: 64, MaxNestedLevels: 8,
+		DupMapKey:   cbor.DupMapKeyEnforcedAPF,
 		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.DecMode()
 	return mode, errors.Wrapf(err, "decode packs")
 }
@@ -111,7 +112,9 @@ func decodeIndex(raw []byte) (*packIndex, error) {
 		return nil, errors.Explainf(err, errors.Invalid, "the index of packs is damaged")
 	}
 	if x.Format == packsFormat && x.Version > packsVersion {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the index of packs has version %d; this Harvest knows up to %d", x.Version, packsVersion), "use a newer Harvest")
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
+			"the index of packs has version %d; this Harvest knows up to %d", x.Version, packsVersion),
+			"use a newer Harvest")
 	}
 	if x.Format != packsFormat || x.Version != packsVersion {
 		return nil, errors.Newf(errors.Invalid, "not an index of packs of this version")
@@ -120,7 +123,8 @@ func decodeIndex(raw []byte) (*packIndex, error) {
 		switch {
 		case i == 0 && len(p.First) > 0, i > 0 && bytes.Compare(x.Packs[i-1].First, p.First) >= 0:
 			return nil, errors.Newf(errors.Invalid, "the index of packs is out of order")
-		case p.Size < 0 || p.Size > packSize+64<<10 || p.Count < 0 || p.Count > packMembers || p.Stale < 0 || p.Stale > maxEntries || len(p.ETag) > 256 || len(p.ID) > maxPackID || !plainID(p.ID):
+		case p.Size < 0 || p.Size > packSize+64<<10 || p.Count < 0 || p.Count > packMembers || p.Stale < 0 ||
+			p.Stale > maxEntries || len(p.ETag) > 256 || len(p.ID) > maxPackID || !plainID(p.ID):
 			return nil, errors.Newf(errors.Invalid, "the index of packs has one that none can be")
 		}
 	}
@@ -147,7 +151,8 @@ func encodePack(members []packMember, contents, out []byte) ([]byte, error) {
 		return nil, errors.Wrapf(err, "make a pack")
 	}
 	b := bytes.NewBuffer(out[:0])
-	z, err := zstd.NewWriter(b, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
+	z, err := zstd.NewWriter(b, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		return nil, errors.Wrapf(err, "make a pack")
 	}
@@ -163,7 +168,8 @@ func encodePack(members []packMember, contents, out []byte) ([]byte, error) {
 
 // packReader decompresses packs into at most packSize bytes.
 func packReader() (*zstd.Decoder, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packSize), zstd.WithDecoderMaxWindow(maxWindow))
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxMemory(packSize),
+		zstd.WithDecoderMaxWindow(maxWindow))
 	return z, errors.Wrapf(err, "read packs")
 }
 
@@ -202,7 +208,8 @@ func decodePack(z *zstd.Decoder, raw, buf []byte) (*packContent, error) {
 
 // find returns the content of e, if the pack has the content that the manifest describes.
 func (p *packContent) find(e *tree.Entry) ([]byte, bool) {
-	i, ok := slices.BinarySearchFunc(p.members, []byte(e.Order()), func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
+	i, ok := slices.BinarySearchFunc(p.members, []byte(e.Order()),
+		func(m packMember, place []byte) int { return bytes.Compare(m.Place, place) })
 	if !ok || !e.HasCRC || p.members[i].Size != e.BodySize() || p.members[i].CRC != e.CRC {
 		return nil, false
 	}

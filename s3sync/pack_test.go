@@ -66,7 +66,9 @@ func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 	mustSync(t, back, openBucket(t, loc), o)
 	sameTrees(t, dir, back)
 	for _, call := range proxy.seen() {
-		if method, key, _ := strings.Cut(call, " "); method == http.MethodGet && !strings.Contains(key, "/"+packPrefix) && !strings.HasSuffix(key, ManifestKey) && strings.Count(key, "/") > 1 &&
+		if method, key, _ := strings.Cut(call, " "); method == http.MethodGet &&
+			!strings.Contains(key, "/"+packPrefix) && !strings.HasSuffix(key, ManifestKey) &&
+			strings.Count(key, "/") > 1 &&
 			!strings.HasSuffix(key, "/big.bin") && !strings.Contains(key, "/sparse/") {
 			singly = append(singly, key)
 		}
@@ -133,7 +135,8 @@ func TestPacksFollowChanges(t *testing.T) {
 	if now, _ := packsOf(t, b); !slices.Equal(now, first) {
 		t.Errorf("one small change made packs anew: %v, before %v", now, first)
 	}
-	if got := fill(t, dir, loc, Options{}); !slices.ContainsFunc(got, func(key string) bool { return strings.HasSuffix(key, "/many/03/small-3") }) {
+	if got := fill(t, dir, loc, Options{}); !slices.ContainsFunc(got,
+		func(key string) bool { return strings.HasSuffix(key, "/many/03/small-3") }) {
 		t.Errorf("the changed file did not come from its object, but these did: %v", got)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -187,16 +190,23 @@ func TestBadPacks(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
 	for name, spoil := range map[string]func(t *testing.T, b *Bucket, x *packIndex){
-		"a pack is gone":    func(t *testing.T, b *Bucket, x *packIndex) { remove(t, b, x.Packs[1].key()) },
-		"a pack is damaged": func(t *testing.T, b *Bucket, x *packIndex) { overwrite(t, b, x.Packs[0].key(), []byte("no pack")) },
+		"a pack is gone": func(t *testing.T, b *Bucket, x *packIndex) { remove(t, b, x.Packs[1].key()) },
+		"a pack is damaged": func(t *testing.T, b *Bucket, x *packIndex) {
+			overwrite(t, b, x.Packs[0].key(),
+				[]byte("no pack"))
+		},
 		"a pack lies": func(t *testing.T, b *Bucket, x *packIndex) {
-			raw, err := encodePack([]packMember{{Place: []byte("a0"), Size: 9, CRC: 1}, {Place: []byte("many/00/small-1"), Size: 4}}, []byte("otherwise and"), nil)
+			raw, err := encodePack([]packMember{{Place: []byte("a0"), Size: 9, CRC: 1},
+				{Place: []byte("many/00/small-1"), Size: 4}}, []byte("otherwise and"), nil)
 			must(t, err)
 			overwrite(t, b, x.Packs[0].key(), raw)
 			x.Packs[0].ETag, x.Packs[0].Size, x.Packs[0].CRC = "", int64(len(raw)), crc64nvme.Checksum(raw)
 			putIndex(t, b, x)
 		},
-		"the index is damaged": func(t *testing.T, b *Bucket, _ *packIndex) { overwrite(t, b, packsKey, []byte("no index")) },
+		"the index is damaged": func(t *testing.T, b *Bucket, _ *packIndex) {
+			overwrite(t, b, packsKey,
+				[]byte("no index"))
+		},
 		"the index is newer": func(t *testing.T, b *Bucket, x *packIndex) {
 			x.Version++
 			putIndex(t, b, x)
@@ -226,8 +236,10 @@ func TestBadPacks(t *testing.T) {
 			}
 			// A machine that never had the packs makes them anew if the index is unreadable, but does not replace those
 			// of a newer Harvest.
-			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir(), Packs: true})
-			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer && stats.Failures[0].Remedy != "use a newer Harvest" {
+			stats, err := Sync(t.Context(), openTree(t, dir), b,
+				Options{Direction: Up, State: t.TempDir(), Packs: true})
+			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer &&
+				stats.Failures[0].Remedy != "use a newer Harvest" {
 				t.Errorf("the next sync up ended with %+v, %v", stats, err)
 			}
 			if name == "the index is damaged" || name == "the index leads out" {
@@ -266,10 +278,12 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 			proxy := between(t, &loc)
 			b := openBucket(t, loc)
 			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, hit) && xmlFault(w, http.StatusForbidden, "AccessDenied")
+				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, hit) &&
+					xmlFault(w, http.StatusForbidden, "AccessDenied")
 			})
 			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Packs: true})
-			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != packPrefix || !strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
+			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != packPrefix ||
+				!strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
 				t.Fatalf("it ended with %+v, %v", stats, err)
 			}
 			if len(stats.Refused) > 0 {
@@ -295,7 +309,8 @@ func TestPacksThatFellBehind(t *testing.T) {
 	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options){
 		"they could not be stored": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
 			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/"+packPrefix+"/") && xmlFault(w, http.StatusForbidden, "AccessDenied")
+				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/"+packPrefix+"/") &&
+					xmlFault(w, http.StatusForbidden, "AccessDenied")
 			})
 			stats, err := Sync(t.Context(), openTree(t, dir), b, up)
 			if err != nil || stats.Failed != 1 {
@@ -309,7 +324,8 @@ func TestPacksThatFellBehind(t *testing.T) {
 		},
 		"another sync ended first": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
 			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+packsKey) && xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
+				return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+packsKey) &&
+					xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
 			})
 			mustSync(t, dir, b, up)
 			proxy.reset(nil)
@@ -328,7 +344,8 @@ func TestPacksThatFellBehind(t *testing.T) {
 			behind(t, dir, proxy, b, up)
 			mustSync(t, dir, b, up)
 			stored, indexed := packsOf(t, b)
-			if !slices.Equal(stored, indexed) || slices.ContainsFunc(stored, func(id string) bool { return slices.Contains(first, id) }) {
+			if !slices.Equal(stored, indexed) ||
+				slices.ContainsFunc(stored, func(id string) bool { return slices.Contains(first, id) }) {
 				t.Errorf("there are the packs %v, the index has %v, and before there were %v", stored, indexed, first)
 			}
 			if got := fill(t, dir, loc, Options{}); len(got) > 0 {
@@ -442,11 +459,13 @@ func putIndex(t *testing.T, b *Bucket, x *packIndex) {
 
 // FuzzPacks checks that foreign indexes and packs stay within the memory limit and give only their own bytes.
 func FuzzPacks(f *testing.F) {
-	raw, err := encodePack([]packMember{{Place: []byte("a"), Size: 2, CRC: crc64nvme.Checksum([]byte("xy"))}, {Place: []byte("b")}}, []byte("xy"), nil)
+	raw, err := encodePack([]packMember{{Place: []byte("a"), Size: 2, CRC: crc64nvme.Checksum([]byte("xy"))},
+		{Place: []byte("b")}}, []byte("xy"), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	index, err := cbor.Marshal(packIndex{Format: packsFormat, Version: packsVersion, Packs: []packRow{{ID: "X", Count: 2}, {First: []byte("b")}}})
+	index, err := cbor.Marshal(packIndex{Format: packsFormat, Version: packsVersion,
+		Packs: []packRow{{ID: "X", Count: 2}, {First: []byte("b")}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -489,7 +508,8 @@ func FuzzPacks(f *testing.F) {
 				continue
 			}
 			e := &tree.Entry{Kind: tree.File, Path: path, Size: m.Size, CRC: m.CRC, HasCRC: true}
-			if body, ok := p.find(e); ok && (int64(len(body)) != m.Size || crc64nvme.Checksum(body) != m.CRC || !bytes.Contains(p.content, body)) {
+			if body, ok := p.find(e); ok && (int64(len(body)) != m.Size || crc64nvme.Checksum(body) != m.CRC ||
+				!bytes.Contains(p.content, body)) {
 				t.Fatalf("%q has %d bytes that are not its own", m.Place, len(body))
 			}
 		}
@@ -502,7 +522,8 @@ func TestPacksLeaveRoom(t *testing.T) {
 	loc := location(t)
 	b := openBucket(t, loc)
 	mustSync(t, richTree(t), b, Options{Direction: Up, Packs: true})
-	r := &run{b: b, t: openTree(t, t.TempDir()), o: Options{Direction: Down}, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
+	r := &run{b: b, t: openTree(t, t.TempDir()), o: Options{Direction: Down}, sem: semaphore.NewWeighted(maxInFlight),
+		room: maxInFlight}
 	g, ctx := errgroup.WithContext(t.Context())
 	ps, err := r.openPacks(ctx, g)
 	if err != nil || ps == nil {

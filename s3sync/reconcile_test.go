@@ -26,7 +26,8 @@ func TestBothWithoutMemory(t *testing.T) {
 			}
 			// The two machines checked it out at different times.
 			for _, name := range []string{"same", "d/empty", "differs", "large", "link"} {
-				past := []unix.Timespec{unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano()), unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())}
+				past := []unix.Timespec{unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano()),
+					unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())}
 				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, name), past, unix.AT_SYMLINK_NOFOLLOW))
 			}
 			mustSync(t, one, b, Options{Direction: Up})
@@ -40,7 +41,8 @@ func TestBothWithoutMemory(t *testing.T) {
 				}
 			}})
 			stats := mustSync(t, two, b, Options{Direction: Both, State: t.TempDir()})
-			if dry.Conflicts != 1 || len(shown) != 1 || stats.Conflicts != 1 || len(stats.Decided) != 1 || stats.Decided[0].Path != "differs" {
+			if dry.Conflicts != 1 || len(shown) != 1 || stats.Conflicts != 1 || len(stats.Decided) != 1 ||
+				stats.Decided[0].Path != "differs" {
 				t.Errorf("in conflict should be one: %+v; shown before: %q", stats.Decided, shown)
 			}
 			copies, err := filepath.Glob(filepath.Join(two, "*.conflict-*"))

@@ -49,9 +49,10 @@ func TestRefusedRequests(t *testing.T) {
 		o     Options
 		kind  errors.Kind // of the end; "" if paths fail
 	}{
-		"manifest":       {when("GET", "manifest", 403, "AccessDenied"), Options{Direction: Down}, errors.Denied},
-		"manifest size":  {when("HEAD", "manifest", 400, "Odd"), Options{Direction: Down}, errors.Invalid},
-		"list":           {when("GET", "list-type", 403, "AccessDenied"), Options{Direction: Down, List: true}, errors.Denied},
+		"manifest":      {when("GET", "manifest", 403, "AccessDenied"), Options{Direction: Down}, errors.Denied},
+		"manifest size": {when("HEAD", "manifest", 400, "Odd"), Options{Direction: Down}, errors.Invalid},
+		"list": {when("GET", "list-type", 403, "AccessDenied"), Options{Direction: Down, List: true},
+			errors.Denied},
 		"put manifest":   {when("PUT", "manifest", 507, "QuotaExceeded"), Options{Direction: Up}, errors.Exhausted},
 		"overtaken":      {when("PUT", "manifest", 412, "PreconditionFailed"), Options{Direction: Up}, errors.Conflict},
 		"begin parts":    {when("POST", "uploads=", 403, "AccessDenied"), Options{Direction: Up}, ""},
@@ -61,7 +62,8 @@ func TestRefusedRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(t, dir, "f", name)
-			write(t, dir, "large", strings.Repeat(fmt.Sprintf("%-16.16s", name), 17<<16)+name) // no part is like one of another case
+			write(t, dir, "large", strings.Repeat(fmt.Sprintf("%-16.16s", name),
+				17<<16)+name) // no part is like one of another case
 			a.reset(c.fault)
 			if c.o.Direction == Up {
 				c.o.State = t.TempDir()
@@ -83,7 +85,8 @@ func TestRefusedRequests(t *testing.T) {
 	up, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), "")
 	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
-	if again, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), up.id); err != nil || again.id == up.id || again.id == "" {
+	if again, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), up.id); err != nil || again.id == up.id ||
+		again.id == "" {
 		t.Errorf("another upload: %+v, %v", again, err)
 	}
 	b.abortUpload(t.Context(), "other", up.id)
@@ -92,7 +95,8 @@ func TestRefusedRequests(t *testing.T) {
 	// A deletion that fails as a whole.
 	must(t, os.Remove(filepath.Join(dir, "f")))
 	a.reset(when("POST", "delete", 400, "MalformedXML"))
-	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true}); err == nil {
+	if _, err := Sync(t.Context(), openTree(t, dir), b,
+		Options{Direction: Up, State: state, Mirror: true}); err == nil {
 		t.Errorf("a refused deletion: %v", err)
 	}
 }
@@ -102,7 +106,8 @@ func TestSweep(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	for _, key := range []string{"work/one", "work/two/three", "elsewhere"} {
-		_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+		_, err := b.s3.CreateMultipartUpload(t.Context(),
+			&s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
 		must(t, err)
 	}
 	if n, err := b.Sweep(t.Context(), Stale); n != 0 || err != nil {
@@ -138,15 +143,18 @@ func TestSweptLater(t *testing.T) {
 				under = "work/1700000000/"
 			}
 			begin := func(key string, age time.Duration) {
-				out, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+				out, err := b.s3.CreateMultipartUpload(t.Context(),
+					&s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
 				must(t, err)
 				// The server takes the time from the directory that has the parts.
-				place := filepath.Join(s3test.Dir(loc.Bucket), ".sgwtmp", "multipart", fmt.Sprintf("%x", sha256.Sum256([]byte(key))), aws.ToString(out.UploadId))
+				place := filepath.Join(s3test.Dir(loc.Bucket), ".sgwtmp", "multipart",
+					fmt.Sprintf("%x", sha256.Sum256([]byte(key))), aws.ToString(out.UploadId))
 				at := time.Now().Add(-age)
 				must(t, os.Chtimes(place, at, at))
 			}
 			left := func(key string) bool {
-				out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket, Prefix: &key})
+				out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket,
+					Prefix: &key})
 				must(t, err)
 				return len(out.Uploads) > 0
 			}
@@ -168,7 +176,8 @@ func TestSweptLater(t *testing.T) {
 			begin("elsewhere", Stale+time.Hour)
 			sync()
 			if left(under+"old") || !left(under+"young") || !left("elsewhere") {
-				t.Errorf("left: old %t, young %t, elsewhere %t", left(under+"old"), left(under+"young"), left("elsewhere"))
+				t.Errorf("left: old %t, young %t, elsewhere %t", left(under+"old"), left(under+"young"),
+					left("elsewhere"))
 			}
 			begin(under+"old", Stale+time.Hour)
 			sync()
@@ -218,12 +227,18 @@ func TestRefusedVersions(t *testing.T) {
 		fault func(int, http.ResponseWriter, *http.Request) bool
 		do    func() error
 	}{
-		"save":            {when("GET", "list-type", 403, "AccessDenied"), func() error { _, _, err := Save(t.Context(), openTree(t, dir), b, Options{}); return err }},
-		"restore latest":  {when("GET", "list-type", 403, "AccessDenied"), func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, Version{}, Options{}); return err }},
-		"restore":         {when("HEAD", "manifest", 403, "AccessDenied"), func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, first, Options{}); return err }},
-		"whole or not":    {when("HEAD", "manifest", 403, "AccessDenied"), func() error { _, err := b.Versions(t.Context()); return err }},
-		"prune":           {when("GET", "list-type", 403, "AccessDenied"), func() error { _, err := b.Prune(t.Context(), 1); return err }},
-		"delete manifest": {when("POST", "delete", 403, "AccessDenied"), func() error { return b.deleteVersion(t.Context(), first) }},
+		"save": {when("GET", "list-type", 403, "AccessDenied"),
+			func() error { _, _, err := Save(t.Context(), openTree(t, dir), b, Options{}); return err }},
+		"restore latest": {when("GET", "list-type", 403, "AccessDenied"),
+			func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, Version{}, Options{}); return err }},
+		"restore": {when("HEAD", "manifest", 403, "AccessDenied"),
+			func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, first, Options{}); return err }},
+		"whole or not": {when("HEAD", "manifest", 403, "AccessDenied"),
+			func() error { _, err := b.Versions(t.Context()); return err }},
+		"prune": {when("GET", "list-type", 403, "AccessDenied"),
+			func() error { _, err := b.Prune(t.Context(), 1); return err }},
+		"delete manifest": {when("POST", "delete", 403, "AccessDenied"),
+			func() error { return b.deleteVersion(t.Context(), first) }},
 	} {
 		a.reset(c.fault)
 		if err := c.do(); errors.KindOf(err) != errors.Denied {
@@ -233,7 +248,8 @@ func TestRefusedVersions(t *testing.T) {
 	// Foreign directories, and unfinished versions.
 	a.reset(nil)
 	old := time.Now().Add(-48 * time.Hour).Unix()
-	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old), fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
+	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old),
+		fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
 		_, err := b.put(t.Context(), key, []byte("x"), crc64nvme.Checksum([]byte("x")), nil)
 		must(t, err)
 	}
@@ -326,7 +342,10 @@ func TestStateFaults(t *testing.T) {
 	}
 	full := func(path string) error { return errors.Join(os.RemoveAll(path), os.MkdirAll(path+"/x", 0o755)) }
 	for name, hurt := range map[string]func(state, place string) error{
-		"a file":  func(state, _ string) error { return errors.Join(os.RemoveAll(state), os.WriteFile(state, nil, 0o600)) },
+		"a file": func(state, _ string) error {
+			return errors.Join(os.RemoveAll(state),
+				os.WriteFile(state, nil, 0o600))
+		},
 		"etag":    func(_, place string) error { return full(filepath.Join(place, stateETag)) },
 		"next":    func(_, place string) error { return full(filepath.Join(place, stateNext)) },
 		"before":  func(_, place string) error { return full(filepath.Join(place, stateBefore)) },
@@ -373,10 +392,12 @@ func TestJoined(t *testing.T) {
 		{Path: "d", Kind: tree.Dir, Mode: 0o700},
 		file("d/gone", "3", 1),
 		{Path: "d/hard", Kind: tree.File, Link: "b"},
-		{Path: "s", Kind: tree.File, Size: 9, ETag: "9", Extents: []tree.Extent{{Offset: 0, Length: 1}}, Key: tree.Hidden("sparse", "s")},
+		{Path: "s", Kind: tree.File, Size: 9, ETag: "9", Extents: []tree.Extent{{Offset: 0, Length: 1}},
+			Key: tree.Hidden("sparse", "s")},
 		{Path: "z", Kind: tree.Dir, Mode: 0o711},
 	}
-	list := []object{{"a", 1, "1", time.Time{}}, {"b", 6, "other", time.Time{}}, {"bad//key", 1, "x", time.Time{}}, {"d/new", 2, "4", time.Time{}}}
+	list := []object{{"a", 1, "1", time.Time{}}, {"b", 6, "other", time.Time{}}, {"bad//key", 1, "x", time.Time{}},
+		{"d/new", 2, "4", time.Time{}}}
 	all := func(entries []*tree.Entry, end error) iter.Seq2[*tree.Entry, error] {
 		return func(yield func(*tree.Entry, error) bool) {
 			for _, e := range entries {
@@ -474,13 +495,15 @@ func TestForeignOdd(t *testing.T) {
 		t.Errorf("%s, failed %q, want %q", stats, failed, want)
 	}
 	for _, name := range []string{"large", "small"} {
-		if info, err := os.Stat(filepath.Join(back, name)); err != nil || info.Mode() != 0o600 || info.ModTime().UnixNano() != 1709210096500000000 {
+		if info, err := os.Stat(filepath.Join(back, name)); err != nil || info.Mode() != 0o600 ||
+			info.ModTime().UnixNano() != 1709210096500000000 {
 			t.Errorf("%s came as %v, %v", name, info, err)
 		}
 	}
 	// Again, with files of the same size and time: only the differing ones are downloaded.
 	must(t, os.Chmod(filepath.Join(back, "small"), 0o644))
-	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil || stats.Failed != 2 {
+	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil ||
+		stats.Failed != 2 {
 		t.Errorf("again: %s %+v, %v", stats, stats.Failures, err)
 	}
 	if info, err := os.Stat(filepath.Join(back, "small")); err != nil || info.Mode() != 0o600 {
@@ -488,11 +511,13 @@ func TestForeignOdd(t *testing.T) {
 	}
 	// Objects that vanish or change between the list and the fetch.
 	a.reset(when("GET", "work/small", 412, "PreconditionFailed"))
-	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil || stats.Failed != 3 {
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil ||
+		stats.Failed != 3 {
 		t.Errorf("changed: %s %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(when("HEAD", "work/large", 403, "AccessDenied"))
-	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil || stats.Failed < 2 {
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil ||
+		stats.Failed < 2 {
 		t.Errorf("refused: %s %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
@@ -550,9 +575,11 @@ func TestRoles(t *testing.T) {
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		action := r.Form.Get("Action")
-		asked = append(asked, action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken"))
+		asked = append(asked,
+			action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken"))
 		w.Header().Set("Content-Type", "text/xml")
-		fmt.Fprintf(w, `<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+		fmt.Fprintf(w,
+			`<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
 			action, s3test.AccessKey, s3test.SecretKey)
 	}))
 	t.Cleanup(sts.Close)
@@ -567,7 +594,8 @@ func TestRoles(t *testing.T) {
 	must(t, openBucket(t, loc).Check(t.Context()))
 	loc.TokenFile = token
 	must(t, openBucket(t, loc).Check(t.Context()))
-	want := []string{"AssumeRole arn:aws:iam::123456789012:role/sync outside", "AssumeRoleWithWebIdentity arn:aws:iam::123456789012:role/sync the-token"}
+	want := []string{"AssumeRole arn:aws:iam::123456789012:role/sync outside",
+		"AssumeRoleWithWebIdentity arn:aws:iam::123456789012:role/sync the-token"}
 	if !slices.Equal(asked, want) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
@@ -625,7 +653,8 @@ func TestSmallThings(t *testing.T) {
 	if e.ErrorMessage() != "t" || e.ErrorFault() != smithy.FaultUnknown || !strings.Contains(e.Error(), "400 C") {
 		t.Errorf("an error: %v", e)
 	}
-	err := refusal(&http.Response{StatusCode: 400, Body: io.NopCloser(strings.NewReader("<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
+	err := refusal(&http.Response{StatusCode: 400,
+		Body: io.NopCloser(strings.NewReader("<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
 	b := openBucket(t, Location{Bucket: "b", Region: "r-2"})
 	if got := b.explain(err); !strings.Contains(errors.Message(got), "r-1, not in r-2") {
 		t.Errorf("another region: %v", got)
@@ -658,7 +687,8 @@ func TestOnlyManifestMissing(t *testing.T) {
 	write(t, dir, "new", "new")
 	write(t, dir, "changed", "two")
 	a.reset(when("PUT", "manifest", 403, "AccessDenied"))
-	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Denied {
+	if _, err := Sync(t.Context(), openTree(t, dir), b,
+		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Denied {
 		t.Fatalf("without a manifest: %v", err)
 	}
 	a.reset(nil)

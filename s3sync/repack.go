@@ -124,7 +124,8 @@ func (p *repack) make(ctx context.Context) error {
 		err = errors.Wrapf(os.WriteFile(p.st.file(statePacked), nil, 0o600), "note that packs are made")
 	}
 	if err != nil {
-		p.r.lack(packPrefix, errors.Explainf(err, errors.KindOf(err), "packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
+		p.r.lack(packPrefix, errors.Explainf(err, errors.KindOf(err),
+			"packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
 	}
 	return nil
 }
@@ -231,7 +232,8 @@ func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packR
 	var kept error
 	err := p.delete(ctx, gone, func(err error) { kept = err })
 	if err == nil && kept != nil {
-		p.r.lack(packPrefix, errors.Explainf(kept, errors.KindOf(kept), "packs that are replaced could not be deleted: %s", errors.Message(kept)))
+		p.r.lack(packPrefix, errors.Explainf(kept, errors.KindOf(kept),
+			"packs that are replaced could not be deleted: %s", errors.Message(kept)))
 	}
 	return err
 }
@@ -376,7 +378,8 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*tree.Entry) 
 	if err != nil {
 		return err
 	}
-	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw), int64(len(members))
+	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw),
+		int64(len(members))
 	row.ETag, err = p.r.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
 	return err
 }

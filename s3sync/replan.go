@@ -24,7 +24,8 @@ func (r *run) attempt(ctx context.Context, j *job) {
 		if j.err == nil {
 			r.carryOut(ctx, j)
 		}
-		if !errors.Is(j.err, errChangedObject) || r.o.Direction == Down || r.versions() || n == replans || ctx.Err() != nil {
+		if !errors.Is(j.err, errChangedObject) || r.o.Direction == Down || r.versions() || n == replans ||
+			ctx.Err() != nil {
 			return
 		}
 		j.unsure = true
@@ -106,7 +107,8 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 }
 
 // errDirContent reports an object that cannot be a file, since its key is that of a directory.
-var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported, "its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
+var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported,
+	"its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
 	"give the object another key")
 
 // freeName returns a name for a copy beside path that is not in use in the volume.
@@ -155,7 +157,9 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 	}
 	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.copyTo
 	if j.remote.Size > maxCopy {
-		return errors.Remedy(errors.Newf(errors.Conflict, "somebody else stored another object of more than 5 GiB meanwhile"), "sync again with --list, which replaces it")
+		return errors.Remedy(errors.Newf(errors.Conflict,
+			"somebody else stored another object of more than 5 GiB meanwhile"),
+			"sync again with --list, which replaces it")
 	}
 	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
 		return err

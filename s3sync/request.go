@@ -90,7 +90,8 @@ func wait(ctx context.Context, d time.Duration) error {
 // cut reports whether a connection ended too early, or its data was damaged.
 func cut(err error) bool {
 	var u *url.Error
-	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errDamaged) || errors.Is(err, errSilent) || errors.As(err, &u)
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, errDamaged) ||
+		errors.Is(err, errSilent) || errors.As(err, &u)
 }
 
 // garbled reports whether the server received other bytes than were sent, since the checksums
@@ -121,7 +122,8 @@ func (b *Bucket) request(ctx context.Context, r *request) *http.Request {
 	case "https":
 		host = strings.TrimSuffix(host, ":443")
 	}
-	req := (&http.Request{Method: r.method, URL: &u, Host: host, Header: make(http.Header, 16), ContentLength: int64(len(r.body)), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	req := (&http.Request{Method: r.method, URL: &u, Host: host, Header: make(http.Header, 16),
+		ContentLength: int64(len(r.body)), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	for k, v := range r.header {
 		req.Header[k] = v
 	}
@@ -138,7 +140,8 @@ func (b *Bucket) once(ctx context.Context, r request, buf []byte) (*response, er
 		return nil, noCredentials(err)
 	}
 	// A server that accepts a request and never answers counts as unavailable.
-	ctx, cancel := context.WithTimeoutCause(ctx, b.silence+time.Duration(len(r.body)+len(buf))*20*time.Microsecond, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, b.silence+time.Duration(len(r.body)+len(buf))*20*time.Microsecond,
+		errSilent)
 	defer cancel()
 	req := b.request(ctx, &r)
 	again := func() io.ReadCloser { return http.NoBody }
@@ -261,7 +264,8 @@ func escapeKey(key string) string {
 }
 
 func unreserved(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' || c == '/'
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' ||
+		c == '~' || c == '/'
 }
 
 func encodeCRC(crc uint64) string {
@@ -298,7 +302,8 @@ func (e *serverError) ErrorMessage() string          { return e.text }
 func (e *serverError) ErrorFault() smithy.ErrorFault { return smithy.FaultUnknown }
 
 func refusal(res *http.Response) error {
-	e := &serverError{status: res.StatusCode, code: http.StatusText(res.StatusCode), region: res.Header.Get("X-Amz-Bucket-Region")}
+	e := &serverError{status: res.StatusCode, code: http.StatusText(res.StatusCode),
+		region: res.Header.Get("X-Amz-Bucket-Region")}
 	e.date, _ = http.ParseTime(res.Header.Get("Date"))
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	var doc struct{ Code, Message, Region string }
@@ -319,7 +324,8 @@ func (b *Bucket) corrected(err error) bool {
 	}
 	off := time.Until(e.date) - time.Duration(b.skew.Load())
 	// The error of a HEAD has no body. S3 tolerates a skew of 15 minutes.
-	if wordless := e.status == http.StatusForbidden && e.text == "" && off.Abs() > 10*time.Minute; e.code != "RequestTimeTooSkewed" && !wordless {
+	if wordless := e.status == http.StatusForbidden && e.text == "" &&
+		off.Abs() > 10*time.Minute; e.code != "RequestTimeTooSkewed" && !wordless {
 		return false
 	}
 	b.skew.Store(int64(time.Until(e.date)))
@@ -343,7 +349,8 @@ func (b *Bucket) get(ctx context.Context, key, etag string, offset, length, size
 
 // getKnown is get for bytes with a known checksum: the server need not look one up, and the bytes
 // are checked only once. The answer may lack its header.
-func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length, size int64, buf []byte, known *uint64) (*response, error) {
+func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length, size int64, buf []byte,
+	known *uint64) (*response, error) {
 	r := request{method: http.MethodGet, key: key, header: make(http.Header, 2), bare: known != nil}
 	asked := known == nil && length == size // servers have no checksum of a range
 	if asked {
@@ -385,7 +392,8 @@ func (b *Bucket) getKnown(ctx context.Context, key, etag string, offset, length,
 
 // head requests the headers of an object. It returns NotFound if there is none.
 func (b *Bucket) head(ctx context.Context, key string) (*response, error) {
-	return b.do(ctx, request{method: http.MethodHead, key: key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)
+	return b.do(ctx, request{method: http.MethodHead, key: key,
+		header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)
 }
 
 func unquote(etag string) string { return strings.Trim(strings.TrimPrefix(etag, "W/"), `"`) }

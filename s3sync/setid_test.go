@@ -11,7 +11,8 @@ import (
 )
 
 // setIDModes are the modes of files and directories with setuid and setgid bits.
-var setIDModes = map[string]os.FileMode{"suid": os.ModeSetuid | 0o711, "sgid": os.ModeSetgid | 0o755, "both": os.ModeSetuid | os.ModeSetgid | 0o700, "shared": os.ModeDir | os.ModeSetgid | 0o775}
+var setIDModes = map[string]os.FileMode{"suid": os.ModeSetuid | 0o711, "sgid": os.ModeSetgid | 0o755,
+	"both": os.ModeSetuid | os.ModeSetgid | 0o700, "shared": os.ModeDir | os.ModeSetgid | 0o775}
 
 // setIDTree has a file for each of setIDModes, and one without such bits.
 func setIDTree(t *testing.T) string {
@@ -72,7 +73,8 @@ func TestSetIDStaysAway(t *testing.T) {
 					third := t.TempDir()
 					mustSync(t, third, b, Options{Direction: Down, Owners: true, SetID: true})
 					for _, name := range []string{"suid", "sgid", "both"} {
-						if info, err := os.Stat(filepath.Join(third, name)); err != nil || info.Mode() != setIDModes[name] {
+						if info, err := os.Stat(filepath.Join(third, name)); err != nil ||
+							info.Mode() != setIDModes[name] {
 							t.Errorf("the bucket has %s as %v, %v", name, info.Mode(), err)
 						}
 					}
@@ -111,7 +113,8 @@ func TestSetIDOfOthers(t *testing.T) {
 	}
 	modes := func() {
 		t.Helper()
-		for name, want := range map[string]os.FileMode{"suid": 0o755, "sgid": 0o755, "decimal": 0o755, "shared": os.ModeDir | 0o775} {
+		for name, want := range map[string]os.FileMode{"suid": 0o755, "sgid": 0o755, "decimal": 0o755,
+			"shared": os.ModeDir | 0o775} {
 			if info, err := os.Lstat(filepath.Join(back, name)); err != nil || info.Mode() != want {
 				t.Errorf("%s is %v, %v, want %v", name, info.Mode(), err, want)
 			}

@@ -98,10 +98,14 @@ func appendHeader(canonical []byte, req *http.Request) ([]byte, string) {
 
 // smallNames are the lower-case names of the usual fields.
 var smallNames = map[string]string{
-	"Content-Type": "content-type", "If-Match": "if-match", "Range": "range", "X-Amz-Checksum-Mode": "x-amz-checksum-mode",
-	"X-Amz-Content-Sha256": "x-amz-content-sha256", "X-Amz-Date": "x-amz-date", "X-Amz-Security-Token": "x-amz-security-token",
-	checksumHeader: "x-amz-checksum-crc64nvme", "X-Amz-Meta-Mode": "x-amz-meta-mode", "X-Amz-Meta-Uid": "x-amz-meta-uid", "X-Amz-Meta-Gid": "x-amz-meta-gid",
-	"X-Amz-Meta-Mtime": "x-amz-meta-mtime", "X-Amz-Meta-File-Permissions": "x-amz-meta-file-permissions", "X-Amz-Meta-File-Owner": "x-amz-meta-file-owner",
+	"Content-Type": "content-type", "If-Match": "if-match", "Range": "range",
+	"X-Amz-Checksum-Mode":  "x-amz-checksum-mode",
+	"X-Amz-Content-Sha256": "x-amz-content-sha256", "X-Amz-Date": "x-amz-date",
+	"X-Amz-Security-Token": "x-amz-security-token",
+	checksumHeader:         "x-amz-checksum-crc64nvme", "X-Amz-Meta-Mode": "x-amz-meta-mode",
+	"X-Amz-Meta-Uid": "x-amz-meta-uid", "X-Amz-Meta-Gid": "x-amz-meta-gid",
+	"X-Amz-Meta-Mtime": "x-amz-meta-mtime", "X-Amz-Meta-File-Permissions": "x-amz-meta-file-permissions",
+	"X-Amz-Meta-File-Owner": "x-amz-meta-file-owner",
 	"X-Amz-Meta-File-Group": "x-amz-meta-file-group", "X-Amz-Meta-File-Mtime": "x-amz-meta-file-mtime",
 }
 

@@ -34,17 +34,21 @@ func TestSignedAsTheSDK(t *testing.T) {
 	theirs := v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	var ours signer
 	for i := range 3000 {
-		r := request{method: []string{"GET", "PUT", "HEAD", "DELETE", "POST"}[random.IntN(5)], key: oddText(random, 60), header: http.Header{}}
+		r := request{method: []string{"GET", "PUT", "HEAD", "DELETE", "POST"}[random.IntN(5)], key: oddText(random, 60),
+			header: http.Header{}}
 		if random.IntN(3) == 0 {
-			r.query = url.Values{"partNumber": {fmt.Sprint(random.IntN(10000))}, "uploadId": {oddText(random, 30)}, "x": {oddText(random, 3)}}
+			r.query = url.Values{"partNumber": {fmt.Sprint(random.IntN(10000))}, "uploadId": {oddText(random, 30)},
+				"x": {oddText(random, 3)}}
 		}
 		if random.IntN(2) == 0 {
 			r.body = make([]byte, random.IntN(3))
 			crc := random.Uint64()
-			r.crc, r.header = &crc, metaHeader(&tree.Entry{Kind: tree.File, Mode: random.Uint32() & 0o7777, UID: random.Uint32(), ModTime: tree.Nano(random.Int64())})
+			r.crc, r.header = &crc, metaHeader(&tree.Entry{Kind: tree.File, Mode: random.Uint32() & 0o7777,
+				UID: random.Uint32(), ModTime: tree.Nano(random.Int64())})
 		}
 		for range random.IntN(3) {
-			r.header.Set([]string{"If-Match", "Range", "X-Amz-Checksum-Mode", "X-Amz-Meta-Odd_name", "Content-Type", "X-Amz-Acl"}[random.IntN(6)], oddText(random, 12)+"  two")
+			r.header.Set([]string{"If-Match", "Range", "X-Amz-Checksum-Mode", "X-Amz-Meta-Odd_name", "Content-Type",
+				"X-Amz-Acl"}[random.IntN(6)], oddText(random, 12)+"  two")
 		}
 		if random.IntN(9) == 0 {
 			r.header["X-Amz-Meta-Twice"] = []string{" one ", "two"}
@@ -59,7 +63,8 @@ func TestSignedAsTheSDK(t *testing.T) {
 		}
 		region := []string{"us-east-1", "eu-central-1", "auto"}[random.IntN(3)]
 		at := time.Unix(1_700_000_000+random.Int64N(3*24*3600), 0).In(time.FixedZone("x", random.IntN(7)*3600))
-		base, err := url.Parse([]string{"http://127.0.0.1:9000/bucket", "https://bucket.s3.amazonaws.com", "http://host:80/a%20b/bucket", "https://[::1]:8443/bucket/", "https://host:443"}[random.IntN(5)])
+		base, err := url.Parse([]string{"http://127.0.0.1:9000/bucket", "https://bucket.s3.amazonaws.com",
+			"http://host:80/a%20b/bucket", "https://[::1]:8443/bucket/", "https://host:443"}[random.IntN(5)])
 		must(t, err)
 		b := &Bucket{base: base, prefix: "work/"}
 		one, two := b.request(context.Background(), &r), b.request(context.Background(), &r)
@@ -74,7 +79,8 @@ func TestSignedAsTheSDK(t *testing.T) {
 			}
 		}
 		if one.Host != two.Host || one.URL.RequestURI() != two.URL.RequestURI() {
-			t.Fatalf("the SDK sends it to %q, %q, and this to %q, %q", two.Host, two.URL.RequestURI(), one.Host, one.URL.RequestURI())
+			t.Fatalf("the SDK sends it to %q, %q, and this to %q, %q", two.Host, two.URL.RequestURI(), one.Host,
+				one.URL.RequestURI())
 		}
 	}
 }

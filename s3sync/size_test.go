@@ -42,7 +42,10 @@ func peak(t *testing.T, c childSpec) int64 {
 // races reports whether this is a binary that looks for races, which takes several times the memory.
 func races() bool {
 	info, ok := debug.ReadBuildInfo()
-	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" })
+	return ok && slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {
+		return s.Key == "-race" &&
+			s.Value == "true"
+	})
 }
 
 // A large file takes no more memory than a few of its parts, up and down.
@@ -96,7 +99,8 @@ func TestManyFilesInLittleMemory(t *testing.T) {
 		if i%1000 == 0 {
 			must(t, os.Mkdir(sub, 0o755))
 		}
-		must(t, os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-%07d.txt", i)), fmt.Appendf(nil, "content of file %d\n", i), 0o644))
+		must(t, os.WriteFile(filepath.Join(sub, fmt.Sprintf("file-%07d.txt", i)),
+			fmt.Appendf(nil, "content of file %d\n", i), 0o644))
 	}
 	for _, c := range []struct {
 		what string
@@ -134,7 +138,8 @@ func TestManifestThatCannotBeRead(t *testing.T) {
 	}()
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 0x55
-	for name, raw := range map[string][]byte{"empty": {}, "no manifest": []byte("something else"), "half": good[:len(good)/2], "another byte": flipped, "newer": newer} {
+	for name, raw := range map[string][]byte{"empty": {}, "no manifest": []byte("something else"),
+		"half": good[:len(good)/2], "another byte": flipped, "newer": newer} {
 		t.Run(name, func(t *testing.T) {
 			b := openBucket(t, location(t))
 			for key, body := range map[string]string{"good": "good", ManifestKey: string(raw)} {
@@ -159,7 +164,8 @@ func TestManifestThatCannotBeRead(t *testing.T) {
 				return
 			}
 			mustSync(t, back, b, Options{Direction: Down})
-			if text, err := os.ReadFile(filepath.Join(back, "good")); string(text) != "good" || len(snapshot(t, back)) != 1 {
+			if text, err := os.ReadFile(filepath.Join(back, "good")); string(text) != "good" ||
+				len(snapshot(t, back)) != 1 {
 				t.Errorf("restored %q, %v, of %v", text, err, snapshot(t, back))
 			}
 			mustSync(t, dir, b, Options{Direction: Up})

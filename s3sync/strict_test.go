@@ -106,7 +106,8 @@ func (s *strictServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		s.put(w, r, key, body)
 	case r.Method == http.MethodDelete:
-		if o := s.objects[key]; o != nil && !s.lax && r.Header.Get("If-Match") != "" && r.Header.Get("If-Match") != o.etag {
+		if o := s.objects[key]; o != nil && !s.lax && r.Header.Get("If-Match") != "" &&
+			r.Header.Get("If-Match") != o.etag {
 			xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
 			return
 		}
@@ -133,7 +134,8 @@ func keptFields(h http.Header) http.Header {
 	for name, v := range h {
 		switch {
 		case strings.HasPrefix(name, "X-Amz-Meta-"), name == checksumHeader, name == "X-Amz-Tagging",
-			slices.Contains([]string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires"}, name):
+			slices.Contains([]string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding",
+				"Content-Language", "Expires"}, name):
 			out[name] = v
 		}
 	}
@@ -284,7 +286,8 @@ func (s *strictServer) list(w http.ResponseWriter, q url.Values) {
 	}
 	for _, key := range keys {
 		o := s.objects[key]
-		out.Contents = append(out.Contents, listedObject{url.QueryEscape(key), o.etag, len(o.body), o.at.UTC().Format(time.RFC3339)})
+		out.Contents = append(out.Contents, listedObject{url.QueryEscape(key), o.etag, len(o.body),
+			o.at.UTC().Format(time.RFC3339)})
 	}
 	answerXML(w, out)
 }

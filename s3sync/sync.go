@@ -155,7 +155,8 @@ func (s Stats) Rate() float64 {
 
 // String returns a line of text for people.
 func (s Stats) String() string {
-	text := fmt.Sprintf("%d files, %d bytes in %s; %d unchanged", s.Files, s.Bytes, s.Duration.Round(time.Millisecond), s.Skipped)
+	text := fmt.Sprintf("%d files, %d bytes in %s; %d unchanged", s.Files, s.Bytes,
+		s.Duration.Round(time.Millisecond), s.Skipped)
 	for _, more := range []struct {
 		n    int64
 		what string
@@ -234,7 +235,8 @@ func Sync(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Stats, error
 }
 
 func newRun(t *tree.Tree, b *Bucket, o Options) *run {
-	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight, disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
+	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight,
+		disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
 		start: time.Now(), links: map[[2]uint64]string{},
 		p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents,
 			restores: tree.Restoring{Owners: o.Owners, SetID: o.SetID}, mayOwn: t.CanChown()}}
@@ -266,7 +268,8 @@ func (o *Options) check() error {
 		o.Conflicts = KeepBoth
 	case KeepBoth, KeepNewer, KeepLocal, KeepRemote:
 	default:
-		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts, KeepBoth, KeepNewer, KeepLocal, KeepRemote)
+		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts, KeepBoth,
+			KeepNewer, KeepLocal, KeepRemote)
 	}
 	if o.MaxDeleteFiles <= 0 {
 		o.MaxDeleteFiles = DefaultMaxDeleteFiles
@@ -281,7 +284,8 @@ func (o *Options) check() error {
 }
 
 // errOvertaken reports that another sync replaced the manifest meanwhile.
-var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"), "sync again")
+var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),
+	"sync again")
 
 func (r *run) finished() Stats {
 	r.mu.Lock()

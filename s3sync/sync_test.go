@@ -64,14 +64,17 @@ func TestNothingChanged(t *testing.T) {
 		t.Errorf("nothing changed, and a sync without a state did %s", stats)
 	}
 	// With a list it sees each object, and still sends nothing.
-	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, List: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
+	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state,
+		List: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync with a list did %s", stats)
 	}
-	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true, SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
+	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true,
+		SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a restore did %s", stats)
 	}
 	// Contents are compared on request, and are equal.
-	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state, Contents: true}); stats.Files+stats.Deleted != 0 {
+	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state,
+		Contents: true}); stats.Files+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync of contents did %s", stats)
 	}
 }
@@ -81,7 +84,8 @@ func TestChanges(t *testing.T) {
 		t.Run(fmt.Sprintf("list=%v", list), func(t *testing.T) {
 			dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
 			other, otherState := t.TempDir(), t.TempDir()
-			for _, name := range []string{"keep", "rewrite", "touch", "chmod", "remove", "dir/remove", "to-dir", "xattr"} {
+			for _, name := range []string{"keep", "rewrite", "touch", "chmod", "remove", "dir/remove",
+				"to-dir", "xattr"} {
 				write(t, dir, name, "one "+name)
 			}
 			write(t, dir, "to-file/x", "x")
@@ -168,7 +172,8 @@ func TestTwoWays(t *testing.T) {
 			one, two, s1, s2 := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
 			o1 := Options{Direction: Both, Conflicts: policy, State: s1}
 			o2 := Options{Direction: Both, Conflicts: policy, State: s2}
-			for _, name := range []string{"conflict", "gone-here", "gone-there", "edited-there", "edited-here", "gone-and-edited"} {
+			for _, name := range []string{"conflict", "gone-here", "gone-there", "edited-there", "edited-here",
+				"gone-and-edited"} {
 				write(t, one, name, "zero")
 			}
 			mustSync(t, one, b, o1)
@@ -225,7 +230,8 @@ func TestTwoWays(t *testing.T) {
 					got[path] = string(raw)
 				}
 			}
-			all := map[string]string{"edited-there": "there", "new-there/x": "x", "edited-here": "here", "new-here": "y", "gone-and-edited": "kept"}
+			all := map[string]string{"edited-there": "there", "new-there/x": "x", "edited-here": "here",
+				"new-here": "y", "gone-and-edited": "kept"}
 			maps.Copy(all, want)
 			if !maps.Equal(got, all) {
 				t.Errorf("have %q, want %q", got, all)
@@ -253,9 +259,11 @@ func TestDryRun(t *testing.T) {
 	write(t, dir, "a/b", "1")
 	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644))
 	var plan []string
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, DryRun: true, Plan: func(a Action) { plan = append(plan, string(a.Op)+" "+a.Path) }})
+	stats, err := Sync(t.Context(), openTree(t, dir), b,
+		Options{Direction: Up, DryRun: true, Plan: func(a Action) { plan = append(plan, string(a.Op)+" "+a.Path) }})
 	must(t, err)
-	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(plan, want) || stats.Files != 1 || stats.Failed != 1 {
+	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(plan, want) || stats.Files != 1 ||
+		stats.Failed != 1 {
 		t.Errorf("the plan is %q with %s, want %q", plan, stats, want)
 	}
 	for _, call := range a.seen() {
@@ -337,8 +345,9 @@ func TestForeign(t *testing.T) {
 	put("void/", "", nil)
 	back := t.TempDir()
 	mustSync(t, back, b, Options{Direction: Down})
-	want := map[string]string{"plain": "-rw-r--r--", "rclone": "-rwxr-xr-x", "s3fs": "-rwxr-xr-x", "aws": "-rw-r-----", "awslink": "Lrwxrwxrwx",
-		"dir": "drwxr-xr-x", "dir/sub": "drwxr-xr-x", "dir/sub/file": "-rw-r--r--", "void": "drwxr-xr-x"}
+	want := map[string]string{"plain": "-rw-r--r--", "rclone": "-rwxr-xr-x", "s3fs": "-rwxr-xr-x", "aws": "-rw-r-----",
+		"awslink": "Lrwxrwxrwx",
+		"dir":     "drwxr-xr-x", "dir/sub": "drwxr-xr-x", "dir/sub/file": "-rw-r--r--", "void": "drwxr-xr-x"}
 	for path, line := range snapshot(t, back) {
 		if mode, _, _ := strings.Cut(line, " "); mode != want[path] {
 			t.Errorf("%s came as %s, want %s", path, mode, want[path])
@@ -394,7 +403,8 @@ func TestHostileManifest(t *testing.T) {
 			back := filepath.Join(above, "volume")
 			must(t, os.Mkdir(back, 0o755))
 			mustSync(t, back, b, Options{Direction: Down})
-			if got := slices.Sorted(maps.Keys(snapshot(t, above))); !slices.Equal(got, []string{"volume", "volume/good"}) {
+			if got := slices.Sorted(maps.Keys(snapshot(t, above))); !slices.Equal(got,
+				[]string{"volume", "volume/good"}) {
 				t.Errorf("restored %q", got)
 			}
 		})
@@ -490,15 +500,20 @@ func TestRefusals(t *testing.T) {
 		kind   errors.Kind
 		text   string
 	}{
-		"no bucket":      {change: func(l *Location) { l.Bucket = "no-such-bucket-here" }, kind: errors.NotFound, text: "no bucket"},
-		"wrong key":      {change: func(l *Location) { l.AccessKeyID = "AKIANOBODY" }, kind: errors.Unauthenticated, text: "access key"},
-		"wrong secret":   {change: func(l *Location) { l.SecretAccessKey = "nobody-has-this-one" }, kind: errors.Unauthenticated, text: "secret access key is wrong"},
-		"nobody there":   {change: func(l *Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second }, kind: errors.Unavailable, text: "cannot be reached"},
+		"no bucket": {change: func(l *Location) { l.Bucket = "no-such-bucket-here" }, kind: errors.NotFound,
+			text: "no bucket"},
+		"wrong key": {change: func(l *Location) { l.AccessKeyID = "AKIANOBODY" }, kind: errors.Unauthenticated,
+			text: "access key"},
+		"wrong secret": {change: func(l *Location) { l.SecretAccessKey = "nobody-has-this-one" },
+			kind: errors.Unauthenticated, text: "secret access key is wrong"},
+		"nobody there": {change: func(l *Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second },
+			kind: errors.Unavailable, text: "cannot be reached"},
 		"expired":        {status: 400, code: "ExpiredToken", kind: errors.Unauthenticated, text: "expired"},
 		"not allowed":    {status: 403, code: "AccessDenied", kind: errors.Denied, text: "does not allow"},
 		"another region": {status: 301, code: "PermanentRedirect", kind: errors.Invalid, text: "region"},
 		"full":           {status: 507, code: "InsufficientStorage", kind: errors.Exhausted, text: "no space"},
-		"away for long":  {status: 503, code: "ServiceUnavailable", kind: errors.Unavailable, text: "away or overloaded"},
+		"away for long": {status: 503, code: "ServiceUnavailable", kind: errors.Unavailable,
+			text: "away or overloaded"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loc := location(t)
@@ -508,7 +523,10 @@ func TestRefusals(t *testing.T) {
 				c.change(&loc)
 			}
 			if c.status != 0 {
-				a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool { return xmlFault(w, c.status, c.code) })
+				a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+					return xmlFault(w,
+						c.status, c.code)
+				})
 			}
 			_, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: Up})
 			t.Logf("%v", err)
@@ -538,7 +556,8 @@ func TestInterrupted(t *testing.T) {
 		a.reset(func(n int, _ http.ResponseWriter, r *http.Request) bool {
 			// Files are recorded in order, so the first ones must arrive while the others wait. A resumed sync requests
 			// each file that was in progress and lists the bucket, so only writes wait.
-			if n >= stop && (r.Method == http.MethodPut || r.Method == http.MethodPost) && !strings.Contains(r.URL.Path, "/f00") {
+			if n >= stop && (r.Method == http.MethodPut || r.Method == http.MethodPost) &&
+				!strings.Contains(r.URL.Path, "/f00") {
 				<-ctx.Done()
 			}
 			return false
@@ -608,7 +627,8 @@ func TestDamagedObject(t *testing.T) {
 	})
 	back := t.TempDir()
 	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
-	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "hurt" || !strings.Contains(stats.Failures[0].Reason, "other bytes") {
+	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "hurt" ||
+		!strings.Contains(stats.Failures[0].Reason, "other bytes") {
 		t.Errorf("a damaged object: %s, %+v, %v", stats, stats.Failures, err)
 	}
 	if raw, _ := os.ReadFile(filepath.Join(back, "good")); string(raw) != "good content" {
@@ -667,7 +687,8 @@ func TestVersions(t *testing.T) {
 	if got := snapshot(t, old); !maps.Equal(got, before) {
 		t.Error("the first version is not what it was")
 	}
-	if _, _, err := Restore(t.Context(), openTree(t, old), b, Version{Time: time.Unix(5, 0)}, Options{}); errors.KindOf(err) != errors.NotFound {
+	if _, _, err := Restore(t.Context(), openTree(t, old), b, Version{Time: time.Unix(5, 0)},
+		Options{}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a version that is not there: %v", err)
 	}
 	if _, err := b.Prune(t.Context(), 0); errors.KindOf(err) != errors.Invalid {
@@ -711,7 +732,8 @@ func TestProgress(t *testing.T) {
 			var parts atomic.Int32
 			// The last part waits until both reports have been seen.
 			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-				if strings.HasSuffix(r.URL.Path, "/large") && (r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
+				if strings.HasSuffix(r.URL.Path, "/large") &&
+					(r.URL.Query().Has("partNumber") || r.Header.Get("Range") != "") && parts.Add(1) == 3 {
 					for what, seen := range map[string]chan struct{}{"the total": known, "the parts": within} {
 						select {
 						case <-seen:
@@ -751,7 +773,8 @@ func TestProgress(t *testing.T) {
 			if last.Seen != sizes || last.Total != sizes {
 				t.Errorf("at the end %d of %d bytes, want %d", last.Seen, last.Total, sizes)
 			}
-			if stats.Files != 31 || stats.Bytes != sizes || stats.Duration <= 0 || stats.Rate() <= 0 || last.Files != stats.Files || last.Bytes != stats.Bytes {
+			if stats.Files != 31 || stats.Bytes != sizes || stats.Duration <= 0 || stats.Rate() <= 0 ||
+				last.Files != stats.Files || last.Bytes != stats.Bytes {
 				t.Errorf("it did %s, shown %s, want 31 files of %d bytes", stats, last, sizes)
 			}
 		})
@@ -767,7 +790,8 @@ func TestWhenAllIsThere(t *testing.T) {
 	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.There != 0 {
 		t.Errorf("what went up was there after %s", stats.There)
 	}
-	if stats := mustSync(t, t.TempDir(), b, Options{Direction: Down}); stats.There <= 0 || stats.There > stats.Duration {
+	if stats := mustSync(t, t.TempDir(), b, Options{Direction: Down}); stats.There <= 0 ||
+		stats.There > stats.Duration {
 		t.Errorf("all was there after %s, and on the disk after %s", stats.There, stats.Duration)
 	}
 }

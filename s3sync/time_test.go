@@ -16,20 +16,28 @@ import (
 // TestTimes checks that times are written and read exactly, also before 1970 and after 2262.
 // mission: 3.2, D2
 func TestTimes(t *testing.T) {
-	for text, want := range map[string]tree.Time{"1.5": {Sec: 1, Nsec: 5e8}, "1": {Sec: 1, Nsec: 0}, "0.000000001": {Sec: 0, Nsec: 1}, "7ns": {Sec: 0, Nsec: 7}, "-1": {Sec: -1, Nsec: 0}, "981173106.123456789": {Sec: 981173106, Nsec: 123456789},
-		"-0.5": {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8}, "-1.000000000": {Sec: -1, Nsec: 0}, "-1ns": {Sec: -1, Nsec: 999999999}, "-1500000000ns": {Sec: -2, Nsec: 5e8}, "0ns": {Sec: 0, Nsec: 0}, "1.1234567891": {Sec: 1, Nsec: 123456789},
-		"99999999999000000001ns": {Sec: 99999999999, Nsec: 1}, "-99999999999000000001ns": {Sec: -100000000000, Nsec: 999999999}, "99999999999.5": {Sec: 99999999999, Nsec: 5e8}} {
+	for text, want := range map[string]tree.Time{"1.5": {Sec: 1, Nsec: 5e8}, "1": {Sec: 1, Nsec: 0},
+		"0.000000001": {Sec: 0, Nsec: 1}, "7ns": {Sec: 0, Nsec: 7}, "-1": {Sec: -1, Nsec: 0},
+		"981173106.123456789": {Sec: 981173106, Nsec: 123456789},
+		"-0.5":                {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8}, "-1.000000000": {Sec: -1, Nsec: 0},
+		"-1ns": {Sec: -1, Nsec: 999999999}, "-1500000000ns": {Sec: -2, Nsec: 5e8}, "0ns": {Sec: 0, Nsec: 0},
+		"1.1234567891":           {Sec: 1, Nsec: 123456789},
+		"99999999999000000001ns": {Sec: 99999999999, Nsec: 1}, "-99999999999000000001ns": {Sec: -100000000000,
+			Nsec: 999999999}, "99999999999.5": {Sec: 99999999999, Nsec: 5e8}} {
 		if got, ok := tree.ParseTime(text); !ok || got != want {
 			t.Errorf("parseTime(%q) = %v, %v", text, got, ok)
 		}
 	}
-	for _, text := range []string{"", "x", "1.x", "99999999999999999999", "9223372036854775807", "xns", "ns", "-", "--1", "-ns", "1.-5", "+1", "9999999999999999999999999999999999999ns"} {
+	for _, text := range []string{"", "x", "1.x", "99999999999999999999", "9223372036854775807", "xns", "ns", "-",
+		"--1", "-ns", "1.-5", "+1", "9999999999999999999999999999999999999ns"} {
 		if got, ok := tree.ParseTime(text); ok {
 			t.Errorf("parseTime(%q) = %v", text, got)
 		}
 	}
-	for at, want := range map[tree.Time][2]string{{Sec: 0, Nsec: 0}: {"0.000000000", "0"}, {Sec: -1, Nsec: 999999999}: {"-0.000000001", "-1"}, {Sec: 1, Nsec: 5e8}: {"1.500000000", "1500000000"},
-		{Sec: -2, Nsec: 5e8}: {"-1.500000000", "-1500000000"}, {Sec: -2, Nsec: 0}: {"-2.000000000", "-2000000000"}, {Sec: 1 << 40, Nsec: 7}: {"1099511627776.000000007", "1099511627776000000007"}} {
+	for at, want := range map[tree.Time][2]string{{Sec: 0, Nsec: 0}: {"0.000000000", "0"},
+		{Sec: -1, Nsec: 999999999}: {"-0.000000001", "-1"}, {Sec: 1, Nsec: 5e8}: {"1.500000000", "1500000000"},
+		{Sec: -2, Nsec: 5e8}: {"-1.500000000", "-1500000000"}, {Sec: -2, Nsec: 0}: {"-2.000000000", "-2000000000"},
+		{Sec: 1 << 40, Nsec: 7}: {"1099511627776.000000007", "1099511627776000000007"}} {
 		if got := [2]string{at.Decimal(), at.Nanoseconds()}; got != want {
 			t.Errorf("%v is written as %q", at, got)
 		}
@@ -44,7 +52,8 @@ func TestTimes(t *testing.T) {
 			t.Errorf("%v comes back from headers as %v", at, e.ModTime)
 		}
 	}
-	for at, want := range map[tree.Time]int64{{Sec: math.MaxInt64 / 1_000_000_000, Nsec: 0}: math.MaxInt64, {Sec: math.MinInt64/1_000_000_000 - 1, Nsec: 0}: math.MinInt64} {
+	for at, want := range map[tree.Time]int64{{Sec: math.MaxInt64 / 1_000_000_000, Nsec: 0}: math.MaxInt64,
+		{Sec: math.MinInt64/1_000_000_000 - 1, Nsec: 0}: math.MinInt64} {
 		if got, fits := at.UnixNano(); fits || got != want {
 			t.Errorf("%v has %d nanoseconds, %v", at, got, fits)
 		}
@@ -61,22 +70,26 @@ func TestTimes(t *testing.T) {
 // Harvest's form as the same time.
 // mission: 3.2
 func TestTimesOfRclone(t *testing.T) {
-	for text, at := range map[string]tree.Time{"0": {Sec: 0, Nsec: 0}, "-1": {Sec: -1, Nsec: 0}, "-0.5": {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8},
-		"-0.000000001": {Sec: -1, Nsec: 999999999}, "-2145916799.25": {Sec: -2145916800, Nsec: 75e7}, "981173106.123456789": {Sec: 981173106, Nsec: 123456789}} {
+	for text, at := range map[string]tree.Time{"0": {Sec: 0, Nsec: 0}, "-1": {Sec: -1, Nsec: 0},
+		"-0.5": {Sec: -1, Nsec: 5e8}, "-1.5": {Sec: -2, Nsec: 5e8},
+		"-0.000000001": {Sec: -1, Nsec: 999999999}, "-2145916799.25": {Sec: -2145916800, Nsec: 75e7},
+		"981173106.123456789": {Sec: 981173106, Nsec: 123456789}} {
 		var e tree.Entry
 		describe(&e, http.Header{"X-Amz-Meta-Mtime": {text}})
 		if e.ModTime != at {
 			t.Errorf("%q of rclone is %v, want %v", text, e.ModTime, at)
 		}
 		ours := at.Decimal()
-		if whole, frac, _ := strings.Cut(ours, "."); strings.TrimSuffix(whole+"."+strings.TrimRight(frac, "0"), ".") != text {
+		if whole, frac, _ := strings.Cut(ours, "."); strings.TrimSuffix(whole+"."+strings.TrimRight(frac, "0"),
+			".") != text {
 			t.Errorf("%v is written as %q, and by rclone as %q", at, ours, text)
 		}
 	}
 }
 
 // farTimes are times that do not fit into 64 bits of nanoseconds, and others before 1970.
-var farTimes = map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1930": {Sec: -1_262_304_000, Nsec: 1}, "2262": {Sec: 9_223_372_037, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999},
+var farTimes = map[string]tree.Time{"1969": {Sec: -1, Nsec: 5e8}, "1930": {Sec: -1_262_304_000, Nsec: 1},
+	"2262": {Sec: 9_223_372_037, Nsec: 1}, "2400": {Sec: 13_569_465_600, Nsec: 999_999_999},
 	"1000": {Sec: -30_610_224_000, Nsec: 1}, "9999": {Sec: 253_402_300_799, Nsec: 999_999_999}}
 
 // TestFarTimesAreExact checks that times survive a sync in both directions: in the manifest, in the headers of objects,
@@ -181,8 +194,10 @@ func TestTimesThatAFileSystemCannotHold(t *testing.T) {
 	must(t, os.Chmod(filepath.Join(second.dir, "f"), 0o600))
 	sync(second)
 	sync(first)
-	if info, err := os.Stat(filepath.Join(first.dir, "f")); err != nil || info.Mode() != 0o600 || timeOf(t, filepath.Join(first.dir, "f")) != farTimes["9999"] {
-		t.Errorf("after a change of mode there, it is %v of %v, %v", info.Mode(), timeOf(t, filepath.Join(first.dir, "f")), err)
+	if info, err := os.Stat(filepath.Join(first.dir, "f")); err != nil || info.Mode() != 0o600 ||
+		timeOf(t, filepath.Join(first.dir, "f")) != farTimes["9999"] {
+		t.Errorf("after a change of mode there, it is %v of %v, %v", info.Mode(),
+			timeOf(t, filepath.Join(first.dir, "f")), err)
 	}
 	if got := timeOf(t, filepath.Join(first.dir, "d")); got != farTimes["9999"] {
 		t.Errorf("the directory has %v", got)
@@ -190,14 +205,16 @@ func TestTimesThatAFileSystemCannotHold(t *testing.T) {
 	write(t, second.dir, "f", "edited")
 	sync(second)
 	sync(first)
-	if raw, err := os.ReadFile(filepath.Join(first.dir, "f")); err != nil || string(raw) != "edited" || timeOf(t, filepath.Join(first.dir, "f")) != timeOf(t, filepath.Join(second.dir, "f")) {
+	if raw, err := os.ReadFile(filepath.Join(first.dir, "f")); err != nil || string(raw) != "edited" ||
+		timeOf(t, filepath.Join(first.dir, "f")) != timeOf(t, filepath.Join(second.dir, "f")) {
 		t.Errorf("after an edit there it has %q, %v", raw, err)
 	}
 }
 
 func setTime(t *testing.T, path string, at tree.Time) {
 	t.Helper()
-	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at.Timespec(), at.Timespec()}, unix.AT_SYMLINK_NOFOLLOW))
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{at.Timespec(), at.Timespec()},
+		unix.AT_SYMLINK_NOFOLLOW))
 }
 
 func timeOf(t *testing.T, path string) tree.Time {

@@ -18,9 +18,9 @@ import (
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
-// tombstonesDir holds one object for each sync that is deleting objects: their keys and ETags, as in the file that the machine keeps for itself. It is
-// stored before the manifest that no longer has them, and deleted after them. If the sync is killed in between, syncs of other machines that list the
-// bucket do not take these objects for new files.
+// tombstonesDir holds one object for each sync that is deleting objects: their keys and ETags, as in the file that the
+// machine keeps for itself. It is stored before the manifest that no longer has them, and deleted after them. If the
+// sync is killed in between, syncs of other machines that list the bucket do not take these objects for new files.
 const tombstonesDir = tree.Reserved + "/deleting/"
 
 // maxTombstones is the maximum size of such an object to read, in bytes.
@@ -29,7 +29,8 @@ const maxTombstones = 256 << 20
 // tombstone is an object that a sync was about to delete.
 type tombstone struct {
 	etag string
-	// until is when the deletion was recorded, by the server's clock; an object that was stored later is another one. Zero if it is not known.
+	// until is when the deletion was recorded, by the server's clock; an object that was stored later is another one.
+	// Zero if it is not known.
 	until time.Time
 }
 

@@ -122,7 +122,8 @@ func TestFileBesideDirectoryOfItsName(t *testing.T) {
 		t.Errorf("nothing is named: %s", s)
 	}
 	settle(t, one, two)
-	for path, want := range map[string]string{"a copy": "of the file", "a/b": "beneath it"} { // the former is a conflict
+	for path, want := range map[string]string{"a copy": "of the file",
+		"a/b": "beneath it"} { // the former is a conflict
 		if got := filesOf(t, two.dir)[path]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s has %q; all: %q", path, got, filesOf(t, two.dir))
 		}

@@ -187,7 +187,8 @@ func TestKilledBeforeManifest(t *testing.T) {
 			if gently {
 				ctx, cancel := context.WithCancel(t.Context())
 				asks(a, http.MethodPut, ManifestKey, cancel)
-				if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state, Owners: true}); err == nil {
+				if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state,
+					Owners: true}); err == nil {
 					t.Fatal("the sync was not canceled")
 				}
 			} else {
@@ -317,11 +318,13 @@ func TestReplacedByRename(t *testing.T) {
 				must(t, os.WriteFile(filepath.Join(one.dir, "new"), []byte("replaced"), 0o644))
 				must(t, os.Chtimes(filepath.Join(one.dir, "new"), someTime, someTime))
 				must(t, os.Rename(filepath.Join(one.dir, "new"), filepath.Join(one.dir, "p")))
-				must(t, unix.Renameat2(unix.AT_FDCWD, filepath.Join(one.dir, "swap1"), unix.AT_FDCWD, filepath.Join(one.dir, "swap2"), unix.RENAME_EXCHANGE))
+				must(t, unix.Renameat2(unix.AT_FDCWD, filepath.Join(one.dir, "swap1"), unix.AT_FDCWD,
+					filepath.Join(one.dir, "swap2"), unix.RENAME_EXCHANGE))
 				mustSync(t, one.dir, one.b, Options{Direction: direction, State: one.state, List: list, Owners: true})
 				two.both(t)
 				got := filesOf(t, two.dir)
-				if got["p"][0] != "replaced" || got["swap1"][0] != "content2" || got["swap2"][0] != "content1" || len(got) != 5 {
+				if got["p"][0] != "replaced" || got["swap1"][0] != "content2" || got["swap2"][0] != "content1" ||
+					len(got) != 5 {
 					t.Errorf("the other machine has %q", got)
 				}
 				// A restore brings back the bucket's content.
@@ -374,7 +377,8 @@ func TestNamesLikeTemporary(t *testing.T) {
 	t.Parallel()
 	all, direct, _ := machines(t, 2)
 	one, two := all[0], all[1]
-	for _, name := range []string{".harvest-sync-notes", ".harvest-sync-ABCDEFGHIJKLMNOPQRSTUVWXYZ", "d/.harvest-sync-"} {
+	for _, name := range []string{".harvest-sync-notes", ".harvest-sync-ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+		"d/.harvest-sync-"} {
 		write(t, one.dir, name, "mine")
 	}
 	for range 2 {
@@ -428,13 +432,16 @@ func TestFileAndDirectory(t *testing.T) {
 				}
 				var s [4]Stats
 				for i := range 2 {
-					s[2*i], _ = Sync(t.Context(), openTree(t, first.dir), first.b, Options{Direction: Both, State: first.state, Owners: true})
-					s[2*i+1], _ = Sync(t.Context(), openTree(t, second.dir), second.b, Options{Direction: Both, State: second.state, Owners: true})
+					s[2*i], _ = Sync(t.Context(), openTree(t, first.dir), first.b,
+						Options{Direction: Both, State: first.state, Owners: true})
+					s[2*i+1], _ = Sync(t.Context(), openTree(t, second.dir), second.b,
+						Options{Direction: Both, State: second.state, Owners: true})
 				}
 				settle(t, one, two)
 				for _, m := range all {
 					got := filesOf(t, m.dir)
-					if len(got["n/x"]) != 1 || got["n/x"][0] != "beneath, of two" || len(got["n copy"]) != 1 || got["n copy"][0] != "a file of one" || len(got["n/y"]) != 1 {
+					if len(got["n/x"]) != 1 || got["n/x"][0] != "beneath, of two" || len(got["n copy"]) != 1 ||
+						got["n copy"][0] != "a file of one" || len(got["n/y"]) != 1 {
 						t.Errorf("have %q", got)
 					}
 				}
@@ -456,7 +463,8 @@ func TestForeignWritesAreKept(t *testing.T) {
 			large := strings.Repeat("0123456789abcdef", 17<<16)
 			write(t, one.dir, "large", large)
 			one.both(t)
-			for key, body := range map[string]string{"p": "of another program", "new": "also of another", "gone": "changed by another", "large": "of another"} {
+			for key, body := range map[string]string{"p": "of another program", "new": "also of another",
+				"gone": "changed by another", "large": "of another"} {
 				_, err := direct.put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), nil)
 				must(t, err)
 			}
@@ -512,7 +520,8 @@ func TestMetadataAgainstContent(t *testing.T) {
 					order = []*machine{two, one, two}
 				}
 				for _, m := range order {
-					if s := mustSync(t, m.dir, m.b, Options{Direction: Both, State: m.state, Owners: true, List: list}); s.Conflicts > 1 {
+					if s := mustSync(t, m.dir, m.b, Options{Direction: Both, State: m.state, Owners: true,
+						List: list}); s.Conflicts > 1 {
 						t.Errorf("in conflict: %+v", s.Decided)
 					}
 				}
@@ -555,7 +564,8 @@ func TestInterruptedDeletion(t *testing.T) {
 	write(t, one.dir, "f9", "edited")
 	ctx, cancel := context.WithCancel(t.Context())
 	asks(a, http.MethodPut, ManifestKey, cancel)
-	if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state, Owners: true}); err == nil {
+	if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state,
+		Owners: true}); err == nil {
 		t.Fatal("the sync was not canceled")
 	}
 	a.reset(nil)

@@ -43,7 +43,8 @@ func TestKeys(t *testing.T) {
 			t.Errorf("DecodeKey(%q) = %q, %v", key, got, ok)
 		}
 	}
-	for _, key := range []string{"", "/", "/a", "a//b", "a/../b", "..", ".", "./a", "a/.", "a\x00b", "%~zz", "%~41", "%~", strings.Repeat("n", 256), ".harvest/x", "a/"} {
+	for _, key := range []string{"", "/", "/a", "a//b", "a/../b", "..", ".", "./a", "a/.", "a\x00b", "%~zz", "%~41",
+		"%~", strings.Repeat("n", 256), ".harvest/x", "a/"} {
 		if path, ok := tree.DecodeKey(key); ok && tree.EncodePath(path) != key {
 			t.Errorf("DecodeKey(%q) = %q", key, path)
 		} else if ok && key != "%~" {
@@ -88,11 +89,13 @@ func TestCombine(t *testing.T) {
 
 func someEntries() []*tree.Entry {
 	return []*tree.Entry{
-		{Path: "a", Kind: tree.File, Mode: 0o644, UID: 1, GID: 2, ModTime: tree.Nano(-5), Size: 7, ETag: "e", CRC: 0, HasCRC: true, Inode: 9, Change: 10},
+		{Path: "a", Kind: tree.File, Mode: 0o644, UID: 1, GID: 2, ModTime: tree.Nano(-5), Size: 7, ETag: "e", CRC: 0,
+			HasCRC: true, Inode: 9, Change: 10},
 		{Path: "a-b", Kind: tree.Symlink, Mode: 0o777, Target: "../x"},
 		{Path: "a", Kind: tree.Dir, Mode: 0o700},
 		{Path: "a/b\xff", Kind: tree.File, Link: "a/a", Xattrs: map[string]string{"user.x": "\x00\x01"}},
-		{Path: "s", Kind: tree.File, Size: 1 << 40, Extents: []tree.Extent{{Offset: 5, Length: 6}, {Offset: 100, Length: 1}}, Key: tree.Hidden("sparse", "s")},
+		{Path: "s", Kind: tree.File, Size: 1 << 40, Extents: []tree.Extent{{Offset: 5, Length: 6},
+			{Offset: 100, Length: 1}}, Key: tree.Hidden("sparse", "s")},
 		{Path: "t", Kind: tree.File, Size: 1 << 30, Extents: []tree.Extent{}},
 	}
 }
@@ -131,7 +134,8 @@ func TestManifest(t *testing.T) {
 			t.Fatalf("%d entries, %v", len(got), err)
 		}
 		for i, e := range got {
-			if !e.SameRecord(want[i]) || e.Path != want[i].Path || e.Target != want[i].Target || (e.Extents == nil) != (want[i].Extents == nil) {
+			if !e.SameRecord(want[i]) || e.Path != want[i].Path || e.Target != want[i].Target ||
+				(e.Extents == nil) != (want[i].Extents == nil) {
 				t.Errorf("%+v came back as %+v", want[i], e)
 			}
 			if inode := e.Inode != 0; inode != (local && want[i].Inode != 0) {
@@ -218,7 +222,8 @@ func FuzzManifest(f *testing.F) {
 
 func TestDecide(t *testing.T) {
 	file := func(size int64, inode uint64) *tree.Entry {
-		return &tree.Entry{Path: "f", Kind: tree.File, Size: size, ModTime: tree.Nano(size), Inode: inode, Change: size, ETag: "e" + string(rune('0'+size))}
+		return &tree.Entry{Path: "f", Kind: tree.File, Size: size, ModTime: tree.Nano(size), Inode: inode, Change: size,
+			ETag: "e" + string(rune('0'+size))}
 	}
 	dir := &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o755}
 	for _, c := range []struct {
@@ -252,7 +257,8 @@ func TestDecide(t *testing.T) {
 		{"both changed, remote", policy{dir: Both, conflict: KeepRemote}, file(2, 1), file(1, 1), file(3, 0), Download},
 		{"both changed, newer", policy{dir: Both, conflict: KeepNewer}, file(4, 1), file(1, 1), file(3, 0), Upload},
 		{"both changed, both", policy{dir: Both, conflict: KeepBoth}, file(2, 1), file(1, 1), file(3, 0), Upload},
-		{"both directories", policy{dir: Both}, &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o700}, nil, dir, UpdateRemote},
+		{"both directories", policy{dir: Both}, &tree.Entry{Path: "f", Kind: tree.Dir, Mode: 0o700}, nil, dir,
+			UpdateRemote},
 	} {
 		if got := decide(c.p, c.local, c.base, c.remote, nil); got.Op != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got.Op, c.want)
@@ -272,14 +278,16 @@ func FuzzDecide(f *testing.F) {
 			if b&1 == 0 {
 				return nil
 			}
-			e := &tree.Entry{Path: "f", Kind: tree.Kind(b>>1&1) + 1, ModTime: tree.Nano(int64(b >> 4 & 3)), Inode: b >> 6 & 3, Change: int64(b >> 8 & 3), ETag: string(rune('a' + b>>10&3))}
+			e := &tree.Entry{Path: "f", Kind: tree.Kind(b>>1&1) + 1, ModTime: tree.Nano(int64(b >> 4 & 3)),
+				Inode: b >> 6 & 3, Change: int64(b >> 8 & 3), ETag: string(rune('a' + b>>10&3))}
 			if e.Kind == tree.File {
 				e.Size = int64(b >> 2 & 3)
 			}
 			return e
 		}
 		local, base, remote := entry(bits), entry(bits>>16), entry(bits>>32)
-		p := policy{dir: []Direction{Up, Down, Both}[how%3], mirror: how&4 != 0, checked: how&8 != 0, conflict: []Conflicts{KeepBoth, KeepNewer, KeepLocal, KeepRemote}[how>>4&3]}
+		p := policy{dir: []Direction{Up, Down, Both}[how%3], mirror: how&4 != 0, checked: how&8 != 0,
+			conflict: []Conflicts{KeepBoth, KeepNewer, KeepLocal, KeepRemote}[how>>4&3]}
 		a := decide(p, local, base, remote, nil)
 		switch {
 		case a.Op == DeleteLocal && (remote != nil || local == nil):
@@ -306,8 +314,10 @@ func TestMetadataOfOthers(t *testing.T) {
 		want              uint32
 		ok                bool
 	}{
-		{"0100644", "", 0o100644, true}, {"", "0100755", 0o100755, true}, {"", "100755", 0o100755, true}, {"", "33261", 0o100755, true},
-		{"", "40755", 0o40755, true}, {"", "41471", 0o120777, true}, {"", "644", 0o644, true}, {"", "", 0, false}, {"x", "y", 0, false}, {"09", "33188", 0o100644, true},
+		{"0100644", "", 0o100644, true}, {"", "0100755", 0o100755, true}, {"", "100755", 0o100755, true},
+		{"", "33261", 0o100755, true},
+		{"", "40755", 0o40755, true}, {"", "41471", 0o120777, true}, {"", "644", 0o644, true}, {"", "", 0, false},
+		{"x", "y", 0, false}, {"09", "33188", 0o100644, true},
 	} {
 		if got, ok := parseMode(c.permissions, c.mode); got != c.want || ok != c.ok {
 			t.Errorf("parseMode(%q, %q) = %o, %v, want %o", c.permissions, c.mode, got, ok, c.want)
@@ -319,26 +329,34 @@ func TestMetadataOfOthers(t *testing.T) {
 // mission: 3.2, D2
 func TestHeaders(t *testing.T) {
 	header := func(mode, uid, gid, mtime, ns, content string) http.Header {
-		return http.Header{"X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Uid": {uid}, "X-Amz-Meta-Gid": {gid}, "X-Amz-Meta-Mtime": {mtime},
-			"X-Amz-Meta-File-Permissions": {mode}, "X-Amz-Meta-File-Owner": {uid}, "X-Amz-Meta-File-Group": {gid}, "X-Amz-Meta-File-Mtime": {ns}, "Content-Type": {content}}
+		return http.Header{"X-Amz-Meta-Mode": {mode}, "X-Amz-Meta-Uid": {uid}, "X-Amz-Meta-Gid": {gid},
+			"X-Amz-Meta-Mtime":            {mtime},
+			"X-Amz-Meta-File-Permissions": {mode}, "X-Amz-Meta-File-Owner": {uid}, "X-Amz-Meta-File-Group": {gid},
+			"X-Amz-Meta-File-Mtime": {ns}, "Content-Type": {content}}
 	}
 	const bytes = "application/octet-stream"
 	for _, c := range []struct {
 		e    tree.Entry
 		want http.Header
 	}{
-		{tree.Entry{Kind: tree.File, Mode: 0o644, UID: 1000, GID: 100, ModTime: tree.Nano(1709210096123456789)}, header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
-		{tree.Entry{Kind: tree.File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: tree.Nano(1709210096000000001)}, header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
+		{tree.Entry{Kind: tree.File, Mode: 0o644, UID: 1000, GID: 100, ModTime: tree.Nano(1709210096123456789)},
+			header("0100644", "1000", "100", "1709210096.123456789", "1709210096123456789ns", bytes)},
+		{tree.Entry{Kind: tree.File, Mode: 0o4711, UID: 1<<32 - 1, ModTime: tree.Nano(1709210096000000001)},
+			header("0104711", "4294967295", "0", "1709210096.000000001", "1709210096000000001ns", bytes)},
 		{tree.Entry{Kind: tree.File}, header("0100000", "0", "0", "0.000000000", "0ns", bytes)},
-		{tree.Entry{Kind: tree.Symlink, Mode: 0o777, Target: "x", ModTime: tree.Nano(1.5e9)}, header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
-		{tree.Entry{Kind: tree.Dir, Mode: 0o755, GID: 4321, ModTime: tree.Nano(1e9)}, header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
-		{tree.Entry{Kind: tree.Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns", "application/x-directory")},
+		{tree.Entry{Kind: tree.Symlink, Mode: 0o777, Target: "x", ModTime: tree.Nano(1.5e9)},
+			header("0120777", "0", "0", "1.500000000", "1500000000ns", bytes)},
+		{tree.Entry{Kind: tree.Dir, Mode: 0o755, GID: 4321, ModTime: tree.Nano(1e9)},
+			header("040755", "0", "4321", "1.000000000", "1000000000ns", "application/x-directory")},
+		{tree.Entry{Kind: tree.Dir, Mode: 0o1777}, header("041777", "0", "0", "0.000000000", "0ns",
+			"application/x-directory")},
 	} {
 		if got := metaHeader(&c.e); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v has\n%v, want\n%v", c.e, got, c.want)
 		}
 		read := tree.Entry{Kind: tree.File}
-		if describe(&read, c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID || read.ModTime != c.e.ModTime || (read.Kind == tree.Symlink) != (c.e.Kind == tree.Symlink) {
+		if describe(&read, c.want); read.Mode != c.e.Mode || read.UID != c.e.UID || read.GID != c.e.GID ||
+			read.ModTime != c.e.ModTime || (read.Kind == tree.Symlink) != (c.e.Kind == tree.Symlink) {
 			t.Errorf("%v is read as %+v", c.want, read)
 		}
 	}
@@ -381,8 +399,10 @@ func TestSplit(t *testing.T) {
 				}
 				continue
 			}
-			if len(parts) > maxParts || largest > 5*gib || largest != c.part || weight(largest) != c.memory || c.size <= 625*gib && largest > maxInFlight {
-				t.Errorf("%d bytes up: %d parts of %d, which count as %d in memory", c.size, len(parts), largest, weight(largest))
+			if len(parts) > maxParts || largest > 5*gib || largest != c.part || weight(largest) != c.memory ||
+				c.size <= 625*gib && largest > maxInFlight {
+				t.Errorf("%d bytes up: %d parts of %d, which count as %d in memory", c.size, len(parts), largest,
+					weight(largest))
 			}
 		}
 	}
@@ -405,12 +425,14 @@ func TestVeryLargeDown(t *testing.T) {
 		ranges = append(ranges, r.Header.Get("Range"))
 		return xmlFault(w, http.StatusForbidden, "AccessDenied")
 	})
-	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
+	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(maxInFlight),
+		room: maxInFlight}
 	defer r.buffers.close()
 	w, err := r.t.Create("f")
 	must(t, err)
 	defer w.Discard()
-	if _, err := r.fetchParts(t.Context(), w, &tree.Entry{Path: "f", Kind: tree.File, Size: 5 << 40, ETag: "e"}, "f"); errors.KindOf(err) != errors.Denied {
+	if _, err := r.fetchParts(t.Context(), w, &tree.Entry{Path: "f", Kind: tree.File, Size: 5 << 40, ETag: "e"},
+		"f"); errors.KindOf(err) != errors.Denied {
 		t.Errorf("it was fetched: %v", err)
 	}
 	mu.Lock()
@@ -427,7 +449,8 @@ func TestVeryLargeDown(t *testing.T) {
 }
 
 func TestExtentsOfParts(t *testing.T) {
-	e := &tree.Entry{Size: 100, Extents: []tree.Extent{{Offset: 10, Length: 5}, {Offset: 50, Length: 10}, {Offset: 90, Length: 10}}}
+	e := &tree.Entry{Size: 100, Extents: []tree.Extent{{Offset: 10, Length: 5}, {Offset: 50, Length: 10},
+		{Offset: 90, Length: 10}}}
 	file := make([]byte, 100)
 	body := []byte("abcdefghijklmnopqrstuvwxy")
 	w := sliceFile(file)
@@ -470,7 +493,8 @@ func TestBadLocations(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, o := range []Options{{}, {Direction: "sideways"}, {Direction: Up, Conflicts: "no"}, {Direction: Up, Only: "../x"}} {
+	for _, o := range []Options{{}, {Direction: "sideways"}, {Direction: Up, Conflicts: "no"},
+		{Direction: Up, Only: "../x"}} {
 		if err := o.check(); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%+v: %v", o, err)
 		}
@@ -497,7 +521,8 @@ func TestListed(t *testing.T) {
 			got = append(got, it.Kind.String()+" "+it.Path)
 		}
 	}
-	want := []string{"bad ../up", "file a", "bad a//b", "directory a", "file a/b", "directory a/c", "file a/c/d", "directory b", "file b/c", "file x", "directory x", "file x/y"}
+	want := []string{"bad ../up", "file a", "bad a//b", "directory a", "file a/b", "directory a/c", "file a/c/d",
+		"directory b", "file b/c", "file x", "directory x", "file x/y"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

@@ -49,7 +49,8 @@ func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
 	}
 	boot, _ := os.ReadFile(bootFile) // without it, each process counts as after a power failure
 	sum := sha256.Sum256([]byte(path))
-	u := &unsettled{Place: place, Inode: inode, Boot: strings.TrimSpace(string(boot)), file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
+	u := &unsettled{Place: place, Inode: inode, Boot: strings.TrimSpace(string(boot)),
+		file: filepath.Join(dir, unsettledDir, hex.EncodeToString(sum[:12]))}
 	info, err := os.Stat(u.file)
 	if errors.IsNotExist(err) {
 		return u, nil
@@ -124,7 +125,8 @@ func (u *unsettled) settled(whole bool) error {
 // files have mtimes in the past, or in the future if clocks differ. A file that a program writes
 // has the current time.
 func (u *unsettled) doubts(local *tree.Entry) bool {
-	return u != nil && u.doubt && local != nil && local.Kind == tree.File && local.Change >= u.From && (tree.Nano(u.From).After(local.ModTime) || local.ModTime.After(tree.Nano(local.Change+int64(time.Second))))
+	return u != nil && u.doubt && local != nil && local.Kind == tree.File && local.Change >= u.From &&
+		(tree.Nano(u.From).After(local.ModTime) || local.ModTime.After(tree.Nano(local.Change+int64(time.Second))))
 }
 
 // again sets the action for a file in doubt: it is restored if the bucket has it, and never
@@ -135,7 +137,8 @@ func (u *unsettled) again(a *Action, direction Direction) {
 		a.Op, a.Conflict, a.copyTo, a.merge = Download, "", "", false
 	case direction == Down:
 	default:
-		err := errors.Newf(errors.Conflict, "it was restored, and the machine or its disk failed before it was stored: it may be damaged")
+		err := errors.Newf(errors.Conflict,
+			"it was restored, and the machine or its disk failed before it was stored: it may be damaged")
 		*a = Action{Op: Skip, Path: a.Path, Kind: a.Kind, remote: a.remote, was: a.was, base: a.base,
 			Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right",
 				cmp.Or(u.Place, "where it came from"))}

@@ -111,7 +111,8 @@ func TestRestoredInVain(t *testing.T) {
 				if got := failures(stats); !slices.Equal(got, want) {
 					t.Errorf("up named %q, want %q", got, want)
 				}
-				if c.doubts && (stats.Files != 1 || !strings.Contains(stats.Failures[0].Remedy, "sync down from ") || c.mark != " " && !strings.Contains(stats.Failures[0].Remedy, b.String())) {
+				if c.doubts && (stats.Files != 1 || !strings.Contains(stats.Failures[0].Remedy, "sync down from ") ||
+					c.mark != " " && !strings.Contains(stats.Failures[0].Remedy, b.String())) {
 					t.Errorf("up: %s, %+v", stats, stats.Failures)
 				}
 			}
@@ -156,7 +157,8 @@ func TestDoubtsEnd(t *testing.T) {
 		t.Fatal("a disk that fails was no error")
 	}
 	for _, direction := range []Direction{Up, Both} {
-		if stats, err := Sync(t.Context(), openTree(t, back), openBucket(t, location(t)), Options{Direction: direction, State: state}); err != nil || stats.Failed != 1 {
+		if stats, err := Sync(t.Context(), openTree(t, back), openBucket(t, location(t)),
+			Options{Direction: direction, State: state}); err != nil || stats.Failed != 1 {
 			t.Errorf("%s elsewhere: %s, %v", direction, stats, err)
 		}
 	}

@@ -37,7 +37,8 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.En
 	if a.remote != nil {
 		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
 	}
-	if a.remote != nil && a.remote.Blocked || !e.NeedsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode && !a.remote.Foreign {
+	if a.remote != nil && a.remote.Blocked || !e.NeedsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode &&
+		!a.remote.Foreign {
 		return e, nil
 	}
 	return r.store(ctx, e, nil, a.remote)
@@ -46,7 +47,8 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.En
 // seen returns the condition under which an object replaces remote. A new version needs none, since
 // no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
 func (r *run) seen(key string, remote *tree.Entry) condition {
-	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil && remote.KeyUnder(r.b.prefix) != key {
+	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil &&
+		remote.KeyUnder(r.b.prefix) != key {
 		return condition{}
 	}
 	return expecting(remote)
@@ -100,7 +102,8 @@ func unchanged(f *os.File, e *tree.Entry) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return tree.ExplainFile(err)
 	}
-	if now := tree.FromStat(e.Path, &st); now.Size != e.Size || now.Change != e.Change { // includes changes of the mtime
+	if now := tree.FromStat(e.Path, &st); now.Size != e.Size ||
+		now.Change != e.Change { // includes changes of the mtime
 		return tree.ErrChanged
 	}
 	return nil
@@ -153,7 +156,8 @@ func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), 
 
 // has reports whether the bucket's object has the content of e, whose checksum is known.
 func has(remote, e *tree.Entry, md5sum func() string) bool {
-	if remote == nil || remote.Kind != tree.File || remote.ETag == "" || remote.BodySize() != e.BodySize() || (remote.Extents == nil) != (e.Extents == nil) {
+	if remote == nil || remote.Kind != tree.File || remote.ETag == "" || remote.BodySize() != e.BodySize() ||
+		(remote.Extents == nil) != (e.Extents == nil) {
 		return false
 	}
 	if remote.HasCRC {

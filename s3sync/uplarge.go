@@ -15,7 +15,8 @@ import (
 // uploadLarge uploads a file in parts. If it is interrupted, the parts stay and the next sync sends
 // the rest. After any other failure it aborts the upload.
 func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry) (*tree.Entry, error) {
-	if has(remote, &tree.Entry{Kind: tree.File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote), HasCRC: true}, nil) {
+	if has(remote, &tree.Entry{Kind: tree.File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote),
+		HasCRC: true}, nil) {
 		crc, err := r.checksum(ctx, f, e)
 		if err != nil {
 			return nil, err
@@ -119,7 +120,8 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *mult
 				return nil
 			}
 			q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
-			res, err := r.b.send(sending, request{method: http.MethodPut, key: up.key, query: q, body: buf, crc: &p.crc})
+			res, err := r.b.send(sending, request{method: http.MethodPut, key: up.key, query: q,
+				body: buf, crc: &p.crc})
 			if err != nil {
 				return err
 			}

@@ -32,10 +32,12 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	key := b.prefix + "large"
-	theirs, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key, Metadata: map[string]string{"mode": "0100600"}})
+	theirs, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket,
+		Key: &key, Metadata: map[string]string{"mode": "0100600"}})
 	must(t, err)
-	_, err = b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: theirs.UploadId, PartNumber: aws.Int32(1),
-		Body: strings.NewReader(strings.Repeat("0123456789abcdef", 1<<20))})
+	_, err = b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: theirs.UploadId,
+		PartNumber: aws.Int32(1),
+		Body:       strings.NewReader(strings.Repeat("0123456789abcdef", 1<<20))})
 	must(t, err)
 
 	var mu sync.Mutex
@@ -77,7 +79,8 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 				cancel()
 			}
 		}))
-		if _, err := Sync(ctx, openTree(t, dir), b, Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+		if _, err := Sync(ctx, openTree(t, dir), b,
+			Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
 			t.Fatalf("an interrupted sync: %v", err)
 		}
 		a.reset(nil)
@@ -87,7 +90,8 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	}
 	uploads := func() []string {
 		t.Helper()
-		out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket, Prefix: &key})
+		out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket,
+			Prefix: &key})
 		must(t, err)
 		var ids []string
 		for _, u := range out.Uploads {

@@ -233,7 +233,8 @@ func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag
 	call, cancel := b.within(ctx, 10*time.Minute)
 	defer cancel()
 	source := copySource(from, key)
-	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + target), CopySource: &source,
+	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + target),
+		CopySource:        &source,
 		CopySourceIfMatch: aws.String(`"` + etag + `"`)}, b.patiently)
 	if err != nil {
 		return "", b.failed(ctx, err)
@@ -246,7 +247,8 @@ func (b *Bucket) copyObject(ctx context.Context, from *Bucket, key, target, etag
 
 // copyParts copies an object in parts, if it is too large for one request.
 func (b *Bucket) copyParts(ctx context.Context, source, target string, e *tree.Entry, size int64) (string, error) {
-	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target}, b.patiently)
+	begun, err := b.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket,
+		Key: &target}, b.patiently)
 	if err != nil {
 		return "", b.failed(ctx, err)
 	}
@@ -258,7 +260,8 @@ func (b *Bucket) copyParts(ctx context.Context, source, target string, e *tree.E
 	for at := int64(0); at < e.BodySize(); at += size {
 		part := aws.Int32(int32(len(done) + 1))
 		reach := "bytes=" + strconv.FormatInt(at, 10) + "-" + strconv.FormatInt(min(at+size, e.BodySize())-1, 10)
-		res, err := b.s3.UploadPartCopy(ctx, &s3.UploadPartCopyInput{Bucket: &b.loc.Bucket, Key: &target, CopySource: &source, CopySourceRange: &reach,
+		res, err := b.s3.UploadPartCopy(ctx, &s3.UploadPartCopyInput{Bucket: &b.loc.Bucket, Key: &target,
+			CopySource: &source, CopySourceRange: &reach,
 			CopySourceIfMatch: aws.String(`"` + e.ETag + `"`), PartNumber: part, UploadId: begun.UploadId}, b.patiently)
 		if err == nil && res.CopyPartResult == nil {
 			err = errDamaged
@@ -268,7 +271,8 @@ func (b *Bucket) copyParts(ctx context.Context, source, target string, e *tree.E
 		}
 		done = append(done, types.CompletedPart{ETag: res.CopyPartResult.ETag, PartNumber: part})
 	}
-	res, err := b.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target, UploadId: begun.UploadId,
+	res, err := b.s3.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &target,
+		UploadId:        begun.UploadId,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: done}}, b.patiently)
 	if err != nil {
 		return failed(err)

@@ -191,7 +191,8 @@ func (w *wire) exchange(l *line, req *http.Request) (_ *http.Response, err error
 // ordinaryHeader reports whether a request's header can be sent unchanged.
 func ordinaryHeader(h http.Header) bool {
 	for name, values := range h {
-		if len(values) != 1 || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == ':' }) {
+		if len(values) != 1 || strings.ContainsFunc(name,
+			func(c rune) bool { return c <= ' ' || c >= 0x7f || c == ':' }) {
 			return false
 		}
 		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c >= 0x7f }) {
@@ -237,7 +238,8 @@ func (l *line) head() ([]byte, error) {
 // object, of known length, on a connection that stays open.
 func ordinaryAnswer(head []byte) (length int64, ok bool) {
 	first, rest, found := bytes.Cut(head, []byte("\r\n"))
-	if !found || !bytes.HasPrefix(first, []byte("HTTP/1.1 200")) || len(first) > 12 && first[12] != ' ' || bytes.ContainsFunc(first, control) {
+	if !found || !bytes.HasPrefix(first, []byte("HTTP/1.1 200")) || len(first) > 12 && first[12] != ' ' ||
+		bytes.ContainsFunc(first, control) {
 		return 0, false
 	}
 	length = -1
@@ -250,7 +252,8 @@ func ordinaryAnswer(head []byte) (length int64, ok bool) {
 		}
 		switch len(name) { // only a few headers matter
 		case len("Connection"):
-			if bytes.EqualFold(name, []byte("Connection")) && !bytes.EqualFold(bytes.TrimSpace(value), []byte("keep-alive")) {
+			if bytes.EqualFold(name, []byte("Connection")) && !bytes.EqualFold(bytes.TrimSpace(value),
+				[]byte("keep-alive")) {
 				return 0, false
 			}
 		case len("Content-Length"):

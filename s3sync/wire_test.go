@@ -112,20 +112,26 @@ func TestWireAnswers(t *testing.T) {
 		fails       bool // the first of them
 		connections int
 	}{
-		"ordinary":             {[]string{ok, ok, ok}, "200 hello", false, 1},
-		"empty":                {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ok}, "200 ", false, 1},
-		"refused":              {[]string{"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", ok}, "404 no!", false, 2},
-		"chunks":               {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", ok}, "200 hello", false, 2},
-		"until the end":        {[]string{"HTTP/1.0 200 OK\r\n\r\nhello!", ok}, "200 hello", false, 2},
-		"the last one":         {[]string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello!", ok}, "200 hello", false, 2},
-		"ended meanwhile":      {[]string{ok + "!", ok}, "200 hello", false, 2},
-		"early hints":          {[]string{"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok, ok}, "200 hello", false, 1},
-		"bytes that are extra": {[]string{ok + "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", ok}, "200 hello", false, 2},
-		"cut in the body":      {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel!", ok}, "", true, 2},
-		"cut in the header":    {[]string{"HTTP/1.1 200 OK\r\nContent-Le!", ok}, "", true, 2},
-		"two lengths":          {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 3\r\n\r\nhello", ok}, "", true, 2},
-		"no HTTP":              {[]string{"SSH-2.0-OpenSSH\r\n\r\n", ok}, "", true, 2},
-		"a header of 20 KiB":   {[]string{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 20<<10) + "\r\nContent-Length: 5\r\n\r\nhello", ok}, "200 hello", false, 2},
+		"ordinary": {[]string{ok, ok, ok}, "200 hello", false, 1},
+		"empty":    {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ok}, "200 ", false, 1},
+		"refused": {[]string{"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", ok},
+			"404 no!", false, 2},
+		"chunks":        {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", ok}, "200 hello", false, 2},
+		"until the end": {[]string{"HTTP/1.0 200 OK\r\n\r\nhello!", ok}, "200 hello", false, 2},
+		"the last one": {[]string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello!",
+			ok}, "200 hello", false, 2},
+		"ended meanwhile": {[]string{ok + "!", ok}, "200 hello", false, 2},
+		"early hints": {[]string{"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok, ok},
+			"200 hello", false, 1},
+		"bytes that are extra": {[]string{ok + "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", ok},
+			"200 hello", false, 2},
+		"cut in the body":   {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel!", ok}, "", true, 2},
+		"cut in the header": {[]string{"HTTP/1.1 200 OK\r\nContent-Le!", ok}, "", true, 2},
+		"two lengths": {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 3\r\n\r\nhello",
+			ok}, "", true, 2},
+		"no HTTP": {[]string{"SSH-2.0-OpenSSH\r\n\r\n", ok}, "", true, 2},
+		"a header of 20 KiB": {[]string{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x",
+			20<<10) + "\r\nContent-Length: 5\r\n\r\nhello", ok}, "200 hello", false, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := c.answers
@@ -196,7 +202,10 @@ func TestWireGivesUp(t *testing.T) {
 // TestWireTrusts checks that the wire works over TLS, and only with servers that the transport trusts. Requests through
 // a proxy are left to the transport.
 func TestWireTrusts(t *testing.T) {
-	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "for ", r.URL.EscapedPath()) }))
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "for ",
+			r.URL.EscapedPath())
+	}))
 	defer s.Close()
 	s.Config.ErrorLog = nil
 	transport := func(loc Location) *netguard.Transport {
@@ -210,14 +219,16 @@ func TestWireTrusts(t *testing.T) {
 	w := newWire(transport(Location{CA: authority}), base)
 	defer w.close()
 	for range 2 {
-		if status, body, err := wireGet(t.Context(), t, w, "/a%20b"); err != nil || status != 200 || body != "for /a%20b" {
+		if status, body, err := wireGet(t.Context(), t, w, "/a%20b"); err != nil || status != 200 ||
+			body != "for /a%20b" {
 			t.Errorf("%d %q %v", status, body, err)
 		}
 	}
 	if len(w.idle) != 1 {
 		t.Errorf("%d connections wait, want 1", len(w.idle))
 	}
-	if _, _, err := wireGet(t.Context(), t, newWire(transport(Location{}), base), "/"); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, _, err := wireGet(t.Context(), t, newWire(transport(Location{}), base), "/"); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without its authority: %v", err)
 	}
 	if newWire(transport(Location{Proxy: "http://127.0.0.1:1"}), base) != nil {
@@ -227,7 +238,8 @@ func TestWireTrusts(t *testing.T) {
 
 // TestWireHeader checks that values that no header may have are left to net/http to refuse.
 func TestWireHeader(t *testing.T) {
-	for value, want := range map[string]bool{`"etag"`: true, "": true, "a\r\nX-Evil: 1": false, "a\x00": false, "ü": false} {
+	for value, want := range map[string]bool{`"etag"`: true, "": true, "a\r\nX-Evil: 1": false, "a\x00": false,
+		"ü": false} {
 		if got := ordinaryHeader(http.Header{"If-Match": {value}}); got != want {
 			t.Errorf("%q: %v", value, got)
 		}
@@ -254,9 +266,12 @@ func TestWireForgets(t *testing.T) {
 
 // FuzzOrdinaryAnswer checks that answers which count as ordinary are read as net/http reads them.
 func FuzzOrdinaryAnswer(f *testing.F) {
-	for _, seed := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", "HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
-		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",
-		"HTTP/1.1 200 OK\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: +1\r\n\r\n"} {
+	for _, seed := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+		"HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
+		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: +1\r\n\r\n"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, head []byte) {
@@ -272,7 +287,8 @@ func FuzzOrdinaryAnswer(f *testing.F) {
 			t.Fatalf("%q: net/http does not read it: %v", head, err)
 		}
 		if res.StatusCode != 200 || res.ContentLength != n || len(res.TransferEncoding) > 0 || res.Close {
-			t.Fatalf("%q: %d bytes; net/http: %d %d %v %v", head, n, res.StatusCode, res.ContentLength, res.TransferEncoding, res.Close)
+			t.Fatalf("%q: %d bytes; net/http: %d %d %v %v", head, n, res.StatusCode, res.ContentLength,
+				res.TransferEncoding, res.Close)
 		}
 	})
 }

@@ -49,7 +49,8 @@ func TestBootsAreBounded(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, fmt.Sprintf("%s after %s", name, time.Since(begin)))
-				waited := slices.ContainsFunc(sb.Stages, func(s sandbox.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
+				waited := slices.ContainsFunc(sb.Stages,
+					func(s sandbox.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
 				if events := w.seen(sb.ID); waited != (i >= 2) || waited != strings.Contains(events, "queued") {
 					t.Errorf("%s: stages %v, events %s", name, sb.Stages, events)
 				}
@@ -58,10 +59,12 @@ func TestBootsAreBounded(t *testing.T) {
 		}
 		all.Wait()
 		slices.Sort(order) // of two that end in the same moment
-		if got, want := strings.Join(order, ", "), "b0 after 1s, b1 after 1s, b2 after 2s, b3 after 2s, b4 after 3s, b5 after 3s"; got != want || most != 2 {
+		if got, want := strings.Join(order, ", "),
+			"b0 after 1s, b1 after 1s, b2 after 2s, b3 after 2s, b4 after 3s, b5 after 3s"; got != want || most != 2 {
 			t.Errorf("%d at once: %s", most, got)
 		}
-		if got, want := strings.Join(told, ", "), "b2 queue 0 wait before it, b3 queue 1 wait before it, b4 queue 2 wait before it, b5 queue 3 wait before it"; got != want {
+		if got, want := strings.Join(told, ", "),
+			"b2 queue 0 wait before it, b3 queue 1 wait before it, b4 queue 2 wait before it, b5 queue 3 wait before it"; got != want {
 			t.Errorf("told %q, want %q", got, want)
 		}
 	})
@@ -97,7 +100,8 @@ func TestQueuedBootsEnd(t *testing.T) {
 				defer cancel()
 				failed := make(chan error, 1)
 				go func() {
-					_, err := f.Create(ctx, account, sandbox.Request{Name: "waits", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+					_, err := f.Create(ctx, account, sandbox.Request{Name: "waits",
+						Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
 					failed <- err
 				}()
 				synctest.Wait()
@@ -107,7 +111,8 @@ func TestQueuedBootsEnd(t *testing.T) {
 					t.Errorf("stage %q: %v", errors.StageOf(err), err)
 				}
 				synctest.Wait()
-				if sb := get(t, f, id); sb.Status != sandbox.Failed || sb.FailedStage != sandbox.StepQueue || w.uses["acme~v"] != 0 {
+				if sb := get(t, f, id); sb.Status != sandbox.Failed || sb.FailedStage != sandbox.StepQueue ||
+					w.uses["acme~v"] != 0 {
 					t.Errorf("%s in %s, in use %v", sb.Status, sb.FailedStage, w.uses)
 				}
 				if name == "server" {

@@ -30,7 +30,8 @@ func (f *Fleet) Builds() Builds { return Builds{f} }
 func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.Machine, error) {
 	f := b.fleet
 	if !f.caps.Snapshot {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s cannot build images on this machine", f.opts.Engine.Name()),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s cannot build images on this machine",
+			f.opts.Engine.Name()),
 			"use an image that a registry has, or see \"harvest doctor\"")
 	}
 	req := Request{
@@ -97,7 +98,8 @@ type machine struct {
 // Run implements dockerfile.Machine.
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
 	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
-		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr, Timeout: m.fleet.opts.Timeouts.MaxLife,
+		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		Timeout: m.fleet.opts.Timeouts.MaxLife,
 	})
 	if err != nil {
 		return 0, err

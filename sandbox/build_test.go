@@ -25,25 +25,29 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
 	f := w.open(t)
 	create(t, f, sandbox.Request{}) // the quota of accounts does not concern builds
-	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true", Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
+	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true",
+		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	list, err := f.List(t.Context(), buildAccount, sandbox.Filter{})
-	if err != nil || len(list) != 1 || list[0].Limits.CPU != 8 || list[0].Limits.Memory != 8<<30 || list[0].Volumes[0].Name != "c" {
+	if err != nil || len(list) != 1 || list[0].Limits.CPU != 8 || list[0].Limits.Memory != 8<<30 ||
+		list[0].Volumes[0].Name != "c" {
 		t.Fatalf("got %+v, %v", list, err)
 	}
 	if own, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(own) != 1 {
 		t.Errorf("an account sees sandboxes of builds: %+v, %v", own, err)
 	}
 	var out bytes.Buffer
-	code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"echo", "hello"}, Dir: "/", Stdout: &out, Stderr: io.Discard})
+	code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"echo", "hello"}, Dir: "/", Stdout: &out,
+		Stderr: io.Discard})
 	if err != nil || code != 0 || !strings.Contains(out.String(), "hello") {
 		t.Errorf("got %d, %v, %q", code, err, &out)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(time.Millisecond, cancel)
-	if _, err := m.Run(ctx, dockerfile.Command{Args: []string{"run"}, Dir: "/", Stdout: io.Discard, Stderr: io.Discard}); errors.KindOf(err) != errors.Canceled {
+	if _, err := m.Run(ctx, dockerfile.Command{Args: []string{"run"}, Dir: "/", Stdout: io.Discard,
+		Stderr: io.Discard}); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("a command that is given up: %v", err)
 	}
 	if _, err := m.Run(t.Context(), dockerfile.Command{Dir: "/"}); errors.KindOf(err) != errors.Invalid {
@@ -75,7 +79,8 @@ func TestVolumesOfBuilds(t *testing.T) {
 	w.caps.Snapshot = true
 	f := w.open(t)
 	builds := f.Builds()
-	m, err := builds.Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none", Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
+	m, err := builds.Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none",
+		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

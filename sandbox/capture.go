@@ -53,5 +53,6 @@ func (c *capture) text() string {
 	if c.dropped == 0 {
 		return string(c.head) + string(c.tail)
 	}
-	return string(c.head) + fmt.Sprintf("\n[… %d bytes left out …]\n", c.dropped) + string(c.tail[c.next:]) + string(c.tail[:c.next])
+	return string(c.head) + fmt.Sprintf("\n[… %d bytes left out …]\n",
+		c.dropped) + string(c.tail[c.next:]) + string(c.tail[:c.next])
 }

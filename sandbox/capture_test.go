@@ -28,7 +28,8 @@ func TestCapture(t *testing.T) {
 				want := string(input)
 				if size > limit {
 					head := limit / 2
-					want = string(input[:head]) + fmt.Sprintf("\n[… %d bytes left out …]\n", size-limit) + string(input[size-(limit-head):])
+					want = string(input[:head]) + fmt.Sprintf("\n[… %d bytes left out …]\n",
+						size-limit) + string(input[size-(limit-head):])
 				}
 				if got := c.text(); got != want {
 					t.Errorf("limit %d, %d bytes in steps of %d: %q, want %q", limit, size, step, got, want)

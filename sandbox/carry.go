@@ -90,7 +90,8 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 			return err
 		}
 		e.box = nil
-		sb.Status, sb.Reason = Lost, "it is being carried over to a new sandbox, because its engine lets none live longer"
+		sb.Status, sb.Reason = Lost,
+			"it is being carried over to a new sandbox, because its engine lets none live longer"
 		return nil
 	})
 	if !changed {

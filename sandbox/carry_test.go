@@ -27,7 +27,8 @@ func TestCarriedOver(t *testing.T) {
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, sandbox.Request{
-			Name: "n", Tags: map[string]string{"a": "b"}, TimeoutSeconds: (3 * day).Seconds(), Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}},
+			Name: "n", Tags: map[string]string{"a": "b"}, TimeoutSeconds: (3 * day).Seconds(),
+			Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}},
 		})
 		done := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}})
 		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 2 * day})
@@ -40,7 +41,8 @@ func TestCarriedOver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		got := get(t, f, "n")
-		if got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" || got.Handle.Ref != "ref2" || got.Tags["a"] != "b" || !got.Expires.Equal(sb.Expires) {
+		if got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" || got.Handle.Ref != "ref2" ||
+			got.Tags["a"] != "b" || !got.Expires.Equal(sb.Expires) {
 			t.Errorf("carried over: %+v", got)
 		}
 		if seen := w.seen(sb.ID); seen != "starting ready ready carried" {
@@ -65,7 +67,8 @@ func TestCarriedOver(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over", "starting ready ready carried ready carried ready carried terminated")
+		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over",
+			"starting ready ready carried ready carried ready carried terminated")
 		if refs := w.refs(); len(refs) != 0 {
 			t.Errorf("the engine has %v", refs)
 		}
@@ -109,7 +112,8 @@ func TestWhoeverWantsASandboxThatIsCarriedOverWaits(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"echo"}}); !errors.Is(err, errors.Timeout) {
+		if _, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"echo"}}); !errors.Is(err,
+			errors.Timeout) {
 			t.Errorf("who waits no longer: %v", err)
 		}
 		started := make(chan error, 1)

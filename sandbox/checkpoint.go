@@ -98,7 +98,8 @@ func (f *Fleet) Checkpoint(ctx context.Context, account, ref string, opts Checkp
 }
 
 // checkpoint creates the checkpoint. On failure it leaves no files behind.
-func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, opts CheckpointOptions) (c Checkpoint, err error) {
+func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox,
+	opts CheckpointOptions) (c Checkpoint, err error) {
 	keeper, err := f.checkpointer(e, box)
 	if err == nil {
 		err = f.checkRoom(ctx, box)
@@ -106,7 +107,8 @@ func (f *Fleet) checkpoint(ctx context.Context, e *entry, box engine.Sandbox, op
 	if err != nil {
 		return c, err
 	}
-	c = Checkpoint{ID: checkpointPrefix + ids.New(), CommandLimits: map[string]time.Duration{}, Note: slices.Clone(opts.Note)}
+	c = Checkpoint{ID: checkpointPrefix + ids.New(), CommandLimits: map[string]time.Duration{},
+		Note: slices.Clone(opts.Note)}
 	defer f.holdCheckpoint(c.ID)()
 	dir := f.checkpointDir(c.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {

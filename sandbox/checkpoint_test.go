@@ -81,12 +81,14 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 	f := w.open(t)
 	network := sandbox.Network{Mode: "none"}
 	first := create(t, f, sandbox.Request{
-		Name: "first", Tags: map[string]string{"team": "a", "harvest.session": "ses_1"}, Env: map[string]string{"A": "of-the-environment"}, Workdir: "/work", User: "1000", CPU: 2,
+		Name: "first", Tags: map[string]string{"team": "a", "harvest.session": "ses_1"},
+		Env: map[string]string{"A": "of-the-environment"}, Workdir: "/work", User: "1000", CPU: 2,
 		Memory: 1 << 30, Network: network, Ports: []int{80}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 600,
 	})
 	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 	made := kept(t, f, first.ID, week)
-	if made.Sandbox.ID != first.ID || made.Size != 1000 || made.Life != 2*time.Hour || made.Expires.Sub(made.Created) != week.Keep ||
+	if made.Sandbox.ID != first.ID || made.Size != 1000 || made.Life != 2*time.Hour ||
+		made.Expires.Sub(made.Created) != week.Keep ||
 		made.CommandLimits[x.ID()].Round(time.Minute) != time.Hour {
 		t.Errorf("the record is %+v", made)
 	}
@@ -116,15 +118,18 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 
 	f = w.reopen(t, f)
 	found, err := f.FindCheckpoint(account, made.ID)
-	if err != nil || found.Size != made.Size || !found.Created.Equal(made.Created) || string(found.Note) != "a note" || len(f.Checkpoints(account)) != 1 {
+	if err != nil || found.Size != made.Size || !found.Created.Equal(made.Created) || string(found.Note) != "a note" ||
+		len(f.Checkpoints(account)) != 1 {
 		t.Fatalf("the next server has %+v, %v", found, err)
 	}
 	second, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second.ID == first.ID || second.Name != "second" || second.Image != first.Image || second.ImageID != first.ImageID || second.Workdir != "/work" || second.User != "1000" ||
-		second.Limits != first.Limits || second.Network.Mode != "none" || !slices.Equal(second.Ports, first.Ports) || second.IdleTimeoutSeconds != 600 || second.Warm {
+	if second.ID == first.ID || second.Name != "second" || second.Image != first.Image ||
+		second.ImageID != first.ImageID || second.Workdir != "/work" || second.User != "1000" ||
+		second.Limits != first.Limits || second.Network.Mode != "none" || !slices.Equal(second.Ports, first.Ports) ||
+		second.IdleTimeoutSeconds != 600 || second.Warm {
 		t.Errorf("what was restored is %+v", second)
 	}
 	if len(second.Tags) != 1 || second.Tags["team"] != "a" {
@@ -134,10 +139,12 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		t.Errorf("it lives %s", life)
 	}
 	spec := w.specs[len(w.specs)-1]
-	if spec.Checkpoint != filepath.Join(w.opts.Checkpoints, made.ID, "state") || spec.Limits != first.Limits || spec.Image != "" || len(spec.Env) > 0 || spec.Network.Mode != engine.NetworkNone {
+	if spec.Checkpoint != filepath.Join(w.opts.Checkpoints, made.ID, "state") || spec.Limits != first.Limits ||
+		spec.Image != "" || len(spec.Env) > 0 || spec.Network.Mode != engine.NetworkNone {
 		t.Errorf("the engine was asked for %+v", spec)
 	}
-	if _, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"}); !errors.Is(err, errors.Conflict) {
+	if _, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"}); !errors.Is(err,
+		errors.Conflict) {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	w.opts.Quotas.Sandboxes = 1
@@ -163,7 +170,8 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 		defer w.stub.mu.Unlock()
 		for _, b := range w.boxes {
 			if b.handle.ID != first.ID && len(b.procs) == 0 {
-				b.procs[x.ID()] = &proc{b: b, id: x.ID(), cmd: engine.Command{Args: []string{"run"}}, started: time.Now().Add(-24 * time.Hour), done: make(chan struct{})}
+				b.procs[x.ID()] = &proc{b: b, id: x.ID(), cmd: engine.Command{Args: []string{"run"}},
+					started: time.Now().Add(-24 * time.Hour), done: make(chan struct{})}
 			}
 		}
 	}
@@ -172,7 +180,8 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored, err := w.store.Get(t.Context(), second.ID)
-	if err != nil || len(stored.Commands) != 1 || stored.Commands[0].ID != x.ID() || stored.Commands[0].Deadline.Sub(stored.Started).Round(time.Minute) != time.Hour {
+	if err != nil || len(stored.Commands) != 1 || stored.Commands[0].ID != x.ID() ||
+		stored.Commands[0].Deadline.Sub(stored.Started).Round(time.Minute) != time.Hour {
 		t.Errorf("the commands %+v of one that began at %v, %v", stored.Commands, stored.Started, err)
 	}
 	if w.box(t, second.ID).proc(t, x.ID()).gotKilled() {
@@ -253,7 +262,8 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	put := func(name, text string) {
 		t.Helper()
 		name = filepath.Join(w.opts.Checkpoints, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700),
+			os.WriteFile(name, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -63,7 +63,8 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sb := f.snapshot(e)
-	logf.Infof(ctx, "sandbox ready in %s: image %s, warm %t", sb.Started.Sub(sb.Created).Round(time.Millisecond), sb.ImageID, sb.Warm)
+	logf.Infof(ctx, "sandbox ready in %s: image %s, warm %t", sb.Started.Sub(sb.Created).Round(time.Millisecond),
+		sb.ImageID, sb.Warm)
 	return sb, nil
 }
 
@@ -73,9 +74,11 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 	e := newEntry(Sandbox{
 		ID: idPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
-		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports, Limits: p.limits, GPU: p.GPU, Status: Creating,
-		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created, IdleTimeoutSeconds: p.idle.Seconds(),
-		Stages: []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
+		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports,
+		Limits: p.limits, GPU: p.GPU, Status: Creating,
+		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created,
+		IdleTimeoutSeconds: p.idle.Seconds(),
+		Stages:             []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
 	}, p.cpu, p.memory)
 	if ctx.Err() != nil {
 		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")
@@ -107,7 +110,8 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 }
 
 func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
-	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{}, ended: make(chan struct{})}
+	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{},
+		ended: make(chan struct{})}
 }
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
@@ -275,7 +279,8 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 			return image.Credential{User: login.User, Password: string(login.Password)}, nil
 		case name != "":
 			err := errors.Newf(errors.Invalid, "secret %s: no credentials for the registry %s", name, host)
-			return image.Credential{}, errors.Remedy(err, "give it REGISTRY_SERVER=%s, REGISTRY_USERNAME and REGISTRY_PASSWORD", host)
+			return image.Credential{}, errors.Remedy(err,
+				"give it REGISTRY_SERVER=%s, REGISTRY_USERNAME and REGISTRY_PASSWORD", host)
 		}
 		return nobody, nil
 	}
@@ -340,7 +345,8 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 }
 
 // box creates the sandbox on the engine, or claims a suitable one from the pool.
-func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image, spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
+func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image,
+	spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
 	if w := f.pool.take(p, account.Owner(e.record.owner()), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
 			spec.Stage = f.stages(e)

@@ -62,11 +62,13 @@ func decodeError(err error) error {
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.80s", name),
 			"use name, path and read_only for volumes; mode, allow and deny for network; bucket, prefix, mount_path, init, sync_on_terminate and secret for s3")
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"), `send an object such as {"image":"base"}`)
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"),
+		`send an object such as {"image":"base"}`)
 }
 
 // words maps Go's kinds to JSON's names.
 var words = map[reflect.Kind]string{
-	reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "whole number", reflect.Int64: "whole number", reflect.Float64: "number",
-	reflect.Map: "object", reflect.Struct: "object", reflect.Slice: "list",
+	reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "whole number", reflect.Int64: "whole number",
+	reflect.Float64: "number",
+	reflect.Map:     "object", reflect.Struct: "object", reflect.Slice: "list",
 }

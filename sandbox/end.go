@@ -242,7 +242,8 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		f.lose(ctx, e, box, lookedFor, err)
 		return
 	case end.Lost:
-		f.lose(ctx, e, box, orDefault(end.Detail, "it was ended by something else than Harvest"), errors.Newf(errors.Gone, "it has ended"))
+		f.lose(ctx, e, box, orDefault(end.Detail, "it was ended by something else than Harvest"),
+			errors.Newf(errors.Gone, "it has ended"))
 		return
 	}
 	f.mu.Lock()

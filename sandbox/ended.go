@@ -31,7 +31,8 @@ func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error)
 
 // SetTags changes the tags of a sandbox that has not ended. change receives a copy of the tags, and may return an
 // error to refuse the change. Kinds: Invalid, NotFound, Gone (it has ended).
-func (f *Fleet) SetTags(ctx context.Context, account, ref string, change func(map[string]string) error) (Sandbox, error) {
+func (f *Fleet) SetTags(ctx context.Context, account, ref string,
+	change func(map[string]string) error) (Sandbox, error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
 		return Sandbox{}, err

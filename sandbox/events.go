@@ -28,7 +28,8 @@ type eventData struct {
 // account.
 func (e Event) Drafts() []event.Draft {
 	sb := e.Sandbox
-	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason, FailedStage: sb.FailedStage, ImageID: sb.ImageID,
+	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason,
+		FailedStage: sb.FailedStage, ImageID: sb.ImageID,
 		SnapshotID: orDefault(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
 	if e.Type == EventStage {
 		data.Stage = &e.Stage

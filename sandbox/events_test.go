@@ -16,11 +16,14 @@ import (
 // mission: A6, F1
 func TestEventsOfDenialsSayWhatWasDenied(t *testing.T) {
 	t.Parallel()
-	e := sandbox.Event{Type: sandbox.EventDenied, Sandbox: sandbox.Sandbox{ID: "sbx_1", Account: account, Status: sandbox.Running},
-		Denial: engine.Denial{Seq: 3, Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443, Reason: "no rule allows the name", Count: 2}}
+	e := sandbox.Event{Type: sandbox.EventDenied, Sandbox: sandbox.Sandbox{ID: "sbx_1", Account: account,
+		Status: sandbox.Running},
+		Denial: engine.Denial{Seq: 3, Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443,
+			Reason: "no rule allows the name", Count: 2}}
 	for _, d := range e.Drafts() {
 		got, err := json.Marshal(d.Data)
-		if err != nil || !strings.Contains(string(got), `"domain":"evil.example","address":"1.2.3.4","port":443,"reason":"no rule allows the name","count":2`) {
+		if err != nil || !strings.Contains(string(got),
+			`"domain":"evil.example","address":"1.2.3.4","port":443,"reason":"no rule allows the name","count":2`) {
 			t.Errorf("in %s: %s, %v", d.Stream, got, err)
 		}
 	}
@@ -78,7 +81,8 @@ func TestEventsArePublished(t *testing.T) {
 		}
 	}
 	all, other := read(event.AccountStream(account)), read(failed.ID)
-	if !strings.Contains(all, own[:strings.Index(own, "\n")]) || !strings.HasSuffix(all, other[strings.LastIndex(other, "\n"):]) {
+	if !strings.Contains(all, own[:strings.Index(own, "\n")]) ||
+		!strings.HasSuffix(all, other[strings.LastIndex(other, "\n"):]) {
 		t.Errorf("the account's stream:\n%s", all)
 	}
 	if !strings.Contains(other, `"status":"failed","reason":"boom","failed_stage":"create"`) {

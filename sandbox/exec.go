@@ -29,7 +29,8 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		return nil, err
 	}
 	defer leave()
-	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, background: req.Background, done: make(chan struct{})}
+	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, background: req.Background,
+		done: make(chan struct{})}
 	if !req.Detach {
 		x.ctx = ctx
 		cmd.Stdout, cmd.Stderr = x.capture(req)
@@ -49,8 +50,9 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) {
 	var p problems
 	cmd := engine.Command{
-		Args: req.Args, Own: req.Own, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User, Terminal: req.Terminal,
-		Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
+		Args: req.Args, Own: req.Own, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
+		Terminal: req.Terminal,
+		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
 	}
 	checkWhere(&p, req.Workdir, req.User)
 	if len(p.texts) == 0 {
@@ -70,7 +72,8 @@ func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) 
 
 // enter begins an activity in a running sandbox. The activity keeps the sandbox from becoming idle until leave is
 // called.
-func (f *Fleet) enter(ctx context.Context, account, ref string) (e *entry, box engine.Sandbox, leave func(), err error) {
+func (f *Fleet) enter(ctx context.Context, account,
+	ref string) (e *entry, box engine.Sandbox, leave func(), err error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
 		return nil, nil, nil, err

@@ -30,14 +30,16 @@ func TestTimeLimit(t *testing.T) {
 			{sandbox.ExecRequest{Args: []string{"run"}}, 30 * time.Minute},
 		} {
 			r := wait(t, start(t, f, sb.ID, c.req))
-			if !r.TimedOut || r.ReturnCode != 124 || r.Duration != c.limit.Seconds() || !strings.Contains(r.Reason, "its time limit of "+c.limit.String()) {
+			if !r.TimedOut || r.ReturnCode != 124 || r.Duration != c.limit.Seconds() ||
+				!strings.Contains(r.Reason, "its time limit of "+c.limit.String()) {
 				t.Errorf("%+v: %+v", c.req, r)
 			}
 		}
 		// A command that cannot be killed is given up, and does not hang.
 		w.fail("kill", errors.Newf(errors.Unavailable, "no"))
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"stubborn"}, Timeout: time.Second})
-		if r := wait(t, x); !r.TimedOut || r.ReturnCode != 124 || r.Duration != 11 || !strings.Contains(r.Reason, "could not be ended") {
+		if r := wait(t, x); !r.TimedOut || r.ReturnCode != 124 || r.Duration != 11 ||
+			!strings.Contains(r.Reason, "could not be ended") {
 			t.Errorf("a command that cannot be killed: %+v", r)
 		}
 	})
@@ -122,11 +124,13 @@ func TestOutputGoesToTheCallerOrIntoTheResult(t *testing.T) {
 	f := w.open(t)
 	sb := create(t, f, sandbox.Request{})
 	echo := []string{"echo", "hello"}
-	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo})); r.Stdout != "hello\n" || r.ReturnCode != 0 || r.SandboxID != sb.ID {
+	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo})); r.Stdout != "hello\n" || r.ReturnCode != 0 ||
+		r.SandboxID != sb.ID {
 		t.Errorf("captured: %+v", r)
 	}
 	var out bytes.Buffer
-	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo, Stdout: &out, Stderr: io.Discard})); r.Stdout != "" || out.String() != "hello\n" {
+	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo, Stdout: &out,
+		Stderr: io.Discard})); r.Stdout != "" || out.String() != "hello\n" {
 		t.Errorf("streamed: %+v, the caller got %q", r, out.String())
 	}
 	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo, Detach: true})); r.Stdout != "" {
@@ -144,12 +148,15 @@ func TestExecRefuses(t *testing.T) {
 		req   sandbox.ExecRequest
 		words []string
 	}{
-		"nothing":                          {sandbox.ExecRequest{}, []string{"the command is empty"}},
-		"NUL in an argument":               {sandbox.ExecRequest{Args: []string{"run", "a\x00b"}}, []string{"NUL"}},
-		"bad env":                          {sandbox.ExecRequest{Args: run, Env: map[string]string{"A=B": ""}}, []string{`"A=B"`, "'='"}},
-		"relative workdir":                 {sandbox.ExecRequest{Args: run, Workdir: "x"}, []string{`"x"`, "absolute"}},
-		"several":                          {sandbox.ExecRequest{Args: run, Workdir: "x", User: "a b", Timeout: -1}, []string{"3 things", `"x"`, `"a b"`, "timeout_seconds"}},
-		"a time limit of more than a week": {sandbox.ExecRequest{Args: run, Timeout: 7*24*time.Hour + 1}, []string{"timeout_seconds", "604800"}},
+		"nothing":            {sandbox.ExecRequest{}, []string{"the command is empty"}},
+		"NUL in an argument": {sandbox.ExecRequest{Args: []string{"run", "a\x00b"}}, []string{"NUL"}},
+		"bad env": {sandbox.ExecRequest{Args: run, Env: map[string]string{"A=B": ""}},
+			[]string{`"A=B"`, "'='"}},
+		"relative workdir": {sandbox.ExecRequest{Args: run, Workdir: "x"}, []string{`"x"`, "absolute"}},
+		"several": {sandbox.ExecRequest{Args: run, Workdir: "x", User: "a b", Timeout: -1},
+			[]string{"3 things", `"x"`, `"a b"`, "timeout_seconds"}},
+		"a time limit of more than a week": {sandbox.ExecRequest{Args: run, Timeout: 7*24*time.Hour + 1},
+			[]string{"timeout_seconds", "604800"}},
 	} {
 		_, err := f.Exec(t.Context(), account, sb.ID, c.req)
 		if !errors.Is(err, errors.Invalid) {
@@ -157,7 +164,8 @@ func TestExecRefuses(t *testing.T) {
 		}
 		wantError(t, err, errors.Invalid, append(c.words, "| validate")...)
 	}
-	x, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"exit"}, Timeout: 7 * 24 * time.Hour})
+	x, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"exit"},
+		Timeout: 7 * 24 * time.Hour})
 	if err != nil {
 		t.Fatalf("a time limit of a week: %v", err)
 	}
@@ -170,14 +178,16 @@ func TestExecRefuses(t *testing.T) {
 	if got := f.Stats().Commands; got != 0 {
 		t.Errorf("%d commands run, want none", got)
 	}
-	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "rel", strings.NewReader("")), errors.Invalid, `"rel"`, "absolute")
+	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "rel", strings.NewReader("")), errors.Invalid,
+		`"rel"`, "absolute")
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/a\x00")
 	wantError(t, err, errors.Invalid, "invalid path")
 	w.fail("copyout", errors.Newf(errors.NotFound, "there is no /x"))
 	_, err = f.CopyOut(t.Context(), account, sb.ID, "/x")
 	wantError(t, err, errors.NotFound, "/x", "| copy")
 	w.fail("copyin", errors.Newf(errors.Exhausted, "the disk is full"))
-	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "/x", strings.NewReader("")), errors.Exhausted, "the disk is full", "| copy")
+	wantError(t, f.CopyIn(t.Context(), account, sb.ID, "/x", strings.NewReader("")), errors.Exhausted,
+		"the disk is full", "| copy")
 }
 
 func TestWhatTheEngineLacks(t *testing.T) {
@@ -189,10 +199,12 @@ func TestWhatTheEngineLacks(t *testing.T) {
 	if want := (engine.Limits{CPU: 1}); sb.Limits != want {
 		t.Errorf("limits in force %+v, want only what the engine holds, %+v", sb.Limits, want)
 	}
-	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u", Terminal: &engine.Size{Rows: 1, Cols: 1}})
+	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u",
+		Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Unsupported, "2 things", "does not support users", "does not support terminals")
 	_, err = f.Create(t.Context(), account, sandbox.Request{
-		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30, Processes: 5, Files: 5,
+		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30,
+		Processes: 5, Files: 5,
 	})
 	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes",
 		"limit memory", "limit disk", "limit processes", "limit files", "harvest doctor")

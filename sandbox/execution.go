@@ -119,7 +119,8 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 			x.record(ctx)
 		}
 		if !x.attached {
-			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode, x.result.Duration, x.result.TimedOut)
+			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode,
+				x.result.Duration, x.result.TimedOut)
 		}
 	})
 }
@@ -198,7 +199,8 @@ func (x *Execution) kill(ctx context.Context) {
 func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	r := &x.result
 	r.SandboxID, r.Duration = x.entry.id, max(0, time.Since(x.started).Seconds())
-	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason, r.Crashed = exit.Code, exit.Signal, exit.OutOfMemory, why, exit.Crashed
+	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason, r.Crashed = exit.Code, exit.Signal, exit.OutOfMemory,
+		why, exit.Crashed
 	if r.Crashed != "" {
 		logf.Warnf(x.fleet.ctx, "command %s of sandbox %s: %s", x.ID(), x.entry.id, r.Crashed)
 	}

@@ -74,7 +74,8 @@ func (h *house) start(t *testing.T) {
 	if h.db, err = store.Open(t.Context(), filepath.Join(h.dir, "db")); err != nil {
 		t.Fatal(err)
 	}
-	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(), Timeouts: sandbox.Timeouts{Grace: h.grace}, Capture: 1 << 20}
+	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(),
+		Timeouts: sandbox.Timeouts{Grace: h.grace}, Capture: 1 << 20}
 	if h.fleet, err = sandbox.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,8 @@ func (h *house) executor() sandbox.Executor {
 func TestExecute(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	big := "x = '''" + strings.Repeat("0123456789abcdef", 10<<20/16) + "'''\nimport sys\nprint(len(x), sys.stdin.read() == '', __name__, '_' in globals())"
+	big := "x = '''" + strings.Repeat("0123456789abcdef",
+		10<<20/16) + "'''\nimport sys\nprint(len(x), sys.stdin.read() == '', __name__, '_' in globals())"
 	for name, c := range map[string]struct {
 		code           string
 		rc             int
@@ -124,13 +126,15 @@ func TestExecute(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.ReturnCode != c.rc || r.Stdout != c.stdout || !strings.Contains(r.Stderr, c.stderr) || (c.stderr == "") != (r.Stderr == "") {
+			if r.ReturnCode != c.rc || r.Stdout != c.stdout || !strings.Contains(r.Stderr, c.stderr) ||
+				(c.stderr == "") != (r.Stderr == "") {
 				t.Errorf("result: %+v, want %d, %q, %q", r, c.rc, c.stdout, c.stderr)
 			}
 			if r.Duration <= 0 || r.TimedOut || !strings.HasPrefix(r.SandboxID, "sbx_") {
 				t.Errorf("result: %+v", r)
 			}
-			if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Terminated || sb.Expires.Sub(sb.Started) != 11*time.Minute {
+			if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Terminated ||
+				sb.Expires.Sub(sb.Started) != 11*time.Minute {
 				t.Errorf("the sandbox is %s and would have lived until %s", sb.Status, sb.Expires)
 			}
 		})
@@ -152,7 +156,8 @@ time.sleep(1000)`
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" || !strings.Contains(r.Reason, "time limit of 30s") {
+	if !r.TimedOut || r.ReturnCode != 124 || r.Stdout != "started\n" ||
+		!strings.Contains(r.Reason, "time limit of 30s") {
 		t.Errorf("result: %+v", r)
 	}
 	environ, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -255,7 +260,8 @@ func TestExecuteOutOfMemory(t *testing.T) {
 	if r.ReturnCode != 137 || !r.OutOfMemory || r.TimedOut {
 		t.Errorf("result: %+v", r)
 	}
-	if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Failed || !sb.OutOfMemory || !strings.Contains(sb.Reason, "64MiB") {
+	if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Failed || !sb.OutOfMemory ||
+		!strings.Contains(sb.Reason, "64MiB") {
 		t.Errorf("record: %+v", sb)
 	}
 }
@@ -283,7 +289,8 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 	sb := create(t, h.fleet, sandbox.Request{})
 	for _, padding := range []string{"", "#" + strings.Repeat("x", 1<<20) + "\n"} {
 		code := padding + "import sys\nprint(sys.argv[1:], sys.stdin.read())"
-		x, err := h.fleet.ExecCode(t.Context(), account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"}, Stdin: strings.NewReader("input")})
+		x, err := h.fleet.ExecCode(t.Context(), account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"},
+			Stdin: strings.NewReader("input")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +300,8 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 	}
 	_, err := h.fleet.ExecCode(t.Context(), account, sb.ID, "", sandbox.ExecRequest{})
 	wantError(t, err, errors.Invalid, "no code")
-	_, err = h.fleet.ExecCode(t.Context(), account, sb.ID, strings.Repeat("#", 100_000), sandbox.ExecRequest{Terminal: &engine.Size{Rows: 1, Cols: 1}})
+	_, err = h.fleet.ExecCode(t.Context(), account, sb.ID, strings.Repeat("#", 100_000),
+		sandbox.ExecRequest{Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Invalid, "on a terminal", "as a file")
 }
 
@@ -301,11 +309,13 @@ func TestLongOutputIsBounded(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
 	h := newHouse(t)
-	r, err := h.executor().Execute(t.Context(), "import sys\nprint('first')\nsys.stdout.write('x' * 5000000)\nprint('last')", 0)
+	r, err := h.executor().Execute(t.Context(),
+		"import sys\nprint('first')\nsys.stdout.write('x' * 5000000)\nprint('last')", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.Truncated || len(r.Stdout) > 1<<20+100 || !strings.HasPrefix(r.Stdout, "first\nxxx") || !strings.HasSuffix(r.Stdout, "xxxlast\n") ||
+	if !r.Truncated || len(r.Stdout) > 1<<20+100 || !strings.HasPrefix(r.Stdout, "first\nxxx") ||
+		!strings.HasSuffix(r.Stdout, "xxxlast\n") ||
 		!strings.Contains(r.Stdout, "bytes left out …]") {
 		t.Errorf("%d bytes, truncated %t", len(r.Stdout), r.Truncated)
 	}
@@ -319,7 +329,8 @@ func TestVolumeIsReadByTheNextSandbox(t *testing.T) {
 	req := sandbox.Request{Volumes: []sandbox.Mount{{Name: "shared", Path: "/mnt/shared"}}}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "f", Mode: 0o644, Size: 5}), second(w.Write([]byte("hello"))), w.Close()); err != nil {
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "f", Mode: 0o644, Size: 5}), second(w.Write([]byte("hello"))),
+		w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	one := create(t, e.Fleet, req)
@@ -430,12 +441,14 @@ func TestDestroyDuringExec(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, func(h *house) { h.grace = 5 * time.Second }) // the polite one has to end within it
 	sb := create(t, h.fleet, sandbox.Request{})
-	deaf := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "trap '' TERM; while :; do sleep 1; done"}})
+	deaf := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+		"trap '' TERM; while :; do sleep 1; done"}})
 	polite := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sleep", "1000"}})
 	if err := h.fleet.Destroy(t.Context(), account, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if r := wait(t, deaf); r.ReturnCode != 137 || !strings.Contains(r.Reason, "the sandbox ended: it was destroyed on request") {
+	if r := wait(t, deaf); r.ReturnCode != 137 ||
+		!strings.Contains(r.Reason, "the sandbox ended: it was destroyed on request") {
 		t.Errorf("the deaf command: %+v", r)
 	}
 	if r := wait(t, polite); r.ReturnCode != 143 || r.Signal != "TERM" {
@@ -447,7 +460,8 @@ func TestTerminalCommand(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	sb := create(t, h.fleet, sandbox.Request{})
-	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "stty size; tty >/dev/null && exit 7"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Stdin: blocked{t.Context()}})
+	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "stty size; tty >/dev/null && exit 7"},
+		Terminal: &engine.Size{Rows: 24, Cols: 80}, Stdin: blocked{t.Context()}})
 	if r := wait(t, x); r.ReturnCode != 7 || r.Stdout != "24 80\r\n" {
 		t.Errorf("result: %+v", r)
 	}

@@ -80,7 +80,8 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f := &Fleet{
 		opts: opts, caps: opts.Engine.Capabilities(), boots: newBoots(opts.Boots),
-		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{}, fills: map[string]chan struct{}{},
+		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{},
+		fills:       map[string]chan struct{}{},
 		checkpoints: map[string]Checkpoint{}, held: map[string]int{},
 	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
@@ -171,7 +172,8 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 	defer f.mu.Unlock()
 	var ids []string
 	for id, e := range f.live {
-		if (account == "" || e.record.Account == account) && (filter.Before == "" || id < filter.Before) && e.record.Ended.IsZero() {
+		if (account == "" || e.record.Account == account) && (filter.Before == "" || id < filter.Before) &&
+			e.record.Ended.IsZero() {
 			ids = append(ids, id)
 		}
 	}
@@ -256,7 +258,8 @@ func (f *Fleet) snapshot(e *entry) Sandbox {
 	}
 	sb.Commands = nil
 	for x := range e.commands {
-		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached, Background: x.background})
+		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
+			Background: x.background})
 	}
 	slices.SortFunc(sb.Commands, func(a, b Command) int { return strings.Compare(a.ID, b.ID) })
 	return sb
@@ -264,7 +267,8 @@ func (f *Fleet) snapshot(e *entry) Sandbox {
 
 // update applies change to e's record and stores it. If change returns an error, the record stays as it was. If
 // storing fails, the change remains in memory, since it has already happened.
-func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) error, events ...EventType) (changed bool, err error) {
+func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) error,
+	events ...EventType) (changed bool, err error) {
 	e.save.Lock()
 	defer e.save.Unlock()
 	f.mu.Lock()
@@ -295,7 +299,8 @@ func (f *Fleet) emit(event Event) {
 }
 
 // finish publishes e's end: its record is final, and waiters continue. It returns false if change returned an error.
-func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*Sandbox) error, events ...EventType) bool {
+func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*Sandbox) error,
+	events ...EventType) bool {
 	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
 		if err := change(sb); err != nil {
 			return err
@@ -329,7 +334,8 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	if err != nil {
 		logf.Errorf(ctx, "the end of a sandbox: %v", err)
 	}
-	logf.Infof(ctx, "sandbox %s after %s: %s", sb.Status, sb.Ended.Sub(sb.Created).Round(time.Millisecond), orDefault(sb.Reason, "no reason"))
+	logf.Infof(ctx, "sandbox %s after %s: %s", sb.Status, sb.Ended.Sub(sb.Created).Round(time.Millisecond),
+		orDefault(sb.Reason, "no reason"))
 	return true
 }
 
@@ -337,7 +343,8 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed, Leftover: len(f.leftover), Used: f.used}
+	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed,
+		Leftover: len(f.leftover), Used: f.used}
 	s.Warm, s.Prepared = f.pool.counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++

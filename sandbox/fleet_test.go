@@ -31,10 +31,12 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 			Image: baseImage.ID, Name: "web", Tags: map[string]string{"team": "x"}, Env: map[string]string{"A": "b=c"},
 			Workdir: "/w", User: "u:g", Hostname: "host", Engine: "stub",
 			Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
-			CPU:     0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20, TimeoutSeconds: 60, IdleTimeoutSeconds: 30,
+			CPU:     0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20, TimeoutSeconds: 60,
+			IdleTimeoutSeconds: 30,
 		})
 		want := engine.Spec{
-			ID: sb.ID, Account: account, Image: baseImage.ID, Hostname: "host", Env: map[string]string{"A": "b=c"}, Dir: "/w", User: "u:g",
+			ID: sb.ID, Account: account, Image: baseImage.ID, Hostname: "host", Env: map[string]string{"A": "b=c"},
+			Dir: "/w", User: "u:g",
 			Mounts:  []engine.Mount{{Volume: "acme~v", Path: "/v", ReadOnly: true}, {Volume: "acme~v", Path: "/again"}},
 			Limits:  engine.Limits{CPU: 0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20},
 			Network: engine.Network{Mode: "none"},
@@ -46,11 +48,13 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 		}
 		ready := before.Add(20 * time.Millisecond)
 		record := sandbox.Sandbox{
-			ID: sb.ID, Account: account, Name: "web", Tags: map[string]string{"team": "x"}, Engine: "stub", Isolation: "stub",
-			Image: baseImage.ID, ImageID: baseImage.ID, Workdir: "/w", User: "u:g",
+			ID: sb.ID, Account: account, Name: "web", Tags: map[string]string{"team": "x"}, Engine: "stub",
+			Isolation: "stub",
+			Image:     baseImage.ID, ImageID: baseImage.ID, Workdir: "/w", User: "u:g",
 			Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
 			Network: sandbox.Network{Mode: "none"}, Limits: want.Limits, Status: sandbox.Running,
-			Stages:  []sandbox.Stage{{Name: "image"}, {Name: "volumes"}, {Name: "boot", MS: 3}, {Name: "create", MS: 17}},
+			Stages: []sandbox.Stage{{Name: "image"}, {Name: "volumes"}, {Name: "boot", MS: 3},
+				{Name: "create", MS: 17}},
 			Created: before, Started: ready, Expires: ready.Add(time.Minute), LastUsed: ready, IdleTimeoutSeconds: 30,
 			Handle: engine.Handle{ID: sb.ID, Ref: "ref1"},
 		}
@@ -91,7 +95,8 @@ func TestDefaults(t *testing.T) {
 		if sb.Limits != want || w.specs[0].Limits != want {
 			t.Errorf("limits %+v, the engine's %+v, want %+v", sb.Limits, w.specs[0].Limits, want)
 		}
-		if sb.Image != "base" || sb.Network.Mode != "none" || sb.IdleTimeoutSeconds != 0 || sb.Expires.Sub(sb.Started) != 24*time.Hour {
+		if sb.Image != "base" || sb.Network.Mode != "none" || sb.IdleTimeoutSeconds != 0 ||
+			sb.Expires.Sub(sb.Started) != 24*time.Hour {
 			t.Errorf("record: %+v", sb)
 		}
 	})
@@ -125,7 +130,8 @@ func TestCreateFailsAtEveryStage(t *testing.T) {
 			w := newWorld()
 			f := w.open(t)
 			w.fail(c.call, boom)
-			sb, err := f.Create(t.Context(), account, sandbox.Request{Name: "n", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+			sb, err := f.Create(t.Context(), account,
+				sandbox.Request{Name: "n", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
 			wantError(t, err, errors.Unavailable, "boom", "| "+c.stage)
 			if sb.Status != sandbox.Failed || sb.Reason != "boom" || sb.FailedStage != c.stage || sb.Ended.IsZero() {
 				t.Errorf("record: %+v", sb)
@@ -230,8 +236,10 @@ func TestReferences(t *testing.T) {
 		return ""
 	}
 	for ref, want := range map[string]string{
-		one.ID: one.ID, two.ID: two.ID, "one": one.ID, strings.ToUpper(one.ID[4:]): "", "sbx_" + strings.ToUpper(one.ID[4:]): one.ID,
-		unique(one, two): one.ID, unique(two, one): two.ID, "on": "", "": "", "sbx_zzz": "", "sbx_" + strings.Repeat("0", 999): "", "sbx_%": "",
+		one.ID: one.ID, two.ID: two.ID, "one": one.ID, strings.ToUpper(one.ID[4:]): "",
+		"sbx_" + strings.ToUpper(one.ID[4:]): one.ID,
+		unique(one, two):                     one.ID, unique(two, one): two.ID, "on": "", "": "", "sbx_zzz": "",
+		"sbx_" + strings.Repeat("0", 999): "", "sbx_%": "",
 	} {
 		sb, err := f.Get(t.Context(), account, ref)
 		if want == "" {
@@ -252,7 +260,8 @@ func TestReferences(t *testing.T) {
 		_, out := f.CopyOut(t.Context(), "other", ref, "/x")
 		for what, err := range map[string]error{
 			"Get": get, "Exec": exec, "Processes": list, "Attach": attach, "Extend": extend, "CopyOut": out,
-			"CopyIn": f.CopyIn(t.Context(), "other", ref, "/x", strings.NewReader("")), "Destroy": f.Destroy(t.Context(), "other", ref),
+			"CopyIn":  f.CopyIn(t.Context(), "other", ref, "/x", strings.NewReader("")),
+			"Destroy": f.Destroy(t.Context(), "other", ref),
 		} {
 			if !errors.Is(err, errors.NotFound) {
 				t.Errorf("%s of another account's sandbox: %v, want NotFound", what, err)
@@ -455,7 +464,8 @@ func TestOptionsAreChecked(t *testing.T) {
 		Quotas:   sandbox.Quotas{CPU: -1}, Prices: sandbox.Prices{GiBSecond: -1}, Warm: -1,
 		Timeouts: sandbox.Timeouts{MaxLife: time.Hour, Life: 2 * time.Hour, Idle: -1, Exec: 2 * time.Hour},
 	})
-	wantError(t, err, errors.Invalid, "9 things are wrong", "default number of cores", "default memory", "disk", "quotas", "prices", "default lifetime", "idle", "commands", "warm pool")
+	wantError(t, err, errors.Invalid, "9 things are wrong", "default number of cores", "default memory", "disk",
+		"quotas", "prices", "default lifetime", "idle", "commands", "warm pool")
 
 	f, err := sandbox.Open(t.Context(), sandbox.Options{Engine: w.stub, Store: w.store}) // on the machine that this is
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 // wantEnd checks how a sandbox ended, and that it left nothing.
-func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status sandbox.Status, reason, events string) sandbox.Sandbox {
+func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status sandbox.Status, reason,
+	events string) sandbox.Sandbox {
 	t.Helper()
 	sb := get(t, f, id)
 	if sb.Status != status || !strings.Contains(sb.Reason, reason) || sb.Ended.IsZero() {
@@ -170,7 +171,8 @@ func TestIdleLimit(t *testing.T) {
 			t.Errorf("hold no sandbox: %v", err)
 		}
 		alive("after it was held")
-		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
+		x = start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Terminal: &engine.Size{Rows: 24, Cols: 80},
+			Detach: true})
 		time.Sleep(10 * time.Minute)
 		alive("while a terminal is open")
 		if err := x.Kill(t.Context()); err != nil {
@@ -219,7 +221,8 @@ func TestDestroy(t *testing.T) {
 		f := w.open(t)
 		sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
 		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}})
-		shell := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
+		shell := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"},
+			Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
 		deaf := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 		b := w.box(t, sb.ID)
 		procs := []*proc{b.proc(t, polite.ID()), b.proc(t, shell.ID()), b.proc(t, deaf.ID())}
@@ -239,7 +242,8 @@ func TestDestroy(t *testing.T) {
 		if r := wait(t, polite); r.ReturnCode != 143 || !strings.Contains(r.Reason, "the sandbox ended") {
 			t.Errorf("the polite command: %+v", r)
 		}
-		if r := wait(t, deaf); r.ReturnCode != 137 || r.Signal != "KILL" || !strings.Contains(r.Reason, "the sandbox ended") {
+		if r := wait(t, deaf); r.ReturnCode != 137 || r.Signal != "KILL" ||
+			!strings.Contains(r.Reason, "the sandbox ended") {
 			t.Errorf("the deaf command: %+v", r)
 		}
 		for range 2 {
@@ -299,7 +303,8 @@ func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
 		sb := create(t, f, sandbox.Request{})
 		wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Unavailable, "a mount is busy", "| destroy")
 		got := get(t, f, sb.ID)
-		if got.Status != sandbox.Failed || got.FailedStage != "destroy" || !strings.Contains(got.Reason, "not everything could be released: a mount is busy") {
+		if got.Status != sandbox.Failed || got.FailedStage != "destroy" ||
+			!strings.Contains(got.Reason, "not everything could be released: a mount is busy") {
 			t.Errorf("record: %+v", got)
 		}
 		if s := f.Stats(); s.Leftover != 1 || len(s.Sandboxes) != 0 {
@@ -542,7 +547,8 @@ func TestLostSandboxIsGone(t *testing.T) {
 // mission: 9.6
 func TestSandboxEndedElsewhere(t *testing.T) {
 	t.Parallel()
-	for detail, reason := range map[string]string{"The provider ended it.": "The provider ended it.", "": "by something else than Harvest"} {
+	for detail, reason := range map[string]string{"The provider ended it.": "The provider ended it.",
+		"": "by something else than Harvest"} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
 			f := w.open(t)

@@ -28,7 +28,8 @@ func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
 			f.opts.Engine.Name())
 	}
 	// Its path has the same restrictions as those of volumes.
-	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix), Path: s.MountPath, ReadOnly: s.ReadOnly}))
+	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix),
+		Path: s.MountPath, ReadOnly: s.ReadOnly}))
 }
 
 // mountsS3 reports whether the Fleet, and not the engine, mounts e's bucket.

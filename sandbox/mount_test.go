@@ -86,7 +86,8 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		delete(s3.fails, "finish")
 		want("a create that fails", "check mount finish")
 		sb := create(t, f, mountRequest(func(s *sandbox.S3) { s.Prefix, s.ReadOnly = "ro", true }))
-		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 || m[0] != (engine.Mount{Dir: "/mounts/" + sb.ID, Path: "/data", ReadOnly: true}) || len(w.volumes) != 0 {
+		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 ||
+			m[0] != (engine.Mount{Dir: "/mounts/" + sb.ID, Path: "/data", ReadOnly: true}) || len(w.volumes) != 0 {
 			t.Errorf("the engine gets %+v", m)
 		}
 		want("created", "check mount")
@@ -170,7 +171,8 @@ func TestMountByTheEngine(t *testing.T) {
 		w.caps.Dirs, w.caps.Buckets, w.caps.Views = false, true, true
 		f := w.open(t)
 		sb := create(t, f, mountRequest(func(s *sandbox.S3) { s.Secret, s.ReadOnly = "keys", true }))
-		want := engine.Mount{Bucket: engine.Bucket{Name: "files", Prefix: "work", Secret: "keys"}, Path: "/data", ReadOnly: true}
+		want := engine.Mount{Bucket: engine.Bucket{Name: "files", Prefix: "work", Secret: "keys"}, Path: "/data",
+			ReadOnly: true}
 		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 || m[0] != want || len(w.volumes) != 0 {
 			t.Errorf("the engine gets %+v", m)
 		}

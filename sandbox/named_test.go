@@ -31,7 +31,8 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		get(f, first, sandbox.Terminated)
-		if _, err := f.Exec(t.Context(), account, "web", sandbox.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
+		if _, err := f.Exec(t.Context(), account, "web",
+			sandbox.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
 			t.Errorf("a command in it: %v", err)
 		}
 		if err := f.Destroy(t.Context(), account, "web"); err != nil {

@@ -230,7 +230,8 @@ func keepDenials(kept, more []engine.Denial) []engine.Denial {
 	for _, d := range more {
 		d.Count = max(d.Count, 1)
 		kept = slices.DeleteFunc(kept, func(k engine.Denial) bool {
-			same := k.Protocol == d.Protocol && k.Domain == d.Domain && k.Address == d.Address && k.Port == d.Port && k.Reason == d.Reason
+			same := k.Protocol == d.Protocol && k.Domain == d.Domain && k.Address == d.Address && k.Port == d.Port &&
+				k.Reason == d.Reason
 			if same {
 				d.Count += k.Count
 			}
@@ -280,7 +281,8 @@ func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Co
 	dialer, ok := box.(engine.Dialer)
 	if !ok {
 		leave()
-		return nil, errors.Newf(errors.Unsupported, "the engine %s cannot connect to ports of sandboxes", f.opts.Engine.Name())
+		return nil, errors.Newf(errors.Unsupported, "the engine %s cannot connect to ports of sandboxes",
+			f.opts.Engine.Name())
 	}
 	c, err := dialer.Dial(ctx, port)
 	if err != nil {

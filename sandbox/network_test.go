@@ -99,8 +99,10 @@ func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 	t.Parallel()
 	w := networked()
 	f := w.open(t)
-	for mode, want := range map[string]engine.NetworkMode{"": engine.NetworkDefault, "default": engine.NetworkDefault, "none": engine.NetworkNone} {
-		sb := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: mode, Deny: []string{"evil.example"}}, Ports: []int{8080, 3000}})
+	for mode, want := range map[string]engine.NetworkMode{"": engine.NetworkDefault, "default": engine.NetworkDefault,
+		"none": engine.NetworkNone} {
+		sb := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: mode, Deny: []string{"evil.example"}},
+			Ports: []int{8080, 3000}})
 		got := w.specs[len(w.specs)-1].Network
 		if diff := cmp.Diff(engine.Network{Mode: want, Deny: []string{"evil.example"}}, got); diff != "" {
 			t.Errorf("mode %q (-want +got):\n%s", mode, diff)
@@ -144,7 +146,8 @@ func TestSetNetwork(t *testing.T) {
 		if again, err := f.Get(t.Context(), account, sb.ID); err != nil || !cmp.Equal(again.Network, want) {
 			t.Errorf("after a failure: %+v, %v", again.Network, err)
 		}
-		for _, bad := range []sandbox.Network{{}, {Mode: "odd"}, {Allow: []string{"x.org"}}, {Mode: "allow"}, {Mode: "default", Deny: []string{"a b"}}} {
+		for _, bad := range []sandbox.Network{{}, {Mode: "odd"}, {Allow: []string{"x.org"}}, {Mode: "allow"},
+			{Mode: "default", Deny: []string{"a b"}}} {
 			_, err := f.SetNetwork(t.Context(), account, sb.ID, bad)
 			wantError(t, err, errors.Invalid, "| validate")
 		}
@@ -172,7 +175,8 @@ func TestDenialsAreEvents(t *testing.T) {
 		quiet := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: "none"}})
 		box := w.box(t, sb.ID)
 		box.net.deny(engine.Denial{Protocol: "dns", Domain: "evil.example", Reason: "no rule allows it"})
-		box.net.deny(engine.Denial{Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443, Reason: "no rule allows it", Count: 7})
+		box.net.deny(engine.Denial{Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443,
+			Reason: "no rule allows it", Count: 7})
 		synctest.Wait()
 		if got := w.denials(sb.ID); len(got) == 0 || got[0].Domain != "evil.example" {
 			t.Fatalf("events %+v", got)
@@ -192,7 +196,8 @@ func TestDenialsAreEvents(t *testing.T) {
 		for _, d := range w.denials(sb.ID) {
 			domains = append(domains, d.Protocol+" "+d.Domain)
 		}
-		if diff := cmp.Diff([]string{"dns evil.example", "tcp evil.example", "tcp later.example", "tcp last.example"}, domains); diff != "" {
+		if diff := cmp.Diff([]string{"dns evil.example", "tcp evil.example", "tcp later.example", "tcp last.example"},
+			domains); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 		// The record has the latest denials, with equal ones merged.
@@ -200,15 +205,18 @@ func TestDenialsAreEvents(t *testing.T) {
 			box.net.deny(engine.Denial{Protocol: "dns", Domain: "again.example", Reason: "no rule allows it"})
 		}
 		for port := range 9 {
-			box.net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Port: port + 1, Reason: "no rule allows it", Count: 2})
+			box.net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Port: port + 1,
+				Reason: "no rule allows it", Count: 2})
 		}
 		pauseOver()
 		record, err := w.store.Get(t.Context(), sb.ID)
-		if n := len(record.Denials); err != nil || n != 10 || record.Denials[0].Domain != "again.example" || record.Denials[0].Count != 12 ||
+		if n := len(record.Denials); err != nil || n != 10 || record.Denials[0].Domain != "again.example" ||
+			record.Denials[0].Count != 12 ||
 			record.Denials[9].Port != 9 || record.Denials[9].Count != 2 {
 			t.Errorf("the record has %d: %+v, %v", n, record.Denials, err)
 		}
-		for ref, hosts := range map[string]map[string]string{quiet.ID: {"x.org": "the sandbox has no network"}, "nosuch": {"x.org": ""}} {
+		for ref, hosts := range map[string]map[string]string{quiet.ID: {"x.org": "the sandbox has no network"},
+			"nosuch": {"x.org": ""}} {
 			for host, want := range hosts {
 				if got := f.Refusal(t.Context(), account, ref, host); got != want {
 					t.Errorf("%s of %s: %q, want %q", host, ref, got, want)
@@ -218,7 +226,8 @@ func TestDenialsAreEvents(t *testing.T) {
 		open := create(t, f, sandbox.Request{Network: allow("x.org")})
 		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "dns", Domain: "Evil.example.", Reason: "no rule allows it"})
 		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Reason: "it is private"})
-		for host, want := range map[string]string{"evil.example": "no rule allows it", "1.2.3.4": "it is private", "x.org": ""} {
+		for host, want := range map[string]string{"evil.example": "no rule allows it", "1.2.3.4": "it is private",
+			"x.org": ""} {
 			if got := f.Refusal(t.Context(), account, open.ID, host); got != want {
 				t.Errorf("%s: %q, want %q", host, got, want)
 			}

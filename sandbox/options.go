@@ -179,14 +179,20 @@ func (o Options) withDefaults() (Options, error) {
 	check(d.CPU >= minCPU && d.CPU <= o.Machine.CPU, "the default number of cores exceeds this machine, or is too low")
 	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory,
 		"the default memory exceeds this machine, or is too low")
-	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0, "the default limits of disk, processes and open files must be positive")
+	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0,
+		"the default limits of disk, processes and open files must be positive")
 	check(o.Quotas.Sandboxes >= 0 && o.Quotas.CPU >= 0 && o.Quotas.Memory >= 0, "quotas must not be negative")
 	prices := append(slices.Collect(maps.Values(o.Prices.GPUSecond)), o.Prices.CPUSecond, o.Prices.GiBSecond)
-	check(!slices.ContainsFunc(prices, func(v float64) bool { return !isPrice(v) }), "prices must be numbers and not negative")
-	check(t.MaxLife > 0 && t.Life > 0 && t.Life <= t.MaxLife, "the default lifetime must be positive and not above the maximum")
-	check(t.Idle >= 0 && t.Idle <= t.MaxLife, "the default idle limit must not be negative nor above the maximum lifetime")
-	check(t.Exec > 0 && t.Exec <= t.MaxLife, "the default time limit of commands must be positive and not above the maximum lifetime")
-	check(t.Grace > 0 && o.Retention > 0 && o.UsageEvery > 0 && o.Capture > 0 && o.Warm >= 0, "the grace period, the retention, the time between samples, the capture and the warm pool must not be negative")
+	check(!slices.ContainsFunc(prices, func(v float64) bool { return !isPrice(v) }),
+		"prices must be numbers and not negative")
+	check(t.MaxLife > 0 && t.Life > 0 && t.Life <= t.MaxLife,
+		"the default lifetime must be positive and not above the maximum")
+	check(t.Idle >= 0 && t.Idle <= t.MaxLife,
+		"the default idle limit must not be negative nor above the maximum lifetime")
+	check(t.Exec > 0 && t.Exec <= t.MaxLife,
+		"the default time limit of commands must be positive and not above the maximum lifetime")
+	check(t.Grace > 0 && o.Retention > 0 && o.UsageEvery > 0 && o.Capture > 0 && o.Warm >= 0,
+		"the grace period, the retention, the time between samples, the capture and the warm pool must not be negative")
 	return o, p.err()
 }
 

@@ -61,7 +61,8 @@ func (f *Fleet) openPool() {
 		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
 		return
 	}
-	f.pool = &pool{fleet: f, warmer: warmer, limits: p.limits, size: f.opts.Warm, more: make(chan struct{}, 1), failed: map[string]int{}}
+	f.pool = &pool{fleet: f, warmer: warmer, limits: p.limits, size: f.opts.Warm, more: make(chan struct{}, 1),
+		failed: map[string]int{}}
 	f.tasks.Go(f.pool.fill)
 }
 

@@ -78,7 +78,8 @@ func TestPoolBacksOff(t *testing.T) {
 		for _, c := range []struct {
 			after time.Duration
 			calls int32
-		}{{0, 1}, {100 * time.Millisecond, 2}, {200 * time.Millisecond, 3}, {399 * time.Millisecond, 3}, {time.Millisecond, 4}} {
+		}{{0, 1}, {100 * time.Millisecond, 2}, {200 * time.Millisecond, 3}, {399 * time.Millisecond, 3},
+			{time.Millisecond, 4}} {
 			time.Sleep(c.after)
 			synctest.Wait()
 			if got := calls.Load(); got != c.calls {
@@ -155,18 +156,21 @@ func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.others = []image.Image{{ID: "img_other", Names: []string{"other"}, Spec: image.Spec{Base: "x", Owner: account}}}
+		w.others = []image.Image{{ID: "img_other", Names: []string{"other"},
+			Spec: image.Spec{Base: "x", Owner: account}}}
 		w.opts.Warm, w.opts.WarmUp = 1, []string{"python3", "-c", "pass"}
 		f := w.open(t)
 		synctest.Wait()
-		if got, s := w.prepared(), f.Stats(); got != "ref1 "+baseID+" python3 -c pass" || s.Warm != 1 || s.Prepared != 1 {
+		if got, s := w.prepared(), f.Stats(); got != "ref1 "+baseID+" python3 -c pass" || s.Warm != 1 ||
+			s.Prepared != 1 {
 			t.Fatalf("prepared are %s, stats %+v", got, s)
 		}
 		if sb := create(t, f, sandbox.Request{Image: "other"}); !sb.Warm {
 			t.Error("what was prepared for another image was not used")
 		}
 		synctest.Wait()
-		if sb := create(t, f, sandbox.Request{Image: "other", Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}}); !sb.Warm {
+		if sb := create(t, f, sandbox.Request{Image: "other",
+			Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}}); !sb.Warm {
 			t.Error("a request with a volume got a cold sandbox")
 		}
 		synctest.Wait()
@@ -182,7 +186,8 @@ func TestPoolGivesWhatFitsBest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.others = []image.Image{{ID: "img_other", Names: []string{"other"}, Spec: image.Spec{Base: "x", Owner: account}}}
+		w.others = []image.Image{{ID: "img_other", Names: []string{"other"},
+			Spec: image.Spec{Base: "x", Owner: account}}}
 		w.opts.Warm = 2
 		f := w.open(t)
 		synctest.Wait()
@@ -206,7 +211,8 @@ func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.others = []image.Image{{ID: "img_theirs", Names: []string{"theirs"}, Spec: image.Spec{Base: "x", Owner: "somebody"}}}
+		w.others = []image.Image{{ID: "img_theirs", Names: []string{"theirs"},
+			Spec: image.Spec{Base: "x", Owner: "somebody"}}}
 		w.opts.Warm = 1
 		f := w.open(t)
 		synctest.Wait()
@@ -232,7 +238,8 @@ func TestPoolDoesWithoutWhatCannotBePrepared(t *testing.T) {
 		w.fail("prepare", errors.Newf(errors.Invalid, "it leaves traces"))
 		f := w.open(t)
 		synctest.Wait()
-		if got := w.prepared(); got != "ref1 "+baseID+" leave traces, ref2 "+baseID+" " || f.Stats().Prepared != 1 || len(w.refs()) != 1 {
+		if got := w.prepared(); got != "ref1 "+baseID+" leave traces, ref2 "+baseID+" " || f.Stats().Prepared != 1 ||
+			len(w.refs()) != 1 {
 			t.Fatalf("prepared are %s, the engine has %v", got, w.refs())
 		}
 		w.fail("prepare", errors.Newf(errors.Unavailable, "it broke"))
@@ -306,7 +313,8 @@ func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if prepared := w.prepared(); strings.Count(prepared, baseID) < 2 || f.Stats().Prepared > 1 || slices.Contains(w.refs(), "ref1") {
+			if prepared := w.prepared(); strings.Count(prepared, baseID) < 2 || f.Stats().Prepared > 1 ||
+				slices.Contains(w.refs(), "ref1") {
 				t.Errorf("%s: prepared were %s, the engine has %v", name, prepared, w.refs())
 			}
 			if asked && !create(t, f, sandbox.Request{}).Warm {

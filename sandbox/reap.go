@@ -152,6 +152,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		return Sandbox{}, err
 	}
 	f.wakeReaper()
-	logf.Infof(logContext(ctx, sb), "sandbox extended until %s, idle limit %s", sb.Expires.Format(time.RFC3339), seconds(sb.IdleTimeoutSeconds))
+	logf.Infof(logContext(ctx, sb), "sandbox extended until %s, idle limit %s", sb.Expires.Format(time.RFC3339),
+		seconds(sb.IdleTimeoutSeconds))
 	return sb, nil
 }

@@ -33,8 +33,10 @@ func (f *Fleet) recover(ctx context.Context) error {
 	// removed.
 	var entries []*entry
 	for _, sb := range records {
-		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
-		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) || next != engine.Handle{}) {
+		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU),
+			orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
+		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) ||
+			next != engine.Handle{}) {
 			e.record.Handle = next // its creation or carry-over was interrupted
 		}
 		f.live[sb.ID] = e

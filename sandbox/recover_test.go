@@ -80,12 +80,14 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		background, waits := made(sandbox.ExecRequest{Detach: true, Background: true})
 		time.Sleep(time.Second) // until all are in the records
 		f = w.restart(t, f)
-		if _, err := f.Attach(t.Context(), account, background.ID, waits.ID(), engine.Stdio{}); err != nil { // which does not make it count
+		if _, err := f.Attach(t.Context(), account, background.ID, waits.ID(),
+			engine.Stdio{}); err != nil { // which does not make it count
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running, terminal.ID: sandbox.Running, background.ID: sandbox.Terminated} {
+		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running,
+			terminal.ID: sandbox.Running, background.ID: sandbox.Terminated} {
 			if got := get(t, f, sb); got.Status != want {
 				t.Errorf("%s is %s (%s), want %s", sb, got.Status, got.Reason, want)
 			}
@@ -124,7 +126,8 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 		time.Sleep(time.Second)
 		young := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour}) // not recorded yet
 		b := w.box(t, sb.ID)
-		procs := map[time.Duration]*proc{time.Minute: b.proc(t, soon.ID()), time.Hour: b.proc(t, later.ID()), 10*time.Minute + time.Second: b.proc(t, young.ID())}
+		procs := map[time.Duration]*proc{time.Minute: b.proc(t, soon.ID()), time.Hour: b.proc(t, later.ID()),
+			10*time.Minute + time.Second: b.proc(t, young.ID())}
 		begin := time.Now()
 		f = w.restart(t, f)
 		if got := f.Stats().Commands; got != 3 {
@@ -212,7 +215,8 @@ func TestRecoveryFromEveryState(t *testing.T) {
 					t.Fatal(err)
 				}
 				if sb.Status != c.want || stored.Status != c.want || !strings.Contains(sb.Reason, c.reason) {
-					t.Errorf("it is %s (%s), recorded as %s; want %s (%s)", sb.Status, sb.Reason, stored.Status, c.want, c.reason)
+					t.Errorf("it is %s (%s), recorded as %s; want %s (%s)", sb.Status, sb.Reason, stored.Status,
+						c.want, c.reason)
 				}
 				if c.want.Ended() == sb.Ended.IsZero() {
 					t.Errorf("it ended at %s", sb.Ended)

@@ -88,7 +88,8 @@ func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 	err := r.run(ctx, &report)
 	if err == nil {
 		report.Status = "success"
-		logf.Infof(ctx, "environment refreshed: image %s, Python %s, %d files of caches removed", report.ImageID, report.Python, report.CacheFiles)
+		logf.Infof(ctx, "environment refreshed: image %s, Python %s, %d files of caches removed", report.ImageID,
+			report.Python, report.CacheFiles)
 	}
 	report.Seconds = time.Since(start).Seconds()
 	return report, err
@@ -97,7 +98,8 @@ func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
 	base := orDefault(r.Image, baseImage)
 	f := r.Fleet
-	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base}, image.BuildOptions{Force: true, Credentials: f.Credentials(r.Account, "")})
+	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base},
+		image.BuildOptions{Force: true, Credentials: f.Credentials(r.Account, "")})
 	if err != nil {
 		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
 	}
@@ -150,7 +152,8 @@ func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
 	}
 	var out verified
 	if result.ReturnCode != 0 || json.Unmarshal([]byte(result.Stdout), &out) != nil {
-		return verified{}, errors.Newf(errors.Unavailable, "a program in a sandbox of the new image ended with %d: %.500s",
+		return verified{}, errors.Newf(errors.Unavailable,
+			"a program in a sandbox of the new image ended with %d: %.500s",
 			result.ReturnCode, strings.TrimSpace(result.Reason+" "+result.Stderr))
 	}
 	return out, nil

@@ -29,12 +29,14 @@ func TestRefresh(t *testing.T) {
 	write := func(path string, age time.Duration) {
 		t.Helper()
 		at := time.Now().Add(-age)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("12345"), 0o644), os.Chtimes(path, at, at)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("12345"), 0o644),
+			os.Chtimes(path, at, at)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	const day = 24 * time.Hour
-	old, fresh, elsewhere := filepath.Join(root, ".cache/pip/a/old"), filepath.Join(root, ".cache/pip/fresh"), filepath.Join(root, "workspace/old")
+	old, fresh, elsewhere := filepath.Join(root, ".cache/pip/a/old"), filepath.Join(root, ".cache/pip/fresh"),
+		filepath.Join(root, "workspace/old")
 	write(old, 8*day)
 	write(fresh, 6*day)
 	write(elsewhere, 99*day)
@@ -46,19 +48,22 @@ func TestRefresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Status != "success" || !report.ImageRebuilt || !report.Verified || report.ImageID == "" || !strings.HasPrefix(report.Python, "3.") ||
+	if report.Status != "success" || !report.ImageRebuilt || !report.Verified || report.ImageID == "" ||
+		!strings.HasPrefix(report.Python, "3.") ||
 		report.CacheFiles != 1 || report.CacheBytes != 5 || report.Timestamp.IsZero() || report.Seconds <= 0 {
 		t.Errorf("%+v", report)
 	}
 	for path, want := range map[string]bool{
-		old: false, filepath.Dir(old): false, fresh: true, elsewhere: true, outside: true, filepath.Join(root, "checkpoints"): true, filepath.Join(root, "sessions"): true,
+		old: false, filepath.Dir(old): false, fresh: true, elsewhere: true, outside: true,
+		filepath.Join(root, "checkpoints"): true, filepath.Join(root, "sessions"): true,
 	} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s is there: %t", path, err == nil)
 		}
 	}
 	text, err := json.Marshal(report)
-	if err != nil || !strings.Contains(string(text), `"status":"success"`) || !strings.Contains(string(text), `"image_rebuilt":true`) {
+	if err != nil || !strings.Contains(string(text), `"status":"success"`) ||
+		!strings.Contains(string(text), `"image_rebuilt":true`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	if all, err := h.fleet.List(t.Context(), "", sandbox.Filter{}); err != nil || len(all) != 0 {
@@ -108,7 +113,8 @@ func TestRefreshFails(t *testing.T) {
 		w.stub.mu.Unlock()
 		report, err := sandbox.Refresh{Fleet: f, Account: account, Image: "base"}.Run(ctx)
 		wantError(t, err, errors.Unavailable, "ended with 3", "| verify")
-		if report.Status != "failed" || !report.ImageRebuilt || report.Verified || !strings.Contains(report.CacheKept, "no volumes") || len(w.refs()) != 0 {
+		if report.Status != "failed" || !report.ImageRebuilt || report.Verified ||
+			!strings.Contains(report.CacheKept, "no volumes") || len(w.refs()) != 0 {
 			t.Errorf("%+v, left %v", report, w.refs())
 		}
 	})

@@ -55,11 +55,14 @@ func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 	var ps problems
 	p := plan{
 		Request: Request{
-			Image: sb.Image, Name: req.Name, Tags: tags, Secrets: sb.Secrets, Withhold: c.Withheld, Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
+			Image: sb.Image, Name: req.Name, Tags: tags, Secrets: sb.Secrets, Withhold: c.Withheld, Workdir: sb.Workdir,
+			User: sb.User, Ports: sb.Ports,
 			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
 		},
-		limits: sb.Limits, cpu: orDefault(sb.Limits.CPU, f.opts.Defaults.CPU), memory: orDefault(sb.Limits.Memory, f.opts.Defaults.Memory),
-		life: min(c.Life, f.opts.Timeouts.MaxLife), idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife), from: &c,
+		limits: sb.Limits, cpu: orDefault(sb.Limits.CPU, f.opts.Defaults.CPU),
+		memory: orDefault(sb.Limits.Memory, f.opts.Defaults.Memory),
+		life:   min(c.Life, f.opts.Timeouts.MaxLife), idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
+		from: &c,
 	}
 	checkNames(&ps, p.Request)
 	p.Network = f.network(&ps, sb.Network.Clone())
@@ -111,11 +114,13 @@ func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Check
 	f.mu.Lock()
 	e.record.Commands = nil
 	for id, limit := range c.CommandLimits {
-		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit), Detached: true, Background: slices.Contains(c.Background, id)})
+		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit),
+			Detached: true, Background: slices.Contains(c.Background, id)})
 	}
 	f.mu.Unlock()
 	f.adoptCommands(ctx, e, box)
-	if _, err := f.update(ctx, e, func(sb *Sandbox) error { return sb.requireStatus(Running) }); err != nil && !errors.Is(err, errors.Conflict) {
+	if _, err := f.update(ctx, e, func(sb *Sandbox) error { return sb.requireStatus(Running) }); err != nil &&
+		!errors.Is(err, errors.Conflict) {
 		logf.Errorf(ctx, "record the commands of a sandbox that was restored: %v", err)
 	}
 }

@@ -253,7 +253,8 @@ func (f *Fleet) filledByOther(e *entry) bool {
 	mine := e.record.S3
 	for _, other := range f.live {
 		s := other.record.S3
-		if other == e || s == nil || other.record.Account != e.record.Account || s.Volume != mine.Volume || s.Bucket != mine.Bucket || s.Prefix != mine.Prefix {
+		if other == e || s == nil || other.record.Account != e.record.Account || s.Volume != mine.Volume ||
+			s.Bucket != mine.Bucket || s.Prefix != mine.Prefix {
 			continue
 		}
 		if s.Init && (other.filled || other.record.Status != Creating) {

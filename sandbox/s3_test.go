@@ -60,7 +60,8 @@ func s3World() (*world, *s3Stub) {
 }
 
 func s3Request(init, end bool) sandbox.Request {
-	return sandbox.Request{S3: &sandbox.S3{Bucket: "files", Prefix: "work", MountPath: "/work", Init: init, SyncOnTerminate: end}}
+	return sandbox.Request{S3: &sandbox.S3{Bucket: "files", Prefix: "work", MountPath: "/work", Init: init,
+		SyncOnTerminate: end}}
 }
 
 // mission: 1.3, 2.8, 3.1, 3.4, 5.4, 5.5, 5.6
@@ -99,7 +100,8 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		want("no secret", "check")
 		// The download comes before the sandbox is ready, and does not run again while another sandbox uses the volume.
 		sb := create(t, f, s3Request(true, true))
-		if sb.S3 == nil || !strings.HasPrefix(sb.S3.Volume, "s3-files-") || sb.Volumes[0].Name != sb.S3.Volume || w.specs[0].Mounts[0].Path != "/work" {
+		if sb.S3 == nil || !strings.HasPrefix(sb.S3.Volume, "s3-files-") || sb.Volumes[0].Name != sb.S3.Volume ||
+			w.specs[0].Mounts[0].Path != "/work" {
 			t.Errorf("it is %+v", sb)
 		}
 		want("created", "check fill")
@@ -310,7 +312,8 @@ func TestS3OfWhatIsGone(t *testing.T) {
 					t.Errorf("%q, want %q", got, c.calls)
 				}
 				why := map[bool]string{true: "S3 is away"}[c.sync]
-				if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.S3.SyncError != why || stored().S3.SyncError != why || len(w.refs()) > 0 {
+				if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.S3.SyncError != why ||
+					stored().S3.SyncError != why || len(w.refs()) > 0 {
 					t.Errorf("it is %s: %+v; the engine has %v", got.Status, got.S3, w.refs())
 				}
 			})
@@ -348,13 +351,15 @@ func TestS3Requests(t *testing.T) {
 	far, s3 := s3World()
 	far.caps.Views = true
 	f = far.open(t)
-	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true), {S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
+	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true),
+		{S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Unsupported, "cannot be synchronized with S3", "the engine stub",
 			"copy the files in and out")
 	}
 	if calls := s3.asked(); calls != "" || len(far.volumes) > 0 || len(far.specs) > 0 {
-		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls, far.volumes, far.specs)
+		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls,
+			far.volumes, far.specs)
 	}
 	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
 	wantError(t, err, errors.Unsupported, "does not support S3")

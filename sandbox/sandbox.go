@@ -81,7 +81,8 @@ type Command struct {
 
 // Stage is a completed step of Create.
 type Stage struct {
-	// Name is "validate", "image", "secrets", "volumes", "create" (the engine's time outside of its own stages), and others.
+	// Name is "validate", "image", "secrets", "volumes", "create" (the engine's time outside of its own stages), and
+	// others.
 	Name string  `json:"name"`
 	MS   float64 `json:"ms"`
 }

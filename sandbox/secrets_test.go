@@ -19,7 +19,8 @@ import (
 // withSecrets gives w a vault with those secrets of account.
 func withSecrets(t *testing.T, w *world, secrets map[string]secret.Pairs) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key")})
+	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestSecretsBecomeEnvironment(t *testing.T) {
 	w.mu.Lock()
 	everything, err := json.Marshal([]any{sb, stored, w.events})
 	w.mu.Unlock()
-	if err != nil || strings.Contains(string(everything), "sandbox-secret") || strings.Join(stored.Secrets, " ") != "one two" {
+	if err != nil || strings.Contains(string(everything), "sandbox-secret") ||
+		strings.Join(stored.Secrets, " ") != "one two" {
 		t.Errorf("records and events: %s, %v", everything, err)
 	}
 	// The values stay hidden as long as the sandbox has them.
@@ -81,7 +83,8 @@ func TestSecretsThatAreMissing(t *testing.T) {
 	w := newWorld()
 	_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Secrets: []string{"one"}})
 	wantError(t, err, errors.Unsupported, "does not support secrets", "| validate")
-	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "x"}, "big": {"BIG": strings.Repeat("x", secret.MaxValue)}, "odd": {"A": "x", "B": ""}})
+	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "x"}, "big": {"BIG": strings.Repeat("x", secret.MaxValue)},
+		"odd": {"A": "x", "B": ""}})
 	f := w.open(t)
 	sb, err := f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"none", "one", "neither"}})
 	wantError(t, err, errors.NotFound, `no secrets "none", "neither"`, "harvest secret", "| secrets")
@@ -108,7 +111,8 @@ func TestWithheldSecrets(t *testing.T) {
 	w := newWorld()
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "withheld-secret-one-a", "B": "withheld-secret-one-b"}})
 	f := w.open(t)
-	create(t, f, sandbox.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"}, Withhold: []string{"B", "C", "D"}})
+	create(t, f, sandbox.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"},
+		Withhold: []string{"B", "C", "D"}})
 	if diff := cmp.Diff(map[string]string{"A": "withheld-secret-one-a", "C": "given"}, w.specs[0].Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}

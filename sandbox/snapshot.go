@@ -177,9 +177,12 @@ func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) 
 	}
 	maps.DeleteFunc(sb.Tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
 	return f.Create(ctx, account, Request{
-		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Withhold: sb.Withheld, Ports: sb.Ports, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
-		Network: sb.Network, GPU: sb.GPU, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk, Processes: sb.Limits.Processes, Files: sb.Limits.Files,
-		VolumeFiles:    min(sb.Limits.VolumeFiles, f.opts.Defaults.VolumeFiles),
-		TimeoutSeconds: min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(), IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
+		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Withhold: sb.Withheld,
+		Ports: sb.Ports, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
+		Network: sb.Network, GPU: sb.GPU, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk,
+		Processes: sb.Limits.Processes, Files: sb.Limits.Files,
+		VolumeFiles:        min(sb.Limits.VolumeFiles, f.opts.Defaults.VolumeFiles),
+		TimeoutSeconds:     min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(),
+		IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
 	})
 }

@@ -34,7 +34,8 @@ func (i stubImages) Find(ctx context.Context, ref string) (image.Image, error) {
 }
 
 // Snapshot makes an image whose id is the written text.
-func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image.SnapshotOptions, fill func(io.Writer) error) (image.Image, error) {
+func (i stubImages) Snapshot(ctx context.Context, parent image.Image, opts image.SnapshotOptions,
+	fill func(io.Writer) error) (image.Image, error) {
 	var text strings.Builder
 	if err := fill(&text); err != nil {
 		return image.Image{}, err
@@ -65,7 +66,8 @@ func TestSnapshot(t *testing.T) {
 	f := w.open(t)
 	sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}})
 	img, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
-	if err != nil || img.ID != "img_snapshot-work" || img.Names[0] != "team/dev:1" || img.Snapshot.Lineage[0].Sandbox != sb.ID || img.Spec.Parent != baseImage.ID {
+	if err != nil || img.ID != "img_snapshot-work" || img.Names[0] != "team/dev:1" ||
+		img.Snapshot.Lineage[0].Sandbox != sb.ID || img.Spec.Parent != baseImage.ID {
 		t.Errorf("the snapshot is %+v, %v", img, err)
 	}
 	if got := w.seen(sb.ID); got != "starting ready snapshotted" {
@@ -115,13 +117,17 @@ func TestFork(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld()
 	f := w.open(t)
-	first := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work", User: "1000", CPU: 2, Memory: 1 << 30,
-		Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60, Env: map[string]string{"A": "b"}})
-	second, err := f.Fork(t.Context(), account, "one", sandbox.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
+	first := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work",
+		User: "1000", CPU: 2, Memory: 1 << 30,
+		Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60,
+		Env: map[string]string{"A": "b"}})
+	second, err := f.Fork(t.Context(), account, "one",
+		sandbox.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if second.ID == first.ID || second.Image != "img_snapshot" || second.Name != "two" || second.Tags["team"] != "a" || second.Workdir != "/work" || second.User != "1000" ||
+	if second.ID == first.ID || second.Image != "img_snapshot" || second.Name != "two" || second.Tags["team"] != "a" ||
+		second.Workdir != "/work" || second.User != "1000" ||
 		second.Limits != first.Limits || len(second.Volumes) != 1 || second.IdleTimeoutSeconds != 60 {
 		t.Errorf("the copy is %+v", second)
 	}
@@ -143,8 +149,10 @@ func TestForkOfASession(t *testing.T) {
 	w := newSnapshotWorld()
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"MODEL_KEY": "fork-secret-model", "OTHER": "fork-secret-other"}})
 	f := w.open(t)
-	create(t, f, sandbox.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"}, Ports: []int{8080},
-		Tags: map[string]string{"harvest.session": "ses_1", "team": "a"}, Env: map[string]string{"TOKEN": "of the session"}})
+	create(t, f, sandbox.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"},
+		Ports: []int{8080},
+		Tags:  map[string]string{"harvest.session": "ses_1", "team": "a"},
+		Env:   map[string]string{"TOKEN": "of the session"}})
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +165,8 @@ func TestForkOfASession(t *testing.T) {
 		if diff := cmp.Diff(map[string]string{"OTHER": "fork-secret-other"}, w.specs[len(w.specs)-1].Env); diff != "" {
 			t.Errorf("environment of the %s (-want +got):\n%s", names[1], diff)
 		}
-		if !maps.Equal(made.Tags, map[string]string{"team": "a"}) || !slices.Equal(made.Secrets, []string{"one"}) || !slices.Equal(made.Ports, []int{8080}) {
+		if !maps.Equal(made.Tags, map[string]string{"team": "a"}) || !slices.Equal(made.Secrets, []string{"one"}) ||
+			!slices.Equal(made.Ports, []int{8080}) {
 			t.Errorf("the %s has tags %v, secrets %v, ports %v", names[1], made.Tags, made.Secrets, made.Ports)
 		}
 	}
@@ -181,8 +190,10 @@ func TestSnapshotOnEnd(t *testing.T) {
 				t.Error(err)
 			}
 		}, "starting ready snapshotted terminated", sandbox.Terminated},
-		"lifetime":  {sandbox.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {}, "starting ready snapshotted terminated", sandbox.Terminated},
-		"idle time": {sandbox.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {}, "starting ready snapshotted terminated", sandbox.Terminated},
+		"lifetime": {sandbox.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+			"starting ready snapshotted terminated", sandbox.Terminated},
+		"idle time": {sandbox.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+			"starting ready snapshotted terminated", sandbox.Terminated},
 		"memory": {sandbox.Request{}, func(t *testing.T, w *world, _ *sandbox.Fleet, id string) {
 			w.box(t, id).die(engine.End{OutOfMemory: true})
 		}, "starting ready snapshotted oom failed", sandbox.Failed},

@@ -53,7 +53,8 @@ func (s Sandbox) requireStatus(allowed ...Status) error {
 		why = " (" + s.Reason + ")"
 	}
 	if s.Status.Ended() {
-		return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s%s", s.ID, s.Status, why), "create a new sandbox; for details of this one: harvest sandbox get %s", s.ID)
+		return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s%s", s.ID, s.Status, why),
+			"create a new sandbox; for details of this one: harvest sandbox get %s", s.ID)
 	}
 	err := errors.Newf(errors.Conflict, "sandbox %s is %s%s", s.ID, s.Status, why)
 	return errors.Remedy(err, "wait until it is %s", strings.Join(words, " or "))

@@ -89,7 +89,8 @@ func TestRequireStatus(t *testing.T) {
 		if !errors.Is(err, kind) || !strings.Contains(errors.Message(err), "sbx_1 is "+string(s)+" (because)") {
 			t.Errorf("%s: %v, want one that names id, state and reason", s, err)
 		}
-		remedy := map[bool]string{true: "create a new sandbox; for details of this one: harvest sandbox get sbx_1", false: "wait until it is running or lost"}[s.Ended()]
+		remedy := map[bool]string{true: "create a new sandbox; for details of this one: harvest sandbox get sbx_1",
+			false: "wait until it is running or lost"}[s.Ended()]
 		if got := errors.RemedyOf(err); got != remedy {
 			t.Errorf("%s: remedy %q, want %q", s, got, remedy)
 		}

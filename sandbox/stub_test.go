@@ -113,7 +113,8 @@ func (s *stub) add(h engine.Handle) *box {
 	defer s.mu.Unlock()
 	s.count++
 	h.Ref = fmt.Sprintf("ref%d", s.count)
-	b := &box{s: s, handle: h, made: time.Now(), ended: make(chan struct{}), broken: make(chan struct{}), procs: map[string]*proc{}, net: &boxNet{more: make(chan struct{}, 100)}}
+	b := &box{s: s, handle: h, made: time.Now(), ended: make(chan struct{}), broken: make(chan struct{}),
+		procs: map[string]*proc{}, net: &boxNet{more: make(chan struct{}, 100)}}
 	s.boxes[h.Ref] = b
 	return b
 }
@@ -140,7 +141,8 @@ func (s *stub) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, error
 		return nil, errors.Newf(errors.NotFound, "there is no %s", h.Ref)
 	}
 	// A new connection to the same sandbox.
-	b := &box{s: s, handle: old.handle, made: old.made, ended: old.ended, end: old.end, broken: make(chan struct{}), procs: old.procs, net: old.net}
+	b := &box{s: s, handle: old.handle, made: old.made, ended: old.ended, end: old.end, broken: make(chan struct{}),
+		procs: old.procs, net: old.net}
 	s.boxes[h.Ref] = b
 	return b, nil
 }
@@ -309,8 +311,8 @@ func (b *box) CopyOut(ctx context.Context, path string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(path)), b.s.called(ctx, "copyout")
 }
 
-// Start knows the programs "run", which ends when it is killed, "polite", which also ends on a signal, "stubborn", which
-// survives everything, "exit", and "echo".
+// Start knows the programs "run", which ends when it is killed, "polite", which also ends on a signal, "stubborn",
+// which survives everything, "exit", and "echo".
 func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.s.called(ctx, "start"); err != nil {
 		return nil, err
@@ -339,7 +341,8 @@ func (b *box) Processes(ctx context.Context) ([]engine.ProcessInfo, error) {
 	defer b.s.mu.Unlock()
 	var all []engine.ProcessInfo
 	for _, p := range b.procs {
-		all = append(all, engine.ProcessInfo{ID: p.id, Args: p.cmd.Args, Terminal: p.cmd.Terminal != nil, Started: p.started, Exit: p.exit})
+		all = append(all, engine.ProcessInfo{ID: p.id, Args: p.cmd.Args, Terminal: p.cmd.Terminal != nil,
+			Started: p.started, Exit: p.exit})
 	}
 	return all, nil
 }

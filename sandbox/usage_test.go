@@ -100,14 +100,16 @@ func TestUsageOverALife(t *testing.T) {
 			t.Errorf("the newest sample is %s old", age)
 		}
 		for i := 2; i < len(u.Samples)-1; i++ { // evenly, so that a plot of them is one of the whole life
-			if gap := u.Samples[i].Time.Sub(u.Samples[i-1].Time).Seconds(); gap < u.Interval*0.8 || gap > u.Interval*1.3 {
+			if gap := u.Samples[i].Time.Sub(u.Samples[i-1].Time).Seconds(); gap < u.Interval*0.8 ||
+				gap > u.Interval*1.3 {
 				t.Errorf("sample %d is %.0f s after the one before, the interval is %.0f", i, gap, u.Interval)
 			}
 		}
 		if u.PeakMemory != 9<<20 || last.Memory != 2<<20 {
 			t.Errorf("the peak is %d, now it is %d", u.PeakMemory, last.Memory)
 		}
-		if used := f.Stats().Used; used.Memory != 2<<20 || used.CPU != last.CPU || used.Received != last.Received || used.Sent != last.Sent {
+		if used := f.Stats().Used; used.Memory != 2<<20 || used.CPU != last.CPU || used.Received != last.Received ||
+			used.Sent != last.Sent {
 			t.Errorf("of all sandboxes: %+v, the last sample is %+v", used, last)
 		}
 		time.Sleep(2 * time.Second)
@@ -115,7 +117,8 @@ func TestUsageOverALife(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := usage(t, f, sb.ID)
-		if end := increasing(t, after); end.CPU <= last.CPU || get(t, f, sb.ID).Ended.Sub(end.Time) > time.Second || after.PeakMemory != 9<<20 {
+		if end := increasing(t, after); end.CPU <= last.CPU || get(t, f, sb.ID).Ended.Sub(end.Time) > time.Second ||
+			after.PeakMemory != 9<<20 {
 			t.Errorf("after the end the last sample is %+v, before it was %+v", end, last)
 		}
 		looks := w.lookedAt()
@@ -228,7 +231,8 @@ func TestUsageOverARestart(t *testing.T) {
 			t.Errorf("after it was found again: %+v", found)
 		}
 		time.Sleep(time.Minute) // a crash of the server loses no more than that
-		if kept, err := w.store.Usage(t.Context(), sb.ID); err != nil || time.Since(increasing(t, kept).Time) > 66*time.Second {
+		if kept, err := w.store.Usage(t.Context(), sb.ID); err != nil ||
+			time.Since(increasing(t, kept).Time) > 66*time.Second {
 			t.Errorf("kept: %+v, %v", kept, err)
 		}
 	})

@@ -87,7 +87,8 @@ func (f *Fleet) plan(req Request) (plan, error) {
 	out.Image = orDefault(req.Image, baseImage)
 	out.Network = f.network(&p, req.Network.Clone())
 	out.life = checkTime(&p, "timeout_seconds", req.TimeoutSeconds, f.opts.Timeouts.Life, f.opts.Timeouts.MaxLife)
-	out.idle = checkTime(&p, "idle_timeout_seconds", req.IdleTimeoutSeconds, f.opts.Timeouts.Idle, f.opts.Timeouts.MaxLife)
+	out.idle = checkTime(&p, "idle_timeout_seconds", req.IdleTimeoutSeconds, f.opts.Timeouts.Idle,
+		f.opts.Timeouts.MaxLife)
 	f.checkLimits(&p, &out)
 	return out, p.err()
 }
@@ -160,7 +161,8 @@ func checkEnv(p *problems, env map[string]string) {
 // trees.
 var (
 	kernelTrees = []string{"/proc", "/sys", "/dev"}
-	systemTrees = []string{"/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/usr/bin", "/usr/lib", "/usr/sbin", "/var"}
+	systemTrees = []string{"/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/run", "/sbin", "/usr", "/usr/bin",
+		"/usr/lib", "/usr/sbin", "/var"}
 )
 
 func checkMounts(p *problems, mounts []Mount) {
@@ -268,14 +270,16 @@ func (f *Fleet) checkGPU(p *problems, gpu string) {
 
 // checkLimits determines the limits: the requested value, else the default if the engine can enforce it.
 func (f *Fleet) checkLimits(p *problems, out *plan) {
-	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files, VolumeFiles: out.VolumeFiles}
+	asked := engine.Limits{CPU: out.CPU, Memory: out.Memory, Disk: out.Disk, Processes: out.Processes, Files: out.Files,
+		VolumeFiles: out.VolumeFiles}
 	machine, defaults := f.opts.Machine, f.opts.Defaults
 	if math.IsNaN(asked.CPU) || asked.CPU < 0 || (asked.CPU > 0 && asked.CPU < minCPU) || asked.CPU > machine.CPU {
 		p.invalidf(fmt.Sprintf("give a number of cores from %v to %v, or 0 for the default", minCPU, machine.CPU),
 			"invalid cpu: %v; this machine has %v cores", asked.CPU, machine.CPU)
 	}
 	if asked.Memory < 0 || (asked.Memory > 0 && asked.Memory < minMemory) || asked.Memory > machine.Memory {
-		p.invalidf(fmt.Sprintf("give from %s to %s, or 0 for the default", units.BytesSize(minMemory), units.BytesSize(float64(machine.Memory))),
+		p.invalidf(fmt.Sprintf("give from %s to %s, or 0 for the default", units.BytesSize(minMemory),
+			units.BytesSize(float64(machine.Memory))),
 			"invalid memory_bytes: %d (%s); this machine has %s", asked.Memory, units.BytesSize(float64(asked.Memory)),
 			units.BytesSize(float64(machine.Memory)))
 	}

@@ -45,59 +45,88 @@ func TestBadRequests(t *testing.T) {
 		"name with a leading dash":   {sandbox.Request{Name: "-a"}, errors.Invalid, []string{`"-a"`}},
 		"name that is too long":      {sandbox.Request{Name: strings.Repeat("a", 64)}, errors.Invalid, []string{"63"}},
 		"name that looks like an id": {sandbox.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
-		"host name":                  {sandbox.Request{Hostname: "a_b"}, errors.Invalid, []string{`"a_b"`, "host name"}},
-		"image with a line break":    {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
+		"host name": {sandbox.Request{Hostname: "a_b"}, errors.Invalid,
+			[]string{`"a_b"`, "host name"}},
+		"image with a line break": {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
 		"tag name": {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid,
 			[]string{`"a b"`, "tag"}},
-		"tag's value":               {sandbox.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid, []string{`"a"`, "tag"}},
-		"too many tags":             {sandbox.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
-		"env name with =":           {sandbox.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid, []string{`"A=B"`, "'='"}},
-		"env name that is empty":    {sandbox.Request{Env: map[string]string{"": "c"}}, errors.Invalid, []string{`""`, "environment variable"}},
-		"env value with NUL":        {sandbox.Request{Env: map[string]string{"A": "b\x00"}}, errors.Invalid, []string{`"A"`, "NUL"}},
-		"env that is too large":     {sandbox.Request{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}}, errors.Invalid, []string{"bytes", "file"}},
-		"relative workdir":          {sandbox.Request{Workdir: "work"}, errors.Invalid, []string{`"work"`, "absolute"}},
-		"workdir with ..":           {sandbox.Request{Workdir: "/a/../b"}, errors.Invalid, []string{`"/a/../b"`}},
-		"user":                      {sandbox.Request{User: "a b"}, errors.Invalid, []string{`"a b"`, "user"}},
-		"another engine":            {sandbox.Request{Engine: "modal"}, errors.Unsupported, []string{`"modal"`, "only stub"}},
-		"volume with /":             {sandbox.Request{Volumes: volumes("a/b", "/v")}, errors.Invalid, []string{`"a/b"`, "volume"}},
-		"volume ..":                 {sandbox.Request{Volumes: volumes("..", "/v")}, errors.Invalid, []string{`".."`, "volume"}},
-		"volume of 300 characters":  {sandbox.Request{Volumes: volumes(strings.Repeat("v", 300), "/v")}, errors.Invalid, []string{"volume", "128"}},
-		"relative mount":            {sandbox.Request{Volumes: volumes("v", "data")}, errors.Invalid, []string{`"data"`, "absolute"}},
-		"mount with a slash behind": {sandbox.Request{Volumes: volumes("v", "/data/")}, errors.Invalid, []string{`"/data/"`}},
-		"mount with ..":             {sandbox.Request{Volumes: volumes("v", "/data/../etc")}, errors.Invalid, []string{"'..'"}},
-		"mount over the root":       {sandbox.Request{Volumes: volumes("v", "/")}, errors.Invalid, []string{"would cover /,"}},
-		"mount over /proc":          {sandbox.Request{Volumes: volumes("v", "/proc")}, errors.Invalid, []string{"would cover /proc"}},
-		"mount below /sys":          {sandbox.Request{Volumes: volumes("v", "/sys/fs")}, errors.Invalid, []string{"would cover /sys/fs"}},
-		"mount over /dev":           {sandbox.Request{Volumes: volumes("v", "/dev/shm")}, errors.Invalid, []string{"would cover /dev/shm"}},
-		"mount over /etc":           {sandbox.Request{Volumes: volumes("v", "/etc")}, errors.Invalid, []string{"would cover /etc"}},
-		"mount over /usr/bin":       {sandbox.Request{Volumes: volumes("v", "/usr/bin")}, errors.Invalid, []string{"would cover /usr/bin"}},
-		"mounts that are the same":  {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid, []string{`"/v" and "/v" overlap`}},
-		"mounts that overlap":       {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid, []string{`"/v/w" and "/v" overlap`}},
-		"too many mounts":           {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid, []string{"65 volumes"}},
+		"tag's value": {sandbox.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid,
+			[]string{`"a"`, "tag"}},
+		"too many tags": {sandbox.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
+		"env name with =": {sandbox.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid,
+			[]string{`"A=B"`, "'='"}},
+		"env name that is empty": {sandbox.Request{Env: map[string]string{"": "c"}}, errors.Invalid,
+			[]string{`""`, "environment variable"}},
+		"env value with NUL": {sandbox.Request{Env: map[string]string{"A": "b\x00"}}, errors.Invalid,
+			[]string{`"A"`, "NUL"}},
+		"env that is too large": {sandbox.Request{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}},
+			errors.Invalid, []string{"bytes", "file"}},
+		"relative workdir": {sandbox.Request{Workdir: "work"}, errors.Invalid, []string{`"work"`, "absolute"}},
+		"workdir with ..":  {sandbox.Request{Workdir: "/a/../b"}, errors.Invalid, []string{`"/a/../b"`}},
+		"user":             {sandbox.Request{User: "a b"}, errors.Invalid, []string{`"a b"`, "user"}},
+		"another engine": {sandbox.Request{Engine: "modal"}, errors.Unsupported,
+			[]string{`"modal"`, "only stub"}},
+		"volume with /": {sandbox.Request{Volumes: volumes("a/b", "/v")}, errors.Invalid,
+			[]string{`"a/b"`, "volume"}},
+		"volume ..": {sandbox.Request{Volumes: volumes("..", "/v")}, errors.Invalid,
+			[]string{`".."`, "volume"}},
+		"volume of 300 characters": {sandbox.Request{Volumes: volumes(strings.Repeat("v", 300), "/v")}, errors.Invalid,
+			[]string{"volume", "128"}},
+		"relative mount": {sandbox.Request{Volumes: volumes("v", "data")}, errors.Invalid,
+			[]string{`"data"`, "absolute"}},
+		"mount with a slash behind": {sandbox.Request{Volumes: volumes("v", "/data/")}, errors.Invalid,
+			[]string{`"/data/"`}},
+		"mount with ..": {sandbox.Request{Volumes: volumes("v", "/data/../etc")}, errors.Invalid,
+			[]string{"'..'"}},
+		"mount over the root": {sandbox.Request{Volumes: volumes("v", "/")}, errors.Invalid,
+			[]string{"would cover /,"}},
+		"mount over /proc": {sandbox.Request{Volumes: volumes("v", "/proc")}, errors.Invalid,
+			[]string{"would cover /proc"}},
+		"mount below /sys": {sandbox.Request{Volumes: volumes("v", "/sys/fs")}, errors.Invalid,
+			[]string{"would cover /sys/fs"}},
+		"mount over /dev": {sandbox.Request{Volumes: volumes("v", "/dev/shm")}, errors.Invalid,
+			[]string{"would cover /dev/shm"}},
+		"mount over /etc": {sandbox.Request{Volumes: volumes("v", "/etc")}, errors.Invalid,
+			[]string{"would cover /etc"}},
+		"mount over /usr/bin": {sandbox.Request{Volumes: volumes("v", "/usr/bin")}, errors.Invalid,
+			[]string{"would cover /usr/bin"}},
+		"mounts that are the same": {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid,
+			[]string{`"/v" and "/v" overlap`}},
+		"mounts that overlap": {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid,
+			[]string{`"/v/w" and "/v" overlap`}},
+		"too many mounts": {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid,
+			[]string{"65 volumes"}},
 		"network default": {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported,
 			[]string{`the engine stub does not support networks`, `"none"`}},
 		"network allow": {sandbox.Request{Network: sandbox.Network{Mode: "allow",
 			Allow: []string{"x.org"}}}, errors.Unsupported, []string{`does not support networks`}},
-		"network allow without it": {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}}, errors.Invalid, []string{"network.allow"}},
-		"network none with rules":  {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}}, errors.Invalid, []string{"x.org"}},
-		"network rule":             {sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
-		"network deny rule":        {sandbox.Request{Network: sandbox.Network{Mode: "none", Deny: []string{"10.0.0.0/99"}}}, errors.Invalid, []string{"10.0.0.0/99"}},
+		"network allow without it": {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}},
+			errors.Invalid, []string{"network.allow"}},
+		"network none with rules": {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}},
+			errors.Invalid, []string{"x.org"}},
+		"network rule": {sandbox.Request{Network: sandbox.Network{Mode: "allow",
+			Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
+		"network deny rule": {sandbox.Request{Network: sandbox.Network{Mode: "none",
+			Deny: []string{"10.0.0.0/99"}}}, errors.Invalid, []string{"10.0.0.0/99"}},
 		"port 0": {sandbox.Request{Ports: []int{0}}, errors.Invalid,
 			[]string{"invalid port 0", "65535"}},
 		"port 65536": {sandbox.Request{Ports: []int{65536}}, errors.Invalid,
 			[]string{"invalid port 65536"}},
 		"port twice": {sandbox.Request{Ports: []int{80, 80}}, errors.Invalid,
 			[]string{"port 80: given twice"}},
-		"too many ports":          {sandbox.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
-		"network of another kind": {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid, []string{`"odd"`}},
+		"too many ports": {sandbox.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
+		"network of another kind": {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid,
+			[]string{`"odd"`}},
 		"negative time limit": {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid,
 			[]string{"invalid timeout_seconds: -1", "604800"}},
 		"time limit above a week": {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid,
 			[]string{"invalid timeout_seconds: 604801"}},
-		"infinite time limit":     {sandbox.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid, []string{"timeout_seconds"}},
-		"idle limit that is none": {sandbox.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid, []string{"idle_timeout_seconds"}},
-		"negative cpu":            {sandbox.Request{CPU: -1}, errors.Invalid, []string{"invalid cpu: -1"}},
-		"hardly any cpu":          {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"invalid cpu: 0.001"}},
+		"infinite time limit": {sandbox.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid,
+			[]string{"timeout_seconds"}},
+		"idle limit that is none": {sandbox.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid,
+			[]string{"idle_timeout_seconds"}},
+		"negative cpu":   {sandbox.Request{CPU: -1}, errors.Invalid, []string{"invalid cpu: -1"}},
+		"hardly any cpu": {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"invalid cpu: 0.001"}},
 		"cpu above the machine's": {sandbox.Request{CPU: 9}, errors.Invalid,
 			[]string{"invalid cpu: 9", "has 8 cores"}},
 		"cpu that is no number": {sandbox.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
@@ -118,7 +147,8 @@ func TestBadRequests(t *testing.T) {
 			[]string{"invalid volume_files: 1073741824", "up to 655360"}},
 		"negative open files": {sandbox.Request{Files: -1}, errors.Invalid, []string{"invalid open_files: -1"}},
 		"several at once": {
-			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"}, Volumes: volumes("..", "/proc")},
+			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"},
+				Volumes: volumes("..", "/proc")},
 			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"odd"`, `".."`, "/proc"},
 		},
 	} {
@@ -168,9 +198,12 @@ func TestDecodeRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := sandbox.Request{
-		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"}, Workdir: "/w", User: "u",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048, Processes: 3, Files: 4, VolumeFiles: 7,
-		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"}, Deny: []string{"y"}}, Ports: []int{80}, Hostname: "h", Engine: "gvisor", Cold: true,
+		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"},
+		Workdir: "/w", User: "u",
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048,
+		Processes: 3, Files: 4, VolumeFiles: 7,
+		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"},
+			Deny: []string{"y"}}, Ports: []int{80}, Hostname: "h", Engine: "gvisor", Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("request (-want +got):\n%s", diff)
@@ -257,7 +290,8 @@ func TestSecretsOfTheProvider(t *testing.T) {
 		w.caps.Secrets = true
 		f := w.open(t)
 		sb, err := f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "stub:more"}})
-		if err != nil || !cmp.Equal(sb.Secrets, []string{"stub:keys", "stub:more"}) || !cmp.Equal(w.specs[0].Secrets, []string{"keys", "more"}) {
+		if err != nil || !cmp.Equal(sb.Secrets, []string{"stub:keys", "stub:more"}) ||
+			!cmp.Equal(w.specs[0].Secrets, []string{"keys", "more"}) {
 			t.Errorf("%v, %v, %v", sb.Secrets, w.specs[0].Secrets, err)
 		}
 		_, err = f.Create(t.Context(), "acme", sandbox.Request{Secrets: []string{"stub:keys"}})
@@ -266,7 +300,8 @@ func TestSecretsOfTheProvider(t *testing.T) {
 		wantError(t, err, errors.Unsupported, `secrets of "other" are not supported`)
 		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:a b"}})
 		wantError(t, err, errors.Invalid, "cannot be a secret's name")
-		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
+		_, err = f.Create(t.Context(), "personal",
+			sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
 		wantError(t, err, errors.Unsupported, "does not support secrets")
 	})
 }
@@ -275,8 +310,10 @@ func TestSecretsOfTheProvider(t *testing.T) {
 // validating it returns at worst an error.
 func FuzzDecodeRequest(f *testing.F) {
 	for _, seed := range []string{
-		`{}`, `null`, `{"image":"base","cpu":1e300}`, `{"volumes":[{"name":"v","path":"/v"},{"path":"/v/w"}]}`, `{"env":{"":"","A":"b"},"tags":null}`,
-		`{"network":{"mode":"allow","allow":["*"]}}`, `{"timeout_seconds":-0.0,"idle_timeout_seconds":5e-324}`, `{"ports":[1],"odd":{}}`,
+		`{}`, `null`, `{"image":"base","cpu":1e300}`, `{"volumes":[{"name":"v","path":"/v"},{"path":"/v/w"}]}`,
+		`{"env":{"":"","A":"b"},"tags":null}`,
+		`{"network":{"mode":"allow","allow":["*"]}}`, `{"timeout_seconds":-0.0,"idle_timeout_seconds":5e-324}`,
+		`{"ports":[1],"odd":{}}`,
 	} {
 		f.Add([]byte(seed))
 	}

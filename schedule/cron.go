@@ -30,11 +30,13 @@ const fieldsRemedy = `write five fields such as "*/30 * * * *", or @hourly, @dai
 func ParseTimes(expression, zone string) (Times, error) {
 	loc, err := time.LoadLocation(zone)
 	if err != nil || zone == "Local" {
-		return Times{}, errors.Remedy(errors.Newf(errors.Invalid, "there is no time zone %.80q", zone), "name one as \"Europe/Berlin\", or leave it out for UTC")
+		return Times{}, errors.Remedy(errors.Newf(errors.Invalid, "there is no time zone %.80q", zone),
+			"name one as \"Europe/Berlin\", or leave it out for UTC")
 	}
 	expression = strings.TrimSpace(expression)
 	wrong := func(reason string) error {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.120q is no schedule: %.200s", expression, reason), "%s", fieldsRemedy)
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.120q is no schedule: %.200s", expression, reason),
+			"%s", fieldsRemedy)
 	}
 	if text, ok := strings.CutPrefix(expression, "@every "); ok {
 		d, err := time.ParseDuration(strings.TrimSpace(text))

@@ -98,7 +98,8 @@ type Store interface {
 
 // NotFound returns the error of a Store's Delete and of the Scheduler for a job that does not exist.
 func NotFound(name string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no schedule %.80q", name), "list those there are with \"harvest schedule ls\"")
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no schedule %.80q", name),
+		"list those there are with \"harvest schedule ls\"")
 }
 
 const (
@@ -117,7 +118,8 @@ func (j Job) normal(kinds []string) (Job, Times, error) {
 		return j, Times{}, errors.Remedy(errors.Newf(errors.Invalid, format, args...), "%s", remedy)
 	}
 	if !namePattern().MatchString(j.Name) {
-		return invalid("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit", "%.100q cannot be a schedule's name", j.Name)
+		return invalid("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit",
+			"%.100q cannot be a schedule's name", j.Name)
 	}
 	known := false
 	for _, k := range kinds {
@@ -125,13 +127,15 @@ func (j Job) normal(kinds []string) (Job, Times, error) {
 	}
 	switch {
 	case !known:
-		return j, Times{}, errors.Remedy(errors.Newf(errors.Invalid, "there is no kind of jobs %.80q", j.Kind), "use one of %v", kinds)
+		return j, Times{}, errors.Remedy(errors.Newf(errors.Invalid, "there is no kind of jobs %.80q", j.Kind),
+			"use one of %v", kinds)
 	case len(j.Args) > maxArgs || len(j.Args) > 0 && !json.Valid(j.Args):
 		return invalid("give JSON of up to 64 KiB", "the arguments are not JSON, or too much of it")
 	case j.Retries < NoRetries || j.Retries > maxRetries:
 		return invalid("give 1 to 10, -1 for none, or 0 for the default, 3", "retries cannot be %d", j.Retries)
 	case !(j.TimeoutSeconds >= 0 && j.TimeoutSeconds <= maxTimeout.Seconds()):
-		return invalid("give up to 86400 seconds, or 0 for the default, 600", "timeout_seconds cannot be %v", j.TimeoutSeconds)
+		return invalid("give up to 86400 seconds, or 0 for the default, 600", "timeout_seconds cannot be %v",
+			j.TimeoutSeconds)
 	case j.Missed != "" && j.Missed != RunOnce && j.Missed != Skip:
 		return invalid("use run_once or skip", "missed runs cannot be %.40q", string(j.Missed))
 	}

@@ -67,7 +67,8 @@ func (s *Scheduler) due(e *entry, now time.Time) error {
 		// The clock was set back by so much that it must have been wrong before.
 		job := e.job
 		job.Next = e.times.NextAfter(now, now)
-		logf.Warnf(s.ctx, "the clock was set back: the schedule %s is due at %s now", job.Name, job.Next.Format(time.RFC3339))
+		logf.Warnf(s.ctx, "the clock was set back: the schedule %s is due at %s now", job.Name,
+			job.Next.Format(time.RFC3339))
 		if err := s.opts.Store.Put(s.ctx, job); err != nil {
 			return err
 		}
@@ -99,7 +100,8 @@ func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 		_, err := s.begin(s.ctx, e, job, due, 1)
 		return err
 	}
-	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Status: Skipped, Reason: skip, Started: now, Ended: now}
+	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Status: Skipped, Reason: skip,
+		Started: now, Ended: now}
 	if err := s.opts.Store.Put(s.ctx, job, run); err != nil {
 		return err
 	}
@@ -111,7 +113,8 @@ func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 // begin persists that e is running with the definition job, and then starts the run. The run replaces a pending
 // retry. mu is held.
 func (s *Scheduler) begin(ctx context.Context, e *entry, job Job, due time.Time, attempt int) (Run, error) {
-	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Attempt: attempt, Status: Running, Started: s.now()}
+	run := Run{ID: newID(), Account: job.Account, Job: job.Name, Due: due, Attempt: attempt, Status: Running,
+		Started: s.now()}
 	runs := []Run{run}
 	if e.retry != nil {
 		runs = append(runs, withoutRetry(*e.retry))
@@ -162,7 +165,8 @@ func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, er
 	case s.ctx.Err() != nil:
 		run.Status, run.Reason = Interrupted, "the server ended while it ran"
 	case ctx.Err() != nil:
-		run.Status, run.Reason = TimedOut, fmt.Sprintf("its time limit of %s was reached", time.Duration(e.job.TimeoutSeconds*float64(time.Second)))
+		run.Status, run.Reason = TimedOut, fmt.Sprintf("its time limit of %s was reached",
+			time.Duration(e.job.TimeoutSeconds*float64(time.Second)))
 	default:
 		run.Status, run.Reason = Failed, reason(err)
 	}

@@ -74,7 +74,8 @@ func Open(ctx context.Context, opts Options) (*Scheduler, error) {
 		opts.Now = time.Now
 	}
 	opts.Keep, opts.Jobs = cmp.Or(opts.Keep, 100), cmp.Or(opts.Jobs, 200)
-	s := &Scheduler{opts: opts, kinds: slices.Sorted(maps.Keys(opts.Kinds)), wake: make(chan struct{}, 1), entries: map[[2]string]*entry{}}
+	s := &Scheduler{opts: opts, kinds: slices.Sorted(maps.Keys(opts.Kinds)), wake: make(chan struct{}, 1),
+		entries: map[[2]string]*entry{}}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.recover(ctx); err != nil {
 		s.stop()
@@ -200,7 +201,8 @@ func (s *Scheduler) set(ctx context.Context, job Job, replace bool) (Job, error)
 	}
 	e.job, e.times, e.bad = job, times, nil
 	s.look()
-	logf.Infof(ctx, "schedule %s of %s: %s %s, next %s", job.Name, job.Account, job.Kind, job.Cron, job.Next.Format(time.RFC3339))
+	logf.Infof(ctx, "schedule %s of %s: %s %s, next %s", job.Name, job.Account, job.Kind, job.Cron,
+		job.Next.Format(time.RFC3339))
 	return job, nil
 }
 
@@ -340,7 +342,8 @@ func (s *Scheduler) RunNow(ctx context.Context, account, name string) (Run, erro
 	case s.ctx.Err() != nil:
 		return Run{}, errors.Newf(errors.Unavailable, "Harvest is shutting down")
 	case e.running != nil:
-		return Run{}, errors.Remedy(errors.Newf(errors.Conflict, "the schedule %q runs already, since %s", name, e.running.Started.Format(time.RFC3339)), "wait until it has ended")
+		return Run{}, errors.Remedy(errors.Newf(errors.Conflict, "the schedule %q runs already, since %s", name,
+			e.running.Started.Format(time.RFC3339)), "wait until it has ended")
 	}
 	return s.begin(ctx, e, e.job, time.Time{}, 1)
 }

@@ -103,7 +103,8 @@ func shut(t *testing.T, s *schedule.Scheduler) {
 }
 
 func halfHourly() schedule.Job {
-	return schedule.Job{Account: account, Name: "job", Kind: "work", Cron: "*/30 * * * *", Args: json.RawMessage(`{"a":1}`)}
+	return schedule.Job{Account: account, Name: "job", Kind: "work", Cron: "*/30 * * * *",
+		Args: json.RawMessage(`{"a":1}`)}
 }
 
 func set(t *testing.T, s *schedule.Scheduler, job schedule.Job) schedule.Job {
@@ -170,20 +171,23 @@ func TestJobsRunWhenTheyAreDue(t *testing.T) {
 		w := newWorld()
 		s := w.open(t)
 		job := set(t, s, halfHourly())
-		if job.Retries != 3 || job.TimeoutSeconds != 600 || job.Missed != schedule.RunOnce || job.Next.Format("15:04") != "00:30" {
+		if job.Retries != 3 || job.TimeoutSeconds != 600 || job.Missed != schedule.RunOnce ||
+			job.Next.Format("15:04") != "00:30" {
 			t.Errorf("%+v", job)
 		}
 		time.Sleep(95 * time.Minute)
 		wantCalls(t, w, "00:30 01:00 01:30")
 		runs := wantHistory(t, s, "succeeded/1 succeeded/1 succeeded/1")
 		r := runs[2]
-		if string(r.Output) != `{"a":1}` || r.Due.Format("15:04") != "01:30" || r.Started.Sub(r.Due) > time.Second || r.Ended.IsZero() || !strings.HasPrefix(r.ID, "run_") {
+		if string(r.Output) != `{"a":1}` || r.Due.Format("15:04") != "01:30" || r.Started.Sub(r.Due) > time.Second ||
+			r.Ended.IsZero() || !strings.HasPrefix(r.ID, "run_") {
 			t.Errorf("%+v", r)
 		}
 		if job, err := s.Get(t.Context(), account, "job"); err != nil || job.Next.Format("15:04") != "02:00" {
 			t.Errorf("%+v, %v", job, err)
 		}
-		if page, err := s.History(t.Context(), account, "job", runs[2].ID, 1); err != nil || len(page) != 1 || page[0].ID != runs[1].ID {
+		if page, err := s.History(t.Context(), account, "job", runs[2].ID, 1); err != nil || len(page) != 1 ||
+			page[0].ID != runs[1].ID {
 			t.Errorf("a page: %+v, %v", page, err)
 		}
 	})
@@ -379,7 +383,8 @@ func TestCrash(t *testing.T) {
 			w := newWorld()
 			job := halfHourly()
 			job.Retries, job.TimeoutSeconds, job.Next = c.retries, 600, time.Now().Add(10*time.Hour)
-			left := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Running, Started: time.Now().Add(-time.Minute)}
+			left := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Running,
+				Started: time.Now().Add(-time.Minute)}
 			if err := w.store.Put(t.Context(), job, left); err != nil {
 				t.Fatal(err)
 			}
@@ -414,7 +419,8 @@ func TestRetryThatIsOutOfDate(t *testing.T) {
 		w := newWorld()
 		job := halfHourly()
 		job.Retries, job.TimeoutSeconds, job.Next = 3, 600, time.Now().Add(time.Hour)
-		old := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Failed, RetryAt: time.Now()}
+		old := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Failed,
+			RetryAt: time.Now()}
 		since := schedule.Run{ID: "run_1", Account: account, Job: "job", Attempt: 1, Status: schedule.Succeeded}
 		gone := schedule.Run{ID: "run_2", Account: account, Job: "gone", Attempt: 1, Status: schedule.Running}
 		if err := w.store.Put(t.Context(), job, old, since, gone); err != nil {
@@ -436,7 +442,8 @@ func TestClockIsSet(t *testing.T) {
 		by          time.Duration
 		then, later string
 	}{
-		"back an hour":  {-time.Hour, "", "02:30 03:00"},                // no run is repeated, and the schedule continues
+		"back an hour": {-time.Hour, "",
+			"02:30 03:00"}, // no run is repeated, and the schedule continues
 		"on an hour":    {time.Hour, "03:10", "03:30 04:00"},            // skipped times give one run
 		"back a year":   {-365 * 24 * time.Hour, "", "02:30 03:00"},     // the clock was wrong before
 		"back a minute": {-time.Minute, "", "02:30 03:00"},              // as by a time server
@@ -489,7 +496,8 @@ func TestPauseAndResume(t *testing.T) {
 		}
 		wantCalls(t, w, "03:30")
 		for range 2 {
-			if job, err := s.Resume(t.Context(), account, "job"); err != nil || job.Paused || job.Next.Format("15:04") != "04:00" {
+			if job, err := s.Resume(t.Context(), account, "job"); err != nil || job.Paused ||
+				job.Next.Format("15:04") != "04:00" {
 				t.Errorf("%+v, %v", job, err)
 			}
 		}
@@ -518,7 +526,8 @@ func TestRunNowAndWait(t *testing.T) {
 		wantError(t, err, errors.Timeout)
 		for range 2 {
 			ended, err := s.Wait(t.Context(), run)
-			if err != nil || ended.Status != schedule.Succeeded || string(ended.Output) != `"done"` || ended.Seconds != 60 {
+			if err != nil || ended.Status != schedule.Succeeded || string(ended.Output) != `"done"` ||
+				ended.Seconds != 60 {
 				t.Errorf("%+v, %v", ended, err)
 			}
 		}
@@ -566,7 +575,8 @@ func TestSetListDelete(t *testing.T) {
 		changed.Cron = "@hourly"
 		time.Sleep(time.Second)
 		now := set(t, s, changed)
-		if !now.Created.Equal(first.Created) || now.Updated.Equal(first.Updated) || now.Next.Format("15:04") != "01:00" {
+		if !now.Created.Equal(first.Created) || now.Updated.Equal(first.Updated) ||
+			now.Next.Format("15:04") != "01:00" {
 			t.Errorf("%+v", now)
 		}
 		if kept, err := s.Ensure(t.Context(), halfHourly()); err != nil || kept.Cron != "@hourly" {
@@ -735,7 +745,8 @@ func TestOutputIsBoundedAndWithoutSecrets(t *testing.T) {
 			{map[string]any{"a": value}, nil, `{"a":"[redacted]"}`},
 			{func() {}, nil, `{"problem":"the output is not JSON, or far too long"}`},
 			{strings.Repeat("x", 2<<20), nil, `{"problem":"the output is not JSON, or far too long"}`},
-			{strings.Repeat("x", 100_000), nil, `{"head":"\"` + strings.Repeat("x", 32<<10-1) + `","truncated_bytes":100002}`},
+			{strings.Repeat("x", 100_000), nil,
+				`{"head":"\"` + strings.Repeat("x", 32<<10-1) + `","truncated_bytes":100002}`},
 			{nil, errors.Newf(errors.Invalid, "cannot use %s", value), ""},
 		} {
 			w.will(func(context.Context, json.RawMessage) (any, error) { return c.output, c.err })
@@ -743,7 +754,8 @@ func TestOutputIsBoundedAndWithoutSecrets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if run, err = s.Wait(t.Context(), run); err != nil || string(run.Output) != c.want || strings.Contains(run.Reason, value) {
+			if run, err = s.Wait(t.Context(), run); err != nil || string(run.Output) != c.want ||
+				strings.Contains(run.Reason, value) {
 				t.Errorf("%.100s %s, %v", run.Output, run.Reason, err)
 			}
 		}

@@ -19,24 +19,28 @@ const maxFile = 2 << 20
 //	KEY="with \n \t \" \\ \$"   # those escapes only; may go over several lines
 //	KEY=
 //
-// Nothing is expanded: a '$' is a '$', since passwords have them. (That, and errors that quote the file, is why no library for
-// .env files is used here.) The last of several equal keys counts. Invalid, with the line's number and none of its text.
+// Nothing is expanded: a '$' is a '$', since passwords have them. (That, and errors that quote the file, is why no
+// library for .env files is used here.) The last of several equal keys counts. Invalid, with the line's number and none
+// of its text.
 func ParseEnv(r io.Reader) (Pairs, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	switch {
 	case err != nil:
 		return nil, errors.Wrapf(err, "read the variables")
 	case len(data) > maxFile:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the file of variables has more than %d MiB", maxFile>>20), "keep large values in a volume")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the file of variables has more than %d MiB",
+			maxFile>>20), "keep large values in a volume")
 	case !utf8.Valid(data) || strings.ContainsRune(string(data), 0):
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the file of variables is not text"), "give a text file in UTF-8 with one KEY=VALUE on each line")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the file of variables is not text"),
+			"give a text file in UTF-8 with one KEY=VALUE on each line")
 	}
 	e := envFile{rest: strings.TrimPrefix(strings.ReplaceAll(string(data), "\r\n", "\n"), "\ufeff"), line: 1}
 	p := Pairs{}
 	for e.rest != "" {
 		key, value, problem := e.next()
 		if problem != "" {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "line %d of the variables: %s", e.line, problem), "write one KEY=VALUE on each line")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "line %d of the variables: %s", e.line, problem),
+				"write one KEY=VALUE on each line")
 		}
 		if key != "" {
 			p[key] = value

@@ -24,7 +24,8 @@ func TestParseEnv(t *testing.T) {
 	}
 	want := map[string]string{
 		"PLAIN": "value", "EXPORTED": "spaced", "HASH": "a#b", "NONE": "", "NOTHING": "", "DOLLAR": "pa$$w${or}d",
-		"SINGLE": `as $it \n "is"`, "DOUBLE": "a\nb\t\"q\" \\ $x \\d", "MULTI": "-----BEGIN-----\nline # no comment\n-----END-----", "LAST": "2=3",
+		"SINGLE": `as $it \n "is"`, "DOUBLE": "a\nb\t\"q\" \\ $x \\d",
+		"MULTI": "-----BEGIN-----\nline # no comment\n-----END-----", "LAST": "2=3",
 	}
 	if diff := cmp.Diff(want, map[string]string(got)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -55,7 +56,8 @@ func TestParseEnvRefuses(t *testing.T) {
 }
 
 func FuzzParseEnv(f *testing.F) {
-	for _, seed := range []string{"A=1", "export A='x\ny' # z", "A=\"\\n\\", "=\n", "A='", "\ufeffA=\r\n", "A=1\x00", " A = # x"} {
+	for _, seed := range []string{"A=1", "export A='x\ny' # z", "A=\"\\n\\", "=\n", "A='", "\ufeffA=\r\n",
+		"A=1\x00", " A = # x"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -17,9 +17,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// A sealed value is format, the first bytes of the key's SHA-256, nonce, and the pairs as JSON under AES-256-GCM. Account and
-// name are authenticated with it, so that no row opens in another's place. The nonce is random: a key may seal 2^32 times
-// (NIST SP 800-38D, 8.3).
+// A sealed value is format, the first bytes of the key's SHA-256, nonce, and the pairs as JSON under AES-256-GCM.
+// Account and name are authenticated with it, so that no row opens in another's place. The nonce is random: a key may
+// seal 2^32 times (NIST SP 800-38D, 8.3).
 const (
 	format   = 1
 	keyIDLen = 8
@@ -91,12 +91,14 @@ func (r ring) unseal(rec Record) (Pairs, error) {
 		}
 		return p, nil
 	}
-	return nil, errors.Remedy(errors.Newf(errors.Internal, "the secret %q was sealed with another key than the one in the key file", rec.Name),
+	return nil, errors.Remedy(errors.Newf(errors.Internal,
+		"the secret %q was sealed with another key than the one in the key file", rec.Name),
 		"put back the key file that belongs to this database, or set the secret again")
 }
 
 func damaged(name string) error {
-	return errors.Remedy(errors.Newf(errors.Internal, "the secret %q is damaged", name), "set it again, or put back a backup of the database")
+	return errors.Remedy(errors.Newf(errors.Internal, "the secret %q is damaged", name),
+		"set it again, or put back a backup of the database")
 }
 
 // readRing reads the key file. It returns fs.ErrNotExist if there is none.
@@ -108,12 +110,15 @@ func readRing(path string) (ring, error) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is not a plain file", path), "put the key file itself there, not a link or a directory")
+		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is not a plain file", path),
+			"put the key file itself there, not a link or a directory")
 	case info.Mode().Perm()&0o077 != 0:
-		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is open to others (mode %04o)", path, info.Mode().Perm()),
+		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is open to others (mode %04o)", path,
+			info.Mode().Perm()),
 			"run \"chmod 600 %s\"; if others may have read it, make a new key and change the secrets", path)
 	case ok && int(stat.Uid) != os.Geteuid():
-		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s belongs to another user", path), "give it to the user that runs Harvest")
+		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s belongs to another user", path),
+			"give it to the user that runs Harvest")
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -142,11 +147,13 @@ func readRing(path string) (ring, error) {
 }
 
 func damagedKey(path string) error {
-	return errors.Remedy(errors.Newf(errors.Internal, "the key file %s is damaged", path), "put back a copy of it; without one, delete the secrets and the file, and set them again")
+	return errors.Remedy(errors.Newf(errors.Internal, "the key file %s is damaged", path),
+		"put back a copy of it; without one, delete the secrets and the file, and set them again")
 }
 
 func missingKey(path string) error {
-	return errors.Remedy(errors.Newf(errors.Internal, "the key file %s is missing, without which the secrets in the database cannot be read", path),
+	return errors.Remedy(errors.Newf(errors.Internal,
+		"the key file %s is missing, without which the secrets in the database cannot be read", path),
 		"put back a copy of it; without one, delete the secrets and set them again")
 }
 
@@ -155,9 +162,11 @@ func keyError(err error, path string) error {
 	case err == nil || errors.IsNotExist(err):
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return errors.Remedy(errors.Explainf(err, errors.Denied, "the key file %s cannot be read or written", path), "give it and its directory to the user that runs Harvest")
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "the key file %s cannot be read or written", path),
+			"give it and its directory to the user that runs Harvest")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the key file %s", path), "free space on its disk")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the key file %s", path),
+			"free space on its disk")
 	}
 	return errors.Wrapf(err, "the key file %s", path)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Loan is what a borrower, such as a sandbox, has of secrets, sealed. It is kept until the borrower has ended, so that the values
-// stay hidden whatever becomes of the secrets meanwhile, and through restarts.
+// Loan is what a borrower, such as a sandbox, has of secrets, sealed. It is kept until the borrower has ended, so that
+// the values stay hidden whatever becomes of the secrets meanwhile, and through restarts.
 type Loan struct {
 	Account, Borrower string
 	Sealed            []byte
@@ -36,8 +36,8 @@ func (v *Vault) Lend(ctx context.Context, account, borrower string, names ...str
 	return maps.Clone(p), nil
 }
 
-// Relend lends a borrower what another one has, whatever has become of the secrets meanwhile. Who has nothing lends nothing, and so does who has
-// only what could not be sealed.
+// Relend lends a borrower what another one has, whatever has become of the secrets meanwhile. Who has nothing lends
+// nothing, and so does who has only what could not be sealed.
 func (v *Vault) Relend(ctx context.Context, from, to string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

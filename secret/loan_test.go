@@ -88,7 +88,8 @@ func TestLoansOfTheEnvironment(t *testing.T) {
 	_, err = v.Lend(t.Context(), account, "sbx_c", "none")
 	wantError(t, err, errors.NotFound)
 	// A loan cannot be opened as another record.
-	if err := h.store.Put(t.Context(), secret.Record{Account: account, Name: "sbx_a", Sealed: loans[0].Sealed}); err != nil {
+	if err := h.store.Put(t.Context(), secret.Record{Account: account, Name: "sbx_a",
+		Sealed: loans[0].Sealed}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = v.Reveal(t.Context(), account, "sbx_a")
@@ -134,7 +135,8 @@ func TestLoansThatCannotBeNoted(t *testing.T) {
 		t.Error(err)
 	}
 	v.Return(t.Context(), "sbx_a") // logged; the next server does it
-	if loans, err := h.store.Loans(t.Context()); err != nil || !slices.ContainsFunc(loans, func(l secret.Loan) bool { return l.Borrower == "sbx_a" }) {
+	if loans, err := h.store.Loans(t.Context()); err != nil ||
+		!slices.ContainsFunc(loans, func(l secret.Loan) bool { return l.Borrower == "sbx_a" }) {
 		t.Errorf("%v, %v", loans, err)
 	}
 }

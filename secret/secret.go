@@ -1,4 +1,5 @@
-// Package secret keeps named secrets: sets of NAME=value pairs, sealed at rest, which sandboxes get by name as environment.
+// Package secret keeps named secrets: sets of NAME=value pairs, sealed at rest, which sandboxes get by name as
+// environment.
 //
 // Vault is the entry. What leaves it for lists and records are names and times, never values; values leave through
 // Vault.Reveal alone, and whatever the log or logf.Redacted shows has them hidden as long as Harvest knows them.
@@ -133,18 +134,22 @@ func (p Pairs) Check() error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the secret has no pairs"), "give at least one KEY=VALUE")
 	}
 	if len(p) > MaxPairs {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the secret has %d pairs, %d are allowed", len(p), MaxPairs), "make several secrets of it")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the secret has %d pairs, %d are allowed", len(p), MaxPairs),
+			"make several secrets of it")
 	}
 	for _, key := range slices.Sorted(maps.Keys(p)) {
 		switch {
 		case !keyPattern().MatchString(key):
 			// What stands where a key should may be a value in the wrong place.
-			return errors.Remedy(errors.Newf(errors.Invalid, "one of the secret's keys cannot be the name of an environment variable"),
+			return errors.Remedy(errors.Newf(errors.Invalid,
+				"one of the secret's keys cannot be the name of an environment variable"),
 				"use letters, digits and '_', not beginning with a digit, such as API_TOKEN")
 		case len(p[key]) > MaxValue:
-			return errors.Remedy(errors.Newf(errors.Invalid, "the value of %s takes %d bytes, %d are allowed", key, len(p[key]), MaxValue), "keep large files in a volume")
+			return errors.Remedy(errors.Newf(errors.Invalid, "the value of %s takes %d bytes, %d are allowed", key,
+				len(p[key]), MaxValue), "keep large files in a volume")
 		case strings.ContainsRune(p[key], 0):
-			return errors.Remedy(errors.Newf(errors.Invalid, "the value of %s contains a NUL byte", key), "encode binary values, for example as base64")
+			return errors.Remedy(errors.Newf(errors.Invalid, "the value of %s contains a NUL byte", key),
+				"encode binary values, for example as base64")
 		}
 	}
 	return nil
@@ -160,7 +165,8 @@ func (p Pairs) size() int {
 
 // plain are keys whose values are no secrets, and would hide words in logs that operators need.
 var plain = []string{
-	"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+	"AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS",
+	"AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
 	"ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "CLAUDE_CODE_USE_BEDROCK", "OPENAI_BASE_URL",
 	"MODAL_ENVIRONMENT", "MODAL_PROFILE", "REGISTRY_SERVER", "REGISTRY_USERNAME", "GITHUB_API_URL", "SENTRY_URL",
 	"GITHUB_HOST", "GITHUB_APP_ID", "GITHUB_APP_INSTALLATION_ID", "GIT_HOST", "GIT_USERNAME",
@@ -168,8 +174,9 @@ var plain = []string{
 
 // hide keeps p's values out of the log until release is called.
 //
-// The rule: every value of 6 bytes and more, and every line of 6 bytes and more of a value of several lines, except for those of
-// keys that are known to hold no secret, such as AWS_REGION. Shorter ones would hide ordinary words and numbers everywhere.
+// The rule: every value of 6 bytes and more, and every line of 6 bytes and more of a value of several lines, except for
+// those of keys that are known to hold no secret, such as AWS_REGION. Shorter ones would hide ordinary words and
+// numbers everywhere.
 func (p Pairs) hide() (release func()) {
 	var values []string
 	for key, value := range p {

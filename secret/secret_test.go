@@ -44,7 +44,8 @@ func newHome(t *testing.T) *home {
 
 func (h *home) open(t *testing.T) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: h.store, KeyFile: h.keyFile, Environ: h.environ, EnvironAccount: account})
+	v, err := secret.Open(t.Context(), secret.Options{Store: h.store, KeyFile: h.keyFile, Environ: h.environ,
+		EnvironAccount: account})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,8 @@ func TestSecretsComeBack(t *testing.T) {
 	v := h.open(t)
 	want := secret.Pairs{"TOKEN": "vault-come-back-1", "EMPTY": "", "MULTI": "line one\nline two é\n"}
 	made := set(t, v, "one", want, secret.Create)
-	if made.Name != "one" || made.Origin != secret.Stored || !slices.Equal(made.Keys, []string{"EMPTY", "MULTI", "TOKEN"}) || made.Created.IsZero() || !made.Used.IsZero() {
+	if made.Name != "one" || made.Origin != secret.Stored ||
+		!slices.Equal(made.Keys, []string{"EMPTY", "MULTI", "TOKEN"}) || made.Created.IsZero() || !made.Used.IsZero() {
 		t.Errorf("%+v", made)
 	}
 	for _, v := range []*secret.Vault{v, h.open(t)} {
@@ -121,7 +123,8 @@ func TestCreateReplaceMergeDelete(t *testing.T) {
 	if !merged.Created.Equal(first.Created) || !merged.Updated.After(first.Updated) {
 		t.Errorf("times: %+v, then %+v", first, merged)
 	}
-	if diff := cmp.Diff(map[string]string{"A": "value one", "B": "value three", "C": ""}, reveal(t, v, "s")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"A": "value one", "B": "value three", "C": ""},
+		reveal(t, v, "s")); diff != "" {
 		t.Errorf("merged (-want +got):\n%s", diff)
 	}
 	set(t, v, "s", secret.Pairs{"D": "value four"}, secret.Replace)
@@ -155,13 +158,14 @@ func TestBadInput(t *testing.T) {
 		pairs secret.Pairs
 		words []string
 	}{
-		"no name":      {"", secret.Pairs{"A": "x"}, []string{"cannot be a secret's name", "letters"}},
-		"a path":       {"../x", secret.Pairs{"A": "x"}, []string{"cannot be a secret's name"}},
-		"no pairs":     {"s", nil, []string{"no pairs", "KEY=VALUE"}},
-		"many pairs":   {"s", many, []string{"129 pairs", "128"}},
-		"a bad key":    {"s", secret.Pairs{"hunter2-in-the-wrong-place": "x"}, []string{"one of the secret's keys"}},
-		"a long value": {"s", secret.Pairs{"A": strings.Repeat("hunter2 ", 9000)}, []string{"value of A takes 72000 bytes"}},
-		"a NUL":        {"s", secret.Pairs{"A": "hunter2\x00"}, []string{"value of A contains a NUL"}},
+		"no name":    {"", secret.Pairs{"A": "x"}, []string{"cannot be a secret's name", "letters"}},
+		"a path":     {"../x", secret.Pairs{"A": "x"}, []string{"cannot be a secret's name"}},
+		"no pairs":   {"s", nil, []string{"no pairs", "KEY=VALUE"}},
+		"many pairs": {"s", many, []string{"129 pairs", "128"}},
+		"a bad key":  {"s", secret.Pairs{"hunter2-in-the-wrong-place": "x"}, []string{"one of the secret's keys"}},
+		"a long value": {"s", secret.Pairs{"A": strings.Repeat("hunter2 ", 9000)},
+			[]string{"value of A takes 72000 bytes"}},
+		"a NUL": {"s", secret.Pairs{"A": "hunter2\x00"}, []string{"value of A contains a NUL"}},
 	} {
 		_, err := v.Set(t.Context(), account, c.name, c.pairs, secret.Replace)
 		wantError(t, err, errors.Invalid, c.words...)
@@ -174,7 +178,8 @@ func TestBadInput(t *testing.T) {
 		full[fmt.Sprintf("K%d", i)] = strings.Repeat("x", secret.MaxValue)
 	}
 	set(t, v, "full", full, secret.Create)
-	_, err := v.Set(t.Context(), account, "more", secret.Pairs{"A": strings.Repeat("y", secret.MaxValue)}, secret.Create)
+	_, err := v.Set(t.Context(), account, "more", secret.Pairs{"A": strings.Repeat("y", secret.MaxValue)},
+		secret.Create)
 	wantError(t, err, errors.Exhausted, "1024 KiB", "delete unused secrets")
 	set(t, v, "full", full, secret.Replace) // counts once
 	other := secret.Pairs{}
@@ -192,14 +197,20 @@ func TestKeyFile(t *testing.T) {
 		kind  errors.Kind
 		words []string
 	}{
-		"missing":       {os.Remove, errors.Internal, []string{"missing", "put back a copy"}},
-		"open":          {func(p string) error { return os.Chmod(p, 0o640) }, errors.Denied, []string{"mode 0640", "chmod 600"}},
-		"a link":        {func(p string) error { return errors.Join(os.Rename(p, p+"2"), os.Symlink(p+"2", p)) }, errors.Denied, []string{"not a plain file"}},
-		"no base64":     {func(p string) error { return os.WriteFile(p, []byte("hunter2\n"), 0o600) }, errors.Internal, []string{"damaged", "put back"}},
-		"empty":         {func(p string) error { return os.WriteFile(p, nil, 0o600) }, errors.Internal, []string{"damaged"}},
-		"short":         {func(p string) error { return os.WriteFile(p, []byte("aGVsbG8=\n"), 0o600) }, errors.Internal, []string{"damaged"}},
-		"somebody's":    {func(p string) error { return chown(t, p) }, errors.Denied, []string{"another user"}},
-		"another's key": {func(p string) error { return otherKey(t, p) }, errors.Internal, []string{"another key", "put back the key file"}},
+		"missing": {os.Remove, errors.Internal, []string{"missing", "put back a copy"}},
+		"open": {func(p string) error { return os.Chmod(p, 0o640) }, errors.Denied,
+			[]string{"mode 0640", "chmod 600"}},
+		"a link": {func(p string) error { return errors.Join(os.Rename(p, p+"2"), os.Symlink(p+"2", p)) },
+			errors.Denied, []string{"not a plain file"}},
+		"no base64": {func(p string) error { return os.WriteFile(p, []byte("hunter2\n"), 0o600) }, errors.Internal,
+			[]string{"damaged", "put back"}},
+		"empty": {func(p string) error { return os.WriteFile(p, nil, 0o600) }, errors.Internal,
+			[]string{"damaged"}},
+		"short": {func(p string) error { return os.WriteFile(p, []byte("aGVsbG8=\n"), 0o600) }, errors.Internal,
+			[]string{"damaged"}},
+		"somebody's": {func(p string) error { return chown(t, p) }, errors.Denied, []string{"another user"}},
+		"another's key": {func(p string) error { return otherKey(t, p) }, errors.Internal,
+			[]string{"another key", "put back the key file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -258,7 +269,8 @@ func TestWithoutTheKeySecretsCanBeDeletedAndSetAgain(t *testing.T) {
 	}
 	v := h.open(t)
 	_, err := v.Set(t.Context(), account, "t", secret.Pairs{"A": "new"}, secret.Create)
-	wantError(t, err, errors.Internal, "missing") // it must not create a second key beside data that the first has sealed
+	wantError(t, err, errors.Internal,
+		"missing") // it must not create a second key beside data that the first has sealed
 	if err := v.Delete(t.Context(), account, "s"); err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +323,8 @@ func TestSealedValuesAreBound(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err := moved.open(t).Reveal(t.Context(), r.Account, r.Name)
-		if !errors.Is(err, errors.Internal) || !strings.Contains(errors.Message(err), "damaged") || errors.RemedyOf(err) == "" {
+		if !errors.Is(err, errors.Internal) || !strings.Contains(errors.Message(err), "damaged") ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -366,10 +379,12 @@ func TestRekey(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	h := newHome(t)
-	h.environ = []string{"ANTHROPIC_API_KEY=environment-value-1", "GITHUB_TOKEN=environment-value-2", "GH_TOKEN=", "PATH=/bin", "AWS_REGION=eu-west-1", "odd"}
+	h.environ = []string{"ANTHROPIC_API_KEY=environment-value-1", "GITHUB_TOKEN=environment-value-2", "GH_TOKEN=",
+		"PATH=/bin", "AWS_REGION=eu-west-1", "odd"}
 	v := h.open(t)
 	all, err := v.List(t.Context(), account)
-	if err != nil || len(all) != 2 || all[0].Name != "anthropic" || all[1].Name != "github" || all[0].Origin != secret.Environment {
+	if err != nil || len(all) != 2 || all[0].Name != "anthropic" || all[1].Name != "github" ||
+		all[0].Origin != secret.Environment {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	if got := reveal(t, v, "anthropic", "github"); got["ANTHROPIC_API_KEY"] != "environment-value-1" || len(got) != 2 {
@@ -399,7 +414,8 @@ func TestValuesAreHidden(t *testing.T) {
 	h := newHome(t)
 	v := h.open(t)
 	hidden := func(text string) bool { return logf.Redacted("a "+text+" b") == "a "+logf.Hidden+" b" }
-	set(t, v, "s", secret.Pairs{"TOKEN": "hide-first-value", "SHORT": "1", "AWS_REGION": "hide-not-a-region"}, secret.Create)
+	set(t, v, "s", secret.Pairs{"TOKEN": "hide-first-value", "SHORT": "1", "AWS_REGION": "hide-not-a-region"},
+		secret.Create)
 	if !hidden("hide-first-value") || hidden("1") || hidden("hide-not-a-region") {
 		t.Error("the rule of what is hidden does not hold")
 	}
@@ -461,7 +477,8 @@ func TestValuesAreHiddenAfterARestart(t *testing.T) {
 func TestLogins(t *testing.T) {
 	t.Parallel()
 	hub := secret.Pairs{"REGISTRY_USERNAME": "u", "REGISTRY_PASSWORD": "p"}
-	own := secret.Pairs{"REGISTRY_SERVER": "https://Reg.example.org:5000/v2/", "REGISTRY_USERNAME": "u", "REGISTRY_PASSWORD": "q"}
+	own := secret.Pairs{"REGISTRY_SERVER": "https://Reg.example.org:5000/v2/", "REGISTRY_USERNAME": "u",
+		"REGISTRY_PASSWORD": "q"}
 	for _, c := range []struct {
 		pairs secret.Pairs
 		host  string
@@ -473,10 +490,12 @@ func TestLogins(t *testing.T) {
 		{hub, "ghcr.io", secret.Login{}, false},
 		{own, "reg.example.org:5000", secret.Login{Server: "reg.example.org:5000", User: "u", Password: "q"}, true},
 		{own, "reg.example.org", secret.Login{}, false},
-		{secret.Pairs{"GH_TOKEN": "t"}, "ghcr.io", secret.Login{Server: "ghcr.io", User: "x-access-token", Password: "t"}, true},
+		{secret.Pairs{"GH_TOKEN": "t"}, "ghcr.io", secret.Login{Server: "ghcr.io", User: "x-access-token",
+			Password: "t"}, true},
 		{secret.Pairs{"GH_TOKEN": "t"}, "docker.io", secret.Login{}, false},
 	} {
-		if got, ok := c.pairs.Login(c.host); ok != c.ok || got.Server != c.want.Server || got.User != c.want.User || got.Password.Reveal() != c.want.Password.Reveal() {
+		if got, ok := c.pairs.Login(c.host); ok != c.ok || got.Server != c.want.Server || got.User != c.want.User ||
+			got.Password.Reveal() != c.want.Password.Reveal() {
 			t.Errorf("%v at %s: %s %s, %t", c.pairs, c.host, got.Server, got.User, ok)
 		}
 	}
@@ -504,18 +523,25 @@ func TestGit(t *testing.T) {
 		host  string
 		want  secret.Git
 	}{
-		"a token":       {secret.Pairs{"GITHUB_TOKEN": "t"}, "GitHub.com", secret.Git{Host: "github.com", User: "x-access-token", Password: "t"}},
-		"an enterprise": {secret.Pairs{"GH_TOKEN": "t", "GITHUB_HOST": "Git.example.org"}, "git.example.org", secret.Git{Host: "git.example.org", User: "x-access-token", Password: "t"}},
-		"an app": {secret.Pairs{"GITHUB_APP_ID": "1", "GITHUB_APP_PRIVATE_KEY": "k", "GITHUB_APP_INSTALLATION_ID": "2", "GITHUB_API_URL": "http://api"}, "github.com",
-			secret.Git{Host: "github.com", User: "x-access-token", App: "1", Key: "k", Installation: "2", API: "http://api"}},
-		"a password": {secret.Pairs{"GIT_HOST": "g:1", "GIT_PASSWORD": "p"}, "g:1", secret.Git{Host: "g:1", User: "git", Password: "p"}},
-		"a user":     {secret.Pairs{"GIT_HOST": "g", "GIT_PASSWORD": "p", "GIT_USERNAME": "u"}, "g", secret.Git{Host: "g", User: "u", Password: "p"}},
+		"a token": {secret.Pairs{"GITHUB_TOKEN": "t"}, "GitHub.com",
+			secret.Git{Host: "github.com", User: "x-access-token", Password: "t"}},
+		"an enterprise": {secret.Pairs{"GH_TOKEN": "t", "GITHUB_HOST": "Git.example.org"}, "git.example.org",
+			secret.Git{Host: "git.example.org", User: "x-access-token", Password: "t"}},
+		"an app": {secret.Pairs{"GITHUB_APP_ID": "1", "GITHUB_APP_PRIVATE_KEY": "k", "GITHUB_APP_INSTALLATION_ID": "2",
+			"GITHUB_API_URL": "http://api"}, "github.com",
+			secret.Git{Host: "github.com", User: "x-access-token", App: "1", Key: "k", Installation: "2",
+				API: "http://api"}},
+		"a password": {secret.Pairs{"GIT_HOST": "g:1", "GIT_PASSWORD": "p"}, "g:1",
+			secret.Git{Host: "g:1", User: "git", Password: "p"}},
+		"a user": {secret.Pairs{"GIT_HOST": "g", "GIT_PASSWORD": "p", "GIT_USERNAME": "u"}, "g",
+			secret.Git{Host: "g", User: "u", Password: "p"}},
 	} {
 		if got, ok := c.pairs.Git(c.host); !ok || got != c.want {
 			t.Errorf("%s: %+v, %t", name, got, ok)
 		}
 	}
-	for _, p := range []secret.Pairs{{}, {"GITHUB_TOKEN": "t", "GITHUB_HOST": "other"}, {"GITHUB_APP_ID": "1"}, {"GIT_PASSWORD": "p"}, {"GIT_HOST": "other", "GIT_PASSWORD": "p"}} {
+	for _, p := range []secret.Pairs{{}, {"GITHUB_TOKEN": "t", "GITHUB_HOST": "other"}, {"GITHUB_APP_ID": "1"},
+		{"GIT_PASSWORD": "p"}, {"GIT_HOST": "other", "GIT_PASSWORD": "p"}} {
 		if got, ok := p.Git("github.com"); ok {
 			t.Errorf("%v: %+v", p, got)
 		}
@@ -534,8 +560,10 @@ func TestGit(t *testing.T) {
 // mission: 9.3
 func TestAWS(t *testing.T) {
 	t.Parallel()
-	got, err := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", secret.PathStyle: "true"}.AWS()
-	want := secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), SessionToken: config.Secret("token"), Region: "r", Endpoint: "s", PathStyle: true}
+	got, err := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token",
+		"AWS_DEFAULT_REGION": "r", "AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", secret.PathStyle: "true"}.AWS()
+	want := secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), SessionToken: config.Secret("token"),
+		Region: "r", Endpoint: "s", PathStyle: true}
 	if err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -546,9 +574,12 @@ func TestAWS(t *testing.T) {
 		want      secret.AWS
 		ofMachine bool
 	}{
-		{secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_ROLE_ARN": "a", "AWS_EXTERNAL_ID": "x", "AWS_ENDPOINT_URL_STS": "s"},
-			secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), RoleARN: "a", ExternalID: "x", STS: "s"}, false},
-		{secret.Pairs{"AWS_WEB_IDENTITY_TOKEN_FILE": "/f", "AWS_ROLE_ARN": "a"}, secret.AWS{TokenFile: "/f", RoleARN: "a"}, true},
+		{secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_ROLE_ARN": "a",
+			"AWS_EXTERNAL_ID": "x", "AWS_ENDPOINT_URL_STS": "s"},
+			secret.AWS{AccessKeyID: "id", SecretAccessKey: config.Secret("key"), RoleARN: "a", ExternalID: "x",
+				STS: "s"}, false},
+		{secret.Pairs{"AWS_WEB_IDENTITY_TOKEN_FILE": "/f", "AWS_ROLE_ARN": "a"},
+			secret.AWS{TokenFile: "/f", RoleARN: "a"}, true},
 		{secret.Pairs{secret.FromMachine: "true"}, secret.AWS{Machine: true}, true},
 	} {
 		if got, err := c.pairs.AWS(); err != nil || got != c.want || got.OfMachine() != c.ofMachine {
@@ -630,8 +661,9 @@ func TestStoreFails(t *testing.T) {
 	_, rekeying := v.Rekey(t.Context())
 	v.ReturnAllBut(t.Context(), nil)
 	_, opening := secret.Open(t.Context(), secret.Options{Store: db.Secrets(), KeyFile: h.keyFile})
-	for what, err := range map[string]error{"Set": setting, "List": listing, "Get": getting, "Reveal": revealing, "Registry": logging,
-		"Open": opening, "Delete": v.Delete(t.Context(), account, "s"), "Rekey": rekeying, "Lend": lending} {
+	for what, err := range map[string]error{"Set": setting, "List": listing, "Get": getting, "Reveal": revealing,
+		"Registry": logging,
+		"Open":     opening, "Delete": v.Delete(t.Context(), account, "s"), "Rekey": rekeying, "Lend": lending} {
 		if err == nil {
 			t.Errorf("%s succeeded without a store", what)
 		}
@@ -641,7 +673,8 @@ func TestStoreFails(t *testing.T) {
 func TestFind(t *testing.T) {
 	t.Parallel()
 	v := newHome(t).open(t)
-	for name, p := range map[string]secret.Pairs{"b": {"KEY": "of-b-123"}, "a": {"KEY": "of-a-123", "OTHER": "x"}, "c": {"SECOND": "of-c-123"}, "empty": {"KEY": "", "Z": "z"}} {
+	for name, p := range map[string]secret.Pairs{"b": {"KEY": "of-b-123"}, "a": {"KEY": "of-a-123", "OTHER": "x"},
+		"c": {"SECOND": "of-c-123"}, "empty": {"KEY": "", "Z": "z"}} {
 		if _, err := v.Set(t.Context(), account, name, p, secret.Create); err != nil {
 			t.Fatal(err)
 		}

@@ -15,8 +15,8 @@ import (
 // Options of a Vault. Store and KeyFile are required.
 type Options struct {
 	Store Store
-	// KeyFile holds the key that seals. It is made when the first secret is stored, with mode 0600, and must never be kept
-	// in one place with copies of the database.
+	// KeyFile holds the key that seals. It is made when the first secret is stored, with mode 0600, and must never be
+	// kept in one place with copies of the database.
 	KeyFile string
 	// Environ is the server's environment as os.Environ gives it; what package secret knows there become read-only
 	// secrets of EnvironAccount: see FromEnviron. nil on machines that serve others.
@@ -24,7 +24,8 @@ type Options struct {
 	EnvironAccount string
 }
 
-// Vault keeps the secrets of all accounts. All methods may be called concurrently. One process at a time has a key file.
+// Vault keeps the secrets of all accounts. All methods may be called concurrently. One process at a time has a key
+// file.
 type Vault struct {
 	opts    Options
 	environ map[string]Pairs // by name of the secret; never changes
@@ -37,11 +38,12 @@ type Vault struct {
 	lent   map[string]func() // guarded by mu; by borrower: ends the hiding of what it has
 }
 
-// Open reads the key file and hides all values from the log. A key file that is missing although there are secrets, or is
-// damaged or open to others, does not keep the Vault from opening: it is logged, and every use of a value says what is wrong,
-// while List and Delete work.
+// Open reads the key file and hides all values from the log. A key file that is missing although there are secrets, or
+// is damaged or open to others, does not keep the Vault from opening: it is logged, and every use of a value says what
+// is wrong, while List and Delete work.
 func Open(ctx context.Context, opts Options) (*Vault, error) {
-	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){}, used: map[[2]string]time.Time{}, lent: map[string]func(){}}
+	v := &Vault{opts: opts, environ: FromEnviron(opts.Environ), hidden: map[[2]string]func(){},
+		used: map[[2]string]time.Time{}, lent: map[string]func(){}}
 	for _, p := range v.environ {
 		p.hide()
 	}
@@ -92,7 +94,8 @@ func (v *Vault) ready(ctx context.Context) error {
 	return nil
 }
 
-// Set stores a secret, and says what it is now. Conflict if it exists and how is Create, Exhausted if the account has too many.
+// Set stores a secret, and says what it is now. Conflict if it exists and how is Create, Exhausted if the account has
+// too many.
 func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How) (Secret, error) {
 	if err := errors.Join(CheckName(name), p.Check()); err != nil {
 		return Secret{}, err
@@ -108,7 +111,8 @@ func (v *Vault) Set(ctx context.Context, account, name string, p Pairs, how How)
 	case err != nil && !errors.Is(err, errors.NotFound):
 		return Secret{}, err
 	case exists && how == Create:
-		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "there is a secret %q already", name), "choose another name, or replace it")
+		return Secret{}, errors.Remedy(errors.Newf(errors.Conflict, "there is a secret %q already", name),
+			"choose another name, or replace it")
 	case exists && how == Merge:
 		before, err := v.keys.unseal(old)
 		if err != nil {
@@ -159,7 +163,8 @@ func (v *Vault) checkRoom(ctx context.Context, account, name string, p Pairs) er
 		}
 	}
 	if count > MaxSecrets || size > MaxBytes {
-		return errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d secrets with %d KiB together", MaxSecrets, MaxBytes>>10),
+		return errors.Remedy(errors.Newf(errors.Exhausted, "an account can have %d secrets with %d KiB together",
+			MaxSecrets, MaxBytes>>10),
 			"delete unused secrets, and keep large files in a volume")
 	}
 	return nil
@@ -250,8 +255,9 @@ func (v *Vault) fromEnviron(account string) map[string]Pairs {
 	return v.environ
 }
 
-// Reveal returns the pairs of the named secrets together; where several have a key, the one named last wins. The values are
-// hidden from the log until release is called, whatever becomes of the secrets meanwhile. NotFound names all that are missing.
+// Reveal returns the pairs of the named secrets together; where several have a key, the one named last wins. The values
+// are hidden from the log until release is called, whatever becomes of the secrets meanwhile. NotFound names all that
+// are missing.
 func (v *Vault) Reveal(ctx context.Context, account string, names ...string) (p Pairs, release func(), err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -305,8 +311,9 @@ func (v *Vault) reveal(ctx context.Context, account, name string) (Pairs, error)
 	return p, nil
 }
 
-// Rekey makes a new key, seals every secret with it, and returns how many there are. Interrupted at any point, all secrets can be read, and Rekey can be
-// called again: the old key leaves the key file only when nothing is sealed with it any more.
+// Rekey makes a new key, seals every secret with it, and returns how many there are. Interrupted at any point, all
+// secrets can be read, and Rekey can be called again: the old key leaves the key file only when nothing is sealed with
+// it any more.
 func (v *Vault) Rekey(ctx context.Context) (secrets int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

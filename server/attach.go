@@ -70,14 +70,16 @@ func (s *Server) attach(ctx context.Context, st *stream, ref string, req api.Att
 	})()
 	out := &place{st: st, held: held, offset: req.Offset}
 	x, err := s.opts.Fleet.Attach(held, accountOf(ctx), ref, req.ProcessID, engine.Stdio{
-		Stdout: &placeStream{out, frames{st: st, id: api.StreamStdout}}, Stderr: &placeStream{out, frames{st: st, id: api.StreamStderr}},
+		Stdout:    &placeStream{out, frames{st: st, id: api.StreamStdout}},
+		Stderr:    &placeStream{out, frames{st: st, id: api.StreamStderr}},
 		Truncated: out.truncated,
 	})
 	if err != nil {
 		return sandbox.Result{}, err
 	}
 	if req.Attachment != "" {
-		defer s.attached.take(x.SandboxID()+" "+x.ID()+" "+req.Attachment, &attachment{end: end, hangUp: func() { _ = st.conn.CloseNow() }})()
+		defer s.attached.take(x.SandboxID()+" "+x.ID()+" "+req.Attachment,
+			&attachment{end: end, hangUp: func() { _ = st.conn.CloseNow() }})()
 	}
 	st.started(x)
 	res, err := s.waitHere(held, x)

@@ -32,9 +32,11 @@ func TestRefusalsAreAudited(t *testing.T) {
 		before := len(lines())
 		c.w.do("GET", c.path, "")
 		path, _, _ := strings.Cut(c.path, "?")
-		testenv.Eventually(t, "a line of "+name, func() bool { return len(lines()) > before }) // it comes after the answer
+		testenv.Eventually(t, "a line of "+name,
+			func() bool { return len(lines()) > before }) // it comes after the answer
 		got := lines()[before:]
-		if strings.Count(got, "\n") != 1 || !strings.Contains(got, c.status) || !strings.Contains(got, `"path":"`+path+`"`) || !strings.Contains(got, `"address":"127.0.0.1"`) ||
+		if strings.Count(got, "\n") != 1 || !strings.Contains(got, c.status) ||
+			!strings.Contains(got, `"path":"`+path+`"`) || !strings.Contains(got, `"address":"127.0.0.1"`) ||
 			strings.Contains(got, "hv_") || strings.Contains(got, "n=1") {
 			t.Errorf("%s: %q", name, got)
 		}

@@ -32,23 +32,27 @@ func TestAuditCanBeListed(t *testing.T) {
 	w.create()
 	other.want(201, "POST", api.Volumes, `{"name":"theirs"}`)
 	w.want(204, "DELETE", api.Path(api.Sandboxed, w.last), "")
-	if _, err := io.WriteString(log, `ed_at":"half a line"}`+"\n"+strings.TrimSuffix(w.audit.String(), "\n")+"\n{\"time\":"); err != nil {
+	if _, err := io.WriteString(log, `ed_at":"half a line"}`+"\n"+strings.TrimSuffix(w.audit.String(),
+		"\n")+"\n{\"time\":"); err != nil {
 		t.Fatal(err)
 	}
 
 	_, body := w.do("GET", api.Audit, "")
 	all := parse[api.List[api.AuditLine]](t, body).Data
-	if len(all) != 3 || all[0].Method != "DELETE" || all[1].Account != "other" || all[2].Path != api.Sandboxes || all[0].RequestID == "" {
+	if len(all) != 3 || all[0].Method != "DELETE" || all[1].Account != "other" || all[2].Path != api.Sandboxes ||
+		all[0].RequestID == "" {
 		t.Errorf("the operator sees %s", body)
 	}
 	_, body = other.do("GET", api.Audit, "")
-	if own := parse[api.List[api.AuditLine]](t, body).Data; len(own) != 1 || own[0].Path != api.Volumes || own[0].Status != 201 || own[0].KeyID == "" {
+	if own := parse[api.List[api.AuditLine]](t, body).Data; len(own) != 1 || own[0].Path != api.Volumes ||
+		own[0].Status != 201 || own[0].KeyID == "" {
 		t.Errorf("others see %s", body)
 	}
 	_, body = w.do("GET", api.Audit+"?limit=2", "")
 	page := parse[api.List[api.AuditLine]](t, body)
 	_, body = w.do("GET", api.Audit+"?limit=2&cursor="+page.NextCursor, "")
-	if rest := parse[api.List[api.AuditLine]](t, body).Data; len(page.Data) != 2 || len(rest) != 1 || rest[0] != all[2] {
+	if rest := parse[api.List[api.AuditLine]](t, body).Data; len(page.Data) != 2 || len(rest) != 1 ||
+		rest[0] != all[2] {
 		t.Errorf("by pages: %+v %+v", page, rest)
 	}
 	w.want(400, "GET", api.Audit+"?limit=x", "")
@@ -65,7 +69,8 @@ func TestDoctorOverHTTP(t *testing.T) {
 		}
 	})
 	_, body := w.do("GET", api.Doctor, "")
-	if found := parse[api.List[api.Finding]](t, body).Data; len(found) != 1 || found[0].Name != "disk" || found[0].Remedy != "free some" || !found[0].Needed {
+	if found := parse[api.List[api.Finding]](t, body).Data; len(found) != 1 || found[0].Name != "disk" ||
+		found[0].Remedy != "free some" || !found[0].Needed {
 		t.Errorf("%s", body)
 	}
 	w.as(account.Request{Account: "other"}).want(403, "GET", api.Doctor, "")

@@ -56,7 +56,8 @@ var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
 func TestEveryRouteIsAudited(t *testing.T) {
 	t.Parallel()
 	issuer := testenv.OIDCProvider(t)
-	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client", Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
+	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
+		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,8 @@ func TestEveryRouteIsAudited(t *testing.T) {
 			if rt.Scope == account.Read {
 				limited = executor
 			}
-			if l := a.line(limited, rt.Method, path, body); l.Account != "personal" || l.KeyID == "" || l.Status != 403 {
+			if l := a.line(limited, rt.Method, path, body); l.Account != "personal" || l.KeyID == "" ||
+				l.Status != 403 {
 				t.Errorf("%s without the scope: %+v", name, l)
 			}
 		}
@@ -93,7 +95,8 @@ func TestEveryRouteIsAudited(t *testing.T) {
 			}
 		}
 		if rt.Changes {
-			if l := a.line(w, rt.Method, path, body, "Content-Type", "application/json"); rt.Scope != "" && l.Account != "personal" {
+			if l := a.line(w, rt.Method, path, body, "Content-Type", "application/json"); rt.Scope != "" &&
+				l.Account != "personal" {
 				t.Errorf("%s by the operator: %+v", name, l)
 			}
 		}
@@ -108,7 +111,8 @@ func TestEveryRouteIsAudited(t *testing.T) {
 func TestSignInsAreAudited(t *testing.T) {
 	t.Parallel()
 	issuer := testenv.OIDCProvider(t)
-	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client", Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
+	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
+		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +127,8 @@ func TestSignInsAreAudited(t *testing.T) {
 		"a wrong link, clicked":      {"POST", api.SignIn + "?token=hvl_" + auditCanary, 401},
 		"the provider's wrong state": {"GET", api.SignInBack + "?state=x&code=" + auditCanary, 401},
 	} {
-		if l := a.line(s, c.method, c.path, ""); l.Status != c.status || l.Address != "127.0.0.1" || strings.Contains(l.Path, "?") {
+		if l := a.line(s, c.method, c.path, ""); l.Status != c.status || l.Address != "127.0.0.1" ||
+			strings.Contains(l.Path, "?") {
 			t.Errorf("%s: %+v", name, l)
 		}
 	}
@@ -149,9 +154,11 @@ func TestSignInsAreAudited(t *testing.T) {
 	}
 	has("signed-in", `"account":"personal"`)
 	cookie := resp.Cookies()[0]
-	s.do("POST", api.SignOut, "", "Cookie", cookie.Name+"="+cookie.Value, "Origin", w.strict, api.HeaderRequestID, "signed-out")
+	s.do("POST", api.SignOut, "", "Cookie", cookie.Name+"="+cookie.Value, "Origin", w.strict,
+		api.HeaderRequestID, "signed-out")
 	has("signed-out", `"account":"personal"`)
-	if audit := w.audit.String(); strings.Contains(audit, auditCanary) || strings.Contains(audit, "token=") || strings.Contains(audit, cookie.Value) {
+	if audit := w.audit.String(); strings.Contains(audit, auditCanary) || strings.Contains(audit, "token=") ||
+		strings.Contains(audit, cookie.Value) {
 		t.Error("a value is in the audit log")
 	}
 }

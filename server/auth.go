@@ -116,7 +116,8 @@ func hostname(host string) string {
 // since they cannot be rebound.
 func (s *Server) checkHost(p peer) error {
 	name := hostname(p.host)
-	if _, err := netip.ParseAddr(name); err == nil || p.local || name == "localhost" || slices.Contains(s.opts.Names, name) {
+	if _, err := netip.ParseAddr(name); err == nil || p.local || name == "localhost" ||
+		slices.Contains(s.opts.Names, name) {
 		return nil
 	}
 	return withStatus(errors.Remedy(errors.Newf(errors.Denied, "unknown server name %.100q", name),

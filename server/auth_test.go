@@ -87,13 +87,16 @@ func TestWithoutAKeyNothing(t *testing.T) {
 	w := start(t)
 	w.create()
 	s := w.stranger()
-	for _, r := range [][2]string{{"GET", "/v1/sandboxes"}, {"POST", "/v1/sandboxes"}, {"GET", "/v1/sandboxes/box"}, {"DELETE", "/v1/sandboxes/box"},
-		{"POST", "/v1/run"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/shutdown"}, {"GET", "/v1/account"}} {
+	for _, r := range [][2]string{{"GET", "/v1/sandboxes"}, {"POST", "/v1/sandboxes"}, {"GET", "/v1/sandboxes/box"},
+		{"DELETE", "/v1/sandboxes/box"},
+		{"POST", "/v1/run"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/shutdown"},
+		{"GET", "/v1/account"}} {
 		s.want(401, r[0], r[1], "")
 		s.want(401, r[0], r[1], "", "Authorization", "Bearer hv_"+strings.Repeat("a", 52))
 		s.want(401, r[0], r[1], "", "Authorization", "Basic eDp5")
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/docs": 200, "/v1/openapi.json": 200, "/": 200, "/v1/nothing": 404} {
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/docs": 200, "/v1/openapi.json": 200,
+		"/": 200, "/v1/nothing": 404} {
 		s.want(want, "GET", path, "")
 	}
 	if _, body := s.do("GET", "/readyz", ""); strings.Contains(body, "pid") {
@@ -129,12 +132,14 @@ func TestRolesAndScopes(t *testing.T) {
 	admin.want(403, "POST", "/v1/keys", `{"name":"y","account":"personal"}`)
 	admin.want(403, "POST", "/v1/shutdown", "")
 	admin.want(403, "GET", "/v1/keys?all=true", "")
-	for _, bad := range []string{`{}`, `{"name":"a b"}`, `{"name":"y","role":"root"}`, `{"name":"y","scopes":["all"]}`, `{"name":"y","expires_in_seconds":-1}`,
+	for _, bad := range []string{`{}`, `{"name":"a b"}`, `{"name":"y","role":"root"}`, `{"name":"y","scopes":["all"]}`,
+		`{"name":"y","expires_in_seconds":-1}`,
 		`{"name":"y","expires_in_seconds":1e300}`, `{"name":"y","key":"hv_mine"}`} {
 		admin.want(400, "POST", "/v1/keys", bad)
 	}
 	_, body := admin.do("GET", "/v1/account", "")
-	if self := parse[api.Self](t, body); self.Account != "acme" || self.Role != "admin" || !strings.HasPrefix(self.KeyID, "key_") {
+	if self := parse[api.Self](t, body); self.Account != "acme" || self.Role != "admin" ||
+		!strings.HasPrefix(self.KeyID, "key_") {
 		t.Errorf("self: %s", body)
 	}
 	_, body = admin.do("GET", "/v1/keys", "")
@@ -162,13 +167,15 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 	other := w.as(account.Request{Account: "acme", Role: account.Admin})
 	for _, ref := range []string{mine.ID, "box", mine.ID[:12]} {
 		for _, r := range [][3]string{
-			{"GET", "", ""}, {"DELETE", "", ""}, {"POST", "/extend", `{"timeout_seconds":60}`}, {"POST", "/exec", `{"args":["true"]}`}, {"GET", "/processes", ""},
+			{"GET", "", ""}, {"DELETE", "", ""}, {"POST", "/extend", `{"timeout_seconds":60}`},
+			{"POST", "/exec", `{"args":["true"]}`}, {"GET", "/processes", ""},
 			{"GET", "/archive?path=/", ""}, {"PUT", "/archive?path=/", "x"},
 		} {
 			other.want(404, r[0], "/v1/sandboxes/"+ref+r[1], r[2])
 		}
 	}
-	conn, _, err := websocket.Dial(t.Context(), other.url+"/v1/sandboxes/box/exec", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {other.headers[1]}}})
+	conn, _, err := websocket.Dial(t.Context(), other.url+"/v1/sandboxes/box/exec",
+		&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {other.headers[1]}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +186,8 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 	if _, msg, err := conn.Read(t.Context()); err != nil || !strings.Contains(string(msg), "not_found") {
 		t.Errorf("attached to another account's command: %s, %v", msg, err)
 	}
-	for _, r := range [][2]string{{"DELETE", ""}, {"GET", "/archive?path=/"}, {"PUT", "/archive?path=/"}, {"GET", "/files/list?path=/"}, {"DELETE", "/files?path=/x"}} {
+	for _, r := range [][2]string{{"DELETE", ""}, {"GET", "/archive?path=/"}, {"PUT", "/archive?path=/"},
+		{"GET", "/files/list?path=/"}, {"DELETE", "/files?path=/x"}} {
 		other.want(404, r[0], "/v1/volumes/vol"+r[1], "")
 	}
 	other.want(404, "DELETE", "/v1/keys/"+key.ID, "")
@@ -220,7 +228,8 @@ func TestUsageOfAccounts(t *testing.T) {
 	sessions := new(memory.Sessions)
 	blocks, events := withBlocks(t)
 	w := start(t, blocks, func(o *server.Options) {
-		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events, Store: sessions, Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
+		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events, Store: sessions,
+			Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +249,8 @@ func TestUsageOfAccounts(t *testing.T) {
 		_, body := of.do("GET", "/v1/account", "")
 		return parse[api.Self](t, body).Usage
 	}
-	if got := usage(other); got != (api.AccountUsage{Sessions: 1, Turns: 2, Agents: api.Usage{InputTokens: 1, Cost: 0.5}}) {
+	if got := usage(other); got != (api.AccountUsage{Sessions: 1, Turns: 2,
+		Agents: api.Usage{InputTokens: 1, Cost: 0.5}}) {
 		t.Errorf("without sandboxes: %+v", got)
 	}
 	acme.want(201, "POST", "/v1/sandboxes", `{"name":"a"}`)
@@ -248,7 +258,8 @@ func TestUsageOfAccounts(t *testing.T) {
 	other.want(201, "POST", "/v1/sandboxes", `{"name":"a"}`)
 	acme.want(204, "DELETE", "/v1/sandboxes/a", "")
 	before := usage(acme)
-	if before.Sandboxes != 2 || before.SandboxSeconds <= 0 || before.SandboxCost <= 0 || before.Sessions != 2 || before.Turns != 4 || before.Agents.Cost != 1 {
+	if before.Sandboxes != 2 || before.SandboxSeconds <= 0 || before.SandboxCost <= 0 || before.Sessions != 2 ||
+		before.Turns != 4 || before.Agents.Cost != 1 {
 		t.Errorf("one ended, one not: %+v", before)
 	}
 	acme.want(204, "DELETE", "/v1/sandboxes/b", "")
@@ -279,11 +290,14 @@ func TestSignIn(t *testing.T) {
 	for range 2 {
 		s.want(200, "HEAD", "/sign-in?token="+token, "")
 		shown, page := s.do("GET", "/sign-in?token="+token, "")
-		if shown.StatusCode != 200 || len(shown.Cookies()) > 0 || !strings.Contains(page, "<form method=\"post\">") || strings.Contains(page, token) ||
-			!strings.Contains(shown.Header.Get("Content-Security-Policy"), "form-action 'self'") || shown.Header.Get("Cache-Control") != "no-store" {
+		if shown.StatusCode != 200 || len(shown.Cookies()) > 0 || !strings.Contains(page, "<form method=\"post\">") ||
+			strings.Contains(page, token) ||
+			!strings.Contains(shown.Header.Get("Content-Security-Policy"), "form-action 'self'") ||
+			shown.Header.Get("Cache-Control") != "no-store" {
 			t.Errorf("the link shows %s %v: %s", shown.Status, shown.Header, page)
 		}
-		s.want(403, "POST", "/sign-in?token="+token, "", "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example")
+		s.want(403, "POST", "/sign-in?token="+token, "", "Sec-Fetch-Site", "cross-site", "Origin",
+			"https://evil.example")
 	}
 	s.want(401, "GET", "/sign-in?token=x", "")
 	resp, _ := s.do("POST", "/sign-in?token="+token, "", "Sec-Fetch-Site", "same-origin", "Origin", s.url)
@@ -292,7 +306,8 @@ func TestSignIn(t *testing.T) {
 		t.Fatalf("sign in: %s %v", resp.Status, cookies)
 	}
 	c := cookies[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Name != "harvest" || c.Path != "/" || c.Domain != "" || time.Until(c.Expires) > 8*24*time.Hour {
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Name != "harvest" || c.Path != "/" || c.Domain != "" ||
+		time.Until(c.Expires) > 8*24*time.Hour {
 		t.Errorf("the cookie is %+v", c)
 	}
 	s.want(401, "POST", "/sign-in?token="+token, "")
@@ -303,25 +318,27 @@ func TestSignIn(t *testing.T) {
 		method string
 		header []string
 	}{
-		"a page":                   {200, "GET", nil},
-		"our page reads":           {200, "GET", []string{"Sec-Fetch-Site", "same-origin"}},
-		"our page writes":          {201, "POST", []string{"Sec-Fetch-Site", "same-origin"}},
-		"by origin":                {201, "POST", []string{"Origin", origin}},
-		"both":                     {201, "POST", []string{"Origin", origin, "Sec-Fetch-Site", "same-origin"}},
-		"another page":             {403, "POST", []string{"Sec-Fetch-Site", "cross-site"}},
-		"another port":             {403, "POST", []string{"Sec-Fetch-Site", "same-site"}},
-		"another port reads":       {403, "GET", []string{"Sec-Fetch-Site", "same-site"}},
-		"typed":                    {403, "POST", []string{"Sec-Fetch-Site", "none"}},
-		"another origin":           {403, "POST", []string{"Origin", "http://127.0.0.1:1"}},
-		"another origin reads":     {403, "GET", []string{"Origin", "http://evil.example"}},
-		"no origin":                {403, "POST", []string{"Origin", "null"}},
-		"contradiction":            {403, "POST", []string{"Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin"}},
+		"a page":               {200, "GET", nil},
+		"our page reads":       {200, "GET", []string{"Sec-Fetch-Site", "same-origin"}},
+		"our page writes":      {201, "POST", []string{"Sec-Fetch-Site", "same-origin"}},
+		"by origin":            {201, "POST", []string{"Origin", origin}},
+		"both":                 {201, "POST", []string{"Origin", origin, "Sec-Fetch-Site", "same-origin"}},
+		"another page":         {403, "POST", []string{"Sec-Fetch-Site", "cross-site"}},
+		"another port":         {403, "POST", []string{"Sec-Fetch-Site", "same-site"}},
+		"another port reads":   {403, "GET", []string{"Sec-Fetch-Site", "same-site"}},
+		"typed":                {403, "POST", []string{"Sec-Fetch-Site", "none"}},
+		"another origin":       {403, "POST", []string{"Origin", "http://127.0.0.1:1"}},
+		"another origin reads": {403, "GET", []string{"Origin", "http://evil.example"}},
+		"no origin":            {403, "POST", []string{"Origin", "null"}},
+		"contradiction": {403, "POST", []string{"Origin", "http://evil.example", "Sec-Fetch-Site",
+			"same-origin"}},
 		"neither":                  {403, "POST", nil},
 		"a form":                   {403, "POST", []string{"Content-Type", "application/x-www-form-urlencoded"}},
 		"https where there is not": {403, "POST", []string{"Origin", strings.Replace(origin, "http:", "https:", 1)}},
 	} {
 		body := map[string]string{"POST": `{"name":"v"}`}[r.method]
-		if got := s.status(r.method, "/v1/volumes", body, append([]string{"Cookie", cookie}, r.header...)...); got != r.want {
+		if got := s.status(r.method, "/v1/volumes", body,
+			append([]string{"Cookie", cookie}, r.header...)...); got != r.want {
 			t.Errorf("%s: %d, want %d", name, got, r.want)
 		}
 	}
@@ -357,7 +374,8 @@ func TestHosts(t *testing.T) {
 	})
 	member := w.as(account.Request{})
 	for host, want := range map[string]int{
-		"127.0.0.1:80": 200, "localhost": 200, "LOCALHOST:7777": 200, "[::1]:7777": 200, "10.1.2.3": 200, "harvest.example.org": 200, "Harvest.Example.org.:443": 200,
+		"127.0.0.1:80": 200, "localhost": 200, "LOCALHOST:7777": 200, "[::1]:7777": 200, "10.1.2.3": 200,
+		"harvest.example.org": 200, "Harvest.Example.org.:443": 200,
 		"evil.example": 421, "harvest.example.org.evil.example": 421, "127.0.0.1.evil.example": 421, "": 421,
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", member.url+"/v1/account", nil)
@@ -385,7 +403,8 @@ func TestHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, _ := member.do("POST", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "harvest.example.org")
+	resp, _ := member.do("POST", "/sign-in?token="+link.Reveal(), "", "X-Forwarded-Proto", "https", "X-Forwarded-Host",
+		"harvest.example.org")
 	if c := resp.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-harvest" {
 		t.Errorf("cookies: %v", c)
 	}
@@ -414,7 +433,8 @@ func (w *world) addresses() map[string]string {
 func TestChainOfProxies(t *testing.T) {
 	t.Parallel()
 	w := start(t, func(o *server.Options) {
-		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8:1::/48")}
+		o.Proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"),
+			netip.MustParsePrefix("2001:db8:1::/48")}
 	})
 	member := w.as(account.Request{})
 	cases := [][2]string{ // the value of X-Forwarded-For, and the resulting address
@@ -494,10 +514,12 @@ func TestChainOfProxiesWithTLS(t *testing.T) {
 // mission: F6, 6.10
 func TestStrangersAreNoProxies(t *testing.T) {
 	t.Parallel()
-	for name, proxies := range map[string][]netip.Prefix{"none": nil, "another": {netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.2/32")}} {
+	for name, proxies := range map[string][]netip.Prefix{"none": nil, "another": {netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("127.0.0.2/32")}} {
 		w := start(t, func(o *server.Options) { o.Names, o.Proxies = []string{"harvest.example.org"}, proxies })
 		member := w.as(account.Request{})
-		member.want(201, "POST", "/v1/volumes", `{"name":"v"}`, "X-Request-ID", "mine", "X-Forwarded-For", "203.0.113.7, 10.0.0.1", "X-Forwarded-Host", "evil.example")
+		member.want(201, "POST", "/v1/volumes", `{"name":"v"}`, "X-Request-ID", "mine", "X-Forwarded-For",
+			"203.0.113.7, 10.0.0.1", "X-Forwarded-Host", "evil.example")
 		if got := w.addresses()["mine"]; got != "127.0.0.1" {
 			t.Errorf("%s: it came from %s", name, got)
 		}
@@ -581,8 +603,10 @@ func TestAuditSaysWhoDidWhat(t *testing.T) {
 	if len(lines) == 4 && lines[0].Method == "DELETE" { // its path, with the id, is in no list
 		lines = append(lines[1:], lines[0])
 	}
-	if len(lines) != 4 || lines[0].Account != "acme" || lines[0].Status != 201 || !strings.HasPrefix(lines[0].KeyID, "key_") || lines[0].Address != "127.0.0.1" ||
-		lines[1].Status != 403 || lines[3].Account != "personal" || lines[3].KeyID != "" || lines[3].RequestID != "mine" || lines[3].Method != "DELETE" {
+	if len(lines) != 4 || lines[0].Account != "acme" || lines[0].Status != 201 ||
+		!strings.HasPrefix(lines[0].KeyID, "key_") || lines[0].Address != "127.0.0.1" ||
+		lines[1].Status != 403 || lines[3].Account != "personal" || lines[3].KeyID != "" ||
+		lines[3].RequestID != "mine" || lines[3].Method != "DELETE" {
 		t.Errorf("audit:\n%s", w.audit.String())
 	}
 	if strings.Contains(w.audit.String(), "CANARY") || strings.Contains(w.audit.String(), "hv_") {

@@ -27,8 +27,10 @@ func BenchmarkList(b *testing.B) {
 	defer db.Close()
 	for n := range 1000 {
 		at := time.Now().Add(-time.Hour)
-		if err := db.Sandboxes().Put(ctx, sandbox.Sandbox{ID: fmt.Sprintf("sbx_%026d", n), Account: account.Personal, Name: fmt.Sprintf("ended-%d", n), Status: sandbox.Terminated, Engine: "fake",
-			Created: at, Started: at, Ended: at, Expires: at, LastUsed: at, Tags: map[string]string{"n": "1"}}); err != nil {
+		if err := db.Sandboxes().Put(ctx, sandbox.Sandbox{ID: fmt.Sprintf("sbx_%026d", n), Account: account.Personal,
+			Name: fmt.Sprintf("ended-%d", n), Status: sandbox.Terminated, Engine: "fake",
+			Created: at, Started: at, Ended: at, Expires: at, LastUsed: at,
+			Tags: map[string]string{"n": "1"}}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -62,7 +64,8 @@ func BenchmarkList(b *testing.B) {
 		b.Run(query, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.Addr().String()+api.Sandboxes+query, nil)
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+					"http://"+l.Addr().String()+api.Sandboxes+query, nil)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -26,21 +26,23 @@ import (
 func withBlocks(t *testing.T) (change func(*server.Options), events *journal.Journal) {
 	t.Helper()
 	vault, err := secret.Open(t.Context(), secret.Options{
-		Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key"), Environ: []string{"GITHUB_TOKEN=of-the-server"}, EnvironAccount: account.Personal,
+		Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key"),
+		Environ: []string{"GITHUB_TOKEN=of-the-server"}, EnvironAccount: account.Personal,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.WithoutCancel(t.Context())
 	events = journal.Open(ctx, journal.Options{Store: new(memory.Events)})
-	schedules, err := schedule.Open(ctx, schedule.Options{Store: new(memory.Schedules), ByHand: true, Kinds: map[string]schedule.Func{
-		"work": func(_ context.Context, args json.RawMessage) (any, error) {
-			if args == nil {
-				return nil, errors.Newf(errors.Invalid, "no arguments")
-			}
-			return args, nil
-		},
-	}})
+	schedules, err := schedule.Open(ctx, schedule.Options{Store: new(memory.Schedules), ByHand: true,
+		Kinds: map[string]schedule.Func{
+			"work": func(_ context.Context, args json.RawMessage) (any, error) {
+				if args == nil {
+					return nil, errors.Newf(errors.Invalid, "no arguments")
+				}
+				return args, nil
+			},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,8 @@ func TestSecretRoutes(t *testing.T) {
 	w := start(t, blocks)
 	resp, body := w.do("POST", api.Secrets, `{"name":"s","pairs":{"B":"route-secret-value","A":""}}`)
 	made := parse[api.Secret](t, body)
-	if resp.StatusCode != 201 || made.Name != "s" || fmt.Sprint(made.Keys) != "[A B]" || made.Origin != "stored" || made.Created.IsZero() {
+	if resp.StatusCode != 201 || made.Name != "s" || fmt.Sprint(made.Keys) != "[A B]" || made.Origin != "stored" ||
+		made.Created.IsZero() {
 		t.Errorf("%s %s", resp.Status, body)
 	}
 	w.want(409, "POST", api.Secrets, `{"name":"s","pairs":{"B":"x"}}`)
@@ -67,21 +70,25 @@ func TestSecretRoutes(t *testing.T) {
 	w.want(400, "POST", api.Secrets, `{"name":"s","pairs":{"C":"x"},"mode":"other"}`)
 	w.want(400, "POST", api.Secrets, `{"name":"../s","pairs":{"C":"x"}}`)
 	w.want(400, "POST", api.Secrets, `{"name":"s","values":{"C":"x"}}`)
-	if _, body = w.do("GET", "/v1/secrets/s", ""); fmt.Sprint(parse[api.Secret](t, body).Keys) != "[A B C]" || strings.Contains(body, "route-secret") {
+	if _, body = w.do("GET", "/v1/secrets/s", ""); fmt.Sprint(parse[api.Secret](t, body).Keys) != "[A B C]" ||
+		strings.Contains(body, "route-secret") {
 		t.Errorf("%s", body)
 	}
 	_, body = w.do("GET", api.Secrets+"?limit=1", "")
 	page := parse[api.List[api.Secret]](t, body)
-	if len(page.Data) != 1 || page.Data[0].Name != "github" || page.Data[0].Origin != "environment" || page.NextCursor == "" {
+	if len(page.Data) != 1 || page.Data[0].Name != "github" || page.Data[0].Origin != "environment" ||
+		page.NextCursor == "" {
 		t.Errorf("%s", body)
 	}
-	if _, body = w.do("GET", api.Secrets+"?limit=1&cursor="+page.NextCursor, ""); parse[api.List[api.Secret]](t, body).Data[0].Name != "s" {
+	if _, body = w.do("GET", api.Secrets+"?limit=1&cursor="+page.NextCursor, ""); parse[api.List[api.Secret]](t,
+		body).Data[0].Name != "s" {
 		t.Errorf("%s", body)
 	}
 	other := w.as(account.Request{Account: "acme"})
 	other.want(404, "GET", "/v1/secrets/s", "")
 	other.want(404, "DELETE", "/v1/secrets/github", "")
-	w.as(account.Request{Scopes: []account.Scope{account.Read}}).want(403, "POST", api.Secrets, `{"name":"t","pairs":{"A":"x"}}`)
+	w.as(account.Request{Scopes: []account.Scope{account.Read}}).want(403, "POST", api.Secrets,
+		`{"name":"t","pairs":{"A":"x"}}`)
 	if _, body = w.do("POST", api.Rekey, ""); body != `{"secrets":1}`+"\n" && body != `{"secrets":1}` {
 		t.Errorf("rekey: %q", body)
 	}
@@ -99,9 +106,11 @@ func TestScheduleRoutes(t *testing.T) {
 	t.Parallel()
 	blocks, _ := withBlocks(t)
 	w := start(t, blocks)
-	resp, body := w.do("POST", api.Schedules, `{"name":"s","kind":"work","cron":"@daily","zone":"Europe/Berlin","args":{"a":1}}`)
+	resp, body := w.do("POST", api.Schedules,
+		`{"name":"s","kind":"work","cron":"@daily","zone":"Europe/Berlin","args":{"a":1}}`)
 	made := parse[api.Schedule](t, body)
-	if resp.StatusCode != 201 || made.Retries != 3 || made.TimeoutSeconds != 600 || made.Missed != "run_once" || made.Next.IsZero() || string(made.Args) != `{"a":1}` {
+	if resp.StatusCode != 201 || made.Retries != 3 || made.TimeoutSeconds != 600 || made.Missed != "run_once" ||
+		made.Next.IsZero() || string(made.Args) != `{"a":1}` {
 		t.Errorf("%s %s", resp.Status, body)
 	}
 	w.want(400, "POST", api.Schedules, `{"name":"s","kind":"work","cron":"nonsense"}`)
@@ -154,8 +163,10 @@ func TestScheduleRoutes(t *testing.T) {
 func TestServerWithoutBlocks(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	for _, route := range []string{"GET /v1/secrets", "POST /v1/secrets", "GET /v1/secrets/s", "DELETE /v1/secrets/s", "GET /v1/schedules", "POST /v1/schedules",
-		"GET /v1/schedules/s", "DELETE /v1/schedules/s", "POST /v1/schedules/s/run", "GET /v1/schedules/s/runs", "GET /v1/events",
+	for _, route := range []string{"GET /v1/secrets", "POST /v1/secrets", "GET /v1/secrets/s", "DELETE /v1/secrets/s",
+		"GET /v1/schedules", "POST /v1/schedules",
+		"GET /v1/schedules/s", "DELETE /v1/schedules/s", "POST /v1/schedules/s/run", "GET /v1/schedules/s/runs",
+		"GET /v1/events",
 		"POST /v1/secrets/rekey", "POST /v1/backup"} {
 		method, path, _ := strings.Cut(route, " ")
 		if resp, body := w.do(method, path, "{}"); parse[api.Problem](t, body).Code != "unsupported" {
@@ -180,7 +191,8 @@ func (w *world) follow(query string, header ...string) (next func() string, end 
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != api.TypeEvents || resp.Header.Get("X-Accel-Buffering") != "no" {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != api.TypeEvents ||
+		resp.Header.Get("X-Accel-Buffering") != "no" {
 		text, _ := io.ReadAll(resp.Body)
 		w.t.Fatalf("%s %v %s", resp.Status, resp.Header, text)
 	}
@@ -213,7 +225,8 @@ func TestEventStream(t *testing.T) {
 	box := w.create()
 	publish := func(stream string, n int) {
 		t.Helper()
-		if err := events.Publish(t.Context(), journal.Draft{Stream: stream, Type: "test.happened", Data: map[string]int{"n": n}}); err != nil {
+		if err := events.Publish(t.Context(), journal.Draft{Stream: stream, Type: "test.happened",
+			Data: map[string]int{"n": n}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -300,7 +313,8 @@ func TestConnectionsOfEventsAreLogged(t *testing.T) {
 	lines := logged.lines(t, id)
 	next, end := w.follow("", "X-Request-ID", id)
 	for range 2 {
-		if err := events.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal), Type: "test.happened"}); err != nil {
+		if err := events.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal),
+			Type: "test.happened"}); err != nil {
 			t.Fatal(err)
 		}
 		next()

@@ -21,7 +21,8 @@ import (
 
 // canary is an error that clients must never see: it comes from another library and contains a path and a secret.
 func canary() error {
-	return errors.Wrapf(&fs.PathError{Op: "open", Path: "/var/lib/harvest/CANARY", Err: errors.Errorf("password=CANARY")}, "reading CANARY")
+	return errors.Wrapf(&fs.PathError{Op: "open", Path: "/var/lib/harvest/CANARY",
+		Err: errors.Errorf("password=CANARY")}, "reading CANARY")
 }
 
 // The parts below fail in every possible way, with the canary.
@@ -60,7 +61,8 @@ func TestInternalsNeverLeave(t *testing.T) {
 	w := start(t)
 	w.create()
 	broken := start(t, func(o *server.Options) {
-		o.Images, o.Volumes, o.Keys, o.Replays = brokenImages{}, brokenVolumes{}, account.NewRing(brokenKeys{}), brokenReplays{}
+		o.Images, o.Volumes, o.Keys, o.Replays = brokenImages{}, brokenVolumes{}, account.NewRing(brokenKeys{}),
+			brokenReplays{}
 	})
 	broken.create()
 	check := func(what string, resp *http.Response, body string) {
@@ -68,7 +70,8 @@ func TestInternalsNeverLeave(t *testing.T) {
 		if resp.StatusCode != http.StatusInternalServerError && resp.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s %s", what, resp.Status, body)
 		}
-		if strings.Contains(body, "CANARY") || strings.Contains(body, "/var/lib") || !strings.Contains(body, `"internal"`) || !strings.Contains(body, "req_") {
+		if strings.Contains(body, "CANARY") || strings.Contains(body, "/var/lib") ||
+			!strings.Contains(body, `"internal"`) || !strings.Contains(body, "req_") {
 			t.Errorf("%s: %s", what, body)
 		}
 	}
@@ -97,8 +100,10 @@ func TestInternalsNeverLeave(t *testing.T) {
 		check(c.method+" "+c.path, resp, body)
 	}
 	for _, c := range [][3]string{
-		{"GET", "/v1/images", ""}, {"POST", "/v1/images", `{"base":"other"}`}, {"GET", "/v1/images/base", ""}, {"DELETE", "/v1/images/base", ""},
-		{"GET", "/v1/volumes", ""}, {"POST", "/v1/volumes", `{"name":"v"}`}, {"DELETE", "/v1/volumes/v", ""}, {"GET", "/v1/volumes/v/archive", ""},
+		{"GET", "/v1/images", ""}, {"POST", "/v1/images", `{"base":"other"}`}, {"GET", "/v1/images/base", ""},
+		{"DELETE", "/v1/images/base", ""},
+		{"GET", "/v1/volumes", ""}, {"POST", "/v1/volumes", `{"name":"v"}`}, {"DELETE", "/v1/volumes/v", ""},
+		{"GET", "/v1/volumes/v/archive", ""},
 		{"GET", "/v1/keys", ""}, {"POST", "/v1/keys", `{"name":"k"}`}, {"DELETE", "/v1/keys/k", ""},
 	} {
 		resp, body := broken.do(c[0], c[1], c[2])

@@ -30,7 +30,8 @@ func TestWrittenFilesHaveTheTimeOfTheWrite(t *testing.T) {
 	_, body = w.do("PUT", file, "two")
 	second := parse[api.File](t, body)
 	stamp := second.Modified.Format(time.RFC3339Nano)
-	w.want(200, "POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","printf 333 >dir/file; touch -d `+stamp+` dir/file"]}`)
+	w.want(200, "POST", "/v1/sandboxes/box/exec",
+		`{"args":["sh","-c","printf 333 >dir/file; touch -d `+stamp+` dir/file"]}`)
 	resp, body = w.do("GET", file, "")
 	third := resp.Header.Get("ETag")
 	if body != "333" || first.ETag == second.ETag || second.ETag == third || third == "" {
@@ -39,7 +40,8 @@ func TestWrittenFilesHaveTheTimeOfTheWrite(t *testing.T) {
 	if resp, body := w.do("GET", file, "", "If-None-Match", second.ETag); resp.StatusCode != 200 || body != "333" {
 		t.Errorf("If-None-Match with an old ETag: %s %q", resp.Status, body)
 	}
-	if resp, body := w.do("GET", file, "", "If-Range", second.ETag, "Range", "bytes=1-"); resp.StatusCode != 200 || body != "333" {
+	if resp, body := w.do("GET", file, "", "If-Range", second.ETag, "Range", "bytes=1-"); resp.StatusCode != 200 ||
+		body != "333" {
 		t.Errorf("If-Range with an old ETag: %s %q", resp.Status, body)
 	}
 	if resp, _ := w.do("GET", file, "", "If-Match", second.ETag); resp.StatusCode != 412 {
@@ -59,7 +61,8 @@ func TestConditionalWrites(t *testing.T) {
 	const file = "/v1/sandboxes/box/files?path=/dir/file"
 	refuse := func(method, body string, headers ...string) {
 		t.Helper()
-		if resp, answer := w.do(method, file, body, headers...); resp.StatusCode != 412 || parse[api.Problem](t, answer).Remedy == "" {
+		if resp, answer := w.do(method, file, body, headers...); resp.StatusCode != 412 ||
+			parse[api.Problem](t, answer).Remedy == "" {
 			t.Errorf("%s %q: %s %s", method, headers, resp.Status, answer)
 		}
 	}
@@ -97,7 +100,8 @@ func TestConditionalWrites(t *testing.T) {
 	if resp, _ := w.do("DELETE", file, "", "If-Match", "*"); resp.StatusCode != 204 {
 		t.Errorf("delete: %s", resp.Status)
 	}
-	if _, body := w.do("GET", "/v1/sandboxes/box/files/list?path=/dir", ""); len(parse[api.List[api.File]](t, body).Data) != 0 {
+	if _, body := w.do("GET", "/v1/sandboxes/box/files/list?path=/dir",
+		""); len(parse[api.List[api.File]](t, body).Data) != 0 {
 		t.Errorf("left behind: %s", body)
 	}
 }

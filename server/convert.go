@@ -13,15 +13,19 @@ import (
 
 func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 	return api.Sandbox{
-		ID: s.ID, Name: s.Name, Status: string(s.Status), Reason: s.Reason, FailedStage: s.FailedStage, OutOfMemory: s.OutOfMemory,
-		Engine: s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags, Workdir: s.Workdir, User: s.User,
+		ID: s.ID, Name: s.Name, Status: string(s.Status), Reason: s.Reason, FailedStage: s.FailedStage,
+		OutOfMemory: s.OutOfMemory,
+		Engine:      s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags,
+		Workdir: s.Workdir, User: s.User,
 		Volumes: each(s.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
 		Secrets: s.Secrets, Network: api.Network(s.Network), Ports: s.Ports,
-		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk, Processes: s.Limits.Processes,
-			Files: s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},
+		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
+			Processes: s.Limits.Processes,
+			Files:     s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},
 		GPU:    s.GPU,
 		Stages: each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
-		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(), LastUsed: s.LastUsed.UTC(),
+		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(),
+		LastUsed:           s.LastUsed.UTC(),
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
 		Denials:       denialsOut(s.Denials),
 		SnapshotOnEnd: s.SnapshotOnEnd, SnapshotID: s.SnapshotID, SnapshotError: s.SnapshotError,
@@ -37,14 +41,16 @@ func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
 }
 
 func usageOut(u sandbox.Usage) api.Used {
-	return api.Used{Interval: u.Interval, PeakMemory: u.PeakMemory, Samples: each(u.Samples, func(s sandbox.Sample) api.UsageSample {
-		return api.UsageSample{Time: s.Time.UTC(), CPU: s.CPU, Memory: s.Memory, Received: s.Received, Sent: s.Sent}
-	})}
+	return api.Used{Interval: u.Interval, PeakMemory: u.PeakMemory,
+		Samples: each(u.Samples, func(s sandbox.Sample) api.UsageSample {
+			return api.UsageSample{Time: s.Time.UTC(), CPU: s.CPU, Memory: s.Memory, Received: s.Received, Sent: s.Sent}
+		})}
 }
 
 func denialsOut(all []engine.Denial) []api.Denial {
 	return each(all, func(d engine.Denial) api.Denial {
-		return api.Denial{Time: d.Time.UTC(), Protocol: d.Protocol, Domain: d.Domain, Address: d.Address, Port: d.Port, Reason: d.Reason, Count: d.Count}
+		return api.Denial{Time: d.Time.UTC(), Protocol: d.Protocol, Domain: d.Domain, Address: d.Address, Port: d.Port,
+			Reason: d.Reason, Count: d.Count}
 	})
 }
 
@@ -60,15 +66,17 @@ func processOut(p engine.ProcessInfo) api.Process {
 func imageOut(i image.Image) api.Image {
 	part := func(p image.Part) api.Part { return api.Part(p) }
 	out := api.Image{
-		Kind: api.KindBuilt, ID: i.ID, Digest: i.Digest, Names: each(i.Names, func(n string) string { return n }), Base: i.Spec.Base,
-		Env: i.Config.Env, User: i.Config.User, Workdir: i.Config.Dir, Size: i.Size, Built: i.Built.UTC(),
+		Kind: api.KindBuilt, ID: i.ID, Digest: i.Digest, Names: each(i.Names, func(n string) string { return n }),
+		Base: i.Spec.Base,
+		Env:  i.Config.Env, User: i.Config.User, Workdir: i.Config.Dir, Size: i.Size, Built: i.Built.UTC(),
 		BuildSeconds: i.BuildTime.Seconds(), Parts: each(i.Parts, part), Missing: each(i.Missing, part),
 	}
 	if s := i.Snapshot; s != nil {
 		origin := func(o image.Origin) api.Origin {
 			return api.Origin{Image: o.Image, Sandbox: o.Sandbox, Time: o.Time.UTC()}
 		}
-		out.Kind, out.Snapshot = api.KindSnapshot, &api.Snapshot{Parent: i.Spec.Parent, Path: s.Path, Size: s.Size, Lineage: each(s.Lineage, origin)}
+		out.Kind, out.Snapshot = api.KindSnapshot, &api.Snapshot{Parent: i.Spec.Parent, Path: s.Path, Size: s.Size,
+			Lineage: each(s.Lineage, origin)}
 	}
 	return out
 }

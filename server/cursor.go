@@ -22,7 +22,8 @@ func (s *Server) cursorSum(r *http.Request, after string) []byte {
 	query.Del("cursor")
 	query.Del("limit")
 	mac := hmac.New(sha256.New, s.key)
-	mac.Write([]byte(strings.Join([]string{"cursor", accountOf(r.Context()), r.URL.Path, query.Encode(), after}, "\x00")))
+	mac.Write([]byte(strings.Join([]string{"cursor", accountOf(r.Context()), r.URL.Path, query.Encode(),
+		after}, "\x00")))
 	return mac.Sum(nil)[:cursorSum]
 }
 
@@ -46,7 +47,8 @@ func (s *Server) after(r *http.Request) (string, error) {
 }
 
 // paged answers with the requested page of all. key orders the elements, ascending or, with down, descending.
-func paged[A, B any](s *Server, w http.ResponseWriter, r *http.Request, all []A, down bool, key func(A) string, out func(A) B) error {
+func paged[A, B any](s *Server, w http.ResponseWriter, r *http.Request, all []A, down bool, key func(A) string,
+	out func(A) B) error {
 	limit, err := number(r, "limit", api.DefaultPage, api.MaxPage)
 	if err != nil {
 		return err

@@ -23,10 +23,14 @@ func TestErrorPage(t *testing.T) {
 		err                             error
 		has, lacks                      []string
 	}{
-		{"a used link", "POST", api.SignIn, accept, "", gone, []string{"the link &lt;b&gt; was used", "Next: make a new one: harvest key link.", `href="./"`}, []string{"http-equiv", "<b>"}},
-		{"a dead port", "GET", "/", accept, "", down, []string{"nothing listens on port 80", `http-equiv="refresh"`, "tries again by itself"}, []string{`href="./"`}},
+		{"a used link", "POST", api.SignIn, accept, "", gone,
+			[]string{"the link &lt;b&gt; was used", "Next: make a new one: harvest key link.", `href="./"`},
+			[]string{"http-equiv", "<b>"}},
+		{"a dead port", "GET", "/", accept, "", down, []string{"nothing listens on port 80", `http-equiv="refresh"`,
+			"tries again by itself"}, []string{`href="./"`}},
 		{"a program", "GET", "/v1/sandboxes/x", "*/*", "", gone, []string{`"code":"gone"`}, []string{"<html"}},
-		{"a program with a key", "GET", "/v1/sandboxes/x", accept, "Bearer hv_1", gone, []string{`"code":"gone"`}, []string{"<html"}},
+		{"a program with a key", "GET", "/v1/sandboxes/x", accept, "Bearer hv_1", gone, []string{`"code":"gone"`},
+			[]string{"<html"}},
 		{"a script", "DELETE", "/v1/sandboxes/x", accept, "", gone, []string{`"code":"gone"`}, []string{"<html"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -47,7 +51,8 @@ func TestErrorPage(t *testing.T) {
 					t.Errorf("it has %q: %s", unwanted, body)
 				}
 			}
-			if isPage := strings.Contains(body, "<html"); isPage != strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") || isPage != (w.Header().Get("Content-Security-Policy") != "") {
+			if isPage := strings.Contains(body, "<html"); isPage != strings.HasPrefix(w.Header().Get("Content-Type"),
+				"text/html") || isPage != (w.Header().Get("Content-Security-Policy") != "") {
 				t.Errorf("the headers are %v", w.Header())
 			}
 		})

@@ -44,7 +44,8 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	logf.Infof(ctx, "a client follows events")
 	sent, err := s.sendEvents(ctx, w, reader)
 	if why := account.Ended(r.Context()); why != nil {
-		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(marshal(problem(r.Context(), why))) + "\n\n")); err == nil {
+		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(marshal(problem(r.Context(),
+			why))) + "\n\n")); err == nil {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}

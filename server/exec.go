@@ -62,7 +62,10 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	do func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error)) error {
 	if !wantsEvents(r) {
-		res, err := whileKey(r.Context(), func() (sandbox.Result, error) { return do(engine.Stdio{}, func(*sandbox.Execution) {}) })
+		res, err := whileKey(r.Context(), func() (sandbox.Result,
+			error) {
+			return do(engine.Stdio{}, func(*sandbox.Execution) {})
+		})
 		if err != nil {
 			return err
 		}
@@ -72,7 +75,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request,
 	defer ev.close()
 	stdout, stderr := &outputWriter{ev: ev, name: api.EventStdout}, &outputWriter{ev: ev, name: api.EventStderr}
 	res, err := whileKey(r.Context(), func() (sandbox.Result, error) {
-		return do(engine.Stdio{Stdout: stdout, Stderr: stderr}, func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })
+		return do(engine.Stdio{Stdout: stdout, Stderr: stderr},
+			func(x *sandbox.Execution) { ev.send(api.EventStarted, started(x)) })
 	})
 	if err != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
@@ -121,7 +125,8 @@ func decodeRun(data []byte) (runRequest, error) {
 const orphaned = 60
 
 // runOnce creates a sandbox, runs the command in it, and destroys it in any case.
-func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+func (s *Server) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio,
+	tell func(*sandbox.Execution)) (sandbox.Result, error) {
 	if !req.keep && req.sandbox.IdleTimeoutSeconds == 0 {
 		req.sandbox.IdleTimeoutSeconds = orphaned
 	}
@@ -157,7 +162,8 @@ func (s *Server) discard(ctx context.Context, id string) {
 }
 
 // start starts a command or code.
-func (s *Server) start(ctx context.Context, ref string, req api.ExecRequest, stdio engine.Stdio) (*sandbox.Execution, error) {
+func (s *Server) start(ctx context.Context, ref string, req api.ExecRequest,
+	stdio engine.Stdio) (*sandbox.Execution, error) {
 	timeout, err := seconds("timeout_seconds", req.TimeoutSeconds)
 	if err != nil {
 		return nil, err

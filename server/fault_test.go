@@ -68,7 +68,8 @@ func TestBodyThatStalls(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if resp, _ := w.do("GET", api.Path(api.SandboxFiles, box.ID)+"?path=/tmp/x", ""); resp.StatusCode != http.StatusNotFound {
+	if resp, _ := w.do("GET", api.Path(api.SandboxFiles, box.ID)+"?path=/tmp/x",
+		""); resp.StatusCode != http.StatusNotFound {
 		t.Errorf("half a file is there: %s", resp.Status)
 	}
 }
@@ -98,7 +99,8 @@ func flood(t *testing.T, j *journal.Journal) {
 	t.Helper()
 	text := strings.Repeat("x", floodSize)
 	for range floods {
-		if err := j.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal), Type: "test.flood", Data: map[string]string{"text": text}}); err != nil {
+		if err := j.Publish(t.Context(), journal.Draft{Stream: journal.AccountStream(account.Personal),
+			Type: "test.flood", Data: map[string]string{"text": text}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,7 +236,8 @@ func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 func refused(t *testing.T, what string, code int, resp *http.Response, text, detail, remedy string) {
 	t.Helper()
 	var p api.Problem
-	if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != code || !strings.Contains(p.Detail, detail) || !strings.Contains(p.Remedy, remedy) {
+	if err := json.Unmarshal([]byte(text), &p); err != nil || resp.StatusCode != code ||
+		!strings.Contains(p.Detail, detail) || !strings.Contains(p.Remedy, remedy) {
 		t.Errorf("%s: %s %s, want %d, %q and %q", what, resp.Status, text, code, detail, remedy)
 	}
 }
@@ -257,19 +260,23 @@ func TestFullDiskUnderTheServer(t *testing.T) {
 		resp, text = w.do("POST", api.Sandboxes, body)
 	}
 	refused(t, "on a full disk", http.StatusInsufficientStorage, resp, text, "no space left", "free space")
-	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency, "one"); resp.StatusCode != http.StatusInsufficientStorage {
+	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency,
+		"one"); resp.StatusCode != http.StatusInsufficientStorage {
 		t.Errorf("with an Idempotency-Key: %s %s", resp.Status, text)
 	}
-	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"running"`) {
+	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK ||
+		!strings.Contains(text, `"running"`) {
 		t.Errorf("what runs: %s %s", resp.Status, text)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency, "one"); resp.StatusCode != http.StatusCreated {
+	if resp, text := w.do("POST", api.Sandboxes, body, api.HeaderIdempotency,
+		"one"); resp.StatusCode != http.StatusCreated {
 		t.Errorf("with space again: %s %s", resp.Status, text)
 	}
-	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID), `{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
+	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID),
+		`{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
 		t.Errorf("a command with space again: %s %s", resp.Status, text)
 	}
 	destroyAll(t, fleet)
@@ -289,7 +296,8 @@ func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	}
 	for _, args := range [][]string{{"mkfs.ext4", "-q", disk}, {"mount", "-o", "loop", disk, dir}} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("run it as root on a machine with loop devices (apt-get install e2fsprogs): %s: %v: %s", args[0], err, out)
+			t.Skipf("run it as root on a machine with loop devices (apt-get install e2fsprogs): %s: %v: %s",
+				args[0], err, out)
 		}
 	}
 	t.Cleanup(func() {
@@ -305,10 +313,12 @@ func TestReadOnlyDiskUnderTheServer(t *testing.T) {
 	}
 	resp, text := w.do("POST", api.Sandboxes, "{}")
 	refused(t, "a new sandbox", http.StatusServiceUnavailable, resp, text, "does not work", "dmesg")
-	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK || !strings.Contains(text, `"running"`) {
+	if resp, text := w.do("GET", api.Path(api.Sandboxed, box.ID), ""); resp.StatusCode != http.StatusOK ||
+		!strings.Contains(text, `"running"`) {
 		t.Errorf("what runs: %s %s", resp.Status, text)
 	}
-	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID), `{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
+	if resp, text := w.do("POST", api.Path(api.SandboxExec, box.ID),
+		`{"args":["echo","on"]}`); resp.StatusCode != http.StatusOK || !strings.Contains(text, "on") {
 		t.Errorf("a command: %s %s", resp.Status, text)
 	}
 	if err := fleet.Destroy(t.Context(), account.Personal, box.ID); err == nil {

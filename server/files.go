@@ -25,21 +25,25 @@ import (
 func (s *Server) fileRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
-		{method: "GET", path: api.SandboxFiles, handle: s.readFile, scope: read, summary: "Read a file, or ranges of it", query: queryPath, rawOut: "application/octet-stream", status: 200},
+		{method: "GET", path: api.SandboxFiles, handle: s.readFile, scope: read,
+			summary: "Read a file, or ranges of it", query: queryPath, rawOut: "application/octet-stream", status: 200},
 		{method: "PUT", path: api.SandboxFiles, handle: s.writeFile, scope: write,
 			summary: "Write a file atomically, of up to 5 GiB. Missing directories are created. If-Match and If-None-Match are honoured (412)",
 			query:   queryPath + "; mode: permissions in octal, such as 755", rawIn: "application/octet-stream",
 			out: api.File{}, status: 200},
-		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write, summary: "Remove a file or an empty directory. If-Match is honoured (412)",
-			query: queryPath + "; recursive: remove a directory with its contents", status: 204},
-		{method: "GET", path: api.FilesList, handle: s.listFiles, scope: read, summary: "List a directory by name", query: queryPath + "; " + queryPage, out: api.List[api.File]{}, status: 200},
+		{method: "DELETE", path: api.SandboxFiles, handle: s.removeFile, scope: write,
+			summary: "Remove a file or an empty directory. If-Match is honoured (412)",
+			query:   queryPath + "; recursive: remove a directory with its contents", status: 204},
+		{method: "GET", path: api.FilesList, handle: s.listFiles, scope: read, summary: "List a directory by name",
+			query: queryPath + "; " + queryPage, out: api.List[api.File]{}, status: 200},
 		{method: "GET", path: api.FilesStat, handle: s.statFile, scope: read, summary: "Get the metadata of a file",
 			query: queryPath + "; follow: follow a symbolic link", out: api.File{}, status: 200},
 		{method: "GET", path: api.FilesWatch, handle: s.watchFiles, scope: read,
 			summary: "Watch files for changes, as events. Changes by other sandboxes on a shared volume are not reported",
 			query:   queryPath + "; recursive: also watch directories below it", status: 200,
 			events: api.EventFile + ", each a FileChange"},
-		{method: "POST", path: api.FilesMove, handle: s.moveFile, scope: write, summary: "Move or rename a file or directory", in: api.MoveRequest{}, out: api.File{}, status: 200},
+		{method: "POST", path: api.FilesMove, handle: s.moveFile, scope: write,
+			summary: "Move or rename a file or directory", in: api.MoveRequest{}, out: api.File{}, status: 200},
 		{method: "POST", path: api.FilesMkdir, handle: s.makeDirectory, scope: write, summary: "Create a directory",
 			in: api.MkdirRequest{}, out: api.File{}, status: 201},
 	}
@@ -95,7 +99,8 @@ func (s *Server) showFile(w http.ResponseWriter, r *http.Request, status int, na
 
 func (s *Server) listFiles(w http.ResponseWriter, r *http.Request) error {
 	var b bytes.Buffer
-	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpList, Path: r.URL.Query().Get("path")}, &b); err != nil {
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpList, Path: r.URL.Query().Get("path")},
+		&b); err != nil {
 		return err
 	}
 	var all []tarfs.Entry
@@ -138,7 +143,8 @@ func (s *Server) moveFile(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err := s.changeFile(r, req.To, func() error {
-		return s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMove, Path: req.From, To: req.To, Overwrite: req.Overwrite}, io.Discard)
+		return s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMove, Path: req.From, To: req.To,
+			Overwrite: req.Overwrite}, io.Discard)
 	})
 	if err != nil {
 		return err
@@ -151,7 +157,8 @@ func (s *Server) makeDirectory(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMkdir, Path: req.Path, Parents: req.Parents}, io.Discard); err != nil {
+	if err := s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpMkdir, Path: req.Path, Parents: req.Parents},
+		io.Discard); err != nil {
 		return err
 	}
 	return s.showFile(w, r, http.StatusCreated, req.Path, false)
@@ -169,7 +176,8 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request) error {
 	lines, tell := io.Pipe()
 	defer lines.Close()
 	go func() {
-		err := s.files(ctx, r, tarfs.Request{Op: tarfs.OpWatch, Path: r.URL.Query().Get("path"), Recursive: recursive}, tell)
+		err := s.files(ctx, r, tarfs.Request{Op: tarfs.OpWatch, Path: r.URL.Query().Get("path"), Recursive: recursive},
+			tell)
 		tell.CloseWithError(err)
 	}()
 	read := bufio.NewScanner(lines)
@@ -409,7 +417,8 @@ func (s *Server) upload(r *http.Request, name string, hdr *tar.Header) error {
 	}
 	if err != nil {
 		gone := context.WithoutCancel(ctx)
-		if e := s.opts.Fleet.Files(gone, accountOf(ctx), id, tarfs.Request{Op: tarfs.OpRemove, Path: temp}, io.Discard); e != nil && errors.KindOf(e) != errors.NotFound {
+		if e := s.opts.Fleet.Files(gone, accountOf(ctx), id, tarfs.Request{Op: tarfs.OpRemove, Path: temp},
+			io.Discard); e != nil && errors.KindOf(e) != errors.NotFound {
 			logf.Warnf(ctx, "remove a partial file: %v", e)
 		}
 	}
@@ -439,7 +448,8 @@ func described(mode uint32) string {
 
 func fileOut(e tarfs.Entry) api.File {
 	return api.File{
-		Name: e.Name, Path: e.Path, Kind: kindOf(e.Mode), Mode: e.Mode & uint32(0o170000|0o7000|fs.ModePerm), Size: e.Size, Modified: e.Modified.UTC(), Link: e.Link, UID: e.UID, GID: e.GID,
+		Name: e.Name, Path: e.Path, Kind: kindOf(e.Mode), Mode: e.Mode & uint32(0o170000|0o7000|fs.ModePerm),
+		Size: e.Size, Modified: e.Modified.UTC(), Link: e.Link, UID: e.UID, GID: e.GID,
 		ETag: etag(e),
 	}
 }

@@ -25,29 +25,36 @@ func TestFiles(t *testing.T) {
 	w.create()
 	const files = "/v1/sandboxes/box/files"
 	resp, body := w.do("PUT", files+"?path=/in/dir/file.txt&mode=750", "0123456789")
-	if made := parse[api.File](t, body); resp.StatusCode != 200 || made.Size != 10 || made.Kind != "file" || made.Mode&0o777 != 0o750 || made.Path != "/in/dir/file.txt" {
+	if made := parse[api.File](t, body); resp.StatusCode != 200 || made.Size != 10 || made.Kind != "file" ||
+		made.Mode&0o777 != 0o750 || made.Path != "/in/dir/file.txt" {
 		t.Fatalf("write: %s %s", resp.Status, body)
 	}
 	resp, body = w.do("GET", files+"?path=/in/dir/file.txt", "")
-	if body != "0123456789" || resp.Header.Get("Content-Type") != "application/octet-stream" || resp.Header.Get("Content-Disposition") != "attachment" || resp.ContentLength != 10 {
+	if body != "0123456789" || resp.Header.Get("Content-Type") != "application/octet-stream" ||
+		resp.Header.Get("Content-Disposition") != "attachment" || resp.ContentLength != 10 {
 		t.Errorf("read: %q %v", body, resp.Header)
 	}
-	for byteRange, want := range map[string]string{"bytes=2-4": "234", "bytes=7-": "789", "bytes=-3": "789", "bytes=0-0": "0", "bytes=4-99": "456789"} {
-		if resp, got := w.do("GET", files+"?path=/in/dir/file.txt", "", "Range", byteRange); resp.StatusCode != 206 || got != want {
+	for byteRange, want := range map[string]string{"bytes=2-4": "234", "bytes=7-": "789", "bytes=-3": "789",
+		"bytes=0-0": "0", "bytes=4-99": "456789"} {
+		if resp, got := w.do("GET", files+"?path=/in/dir/file.txt", "", "Range", byteRange); resp.StatusCode != 206 ||
+			got != want {
 			t.Errorf("%s: %s %q", byteRange, resp.Status, got)
 		}
 	}
 	if resp, _ := w.do("GET", files+"?path=/in/dir/file.txt", "", "Range", "bytes=10-"); resp.StatusCode != 416 {
 		t.Errorf("beyond the end: %s", resp.Status)
 	}
-	if again, _ := w.do("GET", files+"?path=/in/dir/file.txt", "", "If-None-Match", resp.Header.Get("ETag")); again.StatusCode != 304 {
+	if again, _ := w.do("GET", files+"?path=/in/dir/file.txt", "", "If-None-Match",
+		resp.Header.Get("ETag")); again.StatusCode != 304 {
 		t.Errorf("not modified: %s", again.Status)
 	}
-	if resp, got := w.do("HEAD", files+"?path=/in/dir/file.txt", ""); resp.StatusCode != 200 || got != "" || resp.ContentLength != 10 {
+	if resp, got := w.do("HEAD", files+"?path=/in/dir/file.txt", ""); resp.StatusCode != 200 || got != "" ||
+		resp.ContentLength != 10 {
 		t.Errorf("HEAD: %s", resp.Status)
 	}
 	// A file that is overwritten keeps its mode.
-	if _, body := w.do("PUT", files+"?path=/in/dir/file.txt", "new"); parse[api.File](t, body).Mode&0o777 != 0o750 || parse[api.File](t, body).Size != 3 {
+	if _, body := w.do("PUT", files+"?path=/in/dir/file.txt", "new"); parse[api.File](t, body).Mode&0o777 != 0o750 ||
+		parse[api.File](t, body).Size != 3 {
 		t.Errorf("written over: %s", body)
 	}
 	w.want(200, "PUT", files+"?path=/in/dir/empty", "")
@@ -73,7 +80,8 @@ func TestFiles(t *testing.T) {
 	if len(page.Data) != 1 || page.Data[0].Name != "a" || page.Data[0].Kind != "directory" || page.NextCursor == "" {
 		t.Errorf("list: %s", body)
 	}
-	if _, body := w.do("GET", files+"/list?path=/in&cursor="+page.NextCursor, ""); parse[api.List[api.File]](t, body).Data[0].Name != "dir" {
+	if _, body := w.do("GET", files+"/list?path=/in&cursor="+page.NextCursor, ""); parse[api.List[api.File]](t,
+		body).Data[0].Name != "dir" {
 		t.Errorf("the next page: %s", body)
 	}
 	_, body = w.do("GET", files+"/stat?path=/in/a/moved", "")
@@ -94,7 +102,8 @@ func (w *world) tooLarge(path string) {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", path, int64(api.MaxFile)+1); err != nil {
+	if _, err := fmt.Fprintf(conn, "PUT %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", path,
+		int64(api.MaxFile)+1); err != nil {
 		w.t.Fatal(err)
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -103,7 +112,8 @@ func (w *world) tooLarge(path string) {
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if p := parse[api.Problem](w.t, string(body)); err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(p.Detail, "5368709121 bytes") || p.Remedy == "" {
+	if p := parse[api.Problem](w.t, string(body)); err != nil || resp.StatusCode != http.StatusRequestEntityTooLarge ||
+		!strings.Contains(p.Detail, "5368709121 bytes") || p.Remedy == "" {
 		w.t.Errorf("a file that is too large: %s %s, %v", resp.Status, body, err)
 	}
 }
@@ -119,16 +129,21 @@ func TestBadFiles(t *testing.T) {
 		want               int
 		method, path, body string
 	}{
-		{404, "GET", "?path=/none", ""}, {400, "GET", "?path=/dir", ""}, {400, "GET", "?path=relative", ""}, {400, "GET", "", ""}, {400, "GET", "?path=/a%00b", ""},
-		{404, "GET", "/stat?path=/none", ""}, {404, "GET", "/list?path=/none", ""}, {404, "GET", "/watch?path=/none", ""}, {400, "GET", "/watch?path=x", ""},
-		{409, "PUT", "?path=/dir", "x"}, {400, "PUT", "?path=/dir/", "x"}, {400, "PUT", "?path=/", "x"}, {400, "PUT", "?path=x", "x"}, {400, "PUT", "?path=/x&mode=9", "x"},
-		{400, "DELETE", "?path=/&recursive=true", ""}, {400, "DELETE", "?path=/dir&recursive=perhaps", ""}, {400, "POST", "/move", "{}"}, {400, "POST", "/mkdir", `{"path":"/x","mode":1}`},
+		{404, "GET", "?path=/none", ""}, {400, "GET", "?path=/dir", ""}, {400, "GET", "?path=relative", ""},
+		{400, "GET", "", ""}, {400, "GET", "?path=/a%00b", ""},
+		{404, "GET", "/stat?path=/none", ""}, {404, "GET", "/list?path=/none", ""},
+		{404, "GET", "/watch?path=/none", ""}, {400, "GET", "/watch?path=x", ""},
+		{409, "PUT", "?path=/dir", "x"}, {400, "PUT", "?path=/dir/", "x"}, {400, "PUT", "?path=/", "x"},
+		{400, "PUT", "?path=x", "x"}, {400, "PUT", "?path=/x&mode=9", "x"},
+		{400, "DELETE", "?path=/&recursive=true", ""}, {400, "DELETE", "?path=/dir&recursive=perhaps", ""},
+		{400, "POST", "/move", "{}"}, {400, "POST", "/mkdir", `{"path":"/x","mode":1}`},
 	} {
 		if resp, body := w.do(c.method, files+c.path, c.body); resp.StatusCode != c.want {
 			t.Errorf("%s %s: %s %s", c.method, c.path, resp.Status, body)
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), "PUT", w.url+files+"?path=/x", io.MultiReader(strings.NewReader("of no known size")))
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", w.url+files+"?path=/x",
+		io.MultiReader(strings.NewReader("of no known size")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +168,8 @@ func TestBadFiles(t *testing.T) {
 	}
 	w.want(200, "POST", "/v1/sandboxes/box/exec", `{"args":["ln","-s","`+outside+`","link"]}`)
 	for _, path := range []string{outside, "/../../../../../../../" + outside, "/link", "/link/../x"} {
-		if resp, body := w.do("GET", files+"?path="+path, ""); resp.StatusCode == 200 || strings.Contains(body, "secret\"") {
+		if resp, body := w.do("GET", files+"?path="+path, ""); resp.StatusCode == 200 ||
+			strings.Contains(body, "secret\"") {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
 	}

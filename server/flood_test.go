@@ -31,7 +31,8 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memor
 	var floods sync.WaitGroup
 	for range 10 {
 		for path, first := range map[string]string{
-			"/v1/sandboxes/box/exec?own": `{"args":["sleep","1000"]}`, "/v1/sandboxes/box/exec?attach": attach, "/v1/sandboxes/box/terminal": "",
+			"/v1/sandboxes/box/exec?own": `{"args":["sleep","1000"]}`, "/v1/sandboxes/box/exec?attach": attach,
+			"/v1/sandboxes/box/terminal": "",
 		} {
 			floods.Go(func() {
 				conn, _, err := websocket.Dial(t.Context(), w.url+path, nil)
@@ -76,7 +77,8 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memor
 		}
 	}
 	for range 20 {
-		if resp, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","others"]}`); resp.StatusCode != 200 || !strings.Contains(body, "others") {
+		if resp, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","others"]}`); resp.StatusCode != 200 ||
+			!strings.Contains(body, "others") {
 			t.Errorf("others get %s %s", resp.Status, body)
 		}
 	}

@@ -24,7 +24,8 @@ type opened func() string
 // socket opens a WebSocket, and returns the reason with which it is closed.
 func (w *world) socket(ctx context.Context, path, first string) opened {
 	w.t.Helper()
-	conn, resp, err := websocket.Dial(ctx, w.url+path, &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {w.headers[1]}}})
+	conn, resp, err := websocket.Dial(ctx, w.url+path,
+		&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {w.headers[1]}}})
 	if err != nil {
 		text := []byte(nil)
 		if resp != nil {
@@ -123,12 +124,15 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 				"a run by WebSocket":     {k.socket(ctx, "/v1/run", `{"args":["sleep","1000"]}`), said},
 				"a tunnel":               {k.socket(ctx, "/v1/sandboxes/box/connect?port="+port, ""), said},
 				"events":                 {k.asking(ctx, "GET", "/v1/events", nil), said},
-				"a command with events":  {k.asking(ctx, "POST", "/v1/sandboxes/box/exec", strings.NewReader(`{"args":["sleep","1000"]}`), "Accept", api.TypeEvents), said},
-				"a command":              {k.asking(ctx, "POST", "/v1/sandboxes/box/exec", strings.NewReader(`{"args":["sleep","1000"]}`)), said},
+				"a command with events": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
+					strings.NewReader(`{"args":["sleep","1000"]}`), "Accept", api.TypeEvents), said},
+				"a command": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
+					strings.NewReader(`{"args":["sleep","1000"]}`)), said},
 				"an upload":              {k.asking(ctx, "PUT", "/v1/sandboxes/box/archive?path=/tmp", upload), said},
 				"an event stream inside": {slow, cut},
 				"a download":             {k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/", nil), cut},
-				"a port's own name":      {k.asking(ctx, "GET", "/events", nil, "Host", port+"-"+strings.ReplaceAll(box.ID, "_", "-")+".ports.example"), cut},
+				"a port's own name": {k.asking(ctx, "GET", "/events", nil, "Host",
+					port+"-"+strings.ReplaceAll(box.ID, "_", "-")+".ports.example"), cut},
 			}
 			if _, err := rest.Write([]byte("x")); err != nil { // it has begun
 				t.Fatal(err)
@@ -208,7 +212,8 @@ func TestReaderOfHalfARequestIsTold(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	text, _ := io.ReadAll(resp.Body)
-	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "revoked") && !strings.Contains(string(text), "not known") {
+	if resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(text), "revoked") &&
+		!strings.Contains(string(text), "not known") {
 		t.Errorf("%s %s", resp.Status, text)
 	}
 }
@@ -219,8 +224,10 @@ func TestReadyzTellsOperatorsOnly(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	w.create()
-	operator, member, other := w.as(account.Request{Role: account.Admin}), w.as(account.Request{}), w.as(account.Request{Account: "acme", Role: account.Admin})
-	if _, body := operator.do("GET", "/readyz", ""); !strings.Contains(body, `"pid":`) || !strings.Contains(body, `"sandboxes":1`) {
+	operator, member, other := w.as(account.Request{Role: account.Admin}), w.as(account.Request{}),
+		w.as(account.Request{Account: "acme", Role: account.Admin})
+	if _, body := operator.do("GET", "/readyz", ""); !strings.Contains(body, `"pid":`) ||
+		!strings.Contains(body, `"sandboxes":1`) {
 		t.Errorf("an operator sees %s", body)
 	}
 	for name, k := range map[string]*world{"member": member, "other": other} {
@@ -230,11 +237,13 @@ func TestReadyzTellsOperatorsOnly(t *testing.T) {
 				t.Errorf("the %s sees %s: %s", name, word, body)
 			}
 		}
-		if resp.StatusCode != 200 || !strings.Contains(body, `"engine":"fake"`) || resp.Header.Get(api.HeaderVersion) != "test" {
+		if resp.StatusCode != 200 || !strings.Contains(body, `"engine":"fake"`) ||
+			resp.Header.Get(api.HeaderVersion) != "test" {
 			t.Errorf("the %s sees too little: %s %s", name, resp.Status, body)
 		}
 	}
-	for _, path := range []string{"/", "/readyz", "/healthz", "/docs", "/v1/openapi.json", "/v1/sandboxes", "/nothing", "/sign-in"} {
+	for _, path := range []string{"/", "/readyz", "/healthz", "/docs", "/v1/openapi.json", "/v1/sandboxes",
+		"/nothing", "/sign-in"} {
 		resp, body := w.stranger().do("GET", path, "")
 		if resp.Header.Get(api.HeaderVersion) != "" || strings.Contains(body, `"version":"test"`) {
 			t.Errorf("%s tells strangers the version: %v", path, resp.Header)
@@ -270,7 +279,8 @@ func TestPortAtWhichNothingListens(t *testing.T) {
 	port = port[strings.LastIndexByte(port, ':')+1:]
 	for _, method := range []string{"GET", "DELETE", "POST", "PUT", "OPTIONS"} {
 		resp, body := w.do(method, "/v1/sandboxes/box/ports/"+port+"/", "")
-		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "nothing listens") || strings.Contains(body, "inside Harvest") {
+		if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "nothing listens") ||
+			strings.Contains(body, "inside Harvest") {
 			t.Errorf("%s: %s %s", method, resp.Status, body)
 		}
 	}

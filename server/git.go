@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 )
 
-const queryRepository = "repository: name of the repository, if the session has several (for diff and bundle, NAME/PATH is a submodule)"
+const queryRepository = "repository: name of the repository, if the session has several " +
+	"(for diff and bundle, NAME/PATH is a submodule)"
 
 // gitRoutes returns the routes for repositories of sessions and memories of repositories.
 func (s *Server) gitRoutes() []route {

@@ -23,12 +23,14 @@ func TestMemoryRoutes(t *testing.T) {
 	w.want(400, "PUT", "/v1/memory/..%2Fx/entities/none", `{"observations":["x"]}`)
 	resp, body := w.do("GET", "/v1/memory/owner-name", "")
 	want := api.MemoryGraph{Relations: []api.Relation{}, Entities: []api.Entity{
-		{Name: "how to test", Type: "note", Observations: []string{"make test"}}, {Name: "a/b", Type: "path", Observations: []string{"x", "y"}},
+		{Name: "how to test", Type: "note", Observations: []string{"make test"}},
+		{Name: "a/b", Type: "path", Observations: []string{"x", "y"}},
 	}}
 	if got := parse[api.MemoryGraph](t, body); resp.StatusCode != http.StatusOK || cmp.Diff(want, got) != "" {
 		t.Errorf("%s %s", resp.Status, cmp.Diff(want, got))
 	}
-	if _, body = w.do("GET", api.Memories, ""); len(parse[api.List[api.Memory]](t, body).Data) != 1 || !strings.Contains(body, `"owner-name"`) {
+	if _, body = w.do("GET", api.Memories, ""); len(parse[api.List[api.Memory]](t, body).Data) != 1 ||
+		!strings.Contains(body, `"owner-name"`) {
 		t.Error(body)
 	}
 	w.want(204, "DELETE", "/v1/memory/owner-name/entities/a%2Fb", "")
@@ -48,7 +50,8 @@ func TestGitRoutesWithoutSessions(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"diff", "bundle"} {
-		if resp, body := w.do("GET", "/v1/sessions/ses_1/"+path, ""); resp.StatusCode/100 == 2 || !strings.Contains(body, "no sessions") {
+		if resp, body := w.do("GET", "/v1/sessions/ses_1/"+path, ""); resp.StatusCode/100 == 2 ||
+			!strings.Contains(body, "no sessions") {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
 	}

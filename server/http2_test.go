@@ -33,7 +33,8 @@ func (w *world) secure() (string, *http.Client) {
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- w.server.Serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}))
+		served <- w.server.Serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair},
+			NextProtos: []string{"h2", "http/1.1"}}))
 	}()
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
 	w.t.Cleanup(func() {
@@ -79,7 +80,8 @@ func TestHTTP2(t *testing.T) {
 	const many = 50
 	streams := make([]*bufio.Reader, many)
 	for i := range streams {
-		resp := ask("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","echo first; sleep 300"]}`, "Accept", api.TypeEvents)
+		resp := ask("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","echo first; sleep 300"]}`, "Accept",
+			api.TypeEvents)
 		defer resp.Body.Close()
 		streams[i] = bufio.NewReader(resp.Body)
 	}
@@ -112,7 +114,8 @@ func TestHTTP2(t *testing.T) {
 	}
 	resp.Body.Close()
 	conn, _, err := websocket.Dial(t.Context(), base+"/v1/sandboxes/box/exec", &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {key}}, HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: c.Transport.(*http.Transport).TLSClientConfig.Clone()}},
+		HTTPHeader: http.Header{"Authorization": {key}},
+		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: c.Transport.(*http.Transport).TLSClientConfig.Clone()}},
 	})
 	if err != nil {
 		t.Fatal(err)

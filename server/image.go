@@ -32,7 +32,8 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	if files != "" {
 		defer os.Remove(files)
 	}
-	spec := image.Spec{Base: req.Base, Platform: req.Platform, Commands: req.Commands, Dockerfile: req.Dockerfile, Target: req.Target, Args: req.Args}
+	spec := image.Spec{Base: req.Base, Platform: req.Platform, Commands: req.Commands, Dockerfile: req.Dockerfile,
+		Target: req.Target, Args: req.Args}
 	if spec.Base == "" && spec.Dockerfile == "" {
 		spec.Base = "base"
 	}
@@ -198,7 +199,8 @@ func (s *Server) collectImages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.Collected{Images: each(done.Images, imageOut), Freed: done.Freed, Left: done.Left})
+	return respond(w, http.StatusOK, api.Collected{Images: each(done.Images, imageOut), Freed: done.Freed,
+		Left: done.Left})
 }
 
 // buildCache returns the build cache and the owner whose part of it is requested.

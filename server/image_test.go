@@ -90,8 +90,10 @@ func TestBuildRequests(t *testing.T) {
 	if resp, body := w.do("POST", api.Images, request); resp.StatusCode != http.StatusCreated {
 		t.Fatalf("%s %s", resp.Status, body)
 	}
-	want := image.Spec{Base: "debian:12", Commands: []string{"RUN x"}, Platform: "linux/amd64", Target: "t", Args: map[string]string{"a": "b"}}
-	if diff := cmp.Diff(want, b.spec); diff != "" || b.opts.Pull != image.PullAlways || !b.opts.Force || b.opts.Names[0] != "n" || string(b.opts.Secrets["s"]) != "v" {
+	want := image.Spec{Base: "debian:12", Commands: []string{"RUN x"}, Platform: "linux/amd64", Target: "t",
+		Args: map[string]string{"a": "b"}}
+	if diff := cmp.Diff(want, b.spec); diff != "" || b.opts.Pull != image.PullAlways || !b.opts.Force ||
+		b.opts.Names[0] != "n" || string(b.opts.Secrets["s"]) != "v" {
 		t.Errorf("got %+v %s", b.opts, diff)
 	}
 	if c, err := b.opts.Credentials(t.Context(), "ghcr.io"); err != nil || c != (image.Credential{}) {
@@ -103,7 +105,8 @@ func TestBuildRequests(t *testing.T) {
 	if w.do("POST", api.Images, ``); b.spec.Base != "base" {
 		t.Errorf("got %+v", b.spec)
 	}
-	if resp, body := w.do("POST", api.Images, `{"pull":"never"}`); resp.StatusCode != http.StatusBadRequest && resp.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(body, "always") {
+	if resp, body := w.do("POST", api.Images, `{"pull":"never"}`); resp.StatusCode != http.StatusBadRequest &&
+		resp.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(body, "always") {
 		t.Errorf("%s %s", resp.Status, body)
 	}
 
@@ -117,7 +120,8 @@ func TestBuildRequests(t *testing.T) {
 	if status != 200 || b.files != "files" || b.spec.Dockerfile != "FROM y" {
 		t.Errorf("%d %s; got %+v with %q", status, answer, b.spec, b.files)
 	}
-	for _, event := range []string{"event: image.log\ndata: {\"line\":\"a line\"}", "event: image.progress", "event: image.built"} {
+	for _, event := range []string{"event: image.log\ndata: {\"line\":\"a line\"}", "event: image.progress",
+		"event: image.built"} {
 		if !strings.Contains(answer, event) {
 			t.Errorf("no %q in %s", event, answer)
 		}
@@ -126,7 +130,8 @@ func TestBuildRequests(t *testing.T) {
 		t.Errorf("the context is left: %v", err)
 	}
 	for what, fields := range map[string][]string{
-		"no context": {"request", "{}"}, "no request": {"context", "x"}, "no JSON": {"request", "x", "context", "x"}, "too much": {"request", strings.Repeat(" ", api.MaxBody+1), "context", ""},
+		"no context": {"request", "{}"}, "no request": {"context", "x"}, "no JSON": {"request", "x", "context", "x"},
+		"too much": {"request", strings.Repeat(" ", api.MaxBody+1), "context", ""},
 	} {
 		body, media := form(t, fields...)
 		if status, answer := post(body, media, ""); status < 400 || status >= 500 {
@@ -156,7 +161,8 @@ func TestExport(t *testing.T) {
 		}
 	})
 	resp, body := w.do("GET", "/v1/images/team%2Fapp:1/export", "")
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != api.TypeTar || !strings.HasPrefix(body, "img_0123456789abcdef xxx") || len(body) != 1021 {
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != api.TypeTar ||
+		!strings.HasPrefix(body, "img_0123456789abcdef xxx") || len(body) != 1021 {
 		t.Errorf("%s %q", resp.Status, body)
 	}
 	if resp, _ := w.do("GET", "/v1/images/nosuch/export", ""); resp.StatusCode != 404 {
@@ -177,10 +183,13 @@ func TestCollect(t *testing.T) {
 	w := withBuilder(t, b)
 	resp, body := w.do("POST", api.ImageCollect, "")
 	got := parse[api.Collected](t, body)
-	if resp.StatusCode != 200 || len(got.Images) != 1 || got.Freed != 3 || got.Left != 4 || b.what != (image.Collection{Age: 5 * time.Hour}) {
+	if resp.StatusCode != 200 || len(got.Images) != 1 || got.Freed != 3 || got.Left != 4 ||
+		b.what != (image.Collection{Age: 5 * time.Hour}) {
 		t.Errorf("%s %s; asked for %+v", resp.Status, body, b.what)
 	}
-	if w.do("POST", api.ImageCollect, `{"age_seconds":0,"size_bytes":7,"all":true,"dry_run":true}`); b.what != (image.Collection{Size: 7, All: true, Dry: true}) {
+	if w.do("POST", api.ImageCollect,
+		`{"age_seconds":0,"size_bytes":7,"all":true,"dry_run":true}`); b.what != (image.Collection{Size: 7,
+		All: true, Dry: true}) {
 		t.Errorf("asked for %+v", b.what)
 	}
 	for _, body := range []string{`{"age_seconds":-1}`, `{"size_bytes":-1}`, `{"age_seconds":1e300}`, `{"x":1}`} {

@@ -78,7 +78,8 @@ func TestPanicIsInternal(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 500 || strings.Contains(string(body), "secret") || !strings.Contains(string(body), `"internal"`) {
+	if err != nil || resp.StatusCode != 500 || strings.Contains(string(body), "secret") ||
+		!strings.Contains(string(body), `"internal"`) {
 		t.Errorf("%s %s %v", resp.Status, body, err)
 	}
 }
@@ -114,7 +115,8 @@ func TestWindow(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"args":["a"],"terminal":{"rows":1}}`, `{"code":1}`, `[`, `{"sandbox":{"cpu":"x"}}`, `{"x":1}`, `null`, `{} {}`} {
+	for _, seed := range []string{`{}`, `{"args":["a"],"terminal":{"rows":1}}`, `{"code":1}`, `[`,
+		`{"sandbox":{"cpu":"x"}}`, `{"x":1}`, `null`, `{} {}`} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -122,7 +124,8 @@ func FuzzDecode(f *testing.F) {
 		if err := decode(data, &exec); err != nil && errors.KindOf(err) != errors.Invalid {
 			t.Errorf("decode: %v", err)
 		}
-		if _, err := decodeRun(data); err != nil && errors.KindOf(err) != errors.Invalid && errors.KindOf(err) != errors.Unsupported {
+		if _, err := decodeRun(data); err != nil && errors.KindOf(err) != errors.Invalid &&
+			errors.KindOf(err) != errors.Unsupported {
 			t.Errorf("decodeRun: %v", err)
 		}
 	})
@@ -149,14 +152,16 @@ func FuzzPartial(f *testing.F) {
 // mission: 9.1
 func TestEveryRouteHasAScope(t *testing.T) {
 	t.Parallel()
-	everybody := []string{"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs, "GET " + api.SignIn, "POST " + api.SignIn,
+	everybody := []string{"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs,
+		"GET " + api.SignIn, "POST " + api.SignIn,
 		"GET " + api.SignInOIDC, "GET " + api.SignInBack}
 	for _, rt := range New(t.Context(), Options{}).routes() {
 		name := rt.method + " " + rt.path
 		switch {
 		case rt.scope == "" && !slices.Contains(everybody, name):
 			t.Errorf("%s has no scope", name)
-		case rt.scope == account.Read && rt.method != http.MethodGet && name != "POST "+api.SignOut: // which every browser may do
+		case rt.scope == account.Read && rt.method != http.MethodGet &&
+			name != "POST "+api.SignOut: // which every browser may do
 			t.Errorf("%s changes something, and needs a key with the scope read only", name)
 		}
 	}

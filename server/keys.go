@@ -76,7 +76,8 @@ func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p), Usage: used})
+	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes),
+		KeyID: p.KeyID, User: user(p), Usage: used})
 }
 
 // accountUsage returns the total usage of an account.
@@ -187,7 +188,8 @@ func (s *Server) signOut(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {
 	p := peerOf(r.Context())
 	http.SetCookie(w, &http.Cookie{
-		Name: p.cookieName(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: p.cookieName(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true,
+		SameSite: http.SameSiteStrictMode,
 	})
 	w.Header().Set("Cache-Control", "no-store")
 }

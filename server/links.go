@@ -105,7 +105,8 @@ func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
 func linkOut(k account.Key) api.PortLink {
 	box, port, _ := strings.Cut(k.Subject, ":")
 	n, _ := strconv.Atoi(port) // written by createPortLink
-	return api.PortLink{ID: k.ID, SandboxID: box, Port: n, Created: k.Created.UTC(), Expires: k.Expires.UTC(), LastUsed: k.LastUsed.UTC()}
+	return api.PortLink{ID: k.ID, SandboxID: box, Port: n, Created: k.Created.UTC(), Expires: k.Expires.UTC(),
+		LastUsed: k.LastUsed.UTC()}
 }
 
 // base returns the address at which browsers reach the server: the host name in the request or, for the Unix socket,
@@ -134,7 +135,8 @@ func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
 	}
 	remedy := "set ports.domain in the server's configuration to a wildcard that resolves to it, such as *.sandboxes.example.org"
 	if s.opts.PortDomain == "" {
-		return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no host names for ports"), "%s", remedy)
+		return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no host names for ports"),
+			"%s", remedy)
 	}
 	if name := hostname(u.Host); s.opts.PortDomain == "localhost" && name != "localhost" {
 		if addr, err := netip.ParseAddr(name); err != nil || !addr.IsLoopback() {

@@ -63,7 +63,8 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			defer func() { end(r, v) }()
 			start := time.Now()
 			defer func() {
-				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method, r.URL.Path, rec.status, rec.bytes,
+				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method,
+					r.URL.Path, rec.status, rec.bytes,
 					float64(time.Since(start).Microseconds())/1000)
 				s.audit(r, v, rec.status)
 				s.metrics.done(r.Pattern, rec.status, time.Since(start))

@@ -18,7 +18,8 @@ import (
 // modalRoutes returns the routes of the Modal Sandbox System, as specified in its document.
 func (s *Server) modalRoutes() []route {
 	return []route{
-		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write, summary: "Create a sandbox", in: api.ModalRequest{},
+		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write,
+			summary: "Create a sandbox", in: api.ModalRequest{},
 			out: api.ModalSandbox{}, status: 200},
 		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read,
 			summary: "Get the status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
@@ -26,8 +27,9 @@ func (s *Server) modalRoutes() []route {
 			summary: "Terminate a sandbox",
 			query:   "sync: upload its volume to S3 first (default: the sandbox's setting)",
 			out:     api.ModalSandbox{}, status: 200},
-		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec, summary: "Run Claude with a prompt, as a stream of events",
-			in: api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
+		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec,
+			summary: "Run Claude with a prompt, as a stream of events",
+			in:      api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
 	}
 }
 
@@ -41,7 +43,8 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 			"give a volume_name, too"), "validate")
 	}
 	create := sandbox.Request{
-		Image: req.ImageBase, Env: req.Environment, Secrets: req.Secrets, Workdir: req.Workdir, CPU: req.CPU, Memory: req.Memory, TimeoutSeconds: req.Timeout,
+		Image: req.ImageBase, Env: req.Environment, Secrets: req.Secrets, Workdir: req.Workdir, CPU: req.CPU,
+		Memory: req.Memory, TimeoutSeconds: req.Timeout,
 	}
 	if req.VolumeName != "" {
 		at := req.VolumeMountPath
@@ -56,9 +59,10 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		if base == "" {
 			base = "base"
 		}
-		built, err := s.images(r).Build(r.Context(), image.Spec{Base: base, Commands: req.DockerfileCommands}, image.BuildOptions{
-			Credentials: s.opts.Fleet.Credentials(accountOf(r.Context()), ""),
-		})
+		built, err := s.images(r).Build(r.Context(), image.Spec{Base: base, Commands: req.DockerfileCommands},
+			image.BuildOptions{
+				Credentials: s.opts.Fleet.Credentials(accountOf(r.Context()), ""),
+			})
 		if err != nil {
 			return errors.Stage(err, "image")
 		}
@@ -76,14 +80,16 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 	at := req.S3MountPath
 	switch {
-	case req.S3BucketName == "" && req.S3KeyPrefix == "" && at == "" && req.S3Secret == "" && !req.InitFromS3 && !req.SyncToS3:
+	case req.S3BucketName == "" && req.S3KeyPrefix == "" && at == "" && req.S3Secret == "" && !req.InitFromS3 &&
+		!req.SyncToS3:
 		return nil
 	case at == "" && len(volumes) > 0:
 		at = volumes[0].Path
 	case at == "":
 		at = api.ModalMountPath
 	}
-	return &sandbox.S3{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, MountPath: at, Init: req.InitFromS3, SyncOnTerminate: req.SyncToS3, Secret: req.S3Secret}
+	return &sandbox.S3{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, MountPath: at, Init: req.InitFromS3,
+		SyncOnTerminate: req.SyncToS3, Secret: req.S3Secret}
 }
 
 func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
@@ -130,7 +136,8 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		return err // as a status: nothing was sent yet
 	}
 	stream.open()
-	done := api.ModalDone{ReturnCode: result.ReturnCode, Failed: result.ReturnCode != 0 || err != nil, SandboxID: result.SandboxID, Seconds: result.Duration}
+	done := api.ModalDone{ReturnCode: result.ReturnCode, Failed: result.ReturnCode != 0 || err != nil,
+		SandboxID: result.SandboxID, Seconds: result.Duration}
 	if end := stream.done; end != nil {
 		done.Text, done.Failed, done.Reason = end.Text, end.Failed || done.Failed, end.Reason
 		if end.Usage != nil {
@@ -204,7 +211,8 @@ func modalStatus(s sandbox.Status) string {
 
 func modalOut(s sandbox.Sandbox) api.ModalSandbox {
 	out := api.ModalSandbox{
-		SandboxID: s.ID, Status: modalStatus(s.Status), AccountID: s.Account, Image: s.Image, Workdir: s.Workdir, Reason: s.Reason,
+		SandboxID: s.ID, Status: modalStatus(s.Status), AccountID: s.Account, Image: s.Image, Workdir: s.Workdir,
+		Reason:  s.Reason,
 		Created: s.Created.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(),
 	}
 	if len(s.Volumes) > 0 {

@@ -34,8 +34,10 @@ func TestModalRoutes(t *testing.T) {
 		return resp.StatusCode, a
 	}
 	// mission: 6.1, 6.2, 6.3, 6.9
-	status, made := get("POST", route, `{"image_base":"base","volume_name":"work","volume_mount_path":"/data","environment":{"A":"b"},"timeout_seconds":600}`)
-	if status != 200 || !strings.HasPrefix(made.ID, "sbx_") || made.Status != "running" || made.Created == "" || made.Account != "acme" ||
+	status, made := get("POST", route,
+		`{"image_base":"base","volume_name":"work","volume_mount_path":"/data","environment":{"A":"b"},"timeout_seconds":600}`)
+	if status != 200 || !strings.HasPrefix(made.ID, "sbx_") || made.Status != "running" || made.Created == "" ||
+		made.Account != "acme" ||
 		made.Volume != "work" || made.Path != "/data" {
 		t.Errorf("6.1: %d %+v", status, made)
 	}
@@ -51,7 +53,8 @@ func TestModalRoutes(t *testing.T) {
 	user.want(404, "POST", route+"/sbx_none/claude", `{"prompt":"hello"}`)
 	user.want(501, "POST", route+"/"+made.ID+"/claude", `{"prompt":"hello"}`)
 	// mission: 6.4, 5.1
-	if status, ended := get("DELETE", route+"/"+made.ID, ""); status != 200 || ended.Status != "terminated" || ended.ID != made.ID {
+	if status, ended := get("DELETE", route+"/"+made.ID, ""); status != 200 || ended.Status != "terminated" ||
+		ended.ID != made.ID {
 		t.Errorf("6.4: %d %+v", status, ended)
 	}
 	if status, again := get("DELETE", route+"/"+made.ID, ""); status != 200 || again.Status != "terminated" {
@@ -59,7 +62,8 @@ func TestModalRoutes(t *testing.T) {
 	}
 	// mission: 6.8, 1.6
 	for body, want := range map[string]int{
-		`{`: 400, `{"image":1}`: 400, `{"volume_mount_path":"/x"}`: 400, `{"volume_name":"a","volume_mount_path":"x"}`: 400, `{"workdir":"x"}`: 400,
+		`{`: 400, `{"image":1}`: 400, `{"volume_mount_path":"/x"}`: 400,
+		`{"volume_name":"a","volume_mount_path":"x"}`: 400, `{"workdir":"x"}`: 400,
 		`{"s3_bucket_name":"b"}`: 501 /* this server has no S3 */, `{"environment":{"A=B":"c"}}`: 400,
 	} {
 		user.want(want, "POST", route, body)
@@ -85,7 +89,8 @@ func TestModalRoutes(t *testing.T) {
 		t.Errorf("5.5: %d %+v", status, got)
 	}
 	// mission: 6.10
-	for _, r := range [][2]string{{"POST", route}, {"GET", route + "/" + made.ID}, {"DELETE", route + "/" + made.ID}, {"POST", route + "/" + made.ID + "/claude"}} {
+	for _, r := range [][2]string{{"POST", route}, {"GET", route + "/" + made.ID}, {"DELETE", route + "/" + made.ID},
+		{"POST", route + "/" + made.ID + "/claude"}} {
 		w.stranger().want(401, r[0], r[1], "")
 	}
 	w.as(account.Request{Account: "acme", Scopes: []account.Scope{account.Read}}).want(403, "POST", route, "")

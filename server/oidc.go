@@ -84,13 +84,15 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	s.setCookie(w, r, secret.Reveal(), expires)
 	// The browser would send no cookie with a redirect, since the request chain began on another site; a page of this
 	// server starts a new chain.
-	return sendPage(w, []byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
+	return sendPage(w,
+		[]byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
 }
 
 func (s *Server) setAttempt(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {
 	p := peerOf(r.Context())
 	http.SetCookie(w, &http.Cookie{
-		Name: p.attemptCookie(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Name: p.attemptCookie(), Value: value, Path: "/", Expires: expires, Secure: p.https, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode,
 	})
 	w.Header().Set("Cache-Control", "no-store")
 }

@@ -18,7 +18,8 @@ import (
 func TestSignInWithAProvider(t *testing.T) {
 	t.Parallel()
 	issuer := testenv.OIDCProvider(t)
-	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client", Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
+	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
+		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +27,8 @@ func TestSignInWithAProvider(t *testing.T) {
 	s := w.stranger()
 	person := func(mail string) {
 		t.Helper()
-		text, err := json.Marshal(map[string]any{"redirect": s.url + api.SignInBack, "claims": map[string]any{"sub": "1", "email": mail, "email_verified": true}})
+		text, err := json.Marshal(map[string]any{"redirect": s.url + api.SignInBack,
+			"claims": map[string]any{"sub": "1", "email": mail, "email_verified": true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,11 +46,13 @@ func TestSignInWithAProvider(t *testing.T) {
 			t.Fatalf("%s %s", resp.Status, body)
 		}
 		c := cookies[0]
-		if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Domain != "" || c.Name != "harvest-oidc" || resp.Header.Get("Cache-Control") != "no-store" {
+		if !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Domain != "" || c.Name != "harvest-oidc" ||
+			resp.Header.Get("Cache-Control") != "no-store" {
 			t.Errorf("the cookie is %+v", c)
 		}
 		to, err := url.Parse(resp.Header.Get("Location"))
-		if err != nil || to.Query().Get("code_challenge_method") != "S256" || to.Query().Get("nonce") == "" || to.Query().Get("state") == "" {
+		if err != nil || to.Query().Get("code_challenge_method") != "S256" || to.Query().Get("nonce") == "" ||
+			to.Query().Get("state") == "" {
 			t.Fatalf("it leads to %s, %v", to, err)
 		}
 		resp, body = (&world{t: t, url: issuer}).do("GET", to.RequestURI(), "")
@@ -71,7 +75,8 @@ func TestSignInWithAProvider(t *testing.T) {
 		t.Fatalf("%s %v %s", resp.Status, resp.Header, page)
 	}
 	_, body := s.do("GET", "/v1/account", "", "Cookie", signedIn)
-	if self := parse[api.Self](t, body); self.Account != "acme" || self.Role != "member" || self.User != "ann@example.org" {
+	if self := parse[api.Self](t, body); self.Account != "acme" || self.Role != "member" ||
+		self.User != "ann@example.org" {
 		t.Errorf("signed in as %s", body)
 	}
 	s.want(401, "GET", api.SignInBack+query, "", "Cookie", cookie) // the code is used up

@@ -85,16 +85,19 @@ var placeholder = pattern.New(`\{([a-z_]+)(?:\.\.\.)?\}`)
 func (rt route) operation(types *types) object {
 	parameters := []object{}
 	for _, m := range placeholder().FindAllStringSubmatch(rt.path, -1) {
-		parameters = append(parameters, object{"name": m[1], "in": "path", "required": true, "schema": object{"type": "string"}})
+		parameters = append(parameters, object{"name": m[1], "in": "path", "required": true,
+			"schema": object{"type": "string"}})
 	}
 	if rt.query != "" {
 		for p := range strings.SplitSeq(rt.query, "; ") {
 			name, about, _ := strings.Cut(p, ": ")
-			parameters = append(parameters, object{"name": name, "in": "query", "description": about, "schema": object{"type": "string"}})
+			parameters = append(parameters, object{"name": name, "in": "query", "description": about,
+				"schema": object{"type": "string"}})
 		}
 	}
 	if rt.method == http.MethodPost && !rt.raw {
-		parameters = append(parameters, object{"name": api.HeaderIdempotency, "in": "header", "schema": object{"type": "string", "maxLength": 255}})
+		parameters = append(parameters, object{"name": api.HeaderIdempotency, "in": "header",
+			"schema": object{"type": "string", "maxLength": 255}})
 	}
 	op := object{"operationId": rt.id(), "summary": rt.summary, "parameters": parameters, "tags": []string{rt.tag()}}
 	if rt.scope == "" {
@@ -313,7 +316,8 @@ func sendPage(w http.ResponseWriter, page []byte) error {
 func sendForm(w http.ResponseWriter, page []byte, action, referrer string) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action "+action)
+	h.Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action "+action)
 	h.Set("Referrer-Policy", referrer)
 	_, err := w.Write(page)
 	return errors.Wrapf(err, "send a page")

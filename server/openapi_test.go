@@ -37,7 +37,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 	box := w.create().ID
 	for _, c := range []struct{ method, path, body string }{
-		{"POST", "/v1/sandboxes", `{"name":"a","env":{"A":"b"},"volumes":[{"name":"v","path":"/v"}],"cpu":0.5,"tags":{"x":"y"}}`},
+		{"POST", "/v1/sandboxes",
+			`{"name":"a","env":{"A":"b"},"volumes":[{"name":"v","path":"/v"}],"cpu":0.5,"tags":{"x":"y"}}`},
 		{"POST", "/v1/sandboxes", `{}`},
 		{"GET", "/v1/sandboxes?limit=1&all=true", ""},
 		{"GET", "/v1/sandboxes/" + box, ""},
@@ -112,7 +113,8 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 			// Exactly the routes that the document lists as public are public.
 			url := strings.NewReplacer("{id}", "x", "{name}", "x", "{port}", "1", "{path}", "x").Replace(path)
 			got := stranger.status(strings.ToUpper(method), url, "")
-			if open := op.Security != nil; open == (got == http.StatusUnauthorized || got == http.StatusTooManyRequests) && path != api.SignIn {
+			if open := op.Security != nil; open == (got == http.StatusUnauthorized ||
+				got == http.StatusTooManyRequests) && path != api.SignIn {
 				t.Errorf("%s %s: %d, open %t", method, path, got, open)
 			}
 		}
@@ -149,7 +151,8 @@ func TestIdempotency(t *testing.T) {
 	}
 	for range 2 {
 		resp, again := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-1")
-		if resp.StatusCode != 201 || again != first || resp.Header.Get("Idempotency-Replayed") != "true" || resp.Header.Get("Content-Type") != api.TypeJSON {
+		if resp.StatusCode != 201 || again != first || resp.Header.Get("Idempotency-Replayed") != "true" ||
+			resp.Header.Get("Content-Type") != api.TypeJSON {
 			t.Errorf("again: %s %s", resp.Status, again)
 		}
 	}
@@ -160,12 +163,14 @@ func TestIdempotency(t *testing.T) {
 	// A permanent refusal is stored, too.
 	resp, refused := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-2")
 	w.want(204, "DELETE", "/v1/sandboxes/once", "")
-	if again, body := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-2"); again.StatusCode != 409 || resp.StatusCode != 409 || body != refused {
+	if again, body := w.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-2"); again.StatusCode != 409 ||
+		resp.StatusCode != 409 || body != refused {
 		t.Errorf("refused: %s, again: %s", refused, body)
 	}
 	// Keys of another account are separate.
 	member := w.as(account.Request{Account: "acme"})
-	if resp, body := member.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-1"); resp.StatusCode != 201 || body == first {
+	if resp, body := member.do("POST", "/v1/sandboxes", `{"name":"once"}`, key, "a-1"); resp.StatusCode != 201 ||
+		body == first {
 		t.Errorf("another account: %s", body)
 	}
 	// Concurrent requests wait for the first one.
@@ -173,7 +178,8 @@ func TestIdempotency(t *testing.T) {
 	results := make(chan string, 8)
 	for range 8 {
 		go func() {
-			resp, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","echo x >> count; sleep 0.2; cat count"]}`, key, "a-3")
+			resp, body := w.do("POST", "/v1/sandboxes/box/exec",
+				`{"args":["sh","-c","echo x >> count; sleep 0.2; cat count"]}`, key, "a-3")
 			results <- resp.Status + body
 		}()
 	}
@@ -194,7 +200,8 @@ func TestIdempotency(t *testing.T) {
 	w.want(409, "POST", "/v1/keys", `{"name":"k"}`, key, "a-4")
 	// Events are replayed unchanged.
 	_, events := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","out"]}`, key, "a-5", "Accept", api.TypeEvents)
-	if resp, again := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","out"]}`, key, "a-5", "Accept", api.TypeEvents); again != events ||
+	if resp, again := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["echo","out"]}`, key, "a-5", "Accept",
+		api.TypeEvents); again != events ||
 		resp.Header.Get("Content-Type") != api.TypeEvents || !strings.Contains(again, "event: exit") {
 		t.Errorf("events: %q, again: %q", events, again)
 	}
@@ -230,12 +237,14 @@ func TestCursors(t *testing.T) {
 		t.Error("a cursor can be read")
 	}
 	w.want(204, "DELETE", "/v1/volumes/b", "")
-	if _, body := w.do("GET", "/v1/volumes?limit=2&cursor="+cursors[0], ""); !strings.Contains(body, `"c"`) || strings.Contains(body, `"a"`) {
+	if _, body := w.do("GET", "/v1/volumes?limit=2&cursor="+cursors[0], ""); !strings.Contains(body, `"c"`) ||
+		strings.Contains(body, `"a"`) {
 		t.Errorf("the page after one that is gone: %s", body)
 	}
 	member := w.as(account.Request{Account: "acme"})
 	member.want(400, "GET", "/v1/volumes?cursor="+cursors[0], "")
-	for _, from := range []string{"/v1/sandboxes?cursor=", "/v1/keys?cursor=", "/v1/images?cursor=", "/v1/volumes/a/files/list?path=/&cursor=", "/v1/volumes?x=y&cursor="} {
+	for _, from := range []string{"/v1/sandboxes?cursor=", "/v1/keys?cursor=", "/v1/images?cursor=",
+		"/v1/volumes/a/files/list?path=/&cursor=", "/v1/volumes?x=y&cursor="} {
 		w.want(400, "GET", from+cursors[0], "")
 	}
 	for _, made := range []string{"x", "sbx_01", "YWJj", cursors[0] + "x", cursors[0][1:], "%00"} {

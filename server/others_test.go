@@ -30,14 +30,16 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 	}
 	// bodies has the fields that a request must have to be valid.
 	bodies := map[string]string{
-		"exec": `{"args":["true"]}`, "extend": `{"timeout_seconds":60}`, "network": `{"mode":"none"}`, "links": `{"port":80}`, "move": `{"from":"/a","to":"/b"}`, "mkdir": `{"path":"/a"}`,
+		"exec": `{"args":["true"]}`, "extend": `{"timeout_seconds":60}`, "network": `{"mode":"none"}`,
+		"links": `{"port":80}`, "move": `{"from":"/a","to":"/b"}`, "mkdir": `{"path":"/a"}`,
 		"messages": `{"prompt":"x"}`, "claude": `{"prompt":"x"}`, "answer": `{"id":"x","choices":["x"]}`,
 	}
 	acme := w.as(account.Request{Account: "acme", Role: account.Admin})
 	asked := 0
 	for path, methods := range doc.Paths {
 		last := path[strings.LastIndex(path, "/")+1:]
-		if !strings.Contains(path, "{") || strings.HasPrefix(path, "/v1/images/") || strings.HasPrefix(path, "/v1/secrets/") {
+		if !strings.Contains(path, "{") || strings.HasPrefix(path, "/v1/images/") ||
+			strings.HasPrefix(path, "/v1/secrets/") {
 			continue // all accounts share images, except those that an account has made, and secrets are created by their own PUT: both have separate tests
 		}
 		for method := range methods {
@@ -53,7 +55,8 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 				if strings.HasPrefix(path, "/v1/keys/") {
 					id = keyID
 				}
-				url := strings.NewReplacer("{id}", id, "{name}", name, "{port}", "80", "{path}", "x", "{link}", "lnk_x").Replace(path)
+				url := strings.NewReplacer("{id}", id, "{name}", name, "{port}", "80", "{path}", "x", "{link}",
+					"lnk_x").Replace(path)
 				resp, answer := acme.do(strings.ToUpper(method), url+"?path=/x&port=80", send, api.HeaderRequestID, "r")
 				asked++
 				return resp.StatusCode, strings.NewReplacer(id, "ID", name, "NAME").Replace(answer)
@@ -61,10 +64,13 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 			status, answer := ask(box.ID, "mine", key.ID)
 			noStatus, noAnswer := ask("sbx_01arz3ndektsv4rrffq69g5fav", "none", "key_01arz3ndektsv4rrffq69g5fav")
 			if status != noStatus || answer != noAnswer {
-				t.Errorf("%s %s tells that it is there: %d %s, otherwise %d %s", method, path, status, answer, noStatus, noAnswer)
+				t.Errorf("%s %s tells that it is there: %d %s, otherwise %d %s", method, path, status, answer,
+					noStatus, noAnswer)
 			}
-			ours := strings.HasPrefix(path, "/v1/sandboxes/") || strings.HasPrefix(path, "/v1/volumes/") || strings.HasPrefix(path, "/v1/keys/") || strings.HasPrefix(path, "/api/modal/")
-			if unsupported := last == "snapshot"; ours && status != http.StatusNotFound && !unsupported { // by the fake engine
+			ours := strings.HasPrefix(path, "/v1/sandboxes/") || strings.HasPrefix(path, "/v1/volumes/") ||
+				strings.HasPrefix(path, "/v1/keys/") || strings.HasPrefix(path, "/api/modal/")
+			if unsupported := last == "snapshot"; ours && status != http.StatusNotFound &&
+				!unsupported { // by the fake engine
 				t.Errorf("%s %s: %d %s", method, path, status, answer)
 			}
 		}

@@ -17,11 +17,13 @@ import (
 func TestPageFiles(t *testing.T) {
 	t.Parallel()
 	s := start(t).stranger()
-	for path, kind := range map[string]string{"/": "text/html; charset=utf-8", "/ui/app.js": "text/javascript; charset=utf-8", "/ui/vendor/marked.js": "text/javascript; charset=utf-8",
+	for path, kind := range map[string]string{"/": "text/html; charset=utf-8",
+		"/ui/app.js": "text/javascript; charset=utf-8", "/ui/vendor/marked.js": "text/javascript; charset=utf-8",
 		"/ui/style.css": "text/css; charset=utf-8", "/ui/icon.svg": "image/svg+xml"} {
 		resp, body := s.do("GET", path, "")
 		h := resp.Header
-		if resp.StatusCode != 200 || h.Get("Content-Type") != kind || h.Get("Content-Security-Policy") != web.Policy("") || h.Get("Cache-Control") != "no-cache" || body == "" {
+		if resp.StatusCode != 200 || h.Get("Content-Type") != kind ||
+			h.Get("Content-Security-Policy") != web.Policy("") || h.Get("Cache-Control") != "no-cache" || body == "" {
 			t.Errorf("%s: %s %v", path, resp.Status, h)
 		}
 		if resp, body := s.do("GET", path, "", "If-None-Match", h.Get("ETag")); resp.StatusCode != 304 || body != "" {
@@ -36,15 +38,18 @@ func TestPageFiles(t *testing.T) {
 		t.Errorf("the page is\n%s", index)
 	}
 	for _, m := range addresses {
-		if resp, body := s.do("GET", "/"+m[1], ""); resp.StatusCode != 200 || resp.Header.Get("Cache-Control") != "max-age=31536000, immutable" || body == "" {
+		if resp, body := s.do("GET", "/"+m[1], ""); resp.StatusCode != 200 ||
+			resp.Header.Get("Cache-Control") != "max-age=31536000, immutable" || body == "" {
 			t.Errorf("%s: %s %v", m[1], resp.Status, resp.Header)
 		}
 	}
 	_, now := s.do("GET", "/ui/app.js", "")
-	if resp, body := s.do("GET", "/ui/v-0123456789abcdef/app.js", ""); resp.StatusCode != 200 || resp.Header.Get("Cache-Control") != "no-cache" || body != now {
+	if resp, body := s.do("GET", "/ui/v-0123456789abcdef/app.js", ""); resp.StatusCode != 200 ||
+		resp.Header.Get("Cache-Control") != "no-cache" || body != now {
 		t.Errorf("another version: %s %v", resp.Status, resp.Header)
 	}
-	for _, path := range []string{"/ui/v-0123456789abcdef/nosuch.js", "/ui/v-0123456789abcdef", "/ui/", "/ui/nosuch.js", "/ui/web.go", "/ui/vendor", "/ui/..%2fweb.go"} {
+	for _, path := range []string{"/ui/v-0123456789abcdef/nosuch.js", "/ui/v-0123456789abcdef", "/ui/", "/ui/nosuch.js",
+		"/ui/web.go", "/ui/vendor", "/ui/..%2fweb.go"} {
 		if resp, _ := s.do("GET", path, ""); resp.StatusCode != 404 {
 			t.Errorf("%s: %s", path, resp.Status)
 		}
@@ -55,13 +60,14 @@ func TestPageFiles(t *testing.T) {
 	ports := start(t, func(o *server.Options) { o.PortDomain = "localhost" })
 	resp, _ := ports.stranger().do("GET", "/", "")
 	_, port, _ := strings.Cut(strings.TrimPrefix(ports.strict, "http://"), ":")
-	if policy := resp.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "; frame-src http://*.localhost:"+port+";") {
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.Contains(policy,
+		"; frame-src http://*.localhost:"+port+";") {
 		t.Error(policy)
 	}
 }
 
-// TestPageFilesAreCompressed checks that clients that accept gzip get the page's files compressed, with a tag of their own,
-// and that caches keep both forms apart.
+// TestPageFilesAreCompressed checks that clients that accept gzip get the page's files compressed, with a tag of their
+// own, and that caches keep both forms apart.
 // mission: 7.9
 func TestPageFilesAreCompressed(t *testing.T) {
 	t.Parallel()

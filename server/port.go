@@ -18,7 +18,8 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	changed, err := s.opts.Fleet.SetNetwork(r.Context(), accountOf(r.Context()), r.PathValue("id"), sandbox.Network(req))
+	changed, err := s.opts.Fleet.SetNetwork(r.Context(), accountOf(r.Context()), r.PathValue("id"),
+		sandbox.Network(req))
 	if err != nil {
 		return err
 	}

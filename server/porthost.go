@@ -73,7 +73,8 @@ func (s *Server) servePort(to portHost) handler {
 			}
 			return err
 		}
-		ctx := context.WithValue(logf.With(r.Context(), "account", who.Account, "key_id", who.KeyID), principalKey{}, who)
+		ctx := context.WithValue(logf.With(r.Context(), "account", who.Account, "key_id", who.KeyID),
+			principalKey{}, who)
 		r = r.WithContext(ctx)
 		if v := visitOf(ctx); v != nil {
 			v.who, v.audited = who, true
@@ -141,7 +142,8 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 func (s *Server) checkVisit(r *http.Request) error {
 	p, site, origin := peerOf(r.Context()), r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	dest := r.Header.Get("Sec-Fetch-Dest")
-	follows := r.Method == http.MethodGet && !isUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (dest == "document" || isFrame(r) && s.fromPage(r))
+	follows := r.Method == http.MethodGet && !isUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		(dest == "document" || isFrame(r) && s.fromPage(r))
 	if follows || site != "cross-site" && site != "same-site" && (origin == "" || p.isOrigin(origin)) {
 		return nil
 	}
@@ -173,7 +175,8 @@ func openLink(w http.ResponseWriter, r *http.Request, who account.Principal) {
 	window, frame := p.portCookies()
 	cookie := http.Cookie{
 		// Lax, since links are opened from other sites.
-		Name: window, Value: secret, Path: "/", Expires: who.Expires, Secure: p.https, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Name: window, Value: secret, Path: "/", Expires: who.Expires, Secure: p.https, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode,
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")

@@ -35,7 +35,8 @@ type dialSandbox struct{ engine.Sandbox }
 func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(port))
 	if err != nil {
-		return nil, errors.Remedy(errors.Explainf(err, errors.Unavailable, "nothing listens on port %d in the sandbox", port), "start it")
+		return nil, errors.Remedy(errors.Explainf(err, errors.Unavailable, "nothing listens on port %d in the sandbox",
+			port), "start it")
 	}
 	return conn, nil
 }
@@ -59,7 +60,8 @@ func serveInside(t *testing.T) string {
 			w.WriteHeader(http.StatusFound)
 			return
 		}
-		if err := json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "host": r.Host, "header": r.Header, "body": string(body)}); err != nil {
+		if err := json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "host": r.Host,
+			"header": r.Header, "body": string(body)}); err != nil {
 			t.Error(err)
 		}
 	}) // its WebSocket wants the origin to be the host
@@ -156,13 +158,16 @@ func (b *browser) open(link, from string) {
 		b.t.Fatal(err)
 	}
 	b.host = u.Host
-	resp, body := b.get("GET", "//evil.example/a%2Fb?x=1&"+u.RawQuery, "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
+	resp, body := b.get("GET", "//evil.example/a%2Fb?x=1&"+u.RawQuery, "", "Sec-Fetch-Site", "cross-site",
+		"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
 	cookies := resp.Cookies()
-	if resp.StatusCode != http.StatusSeeOther || resp.Header.Get("Location") != "http://"+u.Host+"//evil.example/a%2Fb?x=1" || len(cookies) != 1 {
+	if resp.StatusCode != http.StatusSeeOther ||
+		resp.Header.Get("Location") != "http://"+u.Host+"//evil.example/a%2Fb?x=1" || len(cookies) != 1 {
 		b.t.Fatalf("%s: the link leads to %s %v %s", from, resp.Status, resp.Header, body)
 	}
 	c := cookies[0]
-	if !c.HttpOnly || c.Domain != "" || c.Path != "/" || c.SameSite != http.SameSiteLaxMode || c.Expires.IsZero() || resp.Header.Get("Referrer-Policy") != "no-referrer" {
+	if !c.HttpOnly || c.Domain != "" || c.Path != "/" || c.SameSite != http.SameSiteLaxMode || c.Expires.IsZero() ||
+		resp.Header.Get("Referrer-Policy") != "no-referrer" {
 		b.t.Errorf("the cookie is %+v", c)
 	}
 	b.cookie = c.Name + "=" + c.Value
@@ -197,7 +202,8 @@ func TestPortsHaveHostNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := port + "-sbx-" + strings.TrimPrefix(box.ID, "sbx_") + ".ports.example"
-	if u.Hostname() != host || u.Port() == "" || made.SandboxID != box.ID || made.Expires.Sub(made.Created).Seconds() != 60 {
+	if u.Hostname() != host || u.Port() == "" || made.SandboxID != box.ID ||
+		made.Expires.Sub(made.Created).Seconds() != 60 {
 		t.Errorf("the link is %+v", made)
 	}
 	b := &browser{t: t, w: w, host: u.Host}
@@ -207,7 +213,8 @@ func TestPortsHaveHostNames(t *testing.T) {
 	b.open(made.URL, "elsewhere")
 
 	// The request as the server inside sees it, and the answer.
-	resp, body := b.get("POST", "/a%2Fb/c?x=1&y", "the body", "Cookie", b.cookie+"; theirs=2", "Origin", "http://"+u.Host, "Authorization", "Basic eDp5", "Idempotency-Key", "k")
+	resp, body := b.get("POST", "/a%2Fb/c?x=1&y", "the body", "Cookie", b.cookie+"; theirs=2", "Origin",
+		"http://"+u.Host, "Authorization", "Basic eDp5", "Idempotency-Key", "k")
 	var got struct {
 		Method, URI, Host, Body string
 		Header                  http.Header
@@ -215,14 +222,17 @@ func TestPortsHaveHostNames(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	if got.Method != "POST" || got.URI != "/a%2Fb/c?x=1&y" || got.Body != "the body" || got.Host != "localhost:"+port || got.Header.Get("Origin") != "http://localhost:"+port ||
-		got.Header.Get("Authorization") != "Basic eDp5" || got.Header.Get("Idempotency-Key") != "k" || got.Header.Get("X-Forwarded-Host") != u.Host || got.Header.Get("X-Forwarded-Prefix") != "" {
+	if got.Method != "POST" || got.URI != "/a%2Fb/c?x=1&y" || got.Body != "the body" || got.Host != "localhost:"+port ||
+		got.Header.Get("Origin") != "http://localhost:"+port ||
+		got.Header.Get("Authorization") != "Basic eDp5" || got.Header.Get("Idempotency-Key") != "k" ||
+		got.Header.Get("X-Forwarded-Host") != u.Host || got.Header.Get("X-Forwarded-Prefix") != "" {
 		t.Errorf("passed on: %s", body)
 	}
 	if strings.Contains(body, "hvp_") || got.Header.Get("Cookie") != "theirs=2" {
 		t.Errorf("the sandbox sees the link: %s", body)
 	}
-	if c := resp.Header.Values("Set-Cookie"); len(c) != 1 || c[0] != "theirs=1; Path=/" || resp.Header.Get("Clear-Site-Data") != "" || resp.Header.Get("Content-Security-Policy") != "" {
+	if c := resp.Header.Values("Set-Cookie"); len(c) != 1 || c[0] != "theirs=1; Path=/" ||
+		resp.Header.Get("Clear-Site-Data") != "" || resp.Header.Get("Content-Security-Policy") != "" {
 		t.Errorf("the answer has %v", resp.Header)
 	}
 	if resp, _ := b.get("GET", "/away", ""); resp.Header.Get("Location") != "http://"+u.Host+"/there?x=1" {
@@ -236,16 +246,20 @@ func TestPortsHaveHostNames(t *testing.T) {
 		method string
 		header []string
 	}{
-		"its own page":       {200, "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://" + u.Host}},
-		"another sandbox":    {403, "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}},
-		"another sandbox's":  {403, "POST", []string{"Origin", "http://1-" + host[len(port)+1:]}},
-		"a form elsewhere":   {403, "POST", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
-		"a frame elsewhere":  {403, "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}},
-		"a link to it":       {200, "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}},
+		"its own page":      {200, "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://" + u.Host}},
+		"another sandbox":   {403, "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}},
+		"another sandbox's": {403, "POST", []string{"Origin", "http://1-" + host[len(port)+1:]}},
+		"a form elsewhere": {403, "POST", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate",
+			"Sec-Fetch-Dest", "document"}},
+		"a frame elsewhere": {403, "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate",
+			"Sec-Fetch-Dest", "iframe"}},
+		"a link to it": {200, "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate",
+			"Sec-Fetch-Dest", "document"}},
 		"no browser":         {200, "GET", nil},
 		"the server's route": {200, "GET", []string{"X-Path", "/v1/account"}},
 	} {
-		if got := b.want(c.want, c.method, "/v1/account", c.header...); c.want == 200 && strings.Contains(got, "personal") {
+		if got := b.want(c.want, c.method, "/v1/account", c.header...); c.want == 200 &&
+			strings.Contains(got, "personal") {
 			t.Errorf("%s: the API answers at a port's name: %s", name, got)
 		}
 	}
@@ -255,7 +269,9 @@ func TestPortsHaveHostNames(t *testing.T) {
 		elsewhere.want(401, "GET", "/")
 		elsewhere.want(401, "GET", "/?"+u.RawQuery)
 	}
-	if _, body := user.do("GET", links, ""); strings.Contains(body, "hvp_") || len(parse[api.List[api.PortLink]](t, body).Data) != 1 || parse[api.List[api.PortLink]](t, body).Data[0].LastUsed.IsZero() {
+	if _, body := user.do("GET", links, ""); strings.Contains(body, "hvp_") ||
+		len(parse[api.List[api.PortLink]](t, body).Data) != 1 ||
+		parse[api.List[api.PortLink]](t, body).Data[0].LastUsed.IsZero() {
 		t.Errorf("links: %s", body)
 	}
 	user.want(204, "DELETE", links+"/"+made.ID, "")
@@ -275,7 +291,8 @@ func TestPortsHaveHostNames(t *testing.T) {
 func (b *browser) streams() {
 	b.t.Helper()
 	header := http.Header{"Cookie": {b.cookie}, "Origin": {"http://" + b.host}}
-	conn, resp, err := websocket.Dial(b.t.Context(), b.w.strict+"/ws", &websocket.DialOptions{HTTPHeader: header, Host: b.host})
+	conn, resp, err := websocket.Dial(b.t.Context(), b.w.strict+"/ws", &websocket.DialOptions{HTTPHeader: header,
+		Host: b.host})
 	if err != nil {
 		b.t.Fatalf("%v %v", resp, err)
 	}
@@ -287,7 +304,8 @@ func (b *browser) streams() {
 		b.t.Errorf("WebSocket: %q, %v", msg, err)
 	}
 	header.Set("Origin", "http://evil.example")
-	if _, resp, err := websocket.Dial(b.t.Context(), b.w.strict+"/ws", &websocket.DialOptions{HTTPHeader: header, Host: b.host}); err == nil || resp == nil || resp.StatusCode != 403 {
+	if _, resp, err := websocket.Dial(b.t.Context(), b.w.strict+"/ws", &websocket.DialOptions{HTTPHeader: header,
+		Host: b.host}); err == nil || resp == nil || resp.StatusCode != 403 {
 		b.t.Errorf("a WebSocket of another page: %v, %v", resp, err)
 	}
 	req, err := http.NewRequestWithContext(b.t.Context(), "GET", b.w.strict+"/events", nil)
@@ -345,7 +363,8 @@ func TestKeysAtPortHosts(t *testing.T) {
 	w.stranger().want(401, "GET", "/v1/account?"+u.RawQuery, "")
 	// Only names of ports are accepted (DNS rebinding).
 	for name, want := range map[string]int{
-		"ports.example": 421, "x.ports.example": 421, "0" + host: 421, "a." + host: 421, "70000" + host[len(port):]: 421, host + ".evil.example": 421, host + ".": 401, strings.ToUpper(host): 401,
+		"ports.example": 421, "x.ports.example": 421, "0" + host: 421, "a." + host: 421,
+		"70000" + host[len(port):]: 421, host + ".evil.example": 421, host + ".": 401, strings.ToUpper(host): 401,
 	} {
 		(&browser{t: t, w: w, host: name}).want(want, "GET", "/healthz")
 	}
@@ -354,20 +373,24 @@ func TestKeysAtPortHosts(t *testing.T) {
 func TestPortLinkRequests(t *testing.T) {
 	t.Parallel()
 	w, user, box := portWorld(t)
-	for _, bad := range []string{`{}`, `{"port":0}`, `{"port":65536}`, `{"port":"80"}`, `{"port":80,"expires_in_seconds":-1}`, `{"port":80,"expires_in_seconds":2592001}`, `{"port":80,"to":"x"}`} {
+	for _, bad := range []string{`{}`, `{"port":0}`, `{"port":65536}`, `{"port":"80"}`,
+		`{"port":80,"expires_in_seconds":-1}`, `{"port":80,"expires_in_seconds":2592001}`, `{"port":80,"to":"x"}`} {
 		user.want(400, "POST", "/v1/sandboxes/box/links", bad)
 	}
 	user.want(404, "POST", "/v1/sandboxes/none/links", `{"port":80}`)
-	w.as(account.Request{Scopes: []account.Scope{account.Write}}).want(403, "POST", "/v1/sandboxes/box/links", `{"port":80}`)
+	w.as(account.Request{Scopes: []account.Scope{account.Write}}).want(403, "POST", "/v1/sandboxes/box/links",
+		`{"port":80}`)
 	w.want(501, "POST", "/v1/sandboxes/box/links", `{"port":80}`) // over the socket of a server that no browser reaches
 	// A link ends with the key that made it.
-	if made := w.as(account.Request{Life: 60e9}).link("/v1/sandboxes/box/links", `{"port":80}`); made.Expires.Sub(made.Created).Seconds() > 61 {
+	if made := w.as(account.Request{Life: 60e9}).link("/v1/sandboxes/box/links",
+		`{"port":80}`); made.Expires.Sub(made.Created).Seconds() > 61 {
 		t.Errorf("the link outlives its key: %+v", made)
 	}
 	// Names below localhost work on this machine only.
 	local := start(t, func(o *server.Options) { o.PortDomain, o.URL = "localhost", "https://127.0.0.1:7777" })
 	box = local.create()
-	if made := local.link("/v1/sandboxes/box/links", `{"port":80}`); !strings.HasPrefix(made.URL, "https://80-"+strings.ReplaceAll(box.ID, "_", "-")+".localhost:7777/?harvest-link=hvp_") {
+	if made := local.link("/v1/sandboxes/box/links", `{"port":80}`); !strings.HasPrefix(made.URL,
+		"https://80-"+strings.ReplaceAll(box.ID, "_", "-")+".localhost:7777/?harvest-link=hvp_") {
 		t.Errorf("on loopback: %s", made.URL)
 	}
 	public := start(t, func(o *server.Options) { o.PortDomain, o.URL = "localhost", "https://harvest.example.org" })
@@ -394,7 +417,8 @@ func TestPortsInFrames(t *testing.T) {
 	framed := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}
 	resp, body := b.get("GET", "/?"+u.RawQuery, "", framed...)
 	cookies := resp.Cookies()
-	if resp.StatusCode != http.StatusSeeOther || len(cookies) != 1 || cookies[0].Name != "harvest-frame" || resp.Header.Get("Referrer-Policy") != "origin" {
+	if resp.StatusCode != http.StatusSeeOther || len(cookies) != 1 || cookies[0].Name != "harvest-frame" ||
+		resp.Header.Get("Referrer-Policy") != "origin" {
 		t.Fatalf("%s %v %s", resp.Status, resp.Header, body)
 	}
 	b.cookie = "harvest-frame=" + cookies[0].Value
@@ -402,13 +426,15 @@ func TestPortsInFrames(t *testing.T) {
 		from string
 		want int
 	}{
-		{"http://127.0.0.1:7777/", 200}, {"http://localhost:7777/", 200}, {"https://evil.example/", 403}, {"", 403}, {"http://81-sbx-" + strings.Repeat("0", 26) + ".ports.example/", 403},
+		{"http://127.0.0.1:7777/", 200}, {"http://localhost:7777/", 200}, {"https://evil.example/", 403}, {"", 403},
+		{"http://81-sbx-" + strings.Repeat("0", 26) + ".ports.example/", 403},
 		{"http://" + u.Host + "/", 403}, {"http://%zz/", 403},
 	} {
 		b.want(c.want, "GET", "/", append(slices.Clone(framed), "Referer", c.from)...)
 	}
 	b.want(200, "GET", "/a", "Sec-Fetch-Site", "same-origin")
-	if resp, body := b.get("GET", "/", "", "Cookie", b.cookie); resp.StatusCode != 200 || strings.Contains(body, "hvp_") {
+	if resp, body := b.get("GET", "/", "", "Cookie", b.cookie); resp.StatusCode != 200 ||
+		strings.Contains(body, "hvp_") {
 		t.Errorf("the sandbox sees the cookie: %s %s", resp.Status, body)
 	}
 
@@ -421,7 +447,8 @@ func TestPortsInFrames(t *testing.T) {
 	}
 	b = &browser{t: t, w: local, host: u.Host}
 	resp, _ = b.get("GET", "/?"+u.RawQuery, "", framed...)
-	if c := resp.Cookies(); len(c) != 1 || c[0].SameSite != http.SameSiteNoneMode || !c[0].Secure || !c[0].Partitioned || !c[0].HttpOnly {
+	if c := resp.Cookies(); len(c) != 1 || c[0].SameSite != http.SameSiteNoneMode || !c[0].Secure ||
+		!c[0].Partitioned || !c[0].HttpOnly {
 		t.Errorf("%+v", c)
 	}
 }

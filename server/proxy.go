@@ -20,7 +20,8 @@ import (
 func (s *Server) proxyRoutes() []route {
 	var all []route
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
-		all = append(all, route{method: method, path: api.SandboxPort, handle: s.proxyPort, scope: account.Exec, raw: true, status: 200, rawOut: "*/*",
+		all = append(all, route{method: method, path: api.SandboxPort, handle: s.proxyPort, scope: account.Exec,
+			raw: true, status: 200, rawOut: "*/*",
 			summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event streams"})
 	}
 	return all
@@ -29,8 +30,10 @@ func (s *Server) proxyRoutes() []route {
 // ourHeaders and ourCookies are for communication between a client and the server. Programs in sandboxes must not see
 // or set them.
 var (
-	ourHeaders = []string{"Authorization", api.HeaderIdempotency, "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
-	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-frame", "__Host-harvest-frame", "harvest-oidc", "__Host-harvest-oidc"}
+	ourHeaders = []string{"Authorization", api.HeaderIdempotency, "X-Forwarded-For", "X-Forwarded-Host",
+		"X-Forwarded-Proto", "Forwarded", "X-Real-Ip"}
+	ourCookies = []string{"harvest", "__Host-harvest", "harvest-port", "__Host-harvest-port", "harvest-frame",
+		"__Host-harvest-frame", "harvest-oidc", "__Host-harvest-oidc"}
 )
 
 // openTransport returns the transport for ports. Its hosts are PORT.SANDBOX.ACCOUNT: the caller has checked the
@@ -145,14 +148,16 @@ func (p passage) request(r *httputil.ProxyRequest) {
 // the request.
 func (p passage) response(resp *http.Response) error {
 	h := resp.Header
-	for _, name := range []string{api.HeaderRequestID, api.HeaderVersion, "Clear-Site-Data", "Strict-Transport-Security"} {
+	for _, name := range []string{api.HeaderRequestID, api.HeaderVersion, "Clear-Site-Data",
+		"Strict-Transport-Security"} {
 		h.Del(name)
 	}
 	if p.prefix != "" {
 		h.Set("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Del("Service-Worker-Allowed")
-	} else if rest, ok := strings.CutPrefix(h.Get("Location"), "http://"+p.inside()); ok && (rest == "" || strings.ContainsAny(rest[:1], "/?#")) {
+	} else if rest, ok := strings.CutPrefix(h.Get("Location"), "http://"+p.inside()); ok &&
+		(rest == "" || strings.ContainsAny(rest[:1], "/?#")) {
 		h.Set("Location", p.from.origin()+rest)
 	}
 	cookies := h.Values("Set-Cookie")

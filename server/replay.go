@@ -75,7 +75,8 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	mac.Write([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00"))
 	mac.Write(data)
 	now := time.Now()
-	want := account.Replay{Account: accountOf(r.Context()), Key: key, Request: hex.EncodeToString(mac.Sum(nil)), Created: now}
+	want := account.Replay{Account: accountOf(r.Context()), Key: key,
+		Request: hex.EncodeToString(mac.Sum(nil)), Created: now}
 	for {
 		wait, land := s.flying.board([2]string{want.Account, key})
 		if land == nil {
@@ -113,7 +114,8 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	// Keep no response if the command has run anyway, or if the response is secret or too long.
 	case left && rt.scope == account.Exec, rt.secret && kept.status < 300, kept.overflow:
 		want.Status, want.Body = unkept, nil
-	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests || kept.status >= http.StatusInternalServerError || left:
+	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests ||
+		kept.status >= http.StatusInternalServerError || left:
 		want.Status = 0
 	}
 	if e := s.opts.Replays.EndReplay(ctx, want); e != nil {

@@ -16,8 +16,10 @@ func (s *Server) repoRoutes() []route {
 		{method: "POST", path: api.Repos, handle: s.addRepo, scope: exec,
 			summary: "Register a repository and build its image", in: api.RepoRequest{},
 			out: api.Repo{}, status: 201},
-		{method: "GET", path: api.Repos, handle: s.listRepos, scope: read, summary: "List repositories by name", query: queryPage, out: api.List[api.Repo]{}, status: 200},
-		{method: "GET", path: api.Repoed, handle: s.getRepo, scope: read, summary: "Get a repository, by its id or name", out: api.Repo{}, status: 200},
+		{method: "GET", path: api.Repos, handle: s.listRepos, scope: read, summary: "List repositories by name",
+			query: queryPage, out: api.List[api.Repo]{}, status: 200},
+		{method: "GET", path: api.Repoed, handle: s.getRepo, scope: read,
+			summary: "Get a repository, by its id or name", out: api.Repo{}, status: 200},
 		{method: "DELETE", path: api.Repoed, handle: s.removeRepo, scope: write,
 			summary: "Unregister a repository and remove its unused images", status: 204},
 		{method: "POST", path: api.RepoBuild, handle: s.startRepo(repo.Asked), scope: exec,
@@ -25,11 +27,13 @@ func (s *Server) repoRoutes() []route {
 			out:     api.RepoBuilt{}, status: 202},
 		{method: "POST", path: api.RepoRefresh, handle: s.startRepo(repo.Refresh), scope: exec,
 			summary: "Update a repository's image, or join the current build", out: api.RepoBuilt{}, status: 202},
-		{method: "GET", path: api.RepoBuilds, handle: s.listRepoBuilds, scope: read, summary: "List the builds of a repository's image, newest first", query: queryPage,
+		{method: "GET", path: api.RepoBuilds, handle: s.listRepoBuilds, scope: read,
+			summary: "List the builds of a repository's image, newest first", query: queryPage,
 			out: api.List[api.RepoBuilt]{}, status: 200},
-		{method: "GET", path: api.RepoEvents, handle: s.streamEvents, scope: read, summary: "Follow the builds of a repository's image, with their log",
-			query:  "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
-			rawOut: api.TypeEvents, status: 200},
+		{method: "GET", path: api.RepoEvents, handle: s.streamEvents, scope: read,
+			summary: "Follow the builds of a repository's image, with their log",
+			query:   "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
+			rawOut:  api.TypeEvents, status: 200},
 	}
 }
 
@@ -56,7 +60,8 @@ func (s *Server) addRepo(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root, LimitSeconds: req.LimitSeconds}
+	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root,
+		LimitSeconds: req.LimitSeconds}
 	if len(req.Sandbox) > 0 {
 		if recipe.Sandbox, err = sandbox.DecodeRequest(req.Sandbox); err != nil {
 			return err
@@ -134,18 +139,23 @@ func (s *Server) listRepoBuilds(w http.ResponseWriter, r *http.Request) error {
 func repoOut(r repo.Repo) api.Repo {
 	b := r.Recipe.Sandbox
 	return api.Repo{
-		ID: r.ID, Name: r.Name, URL: r.URL, Branch: r.Branch, Dir: r.Dir, Status: string(r.Status), Reason: r.Reason, Image: r.Image, Commit: r.Commit,
+		ID: r.ID, Name: r.Name, URL: r.URL, Branch: r.Branch, Dir: r.Dir, Status: string(r.Status), Reason: r.Reason,
+		Image: r.Image, Commit: r.Commit,
 		DefaultBranch: r.Default, Locks: r.Locks, RecipeDigest: r.RecipeDigest,
 		Projects: each(r.Plan.Projects, func(p repo.Project) api.RepoProject {
-			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, Lock: p.Lock, Node: p.Node, NodeFrom: p.NodeFrom, Install: p.Install, Build: p.Build, Test: p.Test}
+			return api.RepoProject{Dir: p.Dir, Manager: p.Manager, Pin: p.Pin, Lock: p.Lock, Node: p.Node,
+				NodeFrom: p.NodeFrom, Install: p.Install, Build: p.Build, Test: p.Test}
 		}),
 		Recipe: api.RepoRequest{
-			URL: r.URL, Name: r.Name, Branch: r.Branch, Setup: r.Recipe.Setup, Install: r.Recipe.Install, Build: r.Recipe.Build, Test: r.Recipe.Test, Root: r.Recipe.Root,
+			URL: r.URL, Name: r.Name, Branch: r.Branch, Setup: r.Recipe.Setup, Install: r.Recipe.Install,
+			Build: r.Recipe.Build, Test: r.Recipe.Test, Root: r.Recipe.Root,
 			LimitSeconds: r.Recipe.LimitSeconds,
 			Sandbox: api.SandboxRequest{
-				Image: b.Image, Commands: b.Commands, Tags: b.Tags, Secrets: b.Secrets, Hostname: b.Hostname, Engine: b.Engine, Network: api.Network(b.Network), Ports: b.Ports,
+				Image: b.Image, Commands: b.Commands, Tags: b.Tags, Secrets: b.Secrets, Hostname: b.Hostname,
+				Engine: b.Engine, Network: api.Network(b.Network), Ports: b.Ports,
 				Volumes: each(b.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
-				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files, VolumeFiles: b.VolumeFiles, Cold: b.Cold,
+				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files,
+				VolumeFiles: b.VolumeFiles, Cold: b.Cold,
 			},
 		},
 		Built: r.Built.UTC(), Checked: r.Checked.UTC(), Behind: r.Behind, Used: r.Used.UTC(), Created: r.Created.UTC(),
@@ -154,8 +164,10 @@ func repoOut(r repo.Repo) api.Repo {
 
 func repoBuiltOut(b repo.Build) api.RepoBuilt {
 	return api.RepoBuilt{
-		ID: b.ID, RepoID: b.Repo, Cause: string(b.Cause), Mode: string(b.Mode), Status: string(b.Status), Success: b.Success, Stage: b.Stage, Error: b.Error,
-		Remedy: b.Remedy, Output: b.Output, Commit: b.Commit, From: b.From, Image: b.Image, RecipeDigest: b.RecipeDigest, Locks: b.Locks, Node: b.Node,
+		ID: b.ID, RepoID: b.Repo, Cause: string(b.Cause), Mode: string(b.Mode), Status: string(b.Status),
+		Success: b.Success, Stage: b.Stage, Error: b.Error,
+		Remedy: b.Remedy, Output: b.Output, Commit: b.Commit, From: b.From, Image: b.Image,
+		RecipeDigest: b.RecipeDigest, Locks: b.Locks, Node: b.Node,
 		Steps:   each(b.Steps, func(r repo.Ran) api.RepoStep { return api.RepoStep(r) }),
 		Started: b.Started.UTC(), Ended: b.Ended.UTC(), Seconds: b.Seconds,
 	}

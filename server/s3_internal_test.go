@@ -19,17 +19,22 @@ func TestModalS3(t *testing.T) {
 		volumes []sandbox.Mount
 		want    *sandbox.S3
 	}{
-		"nothing":        {volumes: work},
-		"all":            {api.ModalRequest{S3BucketName: "b", S3KeyPrefix: "p", S3MountPath: "/s3", S3Secret: "mine", InitFromS3: true, SyncToS3: true}, work, &sandbox.S3{Bucket: "b", Prefix: "p", MountPath: "/s3", Secret: "mine", Init: true, SyncOnTerminate: true}},
+		"nothing": {volumes: work},
+		"all": {api.ModalRequest{S3BucketName: "b", S3KeyPrefix: "p", S3MountPath: "/s3", S3Secret: "mine",
+			InitFromS3: true, SyncToS3: true}, work, &sandbox.S3{Bucket: "b", Prefix: "p", MountPath: "/s3",
+			Secret: "mine", Init: true, SyncOnTerminate: true}},
 		"for the volume": {api.ModalRequest{S3BucketName: "b"}, work, &sandbox.S3{Bucket: "b", MountPath: "/data"}},
-		"by itself":      {api.ModalRequest{S3BucketName: "b", InitFromS3: true}, nil, &sandbox.S3{Bucket: "b", MountPath: api.ModalMountPath, Init: true}},
+		"by itself": {api.ModalRequest{S3BucketName: "b", InitFromS3: true}, nil,
+			&sandbox.S3{Bucket: "b", MountPath: api.ModalMountPath, Init: true}},
 	} {
 		if diff := cmp.Diff(c.want, modalS3(c.req, c.volumes)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	made := modalOut(sandbox.Sandbox{S3: &sandbox.S3Volume{S3: *modalS3(api.ModalRequest{S3BucketName: "b", S3KeyPrefix: "p"}, nil), SyncError: "S3 is away"}})
-	if made.S3Bucket != "b" || made.S3Prefix != "p" || made.S3Path != api.ModalMountPath || made.SyncError != "S3 is away" {
+	made := modalOut(sandbox.Sandbox{S3: &sandbox.S3Volume{S3: *modalS3(api.ModalRequest{S3BucketName: "b",
+		S3KeyPrefix: "p"}, nil), SyncError: "S3 is away"}})
+	if made.S3Bucket != "b" || made.S3Prefix != "p" || made.S3Path != api.ModalMountPath ||
+		made.SyncError != "S3 is away" {
 		t.Errorf("shown as %+v", made)
 	}
 }

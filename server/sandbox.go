@@ -175,7 +175,8 @@ func (s *Server) snapshotSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	img, err := s.opts.Fleet.Snapshot(r.Context(), accountOf(r.Context()), r.PathValue("id"), sandbox.SnapshotOptions(req))
+	img, err := s.opts.Fleet.Snapshot(r.Context(), accountOf(r.Context()), r.PathValue("id"),
+		sandbox.SnapshotOptions(req))
 	if err != nil {
 		return err
 	}
@@ -207,7 +208,8 @@ func (s *Server) listProcesses(w http.ResponseWriter, r *http.Request) error {
 func counted(id string) string { return fmt.Sprintf("%03d%s", len(id), id) }
 
 func (s *Server) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
-	err := s.opts.Fleet.CopyIn(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.URL.Query().Get("path"), r.Body)
+	err := s.opts.Fleet.CopyIn(r.Context(), accountOf(r.Context()), r.PathValue("id"),
+		r.URL.Query().Get("path"), r.Body)
 	if err != nil {
 		return err
 	}

@@ -14,18 +14,25 @@ import (
 func (s *Server) scheduleRoutes() []route {
 	const read, write = account.Read, account.Write
 	return []route{
-		{method: "POST", path: api.Schedules, handle: s.setSchedule, scope: write, operator: true, summary: "Create or replace a schedule",
-			in: api.ScheduleRequest{}, out: api.Schedule{}, status: 201},
-		{method: "GET", path: api.Schedules, handle: s.listSchedules, scope: read, summary: "List schedules by name", query: queryPage,
-			out: api.List[api.Schedule]{}, status: 200},
-		{method: "GET", path: api.Scheduled, handle: s.scheduleIs((*schedule.Scheduler).Get), scope: read, summary: "Get a schedule", out: api.Schedule{}, status: 200},
-		{method: "DELETE", path: api.Scheduled, handle: s.deleteSchedule, scope: write, operator: true, summary: "Delete a schedule and its history", status: 204},
-		{method: "POST", path: api.SchedulePause, handle: s.scheduleIs((*schedule.Scheduler).Pause), scope: write, operator: true,
-			summary: "Pause a schedule", out: api.Schedule{}, status: 200},
-		{method: "POST", path: api.ScheduleResume, handle: s.scheduleIs((*schedule.Scheduler).Resume), scope: write, operator: true,
-			summary: "Resume a paused schedule", out: api.Schedule{}, status: 200},
-		{method: "POST", path: api.ScheduleStart, handle: s.startSchedule, scope: write, operator: true, summary: "Run a schedule's job now",
-			out: api.ScheduleRun{}, status: 202},
+		{method: "POST", path: api.Schedules, handle: s.setSchedule, scope: write, operator: true,
+			summary: "Create or replace a schedule",
+			in:      api.ScheduleRequest{}, out: api.Schedule{}, status: 201},
+		{method: "GET", path: api.Schedules, handle: s.listSchedules, scope: read, summary: "List schedules by name",
+			query: queryPage,
+			out:   api.List[api.Schedule]{}, status: 200},
+		{method: "GET", path: api.Scheduled, handle: s.scheduleIs((*schedule.Scheduler).Get), scope: read,
+			summary: "Get a schedule", out: api.Schedule{}, status: 200},
+		{method: "DELETE", path: api.Scheduled, handle: s.deleteSchedule, scope: write, operator: true,
+			summary: "Delete a schedule and its history", status: 204},
+		{method: "POST", path: api.SchedulePause, handle: s.scheduleIs((*schedule.Scheduler).Pause), scope: write,
+			operator: true,
+			summary:  "Pause a schedule", out: api.Schedule{}, status: 200},
+		{method: "POST", path: api.ScheduleResume, handle: s.scheduleIs((*schedule.Scheduler).Resume), scope: write,
+			operator: true,
+			summary:  "Resume a paused schedule", out: api.Schedule{}, status: 200},
+		{method: "POST", path: api.ScheduleStart, handle: s.startSchedule, scope: write, operator: true,
+			summary: "Run a schedule's job now",
+			out:     api.ScheduleRun{}, status: 202},
 		{method: "GET", path: api.ScheduleRuns, handle: s.listScheduleRuns, scope: read,
 			summary: "List the runs of a schedule, newest first",
 			query:   queryPage, out: api.List[api.ScheduleRun]{}, status: 200},
@@ -50,7 +57,8 @@ func (s *Server) setSchedule(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	made, err := schedules.Set(r.Context(), schedule.Job{
-		Account: accountOf(r.Context()), Name: req.Name, Kind: req.Kind, Args: req.Args, Cron: req.Cron, Zone: req.Zone, Retries: req.Retries,
+		Account: accountOf(r.Context()), Name: req.Name, Kind: req.Kind, Args: req.Args, Cron: req.Cron, Zone: req.Zone,
+		Retries:        req.Retries,
 		TimeoutSeconds: req.TimeoutSeconds, Missed: schedule.Missed(req.Missed), Paused: req.Paused,
 	})
 	if err != nil {
@@ -72,7 +80,8 @@ func (s *Server) listSchedules(w http.ResponseWriter, r *http.Request) error {
 }
 
 // scheduleIs responds with the schedule that do returns.
-func (s *Server) scheduleIs(do func(*schedule.Scheduler, context.Context, string, string) (schedule.Job, error)) handler {
+func (s *Server) scheduleIs(do func(*schedule.Scheduler, context.Context, string,
+	string) (schedule.Job, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		schedules, err := s.scheduler()
 		if err != nil {
@@ -136,14 +145,17 @@ func (s *Server) listScheduleRuns(w http.ResponseWriter, r *http.Request) error 
 
 func scheduleOut(j schedule.Job) api.Schedule {
 	return api.Schedule{
-		Name: j.Name, Kind: j.Kind, Args: j.Args, Cron: j.Cron, Zone: j.Zone, Retries: j.Retries, TimeoutSeconds: j.TimeoutSeconds,
-		Missed: string(j.Missed), Paused: j.Paused, Created: j.Created.UTC(), Updated: j.Updated.UTC(), Next: j.Next.UTC(),
+		Name: j.Name, Kind: j.Kind, Args: j.Args, Cron: j.Cron, Zone: j.Zone, Retries: j.Retries,
+		TimeoutSeconds: j.TimeoutSeconds,
+		Missed:         string(j.Missed), Paused: j.Paused, Created: j.Created.UTC(), Updated: j.Updated.UTC(),
+		Next: j.Next.UTC(),
 	}
 }
 
 func scheduleRunOut(r schedule.Run) api.ScheduleRun {
 	return api.ScheduleRun{
-		ID: r.ID, Schedule: r.Job, Due: r.Due.UTC(), Attempt: r.Attempt, Status: string(r.Status), Reason: r.Reason, Output: r.Output,
+		ID: r.ID, Schedule: r.Job, Due: r.Due.UTC(), Attempt: r.Attempt, Status: string(r.Status), Reason: r.Reason,
+		Output:  r.Output,
 		Started: r.Started.UTC(), Ended: r.Ended.UTC(), Seconds: r.Seconds, RetryAt: r.RetryAt.UTC(),
 	}
 }

@@ -18,8 +18,9 @@ func (s *Server) secretRoutes() []route {
 		{method: "POST", path: api.Rekey, handle: s.rekey, scope: write, operator: true,
 			summary: "Replace the key file, and encrypt all secrets with the new key",
 			out:     api.Rekeyed{}, status: 200},
-		{method: "GET", path: api.Secrets, handle: s.listSecrets, scope: read, summary: "List secrets by name, without their values",
-			query: queryPage, out: api.List[api.Secret]{}, status: 200},
+		{method: "GET", path: api.Secrets, handle: s.listSecrets, scope: read,
+			summary: "List secrets by name, without their values",
+			query:   queryPage, out: api.List[api.Secret]{}, status: 200},
 		{method: "GET", path: api.Secreted, handle: s.getSecret, scope: read,
 			summary: "Get the description of a secret", out: api.Secret{}, status: 200},
 		{method: "DELETE", path: api.Secreted, handle: s.deleteSecret, scope: write,
@@ -35,7 +36,8 @@ func (s *Server) vault() (*secret.Vault, error) {
 	return s.opts.Secrets, nil
 }
 
-var secretModes = map[string]secret.How{"": secret.Create, "create": secret.Create, "replace": secret.Replace, "merge": secret.Merge}
+var secretModes = map[string]secret.How{"": secret.Create, "create": secret.Create, "replace": secret.Replace,
+	"merge": secret.Merge}
 
 func (s *Server) setSecret(w http.ResponseWriter, r *http.Request) error {
 	vault, err := s.vault()

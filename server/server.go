@@ -145,7 +145,8 @@ func New(ctx context.Context, opts Options) *Server {
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         &protocols,
 		// A connection carries many requests: a dead connection must be detected, or all its streams stay open.
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: time.Minute},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 250, SendPingTimeout: 30 * time.Second,
+			PingTimeout: 15 * time.Second, WriteByteTimeout: time.Minute},
 	}
 	return s
 }

@@ -57,7 +57,8 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 		t.Fatal(err)
 	}
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}, Prices: sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
+		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Prices: sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -155,14 +156,16 @@ func TestSandboxLifecycle(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	made := w.create()
-	if made.Status != "running" || !strings.HasPrefix(made.ID, "sbx_") || made.Engine != "fake" || len(made.Stages) == 0 {
+	if made.Status != "running" || !strings.HasPrefix(made.ID, "sbx_") || made.Engine != "fake" ||
+		len(made.Stages) == 0 {
 		t.Errorf("created: %+v", made)
 	}
 	_, body := w.do("GET", "/v1/sandboxes/box", "")
 	if got := parse[api.Sandbox](t, body); got.ID != made.ID || got.Tags["team"] != "a" {
 		t.Errorf("got: %+v", got)
 	}
-	resp, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","echo out; echo err >&2; cat; exit 3"],"stdin":"in"}`)
+	resp, body := w.do("POST", "/v1/sandboxes/box/exec",
+		`{"args":["sh","-c","echo out; echo err >&2; cat; exit 3"],"stdin":"in"}`)
 	res := parse[api.Result](t, body)
 	if resp.StatusCode != http.StatusOK || res.ReturnCode != 3 || res.Stdout != "out\nin" || res.Stderr != "err\n" ||
 		res.SandboxID != made.ID || res.TimedOut || res.Duration <= 0 {
@@ -237,30 +240,40 @@ func TestProblems(t *testing.T) {
 			"invalid", "exceeds"},
 		"empty command": {"POST", "/v1/sandboxes/box/exec", `{}`, 400, "invalid", "empty"},
 		"NUL":           {"POST", "/v1/sandboxes/box/exec", `{"args":["a\u0000b"]}`, 400, "invalid", "NUL"},
-		"name with =":   {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"env":{"A=B":"c"}}`, 400, "invalid", "A=B"},
-		"endless time":  {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":1e300}`, 400, "invalid", "timeout_seconds"},
-		"negative time": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":-1}`, 400, "invalid", "timeout_seconds"},
-		"longest time":  {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":604801}`, 400, "invalid", "timeout_seconds"},
-		"no directory":  {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"workdir":"/no/such"}`, 400, "invalid", "/no/such"},
+		"name with =": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"env":{"A=B":"c"}}`, 400,
+			"invalid", "A=B"},
+		"endless time": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":1e300}`, 400, "invalid",
+			"timeout_seconds"},
+		"negative time": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":-1}`, 400, "invalid",
+			"timeout_seconds"},
+		"longest time": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"timeout_seconds":604801}`, 400,
+			"invalid", "timeout_seconds"},
+		"no directory": {"POST", "/v1/sandboxes/box/exec", `{"args":["true"],"workdir":"/no/such"}`, 400,
+			"invalid", "/no/such"},
 		"binary code":   {"POST", "/v1/sandboxes/box/exec", `{"code":"\u0000\u0001"}`, 400, "invalid", "binary"},
 		"no image":      {"POST", "/v1/sandboxes", `{"image":"nosuch"}`, 404, "not_found", "nosuch"},
 		"little memory": {"POST", "/v1/sandboxes", `{"memory_bytes":1024}`, 400, "invalid", "memory"},
 		"much memory":   {"POST", "/v1/sandboxes", `{"memory_bytes":1125899906842624}`, 400, "invalid", "memory"},
-		"overlap":       {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/d"},{"name":"b","path":"/d/e"}]}`, 400, "invalid", "overlap"},
+		"overlap": {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/d"},{"name":"b","path":"/d/e"}]}`,
+			400, "invalid", "overlap"},
 		"relative mount": {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"d"}]}`, 400, "invalid",
 			"mount point"},
-		"over /proc":      {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/proc"}]}`, 400, "invalid", "/proc"},
-		"name in use":     {"POST", "/v1/sandboxes", `{"name":"box"}`, 409, "conflict", "box"},
-		"not there":       {"GET", "/v1/sandboxes/sbx_nosuch", "", 404, "not_found", "sbx_nosuch"},
-		"volume with /":   {"POST", "/v1/volumes", `{"name":"a/b"}`, 400, "invalid", "a/b"},
-		"volume ..":       {"DELETE", "/v1/volumes/%2E%2E", "", 400, "invalid", ".."},
-		"long volume":     {"POST", "/v1/volumes", `{"name":"` + strings.Repeat("v", 300) + `"}`, 400, "invalid", "vvv"},
-		"no volume":       {"GET", "/v1/volumes/nosuch/files/list", "", 404, "not_found", "nosuch"},
-		"bad limit":       {"GET", "/v1/sandboxes?limit=0", "", 400, "invalid", "limit"},
-		"bad flag":        {"GET", "/v1/sandboxes?all=maybe", "", 400, "invalid", "all"},
-		"bad tag":         {"GET", "/v1/sandboxes?tag=x", "", 400, "invalid", "tag"},
-		"extend far":      {"POST", "/v1/sandboxes/box/extend", `{"idle_timeout_seconds":1e300}`, 400, "invalid", "idle_timeout_seconds"},
-		"extend how long": {"POST", "/v1/sandboxes/box/extend", `{"timeout_seconds":1e300}`, 400, "invalid", "timeout_seconds"},
+		"over /proc": {"POST", "/v1/sandboxes", `{"volumes":[{"name":"a","path":"/proc"}]}`, 400,
+			"invalid", "/proc"},
+		"name in use":   {"POST", "/v1/sandboxes", `{"name":"box"}`, 409, "conflict", "box"},
+		"not there":     {"GET", "/v1/sandboxes/sbx_nosuch", "", 404, "not_found", "sbx_nosuch"},
+		"volume with /": {"POST", "/v1/volumes", `{"name":"a/b"}`, 400, "invalid", "a/b"},
+		"volume ..":     {"DELETE", "/v1/volumes/%2E%2E", "", 400, "invalid", ".."},
+		"long volume": {"POST", "/v1/volumes", `{"name":"` + strings.Repeat("v", 300) + `"}`, 400,
+			"invalid", "vvv"},
+		"no volume": {"GET", "/v1/volumes/nosuch/files/list", "", 404, "not_found", "nosuch"},
+		"bad limit": {"GET", "/v1/sandboxes?limit=0", "", 400, "invalid", "limit"},
+		"bad flag":  {"GET", "/v1/sandboxes?all=maybe", "", 400, "invalid", "all"},
+		"bad tag":   {"GET", "/v1/sandboxes?tag=x", "", 400, "invalid", "tag"},
+		"extend far": {"POST", "/v1/sandboxes/box/extend", `{"idle_timeout_seconds":1e300}`, 400, "invalid",
+			"idle_timeout_seconds"},
+		"extend how long": {"POST", "/v1/sandboxes/box/extend", `{"timeout_seconds":1e300}`, 400, "invalid",
+			"timeout_seconds"},
 		"not a WebSocket": {"GET", "/v1/run", "", 400, "invalid", "WebSocket"},
 		"run detached":    {"POST", "/v1/run", `{"args":["true"],"detach":true}`, 400, "invalid", "detached"},
 		"run badly":       {"POST", "/v1/run", `{"args":["true"],"sandbox":{"x":1}}`, 400, "invalid", "x"},
@@ -268,18 +281,21 @@ func TestProblems(t *testing.T) {
 		"network odd":     {"POST", "/v1/sandboxes/box/network", `{"mode":"odd"}`, 400, "invalid", "odd"},
 		"network field":   {"POST", "/v1/sandboxes/box/network", `{"rules":[]}`, 400, "invalid", "rules"},
 		"connect":         {"GET", "/v1/sandboxes/box/connect?port=80", "", 400, "invalid", "WebSocket"},
-		"no network":      {"POST", "/v1/run", `{"args":["true"],"sandbox":{"network":{"mode":"default"}}}`, 501, "unsupported", "network"},
+		"no network": {"POST", "/v1/run", `{"args":["true"],"sandbox":{"network":{"mode":"default"}}}`, 501,
+			"unsupported", "network"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp, body := w.do(c.method, c.path, c.body, api.HeaderRequestID, "my-own.id_1")
 			p := parse[api.Problem](t, body)
-			if resp.StatusCode != c.status || p.Status != c.status || p.Code != c.code || !strings.Contains(p.Detail, c.detail) {
+			if resp.StatusCode != c.status || p.Status != c.status || p.Code != c.code ||
+				!strings.Contains(p.Detail, c.detail) {
 				t.Errorf("%s, %+v; want %d %s with %q", resp.Status, p, c.status, c.code, c.detail)
 			}
 			if got := resp.Header.Get("Content-Type"); got != api.TypeProblem {
 				t.Errorf("the type is %s", got)
 			}
-			if p.RequestID != "my-own.id_1" || resp.Header.Get(api.HeaderRequestID) != p.RequestID || p.Title == "" || p.Type == "" {
+			if p.RequestID != "my-own.id_1" || resp.Header.Get(api.HeaderRequestID) != p.RequestID || p.Title == "" ||
+				p.Type == "" {
 				t.Errorf("the problem lacks something: %+v", p)
 			}
 		})
@@ -349,7 +365,8 @@ func TestExecEvents(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	w.create()
-	all := w.events("/v1/sandboxes/box/exec", `{"args":["sh","-c","printf 'h\\303'; sleep 0.05; printf '\\251!\\377'; echo e >&2; exit 4"]}`)
+	all := w.events("/v1/sandboxes/box/exec",
+		`{"args":["sh","-c","printf 'h\\303'; sleep 0.05; printf '\\251!\\377'; echo e >&2; exit 4"]}`)
 	var stdout, stderr []byte
 	for _, e := range all {
 		if e.name != api.EventStdout && e.name != api.EventStderr {
@@ -380,7 +397,8 @@ func TestExecEvents(t *testing.T) {
 		t.Errorf("it ends with %+v", last)
 	}
 	all = w.events("/v1/sandboxes/box/exec", `{"args":["/no/such/program"]}`)
-	if p := parse[api.Problem](t, all[0].data); len(all) != 1 || all[0].name != api.EventProblem || p.Code != "invalid" {
+	if p := parse[api.Problem](t, all[0].data); len(all) != 1 || all[0].name != api.EventProblem ||
+		p.Code != "invalid" {
 		t.Errorf("a command that does not start: %+v", all)
 	}
 }
@@ -411,7 +429,8 @@ func TestDetach(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	made := w.create()
-	resp, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","cat; exit 6"],"stdin":"in","detach":true}`)
+	resp, body := w.do("POST", "/v1/sandboxes/box/exec",
+		`{"args":["sh","-c","cat; exit 6"],"stdin":"in","detach":true}`)
 	started := parse[api.Started](t, body)
 	if resp.StatusCode != http.StatusAccepted || started.SandboxID != made.ID || started.ProcessID == "" {
 		t.Fatalf("%s %s", resp.Status, body)
@@ -425,7 +444,8 @@ func TestDetach(t *testing.T) {
 	}
 	_, body = w.do("GET", "/v1/sandboxes/box/processes", "")
 	list := parse[api.List[api.Process]](t, body)
-	if len(list.Data) != 1 || list.Data[0].ID != started.ProcessID || list.Data[0].Exit == nil || list.Data[0].Exit.Code != 6 {
+	if len(list.Data) != 1 || list.Data[0].ID != started.ProcessID || list.Data[0].Exit == nil ||
+		list.Data[0].Exit.Code != 6 {
 		t.Errorf("processes: %s", body)
 	}
 	if resp, _ := w.do("GET", "/v1/sandboxes/nosuch/processes", ""); resp.StatusCode != 404 {
@@ -444,16 +464,19 @@ func TestProgramsThatDoNotStart(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	box := w.create()
-	for program, code := range map[string]int{"no-such-program": 127, "/no/such/program": 127, "/": 126, "/etc/passwd": 126} {
+	for program, code := range map[string]int{"no-such-program": 127, "/no/such/program": 127, "/": 126,
+		"/etc/passwd": 126} {
 		for path, body := range map[string]string{
 			"/v1/run": `{"args":[%q]}`, "/v1/sandboxes/" + box.ID + "/exec": `{"args":[%q]}`,
 		} {
 			resp, text := w.do("POST", path, fmt.Sprintf(body, program))
-			if p := parse[api.Problem](t, text); resp.StatusCode != 400 || p.ReturnCode != code || !strings.Contains(p.Detail, program) {
+			if p := parse[api.Problem](t, text); resp.StatusCode != 400 || p.ReturnCode != code ||
+				!strings.Contains(p.Detail, program) {
 				t.Errorf("%s of %s: %s %s; want the exit code %d", path, program, resp.Status, text, code)
 			}
 		}
-		resp, text := w.do("POST", "/v1/sandboxes/"+box.ID+"/exec", fmt.Sprintf(`{"args":["sh","-c","exec %s"]}`, program))
+		resp, text := w.do("POST", "/v1/sandboxes/"+box.ID+"/exec",
+			fmt.Sprintf(`{"args":["sh","-c","exec %s"]}`, program))
 		if res := parse[api.Result](t, text); resp.StatusCode != 200 || res.ReturnCode != code {
 			t.Errorf("a shell starts %s: %s %s; want the exit code %d", program, resp.Status, text, code)
 		}
@@ -472,7 +495,8 @@ func TestBinaryOutputIsMarked(t *testing.T) {
 		_, text := w.do("POST", "/v1/sandboxes/"+box.ID+"/exec", string(body))
 		return text
 	}
-	if text := said(`printf '\000\377'`); !strings.Contains(text, `"stdout":"AP8="`) || !strings.Contains(text, `"encoding":"base64"`) {
+	if text := said(`printf '\000\377'`); !strings.Contains(text, `"stdout":"AP8="`) ||
+		!strings.Contains(text, `"encoding":"base64"`) {
 		t.Errorf("two bytes: %s", text)
 	}
 	if text := said(`printf text`); !strings.Contains(text, `"stdout":"text"`) || strings.Contains(text, "encoding") {
@@ -484,7 +508,8 @@ func TestBinaryOutputIsMarked(t *testing.T) {
 func TestRunLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	_, body := w.do("POST", "/v1/run", `{"args":["sh","-c","echo $0 $1","a"],"env":{"A":"b"},"sandbox":{"tags":{"t":"1"}}}`)
+	_, body := w.do("POST", "/v1/run",
+		`{"args":["sh","-c","echo $0 $1","a"],"env":{"A":"b"},"sandbox":{"tags":{"t":"1"}}}`)
 	if res := parse[api.Result](t, body); res.Stdout != "a\n" || res.SandboxID == "" {
 		t.Errorf("run: %s", body)
 	}
@@ -526,7 +551,8 @@ func TestArchives(t *testing.T) {
 		if resp, body := w.do("PUT", base+"/archive?path=/in", archive); resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("%s in: %s %s", base, resp.Status, body)
 		}
-		if resp, body := w.do("GET", base+"/archive?path=/in", ""); resp.StatusCode != 200 || !strings.Contains(body, "content") ||
+		if resp, body := w.do("GET", base+"/archive?path=/in", ""); resp.StatusCode != 200 ||
+			!strings.Contains(body, "content") ||
 			resp.Header.Get("Content-Type") != api.TypeTar {
 			t.Errorf("%s out: %s %q", base, resp.Status, body)
 		}
@@ -538,7 +564,8 @@ func TestArchives(t *testing.T) {
 		}
 	}
 	_, body := w.do("GET", "/v1/volumes/vol/files/list?path=/in/dir", "")
-	if list := parse[api.List[api.Entry]](t, body); len(list.Data) != 1 || list.Data[0].Name != "file" || list.Data[0].Size != 7 {
+	if list := parse[api.List[api.Entry]](t, body); len(list.Data) != 1 || list.Data[0].Name != "file" ||
+		list.Data[0].Size != 7 {
 		t.Errorf("list: %s", body)
 	}
 	if resp, _ := w.do("GET", "/v1/volumes/vol/files/list?path=/nosuch", ""); resp.StatusCode != 404 {
@@ -611,17 +638,20 @@ func TestHealth(t *testing.T) {
 	}
 	resp, body := w.do("GET", "/readyz", "")
 	got := parse[api.Server](t, body)
-	if resp.StatusCode != 200 || got.Status != "ready" || got.Version != "test" || got.Sandboxes != 1 || got.Requests != 0 || got.Engine != "fake" {
+	if resp.StatusCode != 200 || got.Status != "ready" || got.Version != "test" || got.Sandboxes != 1 ||
+		got.Requests != 0 || got.Engine != "fake" {
 		t.Errorf("readyz: %s", body)
 	}
 	if resp.Header.Get(api.HeaderVersion) != "test" {
 		t.Errorf("the version header is %q", resp.Header.Get(api.HeaderVersion))
 	}
 	w.server.Stop(t.Context())
-	if resp, body := w.do("GET", "/readyz", ""); resp.StatusCode != 503 || parse[api.Server](t, body).Status != "stopping" {
+	if resp, body := w.do("GET", "/readyz", ""); resp.StatusCode != 503 ||
+		parse[api.Server](t, body).Status != "stopping" {
 		t.Errorf("readyz while stopping: %s %s", resp.Status, body)
 	}
-	if resp, body := w.do("GET", "/v1/sandboxes", ""); resp.StatusCode != 503 || parse[api.Problem](t, body).Code != "unavailable" {
+	if resp, body := w.do("GET", "/v1/sandboxes", ""); resp.StatusCode != 503 ||
+		parse[api.Problem](t, body).Code != "unavailable" {
 		t.Errorf("a request while stopping: %s %s", resp.Status, body)
 	}
 }
@@ -695,9 +725,11 @@ func TestIdle(t *testing.T) {
 func TestSandboxRequestIsUnderstood(t *testing.T) {
 	t.Parallel()
 	sent := api.SandboxRequest{
-		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
+		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"},
+		Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
 		Volumes: []api.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: api.Network{Mode: "none"},
-		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
+		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6,
+		IdleTimeoutSeconds: 7, Cold: true,
 	}
 	data, err := json.Marshal(sent)
 	if err != nil {
@@ -708,9 +740,12 @@ func TestSandboxRequestIsUnderstood(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := sandbox.Request{
-		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"}, Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e", Network: sandbox.Network{Mode: "none"},
-		CPU: 1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6, IdleTimeoutSeconds: 7, Cold: true,
+		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"},
+		Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e",
+		Network: sandbox.Network{Mode: "none"},
+		CPU:     1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6,
+		IdleTimeoutSeconds: 7, Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -24,11 +24,15 @@ func (s *Server) sessionRoutes() []route {
 			summary: "Announce a session that will probably be created, so that the server can make one like it ahead; at most one a second"},
 		{method: "GET", path: api.Sessions, handle: s.listSessions, scope: read, summary: "List sessions, newest first",
 			query: queryPage + "; all: also sessions that have ended", out: api.List[api.Session]{}, status: 200},
-		{method: "GET", path: api.Sessioned, handle: s.getSession, scope: read, summary: "Get a session", out: api.Session{}, status: 200},
-		{method: "DELETE", path: api.Sessioned, handle: s.endSession, scope: write, summary: "End a session and its sandbox", status: 204,
+		{method: "GET", path: api.Sessioned, handle: s.getSession, scope: read, summary: "Get a session",
+			out: api.Session{}, status: 200},
+		{method: "DELETE", path: api.Sessioned, handle: s.endSession, scope: write,
+			summary: "End a session and its sandbox", status: 204,
 			query: "discard: false to refuse (409) if changes in submodules, other work trees or other branches would be lost"},
-		{method: "POST", path: api.SessionMessages, handle: s.sendMessage, scope: exec, summary: "Queue a prompt", in: api.MessageRequest{}, out: api.QueuedMessage{}, status: 202},
-		{method: "GET", path: api.SessionMessages, handle: s.listMessages, scope: read, summary: "List a session's prompts, oldest first", query: queryPage,
+		{method: "POST", path: api.SessionMessages, handle: s.sendMessage, scope: exec, summary: "Queue a prompt",
+			in: api.MessageRequest{}, out: api.QueuedMessage{}, status: 202},
+		{method: "GET", path: api.SessionMessages, handle: s.listMessages, scope: read,
+			summary: "List a session's prompts, oldest first", query: queryPage,
 			out: api.List[api.Message]{}, status: 200},
 		{method: "DELETE", path: api.SessionMessage, handle: s.cancelMessage, scope: exec,
 			summary: "Remove a prompt from the queue", status: 204},
@@ -94,12 +98,14 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 		return in, err
 	}
 	in = session.Request{
-		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name, GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
+		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name,
+		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
-		in.More = append(in.More, session.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules})
+		in.More = append(in.More, session.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
+			Submodules: r.Submodules})
 	}
 	if u := req.Uncommitted; u != nil {
 		in.Uncommitted = session.Uncommitted{Patch: u.Patch, Author: session.Author(u.Author)}
@@ -164,7 +170,10 @@ func (s *Server) endSession(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) stopSession(w http.ResponseWriter, r *http.Request) error {
-	return s.onSession(w, func(m *session.Manager) error { return m.Stop(r.Context(), accountOf(r.Context()), r.PathValue("id")) })
+	return s.onSession(w, func(m *session.Manager) error {
+		return m.Stop(r.Context(), accountOf(r.Context()),
+			r.PathValue("id"))
+	})
 }
 
 func (s *Server) cancelMessage(w http.ResponseWriter, r *http.Request) error {
@@ -179,7 +188,8 @@ func (s *Server) answerSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return s.onSession(w, func(m *session.Manager) error {
-		return m.Answer(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.PathValue("question"), agent.Answer(req))
+		return m.Answer(r.Context(), accountOf(r.Context()), r.PathValue("id"), r.PathValue("question"),
+			agent.Answer(req))
 	})
 }
 
@@ -243,18 +253,23 @@ func sendBytes(w http.ResponseWriter, media string, data []byte, err error) erro
 func sessionOut(s session.Session) api.Session {
 	repositories := []api.Repository{}
 	for _, r := range s.Repositories() {
-		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir, Base: r.Base, Pull: r.Pull})
+		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir,
+			Base: r.Base, Pull: r.Pull})
 	}
 	return api.Session{
-		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues, Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
-		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits), Status: string(s.Status), Reason: s.Reason,
-		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(), Ended: s.Ended.UTC(),
+		ID: s.ID, Title: s.Title, Agent: s.Agent, Model: s.Model, Repo: s.Repo, Continues: s.Continues,
+		Branch: s.Branch, WorkBranch: s.WorkBranch(), Base: s.Base, Dir: s.Dir, Repositories: repositories,
+		SandboxID: s.SandboxID, Conversation: s.Conversation, Limits: api.SessionLimits(s.Limits),
+		Status: string(s.Status), Reason: s.Reason,
+		Turns: s.Turns, Usage: api.Usage(s.Usage), Created: s.Created.UTC(), Active: s.Active.UTC(),
+		Ended: s.Ended.UTC(),
 	}
 }
 
 func messageOut(m session.Message) api.Message {
 	return api.Message{
-		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(), Started: m.Started.UTC(), Ended: m.Ended.UTC(),
+		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(),
+		Started: m.Started.UTC(), Ended: m.Ended.UTC(),
 		Usage: api.Usage(m.Usage), Own: m.Own, Purpose: m.Purpose,
 	}
 }

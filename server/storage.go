@@ -47,7 +47,8 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 			"create a sandbox with s3, or synchronize a volume: harvest volume sync VOLUME")
 	}
 	// Other clients may have written there, so use the list and not the manifest.
-	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket, Prefix: found.S3.Prefix, Secret: found.S3.Secret,
+	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket,
+		Prefix: found.S3.Prefix, Secret: found.S3.Secret,
 		List: req.Direction != string(s3sync.Up), DeleteMany: req.DeleteMany})
 }
 
@@ -61,14 +62,16 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
-	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror, Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
+	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror,
+		Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
 		List: req.List, Contents: req.Contents, DryRun: req.DryRun, DeleteMany: req.DeleteMany}
 	if req.DryRun {
 		o.Plan = func(a s3sync.Action) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(out.Plan) < maxPlan {
-				out.Plan = append(out.Plan, api.PlannedAction{Action: string(a.Op), Path: a.Path, Size: a.Size, Conflict: a.Conflict, Reason: reason(a.Err)})
+				out.Plan = append(out.Plan, api.PlannedAction{Action: string(a.Op), Path: a.Path, Size: a.Size,
+					Conflict: a.Conflict, Reason: reason(a.Err)})
 			}
 		}
 	}
@@ -110,7 +113,8 @@ func reason(err error) string {
 }
 
 func syncStats(st s3sync.Stats) api.SyncStats {
-	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped, Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
+	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped,
+		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
 		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, api.SyncedPath(f))
@@ -158,7 +162,8 @@ func (s *Server) pruneVersions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return errors.Newf(errors.Invalid, "invalid keep: want the number of versions to keep")
 	}
-	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r), keep); err != nil {
+	if _, err := s.opts.Storage.Prune(r.Context(), accountOf(r.Context()), r.PathValue("name"), whereOf(r),
+		keep); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -63,7 +63,8 @@ func TestStreamProtocol(t *testing.T) {
 	send(t, conn, api.StreamControl, `{"stdin_eof":true}`)
 	send(t, conn, api.StreamStdin, "too late")
 	data, end, err := read(t, conn)
-	if end == nil || end.Exit == nil || end.Exit.ReturnCode != 3 || data[api.StreamStdout] != "one two" || data[api.StreamStderr] != "e\n" {
+	if end == nil || end.Exit == nil || end.Exit.ReturnCode != 3 || data[api.StreamStdout] != "one two" ||
+		data[api.StreamStderr] != "e\n" {
 		t.Errorf("%q, %+v", data, end)
 	}
 	if websocket.CloseStatus(err) != websocket.StatusNormalClosure {
@@ -158,11 +159,15 @@ func TestAttachFromAnOffset(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	w.create()
-	_, body := w.do("POST", "/v1/sandboxes/box/exec", `{"args":["sh","-c","printf abc; sleep 0.2; printf def >&2; sleep 0.2; printf ghi; exit 4"],"detach":true}`)
+	_, body := w.do("POST", "/v1/sandboxes/box/exec",
+		`{"args":["sh","-c","printf abc; sleep 0.2; printf def >&2; sleep 0.2; printf ghi; exit 4"],"detach":true}`)
 	id := parse[api.Started](t, body).ProcessID
-	for offset, want := range map[int]string{0: "abcghi def", 2: "cghi def", 3: "ghi def", 4: "ghi ef", 8: "i ", 9: " "} {
-		data, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec", `{"process_id":"`+id+`","offset":`+strconv.Itoa(offset)+`}`))
-		if got := data[api.StreamStdout] + " " + data[api.StreamStderr]; end == nil || end.Exit == nil || end.Exit.ReturnCode != 4 || got != want {
+	for offset, want := range map[int]string{0: "abcghi def", 2: "cghi def", 3: "ghi def", 4: "ghi ef",
+		8: "i ", 9: " "} {
+		data, end, _ := read(t, w.dial(t, "/v1/sandboxes/box/exec",
+			`{"process_id":"`+id+`","offset":`+strconv.Itoa(offset)+`}`))
+		if got := data[api.StreamStdout] + " " + data[api.StreamStderr]; end == nil || end.Exit == nil ||
+			end.Exit.ReturnCode != 4 || got != want {
 			t.Errorf("from %d: %q, %+v; want %q", offset, got, end, want)
 		}
 	}

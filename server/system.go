@@ -31,7 +31,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	if who.MustBeOperator() != nil { // hide data of other accounts
 		can := s.opts.Fleet.Capabilities()
 		return respond(w, code, api.ServerInfo{
-			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone),
+			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation,
+			Limits:  each(can.Limits, strings.Clone),
 			Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 		})
 	}
@@ -39,7 +40,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, code, api.Server{
 		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
 		Requests: s.active(), Sandboxes: s.sandboxes(), Spares: s.spares(), Commands: stats.Commands,
-		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone), Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone),
+		Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 	})
 }
 
@@ -72,7 +74,8 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 		return errors.Newf(errors.Unsupported, "this server cannot be stopped through its API")
 	}
 	if busy := s.active() + s.opts.Fleet.Stats().Commands; req.IfIdle && busy > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "the server is busy"), "wait until commands and requests have ended")
+		return errors.Remedy(errors.Newf(errors.Conflict, "the server is busy"),
+			"wait until commands and requests have ended")
 	}
 	w.Header().Set("Content-Type", api.TypeJSON)
 	w.WriteHeader(http.StatusAccepted)

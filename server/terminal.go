@@ -47,7 +47,9 @@ var terminalArgs = []string{"/bin/sh", "-c",
 
 func (s *Server) terminalRoutes() []route {
 	return []route{{method: "GET", path: api.SandboxTerminal, handle: s.openTerminal, scope: account.Exec,
-		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. A second client takes it over", query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists; name: name of the shell, if there are several, whose last argument is harvest-terminal:NAME",
+		summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. " +
+			"A second client takes it over",
+		query:  "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists; name: name of the shell, if there are several, whose last argument is harvest-terminal:NAME",
 		socket: "messages are those of a stream, without a first request, and earlier output is repeated"}}
 }
 

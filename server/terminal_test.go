@@ -98,7 +98,8 @@ func TestTerminal(t *testing.T) {
 	three := w.tty("")
 	three.expect("by myself")
 	// Bytes that are not text arrive unchanged, and a flood does no harm.
-	three.send(api.StreamStdin, "printf '\\377\\000\\376<'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo fl''ooded\n")
+	three.send(api.StreamStdin,
+		"printf '\\377\\000\\376<'; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo fl''ooded\n")
 	three.expect("\xff\x00\xfe<")
 	three.expect("flooded")
 	if n := bytes.Count(three.got, []byte("x")); n < 3000000 {
@@ -116,17 +117,20 @@ func TestTerminal(t *testing.T) {
 	four.send(9, "x")
 	four.expect("")
 	five := w.tty("")
-	if err := five.conn.Write(t.Context(), websocket.MessageBinary, append([]byte{api.StreamControl}, `{"unknown":1}`...)); err != nil {
+	if err := five.conn.Write(t.Context(), websocket.MessageBinary,
+		append([]byte{api.StreamControl}, `{"unknown":1}`...)); err != nil {
 		t.Fatal(err)
 	}
 	five.expect("")
 	for query, want := range map[string]int{"dir=relative": 400, "rows=0": 400, "cols=1001": 400, "rows=x": 400} {
-		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil || resp.StatusCode != want {
+		if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/box/terminal?"+query, nil); err == nil ||
+			resp.StatusCode != want {
 			t.Errorf("%s: %v", query, resp)
 		}
 	}
 	w.want(400, "GET", "/v1/sandboxes/box/terminal", "")
-	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/none/terminal", nil); err == nil || resp.StatusCode != 404 {
+	if _, resp, err := websocket.Dial(t.Context(), w.url+"/v1/sandboxes/none/terminal", nil); err == nil ||
+		resp.StatusCode != 404 {
 		t.Errorf("no sandbox: %v", resp)
 	}
 }
@@ -183,18 +187,21 @@ func TestPorts(t *testing.T) {
 	t.Parallel()
 	w := startOn(t, withPorts)
 	made := w.create()
-	port, end := servePort(t, &websocket.AcceptOptions{InsecureSkipVerify: true}, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		w.Header().Add("Set-Cookie", "theirs=1")
-		w.Header().Add("Set-Cookie", "harvest=stolen; Path=/")
-		w.Header().Set("Content-Type", "text/html")
-		w.WriteHeader(http.StatusTeapot)
-		text, _ := json.Marshal(map[string]any{"method": r.Method, "uri": r.URL.RequestURI(), "host": r.Host, "header": r.Header, "body": string(body)})
-		_, _ = w.Write(text)
-	})
+	port, end := servePort(t, &websocket.AcceptOptions{InsecureSkipVerify: true},
+		func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			w.Header().Add("Set-Cookie", "theirs=1")
+			w.Header().Add("Set-Cookie", "harvest=stolen; Path=/")
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusTeapot)
+			text, _ := json.Marshal(map[string]any{"method": r.Method, "uri": r.URL.RequestURI(), "host": r.Host,
+				"header": r.Header, "body": string(body)})
+			_, _ = w.Write(text)
+		})
 	user := w.as(account.Request{})
 	base := "/v1/sandboxes/" + made.ID + "/ports/" + port
-	resp, body := user.do("POST", base+"/a%2Fb/c?x=1&y", "the body", "Cookie", "harvest=ours; theirs=2; __Host-harvest=ours", "X-Forwarded-For", "1.2.3.4", "Idempotency-Key", "k")
+	resp, body := user.do("POST", base+"/a%2Fb/c?x=1&y", "the body", "Cookie",
+		"harvest=ours; theirs=2; __Host-harvest=ours", "X-Forwarded-For", "1.2.3.4", "Idempotency-Key", "k")
 	var got struct {
 		Method, URI, Host, Body string
 		Header                  http.Header
@@ -202,14 +209,17 @@ func TestPorts(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &got); err != nil {
 		t.Fatalf("%s: %v", body, err)
 	}
-	if resp.StatusCode != http.StatusTeapot || got.Method != "POST" || got.URI != "/a%2Fb/c?x=1&y" || got.Body != "the body" || got.Host != "localhost:"+port {
+	if resp.StatusCode != http.StatusTeapot || got.Method != "POST" || got.URI != "/a%2Fb/c?x=1&y" ||
+		got.Body != "the body" || got.Host != "localhost:"+port {
 		t.Errorf("passed on: %s", body)
 	}
-	if got.Header.Get("Authorization") != "" || got.Header.Get("Cookie") != "theirs=2" || got.Header.Get("X-Forwarded-For") != "127.0.0.1" || got.Header.Get("Idempotency-Key") != "" ||
+	if got.Header.Get("Authorization") != "" || got.Header.Get("Cookie") != "theirs=2" ||
+		got.Header.Get("X-Forwarded-For") != "127.0.0.1" || got.Header.Get("Idempotency-Key") != "" ||
 		got.Header.Get("X-Forwarded-Prefix") != base {
 		t.Errorf("the sandbox sees %v", got.Header)
 	}
-	if c := resp.Header.Values("Set-Cookie"); len(c) != 1 || c[0] != "theirs=1" || !strings.HasPrefix(resp.Header.Get("Content-Security-Policy"), "sandbox ") ||
+	if c := resp.Header.Values("Set-Cookie"); len(c) != 1 || c[0] != "theirs=1" ||
+		!strings.HasPrefix(resp.Header.Get("Content-Security-Policy"), "sandbox ") ||
 		strings.Contains(resp.Header.Get("Content-Security-Policy"), "same-origin") {
 		t.Errorf("the answer has %v", resp.Header)
 	}
@@ -262,8 +272,10 @@ func TestMetrics(t *testing.T) {
 	w.want(404, "GET", "/secret-path", "")
 	_, body := w.do("GET", "/metrics", "")
 	for _, want := range []string{
-		"harvest_sandboxes 1", "harvest_sandboxes_running 1", `harvest_http_requests_total{route="GET /v1/sandboxes/{id}",status="404"} 1`,
-		`harvest_http_requests_total{route="none",status="404"} 1`, "go_goroutines", "process_open_fds", "harvest_http_request_seconds_bucket",
+		"harvest_sandboxes 1", "harvest_sandboxes_running 1",
+		`harvest_http_requests_total{route="GET /v1/sandboxes/{id}",status="404"} 1`,
+		`harvest_http_requests_total{route="none",status="404"} 1`, "go_goroutines", "process_open_fds",
+		"harvest_http_request_seconds_bucket",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s is not in\n%s", want, body)

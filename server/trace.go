@@ -34,9 +34,12 @@ func (s *Server) traced(r *http.Request, rec *recorder) (context.Context, func(r
 		if r.Pattern != "" {
 			span.SetName(r.Pattern)
 		}
-		span.SetAttributes(attribute.String("http.request.method", method(r)), attribute.String("http.route", r.Pattern),
-			attribute.Int("http.response.status_code", rec.status), attribute.Int64("http.response.body.size", rec.bytes),
-			attribute.String("harvest.request_id", requestID(r.Context())), attribute.String("harvest.account", v.who.Account))
+		span.SetAttributes(attribute.String("http.request.method", method(r)),
+			attribute.String("http.route", r.Pattern),
+			attribute.Int("http.response.status_code", rec.status),
+			attribute.Int64("http.response.body.size", rec.bytes),
+			attribute.String("harvest.request_id", requestID(r.Context())),
+			attribute.String("harvest.account", v.who.Account))
 		if rec.status >= http.StatusInternalServerError {
 			span.SetStatus(codes.Error, http.StatusText(rec.status))
 		}

@@ -86,7 +86,8 @@ func (s *Server) listVolumeFiles(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, entries, false, func(e volume.Entry) string { return e.Name }, func(e volume.Entry) api.Entry { return api.Entry(e) })
+	return paged(s, w, r, entries, false, func(e volume.Entry) string { return e.Name },
+		func(e volume.Entry) api.Entry { return api.Entry(e) })
 }
 
 func (s *Server) removeVolumeFile(w http.ResponseWriter, r *http.Request) error {

@@ -18,7 +18,8 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
 	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
-	s := h.create(t, session.Request{Sandbox: limited, Prompt: "/run echo kept >kept; while [ ! -e /tmp/go ]; do sleep 0.05; done"})
+	s := h.create(t, session.Request{Sandbox: limited,
+		Prompt: "/run echo kept >kept; while [ ! -e /tmp/go ]; do sleep 0.05; done"})
 	w := h.watch(s.ID)
 	w.status(t, session.RunningTool)
 	ended := func(id string) bool {

@@ -81,7 +81,8 @@ func checkRepos(req Request) ([]Repository, error) {
 		return nil, errors.Newf(errors.Invalid, "more than %d repositories", most)
 	}
 	all := []Repository{}
-	for i, r := range slices.Concat([]RepositoryRequest{{req.Repo, req.Branch, req.Depth, req.LFS, req.Submodules}}, req.More) {
+	for i, r := range slices.Concat([]RepositoryRequest{{req.Repo, req.Branch, req.Depth, req.LFS, req.Submodules}},
+		req.More) {
 		if err := git.CheckBranch(r.Branch); err != nil {
 			return nil, err
 		}
@@ -111,9 +112,11 @@ func checkRepos(req Request) ([]Repository, error) {
 		if slices.ContainsFunc(all, func(o Repository) bool { return o.Dir == dir }) {
 			return nil, errors.Newf(errors.Invalid, "two repositories have the same directory %s", dir)
 		}
-		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS, Submodules: r.Submodules, Dir: dir})
+		all = append(all, Repository{URL: r.URL, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
+			Submodules: r.Submodules, Dir: dir})
 	}
-	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir || strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
+	if req.Subdir != "" && (!filepath.IsLocal(req.Subdir) || path.Clean(req.Subdir) != req.Subdir ||
+		strings.ContainsFunc(req.Subdir, unicode.IsControl)) {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid directory of the repository %.200q", req.Subdir),
 			"give a path relative to the repository's root, such as services/api")
 	}
@@ -245,8 +248,10 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	}
 	by := p.given.uncommitted.Author
 	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: script, env: map[string]string{
-		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth), "WORK": p.s.WorkBranch(),
-		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "SHALLOW": shallow, "BY": by.Name, "BYMAIL": by.Email,
+		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth),
+		"WORK": p.s.WorkBranch(),
+		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "SHALLOW": shallow,
+		"BY": by.Name, "BYMAIL": by.Email,
 		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
 	}})
 	if err == nil && result.ReturnCode != 0 {
@@ -259,7 +264,8 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	if i == 0 && p.image != nil {
 		text = p.behindImage(text)
 	}
-	if base, start, ok := strings.Cut(strings.TrimRight(text, "\n"), " "); ok && (p.s.Continues == "" || p.s.SandboxID != "" || r.Base == "") {
+	if base, start, ok := strings.Cut(strings.TrimRight(text, "\n"), " "); ok &&
+		(p.s.Continues == "" || p.s.SandboxID != "" || r.Base == "") {
 		r.Base, r.Start = base, start
 	}
 	if i == 0 && p.synced != nil {
@@ -268,7 +274,9 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	if !r.LFS && !r.Submodules {
 		return nil
 	}
-	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS), strconv.FormatBool(r.Submodules)}})
+	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox,
+		shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS),
+			strconv.FormatBool(r.Submodules)}})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Why())
 	}
@@ -292,7 +300,8 @@ func (p *preparation) unreached(ctx context.Context, from string, err error) err
 func (p *preparation) copyBundle(ctx context.Context) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle, "uncommitted.patch": p.given.uncommitted.Patch, "shallow": p.given.shallow} {
+	for name, text := range map[string][]byte{"repo.bundle": p.given.bundle,
+		"uncommitted.patch": p.given.uncommitted.Patch, "shallow": p.given.shallow} {
 		err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
 		if err == nil {
 			_, err = w.Write(text)
@@ -311,7 +320,8 @@ func (p *preparation) copyBundle(ctx context.Context) error {
 func checkAuthor(a Author) error {
 	for _, text := range []string{a.Name, a.Email} {
 		if strings.TrimSpace(text) == "" || len(text) > 200 || strings.ContainsAny(text, "<>\n\x00") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the author needs a name and a mail address"), `such as "Ada Lovelace" and "ada@example.org"`)
+			return errors.Remedy(errors.Newf(errors.Invalid, "the author needs a name and a mail address"),
+				`such as "Ada Lovelace" and "ada@example.org"`)
 		}
 	}
 	return nil

@@ -53,7 +53,10 @@ func (l logins) of(address string) (login, bool) {
 	if err != nil {
 		return login{}, false
 	}
-	i := slices.IndexFunc(l, func(one login) bool { return one.where == origin(a) || one.where == origin(a)+"/"+a.Path })
+	i := slices.IndexFunc(l, func(one login) bool {
+		return one.where == origin(a) ||
+			one.where == origin(a)+"/"+a.Path
+	})
 	if i < 0 {
 		return login{}, false
 	}
@@ -138,7 +141,8 @@ func (m *Manager) loginFrom(ctx context.Context, account string, g secret.Git, a
 	if g.App == "" {
 		return one, nil
 	}
-	token, err := github.Installation{API: one.api, App: g.App, Key: g.Key, ID: g.Installation, HTTP: one.client}.Token(ctx, a.Path)
+	token, err := github.Installation{API: one.api, App: g.App, Key: g.Key, ID: g.Installation,
+		HTTP: one.client}.Token(ctx, a.Path)
 	one.where, one.password, one.expires = one.where+"/"+a.Path, token.Value, token.Expires
 	return one, err
 }
@@ -198,7 +202,8 @@ func (m *Manager) putLogins(ctx context.Context, s Session, box string, l logins
 			origins = append(origins, at)
 		}
 	}
-	_, result, err := m.inSandbox(ctx, s, box, shell{script: loginScript, stdin: file.String(), params: append([]string{credentialsDir, helperScript}, origins...)})
+	_, result, err := m.inSandbox(ctx, s, box, shell{script: loginScript, stdin: file.String(),
+		params: append([]string{credentialsDir, helperScript}, origins...)})
 	if err == nil && result.ReturnCode != 0 {
 		err = errors.Newf(errors.Unavailable, "cannot write the credentials: %s",
 			lastLines(result.Stderr, result.Why()))

@@ -59,7 +59,10 @@ func (r *runner) redeliver(ctx context.Context) {
 // deliverAgain writes the missing part of an earlier server's delivery. It records the new position first.
 func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	s := r.session()
-	i := slices.IndexFunc(s.Deliveries, func(o Delivery) bool { return o.At == d.At && o.Process == d.Process && o.Message == d.Message })
+	i := slices.IndexFunc(s.Deliveries, func(o Delivery) bool {
+		return o.At == d.At && o.Process == d.Process &&
+			o.Message == d.Message
+	})
 	m := r.turn(d.Message)
 	if m == nil || i < 0 {
 		return
@@ -71,7 +74,8 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	if received == d.Size {
 		return
 	}
-	logf.Infof(ctx, "session %s: the agent received %d of %d bytes from the earlier server; the rest is sent", r.id, received, d.Size)
+	logf.Infof(ctx, "session %s: the agent received %d of %d bytes from the earlier server; the rest is sent", r.id,
+		received, d.Size)
 	text := d.Text
 	if text == nil {
 		text = r.conv.Prompt(r.promptID(*m), r.prompt(ctx, *m))

@@ -48,7 +48,8 @@ func TestPromptLostWithServer(t *testing.T) {
 				d.Process = s.Process
 			}
 			s.Status, s.Deliveries = session.Thinking, []session.Delivery{d}
-			m := session.Message{ID: id, Session: s.ID, Prompt: prompt, State: session.Running, Created: time.Now(), Started: time.Now()}
+			m := session.Message{ID: id, Session: s.ID, Prompt: prompt, State: session.Running, Created: time.Now(),
+				Started: time.Now()}
 			if err := h.sessions.PutMessage(t.Context(), m); err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +67,8 @@ func TestPromptLostWithServer(t *testing.T) {
 	w.until(t, "done")
 	w.status(t, session.Done)
 	got := h.wrote(t, s.ID)
-	for _, prompt := range []string{"the first", "lost as a whole", "written to another process", "received by the agent"} {
+	for _, prompt := range []string{"the first", "lost as a whole", "written to another process",
+		"received by the agent"} {
 		if n := strings.Count(got, "- "+prompt) + strings.Count(got, "\n+"+prompt); n != 1 {
 			t.Errorf("the agent received %q %d times:\n%s", prompt, n, got)
 		}
@@ -86,7 +88,8 @@ func TestAnswerAndStopLostWithServer(t *testing.T) {
 	w := h.watch(s.ID)
 	question := w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)
-	text, err := json.Marshal(scripted.Request{Op: "answer", ID: question, Answer: &agent.Answer{Allow: true, Answers: map[string]string{"May I?": "yes"}}})
+	text, err := json.Marshal(scripted.Request{Op: "answer", ID: question,
+		Answer: &agent.Answer{Allow: true, Answers: map[string]string{"May I?": "yes"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +97,8 @@ func TestAnswerAndStopLostWithServer(t *testing.T) {
 	h.restartWith(t, s.ID, func(s *session.Session) {
 		last := s.Deliveries[len(s.Deliveries)-1]
 		s.Status, s.Answered = session.Thinking, []string{question}
-		s.Deliveries = append(s.Deliveries, session.Delivery{Message: last.Message, Process: s.Process, At: last.At + int64(last.Size), Size: len(text), Text: text})
+		s.Deliveries = append(s.Deliveries, session.Delivery{Message: last.Message, Process: s.Process,
+			At: last.At + int64(last.Size), Size: len(text), Text: text})
 	})
 	if done := w.until(t, "done"); done.data.Failed {
 		t.Errorf("after the answer: %+v", done.data)

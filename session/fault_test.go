@@ -100,7 +100,8 @@ func TestAgentCrashes(t *testing.T) {
 	s := h.create(t, session.Request{Approval: agent.ApproveNone})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
-	if done := h.turn(t, w, "crash"); done.data.Failed || done.data.Text != "did go on with c" || done.data.Message.Prompt != "crash" {
+	if done := h.turn(t, w, "crash"); done.data.Failed || done.data.Text != "did go on with c" ||
+		done.data.Message.Prompt != "crash" {
 		t.Errorf("%+v", done.data)
 	}
 	w.status(t, session.Done)
@@ -110,7 +111,8 @@ func TestAgentCrashes(t *testing.T) {
 	w.status(t, session.Done)
 	h.send(t, w.id, "crash twice")
 	h.send(t, w.id, "noise")
-	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "SIGABRT") {
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" ||
+		!strings.Contains(done.data.Text, "SIGABRT") {
 		t.Errorf("%+v", done.data)
 	}
 	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did noise" {
@@ -154,7 +156,8 @@ func TestOutputOfAnotherKind(t *testing.T) {
 			other = append(other, string(e.data.Raw))
 		}
 	}
-	if got := strings.Join(other, "|"); len(other) != 4 || !strings.HasPrefix(got, `"this is no JSON"|`) || !strings.HasSuffix(got, `|"{\"half\":"|[1,2]`) {
+	if got := strings.Join(other, "|"); len(other) != 4 || !strings.HasPrefix(got, `"this is no JSON"|`) ||
+		!strings.HasSuffix(got, `|"{\"half\":"|[1,2]`) {
 		t.Errorf("%q", got)
 	}
 	w.status(t, session.Done)
@@ -193,7 +196,8 @@ func TestAgentOutOfMemory(t *testing.T) {
 	w.status(t, session.Ready)
 	h.sh(t, s.ID, "cd /workspace/work && echo kept >kept")
 	first := mustGet(t, h, s.ID).SandboxID
-	if done := h.turn(t, w, "hog"); !done.data.Failed || !strings.Contains(done.data.Text, "memory") || done.data.Message.State != session.Broken {
+	if done := h.turn(t, w, "hog"); !done.data.Failed || !strings.Contains(done.data.Text, "memory") ||
+		done.data.Message.State != session.Broken {
 		t.Errorf("%+v", done.data)
 	}
 	if failed := w.status(t, session.Failed); !strings.Contains(failed.data.Reason, "memory") {
@@ -202,7 +206,8 @@ func TestAgentOutOfMemory(t *testing.T) {
 	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
 		t.Errorf("%+v\n%s", done.data, w)
 	}
-	wantEqual(t, "file", h.sh(t, s.ID, "cd /workspace/work && cat kept README.md && git branch --show-current"), "kept\n# A project\n"+s.WorkBranch())
+	wantEqual(t, "file", h.sh(t, s.ID, "cd /workspace/work && cat kept README.md && git branch --show-current"),
+		"kept\n# A project\n"+s.WorkBranch())
 	if mustGet(t, h, s.ID).SandboxID == first {
 		t.Error("the sandbox is the first one")
 	}
@@ -225,7 +230,8 @@ func TestDiskFull(t *testing.T) {
 			results = append(results, e.data)
 		}
 	}
-	if done.data.Failed || done.data.Text != "still here" || len(results) != 2 || !results[0].Failed || !strings.Contains(results[0].Text, "No space left on device") || !results[1].Failed {
+	if done.data.Failed || done.data.Text != "still here" || len(results) != 2 || !results[0].Failed ||
+		!strings.Contains(results[0].Text, "No space left on device") || !results[1].Failed {
 		t.Errorf("%+v\n%+v", done.data, results)
 	}
 	w.status(t, session.Done)
@@ -234,11 +240,13 @@ func TestDiskFull(t *testing.T) {
 	} else if !strings.Contains(err.Error(), "No space left") {
 		t.Errorf("a diff on a full disk: %v", err)
 	}
-	if done := h.turn(t, w, "/run rm zeros\n/write note some text\n/run git add -A && git commit -qm Note"); done.data.Failed {
+	if done := h.turn(t, w,
+		"/run rm zeros\n/write note some text\n/run git add -A && git commit -qm Note"); done.data.Failed {
 		t.Errorf("%+v", done.data)
 	}
 	w.status(t, session.Done)
-	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || !strings.Contains(string(diff), "+some text") {
+	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil ||
+		!strings.Contains(string(diff), "+some text") {
 		t.Errorf("%s, %v", diff, err)
 	}
 }
@@ -551,7 +559,8 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := h.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red"}}); err != nil {
+	if err := h.Answer(t.Context(), account, s.ID, id,
+		agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red"}}); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.until(t, string(agent.Withdrawn)); e.data.Text != "Which? red" {
@@ -564,7 +573,8 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	w = rude.watch(s.ID)
 	id = w.until(t, string(agent.Asked)).data.ID
 	w.status(t, session.Waiting)
-	err := rude.Answer(t.Context(), account, s.ID, id, agent.Answer{Allow: true, Answers: map[string]string{"Why?": "x"}})
+	err := rude.Answer(t.Context(), account, s.ID, id,
+		agent.Answer{Allow: true, Answers: map[string]string{"Why?": "x"}})
 	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), `has no question "Why?"`) {
 		t.Errorf("answers for a tool: %v", err)
 	}
@@ -583,7 +593,8 @@ func TestAgentThatIsNotThere(t *testing.T) {
 	h := newRudeHouse(t, session.Options{})
 	s := h.create(t, session.Request{Agent: "absent", Prompt: "go"})
 	w := h.watch(s.ID)
-	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "not_started" && done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "nosuchagent") {
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "not_started" &&
+		done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "nosuchagent") {
 		t.Errorf("%+v", done.data)
 	}
 	w.status(t, session.Failed)

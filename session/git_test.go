@@ -42,11 +42,14 @@ func TestPrivateRepository(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
 	g := newGitServer(t)
-	clone := g.add("owner/project", map[string]string{"README.md": "one\n", ".github/pull_request_template.md": "## What was changed\n"})
+	clone := g.add("owner/project", map[string]string{"README.md": "one\n",
+		".github/pull_request_template.md": "## What was changed\n"})
 	g.setTokens(canary)
-	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary, "GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
+	v := vault(t, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": canary,
+		"GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
 	h := newHouse(t, session.Options{Secrets: v})
-	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(), Author: session.Author{Name: "Ada", Email: "ada@example.org"},
+	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(),
+		Author: session.Author{Name: "Ada", Email: "ada@example.org"},
 		Prompt: "/run echo a >a; git add a; git commit -qm 'Add a'\n/write b b\n/run env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; git config --list"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
@@ -65,7 +68,8 @@ func TestPrivateRepository(t *testing.T) {
 	if e := w.until(t, git.Synced); e.data.Git.Onto != "main" {
 		t.Errorf("%+v", e.data.Git)
 	}
-	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || !bytes.Contains(diff, []byte("+++ b/a")) || bytes.Contains(diff, []byte("theirs")) {
+	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil || !bytes.Contains(diff, []byte("+++ b/a")) ||
+		bytes.Contains(diff, []byte("theirs")) {
 		t.Errorf("a diff after others went on: %s, %v", diff, err)
 	}
 	pull, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Title: "My title"})
@@ -90,7 +94,8 @@ func TestPrivateRepository(t *testing.T) {
 	if err != nil || !done.Failed || !strings.Contains(done.Reason, "Authentication failed") {
 		t.Errorf("a token that was revoked: %+v, %v", done, err)
 	}
-	if _, err := h.Push(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Denied || !strings.Contains(err.Error(), "revoked") {
+	if _, err := h.Push(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Denied ||
+		!strings.Contains(err.Error(), "revoked") {
 		t.Errorf("a push with it: %v", err)
 	}
 	setSecret(t, v, secret.Pairs{"GIT_HOST": g.addr, "GIT_PASSWORD": second})
@@ -102,7 +107,8 @@ func TestPrivateRepository(t *testing.T) {
 		if strings.Contains(w.String(), token) {
 			t.Errorf("%s is in the events", token)
 		}
-		if found := h.sh(t, s.ID, "grep -rlF "+token[:8]+" /workspace /root /etc /tmp /home /mnt 2>/dev/null || true"); found != "" {
+		if found := h.sh(t, s.ID,
+			"grep -rlF "+token[:8]+" /workspace /root /etc /tmp /home /mnt 2>/dev/null || true"); found != "" {
 			t.Errorf("%s is in %s", token, found)
 		}
 	}
@@ -151,10 +157,14 @@ func TestBadRepositories(t *testing.T) {
 	}
 	g.add("public/large", map[string]string{"large": string(random)})
 	evil := g.add("public/evil", map[string]string{
-		".gitattributes": "* filter=evil diff=evil merge=evil\n", ".lfsconfig": "[lfs]\n\turl = ext::touch /tmp/ran\n", ".githooks/post-checkout": "#!/bin/sh\ntouch /tmp/ran\n",
-		".gitconfig": "[filter \"evil\"]\n\tsmudge = touch /tmp/ran\n", "out": "-> /etc/passwd", "up": "-> ../../../etc", ".git-hidden": "x", "plain": "x\n",
+		".gitattributes": "* filter=evil diff=evil merge=evil\n", ".lfsconfig": "[lfs]\n\turl = ext::touch /tmp/ran\n",
+		".githooks/post-checkout": "#!/bin/sh\ntouch /tmp/ran\n",
+		".gitconfig":              "[filter \"evil\"]\n\tsmudge = touch /tmp/ran\n", "out": "-> /etc/passwd",
+		"up": "-> ../../../etc", ".git-hidden": "x", "plain": "x\n",
 	})
-	g.push(evil, map[string]string{".gitmodules": "[submodule \"sub\"]\n\tpath = sub\n\turl = ext::sh -c touch% /tmp/ran\n"}, "A submodule")
+	g.push(evil,
+		map[string]string{".gitmodules": "[submodule \"sub\"]\n\tpath = sub\n\turl = ext::sh -c touch% /tmp/ran\n"},
+		"A submodule")
 	g.git(evil, "update-index", "--add", "--cacheinfo", "160000,"+g.git(evil, "rev-parse", "HEAD")+",sub")
 	g.git(evil, "commit", "-q", "-m", "More of it")
 	g.git(evil, "push", "-q", "origin", "HEAD:main")
@@ -163,17 +173,23 @@ func TestBadRepositories(t *testing.T) {
 		req  session.Request
 		want string
 	}{
-		"no such repository":    {session.Request{Repo: g.url("public/nosuch")}, "does not exist, or the token may not see it"},
+		"no such repository": {session.Request{Repo: g.url("public/nosuch")},
+			"does not exist, or the token may not see it"},
 		"private without token": {session.Request{Repo: g.url("owner/private")}, "is private and there is no token"},
-		"no such branch":        {session.Request{Repo: g.url("public/plain"), Branch: "nosuch"}, "it has no such branch"},
-		"nobody there":          {session.Request{Repo: "http://" + strings.Split(g.addr, ":")[0] + ":1/a/b"}, "cannot be reached"},
-		"not allowed":           {session.Request{Repo: "https://git.nowhere.example/a/b"}, "the network policy of the sandbox refused git.nowhere.example: "},
-		"too large":             {session.Request{Repo: g.url("public/large"), Sandbox: sandbox.Request{Disk: 64 << 20}}, "too large for the sandbox's disk"},
-		"an ext:: submodule":    {session.Request{Repo: g.url("public/evil"), Submodules: true}, "has an address that is not taken"},
-		"no git-lfs":            {session.Request{Repo: g.url("public/plain"), LFS: true}, "the image has no git-lfs"},
-		"the wrong secret":      {session.Request{Repo: g.url("public/plain"), GitSecret: "nosuch"}, "nosuch"},
-		"empty":                 {session.Request{Repo: g.url("public/empty")}, ""},
-		"evil":                  {session.Request{Repo: g.url("public/evil"), Depth: 1}, ""},
+		"no such branch": {session.Request{Repo: g.url("public/plain"), Branch: "nosuch"},
+			"it has no such branch"},
+		"nobody there": {session.Request{Repo: "http://" + strings.Split(g.addr, ":")[0] + ":1/a/b"},
+			"cannot be reached"},
+		"not allowed": {session.Request{Repo: "https://git.nowhere.example/a/b"},
+			"the network policy of the sandbox refused git.nowhere.example: "},
+		"too large": {session.Request{Repo: g.url("public/large"),
+			Sandbox: sandbox.Request{Disk: 64 << 20}}, "too large for the sandbox's disk"},
+		"an ext:: submodule": {session.Request{Repo: g.url("public/evil"), Submodules: true},
+			"has an address that is not taken"},
+		"no git-lfs":       {session.Request{Repo: g.url("public/plain"), LFS: true}, "the image has no git-lfs"},
+		"the wrong secret": {session.Request{Repo: g.url("public/plain"), GitSecret: "nosuch"}, "nosuch"},
+		"empty":            {session.Request{Repo: g.url("public/empty")}, ""},
+		"evil":             {session.Request{Repo: g.url("public/evil"), Depth: 1}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			box := c.req.Sandbox
@@ -247,7 +263,8 @@ func TestLargeRepository(t *testing.T) {
 			}
 			cloned := time.Since(begun)
 			w := h.watch(s.ID)
-			h.send(t, s.ID, "/write new x\n/run git add -A; git commit -qm New; git rev-list --count HEAD; ls blobs | wc -l")
+			h.send(t, s.ID,
+				"/write new x\n/run git add -A; git commit -qm New; git rev-list --count HEAD; ls blobs | wc -l")
 			if done := w.until(t, "done"); done.data.Failed {
 				t.Fatalf("%+v", done)
 			}
@@ -259,7 +276,8 @@ func TestLargeRepository(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, w)
 			}
 			diff, err := h.Diff(t.Context(), account, s.ID, "")
-			if err != nil || strings.Count(string(diff), "diff --git") != 1 || !bytes.Contains(diff, []byte("+++ b/new")) {
+			if err != nil || strings.Count(string(diff), "diff --git") != 1 ||
+				!bytes.Contains(diff, []byte("+++ b/new")) {
 				t.Errorf("%.200s, %v", diff, err)
 			}
 			bundle, err := h.Bundle(t.Context(), account, s.ID, "")
@@ -296,7 +314,8 @@ func TestApp(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(private)})
-	h := newHouse(t, session.Options{Secrets: vault(t, secret.Pairs{"GITHUB_HOST": g.addr, "GITHUB_APP_ID": "1", "GITHUB_APP_PRIVATE_KEY": string(key), "GITHUB_API_URL": "http://" + g.addr + "/api/v3"})})
+	h := newHouse(t, session.Options{Secrets: vault(t, secret.Pairs{"GITHUB_HOST": g.addr, "GITHUB_APP_ID": "1",
+		"GITHUB_APP_PRIVATE_KEY": string(key), "GITHUB_API_URL": "http://" + g.addr + "/api/v3"})})
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach()})
 	w := h.watch(s.ID)
 	if why := w.outcome(t); why != "" {
@@ -309,7 +328,8 @@ func TestApp(t *testing.T) {
 			t.Fatal("the token was not replaced")
 		}
 	}
-	h.send(t, s.ID, "/run echo b >b; git add b; git commit -qm b; git push -q origin HEAD; git ls-remote --exit-code http://"+g.addr+"/other/project.git || echo refused")
+	h.send(t, s.ID,
+		"/run echo b >b; git add b; git commit -qm b; git push -q origin HEAD; git ls-remote --exit-code http://"+g.addr+"/other/project.git || echo refused")
 	w.until(t, "done")
 	if !strings.Contains(w.String(), "refused") || strings.Contains(w.String(), "CANARY") {
 		t.Errorf("%s", w)
@@ -335,7 +355,8 @@ func TestSync(t *testing.T) {
 	g := newGitServer(t)
 	clone := g.add("public/project", map[string]string{"README.md": "one\ntwo\nthree\n"})
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Repo: g.url("public/project"), Branch: "main", Sandbox: g.reach(), Prompt: "/run sed -i s/two/mine/ README.md; git commit -qam Mine\n/run while [ ! -e /tmp/go ]; do sleep 0.1; done"})
+	s := h.create(t, session.Request{Repo: g.url("public/project"), Branch: "main", Sandbox: g.reach(),
+		Prompt: "/run sed -i s/two/mine/ README.md; git commit -qam Mine\n/run while [ ! -e /tmp/go ]; do sleep 0.1; done"})
 	w := h.watch(s.ID)
 	w.until(t, string(agent.ToolCompleted))
 	w.until(t, string(agent.ToolStarted))
@@ -349,12 +370,14 @@ func TestSync(t *testing.T) {
 	if err != nil || !done.Failed || done.Checkpoint == "" || !strings.Contains(done.Tried, "3. ") {
 		t.Errorf("a conflict: %+v, %v", done, err)
 	}
-	wantEqual(t, "state", h.sh(t, s.ID, "git status --porcelain; git log -1 --format=%s; git rev-parse --verify -q "+done.Checkpoint+" >/dev/null"), "Mine")
+	wantEqual(t, "state",
+		h.sh(t, s.ID, "git status --porcelain; git log -1 --format=%s; git rev-parse --verify -q "+done.Checkpoint+" >/dev/null"), "Mine")
 	if e := w.until(t, git.Synced); !e.data.Git.Failed {
 		t.Errorf("%+v", e.data.Git)
 	}
 	g.push(clone, map[string]string{"README.md": "one\ntwo\nthree\n", "other": "x\n"}, "Rewritten", "--amend")
-	if done, err = h.Sync(t.Context(), account, s.ID, session.Sync{}); err != nil || !strings.Contains(done.Reason, "was rewritten") {
+	if done, err = h.Sync(t.Context(), account, s.ID, session.Sync{}); err != nil ||
+		!strings.Contains(done.Reason, "was rewritten") {
 		t.Errorf("rewritten: %+v, %v", done, err)
 	}
 	if done, err = h.Sync(t.Context(), account, s.ID, session.Sync{Rewritten: true}); err != nil || done.Failed {
@@ -390,11 +413,13 @@ func TestPanic(t *testing.T) {
 	h.send(t, s.ID, "/say more")
 	w := h.watch(s.ID)
 	pressed := w.until(t, git.Panic)
-	if e := pressed.data.Git; e.Reason != "make test: 3 fail" || e.Need != "choose a parser" || e.Tried != "- once" || !strings.HasPrefix(e.Checkpoint, "checkpoint/panic-") {
+	if e := pressed.data.Git; e.Reason != "make test: 3 fail" || e.Need != "choose a parser" || e.Tried != "- once" ||
+		!strings.HasPrefix(e.Checkpoint, "checkpoint/panic-") {
 		t.Errorf("%+v", e)
 	}
 	done := w.until(t, "done")
-	if !done.data.Failed || done.data.Reason != "panic" || done.data.Message.State != session.Broken || !strings.Contains(done.data.Text, "A person must: choose a parser") {
+	if !done.data.Failed || done.data.Reason != "panic" || done.data.Message.State != session.Broken ||
+		!strings.Contains(done.data.Text, "A person must: choose a parser") {
 		t.Errorf("%+v", done.data)
 	}
 	if e := w.status(t, session.Failed); !strings.HasPrefix(e.data.Reason, "PANIC: make test") {
@@ -415,7 +440,8 @@ func TestPanic(t *testing.T) {
 	h.send(t, s.ID, "/run harvest-git snapshot once")
 	for committed, idle := false, false; !committed || !idle; { // in any order
 		e := w.next(t)
-		if committed = committed || e.typ == git.Committed; e.typ == git.Committed && e.data.Git.Subject != "wip: once" {
+		if committed = committed || e.typ == git.Committed; e.typ == git.Committed &&
+			e.data.Git.Subject != "wip: once" {
 			t.Errorf("%+v", e.data.Git)
 		}
 		idle = idle || e.typ == session.EventStatus && e.data.Status == session.Done
@@ -470,18 +496,22 @@ func TestWorkspace(t *testing.T) {
 	t.Parallel()
 	g := newGitServer(t)
 	part := g.add("public/part", map[string]string{"p": "p\n"})
-	second := g.add("public/second", map[string]string{"s": "s\n", ".gitmodules": "[submodule \"part\"]\n\tpath = part\n\turl = ../part.git\n"})
+	second := g.add("public/second", map[string]string{"s": "s\n",
+		".gitmodules": "[submodule \"part\"]\n\tpath = part\n\turl = ../part.git\n"})
 	g.git(second, "update-index", "--add", "--cacheinfo", "160000,"+g.git(part, "rev-parse", "HEAD")+",part")
 	g.git(second, "commit", "-q", "-m", "A submodule")
 	g.git(second, "push", "-q", "origin", "HEAD:main")
 	h := newHouse(t, session.Options{})
 	patch := "diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # A project\n+not committed\n"
 	box := g.reach()
-	box.Image = h.imageWith(t, `mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
-	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box, GitSecret: session.NoSecret,
-		Uncommitted: session.Uncommitted{Patch: []byte(patch), Author: session.Author{Name: "Bob", Email: "bob@example.org"}},
-		More:        []session.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
-		Prompt:      "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git log --format='%an|%s'; git status --porcelain"})
+	box.Image = h.imageWith(t,
+		`mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
+	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
+		GitSecret: session.NoSecret,
+		Uncommitted: session.Uncommitted{Patch: []byte(patch),
+			Author: session.Author{Name: "Bob", Email: "bob@example.org"}},
+		More:   []session.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
+		Prompt: "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git log --format='%an|%s'; git status --porcelain"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	output := ""
@@ -501,10 +531,12 @@ func TestWorkspace(t *testing.T) {
 		t.Error(err)
 	}
 	wantEqual(t, "what the agent has", h.sh(t, s.ID, "git status --porcelain; git rev-parse HEAD; git branch"), before)
-	if diff, err = h.Diff(t.Context(), account, s.ID, "second"); err != nil || !bytes.Contains(diff, []byte("+++ b/t")) {
+	if diff, err = h.Diff(t.Context(), account, s.ID, "second"); err != nil ||
+		!bytes.Contains(diff, []byte("+++ b/t")) {
 		t.Errorf("%s, %v", diff, err)
 	}
-	if _, err := h.Diff(t.Context(), account, s.ID, "third"); errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.RemedyOf(err), "project second") {
+	if _, err := h.Diff(t.Context(), account, s.ID, "third"); errors.KindOf(err) != errors.NotFound ||
+		!strings.Contains(errors.RemedyOf(err), "project second") {
 		t.Error(err)
 	}
 	wantEqual(t, "submodule", h.sh(t, s.ID, "cat /workspace/second/part/p"), "p")
@@ -515,7 +547,8 @@ func TestWorkspace(t *testing.T) {
 	if err := h.End(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	s = h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box, GitSecret: session.NoSecret, Prompt: "/run cat /home/agent/.mcp-memory/memory.jsonl"})
+	s = h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
+		GitSecret: session.NoSecret, Prompt: "/run cat /home/agent/.mcp-memory/memory.jsonl"})
 	w = h.watch(s.ID)
 	w.until(t, "done")
 	if strings.Contains(w.String(), "never pull") {
@@ -559,15 +592,18 @@ func TestWorkspaceRefuses(t *testing.T) {
 		more[i].URL = fmt.Sprintf("https://example.org/%d", i)
 	}
 	for name, req := range map[string]session.Request{
-		"twice":               {Repo: "https://example.org/a/x", More: []session.RepositoryRequest{{URL: "https://example.com/b/x.git"}}},
+		"twice": {Repo: "https://example.org/a/x",
+			More: []session.RepositoryRequest{{URL: "https://example.com/b/x.git"}}},
 		"one without address": {Repo: "https://example.org/a/x", More: []session.RepositoryRequest{{}}},
 		"too many":            {Repo: "https://example.org/a/x", More: more},
 		"a bad name":          {Name: "../x"},
-		"a branch":            {Repo: "https://example.org/a/x", More: []session.RepositoryRequest{{URL: "https://example.org/b", Branch: "--upload-pack=x"}}},
-		"depth of a bundle":   {Bundle: []byte("x"), Depth: 1},
-		"uncommitted alone":   {Repo: "https://example.org/a/x", Uncommitted: session.Uncommitted{Patch: []byte("x"), Author: session.Author{Name: "a", Email: "b"}}},
-		"nobody's":            {Bundle: []byte("x"), Uncommitted: session.Uncommitted{Patch: []byte("x")}},
-		"a main ext::":        {Repo: "ext::sh -c x"},
+		"a branch": {Repo: "https://example.org/a/x",
+			More: []session.RepositoryRequest{{URL: "https://example.org/b", Branch: "--upload-pack=x"}}},
+		"depth of a bundle": {Bundle: []byte("x"), Depth: 1},
+		"uncommitted alone": {Repo: "https://example.org/a/x", Uncommitted: session.Uncommitted{Patch: []byte("x"),
+			Author: session.Author{Name: "a", Email: "b"}}},
+		"nobody's":     {Bundle: []byte("x"), Uncommitted: session.Uncommitted{Patch: []byte("x")}},
+		"a main ext::": {Repo: "ext::sh -c x"},
 	} {
 		if s, err := h.Create(t.Context(), account, req); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %+v, %v", name, s, err)

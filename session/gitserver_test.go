@@ -86,13 +86,15 @@ func (g *gitServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	user, password, _ := r.BasicAuth()
-	read := strings.HasPrefix(r.URL.Path, "/public/") && r.URL.Query().Get("service") != "git-receive-pack" && !strings.HasSuffix(r.URL.Path, "git-receive-pack")
+	read := strings.HasPrefix(r.URL.Path, "/public/") && r.URL.Query().Get("service") != "git-receive-pack" &&
+		!strings.HasSuffix(r.URL.Path, "git-receive-pack")
 	if !read && !g.good(password) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 		http.Error(w, "who are you?", http.StatusUnauthorized)
 		return
 	}
-	h := &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + g.root, "GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=" + user}, Stderr: &bytes.Buffer{}}
+	h := &cgi.Handler{Path: "/usr/lib/git-core/git-http-backend", Env: []string{"GIT_PROJECT_ROOT=" + g.root,
+		"GIT_HTTP_EXPORT_ALL=1", "REMOTE_USER=" + user}, Stderr: &bytes.Buffer{}}
 	h.ServeHTTP(w, r)
 }
 
@@ -179,7 +181,9 @@ func (g *gitServer) dir(name string) string { return filepath.Join(g.root, name+
 // git runs git as a person does.
 func (g *gitServer) git(dir string, args ...string) string {
 	g.t.Helper()
-	cmd := exec.CommandContext(g.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"}, args...)...)
+	cmd := exec.CommandContext(g.t.Context(), "git",
+		append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c",
+			"protocol.file.allow=always"}, args...)...)
 	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -208,7 +212,8 @@ func (g *gitServer) add(name string, files map[string]string) (clone string) {
 // fill gives an empty repository two commits of main, the first with so many files of a MiB that cannot be compressed.
 func (g *gitServer) fill(name string, files int) {
 	g.t.Helper()
-	cmd := exec.CommandContext(g.t.Context(), "git", "-C", g.dir(name), "-c", "core.compression=0", "-c", "fastimport.unpackLimit=1", "fast-import", "--quiet")
+	cmd := exec.CommandContext(g.t.Context(), "git", "-C", g.dir(name), "-c", "core.compression=0", "-c",
+		"fastimport.unpackLimit=1", "fast-import", "--quiet")
 	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -231,7 +236,8 @@ func (g *gitServer) fill(name string, files int) {
 		}
 	}
 	if err == nil {
-		_, err = io.WriteString(in, "\ncommit refs/heads/main\n"+who+"data 4\nMore\nM 100644 inline more\ndata 2\nx\n\n")
+		_, err = io.WriteString(in,
+			"\ncommit refs/heads/main\n"+who+"data 4\nMore\nM 100644 inline more\ndata 2\nx\n\n")
 	}
 	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
 		g.t.Fatalf("git fast-import: %v\n%s", err, out.String())
@@ -269,7 +275,8 @@ func (g *gitServer) reach() sandbox.Request {
 // vault returns secrets.
 func vault(t *testing.T, pairs secret.Pairs) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key")})
+	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +310,8 @@ func (w *watcher) outcome(t *testing.T) string {
 // sh runs a script in a session's sandbox.
 func (h *house) sh(t *testing.T, id, script string) string {
 	t.Helper()
-	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, id).SandboxID, sandbox.ExecRequest{Args: []string{"/bin/sh", "-ec", script}, Workdir: mustGet(t, h, id).Dir})
+	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, id).SandboxID,
+		sandbox.ExecRequest{Args: []string{"/bin/sh", "-ec", script}, Workdir: mustGet(t, h, id).Dir})
 	if err != nil {
 		t.Fatal(err)
 	}

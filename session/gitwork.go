@@ -67,7 +67,8 @@ func (r *runner) followGit(ctx context.Context) {
 	r.m.work.Go(func() { // in the background, so that it does not delay the agent's first output
 		defer close(f.ended)
 		x, err := r.m.opts.Fleet.Exec(r.m.ctx, r.account, s.SandboxID, sandbox.ExecRequest{
-			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/", Timeout: agentLife, Detach: true, Background: true,
+			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/",
+			Timeout: agentLife, Detach: true, Background: true,
 			Stdout: &splitter{lines: f.lines, stop: f.stop},
 		})
 		if err != nil {
@@ -149,7 +150,8 @@ func (r *runner) reportGit() {
 	}
 	params := append([]string{git.Program}, s.dirs()...)
 	r.m.work.Go(func() {
-		if _, _, err := r.m.inSandbox(r.m.ctx, s, s.SandboxID, shell{script: reportScript, params: params}); err != nil && r.m.ctx.Err() == nil {
+		if _, _, err := r.m.inSandbox(r.m.ctx, s, s.SandboxID,
+			shell{script: reportScript, params: params}); err != nil && r.m.ctx.Err() == nil {
 			logf.Infof(r.m.ctx, "the git events of session %s are unknown: %v", r.id, err)
 		}
 	})
@@ -176,5 +178,6 @@ func (s Session) repository(name string) (Repository, int, error) {
 	for _, r := range all {
 		names += " " + path.Base(r.Dir)
 	}
-	return Repository{}, 0, errors.Remedy(errors.Newf(errors.NotFound, "the session has no repository %.100q", name), "it has%s", names)
+	return Repository{}, 0, errors.Remedy(errors.Newf(errors.NotFound, "the session has no repository %.100q", name),
+		"it has%s", names)
 }

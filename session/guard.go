@@ -31,7 +31,8 @@ done`
 
 // guard prevents a repository's settings from changing the address of the agent's model. It writes settings that take
 // precedence, and returns a text for each file whose settings are partly overridden.
-func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, setup *agent.Setup, dirs ...string) (overridden []string, err error) {
+func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, setup *agent.Setup,
+	dirs ...string) (overridden []string, err error) {
 	g, ok := program.(agent.Guard)
 	if !ok || setup.Access == nil {
 		return nil, nil
@@ -62,7 +63,8 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		}
 		if files {
 			if names := g.Redirects([]byte(text)); len(names) > 0 {
-				overridden = append(overridden, name+" sets "+strings.Join(names, ", ")+": not used, the session has its own way to the model")
+				overridden = append(overridden, name+" sets "+strings.Join(names,
+					", ")+": not used, the session has its own way to the model")
 			}
 			continue
 		}
@@ -75,7 +77,8 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		return overridden, nil
 	}
 	setup.Settings = settingsFile
-	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile}, stdin: string(settings)})
+	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile},
+		stdin: string(settings)})
 	if err == nil && result.ReturnCode != 0 {
 		err = errors.Newf(errors.Unavailable, "cannot write the agent's settings: %s",
 			lastLines(result.Stderr, result.Why()))

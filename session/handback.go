@@ -31,9 +31,11 @@ type shell struct {
 // inSandbox runs a script and returns its output. It returns Exhausted if the output exceeds maxBundle.
 func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell) ([]byte, sandbox.Result, error) {
 	w := &bounded{}
-	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
+	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
+		"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
 	maps.Copy(env, sh.env)
-	req := sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.script, cmp.Or(sh.name, "sh")}, sh.params...), User: sh.user, Workdir: "/", Stdout: w, Env: env}
+	req := sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.script, cmp.Or(sh.name, "sh")},
+		sh.params...), User: sh.user, Workdir: "/", Stdout: w, Env: env}
 	if sh.stdin != "" {
 		req.Stdin = strings.NewReader(sh.stdin)
 	}
@@ -136,7 +138,8 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	if err != nil {
 		return nil, err
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: bundleScript, params: []string{r.Dir, s.WorkBranch(), r.Base, s.Title, r.Start}})
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: bundleScript, params: []string{r.Dir, s.WorkBranch(), r.Base, s.Title, r.Start}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -166,7 +169,8 @@ func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, erro
 	if err != nil || r == nil || s.SandboxID == "" || s.Status == Creating {
 		return nil, err
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: leftScript, params: append([]string{git.Program}, s.dirs()...)})
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: leftScript, params: append([]string{git.Program}, s.dirs()...)})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
@@ -181,7 +185,8 @@ func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 		return err
 	}
 	if len(left) > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "session %s: changes that were not handed back: %s", ref, strings.Join(left, "; ")),
+		return errors.Remedy(errors.Newf(errors.Conflict, "session %s: changes that were not handed back: %s", ref,
+			strings.Join(left, "; ")),
 			"have the agent push or copy them, or end the session with --discard (discard=true)")
 	}
 	return m.End(ctx, account, ref)
@@ -196,7 +201,9 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	}
 	s := r.session()
 	if s.SandboxID == "" || s.Status == Creating {
-		return Session{}, Repository{}, nil, errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"), "wait until the session is ready")
+		return Session{}, Repository{}, nil,
+			errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"),
+				"wait until the session is ready")
 	}
 	name, module, _ := strings.Cut(name, "/")
 	repo, _, err := s.repository(name)
@@ -267,7 +274,8 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 		return git.Event{}, err
 	}
 	if repo.URL == "" {
-		return git.Event{}, errors.Remedy(errors.Newf(errors.Conflict, "the repository has no origin"), "bring the branch into the local repository with \"harvest checkout\"")
+		return git.Event{}, errors.Remedy(errors.Newf(errors.Conflict, "the repository has no origin"),
+			"bring the branch into the local repository with \"harvest checkout\"")
 	}
 	if err := r.hold(ctx); err != nil {
 		return git.Event{}, err
@@ -280,8 +288,9 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 	if len(fresh) > 0 {
 		r.take(fresh)
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: `cd "$1"; shift; export HARVEST_GIT_EVENTS=-; exec /bin/sh -c "$0" ` + git.ProgramName + ` "$@"`,
-		name: git.Program, params: append([]string{repo.Dir}, params...)})
+	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: `cd "$1"; shift; export HARVEST_GIT_EVENTS=-; exec /bin/sh -c "$0" ` + git.ProgramName + ` "$@"`,
+			name: git.Program, params: append([]string{repo.Dir}, params...)})
 	if err != nil {
 		return git.Event{}, err
 	}
@@ -307,7 +316,8 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 func (r *runner) hold(ctx context.Context) error {
 	return r.call(ctx, func() error {
 		if r.current != nil || r.held || !r.ready {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the agent is at work in the repository"), "wait until its turn is done, or stop it")
+			return errors.Remedy(errors.Newf(errors.Conflict, "the agent is at work in the repository"),
+				"wait until its turn is done, or stop it")
 		}
 		r.held = true
 		return nil

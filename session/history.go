@@ -21,7 +21,8 @@ const historyTime = time.Minute
 // Writes do not overlap; requests that arrive during a write are merged into one.
 func (r *runner) keepHistory() {
 	s := r.session()
-	if r.m.opts.History == nil || r.m.opts.Volumes == nil || !slices.Contains(s.Sandbox.Volumes, sandbox.Mount{Name: stateVolume, Path: stateMount}) {
+	if r.m.opts.History == nil || r.m.opts.Volumes == nil ||
+		!slices.Contains(s.Sandbox.Volumes, sandbox.Mount{Name: stateVolume, Path: stateMount}) {
 		return
 	}
 	r.mu.Lock()
@@ -60,7 +61,8 @@ func (m *Manager) writeHistory(s Session) error {
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err = w.WriteHeader(&tar.Header{Name: s.ID + ".db", Mode: 0o644, Size: int64(len(data)), ModTime: s.Active}); err == nil {
+	if err = w.WriteHeader(&tar.Header{Name: s.ID + ".db", Mode: 0o644, Size: int64(len(data)),
+		ModTime: s.Active}); err == nil {
 		_, err = w.Write(data)
 	}
 	if err = errors.Join(err, w.Close()); err != nil {

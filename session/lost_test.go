@@ -114,7 +114,10 @@ func TestSandboxTaken(t *testing.T) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !slices.ContainsFunc(p.events, func(e string) bool { return strings.HasPrefix(e, "sandbox.lost "+first+" The provider") }) {
+	if !slices.ContainsFunc(p.events, func(e string) bool {
+		return strings.HasPrefix(e,
+			"sandbox.lost "+first+" The provider")
+	}) {
 		t.Errorf("it was never lost: %q", p.events)
 	}
 }

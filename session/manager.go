@@ -199,7 +199,10 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	return Session{
 		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, title(req.Prompt)), Agent: name,
 		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
-		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos, GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating, Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name), memoryVolume(memoryOf(repos[0]))),
+		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
+		GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating,
+		Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name),
+			memoryVolume(memoryOf(repos[0]))),
 	}, nil
 }
 
@@ -409,7 +412,8 @@ func (m *Manager) End(ctx context.Context, account, ref string) error {
 	if err != nil || r == nil {
 		return err
 	}
-	if err := r.call(ctx, func() error { r.end("it was ended"); return nil }); err != nil && errors.KindOf(err) != errors.Gone {
+	if err := r.call(ctx, func() error { r.end("it was ended"); return nil }); err != nil &&
+		errors.KindOf(err) != errors.Gone {
 		return err
 	}
 	select {

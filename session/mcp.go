@@ -107,7 +107,8 @@ const withKeys = `set -a; . "$0"; set +a; exec "$@"`
 // hideKeys returns servers that read their keys from separate files, so that the environment of the agent and its
 // commands does not contain them. A server at a URL has no process that could read a file: its key is in env, which
 // is for the agent.
-func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Server, values map[string]string) (out []mcp.Server, env map[string]string, err error) {
+func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Server,
+	values map[string]string) (out []mcp.Server, env map[string]string, err error) {
 	env = map[string]string{}
 	for _, s := range servers {
 		if s.Secret == "" {
@@ -125,12 +126,15 @@ func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Serv
 			fmt.Fprintf(&text, "%s='%s'\n", name, strings.ReplaceAll(value, "'", `'\''`))
 		}
 		file := path.Join("/dev/shm/harvest-mcp", s.Name)
-		x, err := r.m.opts.Fleet.Exec(ctx, r.account, p.sandbox, sandbox.ExecRequest{Args: []string{"/bin/sh", "-euc", keyScript, "sh", file}, Workdir: "/", Stdin: strings.NewReader(text.String())})
+		x, err := r.m.opts.Fleet.Exec(ctx, r.account, p.sandbox,
+			sandbox.ExecRequest{Args: []string{"/bin/sh", "-euc", keyScript, "sh", file}, Workdir: "/",
+				Stdin: strings.NewReader(text.String())})
 		if err != nil {
 			return nil, nil, err
 		}
 		if result, err := x.Wait(ctx); err != nil || result.ReturnCode != 0 {
-			return nil, nil, errors.Errorf("write the key of the MCP server %s: %v, %s", s.Name, err, lastLines(result.Stderr, result.Why()))
+			return nil, nil, errors.Errorf("write the key of the MCP server %s: %v, %s", s.Name, err,
+				lastLines(result.Stderr, result.Why()))
 		}
 		s.Command, s.Env = append([]string{"/bin/sh", "-c", withKeys, file}, s.Command...), nil
 		out = append(out, s)
@@ -226,7 +230,8 @@ func (r *runner) mcpStatus(servers []agent.MCP) (drafts []draft) {
 // opened opens the gate, and returns the event with the time that prompts waited.
 func (g *gate) opened() draft {
 	g.open = true
-	return draft{EventStage, Event{Stage: &Stage{Name: "mcp servers", MS: float64(time.Since(g.began).Microseconds()) / 1000}}}
+	return draft{EventStage, Event{Stage: &Stage{Name: "mcp servers",
+		MS: float64(time.Since(g.began).Microseconds()) / 1000}}}
 }
 
 // gateDue returns when watchGate must run next; zero if never.

@@ -27,7 +27,8 @@ func TestGate(t *testing.T) {
 		}
 		return text
 	}
-	all := []agent.MCP{{Name: "a", Status: "connected"}, {Name: "b", Status: "pending"}, {Name: "c", Status: "failed", Error: "it died"}, {Name: "d", Status: "needs_auth"}}
+	all := []agent.MCP{{Name: "a", Status: "connected"}, {Name: "b", Status: "pending"},
+		{Name: "c", Status: "failed", Error: "it died"}, {Name: "d", Status: "needs_auth"}}
 	if got := report(agent.MCPStatus, all...); got != "" || !r.gateDue().IsZero() || r.gate.closed() {
 		t.Errorf("without a gate: %s", got)
 	}
@@ -39,11 +40,14 @@ func TestGate(t *testing.T) {
 	if got := report(agent.Ready, all[0]); got != "" || r.gate.until.IsZero() || !r.gateDue().After(r.gate.until) {
 		t.Errorf("while an answer is under way: %s", got)
 	}
-	if got := report(agent.MCPStatus, all...); got != "mcp.ready a ; mcp.failed c it died; mcp.failed d needs_auth; " || !r.gate.closed() || !r.gateDue().Before(r.gate.until) {
+	if got := report(agent.MCPStatus, all...); got != "mcp.ready a ; mcp.failed c it died; mcp.failed d needs_auth; " ||
+		!r.gate.closed() || !r.gateDue().Before(r.gate.until) {
 		t.Errorf("first: %s", got)
 	}
 	r.gate.until = time.Now().Add(-time.Second)
-	if got := report(agent.MCPStatus, all...); got != "mcp.failed b it was not ready after 1h0m0s; session.stage mcp servers ; " || r.gate.closed() || r.gateDue().IsZero() {
+	if got := report(agent.MCPStatus,
+		all...); got != "mcp.failed b it was not ready after 1h0m0s; session.stage mcp servers ; " || r.gate.closed() ||
+		r.gateDue().IsZero() {
 		t.Errorf("too late: %s", got)
 	}
 	all[1].Status = "connected"
@@ -75,7 +79,8 @@ func TestOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s%.60s", e.Type, e.Text, e.Raw))
 	}}
 	for _, piece := range []string{
-		"\x1b[?25l{\"type\":\"message.delta\",\"te", "xt\":\"hi\"}\r\n\x1b]0;title\x07\r\n", "warning: \x1b[31mold\x1b[0m\r\n",
+		"\x1b[?25l{\"type\":\"message.delta\",\"te", "xt\":\"hi\"}\r\n\x1b]0;title\x07\r\n",
+		"warning: \x1b[31mold\x1b[0m\r\n",
 		`{"type":"done","reason":"completed"}` + "\r\n", strings.Repeat("x", maxLine+10) + "\n", "the rest\x1b[?25h",
 	} {
 		if n, err := o.Write([]byte(piece)); n != len(piece) || err != nil {

@@ -56,7 +56,8 @@ func (m *Manager) Access(ctx context.Context, account, id string, secrets []stri
 		if c.Kind == "" {
 			c.Kind = model.APIKey // the gateway reports the missing credential
 		}
-		return &agent.Access{Kind: agent.AccessKind(c.Kind), URL: tunnel.URL(), Token: m.opts.Models.Token(id), Region: c.Region}, nil
+		return &agent.Access{Kind: agent.AccessKind(c.Kind), URL: tunnel.URL(), Token: m.opts.Models.Token(id),
+			Region: c.Region}, nil
 	}
 	if c.Value == "" {
 		return nil, nil
@@ -147,7 +148,8 @@ func (l *Line) dial(ctx context.Context) (net.Conn, error) {
 	if err == nil || errors.KindOf(err) != errors.Unavailable {
 		return conn, err
 	}
-	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: agentLife, Detach: true, Background: true}
+	req := sandbox.ExecRequest{Args: []string{tunnel.Program}, Own: true, Workdir: "/", Timeout: agentLife,
+		Detach: true, Background: true}
 	if fleet.Capabilities().Users {
 		req.User = "0:0" // so that an agent that runs as another user cannot kill it
 	}

@@ -28,7 +28,8 @@ const onceScript = `f=$1; shift; exec "$@" <"$f"`
 // reported as Other. When ctx ends, the agent and all its descendants are killed. Kinds: Invalid, NotFound,
 // Unsupported (the agent has no one-shot mode), Conflict (the sandbox belongs to a session, or an agent is working in
 // it).
-func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string, tell func(agent.Event)) (sandbox.Result, error) {
+func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string,
+	tell func(agent.Event)) (sandbox.Result, error) {
 	if err := checkPrompt(prompt); err != nil {
 		return sandbox.Result{}, err
 	}
@@ -74,7 +75,8 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	cmd := program.Once(setup)
 	out := &once{conv: m.opts.Agents[name].Open(setup), tell: tell}
 	x, err := m.opts.Fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{
-		Args: append([]string{"/bin/sh", "-c", onceScript, "sh", dir + "/prompt"}, cmd.Args...), Env: cmd.Env, Workdir: cmd.Dir,
+		Args: append([]string{"/bin/sh", "-c", onceScript, "sh", dir + "/prompt"}, cmd.Args...), Env: cmd.Env,
+		Workdir:  cmd.Dir,
 		Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: agentLife, Stdout: out,
 	})
 	if err != nil {
@@ -143,7 +145,8 @@ func (m *Manager) remove(ctx context.Context, account, sandboxID, dir string) {
 	if err == nil {
 		_, err = x.Wait(ctx)
 	}
-	if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && kind != errors.Gone && kind != errors.Conflict {
+	if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && kind != errors.Gone &&
+		kind != errors.Conflict {
 		logf.Errorf(ctx, "remove %s in %s: %v", dir, sandboxID, err)
 	}
 }

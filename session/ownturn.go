@@ -17,7 +17,8 @@ const EventOwnTurn = "agent.continued"
 // sent at the same moment is deferred: the agent answers it after this turn, or within it. end is as in turnEnded.
 func (r *runner) beginOwn(why string, end int64, drafts ...draft) {
 	m := Message{
-		ID: "msg_" + ids.New(), Session: r.id, Prompt: cmp.Or(why, "The agent continued by itself."), State: Running, Own: true,
+		ID: "msg_" + ids.New(), Session: r.id, Prompt: cmp.Or(why, "The agent continued by itself."),
+		State: Running, Own: true,
 		Created: time.Now().UTC(), Started: time.Now().UTC(),
 	}
 	r.putMessage(m)

@@ -76,7 +76,8 @@ for text in sys.stdin:
 
 // Command implements agent.Agent.
 func (likeClaude) Command(s agent.Setup) engine.Command {
-	return engine.Command{Args: []string{"python3", "-c", likeClaudeProgram, s.Model, s.Conversation}, Dir: s.Dir, Env: s.Env}
+	return engine.Command{Args: []string{"python3", "-c", likeClaudeProgram, s.Model, s.Conversation},
+		Dir: s.Dir, Env: s.Env}
 }
 
 // turns describes the events of turns.
@@ -105,7 +106,9 @@ func (w *watcher) turns() string {
 func TestPromptWaitsForServers(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
-	s := h.create(t, session.Request{MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`), Limits: session.Limits{Seconds: 3600}})
+	s := h.create(t,
+		session.Request{MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`),
+			Limits: session.Limits{Seconds: 3600}})
 	w := h.watch(s.ID)
 	w.status(t, session.Ready)
 	h.turn(t, w, "hello")
@@ -130,11 +133,15 @@ func TestOwnTurns(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, StopGrace: time.Minute})
 	for _, test := range []struct{ name, want string }{
-		{"background", "sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself"},
-		{"race", "sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
-		{"join", "sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
-		{"race die", "sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
-			"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
+		{"background",
+			"sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself"},
+		{"race",
+			"sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
+		{"join",
+			"sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
+		{"race die",
+			"sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
+				"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
 	} {
 		s := h.create(t, session.Request{})
 		w := h.watch(s.ID)

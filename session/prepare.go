@@ -143,7 +143,10 @@ func (p *preparation) run(ctx context.Context) error {
 		return errors.Stage(err, "credentials")
 	} else if len(logins) > 0 {
 		p.logins = logins
-		if err := p.stage("credentials", func() error { return p.m.putLogins(ctx, p.s, p.sandbox, logins) }); err != nil {
+		if err := p.stage("credentials", func() error {
+			return p.m.putLogins(ctx, p.s, p.sandbox,
+				logins)
+		}); err != nil {
 			return err
 		}
 	}
@@ -263,7 +266,9 @@ func (p *preparation) makeDirs(ctx context.Context) error {
 		}
 		dirs = append(dirs, memoryMount)
 	}
-	_, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{user: user, script: dirsScript, params: append([]string{owner, programPath}, dirs...), stdin: git.Program})
+	_, result, err := p.m.inSandbox(ctx, p.s, p.sandbox,
+		shell{user: user, script: dirsScript, params: append([]string{owner, programPath}, dirs...),
+			stdin: git.Program})
 	if err == nil && result.ReturnCode != 0 {
 		err = errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Why()))
 	}

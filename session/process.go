@@ -120,7 +120,8 @@ func (t *tail) String() string {
 
 // setup returns the parameters for starting the agent.
 func (s Session) setup() agent.Setup {
-	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(), Approval: s.Approval}
+	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(),
+		Approval: s.Approval}
 }
 
 // start starts the agent for the first queued prompt, and reports whether it did. If not, either that prompt has
@@ -139,7 +140,8 @@ func (r *runner) start(ctx context.Context) bool {
 	p := newProcess()
 	out := &splitter{lines: p.lines, stop: p.stop}
 	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
-		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out, Stderr: &p.stderr, Detach: true,
+		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out,
+		Stderr: &p.stderr, Detach: true,
 		Background: true, // keepBusy determines when the sandbox is busy
 	})
 	if err != nil {

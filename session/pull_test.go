@@ -51,8 +51,8 @@ func (h *house) writes(t *testing.T, id, text string) {
 		text))
 }
 
-// TestPullRequestOfAgent checks that the agent writes the text of a pull request in a turn that is marked in the events,
-// by the repository's template; that a later turn updates the text; and that text of people stays.
+// TestPullRequestOfAgent checks that the agent writes the text of a pull request in a turn that is marked in the
+// events, by the repository's template; that a later turn updates the text; and that text of people stays.
 // mission: E3, E7
 func TestPullRequestOfAgent(t *testing.T) {
 	t.Parallel()

@@ -36,9 +36,11 @@ func (r *runner) inherit(ctx context.Context) {
 		return
 	}
 	from := Session{ID: s.Continues}.stateDir()
-	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: inheritScript, params: []string{from, s.stateDir()}})
+	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: inheritScript, params: []string{from, s.stateDir()}})
 	if err != nil || result.ReturnCode != 0 { // the agent receives the last messages instead
-		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err, lastLines(result.Stderr, result.Why()))
+		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err,
+			lastLines(result.Stderr, result.Why()))
 	}
 }
 
@@ -52,7 +54,8 @@ func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.S
 	s := r.session()
 	env := maps.Clone(setup.Env)
 	env["CONVERSATION"] = setup.Conversation
-	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID, shell{script: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, env: env})
+	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID,
+		shell{script: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, env: env})
 	if err != nil || result.ReturnCode != 3 {
 		return // it exists, or that is unknown: the agent reports an error if it cannot resume
 	}
@@ -145,7 +148,8 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 		return nil, err
 	}
 	if running != nil {
-		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID), "send it the prompt, or end it first")
+		return nil, errors.Remedy(errors.Newf(errors.Conflict, "session %s has not ended", old.ID),
+			"send it the prompt, or end it first")
 	}
 	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID),
 		"begin a new session with its repository")

@@ -35,7 +35,8 @@ func (h *house) wrote(t *testing.T, id string) string {
 func TestRecordGone(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})
-	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && touch $CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
+	s := h.create(t, session.Request{Bundle: repository(t),
+		Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && touch $CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	h.send(t, s.ID, "/say the word is heron\n/exit 1")
@@ -54,7 +55,8 @@ func TestRecordGone(t *testing.T) {
 	if !strings.Contains(told.data.Text, "got the last 7 messages") { // of four turns, one of which had no text
 		t.Errorf("%q", told.data.Text)
 	}
-	if got := h.wrote(t, s.ID); !strings.Contains(got, "> /say the word is heron") || !strings.Contains(got, "> with its record") {
+	if got := h.wrote(t, s.ID); !strings.Contains(got, "> /say the word is heron") ||
+		!strings.Contains(got, "> with its record") {
 		t.Errorf("%s", got)
 	}
 	h.send(t, s.ID, "/exit 1")
@@ -76,8 +78,12 @@ func TestRecordGone(t *testing.T) {
 // mission: E4, 7.8, A10
 func TestContinue(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, session.Options{History: func(context.Context, string) ([]byte, error) { return []byte("what is recorded"), nil }})
-	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t), Prompt: "remember the heron", Approval: agent.ApproveEdits, Sandbox: sandbox.Request{CPU: 1}})
+	h := newHouse(t, session.Options{History: func(context.Context, string) ([]byte,
+		error) {
+		return []byte("what is recorded"), nil
+	}})
+	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t),
+		Prompt: "remember the heron", Approval: agent.ApproveEdits, Sandbox: sandbox.Request{CPU: 1}})
 	w := h.watch(s.ID)
 	w.status(t, session.Done)
 	refused := func(want errors.Kind, in string, req session.Request) {
@@ -96,7 +102,8 @@ func TestContinue(t *testing.T) {
 	refused(errors.Invalid, account, session.Request{Continues: s.ID, Sandbox: sandbox.Request{CPU: 2}})
 	first := mustGet(t, h, s.ID)
 
-	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on\n/run cat SCRIPTED-AGENT.md; git log --format=%s"})
+	next := h.create(t, session.Request{Continues: s.ID,
+		Prompt: "go on\n/run cat SCRIPTED-AGENT.md; git log --format=%s"})
 	if next.Continues != s.ID || next.Approval != agent.ApproveEdits || next.Sandbox.CPU != 1 || next.Dir != s.Dir ||
 		next.Repo != s.Repo || next.Title == "" || next.Title != first.Title {
 		t.Errorf("%+v", next)
@@ -107,7 +114,8 @@ func TestContinue(t *testing.T) {
 	if now := mustGet(t, h, next.ID); now.Base != first.Base || now.SandboxID == first.SandboxID {
 		t.Errorf("%+v", now)
 	}
-	if got := h.wrote(t, next.ID); !strings.Contains(got, "+- remember the heron") || !strings.Contains(got, "> remember the heron") || !strings.Contains(got, "go on") {
+	if got := h.wrote(t, next.ID); !strings.Contains(got, "+- remember the heron") ||
+		!strings.Contains(got, "> remember the heron") || !strings.Contains(got, "go on") {
 		t.Errorf("%s", got)
 	}
 	if err := h.End(t.Context(), account, next.ID); err != nil {
@@ -120,7 +128,8 @@ func TestContinue(t *testing.T) {
 			t.Errorf("%q, %v", data, err)
 		}
 	}
-	if m, err := session.Open(t.Context(), session.Options{Fleet: h.fleet, Journal: h.journal, Store: h.sessions, Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}}); err != nil {
+	if m, err := session.Open(t.Context(), session.Options{Fleet: h.fleet, Journal: h.journal, Store: h.sessions,
+		Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}}); err != nil {
 		t.Error(err)
 	} else {
 		h.Manager = m
@@ -142,19 +151,22 @@ func TestContinue(t *testing.T) {
 func TestContinueWithRecord(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})
-	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the heron"})
+	s := h.create(t, session.Request{Bundle: repository(t),
+		Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the heron"})
 	h.watch(s.ID).status(t, session.Done)
 	if err := h.End(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	next := h.create(t, session.Request{Continues: s.ID, Prompt: "go on\n/run echo two >>$CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
+	next := h.create(t, session.Request{Continues: s.ID,
+		Prompt: "go on\n/run echo two >>$CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
 	w := h.watch(next.ID)
 	w.status(t, session.Done)
 	if strings.Contains(w.String(), session.EventRecalled) || mustGet(t, h, next.ID).Conversation != "scripted-1" {
 		t.Errorf("the agent's own record was not used:\n%s", w)
 	}
 	kept := func(id string) string {
-		text, err := os.ReadFile(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", id, "claude", "x", "scripted-1.kept"))
+		text, err := os.ReadFile(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", id, "claude", "x",
+			"scripted-1.kept"))
 		if err != nil {
 			t.Error(err)
 		}
@@ -163,7 +175,8 @@ func TestContinueWithRecord(t *testing.T) {
 	if kept(s.ID) != "one\n" || kept(next.ID) != "one\ntwo\n" {
 		t.Errorf("%q and %q", kept(s.ID), kept(next.ID))
 	}
-	if err := errors.Join(h.End(t.Context(), account, next.ID), os.RemoveAll(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", next.ID))); err != nil {
+	if err := errors.Join(h.End(t.Context(), account, next.ID),
+		os.RemoveAll(filepath.Join(h.volumes.Path("harvest-agent-state"), "sessions", next.ID))); err != nil {
 		t.Fatal(err)
 	}
 	last := h.create(t, session.Request{Continues: next.ID, Prompt: "once more"})

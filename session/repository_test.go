@@ -18,16 +18,19 @@ func TestLogins(t *testing.T) {
 	t.Parallel()
 	l := logins{{where: "https://github.com/o/n", user: "app"}, {where: "https://git.example.org", user: "all"}}
 	for address, want := range map[string]string{
-		"https://github.com/o/n.git": "app", "git@github.com:o/n.git": "app", "https://github.com/o/other": "", "https://git.example.org/any/thing": "all",
-		"ssh://git@git.example.org:2222/a/b": "all", "http://git.example.org/a/b": "", "git://github.com/o/n": "", "ext::x": "", "https://git.example.org.evil.org/a/b": "",
+		"https://github.com/o/n.git": "app", "git@github.com:o/n.git": "app", "https://github.com/o/other": "",
+		"https://git.example.org/any/thing":  "all",
+		"ssh://git@git.example.org:2222/a/b": "all", "http://git.example.org/a/b": "", "git://github.com/o/n": "",
+		"ext::x": "", "https://git.example.org.evil.org/a/b": "",
 	} {
 		if got, _ := l.of(address); got.user != want {
 			t.Errorf("%s: %q, want %q", address, got.user, want)
 		}
 	}
 	for address, want := range map[string]string{
-		"git@github.com:o/n.git": "https://github.com/o/n", "git@github.com:o/other": "", "ssh://git@git.example.org:2222/a/b": "https://git.example.org/a/b",
-		"https://github.com/o/n": "", "x": "",
+		"git@github.com:o/n.git": "https://github.com/o/n", "git@github.com:o/other": "",
+		"ssh://git@git.example.org:2222/a/b": "https://git.example.org/a/b",
+		"https://github.com/o/n":             "", "x": "",
 	} {
 		if got := l.https(address); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
@@ -44,10 +47,12 @@ func TestLogins(t *testing.T) {
 		t.Errorf("no secrets: %v, %v", l, err)
 	}
 	m.opts.Secrets = new(secret.Vault)
-	if l, err := m.logins(t.Context(), Session{Repo: "https://github.com/o/n", GitSecret: NoSecret}); l != nil || err != nil {
+	if l, err := m.logins(t.Context(), Session{Repo: "https://github.com/o/n", GitSecret: NoSecret}); l != nil ||
+		err != nil {
 		t.Errorf("none wanted: %v, %v", l, err)
 	}
-	err := m.putLogins(t.Context(), Session{}, "", logins{{where: "https://x", user: "u", password: "a\nhttps://y\tu\tp"}})
+	err := m.putLogins(t.Context(), Session{}, "",
+		logins{{where: "https://x", user: "u", password: "a\nhttps://y\tu\tp"}})
 	if err == nil {
 		t.Error("a token with a line end was taken")
 	}
@@ -61,8 +66,10 @@ func TestGitConfig(t *testing.T) {
 	if err := os.WriteFile(file, []byte(s.gitConfig(`odd"branch`)+"\tbase = abc\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]string{"title": s.Title, "onto": `odd"branch`, "work": "harvest/1", "events": s.gitEvents(), "base": "abc"} {
-		out, err := exec.CommandContext(t.Context(), testenv.RequireTool(t, "git", "git"), "config", "--file", file, "harvest."+key).Output()
+	for key, want := range map[string]string{"title": s.Title, "onto": `odd"branch`, "work": "harvest/1",
+		"events": s.gitEvents(), "base": "abc"} {
+		out, err := exec.CommandContext(t.Context(), testenv.RequireTool(t, "git", "git"), "config", "--file", file,
+			"harvest."+key).Output()
 		if err != nil || string(out) != want+"\n" {
 			t.Errorf("%s: %q, %v, want %q", key, out, err, want)
 		}
@@ -74,8 +81,10 @@ func TestGitConfig(t *testing.T) {
 
 func TestRepositories(t *testing.T) {
 	t.Parallel()
-	old := Session{Repo: "https://example.org/a/b", Branch: "main", Dir: "/workspace/b", Base: "abc"} // of an earlier version
-	if got := old.Repositories(); len(got) != 1 || got[0].Start != "abc" || got[0].Name() != "b" || got[0].URL != old.Repo {
+	old := Session{Repo: "https://example.org/a/b", Branch: "main", Dir: "/workspace/b",
+		Base: "abc"} // of an earlier version
+	if got := old.Repositories(); len(got) != 1 || got[0].Start != "abc" || got[0].Name() != "b" ||
+		got[0].URL != old.Repo {
 		t.Errorf("%+v", got)
 	}
 	for want, r := range map[string]Repository{
@@ -109,7 +118,8 @@ func TestDiffScript(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 		cmd.Dir = dir
-		cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
+		cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=A",
+			"GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)

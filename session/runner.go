@@ -113,7 +113,8 @@ func (r *runner) call(ctx context.Context, f func() error) error {
 
 // hasEnded is the error of a session that has ended.
 func hasEnded(id string) error {
-	return errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", id), "go on with its files and its conversation: harvest agent --continue %s", id)
+	return errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", id),
+		"go on with its files and its conversation: harvest agent --continue %s", id)
 }
 
 // loop runs the session until the session or ctx ends. After the end of ctx, the next server resumes the session.
@@ -159,7 +160,8 @@ func (r *runner) begin(ctx context.Context) {
 			r.attach(ctx, s)
 		}
 		if r.agent == nil && r.current != nil {
-			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost", Text: "the agent was gone when the server came back"}, 0)
+			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost",
+				Text: "the agent was gone when the server came back"}, 0)
 		}
 		if r.current == nil && s.Status.working() { // the earlier server recorded only the end of the turn
 			r.setStatus(Done, "")
@@ -581,7 +583,8 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	fault.Point("answer.recorded")
 	r.agent.write(text)
 	shown := public(a)
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: shown, Text: q.answered(*shown)}}})
+	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: shown,
+		Text: q.answered(*shown)}}})
 	r.showWork()
 	return nil
 }
@@ -681,7 +684,8 @@ func (r *runner) finish(ctx context.Context) {
 	r.letGitGo()
 	r.endLogins(ctx)
 	if id := r.session().SandboxID; id != "" {
-		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil && errors.KindOf(err) != errors.NotFound {
+		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil &&
+			errors.KindOf(err) != errors.NotFound {
 			logf.Errorf(ctx, "destroy the sandbox of session %s: %v", r.id, err)
 		}
 	}

@@ -31,7 +31,8 @@ func (s *scripts) run(dir string, env map[string]string, args ...string) (string
 	s.Helper()
 	cmd := exec.CommandContext(s.Context(), args[0], args[1:]...)
 	cmd.Dir = filepath.Join(s.dir, dir)
-	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL="+filepath.Join(s.dir, "gitconfig"), "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=A",
+	cmd.Env = append(testenv.CleanEnv(), "GIT_CONFIG_GLOBAL="+filepath.Join(s.dir, "gitconfig"),
+		"GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=A",
 		"GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.org")
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		cmd.Env = append(cmd.Env, name+"="+env[name])
@@ -88,8 +89,10 @@ func (s *scripts) project() {
 // begin runs the script that fetches a repository into the directory "agent".
 func (s *scripts) begin(script string, env map[string]string) string {
 	s.Helper()
-	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0", "WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
-		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org", "CONFIG": Session{ID: "ses_x"}.gitConfig(env["BRANCH"])}
+	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0",
+		"WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
+		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org",
+		"CONFIG": Session{ID: "ses_x"}.gitConfig(env["BRANCH"])}
 	maps.Copy(all, env)
 	out, code := s.run("", all, "/bin/sh", "-euc", script)
 	if code != 0 {
@@ -101,7 +104,8 @@ func (s *scripts) begin(script string, env map[string]string) string {
 // bundle runs the script that hands a repository back, and lists the branches of the resulting bundle.
 func (s *scripts) bundle(base, start string) (heads []string, code int) {
 	s.Helper()
-	out, code := s.run("", nil, "/bin/sh", "-euc", bundleScript, "sh", filepath.Join(s.dir, "agent"), "harvest/x", base, "Title", start)
+	out, code := s.run("", nil, "/bin/sh", "-euc", bundleScript, "sh", filepath.Join(s.dir, "agent"), "harvest/x", base,
+		"Title", start)
 	s.write("bundle", out)
 	if code == 0 {
 		for line := range strings.Lines(s.git("project", "bundle", "list-heads", filepath.Join(s.dir, "bundle"))) {
@@ -130,7 +134,8 @@ func TestCloneOfShallowBundle(t *testing.T) {
 			s.git("mine", append([]string{"bundle", "create", "-q", "../in"}, refs...)...)
 			want := s.git("mine", "rev-parse", refs[len(refs)-1])
 			s.write("patch", "")
-			out := s.begin(cloneScript, map[string]string{"FROM": s.dir + "/in", "SHALLOW": s.dir + "/mine/.git/shallow", "BRANCH": branch, "ORIGIN": "https://example.org/o/n.git"})
+			out := s.begin(cloneScript, map[string]string{"FROM": s.dir + "/in",
+				"SHALLOW": s.dir + "/mine/.git/shallow", "BRANCH": branch, "ORIGIN": "https://example.org/o/n.git"})
 			s.want("begins on", out, want+" "+want)
 			s.want("branch", s.git("agent", "symbolic-ref", "--short", "HEAD"), "harvest/x")
 			s.want("origin", s.git("agent", "remote", "get-url", "origin"), "https://example.org/o/n.git")
@@ -162,7 +167,8 @@ func TestShallowBundleOnImage(t *testing.T) {
 			s.git("", "clone", "-q", "--depth=2", "file://"+s.dir+"/project", "mine")
 			s.git("mine", "bundle", "create", "-q", "../in", "HEAD")
 			head := s.git("mine", "rev-parse", "HEAD")
-			out := s.begin(imageScript, map[string]string{"FROM": s.dir + "/in", "SHALLOW": s.dir + "/mine/.git/shallow", "ORIGIN": "https://example.org/o/n.git"})
+			out := s.begin(imageScript, map[string]string{"FROM": s.dir + "/in",
+				"SHALLOW": s.dir + "/mine/.git/shallow", "ORIGIN": "https://example.org/o/n.git"})
 			if _, begins, _ := strings.Cut(out, "\n"); begins != head+" "+head {
 				t.Errorf("%q, want %s", out, head)
 			}
@@ -186,7 +192,8 @@ func TestBundleScript(t *testing.T) {
 	}
 	s.write("agent/a", "stashed\n")
 	s.git("agent", "stash", "push", "-q")
-	if heads, code := s.bundle(base, base); code != 0 || !slices.Equal(heads, []string{"refs/heads/harvest/x-stash-1"}) {
+	if heads, code := s.bundle(base, base); code != 0 ||
+		!slices.Equal(heads, []string{"refs/heads/harvest/x-stash-1"}) {
 		t.Errorf("a stash only: %v, %d", heads, code)
 	}
 	s.write("agent/b", "stashed, too\n")
@@ -199,7 +206,8 @@ func TestBundleScript(t *testing.T) {
 	s.git("agent/nested", "commit", "-q", "-m", "Nested")
 	index := s.git("agent", "ls-files", "--stage")
 	heads, code := s.bundle(base, base)
-	if code != 0 || !slices.Equal(heads, []string{"refs/heads/harvest/x", "refs/heads/harvest/x-stash-1", "refs/heads/harvest/x-stash-2"}) {
+	if code != 0 || !slices.Equal(heads, []string{"refs/heads/harvest/x", "refs/heads/harvest/x-stash-1",
+		"refs/heads/harvest/x-stash-2"}) {
 		t.Fatalf("%v, %d", heads, code)
 	}
 	s.git("project", "fetch", "-q", "../bundle", "refs/heads/*:refs/heads/*")
@@ -224,7 +232,8 @@ func TestLeftScript(t *testing.T) {
 	s.git("", "clone", "-q", "project", "agent")
 	s.git("", "clone", "-q", "project", "other")
 	left := func() string {
-		out, _ := s.run("", nil, "/bin/sh", "-euc", leftScript, "sh", git.Program, s.dir+"/agent", s.dir+"/other", s.dir+"/gone")
+		out, _ := s.run("", nil, "/bin/sh", "-euc", leftScript, "sh", git.Program, s.dir+"/agent", s.dir+"/other",
+			s.dir+"/gone")
 		return strings.TrimSuffix(out, "\n")
 	}
 	s.want("nothing", left(), "")
@@ -238,8 +247,10 @@ func TestLeftScript(t *testing.T) {
 func TestReadSettings(t *testing.T) {
 	s := newScripts(t)
 	s.write("a b", "{\n\"x\": 1}\n")
-	out, code := s.run("", map[string]string{"ONE": "1 '\"\n2"}, "/bin/sh", "-euc", readSettings, "sh", "ONE", "TWO", "--", s.dir+"/a b", s.dir+"/gone")
-	if want := "ONE\x001 '\"\n2\x00TWO\x00\x00\x00\x00" + s.dir + "/a b\x00{\n\"x\": 1}\n\x00"; out != want || code != 0 {
+	out, code := s.run("", map[string]string{"ONE": "1 '\"\n2"}, "/bin/sh", "-euc", readSettings, "sh", "ONE", "TWO",
+		"--", s.dir+"/a b", s.dir+"/gone")
+	if want := "ONE\x001 '\"\n2\x00TWO\x00\x00\x00\x00" + s.dir + "/a b\x00{\n\"x\": 1}\n\x00"; out != want ||
+		code != 0 {
 		t.Errorf("%q, want %q, %d", out, want, code)
 	}
 }

@@ -105,7 +105,8 @@ func copyImages(t *testing.T, dir string) {
 	}
 	for _, e := range entries {
 		if err := os.Link(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
-			if out, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(from, e.Name()), to).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(from, e.Name()),
+				to).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 		}
@@ -122,7 +123,8 @@ func (h *house) open(t *testing.T) {
 	if h.volumes, err = volume.OpenDir(filepath.Join(h.dir, "volumes")); err != nil {
 		t.Fatal(err)
 	}
-	h.engine, err = gvisor.Open(t.Context(), gvisor.Options{Dir: h.dir, Images: images, Volumes: h.volumes, Executable: testenv.Binary(t)})
+	h.engine, err = gvisor.Open(t.Context(), gvisor.Options{Dir: h.dir, Images: images, Volumes: h.volumes,
+		Executable: testenv.Binary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +279,9 @@ func repository(t *testing.T) []byte {
 	t.Helper()
 	dir := t.TempDir()
 	git := func(args ...string) []byte {
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "git",
+			append([]string{"-C", dir, "-c", "user.name=T", "-c", "user.email=t@example.org", "-c",
+				"init.defaultBranch=main"}, args...)...)
 		cmd.Env = testenv.CleanEnv()
 		out, err := cmd.Output()
 		if err != nil {
@@ -299,7 +303,8 @@ func repository(t *testing.T) []byte {
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t), Prompt: "say hello\n/run git log -1 --format=%s; git branch --show-current; git remote -v | head -1"})
+	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t),
+		Prompt: "say hello\n/run git log -1 --format=%s; git branch --show-current; git remote -v | head -1"})
 	if s.Status != session.Creating || s.Dir != "/workspace/project" || !strings.HasPrefix(s.Title, "say hello") {
 		t.Errorf("%+v", s)
 	}
@@ -330,7 +335,8 @@ func TestTurn(t *testing.T) {
 		t.Errorf("stages %q", got)
 	}
 	diff, err := h.Diff(t.Context(), account, s.ID, "")
-	if err != nil || !bytes.Contains(diff, []byte("+++ b/SCRIPTED-AGENT.md")) || !bytes.Contains(diff, []byte("+- say hello")) {
+	if err != nil || !bytes.Contains(diff, []byte("+++ b/SCRIPTED-AGENT.md")) ||
+		!bytes.Contains(diff, []byte("+- say hello")) {
 		t.Errorf("%s, %v", diff, err)
 	}
 	again, err := h.Bundle(t.Context(), account, s.ID, "")
@@ -390,10 +396,12 @@ func TestQueue(t *testing.T) {
 	}
 	asked := w.until(t, string(agent.Asked))
 	w.status(t, session.Waiting)
-	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID, agent.Answer{Allow: true, Answers: map[string]string{"Which?": "blue"}}); err != nil {
+	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID,
+		agent.Answer{Allow: true, Answers: map[string]string{"Which?": "blue"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID, agent.Answer{}); errors.KindOf(err) != errors.NotFound {
+	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID,
+		agent.Answer{}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("again: %v", err)
 	}
 	w.until(t, "done")
@@ -420,13 +428,15 @@ func TestQueue(t *testing.T) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Prompt: "/say before\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on\n/say after"})
+	s := h.create(t,
+		session.Request{Prompt: "/say before\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on\n/say after"})
 	w := h.watch(s.ID)
 	w.until(t, string(agent.ToolStarted))
 	h.send(t, s.ID, "/say next")
 	h.close(t)
 	h.open(t)
-	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, s.ID).SandboxID, sandbox.ExecRequest{Args: []string{"touch", "/tmp/go"}})
+	x, err := h.fleet.Exec(t.Context(), account, mustGet(t, h, s.ID).SandboxID,
+		sandbox.ExecRequest{Args: []string{"touch", "/tmp/go"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +471,8 @@ func TestAgentEnds(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Prompt: "/exit 0"})
 	w := h.watch(s.ID)
-	if done := w.until(t, "done"); !done.data.Failed || done.data.Message.State != session.Broken || !strings.Contains(done.data.Text, "without a result") {
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Message.State != session.Broken ||
+		!strings.Contains(done.data.Text, "without a result") {
 		t.Errorf("%+v", done)
 	}
 	w.status(t, session.Failed)
@@ -513,7 +524,8 @@ func TestLimits(t *testing.T) {
 	}
 	s := h.create(t, session.Request{Limits: session.Limits{Turns: 2, Seconds: 2}, Prompt: "/run sleep 600"})
 	w := h.watch(s.ID)
-	if done := w.until(t, "done"); !strings.Contains(done.data.Reason, "limit of 2 s") || done.data.Message.State != session.Stopped {
+	if done := w.until(t, "done"); !strings.Contains(done.data.Reason, "limit of 2 s") ||
+		done.data.Message.State != session.Stopped {
 		t.Errorf("%+v", done)
 	}
 	h.send(t, s.ID, "/say two")
@@ -530,13 +542,15 @@ func TestCloneFails(t *testing.T) {
 	s := h.create(t, session.Request{Repo: "file:///nosuch/repository", Prompt: "go"})
 	w := h.watch(s.ID)
 	ended := w.until(t, session.EventEnded)
-	if ended.data.Status != session.Failed || !strings.Contains(ended.data.Reason, "repository") || !strings.Contains(ended.data.Reason, "could not be cloned") {
+	if ended.data.Status != session.Failed || !strings.Contains(ended.data.Reason, "repository") ||
+		!strings.Contains(ended.data.Reason, "could not be cloned") {
 		t.Errorf("%+v", ended)
 	}
 	if now := mustGet(t, h, s.ID); now.Status != session.Failed || now.Ended.IsZero() {
 		t.Errorf("%+v", now)
 	}
-	if messages, err := h.Messages(t.Context(), account, s.ID); err != nil || len(messages) != 1 || messages[0].State != session.Cancelled {
+	if messages, err := h.Messages(t.Context(), account, s.ID); err != nil || len(messages) != 1 ||
+		messages[0].State != session.Cancelled {
 		t.Errorf("%+v, %v", messages, err)
 	}
 }
@@ -565,7 +579,8 @@ func TestBadInput(t *testing.T) {
 		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.NotFound {
 			t.Errorf("%s: %v", name, err)
 		}
-		if strings.Contains(errors.Message(err), "secret") && name == "password" && strings.Contains(errors.Message(err), "user:secret") {
+		if strings.Contains(errors.Message(err), "secret") && name == "password" &&
+			strings.Contains(errors.Message(err), "user:secret") {
 			t.Errorf("%s: the error tells the password: %v", name, err)
 		}
 	}

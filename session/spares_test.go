@@ -110,7 +110,8 @@ func (h *house) wantNoSpares(t *testing.T) {
 	}
 }
 
-// A session made ahead is in no list and no total of its account until a prompt of its kind comes, and is replaced then.
+// A session made ahead is in no list and no total of its account until a prompt of its kind comes, and is replaced
+// then.
 func TestSpareIsTaken(t *testing.T) {
 	t.Parallel()
 	g := newGitServer(t)

@@ -131,8 +131,8 @@ func cut(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "\n\n[the rest is left out]"
 }
 
-// fill returns a text that the agent wrote if it has all headings of the template, in their order; otherwise the text, and
-// the template below it.
+// fill returns a text that the agent wrote if it has all headings of the template, in their order; otherwise the text,
+// and the template below it.
 func fill(template, text string) string {
 	have := headings(text)
 	for _, want := range headings(template) {

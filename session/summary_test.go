@@ -71,8 +71,8 @@ func TestListOfCommits(t *testing.T) {
 	}
 }
 
-// TestMarkOfPullRequest checks that Harvest's own text is recognized, also with the line ends of browsers, and that text
-// that a person has changed is not.
+// TestMarkOfPullRequest checks that Harvest's own text is recognized, also with the line ends of browsers, and that
+// text that a person has changed is not.
 func TestMarkOfPullRequest(t *testing.T) {
 	t.Parallel()
 	body := "## What\n\nA text."

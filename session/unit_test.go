@@ -62,13 +62,15 @@ func TestSplitter(t *testing.T) {
 	text := []byte("one\n\ntwo two\nrest")
 	want := []line{{[]byte("one"), 4, false}, {nil, 5, false}, {[]byte("two two"), 13, false}}
 	for n := 1; n <= len(text); n++ {
-		if diff := cmp.Diff(want, splitAll(text, n), cmp.AllowUnexported(line{}), cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
+		if diff := cmp.Diff(want, splitAll(text, n), cmp.AllowUnexported(line{}),
+			cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
 			t.Errorf("%d: %s", n, diff)
 		}
 	}
 	long := append(bytes.Repeat([]byte("x"), maxLine+5), "\nnext\n"...)
 	got := splitAll(long, 1<<20)
-	if len(got) != 2 || !got[0].cut || len(got[0].text) != maxLine || got[0].end != int64(maxLine+6) || got[1].cut || string(got[1].text) != "next" {
+	if len(got) != 2 || !got[0].cut || len(got[0].text) != maxLine || got[0].end != int64(maxLine+6) || got[1].cut ||
+		string(got[1].text) != "next" {
 		t.Errorf("%d lines", len(got))
 	}
 	stop := make(chan struct{})
@@ -129,7 +131,8 @@ func TestFit(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fit(Event{Event: agent.Event{Text: long, Raw: quoted, Input: quoted}})
-	if len(got.Text) > maxText+100 || !strings.HasSuffix(got.Text, "left out]") || !json.Valid(got.Raw) || len(got.Raw) > 100 || !json.Valid(got.Input) || len(got.Input) > 100 {
+	if len(got.Text) > maxText+100 || !strings.HasSuffix(got.Text, "left out]") || !json.Valid(got.Raw) ||
+		len(got.Raw) > 100 || !json.Valid(got.Input) || len(got.Input) > 100 {
 		t.Errorf("%d, %s, %s", len(got.Text), got.Raw, got.Input)
 	}
 	short := Event{Event: agent.Event{Text: "a", Raw: quoted[:0]}, Message: &Message{Prompt: "p"}}
@@ -146,7 +149,8 @@ func FuzzFit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a string, n int, b string, m int) {
 		repeat := func(s string, n int) string { return strings.Repeat(s, min(max(0, n), 16<<20)/max(1, len(s))) }
 		x, y := repeat(a, n), repeat(b, m)
-		e := Event{Event: agent.Event{Text: x, ID: x, Tool: y, Path: x, Reason: y, Questions: []agent.Question{{Text: x}, {Header: y}}, MCP: []agent.MCP{{Error: x}}},
+		e := Event{Event: agent.Event{Text: x, ID: x, Tool: y, Path: x, Reason: y,
+			Questions: []agent.Question{{Text: x}, {Header: y}}, MCP: []agent.MCP{{Error: x}}},
 			Message: &Message{Prompt: y, Reply: x}}
 		if _, err := event.Encode(fit(e)); err != nil {
 			t.Fatal(err)
@@ -174,9 +178,11 @@ func TestTitle(t *testing.T) {
 func TestCheckRepo(t *testing.T) {
 	t.Parallel()
 	for repo, want := range map[string]string{
-		"": "/workspace/work", "https://example.org/a/b.git": "/workspace/b", "ssh://git@example.org/a/b": "/workspace/b", "git@example.org:a/b.git": "/workspace/b",
-		"https://example.org/": "/workspace/work", "https://example.org/a/..": "/workspace/work", "https://example.org/a/%2e%2e%2f": "/workspace/work",
-		"file:///srv/x": "/workspace/x", "https://example.org/a/-b c": "",
+		"": "/workspace/work", "https://example.org/a/b.git": "/workspace/b",
+		"ssh://git@example.org/a/b": "/workspace/b", "git@example.org:a/b.git": "/workspace/b",
+		"https://example.org/": "/workspace/work", "https://example.org/a/..": "/workspace/work",
+		"https://example.org/a/%2e%2e%2f": "/workspace/work",
+		"file:///srv/x":                   "/workspace/x", "https://example.org/a/-b c": "",
 	} {
 		got := ""
 		all, err := checkRepos(Request{Repo: repo})
@@ -191,7 +197,8 @@ func TestCheckRepo(t *testing.T) {
 
 // FuzzCheckRepo checks that for any address the directory is directly below the workspace.
 func FuzzCheckRepo(f *testing.F) {
-	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u", "https://h/a/%2e%2e/%00"} {
+	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u",
+		"https://h/a/%2e%2e/%00"} {
 		f.Add(repo)
 	}
 	f.Fuzz(func(t *testing.T, repo string) {
@@ -236,11 +243,13 @@ func TestDeliverAgain(t *testing.T) {
 		{"all", 100 + int64(len(whole)), Delivery{Message: turn, Process: "p", At: 100, Size: len(whole)}, ""},
 		{"by another process", 500, Delivery{Message: turn, Process: "old", At: 100, Size: len(whole)}, whole},
 		{"of another turn", 100, Delivery{Message: "msg_0", Process: "p", At: 100, Size: len(whole)}, ""},
-		{"of an answer", 103, Delivery{Message: turn, Process: "p", At: 100, Size: 7, Text: []byte("answer\n")}, "wer\n"},
+		{"of an answer", 103, Delivery{Message: turn, Process: "p", At: 100, Size: 7, Text: []byte("answer\n")},
+			"wer\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			store := &recordOnly{}
-			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()}, Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []Delivery{c.d}})
+			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()},
+				Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []Delivery{c.d}})
 			r.agent, r.conv = newProcess(), scripted.Agent{}.Open(agent.Setup{})
 			r.agent.received, r.agent.written, r.agent.counted = c.received, c.received, true
 			r.current, r.recheck, r.lost = &Message{ID: turn, Prompt: prompt}, true, []Delivery{c.d}

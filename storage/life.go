@@ -132,7 +132,8 @@ func missing(n int64, files []s3sync.Failure) error {
 		return nil
 	}
 	first := files[0]
-	err := errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", n, first.Path, first.Reason)
+	err := errors.Newf(errors.Unavailable, "%d files could not be copied, such as %.200q: %s", n,
+		first.Path, first.Reason)
 	if first.Remedy != "" {
 		err = errors.Remedy(err, "%s", first.Remedy)
 	}
@@ -153,7 +154,8 @@ func (m *Manager) Save(ctx context.Context, job Job) error {
 	u := Unsent{Job: job, Since: now, Next: now.Add(firstRetry)}
 	rewrite := m.again
 	if err := m.put(context.WithoutCancel(ctx), u); err != nil {
-		logf.Errorf(ctx, "write down that the volume %s has to be sent to S3, which is sent all the same: %v", u.Volume, err)
+		logf.Errorf(ctx, "write down that the volume %s has to be sent to S3, which is sent all the same: %v",
+			u.Volume, err)
 		rewrite = m.put
 	}
 	return m.send(ctx, u, rewrite)

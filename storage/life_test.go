@@ -154,7 +154,8 @@ func TestFillAndSave(t *testing.T) {
 	}
 	must(t, syscall.Mkfifo(filepath.Join(dirOf(from), "pipe"), 0o600))
 	must(t, l.Save(t.Context(), l.job("one", "from")))
-	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 2 || told.Result.Stats.Failed != 1 || told.Sandbox != "one" {
+	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 2 ||
+		told.Result.Stats.Failed != 1 || told.Sandbox != "one" {
 		t.Errorf("sent: %+v", told)
 	}
 	if l.unsent() != 0 {
@@ -170,10 +171,12 @@ func TestFillAndSave(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(damaged, "x"), []byte("new"), 0o644))
 	must(t, os.WriteFile(filepath.Join(dirOf(to), "dir"), nil, 0o644))
 	_ = l.next(t)
-	if err := l.Fill(t.Context(), l.job("two", "to")); err == nil || !strings.Contains(errors.Message(err), "could not be copied") {
+	if err := l.Fill(t.Context(), l.job("two", "to")); err == nil ||
+		!strings.Contains(errors.Message(err), "could not be copied") {
 		t.Errorf("a file in the way: %v", err)
 	}
-	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err, errors.NotFound) {
+	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err,
+		errors.NotFound) {
 		t.Errorf("without a secret: %v", err)
 	}
 	if err := l.Fill(t.Context(), l.job("two", "none")); !errors.Is(err, errors.NotFound) {
@@ -248,7 +251,8 @@ func TestSendLater(t *testing.T) {
 	for told := l.next(t); told.Err != nil; told = l.next(t) {
 	}
 	l.Stop()
-	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" || l.unsent() != 0 {
+	if data, err := os.ReadFile(filepath.Join(s3test.Dir(l.bucket), "work", "a")); string(data) != "a" ||
+		l.unsent() != 0 {
 		t.Errorf("sent: %q, %v; %d are unsent", data, err, l.unsent())
 	}
 	// Unsent changes are uploaded first, so that they are not lost.
@@ -270,7 +274,8 @@ func TestSendLater(t *testing.T) {
 		t.Errorf("a volume that is gone: %v, %d are unsent", err, l.unsent())
 	}
 	l.store.fail(errors.Errorf("planned"))
-	for what, err := range map[string]error{"Note": l.Note(t.Context(), job), "Save": l.Save(t.Context(), job), "Fill": l.Fill(t.Context(), job)} {
+	for what, err := range map[string]error{"Note": l.Note(t.Context(), job), "Save": l.Save(t.Context(), job),
+		"Fill": l.Fill(t.Context(), job)} {
 		if err == nil {
 			t.Errorf("%s without records succeeded", what)
 		}
@@ -292,13 +297,17 @@ func TestSaveRefusedFiles(t *testing.T) {
 		return string(data)
 	}
 	l.full.Store(true)
-	if err := l.Save(t.Context(), l.job("one", "data")); !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), `1 files could not be copied, such as "large"`) || errors.RemedyOf(err) == "" {
+	if err := l.Save(t.Context(), l.job("one", "data")); !errors.Is(err, errors.Unavailable) ||
+		!strings.Contains(errors.Message(err), `1 files could not be copied, such as "large"`) ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("S3 is full: %v", err)
 	}
-	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || told.Result.Stats.Files != 1 || l.unsent() != 1 || there("a") != "a" {
+	if told := l.next(t); told.Err == nil || told.Retry.IsZero() || told.Result.Stats.Files != 1 || l.unsent() != 1 ||
+		there("a") != "a" {
 		t.Errorf("S3 is full: %+v, %d are unsent", told, l.unsent())
 	}
-	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil || res.Stats.Failed != 2 {
+	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil ||
+		res.Stats.Failed != 2 {
 		t.Errorf("by hand: %s, %v", res.Stats, err)
 	}
 	if err := l.Delete(t.Context(), "acme", l.volumes, "data", false); !errors.Is(err, errors.Conflict) {
@@ -408,7 +417,8 @@ func TestDeleteUnsent(t *testing.T) {
 		}
 	}
 	must(t, l.Note(t.Context(), l.job("one", "data")))
-	refused("noted", del("data", false), "the sandbox one left", "harvest volume sync data s3://"+l.bucket+"/work", "force")
+	refused("noted", del("data", false), "the sandbox one left",
+		"harvest volume sync data s3://"+l.bucket+"/work", "force")
 	l.away.Store(true)
 	if err := l.Save(t.Context(), l.job("one", "data")); err == nil {
 		t.Error("S3 refuses, and it was sent")
@@ -440,8 +450,10 @@ func TestDeleteUnsent(t *testing.T) {
 	l.away.Store(false)
 	elsewhere, part := l.place, up
 	elsewhere.Prefix, part.Only = "elsewhere", "a"
-	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up}, "down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
-		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}}, "a version": {Where: l.place, Versioned: true, Sync: up}} {
+	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up},
+		"down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
+		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}},
+		"a version": {Where: l.place, Versioned: true, Sync: up}} {
 		l.sync(t, "acme", vol, r)
 		refused(what, del("data", false), "the sandbox one left")
 	}

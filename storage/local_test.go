@@ -28,12 +28,14 @@ func TestLocal(t *testing.T) {
 			if failing {
 				return s3sync.Location{}, errors.Newf(errors.Exhausted, "no room")
 			}
-			return s3sync.Location{Endpoint: url, PathStyle: true, Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
+			return s3sync.Location{Endpoint: url, PathStyle: true,
+				Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
 		}
 	})
 	v := h.volume(t, "data", "a.txt")
 	for account, want := range map[string]string{"operator": "s3://mine/x/", "acme": "s3://mine.acme/x/"} {
-		if res := h.sync(t, account, v, Request{Where: Where{Bucket: "mine", Prefix: "x"}, Sync: s3sync.Options{Direction: s3sync.Up, List: true}}); res.Place != want {
+		if res := h.sync(t, account, v, Request{Where: Where{Bucket: "mine", Prefix: "x"},
+			Sync: s3sync.Options{Direction: s3sync.Up, List: true}}); res.Place != want {
 			t.Errorf("%s is at %s, want %s", account, res.Place, want)
 		}
 		bucket := strings.Split(want, "/")[2]
@@ -41,7 +43,8 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s has %s, %v", bucket, there, err)
 		}
 	}
-	if res := h.sync(t, "acme", v, Request{Sync: s3sync.Options{Direction: s3sync.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
+	if res := h.sync(t, "acme", v,
+		Request{Sync: s3sync.Options{Direction: s3sync.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
 		t.Errorf("the server's bucket is %s", res.Place)
 	}
 	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Prefix: "y"}})
@@ -50,19 +53,24 @@ func TestLocal(t *testing.T) {
 	}
 	long := strings.Repeat("b", 60)
 	for _, name := range []string{"mine.acme", "Mine", "b", "-b-", "b/c", "..", long + long, long} {
-		if _, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: name}}); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+		if _, err := h.Location(t.Context(),
+			Job{Account: "acme", Where: Where{Bucket: name}}); errors.KindOf(err) != errors.Invalid ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("the bucket %s: %v", name, err)
 		}
 	}
 	before := len(asked)
-	_, err = h.vault.Set(t.Context(), "acme", "own", secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER", "AWS_SECRET_ACCESS_KEY": "x"}, secret.Replace)
+	_, err = h.vault.Set(t.Context(), "acme", "own", secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER",
+		"AWS_SECRET_ACCESS_KEY": "x"}, secret.Replace)
 	must(t, err)
 	loc, err = h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Secret: "own"}})
-	if err != nil || loc.Bucket != "mine" || loc.AccessKeyID != "AKIAOTHER" || loc.Endpoint != "" || len(asked) != before {
+	if err != nil || loc.Bucket != "mine" || loc.AccessKeyID != "AKIAOTHER" || loc.Endpoint != "" ||
+		len(asked) != before {
 		t.Errorf("with a secret: %s at %q, %v", loc.Bucket, loc.Endpoint, err)
 	}
 	failing = true
-	if _, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
+	if _, err := h.Location(t.Context(),
+		Job{Account: "acme", Where: Where{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("a bucket that cannot be made: %v", err)
 	}
 }

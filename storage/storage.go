@@ -113,7 +113,8 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 		return Result{}, err
 	}
 	res, err := m.syncVolume(ctx, account, vol, req)
-	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" && len(res.Stats.Refused) == 0 {
+	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
+		len(res.Stats.Refused) == 0 {
 		m.sentByHand(ctx, waiting, req.Where, res)
 	}
 	return res, errors.Stage(err, "sync")
@@ -165,7 +166,8 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 const syncNotes = "s3"
 
 // Versions lists the versions that Sync saved, latest first.
-func (m *Manager) Versions(ctx context.Context, account, name string, where Where) (place string, all []s3sync.Version, err error) {
+func (m *Manager) Versions(ctx context.Context, account, name string,
+	where Where) (place string, all []s3sync.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
@@ -196,7 +198,8 @@ var errBusy = errors.Newf(errors.Conflict, "the volume is being synchronised alr
 
 // hold reserves a volume for one sync. Until release is called, the volume cannot be deleted and no
 // other sync can begin.
-func (m *Manager) hold(ctx context.Context, vol volume.Volume, wait bool) (here volume.Directory, release func(), err error) {
+func (m *Manager) hold(ctx context.Context, vol volume.Volume,
+	wait bool) (here volume.Directory, release func(), err error) {
 	d, ok := vol.(volume.Directory)
 	if !ok || d.Dir() == "" {
 		return nil, nil, errors.Newf(errors.Unsupported, "the volume %s is not on this machine", vol.Name())
@@ -228,7 +231,8 @@ func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wai
 			break
 		}
 		if !wait {
-			return nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict, "the volume %s is being synchronised already", name), "wait until that is done")
+			return nil, errors.Remedy(errors.Explainf(errBusy, errors.Conflict,
+				"the volume %s is being synchronised already", name), "wait until that is done")
 		}
 		select {
 		case <-busy:
@@ -257,7 +261,8 @@ func (o opened) close() {
 
 // bucket opens a place. Only requests for the server's own place get the server's credentials, and
 // only below the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool, patience time.Duration) (opened, error) {
+func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool,
+	patience time.Duration) (opened, error) {
 	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
 		return opened{}, err
@@ -273,7 +278,8 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 
 // location returns the location of a place, with the credentials. They are hidden from the log
 // until release is called.
-func (m *Manager) location(ctx context.Context, account, name string, where Where, versioned bool) (loc s3sync.Location, release func(), err error) {
+func (m *Manager) location(ctx context.Context, account, name string, where Where,
+	versioned bool) (loc s3sync.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
 		return loc, nil, err
@@ -331,7 +337,8 @@ func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3syn
 		}
 	}
 	if len(bucket) > maxBucket {
-		return loc, errors.Remedy(errors.Newf(errors.Invalid, "the bucket's name %.100q is too long", where.Bucket), "use %d characters at most", maxBucket-len(account)-1)
+		return loc, errors.Remedy(errors.Newf(errors.Invalid, "the bucket's name %.100q is too long", where.Bucket),
+			"use %d characters at most", maxBucket-len(account)-1)
 	}
 	at, err := p.Local(bucket)
 	at.Bucket, at.Prefix = bucket, loc.Prefix
@@ -345,13 +352,17 @@ const maxBucket = 63
 var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate returns the location of a place without credentials, and the secret that holds them.
-func (m *Manager) locate(account, name string, where Where, versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
+func (m *Manager) locate(account, name string, where Where,
+	versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
 	p := m.opts.Place
-	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region, PathStyle: p.PathStyle}
+	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
+		PathStyle: p.PathStyle}
 	owner, named := account, where.Secret
 	if where.Bucket == "" {
 		if p.Bucket == "" {
-			return loc, "", "", errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named, and the server has none"), "name one as s3://BUCKET/PREFIX, or set s3.bucket in the configuration")
+			return loc, "", "", errors.Remedy(errors.Newf(errors.Invalid,
+				"no bucket is named, and the server has none"),
+				"name one as s3://BUCKET/PREFIX, or set s3.bucket in the configuration")
 		}
 		if where.Prefix != "" || where.Secret != "" {
 			return loc, "", "", errors.Newf(errors.Invalid, "a prefix or a secret needs a bucket of one's own")
@@ -385,8 +396,10 @@ func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named
 	if err != nil {
 		return loc, err
 	}
-	loc.AccessKeyID, loc.SecretAccessKey, loc.SessionToken = keys.AccessKeyID, keys.SecretAccessKey.Reveal(), keys.SessionToken.Reveal()
-	loc.RoleARN, loc.ExternalID, loc.TokenFile, loc.Ambient, loc.STS = keys.RoleARN, keys.ExternalID, keys.TokenFile, keys.Machine, keys.STS
+	loc.AccessKeyID, loc.SecretAccessKey, loc.SessionToken = keys.AccessKeyID, keys.SecretAccessKey.Reveal(),
+		keys.SessionToken.Reveal()
+	loc.RoleARN, loc.ExternalID, loc.TokenFile, loc.Ambient, loc.STS = keys.RoleARN, keys.ExternalID, keys.TokenFile,
+		keys.Machine, keys.STS
 	loc.Proxy = p.Proxy
 	if keys.OfMachine() && owner != p.Account {
 		return loc, errors.Remedy(errors.Newf(errors.Denied,

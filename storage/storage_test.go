@@ -42,12 +42,15 @@ type home struct {
 func newHome(t *testing.T, change func(*Options)) *home {
 	t.Helper()
 	url, bucket := s3test.Bucket(t)
-	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key")})
+	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	must(t, err)
 	volumes, err := volume.OpenDir(t.TempDir())
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
-	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} }, Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest", Endpoint: url, PathStyle: true, Account: "operator"}}
+	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} },
+		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest",
+			Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
 	}
@@ -58,7 +61,8 @@ func newHome(t *testing.T, change func(*Options)) *home {
 
 func (h *home) set(t *testing.T, account, name, key string) {
 	t.Helper()
-	_, err := h.vault.Set(t.Context(), account, name, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1"}, secret.Replace)
+	_, err := h.vault.Set(t.Context(), account, name, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
+		"AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1"}, secret.Replace)
 	must(t, err)
 }
 
@@ -122,16 +126,19 @@ func TestOwnBucket(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
 	v := h.volume(t, "data", "a")
 	where := Where{Bucket: h.bucket, Prefix: "mine"}
-	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+	if _, err := h.Sync(t.Context(), "acme", v,
+		Request{Where: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
 		t.Errorf("without a secret: %v", err)
 	}
 	h.set(t, "acme", "mine", s3test.SecretKey)
 	h.set(t, "acme", "wrong", "not-the-key-of-anybody")
 	where.Secret = "mine"
-	if res := h.sync(t, "acme", v, Request{Where: where, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/" || res.Stats.Files != 1 {
+	if res := h.sync(t, "acme", v, Request{Where: where, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/" ||
+		res.Stats.Files != 1 {
 		t.Errorf("%s: %s", res.Place, res.Stats)
 	}
-	if res := h.sync(t, "acme", v, Request{Where: where, Versioned: true, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/acme/" {
+	if res := h.sync(t, "acme", v, Request{Where: where, Versioned: true,
+		Sync: up}); res.Place != "s3://"+h.bucket+"/mine/acme/" {
 		t.Errorf("versions are at %s", res.Place)
 	}
 	where.Secret = "wrong"
@@ -139,7 +146,8 @@ func TestOwnBucket(t *testing.T) {
 	if errors.KindOf(err) != errors.Unauthenticated || strings.Contains(errors.Message(err), "not-the-key") {
 		t.Errorf("the wrong secret: %v", err)
 	}
-	if _, err := h.vault.Set(t.Context(), "acme", "other", secret.Pairs{"TOKEN": "a-token-of-something"}, secret.Replace); err != nil {
+	if _, err := h.vault.Set(t.Context(), "acme", "other", secret.Pairs{"TOKEN": "a-token-of-something"},
+		secret.Replace); err != nil {
 		t.Fatal(err)
 	}
 	where.Secret = "other"
@@ -155,19 +163,22 @@ func TestHiddenWhileOpen(t *testing.T) {
 	h := newHome(t, nil)
 	v := h.volume(t, "data", "a")
 	const token = "a-session-token-that-nobody-knows"
-	_, err := h.vault.Set(t.Context(), "acme", "brief", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": token}, secret.Replace)
+	_, err := h.vault.Set(t.Context(), "acme", "brief", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
+		"AWS_SECRET_ACCESS_KEY": token}, secret.Replace)
 	must(t, err)
 	where := Where{Bucket: h.bucket, Secret: "brief"}
 	b, err := h.Manager.bucket(t.Context(), "acme", "data", where, false, patience)
 	must(t, err)
-	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Unauthenticated {
+	if _, err := h.Sync(t.Context(), "acme", v,
+		Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("with a wrong key: %v", err)
 	}
 	_, _, _ = h.Versions(t.Context(), "acme", "data", where)
 	_, _ = h.Prune(t.Context(), "acme", "data", where, 1)
 	bad := where
 	bad.Bucket = "a/b"
-	if _, err := h.Manager.bucket(t.Context(), "acme", "data", bad, false, patience); errors.KindOf(err) != errors.Invalid {
+	if _, err := h.Manager.bucket(t.Context(), "acme", "data", bad, false,
+		patience); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a bad bucket: %v", err)
 	}
 	must(t, h.vault.Delete(t.Context(), "acme", "brief"))
@@ -197,10 +208,12 @@ func TestVersions(t *testing.T) {
 		t.Errorf("a mirror did %s", res.Stats)
 	}
 	place, all, err := h.Versions(t.Context(), "acme", "data", Where{})
-	if err != nil || place != "s3://"+h.bucket+"/harvest/acme/.versions/data/" || len(all) != 2 || all[0].Name() != second.Version || !all[1].Whole {
+	if err != nil || place != "s3://"+h.bucket+"/harvest/acme/.versions/data/" || len(all) != 2 ||
+		all[0].Name() != second.Version || !all[1].Whole {
 		t.Errorf("versions at %s: %+v, %v", place, all, err)
 	}
-	if res := h.sync(t, "acme", v, Request{Versioned: true, Version: first.Version, Sync: down}); res.Stats.Files != 1 || res.Version != first.Version {
+	if res := h.sync(t, "acme", v, Request{Versioned: true, Version: first.Version,
+		Sync: down}); res.Stats.Files != 1 || res.Version != first.Version {
 		t.Errorf("the first: %s, %s", res.Version, res.Stats)
 	}
 	if res := h.sync(t, "acme", v, Request{Versioned: true, Sync: down}); res.Version != second.Version {
@@ -299,7 +312,8 @@ func TestAuthorities(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	h := newHome(t, func(o *Options) { o.Place.CAFile = file })
 	v := h.volume(t, "data")
-	if _, err := h.Sync(t.Context(), "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "ca_file") {
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Invalid ||
+		!strings.Contains(errors.Message(err), "ca_file") {
 		t.Errorf("no such file: %v", err)
 	}
 	must(t, os.WriteFile(file, []byte("nothing"), 0o600))
@@ -330,7 +344,8 @@ func TestHold(t *testing.T) {
 	defer cancel()
 	o := up
 	o.Progress = func(s3sync.Stats) {
-		if _, err := h.Sync(ctx, "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Conflict || errors.RemedyOf(err) == "" {
+		if _, err := h.Sync(ctx, "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Conflict ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("a second sync: %v", err)
 		}
 		if err := h.volumes.Delete(ctx, "data"); err == nil {
@@ -358,15 +373,18 @@ func TestHold(t *testing.T) {
 func TestSecretsEndpoint(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint = o.Place.Endpoint, "" })
-	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
+		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
 	if res := h.sync(t, "acme", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 {
 		t.Errorf("%s", res.Stats)
 	}
 	// Other accounts cannot make the server send requests to any address.
-	_, err = h.vault.Set(t.Context(), "acme", "mine", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	_, err = h.vault.Set(t.Context(), "acme", "mine", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
+		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
-	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"), Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
+	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"),
+		Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
 	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an endpoint of one's own: %v", err)
 	}
@@ -377,7 +395,8 @@ func TestSecretsEndpoint(t *testing.T) {
 func TestEndpointsFollowTheRules(t *testing.T) {
 	url := ""
 	h := newHome(t, func(o *Options) { url, o.Place.Endpoint, o.Rules = o.Place.Endpoint, "", nil })
-	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey, "AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
+	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
+		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
 	_, err = h.Sync(t.Context(), "operator", h.volume(t, "data", "a"), Request{Sync: up})
 	if errors.KindOf(err) != errors.Denied || !strings.Contains(errors.RemedyOf(err), "connect.allow") {
@@ -387,7 +406,8 @@ func TestEndpointsFollowTheRules(t *testing.T) {
 
 // The endpoint of the configuration is the operator's choice, with or without a port.
 func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
-	for endpoint, want := range map[string]string{"": "", "http://minio": "minio:80 b.minio:80", "https://minio/": "minio:443 b.minio:443", "http://10.0.0.1:9000": "10.0.0.1:9000 b.10.0.0.1:9000"} {
+	for endpoint, want := range map[string]string{"": "", "http://minio": "minio:80 b.minio:80",
+		"https://minio/": "minio:443 b.minio:443", "http://10.0.0.1:9000": "10.0.0.1:9000 b.10.0.0.1:9000"} {
 		r := New(Options{Place: Place{Endpoint: endpoint}}).rules("acme", "b")
 		if got := strings.Join(r.Hosts, " "); got != want || r.Any || r.Loopback {
 			t.Errorf("%q: %+v", endpoint, r)
@@ -399,11 +419,14 @@ func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
 func TestLocation(t *testing.T) {
 	t.Parallel()
 	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
-	_, err := h.vault.Set(t.Context(), "acme", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_REGION": "us-east-1"}, secret.Replace)
+	_, err := h.vault.Set(t.Context(), "acme", DefaultSecret,
+		secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token",
+			"AWS_REGION": "us-east-1"}, secret.Replace)
 	must(t, err)
 	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "b", Prefix: "p"}})
 	must(t, err)
-	if loc.Bucket != "b" || loc.Prefix != "p" || loc.AccessKeyID != "id" || loc.SecretAccessKey != "key" || loc.SessionToken != "token" || loc.Region != "us-east-1" || !loc.PathStyle {
+	if loc.Bucket != "b" || loc.Prefix != "p" || loc.AccessKeyID != "id" || loc.SecretAccessKey != "key" ||
+		loc.SessionToken != "token" || loc.Region != "us-east-1" || !loc.PathStyle {
 		t.Errorf("it is at %s/%s in %s", loc.Bucket, loc.Prefix, loc.Region)
 	}
 	for words, where := range map[string]Where{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
@@ -422,14 +445,17 @@ func TestRoles(t *testing.T) {
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
 		action := r.Form.Get("Action")
-		asked = append(asked, strings.TrimSpace(action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken")))
+		asked = append(asked,
+			strings.TrimSpace(action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken")))
 		w.Header().Set("Content-Type", "text/xml")
 		if strings.HasSuffix(r.Form.Get("RoleArn"), "/closed") {
 			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>`)
+			_, _ = io.WriteString(w,
+				`<ErrorResponse><Error><Code>AccessDenied</Code><Message>no</Message></Error></ErrorResponse>`)
 			return
 		}
-		_, _ = fmt.Fprintf(w, `<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+		_, _ = fmt.Fprintf(w,
+			`<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
 			action, s3test.AccessKey, s3test.SecretKey)
 	}))
 	t.Cleanup(sts.Close)
@@ -450,10 +476,14 @@ func TestRoles(t *testing.T) {
 		kind    errors.Kind
 		text    string // in the error
 	}{
-		"role":         {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_EXTERNAL_ID": "outside", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "sync outside", "", ""},
-		"closed":       {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "closed", "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "closed", errors.Unauthenticated, "cannot be assumed (AccessDenied)"},
-		"web identity": {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web", "AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRoleWithWebIdentity " + role + "web the-token", "", ""},
-		"machine":      {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", "", ""},
+		"role": {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_EXTERNAL_ID": "outside",
+			"AWS_ENDPOINT_URL_STS": sts.URL}, "AssumeRole " + role + "sync outside", "", ""},
+		"closed": {"operator", secret.Pairs{"AWS_ROLE_ARN": role + "closed", "AWS_ENDPOINT_URL_STS": sts.URL},
+			"AssumeRole " + role + "closed", errors.Unauthenticated, "cannot be assumed (AccessDenied)"},
+		"web identity": {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web",
+			"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ENDPOINT_URL_STS": sts.URL},
+			"AssumeRoleWithWebIdentity " + role + "web the-token", "", ""},
+		"machine": {"operator", secret.Pairs{"AWS_ACCESS_KEY_ID": "", secret.FromMachine: "true"}, "", "", ""},
 		"others' file": {"acme", secret.Pairs{"AWS_ACCESS_KEY_ID": "", "AWS_ROLE_ARN": role + "web",
 			"AWS_WEB_IDENTITY_TOKEN_FILE": token}, "", errors.Denied, "belong to its operator"},
 		"others' server": {"acme", secret.Pairs{"AWS_ROLE_ARN": role + "sync", "AWS_ENDPOINT_URL_STS": sts.URL}, "",
@@ -471,8 +501,10 @@ func TestRoles(t *testing.T) {
 			}
 			_, err := h.vault.Set(t.Context(), c.account, "roles", pairs, secret.Replace)
 			must(t, err)
-			_, err = h.Sync(t.Context(), c.account, v, Request{Where: Where{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
-			if errors.KindOf(err) != c.kind || err != nil && (!strings.Contains(errors.Message(err), c.text) || errors.RemedyOf(err) == "") {
+			_, err = h.Sync(t.Context(), c.account, v,
+				Request{Where: Where{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
+			if errors.KindOf(err) != c.kind || err != nil && (!strings.Contains(errors.Message(err), c.text) ||
+				errors.RemedyOf(err) == "") {
 				t.Errorf("%v; remedy %q", err, errors.RemedyOf(err))
 			}
 			if c.asked != "" && !slices.Equal(asked, []string{c.asked}) || c.kind == errors.Denied && len(asked) > 0 {
@@ -483,15 +515,18 @@ func TestRoles(t *testing.T) {
 	// Without an endpoint, a region in a secret is part of a host's name: it must not lead to another host, not even
 	// with a bucket in the path.
 	h.opts.Place.Region = ""
-	odd := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}
+	odd := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key",
+		"AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}
 	for _, endpoint := range []string{h.opts.Place.Endpoint, ""} {
 		h.opts.Place.Endpoint, h.opts.Place.PathStyle = endpoint, true
 		_, err := h.vault.Set(t.Context(), "acme", "odd", odd, secret.Replace)
 		must(t, err)
-		if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"}, Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
+		if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"},
+			Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
 			t.Errorf("a region that is a host: %v", err)
 		}
-		odd = secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key", "AWS_REGION": "x@127.0.0.1:1/"}
+		odd = secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key",
+			"AWS_REGION": "x@127.0.0.1:1/"}
 	}
 }
 
@@ -511,7 +546,8 @@ func TestProxy(t *testing.T) {
 		t.Cleanup(proxy.Close)
 		o.Place.Proxy, o.Place.Endpoint = proxy.URL, "http://s3.invalid"
 	})
-	if res := h.sync(t, "operator", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 || asked.Load() == 0 {
+	if res := h.sync(t, "operator", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 ||
+		asked.Load() == 0 {
 		t.Errorf("%s, %d requests through the proxy", res.Stats, asked.Load())
 	}
 }

@@ -72,7 +72,8 @@ func notSent(u Unsent) error {
 	if u.Secret != "" {
 		sync += " --secret " + u.Secret
 	}
-	return errors.Remedy(errors.Newf(errors.Conflict, "the volume %s has files that S3 does not have: what the sandbox %s left %s", u.Volume, u.Sandbox, why),
+	return errors.Remedy(errors.Newf(errors.Conflict,
+		"the volume %s has files that S3 does not have: what the sandbox %s left %s", u.Volume, u.Sandbox, why),
 		"send them first: %s; or lose them: --force, over HTTP force=true", sync)
 }
 
@@ -86,7 +87,8 @@ func (m *Manager) unsentOf(ctx context.Context, account, name string) ([]Unsent,
 func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, res Result) {
 	ctx = context.WithoutCancel(ctx)
 	for _, u := range waiting {
-		if u.Bucket != to.Bucket || strings.Trim(u.Prefix, "/") != strings.Trim(to.Prefix, "/") || u.Secret != to.Secret {
+		if u.Bucket != to.Bucket || strings.Trim(u.Prefix, "/") != strings.Trim(to.Prefix, "/") ||
+			u.Secret != to.Secret {
 			continue
 		}
 		if err := m.sent(ctx, u.Sandbox); err != nil {

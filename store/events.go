@@ -73,7 +73,8 @@ func lastEvent(row *sql.Row) (int64, error) {
 
 // Read implements event.Store.
 func (s Events) Read(ctx context.Context, stream string, after int64, limit int) ([]*event.Event, error) {
-	rows, err := s.db.read.QueryContext(ctx, "SELECT id, type, at, data FROM events WHERE stream = ? AND id > ? ORDER BY id LIMIT ?", stream, after, limit)
+	rows, err := s.db.read.QueryContext(ctx,
+		"SELECT id, type, at, data FROM events WHERE stream = ? AND id > ? ORDER BY id LIMIT ?", stream, after, limit)
 	if err != nil {
 		return nil, s.db.explain(err, "read events of "+stream)
 	}
@@ -108,7 +109,8 @@ func (s Events) Prune(ctx context.Context, stream string, before time.Time) (int
 		if stream != "" {
 			where, args = "at < ? AND stream = ?", append(args, stream)
 		}
-		result, err := s.db.write.ExecContext(ctx, "DELETE FROM events WHERE (stream, id) IN (SELECT stream, id FROM events WHERE "+where+" LIMIT ?)",
+		result, err := s.db.write.ExecContext(ctx,
+			"DELETE FROM events WHERE (stream, id) IN (SELECT stream, id FROM events WHERE "+where+" LIMIT ?)",
 			append(args, pruneChunk)...)
 		if err != nil {
 			return total, s.db.explain(err, "remove old events")

@@ -24,7 +24,8 @@ func TestEventsErrors(t *testing.T) {
 	_, read := s.Read(t.Context(), "a", 0, 1)
 	_, last := s.Last(t.Context(), "a")
 	_, prune := s.Prune(t.Context(), "", time.Now())
-	for what, err := range map[string]error{"Append": s.Append(t.Context(), []*event.Event{{Stream: "a", ID: 1}}), "Read": read, "Last": last, "Prune": prune} {
+	for what, err := range map[string]error{"Append": s.Append(t.Context(), []*event.Event{{Stream: "a", ID: 1}}),
+		"Read": read, "Last": last, "Prune": prune} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)
 		}
@@ -37,7 +38,8 @@ func TestPruneMany(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "db")).Events()
 	events := make([]*event.Event, 2*pruneChunk+1)
 	for i := range events {
-		events[i] = &event.Event{Stream: "a", ID: int64(i + 1), Type: "x", Time: time.UnixMilli(int64(i)), Data: []byte("{}")}
+		events[i] = &event.Event{Stream: "a", ID: int64(i + 1), Type: "x", Time: time.UnixMilli(int64(i)),
+			Data: []byte("{}")}
 	}
 	if err := s.Append(t.Context(), events); err != nil {
 		t.Fatal(err)

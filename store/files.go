@@ -15,7 +15,8 @@ func fileError(err error, path string) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fullError(err, path)
 	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be a file", path), "give the path of a file in an existing directory")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s cannot be a file", path),
+			"give the path of a file in an existing directory")
 	}
 	return errors.Wrapf(err, "%s", path)
 }

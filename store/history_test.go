@@ -26,17 +26,25 @@ func TestHistory(t *testing.T) {
 	var all []*event.Event
 	for _, id := range []string{"ses_1", "ses_2"} {
 		err := errors.Join(
-			s.PutSession(t.Context(), session.Session{ID: id, Account: "acme", Agent: "claude", Repo: "https://example.org/a/b", Status: session.Done, Turns: 2, Usage: agent.Usage{Cost: 0.5}, Created: at, Active: at}),
-			s.PutMessage(t.Context(), session.Message{ID: "msg_1" + id, Session: id, Prompt: "do it", Reply: "done " + id, State: session.Completed, Created: at, Ended: at, Usage: agent.Usage{InputTokens: 7, Cost: 0.25}}),
-			s.PutMessage(t.Context(), session.Message{ID: "msg_2" + id, Session: id, Prompt: "more", State: session.Queued, Created: at}))
+			s.PutSession(t.Context(), session.Session{ID: id, Account: "acme", Agent: "claude",
+				Repo: "https://example.org/a/b", Status: session.Done, Turns: 2, Usage: agent.Usage{Cost: 0.5},
+				Created: at, Active: at}),
+			s.PutMessage(t.Context(), session.Message{ID: "msg_1" + id, Session: id, Prompt: "do it",
+				Reply: "done " + id, State: session.Completed, Created: at, Ended: at,
+				Usage: agent.Usage{InputTokens: 7, Cost: 0.25}}),
+			s.PutMessage(t.Context(), session.Message{ID: "msg_2" + id, Session: id, Prompt: "more",
+				State: session.Queued, Created: at}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range []struct{ typ, data string }{
-			{"tool.started", `{"id":"t1","tool":"Bash","input":{"command":"ls"},"message_id":"msg_1"}`}, {"tool.completed", `{"id":"t1","tool":"Bash","failed":true}`},
-			{"tool.started", `{"id":"t2","tool":"Write"}`}, {"file.changed", `{"path":"a.txt","created":true}`}, {"file.changed", `{"path":"a.txt"}`}, {"message.delta", `{"text":"x"}`},
+			{"tool.started", `{"id":"t1","tool":"Bash","input":{"command":"ls"},"message_id":"msg_1"}`},
+			{"tool.completed", `{"id":"t1","tool":"Bash","failed":true}`},
+			{"tool.started", `{"id":"t2","tool":"Write"}`}, {"file.changed", `{"path":"a.txt","created":true}`},
+			{"file.changed", `{"path":"a.txt"}`}, {"message.delta", `{"text":"x"}`},
 		} {
-			all = append(all, &event.Event{Stream: id, ID: int64(i + 1), Type: e.typ, Time: at.Add(time.Duration(i) * time.Second), Data: json.RawMessage(e.data)})
+			all = append(all, &event.Event{Stream: id, ID: int64(i + 1), Type: e.typ,
+				Time: at.Add(time.Duration(i) * time.Second), Data: json.RawMessage(e.data)})
 		}
 	}
 	if err := db.Events().Append(t.Context(), all); err != nil {

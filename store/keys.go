@@ -78,7 +78,8 @@ func (s Keys) DeleteKey(ctx context.Context, id string) error {
 }
 
 func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
-	known, err := s.db.statement(ctx, s.db.read, "SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until FROM keys "+clause)
+	known, err := s.db.statement(ctx, s.db.read,
+		"SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until FROM keys "+clause)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys")
 	}
@@ -92,13 +93,15 @@ func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.
 		var k account.Key
 		var scopes string
 		var created, expires, used, until int64
-		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used, &k.Subject, &k.MadeBy, &until); err != nil {
+		if err := rows.Scan(&k.ID, &k.Kind, &k.Account, &k.Name, &k.Role, &scopes, &k.Hash, &created, &expires, &used,
+			&k.Subject, &k.MadeBy, &until); err != nil {
 			return nil, s.db.explain(err, "read a key")
 		}
 		for _, scope := range strings.Fields(scopes) {
 			k.Scopes = append(k.Scopes, account.Scope(scope))
 		}
-		k.Created, k.Expires, k.LastUsed, k.Until = fromMicros(created), fromMicros(expires), fromMicros(used), fromMicros(until)
+		k.Created, k.Expires, k.LastUsed, k.Until = fromMicros(created), fromMicros(expires), fromMicros(used),
+			fromMicros(until)
 		found = append(found, k)
 	}
 	if err := rows.Err(); err != nil {
@@ -133,7 +136,8 @@ func (s Replays) BeginReplay(ctx context.Context, r account.Replay, forget time.
 		return account.Replay{}, false, s.db.explain(err, "forget old requests")
 	}
 	known := account.Replay{Account: r.Account, Key: r.Key}
-	err = tx.QueryRowContext(ctx, "SELECT request, status, type, body FROM replays WHERE account = ? AND key = ?", r.Account, r.Key).
+	err = tx.QueryRowContext(ctx, "SELECT request, status, type, body FROM replays WHERE account = ? AND key = ?",
+		r.Account, r.Key).
 		Scan(&known.Request, &known.Status, &known.Type, &known.Body)
 	if err == nil {
 		return known, true, nil
@@ -141,12 +145,15 @@ func (s Replays) BeginReplay(ctx context.Context, r account.Replay, forget time.
 	if !errors.Is(err, sql.ErrNoRows) {
 		return account.Replay{}, false, s.db.explain(err, "look for a request")
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO replays (account, key, request, created, status, type, body) VALUES (?, ?, ?, ?, 0, '', x'')",
+	if _, err := tx.ExecContext(ctx,
+		"INSERT INTO replays (account, key, request, created, status, type, body) VALUES (?, ?, ?, ?, 0, '', x'')",
 		r.Account, r.Key, r.Request, r.Created.Unix()); err != nil {
 		return account.Replay{}, false, s.db.explain(err, "record a request")
 	}
 	if s.db.replays.Add(1)%trimReplays == 0 {
-		if _, err := tx.ExecContext(ctx, "DELETE FROM replays WHERE created < (SELECT created FROM replays ORDER BY created DESC LIMIT 1 OFFSET ?)", mostReplays); err != nil {
+		if _, err := tx.ExecContext(ctx,
+			"DELETE FROM replays WHERE created < (SELECT created FROM replays ORDER BY created DESC LIMIT 1 OFFSET ?)",
+			mostReplays); err != nil {
 			return account.Replay{}, false, s.db.explain(err, "forget old requests")
 		}
 	}
@@ -166,7 +173,9 @@ func (s Replays) EndReplay(ctx context.Context, r account.Replay) error {
 		if body == nil {
 			body = []byte{}
 		}
-		_, err = s.db.write.ExecContext(ctx, "UPDATE replays SET status = ?, type = ?, body = ? WHERE account = ? AND key = ?", r.Status, r.Type, body, r.Account, r.Key)
+		_, err = s.db.write.ExecContext(ctx,
+			"UPDATE replays SET status = ?, type = ?, body = ? WHERE account = ? AND key = ?", r.Status, r.Type, body,
+			r.Account, r.Key)
 	}
 	if err != nil {
 		return s.db.explain(err, "record an answer")

@@ -11,7 +11,10 @@ import (
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	storetest.RunKeys(t, func(t *testing.T) account.Store { return open(t, filepath.Join(t.TempDir(), "db")).Keys() })
-	storetest.RunReplays(t, func(t *testing.T) account.ReplayStore { return open(t, filepath.Join(t.TempDir(), "db")).Replays() })
+	storetest.RunReplays(t, func(t *testing.T) account.ReplayStore {
+		return open(t,
+			filepath.Join(t.TempDir(), "db")).Replays()
+	})
 }
 
 func TestKeysOnAClosedDatabase(t *testing.T) {
@@ -25,8 +28,9 @@ func TestKeysOnAClosedDatabase(t *testing.T) {
 	_, list := k.Keys(t.Context(), "", account.APIKey)
 	_, _, begin := r.BeginReplay(t.Context(), account.Replay{}, storetest.Full("x").Created)
 	for what, err := range map[string]error{
-		"InsertKey": k.InsertKey(t.Context(), account.Key{}), "KeyByHash": byHash, "Keys": list, "DeleteKey": k.DeleteKey(t.Context(), "x"),
-		"KeyUsed": k.KeyUsed(t.Context(), "x", storetest.Full("x").Created), "BeginReplay": begin,
+		"InsertKey": k.InsertKey(t.Context(), account.Key{}), "KeyByHash": byHash, "Keys": list,
+		"DeleteKey": k.DeleteKey(t.Context(), "x"),
+		"KeyUsed":   k.KeyUsed(t.Context(), "x", storetest.Full("x").Created), "BeginReplay": begin,
 		"EndReplay": r.EndReplay(t.Context(), account.Replay{Status: 200}),
 	} {
 		if err == nil {

@@ -40,7 +40,9 @@ func (db *DB) migrate(ctx context.Context) error {
 	}
 	all := migrations()
 	if version > len(all) {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "the database %s was written by a newer Harvest (its schema is %d, this one knows %d)", db.path, version, len(all)),
+		return errors.Remedy(errors.Newf(errors.Unsupported,
+			"the database %s was written by a newer Harvest (its schema is %d, this one knows %d)", db.path,
+			version, len(all)),
 			"use a Harvest that is at least as new, or another data directory")
 	}
 	for ; version < len(all); version++ {

@@ -51,7 +51,8 @@ func (s Repos) PutRepo(ctx context.Context, r repo.Repo, builds ...repo.Build) e
 		if err != nil {
 			return errors.Wrapf(err, "encode build %s", b.ID)
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+		if _, err := tx.ExecContext(ctx,
+			`INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
 			b.ID, r.ID, string(text)); err != nil {
 			return s.db.explain(err, "write build "+b.ID)
 		}
@@ -77,7 +78,8 @@ func (s Repos) Repos(ctx context.Context, account string) ([]repo.Repo, error) {
 }
 
 func (s Repos) query(ctx context.Context, query string, args ...any) ([]repo.Repo, error) {
-	stored, err := decodeRows(ctx, s.db, "repositories", func(r *storedRepo, account string) { r.Account = account }, query, args...)
+	stored, err := decodeRows(ctx, s.db, "repositories", func(r *storedRepo, account string) { r.Account = account },
+		query, args...)
 	list := make([]repo.Repo, 0, len(stored))
 	for _, r := range stored {
 		r.Repo.Retired = r.Retired

@@ -17,7 +17,8 @@ func TestReposConformance(t *testing.T) {
 func TestReposErrors(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
-	for _, statement := range []string{"INSERT INTO repos VALUES ('repo_1', 'acme', 'a', 'no JSON')", "INSERT INTO repo_builds VALUES ('bld_1', 'repo_1', 'no JSON')"} {
+	for _, statement := range []string{"INSERT INTO repos VALUES ('repo_1', 'acme', 'a', 'no JSON')",
+		"INSERT INTO repo_builds VALUES ('bld_1', 'repo_1', 'no JSON')"} {
 		if _, err := db.write.Exec(statement); err != nil {
 			t.Fatal(err)
 		}

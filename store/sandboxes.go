@@ -123,12 +123,14 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 // Find implements sandbox.Store.
 func (s Sandboxes) Find(ctx context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
 	// U+10FFFF sorts after all characters of an ID.
-	return s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, prefix, prefix+"\U0010ffff", limit)
+	return s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, prefix,
+		prefix+"\U0010ffff", limit)
 }
 
 // Delete implements sandbox.Store.
 func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, error) {
-	result, err := s.db.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE live = 0 AND ended_at < ?", endedBefore.UnixMilli())
+	result, err := s.db.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE live = 0 AND ended_at < ?",
+		endedBefore.UnixMilli())
 	if err != nil {
 		return 0, s.db.explain(err, "delete old records of sandboxes")
 	}
@@ -142,7 +144,9 @@ func (s Sandboxes) PutUsage(ctx context.Context, id string, u sandbox.Usage) err
 	if err != nil {
 		return errors.Wrapf(err, "encode the usage of %s", id)
 	}
-	_, err = s.db.write.ExecContext(ctx, "INSERT INTO usage (id, data) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data", id, string(data))
+	_, err = s.db.write.ExecContext(ctx,
+		"INSERT INTO usage (id, data) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data",
+		id, string(data))
 	if err != nil {
 		return s.db.explain(err, "write the usage of "+id)
 	}
@@ -199,7 +203,8 @@ func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]san
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
 		}
-		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied, r.Sandbox.Withheld = r.Handle, r.Commands, r.Denied, r.Withheld
+		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied, r.Sandbox.Withheld = r.Handle, r.Commands,
+			r.Denied, r.Withheld
 		found = append(found, r.Sandbox)
 	}
 	if err := rows.Err(); err != nil {

@@ -28,7 +28,8 @@ func (s Schedules) Put(ctx context.Context, job schedule.Job, runs ...schedule.R
 		return s.db.explain(err, "write a schedule")
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	if _, err := tx.ExecContext(ctx, "INSERT INTO schedules (account, name, data) VALUES (?, ?, ?) ON CONFLICT (account, name) DO UPDATE SET data = excluded.data",
+	if _, err := tx.ExecContext(ctx,
+		"INSERT INTO schedules (account, name, data) VALUES (?, ?, ?) ON CONFLICT (account, name) DO UPDATE SET data = excluded.data",
 		job.Account, job.Name, string(data)); err != nil {
 		return s.db.explain(err, "write the schedule "+job.Name)
 	}
@@ -37,7 +38,8 @@ func (s Schedules) Put(ctx context.Context, job schedule.Job, runs ...schedule.R
 			return errors.Wrapf(err, "encode a run of the schedule %s", job.Name)
 		}
 		open := run.Status == schedule.Running || !run.RetryAt.IsZero()
-		if _, err := tx.ExecContext(ctx, "INSERT INTO runs (id, account, job, open, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET open = excluded.open, data = excluded.data",
+		if _, err := tx.ExecContext(ctx,
+			"INSERT INTO runs (id, account, job, open, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET open = excluded.open, data = excluded.data",
 			run.ID, run.Account, run.Job, open, string(data)); err != nil {
 			return s.db.explain(err, "write a run of the schedule "+job.Name)
 		}
@@ -77,12 +79,14 @@ func (s Schedules) Runs(ctx context.Context, account, job, before string, limit 
 		before = "\U0010ffff" // sorts after all characters of an ID
 	}
 	return decodeRows(ctx, s.db, "runs of schedules", ownRun,
-		"SELECT account, data FROM runs WHERE account = ? AND job = ? AND id < ? ORDER BY id DESC LIMIT ?", account, job, before, limit)
+		"SELECT account, data FROM runs WHERE account = ? AND job = ? AND id < ? ORDER BY id DESC LIMIT ?", account,
+		job, before, limit)
 }
 
 // Open implements schedule.Store.
 func (s Schedules) Open(ctx context.Context) ([]schedule.Run, error) {
-	return decodeRows(ctx, s.db, "runs of schedules", ownRun, "SELECT account, data FROM runs WHERE open = 1 ORDER BY id DESC")
+	return decodeRows(ctx, s.db, "runs of schedules", ownRun,
+		"SELECT account, data FROM runs WHERE open = 1 ORDER BY id DESC")
 }
 
 func ownRun(run *schedule.Run, account string) { run.Account = account }
@@ -95,7 +99,8 @@ func (s Schedules) Trim(ctx context.Context, account, job string, keep int) erro
 }
 
 // decodeRows decodes rows of an account and a JSON record. own sets the account in the record.
-func decodeRows[T any](ctx context.Context, db *DB, what string, own func(*T, string), query string, args ...any) ([]T, error) {
+func decodeRows[T any](ctx context.Context, db *DB, what string, own func(*T, string), query string,
+	args ...any) ([]T, error) {
 	rows, err := db.read.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, db.explain(err, "read the "+what)

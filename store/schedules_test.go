@@ -11,7 +11,10 @@ import (
 
 func TestSchedulesConformance(t *testing.T) {
 	t.Parallel()
-	storetest.RunSchedules(t, func(t *testing.T) schedule.Store { return open(t, filepath.Join(t.TempDir(), "db")).Schedules() })
+	storetest.RunSchedules(t, func(t *testing.T) schedule.Store {
+		return open(t,
+			filepath.Join(t.TempDir(), "db")).Schedules()
+	})
 }
 
 func TestSchedulesErrors(t *testing.T) {

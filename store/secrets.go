@@ -74,7 +74,8 @@ func (s Secrets) Delete(ctx context.Context, account, name string) error {
 
 // Used implements secret.Store.
 func (s Secrets) Used(ctx context.Context, account, name string, at time.Time) error {
-	_, err := s.db.write.ExecContext(ctx, "UPDATE secrets SET used_at = ? WHERE account = ? AND name = ?", micros(at), account, name)
+	_, err := s.db.write.ExecContext(ctx, "UPDATE secrets SET used_at = ? WHERE account = ? AND name = ?", micros(at),
+		account, name)
 	return s.db.explainNil(err, "note the use of the secret "+name)
 }
 
@@ -86,7 +87,9 @@ func (s Secrets) PutLoans(ctx context.Context, loans ...secret.Loan) error {
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	for _, l := range loans {
-		if _, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO secret_loans (borrower, account, sealed) VALUES (?, ?, ?)", l.Borrower, l.Account, l.Sealed); err != nil {
+		if _, err := tx.ExecContext(ctx,
+			"INSERT OR REPLACE INTO secret_loans (borrower, account, sealed) VALUES (?, ?, ?)", l.Borrower, l.Account,
+			l.Sealed); err != nil {
 			return s.db.explain(err, "record the secrets of "+l.Borrower)
 		}
 	}
@@ -122,7 +125,8 @@ func (s Secrets) DeleteLoans(ctx context.Context, borrowers ...string) error {
 }
 
 func (s Secrets) query(ctx context.Context, clause string, args ...any) ([]secret.Record, error) {
-	rows, err := s.db.read.QueryContext(ctx, "SELECT account, name, keys, sealed, created_at, updated_at, used_at FROM secrets "+clause, args...)
+	rows, err := s.db.read.QueryContext(ctx,
+		"SELECT account, name, keys, sealed, created_at, updated_at, used_at FROM secrets "+clause, args...)
 	if err != nil {
 		return nil, s.db.explain(err, "read secrets")
 	}

@@ -11,7 +11,10 @@ import (
 
 func TestSecretsConformance(t *testing.T) {
 	t.Parallel()
-	storetest.RunSecrets(t, func(t *testing.T) secret.Store { return open(t, filepath.Join(t.TempDir(), "db")).Secrets() })
+	storetest.RunSecrets(t, func(t *testing.T) secret.Store {
+		return open(t,
+			filepath.Join(t.TempDir(), "db")).Secrets()
+	})
 }
 
 func TestSecretsErrors(t *testing.T) {
@@ -29,8 +32,9 @@ func TestSecretsErrors(t *testing.T) {
 	_, get := s.Get(t.Context(), "acme", "one")
 	_, list := s.List(t.Context(), "")
 	for what, err := range map[string]error{
-		"Put": s.Put(t.Context(), secret.Record{}), "Get": get, "List": list, "Delete": s.Delete(t.Context(), "acme", "one"),
-		"Used": s.Used(t.Context(), "acme", "one", storetest.Full("x").Created),
+		"Put": s.Put(t.Context(), secret.Record{}), "Get": get, "List": list,
+		"Delete": s.Delete(t.Context(), "acme", "one"),
+		"Used":   s.Used(t.Context(), "acme", "one", storetest.Full("x").Created),
 	} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)

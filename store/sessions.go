@@ -99,7 +99,8 @@ func (s Sessions) Session(ctx context.Context, id string) (session.Session, erro
 }
 
 // Sessions implements session.Store.
-func (s Sessions) Sessions(ctx context.Context, account string, live bool, before string, limit int) ([]session.Session, error) {
+func (s Sessions) Sessions(ctx context.Context, account string, live bool, before string,
+	limit int) ([]session.Session, error) {
 	if limit <= 0 {
 		limit = -1
 	}
@@ -113,7 +114,8 @@ func (s Sessions) query(ctx context.Context, query string, args ...any) ([]sessi
 		func(r *storedSession, account string) { r.Account = cmp.Or(account, r.Account) }, query, args...)
 	list := make([]session.Session, 0, len(stored))
 	for _, r := range stored {
-		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox, r.Deliveries, r.Stopping
+		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox,
+			r.Deliveries, r.Stopping
 		list = append(list, r.Session)
 	}
 	return list, err
@@ -135,7 +137,8 @@ func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals,
 	known, err := s.db.statement(ctx, s.db.read, totals)
 	if err == nil {
 		u := &t.Usage
-		err = known.QueryRowContext(ctx, account).Scan(&t.Sessions, &t.Turns, &u.InputTokens, &u.OutputTokens, &u.CacheReadTokens, &u.CacheWriteTokens, &u.Cost)
+		err = known.QueryRowContext(ctx, account).Scan(&t.Sessions, &t.Turns, &u.InputTokens, &u.OutputTokens,
+			&u.CacheReadTokens, &u.CacheWriteTokens, &u.Cost)
 	}
 	return t, s.db.explainNil(err, "read the usage of an account's sessions")
 }
@@ -159,5 +162,6 @@ func (s Sessions) putMessage(ctx context.Context, on executor, m session.Message
 
 // Messages implements session.Store.
 func (s Sessions) Messages(ctx context.Context, id string) ([]session.Message, error) {
-	return decodeRows(ctx, s.db, "messages", func(m *session.Message, of string) { m.Session = of }, "SELECT session, record FROM messages WHERE session = ? ORDER BY id", id)
+	return decodeRows(ctx, s.db, "messages", func(m *session.Message, of string) { m.Session = of },
+		"SELECT session, record FROM messages WHERE session = ? ORDER BY id", id)
 }

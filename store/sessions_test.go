@@ -12,7 +12,10 @@ import (
 
 func TestSessionsConformance(t *testing.T) {
 	t.Parallel()
-	storetest.RunSessions(t, func(t *testing.T) session.Store { return open(t, filepath.Join(t.TempDir(), "db")).Sessions() })
+	storetest.RunSessions(t, func(t *testing.T) session.Store {
+		return open(t,
+			filepath.Join(t.TempDir(), "db")).Sessions()
+	})
 }
 
 // A session that was a spare, its prompt and its sandbox are stored together or not at all.

@@ -101,7 +101,8 @@ func (db *DB) Close() error {
 func (db *DB) Backup(ctx context.Context, path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if os.IsExist(err) {
-		return errors.Remedy(errors.Newf(errors.Conflict, "%s exists already", path), "choose another file for the backup")
+		return errors.Remedy(errors.Newf(errors.Conflict, "%s exists already", path),
+			"choose another file for the backup")
 	}
 	if err != nil {
 		return fileError(err, path)
@@ -166,7 +167,8 @@ func (db *DB) explain(err error, what string) error {
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the database %s is in use", db.path),
 			"try again; if it fails again, find the other program that has it open")
 	case sqlite3.SQLITE_IOERR:
-		return errors.Remedy(errors.Explainf(err, errors.Unavailable, "the disk of the database %s does not work", db.path),
+		return errors.Remedy(errors.Explainf(err, errors.Unavailable,
+			"the disk of the database %s does not work", db.path),
 			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
 	case sqlite3.SQLITE_INTERRUPT:
 		return errors.Explainf(err, errors.Canceled, "the request was canceled")
@@ -181,7 +183,8 @@ func damaged(err error, path string) error {
 
 func fullError(err error, path string) error {
 	err = errors.Join(err, syscall.ENOSPC) // SQLite does not return it
-	return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the database %s", path), "free space on its disk, or move the data directory")
+	return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left for the database %s", path),
+		"free space on its disk, or move the data directory")
 }
 
 func deniedError(err error, path string) error {

@@ -155,7 +155,8 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 				if r.since > version {
 					continue
 				}
-				if _, err := old.Exec("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")", r.args...); err != nil {
+				if _, err := old.Exec("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")",
+					r.args...); err != nil {
 					t.Fatalf("%s: %v", r.table, err)
 				}
 			}
@@ -163,7 +164,8 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 			db := open(t, path)
 			for _, r := range rows {
 				found := -1
-				err := db.read.QueryRow("SELECT count(*) FROM "+r.table+" WHERE ("+r.columns+") = ("+r.values+")", r.args...).Scan(&found)
+				err := db.read.QueryRow("SELECT count(*) FROM "+r.table+" WHERE ("+r.columns+") = ("+r.values+")",
+					r.args...).Scan(&found)
 				if want := map[bool]int{true: 1}[r.since <= version]; err != nil || found != want {
 					t.Errorf("%s has %d of the %d rows, %v", r.table, found, want, err)
 				}
@@ -209,7 +211,8 @@ func TestMigrateDamagedRecords(t *testing.T) {
 			do(fmt.Sprintf("PRAGMA user_version = %d", version))
 			old.Close()
 			db := open(t, path)
-			if got, err := db.Sessions().Totals(t.Context(), "acme"); err != nil || got.Sessions != 1 || got.Turns != 4 {
+			if got, err := db.Sessions().Totals(t.Context(), "acme"); err != nil || got.Sessions != 1 ||
+				got.Turns != 4 {
 				t.Errorf("the sessions' totals: %+v, %v", got, err)
 			}
 			if got, err := db.Sandboxes().Totals(t.Context(), "acme"); err != nil || got.Sandboxes != 1 {
@@ -245,16 +248,22 @@ func oldRows(t *testing.T) []oldRow {
 	}
 	sb, ses := storetest.Full("sbx_old"), storetest.FullSession("ses_old")
 	return []oldRow{
-		{1, "sandboxes", "id, account, name, status, live, ended_at, data", "'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
+		{1, "sandboxes", "id, account, name, status, live, ended_at, data",
+			"'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
 			[]any{sb.Ended.UnixMilli(), text(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
-		{2, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at", `'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
+		{2, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at",
+			`'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
 		{3, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},
 		{3, "streams", "stream, last", "'sbx_old', 7", nil},
-		{4, "keys", "id, kind, account, name, role, scopes, hash, created, expires, last_used", "'key_old', 'key', 'acme', 'k', 'admin', 'read write', 'hash', 1, 0, 0", nil},
-		{4, "replays", "account, key, request, created, status, type, body", "'acme', 'r', 'hash', 1, 201, 'application/json', x'7b7d'", nil},
+		{4, "keys", "id, kind, account, name, role, scopes, hash, created, expires, last_used",
+			"'key_old', 'key', 'acme', 'k', 'admin', 'read write', 'hash', 1, 0, 0", nil},
+		{4, "replays", "account, key, request, created, status, type, body",
+			"'acme', 'r', 'hash', 1, 201, 'application/json', x'7b7d'", nil},
 		{5, "schedules", "account, name, data", `'acme', 'nightly', '{"name":"nightly"}'`, nil},
-		{5, "runs", "id, account, job, open, data", `'run_old', 'acme', 'nightly', 0, '{"id":"run_old","job":"nightly"}'`, nil},
-		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?", []any{text(storedSession{ses, ses.Process, ses.Deliveries, ses.Stopping, ses.Sandbox})}},
+		{5, "runs", "id, account, job, open, data",
+			`'run_old', 'acme', 'nightly', 0, '{"id":"run_old","job":"nightly"}'`, nil},
+		{6, "sessions", "id, account, live, record", "'ses_old', 'acme', 0, ?",
+			[]any{text(storedSession{ses, ses.Process, ses.Deliveries, ses.Stopping, ses.Sandbox})}},
 		{6, "messages", "id, session, record", `'msg_old', 'ses_old', '{"id":"msg_old","prompt":"p"}'`, nil},
 		{8, "repos", "id, account, name, record", `'repo_old', 'acme', 'r', '{"id":"repo_old","name":"r"}'`, nil},
 		{8, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},
@@ -280,11 +289,13 @@ func migrated(t *testing.T, db *DB, version int) {
 		t.Errorf("put: %v", err)
 	}
 	totals.Add(storetest.Full("sbx_new"), time.Time{})
-	if got, err := s.Totals(t.Context(), "acme"); err != nil || got.Sandboxes != totals.Sandboxes || math.Abs(got.Seconds-totals.Seconds) > 0.01 || math.Abs(got.Cost-totals.Cost) > 1e-9 {
+	if got, err := s.Totals(t.Context(), "acme"); err != nil || got.Sandboxes != totals.Sandboxes ||
+		math.Abs(got.Seconds-totals.Seconds) > 0.01 || math.Abs(got.Cost-totals.Cost) > 1e-9 {
 		t.Errorf("the totals are %+v, %v, want %+v", got, err, totals)
 	}
 	if version >= 4 {
-		if k, err := db.Keys().KeyByHash(t.Context(), "hash"); err != nil || k.ID != "key_old" || k.Subject != "" || len(k.Scopes) != 2 {
+		if k, err := db.Keys().KeyByHash(t.Context(), "hash"); err != nil || k.ID != "key_old" || k.Subject != "" ||
+			len(k.Scopes) != 2 {
 			t.Errorf("the key: %+v, %v", k, err)
 		}
 	}
@@ -318,7 +329,8 @@ func TestTotalsReadNoRecords(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "db"))
 	var id, parent, unused int
 	var how string
-	if err := db.read.QueryRow("EXPLAIN QUERY PLAN "+totals, "acme").Scan(&id, &parent, &unused, &how); err != nil || !strings.Contains(how, "USING COVERING INDEX sessions_totals (account=?)") {
+	if err := db.read.QueryRow("EXPLAIN QUERY PLAN "+totals, "acme").Scan(&id, &parent, &unused, &how); err != nil ||
+		!strings.Contains(how, "USING COVERING INDEX sessions_totals (account=?)") {
 		t.Errorf("%s, %v", how, err)
 	}
 }
@@ -347,7 +359,8 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 	if err := db.read.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version != next-1 {
 		t.Errorf("version is %d, %v, want %d", version, err, next-1)
 	}
-	if err := db.read.QueryRow("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").Scan(&tables); err != nil || tables != 0 {
+	if err := db.read.QueryRow("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").Scan(&tables); err != nil ||
+		tables != 0 {
 		t.Errorf("%d tables of the failed migration, %v", tables, err)
 	}
 }
@@ -360,7 +373,8 @@ func refused(t *testing.T, path string, kind errors.Kind, words ...string) {
 		db.Close()
 		t.Fatal("it was opened")
 	}
-	check(t, fmt.Sprintf("%s: %s | %s", errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)), append(words, string(kind)+":")...)
+	check(t, fmt.Sprintf("%s: %s | %s", errors.KindOf(err), errors.Message(err), errors.RemedyOf(err)),
+		append(words, string(kind)+":")...)
 	if errors.RemedyOf(err) == "" {
 		t.Errorf("%v has no remedy", err)
 	}
@@ -413,9 +427,11 @@ func TestDamagedFileIsRefused(t *testing.T) {
 		middle[i] = 0xa5
 	}
 	refused(t, write("middle", middle), errors.Internal, "damaged", "backup")
-	refused(t, write("head", append(bytes.Repeat([]byte("x"), 100), content[100:]...)), errors.Internal, "damaged", "backup")
+	refused(t, write("head", append(bytes.Repeat([]byte("x"), 100), content[100:]...)), errors.Internal,
+		"damaged", "backup")
 	refused(t, write("short", content[:len(content)/2]), errors.Internal, "damaged", "backup")
-	refused(t, write("foreign", []byte("this is a text file that is longer than a page header\n")), errors.Internal, "damaged")
+	refused(t, write("foreign", []byte("this is a text file that is longer than a page header\n")),
+		errors.Internal, "damaged")
 }
 
 func TestUndecodableRecordIsDamage(t *testing.T) {
@@ -485,7 +501,8 @@ func TestErrorsAfterClose(t *testing.T) {
 	_, list := s.List(t.Context(), "", sandbox.Filter{})
 	_, find := s.Find(t.Context(), "acme", "sbx", 2)
 	_, remove := s.Delete(t.Context(), storetest.Full("x").Created)
-	for what, err := range map[string]error{"Put": s.Put(t.Context(), storetest.Full("x")), "Get": get, "List": list, "Find": find, "Delete": remove} {
+	for what, err := range map[string]error{"Put": s.Put(t.Context(), storetest.Full("x")), "Get": get, "List": list,
+		"Find": find, "Delete": remove} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)
 		}
@@ -686,7 +703,8 @@ func TestFileErrorsSayWhatToDo(t *testing.T) {
 			"directory": dirError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db"),
 		} {
 			if !errors.Is(err, c.kind) || errors.RemedyOf(err) == "" {
-				t.Errorf("%v of a %s: %v with the remedy %q, want %s with one", c.err, what, err, errors.RemedyOf(err), c.kind)
+				t.Errorf("%v of a %s: %v with the remedy %q, want %s with one", c.err, what, err,
+					errors.RemedyOf(err), c.kind)
 			}
 			if what == "file" {
 				check(t, errors.Message(err), c.word, "/data/db")
@@ -735,7 +753,8 @@ func TestInterruptedStatement(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	started := make(chan error, 1)
 	go func() {
-		_, err := db.read.ExecContext(ctx, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
+		_, err := db.read.ExecContext(ctx,
+			"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
 		started <- err
 	}()
 	for db.read.Stats().InUse == 0 {

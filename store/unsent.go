@@ -22,14 +22,16 @@ func (s Unsent) Put(ctx context.Context, u storage.Unsent) error {
 	if err != nil {
 		return errors.Wrapf(err, "encode the unsent files of %s", u.Sandbox)
 	}
-	_, err = s.db.write.ExecContext(ctx, "INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = excluded.account, data = excluded.data",
+	_, err = s.db.write.ExecContext(ctx,
+		"INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = excluded.account, data = excluded.data",
 		u.Sandbox, u.Account, string(data))
 	return s.db.explainNil(err, "record the unsent files of "+u.Sandbox)
 }
 
 // List implements storage.Store.
 func (s Unsent) List(ctx context.Context) ([]storage.Unsent, error) {
-	return decodeRows(ctx, s.db, "volumes to send", func(u *storage.Unsent, account string) { u.Account = account }, "SELECT account, data FROM unsent ORDER BY sandbox")
+	return decodeRows(ctx, s.db, "volumes to send", func(u *storage.Unsent, account string) { u.Account = account },
+		"SELECT account, data FROM unsent ORDER BY sandbox")
 }
 
 // Delete implements storage.Store.

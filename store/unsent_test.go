@@ -33,7 +33,8 @@ func TestUnsent(t *testing.T) {
 	}
 	want()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	a := storage.Unsent{Job: storage.Job{Sandbox: "sbx_a", Account: "acme", Volume: "data", Where: storage.Where{Bucket: "b", Prefix: "p", Secret: "s"}}, Since: at, Next: at.Add(time.Second)}
+	a := storage.Unsent{Job: storage.Job{Sandbox: "sbx_a", Account: "acme", Volume: "data",
+		Where: storage.Where{Bucket: "b", Prefix: "p", Secret: "s"}}, Since: at, Next: at.Add(time.Second)}
 	b := storage.Unsent{Job: storage.Job{Sandbox: "sbx_b", Account: "other", Volume: "data"}, Since: at, Next: at}
 	put(b)
 	put(a)
@@ -51,7 +52,8 @@ func TestUnsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, list := s.List(t.Context())
-	for what, err := range map[string]error{"Put": s.Put(t.Context(), a), "List": list, "Delete": s.Delete(t.Context(), "sbx_a")} {
+	for what, err := range map[string]error{"Put": s.Put(t.Context(), a), "List": list,
+		"Delete": s.Delete(t.Context(), "sbx_a")} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)
 		}

@@ -169,7 +169,8 @@ func (v *local) Remove(_ context.Context, name string) error {
 // Remove is Volume.Remove for a volume with the files in root.
 func Remove(root *os.Root, name string) error {
 	if clean, err := tarfs.Clean(name); err == nil && clean == "." {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the path %.200q is the whole volume", name), "delete the volume instead")
+		return errors.Remedy(errors.Newf(errors.Invalid, "the path %.200q is the whole volume", name),
+			"delete the volume instead")
 	}
 	return tarfs.Remove(root, name)
 }

@@ -49,7 +49,8 @@ func untouched(root *os.Root, name string, empty bool) (bool, error) {
 		return false, errors.Wrapf(err, "look at a volume")
 	}
 	sys, ok := stat.Sys().(*syscall.Stat_t)
-	if !ok || !stat.IsDir() || int(sys.Uid) != os.Geteuid() || stat.Mode().Perm() != freshMode || stat.Mode()&(os.ModeSetgid|os.ModeSticky) != 0 {
+	if !ok || !stat.IsDir() || int(sys.Uid) != os.Geteuid() || stat.Mode().Perm() != freshMode ||
+		stat.Mode()&(os.ModeSetgid|os.ModeSticky) != 0 {
 		return false, nil
 	}
 	if !empty {

@@ -36,12 +36,13 @@ func TestGiveChangesOwnerOfFreshVolumesOnly(t *testing.T) {
 		do     func(dir string) error
 		given  bool
 	}{
-		"empty":             {"a", func(string) error { return nil }, true},
-		"state":             {volume.StateName, func(string) error { return nil }, true},
-		"file":              {"b", func(dir string) error { return os.WriteFile(dir+"/file", nil, 0o600) }, false},
-		"file of the state": {volume.StateName, func(dir string) error { return os.WriteFile(dir+"/sessions/x", nil, 0o600) }, false},
-		"link":              {"c", func(dir string) error { return os.Symlink("/", dir+"/sessions") }, false},
-		"closed":            {"d", func(dir string) error { return os.Chmod(dir, 0o700) }, false},
+		"empty": {"a", func(string) error { return nil }, true},
+		"state": {volume.StateName, func(string) error { return nil }, true},
+		"file":  {"b", func(dir string) error { return os.WriteFile(dir+"/file", nil, 0o600) }, false},
+		"file of the state": {volume.StateName,
+			func(dir string) error { return os.WriteFile(dir+"/sessions/x", nil, 0o600) }, false},
+		"link":   {"c", func(dir string) error { return os.Symlink("/", dir+"/sessions") }, false},
+		"closed": {"d", func(dir string) error { return os.Chmod(dir, 0o700) }, false},
 	} {
 		if _, err := all.Create(t.Context(), change.volume); err != nil {
 			t.Fatal(err)

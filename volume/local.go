@@ -250,7 +250,8 @@ func (l *Local) find(name string) error {
 
 // NoVolume returns the error for a missing volume. name is the name stored by a Provider.
 func NoVolume(name string) error {
-	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", shown(name)), "list the volumes, or create it")
+	return errors.Remedy(errors.Newf(errors.NotFound, "there is no volume %q", shown(name)),
+		"list the volumes, or create it")
 }
 
 // List implements Provider. The sizes of very large volumes are lower bounds.

@@ -172,7 +172,8 @@ func TestModes(t *testing.T) {
 func TestBadNames(t *testing.T) {
 	t.Parallel()
 	l := open(t, t.TempDir())
-	for _, name := range []string{"", "/", "a/b", "..", ".", "../x", ".trash", ".new-x", "-x", strings.Repeat("n", 300), strings.Repeat("n", 129), "a\x00b", "a\nb", "a\x1b[2J", "grüße", " ", "a b"} {
+	for _, name := range []string{"", "/", "a/b", "..", ".", "../x", ".trash", ".new-x", "-x", strings.Repeat("n", 300),
+		strings.Repeat("n", 129), "a\x00b", "a\nb", "a\x1b[2J", "grüße", " ", "a b"} {
 		_, err := l.Create(t.Context(), name)
 		expect(t, "Create", err, errors.Invalid)
 		if errors.RemedyOf(err) == "" || len(errors.Message(err)) > 300 {
@@ -320,7 +321,8 @@ func hostile(t *testing.T) (l *volume.Local, v volume.Volume, outside string) {
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"abs": outside, "up": "../../..", "file": filepath.Join(outside, "secret"), "loop": "loop", "ok": "real"} {
+	for name, target := range map[string]string{"abs": outside, "up": "../../..",
+		"file": filepath.Join(outside, "secret"), "loop": "loop", "ok": "real"} {
 		if err := os.Symlink(target, filepath.Join(l.Path("v"), name)); err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +392,8 @@ func TestReadDirAndRemove(t *testing.T) {
 	if err != nil || len(list) != 3 {
 		t.Fatalf("got %v, %v", list, err)
 	}
-	if diff := cmp.Diff(volume.Entry{Name: "f", Mode: syscall.S_IFREG | 0o604, Size: 4, Modified: when}, list[0]); diff != "" {
+	if diff := cmp.Diff(volume.Entry{Name: "f", Mode: syscall.S_IFREG | 0o604, Size: 4, Modified: when},
+		list[0]); diff != "" {
 		t.Error(diff)
 	}
 	if list[1].Link != "f" || list[1].Mode&syscall.S_IFMT != syscall.S_IFLNK || list[2].Name != "sub" {
@@ -503,7 +506,8 @@ func TestWhatIsInTheWay(t *testing.T) {
 	if list, err := l.List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("a volume without its files is listed: %v, %v", list, err)
 	}
-	for what, err := range map[string]error{"Commit": v.Commit(t.Context()), "Reload": v.Reload(t.Context()), "Remove": v.Remove(t.Context(), "x")} {
+	for what, err := range map[string]error{"Commit": v.Commit(t.Context()), "Reload": v.Reload(t.Context()),
+		"Remove": v.Remove(t.Context(), "x")} {
 		expect(t, what, err, errors.NotFound)
 	}
 	if err := os.RemoveAll(filepath.Join(dir, ".trash")); err != nil {

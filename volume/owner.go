@@ -96,7 +96,8 @@ func (o owned) Open(ctx context.Context, name string) (Volume, error) {
 	return o.named(ctx, name, o.all.Open)
 }
 
-func (o owned) named(ctx context.Context, name string, get func(context.Context, string) (Volume, error)) (Volume, error) {
+func (o owned) named(ctx context.Context, name string,
+	get func(context.Context, string) (Volume, error)) (Volume, error) {
 	stored, err := o.stored(name)
 	if err != nil {
 		return nil, err

@@ -20,9 +20,9 @@ var files embed.FS
 // Index is the name of the page itself.
 const Index = "index.html"
 
-// Policy returns the page's Content-Security-Policy. It allows only files of the page itself, forbids inline scripts, and
-// requires that HTML comes from the sanitiser (https://www.w3.org/TR/trusted-types/). frames lists the sources of frames,
-// such as "https://*.ports.example.org"; "" allows none.
+// Policy returns the page's Content-Security-Policy. It allows only files of the page itself, forbids inline scripts,
+// and requires that HTML comes from the sanitiser (https://www.w3.org/TR/trusted-types/). frames lists the sources of
+// frames, such as "https://*.ports.example.org"; "" allows none.
 func Policy(frames string) string {
 	if frames == "" {
 		frames = "'none'"
@@ -45,7 +45,8 @@ type File struct {
 // version is a hash of all files. The page requests its files below "v-" and the version.
 var version = sync.OnceValue(func() string {
 	sum := sha256.New()
-	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error { // reading embedded files cannot fail
+	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry,
+		err error) error { // reading embedded files cannot fail
 		if err == nil && !entry.IsDir() {
 			data, _ := files.ReadFile(name)
 			of := sha256.Sum256(data)
@@ -58,7 +59,8 @@ var version = sync.OnceValue(func() string {
 
 // types maps extensions to media types. The machine's own table may differ.
 var types = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml",
 }
 
 // packed is a file's tag and compressed form.
@@ -87,8 +89,8 @@ func pack(name string, data []byte) packed {
 	return p
 }
 
-// Open returns a file by name, such as "app.js", "vendor/marked.js" or "v-VERSION/app.js", and false if there is none. For
-// another version it returns the current file, so that a page that was opened before an update keeps working.
+// Open returns a file by name, such as "app.js", "vendor/marked.js" or "v-VERSION/app.js", and false if there is none.
+// For another version it returns the current file, so that a page that was opened before an update keeps working.
 func Open(name string) (File, bool) {
 	fixed := false
 	if below, ok := strings.CutPrefix(name, "v-"); ok {

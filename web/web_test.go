@@ -78,7 +78,8 @@ func TestPlainFiles(t *testing.T) {
 		if m := inline.Find(file.Data); m != nil && filepath.Ext(name) == ".html" {
 			t.Errorf("%s: %s", name, m)
 		}
-		for _, sink := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"} {
+		for _, sink := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(",
+			"new Function"} {
 			if bytes.Contains(file.Data, []byte(sink)) {
 				t.Errorf("%s uses %s", name, sink)
 			}

@@ -91,7 +91,8 @@ func unreachable(err error) error {
 }
 
 func (p *Provider) oauth(found *oidc.Provider, redirect string) *oauth2.Config {
-	return &oauth2.Config{ClientID: p.opts.ClientID, ClientSecret: p.opts.Secret.Reveal(), Endpoint: found.Endpoint(), RedirectURL: redirect, Scopes: p.opts.Scopes}
+	return &oauth2.Config{ClientID: p.opts.ClientID, ClientSecret: p.opts.Secret.Reveal(), Endpoint: found.Endpoint(),
+		RedirectURL: redirect, Scopes: p.opts.Scopes}
 }
 
 // Begin returns the URL to send a browser to, and the Attempt that it must present when it returns to redirect.
@@ -101,15 +102,18 @@ func (p *Provider) Begin(ctx context.Context, redirect string) (string, Attempt,
 	if err != nil {
 		return "", Attempt{}, err
 	}
-	a := Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Redirect: redirect, Expires: time.Now().Add(attemptLife)}
-	return p.oauth(found, redirect).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), a, nil
+	a := Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Redirect: redirect,
+		Expires: time.Now().Add(attemptLife)}
+	return p.oauth(found, redirect).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)),
+		a, nil
 }
 
 // Finish returns the person who signed in with attempt a, given the query that the provider added to the
 // redirect. Kinds: Unauthenticated if the query does not belong to a or the provider does not confirm it;
 // Denied if the provider refuses the person or no rule matches; Unavailable.
 func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (account.Principal, error) {
-	if !time.Now().Before(a.Expires) || a.State == "" || subtle.ConstantTimeCompare([]byte(a.State), []byte(query.Get("state"))) != 1 {
+	if !time.Now().Before(a.Expires) || a.State == "" || subtle.ConstantTimeCompare([]byte(a.State),
+		[]byte(query.Get("state"))) != 1 {
 		return account.Principal{}, again(errors.Errorf("the state is another one, or old"))
 	}
 	if refused := query.Get("error"); refused != "" {
@@ -145,7 +149,8 @@ func (p *Provider) Finish(ctx context.Context, a Attempt, query url.Values) (acc
 }
 
 func again(err error) error {
-	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the sign-in did not come to its end"), "begin again; it must end in the browser in which it began, within %d minutes", int(attemptLife.Minutes()))
+	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "the sign-in did not come to its end"),
+		"begin again; it must end in the browser in which it began, within %d minutes", int(attemptLife.Minutes()))
 }
 
 // claims are the provider's claims about a person.
@@ -185,7 +190,8 @@ func (p *Provider) judge(subject string, said claims) (account.Principal, error)
 	}
 	for _, r := range p.rules {
 		if r.fits(mail, groups) {
-			return account.Principal{Account: r.account, Role: r.role, Scopes: append([]account.Scope{}, account.Scopes...), Subject: who}, nil
+			return account.Principal{Account: r.account, Role: r.role,
+				Scopes: append([]account.Scope{}, account.Scopes...), Subject: who}, nil
 		}
 	}
 	return account.Principal{}, errors.Remedy(errors.Newf(errors.Denied, "%.100q may not sign in here", who),

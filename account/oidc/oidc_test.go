@@ -26,7 +26,8 @@ func person(t *testing.T, issuer string, claims map[string]any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, issuer+"/person", strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, issuer+"/person",
+		strings.NewReader(string(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +63,10 @@ func visit(t *testing.T, to string) url.Values {
 func open(t *testing.T, issuer string, change func(*oidc.Options)) *oidc.Provider {
 	t.Helper()
 	opts := oidc.Options{
-		Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client", Scopes: []string{"openid", "email", "groups"}, Groups: "groups",
-		Allow: []string{"Boss@example.org=personal:admin", "group:ops=acme:admin", "@example.org=acme", "@other.example=other:member"},
+		Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
+		Scopes: []string{"openid", "email", "groups"}, Groups: "groups",
+		Allow: []string{"Boss@example.org=personal:admin", "group:ops=acme:admin", "@example.org=acme",
+			"@other.example=other:member"},
 	}
 	if change != nil {
 		change(&opts)
@@ -86,15 +89,22 @@ func TestPeopleSignIn(t *testing.T) {
 		want   string // account:role of whom
 		kind   errors.Kind
 	}{
-		"by domain":             {m{"sub": "1", "email": "ann@example.org", "email_verified": true}, "acme:member ann@example.org", ""},
-		"by address":            {m{"sub": "2", "email": "boss@EXAMPLE.org", "email_verified": "true"}, "personal:admin boss@example.org", ""},
-		"by group":              {m{"sub": "3", "email": "eve@example.com", "groups": []string{"dev", "ops"}}, "acme:admin 3", ""},
-		"by the only group":     {m{"sub": "4", "groups": "ops"}, "acme:admin 4", ""},
-		"another domain":        {m{"sub": "5", "email": "x@other.example", "email_verified": true}, "other:member x@other.example", ""},
-		"an address of others":  {m{"sub": "6", "email": "ann@example.org", "email_verified": false}, "", errors.Denied},
-		"an address unproved":   {m{"sub": "7", "email": "boss@example.org"}, "", errors.Denied},
-		"a domain below":        {m{"sub": "8", "email": "ann@x.example.org", "email_verified": true}, "", errors.Denied},
-		"two at signs":          {m{"sub": "9", "email": "ann@evil.example@example.org", "email_verified": true}, "", errors.Denied},
+		"by domain": {m{"sub": "1", "email": "ann@example.org", "email_verified": true},
+			"acme:member ann@example.org", ""},
+		"by address": {m{"sub": "2", "email": "boss@EXAMPLE.org", "email_verified": "true"},
+			"personal:admin boss@example.org", ""},
+		"by group": {m{"sub": "3", "email": "eve@example.com", "groups": []string{"dev", "ops"}},
+			"acme:admin 3", ""},
+		"by the only group": {m{"sub": "4", "groups": "ops"}, "acme:admin 4", ""},
+		"another domain": {m{"sub": "5", "email": "x@other.example", "email_verified": true},
+			"other:member x@other.example", ""},
+		"an address of others": {m{"sub": "6", "email": "ann@example.org", "email_verified": false}, "",
+			errors.Denied},
+		"an address unproved": {m{"sub": "7", "email": "boss@example.org"}, "", errors.Denied},
+		"a domain below": {m{"sub": "8", "email": "ann@x.example.org", "email_verified": true}, "",
+			errors.Denied},
+		"two at signs": {m{"sub": "9", "email": "ann@evil.example@example.org", "email_verified": true}, "",
+			errors.Denied},
 		"a group of no list":    {m{"sub": "10", "groups": m{"ops": true}}, "", errors.Denied},
 		"nothing but a subject": {m{"sub": "11"}, "", errors.Denied},
 		"refused":               {nil, "", errors.Denied},
@@ -108,7 +118,8 @@ func TestPeopleSignIn(t *testing.T) {
 		if errors.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := who.Account + ":" + string(who.Role) + " " + who.Subject; err == nil && (got != c.want || !slices.Equal(who.Scopes, account.Scopes)) {
+		if got := who.Account + ":" + string(who.Role) + " " + who.Subject; err == nil &&
+			(got != c.want || !slices.Equal(who.Scopes, account.Scopes)) {
 			t.Errorf("%s: signed in as %s, want %s", name, got, c.want)
 		}
 	}
@@ -121,8 +132,12 @@ func TestSignInsThatAreNone(t *testing.T) {
 	p := open(t, issuer, nil)
 	person(t, issuer, map[string]any{"sub": "1", "email": "ann@example.org", "email_verified": true})
 	for name, change := range map[string]func(a *oidc.Attempt, q url.Values){
-		"no attempt":       func(a *oidc.Attempt, _ url.Values) { *a = oidc.Attempt{} },
-		"nothing at all":   func(a *oidc.Attempt, q url.Values) { *a = oidc.Attempt{Expires: a.Expires}; q.Del("state") },
+		"no attempt": func(a *oidc.Attempt, _ url.Values) { *a = oidc.Attempt{} },
+		"nothing at all": func(a *oidc.Attempt,
+			q url.Values) {
+			*a = oidc.Attempt{Expires: a.Expires}
+			q.Del("state")
+		},
 		"another state":    func(_ *oidc.Attempt, q url.Values) { q.Set("state", "x") },
 		"no state":         func(_ *oidc.Attempt, q url.Values) { q.Del("state") },
 		"another nonce":    func(a *oidc.Attempt, _ url.Values) { a.Nonce = "x" },
@@ -138,7 +153,8 @@ func TestSignInsThatAreNone(t *testing.T) {
 		}
 		query := visit(t, to)
 		change(&attempt, query)
-		if who, err := p.Finish(t.Context(), attempt, query); errors.KindOf(err) != errors.Unauthenticated || who.Account != "" {
+		if who, err := p.Finish(t.Context(), attempt, query); errors.KindOf(err) != errors.Unauthenticated ||
+			who.Account != "" {
 			t.Errorf("%s: %+v, %v", name, who, err)
 		}
 	}
@@ -158,7 +174,8 @@ func TestSignInsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrong := open(t, issuer, func(o *oidc.Options) { o.Secret = "CANARY" })
-	if _, err := wrong.Finish(t.Context(), attempt, visit(t, to)); errors.KindOf(err) != errors.Unauthenticated || strings.Contains(err.Error(), "CANARY") {
+	if _, err := wrong.Finish(t.Context(), attempt, visit(t, to)); errors.KindOf(err) != errors.Unauthenticated ||
+		strings.Contains(err.Error(), "CANARY") {
 		t.Errorf("the secret is wrong: %v", err)
 	}
 }
@@ -182,7 +199,8 @@ func TestProviderIsAway(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
 		case "/.well-known/openid-configuration":
-			text, _ := json.Marshal(map[string]any{"issuer": broken.URL, "token_endpoint": broken.URL + "/token", "authorization_endpoint": broken.URL + "/auth", "jwks_uri": broken.URL + "/keys"})
+			text, _ := json.Marshal(map[string]any{"issuer": broken.URL, "token_endpoint": broken.URL + "/token",
+				"authorization_endpoint": broken.URL + "/auth", "jwks_uri": broken.URL + "/keys"})
 			_, _ = w.Write(text)
 		case "/token":
 			if r.FormValue("code") == "500" {
@@ -194,7 +212,8 @@ func TestProviderIsAway(t *testing.T) {
 	}))
 	defer broken.Close()
 	for code, want := range map[string]errors.Kind{"500": errors.Unavailable, "1": errors.Unauthenticated} {
-		if _, err := open(t, broken.URL, nil).Finish(t.Context(), a, url.Values{"state": {"s"}, "code": {code}}); errors.KindOf(err) != want {
+		if _, err := open(t, broken.URL, nil).Finish(t.Context(), a,
+			url.Values{"state": {"s"}, "code": {code}}); errors.KindOf(err) != want {
 			t.Errorf("code %s: %v", code, err)
 		}
 	}
@@ -202,7 +221,8 @@ func TestProviderIsAway(t *testing.T) {
 
 func TestRules(t *testing.T) {
 	t.Parallel()
-	for _, bad := range []string{"", "ann", "ann@example.org", "@=acme", "ann@=acme", "group:=acme", "@example.org=", "@example.org=A", "@example.org=acme:root", "@example.org=acme:"} {
+	for _, bad := range []string{"", "ann", "ann@example.org", "@=acme", "ann@=acme", "group:=acme", "@example.org=",
+		"@example.org=A", "@example.org=acme:root", "@example.org=acme:"} {
 		if _, err := oidc.New(oidc.Options{Allow: []string{bad}}); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}

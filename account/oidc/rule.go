@@ -36,7 +36,8 @@ func parseRule(text string) (rule, error) {
 	case isMail && domain != "":
 		r.mail = local + "@" + domain
 	}
-	if r.group == "" && r.domain == "" && r.mail == "" || r.role != account.Admin && r.role != account.Member || account.CheckName(r.account) != nil {
+	if r.group == "" && r.domain == "" && r.mail == "" || r.role != account.Admin && r.role != account.Member ||
+		account.CheckName(r.account) != nil {
 		return rule{}, errors.Remedy(errors.Newf(errors.Invalid, "invalid rule for sign-in: %.100q", text),
 			"write it like ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin")
 	}

@@ -21,7 +21,8 @@ func (Agent) Name() string { return "claude" }
 
 // modes maps approvals to the program's permission modes.
 var modes = map[agent.Approval]string{
-	agent.ApproveAll: "bypassPermissions", agent.ApproveEdits: "acceptEdits", agent.ApproveNone: "default", agent.ApprovePlan: "plan",
+	agent.ApproveAll: "bypassPermissions", agent.ApproveEdits: "acceptEdits", agent.ApproveNone: "default",
+	agent.ApprovePlan: "plan",
 }
 
 // Command implements agent.Agent.
@@ -33,7 +34,8 @@ func (Agent) Command(s agent.Setup) engine.Command {
 func (Agent) Once(s agent.Setup) engine.Command { return command(s) }
 
 func command(s agent.Setup, more ...string) engine.Command {
-	args := append([]string{"claude", "--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages", "--permission-mode", modes[s.Approval]}, more...)
+	args := append([]string{"claude", "--print", "--output-format", "stream-json", "--verbose",
+		"--include-partial-messages", "--permission-mode", modes[s.Approval]}, more...)
 	if s.Conversation != "" {
 		args = append(args, "--resume", s.Conversation)
 	}
@@ -72,7 +74,8 @@ func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.Claude
 // models and behaves differently with each kind.
 func environment(a agent.Access) map[string]string {
 	base, token := "ANTHROPIC_BASE_URL", map[agent.AccessKind]string{
-		agent.AccessKey: "ANTHROPIC_API_KEY", agent.AccessBearer: "ANTHROPIC_AUTH_TOKEN", agent.AccessOAuth: "CLAUDE_CODE_OAUTH_TOKEN", agent.AccessBedrock: "AWS_BEARER_TOKEN_BEDROCK",
+		agent.AccessKey: "ANTHROPIC_API_KEY", agent.AccessBearer: "ANTHROPIC_AUTH_TOKEN",
+		agent.AccessOAuth: "CLAUDE_CODE_OAUTH_TOKEN", agent.AccessBedrock: "AWS_BEARER_TOKEN_BEDROCK",
 	}[a.Kind]
 	env := map[string]string{token: a.Token}
 	if a.Kind == agent.AccessBedrock {
@@ -87,7 +90,8 @@ func environment(a agent.Access) map[string]string {
 
 // Open implements agent.Agent.
 func (Agent) Open(agent.Setup) agent.Conversation {
-	return &conversation{blocks: map[string]int{}, tools: map[string]string{}, started: map[string]bool{}, asked: map[string]json.RawMessage{}}
+	return &conversation{blocks: map[string]int{}, tools: map[string]string{}, started: map[string]bool{},
+		asked: map[string]json.RawMessage{}}
 }
 
 // conversation is the state that later lines refer to.
@@ -133,7 +137,8 @@ func (c *conversation) AskMCP() []byte { return c.request(map[string]any{"subtyp
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	input, ok := c.asked[id]
 	if !ok {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id),
+			"it may have gone on; look at the session's events")
 	}
 	delete(c.asked, id)
 	decision := map[string]any{"behavior": "deny", "message": a.Message}
@@ -143,7 +148,8 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	if a.Allow {
 		decision = map[string]any{"behavior": "allow", "updatedInput": answered(input, a.Answers)}
 	}
-	return line(map[string]any{"type": "control_response", "response": map[string]any{"subtype": "success", "request_id": id, "response": decision}}), nil
+	return line(map[string]any{"type": "control_response", "response": map[string]any{"subtype": "success",
+		"request_id": id, "response": decision}}), nil
 }
 
 // answered returns the tool's input with the answers added.

@@ -96,7 +96,8 @@ func TestOther(t *testing.T) {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	for _, line := range []string{"", "  \r\n", `{"type":"system","subtype":"status","status":"requesting"}`, `{"type":"control_cancel_request","request_id":"x"}`} {
+	for _, line := range []string{"", "  \r\n", `{"type":"system","subtype":"status","status":"requesting"}`,
+		`{"type":"control_cancel_request","request_id":"x"}`} {
 		if got := decode(t, c, line); len(got) != 0 {
 			t.Errorf("%q: %+v", line, got)
 		}
@@ -114,7 +115,8 @@ func TestAnswer(t *testing.T) {
 		"yes":       {agent.Answer{Allow: true}, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
 		"no":        {agent.Answer{}, `{"behavior":"deny","message":"The user said no."}`},
 		"no, since": {agent.Answer{Message: "too risky"}, `{"behavior":"deny","message":"too risky"}`},
-		"answers":   {agent.Answer{Allow: true, Answers: map[string]string{"Q?": "A"}}, `{"behavior":"allow","updatedInput":{"answers":{"Q?":"A"},"command":"ls"}}`},
+		"answers": {agent.Answer{Allow: true, Answers: map[string]string{"Q?": "A"}},
+			`{"behavior":"allow","updatedInput":{"answers":{"Q?":"A"},"command":"ls"}}`},
 	} {
 		conv := claude.Agent{}.Open(agent.Setup{})
 		if got := decode(t, conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "Bash" {
@@ -131,7 +133,8 @@ func TestAnswer(t *testing.T) {
 	}
 	conv := claude.Agent{}.Open(agent.Setup{})
 	decode(t, conv, strings.Replace(ask, `{"command":"ls"}`, `[1]`, 1))
-	if line, err := conv.Answer("r", agent.Answer{Allow: true, Answers: map[string]string{"a": "b"}}); err != nil || !bytes.Contains(line, []byte(`"updatedInput":[1]`)) {
+	if line, err := conv.Answer("r", agent.Answer{Allow: true, Answers: map[string]string{"a": "b"}}); err != nil ||
+		!bytes.Contains(line, []byte(`"updatedInput":[1]`)) {
 		t.Errorf("%s, %v", line, err)
 	}
 	decode(t, conv, ask)
@@ -154,13 +157,18 @@ func TestPlanIsShown(t *testing.T) {
 		lines []string
 		want  string
 	}{
-		"given":   {[]string{call("ExitPlanMode", `{"plan":"1. do it"}`)}, "1. do it"},
-		"none":    {[]string{call("ExitPlanMode", `{}`)}, ""},
-		"odd":     {[]string{call("ExitPlanMode", `[1]`), call("Write", `{"file_path":"/w/plan.md","content":"x"}`)}, ""},
-		"written": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a"}`), call("ExitPlanMode", `{}`)}, "1. a a"},
-		"edited": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a a"}`), call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"b"}`),
-			call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"c","replace_all":true}`)}, "1. b c c"},
-		"of an earlier turn": {[]string{call("ExitPlanMode", `{"plan":"old"}`), `{"type":"result","subtype":"success"}`}, ""},
+		"given": {[]string{call("ExitPlanMode", `{"plan":"1. do it"}`)}, "1. do it"},
+		"none":  {[]string{call("ExitPlanMode", `{}`)}, ""},
+		"odd": {[]string{call("ExitPlanMode", `[1]`), call("Write", `{"file_path":"/w/plan.md","content":"x"}`)},
+			""},
+		"written": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a"}`),
+			call("ExitPlanMode", `{}`)}, "1. a a"},
+		"edited": {[]string{call("Write", `{"file_path":"/c/plans/a.md","content":"1. a a a"}`),
+			call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"b"}`),
+			call("Edit", `{"file_path":"/c/plans/a.md","old_string":"a","new_string":"c","replace_all":true}`)},
+			"1. b c c"},
+		"of an earlier turn": {[]string{call("ExitPlanMode", `{"plan":"old"}`),
+			`{"type":"result","subtype":"success"}`}, ""},
 	} {
 		got := decode(t, claude.Agent{}.Open(agent.Setup{}), append(c.lines, ask)...)
 		if last := got[len(got)-1]; last.Type != agent.Asked || last.Tool != "ExitPlanMode" || last.Text != c.want {
@@ -178,7 +186,8 @@ func TestDone(t *testing.T) {
 		`{"type":"result","subtype":"error_max_turns","is_error":true,"errors":["a","b"],"terminal_reason":"max_turns"}`: {Text: "a\nb", Failed: true, Reason: "max_turns"},
 		`{"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_tools"}`:         {Failed: true, Interrupted: true, Reason: "aborted_tools"},
 		`{"type":"result","subtype":"success","result":"ok","total_cost_usd":9,"model_usage_since_last_result":{"a":{"inputTokens":1,"outputTokens":2,"costUSD":0.5},"b":{"cacheReadInputTokens":3,"cacheCreationInputTokens":4,"costUSD":0.25}}}`: {
-			Text: "ok", Reason: "success", Usage: &agent.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3, CacheWriteTokens: 4, Cost: 0.75}},
+			Text: "ok", Reason: "success", Usage: &agent.Usage{InputTokens: 1, OutputTokens: 2, CacheReadTokens: 3,
+				CacheWriteTokens: 4, Cost: 0.75}},
 	} {
 		want.Type = agent.Done
 		if want.Usage == nil {
@@ -223,19 +232,23 @@ func TestMessageIDs(t *testing.T) {
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	a := claude.Agent{}
-	cmd := a.Command(agent.Setup{Dir: "/workspace/r", Conversation: "c1", Model: "m1", Env: map[string]string{"ANTHROPIC_BASE_URL": "http://gw", "IS_SANDBOX": "0"},
+	cmd := a.Command(agent.Setup{Dir: "/workspace/r", Conversation: "c1", Model: "m1",
+		Env:      map[string]string{"ANTHROPIC_BASE_URL": "http://gw", "IS_SANDBOX": "0"},
 		Approval: agent.ApproveNone, MCPConfig: "/app/mcp.json", System: "Be brief."})
 	line := strings.Join(cmd.Args, " ")
-	for _, want := range []string{"--permission-mode default", "--resume c1", "--model m1", "--mcp-config /app/mcp.json --strict-mcp-config", "--append-system-prompt Be brief."} {
+	for _, want := range []string{"--permission-mode default", "--resume c1", "--model m1",
+		"--mcp-config /app/mcp.json --strict-mcp-config", "--append-system-prompt Be brief."} {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q lacks %q", line, want)
 		}
 	}
-	if cmd.Dir != "/workspace/r" || cmd.Env["ANTHROPIC_BASE_URL"] != "http://gw" || cmd.Env["IS_SANDBOX"] != "0" || a.Name() != "claude" {
+	if cmd.Dir != "/workspace/r" || cmd.Env["ANTHROPIC_BASE_URL"] != "http://gw" || cmd.Env["IS_SANDBOX"] != "0" ||
+		a.Name() != "claude" {
 		t.Errorf("%+v", cmd)
 	}
 	plain := a.Command(agent.Setup{})
-	if !slices.Contains(plain.Args, "bypassPermissions") || slices.Contains(plain.Args, "--resume") || plain.Env["IS_SANDBOX"] != "1" {
+	if !slices.Contains(plain.Args, "bypassPermissions") || slices.Contains(plain.Args, "--resume") ||
+		plain.Env["IS_SANDBOX"] != "1" {
 		t.Errorf("%+v", plain)
 	}
 	c := a.Open(agent.Setup{})
@@ -264,13 +277,15 @@ func TestGuard(t *testing.T) {
 		env[name] = ""
 	}
 	env["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
-	if err := json.Unmarshal(a.Guard(env), &settings); err != nil || settings.Helper == nil || *settings.Helper != "" || !cmp.Equal(settings.Env, env) {
+	if err := json.Unmarshal(a.Guard(env), &settings); err != nil || settings.Helper == nil || *settings.Helper != "" ||
+		!cmp.Equal(settings.Env, env) {
 		t.Errorf("%+v, %v", settings, err)
 	}
 	if _, ok := env["ANTHROPIC_AUTH_TOKEN"]; !ok || !slices.Contains(a.SettingsFiles(), ".claude/settings.local.json") {
 		t.Errorf("%v, %v", env, a.SettingsFiles())
 	}
-	if args := a.Command(agent.Setup{Settings: "/s.json"}).Args; !strings.Contains(strings.Join(args, " "), "--settings /s.json") {
+	if args := a.Command(agent.Setup{Settings: "/s.json"}).Args; !strings.Contains(strings.Join(args, " "),
+		"--settings /s.json") {
 		t.Errorf("%q", args)
 	}
 	for text, want := range map[string]string{
@@ -318,12 +333,14 @@ func FuzzDecode(f *testing.F) {
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[agent.AccessKind]map[string]string{
-		agent.AccessKey:     {"ANTHROPIC_API_KEY": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
-		agent.AccessBearer:  {"ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
-		agent.AccessOAuth:   {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
-		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK": "t", "ANTHROPIC_BEDROCK_BASE_URL": "http://gateway", "CLAUDE_CODE_USE_BEDROCK": "1", "AWS_REGION": "eu-west-1"},
+		agent.AccessKey:    {"ANTHROPIC_API_KEY": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessBearer: {"ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessOAuth:  {"CLAUDE_CODE_OAUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://gateway"},
+		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK": "t", "ANTHROPIC_BEDROCK_BASE_URL": "http://gateway",
+			"CLAUDE_CODE_USE_BEDROCK": "1", "AWS_REGION": "eu-west-1"},
 	} {
-		cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}})
+		cmd := claude.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t",
+			Region: "eu-west-1"}})
 		for _, own := range []string{"IS_SANDBOX", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "DISABLE_AUTOUPDATER"} {
 			delete(cmd.Env, own)
 		}
@@ -348,8 +365,10 @@ func TestMCPStatus(t *testing.T) {
 	if !ok || !strings.Contains(string(asker.AskMCP()), `"subtype":"mcp_status"`) {
 		t.Fatal("it is not asked")
 	}
-	got := decode(t, c, `{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1","response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection closed","config":{}},{"name":"b","status":"pending"}]}}}`)
-	want := []agent.Event{{Type: agent.MCPStatus, MCP: []agent.MCP{{Name: "a", Status: "failed", Error: "Connection closed"}, {Name: "b", Status: "pending"}}}}
+	got := decode(t, c,
+		`{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1","response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection closed","config":{}},{"name":"b","status":"pending"}]}}}`)
+	want := []agent.Event{{Type: agent.MCPStatus,
+		MCP: []agent.MCP{{Name: "a", Status: "failed", Error: "Connection closed"}, {Name: "b", Status: "pending"}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -374,12 +393,17 @@ func TestOwnTurns(t *testing.T) {
 	var got []string
 	for _, line := range []string{
 		`{"type":"system","subtype":"init"}`, `{"type":"result","subtype":"success","result":"before any report"}`,
-		`{"type":"command_lifecycle","command_uuid":"msg_1","state":"queued"}`, `{"type":"command_lifecycle","command_uuid":"msg_1","state":"started"}`,
-		`{"type":"system","subtype":"init"}`, `{"type":"result","subtype":"success","result":"one"}`, `{"type":"command_lifecycle","command_uuid":"msg_1","state":"completed"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_1","state":"queued"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_1","state":"started"}`,
+		`{"type":"system","subtype":"init"}`, `{"type":"result","subtype":"success","result":"one"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_1","state":"completed"}`,
 		`{"type":"system","subtype":"task_notification","summary":"it ended"}`, `{"type":"system","subtype":"init"}`,
-		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"queued"}`, `{"type":"result","subtype":"success","result":"own"}`,
-		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"started"}`, `{"type":"result","subtype":"success","result":"two"}`,
-		`{"type":"system","subtype":"init"}`, `{"type":"command_lifecycle","command_uuid":"msg_3","state":"started"}`, `{"type":"result","subtype":"success","result":"both"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"queued"}`,
+		`{"type":"result","subtype":"success","result":"own"}`,
+		`{"type":"command_lifecycle","command_uuid":"msg_2","state":"started"}`,
+		`{"type":"result","subtype":"success","result":"two"}`,
+		`{"type":"system","subtype":"init"}`, `{"type":"command_lifecycle","command_uuid":"msg_3","state":"started"}`,
+		`{"type":"result","subtype":"success","result":"both"}`,
 	} {
 		for _, e := range c.Decode([]byte(line)) {
 			if e.Type == agent.Ready || e.Type == agent.Done {
@@ -389,7 +413,8 @@ func TestOwnTurns(t *testing.T) {
 	}
 	want := []string{
 		"agent.ready false  []", "done false before any report []", "agent.ready false  []", "done false one [msg_1]",
-		"agent.ready true it ended []", "done true own []", "done false two [msg_2]", "agent.ready true  []", "done false both [msg_3]",
+		"agent.ready true it ended []", "done true own []", "done false two [msg_2]", "agent.ready true  []",
+		"done false both [msg_3]",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

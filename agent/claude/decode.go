@@ -205,7 +205,8 @@ func (c *conversation) assistant(m *message) []agent.Event {
 				events = append(events, agent.Event{Type: agent.MessageStarted, ID: id, Thinking: b.Type == "thinking"})
 			}
 			delete(c.started, id)
-			events = append(events, agent.Event{Type: agent.MessageCompleted, ID: id, Text: b.Text + b.Thinking, Thinking: b.Type == "thinking"})
+			events = append(events, agent.Event{Type: agent.MessageCompleted, ID: id, Text: b.Text + b.Thinking,
+				Thinking: b.Type == "thinking"})
 		case "tool_use":
 			c.tools[b.ID] = b.Name
 			c.planned(b.Name, b.Input)
@@ -247,7 +248,8 @@ func (c *conversation) user(p *printed) []agent.Event {
 		if b.Type != "tool_result" {
 			continue
 		}
-		e := agent.Event{Type: agent.ToolCompleted, ID: b.ToolUseID, Tool: c.tools[b.ToolUseID], Text: textOf(b.Content), Failed: b.IsError}
+		e := agent.Event{Type: agent.ToolCompleted, ID: b.ToolUseID, Tool: c.tools[b.ToolUseID],
+			Text: textOf(b.Content), Failed: b.IsError}
 		for _, m := range p.ResultMeta {
 			e.Denied = e.Denied || m.ID == b.ToolUseID && m.Decision.Decision == "reject"
 		}
@@ -293,7 +295,8 @@ func changeOf(result json.RawMessage) (agent.Event, bool) {
 func (c *conversation) system(p *printed) ([]agent.Event, bool) {
 	switch p.Subtype {
 	case "init":
-		e := agent.Event{Type: agent.Ready, Conversation: p.SessionID, Model: p.Model, Version: p.Version, MCP: p.MCPServers}
+		e := agent.Event{Type: agent.Ready, Conversation: p.SessionID, Model: p.Model, Version: p.Version,
+			MCP: p.MCPServers}
 		if e.Own = c.ownTurn(); e.Own {
 			e.Text, c.notice = c.notice, ""
 		}
@@ -346,7 +349,8 @@ func questionsOf(input json.RawMessage) []agent.Question {
 	}
 	var questions []agent.Question
 	for _, q := range asked.Questions {
-		questions = append(questions, agent.Question{Text: q.Question, Header: q.Header, Multiple: q.MultiSelect, Options: q.Options})
+		questions = append(questions, agent.Question{Text: q.Question, Header: q.Header, Multiple: q.MultiSelect,
+			Options: q.Options})
 	}
 	return questions
 }
@@ -357,7 +361,8 @@ func (c *conversation) ownTurn() bool { return c.reports && len(c.prompts) == 0 
 // result handles the end of a turn. A failure of the model's API has subtype "success" and is_error true, and
 // total_cost_usd counts from the beginning of the conversation, so neither is used.
 func (c *conversation) result(p *printed) agent.Event {
-	e := agent.Event{Type: agent.Done, Text: p.Result, Failed: p.IsError || p.Subtype != "success", Reason: p.TerminalReason, Usage: &agent.Usage{}}
+	e := agent.Event{Type: agent.Done, Text: p.Result, Failed: p.IsError || p.Subtype != "success",
+		Reason: p.TerminalReason, Usage: &agent.Usage{}}
 	if e.Reason == "" {
 		e.Reason = p.Subtype
 	}
@@ -367,7 +372,8 @@ func (c *conversation) result(p *printed) agent.Event {
 	e.Interrupted = strings.HasPrefix(p.TerminalReason, "aborted")
 	for _, model := range slices.Sorted(maps.Keys(p.ModelUsage)) { // in a fixed order, so that sums of prices are equal
 		u := p.ModelUsage[model]
-		e.Usage.Add(agent.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite, Cost: u.Cost})
+		e.Usage.Add(agent.Usage{InputTokens: u.Input, OutputTokens: u.Output, CacheReadTokens: u.CacheRead,
+			CacheWriteTokens: u.CacheWrite, Cost: u.Cost})
 	}
 	e.Own, e.Prompts, c.prompts = c.ownTurn(), c.prompts, nil
 	c.plan = ""

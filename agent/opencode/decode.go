@@ -218,7 +218,8 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 		return []agent.Event{{Type: agent.Withdrawn, ID: p.RequestID}}, true
 	case "file.edited":
 		return c.edited(p.File), true
-	case "server.connected", "server.heartbeat", "session.created", "session.updated", "session.diff", "plugin.added", "catalog.updated", "reference.updated",
+	case "server.connected", "server.heartbeat", "session.created", "session.updated", "session.diff", "plugin.added",
+		"catalog.updated", "reference.updated",
 		"integration.updated", "file.watcher.updated":
 		return nil, true
 	}
@@ -229,7 +230,8 @@ func (c *conversation) decode(e *event) ([]agent.Event, bool) {
 func (c *conversation) question(p *properties) []agent.Event {
 	questions := []agent.Question{}
 	for _, q := range p.Questions {
-		questions = append(questions, agent.Question{Text: q.Question, Header: q.Header, Multiple: q.Multiple, Options: q.Options})
+		questions = append(questions, agent.Question{Text: q.Question, Header: q.Header, Multiple: q.Multiple,
+			Options: q.Options})
 	}
 	c.asked[p.ID], c.questions[p.ID] = true, questions
 	return []agent.Event{{Type: agent.Asked, ID: p.ID, Tool: "question", Questions: questions}}
@@ -273,7 +275,8 @@ func (c *conversation) part(p *properties) ([]agent.Event, bool) {
 		return c.tool(&p.Part), true
 	case "step-finish":
 		t := p.Part.Tokens
-		c.turn.usage.Add(agent.Usage{InputTokens: t.Input, OutputTokens: t.Output + t.Reasoning, CacheReadTokens: t.Cache.Read, CacheWriteTokens: t.Cache.Write, Cost: p.Part.Cost})
+		c.turn.usage.Add(agent.Usage{InputTokens: t.Input, OutputTokens: t.Output + t.Reasoning,
+			CacheReadTokens: t.Cache.Read, CacheWriteTokens: t.Cache.Write, Cost: p.Part.Cost})
 		return nil, true
 	case "step-start", "snapshot", "patch":
 		return nil, true
@@ -291,7 +294,8 @@ func (c *conversation) text(p *properties) []agent.Event {
 	}
 	if p.Part.Time.End > 0 && !complete {
 		c.texts[p.Part.ID] = true
-		events = append(events, agent.Event{Type: agent.MessageCompleted, ID: p.Part.ID, Text: p.Part.Text, Thinking: thinking})
+		events = append(events, agent.Event{Type: agent.MessageCompleted, ID: p.Part.ID, Text: p.Part.Text,
+			Thinking: thinking})
 		if !thinking && p.SessionID == c.session {
 			c.turn.text = p.Part.Text
 		}
@@ -325,7 +329,8 @@ func (c *conversation) tool(p *part) []agent.Event {
 	case "completed":
 		events = append(events, agent.Event{Type: agent.ToolCompleted, ID: p.CallID, Tool: p.Tool, Text: s.Output})
 	case "error":
-		events = append(events, agent.Event{Type: agent.ToolCompleted, ID: p.CallID, Tool: p.Tool, Text: s.Error, Failed: true,
+		events = append(events, agent.Event{Type: agent.ToolCompleted, ID: p.CallID, Tool: p.Tool,
+			Text: s.Error, Failed: true,
 			Denied: strings.Contains(s.Error, "rejected permission")})
 	default:
 		return events
@@ -370,7 +375,8 @@ func (c *conversation) status(p *properties) []agent.Event {
 			c.turn.state = busy
 		}
 	case "retry":
-		return []agent.Event{{Type: agent.Retrying, Attempt: p.Status.Attempt, Text: fmt.Sprintf("attempt %d: %s", p.Status.Attempt, p.Status.Message)}}
+		return []agent.Event{{Type: agent.Retrying, Attempt: p.Status.Attempt,
+			Text: fmt.Sprintf("attempt %d: %s", p.Status.Attempt, p.Status.Message)}}
 	}
 	return nil
 }
@@ -390,7 +396,8 @@ func (c *conversation) end() []agent.Event {
 		}
 		running.files, running.late = nil, true
 	}
-	e := agent.Event{Type: agent.Done, Text: t.text, Failed: t.failure != "" || t.interrupted, Interrupted: t.interrupted, Reason: t.reason, Usage: &t.usage}
+	e := agent.Event{Type: agent.Done, Text: t.text, Failed: t.failure != "" || t.interrupted,
+		Interrupted: t.interrupted, Reason: t.reason, Usage: &t.usage}
 	if t.failure != "" {
 		e.Text = t.failure
 	}

@@ -95,7 +95,8 @@ func environment(a agent.Access) map[string]string {
 	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", cmp.Or(a.URL, "https://api.anthropic.com")+"/v1"
 	env := map[string]string{}
 	if a.Kind == agent.AccessBedrock {
-		provider, key, url = "amazon-bedrock", "AWS_BEARER_TOKEN_BEDROCK", cmp.Or(a.URL, "https://bedrock-runtime."+a.Region+".amazonaws.com")
+		provider, key, url = "amazon-bedrock", "AWS_BEARER_TOKEN_BEDROCK",
+			cmp.Or(a.URL, "https://bedrock-runtime."+a.Region+".amazonaws.com")
 		env["AWS_REGION"] = a.Region
 	}
 	env[key] = a.Token
@@ -120,7 +121,8 @@ var permissions = map[agent.Approval]string{
 
 // Open implements agent.Agent.
 func (Agent) Open(s agent.Setup) agent.Conversation {
-	return &conversation{session: s.Conversation, again: s.Again, children: map[string]string{}, users: map[string]bool{}, texts: map[string]bool{},
+	return &conversation{session: s.Conversation, again: s.Again, children: map[string]string{},
+		users: map[string]bool{}, texts: map[string]bool{},
 		calls: map[string]*call{}, asked: map[string]bool{}, questions: map[string][]agent.Question{}}
 }
 
@@ -142,7 +144,8 @@ func (c *conversation) AskMCP() []byte { return line(Request{Op: "mcp"}) }
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	if !c.asked[id] {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id),
+			"it may have gone on; look at the session's events")
 	}
 	delete(c.asked, id)
 	if questions := c.questions[id]; questions != nil {

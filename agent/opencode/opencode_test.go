@@ -63,7 +63,8 @@ func TestTranscripts(t *testing.T) {
 				if err := json.Unmarshal(line, &e); err != nil {
 					t.Fatal(err)
 				}
-				if info := e.Properties.Info; info.Role == "user" && !prompts[info.ID] { // the driver of the server sent a prompt
+				if info := e.Properties.Info; info.Role == "user" &&
+					!prompts[info.ID] { // the driver of the server sent a prompt
 					prompts[info.ID] = true
 					c.Prompt(info.ID, "go")
 				}
@@ -125,7 +126,8 @@ const (
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	c := opencode.Agent{}.Open(agent.Setup{Conversation: "s", Again: true})
-	busy, idle := `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`, `{"type":"session.idle","properties":{"sessionID":"s"}}`
+	busy, idle := `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`,
+		`{"type":"session.idle","properties":{"sessionID":"s"}}`
 	got := decode(c, busy, busy, idle, idle, busy, idle)
 	if len(got) != 2 || got[0].Type != agent.Done || got[1].Type != agent.Done {
 		t.Errorf("%+v", got)
@@ -148,7 +150,8 @@ func TestDoneOnce(t *testing.T) {
 			t.Errorf("the end of an earlier turn: %+v", got)
 		}
 		got := decode(c, working, resting, resting)
-		if diff := cmp.Diff([]agent.Event{{Type: agent.Done, Reason: "completed", Usage: &agent.Usage{}}}, got); diff != "" {
+		if diff := cmp.Diff([]agent.Event{{Type: agent.Done, Reason: "completed", Usage: &agent.Usage{}}},
+			got); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -166,7 +169,8 @@ func TestFailures(t *testing.T) {
 			agent.Event{Failed: true, Text: "401", Reason: "APIError"}},
 		"without a text": {[]string{working, `{"type":"message.updated","properties":{"sessionID":"s","info":{"role":"assistant","error":{"name":"ContextOverflowError"}}}}`, resting},
 			agent.Event{Failed: true, Text: "ContextOverflowError", Reason: "ContextOverflowError"}},
-		"the bridge": {[]string{`{"type":"harvest.error","message":"status 500"}`}, agent.Event{Failed: true, Text: "status 500", Reason: "request_failed"}},
+		"the bridge": {[]string{`{"type":"harvest.error","message":"status 500"}`},
+			agent.Event{Failed: true, Text: "status 500", Reason: "request_failed"}},
 	} {
 		conv := open(t)
 		conv.Prompt("p", "go")
@@ -216,7 +220,8 @@ func TestInterruptedCall(t *testing.T) {
 	call := func(status string) string {
 		return `{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"bash","callID":"call","state":{"status":"` + status + `"}}}}`
 	}
-	got := decode(c, working, call("running"), `{"type":"file.edited","properties":{"file":"/w/a"}}`, resting, `{"type":"file.edited","properties":{"file":"/w/b"}}`, call("error"))
+	got := decode(c, working, call("running"), `{"type":"file.edited","properties":{"file":"/w/a"}}`, resting,
+		`{"type":"file.edited","properties":{"file":"/w/b"}}`, call("error"))
 	want := []agent.Event{
 		{Type: agent.ToolStarted, ID: "call", Tool: "bash"},
 		{Type: agent.FileChanged, ID: "call", Path: "/w/a"},
@@ -242,8 +247,10 @@ func TestTurnEndsWhenTheModelFails(t *testing.T) {
 	}
 	conv.Prompt("p", "go")
 	got := decode(conv, `{"type":"session.status","properties":{"sessionID":"s","status":{"type":"busy"}}}`, tired,
-		`{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`, `{"type":"session.idle","properties":{"sessionID":"s"}}`)
-	if len(got) != 1 || got[0].Type != agent.Done || !got[0].Failed || got[0].Interrupted || got[0].Reason != "api_error" || got[0].Text != "the model's API failed 10 times" {
+		`{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`,
+		`{"type":"session.idle","properties":{"sessionID":"s"}}`)
+	if len(got) != 1 || got[0].Type != agent.Done || !got[0].Failed || got[0].Interrupted ||
+		got[0].Reason != "api_error" || got[0].Text != "the model's API failed 10 times" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -260,7 +267,8 @@ func TestAnswer(t *testing.T) {
 		{agent.Answer{Message: "no"}, `{"op":"reply","id":"per","text":"no","reply":"reject"}`},
 	} {
 		conv := open(t)
-		if got := decode(conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "bash" || string(got[0].Input) != `{"command":"ls"}` {
+		if got := decode(conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "bash" ||
+			string(got[0].Input) != `{"command":"ls"}` {
 			t.Fatalf("%+v", got)
 		}
 		line, err := conv.Answer("per", c.answer)
@@ -289,13 +297,16 @@ func TestQuestions(t *testing.T) {
 	ask := `{"type":"question.asked","properties":{"id":"que","sessionID":"s","questions":[{"question":"Which?","header":"H","options":[{"label":"red","description":"warm"}]},` +
 		`{"question":"What else?","header":"H","multiple":true,"options":[]}],"tool":{"messageID":"m","callID":"c"}}}`
 	want := []agent.Event{{Type: agent.Asked, ID: "que", Tool: "question", Questions: []agent.Question{
-		{Text: "Which?", Header: "H", Options: []agent.Option{{Label: "red", Description: "warm"}}}, {Text: "What else?", Header: "H", Multiple: true, Options: []agent.Option{}}}}}
+		{Text: "Which?", Header: "H", Options: []agent.Option{{Label: "red", Description: "warm"}}},
+		{Text: "What else?", Header: "H", Multiple: true, Options: []agent.Option{}}}}}
 	for _, c := range []struct {
 		answer agent.Answer
 		want   string
 	}{
-		{agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red, a bit", "What else?": "a, b"}}, `{"op":"answer","id":"que","answers":[["red, a bit"],["a","b"]]}`},
-		{agent.Answer{Allow: true, Always: true, Answers: map[string]string{"Which?": "red"}}, `{"op":"answer","id":"que","answers":[["red"],[]]}`},
+		{agent.Answer{Allow: true, Answers: map[string]string{"Which?": "red, a bit", "What else?": "a, b"}},
+			`{"op":"answer","id":"que","answers":[["red, a bit"],["a","b"]]}`},
+		{agent.Answer{Allow: true, Always: true, Answers: map[string]string{"Which?": "red"}},
+			`{"op":"answer","id":"que","answers":[["red"],[]]}`},
 		{agent.Answer{Message: "later"}, `{"op":"answer","id":"que","answers":[["later"],["later"]]}`},
 		{agent.Answer{}, `{"op":"dismiss","id":"que"}`},
 	} {
@@ -307,7 +318,8 @@ func TestQuestions(t *testing.T) {
 		if err != nil || string(line) != c.want+"\n" {
 			t.Errorf("%s, %v", line, err)
 		}
-		if got := decode(conv, `{"type":"question.replied","properties":{"requestID":"que","answers":[["red"]]}}`); len(got) != 0 {
+		if got := decode(conv,
+			`{"type":"question.replied","properties":{"requestID":"que","answers":[["red"]]}}`); len(got) != 0 {
 			t.Errorf("%+v", got)
 		}
 		if _, err := conv.Answer("que", c.answer); errors.KindOf(err) != errors.NotFound {
@@ -315,19 +327,22 @@ func TestQuestions(t *testing.T) {
 		}
 	}
 	conv := open(t)
-	if got := decode(conv, ask, `{"type":"question.rejected","properties":{"requestID":"que"}}`); len(got) != 2 || got[1].Type != agent.Withdrawn {
+	if got := decode(conv, ask, `{"type":"question.rejected","properties":{"requestID":"que"}}`); len(got) != 2 ||
+		got[1].Type != agent.Withdrawn {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestOther(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{`{"type":"new"}`, `{"type":"message.part.updated","properties":{"part":{"type":"new"}}}`, `{"type":7}`} {
+	for _, line := range []string{`{"type":"new"}`,
+		`{"type":"message.part.updated","properties":{"part":{"type":"new"}}}`, `{"type":7}`} {
 		if got := decode(open(t), line); len(got) != 1 || got[0].Type != agent.Other || string(got[0].Raw) != line {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
-	if got := decode(open(t), "", "\n", `{"type":"server.heartbeat"}`, `{"type":"message.part.delta","properties":{"partID":"unknown","delta":"x"}}`); len(got) != 0 {
+	if got := decode(open(t), "", "\n", `{"type":"server.heartbeat"}`,
+		`{"type":"message.part.delta","properties":{"partID":"unknown","delta":"x"}}`); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -335,14 +350,18 @@ func TestOther(t *testing.T) {
 func TestCommand(t *testing.T) {
 	t.Parallel()
 	a := opencode.Agent{}
-	cmd := a.Command(agent.Setup{Dir: "/w", Conversation: "s", Model: "p/m", System: "Be brief.", Env: map[string]string{"K": "v"}, Approval: agent.ApproveNone})
-	if diff := cmp.Diff([]string{"harvest-opencode", "-dir", "/w", "-session", "s", "-model", "p/m", "-system", "Be brief."}, cmd.Args); diff != "" {
+	cmd := a.Command(agent.Setup{Dir: "/w", Conversation: "s", Model: "p/m", System: "Be brief.",
+		Env: map[string]string{"K": "v"}, Approval: agent.ApproveNone})
+	if diff := cmp.Diff([]string{"harvest-opencode", "-dir", "/w", "-session", "s", "-model", "p/m", "-system",
+		"Be brief."}, cmd.Args); diff != "" {
 		t.Error(diff)
 	}
-	if a.Name() != "opencode" || cmd.Dir != "/w" || cmd.Env["K"] != "v" || !strings.Contains(cmd.Env["OPENCODE_PERMISSION"], `"*":"ask"`) {
+	if a.Name() != "opencode" || cmd.Dir != "/w" || cmd.Env["K"] != "v" ||
+		!strings.Contains(cmd.Env["OPENCODE_PERMISSION"], `"*":"ask"`) {
 		t.Errorf("%+v", cmd)
 	}
-	for _, approval := range []agent.Approval{agent.ApproveAll, agent.ApproveEdits, agent.ApproveNone, agent.ApprovePlan} {
+	for _, approval := range []agent.Approval{agent.ApproveAll, agent.ApproveEdits, agent.ApproveNone,
+		agent.ApprovePlan} {
 		if !json.Valid([]byte(a.Command(agent.Setup{Approval: approval}).Env["OPENCODE_PERMISSION"])) {
 			t.Errorf("%q: the permissions are no JSON", approval)
 		}
@@ -364,7 +383,8 @@ func TestCommand(t *testing.T) {
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	a := opencode.Agent{}
-	config := a.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, URL: "http://gw", Token: "t"}}).Env["OPENCODE_CONFIG_CONTENT"]
+	config := a.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, URL: "http://gw",
+		Token: "t"}}).Env["OPENCODE_CONFIG_CONTENT"]
 	if want := `{"provider":{"anthropic":{"options":{"apiKey":"t","baseURL":"http://gw/v1"}}}}`; config != want {
 		t.Errorf("%s, want %s", config, want)
 	}
@@ -414,16 +434,21 @@ func FuzzDecode(f *testing.F) {
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[agent.AccessKind][]string{
-		agent.AccessKey:     {"ANTHROPIC_API_KEY", `{"provider":{"anthropic":{"options":{"apiKey":"t","baseURL":"http://gateway/v1"}}}}`, ""},
-		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK", `{"provider":{"amazon-bedrock":{"options":{"baseURL":"http://gateway"}}}}`, "eu-west-1"},
+		agent.AccessKey: {"ANTHROPIC_API_KEY",
+			`{"provider":{"anthropic":{"options":{"apiKey":"t","baseURL":"http://gateway/v1"}}}}`, ""},
+		agent.AccessBedrock: {"AWS_BEARER_TOKEN_BEDROCK",
+			`{"provider":{"amazon-bedrock":{"options":{"baseURL":"http://gateway"}}}}`, "eu-west-1"},
 	} {
-		env := opencode.Agent{}.Command(agent.Setup{MCPConfig: "/tmp/x.json", Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}}).Env
-		if env[want[0]] != "t" || env["OPENCODE_CONFIG_CONTENT"] != want[1] || env["AWS_REGION"] != want[2] || env["OPENCODE_CONFIG"] != "/tmp/x.json" {
+		env := opencode.Agent{}.Command(agent.Setup{MCPConfig: "/tmp/x.json",
+			Access: &agent.Access{Kind: kind, URL: "http://gateway", Token: "t", Region: "eu-west-1"}}).Env
+		if env[want[0]] != "t" || env["OPENCODE_CONFIG_CONTENT"] != want[1] || env["AWS_REGION"] != want[2] ||
+			env["OPENCODE_CONFIG"] != "/tmp/x.json" {
 			t.Errorf("%s: %v", kind, env)
 		}
 	}
 	env := opencode.Agent{}.Command(agent.Setup{Access: &agent.Access{Kind: agent.AccessKey, Token: "t"}}).Env
-	if !strings.Contains(env["OPENCODE_CONFIG_CONTENT"], `"baseURL":"https://api.anthropic.com/v1"`) || env["ANTHROPIC_API_KEY"] != "t" { // a project's file gets no key
+	if !strings.Contains(env["OPENCODE_CONFIG_CONTENT"], `"baseURL":"https://api.anthropic.com/v1"`) ||
+		env["ANTHROPIC_API_KEY"] != "t" { // a project's file gets no key
 		t.Errorf("direct: %v", env)
 	}
 }
@@ -437,7 +462,8 @@ func TestMCPStatus(t *testing.T) {
 		t.Fatal("it is not asked")
 	}
 	got := c.Decode([]byte(`{"type":"harvest.mcp","mcp":[{"name":"a","status":"failed","error":"no"}]}`))
-	if len(got) != 1 || got[0].Type != agent.MCPStatus || len(got[0].MCP) != 1 || got[0].MCP[0] != (agent.MCP{Name: "a", Status: "failed", Error: "no"}) {
+	if len(got) != 1 || got[0].Type != agent.MCPStatus || len(got[0].MCP) != 1 ||
+		got[0].MCP[0] != (agent.MCP{Name: "a", Status: "failed", Error: "no"}) {
 		t.Errorf("%+v", got)
 	}
 	config, err := opencode.Agent{}.MCPConfig([]mcp.Server{{Name: "a", Command: []string{"x", "y"}}})

@@ -65,7 +65,8 @@ func (c *conversation) Interrupt() []byte { return line(Request{Op: "interrupt"}
 // Answer implements agent.Conversation.
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	if !c.asked[id] {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id), "it may have gone on; look at the session's events")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id),
+			"it may have gone on; look at the session's events")
 	}
 	delete(c.asked, id)
 	return line(Request{Op: "answer", ID: id, Answer: &a}), nil

@@ -66,7 +66,8 @@ func cases(seconds int) []testCase {
 		{"patches", []string{"/opt/crash/patches", "10", threads}, ok},
 	}
 	for _, part := range []string{"utf8", "worker", "wasm", "gc"} {
-		all = append(all, testCase{"node-" + part, []string{node, "--expose-gc", script, part}, ok}, testCase{"bun-" + part, []string{bun, script, part}, ok})
+		all = append(all, testCase{"node-" + part, []string{node, "--expose-gc", script, part}, ok},
+			testCase{"bun-" + part, []string{bun, script, part}, ok})
 	}
 	return all
 }
@@ -94,7 +95,8 @@ func (r results) add(other results) results {
 	for _, part := range []results{r, other} {
 		for name, t := range part {
 			s := sum[name]
-			s = tally{s.Starts + t.Starts, s.Crashes + t.Crashes, s.Wrong + t.Wrong, s.Seconds + t.Seconds, append(s.Examples, t.Examples...)}
+			s = tally{s.Starts + t.Starts, s.Crashes + t.Crashes, s.Wrong + t.Wrong, s.Seconds + t.Seconds,
+				append(s.Examples, t.Examples...)}
 			s.Examples = s.Examples[:min(examples, len(s.Examples))]
 			sum[name] = s
 		}
@@ -203,7 +205,8 @@ func selfCheck(stdout io.Writer) error {
 		work.Go(func() {
 			for round := range 200 {
 				b := bytes.Repeat([]byte{byte(id), byte(round)}, 1000+round)
-				if sha256.Sum256(b) != sha256.Sum256(append([]byte{}, b...)) || bytes.Count(b, []byte{byte(round)}) < len(b)/2 {
+				if sha256.Sum256(b) != sha256.Sum256(append([]byte{}, b...)) ||
+					bytes.Count(b, []byte{byte(round)}) < len(b)/2 {
 					wrong.Add(1)
 				}
 				if round%50 == 0 {

@@ -65,13 +65,16 @@ func parse(args []string) (o options, err error) {
 	fs.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "programs at the same time, in each sandbox")
 	fs.IntVar(&o.load, "load", 0, "busy threads beside them, in each sandbox; 4 for each core is much")
 	fs.IntVar(&o.seconds, "seconds", 10, "seconds of each start of the register test")
-	fs.Func("e", "NAME=VALUE for all programs, such as GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F; repeatable", func(s string) error {
-		o.env = append(o.env, s)
-		return nil
-	})
-	fs.StringVar(&o.dir, "dir", "", "directory for image, files and data; an empty one is filled, a filled one is used again")
+	fs.Func("e", "NAME=VALUE for all programs, such as GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F; repeatable",
+		func(s string) error {
+			o.env = append(o.env, s)
+			return nil
+		})
+	fs.StringVar(&o.dir, "dir", "",
+		"directory for image, files and data; an empty one is filled, a filled one is used again")
 	fs.StringVar(&o.harvest, "harvest", "bin/harvest", "the program harvest")
-	fs.StringVar(&runsc, "runsc", "bin/runsc", "gVisor's program and flags, such as 'bin/runsc --systrap-disable-syscall-patching'")
+	fs.StringVar(&runsc, "runsc", "bin/runsc",
+		"gVisor's program and flags, such as 'bin/runsc --systrap-disable-syscall-patching'")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -105,7 +108,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 			if err != nil {
 				return errors.Join(err, report(stdout, o, all))
 			}
-			fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, o.rounds, name, time.Since(begin).Round(time.Second))
+			fmt.Fprintf(os.Stderr, "round %d of %d: %s, %s\n", round+1, o.rounds, name,
+				time.Since(begin).Round(time.Second))
 		}
 	}
 	return report(stdout, o, all)
@@ -121,7 +125,8 @@ func report(stdout io.Writer, o options, all map[string]results) error {
 			if !ran {
 				continue
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.1f\t%.2f\n", c, side, t.Starts, t.Crashes, t.Wrong, 1e4*float64(t.Crashes+t.Wrong)/float64(max(1, t.Starts)), t.Seconds/float64(max(1, t.Starts)))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.1f\t%.2f\n", c, side, t.Starts, t.Crashes, t.Wrong,
+				1e4*float64(t.Crashes+t.Wrong)/float64(max(1, t.Starts)), t.Seconds/float64(max(1, t.Starts)))
 		}
 	}
 	if err := w.Flush(); err != nil {

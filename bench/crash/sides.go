@@ -51,14 +51,17 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 	}
 	ci := filepath.Join(build, "ci")
 	steps := [][]string{
-		append([]string{"npm", "install", "--prefix", build, "--ignore-scripts", "--no-audit", "--no-fund"}, packages...),
+		append([]string{"npm", "install", "--prefix", build, "--ignore-scripts", "--no-audit",
+			"--no-fund"}, packages...),
 		{"mkdir", "-p", ci},
 		{"cp", "image/agent/files/package.json", "image/agent/files/package-lock.json", ci},
-		{"npm", "ci", "--prefix", ci, "--cache", filepath.Join(ci, "cache"), "--ignore-scripts", "--no-audit", "--no-fund"},
+		{"npm", "ci", "--prefix", ci, "--cache", filepath.Join(ci, "cache"), "--ignore-scripts",
+			"--no-audit", "--no-fund"},
 		{"sh", "-c", `sh bench/crash/image/sums.sh "$0/node_modules" > "$0/sums"`, ci},
 		{"rm", "-r", filepath.Join(ci, "node_modules")},
 		{"cp", self, filepath.Join(build, "crash")},
-		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/patches.c", "bench/crash/image/check.js",
+		{"cp", "bench/crash/image/Dockerfile", "bench/crash/image/registers.c", "bench/crash/image/patches.c",
+			"bench/crash/image/check.js",
 			"bench/crash/image/Check.java", "bench/crash/image/ci.sh",
 			"bench/crash/image/sums.sh", build},
 		{o.harvest, "--data", b.data, "image", "build", build, "-t", imageName},
@@ -73,7 +76,8 @@ func newBench(ctx context.Context, o options) (*bench, error) {
 
 // unpack extracts the image's files into a directory.
 func (b *bench) unpack(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, b.harvest, "--data", b.data, "image", "inspect", imageName, "-o", "json").Output()
+	out, err := exec.CommandContext(ctx, b.harvest, "--data", b.data, "image", "inspect", imageName, "-o",
+		"json").Output()
 	var img struct{ Digest string }
 	if err == nil {
 		err = json.Unmarshal(out, &img)
@@ -112,7 +116,8 @@ func (b *bench) turn(ctx context.Context, side string) (results, error) {
 
 // once runs the programs in one sandbox of a side.
 func (b *bench) once(ctx context.Context, side string) (results, error) {
-	args := []string{program, insideName, "-cases", strings.Join(b.cases, ","), "-n", strconv.Itoa(b.count), "-parallel", strconv.Itoa(b.parallel), "-load", strconv.Itoa(b.load),
+	args := []string{program, insideName, "-cases", strings.Join(b.cases, ","), "-n", strconv.Itoa(b.count),
+		"-parallel", strconv.Itoa(b.parallel), "-load", strconv.Itoa(b.load),
 		"-seconds", strconv.Itoa(b.seconds)}
 	dir, err := os.MkdirTemp("", "crash-")
 	if err != nil {
@@ -141,14 +146,18 @@ func (b *bench) command(ctx context.Context, side, dir string, args []string) (*
 	switch side {
 	case "host":
 		script := `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" && exec chroot "$0" env -i "PATH=/usr/bin:/bin" LANG=C.UTF-8 "$@"`
-		return exec.CommandContext(ctx, "unshare", slices.Concat([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, b.files}, b.env, args)...), nil
+		return exec.CommandContext(ctx, "unshare",
+			slices.Concat([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, b.files}, b.env,
+				args)...), nil
 	case "runc":
 		return b.container(ctx, []string{"runc", "--root", filepath.Join(dir, "state")}, dir, args)
 	case "runsc":
-		flags := []string{"--root=" + filepath.Join(dir, "state"), "--network=none", "--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}
+		flags := []string{"--root=" + filepath.Join(dir, "state"), "--network=none", "--host-settings=ignore",
+			"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK"}
 		return b.container(ctx, slices.Concat(b.runsc, flags), dir, args)
 	case "harvest":
-		run := []string{"--data", b.data, "-q", "run", "--image", imageName, "--network", "none", "--cpu", strconv.Itoa(runtime.NumCPU()), "--memory", "8GiB", "--timeout", "12h"}
+		run := []string{"--data", b.data, "-q", "run", "--image", imageName, "--network", "none", "--cpu",
+			strconv.Itoa(runtime.NumCPU()), "--memory", "8GiB", "--timeout", "12h"}
 		for _, pair := range b.env {
 			run = append(run, "-e", pair)
 		}
@@ -181,5 +190,6 @@ func (b *bench) container(ctx context.Context, runner []string, dir string, args
 	if text, err = json.Marshal(s); err == nil {
 		err = os.WriteFile(path, text, 0o600)
 	}
-	return command("run", "--bundle", dir, fmt.Sprintf("crash-%d-%s", os.Getpid(), filepath.Base(dir))), errors.Wrapf(err, "write the bundle")
+	return command("run", "--bundle", dir, fmt.Sprintf("crash-%d-%s", os.Getpid(), filepath.Base(dir))),
+		errors.Wrapf(err, "write the bundle")
 }

@@ -18,7 +18,8 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := serve.Serve(ctx, serve.Config{Dir: os.Args[1], Address: os.Args[2], AccessKey: os.Args[3], SecretKey: os.Args[4]})
+	err := serve.Serve(ctx, serve.Config{Dir: os.Args[1], Address: os.Args[2], AccessKey: os.Args[3],
+		SecretKey: os.Args[4]})
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -102,7 +102,8 @@ func (a *App) open(ctx context.Context) error {
 	a.events = event.Open(ctx, event.Options{Store: db.Events()})
 	a.then("the events", a.events.Close)
 	if a.secrets, err = secret.Open(ctx, secret.Options{
-		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, secretKeyName), Environ: os.Environ(), EnvironAccount: personal,
+		Store: db.Secrets(), KeyFile: filepath.Join(a.cfg.Data, secretKeyName), Environ: os.Environ(),
+		EnvironAccount: personal,
 	}); err != nil {
 		return errors.Stage(err, "secrets")
 	}
@@ -165,7 +166,8 @@ func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine)
 		return errors.Stage(err, "connect")
 	}
 	if a.sessions, err = session.Open(ctx, session.Options{
-		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
+		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default,
+		Image:  a.cfg.Agents.Image,
 		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
 		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
 		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
@@ -227,8 +229,11 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
 		Secrets: a.secrets, Schedules: a.schedules, Events: a.events, Sessions: a.sessions, Repos: a.repos,
 		Storage: a.storage,
-		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL, Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies, Rate: a.cfg.Server.Rate, Audit: a.audit,
-		AuditFile: filepath.Join(a.cfg.Data, auditName), Doctor: func(ctx context.Context) []api.Finding { return examine(ctx, a.cfg) },
+		Keys:    a.ring, OIDC: provider, Replays: db.Replays(), Secret: secret, URL: a.url, ModalURL: a.modalURL,
+		Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies,
+		Rate: a.cfg.Server.Rate, Audit: a.audit,
+		AuditFile: filepath.Join(a.cfg.Data, auditName),
+		Doctor:    func(ctx context.Context) []api.Finding { return examine(ctx, a.cfg) },
 	})
 	return nil
 }
@@ -337,9 +342,10 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 	}
 	return sandbox.Options{
 		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
-		Defaults:   engine.Limits(cfg.Limits),
-		Quotas:     sandbox.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
-		Prices:     sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond, GPUSecond: cfg.Prices.GPUSecond},
+		Defaults: engine.Limits(cfg.Limits),
+		Quotas:   sandbox.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
+		Prices: sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
+			GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,
 		Boots:      cfg.Boots,

@@ -164,8 +164,8 @@ func (a applying) git(ctx context.Context, env []string, s step, flags ...string
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 // rehearse applies the steps to a copy of the files in a temporary index, and checks the symbolic links of the result.
-// git apply itself refuses paths outside the repository: those with "..", below .git, or through a symbolic link. But it
-// writes symbolic links that lead outside, and a program that follows one leaves the repository.
+// git apply itself refuses paths outside the repository: those with "..", below .git, or through a symbolic link. But
+// it writes symbolic links that lead outside, and a program that follows one leaves the repository.
 func (a applying) rehearse(ctx context.Context, steps []step) error {
 	dir, err := os.MkdirTemp("", "harvest-apply-")
 	if err != nil {

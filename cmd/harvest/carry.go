@@ -19,7 +19,8 @@ import (
 func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
-		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules})
+		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
+			Submodules: req.Submodules})
 	}
 	repo := from.repo
 	if repo == "none" {
@@ -137,7 +138,8 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 // changedModules returns the submodules that git status --porcelain=v2 shows as changed.
 func changedModules(status string) (names []string) {
 	for line := range strings.Lines(status) {
-		if fields := strings.SplitN(strings.TrimSpace(line), " ", 9); len(fields) == 9 && fields[0] == "1" && strings.HasPrefix(fields[2], "S") {
+		if fields := strings.SplitN(strings.TrimSpace(line), " ", 9); len(fields) == 9 && fields[0] == "1" &&
+			strings.HasPrefix(fields[2], "S") {
 			names = append(names, fields[8])
 		}
 	}

@@ -52,7 +52,8 @@ func TestCarryFromSubdirectory(t *testing.T) {
 	p.git(p.person, "worktree", "add", "-q", "-b", "other", "../tree")
 	for _, top := range []string{p.person, filepath.Join(filepath.Dir(p.person), "tree")} {
 		sub := filepath.Join(top, "a", "b")
-		if err := errors.Join(os.MkdirAll(sub, 0o755), os.WriteFile(filepath.Join(sub, "new"), []byte("x\n"), 0o644), os.WriteFile(filepath.Join(top, "above"), []byte("x\n"), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(sub, 0o755), os.WriteFile(filepath.Join(sub, "new"), []byte("x\n"), 0o644),
+			os.WriteFile(filepath.Join(top, "above"), []byte("x\n"), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 		req, hints := p.carried(sub)
@@ -92,7 +93,8 @@ func TestCarryNestedRepositories(t *testing.T) {
 	}
 	before := p.git(p.person, "status", "--porcelain")
 	req, hints := p.carried(p.person)
-	if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2", "plain", "readme", "unborn/u"}) {
+	if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2", "plain",
+		"readme", "unborn/u"}) {
 		t.Errorf("%v", got)
 	}
 	if !strings.Contains(hints, "(4 files) are sent") || !strings.Contains(hints, "the submodule module stay here") {

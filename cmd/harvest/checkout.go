@@ -50,7 +50,8 @@ with git stash apply.`,
 // takeBranch fetches the branch of a session into the repository of the current directory, as branch or, if
 // that is "", under its own name. It returns the local names of that branch and of the branches of the agent's
 // stashes.
-func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, repository, branch string) (made string, stashes []string, err error) {
+func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, repository,
+	branch string) (made string, stashes []string, err error) {
 	top, err := topLevel(ctx)
 	if err != nil {
 		return "", nil, err
@@ -109,7 +110,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 		return nil, err
 	}
 	var made []string
-	fetch := []string{"-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--force", bundle}
+	fetch := []string{"-c", "fetch.fsckObjects=true", "fetch", "--quiet", "--no-tags", "--no-recurse-submodules",
+		"--no-write-fetch-head", "--force", bundle}
 	for head := range strings.Lines(string(heads)) {
 		_, ref, _ := strings.Cut(strings.TrimSpace(head), " ")
 		suffix, ok := strings.CutPrefix(ref, "refs/heads/"+t.work)
@@ -138,7 +140,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 			fmt.Fprintf(&moves, "update refs/heads/%s %s %s\n", name, next, orElse(old, strings.Repeat("0", len(next))))
 		}
 	}
-	if _, err := gitIn(ctx, t.top, strings.NewReader(moves.String()), "update-ref", "-m", "harvest checkout "+t.session, "--stdin"); err != nil {
+	if _, err := gitIn(ctx, t.top, strings.NewReader(moves.String()), "update-ref", "-m", "harvest checkout "+t.session,
+		"--stdin"); err != nil {
 		return nil, err
 	}
 	for _, name := range made {
@@ -184,7 +187,8 @@ func (t taking) check(ctx context.Context, name string) (next, old string, err e
 	}
 	// A dry run applies git's own rules for branches that are checked out, rebased or bisected in any work
 	// tree.
-	if _, err := gitIn(ctx, t.top, nil, "fetch", "--quiet", "--dry-run", "--no-write-fetch-head", "--force", ".", incoming+name+":refs/heads/"+name); err != nil {
+	if _, err := gitIn(ctx, t.top, nil, "fetch", "--quiet", "--dry-run", "--no-write-fetch-head", "--force", ".",
+		incoming+name+":refs/heads/"+name); err != nil {
 		return "", "", err
 	}
 	return next, old, nil

@@ -34,7 +34,8 @@ func newPair(t *testing.T) *pair {
 
 func (p *pair) git(dir string, args ...string) string {
 	p.Helper()
-	cmd := exec.CommandContext(p.Context(), "git", append([]string{"-C", dir, "-c", "user.name=A", "-c", "user.email=a@example.org"}, args...)...)
+	cmd := exec.CommandContext(p.Context(), "git",
+		append([]string{"-C", dir, "-c", "user.name=A", "-c", "user.email=a@example.org"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		p.Fatalf("git %v: %v\n%s", args, err, out)

@@ -92,7 +92,9 @@ The first command that needs a server starts one.`,
 		", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.configFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.quiet, "quiet", "q", false, "no progress and no hints")
-	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(), c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(), c.downCommand(),
+	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(),
+		c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(),
+		c.downCommand(),
 		c.backupCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand())
 	root.AddCommand(c.sessionCommands()...)
 	return root

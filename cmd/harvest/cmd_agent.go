@@ -98,7 +98,8 @@ is read from standard input.`,
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
 	flags.BoolVar(&r.plain, "plain", false,
 		"a conversation in lines that are never redrawn (default: only if TERM is dumb)")
-	flags.StringVarP(&r.follow, "output", "o", "text", "text, or json for events (default: a conversation, on a terminal)")
+	flags.StringVarP(&r.follow, "output", "o", "text",
+		"text, or json for events (default: a conversation, on a terminal)")
 	r.box.add(cmd)
 	r.where.addEnv(cmd)
 	return cmd
@@ -167,7 +168,8 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 }
 
 // agentSandbox returns the request for the sandbox of a new session.
-func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFlags, idle timeFlag) (api.SandboxRequest, error) {
+func (c *cli) agentSandbox(cmd *cobra.Command, box sandboxFlags, where processFlags,
+	idle timeFlag) (api.SandboxRequest, error) {
 	req, err := box.request(cmd)
 	if err != nil {
 		return req, err
@@ -199,12 +201,14 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 }
 
 func oneSession(s api.Session) view {
-	return view{json: s, names: []string{s.ID}, header: []string{"ID", "STATUS", "AGENT", "TITLE"}, rows: [][]string{{s.ID, s.Status, s.Agent, s.Title}}}
+	return view{json: s, names: []string{s.ID}, header: []string{"ID", "STATUS", "AGENT", "TITLE"},
+		rows: [][]string{{s.ID, s.Status, s.Agent, s.Title}}}
 }
 
 // followTurn shows the events of a session after event after. It ends once the events up to last are shown and
 // no prompt among them is pending.
-func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, after, last int64, format string) error {
+func (c *cli) followTurn(ctx context.Context, server *client.Client, id string, after, last int64,
+	format string) error {
 	show := newTurnView(c, format)
 	defer show.close()
 	pending := map[string]bool{}
@@ -258,7 +262,8 @@ var hopeless = []struct {
 	remedy string
 }{
 	{"limit of cost", errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
-	{"credit balance", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
+	{"credit balance", errors.Denied,
+		"buy credit from the provider of the model, or use another key: harvest secret set"},
 	{"billing", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
 	{"permission_error", errors.Denied, "use a key that may use the model: harvest secret set"},
 	{"authentication", errors.Denied, "use a valid key: harvest secret set"},

@@ -101,7 +101,8 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 		return err
 	}
 	fault.Point("backup.copied")
-	note := backupNote{Version: version(), Time: time.Now().UTC().Truncate(time.Second), Not: []string{"images", "volumes", "sandboxes"}}
+	note := backupNote{Version: version(), Time: time.Now().UTC().Truncate(time.Second),
+		Not: []string{"images", "volumes", "sandboxes"}}
 	files := []string{database}
 	for _, name := range slices.Concat(backedUp, keyFiles) {
 		path := filepath.Join(data, name)

@@ -24,7 +24,8 @@ func (c *cli) volumeCopy() *cobra.Command {
 		func(server *client.Client, name string) location { return inVolume{server, name} })
 }
 
-func (c *cli) copyCommand(noun, short, example string, open func(server *client.Client, ref string) location) *cobra.Command {
+func (c *cli) copyCommand(noun, short, example string,
+	open func(server *client.Client, ref string) location) *cobra.Command {
 	follow, special := false, false
 	cmd := &cobra.Command{
 		Use:     "cp SOURCE TARGET",
@@ -42,7 +43,8 @@ func (c *cli) copyCommand(noun, short, example string, open func(server *client.
 			if !special {
 				to.skipped = func(name string) { c.notef("%s: skipped, because it is a FIFO or a device", name) }
 			}
-			one := &copying{here: to, in: c.in, out: c.out, follow: follow, noun: noun, open: func(ref string) location { return open(server, ref) }}
+			one := &copying{here: to, in: c.in, out: c.out, follow: follow, noun: noun,
+				open: func(ref string) location { return open(server, ref) }}
 			return one.run(cmd.Context(), args[0], args[1])
 		},
 	}

@@ -87,7 +87,8 @@ func (c *cli) fix(ctx context.Context, findings []finding) error {
 		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "apt-get: not found on this machine"),
 			"install the contents of these Debian packages: %s", strings.Join(packages, " "))
 	}
-	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"}, packages...)} {
+	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"},
+		packages...)} {
 		c.notef("apt-get %s", strings.Join(args, " "))
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(slices.Clone(c.environ), "DEBIAN_FRONTEND=noninteractive")

@@ -155,9 +155,10 @@ shown twice. The exit code is that of the command shown.`,
 			if process, err = findProcess(ctx, server, args[0], process); err != nil {
 				return err
 			}
-			p, err := server.Attach(ctx, args[0], process, client.Streams{Stdout: c.out, Stderr: c.err, Truncated: func(bytes int64) {
-				c.notef("%d bytes of the output are no longer kept", bytes)
-			}, Broken: c.breaks()})
+			p, err := server.Attach(ctx, args[0], process, client.Streams{Stdout: c.out, Stderr: c.err,
+				Truncated: func(bytes int64) {
+					c.notef("%d bytes of the output are no longer kept", bytes)
+				}, Broken: c.breaks()})
 			if err != nil {
 				return err
 			}

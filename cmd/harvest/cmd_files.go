@@ -28,7 +28,8 @@ harvest sandbox cp.`,
 }
 
 // onFile makes a command that works on SANDBOX:PATH.
-func (c *cli) onFile(cmd *cobra.Command, run func(ctx context.Context, server *client.Client, ref, path string) error) *cobra.Command {
+func (c *cli) onFile(cmd *cobra.Command, run func(ctx context.Context, server *client.Client, ref,
+	path string) error) *cobra.Command {
 	cmd.Args = count(1, 1, "SANDBOX:PATH")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ref, path, ok := remote(args[0])
@@ -211,7 +212,8 @@ func (c *cli) filesMkdir() *cobra.Command {
 
 func (c *cli) filesRemove() *cobra.Command {
 	recursive, cond := false, client.Condition{}
-	cmd := c.onFile(&cobra.Command{Use: "rm SANDBOX:PATH", Short: "Remove a file or directory", Example: "  harvest sandbox files rm -r dev:/tmp/build"},
+	cmd := c.onFile(&cobra.Command{Use: "rm SANDBOX:PATH", Short: "Remove a file or directory",
+		Example: "  harvest sandbox files rm -r dev:/tmp/build"},
 		func(ctx context.Context, server *client.Client, ref, path string) error {
 			return server.RemoveFileIf(ctx, ref, path, recursive, cond)
 		})

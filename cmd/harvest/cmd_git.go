@@ -154,7 +154,9 @@ branch whose history was rewritten is refused, unless --rewritten is given.`,
 				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)),
 					"nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
 			}
-			return c.show(view{json: done, names: []string{done.Branch}, rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch), chat.Plain(done.Onto), done.Commits)}}})
+			return c.show(view{json: done, names: []string{done.Branch},
+				rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch),
+					chat.Plain(done.Onto), done.Commits)}}})
 		}),
 	}, formatTable)
 	cmd.Flags().StringVar(&req.Branch, "onto", "",

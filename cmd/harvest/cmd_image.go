@@ -19,7 +19,8 @@ func (c *cli) imageCommand() *cobra.Command {
 		Example: `  harvest image build
   harvest image pull debian:12
   harvest image inspect base`,
-	}, c.imageBuild(), c.imagePull(), c.imageList(), c.imageInspect(), c.imageRemove(), c.imageExport(), c.imageCollect(), c.imageCache())
+	}, c.imageBuild(), c.imagePull(), c.imageList(), c.imageInspect(), c.imageRemove(), c.imageExport(),
+		c.imageCollect(), c.imageCache())
 }
 
 func (c *cli) imageList() *cobra.Command {
@@ -27,7 +28,8 @@ func (c *cli) imageList() *cobra.Command {
 		[]string{"ID", "NAMES", "KIND", "BASE", "SIZE", "BUILT", "MISSING"},
 		func(ctx context.Context, server *client.Client) ([]api.Image, error) { return server.Images(ctx) },
 		func(i api.Image) (string, []string) {
-			return i.ID, []string{i.ID, joined(i.Names), kind(i), shortBase(i.Base), size(ownSize(i)), ago(i.Built), missing(i)}
+			return i.ID, []string{i.ID, joined(i.Names), kind(i), shortBase(i.Base), size(ownSize(i)),
+				ago(i.Built), missing(i)}
 		})
 }
 
@@ -104,7 +106,8 @@ func oneImage(i api.Image) view {
 			v.rows = append(v.rows, []string{"path", s.Path})
 		}
 		for _, o := range s.Lineage {
-			v.rows = append(v.rows, []string{"lineage", o.Image + ", sandbox " + o.Sandbox + ", " + o.Time.Format(time.RFC3339)})
+			v.rows = append(v.rows, []string{"lineage",
+				o.Image + ", sandbox " + o.Sandbox + ", " + o.Time.Format(time.RFC3339)})
 		}
 	}
 	for _, part := range i.Parts {

@@ -66,7 +66,8 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 	f.StringArrayVar(&flags.args, "build-arg", nil,
 		"NAME=VALUE of an ARG, repeatable; NAME alone takes the value of the environment variable")
 	f.StringVar(&req.Target, "target", "", "stage to build (default: the last one)")
-	f.StringArrayVar(&flags.secrets, "secret", nil, "id=ID,src=FILE or id=ID,env=NAME, for RUN --mount=type=secret; repeatable")
+	f.StringArrayVar(&flags.secrets, "secret", nil,
+		"id=ID,src=FILE or id=ID,env=NAME, for RUN --mount=type=secret; repeatable")
 	f.StringVar(&req.Platform, "platform", "",
 		"platform, such as linux/amd64 (default: the server's; no other can run there)")
 	f.BoolVar(&flags.pull, "pull", false, "check registries for newer images")

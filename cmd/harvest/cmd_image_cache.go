@@ -43,7 +43,8 @@ func (c *cli) imageCacheList() *cobra.Command {
 			for _, k := range all {
 				total += k.Size
 				v.names = append(v.names, k.ID)
-				v.rows = append(v.rows, []string{k.ID[:min(shortID, len(k.ID))], k.Kind, size(k.Size), ago(k.Used), chat.FirstLine(k.Text)})
+				v.rows = append(v.rows, []string{k.ID[:min(shortID, len(k.ID))], k.Kind, size(k.Size), ago(k.Used),
+					chat.FirstLine(k.Text)})
 			}
 			c.notef("%d layers and cache mounts, %s", len(all), units.BytesSize(float64(total)))
 			return c.show(v)

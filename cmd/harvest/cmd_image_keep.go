@@ -98,13 +98,15 @@ the same once a day.`,
 			v := view{json: done, header: []string{"ID", "NAMES", "BASE", "SIZE", "BUILT"}}
 			for _, i := range done.Images {
 				v.names = append(v.names, i.ID)
-				v.rows = append(v.rows, []string{i.ID, joined(i.Names), shortBase(i.Base), size(ownSize(i)), ago(i.Built)})
+				v.rows = append(v.rows, []string{i.ID, joined(i.Names), shortBase(i.Base), size(ownSize(i)),
+					ago(i.Built)})
 			}
 			verb := "freed"
 			if req.DryRun {
 				verb = "would free"
 			}
-			c.notef("%d images; %s %s, %s left", len(done.Images), verb, units.BytesSize(float64(done.Freed)), units.BytesSize(float64(done.Left)))
+			c.notef("%d images; %s %s, %s left", len(done.Images), verb, units.BytesSize(float64(done.Freed)),
+				units.BytesSize(float64(done.Left)))
 			return c.show(v)
 		},
 	}, formatTable)

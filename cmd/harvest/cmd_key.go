@@ -70,7 +70,8 @@ func (c *cli) keyList() *cobra.Command {
 	}, []string{"ID", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"},
 		func(ctx context.Context, server *client.Client) ([]api.Key, error) { return server.Keys(ctx, everyone) },
 		func(k api.Key) (string, []string) {
-			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires), ago(k.LastUsed)}
+			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires),
+				ago(k.LastUsed)}
 		})
 	cmd.Flags().BoolVar(&everyone, "all", false, "list the keys of all accounts")
 	return cmd

@@ -51,7 +51,8 @@ key is shown only this time. harvest key rm revokes it.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.out, "export MODAL_SERVER_URL=%s\nexport MODAL_TOKEN_ID=%s\nexport MODAL_TOKEN_SECRET=%s\n", info.ModalURL, made.ID, made.Secret)
+			fmt.Fprintf(c.out, "export MODAL_SERVER_URL=%s\nexport MODAL_TOKEN_ID=%s\nexport MODAL_TOKEN_SECRET=%s\n",
+				info.ModalURL, made.ID, made.Secret)
 			return nil
 		}),
 	}

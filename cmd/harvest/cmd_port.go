@@ -242,7 +242,8 @@ func wantRunning(s api.Sandbox) error {
 }
 
 // linkPorts prints a link to each port.
-func (c *cli) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int, expires float64) error {
+func (c *cli) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int,
+	expires float64) error {
 	for _, port := range ports {
 		made, err := server.CreatePortLink(ctx, sandbox, api.PortLinkRequest{Port: port, ExpiresIn: expires})
 		if err != nil {
@@ -271,7 +272,10 @@ have opened it.`,
 			}
 			defer server.Close()
 			if len(revoke) > 0 {
-				return removeEach(revoke, func(id string) error { return server.RevokePortLink(cmd.Context(), args[0], id) })
+				return removeEach(revoke, func(id string) error {
+					return server.RevokePortLink(cmd.Context(),
+						args[0], id)
+				})
 			}
 			found, err := server.PortLinks(cmd.Context(), args[0])
 			if err != nil {
@@ -280,7 +284,8 @@ have opened it.`,
 			v := view{json: found, header: []string{"ID", "PORT", "CREATED", "EXPIRES", "USED"}}
 			for _, l := range found {
 				v.names = append(v.names, l.ID)
-				v.rows = append(v.rows, []string{l.ID, strconv.Itoa(l.Port), ago(l.Created), until(l.Expires), ago(l.LastUsed)})
+				v.rows = append(v.rows, []string{l.ID, strconv.Itoa(l.Port), ago(l.Created), until(l.Expires),
+					ago(l.LastUsed)})
 			}
 			return c.show(v)
 		},

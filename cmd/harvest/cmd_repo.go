@@ -25,7 +25,8 @@ runs, it checks every half hour for new commits.`,
 		Example: `  harvest repo add https://github.com/owner/name
   harvest repo ls
   harvest agent --repo https://github.com/owner/name "fix the failing test"`,
-	}, c.repoAdd(), c.repoList(), c.repoGet(), c.repoBuild(), c.repoRefresh(), c.repoLog(), c.repoHistory(), c.repoRemove())
+	}, c.repoAdd(), c.repoList(), c.repoGet(), c.repoBuild(), c.repoRefresh(), c.repoLog(), c.repoHistory(),
+		c.repoRemove())
 }
 
 func (c *cli) repoAdd() *cobra.Command {
@@ -33,7 +34,8 @@ func (c *cli) repoAdd() *cobra.Command {
 	var box sandboxFlags
 	var limit timeFlag
 	detach, later := false, false
-	commands := map[string]**string{"setup": &req.Setup, "install": &req.Install, "build": &req.Build, "test": &req.Test}
+	commands := map[string]**string{"setup": &req.Setup, "install": &req.Install, "build": &req.Build,
+		"test": &req.Test}
 	values := map[string]*string{}
 	cmd := c.withOutput(&cobra.Command{
 		Use:   "add URL",
@@ -109,21 +111,24 @@ func (c *cli) showRepo(r api.Repo, err error) error {
 }
 
 func repos(found ...api.Repo) view {
-	v := view{json: found, header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BEHIND", "BUILT", "CHECKED", "MANAGERS", "REASON"}}
+	v := view{json: found, header: []string{"NAME", "STATUS", "IMAGE", "COMMIT", "BEHIND", "BUILT", "CHECKED",
+		"MANAGERS", "REASON"}}
 	for _, r := range found {
 		var managers []string
 		for _, p := range r.Projects {
 			managers = append(managers, p.Manager)
 		}
 		v.names = append(v.names, r.Name)
-		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]), strconv.Itoa(r.Behind), ago(r.Built), ago(r.Checked), joined(managers), orDash(chat.FirstLine(r.Reason))})
+		v.rows = append(v.rows, []string{r.Name, r.Status, orDash(r.Image), orDash(r.Commit[:min(len(r.Commit), 10)]),
+			strconv.Itoa(r.Behind), ago(r.Built), ago(r.Checked), joined(managers), orDash(chat.FirstLine(r.Reason))})
 	}
 	return v
 }
 
 func (c *cli) repoList() *cobra.Command {
 	return c.withOutput(&cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List repositories", Example: "  harvest repo ls -o json", Args: count(0, 0, "no arguments"),
+		Use: "ls", Aliases: []string{"list"}, Short: "List repositories", Example: "  harvest repo ls -o json",
+		Args: count(0, 0, "no arguments"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			found, err := server.Repos(ctx)
 			if err != nil {
@@ -162,7 +167,8 @@ func (c *cli) repoRefresh() *cobra.Command {
 Without REPO, update all repositories.`, "  harvest repo refresh owner/name", (*client.Client).RefreshRepo)
 }
 
-func (c *cli) startBuild(use, short, long, example string, start func(*client.Client, context.Context, string) (api.RepoBuilt, error)) *cobra.Command {
+func (c *cli) startBuild(use, short, long, example string, start func(*client.Client, context.Context,
+	string) (api.RepoBuilt, error)) *cobra.Command {
 	detach, least := false, 1
 	if strings.Contains(use, "[") {
 		least = 0
@@ -278,20 +284,23 @@ func (c *cli) repoLog() *cobra.Command {
 
 func (c *cli) repoHistory() *cobra.Command {
 	return c.withOutput(&cobra.Command{
-		Use: "history REPO", Short: "List the builds of a repository's image, newest first", Example: "  harvest repo history owner/name -o json", Args: count(1, 1, "one repository"),
+		Use: "history REPO", Short: "List the builds of a repository's image, newest first",
+		Example: "  harvest repo history owner/name -o json", Args: count(1, 1, "one repository"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
 			builds, err := server.RepoBuilds(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			v := view{json: builds, header: []string{"BUILD", "STARTED", "MODE", "STATUS", "TOOK", "COMMIT", "IMAGE", "REASON"}}
+			v := view{json: builds, header: []string{"BUILD", "STARTED", "MODE", "STATUS", "TOOK", "COMMIT",
+				"IMAGE", "REASON"}}
 			for _, b := range builds {
 				reason := b.Error
 				if b.Stage != "" {
 					reason = b.Stage + ": " + reason
 				}
 				v.names = append(v.names, b.ID)
-				v.rows = append(v.rows, []string{b.ID, ago(b.Started), orDash(b.Mode), b.Status, time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
+				v.rows = append(v.rows, []string{b.ID, ago(b.Started), orDash(b.Mode), b.Status,
+					time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
 					orDash(b.Commit[:min(len(b.Commit), 10)]), orDash(b.Image), orDash(chat.FirstLine(reason))})
 			}
 			return c.show(v)

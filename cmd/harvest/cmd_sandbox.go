@@ -26,8 +26,10 @@ its id, or its name.`,
   harvest sandbox exec dev -- python3 --version
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
-	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(), c.sandboxFiles(), c.sandboxProcesses(),
-		c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxSync(), c.sandboxRemove())
+	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), c.sandboxCopy(),
+		c.sandboxFiles(), c.sandboxProcesses(),
+		c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(),
+		c.sandboxSnapshot(), c.sandboxFork(), c.sandboxSync(), c.sandboxRemove())
 }
 
 func (c *cli) sandboxCreate() *cobra.Command {
@@ -94,23 +96,24 @@ func (c *cli) sandboxList() *cobra.Command {
 		Short: "List sandboxes, newest first",
 		Example: `  harvest sandbox ls --tag team=search
   harvest sandbox ls --all -o json`,
-	}, []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"}, func(ctx context.Context, server *client.Client) (_ []api.Sandbox, err error) {
-		if filter.Tags, err = tags(tagTexts); err != nil {
-			return nil, err
-		}
-		if c.format == formatTable && !filter.All {
-			if ended, err = countEnded(ctx, server, filter); err != nil {
+	}, []string{"ID", "NAME", "STATUS", "IMAGE", "CREATED", "EXPIRES"},
+		func(ctx context.Context, server *client.Client) (_ []api.Sandbox, err error) {
+			if filter.Tags, err = tags(tagTexts); err != nil {
 				return nil, err
 			}
-		}
-		return everySandbox(ctx, server, filter)
-	}, func(s api.Sandbox) (string, []string) {
-		expires := "-"
-		if s.Ended.IsZero() {
-			expires = until(s.Expires)
-		}
-		return s.ID, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires}
-	})
+			if c.format == formatTable && !filter.All {
+				if ended, err = countEnded(ctx, server, filter); err != nil {
+					return nil, err
+				}
+			}
+			return everySandbox(ctx, server, filter)
+		}, func(s api.Sandbox) (string, []string) {
+			expires := "-"
+			if s.Ended.IsZero() {
+				expires = until(s.Expires)
+			}
+			return s.ID, []string{s.ID, orDash(s.Name), s.Status, s.Image, ago(s.Created), expires}
+		})
 	list := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		err := list(cmd, args)
@@ -195,8 +198,10 @@ func oneSandbox(s api.Sandbox) view {
 	}
 	add("isolation", "%s", s.Isolation)
 	add("image", "%s (%s)", s.Image, orDash(s.ImageID))
-	add("limits", "%g cores, %s of memory, %s of disk, %d processes, %d open files, %d files in a volume (0 or -: none)",
-		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files, s.Limits.VolumeFiles)
+	add("limits",
+		"%g cores, %s of memory, %s of disk, %d processes, %d open files, %d files in a volume (0 or -: none)",
+		s.Limits.CPU, size(s.Limits.Memory), size(s.Limits.Disk), s.Limits.Processes, s.Limits.Files,
+		s.Limits.VolumeFiles)
 	if s.GPU != "" {
 		add("gpu", "%s", s.GPU)
 	}

@@ -29,12 +29,14 @@ them only on request. Harvest has two schedules of its own:
   harvest schedule history environment-refresh
   harvest schedule pause environment-refresh
   harvest schedule set nightly --kind refresh --cron '0 3 * * *' --zone Europe/Berlin`,
-	}, c.scheduleList(), c.scheduleSet(), c.scheduleRemove(), c.scheduleRun(), c.scheduleHistory(), c.schedulePause(), c.scheduleResume())
+	}, c.scheduleList(), c.scheduleSet(), c.scheduleRemove(), c.scheduleRun(), c.scheduleHistory(), c.schedulePause(),
+		c.scheduleResume())
 }
 
 func (c *cli) scheduleList() *cobra.Command {
 	return listing(c, &cobra.Command{Short: "List schedules by name", Example: "  harvest schedule ls"}, scheduleHeader,
-		func(ctx context.Context, server *client.Client) ([]api.Schedule, error) { return server.Schedules(ctx) }, scheduleRow)
+		func(ctx context.Context, server *client.Client) ([]api.Schedule, error) { return server.Schedules(ctx) },
+		scheduleRow)
 }
 
 var scheduleHeader = []string{"NAME", "KIND", "WHEN", "ZONE", "NEXT"}
@@ -84,10 +86,12 @@ func (c *cli) scheduleSet() *cobra.Command {
 			return err
 		}
 		for flag, take := range map[string]func(){
-			"kind": func() { req.Kind = given.Kind }, "cron": func() { req.Cron = given.Cron }, "zone": func() { req.Zone = given.Zone },
+			"kind": func() { req.Kind = given.Kind }, "cron": func() { req.Cron = given.Cron },
+			"zone":    func() { req.Zone = given.Zone },
 			"args":    func() { req.Args = json.RawMessage(arguments) },
-			"retries": func() { req.Retries = given.Retries }, "timeout": func() { req.TimeoutSeconds = limit.seconds() },
-			"missed": func() { req.Missed = given.Missed },
+			"retries": func() { req.Retries = given.Retries },
+			"timeout": func() { req.TimeoutSeconds = limit.seconds() },
+			"missed":  func() { req.Missed = given.Missed },
 		} {
 			if flags.Changed(flag) {
 				take()
@@ -110,7 +114,8 @@ func scheduleNow(ctx context.Context, server *client.Client, name string) (api.S
 		return api.ScheduleRequest{Name: name}, nil
 	}
 	return api.ScheduleRequest{
-		Name: name, Kind: s.Kind, Args: s.Args, Cron: s.Cron, Zone: s.Zone, Retries: s.Retries, TimeoutSeconds: s.TimeoutSeconds, Missed: s.Missed, Paused: s.Paused,
+		Name: name, Kind: s.Kind, Args: s.Args, Cron: s.Cron, Zone: s.Zone, Retries: s.Retries,
+		TimeoutSeconds: s.TimeoutSeconds, Missed: s.Missed, Paused: s.Paused,
 	}, err
 }
 
@@ -171,7 +176,8 @@ func (c *cli) ranNow(run api.ScheduleRun) error {
 	case "timed_out":
 		return errors.Newf(errors.Timeout, "%s: %s", run.Schedule, run.Reason)
 	}
-	return errors.Remedy(errors.Newf(errors.Unavailable, "%s %s: %s", run.Schedule, run.Status, run.Reason), "see: harvest schedule history %s", run.Schedule)
+	return errors.Remedy(errors.Newf(errors.Unavailable, "%s %s: %s", run.Schedule, run.Status, run.Reason),
+		"see: harvest schedule history %s", run.Schedule)
 }
 
 func (c *cli) scheduleHistory() *cobra.Command {
@@ -191,10 +197,12 @@ func (c *cli) scheduleHistory() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.show(table(runs, []string{"RUN", "STARTED", "ATTEMPT", "STATUS", "TOOK", "REASON"}, func(r api.ScheduleRun) (string, []string) {
-					took := time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond)
-					return r.ID, []string{r.ID, ago(r.Started), strconv.Itoa(r.Attempt), r.Status, took.String(), orDash(r.Reason)}
-				}))
+				return c.show(table(runs, []string{"RUN", "STARTED", "ATTEMPT", "STATUS", "TOOK", "REASON"},
+					func(r api.ScheduleRun) (string, []string) {
+						took := time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond)
+						return r.ID, []string{r.ID, ago(r.Started), strconv.Itoa(r.Attempt), r.Status, took.String(),
+							orDash(r.Reason)}
+					}))
 			})(cmd, args)
 		},
 	}, formatTable)
@@ -212,7 +220,8 @@ func (c *cli) scheduleResume() *cobra.Command {
 		(*client.Client).ResumeSchedule)
 }
 
-func (c *cli) changeSchedule(use, short, example string, do func(*client.Client, context.Context, string) (api.Schedule, error)) *cobra.Command {
+func (c *cli) changeSchedule(use, short, example string, do func(*client.Client, context.Context,
+	string) (api.Schedule, error)) *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use: use, Short: short, Example: example, Args: count(1, 1, "one schedule"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {

@@ -30,7 +30,8 @@ func (c *cli) sessionsCommand() *cobra.Command {
 			return server.Sessions(ctx, all)
 		},
 		func(s api.Session) (string, []string) {
-			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost), ago(s.Active), chat.Plain(s.Title)}
+			return s.ID, []string{s.ID, s.Status, s.Agent, fmt.Sprint(s.Turns), fmt.Sprintf("$%.2f", s.Usage.Cost),
+				ago(s.Active), chat.Plain(s.Title)}
 		})
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list sessions that have ended")
 	return cmd

@@ -134,7 +134,8 @@ func (c *cli) syncing(volume string) func(api.SyncStats) {
 	start, last := time.Now(), time.Time{}
 	_, tty := terminal(c.err)
 	return func(s api.SyncStats) {
-		if c.quiet || time.Since(start) < patience || time.Since(last) < 200*time.Millisecond || !tty && time.Since(last) < 10*time.Second {
+		if c.quiet || time.Since(start) < patience || time.Since(last) < 200*time.Millisecond || !tty &&
+			time.Since(last) < 10*time.Second {
 			return
 		}
 		last = time.Now()
@@ -157,7 +158,8 @@ func soFar(volume string, s api.SyncStats, bar bool) string {
 			far = "[" + strings.Repeat("=", n) + strings.Repeat(" ", width-n) + "] " + far
 		}
 	}
-	return fmt.Sprintf("harvest: %s: %s%d files, %s, %s/s; %d unchanged, %d failed", volume, far, s.Files, size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
+	return fmt.Sprintf("harvest: %s: %s%d files, %s, %s/s; %d unchanged, %d failed", volume, far, s.Files,
+		size(s.Bytes), size(int64(s.Rate)), s.Skipped, s.Failed)
 }
 
 // synced shows the result of a sync: a plan, or one row; then the failures. It returns an error if there were
@@ -166,8 +168,10 @@ func (c *cli) synced(done api.Synced) error {
 	if _, tty := terminal(c.err); tty && !c.quiet {
 		fmt.Fprint(c.err, "\r\x1b[K")
 	}
-	v := view{json: done, names: []string{done.Place + done.Version}, header: []string{"PLACE", "FILES", "SIZE", "UNCHANGED", "UPDATED", "DELETED", "FAILED", "TIME"},
-		rows: [][]string{{done.Place + done.Version, fmt.Sprint(done.Files), size(done.Bytes), fmt.Sprint(done.Skipped), fmt.Sprint(done.Updated), fmt.Sprint(done.Deleted), fmt.Sprint(done.Failed),
+	v := view{json: done, names: []string{done.Place + done.Version}, header: []string{"PLACE", "FILES", "SIZE",
+		"UNCHANGED", "UPDATED", "DELETED", "FAILED", "TIME"},
+		rows: [][]string{{done.Place + done.Version, fmt.Sprint(done.Files), size(done.Bytes), fmt.Sprint(done.Skipped),
+			fmt.Sprint(done.Updated), fmt.Sprint(done.Deleted), fmt.Sprint(done.Failed),
 			(time.Duration(done.Duration) * time.Millisecond).String()}}}
 	if len(done.Plan) > 0 {
 		v.header, v.rows = []string{"ACTION", "SIZE", "PATH"}, nil
@@ -193,7 +197,10 @@ func (c *cli) synced(done api.Synced) error {
 
 // escaped makes a path safe for a terminal: it escapes control characters and bytes that are not UTF-8.
 func escaped(text string) string {
-	if !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0x9f || r == utf8.RuneError }) {
+	if !strings.ContainsFunc(text, func(r rune) bool {
+		return r < ' ' || r >= 0x7f && r <= 0x9f ||
+			r == utf8.RuneError
+	}) {
 		return text
 	}
 	quoted := strconv.Quote(text)
@@ -226,13 +233,14 @@ func (c *cli) volumeVersions() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.show(table(found, []string{"VERSION", "CREATED", "STATE"}, func(v api.VolumeVersion) (string, []string) {
-				state := "whole"
-				if !v.Whole {
-					state = "unfinished"
-				}
-				return v.Version, []string{v.Version, ago(v.Created), state}
-			}))
+			return c.show(table(found, []string{"VERSION", "CREATED", "STATE"},
+				func(v api.VolumeVersion) (string, []string) {
+					state := "whole"
+					if !v.Whole {
+						state = "unfinished"
+					}
+					return v.Version, []string{v.Version, ago(v.Created), state}
+				}))
 		}),
 	}
 	cmd.Flags().StringVar(&secret, "secret", "", "secret with the bucket's credentials (default: aws)")

@@ -165,7 +165,8 @@ func (c *cli) serveBackground(ctx context.Context) error {
 	})
 	if err != nil && !told {
 		tell(readiness{Problem: &api.Problem{
-			Code: string(errors.KindOf(err)), Detail: errors.Message(err), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err),
+			Code: string(errors.KindOf(err)), Detail: errors.Message(err), Stage: errors.StageOf(err),
+			Remedy: errors.RemedyOf(err),
 		}})
 	}
 	return err

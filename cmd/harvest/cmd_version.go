@@ -68,7 +68,8 @@ func (c *cli) versionCommand() *cobra.Command {
 				Go       string `json:"go"`
 				Platform string `json:"platform"`
 			}{version(), sourceCommit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			return c.show(view{json: v, names: []string{v.Version}, rows: [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}})
+			return c.show(view{json: v, names: []string{v.Version},
+				rows: [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}})
 		},
 	}, formatTable)
 }

@@ -18,7 +18,8 @@ func (c *cli) volumeCommand() *cobra.Command {
 		Example: `  harvest volume create data
   harvest run -v data:/data -- sh -c 'date > /data/now'
   harvest volume ls data`,
-	}, c.volumeCreate(), c.volumeList(), c.volumeCopy(), c.volumeSync(), c.volumeVersions(), c.volumePrune(), c.volumeRemove())
+	}, c.volumeCreate(), c.volumeList(), c.volumeCopy(), c.volumeSync(), c.volumeVersions(), c.volumePrune(),
+		c.volumeRemove())
 }
 
 func (c *cli) volumeCreate() *cobra.Command {
@@ -61,9 +62,10 @@ func (c *cli) volumeList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.show(table(found, []string{"NAME", "FILES", "SIZE", "CREATED"}, func(vol api.Volume) (string, []string) {
-				return vol.Name, []string{vol.Name, strconv.FormatInt(vol.Files, 10), size(vol.Size), ago(vol.Created)}
-			}))
+			return c.show(table(found, []string{"NAME", "FILES", "SIZE", "CREATED"},
+				func(vol api.Volume) (string, []string) {
+					return vol.Name, []string{vol.Name, strconv.FormatInt(vol.Files, 10), size(vol.Size), ago(vol.Created)}
+				}))
 		}),
 	}, formatTable)
 }

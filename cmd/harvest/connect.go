@@ -42,7 +42,8 @@ func isPersonal(name string) bool { return name == "" || name == account.Persona
 
 // transports returns a function from account to transport: one transport for the operator's account, and one
 // shared by all others.
-func transports(rules func(string) netguard.Rules, make func(netguard.Rules) http.RoundTripper) func(account string) http.RoundTripper {
+func transports(rules func(string) netguard.Rules,
+	make func(netguard.Rules) http.RoundTripper) func(account string) http.RoundTripper {
 	own, other := make(rules(account.Personal)), make(rules("others"))
 	return func(name string) http.RoundTripper {
 		if isPersonal(name) {
@@ -60,7 +61,8 @@ func clients(rules func(string) netguard.Rules) func(account string) *http.Clien
 
 // connections reports the networks to which accounts may make the server connect.
 func connections(cfg config.Config) finding {
-	f := finding{Name: "connections", OK: true, Detail: "for images, S3 and GitHub the server connects to the internet; for the account personal to this machine's loopback, too"}
+	f := finding{Name: "connections", OK: true,
+		Detail: "for images, S3 and GitHub the server connects to the internet; for the account personal to this machine's loopback, too"}
 	if _, err := rulesOf(cfg); err != nil {
 		f.OK, f.Needed, f.Detail, f.Remedy = false, true, errors.Message(err), errors.RemedyOf(err)
 		return f

@@ -15,19 +15,22 @@ func TestRulesOfAccounts(t *testing.T) {
 	t.Parallel()
 	var cfg config.Config
 	cfg.Connect.Allow = []string{"10.1.0.0/16"}
-	cfg.Registries = config.Registries{Mirrors: []string{"docker.io=mirror.example.org/hub", "quay.io=10.9.9.9:5000"}, Insecure: []string{"reg:5000"}}
+	cfg.Registries = config.Registries{Mirrors: []string{"docker.io=mirror.example.org/hub", "quay.io=10.9.9.9:5000"},
+		Insecure: []string{"reg:5000"}}
 	rules, err := rulesOf(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, loopback := range map[string]bool{"": true, "personal": true, "acme": false} {
 		r := rules(name)
-		for text, want := range map[string]bool{"127.0.0.1": loopback, "10.1.2.3": true, "10.2.0.1": false, "1.1.1.1": true, "169.254.169.254": false} {
+		for text, want := range map[string]bool{"127.0.0.1": loopback, "10.1.2.3": true, "10.2.0.1": false,
+			"1.1.1.1": true, "169.254.169.254": false} {
 			if ok, _ := r.Allows(netip.MustParseAddr(text)); ok != want {
 				t.Errorf("%q may connect to %s: %v", name, text, ok)
 			}
 		}
-		if got := strings.Join(r.Hosts, " "); !strings.Contains(got, "reg:5000") || !strings.Contains(got, "10.9.9.9:5000") || !strings.Contains(got, "mirror.example.org:443 ") {
+		if got := strings.Join(r.Hosts, " "); !strings.Contains(got, "reg:5000") ||
+			!strings.Contains(got, "10.9.9.9:5000") || !strings.Contains(got, "mirror.example.org:443 ") {
 			t.Errorf("configured servers: %s", got)
 		}
 	}
@@ -39,7 +42,8 @@ func TestRulesOfAccounts(t *testing.T) {
 	if c := clients(rules)("acme"); c.Timeout == 0 {
 		t.Error("requests to GitHub have no time limit")
 	}
-	if f := connections(cfg); !f.OK || !strings.Contains(f.Detail, "10.1.0.0/16") || !strings.Contains(f.Detail, "loopback") {
+	if f := connections(cfg); !f.OK || !strings.Contains(f.Detail, "10.1.0.0/16") ||
+		!strings.Contains(f.Detail, "loopback") {
 		t.Errorf("%+v", f)
 	}
 }

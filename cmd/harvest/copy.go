@@ -208,7 +208,8 @@ func followLinks(ctx context.Context, p location, name string) (real string, fou
 			real = path.Dir(real) + "/" + found.Link
 		}
 	}
-	return "", nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: too many symbolic links", p.show(name)), "name the file itself")
+	return "", nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: too many symbolic links", p.show(name)),
+		"name the file itself")
 }
 
 func noDirectory(p location, dir string) error {
@@ -253,7 +254,8 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 // send copies into a directory, under a name. Without a name, it adds the files of a directory to the existing
 // ones.
 func (o *origin) send(ctx context.Context, to location, dir, name string) error {
-	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" && (target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
+	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" &&
+		(target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self),
 			"name a TARGET outside of SOURCE")
 	}
@@ -280,7 +282,8 @@ func (o *origin) naming(name string) tarfs.Naming {
 		return tarfs.Naming{Change: func(hdr *tar.Header) { hdr.Name = name }}
 	}
 	top := &tar.Header{
-		Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(o.file.Mode & 0o7777), ModTime: o.file.Modified, Uid: o.file.UID, Gid: o.file.GID, Format: tar.FormatPAX,
+		Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(o.file.Mode & 0o7777), ModTime: o.file.Modified,
+		Uid: o.file.UID, Gid: o.file.GID, Format: tar.FormatPAX,
 	}
 	return tarfs.Naming{First: top, Change: func(hdr *tar.Header) {
 		slash := strings.HasSuffix(hdr.Name, "/")

@@ -72,7 +72,8 @@ func (v inVolume) lstat(ctx context.Context, name string) (api.File, error) {
 	}
 	for _, e := range entries {
 		if e.Name == path.Base(name) {
-			return api.File{Name: e.Name, Kind: kindOf(e.Mode), Mode: e.Mode, Size: e.Size, Modified: e.Modified, Link: e.Link}, nil
+			return api.File{Name: e.Name, Kind: kindOf(e.Mode), Mode: e.Mode, Size: e.Size, Modified: e.Modified,
+				Link: e.Link}, nil
 		}
 	}
 	return api.File{}, errors.Newf(errors.NotFound, "%s: does not exist", v.show(name))

@@ -34,11 +34,13 @@ func serveFake(t *testing.T) *client.Client {
 		t.Fatal(err)
 	}
 	ctx := context.WithoutCancel(t.Context())
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}})
+	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: &memory.Sandboxes{},
+		Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Replays: new(memory.Replays), Version: "test"})
+	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake",
+		Replays: new(memory.Replays), Version: "test"})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {
 		t.Fatal(err)
@@ -76,13 +78,15 @@ var copyRows = []struct {
 	says                  string
 }{
 	{"file to a new name", "src/file", "dst/new", false, []string{"new=f"}, "", ""},
-	{"file to a new name with a slash", "src/file", "dst/new/", false, nil, errors.NotFound, "dst/new: no such directory"},
+	{"file to a new name with a slash", "src/file", "dst/new/", false, nil, errors.NotFound,
+		"dst/new: no such directory"},
 	{"file over a file", "src/file", "dst/old", false, []string{"old=f"}, "", ""},
 	{"file over a file with a slash", "src/file", "dst/old/", false, nil, errors.Invalid, "dst/old"},
 	{"file into a directory", "src/file", "dst/full", false, []string{"full/file=f"}, "", ""},
 	{"file into a directory with a slash", "src/file", "dst/full/", false, []string{"full/file=f"}, "", ""},
 	{"file into a directory with such a directory", "src/file", "dst/has-dir", false, nil, errors.Invalid, "file"},
-	{"file into a missing directory", "src/file", "dst/no/new", false, nil, errors.NotFound, "dst/no: no such directory"},
+	{"file into a missing directory", "src/file", "dst/no/new", false, nil, errors.NotFound,
+		"dst/no: no such directory"},
 	{"file with a slash", "src/file/", "dst/new", false, nil, errors.Invalid, "src/file"},
 	{"file with a dot", "src/file/.", "dst/new", false, nil, errors.Invalid, "src/file"},
 	{"missing", "src/none", "dst/new", false, nil, errors.NotFound, "src/none: no such file or directory"},
@@ -266,8 +270,10 @@ func (w *copyWorld) row(from, to, source, target string, follow bool, want []str
 	}
 	_, err := w.cp(follow, "", at(from, source), at(to, target))
 	if kind != "" {
-		if errors.KindOf(err) != kind || !strings.Contains(errors.Message(err), says) || errors.RemedyOf(err) == "" && kind != errors.Invalid {
-			w.t.Errorf("%v (%s), want %s that says %q; remedy %q", err, errors.KindOf(err), kind, says, errors.RemedyOf(err))
+		if errors.KindOf(err) != kind || !strings.Contains(errors.Message(err), says) || errors.RemedyOf(err) == "" &&
+			kind != errors.Invalid {
+			w.t.Errorf("%v (%s), want %s that says %q; remedy %q", err, errors.KindOf(err), kind, says,
+				errors.RemedyOf(err))
 		}
 		want = nil
 	} else if err != nil {
@@ -335,7 +341,8 @@ func TestCopyStreams(t *testing.T) {
 	}
 	w := &copyWorld{t: t, c: c, dir: t.TempDir(), open: func(ref string) location { return inSandbox{c, ref} }}
 	for source, want := range map[string][]string{
-		"src/dir": copied("full/dir"), "src/dir/.": copied("full")[1:], "src/file": {"full/file=f"}, "src/flink": {"full/flink->file"}, "src/dlink/": copied("full/dlink"),
+		"src/dir": copied("full/dir"), "src/dir/.": copied("full")[1:], "src/file": {"full/file=f"},
+		"src/flink": {"full/flink->file"}, "src/dlink/": copied("full/dlink"),
 	} {
 		w.wipe("a")
 		w.wipe("b")
@@ -361,14 +368,19 @@ func TestCopyStreams(t *testing.T) {
 		source, target string
 		kind           errors.Kind
 	}{
-		{"-", "b:/rows/none", errors.NotFound}, {"-", "b:/rows/dst/old", errors.Invalid}, {"-", "-", errors.Invalid}, {"x", "y", errors.Invalid}, {"-", "y", errors.Invalid},
-		{"x", "-", errors.Invalid}, {"none:/x", w.dir, errors.NotFound}, {w.dir, "none:/x", errors.NotFound}, {"b:/rows", "b:/rows/dst", errors.Invalid}, {"b:/rows/dst/.", "b:/rows/dst", errors.Invalid},
+		{"-", "b:/rows/none", errors.NotFound}, {"-", "b:/rows/dst/old", errors.Invalid}, {"-", "-", errors.Invalid},
+		{"x", "y", errors.Invalid}, {"-", "y", errors.Invalid},
+		{"x", "-", errors.Invalid}, {"none:/x", w.dir, errors.NotFound}, {w.dir, "none:/x", errors.NotFound},
+		{"b:/rows", "b:/rows/dst", errors.Invalid}, {"b:/rows/dst/.", "b:/rows/dst", errors.Invalid},
 	} {
-		if _, err := w.cp(false, "", bad.source, bad.target); errors.KindOf(err) != bad.kind || errors.RemedyOf(err) == "" && !strings.HasPrefix(bad.source+bad.target, "none") {
-			t.Errorf("%s to %s: %v (%s), remedy %q", bad.source, bad.target, err, errors.KindOf(err), errors.RemedyOf(err))
+		if _, err := w.cp(false, "", bad.source, bad.target); errors.KindOf(err) != bad.kind ||
+			errors.RemedyOf(err) == "" && !strings.HasPrefix(bad.source+bad.target, "none") {
+			t.Errorf("%s to %s: %v (%s), remedy %q", bad.source, bad.target, err, errors.KindOf(err),
+				errors.RemedyOf(err))
 		}
 	}
-	if _, err := w.cp(false, "", "none:/x", w.dir); !strings.Contains(fmt.Sprint(err), "none") || strings.Contains(fmt.Sprint(err), "no such file") {
+	if _, err := w.cp(false, "", "none:/x", w.dir); !strings.Contains(fmt.Sprint(err), "none") ||
+		strings.Contains(fmt.Sprint(err), "no such file") {
 		t.Errorf("no such sandbox: %v", err)
 	}
 }

@@ -49,7 +49,8 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 	}
 	findings = append(findings, connections(cfg))
 	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "", "") {
-		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
+		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail,
+			Remedy: f.Remedy})
 	}
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
@@ -58,7 +59,8 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, f)
 	}
 	if cfg.S3.Bucket != "" && cfg.S3.Endpoint != config.Embedded {
-		findings = append(findings, bucketOfS3(cfg.S3, func(name string) bool { return hasCredentials(ctx, cfg.Data, name) }))
+		findings = append(findings, bucketOfS3(cfg.S3,
+			func(name string) bool { return hasCredentials(ctx, cfg.Data, name) }))
 	}
 	return append(findings, mountsOfS3())
 }
@@ -67,7 +69,8 @@ func examine(ctx context.Context, cfg config.Config) []finding {
 // them.
 func bucketOfS3(c config.S3, has func(secret string) bool) finding {
 	name := cmp.Or(c.Secret, storage.DefaultSecret)
-	f := finding{Name: "S3", OK: c.Configured(has), Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
+	f := finding{Name: "S3", OK: c.Configured(has),
+		Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
 	if !f.OK {
 		f.Detail = fmt.Sprintf("the bucket %s, without credentials: neither the environment nor a running server has a secret %s", c.Bucket, name)
 		f.Remedy = fmt.Sprintf("harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", name)
@@ -127,7 +130,8 @@ func machine() finding {
 		return f
 	}
 	memory := uint64(info.Totalram) * uint64(info.Unit)
-	f.Detail = fmt.Sprintf("Linux %s, %s, %d cores, %s of memory", unix.ByteSliceToString(name.Release[:]), runtime.GOARCH,
+	f.Detail = fmt.Sprintf("Linux %s, %s, %d cores, %s of memory", unix.ByteSliceToString(name.Release[:]),
+		runtime.GOARCH,
 		runtime.NumCPU(), units.BytesSize(float64(memory)))
 	return f
 }
@@ -200,7 +204,8 @@ func running(ctx context.Context, dir string) finding {
 	if err != nil {
 		return finding{Name: "server", OK: true, Detail: "not running; the next command starts one"}
 	}
-	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s, %d sandboxes", found.PID, found.Version,
+	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s, %d sandboxes",
+		found.PID, found.Version,
 		found.Isolation, orDash(strings.Join(found.Limits, ", ")), found.Sandboxes)}
 	if len(found.Missing) > 0 {
 		f.Detail += "; " + strings.Join(found.Missing, "; ")

@@ -44,7 +44,8 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engi
 		return nil, errors.Join(err, volumes.Close())
 	}
 	eng, err := gvisor.Open(ctx, gvisor.Options{
-		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images, Volumes: volumes, Platform: cfg.Platform,
+		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images,
+		Volumes: volumes, Platform: cfg.Platform,
 		NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes,
 	})
 	if err != nil {
@@ -70,7 +71,8 @@ func openModalEngine(ctx context.Context, cfg config.Config, find bucketFinder) 
 
 func modalOptions(cfg config.Config, executable string) modalengine.Options {
 	return modalengine.Options{
-		Dir: filepath.Join(cfg.Data, "modal-engine"), Executable: executable, TokenID: cfg.Modal.TokenID, TokenSecret: cfg.Modal.TokenSecret.Reveal(),
+		Dir: filepath.Join(cfg.Data, "modal-engine"), Executable: executable, TokenID: cfg.Modal.TokenID,
+		TokenSecret: cfg.Modal.TokenSecret.Reveal(),
 		Environment: cfg.Modal.Environment, App: cfg.Modal.App, Image: cfg.Modal.Image, OutputBytes: cfg.OutputBytes,
 	}
 }

@@ -15,7 +15,8 @@ import (
 func TestRemediesOfSessions(t *testing.T) {
 	t.Parallel()
 	root := &cobra.Command{Use: "harvest"}
-	group, sub, end, other := &cobra.Command{Use: "session"}, &cobra.Command{Use: "sync"}, &cobra.Command{Use: "end"}, &cobra.Command{Use: "sandbox"}
+	group, sub, end, other := &cobra.Command{Use: "session"}, &cobra.Command{Use: "sync"}, &cobra.Command{Use: "end"},
+		&cobra.Command{Use: "sandbox"}
 	root.AddCommand(group, end, other)
 	group.AddCommand(sub)
 	for _, test := range []struct {
@@ -23,8 +24,10 @@ func TestRemediesOfSessions(t *testing.T) {
 		kind errors.Kind
 		want string
 	}{
-		{end, errors.NotFound, "harvest sessions --all"}, {sub, errors.Conflict, "harvest sessions"}, {end, errors.Gone, "harvest agent --continue"},
-		{end, errors.Timeout, remedies[errors.Timeout]}, {other, errors.NotFound, "harvest sandbox ls"}, {other, errors.Conflict, "harvest sandbox ls --all"},
+		{end, errors.NotFound, "harvest sessions --all"}, {sub, errors.Conflict, "harvest sessions"},
+		{end, errors.Gone, "harvest agent --continue"},
+		{end, errors.Timeout, remedies[errors.Timeout]}, {other, errors.NotFound, "harvest sandbox ls"},
+		{other, errors.Conflict, "harvest sandbox ls --all"},
 	} {
 		var stderr bytes.Buffer
 		c := newCLI("harvest", strings.NewReader(""), &bytes.Buffer{}, &stderr, nil)

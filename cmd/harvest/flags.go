@@ -50,9 +50,11 @@ func (f *sandboxFlags) add(cmd *cobra.Command) {
 func (f *sandboxFlags) request(cmd *cobra.Command) (api.SandboxRequest, error) {
 	req := api.SandboxRequest{
 		Image: f.image, Commands: f.commands, Name: f.name, Hostname: f.hostname, Secrets: f.secrets,
-		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files, VolumeFiles: f.volumeFiles, GPU: f.gpu,
+		CPU: f.cpu, Memory: int64(f.memory), Disk: int64(f.disk), Processes: f.processes, Files: f.files,
+		VolumeFiles: f.volumeFiles, GPU: f.gpu,
 	}
-	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0, "open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {
+	for flag, zero := range map[string]bool{"cpu": f.cpu == 0, "processes": f.processes == 0,
+		"open-files": f.files == 0, "volume-files": f.volumeFiles == 0} {
 		if zero && cmd.Flags().Changed(flag) {
 			return req, errors.Remedy(errors.Newf(errors.Invalid, "invalid --%s: 0", flag),
 				"give a number above 0, or omit the flag for the default")
@@ -113,7 +115,8 @@ func (f *processFlags) request(c *cli) (api.ExecRequest, error) {
 	if err != nil {
 		return api.ExecRequest{}, err
 	}
-	req := api.ExecRequest{Env: env, Workdir: f.workdir, User: f.user, TimeoutSeconds: f.timeout.seconds(), Capture: f.json}
+	req := api.ExecRequest{Env: env, Workdir: f.workdir, User: f.user, TimeoutSeconds: f.timeout.seconds(),
+		Capture: f.json}
 	if f.terminal {
 		req.Terminal = &api.Size{Rows: 24, Cols: 80}
 		if size, ok := c.terminalSize(); ok {

@@ -9,7 +9,8 @@ import (
 )
 
 // withServer returns a RunE that connects to the server first.
-func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
+func (c *cli) withServer(run func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c.runs(cmd)
 		server, err := c.connect(cmd.Context())
@@ -33,7 +34,9 @@ func (c *cli) runs(cmd *cobra.Command) context.Context {
 
 // listing completes cmd to list the results of find, as rows below header. cmd needs only Short and Example.
 // row returns the text for -o name and the cells.
-func listing[T any](c *cli, cmd *cobra.Command, header []string, find func(ctx context.Context, server *client.Client) ([]T, error), row func(T) (name string, cells []string)) *cobra.Command {
+func listing[T any](c *cli, cmd *cobra.Command, header []string,
+	find func(ctx context.Context, server *client.Client) ([]T, error),
+	row func(T) (name string, cells []string)) *cobra.Command {
 	if cmd.Use == "" {
 		cmd.Use, cmd.Aliases = "ls", []string{"list"}
 	}
@@ -60,7 +63,8 @@ func table[T any](found []T, header []string, row func(T) (name string, cells []
 
 // removal completes cmd to remove each of its arguments. cmd needs only Use, Short and Example. what names the
 // arguments.
-func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
+func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.Context, server *client.Client,
+	ref string) error) *cobra.Command {
 	cmd.Aliases = []string{"remove"}
 	cmd.Args = count(1, -1, what)
 	cmd.RunE = c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -70,7 +74,8 @@ func (c *cli) removal(cmd *cobra.Command, what string, remove func(ctx context.C
 }
 
 // removalOrAll is removal with a flag --all, described by allText, that removes the results of all.
-func (c *cli) removalOrAll(cmd *cobra.Command, what, allText string, all func(ctx context.Context, server *client.Client) ([]string, error),
+func (c *cli) removalOrAll(cmd *cobra.Command, what, allText string,
+	all func(ctx context.Context, server *client.Client) ([]string, error),
 	remove func(ctx context.Context, server *client.Client, ref string) error) *cobra.Command {
 	cmd = c.removal(cmd, what, remove)
 	everything := cmd.Flags().Bool("all", false, allText)

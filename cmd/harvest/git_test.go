@@ -19,8 +19,10 @@ func applied(t *testing.T) string {
 	if out, err := exec.CommandContext(t.Context(), "git", "init", "-q", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755), os.WriteFile(filepath.Join(dir, "a", "file"), []byte("x\n"), 0o644),
-		os.Symlink("..", filepath.Join(dir, "up")), os.Symlink("a/file", filepath.Join(dir, "link")), os.Symlink("../..", filepath.Join(dir, "a", "b", "top"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755),
+		os.WriteFile(filepath.Join(dir, "a", "file"), []byte("x\n"), 0o644),
+		os.Symlink("..", filepath.Join(dir, "up")), os.Symlink("a/file", filepath.Join(dir, "link")),
+		os.Symlink("../..", filepath.Join(dir, "a", "b", "top"))); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -37,8 +39,9 @@ func TestApplyPatch(t *testing.T) {
 	t.Parallel()
 	file := addition("100644", "new", "/etc/passwd")
 	for name, patch := range map[string]string{
-		"a file": file, "within": file + addition("120000", "a/b/l", "../../new"), "to nothing": file + addition("120000", "l", "nothing"),
-		"changed": file + "diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline at end of file\n+new\n\\ No newline at end of file\n",
+		"a file": file, "within": file + addition("120000", "a/b/l", "../../new"),
+		"to nothing": file + addition("120000", "l", "nothing"),
+		"changed":    file + "diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline at end of file\n+new\n\\ No newline at end of file\n",
 	} {
 		dir := applied(t)
 		if _, err := (applying{top: dir}).run(t.Context(), []byte(patch), false); err != nil {
@@ -61,8 +64,9 @@ func TestApplyPatch(t *testing.T) {
 		"a path outside":             {addition("100644", "../out", "x"), errors.Conflict},
 		"a hook":                     {addition("100755", ".git/hooks/post-checkout", "x"), errors.Conflict},
 		"behind a link":              {addition("100644", "up/out", "x"), errors.Conflict},
-		"behind a new one":           {addition("120000", "l", "a/b") + addition("100644", "l/out", "x"), errors.Conflict},
-		"an absolute path":           {addition("100644", "/tmp/harvest-out", "x"), errors.Conflict},
+		"behind a new one": {addition("120000", "l", "a/b") + addition("100644", "l/out", "x"),
+			errors.Conflict},
+		"an absolute path": {addition("100644", "/tmp/harvest-out", "x"), errors.Conflict},
 	} {
 		dir := applied(t)
 		if _, err := (applying{top: dir}).run(t.Context(), []byte(file+c.patch), false); errors.KindOf(err) != c.kind ||
@@ -90,8 +94,10 @@ func TestGitText(t *testing.T) {
 		"pushed b":            {"git.pushed", api.GitEvent{Branch: "b"}},
 		"committed s":         {"git.committed", api.GitEvent{Subject: "s\nmore"}},
 		"not synchronised: r": {"git.synced", api.GitEvent{Failed: true, Reason: "r"}},
-		"synchronised with origin/main: 2 commits":               {"git.synced", api.GitEvent{Onto: "main", Commits: 2}},
-		"the agent pressed the panic button: r; a person must n": {"git.panic", api.GitEvent{Reason: "r", Need: "n\x1b"}},
+		"synchronised with origin/main: 2 commits": {"git.synced",
+			api.GitEvent{Onto: "main", Commits: 2}},
+		"the agent pressed the panic button: r; a person must n": {"git.panic",
+			api.GitEvent{Reason: "r", Need: "n\x1b"}},
 	} {
 		if got := gitText(c.kind, c.e); got != want {
 			t.Errorf("%q, want %q", got, want)

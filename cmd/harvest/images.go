@@ -29,7 +29,8 @@ func openImages(cfg config.Config) (dockerfile.Shelf, *dockerfile.Source, error)
 		return dockerfile.Shelf{}, nil, err
 	}
 	registry, err := oci.Open(oci.Options{
-		Dir: filepath.Join(cfg.Data, "blobs"), CertificateDir: cfg.CertificateDir, Mirrors: cfg.Registries.MirrorsByHost(), Insecure: cfg.Registries.Insecure,
+		Dir: filepath.Join(cfg.Data, "blobs"), CertificateDir: cfg.CertificateDir,
+		Mirrors: cfg.Registries.MirrorsByHost(), Insecure: cfg.Registries.Insecure,
 		MaxBytes: cfg.ImageLimits.Bytes, MaxFiles: int64(cfg.ImageLimits.Files),
 		Transport: transports(rules, oci.NewTransport),
 	})

@@ -83,7 +83,8 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 	s := cfg.Server
 	if s.ACMEDomain != "" {
 		manager := autocert.Manager{
-			Prompt: autocert.AcceptTOS, Email: s.ACMEEmail, Cache: autocert.DirCache(filepath.Join(cfg.Data, "acme")), HostPolicy: autocert.HostWhitelist(s.ACMEDomain),
+			Prompt: autocert.AcceptTOS, Email: s.ACMEEmail, Cache: autocert.DirCache(filepath.Join(cfg.Data, "acme")),
+			HostPolicy: autocert.HostWhitelist(s.ACMEDomain),
 		}
 		if s.ACMEURL != "" {
 			manager.Client = &acme.Client{DirectoryURL: s.ACMEURL}
@@ -101,7 +102,8 @@ func serverTLS(cfg config.Config) (*tls.Config, error) {
 		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid certificate and key: %s and %s", s.Cert,
 			s.Key), "name two readable PEM files that belong together")
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
 // openOIDC returns the sign-in provider, nil if none is configured.
@@ -110,7 +112,8 @@ func openOIDC(o config.OIDC) (*oidc.Provider, error) {
 		return nil, nil
 	}
 	logf.Redact(o.ClientSecret.Reveal())
-	return oidc.New(oidc.Options{Issuer: o.Issuer, ClientID: o.ClientID, Secret: o.ClientSecret, Scopes: o.Scopes, Groups: o.Groups, Allow: o.Allow})
+	return oidc.New(oidc.Options{Issuer: o.Issuer, ClientID: o.ClientID, Secret: o.ClientSecret, Scopes: o.Scopes,
+		Groups: o.Groups, Allow: o.Allow})
 }
 
 // openAudit opens the audit log to append to it.

@@ -68,7 +68,8 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	}
 	a.modal, err = modalapi.New(ctx, modalapi.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
-		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint, URL: a.cfg.Modal.URL,
+		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint,
+		URL:   a.cfg.Modal.URL,
 		Audit: a.auditModal,
 	})
 	if err != nil {
@@ -84,7 +85,8 @@ func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
 	if !known {
 		status = http.StatusInternalServerError
 	}
-	line := api.AuditLine{Time: time.Now().UTC(), Account: call.Account, KeyID: call.KeyID, Method: "gRPC", Path: call.Method, Status: status}
+	line := api.AuditLine{Time: time.Now().UTC(), Account: call.Account, KeyID: call.KeyID, Method: "gRPC",
+		Path: call.Method, Status: status}
 	if host, _, err := net.SplitHostPort(call.Address); err == nil {
 		line.Address = host
 	}
@@ -99,8 +101,11 @@ func (a *App) auditModal(ctx context.Context, call modalapi.Call) {
 
 // statusOf maps gRPC codes to HTTP statuses.
 var statusOf = map[codes.Code]int{
-	codes.OK: http.StatusOK, codes.InvalidArgument: http.StatusBadRequest, codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
-	codes.NotFound: http.StatusNotFound, codes.AlreadyExists: http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Aborted: http.StatusConflict,
-	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unimplemented: http.StatusNotImplemented, codes.Unavailable: http.StatusServiceUnavailable,
+	codes.OK: http.StatusOK, codes.InvalidArgument: http.StatusBadRequest,
+	codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
+	codes.NotFound: http.StatusNotFound, codes.AlreadyExists: http.StatusConflict,
+	codes.FailedPrecondition: http.StatusConflict, codes.Aborted: http.StatusConflict,
+	codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unimplemented: http.StatusNotImplemented,
+	codes.Unavailable:      http.StatusServiceUnavailable,
 	codes.DeadlineExceeded: http.StatusGatewayTimeout, codes.Canceled: 499,
 }

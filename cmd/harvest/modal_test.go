@@ -19,7 +19,8 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	if a.audit, err = openAudit(dir); err != nil {
 		t.Fatal(err)
 	}
-	a.auditModal(t.Context(), modalapi.Call{Account: "acme", KeyID: "key_1", Address: "10.0.0.1:99", Method: "/s/QueueGet", Code: codes.PermissionDenied})
+	a.auditModal(t.Context(), modalapi.Call{Account: "acme", KeyID: "key_1", Address: "10.0.0.1:99",
+		Method: "/s/QueueGet", Code: codes.PermissionDenied})
 	a.auditModal(t.Context(), modalapi.Call{Method: "/s/X", Code: codes.DataLoss})
 	if err := a.audit.Close(); err != nil {
 		t.Fatal(err)
@@ -30,7 +31,8 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `"account":"acme","key_id":"key_1","address":"10.0.0.1","method":"gRPC","path":"/s/QueueGet","status":403`) ||
+	if len(lines) != 2 || !strings.Contains(lines[0],
+		`"account":"acme","key_id":"key_1","address":"10.0.0.1","method":"gRPC","path":"/s/QueueGet","status":403`) ||
 		!strings.Contains(lines[1], `"status":500`) {
 		t.Errorf("%s", text)
 	}

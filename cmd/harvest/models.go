@@ -22,8 +22,9 @@ func openModels(cfg config.Config, secrets *secret.Vault) (*model.Gateway, error
 		return nil, err
 	}
 	return model.New(model.Options{
-		Regional: transports(rules, model.NewTransport),
-		Upstream: cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")), BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
+		Regional:        transports(rules, model.NewTransport),
+		Upstream:        cmp.Or(cfg.Model.URL, os.Getenv("ANTHROPIC_BASE_URL")),
+		BedrockUpstream: os.Getenv("ANTHROPIC_BEDROCK_BASE_URL"), Key: key,
 		Credential: func(ctx context.Context, account string, names []string) (model.Credential, error) {
 			found, err := secrets.Find(ctx, account, names, model.Keys())
 			if err != nil {

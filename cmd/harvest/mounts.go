@@ -52,7 +52,8 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 	if a.cfg.S3.Endpoint == config.Embedded && b.Secret == "" {
 		return modalengine.Place{Local: true}, nil
 	}
-	loc, err := a.storage.Location(ctx, storage.Job{Account: owner, Where: storage.Where{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
+	loc, err := a.storage.Location(ctx,
+		storage.Job{Account: owner, Where: storage.Where{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
 	if err != nil {
 		return modalengine.Place{}, err
 	}
@@ -93,7 +94,8 @@ func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
 
 // Mount mounts an S3 location.
 func (m *mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
-	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
+	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket,
+		Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
 }
 
 // mountData is the data of the events of a mount: s3.file_failed, s3.lost, s3.left and s3.sent.
@@ -109,9 +111,11 @@ type mountData struct {
 
 // mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
-	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason, Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
+	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason,
+		Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)
-	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account), Type: kind, Data: data}}
+	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account),
+		Type: kind, Data: data}}
 }
 
 // mountsOfS3 checks whether S3 can be mounted on this machine.

@@ -8,4 +8,5 @@ import (
 )
 
 // agents are the available agents, by name.
-var agents = map[string]agent.Agent{"claude": claude.Agent{}, "opencode": opencode.Agent{}, "scripted": scripted.Agent{}}
+var agents = map[string]agent.Agent{"claude": claude.Agent{}, "opencode": opencode.Agent{},
+	"scripted": scripted.Agent{}}

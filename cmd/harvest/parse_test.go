@@ -32,8 +32,10 @@ func TestParseNetwork(t *testing.T) {
 			t.Errorf("%s as it is shown, %s: %v\n%s", text, networkText(got), err, diff)
 		}
 	}
-	for _, text := range []string{"odd", "allow", "allow=", "allow=,", "deny", "none=a", "none default", "=a", "allow a.org"} {
-		if got, err := parseNetwork(strings.Fields(text)); !errors.Is(err, errors.Invalid) || errors.RemedyOf(err) == "" {
+	for _, text := range []string{"odd", "allow", "allow=", "allow=,", "deny", "none=a", "none default", "=a",
+		"allow a.org"} {
+		if got, err := parseNetwork(strings.Fields(text)); !errors.Is(err, errors.Invalid) ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
@@ -42,7 +44,8 @@ func TestParseNetwork(t *testing.T) {
 func TestParseForwards(t *testing.T) {
 	t.Parallel()
 	got, err := parseForwards([]string{"8080", "18081:8081"})
-	if err != nil || len(got) != 2 || got[0].address != "" || got[0].port != 8080 || got[1].address != "127.0.0.1:18081" || got[1].port != 8081 {
+	if err != nil || len(got) != 2 || got[0].address != "" || got[0].port != 8080 ||
+		got[1].address != "127.0.0.1:18081" || got[1].port != 8081 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, bad := range []string{"0", "x", "65536", ":80", "80:", "80:x", "1:2:3", "-1"} {
@@ -64,7 +67,8 @@ func TestParseForwards(t *testing.T) {
 		t.Errorf("a port that is taken: %v", err)
 	}
 	closeAll(opened)
-	if _, err := listenAll([]forward{{port: 80, address: "127.0.0.1:0"}, {port: 81, address: taken.Addr().String()}}); !errors.Is(err, errors.Invalid) {
+	if _, err := listenAll([]forward{{port: 80, address: "127.0.0.1:0"},
+		{port: 81, address: taken.Addr().String()}}); !errors.Is(err, errors.Invalid) {
 		t.Errorf("an address that is taken: %v", err)
 	}
 }
@@ -72,22 +76,25 @@ func TestParseForwards(t *testing.T) {
 func TestParseS3(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]api.S3{
-		"s3://b/p/q:/data":            {Bucket: "b", Prefix: "p/q", MountPath: "/data"},
-		"s3://b:/data:init":           {Bucket: "b", MountPath: "/data", Init: true},
-		"s3://b/p:/x:/data:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/data", Init: true, SyncOnTerminate: true},
+		"s3://b/p/q:/data":  {Bucket: "b", Prefix: "p/q", MountPath: "/data"},
+		"s3://b:/data:init": {Bucket: "b", MountPath: "/data", Init: true},
+		"s3://b/p:/x:/data:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/data", Init: true,
+			SyncOnTerminate: true},
 		"s3:/data:sync":               {MountPath: "/data", SyncOnTerminate: true},
 		"s3://b/p:/data:every=90s":    {Bucket: "b", Prefix: "p", MountPath: "/data", SyncEverySeconds: 90},
 		"s3:/data:init:every=5m:sync": {MountPath: "/data", Init: true, SyncOnTerminate: true, SyncEverySeconds: 300},
 		"s3://b/p:every=x:/data":      {Bucket: "b", Prefix: "p:every=x", MountPath: "/data"},
 		"s3://b/p:/data:mount":        {Bucket: "b", Prefix: "p", MountPath: "/data", Mount: true},
 		"s3://b/ro:/data:mount:ro":    {Bucket: "b", Prefix: "ro", MountPath: "/data", Mount: true, ReadOnly: true},
-		"s3://b/init:/data:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/data", Init: true, SyncOnTerminate: true},
+		"s3://b/init:/data:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/data", Init: true,
+			SyncOnTerminate: true},
 	} {
 		if got, err := parseS3(text, ""); err != nil || *got != want {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:", "s3:/data:every=", "s3:/data:every=-5m", "s3:/data:every=5"} {
+	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:", "s3:/data:every=",
+		"s3:/data:every=-5m", "s3:/data:every=5"} {
 		if got, err := parseS3(text, ""); err == nil {
 			t.Errorf("%s: %+v", text, got)
 		}

@@ -57,8 +57,10 @@ func (b *building) update(p api.Progress) {
 		return
 	}
 	if b.bar == nil {
-		b.bar = progressbar.NewOptions(barSteps, progressbar.OptionSetWriter(b.c.err), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetWidth(30), progressbar.OptionUseANSICodes(false), progressbar.OptionSetPredictTime(false))
+		b.bar = progressbar.NewOptions(barSteps, progressbar.OptionSetWriter(b.c.err),
+			progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetWidth(30), progressbar.OptionUseANSICodes(false),
+			progressbar.OptionSetPredictTime(false))
 	}
 	b.bar.Describe(fmt.Sprintf("building the image: %-10.10s %-22.22s", p.Step, p.Message))
 	if p.Done >= 0 {

@@ -59,7 +59,8 @@ func (a *App) scheduleRepo(ctx context.Context, r repo.Repo) error {
 		return errors.Wrapf(err, "encode the schedule of %s", r.Name)
 	}
 	_, err = a.schedules.Ensure(ctx, schedule.Job{
-		Account: r.Account, Name: repoJob(r), Kind: refreshRepoKind, Cron: fmt.Sprintf("%d,%d * * * *", minute, minute+30), Missed: schedule.Skip, Args: args,
+		Account: r.Account, Name: repoJob(r), Kind: refreshRepoKind, Cron: fmt.Sprintf("%d,%d * * * *", minute,
+			minute+30), Missed: schedule.Skip, Args: args,
 	})
 	return err
 }
@@ -100,7 +101,8 @@ type sessionRepos struct{ *repo.Manager }
 // Image implements session.Repos.
 func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (session.RepoImage, bool) {
 	found, ok := r.Find(ctx, account, url, branch)
-	return session.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir, Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
+	return session.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir,
+		Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
 }
 
 // Saw implements session.Repos.

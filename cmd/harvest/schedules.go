@@ -24,8 +24,10 @@ func (a *App) openSchedules(ctx context.Context, db *store.DB) (err error) {
 	if _, err := a.pruneEvents(ctx, nil); err != nil {
 		logf.Errorf(ctx, "remove old events: %v", err)
 	}
-	kinds := map[string]schedule.Func{"refresh": a.refresh, "prune-events": a.pruneEvents, refreshRepoKind: a.refreshRepo}
-	if a.schedules, err = schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: kinds, ByHand: a.background}); err != nil {
+	kinds := map[string]schedule.Func{"refresh": a.refresh, "prune-events": a.pruneEvents,
+		refreshRepoKind: a.refreshRepo}
+	if a.schedules, err = schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: kinds,
+		ByHand: a.background}); err != nil {
 		return err
 	}
 	a.then("the schedules", a.schedules.Close)

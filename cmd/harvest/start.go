@@ -241,10 +241,12 @@ func openLog(path string) (*os.File, error) {
 
 // inherited are the variables that a background server gets from the command that starts it, in addition to
 // HARVEST_… and the variables that become secrets.
-var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME", "GOCOVERDIR",
+var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR",
+	"XDG_DATA_HOME", "GOCOVERDIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL",
-	"MODAL_SERVER_URL", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_CONFIG_PATH", "MODAL_ENVIRONMENT"}
+	"MODAL_SERVER_URL", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_CONFIG_PATH",
+	"MODAL_ENVIRONMENT"}
 
 func (c *cli) serverEnv() []string {
 	var env []string

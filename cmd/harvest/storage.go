@@ -126,14 +126,16 @@ const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
 func ownPlace(c config.S3, own *s3server.Server) storage.Place {
-	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
+	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile,
+		Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
 	}
 	p.Local = func(bucket string) (s3sync.Location, error) {
 		keys := own.Keys()
 		return s3sync.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
-			Credentials: s3sync.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}}, own.Bucket(bucket)
+				Credentials: s3sync.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}},
+			own.Bucket(bucket)
 	}
 	return p
 }
@@ -165,14 +167,16 @@ func ownS3(ctx context.Context, data string) finding {
 
 // place is the default location of volumes. Its credentials are a secret of the operator.
 func place(c config.S3) storage.Place {
-	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
+	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region,
+		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
 }
 
 // syncer implements sandbox.Syncer with the storage.
 type syncer struct{ *storage.Manager }
 
 func job(j sandbox.S3Job) storage.Job {
-	return storage.Job{Sandbox: j.Sandbox, Account: j.Account, Volume: j.Volume, Where: storage.Where{Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret}}
+	return storage.Job{Sandbox: j.Sandbox, Account: j.Account, Volume: j.Volume,
+		Where: storage.Where{Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret}}
 }
 
 // Check implements sandbox.Syncer, as do those below.
@@ -214,11 +218,14 @@ type syncedData struct {
 // syncDrafts returns the events of a sync, for the streams of the sandbox and of its account.
 func syncDrafts(t storage.Told) []event.Draft {
 	st := t.Result.Stats
-	data := syncedData{SandboxID: t.Sandbox, Volume: t.Volume, Place: t.Result.Place, Direction: string(t.Direction), Files: st.Files, Bytes: st.Bytes, Updated: st.Updated,
-		Skipped: st.Skipped, Failed: st.Failed, Duration: float64(st.Duration.Microseconds()) / 1000, Failures: st.Failures[:min(len(st.Failures), toldFailures)], Retry: t.Retry}
+	data := syncedData{SandboxID: t.Sandbox, Volume: t.Volume, Place: t.Result.Place, Direction: string(t.Direction),
+		Files: st.Files, Bytes: st.Bytes, Updated: st.Updated,
+		Skipped: st.Skipped, Failed: st.Failed, Duration: float64(st.Duration.Microseconds()) / 1000,
+		Failures: st.Failures[:min(len(st.Failures), toldFailures)], Retry: t.Retry}
 	kind := eventSynced
 	if t.Err != nil {
 		kind, data.Reason, data.Remedy = eventSyncFailed, errors.Message(t.Err), errors.RemedyOf(t.Err)
 	}
-	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account), Type: kind, Data: data}}
+	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account),
+		Type: kind, Data: data}}
 }

@@ -49,8 +49,10 @@ func wantDrafts(t *testing.T, drafts []event.Draft, kind, data string) {
 func TestSyncDrafts(t *testing.T) {
 	t.Parallel()
 	told := storage.Told{
-		Job: storage.Job{Sandbox: "sbx_1", Account: "acme", Volume: "data", Where: storage.Where{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: s3sync.Up,
-		Result: storage.Result{Place: "s3://files/data/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2, Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
+		Job: storage.Job{Sandbox: "sbx_1", Account: "acme", Volume: "data",
+			Where: storage.Where{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: s3sync.Up,
+		Result: storage.Result{Place: "s3://files/data/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2,
+			Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
 			Failures: []s3sync.Failure{{Path: "pipe", Reason: "a FIFO", Remedy: "remove it"}}}},
 	}
 	wantDrafts(t, syncDrafts(told), "volume.synced", `{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/data/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
@@ -68,7 +70,8 @@ func TestSyncDrafts(t *testing.T) {
 		told.Result.Stats.Failures = append(told.Result.Stats.Failures, s3sync.Failure{Path: fmt.Sprint(i)})
 	}
 	told.Result.Stats.Failed = 150
-	if got := syncDrafts(told)[1].Data.(syncedData); got.Failed != 150 || len(got.Failures) != 100 || got.Failures[99].Path != "99" {
+	if got := syncDrafts(told)[1].Data.(syncedData); got.Failed != 150 || len(got.Failures) != 100 ||
+		got.Failures[99].Path != "99" {
 		t.Errorf("of 150 files that failed %d are told, and %d named", got.Failed, len(got.Failures))
 	}
 }
@@ -85,8 +88,10 @@ func TestMountDrafts(t *testing.T) {
 		told s3mount.Told
 		want string
 	}{
-		"s3.file_failed": {s3mount.Told{What: s3mount.FileFailed, Path: "a.txt", Reason: "S3 is full"}, of + `,"path":"a.txt","reason":"S3 is full"}`},
-		"s3.lost":        {s3mount.Told{What: s3mount.Lost, Reason: "it was killed"}, of + `,"reason":"it was killed"}`},
+		"s3.file_failed": {s3mount.Told{What: s3mount.FileFailed, Path: "a.txt", Reason: "S3 is full"},
+			of + `,"path":"a.txt","reason":"S3 is full"}`},
+		"s3.lost": {s3mount.Told{What: s3mount.Lost, Reason: "it was killed"},
+			of + `,"reason":"it was killed"}`},
 		"s3.left": {s3mount.Told{What: s3mount.Left, Reason: "S3 is away", Dir: "/mounts/sbx_1", Unsent: unsent}, of + `,"reason":"S3 is away","directory":"/mounts/sbx_1",
 			"unsent":[{"path":"a.txt","file":"/mounts/sbx_1/spool/1","reason":"S3 is away"}]}`},
 		"s3.sent": {s3mount.Told{What: s3mount.Sent}, of + "}"},

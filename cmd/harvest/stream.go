@@ -18,7 +18,8 @@ import (
 
 // forwarded are the signals that are passed on to the command instead of ending this process.
 var forwarded = map[os.Signal]string{
-	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1", syscall.SIGUSR2: "USR2",
+	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1",
+	syscall.SIGUSR2: "USR2",
 }
 
 // impatient is how many interrupts end the wait for a command that ignores them.
@@ -75,7 +76,8 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 }
 
 // forward passes signals to the command, once it has started, until ctx ends.
-func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process, tty bool, giveUp func()) {
+func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process, tty bool,
+	giveUp func()) {
 	var p *client.Process
 	interrupts := 0
 	for {

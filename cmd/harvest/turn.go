@@ -118,7 +118,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 	case "done":
 		v.endLine()
 		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
-			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens, u.OutputTokens, u.Cost)
+			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
+				u.OutputTokens, u.Cost)
 		}
 	}
 }

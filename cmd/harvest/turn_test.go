@@ -33,7 +33,8 @@ func TestTurnView(t *testing.T) {
 		{"tool.started", `{"id":"e","tool":"None"}`},
 		{"file.changed", `{"path":"/w/a"}`},
 		{"agent.retrying", `{"text":"attempt 1"}`},
-		{"agent.asked", `{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red","description":"warm"}]}]}`},
+		{"agent.asked",
+			`{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red","description":"warm"}]}]}`},
 		{"agent.withdrawn", `{"id":"q","text":"Which? red"}`},
 		{"agent.asked", `{"id":"r","tool":"ExitPlanMode","input":{},"text":"1. look\n2. do it\n"}`},
 		{"agent.withdrawn", `{"id":"r"}`},
@@ -51,7 +52,8 @@ func TestTurnView(t *testing.T) {
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
-	if _, err := v.event(api.Event{Type: "done", Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {
+	if _, err := v.event(api.Event{Type: "done",
+		Data: json.RawMessage("7")}); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("%v", err)
 	}
 }
@@ -67,19 +69,23 @@ func TestTurnResult(t *testing.T) {
 		remedy string
 	}{
 		"Credit balance is too low": {errors.Denied, "credit"},
-		"API Error: 403 {\"type\":\"error\",\"error\":{\"type\":\"permission_error\"": {errors.Denied, "harvest secret"},
-		"There's an issue with the selected model (x). It may not exist":              {errors.Invalid, "--model"},
-		"API Error: 404 not_found_error: model: claude-x":                             {errors.Invalid, "--model"},
+		"API Error: 403 {\"type\":\"error\",\"error\":{\"type\":\"permission_error\"": {errors.Denied,
+			"harvest secret"},
+		"There's an issue with the selected model (x). It may not exist": {errors.Invalid, "--model"},
+		"API Error: 404 not_found_error: model: claude-x":                {errors.Invalid, "--model"},
 		"Prompt is too long":                     {errors.Invalid, "--continue"},
 		"the session's limit of cost is reached": {errors.Denied, "--max-usd"},
 		"API Error: 529 Overloaded":              {errors.Unavailable, "harvest send ses_1"},
 	} {
 		err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Text: text})
-		if errors.KindOf(err) != want.kind || !strings.Contains(errors.RemedyOf(err), want.remedy) || !strings.Contains(err.Error(), text[:10]) {
+		if errors.KindOf(err) != want.kind || !strings.Contains(errors.RemedyOf(err), want.remedy) ||
+			!strings.Contains(err.Error(), text[:10]) {
 			t.Errorf("%s: %v, %v, %q", text, errors.KindOf(err), err, errors.RemedyOf(err))
 		}
 	}
-	if err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Interrupted: true, Reason: "x"}); errors.KindOf(err) != errors.Canceled || !strings.Contains(errors.RemedyOf(err), "harvest send ses_1") {
+	if err := c.turnResult("ses_1", api.SessionEvent{Failed: true, Interrupted: true,
+		Reason: "x"}); errors.KindOf(err) != errors.Canceled ||
+		!strings.Contains(errors.RemedyOf(err), "harvest send ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
 	}
 	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "continues") ||

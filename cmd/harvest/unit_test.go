@@ -40,12 +40,16 @@ func TestExit(t *testing.T) {
 		code int
 		want string
 	}{
-		"own":         {ownExit(7), 7, ""},
-		"none":        {nil, 0, ""},
-		"own remedy":  {errors.Remedy(errors.Newf(errors.NotFound, "no x"), "make x"), 4, "harvest: no x\n  try:  make x\n"},
-		"stage":       {errors.Stage(errors.Newf(errors.Exhausted, "full"), "image"), 75, "harvest: full\n  step: image\n  try:  " + remedies[errors.Exhausted] + "\n"},
-		"unexplained": {errors.Errorf("a file broke"), 1, "harvest: a file broke\n  try:  " + remedies[errors.Internal] + "\n"},
-		"interrupted": {errors.Wrapf(context.Canceled, "wait"), 130, "harvest: the request was canceled\n  try:  " + remedies[errors.Canceled] + "\n"},
+		"own":  {ownExit(7), 7, ""},
+		"none": {nil, 0, ""},
+		"own remedy": {errors.Remedy(errors.Newf(errors.NotFound, "no x"), "make x"), 4,
+			"harvest: no x\n  try:  make x\n"},
+		"stage": {errors.Stage(errors.Newf(errors.Exhausted, "full"), "image"), 75,
+			"harvest: full\n  step: image\n  try:  " + remedies[errors.Exhausted] + "\n"},
+		"unexplained": {errors.Errorf("a file broke"), 1,
+			"harvest: a file broke\n  try:  " + remedies[errors.Internal] + "\n"},
+		"interrupted": {errors.Wrapf(context.Canceled, "wait"), 130,
+			"harvest: the request was canceled\n  try:  " + remedies[errors.Canceled] + "\n"},
 	} {
 		var out bytes.Buffer
 		c := c
@@ -58,7 +62,8 @@ func TestExit(t *testing.T) {
 
 func TestTimesAndSizes(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"2s": 2 * time.Second, "1h30m": 90 * time.Minute, "90": 90 * time.Second, "0.5": time.Second / 2} {
+	for text, want := range map[string]time.Duration{"2s": 2 * time.Second, "1h30m": 90 * time.Minute,
+		"90": 90 * time.Second, "0.5": time.Second / 2} {
 		var d timeFlag
 		if err := d.Set(text); err != nil || time.Duration(d) != want {
 			t.Errorf("%s is %v, %v", text, time.Duration(d), err)
@@ -101,7 +106,8 @@ func TestMounts(t *testing.T) {
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string][2]string{
-		"box:/a": {"box", "/a"}, "box:": {"box", ""}, "v:a:b": {"v", "a:b"}, "./a:b": {}, "/a:b": {}, "../a:b": {}, "plain": {}, ":x": {},
+		"box:/a": {"box", "/a"}, "box:": {"box", ""}, "v:a:b": {"v", "a:b"}, "./a:b": {}, "/a:b": {}, "../a:b": {},
+		"plain": {}, ":x": {},
 	} {
 		ref, file, ok := remote(arg)
 		if ok != (want[0] != "") || ok && [2]string{ref, file} != want {
@@ -210,13 +216,15 @@ func TestDoctorFindings(t *testing.T) {
 	if f := diskSpace(dir); f.Detail == "" || f.OK == (f.Remedy != "") {
 		t.Errorf("disk space: %+v", f)
 	}
-	if f := tool("no-such-tool", "some-package", "it does something"); f.OK || f.Fix != "some-package" || f.Remedy == "" {
+	if f := tool("no-such-tool", "some-package", "it does something"); f.OK || f.Fix != "some-package" ||
+		f.Remedy == "" {
 		t.Errorf("a tool that is missing: %+v", f)
 	}
 	if f := tool("sh", "dash", "shell"); !f.OK || f.Fix != "" {
 		t.Errorf("a tool that is there: %+v", f)
 	}
-	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") || !grants("1000:1:2", "me", "1000") {
+	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") ||
+		!grants("1000:1:2", "me", "1000") {
 		t.Error("grants reads /etc/subuid wrongly")
 	}
 	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
@@ -229,7 +237,8 @@ func TestDoctorFindings(t *testing.T) {
 		}
 	}
 	for keys, want := range map[string]bool{
-		"": false, "AWS_ACCESS_KEY_ID": false, "AWS_REGION AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY": true, "AWS_WEB_IDENTITY_TOKEN_FILE": false,
+		"": false, "AWS_ACCESS_KEY_ID": false, "AWS_REGION AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY": true,
+		"AWS_WEB_IDENTITY_TOKEN_FILE":              false,
 		"AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN": true, "AWS_S3_FROM_MACHINE": true,
 	} {
 		if namesCredentials(strings.Fields(keys)) != want {
@@ -237,7 +246,8 @@ func TestDoctorFindings(t *testing.T) {
 		}
 	}
 	v := findingsView([]finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
-	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" || v.rows[3][0] != "weak" {
+	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" ||
+		v.rows[3][0] != "weak" {
 		t.Errorf("%s %q", diff, v.rows)
 	}
 }
@@ -252,7 +262,8 @@ func TestDoctorFix(t *testing.T) {
 	t.Setenv("PATH", bin)
 	var out bytes.Buffer
 	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, []string{"PATH=" + bin + ":/bin:/usr/bin"})
-	if err := c.fix(t.Context(), []finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil || !strings.Contains(out.String(), "nothing") {
+	if err := c.fix(t.Context(), []finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil ||
+		!strings.Contains(out.String(), "nothing") {
 		t.Errorf("nothing to do: %v, %q", err, out.String())
 	}
 	missing := []finding{{Fix: "mmdebstrap"}, {Fix: "uidmap"}}
@@ -262,14 +273,16 @@ func TestDoctorFix(t *testing.T) {
 		}
 		return
 	}
-	if err := c.fix(t.Context(), missing); err != nil || !strings.Contains(out.String(), "installed: mmdebstrap uidmap") {
+	if err := c.fix(t.Context(), missing); err != nil ||
+		!strings.Contains(out.String(), "installed: mmdebstrap uidmap") {
 		t.Errorf("%v, %q", err, out.String())
 	}
 	calls, err := os.ReadFile(filepath.Join(bin, "calls"))
 	if want := "update\ninstall -y --no-install-recommends mmdebstrap uidmap\n"; err != nil || string(calls) != want {
 		t.Errorf("apt-get was called with %q, %v", calls, err)
 	}
-	if err := c.fix(t.Context(), []finding{{Fix: "broken"}}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
+	if err := c.fix(t.Context(), []finding{{Fix: "broken"}}); errors.KindOf(err) != errors.Unavailable ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("apt-get fails: %v", err)
 	}
 	t.Setenv("PATH", "/nonexistent")
@@ -396,7 +409,8 @@ func TestSystemdUnit(t *testing.T) {
 			t.Error(fault)
 		}
 	}
-	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" || verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
+	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" ||
+		verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
 		t.Error("faults are not found")
 	}
 }
@@ -406,7 +420,8 @@ func TestSystemdUnit(t *testing.T) {
 func TestPathsAreEscaped(t *testing.T) {
 	const odd, shown = "a\tb\x7fc\x1b[31md\u009be\xff", `a\tb\x7fc\x1b[31md\u009be\xff`
 	var out, notes strings.Builder
-	if err := printTable(&out, view{header: []string{"PATH"}, rows: [][]string{{odd}}}); err != nil || out.String() != "PATH\n"+shown+"\n" {
+	if err := printTable(&out, view{header: []string{"PATH"}, rows: [][]string{{odd}}}); err != nil ||
+		out.String() != "PATH\n"+shown+"\n" {
 		t.Errorf("in a table: %q, %v", out.String(), err)
 	}
 	c := &cli{err: &notes}

@@ -72,7 +72,8 @@ func TestFaultsOfOpenCode(t *testing.T) {
 	} {
 		time.Sleep(2 * time.Second) // as people do: right after a turn that failed, OpenCode was seen to leave a prompt unanswered
 		done, again := f.turn("["+c.name+"] go", "", nil)
-		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || strings.HasSuffix(c.name, "29") && !again {
+		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) ||
+			strings.HasSuffix(c.name, "29") && !again {
 			t.Errorf("%s: %+v, again %t", c.name, done, again)
 		}
 	}
@@ -167,18 +168,26 @@ func newFaults(t *testing.T, name string, flags ...string) *faults {
 	t.Helper()
 	stub := modeltest.New(t, host.ModelKey)
 	for name, step := range map[string]modeltest.Step{
-		"e401": {Status: 401, Kind: "authentication_error"}, "e403": {Status: 403, Kind: "permission_error"}, "e429": {Status: 429, Kind: "rate_limit_error"},
-		"e529": {Status: 529, Kind: "overloaded_error"}, "once429": {Status: 429, Kind: "rate_limit_error", Times: 1, Say: "Well."},
-		"once529": {Status: 529, Kind: "overloaded_error", Times: 1, Say: "Well."}, "cut": {Cut: true, Times: 1, Say: "Well."}, "hang": {Hang: true},
-		"twice429": {Status: 429, Kind: "rate_limit_error", Times: 2, Say: "Well."}, "twice529": {Status: 529, Kind: "overloaded_error", Times: 2, Say: "Well."},
+		"e401": {Status: 401, Kind: "authentication_error"}, "e403": {Status: 403, Kind: "permission_error"},
+		"e429": {Status: 429, Kind: "rate_limit_error"},
+		"e529": {Status: 529, Kind: "overloaded_error"}, "once429": {Status: 429, Kind: "rate_limit_error", Times: 1,
+			Say: "Well."},
+		"once529": {Status: 529, Kind: "overloaded_error", Times: 1, Say: "Well."},
+		"cut":     {Cut: true, Times: 1, Say: "Well."}, "hang": {Hang: true},
+		"twice429": {Status: 429, Kind: "rate_limit_error", Times: 2, Say: "Well."},
+		"twice529": {Status: 529, Kind: "overloaded_error", Times: 2, Say: "Well."},
 	} {
 		stub.Script(name, step)
 	}
-	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null", "description": "wait"}})
-	stub.Script("slow", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "timeout 5 tail -f /dev/null || true", "description": "wait"}}, modeltest.Step{Say: "Awake."})
+	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null",
+		"description": "wait"}})
+	stub.Script("slow", modeltest.Step{Call: "Bash",
+		Input: map[string]any{"command": "timeout 5 tail -f /dev/null || true", "description": "wait"}},
+		modeltest.Step{Say: "Awake."})
 	stub.Script("hello", modeltest.Step{Say: "Hello."})
 	once := "test -e /workspace/kept || { printf before >/workspace/kept; " + working + "; }"
-	stub.Script("works", modeltest.Step{Call: "Bash", Input: map[string]any{"command": once, "description": "work"}}, modeltest.Step{Say: "Finished."})
+	stub.Script("works", modeltest.Step{Call: "Bash", Input: map[string]any{"command": once, "description": "work"}},
+		modeltest.Step{Say: "Finished."})
 	stub.Script("waits", modeltest.Step{Call: "Bash", Input: map[string]any{"command": working, "description": "work"}})
 	h := host.NewCLI(t, stub)
 	h.Must(append([]string{"agent", "--agent", name, "--repo", "none", "-d", "[hello] you"}, flags...)...)
@@ -218,7 +227,8 @@ func (f *faults) stops(name, when string) {
 func (f *faults) killed(program, want string) {
 	f.t.Helper()
 	done, _ := f.turn("[long] go", "tool.started", func() {
-		f.h.Must("sandbox", "exec", "--user", "0", f.h.Box(), "--", "sh", "-c", `kill -9 $(for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != "$0" ] || basename $p; done)`, program)
+		f.h.Must("sandbox", "exec", "--user", "0", f.h.Box(), "--", "sh", "-c",
+			`kill -9 $(for p in /proc/[0-9]*; do [ "$(cat $p/comm)" != "$0" ] || basename $p; done)`, program)
 	})
 	if !done.Failed || !strings.Contains(done.Text, want) {
 		f.t.Errorf("killed: %+v", done)

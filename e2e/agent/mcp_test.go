@@ -30,10 +30,13 @@ func TestServersOfTheAgentImage(t *testing.T) {
 		input map[string]any
 		want  string // part of the answer
 	}{
-		{"mcp__memory__create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut"},
+		{"mcp__memory__create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut",
+			"entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut"},
 		{"mcp__memory__search_nodes", map[string]any{"query": "walnut"}, "it is tall"},
-		{"mcp__filesystem__write_file", map[string]any{"path": "/workspace/project/note.txt", "content": "written by a server\n"}, "note.txt"},
-		{"mcp__filesystem__read_text_file", map[string]any{"path": "/workspace/project/note.txt"}, "written by a server"},
+		{"mcp__filesystem__write_file", map[string]any{"path": "/workspace/project/note.txt",
+			"content": "written by a server\n"}, "note.txt"},
+		{"mcp__filesystem__read_text_file", map[string]any{"path": "/workspace/project/note.txt"},
+			"written by a server"},
 		{"mcp__playwright__browser_navigate", map[string]any{"url": page}, "walnut"},
 		{"mcp__playwright__browser_snapshot", map[string]any{}, "a tall tree"},
 		{"mcp__devtools__new_page", map[string]any{"url": page}, "walnut"},
@@ -48,7 +51,8 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	h.Env.Setenv("ANTHROPIC_API_KEY", host.ModelKey)
 	dir := h.Project()
 	host.RunGit(t, dir, "remote", "add", "origin", "https://github.com/owner/project")
-	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[four] call them")
+	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "--memory", "4GiB", "-e", "ENABLE_TOOL_SEARCH=false",
+		"-o", "json", "[four] call them")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.Log())
 	}
@@ -66,7 +70,8 @@ func TestServersOfTheAgentImage(t *testing.T) {
 			t.Errorf("%s: %s", e.Data.ID, e.Data.Reason)
 		case "tool.completed":
 			if called < len(calls) {
-				if c := calls[called]; e.Data.Failed || e.Data.Tool != c.tool || !strings.Contains(e.Data.Text, c.want) {
+				if c := calls[called]; e.Data.Failed || e.Data.Tool != c.tool ||
+					!strings.Contains(e.Data.Text, c.want) {
 					t.Errorf("%s: %s failed %t, %.1000s", c.tool, e.Data.Tool, e.Data.Failed, e.Data.Text)
 				}
 			}
@@ -79,7 +84,8 @@ func TestServersOfTheAgentImage(t *testing.T) {
 	if done := last(t, events, "done"); done.Failed || done.Text != "All four have answered." {
 		t.Errorf("done: %+v", done)
 	}
-	if missing := missingTools(stub, "[four]", "mcp__memory__", "mcp__filesystem__", "mcp__playwright__", "mcp__devtools__"); len(missing) > 0 {
+	if missing := missingTools(stub, "[four]", "mcp__memory__", "mcp__filesystem__", "mcp__playwright__",
+		"mcp__devtools__"); len(missing) > 0 {
 		t.Errorf("the first request with the prompt has no tools %v", missing)
 	}
 	h.Has(t, "+written by a server", "diff", h.Session())
@@ -112,7 +118,8 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("background",
-		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 3; echo over", "description": "wait", "run_in_background": true}},
+		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 3; echo over", "description": "wait",
+			"run_in_background": true}},
 		modeltest.Step{Say: "It runs."})
 	stub.Script(modeltest.Notified, modeltest.Step{Say: "It is over."})
 	stub.Script("next", modeltest.Step{Say: "The answer."})
@@ -124,7 +131,8 @@ func TestClaudeContinuesByItself(t *testing.T) {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.Log())
 	}
 	own := untilDone(h, h.Session(), func(m *api.Message) bool { return m.Own })
-	if own.Message.State != "completed" || own.Message.Reply != "It is over." || !strings.Contains(own.Message.Prompt, "wait") {
+	if own.Message.State != "completed" || own.Message.Reply != "It is over." ||
+		!strings.Contains(own.Message.Prompt, "wait") {
 		t.Errorf("the turn of its own: %+v", own.Message)
 	}
 	events := turnEvents(t, h.Must("send", h.Session(), "-o", "json", "[next] go"))
@@ -166,7 +174,8 @@ func TestLargeFilesOfSessions(t *testing.T) {
 	g := host.NewGit(t, "")
 	content := strings.Repeat("large ", 100_000)
 	pointer := g.Pointer(content)
-	g.Commit("large", map[string]string{".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n", "data.bin": pointer})
+	g.Commit("large", map[string]string{".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n",
+		"data.bin": pointer})
 	for _, c := range []struct {
 		flags []string
 		want  string
@@ -175,7 +184,8 @@ func TestLargeFilesOfSessions(t *testing.T) {
 		if c.flags != nil {
 			script = "wc -c <data.bin; git status --porcelain"
 		}
-		args := append([]string{"agent", "--agent", "scripted", "--image", "agent", "--repo", g.URL("large"), "-d", "/run " + script}, g.Network()...)
+		args := append([]string{"agent", "--agent", "scripted", "--image", "agent", "--repo", g.URL("large"), "-d",
+			"/run " + script}, g.Network()...)
 		h.Must(append(args, c.flags...)...)
 		id := h.Session()
 		if got := h.Event(id, 0, "tool.completed").Data; got.Text != c.want || got.Failed {

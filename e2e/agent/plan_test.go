@@ -19,11 +19,13 @@ func TestPlansOfClaude(t *testing.T) {
 	stub := modeltest.New(t, host.ModelKey)
 	exit := modeltest.Step{Call: "ExitPlanMode", Input: map[string]any{"plan": "1. touch it"}}
 	touch := modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch it", "description": "touch"}}
-	stub.Script("enter", modeltest.Step{Call: "EnterPlanMode", Input: map[string]any{}}, exit, touch, modeltest.Step{Say: "Done."})
+	stub.Script("enter", modeltest.Step{Call: "EnterPlanMode", Input: map[string]any{}}, exit, touch,
+		modeltest.Step{Say: "Done."})
 	stub.Script("exit", exit, modeltest.Step{Say: "Done."})
 	h := host.NewCLI(t, stub)
 	start := func(prompt string, flags ...string) string {
-		h.Must(append([]string{"agent", "--agent", "claude", "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-d", prompt}, flags...)...)
+		h.Must(append([]string{"agent", "--agent", "claude", "--repo", "none", "-e", "ENABLE_TOOL_SEARCH=false", "-d",
+			prompt}, flags...)...)
 		return h.Session()
 	}
 	id := start("[enter] plan mode and do it")
@@ -40,7 +42,8 @@ func TestPlansOfClaude(t *testing.T) {
 	if asked.Tool != "ExitPlanMode" || asked.Text != "1. touch it" {
 		t.Errorf("asked: %+v", asked)
 	}
-	if _, said, code := h.Run("answer", id, "other", "--allow"); code == 0 || !strings.Contains(said, "does not wait for an answer") {
+	if _, said, code := h.Run("answer", id, "other", "--allow"); code == 0 ||
+		!strings.Contains(said, "does not wait for an answer") {
 		t.Errorf("an answer to another question: %d, %s", code, said)
 	}
 	h.Must("answer", id, asked.ID, "--allow")

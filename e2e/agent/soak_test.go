@@ -83,7 +83,8 @@ func TestSessionOfManyTurns(t *testing.T) {
 	}
 	for i := range min(len(seen), len(again)) {
 		if seen[i].ID != int64(i+1) || again[i].ID != int64(i+1) || seen[i].Type != again[i].Type {
-			t.Fatalf("event %d is %d %s for who followed, and %d %s afterwards", i+1, seen[i].ID, seen[i].Type, again[i].ID, again[i].Type)
+			t.Fatalf("event %d is %d %s for who followed, and %d %s afterwards", i+1, seen[i].ID, seen[i].Type,
+				again[i].ID, again[i].Type)
 		}
 	}
 	checkSoak(t, again, turns)
@@ -92,11 +93,13 @@ func TestSessionOfManyTurns(t *testing.T) {
 		want += fmt.Sprintf("this is turn %d\n", n)
 		lines += fmt.Sprintf("- remember %d\n", n)
 	}
-	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", `cd /workspace/work; for n in $(seq 0 `+fmt.Sprint(turns-1)+`); do cat turns/$n.txt; done; cat SCRIPTED-AGENT.md`); got+"\n" != want+lines {
+	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c",
+		`cd /workspace/work; for n in $(seq 0 `+fmt.Sprint(turns-1)+`); do cat turns/$n.txt; done; cat SCRIPTED-AGENT.md`); got+"\n" != want+lines {
 		t.Errorf("the files have %s", got)
 	}
 	var list []api.Session
-	if err := json.Unmarshal([]byte(h.Must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Turns != turns || list[0].Status != "done" {
+	if err := json.Unmarshal([]byte(h.Must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 ||
+		list[0].Turns != turns || list[0].Status != "done" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	t.Logf("%d turns, %d ends of the server, %d events in %s", turns, kills, len(again), took.Round(time.Second))
@@ -157,7 +160,8 @@ func checkSoak(t *testing.T, events []host.TurnEvent, turns int) {
 			sent = append(sent, e.Data.MessageID)
 		case "done":
 			ended = append(ended, e.Data.MessageID)
-			if want := fmt.Sprintf("You said: remember %d", len(ended)-1); e.Data.Failed || !strings.HasSuffix(e.Data.Text, want) {
+			if want := fmt.Sprintf("You said: remember %d", len(ended)-1); e.Data.Failed ||
+				!strings.HasSuffix(e.Data.Text, want) {
 				t.Errorf("turn %d: %+v", len(ended)-1, e.Data)
 			}
 		case "message.delta", "tool.output":
@@ -178,7 +182,8 @@ func checkSoak(t *testing.T, events []host.TurnEvent, turns int) {
 			t.Errorf("%s has the pieces %q of %q", id, pieces[id], text)
 		}
 	}
-	for typ, each := range map[string]int{"message.started": 2, "message.completed": 2, "tool.started": 3, "tool.completed": 3, "file.changed": 2} {
+	for typ, each := range map[string]int{"message.started": 2, "message.completed": 2, "tool.started": 3,
+		"tool.completed": 3, "file.changed": 2} {
 		if counts[typ] != each*turns {
 			t.Errorf("%d events %s in %d turns", counts[typ], typ, turns)
 		}

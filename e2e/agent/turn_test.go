@@ -61,17 +61,21 @@ const (
 
 // colours is a question to the user.
 var colours = map[string]any{"questions": []any{map[string]any{"question": "Which colour?", "header": "Colour",
-	"options": []any{map[string]any{"label": "red", "description": "warm"}, map[string]any{"label": "blue", "description": "cold"}}}}}
+	"options": []any{map[string]any{"label": "red", "description": "warm"},
+		map[string]any{"label": "blue", "description": "cold"}}}}}
 
 func scriptTurns(stub *modeltest.Stub) {
 	const file = "/workspace/project/new.txt"
 	stub.Script("first",
-		modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{"command": "cat README.md", "description": "look"}},
+		modeltest.Step{Say: "I look around.", Call: "Bash", Input: map[string]any{"command": "cat README.md",
+			"description": "look"}},
 		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": file, "content": "written by the agent\n"}},
-		modeltest.Step{Call: "Edit", Input: map[string]any{"file_path": file, "old_string": "agent", "new_string": "model"}},
+		modeltest.Step{Call: "Edit", Input: map[string]any{"file_path": file, "old_string": "agent",
+			"new_string": "model"}},
 		modeltest.Step{Call: "mcp__good__hello", Input: map[string]any{}},
 		modeltest.Step{Call: "AskUserQuestion", Input: colours},
-		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "git add -A && git commit -qm 'add new.txt'", "description": "commit"}},
+		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "git add -A && git commit -qm 'add new.txt'",
+			"description": "commit"}},
 		modeltest.Step{Say: "I have added new.txt."})
 	stub.Script("second", modeltest.Step{Say: "new.txt"})
 	stub.Script("third", modeltest.Step{Say: "It was new.txt."})
@@ -106,18 +110,21 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	h := host.NewModel(t, stub)
 	h.Env.Setenv("ANTHROPIC_API_KEY", key)
 	dir := h.Project()
-	commit(h, dir, map[string]string{"server.py": mcpServer, ".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"walnut"}}}}`})
+	commit(h, dir, map[string]string{"server.py": mcpServer,
+		".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"walnut"}}}}`})
 	h.Must("sessions") // starts the server
 	var answering sync.WaitGroup
 	defer answering.Wait()
 	answering.Go(func() { answerFirst(h, "blue") })
-	out, stderr, code := h.In(dir, "agent", "--agent", name, "--network", "none", "--max-usd", "5", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", firstPrompt)
+	out, stderr, code := h.In(dir, "agent", "--agent", name, "--network", "none", "--max-usd", "5", "-e",
+		"ENABLE_TOOL_SEARCH=false", "-o", "json", firstPrompt)
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.Log())
 	}
 	events := turnEvents(t, out)
 	checkTurn(t, events)
-	if patch := h.Must("diff", h.Session()); !strings.Contains(patch, "+written by the model") || !strings.Contains(patch, "b/new.txt") {
+	if patch := h.Must("diff", h.Session()); !strings.Contains(patch, "+written by the model") ||
+		!strings.Contains(patch, "b/new.txt") {
 		t.Errorf("the diff: %s", patch)
 	}
 	checkBranch(t, h, dir)
@@ -138,7 +145,8 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 		t.Errorf("after the sandbox was gone: %+v", done)
 	}
 	var list []api.Session
-	if err := json.Unmarshal([]byte(h.Must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Turns != 2 || done.Usage == nil {
+	if err := json.Unmarshal([]byte(h.Must("sessions", "-o", "json")), &list); err != nil || len(list) != 1 ||
+		list[0].Turns != 2 || done.Usage == nil {
 		t.Fatalf("%v, %+v, %+v", err, list, done)
 	}
 	if got, want := list[0].Usage.Cost, last(t, events, "done").Usage.Cost+done.Usage.Cost; math.Abs(got-want) > 1e-9 {
@@ -147,7 +155,8 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	if again := checkNoKey(t, h, key); again != token {
 		t.Errorf("the token was %q and is %q", token, again)
 	}
-	if out, _, _ := h.Run("sandbox", "exec", h.Box(), "--", "cat", "/workspace/project/new.txt"); out != "written by the model\n" {
+	if out, _, _ := h.Run("sandbox", "exec", h.Box(), "--", "cat",
+		"/workspace/project/new.txt"); out != "written by the model\n" {
 		t.Errorf("the file in the new sandbox: %q", out)
 	}
 	for _, where := range append(host.InFiles(t, h.Data, key), host.InArguments(t, key)...) {
@@ -158,13 +167,15 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 		return
 	}
 	told := slices.ContainsFunc(stub.Requests(), func(r modeltest.Request) bool {
-		return bytes.Contains(r.Body, []byte("hello from walnut")) && bytes.Contains(r.Body, []byte("Which colour?")) && bytes.Contains(r.Body, []byte(`=\"blue\"`))
+		return bytes.Contains(r.Body, []byte("hello from walnut")) && bytes.Contains(r.Body, []byte("Which colour?")) &&
+			bytes.Contains(r.Body, []byte(`=\"blue\"`))
 	})
 	if !told {
 		t.Error("the model was not told what the MCP server and the user have said")
 	}
 	remembered := slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
-		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) && bytes.Contains(r.Body, []byte("[second]"))
+		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) &&
+			bytes.Contains(r.Body, []byte("[second]"))
 	})
 	if !remembered {
 		t.Error("the model was not told what came before")
@@ -182,16 +193,19 @@ func checkContinues(t *testing.T, h *host.Host, stub *modeltest.Stub) {
 	t.Helper()
 	id := h.Session()
 	h.Must("end", id)
-	if got := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--", "python3", "-c",
+	if got := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--",
+		"python3", "-c",
 		"import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(\"SELECT role, substr(content, 1, 8) FROM messages UNION ALL SELECT 'file', path FROM files\")]",
-		"/data/sessions/"+id+".db"); !strings.Contains(got, "user [first]") || !strings.Contains(got, "user [second]") || !strings.Contains(got, "file /workspace/project/new.txt") {
+		"/data/sessions/"+id+".db"); !strings.Contains(got, "user [first]") ||
+		!strings.Contains(got, "user [second]") || !strings.Contains(got, "file /workspace/project/new.txt") {
 		t.Errorf("the history in the volume: %s", got)
 	}
 	before := 0
 	if stub != nil {
 		before = len(stub.Requests())
 	}
-	out := h.Must("agent", "--continue", id, "-o", "json", "[third] What was the name of the file that you had made? Run no tool and answer with the name only.")
+	out := h.Must("agent", "--continue", id, "-o", "json",
+		"[third] What was the name of the file that you had made? Run no tool and answer with the name only.")
 	events := turnEvents(t, out)
 	if done := last(t, events, "done"); !strings.Contains(done.Text, "new.txt") {
 		t.Errorf("the session that goes on: %+v", done)
@@ -200,11 +214,13 @@ func checkContinues(t *testing.T, h *host.Host, stub *modeltest.Stub) {
 		t.Error("the agent's own record of the conversation was not used")
 	}
 	if stub != nil && !slices.ContainsFunc(stub.Requests()[before:], func(r modeltest.Request) bool {
-		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) && bytes.Contains(r.Body, []byte("[third]"))
+		return bytes.Contains(r.Body, []byte("I look around.")) && bytes.Contains(r.Body, []byte("# A project")) &&
+			bytes.Contains(r.Body, []byte("[third]"))
 	}) {
 		t.Error("the model did not get the conversation of the session before, with the results of its tools")
 	}
-	if got := h.Must("sandbox", "exec", h.Box(), "--", "cat", "/workspace/project/new.txt"); got != "written by the model" {
+	if got := h.Must("sandbox", "exec", h.Box(), "--", "cat",
+		"/workspace/project/new.txt"); got != "written by the model" {
 		t.Errorf("the file in the session that goes on: %q", got)
 	}
 }
@@ -240,7 +256,9 @@ func checkTurn(t *testing.T, events []host.TurnEvent) {
 		t.Errorf("changed: %+v", changed)
 	}
 	done := last(t, events, "done")
-	if done.Failed || done.Text == "" || done.Usage == nil || done.Usage.Cost <= 0 || done.Usage.InputTokens+done.Usage.CacheReadTokens+done.Usage.CacheWriteTokens == 0 || done.Usage.OutputTokens == 0 {
+	if done.Failed || done.Text == "" || done.Usage == nil || done.Usage.Cost <= 0 ||
+		done.Usage.InputTokens+done.Usage.CacheReadTokens+done.Usage.CacheWriteTokens == 0 ||
+		done.Usage.OutputTokens == 0 {
 		t.Errorf("done: %+v, %+v", done, done.Usage)
 	}
 }
@@ -258,7 +276,8 @@ func answerFirst(h *host.Host, answer string) {
 		h.T.Errorf("asked: %+v, %v", asked, err)
 		return
 	}
-	if _, said, code := h.Run("answer", id, asked.Data.ID, "--answer", asked.Data.Questions[0].Text+"="+answer); code != 0 {
+	if _, said, code := h.Run("answer", id, asked.Data.ID, "--answer",
+		asked.Data.Questions[0].Text+"="+answer); code != 0 {
 		h.T.Errorf("answer: %s", said)
 	}
 }
@@ -266,7 +285,8 @@ func answerFirst(h *host.Host, answer string) {
 // checkTranscript looks for the agent's own record of the conversation in the volume, from another sandbox.
 func checkTranscript(h *host.Host) {
 	h.T.Helper()
-	out := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--", "grep", "-rlaF", "written by the agent", "/data/sessions/"+h.Session())
+	out := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--", "grep",
+		"-rlaF", "written by the agent", "/data/sessions/"+h.Session())
 	if !strings.Contains(out, ".jsonl") && !strings.Contains(out, "/opencode.db") {
 		h.T.Errorf("the conversation is in %q", out)
 	}
@@ -280,7 +300,8 @@ func commit(h *host.Host, dir string, files map[string]string) {
 			h.T.Fatal(err)
 		}
 	}
-	for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "-m", "more"}} {
+	for _, args := range [][]string{{"add", "-A"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit",
+		"-q", "-m", "more"}} {
 		host.RunGit(h.T, dir, args...)
 	}
 }
@@ -292,7 +313,8 @@ func checkBranch(t *testing.T, h *host.Host, dir string) {
 	if code != 0 {
 		t.Fatalf("checkout: %s", stderr)
 	}
-	if got := host.RunGit(t, dir, "log", "-1", "--format=%an <%ae> %s", strings.TrimSpace(branch)); got != "Harvest Agent (Harvest) <agent@harvest.invalid> add new.txt" {
+	if got := host.RunGit(t, dir, "log", "-1", "--format=%an <%ae> %s",
+		strings.TrimSpace(branch)); got != "Harvest Agent (Harvest) <agent@harvest.invalid> add new.txt" {
 		t.Errorf("the commit: %q", got)
 	}
 	if _, err := os.Stat(dir + "/new.txt"); err == nil {
@@ -328,7 +350,8 @@ print(*found, sep="\n", end="")
 func checkNoKey(t *testing.T, h *host.Host, key string) (token string) {
 	t.Helper()
 	for _, user := range []string{"agent", "root"} {
-		cmd := h.Command(t.Context(), "sandbox", "exec", "-i", "--user", user, h.Box(), "--", "python3", "-c", lookForKey)
+		cmd := h.Command(t.Context(), "sandbox", "exec", "-i", "--user", user, h.Box(), "--", "python3",
+			"-c", lookForKey)
 		cmd.Stdin = strings.NewReader(key)
 		out, err := cmd.Output()
 		if err != nil {
@@ -389,10 +412,13 @@ func TestServersOfRealAgents(t *testing.T) {
 				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}","LARGE":"` + large + `"}}}}`,
 			})
 			own := filepath.Join(t.TempDir(), "own.json")
-			if err := os.WriteFile(own, []byte(`{"mcpServers":{"silent":{"command":"sleep","args":["1000"]},"dies":{"command":"false"}}}`), 0o600); err != nil {
+			if err := os.WriteFile(own,
+				[]byte(`{"mcpServers":{"silent":{"command":"sleep","args":["1000"]},"dies":{"command":"false"}}}`),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, stderr, code := h.In(dir, "agent", "--agent", name, "--memory", "3GiB", "--mcp-config", own, "-e", "GREETED=walnut", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[mcp] call them")
+			out, stderr, code := h.In(dir, "agent", "--agent", name, "--memory", "3GiB", "--mcp-config", own, "-e",
+				"GREETED=walnut", "-e", "ENABLE_TOOL_SEARCH=false", "-o", "json", "[mcp] call them")
 			if code != 0 {
 				t.Fatalf("exit code %d: %s\n%.20000s\n%s", code, stderr, out, h.Log())
 			}
@@ -406,10 +432,12 @@ func TestServersOfRealAgents(t *testing.T) {
 					results = append(results, e.Data)
 				}
 			}
-			if state["good"] != "mcp.ready " || !strings.HasPrefix(state["silent"], "mcp.failed") || !strings.HasPrefix(state["dies"], "mcp.failed ") || len(state["dies"]) < 13 {
+			if state["good"] != "mcp.ready " || !strings.HasPrefix(state["silent"], "mcp.failed") ||
+				!strings.HasPrefix(state["dies"], "mcp.failed ") || len(state["dies"]) < 13 {
 				t.Errorf("the servers: %q", state)
 			}
-			if len(results) != 3 || results[0].Text != "hello from walnut" || results[0].Failed || len(results[1].Text) > 1<<20 || !results[2].Failed {
+			if len(results) != 3 || results[0].Text != "hello from walnut" || results[0].Failed ||
+				len(results[1].Text) > 1<<20 || !results[2].Failed {
 				for _, r := range results {
 					t.Errorf("result: %s failed %t, %.200s", r.Tool, r.Failed, r.Text)
 				}
@@ -457,7 +485,9 @@ func TestRealAgentsAskBefore(t *testing.T) {
 			t.Parallel()
 			stub := modeltest.New(t, host.ModelKey)
 			stub.Script("two",
-				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch one; until [ -e /tmp/go ]; do sleep 0.1; done", "description": "make"}},
+				modeltest.Step{Call: "Bash",
+					Input: map[string]any{"command": "touch one; until [ -e /tmp/go ]; do sleep 0.1; done",
+						"description": "make"}},
 				modeltest.Step{Call: "Bash", Input: map[string]any{"command": "touch two", "description": "make"}},
 				modeltest.Step{Say: "Done."})
 			h := host.NewCLI(t, stub)

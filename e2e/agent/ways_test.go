@@ -24,13 +24,17 @@ func TestWaysToTheModel(t *testing.T) {
 		path        string // of the requests to the model
 	}{
 		{"subscription", "claude", map[string]string{"CLAUDE_CODE_OAUTH_TOKEN": host.ModelKey}, "", "/v1/messages"},
-		{"bedrock", "claude", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"}, "", "/invoke-with-response-stream"},
-		{"bedrock", "opencode", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"}, "amazon-bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0", "/converse-stream"},
+		{"bedrock", "claude", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"},
+			"", "/invoke-with-response-stream"},
+		{"bedrock", "opencode", map[string]string{"AWS_BEARER_TOKEN_BEDROCK": host.ModelKey, "AWS_REGION": "eu-west-1"},
+			"amazon-bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0", "/converse-stream"},
 	} {
 		t.Run(test.agent+" "+test.name, func(t *testing.T) {
 			t.Parallel()
 			stub := modeltest.New(t, host.ModelKey)
-			stub.Script("way", modeltest.Step{Say: "I look.", Call: "Bash", Input: map[string]any{"command": "echo it runs", "description": "try"}}, modeltest.Step{Say: "All is well."})
+			stub.Script("way", modeltest.Step{Say: "I look.", Call: "Bash",
+				Input: map[string]any{"command": "echo it runs", "description": "try"}},
+				modeltest.Step{Say: "All is well."})
 			h := host.NewCLI(t, stub)
 			h.Env.Setenv("ANTHROPIC_API_KEY", "")
 			h.Env.Setenv("ANTHROPIC_BEDROCK_BASE_URL", stub.URL)
@@ -49,11 +53,14 @@ func TestWaysToTheModel(t *testing.T) {
 			if tool := last(t, events, "tool.completed"); tool.Failed || !strings.Contains(tool.Text, "it runs") {
 				t.Errorf("%+v", tool)
 			}
-			if done := last(t, events, "done"); done.Failed || !strings.Contains(done.Text, "All is well.") || done.Usage == nil || done.Usage.OutputTokens == 0 {
+			if done := last(t, events, "done"); done.Failed || !strings.Contains(done.Text, "All is well.") ||
+				done.Usage == nil || done.Usage.OutputTokens == 0 {
 				t.Errorf("%+v, %+v", done, done.Usage)
 			}
 			if !slices.ContainsFunc(stub.Requests(), func(r modeltest.Request) bool {
-				return strings.HasSuffix(r.Path, test.path) && r.Header.Get("Authorization") == "Bearer "+host.ModelKey && r.Header.Get("X-Api-Key") == "" && r.Status == 200
+				return strings.HasSuffix(r.Path, test.path) &&
+					r.Header.Get("Authorization") == "Bearer "+host.ModelKey && r.Header.Get("X-Api-Key") == "" &&
+					r.Status == 200
 			}) {
 				for _, r := range stub.Requests() {
 					t.Errorf("asked %s: %d", r.Path, r.Status)
@@ -86,7 +93,8 @@ func TestRepositoryCannotRedirectModel(t *testing.T) {
 		out, stderr, code := h.In(dir, "agent", "--agent", name, "-o", "json", "[way] Say that all is well.")
 		if code != 0 {
 			t.Errorf("%s: exit code %d: %s\n%s\n%s", name, code, stderr, out, h.Log())
-		} else if done := last(t, turnEvents(t, out), "done"); done.Failed || !strings.Contains(done.Text, "All is well.") || !strings.Contains(out, says) {
+		} else if done := last(t, turnEvents(t, out), "done"); done.Failed ||
+			!strings.Contains(done.Text, "All is well.") || !strings.Contains(out, says) {
 			t.Errorf("%s: %+v\n%s", name, done, out)
 		}
 	}

@@ -120,7 +120,8 @@ func tryAbuse(t *testing.T, h *host.Host) {
 	}
 	kernelLog := sysrqLines(t)
 	for _, user := range []string{"0", "1000"} {
-		out := h.Must("run", "-u", user, "--", "python3", "-c", abuse, unix.ByteSliceToString(name.Release[:]), own, runtime.GOARCH)
+		out := h.Must("run", "-u", user, "--", "python3", "-c", abuse, unix.ByteSliceToString(name.Release[:]), own,
+			runtime.GOARCH)
 		if !strings.HasPrefix(out, "tried ") || len(out) > len("tried 100") {
 			t.Errorf("as user %s: %s", user, out)
 		}

@@ -13,7 +13,8 @@ import (
 func TestCanary(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "gvisor", host.GVisor(t))
-	const sandbox, command, input, named = "CANARY-1b7e5c90aa", "CANARY-2f6d813b44", "CANARY-3c9a70e2d1", "CANARY-4d0b61f3e8"
+	const sandbox, command, input, named = "CANARY-1b7e5c90aa", "CANARY-2f6d813b44", "CANARY-3c9a70e2d1",
+		"CANARY-4d0b61f3e8"
 	h.Env.Setenv("ANTHROPIC_API_KEY", named) // which makes a secret of it
 	h.Env.Setenv("SANDBOX_TOKEN", sandbox)
 	h.Env.Setenv("COMMAND_TOKEN", command)
@@ -35,7 +36,8 @@ func TestCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	host.Expect(t, out, "they are there")
-	found := append(host.InFiles(t, h.Data, sandbox, command, input, named), host.InArguments(t, sandbox, command, input, named)...)
+	found := append(host.InFiles(t, h.Data, sandbox, command, input, named),
+		host.InArguments(t, sandbox, command, input, named)...)
 	_ = in.Close()
 	_ = cmd.Wait()
 	// Failures combine texts of many sources: errors, logs, records.

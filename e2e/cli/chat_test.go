@@ -122,7 +122,8 @@ func TestConversation(t *testing.T) {
 	w := openWindow(t, h, project, "agent", "--agent", "scripted")
 	w.shows("› a prompt, or /help", "ready · $0.00 · /help")
 	w.types("say **hello**\r")
-	w.shows("› say **hello**", "You said: say hello", "● Write  SCRIPTED-AGENT.md", "+- say **hello**", "1 file changed")
+	w.shows("› say **hello**", "You said: say hello", "● Write  SCRIPTED-AGENT.md", "+- say **hello**",
+		"1 file changed")
 	w.types("/run seq 1 40\r")
 	w.shows("● Bash  seq 1 40", "… 35 lines above", "│ 40")
 	w.types("/ask Which colour? | red | blue\r")
@@ -143,14 +144,16 @@ func TestConversation(t *testing.T) {
 	w.shows("The agent's work is on the branch harvest/")
 	w.types("/apply\r")
 	w.shows("1 file, +1 -0: applied to the files")
-	if text, err := os.ReadFile(project + "/SCRIPTED-AGENT.md"); err != nil || !strings.Contains(string(text), "say **hello**") {
+	if text, err := os.ReadFile(project + "/SCRIPTED-AGENT.md"); err != nil ||
+		!strings.Contains(string(text), "say **hello**") {
 		t.Errorf("%q, %v", text, err)
 	}
 	w.types("/run seq 1 60\r")
 	w.shows("│ 60", "done")
 	w.types("/output\r")
 	w.shows("\n58\n59\n60\n", "ready")
-	if past := w.scrolled(); strings.Count(past, "ready · ") > 0 || strings.Count(past, "› a prompt") > 0 || !strings.Contains(past, "\n7\n8\n9\n") {
+	if past := w.scrolled(); strings.Count(past, "ready · ") > 0 || strings.Count(past, "› a prompt") > 0 ||
+		!strings.Contains(past, "\n7\n8\n9\n") {
 		t.Errorf("what has scrolled away:\n%s", past)
 	}
 	w.types("\x03")
@@ -167,8 +170,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestCompare checks in a terminal that the number of the session to keep is asked, and that Ctrl-C leaves the sessions,
-// whose agents go on.
+// TestCompare checks in a terminal that the number of the session to keep is asked, and that Ctrl-C leaves the
+// sessions, whose agents go on.
 // mission: A4, C3
 func TestCompare(t *testing.T) {
 	t.Parallel()

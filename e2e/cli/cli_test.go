@@ -27,7 +27,8 @@ import (
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {
-		cmd := h.Command(t.Context(), "run", "-it", "--", "sh", "-c", "stty size; until [ \"$(stty size)\" = '22 44' ]; do sleep 0.05; done; echo resized; read -r line; echo got $line; read -r never")
+		cmd := h.Command(t.Context(), "run", "-it", "--", "sh", "-c",
+			"stty size; until [ \"$(stty size)\" = '22 44' ]; do sleep 0.05; done; echo resized; read -r line; echo got $line; read -r never")
 		tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 11, Cols: 33})
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +60,8 @@ func TestSignals(t *testing.T) {
 			again  bool
 			code   int
 		}{
-			"trapped":     {"trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done", syscall.SIGTERM, false, 9},
+			"trapped": {"trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.05; done",
+				syscall.SIGTERM, false, 9},
 			"not trapped": {"echo ready; while :; do sleep 0.05; done", syscall.SIGHUP, false, 129},
 			"ignored":     {"trap '' INT; echo ready; while :; do sleep 0.05; done", syscall.SIGINT, true, 130},
 		} {
@@ -146,11 +148,13 @@ func TestServerKilled(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, out)
 		_ = cmd.Wait()
-		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(stderr.String(), "harvest sandbox logs sbx_") {
+		if code := cmd.ProcessState.ExitCode(); code != 75 ||
+			!strings.Contains(stderr.String(), "harvest sandbox logs sbx_") {
 			t.Errorf("who waited for the command got exit code %d and %q", code, stderr.String())
 		}
 		var all []api.Process
-		if err := json.Unmarshal([]byte(h.Must("sandbox", "ps", "-o", "json", "box")), &all); err != nil || len(all) != 2 {
+		if err := json.Unmarshal([]byte(h.Must("sandbox", "ps", "-o", "json", "box")), &all); err != nil ||
+			len(all) != 2 {
 			t.Fatalf("processes: %v, %v", all, err)
 		}
 		want := ""
@@ -212,7 +216,8 @@ func TestSomebodyElsesData(t *testing.T) {
 func TestServerDiesAtStart(t *testing.T) {
 	t.Parallel()
 	h := host.New(t, "fake", nil)
-	if err := os.WriteFile(filepath.Join(h.Data, "harvest.db"), bytes.Repeat([]byte("no database "), 1000), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.Data, "harvest.db"), bytes.Repeat([]byte("no database "), 1000),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr, code := h.Run("sandbox", "ls")
@@ -241,7 +246,8 @@ func oldServer(t *testing.T, data string, background bool) (ended <-chan struct{
 	mux.HandleFunc("GET "+api.Readyz, func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, api.Server{Status: "ready", Version: "0.0.1", Background: background})
 	})
-	mux.HandleFunc("GET "+api.Sandboxes, func(w http.ResponseWriter, _ *http.Request) { answer(w, api.List[api.Sandbox]{}) })
+	mux.HandleFunc("GET "+api.Sandboxes,
+		func(w http.ResponseWriter, _ *http.Request) { answer(w, api.List[api.Sandbox]{}) })
 	s := &http.Server{Handler: mux}
 	mux.HandleFunc("POST "+api.Shutdown, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
@@ -277,7 +283,8 @@ func TestOrdinaryUser(t *testing.T) {
 	if out := h.Must("run", "--code", "import os; print(6*7, os.getuid())"); out != "42 0" {
 		t.Errorf("it printed %q", out)
 	}
-	if _, stderr, code := h.Run("run", "-v", "data:/data", "--", "sh", "-c", "echo kept > /data/file; exit 3"); code != 3 {
+	if _, stderr, code := h.Run("run", "-v", "data:/data", "--", "sh", "-c",
+		"echo kept > /data/file; exit 3"); code != 3 {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 	if out := h.Must("run", "-v", "data:/data", "--", "cat", "/data/file"); out != "kept" {
@@ -302,9 +309,11 @@ func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
 	cmd.Args = append([]string{"bash", "-c", without, cmd.Path, strconv.Itoa(h.UID)}, cmd.Args[1:]...)
 	cmd.Path = "/bin/bash"
 	everybody := []syscall.SysProcIDMap{{Size: 1 << 16}}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: everybody, GidMappings: everybody, GidMappingsEnableSetgroups: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: everybody,
+		GidMappings: everybody, GidMappingsEnableSetgroups: true}
 	out, err := cmd.CombinedOutput()
-	if err == nil || bytes.Contains(out, []byte("42\n")) || !bytes.Contains(out, []byte("does not let ordinary users make user namespaces")) ||
+	if err == nil || bytes.Contains(out, []byte("42\n")) ||
+		!bytes.Contains(out, []byte("does not let ordinary users make user namespaces")) ||
 		!bytes.Contains(out, []byte("run as root, or allow them")) {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -22,14 +22,16 @@ func TestLinkToAPort(t *testing.T) {
 	h.Up()
 	id := h.Must("sandbox", "create", "--network", "none", "-p", "8093")
 	h.Must("sandbox", "exec", "-d", "-w", "/etc", id, "--", "python3", "-c", serve, "8093")
-	h.Must("sandbox", "exec", id, "--", "python3", "-c", "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', 8093)): time.sleep(0.05)")
+	h.Must("sandbox", "exec", id, "--", "python3", "-c",
+		"import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', 8093)): time.sleep(0.05)")
 	link := h.Must("sandbox", "port", id, "--link")
 	jar, err := cookiejar.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Browsers resolve names below localhost to this machine. System resolvers need not.
-	browser := http.Client{Jar: jar, Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+	browser := http.Client{Jar: jar, Transport: &http.Transport{DialContext: func(ctx context.Context, network,
+		address string) (net.Conn, error) {
 		_, port, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err
@@ -55,7 +57,8 @@ func TestLinkToAPort(t *testing.T) {
 		t.Errorf("without the link: %s %s", resp.Status, page)
 	}
 	resp, page := get(link)
-	if resp.StatusCode != http.StatusOK || !strings.Contains(page, "resolv.conf") || resp.Request.URL.String() != before {
+	if resp.StatusCode != http.StatusOK || !strings.Contains(page, "resolv.conf") ||
+		resp.Request.URL.String() != before {
 		t.Errorf("%s at %s: %.300s", resp.Status, resp.Request.URL, page)
 	}
 	if resp, page := get(before + "passwd"); resp.StatusCode != http.StatusOK {

@@ -80,7 +80,8 @@ func TestPortsAreReachedFromThisMachine(t *testing.T) {
 		t.Error("a port on which nobody listens says something")
 	}
 	h.Must("sandbox", "exec", "-d", "-w", "/etc", id, "--", "python3", "-c", serve, "8092")
-	h.Must("sandbox", "exec", id, "--", "python3", "-c", "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', 8092)): time.sleep(0.05)")
+	h.Must("sandbox", "exec", id, "--", "python3", "-c",
+		"import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', 8092)): time.sleep(0.05)")
 	wantPage(t, strings.TrimSpace(address), "resolv.conf")
 	_ = port.Process.Signal(syscall.SIGINT)
 	_ = port.Wait()
@@ -173,7 +174,8 @@ func TestIdleLimitAfterPortIsLeft(t *testing.T) {
 			if err := leave(port, c); err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, "the sandbox ends, since it is idle", func() bool { return h.Sandbox(id).Status == "terminated" })
+			testenv.Eventually(t, "the sandbox ends, since it is idle",
+				func() bool { return h.Sandbox(id).Status == "terminated" })
 			if why := h.Sandbox(id).Reason; !strings.Contains(why, "idle") {
 				t.Errorf("it ended for another reason: %q", why)
 			}

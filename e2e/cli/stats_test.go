@@ -34,11 +34,13 @@ func TestSandboxStats(t *testing.T) {
 	url := h.Up()
 	key := h.Must("key", "create", "reader", "--quiet")
 	id := h.Must("sandbox", "create", "--name", "dev")
-	h.Must("sandbox", "exec", "--detach", "dev", "--", "python3", "-c", "b = bytearray(b'x') * (100 << 20)\nwhile True: pass")
+	h.Must("sandbox", "exec", "--detach", "dev", "--", "python3", "-c",
+		"b = bytearray(b'x') * (100 << 20)\nwhile True: pass")
 	stats := func() (all []sandboxUse) {
 		t.Helper()
 		out := h.Must("sandbox", "stats", "dev", "-o", "json")
-		if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != id || all[0].Name != "dev" {
+		if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].ID != id ||
+			all[0].Name != "dev" {
 			t.Fatalf("it says %s: %v", out, err)
 		}
 		return all
@@ -52,7 +54,8 @@ func TestSandboxStats(t *testing.T) {
 		}
 		return nil
 	})
-	if table := h.Must("sandbox", "stats"); !strings.Contains(table, "SANDBOX") || !strings.Contains(table, id) || !strings.Contains(table, "MiB") {
+	if table := h.Must("sandbox", "stats"); !strings.Contains(table, "SANDBOX") || !strings.Contains(table, id) ||
+		!strings.Contains(table, "MiB") {
 		t.Errorf("the table is\n%s", table)
 	}
 
@@ -87,7 +90,8 @@ func TestSandboxStats(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || !strings.Contains(string(text), "\nharvest_used_memory_bytes 1.") || strings.Contains(string(text), "\nharvest_used_cpu_seconds_total 0\n") {
+	if err != nil || !strings.Contains(string(text), "\nharvest_used_memory_bytes 1.") ||
+		strings.Contains(string(text), "\nharvest_used_cpu_seconds_total 0\n") {
 		t.Errorf("the metrics are %v\n%s", err, text)
 	}
 
@@ -96,7 +100,8 @@ func TestSandboxStats(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.Must("sandbox", "stats", id, "-o", "json")), &after); err != nil {
 		t.Fatal(err)
 	}
-	if last := len(after[0].Samples) - 1; last < 3 || after[0].Samples[last].CPU < busy.Samples[len(busy.Samples)-1].CPU || after[0].PeakMemory < 90<<20 {
+	if last := len(after[0].Samples) - 1; last < 3 ||
+		after[0].Samples[last].CPU < busy.Samples[len(busy.Samples)-1].CPU || after[0].PeakMemory < 90<<20 {
 		t.Errorf("after the end: %+v", after)
 	}
 	if out := h.Must("sandbox", "stats", "-o", "json"); out != "[]" {

@@ -76,12 +76,14 @@ func fetchPrograms(t *testing.T, dir string, versions map[string]string) {
 			continue
 		}
 		temp := filepath.Join(dir, "npm")
-		cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "install", "--registry", testenv.NPMRegistry(t),
+		cmd := exec.CommandContext(t.Context(), testenv.RequireTool(t, "npm", "npm"), "install", "--registry",
+			testenv.NPMRegistry(t),
 			"--prefix", temp, "--ignore-scripts", "--no-audit", "--no-fund", "--force", pkg[0]+"@"+versions[pkg[0]])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("npm install: %v: %s", err, out)
 		}
-		if err := errors.Join(os.Rename(filepath.Join(temp, "node_modules", pkg[0], pkg[1]), to), os.RemoveAll(temp)); err != nil {
+		if err := errors.Join(os.Rename(filepath.Join(temp, "node_modules", pkg[0], pkg[1]), to),
+			os.RemoveAll(temp)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,7 +165,8 @@ func (h *Host) Project() string {
 	h.T.Helper()
 	dir := filepath.Join(h.T.TempDir(), "project")
 	err := os.MkdirAll(dir, 0o755)
-	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "README.md"), []byte("# A project\n"), 0o644)); err != nil {
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "README.md"), []byte("# A project\n"),
+		0o644)); err != nil {
 		h.T.Fatal(err)
 	}
 	RunGit(h.T, dir, "init", "-q", "-b", "main")
@@ -182,7 +185,8 @@ func (h *Host) In(dir string, args ...string) (stdout, stderr string, code int) 
 	return out.String(), err.String(), cmd.ProcessState.ExitCode()
 }
 
-// NewAgent returns a host with the agent image. All tests of this machine share the image's library, because it is large.
+// NewAgent returns a host with the agent image. All tests of this machine share the image's library, because it is
+// large.
 func NewAgent(t *testing.T) *Host {
 	t.Helper()
 	h, _ := NewBuiltAgent(t)
@@ -206,7 +210,8 @@ func link(env *testscript.Env, setup func(env *testscript.Env) error, cache stri
 	data := env.Getenv("HARVEST_DATA")
 	err := os.Remove(filepath.Join(data, "images"))
 	for _, name := range names {
-		err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700), os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
+		err = errors.Join(err, os.MkdirAll(filepath.Join(cache, name), 0o700),
+			os.Symlink(filepath.Join(cache, name), filepath.Join(data, name)))
 	}
 	return err
 }
@@ -231,7 +236,10 @@ func buildAgentImage(t *testing.T, setup func(env *testscript.Env) error) (cache
 	library := imagetest.Library(t)
 	locked(t, cache, func() { // one server at a time may use the build cache
 		ShareImage(t, filepath.Dir(library.Root(imagetest.Base(t, library))), filepath.Join(cache, "images"), "base")
-		builder := New(t, "gvisor", func(env *testscript.Env) error { return link(env, setup, cache, "images", "build-cache") })
+		builder := New(t, "gvisor", func(env *testscript.Env) error {
+			return link(env, setup, cache, "images",
+				"build-cache")
+		})
 		out := builder.Must("image", "build", "agent", "--build-arg", "NPM_CONFIG_REGISTRY", "-o", "json")
 		if err := json.Unmarshal([]byte(out), &agentImage.built); err != nil {
 			t.Fatal(err)
@@ -249,12 +257,14 @@ func ShareImage(t *testing.T, from, library, name string) {
 		return
 	}
 	temp := filepath.Join(library, ".share")
-	err := errors.Join(os.RemoveAll(temp), os.MkdirAll(temp, 0o700), os.MkdirAll(filepath.Join(library, ".names"), 0o700))
+	err := errors.Join(os.RemoveAll(temp), os.MkdirAll(temp, 0o700),
+		os.MkdirAll(filepath.Join(library, ".names"), 0o700))
 	for _, file := range []string{"root.erofs", "image.json"} {
 		err = errors.Join(err, os.Link(filepath.Join(from, file), filepath.Join(temp, file)))
 	}
 	link := filepath.Join(library, ".names", name)
-	if err = errors.Join(err, os.Rename(temp, to), os.RemoveAll(link), os.Symlink(filepath.Base(from), link)); err != nil {
+	if err = errors.Join(err, os.Rename(temp, to), os.RemoveAll(link),
+		os.Symlink(filepath.Base(from), link)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -38,7 +38,8 @@ func NewGit(t *testing.T, token string) *Git {
 	g := &Git{T: t, Dir: t.TempDir(), token: token}
 	backend := &cgi.Handler{
 		Path: git, Args: []string{"http-backend"}, Stderr: io.Discard,
-		Env: []string{"GIT_PROJECT_ROOT=" + g.Dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null"},
+		Env: []string{"GIT_PROJECT_ROOT=" + g.Dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_CONFIG_GLOBAL=/dev/null"},
 	}
 	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, password, _ := r.BasicAuth()
@@ -77,7 +78,8 @@ func (g *Git) batch(w http.ResponseWriter, r *http.Request) {
 	}
 	objects := []any{}
 	for _, o := range asked.Objects {
-		objects = append(objects, map[string]any{"oid": o.OID, "size": o.Size, "actions": map[string]any{"download": map[string]any{"href": "http://" + r.Host + "/large/" + o.OID}}})
+		objects = append(objects, map[string]any{"oid": o.OID, "size": o.Size,
+			"actions": map[string]any{"download": map[string]any{"href": "http://" + r.Host + "/large/" + o.OID}}})
 	}
 	w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"transfer": "basic", "objects": objects})
@@ -104,8 +106,8 @@ func (g *Git) Network() []string {
 	return []string{"--network", "default", "--network", "allow=" + strings.TrimPrefix(g.Server.URL, "http://")}
 }
 
-// Commit makes a commit with these files on the branch main of a repository, and returns its id. It makes the repository
-// if there is none. A file without text is removed.
+// Commit makes a commit with these files on the branch main of a repository, and returns its id. It makes the
+// repository if there is none. A file without text is removed.
 func (g *Git) Commit(name string, files map[string]string) string {
 	g.T.Helper()
 	bare, work := filepath.Join(g.Dir, name+".git"), filepath.Join(g.Dir, name)
@@ -130,7 +132,8 @@ func (g *Git) Commit(name string, files map[string]string) string {
 		}
 	}
 	RunGit(g.T, work, "add", "--all")
-	RunGit(g.T, work, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty", "-m", "change")
+	RunGit(g.T, work, "-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "--quiet", "--allow-empty",
+		"-m", "change")
 	RunGit(g.T, work, "push", "--quiet", "origin", "main")
 	return RunGit(g.T, work, "rev-parse", "HEAD")
 }
@@ -151,7 +154,8 @@ func RunGit(t *testing.T, dir string, args ...string) string {
 func (g *Git) Add(h *Host, name string, flags ...string) (said string, code int) {
 	g.T.Helper()
 	g.T.Cleanup(func() {
-		if out, err := h.Command(context.WithoutCancel(g.T.Context()), "repo", "rm", name).CombinedOutput(); err != nil && !strings.Contains(string(out), "there is no repository") {
+		if out, err := h.Command(context.WithoutCancel(g.T.Context()), "repo", "rm",
+			name).CombinedOutput(); err != nil && !strings.Contains(string(out), "there is no repository") {
 			g.T.Errorf("remove %s: %v, %s", name, err, out)
 		}
 	})

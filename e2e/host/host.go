@@ -46,20 +46,22 @@ func OnEngines(t *testing.T, test func(t *testing.T, h *Host)) {
 }
 
 // New returns a host with an empty data directory. setup prepares the environment: GVisor for gVisor, and Race if it is
-// nil. When the test ends, the server and its sandboxes are stopped. Nothing of them may be left, and no process may have
-// reported a data race.
+// nil. When the test ends, the server and its sandboxes are stopped. Nothing of them may be left, and no process may
+// have reported a data race.
 func New(t *testing.T, engine string, setup func(env *testscript.Env) error) *Host {
 	t.Helper()
 	if setup == nil {
 		setup = Race(t)
 	}
 	h := &Host{T: t, Data: testenv.DataDir(t)}
-	h.Env = &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+h.Data, "HARVEST_ENGINE="+engine, "HARVEST_POOL=0", "HARVEST_REFRESH=false")}
+	h.Env = &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+h.Data, "HARVEST_ENGINE="+engine,
+		"HARVEST_POOL=0", "HARVEST_REFRESH=false")}
 	if err := setup(h.Env); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := h.Command(context.WithoutCancel(t.Context()), "down", "--sandboxes").CombinedOutput(); err != nil {
+		if out, err := h.Command(context.WithoutCancel(t.Context()), "down",
+			"--sandboxes").CombinedOutput(); err != nil {
 			t.Errorf("harvest down: %v\n%s\n%s", err, out, h.Log())
 		}
 		noRaces(t, h.Data, h.Env.Getenv("GORACE"))
@@ -157,7 +159,8 @@ func Ordinary(t *testing.T) *Host {
 	}
 	library := imagetest.Library(t)
 	base := filepath.Dir(library.Root(imagetest.Base(t, library)))
-	if err := errors.Join(ownImages(filepath.Join(h.Data, "images"), base, h.UID), os.Chown(h.Data, h.UID, h.UID)); err != nil {
+	if err := errors.Join(ownImages(filepath.Join(h.Data, "images"), base, h.UID),
+		os.Chown(h.Data, h.UID, h.UID)); err != nil {
 		t.Fatal(err)
 	}
 	h.Env.Setenv("PATH", bin+":"+h.Env.Getenv("PATH"))
@@ -165,7 +168,8 @@ func Ordinary(t *testing.T) *Host {
 	return h
 }
 
-// ownImages replaces the link to the shared library of images by a library that holds the base image and belongs to uid.
+// ownImages replaces the link to the shared library of images by a library that holds the base image and belongs to
+// uid.
 func ownImages(link, base string, uid int) error {
 	if err := os.Remove(link); err != nil {
 		return err

@@ -29,7 +29,8 @@ type S3 struct {
 func NewS3(t *testing.T) *S3 {
 	t.Helper()
 	url, bucket := s3test.Bucket(t)
-	s := &S3{t: t, Dir: s3test.Dir(bucket), Bucket: bucket, Address: "127.0.0.1:0", behind: strings.TrimPrefix(url, "http://")}
+	s := &S3{t: t, Dir: s3test.Dir(bucket), Bucket: bucket, Address: "127.0.0.1:0",
+		behind: strings.TrimPrefix(url, "http://")}
 	s.Start()
 	t.Cleanup(s.Stop)
 	return s

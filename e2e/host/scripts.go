@@ -54,7 +54,8 @@ func noRaces(t *testing.T, data, gorace string) {
 	}
 }
 
-// GVisor returns a function that prepares an environment for the ordinary binary, with the base image in the data directory.
+// GVisor returns a function that prepares an environment for the ordinary binary, with the base image in the data
+// directory.
 func GVisor(t *testing.T) func(env *testscript.Env) error {
 	t.Helper()
 	library := imagetest.Library(t)
@@ -76,8 +77,8 @@ func GVisor(t *testing.T) func(env *testscript.Env) error {
 	}
 }
 
-// Scripts runs the testscript files of a directory, each with a data directory of its own. Without setup, harvest is the
-// program that testscript.Main has registered.
+// Scripts runs the testscript files of a directory, each with a data directory of its own. Without setup, harvest is
+// the program that testscript.Main has registered.
 func Scripts(t *testing.T, dir, engine string, setup func(env *testscript.Env) error) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{

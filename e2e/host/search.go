@@ -33,8 +33,10 @@ func Certificate(t *testing.T, dir string) (cert, key string) {
 		t.Fatal(err)
 	}
 	template := x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, secret.Public(), secret)
@@ -103,16 +105,19 @@ func MinimalRoot(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"dash", "sh", "cat", "id", "ls", "stat", "libc.so.6", "libselinux.so.1", "libpcre2-8.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+	want := []string{"dash", "sh", "cat", "id", "ls", "stat", "libc.so.6", "libselinux.so.1", "libpcre2-8.so.0",
+		"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for _, dir := range []string{"bin", "lib", "lib64", "usr/bin", "usr/lib", "usr/lib64", "tmp", "etc/passwd"} {
 		err := r.Walk(dir, func(hdr *tar.Header, content io.Reader) error {
 			base := filepath.Base(hdr.Name)
-			if hdr.Typeflag != tar.TypeDir && strings.Contains(hdr.Name, "/") && hdr.Name != "etc/passwd" && !slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(base, w) }) {
+			if hdr.Typeflag != tar.TypeDir && strings.Contains(hdr.Name, "/") && hdr.Name != "etc/passwd" &&
+				!slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(base, w) }) {
 				return nil
 			}
-			if hdr.Typeflag == tar.TypeDir && !slices.Contains([]string{"bin", "lib", "lib64", "x86_64-linux-gnu", "aarch64-linux-gnu", "tmp"}, base) || hdr.Typeflag == tar.TypeLink {
+			if hdr.Typeflag == tar.TypeDir && !slices.Contains([]string{"bin", "lib", "lib64", "x86_64-linux-gnu",
+				"aarch64-linux-gnu", "tmp"}, base) || hdr.Typeflag == tar.TypeLink {
 				return nil
 			}
 			if err := tw.WriteHeader(hdr); err != nil || content == nil {

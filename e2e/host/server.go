@@ -22,29 +22,32 @@ import (
 // KillAll kills the processes that have the data directory in their arguments or environment, but this one.
 func KillAll(t *testing.T, data string) {
 	t.Helper()
-	testenv.Eventually(t, "no process of "+data+" is left", func() bool { // a process that was starting is found in the next round
-		dirs, err := filepath.Glob("/proc/[0-9]*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := false
-		for _, dir := range dirs {
-			args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-			env, _ := os.ReadFile(filepath.Join(dir, "environ"))
-			pid, _ := strconv.Atoi(filepath.Base(dir))
-			if pid > 1 && pid != os.Getpid() && (bytes.Contains(args, []byte(data)) || bytes.Contains(env, []byte("HARVEST_DATA="+data))) {
-				found = true
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+	testenv.Eventually(t, "no process of "+data+" is left",
+		func() bool { // a process that was starting is found in the next round
+			dirs, err := filepath.Glob("/proc/[0-9]*")
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		return !found
-	})
+			found := false
+			for _, dir := range dirs {
+				args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+				env, _ := os.ReadFile(filepath.Join(dir, "environ"))
+				pid, _ := strconv.Atoi(filepath.Base(dir))
+				if pid > 1 && pid != os.Getpid() &&
+					(bytes.Contains(args, []byte(data)) || bytes.Contains(env, []byte("HARVEST_DATA="+data))) {
+					found = true
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			return !found
+		})
 }
 
 // Up runs harvest up in the foreground until the test ends, and returns its URL.
 func (h *Host) Up(args ...string) string {
 	h.T.Helper()
-	cmd := h.Command(context.WithoutCancel(h.T.Context()), append([]string{"up", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd := h.Command(context.WithoutCancel(h.T.Context()),
+		append([]string{"up", "--listen", "127.0.0.1:0"}, args...)...)
 	url := h.started(cmd)
 	h.T.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -86,7 +89,8 @@ func (h *Host) started(cmd *exec.Cmd) string {
 
 // OverSocket returns an HTTP client that connects to the host's server over its Unix socket.
 func (h *Host) OverSocket() *http.Client {
-	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(h.Data, client.Socket))
 	}}}
 }

@@ -33,11 +33,13 @@ func TestAgentImage(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	h, built := host.NewBuiltAgent(t)
-	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, fmt.Sprintf("%.1f GB", float64(built.Size)/1e9), built.BuildSeconds)
+	t.Logf("the agent image: %s, %s, built in %.0f s", built.ID, fmt.Sprintf("%.1f GB", float64(built.Size)/1e9),
+		built.BuildSeconds)
 	if out := h.Must("run", "--image", "agent", "--", "claude", "--version"); !strings.Contains(out, "(Claude Code)") {
 		t.Errorf("claude --version: %s", out)
 	}
-	box := h.Must("sandbox", "create", "--image", "agent", "--name", "agent", "--memory", "4GiB", "--network", "default")
+	box := h.Must("sandbox", "create", "--image", "agent", "--name", "agent", "--memory", "4GiB",
+		"--network", "default")
 	exec := func(args ...string) (string, string, int) {
 		return h.Run(append([]string{"sandbox", "exec", box, "--"}, args...)...)
 	}
@@ -69,10 +71,14 @@ func testPrograms(t *testing.T, built api.Image, exec execFunc) {
 	for _, c := range []struct{ command, want string }{
 		{"id -un", "agent"}, {"id -u", "1000"}, {"pwd", "/workspace"}, {"printenv HOME", "/home/agent"},
 		{"claude --version", versions["claude"]}, {"opencode --version", versions["opencode"]},
-		{"node --version", "v22."}, {"npm --version", versions["npm"]}, {"npx --version", versions["npm"]}, {"pnpm --version", versions["pnpm"]},
-		{"yarn --version", versions["yarn"]}, {"npm prefix -g", "/home/agent/.local"}, {"playwright --version", versions["playwright"]},
-		{"python3 --version", "Python 3.11."}, {"pip --version", "python 3.11"}, {"gh --version", "gh version "}, {"git --version", "git version "},
-		{"git lfs version", "git-lfs/"}, {"rg --version", "ripgrep "}, {"jq --version", "jq-"}, {"ssh -V", "OpenSSH"}, {"less --version", "less "}, {"ps", "ps"},
+		{"node --version", "v22."}, {"npm --version", versions["npm"]}, {"npx --version", versions["npm"]},
+		{"pnpm --version", versions["pnpm"]},
+		{"yarn --version", versions["yarn"]}, {"npm prefix -g", "/home/agent/.local"},
+		{"playwright --version", versions["playwright"]},
+		{"python3 --version", "Python 3.11."}, {"pip --version", "python 3.11"}, {"gh --version", "gh version "},
+		{"git --version", "git version "},
+		{"git lfs version", "git-lfs/"}, {"rg --version", "ripgrep "}, {"jq --version", "jq-"}, {"ssh -V", "OpenSSH"},
+		{"less --version", "less "}, {"ps", "ps"},
 	} {
 		begun := time.Now()
 		out, stderr, code := exec(strings.Fields(c.command)...)
@@ -84,7 +90,8 @@ func testPrograms(t *testing.T, built api.Image, exec execFunc) {
 	if out, stderr, code := exec("sh", "-c", "python3 -m venv /tmp/venv && /tmp/venv/bin/pip --version"); code != 0 {
 		t.Errorf("venv: %s%s", out, stderr)
 	}
-	for _, name := range []string{"claude", "opencode", "node", "npm", "pnpm", "chromium", "gh", "git", "@playwright/mcp", "chrome-devtools-mcp"} {
+	for _, name := range []string{"claude", "opencode", "node", "npm", "pnpm", "chromium", "gh", "git",
+		"@playwright/mcp", "chrome-devtools-mcp"} {
 		if versions[name] == "" {
 			t.Errorf("the image does not say that it has %s", name)
 		}
@@ -104,17 +111,21 @@ func testPrograms(t *testing.T, built api.Image, exec execFunc) {
 // mission: E6
 func testApp(t *testing.T, exec execFunc) {
 	for _, file := range []string{"AGENTS.md", "CLAUDE.md", "opencode.json", "mcp.json", "memory-seed.json"} {
-		if out, stderr, code := exec("sh", "-c", "test -s /app/"+file+" && ! test -w /app/"+file+" && stat -L -c '%U %a' /app/"+file); code != 0 || strings.TrimSpace(out) != "root 644" {
+		if out, stderr, code := exec("sh", "-c",
+			"test -s /app/"+file+" && ! test -w /app/"+file+" && stat -L -c '%U %a' /app/"+file); code != 0 ||
+			strings.TrimSpace(out) != "root 644" {
 			t.Errorf("%s: %d, %s%s", file, code, out, stderr)
 		}
 	}
-	for _, command := range []string{"touch /app/new", "echo >>/app/AGENTS.md", "rm -f /app/opencode.json", "mv /app/CLAUDE.md /tmp/", "chmod 777 /app", "rm -rf /app", "echo >/opt/harvest/new",
+	for _, command := range []string{"touch /app/new", "echo >>/app/AGENTS.md", "rm -f /app/opencode.json",
+		"mv /app/CLAUDE.md /tmp/", "chmod 777 /app", "rm -rf /app", "echo >/opt/harvest/new",
 		"ln -sf /tmp/x /usr/local/bin/node", "echo >>/etc/claude-code/CLAUDE.md"} {
 		if out, stderr, code := exec("sh", "-c", command); code == 0 {
 			t.Errorf("the agent may do this: %s: %s%s", command, out, stderr)
 		}
 	}
-	for _, command := range []string{"cmp /app/AGENTS.md /etc/claude-code/CLAUDE.md", "touch /workspace/x ~/x ~/.mcp-memory/x /var/cache/harvest/node/x", "jq -e .entities /app/memory-seed.json"} {
+	for _, command := range []string{"cmp /app/AGENTS.md /etc/claude-code/CLAUDE.md",
+		"touch /workspace/x ~/x ~/.mcp-memory/x /var/cache/harvest/node/x", "jq -e .entities /app/memory-seed.json"} {
 		if out, stderr, code := exec("sh", "-c", command); code != 0 {
 			t.Errorf("%s: exit code %d, %s%s", command, code, out, stderr)
 		}
@@ -123,10 +134,12 @@ func testApp(t *testing.T, exec execFunc) {
 
 func testChromium(t *testing.T, exec execFunc) {
 	const page = `data:text/html,<title>x</title><script>document.write('<p>' + 6 * 7 + '</p>')</script>`
-	if out, stderr, code := exec("chromium", "--headless", "--dump-dom", page); code != 0 || !strings.Contains(out, "<p>42</p>") {
+	if out, stderr, code := exec("chromium", "--headless", "--dump-dom", page); code != 0 ||
+		!strings.Contains(out, "<p>42</p>") {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}
-	out, stderr, code := exec("sh", "-c", "cd /tmp && chromium --headless --screenshot=/tmp/shot.png 'data:text/html,<h1>hello</h1>' >/dev/null 2>&1 && file shot.png")
+	out, stderr, code := exec("sh", "-c",
+		"cd /tmp && chromium --headless --screenshot=/tmp/shot.png 'data:text/html,<h1>hello</h1>' >/dev/null 2>&1 && file shot.png")
 	if code != 0 || !strings.Contains(out, "PNG image data") {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}
@@ -140,7 +153,9 @@ func testNodeOfProject(t *testing.T, exec execFunc) {
 		{"package.json", `{"volta":{"node":"^20"}}`, "v20."},
 	} {
 		dir := "/workspace/" + strings.Trim(strings.ReplaceAll(c.file+c.want, ".", "-"), "-")
-		out, stderr, code := exec("sh", "-c", `mkdir -p "$1" && cd "$1" && printf %s "$2" >"$3" && node --version && npm --version >/dev/null`, "sh", dir, c.text, c.file)
+		out, stderr, code := exec("sh", "-c",
+			`mkdir -p "$1" && cd "$1" && printf %s "$2" >"$3" && node --version && npm --version >/dev/null`, "sh", dir,
+			c.text, c.file)
 		if code != 0 || !strings.HasPrefix(out, c.want) {
 			t.Errorf("%s %s: exit code %d, %s%s", c.file, c.text, code, out, stderr)
 		}
@@ -186,7 +201,8 @@ func testMCP(t *testing.T, h *host.Host, box string) {
 					params["arguments"] = use.arguments
 				}
 				c.call(t, "tools/call", params, &result)
-				if text := fmt.Sprint(result.Content); result.IsError != use.fails || !strings.Contains(text, use.want) {
+				if text := fmt.Sprint(result.Content); result.IsError != use.fails ||
+					!strings.Contains(text, use.want) {
 					t.Errorf("%s: %t, %.2000s, want %q", use.tool, result.IsError, text, use.want)
 				}
 			}
@@ -207,7 +223,8 @@ type use struct {
 // uses has the calls of the test to each server.
 var uses = map[string][]use{
 	"memory": {
-		{"create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree", "observations": []string{"it is tall"}}}}, "walnut", false},
+		{"create_entities", map[string]any{"entities": []any{map[string]any{"name": "walnut", "entityType": "tree",
+			"observations": []string{"it is tall"}}}}, "walnut", false},
 		{"search_nodes", map[string]any{"query": "walnut"}, "it is tall", false},
 	},
 	"filesystem": {
@@ -216,7 +233,8 @@ var uses = map[string][]use{
 		{"read_text_file", map[string]any{"path": "/etc/passwd"}, "denied", true},
 	},
 	"playwright": {
-		{"browser_navigate", map[string]any{"url": "data:text/html,<title>walnut</title><h1>tall tree</h1>"}, "walnut", false},
+		{"browser_navigate", map[string]any{"url": "data:text/html,<title>walnut</title><h1>tall tree</h1>"},
+			"walnut", false},
 		{"browser_snapshot", nil, "tall tree", false},
 	},
 	"devtools": {{"new_page", map[string]any{"url": "data:text/html,<title>walnut</title>"}, "walnut", false}},
@@ -325,7 +343,8 @@ func (c *conversation) call(t *testing.T, method string, params, result any) {
 		}
 		switch {
 		case message.Method != "" && message.ID != nil:
-			c.send(t, map[string]any{"jsonrpc": "2.0", "id": message.ID, "error": map[string]any{"code": -32601, "message": "not here"}})
+			c.send(t, map[string]any{"jsonrpc": "2.0", "id": message.ID,
+				"error": map[string]any{"code": -32601, "message": "not here"}})
 		case message.Method != "" || string(message.ID) != fmt.Sprint(c.last):
 		case message.Error != nil:
 			t.Fatalf("%s: %s", method, message.Error)

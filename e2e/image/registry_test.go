@@ -32,8 +32,10 @@ func changes(t *testing.T) []byte {
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for _, hdr := range []*tar.Header{
-		{Name: "usr/bin/.wh.ls", Typeflag: tar.TypeReg}, {Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755, Uid: 1234, Gid: 55},
-		{Name: "app/one", Typeflag: tar.TypeReg, Mode: 0o640, Uid: 1234, Gid: 55, Size: 4}, {Name: "app/two", Typeflag: tar.TypeLink, Linkname: "app/one"},
+		{Name: "usr/bin/.wh.ls", Typeflag: tar.TypeReg}, {Name: "app/", Typeflag: tar.TypeDir, Mode: 0o755,
+			Uid: 1234, Gid: 55},
+		{Name: "app/one", Typeflag: tar.TypeReg, Mode: 0o640, Uid: 1234, Gid: 55, Size: 4},
+		{Name: "app/two", Typeflag: tar.TypeLink, Linkname: "app/one"},
 		{Name: "app/link", Typeflag: tar.TypeSymlink, Linkname: "/app/two"},
 	} {
 		if err := tw.WriteHeader(hdr); err != nil {
@@ -56,12 +58,16 @@ func registryOf(t *testing.T, config v1.Config, layers ...[]byte) string {
 	t.Helper()
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(server.Close)
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: config, RootFS: v1.RootFS{Type: "layers"}})
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: config,
+		RootFS: v1.RootFS{Type: "layers"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, data := range layers {
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+			error) {
+			return io.NopCloser(bytes.NewReader(data)), nil
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +91,8 @@ func TestImageOfARegistry(t *testing.T) {
 	t.Parallel()
 	setup := host.GVisor(t)
 	ref := registryOf(t, v1.Config{
-		Env: []string{"PATH=/usr/bin:/bin", "GREETING=hello"}, User: "1234:55", WorkingDir: "/app", Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo default"},
+		Env: []string{"PATH=/usr/bin:/bin", "GREETING=hello"}, User: "1234:55", WorkingDir: "/app",
+		Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"echo default"},
 		Labels: map[string]string{"made": "here"},
 	}, host.MinimalRoot(t), changes(t))
 	h := host.New(t, "gvisor", setup)
@@ -103,7 +110,8 @@ func TestImageOfARegistry(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.Must("image", "inspect", ref, "-o", "json")), &img); err != nil {
 		t.Fatal(err)
 	}
-	if img.Workdir != "/app" || img.User != "1234:55" || !slices.Contains(img.Names, ref) || !strings.Contains(img.Base, "@sha256:") {
+	if img.Workdir != "/app" || img.User != "1234:55" || !slices.Contains(img.Names, ref) ||
+		!strings.Contains(img.Base, "@sha256:") {
 		t.Errorf("got %+v", img)
 	}
 	if id := h.Must("image", "pull", ref, "-t", "app"); id != img.ID {
@@ -166,7 +174,9 @@ func loadWithPodman(t *testing.T, archive string) {
 	}
 	dir := t.TempDir()
 	podman := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), "podman", append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "podman",
+			append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp",
+				"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
@@ -174,11 +184,14 @@ func loadWithPodman(t *testing.T, archive string) {
 	if err != nil || !strings.Contains(out, "app") {
 		t.Errorf("podman load: %v\n%s", err, out)
 	}
-	out, err = podman("image", "inspect", "localhost/app:latest", "--format", "{{.User}} {{.Config.WorkingDir}} {{.Config.Env}} {{.Config.Labels}}")
-	if err != nil || !strings.Contains(out, "1234:55 /app") || !strings.Contains(out, "GREETING=hello") || !strings.Contains(out, "made:here") {
+	out, err = podman("image", "inspect", "localhost/app:latest", "--format",
+		"{{.User}} {{.Config.WorkingDir}} {{.Config.Env}} {{.Config.Labels}}")
+	if err != nil || !strings.Contains(out, "1234:55 /app") || !strings.Contains(out, "GREETING=hello") ||
+		!strings.Contains(out, "made:here") {
 		t.Errorf("podman inspect: %v\n%s", err, out)
 	}
-	out, err = podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "localhost/app:latest", "echo $GREETING; cat link; id -u")
+	out, err = podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
+		"localhost/app:latest", "echo $GREETING; cat link; id -u")
 	if strings.Contains(out, "cgroups in hybrid mode not supported") {
 		t.Log("what podman runs of the export is not tried: its crun has no cgroups of this machine's kind; apt-get install runc, and remove crun")
 		return

@@ -26,7 +26,8 @@ func TestKillEverything(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 3 {
 			clients.Go(func() {
-				_ = h.Command(ctx, "sandbox", "create", "--name", "box-"+strconv.Itoa(round)+"-"+strconv.Itoa(i), "-v", "files:/files").Run()
+				_ = h.Command(ctx, "sandbox", "create", "--name", "box-"+strconv.Itoa(round)+"-"+strconv.Itoa(i), "-v",
+					"files:/files").Run()
 			})
 			clients.Go(func() { _ = h.Command(ctx, "run", "--code", "import time; time.sleep(0.2)").Run() })
 		}

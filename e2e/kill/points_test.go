@@ -70,18 +70,23 @@ func TestKilledAtNamedPoints(t *testing.T) {
 	build := []string{"image", "build", "-t", "points/built:1", "-f", dockerfile, work}
 	for _, k := range []killedAt{
 		{"sandbox.recorded", []string{"sandbox", "create", "--name", "new"}, newSandboxFails},
-		{"sandbox.made", []string{"sandbox", "create", "--name", "new", "--secret", "s", "-v", "more:/more"}, newSandboxFails},
-		{"exec.started", []string{"sandbox", "exec", "box", "--", "sh", "-c", "echo begun; sleep 1000"}, func(t *testing.T, h *host.Host) {
-			testenv.Eventually(t, "the command has begun", func() bool { return strings.Contains(h.Must("sandbox", "ps", "box", "-o", "json"), "begun") })
-		}},
-		{"snapshot.taken", []string{"sandbox", "snapshot", "box", "--name", "points/snap:1"}, func(t *testing.T, h *host.Host) {
-			h.Lacks(t, "points/snap", "image", "ls")
-			h.Must("sandbox", "snapshot", "box", "--name", "points/snap:1")
-		}},
-		{"snapshot.published", []string{"sandbox", "snapshot", "box", "--name", "points/snap:2"}, func(t *testing.T, h *host.Host) {
-			h.Must("sandbox", "snapshot", "box", "--name", "points/snap:2")
-			h.Must("run", "--image", "points/snap:2", "--", "true")
-		}},
+		{"sandbox.made", []string{"sandbox", "create", "--name", "new", "--secret", "s", "-v", "more:/more"},
+			newSandboxFails},
+		{"exec.started", []string{"sandbox", "exec", "box", "--", "sh", "-c", "echo begun; sleep 1000"},
+			func(t *testing.T, h *host.Host) {
+				testenv.Eventually(t, "the command has begun",
+					func() bool { return strings.Contains(h.Must("sandbox", "ps", "box", "-o", "json"), "begun") })
+			}},
+		{"snapshot.taken", []string{"sandbox", "snapshot", "box", "--name", "points/snap:1"},
+			func(t *testing.T, h *host.Host) {
+				h.Lacks(t, "points/snap", "image", "ls")
+				h.Must("sandbox", "snapshot", "box", "--name", "points/snap:1")
+			}},
+		{"snapshot.published", []string{"sandbox", "snapshot", "box", "--name", "points/snap:2"},
+			func(t *testing.T, h *host.Host) {
+				h.Must("sandbox", "snapshot", "box", "--name", "points/snap:2")
+				h.Must("run", "--image", "points/snap:2", "--", "true")
+			}},
 		{"image.filled", build, func(t *testing.T, h *host.Host) {
 			h.Lacks(t, "points/built", "image", "ls")
 			h.Must(build...)
@@ -111,11 +116,12 @@ func TestKilledAtNamedPoints(t *testing.T) {
 				t.Errorf("checkout: %s, %v", out, err)
 			}
 		}},
-		{"session.recorded", []string{"agent", "--agent", "scripted", "--repo", "none", "-d", "hello"}, func(t *testing.T, h *host.Host) {
-			id, _, _ := strings.Cut(h.Must("sessions", "-o", "name"), "\n")
-			h.Has(t, "hello after all", "send", id, "hello after all")
-			h.Must("end", id)
-		}},
+		{"session.recorded", []string{"agent", "--agent", "scripted", "--repo", "none", "-d", "hello"},
+			func(t *testing.T, h *host.Host) {
+				id, _, _ := strings.Cut(h.Must("sessions", "-o", "name"), "\n")
+				h.Has(t, "hello after all", "send", id, "hello after all")
+				h.Must("end", id)
+			}},
 		{"rekey.begun", []string{"secret", "rekey"}, secretsOpen},
 		{"rekey.sealed", []string{"secret", "rekey"}, secretsOpen},
 		{"backup.copied", []string{"backup", "saved.tar"}, func(t *testing.T, h *host.Host) {
@@ -225,7 +231,8 @@ func streamIsWhole(h *host.Host, t *testing.T) {
 // emptyRepository makes a git repository with one commit.
 func emptyRepository(t *testing.T, dir string) {
 	t.Helper()
-	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "one"}} {
+	for _, args := range [][]string{{"init", "-q", "-b", "main"},
+		{"-c", "user.name=T", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty", "-m", "one"}} {
 		host.RunGit(t, dir, args...)
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // TestSparesAndSIGKILL kills the server while it makes a session ahead, and before and after one is taken. The next
-// server has either no session or the whole session, with its sandbox and its prompt, and nothing is left of the others.
+// server has either no session or the whole session, with its sandbox and its prompt, and nothing is left of the
+// others.
 func TestSparesAndSIGKILL(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()

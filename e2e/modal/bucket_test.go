@@ -26,7 +26,8 @@ type bucketClient struct {
 }
 
 // mounted is the bucket at /mnt/bucket.
-func (b *bucketClient) mounted(t *testing.T, bucket, prefix string, secret *modal.Secret, readOnly bool) map[string]*modal.CloudBucketMount {
+func (b *bucketClient) mounted(t *testing.T, bucket, prefix string, secret *modal.Secret,
+	readOnly bool) map[string]*modal.CloudBucketMount {
 	t.Helper()
 	params := &modal.CloudBucketMountParams{Secret: secret, ReadOnly: readOnly}
 	if b.endpoint != "" {
@@ -45,7 +46,8 @@ func (b *bucketClient) mounted(t *testing.T, bucket, prefix string, secret *moda
 // keys is a secret without a name.
 func (b *bucketClient) keys(t *testing.T, id, key string) *modal.Secret {
 	t.Helper()
-	s, err := b.sdk.Secrets.FromMap(t.Context(), map[string]string{"AWS_ACCESS_KEY_ID": id, "AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1"}, nil)
+	s, err := b.sdk.Secrets.FromMap(t.Context(), map[string]string{"AWS_ACCESS_KEY_ID": id,
+		"AWS_SECRET_ACCESS_KEY": key, "AWS_REGION": "us-east-1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,14 +97,17 @@ func TestModalBucket(t *testing.T) {
 func (b *bucketClient) written(t *testing.T) {
 	b.s3.Put("work/a/b.txt", "one")
 	b.s3.Put("other/x", "not mine")
-	sb := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: b.mounted(t, b.s3.Bucket, "work/", b.keys(t, s3test.AccessKey, s3test.SecretKey), false)})
-	if out, code := b.run(t, sb, "ls /mnt/bucket; cat /mnt/bucket/a/b.txt; printf two >/mnt/bucket/c.txt; mkdir /mnt/bucket/d; printf three >>/mnt/bucket/d/e; mv /mnt/bucket/d/e /mnt/bucket/f; sync"); code != 0 || out != "a\none" {
+	sb := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: b.mounted(t, b.s3.Bucket, "work/",
+		b.keys(t, s3test.AccessKey, s3test.SecretKey), false)})
+	if out, code := b.run(t, sb,
+		"ls /mnt/bucket; cat /mnt/bucket/a/b.txt; printf two >/mnt/bucket/c.txt; mkdir /mnt/bucket/d; printf three >>/mnt/bucket/d/e; mv /mnt/bucket/d/e /mnt/bucket/f; sync"); code != 0 || out != "a\none" {
 		t.Errorf("it ended with %d and said %q", code, out)
 	}
 	if c, f := b.s3.Get("work/c.txt"), b.s3.Get("work/f"); c != "two" || f != "three" {
 		t.Errorf("the bucket has %q and %q", c, f)
 	}
-	if out, _ := b.run(t, sb, "env; cat /proc/*/environ /proc/mounts"); strings.Contains(out, s3test.SecretKey) || strings.Contains(out, s3test.AccessKey) {
+	if out, _ := b.run(t, sb, "env; cat /proc/*/environ /proc/mounts"); strings.Contains(out, s3test.SecretKey) ||
+		strings.Contains(out, s3test.AccessKey) {
 		t.Error("the sandbox has the credentials")
 	}
 	if n := b.own(t); n != 1 {
@@ -113,17 +118,21 @@ func (b *bucketClient) written(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-b.h.Ended
-	b.h.Environ = append(b.h.Environ, "HARVEST_MODAL_LISTEN="+strings.TrimPrefix(os.Getenv("MODAL_SERVER_URL"), "http://")) // where its clients look for it
+	b.h.Environ = append(b.h.Environ, "HARVEST_MODAL_LISTEN="+strings.TrimPrefix(os.Getenv("MODAL_SERVER_URL"),
+		"http://")) // where its clients look for it
 	b.h.Start()
 	sb, err := b.sdk.Sandboxes.FromID(t.Context(), sb.SandboxID, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, code := b.run(t, sb, "cat /mnt/bucket/c.txt; printf after >/mnt/bucket/after; sync"); code != 0 || out != "two" || b.s3.Get("work/after") != "after" {
+	if out, code := b.run(t, sb, "cat /mnt/bucket/c.txt; printf after >/mnt/bucket/after; sync"); code != 0 ||
+		out != "two" || b.s3.Get("work/after") != "after" {
 		t.Errorf("after a restart it ended with %d and said %q", code, out)
 	}
-	only := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: b.mounted(t, b.s3.Bucket, "work/", b.keys(t, s3test.AccessKey, s3test.SecretKey), true)})
-	if out, code := b.run(t, only, "{ cat /mnt/bucket/c.txt && echo x >/mnt/bucket/x; }"); code == 0 || !strings.HasPrefix(out, "two") || !strings.Contains(out, "Read-only file system") || b.s3.Get("work/x") != "" {
+	only := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: b.mounted(t, b.s3.Bucket, "work/",
+		b.keys(t, s3test.AccessKey, s3test.SecretKey), true)})
+	if out, code := b.run(t, only, "{ cat /mnt/bucket/c.txt && echo x >/mnt/bucket/x; }"); code == 0 ||
+		!strings.HasPrefix(out, "two") || !strings.Contains(out, "Read-only file system") || b.s3.Get("work/x") != "" {
 		t.Errorf("read-only, it ended with %d and said %q", code, out)
 	}
 }
@@ -132,7 +141,8 @@ func (b *bucketClient) written(t *testing.T) {
 func (b *bucketClient) named(t *testing.T) {
 	b.s3.Put("whole", "all of it")
 	file := filepath.Join(t.TempDir(), "pairs")
-	if err := os.WriteFile(file, []byte("AWS_ACCESS_KEY_ID="+s3test.AccessKey+"\nAWS_SECRET_ACCESS_KEY="+s3test.SecretKey+"\nAWS_ENDPOINT_URL="+b.endpoint+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("AWS_ACCESS_KEY_ID="+s3test.AccessKey+"\nAWS_SECRET_ACCESS_KEY="+s3test.SecretKey+"\nAWS_ENDPOINT_URL="+b.endpoint+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.h.Run("secret", "set", "bucket-keys", "--env-file", file); err != nil {
@@ -145,7 +155,8 @@ func (b *bucketClient) named(t *testing.T) {
 	plain := *b
 	plain.endpoint = ""
 	before := b.own(t)
-	sb := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: plain.mounted(t, b.s3.Bucket, "", secret, false)})
+	sb := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: plain.mounted(t, b.s3.Bucket, "",
+		secret, false)})
 	if out, code := b.run(t, sb, "cat /mnt/bucket/whole"); code != 0 || out != "all of it" {
 		t.Errorf("it ended with %d and said %q", code, out)
 	}
@@ -162,7 +173,8 @@ func (b *bucketClient) sidecar(t *testing.T) {
 	}
 	sb := b.create(t, "base", nil)
 	side, err := sb.ExperimentalSidecars.Create(t.Context(), "side", img, &modal.SidecarCreateParams{
-		Command: []string{"sleep", "600"}, CloudBucketMounts: b.mounted(t, b.s3.Bucket, "beside/", b.keys(t, s3test.AccessKey, s3test.SecretKey), true),
+		Command: []string{"sleep", "600"}, CloudBucketMounts: b.mounted(t, b.s3.Bucket, "beside/",
+			b.keys(t, s3test.AccessKey, s3test.SecretKey), true),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +189,8 @@ func (b *bucketClient) sidecar(t *testing.T) {
 }
 
 func (b *bucketClient) refused(t *testing.T) {
-	good, wrong, none := b.keys(t, s3test.AccessKey, s3test.SecretKey), b.keys(t, "AKIAWRONGWRONGWRONGW", s3test.SecretKey), b.keys(t, s3test.AccessKey, "not-the-secret-key")
+	good, wrong, none := b.keys(t, s3test.AccessKey, s3test.SecretKey),
+		b.keys(t, "AKIAWRONGWRONGWRONGW", s3test.SecretKey), b.keys(t, s3test.AccessKey, "not-the-secret-key")
 	for words, c := range map[string]struct {
 		mounts map[string]*modal.CloudBucketMount
 		code   codes.Code
@@ -188,8 +201,10 @@ func (b *bucketClient) refused(t *testing.T) {
 		"cannot be a prefix":              {b.mounted(t, b.s3.Bucket, "a/../b/", good, false), codes.InvalidArgument},
 		"with a secret only":              {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
 	} {
-		_, err := b.sdk.Sandboxes.Create(t.Context(), b.app, b.sdk.Images.FromRegistry("base", nil), &modal.SandboxCreateParams{CloudBucketMounts: c.mounts})
-		if status.Code(err) != c.code || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), s3test.SecretKey) {
+		_, err := b.sdk.Sandboxes.Create(t.Context(), b.app, b.sdk.Images.FromRegistry("base", nil),
+			&modal.SandboxCreateParams{CloudBucketMounts: c.mounts})
+		if status.Code(err) != c.code || !strings.Contains(err.Error(), words) ||
+			strings.Contains(err.Error(), s3test.SecretKey) {
 			t.Errorf("%v, want %s %q", err, c.code, words)
 		}
 	}

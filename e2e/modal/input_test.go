@@ -31,7 +31,8 @@ type typing struct {
 func (m *modalClient) typing(t *testing.T, sb *modal.Sandbox, address string) *typing {
 	t.Helper()
 	ctx, control := plain(m.h, t)
-	access, err := control.SandboxGetCommandRouterAccess(ctx, pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
+	access, err := control.SandboxGetCommandRouterAccess(ctx,
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,21 +49,24 @@ func (m *modalClient) typing(t *testing.T, sb *modal.Sandbox, address string) *t
 
 func (y *typing) start(id string, args ...string) {
 	y.t.Helper()
-	req := pb.TaskExecStartRequest_builder{TaskId: y.task, ExecId: id, CommandArgs: args, StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE}.Build()
+	req := pb.TaskExecStartRequest_builder{TaskId: y.task, ExecId: id, CommandArgs: args,
+		StdoutConfig: pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE}.Build()
 	if _, err := y.router.TaskExecStart(y.ctx, req); err != nil {
 		y.t.Fatal(err)
 	}
 }
 
 func (y *typing) write(id string, offset int, data []byte, eof bool) error {
-	_, err := y.router.TaskExecStdinWrite(y.ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: y.task, ExecId: id, Offset: uint64(offset), Data: data, Eof: eof}.Build())
+	_, err := y.router.TaskExecStdinWrite(y.ctx, pb.TaskExecStdinWriteRequest_builder{TaskId: y.task, ExecId: id,
+		Offset: uint64(offset), Data: data, Eof: eof}.Build())
 	return err
 }
 
 // had returns how much input a command has received.
 func (y *typing) had(id string) int {
 	y.t.Helper()
-	got, err := y.router.TaskExecStdinStatus(y.ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: y.task, ExecId: id}.Build())
+	got, err := y.router.TaskExecStdinStatus(y.ctx, pb.TaskExecStdinStatusRequest_builder{TaskId: y.task,
+		ExecId: id}.Build())
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -72,7 +76,8 @@ func (y *typing) had(id string) int {
 // said returns the first n bytes of a command's output, or all if n is 0.
 func (y *typing) said(id string, n int) string {
 	y.t.Helper()
-	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task, ExecId: id}.Build())
+	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task,
+		ExecId: id}.Build())
 	if err != nil {
 		y.t.Fatal(err)
 	}
@@ -101,7 +106,8 @@ func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (go
 	if got := y.said("reads", 4); got != "one\n" {
 		t.Fatalf("it said %q", got)
 	}
-	y.start("waits", "sh", "-c", "dd bs=16 count=1 2>/dev/null; while ! [ -e /read ]; do sleep 0.1; done; exec sha256sum")
+	y.start("waits", "sh", "-c",
+		"dd bs=16 count=1 2>/dev/null; while ! [ -e /read ]; do sleep 0.1; done; exec sha256sum")
 	line := []byte("0123456789abcde\n")
 	data := bytes.Repeat(line, 1<<16)
 	if err := y.write("waits", 0, data, false); err != nil {
@@ -115,7 +121,8 @@ func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (go
 		if had := y.had("reads"); had != 4 {
 			t.Errorf("the command that reads has had %d bytes", had)
 		}
-		if err := errors.Join(y.write("reads", 0, []byte("one\n"), false), y.write("reads", 4, []byte("two\n"), true)); err != nil {
+		if err := errors.Join(y.write("reads", 0, []byte("one\n"), false),
+			y.write("reads", 4, []byte("two\n"), true)); err != nil {
 			t.Error(err)
 		}
 		if got := y.said("reads", 0); got != "one\ntwo\n" {
@@ -125,7 +132,8 @@ func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (go
 		if had == 0 || had >= len(data) {
 			t.Fatalf("the command that waits has had %d bytes", had)
 		}
-		if err := y.write("waits", len(data), nil, true); status.Code(err) != codes.DataLoss || !strings.Contains(err.Error(), "the server was started anew") {
+		if err := y.write("waits", len(data), nil, true); status.Code(err) != codes.DataLoss ||
+			!strings.Contains(err.Error(), "the server was started anew") {
 			t.Errorf("input behind what was lost: %v", err)
 		}
 		if err := y.write("waits", had, data[had:], true); err != nil {

@@ -40,11 +40,13 @@ func TestModalItself(t *testing.T) {
 	h := &modalhost.Host{T: t, Modal: []string{"MODAL_TOKEN_ID=" + id, "MODAL_TOKEN_SECRET=" + secret}}
 	fixturesAtModal(t, id, secret)
 	t.Run("files", func(t *testing.T) {
-		judge(t, h, nil, suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration"), "-test.run", "TestSandboxFsE2e", "-test.timeout", "20m")
+		judge(t, h, nil, suite(t, "github.com/modal-labs/modal-client/go", "-tags", "integration"), "-test.run",
+			"TestSandboxFsE2e", "-test.timeout", "20m")
 	})
 	t.Run("sandboxes", func(t *testing.T) {
 		live := liveTests(t)
-		judge(t, h, live, suite(t, "github.com/modal-labs/modal-client/go/test"), "-test.parallel", "4", "-test.timeout", "20m", "-test.run", "^("+strings.Join(live, "|")+")$")
+		judge(t, h, live, suite(t, "github.com/modal-labs/modal-client/go/test"), "-test.parallel", "4",
+			"-test.timeout", "20m", "-test.run", "^("+strings.Join(live, "|")+")$")
 	})
 }
 
@@ -79,7 +81,8 @@ func judge(t *testing.T, h *modalhost.Host, live []string, program string, args 
 // removes them if they did not exist before.
 func fixturesAtModal(t *testing.T, id, secret string) {
 	t.Helper()
-	values := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	values := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		if r, ok := req.(*pb.SecretGetOrCreateRequest); ok { // the SDK has no call for it
 			r.SetEnvDict(map[string]string{"a": "1", "b": "2", "c": "hello world"})
 			r.SetObjectCreationType(pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING)
@@ -87,7 +90,8 @@ func fixturesAtModal(t *testing.T, id, secret string) {
 		return invoke(ctx, method, req, reply, conn, opts...)
 	}
 	client, err := modal.NewClientWithOptions(&modal.ClientParams{
-		TokenID: id, TokenSecret: secret, Environment: suiteEnvironment, GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{values},
+		TokenID: id, TokenSecret: secret, Environment: suiteEnvironment,
+		GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{values},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -106,12 +110,14 @@ func fixturesAtModal(t *testing.T, id, secret string) {
 	}
 	if !there {
 		t.Cleanup(func() {
-			if err := client.Environments.Objects.Delete(context.WithoutCancel(t.Context()), suiteEnvironment); err != nil {
+			if err := client.Environments.Objects.Delete(context.WithoutCancel(t.Context()),
+				suiteEnvironment); err != nil {
 				t.Errorf("remove the environment %s at Modal by hand: %v", suiteEnvironment, err)
 			}
 		})
 	}
-	if _, err := client.Environments.FromName(t.Context(), suiteEnvironment, &modal.EnvironmentFromNameParams{CreateIfMissing: true}); err != nil {
+	if _, err := client.Environments.FromName(t.Context(), suiteEnvironment,
+		&modal.EnvironmentFromNameParams{CreateIfMissing: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := client.Secrets.FromName(t.Context(), "libmodal-test-secret", nil); err != nil {

@@ -67,7 +67,8 @@ func TestModalMemory(t *testing.T) {
 func (m *modalClient) counter(t *testing.T) *modal.Sandbox {
 	t.Helper()
 	sb := m.create(t, "base", &modal.SandboxCreateParams{
-		Name: "counter", Tags: map[string]string{"team": "a"}, Command: []string{"python3", "-c", counting}, Env: map[string]string{"HIDDEN": hiddenInMemory},
+		Name: "counter", Tags: map[string]string{"team": "a"}, Command: []string{"python3", "-c", counting},
+		Env:              map[string]string{"HIDDEN": hiddenInMemory},
 		UnencryptedPorts: []int{8081}, Timeout: 10 * time.Minute, ExperimentalEnableSnapshot: true,
 	})
 	if line, err := bufio.NewReader(sb.Stdout).ReadString('\n'); err != nil || line != "serves\n" {
@@ -122,10 +123,12 @@ func (m *modalClient) goesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, other := m.restored(t, found, nil), m.restored(t, found, new(string))
-	if _, err := m.sdk.Sandboxes.ExperimentalFromSnapshot(t.Context(), found, nil); status.Code(err) != codes.AlreadyExists {
+	if _, err := m.sdk.Sandboxes.ExperimentalFromSnapshot(t.Context(), found,
+		nil); status.Code(err) != codes.AlreadyExists {
 		t.Errorf("a third with the name of the first: %v", err)
 	}
-	if got, err := m.sdk.Sandboxes.FromName(t.Context(), "memory", "counter", nil); err != nil || got.SandboxID != one.SandboxID {
+	if got, err := m.sdk.Sandboxes.FromName(t.Context(), "memory", "counter", nil); err != nil ||
+		got.SandboxID != one.SandboxID {
 		t.Errorf("the name means %v, %v", got, err)
 	}
 	for i, want := range []string{"4 ", "5 ", "6 "} {
@@ -168,7 +171,8 @@ func (m *modalClient) goesOn(t *testing.T) {
 // restored makes a sandbox from a snapshot of memory.
 func (m *modalClient) restored(t *testing.T, from *modal.SandboxSnapshot, name *string) *modal.Sandbox {
 	t.Helper()
-	sb, err := m.sdk.Sandboxes.ExperimentalFromSnapshot(t.Context(), from, &modal.SandboxExperimentalFromSnapshotParams{Name: name})
+	sb, err := m.sdk.Sandboxes.ExperimentalFromSnapshot(t.Context(), from,
+		&modal.SandboxExperimentalFromSnapshotParams{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,15 +230,18 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 			t.Errorf("%s: afterwards a command says %q, %d", what, out, code)
 		}
 	}
-	refused("without being asked for", m.create(t, "base", nil), codes.FailedPrecondition, "experimental_enable_snapshot")
+	refused("without being asked for", m.create(t, "base", nil), codes.FailedPrecondition,
+		"experimental_enable_snapshot")
 	vol, err := m.sdk.Volumes.FromName(t.Context(), "memory", &modal.VolumeFromNameParams{CreateIfMissing: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	with := m.create(t, "base", &modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": vol}, ExperimentalEnableSnapshot: true})
+	with := m.create(t, "base", &modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": vol},
+		ExperimentalEnableSnapshot: true})
 	refused("a volume", with, codes.Unimplemented, "create it without volumes")
 	sb := m.create(t, "base", &modal.SandboxCreateParams{ExperimentalEnableSnapshot: true})
-	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "echo runs; exec sleep 1000"}, &modal.SandboxExecParams{PTY: true})
+	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "echo runs; exec sleep 1000"},
+		&modal.SandboxExecParams{PTY: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,17 +258,20 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 		}
 	}
 	// The first generation's calls, which Go's SDK has for sandboxes of that generation.
-	first := m.create(t, "base", &modal.SandboxCreateParams{Command: []string{"sleep", "1000"}, ExperimentalEnableSnapshot: true})
+	first := m.create(t, "base", &modal.SandboxCreateParams{Command: []string{"sleep", "1000"},
+		ExperimentalEnableSnapshot: true})
 	taken, err := client.SandboxSnapshot(ctx, pb.SandboxSnapshotRequest_builder{SandboxId: first.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
-	waited, err := client.SandboxSnapshotWait(ctx, pb.SandboxSnapshotWaitRequest_builder{SnapshotId: taken.GetSnapshotId(), Timeout: 55}.Build())
+	waited, err := client.SandboxSnapshotWait(ctx,
+		pb.SandboxSnapshotWaitRequest_builder{SnapshotId: taken.GetSnapshotId(), Timeout: 55}.Build())
 	if err != nil || waited.GetResult().GetStatus() != pb.GenericResult_GENERIC_STATUS_SUCCESS {
 		t.Errorf("the snapshot ended with %v, %v", waited, err)
 	}
 	mounts := []*pb.VolumeMount{pb.VolumeMount_builder{VolumeId: vol.VolumeID, MountPath: "/data"}.Build()}
-	_, err = client.SandboxRestore(ctx, pb.SandboxRestoreRequest_builder{SnapshotId: taken.GetSnapshotId(), ReplaceVolumeMounts: true, VolumeMounts: mounts}.Build())
+	_, err = client.SandboxRestore(ctx, pb.SandboxRestoreRequest_builder{SnapshotId: taken.GetSnapshotId(),
+		ReplaceVolumeMounts: true, VolumeMounts: mounts}.Build())
 	if status.Code(err) != codes.Unimplemented {
 		t.Errorf("with a volume: %v", err)
 	}
@@ -270,7 +280,8 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 			t.Errorf("another account's %s: %v", what, err)
 		}
 	}
-	again, err := client.SandboxRestore(ctx, pb.SandboxRestoreRequest_builder{SnapshotId: taken.GetSnapshotId()}.Build())
+	again, err := client.SandboxRestore(ctx,
+		pb.SandboxRestoreRequest_builder{SnapshotId: taken.GetSnapshotId()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +292,8 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 	if code, err := id.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil || code != 137 {
 		t.Errorf("what was restored ended with %d, %v", code, err)
 	}
-	if _, err := m.sdk.Sandboxes.FromName(t.Context(), "memory", "counter", nil); err == nil || !errors.As(err, &modal.NotFoundError{}) {
+	if _, err := m.sdk.Sandboxes.FromName(t.Context(), "memory", "counter", nil); err == nil ||
+		!errors.As(err, &modal.NotFoundError{}) {
 		t.Errorf("the name of one that has ended: %v", err)
 	}
 }
@@ -298,7 +310,8 @@ func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 		t.Fatalf("%s, %v", out, err)
 	}
 	_, client := plain(m.h, t)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID, "x-modal-token-secret", key.Secret)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID,
+		"x-modal-token-secret", key.Secret)
 	_, get := client.SandboxSnapshotGet(ctx, pb.SandboxSnapshotGetRequest_builder{SnapshotId: id}.Build())
 	_, wait := client.SandboxSnapshotWait(ctx, pb.SandboxSnapshotWaitRequest_builder{SnapshotId: id}.Build())
 	_, restore := client.SandboxRestore(ctx, pb.SandboxRestoreRequest_builder{SnapshotId: id}.Build())
@@ -318,7 +331,8 @@ func TestModalMemoryIsMadeOnce(t *testing.T) {
 	for i, point := range []string{"checkpoint.begun", "checkpoint.made", "checkpoint.recorded"} {
 		h.Environ = append(ordinary[:len(ordinary):len(ordinary)], "HARVEST_FAULT="+point)
 		m.killServer(t)
-		sb := m.create(t, "base", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo runs; exec sleep 1000"}, ExperimentalEnableSnapshot: true})
+		sb := m.create(t, "base", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
+			"echo runs; exec sleep 1000"}, ExperimentalEnableSnapshot: true})
 		taken := make(chan error, 1)
 		var snapshot *modal.SandboxSnapshot
 		go func() {
@@ -340,7 +354,8 @@ func TestModalMemoryIsMadeOnce(t *testing.T) {
 			t.Errorf("%s: there are %v, %v", point, entries, err)
 		}
 		again := m.restored(t, snapshot, nil)
-		if out, code := m.run(t, again, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"); code != 0 || !strings.Contains(out, "sleep 1000") {
+		if out, code := m.run(t, again, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"); code != 0 ||
+			!strings.Contains(out, "sleep 1000") {
 			t.Errorf("%s: in what was restored runs %q, %d", point, out, code)
 		}
 	}
@@ -349,7 +364,8 @@ func TestModalMemoryIsMadeOnce(t *testing.T) {
 // remembers: a sandbox with a network keeps that network and its client's allowlist.
 func (m *modalClient) remembers(t *testing.T) {
 	sb := m.create(t, "python:3.12-alpine", &modal.SandboxCreateParams{
-		Command: []string{"sleep", "1000"}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne + "/32"}}, ExperimentalEnableSnapshot: true,
+		Command: []string{"sleep", "1000"}, OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne + "/32"}},
+		ExperimentalEnableSnapshot: true,
 	})
 	if got := m.visited(t, sb, everywhere...); got != siteOne+"|80|" {
 		t.Fatalf("it reaches %q", got)

@@ -41,7 +41,8 @@ const (
 )
 
 // sites are the names of that internet.
-var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.org.": siteOne, "other.example.org.": siteTwo}
+var sites = map[string]string{"allowed.example.org.": siteOne, "a.below.example.org.": siteOne,
+	"other.example.org.": siteTwo}
 
 // TestModalNetwork checks that Modal's SDK works beyond the loopback interface: TLS with a certificate of a trusted
 // authority, and sandboxes that reach only the targets that their client allows. Server, SDK and internet are in a
@@ -66,7 +67,8 @@ func TestModalNetwork(t *testing.T) {
 	certify(t, dir)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestModalNetwork$", "-test.v")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	cmd.Env = append(os.Environ(), apartDir+"="+dir, "HARVEST_TEST_BINARY="+testenv.Binary(t), "SSL_CERT_FILE="+filepath.Join(dir, "authority.pem"), "NO_PROXY=*", "no_proxy=*")
+	cmd.Env = append(os.Environ(), apartDir+"="+dir, "HARVEST_TEST_BINARY="+testenv.Binary(t),
+		"SSL_CERT_FILE="+filepath.Join(dir, "authority.pem"), "NO_PROXY=*", "no_proxy=*")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestModalNetwork ") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -82,13 +84,15 @@ func modalApart(t *testing.T, dir string) {
 	joinTo(t, l, "unix", filepath.Join(dir, "registry"))
 	registry := l.Addr().String()
 	h := &modalhost.Host{T: t, Program: testenv.Binary(t)}
-	h.Environ = append(modalhost.Env(testenv.DataDir(t)), "HARVEST_MODAL_LISTEN="+apartServer+":0", "HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB",
+	h.Environ = append(modalhost.Env(testenv.DataDir(t)), "HARVEST_MODAL_LISTEN="+apartServer+":0",
+		"HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB",
 		"HARVEST_REGISTRIES_MIRRORS=docker.io="+registry, "HARVEST_REGISTRIES_INSECURE="+registry)
 	if out, err := h.Run("up"); err == nil ||
 		!strings.Contains(out, "keys must not be sent unencrypted; set server.tls_cert") {
 		t.Fatalf("without a certificate: %v\n%s", err, out)
 	}
-	h.Environ = append(h.Environ, "HARVEST_SERVER_TLS_CERT="+filepath.Join(dir, "cert.pem"), "HARVEST_SERVER_TLS_KEY="+filepath.Join(dir, "key.pem"))
+	h.Environ = append(h.Environ, "HARVEST_SERVER_TLS_CERT="+filepath.Join(dir, "cert.pem"),
+		"HARVEST_SERVER_TLS_KEY="+filepath.Join(dir, "key.pem"))
 	h.Start()
 	t.Cleanup(h.Stop)
 	h.Modal = h.ClientEnv()
@@ -127,7 +131,8 @@ func (m *modalClient) overTLS(t *testing.T) {
 	if text, err := sb.Filesystem.ReadText(t.Context(), "/f", nil); err != nil || text != "a file" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
-	if c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: x509.NewCertPool(), NextProtos: []string{"h2"}}); err == nil {
+	if c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: x509.NewCertPool(),
+		NextProtos: []string{"h2"}}); err == nil {
 		c.Close()
 		t.Error("who trusts nobody is let in")
 	}
@@ -141,7 +146,8 @@ func (m *modalClient) overTLS(t *testing.T) {
 func (m *modalClient) inbound(t *testing.T) {
 	for from, want := range map[string]string{"127.0.0.0/8": "hello\n", "192.0.2.0/24": ""} {
 		sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{
-			Command:          []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && httpd -p 8081 -h /www && echo serves && exec sleep 300"},
+			Command: []string{"sh", "-c",
+				"mkdir -p /www && echo hello >/www/index.html && httpd -p 8081 -h /www && echo serves && exec sleep 300"},
 			UnencryptedPorts: []int{8081}, InboundCIDRAllowlist: []string{from},
 		})
 		if line, err := bufio.NewReader(sb.Stdout).ReadString('\n'); err != nil {
@@ -219,7 +225,8 @@ func (m *modalClient) visited(t *testing.T, sb *modal.Sandbox, targets ...string
 // site.
 var everywhere = []string{
 	siteOne + "|80|", siteTwo + "|80|", "allowed.example.org|80|", "a.below.example.org|80|", "other.example.org|80|",
-	"allowed.example.org|443|allowed.example.org", "other.example.org|443|other.example.org", "allowed.example.org|443|other.example.org",
+	"allowed.example.org|443|allowed.example.org", "other.example.org|443|other.example.org",
+	"allowed.example.org|443|other.example.org",
 }
 
 // egress checks which targets sandboxes reach with their creation parameters. None of them leads to the server's own
@@ -246,7 +253,8 @@ func (m *modalClient) egress(t *testing.T) {
 			siteTwo + "|80| allowed.example.org|80| allowed.example.org|443|allowed.example.org"},
 	} {
 		sb := m.create(t, "python:3.12-alpine", &c.params)
-		got := m.visited(t, sb, append([]string{apartServer + "|80|", apartServer + "|443|other.example.org"}, everywhere...)...)
+		got := m.visited(t, sb, append([]string{apartServer + "|80|", apartServer + "|443|other.example.org"},
+			everywhere...)...)
 		if got != c.want {
 			t.Errorf("%s: it reaches %q, want %q", name, got, c.want)
 		}
@@ -269,7 +277,8 @@ func (m *modalClient) changes(t *testing.T) {
 		{[]string{"0.0.0.0/0"}, []string{"*"}, strings.Join(everywhere, " ")},
 	} {
 		err := sb.UpdateNetworkPolicy(t.Context(), &modal.SandboxUpdateNetworkPolicyParams{
-			OutboundCIDRAllowlist: &modal.Allowlist{Entries: c.cidrs}, OutboundDomainAllowlist: &modal.Allowlist{Entries: c.names},
+			OutboundCIDRAllowlist:   &modal.Allowlist{Entries: c.cidrs},
+			OutboundDomainAllowlist: &modal.Allowlist{Entries: c.names},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -297,14 +306,18 @@ func internet(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	site := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }), ReadHeaderTimeout: time.Minute}
+	site := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "hello")
+	}), ReadHeaderTimeout: time.Minute}
 	t.Cleanup(func() { _ = site.Close() })
 	for _, host := range []string{siteOne, siteTwo, apartServer} {
 		plain, err := net.Listen("tcp", net.JoinHostPort(host, "80"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		sealed, err := tls.Listen("tcp", net.JoinHostPort(host, "443"), &tls.Config{Certificates: []tls.Certificate{cert}})
+		sealed, err := tls.Listen("tcp", net.JoinHostPort(host, "443"),
+			&tls.Config{Certificates: []tls.Certificate{cert}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +368,8 @@ func nameSites(l net.PacketConn) {
 			m.RCode = dnsmessage.RCodeNameError
 		case q.Type == dnsmessage.TypeA:
 			m.Answers = []dnsmessage.Resource{{
-				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte(net.ParseIP(address).To4())},
+				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60},
+				Body:   &dnsmessage.AResource{A: [4]byte(net.ParseIP(address).To4())},
 			}}
 		}
 		if answer, err := m.Pack(); err == nil {
@@ -411,16 +425,19 @@ func certify(t *testing.T, dir string) {
 		keys[i] = key
 	}
 	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of the test"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of the test"}, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	sign(authority, authority, keys[0], keys[0], "authority.pem")
 	sign(&x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.ParseIP(apartServer)}, DNSNames: []string{"*.example.org"},
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"},
+		IPAddresses: []net.IP{net.ParseIP(apartServer)}, DNSNames: []string{"*.example.org"},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, authority, keys[1], keys[0], "cert.pem")
 	private, err := x509.MarshalPKCS8PrivateKey(keys[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.WriteFile(t, filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	testenv.WriteFile(t, filepath.Join(dir, "key.pem"),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 }

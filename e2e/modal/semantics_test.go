@@ -110,7 +110,8 @@ func (m *modalClient) run(t *testing.T, sb *modal.Sandbox, script string) (strin
 // Bytes go through tunnels, with TLS and without, and connect tokens open one port and no more.
 func (m *modalClient) tunnels(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{
-		Command:          []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && httpd -p 8081 -h /www && exec httpd -f -p 8080 -h /www"},
+		Command: []string{"sh", "-c",
+			"mkdir -p /www && echo hello >/www/index.html && httpd -p 8081 -h /www && exec httpd -f -p 8080 -h /www"},
 		UnencryptedPorts: []int{8081}, EncryptedPorts: []int{8080},
 	})
 	tunnels, err := sb.Tunnels(t.Context(), time.Minute, nil)
@@ -133,7 +134,8 @@ func (m *modalClient) tunnels(t *testing.T) {
 	testenv.Try(t, func() error {
 		return fetched(t, http.DefaultClient, token.URL+"/", token.Token, http.StatusOK, "hello\n")
 	})
-	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA", http.StatusUnauthorized, ""); err != nil {
+	if err := fetched(t, http.DefaultClient, token.URL+"/", token.Token[:len(token.Token)-4]+"AAAA",
+		http.StatusUnauthorized, ""); err != nil {
 		t.Errorf("with another token: %v", err)
 	}
 }
@@ -141,8 +143,10 @@ func (m *modalClient) tunnels(t *testing.T) {
 // endsWithItsKey: connections with a connect token are closed when the key that made the token is removed, and no new
 // ones begin.
 func (m *modalClient) endsWithItsKey(t *testing.T) {
-	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
-	m.run(t, sb, `mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
+		"mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
+	m.run(t, sb,
+		`mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
 	out, err := m.h.Run("key", "create", "connects", "-o", "json")
 	var key api.NewKey
 	if err == nil {
@@ -152,8 +156,10 @@ func (m *modalClient) endsWithItsKey(t *testing.T) {
 		t.Fatalf("%s, %v", out, err)
 	}
 	_, client := plain(m.h, t)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID, "x-modal-token-secret", key.Secret)
-	token, err := client.SandboxCreateConnectTokenV2(ctx, pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID,
+		"x-modal-token-secret", key.Secret)
+	token, err := client.SandboxCreateConnectTokenV2(ctx,
+		pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +182,8 @@ func (m *modalClient) endsWithItsKey(t *testing.T) {
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Error("what went on has ended by itself")
 	}
-	if err := fetched(t, http.DefaultClient, token.GetUrl()+"/", token.GetToken(), http.StatusUnauthorized, ""); err != nil {
+	if err := fetched(t, http.DefaultClient, token.GetUrl()+"/", token.GetToken(), http.StatusUnauthorized,
+		""); err != nil {
 		t.Errorf("after the key was removed: %v", err)
 	}
 }
@@ -202,7 +209,8 @@ func fetched(t *testing.T, c *http.Client, url, token string, code int, want str
 }
 
 func (m *modalClient) memory(t *testing.T) {
-	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{MemoryMiB: 64, MemoryLimitMiB: 96, Command: []string{"sh", "-c", "tail /dev/zero"}})
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{MemoryMiB: 64, MemoryLimitMiB: 96,
+		Command: []string{"sh", "-c", "tail /dev/zero"}})
 	if code, err := sb.Wait(t.Context(), nil); err != nil || code != 137 {
 		t.Errorf("out of memory: ended with %d, %v", code, err)
 	}
@@ -222,11 +230,14 @@ func (m *modalClient) crashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, err := p.Wait(t.Context(), nil)
-	if err != nil || code != 139 || !regexp.MustCompile(`harvest: process (sh|busybox) \(pid [0-9]+\) died of SIGSEGV`).Match(said) {
+	if err != nil || code != 139 ||
+		!regexp.MustCompile(`harvest: process (sh|busybox) \(pid [0-9]+\) died of SIGSEGV`).Match(said) {
 		t.Errorf("it ended with %d, %v, and said %q", code, err, said)
 	}
-	for program, want := range map[string]string{"no-such-program": "there is no program", "/etc": "cannot be executed"} {
-		if _, err := sb.Exec(t.Context(), []string{program}, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), program) {
+	for program, want := range map[string]string{"no-such-program": "there is no program",
+		"/etc": "cannot be executed"} {
+		if _, err := sb.Exec(t.Context(), []string{program}, nil); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), program) {
 			t.Errorf("%s: %v", program, err)
 		}
 	}
@@ -235,16 +246,19 @@ func (m *modalClient) crashes(t *testing.T) {
 func (m *modalClient) keys(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
 	m.run(t, sb, "mkdir -p /d && echo sealed >/d/f")
-	img, err := sb.SnapshotDirectory(t.Context(), "/d", &modal.SandboxSnapshotDirectoryParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")})
+	img, err := sb.SnapshotDirectory(t.Context(), "/d",
+		&modal.SandboxSnapshotDirectoryParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range [][]byte{nil, []byte("the other key, of 27 bytes.")} {
-		if err := sb.MountImage(t.Context(), "/m", img, &modal.SandboxMountImageParams{ExperimentalEncryptionKey: key}); err == nil {
+		if err := sb.MountImage(t.Context(), "/m", img,
+			&modal.SandboxMountImageParams{ExperimentalEncryptionKey: key}); err == nil {
 			t.Errorf("the key %q opens it", key)
 		}
 	}
-	if err := sb.MountImage(t.Context(), "/m", img, &modal.SandboxMountImageParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")}); err != nil {
+	if err := sb.MountImage(t.Context(), "/m", img,
+		&modal.SandboxMountImageParams{ExperimentalEncryptionKey: []byte("the first key, of 27 bytes.")}); err != nil {
 		t.Fatal(err)
 	}
 	if out, _ := m.run(t, sb, "cat /m/f"); out != "sealed\n" {
@@ -282,7 +296,8 @@ func (m *modalClient) restart(t *testing.T) {
 	}
 	// The command continues for a moment after it has seen the file: the sandbox ends with its command, and a writer of
 	// the file would get that error.
-	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c", "echo before; while ! [ -e /go ]; do sleep 0.1; done; sleep 2; echo after; exit 3"}})
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
+		"echo before; while ! [ -e /go ]; do sleep 0.1; done; sleep 2; echo after; exit 3"}})
 	line := make([]byte, len("before\n"))
 	if _, err := io.ReadFull(sb.Stdout, line); err != nil {
 		t.Fatal(err)
@@ -324,7 +339,8 @@ func TestModalJavaScript(t *testing.T) {
 	testenv.RequireTool(t, "npm", "npm")
 	h := modalhost.New(t)
 	dir := t.TempDir()
-	install := exec.CommandContext(t.Context(), "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "modal@0.11.1")
+	install := exec.CommandContext(t.Context(), "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund",
+		"modal@0.11.1")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Skipf("Modal's SDK for JavaScript cannot be installed, for which npm must reach a registry: %v\n%s", err, out)

@@ -21,8 +21,10 @@ func fixtures(h *modalhost.Host) {
 	proxy(h)
 	for _, set := range [][]string{
 		{"libmodal-test-secret", "a=1", "b=2", "c=hello world"},
-		{"libmodal-aws-ecr-test", "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=example-secret-key", "AWS_REGION=us-east-1"},
-		{"libmodal-gcp-artifact-registry-test", "SERVICE_ACCOUNT_JSON={\"type\":\"service_account\"}", "REGISTRY_USERNAME=user", "REGISTRY_PASSWORD=password"},
+		{"libmodal-aws-ecr-test", "AWS_ACCESS_KEY_ID=AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY=example-secret-key",
+			"AWS_REGION=us-east-1"},
+		{"libmodal-gcp-artifact-registry-test", "SERVICE_ACCOUNT_JSON={\"type\":\"service_account\"}",
+			"REGISTRY_USERNAME=user", "REGISTRY_PASSWORD=password"},
 	} {
 		file := filepath.Join(h.T.TempDir(), "pairs")
 		if err := os.WriteFile(file, []byte(strings.Join(set[1:], "\n")+"\n"), 0o600); err != nil {
@@ -106,7 +108,8 @@ func TestModalSandboxSuite(t *testing.T) {
 	h := modalhost.New(t)
 	fixtures(h)
 	live := liveTests(t)
-	verdicts, said := runSuite(h, suite(t, "github.com/modal-labs/modal-client/go/test"), "-test.parallel", "4", "-test.timeout", "10m",
+	verdicts, said := runSuite(h, suite(t, "github.com/modal-labs/modal-client/go/test"), "-test.parallel", "4",
+		"-test.timeout", "10m",
 		"-test.run", "^("+strings.Join(live, "|")+"|TestQueue.*)$")
 	passed := 0
 	for _, name := range live {

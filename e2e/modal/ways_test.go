@@ -43,7 +43,8 @@ func TestModalWays(t *testing.T) {
 	testenv.Long(t)
 	h := modalhost.WithBase(t)
 	m := newModalClient(t, h, "ways")
-	e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: testenv.DataDir(t), Executable: h.Program, Image: "base"})
+	e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: testenv.DataDir(t), Executable: h.Program,
+		Image: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +71,14 @@ func plain(h *modalhost.Host, t *testing.T) (context.Context, pb.ModalClientClie
 		name, value, _ := strings.Cut(pair, "=")
 		vars[name] = value
 	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(vars["MODAL_SERVER_URL"], "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(strings.TrimPrefix(vars["MODAL_SERVER_URL"], "http://"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", vars["MODAL_TOKEN_ID"], "x-modal-token-secret", vars["MODAL_TOKEN_SECRET"])
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id",
+		vars["MODAL_TOKEN_ID"], "x-modal-token-secret", vars["MODAL_TOKEN_SECRET"])
 	return ctx, pb.NewModalClientClient(conn)
 }
 
@@ -111,7 +114,8 @@ func lockedRegistry(t *testing.T) string {
 func pushShell(t *testing.T, at, version string) {
 	t.Helper()
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"}, Config: v1.Config{Env: []string{"PATH=/bin:/usr/bin", "VERSION=" + version}},
+		OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{Env: []string{"PATH=/bin:/usr/bin", "VERSION=" + version}},
 	})
 	if err == nil {
 		img, err = mutate.AppendLayers(img, modalhost.LayerOf(t, host.MinimalRoot(t)))
@@ -150,13 +154,16 @@ func forcedBuild(t *testing.T, e *modalengine.Engine) {
 		if _, err := e.Images().Build(t.Context(), image.Spec{Base: ref}, c.opts); err != nil {
 			t.Fatal(err)
 		}
-		_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{})
+		_, err := e.Images().Build(t.Context(),
+			image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{})
 		if !strings.Contains(errors.Message(err), "it is "+c.want) {
 			t.Errorf("with %s in the registry and %+v the image is not %s: %v", c.pushed, c.opts, c.want, err)
 		}
 	}
 	pushShell(t, ref, "five") // a build with commands also uses the current base
-	_, err := e.Images().Build(t.Context(), image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}}, image.BuildOptions{Force: true})
+	_, err := e.Images().Build(t.Context(),
+		image.Spec{Base: ref, Commands: []string{"RUN echo it is $VERSION >&2; exit 3"}},
+		image.BuildOptions{Force: true})
 	if !strings.Contains(errors.Message(err), "it is five") {
 		t.Errorf("a forced build with commands: %v", err)
 	}
@@ -168,14 +175,16 @@ func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 	host := lockedRegistry(t)
 	refused := func(what string, err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), "needs other credentials") || strings.Contains(err.Error(), "the-password") {
+		if err == nil || !strings.Contains(err.Error(), "needs other credentials") ||
+			strings.Contains(err.Error(), "the-password") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	ref := host + "/team/app:1"
 	with := func(password string) *modal.Image {
 		t.Helper()
-		secret, err := m.sdk.Secrets.FromMap(t.Context(), map[string]string{"REGISTRY_USERNAME": lockedUser, "REGISTRY_PASSWORD": password}, nil)
+		secret, err := m.sdk.Secrets.FromMap(t.Context(), map[string]string{"REGISTRY_USERNAME": lockedUser,
+			"REGISTRY_PASSWORD": password}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,14 +230,18 @@ func (m *modalClient) login(t *testing.T, e *modalengine.Engine) {
 // failedBuild checks that a failed build reports the reason, through the engine too, and that the corrected build
 // succeeds.
 func failedBuild(t *testing.T, e *modalengine.Engine) {
-	_, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"RUN echo the reason >&2; exit 3"}}, image.BuildOptions{})
-	if errors.KindOf(err) != errors.Invalid || errors.StageOf(err) != "build" || !strings.Contains(errors.Message(err), "Its last output was:\nthe reason") {
+	_, err := e.Images().Build(t.Context(),
+		image.Spec{Base: "base", Commands: []string{"RUN echo the reason >&2; exit 3"}}, image.BuildOptions{})
+	if errors.KindOf(err) != errors.Invalid || errors.StageOf(err) != "build" ||
+		!strings.Contains(errors.Message(err), "Its last output was:\nthe reason") {
 		t.Errorf("it ended with %v: %s", err, errors.Message(err))
 	}
-	if _, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"NONSENSE"}}, image.BuildOptions{}); errors.KindOf(err) != errors.Invalid {
+	if _, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"NONSENSE"}},
+		image.BuildOptions{}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("an instruction that there is not: %v", err)
 	}
-	if _, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"RUN echo the reason"}}, image.BuildOptions{}); err != nil {
+	if _, err := e.Images().Build(t.Context(), image.Spec{Base: "base", Commands: []string{"RUN echo the reason"}},
+		image.BuildOptions{}); err != nil {
 		t.Errorf("after it: %v", err)
 	}
 }
@@ -239,7 +252,8 @@ func (m *modalClient) builds(t *testing.T) {
 	stamp := func(force bool) string {
 		t.Helper()
 		img, err := m.sdk.Images.FromRegistry("base", nil).
-			DockerfileCommands([]string{"RUN date +%s%N >/stamp"}, &modal.ImageDockerfileCommandsParams{ForceBuild: force}).Build(t.Context(), m.app, nil)
+			DockerfileCommands([]string{"RUN date +%s%N >/stamp"},
+				&modal.ImageDockerfileCommandsParams{ForceBuild: force}).Build(t.Context(), m.app, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,14 +265,17 @@ func (m *modalClient) builds(t *testing.T) {
 	}
 	ctx, plain := plain(m.h, t)
 	reply, err := plain.ImageGetOrCreate(ctx, pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{
-		DockerfileCommands: []string{"FROM base", "COPY /.requirements.txt /.requirements.txt", "RUN cp /.requirements.txt /copy"},
-		ContextFiles:       []*pb.ImageContextFile{pb.ImageContextFile_builder{Filename: "/.requirements.txt", Data: []byte("numpy\n")}.Build()},
+		DockerfileCommands: []string{"FROM base", "COPY /.requirements.txt /.requirements.txt",
+			"RUN cp /.requirements.txt /copy"},
+		ContextFiles: []*pb.ImageContextFile{pb.ImageContextFile_builder{Filename: "/.requirements.txt",
+			Data: []byte("numpy\n")}.Build()},
 	}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for !reply.HasResult() { // the build continues
-		stream, err := plain.ImageJoinStreaming(ctx, pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(), Timeout: 55}.Build())
+		stream, err := plain.ImageJoinStreaming(ctx, pb.ImageJoinStreamingRequest_builder{ImageId: reply.GetImageId(),
+			Timeout: 55}.Build())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,10 +311,12 @@ func (m *modalClient) read(t *testing.T, img *modal.Image, path string) string {
 // exit checks that the files of a sandbox which ended by itself become an image, if requested.
 func (m *modalClient) exit(t *testing.T) {
 	sb := m.create(t, "base", &modal.SandboxCreateParams{
-		ExperimentalOptions: map[string]any{"enable_exit_snapshot": true}, Command: []string{"sh", "-c", "while ! [ -e /go ]; do sleep 0.1; done; echo kept >/f; exit 4"},
+		ExperimentalOptions: map[string]any{"enable_exit_snapshot": true},
+		Command:             []string{"sh", "-c", "while ! [ -e /go ]; do sleep 0.1; done; echo kept >/f; exit 4"},
 	})
 	soon := time.Second
-	if _, err := sb.ExperimentalGetExitSnapshot(t.Context(), &modal.SandboxExperimentalGetExitSnapshotParams{Timeout: &soon}); !errors.As(err, &modal.TimeoutError{}) {
+	if _, err := sb.ExperimentalGetExitSnapshot(t.Context(),
+		&modal.SandboxExperimentalGetExitSnapshotParams{Timeout: &soon}); !errors.As(err, &modal.TimeoutError{}) {
 		t.Errorf("before the end: %v", err)
 	}
 	if err := sb.Filesystem.WriteText(t.Context(), "", "/go", nil); err != nil {
@@ -344,9 +363,11 @@ func (m *modalClient) limits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := plain.SandboxCreateV2(ctx, pb.SandboxCreateV2Request_builder{AppId: m.app.AppID, Definition: pb.Sandbox_builder{
-		ImageId: base.ImageID, Resources: pb.Resources_builder{MilliCpuMax: 500, MemoryMbMax: 300, EphemeralDiskMb: 64}.Build(),
-	}.Build()}.Build())
+	made, err := plain.SandboxCreateV2(ctx, pb.SandboxCreateV2Request_builder{AppId: m.app.AppID,
+		Definition: pb.Sandbox_builder{
+			ImageId: base.ImageID, Resources: pb.Resources_builder{MilliCpuMax: 500, MemoryMbMax: 300,
+				EphemeralDiskMb: 64}.Build(),
+		}.Build()}.Build())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,8 +379,10 @@ func (m *modalClient) limits(t *testing.T) {
 	if code == 0 || !strings.Contains(out, "No space left") {
 		t.Errorf("100 MB on a disk of 64 MiB: %q, %d", out, code)
 	}
-	there, err := m.h.Run("sandbox", "get", "sbx_"+strings.ToLower(strings.TrimPrefix(sb.SandboxID, "sb-")), "-o", "json")
-	for _, want := range []string{`"cpu":0.5`, fmt.Sprintf(`"memory_bytes":%d`, 300<<20), fmt.Sprintf(`"disk_bytes":%d`, 64<<20)} {
+	there, err := m.h.Run("sandbox", "get", "sbx_"+strings.ToLower(strings.TrimPrefix(sb.SandboxID, "sb-")), "-o",
+		"json")
+	for _, want := range []string{`"cpu":0.5`, fmt.Sprintf(`"memory_bytes":%d`, 300<<20),
+		fmt.Sprintf(`"disk_bytes":%d`, 64<<20)} {
 		if err != nil || !strings.Contains(strings.NewReplacer(`": `, `":`).Replace(there), want) {
 			t.Errorf("%s is not in %s, %v", want, there, err)
 		}
@@ -442,7 +465,8 @@ func cut(h *modalhost.Host, t *testing.T) {
 	}
 	c, address := newCutter(t, url)
 	t.Setenv("MODAL_SERVER_URL", "http://"+address)
-	e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: testenv.DataDir(t), Executable: h.Program, Image: "base"})
+	e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: testenv.DataDir(t), Executable: h.Program,
+		Image: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -477,7 +501,8 @@ func cut(h *modalhost.Host, t *testing.T) {
 		fmt.Fprintf(&want, "line %d\n", i)
 	}
 	var out strings.Builder
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "for i in $(seq 0 39); do echo line $i; sleep 0.05; done; exit 7"}, Stdout: &out})
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c",
+		"for i in $(seq 0 39); do echo line $i; sleep 0.05; done; exit 7"}, Stdout: &out})
 	if err != nil {
 		t.Fatal(err)
 	}

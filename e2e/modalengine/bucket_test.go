@@ -53,17 +53,20 @@ func TestModalEngineBucket(t *testing.T) {
 	h := newModalHost(t, at)
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	place := "s3://" + s3.Bucket + "/work:/data:mount"
 	h.Must("sandbox", "create", "--name", "one", "--s3", place)
 	in := func(name, script string) string {
 		t.Helper()
 		return h.Must("sandbox", "exec", name, "--", "sh", "-ec", script)
 	}
-	if got := in("one", "cat /data/a/b.txt; printf two > /data/c.txt; sync; ls /data"); got != "onea\nc.txt" || s3.Get("work/c.txt") != "two" {
+	if got := in("one", "cat /data/a/b.txt; printf two > /data/c.txt; sync; ls /data"); got != "onea\nc.txt" ||
+		s3.Get("work/c.txt") != "two" {
 		t.Errorf("it sees %q, and the bucket has %q", got, s3.Get("work/c.txt"))
 	}
-	if got := in("one", "env; cat /proc/*/environ /proc/mounts | tr '\\0' '\\n'"); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) {
+	if got := in("one", "env; cat /proc/*/environ /proc/mounts | tr '\\0' '\\n'"); strings.Contains(got,
+		s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) {
 		t.Error("the sandbox has the credentials")
 	}
 	h.Must("sandbox", "fork", "one", "--name", "two")
@@ -78,7 +81,8 @@ func TestModalEngineBucket(t *testing.T) {
 	if code == 0 || out != "two" || !strings.Contains(stderr, "Read-only file system") || s3.Get("work/x") != "" {
 		t.Errorf("read-only: %d, %q, %q", code, out, stderr)
 	}
-	h.Must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW", "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey)
+	h.Must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW",
+		"AWS_SECRET_ACCESS_KEY="+s3test.SecretKey)
 	for text, args := range map[string][]string{
 		"there is no bucket nowhere":         {"--s3", "s3://nowhere/x:/data:mount"},
 		"there is no secret \"other\"":       {"--s3", place, "--s3-secret", "other"},
@@ -90,7 +94,8 @@ func TestModalEngineBucket(t *testing.T) {
 			t.Errorf("%q: %d, %s; want %q", args, code, stderr, text)
 		}
 	}
-	for _, where := range append(host.InFiles(t, h.Data, s3test.SecretKey), host.InFiles(t, at.Data(), s3test.SecretKey)...) {
+	for _, where := range append(host.InFiles(t, h.Data, s3test.SecretKey),
+		host.InFiles(t, at.Data(), s3test.SecretKey)...) {
 		t.Errorf("the secret key is in %s", where)
 	}
 	if strings.Contains(at.Log.All(), s3test.SecretKey) {
@@ -98,7 +103,9 @@ func TestModalEngineBucket(t *testing.T) {
 	}
 	own := newModalHost(t, at)
 	own.Env.Setenv("HARVEST_S3_ENDPOINT", "embedded")
-	if _, stderr, code := own.Run("run", "--s3", "s3://mine:/data:mount", "--", "true"); code == 0 || !strings.Contains(stderr, "Modal cannot reach the S3 of this machine") || !strings.Contains(stderr, "--s3-secret") {
+	if _, stderr, code := own.Run("run", "--s3", "s3://mine:/data:mount", "--", "true"); code == 0 ||
+		!strings.Contains(stderr, "Modal cannot reach the S3 of this machine") ||
+		!strings.Contains(stderr, "--s3-secret") {
 		t.Errorf("the embedded S3: %d, %s", code, stderr)
 	}
 }
@@ -117,19 +124,23 @@ func TestModalBucketCarriedOver(t *testing.T) {
 	}
 	ctx, s3, dir := t.Context(), host.NewS3(t), t.TempDir()
 	open := func() *modalengine.Engine {
-		return openModal(t, modalengine.Options{Dir: dir, Executable: program, Locate: func(_ context.Context, account string, b engine.Bucket) (modalengine.Place, error) {
-			if account != "acme" || b.Secret != "keys" {
-				return modalengine.Place{}, errors.Newf(errors.NotFound, "%s has no secret %q", account, b.Secret)
-			}
-			return modalengine.Place{Endpoint: "http://" + s3.Address, PathStyle: true, Region: "us-east-1", AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}, nil
-		}})
+		return openModal(t, modalengine.Options{Dir: dir, Executable: program,
+			Locate: func(_ context.Context, account string, b engine.Bucket) (modalengine.Place, error) {
+				if account != "acme" || b.Secret != "keys" {
+					return modalengine.Place{}, errors.Newf(errors.NotFound, "%s has no secret %q", account, b.Secret)
+				}
+				return modalengine.Place{Endpoint: "http://" + s3.Address, PathStyle: true, Region: "us-east-1",
+					AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}, nil
+			}})
 	}
 	e := open()
 	img, err := e.Images().Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, err := e.Create(ctx, engine.Spec{ID: "box", Account: "acme", Image: img.ID, Mounts: []engine.Mount{{Bucket: engine.Bucket{Name: s3.Bucket, Prefix: "work", Secret: "keys"}, Path: "/data"}}})
+	first, err := e.Create(ctx, engine.Spec{ID: "box", Account: "acme", Image: img.ID,
+		Mounts: []engine.Mount{{Bucket: engine.Bucket{Name: s3.Bucket, Prefix: "work", Secret: "keys"},
+			Path: "/data"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +175,8 @@ func TestModalBucketCarriedOver(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if got := sh(next, "cat /srv/f /data/f; printf more > /data/g; sync"); got != "kept\nstored" || s3.Get("work/g") != "more" {
+	if got := sh(next, "cat /srv/f /data/f; printf more > /data/g; sync"); got != "kept\nstored" ||
+		s3.Get("work/g") != "more" {
 		t.Errorf("it has %q, and the bucket %q", got, s3.Get("work/g"))
 	}
 }

@@ -26,7 +26,9 @@ const modalEngineEnv = "HARVEST_TEST_MODAL_ENGINE"
 func failuresOf(out string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
-		if !strings.Contains(line, "--- PASS") && !strings.Contains(line, "=== ") && !strings.Contains(line, "does not apply") && !strings.Contains(line, "left out: ") && !strings.Contains(line, "level=WARN") {
+		if !strings.Contains(line, "--- PASS") && !strings.Contains(line, "=== ") &&
+			!strings.Contains(line, "does not apply") && !strings.Contains(line, "left out: ") &&
+			!strings.Contains(line, "level=WARN") {
 			b.WriteString(line)
 		}
 	}
@@ -49,12 +51,15 @@ func TestModalEngine(t *testing.T) {
 	if program == "" {
 		testenv.Long(t)
 		h := modalhost.WithBase(t)
-		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short", "-test.timeout=30m"} // gVisor's own suite runs the large checks
+		args := []string{"-test.run=^TestModalEngine$", "-test.v", "-test.short",
+			"-test.timeout=30m"} // gVisor's own suite runs the large checks
 		if dir := flag.Lookup("test.gocoverdir"); testing.CoverMode() != "" && dir != nil {
 			args = append(args, "-test.gocoverdir="+dir.Value.String())
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], args...) // the SDK takes its server from the environment of the process
-		cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
+		cmd := exec.CommandContext(t.Context(), os.Args[0],
+			args...) // the SDK takes its server from the environment of the process
+		cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program,
+			"MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
 		out, err := cmd.CombinedOutput()
 		for line := range strings.Lines(string(out)) {
 			if strings.HasPrefix(line, "enginetest: ") { // skipped checks, with the reason
@@ -68,7 +73,8 @@ func TestModalEngine(t *testing.T) {
 	}
 	enginetest.Run(t, enginetest.Harness{
 		Open: func(t *testing.T, dir string) engine.Engine {
-			e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: dir, Executable: program, Image: "base", OutputBytes: 16 << 20})
+			e, err := modalengine.Open(t.Context(), modalengine.Options{Dir: dir, Executable: program, Image: "base",
+				OutputBytes: 16 << 20})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,12 +94,14 @@ func TestModalEngine(t *testing.T) {
 func TestModalEngineRun(t *testing.T) {
 	t.Parallel()
 	h := modalhost.WithBase(t)
-	vars := map[string]string{"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"), "HARVEST_MODAL_IMAGE": "base", "HARVEST_REFRESH": "false"}
+	vars := map[string]string{"MODAL_CONFIG_PATH": filepath.Join(t.TempDir(), "none.toml"),
+		"HARVEST_MODAL_IMAGE": "base", "HARVEST_REFRESH": "false"}
 	for _, pair := range h.Modal {
 		name, value, _ := strings.Cut(pair, "=")
 		vars[name] = value
 	}
-	run := func(t *testing.T, data string, change map[string]string, args ...string) (stdout, stderr string, failed bool) {
+	run := func(t *testing.T, data string, change map[string]string, args ...string) (stdout, stderr string,
+		failed bool) {
 		t.Helper()
 		vars := maps.Clone(vars)
 		maps.Copy(vars, change)
@@ -113,10 +121,12 @@ func TestModalEngineRun(t *testing.T) {
 			t.Errorf("down: %s", stderr)
 		}
 	})
-	if stdout, stderr, failed := run(t, data, nil, "run", "--engine", "modal", "--code", "print(6*7)"); failed || stdout != "42\n" {
+	if stdout, stderr, failed := run(t, data, nil, "run", "--engine", "modal", "--code", "print(6*7)"); failed ||
+		stdout != "42\n" {
 		t.Errorf("harvest run --engine modal printed %q and %q", stdout, stderr)
 	}
-	if stdout, stderr, failed := run(t, data, nil, "run", "--json", "--code", "raise SystemExit(3)"); !failed || !strings.Contains(stdout, `"returncode":3`) {
+	if stdout, stderr, failed := run(t, data, nil, "run", "--json", "--code", "raise SystemExit(3)"); !failed ||
+		!strings.Contains(stdout, `"returncode":3`) {
 		t.Errorf("a second run printed %q and %q", stdout, stderr)
 	}
 	if _, stderr, failed := run(t, data, nil, "run", "--engine", "fake", "--code", "print(1)"); !failed ||
@@ -127,13 +137,18 @@ func TestModalEngineRun(t *testing.T) {
 		change map[string]string
 		want   []string
 	}{
-		"no credentials": {map[string]string{"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, []string{"there are no credentials for Modal", "MODAL_TOKEN_ID", "HARVEST_MODAL_TOKEN_ID", "modal token new"}},
-		"wrong ones":     {map[string]string{"MODAL_TOKEN_SECRET": "as-wrong"}, []string{"Modal does not accept the credentials", "MODAL_TOKEN_SECRET"}},
-		"nobody answers": {map[string]string{"MODAL_SERVER_URL": "http://127.0.0.1:1"}, []string{"Modal cannot be reached", "MODAL_SERVER_URL"}},
+		"no credentials": {map[string]string{"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""},
+			[]string{"there are no credentials for Modal", "MODAL_TOKEN_ID", "HARVEST_MODAL_TOKEN_ID",
+				"modal token new"}},
+		"wrong ones": {map[string]string{"MODAL_TOKEN_SECRET": "as-wrong"},
+			[]string{"Modal does not accept the credentials", "MODAL_TOKEN_SECRET"}},
+		"nobody answers": {map[string]string{"MODAL_SERVER_URL": "http://127.0.0.1:1"},
+			[]string{"Modal cannot be reached", "MODAL_SERVER_URL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			stdout, stderr, failed := run(t, testenv.DataDir(t), test.change, "run", "--engine", "modal", "--code", "print(6*7)")
+			stdout, stderr, failed := run(t, testenv.DataDir(t), test.change, "run", "--engine", "modal",
+				"--code", "print(6*7)")
 			for _, want := range test.want {
 				if !failed || !strings.Contains(stderr, want) {
 					t.Errorf("it printed %q and %q, without %q", stdout, stderr, want)

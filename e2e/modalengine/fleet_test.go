@@ -46,7 +46,8 @@ func newModalFleet(t *testing.T) *modalFleet {
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
 	dir := testenv.DataDir(t)
 	f := &modalFleet{h: h, dir: dir, open: func() (*modalengine.Engine, error) {
-		return modalengine.Open(t.Context(), modalengine.Options{Dir: dir, Executable: h.Program, Image: "base", OutputBytes: 1 << 20})
+		return modalengine.Open(t.Context(), modalengine.Options{Dir: dir, Executable: h.Program, Image: "base",
+			OutputBytes: 1 << 20})
 	}}
 	var err error
 	if f.eng, err = f.open(); err != nil {
@@ -55,11 +56,12 @@ func newModalFleet(t *testing.T) *modalFleet {
 	if f.sdk, err = modal.NewClient(); err != nil {
 		t.Fatal(err)
 	}
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: &memory.Sandboxes{}, Event: func(e sandbox.Event) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.events = append(f.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
-	}})
+	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: &memory.Sandboxes{},
+		Event: func(e sandbox.Event) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +123,15 @@ func TestModalEngineFleet(t *testing.T) {
 	testenv.Long(t)
 	f := newModalFleet(t)
 	one := f.create(t, "personal", sandbox.Request{Image: "base"})
-	two := f.create(t, "acme", sandbox.Request{Image: "base", Network: sandbox.Network{Mode: "none"}, Memory: 512 << 20})
+	two := f.create(t, "acme", sandbox.Request{Image: "base", Network: sandbox.Network{Mode: "none"},
+		Memory: 512 << 20})
 	if one.Network.Mode != "default" {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
-	_, err := f.Create(t.Context(), "personal", sandbox.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
-	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") || !strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
+	_, err := f.Create(t.Context(), "personal",
+		sandbox.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
+	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") ||
+		!strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
 		t.Errorf("with a GPU: %v: %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 	}
 	t.Run("apps", func(t *testing.T) { f.apps(t, one, two) })
@@ -162,11 +167,15 @@ func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 
 // port sends HTTP to a port of a sandbox without a network, on persistent connections.
 func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
-	x, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"}, Detach: true})
+	x, err := f.Exec(t.Context(), sb.Account, sb.ID,
+		sandbox.ExecRequest{Args: []string{"sh", "-c",
+			"mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"},
+			Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	web := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _,
+		_ string) (net.Conn, error) {
 		return f.Dial(ctx, sb.Account, sb.ID, 8000)
 	}}}
 	defer web.CloseIdleConnections()
@@ -188,17 +197,21 @@ func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 
 // network changes the network while the sandbox runs, to rules that Modal supports, and back to the internet.
 func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
-	for _, n := range []sandbox.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}}, {Mode: "default"}, {Mode: "none"}, {Mode: "none"}} {
+	for _, n := range []sandbox.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}},
+		{Mode: "default"}, {Mode: "none"}, {Mode: "none"}} {
 		got, err := f.SetNetwork(t.Context(), sb.Account, sb.ID, n)
 		if err != nil || got.Network.Mode != n.Mode {
 			t.Errorf("%+v: %+v, %v", n, got.Network, err)
 		}
-		there, err := f.h.Run("sandbox", "get", "sbx_"+strings.ToLower(strings.TrimPrefix(sb.Handle.Ref, "sb-")), "-o", "json")
-		if want := `"mode":"` + n.Mode + `"`; err != nil || !strings.Contains(strings.ReplaceAll(there, `": "`, `":"`), want) {
+		there, err := f.h.Run("sandbox", "get", "sbx_"+strings.ToLower(strings.TrimPrefix(sb.Handle.Ref, "sb-")), "-o",
+			"json")
+		if want := `"mode":"` + n.Mode + `"`; err != nil ||
+			!strings.Contains(strings.ReplaceAll(there, `": "`, `":"`), want) {
 			t.Errorf("at Modal's place it is %s, %v; want %s", there, err, want)
 		}
 	}
-	_, err := f.SetNetwork(t.Context(), sb.Account, sb.ID, sandbox.Network{Mode: "default", Deny: []string{"example.org"}})
+	_, err := f.SetNetwork(t.Context(), sb.Account, sb.ID,
+		sandbox.Network{Mode: "default", Deny: []string{"example.org"}})
 	if errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
 		t.Errorf("what Modal cannot say: %v", err)
 	}
@@ -224,7 +237,9 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 	if !strings.Contains(log, "sandbox.lost "+sb.ID+" It was terminated at Modal") {
 		t.Errorf("it was never lost:\n%s", log)
 	}
-	if _, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"true"}}); errors.KindOf(err) != errors.Gone || !strings.Contains(errors.Message(err), "terminated at Modal") {
+	if _, err := f.Exec(t.Context(), sb.Account, sb.ID,
+		sandbox.ExecRequest{Args: []string{"true"}}); errors.KindOf(err) != errors.Gone ||
+		!strings.Contains(errors.Message(err), "terminated at Modal") {
 		t.Errorf("a command afterwards: %v", err)
 	}
 	if next := f.create(t, sb.Account, sandbox.Request{Image: "base"}); next.ID == sb.ID {
@@ -245,7 +260,8 @@ func TestModalEngineSecrets(t *testing.T) {
 	}
 	said := func(sb sandbox.Sandbox) string {
 		t.Helper()
-		x, err := f.Exec(t.Context(), sb.Account, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
+		x, err := f.Exec(t.Context(), sb.Account, sb.ID,
+			sandbox.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +272,8 @@ func TestModalEngineSecrets(t *testing.T) {
 		return result.Stdout
 	}
 	// The first sandbox of its image, for which the engine records the environment that it finds.
-	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"}, Env: map[string]string{"SAME": "own"}})
+	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"},
+		Env: map[string]string{"SAME": "own"}})
 	if got := said(one); got != value+",own\n" {
 		t.Errorf("commands have %q", got)
 	}
@@ -283,14 +300,16 @@ func TestModalEngineSecrets(t *testing.T) {
 	if err == nil {
 		_, err = p.Wait(t.Context())
 	}
-	if err := errors.Join(err, carried.Destroy(context.WithoutCancel(t.Context()))); err != nil || out.String() != value+"\n" {
+	if err := errors.Join(err, carried.Destroy(context.WithoutCancel(t.Context()))); err != nil ||
+		out.String() != value+"\n" {
 		t.Errorf("carried over it has %q, %v", out.String(), err)
 	}
 	for _, file := range host.InFiles(t, f.dir, value) {
 		t.Errorf("the value is in %s", file)
 	}
 	_, err = f.Create(t.Context(), "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:lost"}})
-	if errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.Message(err), `Modal has no secret "lost"`) || !strings.Contains(errors.RemedyOf(err), "modal secret create lost") {
+	if errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.Message(err), `Modal has no secret "lost"`) ||
+		!strings.Contains(errors.RemedyOf(err), "modal secret create lost") {
 		t.Errorf("one that is not there: %v, %s", err, errors.RemedyOf(err))
 	}
 	if list := f.inApp(t, "harvest-personal"); len(list) != 3 {

@@ -44,18 +44,20 @@ func TestModalEngineRevoked(t *testing.T) {
 	open := func(token map[string]string) (*sandbox.Fleet, *modalengine.Engine, func()) {
 		t.Helper()
 		eng, err := modalengine.Open(t.Context(), modalengine.Options{
-			Dir: dir, Executable: h.Program, Image: "base", OutputBytes: 1 << 20, TokenID: token["MODAL_TOKEN_ID"], TokenSecret: token["MODAL_TOKEN_SECRET"],
+			Dir: dir, Executable: h.Program, Image: "base", OutputBytes: 1 << 20, TokenID: token["MODAL_TOKEN_ID"],
+			TokenSecret: token["MODAL_TOKEN_SECRET"],
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: store, Event: func(e sandbox.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			if e.Type == sandbox.EventLost {
-				lost = append(lost, e.Sandbox.Reason)
-			}
-		}})
+		fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: store,
+			Event: func(e sandbox.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Type == sandbox.EventLost {
+					lost = append(lost, e.Sandbox.Reason)
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +98,8 @@ func TestModalEngineRevoked(t *testing.T) {
 			!strings.Contains(errors.Message(err), "Modal no longer accepts Harvest's credentials") {
 			return errors.Errorf("%s: %v: %s", what, err, errors.Message(err))
 		}
-		if remedy := errors.RemedyOf(err); !strings.Contains(remedy, "MODAL_TOKEN_ID") || !strings.Contains(remedy, "start it again") {
+		if remedy := errors.RemedyOf(err); !strings.Contains(remedy, "MODAL_TOKEN_ID") ||
+			!strings.Contains(remedy, "start it again") {
 			return errors.Errorf("%s: what to do is %q", what, remedy)
 		}
 		return nil

@@ -42,7 +42,8 @@ func inModalProcess(t *testing.T) (program string, inside bool) {
 		args = append(args, "-test.gocoverdir="+dir.Value.String())
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program, "MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
+	cmd.Env = append(testenv.CleanEnv(), append(h.Modal, modalEngineEnv+"="+h.Program,
+		"MODAL_CONFIG_PATH="+filepath.Join(t.TempDir(), "none.toml"))...)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, failuresOf(string(out)))
@@ -81,7 +82,8 @@ func newAtModal(t *testing.T) atModal {
 
 func (m atModal) attendants(t *testing.T) (ids []string) {
 	t.Helper()
-	all, err := m.client.Sandboxes.List(t.Context(), &sdk.SandboxListParams{Tags: map[string]string{"harvest-attendant": "yes"}})
+	all, err := m.client.Sandboxes.List(t.Context(),
+		&sdk.SandboxListParams{Tags: map[string]string{"harvest-attendant": "yes"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,8 @@ func tarOf(t *testing.T, name, content string) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content))}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644,
+		Size: int64(len(content))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(w, content); err != nil {
@@ -181,7 +184,8 @@ func TestModalVolumes(t *testing.T) {
 	if got := contentOf(t, v, "sub/big"); got != string(big) {
 		t.Errorf("%d bytes came back", len(got))
 	}
-	if list, err := mine.List(ctx); err != nil || len(list) != 1 || list[0].Name != "data" || list[0].Size != int64(len(big)) || list[0].Files != 1 {
+	if list, err := mine.List(ctx); err != nil || len(list) != 1 || list[0].Name != "data" ||
+		list[0].Size != int64(len(big)) || list[0].Files != 1 {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	if list, err := theirs.List(ctx); err != nil || len(list) != 0 {
@@ -230,7 +234,9 @@ func TestModalVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Create(ctx, engine.Spec{ID: "dir", Image: img.ID, Mounts: []engine.Mount{{Dir: "/tmp", Path: "/x"}}}); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+	if _, err := e.Create(ctx, engine.Spec{ID: "dir", Image: img.ID,
+		Mounts: []engine.Mount{{Dir: "/tmp", Path: "/x"}}}); errors.KindOf(err) != errors.Unsupported ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("a directory of this machine: %v", err)
 	}
 	server, err := os.ReadFile(filepath.Join(dir, "server"))
@@ -247,7 +253,8 @@ func TestModalVolumes(t *testing.T) {
 	if _, err := lost.ReadDir(ctx, ""); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a volume that Modal has lost: %v", err)
 	}
-	if _, err := e.Create(ctx, engine.Spec{ID: "lost", Image: img.ID, Mounts: []engine.Mount{{Volume: "lost", Path: "/x"}}}); errors.KindOf(err) != errors.NotFound {
+	if _, err := e.Create(ctx, engine.Spec{ID: "lost", Image: img.ID,
+		Mounts: []engine.Mount{{Volume: "lost", Path: "/x"}}}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a sandbox with a volume that Modal has lost: %v", err)
 	}
 	if err := e.Volumes().Delete(ctx, "lost"); err != nil {
@@ -280,11 +287,12 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	t.Helper()
 	f := &fleetAtModal{}
 	var err error
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: new(memory.Sandboxes), Machine: sandbox.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e sandbox.Event) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.events = append(f.events, e)
-	}})
+	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: new(memory.Sandboxes),
+		Machine: sandbox.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e sandbox.Event) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.events = append(f.events, e)
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,8 +339,9 @@ func TestModalCarriedOver(t *testing.T) {
 	e := openModal(t, modalengine.Options{Dir: t.TempDir(), Executable: program, Life: life, CarryAhead: life - carry})
 	f := openFleetAtModal(t, e)
 	sb, err := f.Create(t.Context(), "acme", modalRequest(sandbox.Request{
-		Name: "long", Tags: map[string]string{"a": "b"}, Env: map[string]string{"GIVEN": "to it"}, Workdir: "/srv", TimeoutSeconds: (2 * life).Seconds(),
-		Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}, {Name: "data", Path: "/also"}},
+		Name: "long", Tags: map[string]string{"a": "b"}, Env: map[string]string{"GIVEN": "to it"}, Workdir: "/srv",
+		TimeoutSeconds: (2 * life).Seconds(),
+		Volumes:        []sandbox.Mount{{Name: "data", Path: "/data"}, {Name: "data", Path: "/also"}},
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -343,11 +352,14 @@ func TestModalCarriedOver(t *testing.T) {
 		}
 	})
 	f.sh(t, sb.ID, `echo kept >/srv/file; echo stored >/data/file`)
-	done, err := f.Exec(t.Context(), "acme", sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "echo said"}, Detach: true})
+	done, err := f.Exec(t.Context(), "acme", sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "echo said"},
+		Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	run, err := f.Exec(t.Context(), "acme", sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "echo begun; exec sleep 7777"}, Timeout: time.Hour, Detach: true})
+	run, err := f.Exec(t.Context(), "acme", sb.ID,
+		sandbox.ExecRequest{Args: []string{"sh", "-c", "echo begun; exec sleep 7777"}, Timeout: time.Hour,
+			Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,10 +368,12 @@ func TestModalCarriedOver(t *testing.T) {
 		t.Errorf("the command that ran: %+v, %v", r, err)
 	}
 	now, err := f.Get(t.Context(), "acme", "long")
-	if err != nil || now.ID != sb.ID || now.Status != sandbox.Running || now.Handle == sb.Handle || now.Tags["a"] != "b" || !now.Expires.Equal(sb.Expires) {
+	if err != nil || now.ID != sb.ID || now.Status != sandbox.Running || now.Handle == sb.Handle ||
+		now.Tags["a"] != "b" || !now.Expires.Equal(sb.Expires) {
 		t.Errorf("carried over: %+v, %v", now, err)
 	}
-	if got := f.sh(t, "long", `pwd; cat file /data/file /also/file; echo $GIVEN; ps ax 2>/dev/null | grep -c "[s]leep 7777"; true`); got != "/srv\nkept\nstored\nstored\nto it\n0\n" {
+	if got := f.sh(t, "long",
+		`pwd; cat file /data/file /also/file; echo $GIVEN; ps ax 2>/dev/null | grep -c "[s]leep 7777"; true`); got != "/srv\nkept\nstored\nstored\nto it\n0\n" {
 		t.Errorf("it has %q", got)
 	}
 	infos, err := f.Processes(t.Context(), "acme", sb.ID)
@@ -412,22 +426,27 @@ func TestModalSnapshots(t *testing.T) {
 	}
 	first := create(sandbox.Request{SnapshotOnEnd: true})
 	f.sh(t, first.ID, "mkdir -p /srv/x && echo one >/srv/x/file")
-	run, err := f.Exec(ctx, "acme", first.ID, sandbox.ExecRequest{Args: []string{"sleep", "7777"}, Timeout: time.Hour, Detach: true})
+	run, err := f.Exec(ctx, "acme", first.ID, sandbox.ExecRequest{Args: []string{"sleep", "7777"}, Timeout: time.Hour,
+		Detach: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	img, err := f.Snapshot(ctx, "acme", first.ID, sandbox.SnapshotOptions{Name: "mine"})
-	if err != nil || !slices.Contains(img.Names, "mine") || img.Snapshot.Lineage[0].Sandbox != first.ID || img.Spec.Owner != "acme" {
+	if err != nil || !slices.Contains(img.Names, "mine") || img.Snapshot.Lineage[0].Sandbox != first.ID ||
+		img.Spec.Owner != "acme" {
 		t.Fatalf("Snapshot: %+v, %v", img, err)
 	}
-	if _, err := f.Snapshot(ctx, "acme", first.ID, sandbox.SnapshotOptions{Path: "/srv/x"}); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+	if _, err := f.Snapshot(ctx, "acme", first.ID,
+		sandbox.SnapshotOptions{Path: "/srv/x"}); errors.KindOf(err) != errors.Unsupported ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("of a directory: %v", err)
 	}
 	second := create(sandbox.Request{Image: "mine"})
 	if got := f.sh(t, second.ID, "cat /srv/x/file; echo two >>/srv/x/file"); got != "one\n" {
 		t.Errorf("a sandbox from the snapshot has %q", got)
 	}
-	if infos, err := f.Processes(ctx, "acme", second.ID); err != nil || slices.ContainsFunc(infos, func(i engine.ProcessInfo) bool { return i.ID == run.ID() }) {
+	if infos, err := f.Processes(ctx, "acme", second.ID); err != nil ||
+		slices.ContainsFunc(infos, func(i engine.ProcessInfo) bool { return i.ID == run.ID() }) {
 		t.Errorf("it has the other one's commands: %v, %v", infos, err)
 	}
 	fork, err := f.Fork(ctx, "acme", second.ID, sandbox.ForkRequest{})

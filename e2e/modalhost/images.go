@@ -25,9 +25,10 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// StandIns serves images under the names that the suites of Modal's SDK ask Docker Hub for, and returns the registry's address. They are
-// not those images, which no test can fetch here, but what the suites use of them: "alpine" and "debian" are Debian's static BusyBox with
-// its links and two accounts, "python" is that with the Python of Harvest's base image.
+// StandIns serves images under the names that the suites of Modal's SDK ask Docker Hub for, and returns the registry's
+// address. They are not those images, which no test can fetch here, but what the suites use of them: "alpine" and
+// "debian" are Debian's static BusyBox with its links and two accounts, "python" is that with the Python of Harvest's
+// base image.
 func StandIns(t *testing.T) string {
 	t.Helper()
 	shell := busybox(t, "3.21")
@@ -36,16 +37,19 @@ func StandIns(t *testing.T) string {
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	for image, layers := range map[string][]v1.Layer{
-		"library/alpine:3.21": {LayerOf(t, shell)}, "library/alpine:3.13": {LayerOf(t, busybox(t, "3.13"))}, "library/alpine:latest": {LayerOf(t, shell)},
+		"library/alpine:3.21": {LayerOf(t, shell)}, "library/alpine:3.13": {LayerOf(t, busybox(t, "3.13"))},
+		"library/alpine:latest":      {LayerOf(t, shell)},
 		"library/debian:12-slim":     {LayerOf(t, shell)},
-		"library/python:3.12-alpine": {LayerOf(t, shell), python}, "library/python:3.13-alpine": {LayerOf(t, shell), python},
+		"library/python:3.12-alpine": {LayerOf(t, shell), python},
+		"library/python:3.13-alpine": {LayerOf(t, shell), python},
 		// What the suite has in registries of its own, at Amazon and at Google.
 		"ecr-private-registry-test-7522615:python":            {LayerOf(t, shell), python},
 		"modal-prod-367916/private-repo-test/my-image:latest": {LayerOf(t, shell), python},
 	} {
 		img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 			OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"},
-			Config: v1.Config{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, Cmd: []string{"/bin/sh"}},
+			Config: v1.Config{Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+				Cmd: []string{"/bin/sh"}},
 		})
 		if err == nil {
 			img, err = mutate.AppendLayers(img, layers...)
@@ -67,7 +71,10 @@ func StandIns(t *testing.T) string {
 // LayerOf returns a layer with the content of a tar stream.
 func LayerOf(t *testing.T, data []byte) v1.Layer {
 	t.Helper()
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(data)), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +85,15 @@ func LayerOf(t *testing.T, data []byte) v1.Layer {
 func busybox(t *testing.T, version string) []byte {
 	t.Helper()
 	dir := t.TempDir()
-	fetch := exec.CommandContext(t.Context(), "sh", "-c", "apt-get download -q busybox-static >&2 && dpkg-deb -x busybox-static_*.deb . && bin/busybox --list")
+	fetch := exec.CommandContext(t.Context(), "sh", "-c",
+		"apt-get download -q busybox-static >&2 && dpkg-deb -x busybox-static_*.deb . && bin/busybox --list")
 	fetch.Dir = dir
 	var said bytes.Buffer
 	fetch.Stderr = &said
 	applets, err := fetch.Output()
 	if err != nil {
-		t.Skipf("Debian's BusyBox cannot be fetched, without which there are no images to test with: %v\n%s", err, said.String())
+		t.Skipf("Debian's BusyBox cannot be fetched, without which there are no images to test with: %v\n%s", err,
+			said.String())
 	}
 	program, err := os.ReadFile(filepath.Join(dir, "bin/busybox"))
 	if err != nil {
@@ -101,13 +110,16 @@ func busybox(t *testing.T, version string) []byte {
 			t.Fatal(err)
 		}
 	}
-	for _, d := range []string{"bin", "etc", "home", "mnt", "opt", "root", "sbin", "srv", "usr", "usr/bin", "usr/local", "usr/local/bin", "var", "var/tmp", "dev", "proc", "sys", "run"} {
+	for _, d := range []string{"bin", "etc", "home", "mnt", "opt", "root", "sbin", "srv", "usr", "usr/bin", "usr/local",
+		"usr/local/bin", "var", "var/tmp", "dev", "proc", "sys", "run"} {
 		put(tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
 	}
 	put(tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}, "")
-	put(tar.Header{Name: "etc/passwd", Mode: 0o644}, "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+	put(tar.Header{Name: "etc/passwd", Mode: 0o644},
+		"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
 	put(tar.Header{Name: "etc/os-release", Mode: 0o644}, "ID=stand-in\nVERSION_ID="+version+"\n")
-	put(tar.Header{Name: "bin/printenv", Mode: 0o755}, "#!/bin/sh\n[ $# = 0 ] && exec env\nfor name; do eval \"[ \\\"\\${$name+x}\\\" ] && echo \\\"\\$$name\\\"\" || missing=1; done\nexit ${missing:-0}\n")
+	put(tar.Header{Name: "bin/printenv", Mode: 0o755},
+		"#!/bin/sh\n[ $# = 0 ] && exec env\nfor name; do eval \"[ \\\"\\${$name+x}\\\" ] && echo \\\"\\$$name\\\"\" || missing=1; done\nexit ${missing:-0}\n")
 	put(tar.Header{Name: "etc/group", Mode: 0o644}, "root:x:0:\nnogroup:x:65534:\n")
 	put(tar.Header{Name: "bin/busybox", Mode: 0o755}, string(program))
 	for _, applet := range strings.Fields(string(applets)) {
@@ -136,7 +148,8 @@ func pythonOfBase(t *testing.T) []byte {
 	}
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
-	libraries := []string{"libc.so", "libm.so", "libz.so", "libexpat.so", "ld-linux", "libssl.so", "libcrypto.so", "libffi.so", "liblzma.so", "libbz2.so", "libpthread", "libdl.so", "libutil.so", "libuuid.so", "libsqlite3.so"}
+	libraries := []string{"libc.so", "libm.so", "libz.so", "libexpat.so", "ld-linux", "libssl.so", "libcrypto.so",
+		"libffi.so", "liblzma.so", "libbz2.so", "libpthread", "libdl.so", "libutil.so", "libuuid.so", "libsqlite3.so"}
 	for _, top := range []string{"usr/bin", "usr/lib", "usr/lib64", "lib64"} {
 		err := r.Walk(top, func(hdr *tar.Header, content io.Reader) error {
 			base := filepath.Base(hdr.Name)
@@ -144,7 +157,9 @@ func pythonOfBase(t *testing.T) []byte {
 			for _, lib := range libraries {
 				isLibrary = isLibrary || strings.HasPrefix(base, lib)
 			}
-			wanted := strings.HasPrefix(hdr.Name, "usr/bin/python3") || strings.HasPrefix(hdr.Name, "usr/lib/python3.") && !strings.Contains(hdr.Name, "/test/") && !strings.Contains(hdr.Name, "__pycache__") || isLibrary || hdr.Name == "lib64"
+			wanted := strings.HasPrefix(hdr.Name, "usr/bin/python3") ||
+				strings.HasPrefix(hdr.Name, "usr/lib/python3.") && !strings.Contains(hdr.Name, "/test/") &&
+					!strings.Contains(hdr.Name, "__pycache__") || isLibrary || hdr.Name == "lib64"
 			if !wanted || hdr.Typeflag == tar.TypeLink {
 				return nil
 			}
@@ -159,7 +174,8 @@ func pythonOfBase(t *testing.T) []byte {
 		}
 	}
 	for link, target := range map[string]string{"lib": "usr/lib", "usr/bin/python": "python3"} {
-		if err := tw.WriteHeader(&tar.Header{Name: link, Typeflag: tar.TypeSymlink, Linkname: target, Mode: 0o777}); err != nil {
+		if err := tw.WriteHeader(&tar.Header{Name: link, Typeflag: tar.TypeSymlink, Linkname: target,
+			Mode: 0o777}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -70,7 +70,8 @@ func Of(t *testing.T, program string) *Host {
 
 // Env returns the environment of a server that listens on TCP for Modal's protocol only.
 func Env(dir string) []string {
-	return append(testenv.CleanEnv(), "HARVEST_DATA="+dir, "HARVEST_POOL=2", "HARVEST_REFRESH=false", "HARVEST_MODAL_LISTEN=127.0.0.1:0",
+	return append(testenv.CleanEnv(), "HARVEST_DATA="+dir, "HARVEST_POOL=2", "HARVEST_REFRESH=false",
+		"HARVEST_MODAL_LISTEN=127.0.0.1:0",
 		"HARVEST_SERVER_LISTEN=none", "HARVEST_LOG_LEVEL=debug")
 }
 

@@ -67,8 +67,8 @@ func TestPageAnnounces(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// TestPageTabs checks that each tab controls a panel that it names, that the arrow keys, Home and End move between tabs,
-// and that the selected one is in sight on a phone.
+// TestPageTabs checks that each tab controls a panel that it names, that the arrow keys, Home and End move between
+// tabs, and that the selected one is in sight on a phone.
 // mission: F2
 func TestPageTabs(t *testing.T) {
 	t.Parallel()
@@ -289,8 +289,8 @@ func TestPageResumed(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// TestPageShells checks that a sandbox has several shells, that characters take as many columns as they should, and that
-// the base image has an editor.
+// TestPageShells checks that a sandbox has several shells, that characters take as many columns as they should, and
+// that the base image has an editor.
 // mission: 7.6, F2, C1
 func TestPageShells(t *testing.T) {
 	t.Parallel()

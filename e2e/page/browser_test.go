@@ -39,7 +39,8 @@ type tab struct {
 func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	program := testenv.RequireTool(t, "chromium", "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 800),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
+		chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1280, 800),
 		chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-background-networking", true))
 	options = append(options, more...)
 	if os.Geteuid() == 0 {
@@ -47,7 +48,8 @@ func browser(t *testing.T, more ...chromedp.ExecAllocatorOption) *tab {
 	}
 	ctx, cancel := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), options...)
 	t.Cleanup(cancel)
-	return newTab(t, ctx, new(atomic.Pointer[tab]), chromedp.WithErrorf(func(string, ...any) {})) // it reports unknown events of newer browsers
+	return newTab(t, ctx, new(atomic.Pointer[tab]),
+		chromedp.WithErrorf(func(string, ...any) {})) // it reports unknown events of newer browsers
 }
 
 func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], options ...chromedp.ContextOption) *tab {
@@ -64,7 +66,10 @@ func newTab(t *testing.T, parent context.Context, front *atomic.Pointer[tab], op
 		switch e := e.(type) {
 		case *page.EventJavascriptDialogOpening:
 			if e.Type == page.DialogTypeBeforeunload { // the page asks before unsaved changes are lost: leave
-				go func() { _ = chromedp.Run(ctx, page.HandleJavaScriptDialog(true)) }() // it fails when the tab has closed
+				go func() {
+					_ = chromedp.Run(ctx,
+						page.HandleJavaScriptDialog(true))
+				}() // it fails when the tab has closed
 				return
 			}
 			b.dialogs.Add(1)
@@ -111,7 +116,8 @@ func (b *tab) do(actions ...chromedp.Action) {
 // until waits for an expression to be true.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0)))
+	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond),
+		chromedp.WithPollingTimeout(0)))
 }
 
 // sees waits for a text in the elements of a selector.
@@ -182,7 +188,8 @@ func quoted(text string) string {
 func (b *tab) run(body string) string {
 	b.t.Helper()
 	text := ""
-	b.do(chromedp.Evaluate(`(async () => { `+body+` })().then((v) => String(v))`, &text, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	b.do(chromedp.Evaluate(`(async () => { `+body+` })().then((v) => String(v))`, &text,
+		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
 	return text
 }
 
@@ -221,7 +228,8 @@ func (b *tab) accessible(view string) {
 		b.do(chromedp.Evaluate(string(script)+`;0`, nil))
 	}
 	for _, scheme := range []string{"light", "dark"} {
-		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme",
+			Value: scheme}}))
 		found := b.run(`const r = await axe.run({ exclude: [['iframe'], ['.xterm']] }, { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] });
 			return r.violations.filter((v) => ['serious', 'critical'].includes(v.impact)).map((v) => v.id + ': ' + v.help + ' ' + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + ' ' + (n.any[0]?.message ?? '')).join(' | ')).join('\n');`)
 		if found != "" {

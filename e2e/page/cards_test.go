@@ -109,8 +109,10 @@ func TestPageCards(t *testing.T) {
 	const code = "func main() {\n\tfmt.Println(\"hello\") // greets\n}"
 	b.send(answer)
 	b.sees(".codehead .copy", "Copy")
-	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-read"}, cdpbrowser.PermissionSettingGranted),
-		cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-write"}, cdpbrowser.PermissionSettingGranted))
+	b.do(cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-read"},
+		cdpbrowser.PermissionSettingGranted),
+		cdpbrowser.SetPermission(&cdpbrowser.PermissionDescriptor{Name: "clipboard-write"},
+			cdpbrowser.PermissionSettingGranted))
 	// The button shows the result for a moment only.
 	b.do(chromedp.Evaluate(`window.copies = []; new MutationObserver(() => copies.push(document.querySelector('.codehead .copy')?.textContent)).observe(document.body, { childList: true, subtree: true, characterData: true })`, nil))
 	b.do(chromedp.Click(`.codehead .copy`, chromedp.ByQuery))

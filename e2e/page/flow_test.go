@@ -95,8 +95,8 @@ func (k keyboard) write(label, text string) {
 	k.types(text)
 }
 
-// TestPageFlow goes the way of a new user with nothing but the link: repository, prompt, changes, pull request, by mouse,
-// by keyboard, and on a phone.
+// TestPageFlow goes the way of a new user with nothing but the link: repository, prompt, changes, pull request, by
+// mouse, by keyboard, and on a phone.
 // mission: F2, 7.1, 7.3, E8
 func TestPageFlow(t *testing.T) {
 	testenv.Long(t)

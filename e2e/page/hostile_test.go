@@ -19,7 +19,8 @@ func hostileViews(b *tab) {
 		files = append(files, fmt.Sprintf("printf %%s %s >%s", shellQuoted(text), shellQuoted(names[i])))
 		titles = append(titles, fmt.Sprintf(`printf '\033]0;%%s\007' %s`, shellQuoted(text)))
 	}
-	b.send("/run " + strings.Join(files, "; ") + "\n/run printf %s " + shellQuoted(strings.Join(titles, "; ")) + " >/tmp/titles\n/say they are made")
+	b.send("/run " + strings.Join(files, "; ") + "\n/run printf %s " + shellQuoted(strings.Join(titles,
+		"; ")) + " >/tmp/titles\n/say they are made")
 	b.sees(".message.agent", "they are made")
 	const elements = `:is(img, script, style, iframe, svg, form[action], input[autofocus], base, math, noscript)`
 	none := func(place string) {

@@ -135,7 +135,8 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Errorf("before Replace: %s", text)
 	}
 	b.click("dialog button", "Replace")
-	testenv.Eventually(t, "the upload replaces the file", func() bool { text, _ := b.file(box, dir+"/plain.txt"); return text == quoted("sent") })
+	testenv.Eventually(t, "the upload replaces the file",
+		func() bool { text, _ := b.file(box, dir+"/plain.txt"); return text == quoted("sent") })
 	if text, _ := b.file(box, dir+"/fresh.txt"); text != quoted("fresh") {
 		t.Errorf("the other file: %s", text)
 	}
@@ -365,8 +366,9 @@ func TestPageTerminal(t *testing.T) {
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
 	b.types("cat\rxyz\r")
-	b.until(screen + `.filter((l) => l === 'xyz').length === 2`)                               // cat runs in the foreground
-	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`, nil)) // which is shown on touch screens only
+	b.until(screen + `.filter((l) => l === 'xyz').length === 2`) // cat runs in the foreground
+	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`,
+		nil)) // which is shown on touch screens only
 	b.types("c")
 	b.types("echo after:$?\r")
 	b.until(screen + `.includes('after:130')`)

@@ -90,7 +90,8 @@ func TestPageKeys(t *testing.T) {
 	b.types("by keys")
 	b.keys("s", input.ModifierCtrl)
 	b.sees(".of-files [role=status]", "Saved")
-	if out := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c", "cat /workspace/*/SCRIPTED-AGENT.md"); !strings.Contains(out, "by keys") {
+	if out := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c",
+		"cat /workspace/*/SCRIPTED-AGENT.md"); !strings.Contains(out, "by keys") {
 		t.Errorf("the file is %q", out)
 	}
 

@@ -139,7 +139,8 @@ func TestPageUnsentVolume(t *testing.T) {
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
 	h.Up()
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	h.Must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.Bucket+"/work:/data:sync")
 	volume := h.Sandbox("box").S3.Volume
 	s3.Stop()

@@ -35,12 +35,18 @@ func below(t *testing.T, prefix, to string) string {
 
 // hostile are texts that would run a script if they were inserted as HTML.
 var hostile = []string{
-	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`, `<svg><script>window.pwned=1</script></svg>`,
-	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`, `<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
-	`![x](javascript:window.pwned=1)`, `![x" onerror="window.pwned=1](x)`, `<math><mi//xlink:href="data:x,<script>window.pwned=1</script>">`,
-	`<form action="/v1/sign-out" method=post><button id=send>Send</button></form>`, `<details open ontoggle="window.pwned=1">x</details>`,
-	`<style>*{background:url(x)}</style>`, `<base href="//evil.example/">`, `<div style="position:fixed;inset:0" class="ended primary">x</div>`,
-	`<noscript><p title="</noscript><img src=x onerror=window.pwned=1>">`, "`<img src=x onerror=window.pwned=1>`", `<a href="data:text/html,<script>window.pwned=1</script>">x</a>`,
+	`<script>window.pwned=1</script>`, `<img src=x onerror="window.pwned=1">`, `<svg onload="window.pwned=1">`,
+	`<svg><script>window.pwned=1</script></svg>`,
+	`<iframe srcdoc="<script>parent.pwned=1</script>"></iframe>`, `[click](javascript:window.pwned=1)`,
+	`<a href="jav&#x09;ascript:window.pwned=1">x</a>`,
+	`![x](javascript:window.pwned=1)`, `![x" onerror="window.pwned=1](x)`,
+	`<math><mi//xlink:href="data:x,<script>window.pwned=1</script>">`,
+	`<form action="/v1/sign-out" method=post><button id=send>Send</button></form>`,
+	`<details open ontoggle="window.pwned=1">x</details>`,
+	`<style>*{background:url(x)}</style>`, `<base href="//evil.example/">`,
+	`<div style="position:fixed;inset:0" class="ended primary">x</div>`,
+	`<noscript><p title="</noscript><img src=x onerror=window.pwned=1>">`, "`<img src=x onerror=window.pwned=1>`",
+	`<a href="data:text/html,<script>window.pwned=1</script>">x</a>`,
 	`<input autofocus onfocus=window.pwned=1>`, `<img name=getElementById><a id=main>x</a>`,
 }
 
@@ -115,7 +121,8 @@ func TestPage(t *testing.T) {
 	// No message and no output becomes a script or loads anything.
 	var orders []string
 	for _, text := range hostile {
-		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text), "/write "+strings.ReplaceAll(text, "/", "")+" "+text)
+		orders = append(orders, "/say "+text, "/think "+text, "/run printf '%s' "+shellQuoted(text),
+			"/write "+strings.ReplaceAll(text, "/", "")+" "+text)
 	}
 	b.send(strings.Join(orders, "\n"))
 	b.send(strings.Join(hostile, "\n\n"))
@@ -161,7 +168,8 @@ func TestPage(t *testing.T) {
 	first, second := "", ""
 	testenv.Try(t, func() error { // the last text may appear before the page is complete
 		first, second = b.value(said), other.value(said)
-		if first != second || strings.Count(first, "after the restart") != 2 || strings.Count(first, "The answer is blue.") != 1 {
+		if first != second || strings.Count(first, "after the restart") != 2 ||
+			strings.Count(first, "The answer is blue.") != 1 {
 			return errors.Errorf("the browsers show\n%s\nand\n%s", first, second)
 		}
 		return nil
@@ -177,7 +185,9 @@ func TestPage(t *testing.T) {
 		}
 		return nil
 	})
-	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	b.do(emulation.SetDeviceMetricsOverride(390, 844, 2, true),
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme",
+			Value: "dark"}}))
 	b.until(`document.documentElement.scrollWidth <= innerWidth`)
 	b.send(answer)
 	b.until(`[...document.querySelectorAll('.message.user')].pop().textContent.includes('That is') && document.querySelector('.items').lastElementChild.querySelector('.turn')`)

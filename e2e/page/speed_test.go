@@ -96,7 +96,8 @@ func (b *tab) measureLoads(how string, count int) {
 	for _, name := range slices.Sorted(maps.Keys(figures)) {
 		all := figures[name]
 		slices.Sort(all)
-		b.t.Logf("%d loads %s: %s: %.0f to %.0f, median %.0f", count, how, name, all[0], all[len(all)-1], all[len(all)/2])
+		b.t.Logf("%d loads %s: %s: %.0f to %.0f, median %.0f", count, how, name, all[0], all[len(all)-1],
+			all[len(all)/2])
 	}
 }
 

@@ -29,7 +29,8 @@ func TestPageEnd(t *testing.T) {
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
 	h.Up()
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	if err := os.MkdirAll(filepath.Join(s3.Dir, "work"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,8 @@ func TestPageEnd(t *testing.T) {
 	b.sees("button", "Create a sandbox")
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("Bucket", s3.Bucket)
-	for label, value := range map[string]string{"Files at": "/data", "Prefix": "work", "Processors": "0.5", "Memory, GiB": "0.5", "Lifetime, hours": "2", "Turns at most": "3", "Network": "none"} {
+	for label, value := range map[string]string{"Files at": "/data", "Prefix": "work", "Processors": "0.5",
+		"Memory, GiB": "0.5", "Lifetime, hours": "2", "Turns at most": "3", "Network": "none"} {
 		b.fill(label, value)
 	}
 	b.do(chromedp.Evaluate(`document.querySelector('[name=volume]').value = 'notes'; document.querySelector('[name=volumePath]').value = '/notes'`, nil))
@@ -60,7 +62,8 @@ func TestPageEnd(t *testing.T) {
 	if err := json.Unmarshal([]byte(h.Must("sandbox", "get", h.Box(), "-o", "json")), &box); err != nil {
 		t.Fatal(err)
 	}
-	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes), "{notes /notes}") {
+	if box.Limits.CPU != 0.5 || box.Network.Mode != "none" || !strings.Contains(fmt.Sprint(box.Volumes),
+		"{notes /notes}") {
 		t.Errorf("the sandbox is %+v", box)
 	}
 	b.send("/run echo made >/data/out.txt; echo noted >/notes/n.txt; cat /data/in.txt; sleep 600") // the visible output comes last: the turn is stopped then
@@ -106,9 +109,12 @@ func TestPageClaude(t *testing.T) {
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("page",
-		modeltest.Step{Say: "I **look** around.", Call: "Bash", Input: map[string]any{"command": "echo from the real program", "description": "look"}},
-		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/new.txt", "content": "written by the agent\n"}},
-		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/other.txt", "content": "not to be written\n"}},
+		modeltest.Step{Say: "I **look** around.", Call: "Bash",
+			Input: map[string]any{"command": "echo from the real program", "description": "look"}},
+		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/new.txt",
+			"content": "written by the agent\n"}},
+		modeltest.Step{Call: "Write", Input: map[string]any{"file_path": "/workspace/work" + "/other.txt",
+			"content": "not to be written\n"}},
 		modeltest.Step{Say: "All done:\n\n```python\nprint(\"done\")\n```"})
 	h := host.NewCLI(t, stub)
 	h.Up()
@@ -140,7 +146,8 @@ func TestPageClaude(t *testing.T) {
 	if cost := b.value(`document.querySelector('.costs').textContent`); strings.Contains(cost, " 0 tokens") {
 		t.Errorf("the usage is %s", cost)
 	}
-	if out := h.Must("sandbox", "exec", h.Box(), "--", "cat", "/workspace/work"+"/new.txt"); out != "written by the agent" {
+	if out := h.Must("sandbox", "exec", h.Box(), "--", "cat",
+		"/workspace/work"+"/new.txt"); out != "written by the agent" {
 		t.Errorf("the file is %q", out)
 	}
 	if out := h.Must("sandbox", "exec", h.Box(), "--", "ls", "/workspace/work"); strings.Contains(out, "other.txt") {
@@ -211,7 +218,8 @@ func TestPagePhone(t *testing.T) {
 	}
 	fits("new")
 	b.creates()
-	b.send("/say Words with a_very_long_word_" + strings.Repeat("that_goes_on_", 20) + "\n/run seq 1 30\n/write notes.md Look first.")
+	b.send("/say Words with a_very_long_word_" + strings.Repeat("that_goes_on_",
+		20) + "\n/run seq 1 30\n/write notes.md Look first.")
 	b.sees(".status", "Done")
 	fits("chat")
 	b.accessible("chat on a phone")
@@ -224,7 +232,8 @@ func TestPagePhone(t *testing.T) {
 	b.click("button", "Sessions")
 	b.until(`document.querySelector('#side').classList.contains('open')`)
 	b.accessible("the menu on a phone")
-	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs", "audit", "doctor"} {
+	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs",
+		"audit", "doctor"} {
 		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))
 		b.until(`document.querySelector('.list-view.of-` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
 		fits(id)

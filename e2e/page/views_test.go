@@ -82,7 +82,8 @@ func viewUsage(b *tab, h *host.Host) {
 	b.send(`/run python3 -c 'import os; b = bytearray(b"x") * (100 << 20); [None for _ in iter(lambda: os.path.exists("/tmp/stop"), True)]'`)
 	b.until(`(([cores, memory]) => cores > window.quiet[0] + 0.05 && memory > window.quiet[1] + 90 * 2 ** 20)(` + last + `)`)
 	words := b.value(`[...document.querySelectorAll('.machine figcaption')].map((e) => e.textContent).join(' | ')`)
-	for _, want := range []string{"Processors", "cores", "now of 2", "Memory", "MiB now of 2.0 GiB, at most 1", "Network", "/s received and", "in all"} {
+	for _, want := range []string{"Processors", "cores", "now of 2", "Memory", "MiB now of 2.0 GiB, at most 1",
+		"Network", "/s received and", "in all"} {
 		if !strings.Contains(words, want) {
 			b.t.Errorf("the words are %q, without %q", words, want)
 		}
@@ -106,11 +107,12 @@ func viewTerminal(b *tab) {
 	const coloured = `[...document.querySelectorAll('.xterm-rows span')].find((e) => e.textContent === 'true colour')`
 	b.until(screen + `.includes('it is 42') && Boolean(` + coloured + `)`)
 	b.sees(".of-terminal .termtitle", "<img src=x onerror")
-	if got := b.value(`getComputedStyle(` + coloured + `).color`); !strings.HasPrefix(got, "rgb(") || got == "rgb(27, 31, 28)" {
+	if got := b.value(`getComputedStyle(` + coloured + `).color`); !strings.HasPrefix(got, "rgb(") ||
+		got == "rgb(27, 31, 28)" {
 		b.t.Errorf("what is printed in colour is %s", got)
 	}
-	// A link of a program is shown before it is opened, and a program writes to the clipboard only with consent. A second
-	// browser, which gets the earlier output, is not asked.
+	// A link of a program is shown before it is opened, and a program writes to the clipboard only with consent. A
+	// second browser, which gets the earlier output, is not asked.
 	types("printf '\\033]52;c;cHduZWQ=\\007\\033]8;;javascript:window.pwned=1\\033\\\\lin''k\\033]8;;\\033\\\\ over\\n'")
 	b.until(screen + `.includes('link over')`)
 	b.sees("dialog", "Copy this to the clipboard?")
@@ -130,7 +132,8 @@ func viewTerminal(b *tab) {
 	// The terminal has the size of the browser that holds it.
 	types("clear; echo size $(stty size)")
 	b.until(`/size \d+ \d+/.test(` + screen + `)`)
-	if said, is := b.value(`/size (\d+) \d+/.exec(`+screen+`)[1]`), b.value(`document.querySelectorAll('.xterm-rows > div').length`); said != is {
+	if said, is := b.value(`/size (\d+) \d+/.exec(`+screen+`)[1]`),
+		b.value(`document.querySelectorAll('.xterm-rows > div').length`); said != is {
 		b.t.Errorf("the shell has %s lines, the page %s", said, is)
 	}
 	types("exit")
@@ -213,9 +216,12 @@ func viewChanges(b *tab, g *host.Git) {
 	b.sees(".of-changes .problem", "nothing to commit")
 	b.click(".of-changes button", "Push")
 	b.sees(".of-changes [role=status]", "Pushed the branch harvest/")
-	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "branch", "--list", "harvest/*"); branches == "" {
+	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "branch", "--list",
+		"harvest/*"); branches == "" {
 		b.t.Error("nothing was pushed")
-	} else if last := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "log", "-1", "--format=%s %an", strings.Trim(branches, "* \n")); !strings.HasPrefix(last, "By hand: $(touch /tmp/pwned) <b>all</b>") || !strings.Contains(last, "(Harvest)") {
+	} else if last := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "log", "-1", "--format=%s %an",
+		strings.Trim(branches, "* \n")); !strings.HasPrefix(last, "By hand: $(touch /tmp/pwned) <b>all</b>") ||
+		!strings.Contains(last, "(Harvest)") {
 		b.t.Errorf("the last commit is %q", last)
 	}
 	b.click(".of-changes button", "Bring up to date")
@@ -236,7 +242,8 @@ func viewPreview(b *tab) {
 	b.until(`document.querySelector('.of-preview iframe') !== null`)
 	// Only the frame itself can read its content, since it has another origin.
 	b.until(`window.heard.length > 0`)
-	if got := b.value(`window.heard.join()`); !strings.HasPrefix(got, "http://8000-sbx-") || !strings.HasSuffix(got, " Served inside alone") {
+	if got := b.value(`window.heard.join()`); !strings.HasPrefix(got, "http://8000-sbx-") ||
+		!strings.HasSuffix(got, " Served inside alone") {
 		b.t.Errorf("the frame says %q", got)
 	}
 	b.accessible("preview")

@@ -38,11 +38,14 @@ func (p *pullsAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer, status = map[string]any{"default_branch": "main"}, http.StatusOK
 	case r.Method == http.MethodGet && r.URL.Path == "/repos/owner/sample/pulls":
 		answer, status = []any{}, http.StatusOK
-	case r.Method == http.MethodPost && r.URL.Path == "/repos/owner/sample/pulls" && json.NewDecoder(r.Body).Decode(&asked) == nil:
+	case r.Method == http.MethodPost && r.URL.Path == "/repos/owner/sample/pulls" &&
+		json.NewDecoder(r.Body).Decode(&asked) == nil:
 		p.opened = append(p.opened, asked)
-		answer, status = map[string]any{"message": "Resource not accessible by personal access token"}, http.StatusForbidden
+		answer, status = map[string]any{"message": "Resource not accessible by personal access token"},
+			http.StatusForbidden
 		if len(p.opened) > 1 {
-			answer, status = map[string]any{"number": 12, "html_url": "https://github.example/owner/sample/pull/12", "draft": true}, http.StatusCreated
+			answer, status = map[string]any{"number": 12, "html_url": "https://github.example/owner/sample/pull/12",
+				"draft": true}, http.StatusCreated
 		}
 	}
 	w.WriteHeader(status)
@@ -128,11 +131,13 @@ func TestPageRepository(t *testing.T) {
 	}
 	pulls.mu.Lock()
 	defer pulls.mu.Unlock()
-	if last := pulls.opened[len(pulls.opened)-1]; last["title"] != "Look first" || !strings.HasPrefix(last["body"].(string), "It looks.") || last["base"] != "main" || last["draft"] != true ||
+	if last := pulls.opened[len(pulls.opened)-1]; last["title"] != "Look first" ||
+		!strings.HasPrefix(last["body"].(string), "It looks.") || last["base"] != "main" || last["draft"] != true ||
 		!strings.HasPrefix(last["head"].(string), "harvest/") {
 		t.Errorf("GitHub was asked for %v", last)
 	}
-	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "owner", "sample.git"), "branch", "--list", "harvest/*"); branches == "" {
+	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "owner", "sample.git"), "branch", "--list",
+		"harvest/*"); branches == "" {
 		t.Error("nothing was pushed")
 	}
 	if text := b.value(`document.documentElement.outerHTML`); strings.Contains(text, token) {
@@ -145,7 +150,10 @@ func TestPageRepository(t *testing.T) {
 // pageAllows tries to reach a server, is refused, is allowed to by a click, and reaches it.
 func pageAllows(b *tab) {
 	b.t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "reached at last") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "reached at last")
+	}))
 	b.t.Cleanup(server.Close)
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	try := `/run python3 -c 'import urllib.request as u; print(u.urlopen("http://10.0.2.2:` + port + `/", timeout=20).read().decode())'`

@@ -68,13 +68,16 @@ func TestRepositoryImages(t *testing.T) {
 				return
 			}
 			r, b := repository(t, h, name), newest(t, h, name)
-			if r.Status != "ready" || r.Commit != commit || r.Image == "" || len(r.Locks) == 0 || !b.Success || b.Mode != "whole" || b.Seconds <= 0 || b.Image != r.Image || b.RecipeDigest == "" {
+			if r.Status != "ready" || r.Commit != commit || r.Image == "" || len(r.Locks) == 0 || !b.Success ||
+				b.Mode != "whole" || b.Seconds <= 0 || b.Image != r.Image || b.RecipeDigest == "" {
 				t.Errorf("%s: %+v\n%+v", name, r, b)
 			}
-			if out := h.Must("run", "--network", "none", "--image", "repo/"+name, "-w", "/workspace/"+name, "--", "sh", "-c", s.works); out != s.prints {
+			if out := h.Must("run", "--network", "none", "--image", "repo/"+name, "-w", "/workspace/"+name, "--", "sh",
+				"-c", s.works); out != s.prints {
 				t.Errorf("%s: %s prints %q", name, s.works, out)
 			}
-			if out := h.Must("run", "--image", r.Image, "-w", r.Dir, "--", "sh", "-c", "git status --porcelain; id -un >/tmp/me; stat -c %U . | cmp - /tmp/me"); out != "" {
+			if out := h.Must("run", "--image", r.Image, "-w", r.Dir, "--", "sh", "-c",
+				"git status --porcelain; id -un >/tmp/me; stat -c %U . | cmp - /tmp/me"); out != "" {
 				t.Errorf("%s is not as it was committed, or belongs to somebody else:\n%s", name, out)
 			}
 		})
@@ -83,13 +86,15 @@ func TestRepositoryImages(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if b := newest(t, h, "npm-sample"); !strings.HasPrefix(b.Node, "22.") || repository(t, h, "npm-sample").Projects[0].NodeFrom != ".nvmrc" {
+	if b := newest(t, h, "npm-sample"); !strings.HasPrefix(b.Node, "22.") ||
+		repository(t, h, "npm-sample").Projects[0].NodeFrom != ".nvmrc" {
 		t.Errorf("Node.js %q", b.Node)
 	}
 	if out := h.Must("schedule", "ls"); strings.Count(out, "refresh-repo") != len(samples) {
 		t.Errorf("the schedules are %s", out)
 	}
-	if _, said, code := h.Run("repo", "refresh"); code != 0 || strings.Count(said, "unchanged since commit") != len(samples) {
+	if _, said, code := h.Run("repo", "refresh"); code != 0 ||
+		strings.Count(said, "unchanged since commit") != len(samples) {
 		t.Fatalf("refreshes of what has not changed: %d, %s", code, said)
 	}
 	testSession(t, h, g)
@@ -99,7 +104,8 @@ func TestRepositoryImages(t *testing.T) {
 // testSession lets an agent work in a repository that is ahead of its image.
 func testSession(t *testing.T, h *host.Host, g *host.Git) {
 	commit := g.Commit("npm-sample", map[string]string{"README.md": "two\n"})
-	args := append([]string{"agent", "--agent", "scripted", "--repo", g.URL("npm-sample"), "/run until grep two README.md; do sleep 0.1; done; cat built.txt; ls node_modules"}, g.Network()...)
+	args := append([]string{"agent", "--agent", "scripted", "--repo", g.URL("npm-sample"),
+		"/run until grep two README.md; do sleep 0.1; done; cat built.txt; ls node_modules"}, g.Network()...)
 	if _, said, code := h.Run(args...); code != 0 {
 		t.Errorf("the session: %d, %s", code, said)
 	}
@@ -147,7 +153,8 @@ func testRefreshes(t *testing.T, h *host.Host, g *host.Git) {
 
 	files := npmSample()
 	for name, text := range files {
-		files[name] = strings.ReplaceAll(strings.ReplaceAll(text, "7.0.0", "6.0.0"), `, "integrity": "`+isNumber+`"`, "")
+		files[name] = strings.ReplaceAll(strings.ReplaceAll(text, "7.0.0", "6.0.0"),
+			`, "integrity": "`+isNumber+`"`, "")
 	}
 	commit := g.Commit("npm-sample", files)
 	h.Must("repo", "refresh", "npm-sample")
@@ -155,7 +162,8 @@ func testRefreshes(t *testing.T, h *host.Host, g *host.Git) {
 	if b.Mode != "whole" || r.Commit != commit || r.Locks["package-lock.json"] == old.Locks["package-lock.json"] {
 		t.Errorf("after a change of the lock file: %+v\n%+v", b, r)
 	}
-	if out := h.Must("run", "--network", "none", "--image", r.Image, "-w", r.Dir, "--", "cat", "node_modules/is-number/package.json"); !strings.Contains(out, `"6.0.0"`) {
+	if out := h.Must("run", "--network", "none", "--image", r.Image, "-w", r.Dir, "--", "cat",
+		"node_modules/is-number/package.json"); !strings.Contains(out, `"6.0.0"`) {
 		t.Errorf("what is installed is %s", out)
 	}
 	if _, _, code := h.Run("image", "inspect", old.Image); code != 4 {
@@ -171,8 +179,10 @@ func TestRepositoryFaults(t *testing.T) {
 	h := host.New(t, "gvisor", host.GVisor(t))
 	g := host.NewGit(t, "")
 
-	g.Commit("fault", map[string]string{"harvest.json": `{"install": "echo ready >ready", "build": "cat ready"}`, "README.md": "one\n"})
-	if said, code := g.Add(h, "fault", "--image", "base"); code != 0 || !strings.Contains(said, "== build: cat ready\nready\n") {
+	g.Commit("fault", map[string]string{"harvest.json": `{"install": "echo ready >ready", "build": "cat ready"}`,
+		"README.md": "one\n"})
+	if said, code := g.Add(h, "fault", "--image", "base"); code != 0 ||
+		!strings.Contains(said, "== build: cat ready\nready\n") {
 		t.Fatalf("exit code %d: %s", code, said)
 	}
 	good := repository(t, h, "fault")
@@ -216,12 +226,15 @@ func TestRepositoryFaults(t *testing.T) {
 	if err := os.Rename(filepath.Join(g.Dir, "gone.git"), filepath.Join(g.Dir, "fault.git")); err != nil {
 		t.Fatal(err)
 	}
-	g.Commit("fault", map[string]string{"requirements.txt": "", "harvest.json": `{"install": "echo again >ready", "test": "echo no; exit 4"}`})
+	g.Commit("fault", map[string]string{"requirements.txt": "",
+		"harvest.json": `{"install": "echo again >ready", "test": "echo no; exit 4"}`})
 	h.Must("repo", "refresh", "fault")
-	if b, r := newest(t, h, "fault"), repository(t, h, "fault"); r.Status != "ready" || r.Image == good.Image || b.Steps[len(b.Steps)-4].Code != 4 {
+	if b, r := newest(t, h, "fault"), repository(t, h, "fault"); r.Status != "ready" || r.Image == good.Image ||
+		b.Steps[len(b.Steps)-4].Code != 4 {
 		t.Errorf("a repository that is well again, save for its test: %+v\n%+v", r, b)
 	}
-	if out := h.Must("repo", "log", "fault"); !strings.Contains(out, "== test: echo no") || !strings.Contains(out, "exit code 4") {
+	if out := h.Must("repo", "log", "fault"); !strings.Contains(out, "== test: echo no") ||
+		!strings.Contains(out, "exit code 4") {
 		t.Errorf("the log: %s", out)
 	}
 
@@ -235,13 +248,15 @@ func TestRepositoryFaults(t *testing.T) {
 		t.Errorf("the schedule: %s", out)
 	}
 
-	if out := h.Must("repo", "ls"); !strings.Contains(out, "fault  ready") || !strings.Contains(h.Must("repo", "get", good.ID[:len(good.ID)-1]), good.ID) {
+	if out := h.Must("repo", "ls"); !strings.Contains(out, "fault  ready") ||
+		!strings.Contains(h.Must("repo", "get", good.ID[:len(good.ID)-1]), good.ID) {
 		t.Errorf("the list: %s", out)
 	}
 
 	g.Commit("slow", map[string]string{"README.md": "one\n"})
 	said, code := g.Add(h, "slow", "--image", "base", "--limit", "60s", "--install", "sleep 1000")
-	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" || !strings.Contains(b.Error, "time limit of 1m0s") {
+	if b := newest(t, h, "slow"); code == 0 || b.Stage != "install" ||
+		!strings.Contains(b.Error, "time limit of 1m0s") {
 		t.Errorf("a build that takes too long: %d, %+v, %s", code, b, said)
 	}
 	g.Commit("large", map[string]string{"README.md": "one\n"})
@@ -258,7 +273,8 @@ func TestRepositoryFaults(t *testing.T) {
 func testBadRepositories(t *testing.T, h *host.Host, g *host.Git) {
 	bare := filepath.Join(g.Dir, "empty.git")
 	host.RunGit(t, g.Dir, "init", "--quiet", "--bare", "--initial-branch=main", bare)
-	if said, code := g.Add(h, "empty", "--image", "base"); code == 0 || !strings.Contains(said, "the repository is empty") {
+	if said, code := g.Add(h, "empty", "--image", "base"); code == 0 ||
+		!strings.Contains(said, "the repository is empty") {
 		t.Errorf("an empty repository: %d, %s", code, said)
 	}
 	for _, c := range []struct {
@@ -272,7 +288,8 @@ func testBadRepositories(t *testing.T, h *host.Host, g *host.Git) {
 		{[]string{"add", g.URL("a"), "--name", "../up"}, 2, "name"},
 		{[]string{"add", g.URL("fault"), "--name", "fault"}, 5, "registered already"},
 		{[]string{"add", g.URL("a"), "--limit", "9h"}, 2, "limit"},
-		{[]string{"add", g.URL("fault"), "--name", "nobranch", "--image", "base", "--branch", "missing"}, 75, "no branch"},
+		{[]string{"add", g.URL("fault"), "--name", "nobranch", "--image", "base", "--branch", "missing"},
+			75, "no branch"},
 		{[]string{"get", "nobody"}, 4, "there is no repository"},
 		{[]string{"log", "nobody"}, 4, "there is no repository"},
 		{[]string{"log", "fault", "bld_x"}, 4, "no such build"},
@@ -303,7 +320,8 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 	h := host.New(t, "gvisor", host.GVisor(t))
 	g := host.NewGit(t, "")
 	g.Commit("killed", map[string]string{"README.md": "one\n"})
-	flags := append([]string{"--image", "base", "--install", "echo installing; until [ -e go ]; do sleep 0.1; done"}, g.Network()...)
+	flags := append([]string{"--image", "base", "--install", "echo installing; until [ -e go ]; do sleep 0.1; done"},
+		g.Network()...)
 	begun := h.Command(t.Context(), append([]string{"repo", "add", g.URL("killed"), "--name", "killed"}, flags...)...)
 	said, err := begun.StderrPipe()
 	if err != nil {
@@ -316,7 +334,8 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 	first := newest(t, h, "killed")
 	h.Must("repo", "refresh", "-d", "killed")
 	h.Must("repo", "build", "-d", "killed")
-	if b := newest(t, h, "killed"); b.ID != first.ID || b.Status != "running" || repository(t, h, "killed").Status != "building" {
+	if b := newest(t, h, "killed"); b.ID != first.ID || b.Status != "running" ||
+		repository(t, h, "killed").Status != "building" {
 		t.Errorf("a build that others want, too: %+v", b)
 	}
 	pid := h.Server().PID
@@ -326,10 +345,12 @@ func TestRepositoryBuildsAtOnceAndKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newest(t, h, "killed") // of the next server
-	if r := repository(t, h, "killed"); b.ID != first.ID || b.Status != "interrupted" || r.Status != "failed" || r.Image != "" {
+	if r := repository(t, h, "killed"); b.ID != first.ID || b.Status != "interrupted" || r.Status != "failed" ||
+		r.Image != "" {
 		t.Errorf("after the server was killed: %+v\n%+v", b, r)
 	}
-	testenv.Eventually(t, "the sandbox of the build is gone", func() bool { return h.Must("sandbox", "ls", "-o", "name") == "" })
+	testenv.Eventually(t, "the sandbox of the build is gone",
+		func() bool { return h.Must("sandbox", "ls", "-o", "name") == "" })
 	g.Commit("killed", map[string]string{"go": "on\n"})
 	h.Must("repo", "refresh", "killed")
 	if r := repository(t, h, "killed"); r.Status != "ready" || r.Image == "" {
@@ -364,7 +385,8 @@ func TestRepositoryToken(t *testing.T) {
 	h.Env.Setenv("GIT_TOKEN", token)
 	h.Must("secret", "set", "git", "GIT_TOKEN")
 	h.Env.Setenv("GIT_TOKEN", "")
-	said, code := g.Add(h, "private", "--image", "base", "--secret", "git", "--install", `git config --list --show-origin; grep -rlF "$GIT_TOKEN" /workspace /root /etc /tmp || echo clean`)
+	said, code := g.Add(h, "private", "--image", "base", "--secret", "git", "--install",
+		`git config --list --show-origin; grep -rlF "$GIT_TOKEN" /workspace /root /etc /tmp || echo clean`)
 	if code != 0 || !strings.Contains(said, "\nclean\n") || strings.Contains(said, token) {
 		t.Errorf("with a token: %d, %s", code, said)
 	}

@@ -61,7 +61,8 @@ func TestEmbeddedS3(t *testing.T) {
 	h := embeddedHost(t, "gvisor")
 	const place = "s3://files/tree:/data:init:sync"
 	h.Must("sandbox", "create", "--name", "one", "--s3", place)
-	h.Must("sandbox", "exec", "one", "--", "sh", "-ec", "mkdir /data/d; printf one > /data/d/a.txt; chmod 750 /data/d/a.txt; ln -s a.txt /data/d/link")
+	h.Must("sandbox", "exec", "one", "--", "sh", "-ec",
+		"mkdir /data/d; printf one > /data/d/a.txt; chmod 750 /data/d/a.txt; ln -s a.txt /data/d/link")
 	h.Must("sandbox", "rm", "one")
 	if got := object(h, "files/tree/d/a.txt"); got != "one" {
 		t.Errorf("the bucket has %q", got)
@@ -77,7 +78,8 @@ func TestEmbeddedS3(t *testing.T) {
 		t.Errorf("the server's bucket has %q", got)
 	}
 	h.Must("volume", "sync", "files", "--versioned")
-	if got := h.Must("volume", "versions", "files", "-o", "name"); !regexp.MustCompile(`^[0-9]+$`).MatchString(got) || object(h, "volumes/personal/.versions/files/"+got+"/own.txt") != "own" {
+	if got := h.Must("volume", "versions", "files", "-o", "name"); !regexp.MustCompile(`^[0-9]+$`).MatchString(got) ||
+		object(h, "volumes/personal/.versions/files/"+got+"/own.txt") != "own" {
 		t.Errorf("versions: %q", got)
 	}
 	// Its process dies, and another one serves.
@@ -122,7 +124,8 @@ func nobodySees(h *host.Host, pid int) {
 	if err != nil || len(keys.SecretAccessKey) < 40 {
 		h.T.Fatalf("the keys: %v", err)
 	}
-	for _, file := range []string{"/proc/" + strconv.Itoa(pid) + "/cmdline", "/proc/" + strconv.Itoa(pid) + "/environ", h.Data + "/server.log", h.Data + "/s3server/s3.log"} {
+	for _, file := range []string{"/proc/" + strconv.Itoa(pid) + "/cmdline", "/proc/" + strconv.Itoa(pid) + "/environ",
+		h.Data + "/server.log", h.Data + "/s3server/s3.log"} {
 		text, err := os.ReadFile(file)
 		if err != nil || strings.Contains(string(text), keys.SecretAccessKey) {
 			h.T.Errorf("%s has the secret key, or cannot be read: %v", file, err)
@@ -143,7 +146,8 @@ func TestEmbeddedS3Mount(t *testing.T) {
 		t.Errorf("the bucket has %q", got)
 	}
 	h.Kill()
-	if got := h.Must("sandbox", "exec", "box", "--", "sh", "-ec", "cat /data/a.txt; printf two > /data/b.txt; sync"); got != "one" {
+	if got := h.Must("sandbox", "exec", "box", "--", "sh", "-ec",
+		"cat /data/a.txt; printf two > /data/b.txt; sync"); got != "one" {
 		t.Errorf("it sees %q", got)
 	}
 	if got := object(h, "live/data/b.txt"); got != "two" {
@@ -172,7 +176,8 @@ func TestEmbeddedS3OfAccounts(t *testing.T) {
 			t.Errorf("%s: %d %s", name, code, stderr)
 		}
 	}
-	if _, stderr, code := h.Run("volume", "sync", "data", "s3://files/x", "--secret", "elsewhere"); code == 0 || !strings.Contains(stderr, "there is no secret") {
+	if _, stderr, code := h.Run("volume", "sync", "data", "s3://files/x", "--secret", "elsewhere"); code == 0 ||
+		!strings.Contains(stderr, "there is no secret") {
 		t.Errorf("elsewhere: %d %s", code, stderr)
 	}
 }

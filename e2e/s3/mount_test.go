@@ -28,7 +28,8 @@ func mountHost(t *testing.T) (*host.Host, *host.S3) {
 	h := host.New(t, "gvisor", host.GVisor(t))
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	return h, s3
 }
 
@@ -63,7 +64,8 @@ func TestSandboxMount(t *testing.T) {
 		t.Errorf("the bucket has %q", got)
 	}
 	// An unprivileged user is refused, as on any file system.
-	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat", "/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
+	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat",
+		"/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {
 		t.Errorf("somebody else reads it: %d %s", code, stderr)
 	}
 	// The credentials are neither in the sandbox nor visible to other users of the machine.
@@ -73,7 +75,8 @@ func TestSandboxMount(t *testing.T) {
 	for _, file := range []string{"cmdline", "environ"} {
 		all, _ := filepath.Glob("/proc/[0-9]*/" + file)
 		for _, one := range all {
-			if text, _ := os.ReadFile(one); strings.Contains(string(text), h.Data+"/mounts") && strings.Contains(string(text), s3test.SecretKey) {
+			if text, _ := os.ReadFile(one); strings.Contains(string(text), h.Data+"/mounts") &&
+				strings.Contains(string(text), s3test.SecretKey) {
 				t.Errorf("%s has the secret key", one)
 			}
 		}
@@ -123,7 +126,8 @@ func TestSandboxMountRefused(t *testing.T) {
 		"cannot be a prefix":              {"--s3", "s3://" + s3.Bucket + "/a/../b:/data:mount"},
 	} {
 		if strings.Contains(text, "access key") {
-			h.Must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW", "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey)
+			h.Must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW",
+				"AWS_SECRET_ACCESS_KEY="+s3test.SecretKey)
 		}
 		_, stderr, code := h.Run(append([]string{"sandbox", "create"}, args...)...)
 		if code == 0 || !strings.Contains(stderr, text) {
@@ -145,18 +149,22 @@ func TestSandboxMountAway(t *testing.T) {
 	h.Must("sandbox", "create", "--name", "away", "--s3", place)
 	away := h.Sandbox("away")
 	// A program that has begun to write continues. Others get an error.
-	h.Must("sandbox", "exec", "--detach", "away", "--", "sh", "-c", "exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf pt >&3; touch /tmp/done; sleep 1000")
+	h.Must("sandbox", "exec", "--detach", "away", "--", "sh", "-c",
+		"exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf pt >&3; touch /tmp/done; sleep 1000")
 	wait := "while [ ! -e /tmp/$0 ]; do sleep 0.1; done"
 	h.Must("sandbox", "exec", "away", "--", "sh", "-c", wait, "begun")
 	s3.Stop()
-	if got := h.Must("sandbox", "exec", "away", "--", "sh", "-c", "cat /data/x >/dev/null 2>&1 || echo refused; echo fine > /tmp/f; cat /tmp/f; touch /tmp/go; "+wait, "done"); got != "refused\nfine" {
+	if got := h.Must("sandbox", "exec", "away", "--", "sh", "-c",
+		"cat /data/x >/dev/null 2>&1 || echo refused; echo fine > /tmp/f; cat /tmp/f; touch /tmp/go; "+wait,
+		"done"); got != "refused\nfine" {
 		t.Errorf("while S3 is away: %q", got)
 	}
 	_, stderr, code := h.Run("sandbox", "rm", "away")
 	if code != 0 {
 		t.Errorf("its end: %d %s", code, stderr)
 	}
-	if got := h.Sandbox(away.ID); got.Status != "terminated" || got.S3 == nil || !strings.Contains(got.S3.SyncError, "mounts/"+away.ID) {
+	if got := h.Sandbox(away.ID); got.Status != "terminated" || got.S3 == nil ||
+		!strings.Contains(got.S3.SyncError, "mounts/"+away.ID) {
 		t.Errorf("it is %+v", got)
 	}
 	kept, _ := filepath.Glob(filepath.Join(h.Data, "mounts", away.ID, "spool", "*"))
@@ -187,7 +195,8 @@ func TestSandboxMountSilent(t *testing.T) {
 	h.Must("sandbox", "exec", "silent", "--", "ls", "/data")
 	s3.Silence()
 	h.Must("sandbox", "exec", "--detach", "silent", "--", "sh", "-c", "while :; do touch /tmp/reads; cat /data/f; done")
-	if got := h.Must("sandbox", "exec", "silent", "--", "sh", "-c", "while [ ! -e /tmp/reads ]; do sleep 0.1; done; echo fine > /tmp/f; cat /tmp/f"); got != "fine" {
+	if got := h.Must("sandbox", "exec", "silent", "--", "sh", "-c",
+		"while [ ! -e /tmp/reads ]; do sleep 0.1; done; echo fine > /tmp/f; cat /tmp/f"); got != "fine" {
 		t.Errorf("meanwhile: %q", got)
 	}
 	h.Must("sandbox", "rm", "silent")
@@ -211,15 +220,18 @@ func TestSandboxMountRootless(t *testing.T) {
 	h := host.Ordinary(t)
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	if st, err := os.Stat("/dev/fuse"); err != nil || st.Mode().Perm()&0o006 != 0o006 {
 		_, stderr, code := h.Run("run", "--s3", "s3://"+s3.Bucket+"/data:/data:mount", "--", "true")
-		if code == 0 || !strings.Contains(stderr, "ordinary users may not use FUSE") || !strings.Contains(stderr, "chmod 666 /dev/fuse") {
+		if code == 0 || !strings.Contains(stderr, "ordinary users may not use FUSE") ||
+			!strings.Contains(stderr, "chmod 666 /dev/fuse") {
 			t.Errorf("without the device: %d %s", code, stderr)
 		}
 		return
 	}
-	out := h.Must("run", "--s3", "s3://"+s3.Bucket+"/data:/data:mount", "--", "sh", "-ec", "cat /data/f; printf two > /data/g; chmod 600 /data/g; mv /data/g /data/h; stat -c ' %u %a' /data/h")
+	out := h.Must("run", "--s3", "s3://"+s3.Bucket+"/data:/data:mount", "--", "sh", "-ec",
+		"cat /data/f; printf two > /data/g; chmod 600 /data/g; mv /data/g /data/h; stat -c ' %u %a' /data/h")
 	if out != "content 0 600" || s3.Get("data/h") != "two" {
 		t.Errorf("it says %q, and the bucket has %q", out, s3.Get("data/h"))
 	}
@@ -235,15 +247,19 @@ func TestSandboxMountKilled(t *testing.T) {
 	place := "s3://" + s3.Bucket + "/data:/data:mount"
 	h.Must("sandbox", "create", "--name", "one", "--s3", place)
 	one := h.Sandbox("one")
-	h.Must("sandbox", "exec", "--detach", "one", "--", "sh", "-c", "exec 3>/data/open.txt; printf written >&3; touch /tmp/begun; sleep 1000")
+	h.Must("sandbox", "exec", "--detach", "one", "--", "sh", "-c",
+		"exec 3>/data/open.txt; printf written >&3; touch /tmp/begun; sleep 1000")
 	h.Must("sandbox", "exec", "one", "--", "sh", "-c", "while [ ! -e /tmp/begun ]; do sleep 0.1; done")
 	killMount(h, one.ID)
 	s3.Wait("data/open.txt", "written")
-	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", "ls /data 2>/dev/null || echo refused; echo fine > /tmp/f; cat /tmp/f"); got != "refused\nfine" {
+	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c",
+		"ls /data 2>/dev/null || echo refused; echo fine > /tmp/f; cat /tmp/f"); got != "refused\nfine" {
 		t.Errorf("without its mount: %q", got)
 	}
-	testenv.Eventually(t, "the record reports the lost mount", func() bool { return h.Sandbox("one").S3.MountError != "" })
-	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "LOST: ") || !strings.Contains(got, "create another sandbox") {
+	testenv.Eventually(t, "the record reports the lost mount",
+		func() bool { return h.Sandbox("one").S3.MountError != "" })
+	if got := h.Must("sandbox", "get", "one"); !strings.Contains(got, "LOST: ") ||
+		!strings.Contains(got, "create another sandbox") {
 		t.Errorf("it is shown as %s", got)
 	}
 	// A new mount at the same place of this machine is not visible inside. That is why the mount is not repeated.
@@ -257,7 +273,8 @@ func TestSandboxMountKilled(t *testing.T) {
 	if err := unix.Mount(other, files, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", "ls /data 2>/dev/null || echo refused"); got != "refused" {
+	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c",
+		"ls /data 2>/dev/null || echo refused"); got != "refused" {
 		t.Errorf("a new mount is seen inside, so a lost one could be had again: %q", got)
 	}
 	if got := h.Must("run", "--s3", place+":ro", "--", "cat", "/data/open.txt"); got != "written" {

@@ -41,15 +41,18 @@ func TestSandboxS3(t *testing.T) {
 	}
 	place := "s3://" + s3.Bucket + "/work:/data:init:sync"
 	fails(`there is no secret "aws"`, "sandbox", "create", "--s3", place)
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	fails("there is no bucket nowhere", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	fails("step: s3 init", "sandbox", "create", "--s3", "s3://nowhere/x:/data:init")
 	// One key that cannot become a file: the sandbox is not created with the others.
 	s3.Put("odd/a.txt", "one")
 	s3.Put("odd/%~41", "its key is no path")
-	fails(`1 files could not be copied, such as "%~41"`, "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.Bucket+"/odd:/data:init")
+	fails(`1 files could not be copied, such as "%~41"`, "sandbox", "create", "--name", "odd", "--s3",
+		"s3://"+s3.Bucket+"/odd:/data:init")
 	fails("step: s3 init", "sandbox", "create", "--name", "odd", "--s3", "s3://"+s3.Bucket+"/odd:/data:init")
-	if volumes, boxes := h.Must("volume", "ls", "-o", "name"), h.Must("sandbox", "ls", "-o", "name"); volumes != "" || boxes != "" {
+	if volumes, boxes := h.Must("volume", "ls", "-o", "name"),
+		h.Must("sandbox", "ls", "-o", "name"); volumes != "" || boxes != "" {
 		t.Errorf("sandboxes that could not be made left the volumes %q and the sandboxes %q", volumes, boxes)
 	}
 	// Objects of other programs, within the prefix and beside it.
@@ -62,14 +65,16 @@ func TestSandboxS3(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out := h.Must("run", "--s3", place, "--", "sh", "-c", "cat /data/a/b.txt && ls /data && printf two > /data/c.txt && chmod 750 /data/c.txt"); out != "onea" {
+	if out := h.Must("run", "--s3", place, "--", "sh", "-c",
+		"cat /data/a/b.txt && ls /data && printf two > /data/c.txt && chmod 750 /data/c.txt"); out != "onea" {
 		t.Errorf("the first command sees %q", out)
 	}
 	s3.Wait("work/c.txt", "two")
 	// The same volume again, on demand, and by request at the end.
 	h.Must("sandbox", "create", "--name", "one", "--s3", "s3://"+s3.Bucket+"/work:/data:init")
 	one := get("one")
-	if !slices.ContainsFunc(one.Stages, func(s api.Stage) bool { return s.Name == "s3 init" }) || one.S3 == nil || !strings.HasPrefix(one.S3.Volume, "s3-"+s3.Bucket+"-") {
+	if !slices.ContainsFunc(one.Stages, func(s api.Stage) bool { return s.Name == "s3 init" }) || one.S3 == nil ||
+		!strings.HasPrefix(one.S3.Volume, "s3-"+s3.Bucket+"-") {
 		t.Errorf("it is %+v", one)
 	}
 	if out := h.Must("sandbox", "exec", "one", "--", "stat", "-c", "%a %s", "/data/c.txt"); out != "750 3" {
@@ -80,7 +85,8 @@ func TestSandboxS3(t *testing.T) {
 	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] } // so that the search does not find itself
 	look := "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; cat /proc/mounts; echo searched: $(grep -rl three /data); " +
 		"found=$(grep -rlE '" + hidden(s3test.SecretKey) + "|" + hidden(s3test.AccessKey) + "' /data /root /home /tmp /run /etc /var /opt /srv); echo \"found:$found\""
-	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", look); strings.Contains(got, s3test.SecretKey) || strings.Contains(got, s3test.AccessKey) ||
+	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", look); strings.Contains(got, s3test.SecretKey) ||
+		strings.Contains(got, s3test.AccessKey) ||
 		!strings.Contains(got, "searched: /data/d.txt\n") || !strings.HasSuffix(got, "\nfound:") {
 		t.Errorf("looking for the credentials in the sandbox finds %s", got)
 	}
@@ -94,7 +100,8 @@ func TestSandboxS3(t *testing.T) {
 	for _, way := range []string{"--down", "--both"} {
 		s3.Put("work/"+way+".txt", "by others")
 		h.Must("sandbox", "sync", "one", way)
-		if out, _, code := h.Run("sandbox", "exec", "one", "--", "cat", "/data/"+way+".txt"); code != 0 || out != "by others" {
+		if out, _, code := h.Run("sandbox", "exec", "one", "--", "cat", "/data/"+way+".txt"); code != 0 ||
+			out != "by others" {
 			t.Errorf("%s brings %q", way, out)
 		}
 	}
@@ -106,12 +113,15 @@ func TestSandboxS3(t *testing.T) {
 	h.Must("sandbox", "rm", "--sync", "one")
 	s3.Wait("work/d.txt", "four")
 	// Ends that no client requested.
-	h.Must("sandbox", "create", "--name", "quiet", "--idle-timeout", "10s", "--s3", "s3://"+s3.Bucket+"/quiet:/data:sync")
+	h.Must("sandbox", "create", "--name", "quiet", "--idle-timeout", "10s", "--s3",
+		"s3://"+s3.Bucket+"/quiet:/data:sync")
 	h.Must("sandbox", "exec", "quiet", "--", "sh", "-c", "printf idle > /data/q.txt")
 	h.Must("sandbox", "create", "--name", "short", "--timeout", "20s", "--s3", place)
 	h.Must("sandbox", "exec", "short", "--", "sh", "-c", "printf five > /data/e.txt")
-	h.Must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3", "s3://"+s3.Bucket+"/greedy:/data:init:sync")
-	_, _, _ = h.Run("sandbox", "exec", "greedy", "--", "sh", "-c", "printf six > /data/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
+	h.Must("sandbox", "create", "--name", "greedy", "--memory", "64MiB", "--s3",
+		"s3://"+s3.Bucket+"/greedy:/data:init:sync")
+	_, _, _ = h.Run("sandbox", "exec", "greedy", "--", "sh", "-c",
+		"printf six > /data/f.txt; exec python3 -c 'x = bytearray(1 << 30)'")
 	s3.Wait("greedy/f.txt", "six")
 	s3.Wait("work/e.txt", "five")
 	s3.Wait("quiet/q.txt", "idle")
@@ -132,7 +142,8 @@ func TestSandboxS3(t *testing.T) {
 	s3.Start()
 	h.Must("sandbox", "ls")
 	s3.Wait("work/g.txt", "seven")
-	testenv.Eventually(t, "the files are stored, and the record has no error", func() bool { return get(two.ID).S3.SyncError == "" })
+	testenv.Eventually(t, "the files are stored, and the record has no error",
+		func() bool { return get(two.ID).S3.SyncError == "" })
 	if out := h.Must("run", "--s3", place, "--", "cat", "/data/g.txt"); out != "seven" {
 		t.Errorf("afterwards the file is %q", out)
 	}
@@ -151,7 +162,8 @@ func TestModalSandboxS3(t *testing.T) {
 	h := host.New(t, "fake", nil)
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "mine", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "mine", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	call := func(method, path, body string) (made api.ModalSandbox) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://harvest"+path, strings.NewReader(body))
@@ -181,19 +193,23 @@ func TestModalSandboxS3(t *testing.T) {
 		"only-sync":   {`"sync_on_terminate":true`, api.ModalMountPath, false, true},
 	} {
 		s3.Put(prefix+"/in/a.txt", "from the bucket")
-		made := call(http.MethodPost, api.ModalSandboxes, `{"s3_bucket_name":"`+s3.Bucket+`","s3_key_prefix":"`+prefix+`","s3_secret":"mine",`+c.fields+`}`)
+		made := call(http.MethodPost, api.ModalSandboxes,
+			`{"s3_bucket_name":"`+s3.Bucket+`","s3_key_prefix":"`+prefix+`","s3_secret":"mine",`+c.fields+`}`)
 		if made.Status != "running" || made.S3Bucket != s3.Bucket || made.S3Prefix != prefix || made.S3Path != c.at {
 			t.Errorf("%s: %+v", prefix, made)
 		}
 		read := map[bool]string{true: "from the bucket"}
-		if out := h.Must("sandbox", "exec", "--workdir", c.at, made.SandboxID, "--", "sh", "-c", "cat in/a.txt 2>/dev/null; printf 'from the sandbox' > out.txt"); out != read[c.init] {
+		if out := h.Must("sandbox", "exec", "--workdir", c.at, made.SandboxID, "--", "sh", "-c",
+			"cat in/a.txt 2>/dev/null; printf 'from the sandbox' > out.txt"); out != read[c.init] {
 			t.Errorf("%s: the sandbox has %q, want %q", prefix, out, read[c.init])
 		}
-		if ended := call(http.MethodDelete, strings.Replace(api.ModalSandboxed, "{id}", made.SandboxID, 1), ""); ended.Status != "terminated" || ended.SyncError != "" {
+		if ended := call(http.MethodDelete, strings.Replace(api.ModalSandboxed, "{id}", made.SandboxID, 1),
+			""); ended.Status != "terminated" || ended.SyncError != "" {
 			t.Errorf("%s: at the end it is %+v", prefix, ended)
 		}
 		written := map[bool]string{true: "from the sandbox"}
-		if got := s3.Get(prefix + "/out.txt"); got != written[c.end] || s3.Get(prefix+"/in/a.txt") != "from the bucket" {
+		if got := s3.Get(prefix + "/out.txt"); got != written[c.end] ||
+			s3.Get(prefix+"/in/a.txt") != "from the bucket" {
 			t.Errorf("%s: the bucket has %q, want %q", prefix, got, written[c.end])
 		}
 	}
@@ -209,7 +225,8 @@ func TestServerDiesWhileItSends(t *testing.T) {
 	h := host.New(t, "fake", nil)
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	h.Must("sandbox", "create", "--name", "box", "--s3", "s3://"+s3.Bucket+"/work:/data:sync")
 	get := func(ref string) (sb api.Sandbox) {
 		t.Helper()

@@ -44,7 +44,8 @@ func TestVolumeSync(t *testing.T) {
 	if _, stderr, code := h.Run("volume", "sync", "data"); code == 0 || !strings.Contains(stderr, "secret") {
 		t.Errorf("without credentials: %d, %s", code, stderr)
 	}
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	synced := func(args ...string) api.Synced {
 		t.Helper()
 		var done api.Synced
@@ -53,17 +54,20 @@ func TestVolumeSync(t *testing.T) {
 		}
 		return done
 	}
-	if plan := synced("volume", "sync", "data", "--dry-run"); plan.Files != 3 || len(plan.Plan) != 4 || plan.Plan[0].Action != "upload" {
+	if plan := synced("volume", "sync", "data", "--dry-run"); plan.Files != 3 || len(plan.Plan) != 4 ||
+		plan.Plan[0].Action != "upload" {
 		t.Errorf("the plan is %+v", plan)
 	}
-	if done := synced("volume", "sync", "data"); done.Files != 3 || done.Failed != 0 || done.Bytes != int64(len("one"+"two"+"#!/bin/sh")) || done.Duration <= 0 || done.Rate <= 0 ||
+	if done := synced("volume", "sync", "data"); done.Files != 3 || done.Failed != 0 ||
+		done.Bytes != int64(len("one"+"two"+"#!/bin/sh")) || done.Duration <= 0 || done.Rate <= 0 ||
 		done.Place != "s3://files/personal/data/" {
 		t.Errorf("up: %+v", done)
 	}
 	if done := synced("volume", "sync", "data"); done.Files != 0 || done.Skipped != 4 {
 		t.Errorf("up again: %+v", done)
 	}
-	if out := h.Must("volume", "sync", "data"); !strings.Contains(out, "s3://files/personal/data/") || !strings.Contains(out, "UNCHANGED") {
+	if out := h.Must("volume", "sync", "data"); !strings.Contains(out, "s3://files/personal/data/") ||
+		!strings.Contains(out, "UNCHANGED") {
 		t.Errorf("as a table: %s", out)
 	}
 	h.Must("volume", "rm", "data:/c.txt")
@@ -90,14 +94,17 @@ func TestVolumeSync(t *testing.T) {
 	if first.Version == "" || second.Version == "" || first.Version == second.Version {
 		t.Errorf("versions %q and %q", first.Version, second.Version)
 	}
-	if out := h.Must("volume", "versions", "data", "-o", "name"); strings.Fields(out)[0] != second.Version || len(strings.Fields(out)) != 2 {
+	if out := h.Must("volume", "versions", "data", "-o", "name"); strings.Fields(out)[0] != second.Version ||
+		len(strings.Fields(out)) != 2 {
 		t.Errorf("versions: %s", out)
 	}
-	if done := synced("volume", "sync", "data", "--down", "--version", first.Version); done.Files != 1 || done.Version != first.Version {
+	if done := synced("volume", "sync", "data", "--down", "--version", first.Version); done.Files != 1 ||
+		done.Version != first.Version {
 		t.Errorf("the first version: %+v", done)
 	}
 	h.Must("volume", "prune", "data", "--keep", "1")
-	if out := h.Must("volume", "versions", "data"); strings.Contains(out, first.Version) || !strings.Contains(out, "whole") {
+	if out := h.Must("volume", "versions", "data"); strings.Contains(out, first.Version) ||
+		!strings.Contains(out, "whole") {
 		t.Errorf("after pruning: %s", out)
 	}
 	// Invalid requests, and their remedies.
@@ -133,7 +140,8 @@ func twoVolumes(t *testing.T) (h *host.Host, s3 *host.S3, put func(volume, name,
 	h = host.New(t, "fake", nil)
 	h.Env.Setenv("HARVEST_S3_ENDPOINT", "http://"+s3.Address)
 	h.Env.Setenv("HARVEST_S3_PATH_STYLE", "true")
-	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey, "AWS_REGION=us-east-1")
+	h.Must("secret", "set", "aws", "AWS_ACCESS_KEY_ID="+s3test.AccessKey, "AWS_SECRET_ACCESS_KEY="+s3test.SecretKey,
+		"AWS_REGION=us-east-1")
 	put = func(volume, name, content string) {
 		t.Helper()
 		dir, top := t.TempDir(), strings.Split(name, "/")[0]
@@ -199,7 +207,8 @@ func TestVolumeSyncFlags(t *testing.T) {
 	// Only files below a path.
 	put("one", "in/b.txt", "b")
 	put("one", "c.txt", "c")
-	if done := sync("one", "--path", "in"); done.Files != 1 || s3.Get("work/in/b.txt") != "b" || s3.Get("work/c.txt") != "" {
+	if done := sync("one", "--path", "in"); done.Files != 1 || s3.Get("work/in/b.txt") != "b" ||
+		s3.Get("work/c.txt") != "" {
 		t.Errorf("with --path: %+v, and %q beside it", done, s3.Get("work/c.txt"))
 	}
 	// Objects that the volume no longer has are deleted only on request.
@@ -207,7 +216,8 @@ func TestVolumeSyncFlags(t *testing.T) {
 	if done := sync("one"); done.Files != 1 || done.Deleted != 0 || s3.Get("work/in/b.txt") != "b" {
 		t.Errorf("without --mirror: %+v", done)
 	}
-	if done := sync("one", "--mirror"); done.Deleted == 0 || s3.Get("work/in/b.txt") != "" || s3.Get("work/c.txt") != "c" {
+	if done := sync("one", "--mirror"); done.Deleted == 0 || s3.Get("work/in/b.txt") != "" ||
+		s3.Get("work/c.txt") != "c" {
 		t.Errorf("with --mirror: %+v, and the bucket still has %q", done, s3.Get("work/in/b.txt"))
 	}
 	// Changes on both sides.
@@ -215,8 +225,10 @@ func TestVolumeSyncFlags(t *testing.T) {
 	put("one", "c.txt", "a change")
 	sync("one")
 	put("two", "c.txt", "another change")
-	if done := sync("two", "--both", "--conflicts", "remote"); done.Conflicts != 1 || in("two", "c.txt") != "a change" || s3.Get("work/c.txt") != "a change" {
-		t.Errorf("with --conflicts remote: %+v, the volume has %q and the bucket %q", done, in("two", "c.txt"), s3.Get("work/c.txt"))
+	if done := sync("two", "--both", "--conflicts", "remote"); done.Conflicts != 1 ||
+		in("two", "c.txt") != "a change" || s3.Get("work/c.txt") != "a change" {
+		t.Errorf("with --conflicts remote: %+v, the volume has %q and the bucket %q", done, in("two", "c.txt"),
+			s3.Get("work/c.txt"))
 	}
 }
 
@@ -230,7 +242,8 @@ func TestVolumeSyncOverHTTP(t *testing.T) {
 	post := func(prefix, accept string) io.ReadCloser {
 		t.Helper()
 		path := "http://harvest" + strings.Replace(api.VolumeSync, "{name}", "one", 1)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"direction":"up","bucket":"`+s3.Bucket+`","prefix":"`+prefix+`"}`))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, path,
+			strings.NewReader(`{"direction":"up","bucket":"`+s3.Bucket+`","prefix":"`+prefix+`"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +259,8 @@ func TestVolumeSyncOverHTTP(t *testing.T) {
 	}
 	whole := func(prefix string, done api.Synced) {
 		t.Helper()
-		if done.Volume != "one" || done.Direction != "up" || done.Files != 1 || done.Bytes != int64(len("of one")) || done.Duration <= 0 || done.Rate <= 0 || done.Failed != 0 ||
+		if done.Volume != "one" || done.Direction != "up" || done.Files != 1 || done.Bytes != int64(len("of one")) ||
+			done.Duration <= 0 || done.Rate <= 0 || done.Failed != 0 ||
 			done.Place != "s3://"+s3.Bucket+"/"+prefix+"/" {
 			t.Errorf("%s: %+v", prefix, done)
 		}
@@ -268,7 +282,8 @@ func TestVolumeSyncOverHTTP(t *testing.T) {
 		}
 	}
 	body.Close()
-	if n := len(names); n < 2 || slices.Index(names, api.EventSynced) != n-1 || slices.ContainsFunc(names[:n-1], func(name string) bool { return name != api.EventSyncing }) {
+	if n := len(names); n < 2 || slices.Index(names, api.EventSynced) != n-1 ||
+		slices.ContainsFunc(names[:n-1], func(name string) bool { return name != api.EventSyncing }) {
 		t.Fatalf("the events are %q", names)
 	}
 	done = api.Synced{}
@@ -279,7 +294,8 @@ func TestVolumeSyncOverHTTP(t *testing.T) {
 	c := client.New(h.Data)
 	defer c.Close()
 	var told []api.SyncStats
-	done, err := c.SyncVolume(t.Context(), "one", api.VolumeSyncRequest{Direction: "up", Bucket: s3.Bucket, Prefix: "by-the-client"}, func(so api.SyncStats) { told = append(told, so) })
+	done, err := c.SyncVolume(t.Context(), "one", api.VolumeSyncRequest{Direction: "up", Bucket: s3.Bucket,
+		Prefix: "by-the-client"}, func(so api.SyncStats) { told = append(told, so) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ func TestCertificateOfAnAuthority(t *testing.T) {
 		t.Fatalf("%v\n%s", err, h.Log())
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 || resp.TLS.PeerCertificates[0].VerifyHostname(name) != nil {
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 ||
+		resp.TLS.PeerCertificates[0].VerifyHostname(name) != nil {
 		t.Errorf("%s %s with a certificate for %v", resp.Proto, resp.Status, resp.TLS.PeerCertificates[0].DNSNames)
 	}
 	// The certificate is kept for the next start, and other users cannot read it.
@@ -57,7 +58,8 @@ func TestCertificateOfAnAuthority(t *testing.T) {
 		t.Errorf("the certificate is kept as %v, %v", info, err)
 	}
 	// Other names have no certificate.
-	if conn, err := tls.Dial("tcp", "127.0.0.1:"+listen, &tls.Config{ServerName: "evil.example.org", RootCAs: roots}); err == nil {
+	if conn, err := tls.Dial("tcp", "127.0.0.1:"+listen, &tls.Config{ServerName: "evil.example.org",
+		RootCAs: roots}); err == nil {
 		conn.Close()
 		t.Error("there is a certificate for another name")
 	}
@@ -71,14 +73,16 @@ func pebble(t *testing.T, port string) (directory, management, trust string) {
 	cert, key := host.Certificate(t, dir)
 	at, managed := "127.0.0.1:"+testenv.FreePort(t), "127.0.0.1:"+testenv.FreePort(t)
 	config, err := json.Marshal(map[string]any{"pebble": map[string]any{
-		"listenAddress": at, "managementListenAddress": managed, "certificate": cert, "privateKey": key, "httpPort": 1, "tlsPort": json.Number(port),
+		"listenAddress": at, "managementListenAddress": managed, "certificate": cert, "privateKey": key, "httpPort": 1,
+		"tlsPort":    json.Number(port),
 		"retryAfter": map[string]int{"authz": 1, "order": 1},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	testenv.WriteFile(t, filepath.Join(dir, "config.json"), config)
-	cmd := exec.CommandContext(t.Context(), testenv.Peer(t, "github.com/letsencrypt/pebble/v2/cmd/pebble"), "-config", filepath.Join(dir, "config.json"), "-dnsserver", names(t))
+	cmd := exec.CommandContext(t.Context(), testenv.Peer(t, "github.com/letsencrypt/pebble/v2/cmd/pebble"), "-config",
+		filepath.Join(dir, "config.json"), "-dnsserver", names(t))
 	cmd.Env = append(os.Environ(), "PEBBLE_VA_NOSLEEP=1")
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -111,7 +115,8 @@ func fetch(t *testing.T, trust, url string) []byte {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(text)
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots},
+		DisableKeepAlives: true}}
 	var body []byte
 	testenv.Try(t, func() error {
 		resp, err := client.Get(url)
@@ -154,7 +159,8 @@ func names(t *testing.T) string {
 						return
 					}
 					answer := resolve(query)
-					if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+					if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))),
+						answer...)); err != nil {
 						return
 					}
 				}
@@ -173,7 +179,8 @@ func resolve(query []byte) []byte {
 	m.Header = dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true, RecursionAvailable: true}
 	m.Additionals = nil
 	if q.Type == dnsmessage.TypeA {
-		m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}}}}
+		m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+			Body: &dnsmessage.AResource{A: [4]byte{127, 0, 0, 1}}}}
 	}
 	answer, err := m.Pack()
 	if err != nil {

@@ -52,7 +52,8 @@ func TestGeneratedClient(t *testing.T) {
 		}
 		return out
 	}
-	testenv.WriteFile(t, filepath.Join(module, "generated", "api", "api.go"), run(generator, "-generate", "types,client", "-package", "api", "api.json"))
+	testenv.WriteFile(t, filepath.Join(module, "generated", "api", "api.go"),
+		run(generator, "-generate", "types,client", "-package", "api", "api.json"))
 	run("go", "build", "-o", "program", "./generated")
 	if out := run(filepath.Join(module, "program")); !bytes.Contains(out, []byte("created, ran and deleted sbx_")) {
 		t.Errorf("it says %s", out)

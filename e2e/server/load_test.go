@@ -174,7 +174,8 @@ func TestReaderThatNeverReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\nContent-Length: %d\r\n\r\n%s",
+		if _, err := fmt.Fprintf(conn,
+			"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\nContent-Length: %d\r\n\r\n%s",
 			api.Path(api.SandboxExec, id), key, len(body), body); err != nil {
 			t.Fatal(err)
 		}
@@ -194,5 +195,6 @@ func TestReaderThatNeverReads(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	testenv.Eventually(t, "the commands of closed connections have ended", func() bool { return h.Server().Commands == 0 })
+	testenv.Eventually(t, "the commands of closed connections have ended",
+		func() bool { return h.Server().Commands == 0 })
 }

@@ -31,7 +31,8 @@ func TestTerminalAfterRestart(t *testing.T) {
 		id := h.Must("sandbox", "create")
 		dial := func() *websocket.Conn {
 			t.Helper()
-			conn, _, err := websocket.Dial(t.Context(), "http://127.0.0.1:"+listen+api.Path(api.SandboxTerminal, id), &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
+			conn, _, err := websocket.Dial(t.Context(), "http://127.0.0.1:"+listen+api.Path(api.SandboxTerminal, id),
+				&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + key}}})
 			if err != nil {
 				t.Fatalf("%v\n%s", err, h.Log())
 			}
@@ -41,7 +42,8 @@ func TestTerminalAfterRestart(t *testing.T) {
 		}
 		say := func(conn *websocket.Conn, text string) {
 			t.Helper()
-			if err := conn.Write(t.Context(), websocket.MessageBinary, append([]byte{api.StreamStdin}, text...)); err != nil {
+			if err := conn.Write(t.Context(), websocket.MessageBinary,
+				append([]byte{api.StreamStdin}, text...)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -93,7 +95,8 @@ func TestAttachThroughRestarts(t *testing.T) {
 		}
 		var out, err2 strings.Builder
 		broken := make(chan struct{}, 1000)
-		p, err := c.Attach(t.Context(), id, started.ProcessID, client.Streams{Stdout: &out, Stderr: &err2, Broken: func(error) { broken <- struct{}{} }})
+		p, err := c.Attach(t.Context(), id, started.ProcessID, client.Streams{Stdout: &out, Stderr: &err2,
+			Broken: func(error) { broken <- struct{}{} }})
 		if err != nil {
 			t.Fatal(err)
 		}

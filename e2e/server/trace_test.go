@@ -53,14 +53,16 @@ func TestTraces(t *testing.T) {
 	for _, s := range got {
 		byName[s.Name], byID[string(s.SpanId)] = s, s
 	}
-	for _, name := range []string{"POST /v1/sandboxes", "GET /v1/sandboxes/{id}/exec", "GET /v1/sandboxes/{id}", "sandbox.create", "sandbox.create.create", "GET /v1/run"} {
+	for _, name := range []string{"POST /v1/sandboxes", "GET /v1/sandboxes/{id}/exec", "GET /v1/sandboxes/{id}",
+		"sandbox.create", "sandbox.create.create", "GET /v1/run"} {
 		if byName[name] == nil {
 			t.Errorf("there is no span %s", name)
 		}
 	}
 	if stage := byName["sandbox.create.create"]; stage != nil {
 		up := byID[string(stage.ParentSpanId)]
-		if up == nil || up.Name != "sandbox.create" || byID[string(up.ParentSpanId)] == nil || stage.EndTimeUnixNano < stage.StartTimeUnixNano || stage.StartTimeUnixNano < up.StartTimeUnixNano {
+		if up == nil || up.Name != "sandbox.create" || byID[string(up.ParentSpanId)] == nil ||
+			stage.EndTimeUnixNano < stage.StartTimeUnixNano || stage.StartTimeUnixNano < up.StartTimeUnixNano {
 			t.Errorf("a stage is not below its creation: %v, %v", stage, up)
 		}
 	}

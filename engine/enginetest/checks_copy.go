@@ -32,7 +32,9 @@ var copyChecks = []check{
 }
 
 var escapeChecks = []check{
-	{"escape/copy in", "an entry that would leave the directory is Invalid, is not written, and what came before it stays", nil, checkEscapes},
+	{"escape/copy in",
+		"an entry that would leave the directory is Invalid, is not written, and what came before it stays", nil,
+		checkEscapes},
 	{"escape/links inside", "links that stay below the directory, and links that are not followed, are no escape", nil,
 		checkHarmlessLinks},
 }
@@ -93,11 +95,13 @@ func checkRoundTrip(t *testing.T, s *suite) {
 func checkCopySeen(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	put(t, s.shared, dir, tree()...)
-	got := script(t, s.shared, dir, `cat sub/relative sub/secret "sub/näïve 火 🌾.txt"; stat -c ' %a %Y' sub/script; stat -c %a sub/secret empty; readlink sub/dangling; ls empty; cat `+strings.Repeat("d/", 120)+"bottom")
+	got := script(t, s.shared, dir,
+		`cat sub/relative sub/secret "sub/näïve 火 🌾.txt"; stat -c ' %a %Y' sub/script; stat -c %a sub/secret empty; readlink sub/dangling; ls empty; cat `+strings.Repeat("d/", 120)+"bottom")
 	if want := fmt.Sprintf("#!/bin/sh\nsutf-8 755 %d\n600\n700\nnot there\ndeep", someTime.Unix()); got != want {
 		t.Errorf("inside it is %q, want %q", got, want)
 	}
-	script(t, s.shared, dir, `mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file made/link; rm sub/secret; ln made/file made/hard`)
+	script(t, s.shared, dir,
+		`mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file made/link; rm sub/secret; ln made/file made/hard`)
 	out := get(t, s.shared, dir)
 	f, l := out["made/file"], out["made/link"]
 	if f.Typeflag == tar.TypeLink { // either name may be the file
@@ -130,10 +134,12 @@ func checkCopyFile(t *testing.T, s *suite) {
 
 func checkCopyOver(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, directory("sub", 0o755), file("sub/a", "old a, which is longer", 0o644), file("sub/b", "old b", 0o644))
+	put(t, s.shared, dir, directory("sub", 0o755), file("sub/a", "old a, which is longer", 0o644),
+		file("sub/b", "old b", 0o644))
 	put(t, s.shared, dir, directory("sub", 0o700), file("sub/a", "new a", 0o600))
 	got := get(t, s.shared, dir)
-	if got["sub/a"].content != "new a" || got["sub/b"].content != "old b" || got["sub"].Mode&0o777 != 0o700 || got["sub/a"].Mode&0o777 != 0o600 {
+	if got["sub/a"].content != "new a" || got["sub/b"].content != "old b" || got["sub"].Mode&0o777 != 0o700 ||
+		got["sub/a"].Mode&0o777 != 0o600 {
 		t.Errorf("it is %+v", got)
 	}
 	put(t, s.shared, dir+"/sub", file("c", "c", 0o644))
@@ -157,7 +163,8 @@ func checkCopyMissing(t *testing.T, s *suite) {
 }
 
 func checkCopyDamaged(t *testing.T, s *suite) {
-	whole := archive(t, file("a", strings.Repeat("a", 3000), 0o644), file("b", strings.Repeat("b", 3000), 0o644)).Bytes()
+	whole := archive(t, file("a", strings.Repeat("a", 3000), 0o644),
+		file("b", strings.Repeat("b", 3000), 0o644)).Bytes()
 	for name, data := range map[string][]byte{
 		"no archive":         bytes.Repeat([]byte("this is text\n"), 1000),
 		"cut within a file":  whole[:2000],
@@ -221,7 +228,8 @@ func (p *pattern) Read(b []byte) (n int, err error) {
 func large(size int64) io.Reader {
 	var head bytes.Buffer
 	w := tar.NewWriter(&head)
-	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "large", Mode: 0o644, Size: size, ModTime: someTime, Format: tar.FormatPAX})
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "large", Mode: 0o644, Size: size, ModTime: someTime,
+		Format: tar.FormatPAX})
 	if err != nil {
 		panic(err) // a header of constants
 	}
@@ -297,12 +305,13 @@ func checkEscapes(t *testing.T, s *suite) {
 		return tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o644, ModTime: someTime}
 	}
 	for name, entries := range map[string][]tar.Header{
-		"dots":                  {file("../escaped", "x", 0o644)},
-		"dots within":           {file("a/../../escaped", "x", 0o644)},
-		"a directory of dots":   {directory("..", 0o777)},
-		"a link of dots":        {link("../escaped", "x")},
-		"through a link":        {link("l", ".."), file("l/escaped", "x", 0o644)},
-		"through two links":     {directory("a", 0o755), link("a/b", ".."), link("c", "a/b/.."), file("c/escaped", "x", 0o644)},
+		"dots":                {file("../escaped", "x", 0o644)},
+		"dots within":         {file("a/../../escaped", "x", 0o644)},
+		"a directory of dots": {directory("..", 0o777)},
+		"a link of dots":      {link("../escaped", "x")},
+		"through a link":      {link("l", ".."), file("l/escaped", "x", 0o644)},
+		"through two links": {directory("a", 0o755), link("a/b", ".."), link("c", "a/b/.."),
+			file("c/escaped", "x", 0o644)},
 		"through absolute link": {link("l", "/checks"), file("l/escaped", "x", 0o644)},
 		"a directory in a link": {link("l", ".."), directory("l/escaped", 0o755)},
 		"a hard link of dots":   {hard("h", "../outside"), file("h", "overwritten", 0o644)},
@@ -340,7 +349,8 @@ func checkEscapes(t *testing.T, s *suite) {
 
 func checkHarmlessLinks(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, directory("real", 0o755), link("alias", "real"), link("far", "/etc"), link("up", "../.."), file("alias/file", "x", 0o644))
+	put(t, s.shared, dir, directory("real", 0o755), link("alias", "real"), link("far", "/etc"), link("up", "../.."),
+		file("alias/file", "x", 0o644))
 	got := get(t, s.shared, dir)
 	if got["real/file"].content != "x" || got["far"].Linkname != "/etc" || got["up"].Linkname != "../.." {
 		t.Errorf("it is %v", got)

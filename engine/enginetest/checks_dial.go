@@ -16,10 +16,12 @@ import (
 // mission: A6
 
 var dialChecks = []check{
-	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network", networks, checkDial},
+	{"dial/addresses", "a port is reached on whatever address somebody listens, loopback included, without any network",
+		networks, checkDial},
 	{"dial/nobody", "a port without a listener is Unavailable, and one of an ended sandbox is Conflict", networks,
 		checkDialNobody},
-	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks, checkHalfClose},
+	{"dial/half", "each direction of a connection ends by itself, and a megabyte goes through unchanged", networks,
+		checkHalfClose},
 	{"dial/100 at once", "100 connections at once work", networks, checkManyDials},
 	{"dial/killed", "a port is reached also after everything inside was killed that can be", networks, checkDialKilled},
 }
@@ -97,7 +99,8 @@ func checkDialNobody(t *testing.T, s *suite) {
 	}
 	_, err = sb.(engine.Dialer).Dial(patient(t), 7200)
 	wantKind(t, "a sandbox that has ended", err, errors.Conflict)
-	wantKind(t, "its network", sb.(engine.Networker).SetNetwork(patient(t), engine.Network{Mode: engine.NetworkNone}), errors.Conflict)
+	wantKind(t, "its network", sb.(engine.Networker).SetNetwork(patient(t), engine.Network{Mode: engine.NetworkNone}),
+		errors.Conflict)
 	_, err = sb.(engine.Networker).Denials(patient(t), 0)
 	wantKind(t, "its denials", err, errors.Conflict)
 }

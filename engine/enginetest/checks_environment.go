@@ -16,21 +16,28 @@ import (
 // mission: A4, 1.8, 1.9
 
 var environmentChecks = []check{
-	{"env/precedence", "a command's variables win over the sandbox's, and these over the image's", nil, checkPrecedence},
+	{"env/precedence", "a command's variables win over the sandbox's, and these over the image's", nil,
+		checkPrecedence},
 	{"env/values", "values may hold everything but NUL", nil, checkValues},
-	{"env/large", "arguments and values of 100 KB arrive whole; larger ones too, or they are Invalid", nil, checkLargeValues},
+	{"env/large", "arguments and values of 100 KB arrive whole; larger ones too, or they are Invalid", nil,
+		checkLargeValues},
 	{"command/malformed", "a command that cannot be is Invalid", nil, checkMalformed},
 	{"command/arguments", "arguments arrive as they are", nil, checkArguments},
-	{"command/no program", "a program that is not there (127) or cannot be executed (126) is Invalid", nil, checkNoProgram},
+	{"command/no program", "a program that is not there (127) or cannot be executed (126) is Invalid", nil,
+		checkNoProgram},
 	{"command/script", "a program may be a path relative to the working directory", nil, checkScript},
-	{"command/own program", "a program of Harvest's own runs in every image, as any user in any directory", nil, checkOwn},
-	{"dir/given and default", "commands start in their directory, else in the sandbox's, else in the image's", nil, checkDir},
+	{"command/own program", "a program of Harvest's own runs in every image, as any user in any directory",
+		nil, checkOwn},
+	{"dir/given and default", "commands start in their directory, else in the sandbox's, else in the image's",
+		nil, checkDir},
 	{"dir/missing", "a directory that is not there is Invalid, and so is a file", nil, checkNoDir},
-	{"user/of a command", "a command runs as the user it names, by name or number, with or without a group", users, checkUsers},
+	{"user/of a command", "a command runs as the user it names, by name or number, with or without a group",
+		users, checkUsers},
 	{"user/of a sandbox", "a sandbox has a default user", users, checkDefaultUser},
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
-	{"system/host name", "a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and /etc/machine-id of its own", needs(func(c engine.Capabilities) bool { return c.Hostname }, "the engine names its hosts itself"), checkHostname},
+	{"system/host name",
+		"a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and /etc/machine-id of its own", needs(func(c engine.Capabilities) bool { return c.Hostname }, "the engine names its hosts itself"), checkHostname},
 }
 
 func checkOwn(t *testing.T, s *suite) {
@@ -85,7 +92,8 @@ func checkValues(t *testing.T, s *suite) {
 
 func checkLargeValues(t *testing.T, s *suite) {
 	large := strings.Repeat("0123456789", 10_000)
-	got := output(t, s.shared, engine.Command{Args: []string{"sh", "-c", `printf '%s%s' "$1" "$LARGE"`, "sh", large}, Env: map[string]string{"LARGE": large}})
+	got := output(t, s.shared, engine.Command{Args: []string{"sh", "-c", `printf '%s%s' "$1" "$LARGE"`, "sh", large},
+		Env: map[string]string{"LARGE": large}})
 	if got != large+large {
 		t.Errorf("%d bytes came back, want %d", len(got), 2*len(large))
 	}
@@ -110,15 +118,16 @@ func checkLargeValues(t *testing.T, s *suite) {
 func checkMalformed(t *testing.T, s *suite) {
 	sh := []string{"sh", "-c", ":"}
 	for name, cmd := range map[string]engine.Command{
-		"no arguments":         {},
-		"an empty program":     {Args: []string{""}},
-		"NUL in an argument":   {Args: []string{"sh", "-c", ":\x00"}},
-		"'=' in a name":        {Args: sh, Env: map[string]string{"A=B": "x"}},
-		"an empty name":        {Args: sh, Env: map[string]string{"": "x"}},
-		"NUL in a value":       {Args: sh, Env: map[string]string{"A": "a\x00b"}},
-		"a relative dir":       {Args: sh, Dir: "tmp"},
-		"NUL in the dir":       {Args: sh, Dir: "/tmp\x00"},
-		"too much in all":      {Args: append(slices.Clone(sh), slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 30)...)},
+		"no arguments":       {},
+		"an empty program":   {Args: []string{""}},
+		"NUL in an argument": {Args: []string{"sh", "-c", ":\x00"}},
+		"'=' in a name":      {Args: sh, Env: map[string]string{"A=B": "x"}},
+		"an empty name":      {Args: sh, Env: map[string]string{"": "x"}},
+		"NUL in a value":     {Args: sh, Env: map[string]string{"A": "a\x00b"}},
+		"a relative dir":     {Args: sh, Dir: "tmp"},
+		"NUL in the dir":     {Args: sh, Dir: "/tmp\x00"},
+		"too much in all": {Args: append(slices.Clone(sh),
+			slices.Repeat([]string{strings.Repeat("x", 100<<10)}, 30)...)},
 		"a program too long":   {Args: []string{"/" + strings.Repeat("x", 5000)}},
 		"a directory too long": {Args: sh, Dir: "/" + strings.Repeat("x", 5000)},
 	} {
@@ -137,11 +146,13 @@ func checkArguments(t *testing.T, s *suite) {
 
 func checkNoProgram(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
-	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755), link("dangling", "nowhere"),
+	put(t, s.shared, dir, file("plain", "#!/bin/sh\necho ran\n", 0o644), directory("sub", 0o755),
+		link("dangling", "nowhere"),
 		file("no format", "echo ran\n", 0o755), file("no interpreter", "#!/no/such/program\n", 0o755))
 	for name, code := range map[string]int{
 		"./no format": 126, "./plain": 126, "./sub": 126, "/": 126,
-		"./no interpreter": 127, "no-such-program": 127, "/no/such/program": 127, "./missing": 127, "./dangling": 127, "./plain/below": 127,
+		"./no interpreter": 127, "no-such-program": 127, "/no/such/program": 127, "./missing": 127, "./dangling": 127,
+		"./plain/below": 127,
 	} {
 		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{name}, Dir: dir})
 		wantKind(t, name, err, errors.Invalid)
@@ -243,7 +254,8 @@ func checkDefaultUser(t *testing.T, s *suite) {
 }
 
 func checkUnknownUser(t *testing.T, s *suite) {
-	for _, user := range []string{"no-such-user", "root:no-such-group", "-1", "99999999999", ":", "root:", "nobody\x00", "a b"} {
+	for _, user := range []string{"no-such-user", "root:no-such-group", "-1", "99999999999", ":", "root:",
+		"nobody\x00", "a b"} {
 		_, err := s.shared.Start(patient(t), engine.Command{Args: []string{"true"}, User: user})
 		wantKind(t, strconv.Quote(user), err, errors.Invalid)
 	}
@@ -273,7 +285,9 @@ func checkHostname(t *testing.T, s *suite) {
 	if !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(name) {
 		t.Errorf("the host name is %q", name)
 	}
-	if got := output(t, sb, sh(`python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'`)); !strings.HasPrefix(got, "127.") {
+	if got := output(t, sb,
+		sh(`python3 -c 'import socket; print(socket.gethostbyname(socket.gethostname()))'`)); !strings.HasPrefix(got,
+		"127.") {
 		t.Errorf("the host name has the address %q", got)
 	}
 	one, other := output(t, s.shared, sh("cat /etc/machine-id")), output(t, sb, sh("cat /etc/machine-id"))

@@ -15,7 +15,8 @@ var exitChecks = []check{
 	{"exit/signals", "a command that a signal ends has the code 128+n and the signal's name", nil, checkDeaths},
 	{"signal/handlers", "Signal reaches the command under any spelling of its name", nil, checkSignals},
 	{"signal/unknown", "an unknown signal is Invalid", nil, checkUnknownSignal},
-	{"signal/after the end", "a signal, a kill and a resize of a command that has ended do no harm", nil, checkAfterEnd},
+	{"signal/after the end", "a signal, a kill and a resize of a command that has ended do no harm", nil,
+		checkAfterEnd},
 }
 
 func checkCodes(t *testing.T, s *suite) {
@@ -40,8 +41,10 @@ func checkDeaths(t *testing.T, s *suite) {
 }
 
 func checkSignals(t *testing.T, s *suite) {
-	for _, c := range []struct{ trap, name string }{{"TERM", "TERM"}, {"INT", "SIGINT"}, {"USR1", "10"}, {"HUP", "HUP"}} {
-		p := start(t, s.shared, sh(`trap 'echo got `+c.trap+`; exit 9' `+c.trap+`; echo ready; while :; do sleep 0.05; done`))
+	for _, c := range []struct{ trap, name string }{{"TERM", "TERM"}, {"INT", "SIGINT"}, {"USR1", "10"},
+		{"HUP", "HUP"}} {
+		p := start(t, s.shared,
+			sh(`trap 'echo got `+c.trap+`; exit 9' `+c.trap+`; echo ready; while :; do sleep 0.05; done`))
 		p.stdout.until(t, "ready\n")
 		if err := p.Signal(patient(t), c.name); err != nil {
 			t.Fatalf("Signal %s: %v", c.name, err)
@@ -70,14 +73,16 @@ func checkAfterEnd(t *testing.T, s *suite) {
 			t.Errorf("Kill after the end: %v", err)
 		}
 	}
-	wantKind(t, "Resize without a terminal, after the end", c.Resize(patient(t), engine.Size{Rows: 1, Cols: 1}), errors.Conflict)
+	wantKind(t, "Resize without a terminal, after the end", c.Resize(patient(t), engine.Size{Rows: 1, Cols: 1}),
+		errors.Conflict)
 	if got := c.wait(t); got != want {
 		t.Errorf("Wait answers %+v now, and %+v before", got, want)
 	}
 }
 
 var killChecks = []check{
-	{"kill/tree", "Kill ends the command and all that it started, also in sessions of their own, and nothing else", nil, checkKillTree},
+	{"kill/tree", "Kill ends the command and all that it started, also in sessions of their own, and nothing else", nil,
+		checkKillTree},
 	{"kill/leftovers", "Kill ends what a command left behind when it ended", nil, checkKillLeftovers},
 	{"kill/ignored signals", "Kill ends a command that ignores every signal it can", nil, checkKillIgnoring},
 	{"kill/forking", "Kill ends a tree that keeps forking", nil, checkKillForking},
@@ -143,7 +148,8 @@ func checkKillIgnoring(t *testing.T, s *suite) {
 func checkKillForking(t *testing.T, s *suite) {
 	sleep := sleeper()
 	// Each generation starts the next one and ends, so that no process has a living parent.
-	c := start(t, s.shared, sh(`echo ready; f() { (sleep 0.01; f) & }; f; f; f; : `+sleep+`; while :; do sleep 1; done`))
+	c := start(t, s.shared,
+		sh(`echo ready; f() { (sleep 0.01; f) & }; f; f; f; : `+sleep+`; while :; do sleep 1; done`))
 	c.stdout.until(t, "ready\n")
 	aliveAtLeast(t, s.shared, sleep, 1)
 	if err := c.Kill(patient(t)); err != nil {

@@ -14,7 +14,8 @@ import (
 // mission: A4, E10
 
 var fileChecks = []check{
-	{"files/version", "a file's version changes with its content, also if size and time stay, and not otherwise", nil, checkFileVersion},
+	{"files/version", "a file's version changes with its content, also if size and time stay, and not otherwise", nil,
+		checkFileVersion},
 }
 
 // look returns the result of a stat request.

@@ -60,7 +60,8 @@ func checkLargeInput(t *testing.T, s *suite) {
 
 func checkUnreadInput(t *testing.T, s *suite) {
 	for name, in := range map[string]io.Reader{
-		"8 MB": bytes.NewReader(make([]byte, 8<<20)), "an input without an end": endless{}, "an input that gives nothing": silent(t),
+		"8 MB": bytes.NewReader(make([]byte, 8<<20)), "an input without an end": endless{},
+		"an input that gives nothing": silent(t),
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := sh(`echo ran; exit 3`)

@@ -15,9 +15,11 @@ import (
 var isolationChecks = []check{
 	{"isolation/files", "a sandbox has a file system of its own", nil, checkOwnFiles},
 	{"isolation/host files", "a sandbox sees no file of the host", isolated, checkHostFiles},
-	{"isolation/processes", "a sandbox sees no process of the host, nor of another sandbox", isolated, checkProcessesHidden},
+	{"isolation/processes", "a sandbox sees no process of the host, nor of another sandbox", isolated,
+		checkProcessesHidden},
 	{"isolation/environment", "nothing of the environment of Harvest is seen inside", isolated, checkHostEnvironment},
-	{"network/none", "without a network nothing but the own loopback is reached, and connecting fails at once", isolated, checkNoNetwork},
+	{"network/none", "without a network nothing but the own loopback is reached, and connecting fails at once",
+		isolated, checkNoNetwork},
 	{"network/loopback", "the loopback of a sandbox works", nil, checkLoopback},
 }
 

@@ -24,15 +24,19 @@ var lifecycleChecks = []check{
 	{"create/list and open", "a sandbox is listed and can be opened until it is destroyed", nil, checkList},
 	{"create/given up", "a Create that is given up leaves nothing", nil, checkCreateCanceled},
 	{"create/refused", "a Create that fails leaves nothing", nil, checkCreateRefused},
-	{"create/same id", "of two sandboxes with one id the second is a Conflict, also at the same time", nil, checkSameID},
+	{"create/same id", "of two sandboxes with one id the second is a Conflict, also at the same time",
+		nil, checkSameID},
 	{"create/stages", "Stage receives the steps of Create", nil, checkStages},
-	{"create/outlives its context", "sandboxes and commands go on when the contexts of Create and Start end", nil, checkContexts},
+	{"create/outlives its context", "sandboxes and commands go on when the contexts of Create and Start end", nil,
+		checkContexts},
 	{"open/unknown", "an unknown handle is NotFound", nil, checkOpenUnknown},
-	{"destroy/twice", "Destroy can be repeated, also at the same time and by another one's handle", nil, checkDestroyTwice},
+	{"destroy/twice", "Destroy can be repeated, also at the same time and by another one's handle", nil,
+		checkDestroyTwice},
 	{"destroy/while commands run", "Destroy ends running commands, and their Waits return", nil, checkDestroyRunning},
 	{"destroy/while copying", "Destroy ends copies that are under way", nil, checkDestroyCopying},
 	{"destroy/afterwards", "a destroyed sandbox answers with Conflict", nil, checkDestroyed},
-	{"destroy/wait", "Wait of a sandbox returns when it is destroyed, and says so; it can be given up", nil, checkSandboxWait},
+	{"destroy/wait", "Wait of a sandbox returns when it is destroyed, and says so; it can be given up", nil,
+		checkSandboxWait},
 }
 
 func checkCapabilities(t *testing.T, s *suite) {
@@ -130,7 +134,8 @@ func checkCreateRefused(t *testing.T, s *suite) {
 		wantKind(t, "an unknown image", err, errors.NotFound)
 	}
 	if s.engine.Capabilities().Volumes {
-		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{ID: "refused", Mounts: []engine.Mount{{Volume: "no-such-volume", Path: "/mnt/x"}}}))
+		_, err := s.engine.Create(patient(t),
+			s.spec(engine.Spec{ID: "refused", Mounts: []engine.Mount{{Volume: "no-such-volume", Path: "/mnt/x"}}}))
 		wantKind(t, "an unknown volume", err, errors.NotFound)
 	}
 	if s.engine.Capabilities().Users {
@@ -243,7 +248,8 @@ func checkContexts(t *testing.T, s *suite) {
 }
 
 func checkOpenUnknown(t *testing.T, s *suite) {
-	for _, h := range []engine.Handle{{}, {ID: "nobody", Ref: "nobody"}, {ID: s.shared.Handle().ID, Ref: "../nobody"}, {ID: "..", Ref: ".."}} {
+	for _, h := range []engine.Handle{{}, {ID: "nobody", Ref: "nobody"}, {ID: s.shared.Handle().ID, Ref: "../nobody"},
+		{ID: "..", Ref: ".."}} {
 		_, err := s.engine.Open(patient(t), h)
 		wantKind(t, "Open", err, errors.NotFound)
 	}
@@ -279,7 +285,8 @@ func checkDestroyRunning(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	cmd := sh(`echo ready; trap '' TERM HUP; (setsid sleep 600 &); sleep 600; sleep 600`)
 	cmd.Stdin = silent(t)
-	commands := []command{start(t, sb, cmd), start(t, sb, cmd), start(t, sb, sh("echo ready; while :; do echo noise; done"))}
+	commands := []command{start(t, sb, cmd), start(t, sb, cmd),
+		start(t, sb, sh("echo ready; while :; do echo noise; done"))}
 	if s.engine.Capabilities().Terminal {
 		c, _ := typed(t, sb, cmd)
 		commands = append(commands, c)

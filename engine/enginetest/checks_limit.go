@@ -13,10 +13,13 @@ import (
 // mission: A3, A9, A11
 
 var limitChecks = []check{
-	{"limit/memory", "a sandbox that uses more than its memory ends, and that is reported as out of memory", limit("memory"), checkMemory},
+	{"limit/memory", "a sandbox that uses more than its memory ends, and that is reported as out of memory",
+		limit("memory"), checkMemory},
 	{"limit/memory below", "a command that stays below the limit is not disturbed", limit("memory"), checkMemoryBelow},
-	{"limit/disk", "beyond the disk limit writes fail with ENOSPC, and the sandbox still works", limit("disk"), checkDisk},
-	{"limit/processes", "beyond the limit of processes fork fails with EAGAIN, and the sandbox still works", limit("processes"), checkForks},
+	{"limit/disk", "beyond the disk limit writes fail with ENOSPC, and the sandbox still works",
+		limit("disk"), checkDisk},
+	{"limit/processes", "beyond the limit of processes fork fails with EAGAIN, and the sandbox still works",
+		limit("processes"), checkForks},
 	{"limit/files", "beyond the limit of open files open fails with EMFILE", limit("files"), checkFiles},
 	{"limit/volume files",
 		"beyond the file limit of a volume, creating a file fails with EDQUOT or ENOSPC, and the sandbox still works",

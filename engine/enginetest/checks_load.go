@@ -15,10 +15,14 @@ import (
 // mission: A11
 
 var loadChecks = []check{
-	{"load/50 commands", "50 commands start at once and run at the same time, each with its own input, output and exit", nil, checkManyCommands},
-	{"load/many sandboxes", "the harness's number of sandboxes is created at once, each with its own files", nil, checkManySandboxes},
+	{"load/50 commands", "50 commands start at once and run at the same time, each with its own input, output and exit",
+		nil, checkManyCommands},
+	{"load/many sandboxes", "the harness's number of sandboxes is created at once, each with its own files", nil,
+		checkManySandboxes},
 	{"load/mixed", "commands, copies and Destroys at the same time do not disturb each other", nil, checkMixed},
-	{"load/nothing grows", "200 commands, one after the other, leave no file, goroutine or memory behind in this process", nil, checkGrowth},
+	{"load/nothing grows",
+		"200 commands, one after the other, leave no file, goroutine or memory behind in this process",
+		nil, checkGrowth},
 }
 
 func checkManyCommands(t *testing.T, s *suite) {
@@ -198,7 +202,8 @@ func checkGrowth(t *testing.T, s *suite) {
 	var after usage
 	for deadline := time.Now().Add(patience); grown && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		after = used(t) // an ended command may release its resources late
-		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 || after.heap > before.heap+16<<20
+		grown = after.files > before.files+10 || after.goroutines > before.goroutines+10 ||
+			after.heap > before.heap+16<<20
 	}
 	if grown {
 		t.Errorf("files, goroutines and heap were %+v, and are %+v after 200 commands", before, after)

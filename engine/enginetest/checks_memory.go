@@ -11,16 +11,21 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-var memories = needs(func(c engine.Capabilities) bool { return c.Memory }, "the engine announces no checkpoints of memory")
+var memories = needs(func(c engine.Capabilities) bool { return c.Memory },
+	"the engine announces no checkpoints of memory")
 
 // mission: A4, A10
 var memoryChecks = []check{
-	{"MemoryGoesOn", "sandboxes made from one checkpoint go on where it was made, each by itself, and so does the one it was made of", both(memories, reopen), checkMemoryGoesOn},
-	{"MemoryOutlives", "a checkpoint outlives its sandbox and the server; a sandbox made from it does too, and can be checkpointed", both(memories, reopen), checkMemoryOutlives},
+	{"MemoryGoesOn",
+		"sandboxes made from one checkpoint go on where it was made, each by itself, and so does the one it was made of", both(memories, reopen), checkMemoryGoesOn},
+	{"MemoryOutlives",
+		"a checkpoint outlives its sandbox and the server; a sandbox made from it does too, and can be checkpointed",
+		both(memories, reopen), checkMemoryOutlives},
 	{"MemoryRandom", "sandboxes from one checkpoint have different random numbers", memories, checkMemoryRandom},
 	{"MemoryCanceled", "a canceled checkpoint leaves nothing, and the sandbox continues", memories,
 		checkMemoryCanceled},
-	{"MemoryRefused", "what cannot be in a checkpoint is refused, and nothing is left of the attempt", memories, checkMemoryRefused},
+	{"MemoryRefused", "what cannot be in a checkpoint is refused, and nothing is left of the attempt", memories,
+		checkMemoryRefused},
 	{"MemoryTerminal", "a command with a terminal is a Conflict", both(memories, terminals), checkMemoryTerminal},
 	{"MemoryVolumes", "a sandbox with a volume cannot be checkpointed", both(memories, mounts), checkMemoryVolumes},
 }
@@ -206,7 +211,8 @@ func checkMemoryRefused(t *testing.T, s *suite) {
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("the first one: %v", err)
 	}
-	spec := engine.Spec{ID: newID(), Checkpoint: filepath.Join(dir, "none"), Network: engine.Network{Mode: engine.NetworkNone}}
+	spec := engine.Spec{ID: newID(), Checkpoint: filepath.Join(dir, "none"),
+		Network: engine.Network{Mode: engine.NetworkNone}}
 	_, err := s.engine.Create(patient(t), spec)
 	wantKind(t, "a checkpoint that is not there", err, errors.NotFound)
 	spec.Checkpoint, spec.Limits = dir, engine.Limits{Memory: 300 << 20}
@@ -241,8 +247,8 @@ func checkMemoryVolumes(t *testing.T, s *suite) {
 	nothing(t, dir)
 }
 
-// checkMemoryRandom checks that clones do not repeat the random numbers of the kernel, from which programs make keys and
-// tokens.
+// checkMemoryRandom checks that clones do not repeat the random numbers of the kernel, from which programs make keys
+// and tokens.
 func checkMemoryRandom(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})

@@ -17,26 +17,30 @@ import (
 
 var (
 	networks = needs(func(c engine.Capabilities) bool { return c.Network }, "the engine announces no network")
-	rules    = needs(func(c engine.Capabilities) bool { return c.Rules }, "the engine announces no rules with ports, that deny, or beside the internet")
-	norules  = needs(func(c engine.Capabilities) bool { return !c.Rules }, "the engine announces all rules")
-	denials  = needs(func(c engine.Capabilities) bool { return c.Denials }, "the engine announces no denials")
-	silence  = needs(func(c engine.Capabilities) bool { return !c.Denials }, "the engine announces denials")
+	rules    = needs(func(c engine.Capabilities) bool { return c.Rules },
+		"the engine announces no rules with ports, that deny, or beside the internet")
+	norules = needs(func(c engine.Capabilities) bool { return !c.Rules }, "the engine announces all rules")
+	denials = needs(func(c engine.Capabilities) bool { return c.Denials }, "the engine announces no denials")
+	silence = needs(func(c engine.Capabilities) bool { return !c.Denials }, "the engine announces denials")
 )
 
 var networkChecks = []check{
-	{"network/default", "with the internet, no address of this machine, private or metadata address is reached", networks, checkDefaultNetwork},
+	{"network/default", "with the internet, no address of this machine, private or metadata address is reached",
+		networks, checkDefaultNetwork},
 	{"network/allow", "allow reaches exactly the named hosts", networks, checkAllow},
 	{"network/rules", "rules may have ports, deny wins, and allowed addresses beside the internet are reached",
 		both(networks, rules), checkRules},
 	{"network/no rules", "impossible rules are refused with a remedy", both(networks, norules), checkNoRules},
-	{"network/change", "a policy changes while the sandbox runs, and connections that it forbids are cut", networks, checkChange},
+	{"network/change", "a policy changes while the sandbox runs, and connections that it forbids are cut",
+		networks, checkChange},
 	{"network/denials", "denials are reported once, in order, to waiting and to later callers", both(networks, denials),
 		checkDenials},
 	{"network/no denials", "a caller that waits for denials returns at the end of the sandbox", both(networks, silence),
 		checkNoDenials},
 	{"network/names", "the files that say who answers for names belong to the sandbox", networks, checkNames},
 	{"network/volume", "a sandbox with a volume has the same network", both(networks, mounts), checkVolumeNetwork},
-	{"network/restart", "connections outlive a restart of the server, and its policy can be changed after", both(networks, reopen), checkNetworkRestart},
+	{"network/restart", "connections outlive a restart of the server, and its policy can be changed after",
+		both(networks, reopen), checkNetworkRestart},
 	{"network/apart", "sandboxes do not reach one another", networks, checkApart},
 	{"network/warm", "a warm sandbox becomes one with any network", both(networks, warmth), checkWarmNetwork},
 	{"network/refused", "a policy that cannot be is refused, and the old one stays", networks, checkBadNetwork},
@@ -135,8 +139,10 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 	for _, host := range append(hosts, inside...) {
 		targets = append(targets, fmt.Sprintf("%s:%d", host, port))
 	}
-	targets = append(targets, "169.254.169.254:80", "[fd00:ec2::254]:80", "100.100.100.200:80", "metadata.google.internal:80", "10.255.255.1:80",
-		"192.168.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80", "[::ffff:169.254.169.254]:80")
+	targets = append(targets, "169.254.169.254:80", "[fd00:ec2::254]:80", "100.100.100.200:80",
+		"metadata.google.internal:80", "10.255.255.1:80",
+		"192.168.0.1:80", "172.16.0.1:80", "100.64.0.1:80", "[fe80::1]:80", "[fc00::1]:80",
+		"[::ffff:169.254.169.254]:80")
 	if got := reach(t, sb, targets...); got != "" {
 		t.Errorf("it reaches %s", got)
 	}
@@ -158,7 +164,8 @@ func (s *suite) rule(t *testing.T, target string) string {
 func checkAllow(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	one, two := fmt.Sprintf("%s:%d", host, server(t, host)), fmt.Sprintf("%s:%d", host, server(t, host))
-	for want, n := range map[string]engine.Network{one + " " + two: allowed(host), "": allowed("example.org", "192.0.2.0/24")} {
+	for want, n := range map[string]engine.Network{one + " " + two: allowed(host),
+		"": allowed("example.org", "192.0.2.0/24")} {
 		sb := s.create(t, engine.Spec{Network: n})
 		if got := reach(t, sb, one, two, "169.254.169.254:80"); got != want {
 			t.Errorf("with %+v it reaches %q, want %q", n, got, want)
@@ -187,11 +194,14 @@ func checkRules(t *testing.T, s *suite) {
 func checkNoRules(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	for _, n := range []engine.Network{
-		allowed("192.0.2.1:80"), allowed("example.org:22"), allowed("[2001:db8::1]:80"), {Mode: engine.NetworkDefault, Allow: []string{"192.0.2.1"}},
-		{Mode: engine.NetworkDefault, Deny: []string{"example.org"}}, {Mode: engine.NetworkAllow, Allow: []string{"example.org"}, Deny: []string{"192.0.2.1"}},
+		allowed("192.0.2.1:80"), allowed("example.org:22"), allowed("[2001:db8::1]:80"),
+		{Mode: engine.NetworkDefault, Allow: []string{"192.0.2.1"}},
+		{Mode: engine.NetworkDefault, Deny: []string{"example.org"}},
+		{Mode: engine.NetworkAllow, Allow: []string{"example.org"}, Deny: []string{"192.0.2.1"}},
 	} {
 		_, created := s.engine.Create(patient(t), s.spec(engine.Spec{Network: n}))
-		for what, err := range map[string]error{"Create": created, "SetNetwork": sb.(engine.Networker).SetNetwork(patient(t), n)} {
+		for what, err := range map[string]error{"Create": created,
+			"SetNetwork": sb.(engine.Networker).SetNetwork(patient(t), n)} {
 			wantKind(t, fmt.Sprintf("%s with %+v", what, n), err, errors.Unsupported)
 			if errors.RemedyOf(err) == "" {
 				t.Errorf("%s with %+v says not what to do: %v", what, n, err)
@@ -293,12 +303,14 @@ func checkDenials(t *testing.T, s *suite) {
 		t.Fatalf("Denials: %+v, %v", first.denied, first.err)
 	}
 	d := first.denied[0]
-	if d.Seq == 0 || d.Protocol != "tcp" || d.Address != "169.254.169.254" || d.Port != 81 || d.Reason == "" || d.Time.IsZero() {
+	if d.Seq == 0 || d.Protocol != "tcp" || d.Address != "169.254.169.254" || d.Port != 81 || d.Reason == "" ||
+		d.Time.IsZero() {
 		t.Errorf("the denial is %+v", d)
 	}
 	output(t, sb, sh("getent ahosts denied.example.org; true"))
 	next, err := n.Denials(patient(t), d.Seq)
-	if err != nil || len(next) == 0 || next[0].Seq <= d.Seq || next[0].Protocol != "dns" || next[0].Domain != "denied.example.org" {
+	if err != nil || len(next) == 0 || next[0].Seq <= d.Seq || next[0].Protocol != "dns" ||
+		next[0].Domain != "denied.example.org" {
 		t.Errorf("after a look-up: %+v, %v", next, err)
 	}
 	all, err := n.Denials(patient(t), 0)
@@ -318,7 +330,8 @@ func checkNames(t *testing.T, s *suite) {
 		got := output(t, sb, sh(`cat /etc/resolv.conf; ls -A /etc | grep harvest; stat -c '%a %U' /etc/resolv.conf /etc/hosts
 for name in localhost some-host; do getent hosts $name | cut -d ' ' -f 1; done`))
 		lines := strings.Split(strings.TrimSpace(got), "\n")
-		if len(lines) != 5 || !strings.HasPrefix(lines[0], "nameserver ") || lines[1] != "644 root" || lines[2] != "644 root" || lines[3] != "::1" ||
+		if len(lines) != 5 || !strings.HasPrefix(lines[0], "nameserver ") || lines[1] != "644 root" ||
+			lines[2] != "644 root" || lines[3] != "::1" ||
 			!strings.HasPrefix(lines[4], "127.") {
 			t.Errorf("mode %s: %q", n.Mode, got)
 		}
@@ -364,7 +377,8 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 }
 
 func checkApart(t *testing.T, s *suite) {
-	a, b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}}), s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
+	a, b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}}),
+		s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
 	listening := start(t, a, greeter("0.0.0.0", 7001))
 	listening.stdout.until(t, "listening")
 	addrs := strings.Fields(output(t, a, sh("hostname -I")))
@@ -404,7 +418,8 @@ func checkBadNetwork(t *testing.T, s *suite) {
 	host := hostAddress(t)
 	target := fmt.Sprintf("%s:%d", host, server(t, host))
 	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
-	for _, bad := range []engine.Network{{Mode: "odd"}, {Mode: engine.NetworkAllow}, allowed("http://example.org/"), allowed("10.0.0.0/99")} {
+	for _, bad := range []engine.Network{{Mode: "odd"}, {Mode: engine.NetworkAllow}, allowed("http://example.org/"),
+		allowed("10.0.0.0/99")} {
 		wantKind(t, fmt.Sprintf("%+v", bad), sb.(engine.Networker).SetNetwork(patient(t), bad), errors.Invalid)
 		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Network: bad}))
 		if !errors.Is(err, errors.Invalid) {

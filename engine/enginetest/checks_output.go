@@ -20,13 +20,18 @@ import (
 var outputChecks = []check{
 	{"output/streams apart", "standard output and standard error do not mix, and no byte is added", nil, checkStreams},
 	{"output/bytes", "output is passed on byte for byte", nil, checkBytes},
-	{"output/100 MB", "a large output arrives whole and in order; a slow writer slows the command down, and memory stays bounded", nil, checkLarge},
+	{"output/100 MB",
+		"a large output arrives whole and in order; a slow writer slows the command down, and memory stays bounded",
+		nil, checkLarge},
 	{"output/long line", "a line may be 32 MiB long", nil, checkLine},
 	{"output/as it comes", "output arrives while the command still runs", nil, checkLive},
 	{"output/failing writer", "a writer that fails stops delivery to it, not the command", nil, checkFailingWriter},
 	{"output/nobody listens", "a command with nil writers runs to its end", nil, checkNilWriters},
-	{"output/background child", "Wait does not wait for children that hold the pipes, and the command's own output is whole", nil, checkBackground},
-	{"output/wait", "Wait may be called often and at the same time; a Wait that is given up does not end the command", nil, checkWait},
+	{"output/background child",
+		"Wait does not wait for children that hold the pipes, and the command's own output is whole", nil,
+		checkBackground},
+	{"output/wait", "Wait may be called often and at the same time; a Wait that is given up does not end the command",
+		nil, checkWait},
 }
 
 func checkStreams(t *testing.T, s *suite) {
@@ -64,7 +69,8 @@ func (n *numbers) Write(p []byte) (int, error) {
 		}
 		part := min(len(rest), len(n.pending))
 		if !bytes.Equal(rest[:part], n.pending[:part]) {
-			n.wrong = "after byte " + strconv.FormatInt(n.total, 10) + " came " + strconv.Quote(string(rest[:min(part, 60)])) +
+			n.wrong = "after byte " + strconv.FormatInt(n.total,
+				10) + " came " + strconv.Quote(string(rest[:min(part, 60)])) +
 				" instead of " + strconv.Quote(string(n.pending[:min(part, 60)]))
 		}
 		n.total += int64(part)

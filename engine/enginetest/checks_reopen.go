@@ -19,12 +19,17 @@ import (
 
 var reopenChecks = []check{
 	{"reopen/sandboxes", "after a restart, sandboxes are listed, open, and as they were", nil, checkReopenSandbox},
-	{"reopen/running command", "a command outlives the engine, and is found again with all it wrote meanwhile and its exit", reopen, checkReopenRunning},
-	{"reopen/ended command", "a command that ended while no engine was there is found with its output and exit", reopen, checkReopenEnded},
-	{"reopen/input", "a found command can be given input, and its input stays open until then", reopen, checkReopenInput},
+	{"reopen/running command",
+		"a command outlives the engine, and is found again with all it wrote meanwhile and its exit", reopen,
+		checkReopenRunning},
+	{"reopen/ended command", "a command that ended while no engine was there is found with its output and exit", reopen,
+		checkReopenEnded},
+	{"reopen/input", "a found command can be given input, and its input stays open until then", reopen,
+		checkReopenInput},
 	{"reopen/control", "a found command can be signalled and killed", reopen, checkReopenControl},
 	{"reopen/terminal", "a found terminal works as before", both(reopen, terminals), checkReopenTerminal},
-	{"reopen/twice", "a command can be opened often, at the same time and after its end; each gets all output", reopen, checkReopenTwice},
+	{"reopen/twice", "a command can be opened often, at the same time and after its end; each gets all output", reopen,
+		checkReopenTwice},
 	{"reopen/bounded", "kept output is bounded, and dropped bytes are reported", reopen, checkReopenBounded},
 	{"reopen/left", "a client that opened a command and leaves is not waited for, and the command continues", reopen,
 		checkReopenLeft},
@@ -99,7 +104,8 @@ func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader
 }
 
 // detach starts a command whose output has no reader, and restarts the engine.
-func detach(t *testing.T, s *suite, sb engine.Sandbox, cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
+func detach(t *testing.T, s *suite, sb engine.Sandbox,
+	cmd engine.Command) (engine.Sandbox, engine.ProcessOpener, string) {
 	t.Helper()
 	p, err := sb.Start(patient(t), cmd)
 	if err != nil {
@@ -172,7 +178,8 @@ func checkReopenInput(t *testing.T, s *suite) {
 	_, opener := s.reopened(t, sb.Handle())
 	watcher := found(t, opener, c.ID(), nil)
 	watcher.stdout.until(t, "got one\n")
-	found(t, opener, c.ID(), strings.NewReader("two\nthree\n")).expect(t, engine.Exit{Code: 3}, "got one\ngot two\ngot three\nend\n")
+	found(t, opener, c.ID(), strings.NewReader("two\nthree\n")).expect(t, engine.Exit{Code: 3},
+		"got one\ngot two\ngot three\nend\n")
 	watcher.expect(t, engine.Exit{Code: 3}, "got one\ngot two\ngot three\nend\n")
 }
 
@@ -180,7 +187,8 @@ func checkReopenControl(t *testing.T, s *suite) {
 	s = s.separate(t)
 	sb := s.create(t, engine.Spec{})
 	sleep := sleeper()
-	again, opener, id := detach(t, s, sb, sh(`trap 'echo got it' USR1; (setsid `+sleep+` &); echo ready; while :; do sleep 0.05; done`))
+	again, opener, id := detach(t, s, sb,
+		sh(`trap 'echo got it' USR1; (setsid `+sleep+` &); echo ready; while :; do sleep 0.05; done`))
 	c := found(t, opener, id, nil)
 	c.stdout.until(t, "ready\n")
 	if err := c.Signal(patient(t), "USR1"); err != nil {
@@ -272,12 +280,13 @@ func checkReopenBounded(t *testing.T, s *suite) {
 func openSequence(t *testing.T, s *suite, id string) (n *numbers, wait func()) {
 	t.Helper()
 	n = &numbers{}
-	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patientLarge(t), id, engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
-		if n.total != 0 {
-			t.Error("Truncated was called after the first byte")
-		}
-		n.skip(dropped)
-	}})
+	p, err := s.shared.(engine.ProcessOpener).OpenProcess(patientLarge(t), id,
+		engine.Stdio{Stdout: n, Truncated: func(dropped int64) {
+			if n.total != 0 {
+				t.Error("Truncated was called after the first byte")
+			}
+			n.skip(dropped)
+		}})
 	if err != nil {
 		t.Fatalf("OpenProcess: %v", err)
 	}
@@ -326,7 +335,8 @@ func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
 
 func checkReopenUnknown(t *testing.T, s *suite) {
 	opener := s.shared.(engine.ProcessOpener)
-	for _, id := range []string{"nosuchprocess", "", ".", "..", "../" + newID(), "a/b", "\x00", strings.Repeat("x", 5000)} {
+	for _, id := range []string{"nosuchprocess", "", ".", "..", "../" + newID(), "a/b", "\x00",
+		strings.Repeat("x", 5000)} {
 		_, err := opener.OpenProcess(patient(t), id, engine.Stdio{})
 		wantKind(t, fmt.Sprintf("OpenProcess(%.20q)", id), err, errors.NotFound)
 	}
@@ -363,7 +373,8 @@ func checkProcesses(t *testing.T, s *suite) {
 	if len(infos) != 2 || e.Exit == nil || *e.Exit != (engine.Exit{Code: 7}) || r.Exit != nil {
 		t.Errorf("Processes: %+v", infos)
 	}
-	if !reflect.DeepEqual(e.Args, []string{"sh", "-c", "exit 7", "ü"}) || !reflect.DeepEqual(r.Args, []string{"sleep", "600"}) {
+	if !reflect.DeepEqual(e.Args, []string{"sh", "-c", "exit 7", "ü"}) ||
+		!reflect.DeepEqual(r.Args, []string{"sleep", "600"}) {
 		t.Errorf("arguments %q and %q", e.Args, r.Args)
 	}
 	if ended.ID() == running.ID() {

@@ -22,7 +22,9 @@ var (
 
 // mission: A10
 var snapshotChecks = []check{
-	{"SnapshotKeepsAll", "a sandbox made from a snapshot has the same files: every kind, mode, owner, time, attribute and hard link", both(snapshots, users), checkSnapshotKeepsAll},
+	{"SnapshotKeepsAll",
+		"a sandbox made from a snapshot has the same files: every kind, mode, owner, time, attribute and hard link",
+		both(snapshots, users), checkSnapshotKeepsAll},
 	{"SnapshotWhileWriting", "a snapshot taken while files are written is consistent, and the writer continues",
 		snapshots, checkSnapshotWhileWriting},
 	{"SnapshotTwoAtOnce", "two snapshots at once are both whole", streams, checkSnapshotTwoAtOnce},
@@ -32,14 +34,21 @@ var snapshotChecks = []check{
 		checkSnapshotCanceled},
 	{"SnapshotReceiverFails", "an error of the receiver is returned, and the sandbox continues", streams,
 		checkSnapshotReceiverFails},
-	{"SnapshotDestroyed", "a sandbox can be destroyed while its snapshot is taken, which then fails", streams, checkSnapshotDestroyed},
-	{"SnapshotClaimed", "a warm sandbox becomes one with the files of a snapshot", both(snapshots, warmth), checkSnapshotClaimed},
-	{"SnapshotWithoutVolumes", "files on volumes are not part of a snapshot", both(snapshots, mounts), checkSnapshotWithoutVolumes},
-	{"SnapshotTooLarge", "a snapshot that does not fit into the disk limit is refused with Exhausted", both(snapshots, limit("disk")), checkSnapshotTooLarge},
-	{"SnapshotOutOfMemory", "Spec.KeepOnOOM: a snapshot can be taken after memory ran out", both(streams, limit("memory")), checkSnapshotOutOfMemory},
+	{"SnapshotDestroyed", "a sandbox can be destroyed while its snapshot is taken, which then fails", streams,
+		checkSnapshotDestroyed},
+	{"SnapshotClaimed", "a warm sandbox becomes one with the files of a snapshot", both(snapshots, warmth),
+		checkSnapshotClaimed},
+	{"SnapshotWithoutVolumes", "files on volumes are not part of a snapshot", both(snapshots, mounts),
+		checkSnapshotWithoutVolumes},
+	{"SnapshotTooLarge", "a snapshot that does not fit into the disk limit is refused with Exhausted",
+		both(snapshots, limit("disk")), checkSnapshotTooLarge},
+	{"SnapshotOutOfMemory", "Spec.KeepOnOOM: a snapshot can be taken after memory ran out",
+		both(streams, limit("memory")), checkSnapshotOutOfMemory},
 	{"SnapshotManyFiles", "50,000 changed files come back as they were", snapshots, checkSnapshotManyFiles},
-	{"SnapshotImages", "an engine that makes images itself makes several at once, and none that was given up or of a sandbox that has ended", imagers, checkSnapshotImages},
-	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots, checkSnapshotCycles},
+	{"SnapshotImages",
+		"an engine that makes images itself makes several at once, and none that was given up or of a sandbox that has ended", imagers, checkSnapshotImages},
+	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots,
+		checkSnapshotCycles},
 }
 
 // snapshot takes a snapshot of sb, whose image is parent, and returns the new image, which is deleted when t
@@ -51,7 +60,8 @@ func (s *suite) snapshot(t *testing.T, sb engine.Sandbox, parent, path string) i
 		t.Fatalf("Snapshot: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := s.engine.Images().Delete(context.Background(), img.ID); err != nil && !errors.Is(err, errors.NotFound) {
+		if err := s.engine.Images().Delete(context.Background(), img.ID); err != nil &&
+			!errors.Is(err, errors.NotFound) {
 			t.Errorf("Delete %s: %v", img.ID, err)
 		}
 	})
@@ -189,7 +199,8 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	img := s.snapshot(t, first, s.image, "")
 	second := s.create(t, engine.Spec{Image: img.ID})
 	same(t, trees(t, second, roots...), want)
-	if got := script(t, second, "/", "stat -c %a / && test ! -e /etc/debian_version && du -k /zoo/sparse /zoo/hole | cut -f1 | tr '\\n' ' '"); !strings.HasPrefix(got, "751\n") {
+	if got := script(t, second, "/",
+		"stat -c %a / && test ! -e /etc/debian_version && du -k /zoo/sparse /zoo/hole | cut -f1 | tr '\\n' ' '"); !strings.HasPrefix(got, "751\n") {
 		t.Errorf("the root directory: %s", got)
 	}
 	same(t, trees(t, first, roots...), want) // the first one is unchanged
@@ -200,7 +211,8 @@ func checkSnapshotKeepsAll(t *testing.T, s *suite) {
 	third := s.create(t, engine.Spec{Image: again.ID})
 	same(t, trees(t, third, roots...), want)
 	if n := len(again.Snapshot.Lineage); n != 2 || again.Spec.Parent != img.ID {
-		t.Errorf("the lineage of a snapshot of a snapshot is %+v, its parent %s", again.Snapshot.Lineage, again.Spec.Parent)
+		t.Errorf("the lineage of a snapshot of a snapshot is %+v, its parent %s", again.Snapshot.Lineage,
+			again.Spec.Parent)
 	}
 	if _, ok := third.(engine.Snapshotter); !ok {
 		return
@@ -238,7 +250,8 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 
 func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/", "mkdir /two && head -c 10000000 /dev/urandom > /two/big && for i in 1 2 3; do echo $i > /two/$i; done")
+	script(t, sb, "/",
+		"mkdir /two && head -c 10000000 /dev/urandom > /two/big && for i in 1 2 3; do echo $i > /two/$i; done")
 	var streams [2]bytes.Buffer
 	var g sync.WaitGroup
 	for i := range streams {
@@ -259,13 +272,16 @@ func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
 
 func checkSnapshotOfDirectory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
-	script(t, sb, "/", "mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && echo 2 > /elsewhere/file && ln -s /here /way")
+	script(t, sb, "/",
+		"mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && echo 2 > /elsewhere/file && ln -s /here /way")
 	img := s.snapshot(t, sb, s.image, "/way/below")
 	copied := s.create(t, engine.Spec{Image: img.ID})
-	if got := script(t, copied, "/", "cat /here/below/file; ls -d /elsewhere /way 2>/dev/null | wc -l"); got != "1\n0\n" {
+	if got := script(t, copied, "/",
+		"cat /here/below/file; ls -d /elsewhere /way 2>/dev/null | wc -l"); got != "1\n0\n" {
 		t.Errorf("a snapshot of /here/below has %q", got)
 	}
-	for path, kind := range map[string]errors.Kind{"/nowhere": errors.NotFound, "/here/below/file": errors.Invalid, "/proc/self": errors.Invalid, "relative": errors.Invalid} {
+	for path, kind := range map[string]errors.Kind{"/nowhere": errors.NotFound, "/here/below/file": errors.Invalid,
+		"/proc/self": errors.Invalid, "relative": errors.Invalid} {
 		wantKind(t, "Snapshot of "+path, sb.(engine.Snapshotter).Snapshot(patient(t), path, io.Discard), kind)
 	}
 }
@@ -285,7 +301,8 @@ func checkSnapshotImages(t *testing.T, s *suite) {
 	}
 	g.Wait()
 	for _, img := range made {
-		if img.Snapshot == nil || len(img.Snapshot.Lineage) != 1 || img.Snapshot.Lineage[0].Image != s.image || img.Spec.Parent != s.image {
+		if img.Snapshot == nil || len(img.Snapshot.Lineage) != 1 || img.Snapshot.Lineage[0].Image != s.image ||
+			img.Spec.Parent != s.image {
 			t.Fatalf("the image is %+v, its snapshot %+v", img, img.Snapshot)
 		}
 		copied := s.create(t, engine.Spec{Image: img.ID})
@@ -369,12 +386,14 @@ func checkSnapshotDestroyed(t *testing.T, s *suite) {
 	}
 	close(w.end)
 	wantKind(t, "Snapshot of a sandbox that is destroyed", <-done, errors.Conflict, errors.Unavailable)
-	wantKind(t, "Snapshot of a sandbox that was destroyed", sb.(engine.Snapshotter).Snapshot(patient(t), "", io.Discard), errors.Conflict)
+	wantKind(t, "Snapshot of a sandbox that was destroyed", sb.(engine.Snapshotter).Snapshot(patient(t), "",
+		io.Discard), errors.Conflict)
 }
 
 func checkSnapshotClaimed(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
-	script(t, first, "/", "useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > /kept")
+	script(t, first, "/",
+		"useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > /kept")
 	img := s.snapshot(t, first, s.image, "")
 	for _, prepared := range []bool{false, true} {
 		w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{})
@@ -450,7 +469,8 @@ func checkSnapshotTooLarge(t *testing.T, s *suite) {
 func checkSnapshotOutOfMemory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{KeepOnOOM: true, Limits: engine.Limits{Memory: 256 << 20}})
 	script(t, sb, "/", "echo precious > /kept")
-	hog := start(t, sb, engine.Command{Args: []string{"python3", "-c", "import time\na = []\nwhile True: a.append(b'x' * (5 << 20)); time.sleep(0.01)"}})
+	hog := start(t, sb, engine.Command{Args: []string{"python3", "-c",
+		"import time\na = []\nwhile True: a.append(b'x' * (5 << 20)); time.sleep(0.01)"}})
 	if end, err := sb.Wait(patient(t)); err != nil || !end.OutOfMemory {
 		t.Fatalf("the sandbox ended with %+v, %v", end, err)
 	}

@@ -13,13 +13,16 @@ import (
 // mission: A4, 4.7
 
 var terminalChecks = []check{
-	{"terminal/is one", "standard input, output and error are the controlling terminal, and all output is Stdout", terminals, checkIsTerminal},
-	{"terminal/echo", "a line that is typed appears once as echo and once as output; its end types end-of-file", terminals, checkEcho},
+	{"terminal/is one", "standard input, output and error are the controlling terminal, and all output is Stdout",
+		terminals, checkIsTerminal},
+	{"terminal/echo", "a line that is typed appears once as echo and once as output; its end types end-of-file",
+		terminals, checkEcho},
 	{"terminal/no echo", "echo can be turned off", terminals, checkNoEcho},
 	{"terminal/nil input", "without an input, end-of-file is typed at once", terminals, checkTerminalNoInput},
 	{"terminal/size", "a terminal has the size that was given", terminals, checkSize},
 	{"terminal/resize", "a resize is seen and signalled", terminals, checkResize},
-	{"terminal/no size", "a size that cannot be is Invalid; without a terminal, a resize is a Conflict", terminals, checkBadSize},
+	{"terminal/no size", "a size that cannot be is Invalid; without a terminal, a resize is a Conflict", terminals,
+		checkBadSize},
 	{"terminal/interrupt", "Control-C interrupts the foreground job, not the shell", terminals, checkInterrupt},
 	{"terminal/foreground signal", "Signal reaches the foreground job and the command", terminals, checkForeground},
 	{"terminal/hang-up", "a hang-up, and Kill, end a shell and its foreground job", terminals, checkHangup},
@@ -50,7 +53,8 @@ func typeText(t *testing.T, w io.Writer, text string) {
 }
 
 func checkIsTerminal(t *testing.T, s *suite) {
-	c, _ := typed(t, s.shared, sh(`test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; echo tty >/dev/tty; exit 3`))
+	c, _ := typed(t, s.shared,
+		sh(`test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; echo tty >/dev/tty; exit 3`))
 	c.expect(t, engine.Exit{Code: 3}, "yes\r\nerr\r\ntty\r\n")
 	if got := c.stderr.String(); got != "" {
 		t.Errorf("stderr got %q", got)
@@ -164,7 +168,8 @@ func checkTerminalOutput(t *testing.T, s *suite) {
 		c, _ := typed(t, s.shared, sh("seq 1 50000"))
 		if exit := c.wait(t); exit != (engine.Exit{}) || c.stdout.String() != want.String() {
 			got := c.stdout.String()
-			t.Fatalf("ended with %+v and %d bytes, want %d; the last are %q", exit, len(got), want.Len(), got[max(0, len(got)-40):])
+			t.Fatalf("ended with %+v and %d bytes, want %d; the last are %q", exit, len(got), want.Len(),
+				got[max(0, len(got)-40):])
 		}
 	}
 }

@@ -15,9 +15,12 @@ import (
 var metered = needs(func(c engine.Capabilities) bool { return c.Usage }, "the engine announces no usage")
 
 var usageChecks = []check{
-	{"usage/cpu", "a busy command raises the processor time, which never goes back, also over a restart of the server", metered, checkUsedCPU},
-	{"usage/memory", "memory that a command touches is counted, and no longer when it has ended", metered, checkUsedMemory},
-	{"usage/network", "what goes through the network is counted, by direction", both(metered, networks), checkUsedNetwork},
+	{"usage/cpu", "a busy command raises the processor time, which never goes back, also over a restart of the server",
+		metered, checkUsedCPU},
+	{"usage/memory", "memory that a command touches is counted, and no longer when it has ended", metered,
+		checkUsedMemory},
+	{"usage/network", "what goes through the network is counted, by direction", both(metered, networks),
+		checkUsedNetwork},
 	{"usage/ended", "a sandbox that has ended answers with Conflict", metered, checkUsedEnded},
 }
 
@@ -54,7 +57,8 @@ func checkUsedCPU(t *testing.T, s *suite) {
 	sb := own.create(t, engine.Spec{})
 	before := measured(t, sb)
 	c := start(t, sb, sh("while :; do :; done"))
-	busy := measuredUntil(t, sb, "a busy loop does not raise the processor time by half a second", func(u engine.Usage) bool { return u.CPU >= before.CPU+0.5 })
+	busy := measuredUntil(t, sb, "a busy loop does not raise the processor time by half a second",
+		func(u engine.Usage) bool { return u.CPU >= before.CPU+0.5 })
 	if err := c.Kill(patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
@@ -82,16 +86,19 @@ func checkUsedMemory(t *testing.T, s *suite) {
 	const touched = 100 << 20
 	sb := s.create(t, engine.Spec{})
 	before := measured(t, sb)
-	c := start(t, sb, python("import time\nb = bytearray(b'x') * (100 << 20)\nprint('held', flush=True)\ntime.sleep(600)"))
+	c := start(t, sb,
+		python("import time\nb = bytearray(b'x') * (100 << 20)\nprint('held', flush=True)\ntime.sleep(600)"))
 	c.stdout.until(t, "held")
-	measuredUntil(t, sb, "100 MiB that a command touched are not counted", func(u engine.Usage) bool { return u.Memory >= before.Memory+touched*9/10 })
+	measuredUntil(t, sb, "100 MiB that a command touched are not counted",
+		func(u engine.Usage) bool { return u.Memory >= before.Memory+touched*9/10 })
 	if u := measured(t, sb); u.Memory > before.Memory+2*touched {
 		t.Errorf("100 MiB that a command touched are counted as %d", u.Memory-before.Memory)
 	}
 	if err := c.Kill(patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
 	}
-	measuredUntil(t, sb, "the memory of a command that has ended is still counted", func(u engine.Usage) bool { return u.Memory < before.Memory+touched/2 })
+	measuredUntil(t, sb, "the memory of a command that has ended is still counted",
+		func(u engine.Usage) bool { return u.Memory < before.Memory+touched/2 })
 }
 
 func checkUsedNetwork(t *testing.T, s *suite) {
@@ -116,7 +123,8 @@ print(got)
 		t.Fatalf("it got %q back", got)
 	}
 	after := measured(t, sb)
-	if sent, received := after.Sent-before.Sent, after.Received-before.Received; sent < 1e6 || received < 1e6 || sent > 4e6 || received > 4e6 {
+	if sent, received := after.Sent-before.Sent, after.Received-before.Received; sent < 1e6 || received < 1e6 ||
+		sent > 4e6 || received > 4e6 {
 		t.Errorf("a megabyte there and back is counted as %d sent and %d received", sent, received)
 	}
 	if quiet := measured(t, s.create(t, engine.Spec{})); quiet.Sent != 0 || quiet.Received != 0 {

@@ -13,13 +13,16 @@ import (
 
 var volumeChecks = []check{
 	{"volume/outlives sandboxes", "what one sandbox writes to a volume, the next one reads", mounts, checkVolume},
-	{"volume/shared", "a volume is in several sandboxes, and at several paths of one, at the same time", mounts, checkShared},
-	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts, checkVolumeCopy},
+	{"volume/shared", "a volume is in several sandboxes, and at several paths of one, at the same time",
+		mounts, checkShared},
+	{"volume/copies", "copies in and out go through mounts, and the provider sees what sandboxes write", mounts,
+		checkVolumeCopy},
 	{"volume/in use", "a volume is not deleted while a sandbox uses it", mounts, checkVolumeInUse},
 	{"volume/read-only", "a volume that is mounted read-only cannot be written", both(mounts, isolated), checkReadOnly},
 	{"volume/paths", "no path leaves a volume; files are not listed as directories, and missing paths are not removed",
 		mounts, checkVolumePaths},
-	{"volume/owner", "a fresh volume belongs to the sandbox's user, and one with files keeps its owner", both(mounts, users), checkVolumeOwner},
+	{"volume/owner", "a fresh volume belongs to the sandbox's user, and one with files keeps its owner",
+		both(mounts, users), checkVolumeOwner},
 	{"volume/restart", "volumes and mounts are there after a restart", mounts, checkVolumeRestart},
 }
 
@@ -97,7 +100,8 @@ func checkVolumeOwner(t *testing.T, s *suite) {
 
 func checkShared(t *testing.T, s *suite) {
 	v, other := newVolume(t, s), newVolume(t, s)
-	a := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: "/mnt/one"}, {Volume: v.Name(), Path: "/mnt/two"}, {Volume: other.Name(), Path: "/other"}}})
+	a := s.create(t, engine.Spec{Mounts: []engine.Mount{{Volume: v.Name(), Path: "/mnt/one"},
+		{Volume: v.Name(), Path: "/mnt/two"}, {Volume: other.Name(), Path: "/other"}}})
 	b := s.create(t, mounted(v, "/mnt/v"))
 	script(t, a, "/mnt/one", "printf a >from-a")
 	if got := script(t, a, "/mnt/two", "cat from-a"); got != "a" {
@@ -141,11 +145,13 @@ func checkVolumeCopy(t *testing.T, s *suite) {
 
 func checkVolumePaths(t *testing.T, s *suite) {
 	v := newVolume(t, s)
-	if err := v.CopyIn(patient(t), "a/b", archive(t, file("file", "content", 0o640), link("out", "/etc"), link("up", "../../.."))); err != nil {
+	if err := v.CopyIn(patient(t), "a/b", archive(t, file("file", "content", 0o640), link("out", "/etc"),
+		link("up", "../../.."))); err != nil {
 		t.Fatalf("CopyIn: %v", err)
 	}
 	list, err := v.ReadDir(patient(t), "a/b")
-	if err != nil || len(list) != 3 || list[0].Name != "file" || list[0].Size != 7 || list[0].Mode != 0o100640 || list[1].Link != "/etc" || !list[0].Modified.Equal(someTime) {
+	if err != nil || len(list) != 3 || list[0].Name != "file" || list[0].Size != 7 || list[0].Mode != 0o100640 ||
+		list[1].Link != "/etc" || !list[0].Modified.Equal(someTime) {
 		t.Errorf("ReadDir: %+v, %v", list, err)
 	}
 	for _, path := range []string{"a/b/out", "a/b/up/etc", "../etc", "a/../../etc"} {
@@ -157,8 +163,10 @@ func checkVolumePaths(t *testing.T, s *suite) {
 			_ = r.Close()
 		}
 	}
-	wantKind(t, "CopyIn of a path that leaves it", v.CopyIn(patient(t), "", archive(t, file("../outside", "x", 0o644))), errors.Invalid)
-	wantKind(t, "CopyIn through a link that leaves it", v.CopyIn(patient(t), "a/b", archive(t, file("up/etc/new", "x", 0o644))), errors.Invalid)
+	wantKind(t, "CopyIn of a path that leaves it", v.CopyIn(patient(t), "", archive(t, file("../outside", "x", 0o644))),
+		errors.Invalid)
+	wantKind(t, "CopyIn through a link that leaves it",
+		v.CopyIn(patient(t), "a/b", archive(t, file("up/etc/new", "x", 0o644))), errors.Invalid)
 	wantKind(t, "Remove through a link that leaves it", v.Remove(patient(t), "a/b/up/etc"), errors.Invalid)
 	wantKind(t, "CopyIn of half an archive", v.CopyIn(patient(t), "", strings.NewReader("no archive")), errors.Invalid)
 	_, err = v.ReadDir(patient(t), "a/b/file")
@@ -208,17 +216,20 @@ func checkReadOnly(t *testing.T, s *suite) {
 	if err := v.CopyIn(patient(t), "", archive(t, file("file", "content", 0o666))); err != nil {
 		t.Fatalf("CopyIn: %v", err)
 	}
-	ro, rw := engine.Mount{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true}, engine.Mount{Volume: v.Name(), Path: "/mnt/rw"}
+	ro, rw := engine.Mount{Volume: v.Name(), Path: "/mnt/ro", ReadOnly: true},
+		engine.Mount{Volume: v.Name(), Path: "/mnt/rw"}
 	var sb, writer engine.Sandbox
 	if s.engine.Capabilities().Views { // a sandbox has one view of a volume, either read-only or writable
-		sb, writer = s.create(t, engine.Spec{Mounts: []engine.Mount{ro}}), s.create(t, engine.Spec{Mounts: []engine.Mount{rw}})
+		sb, writer = s.create(t, engine.Spec{Mounts: []engine.Mount{ro}}),
+			s.create(t, engine.Spec{Mounts: []engine.Mount{rw}})
 		_, err := s.engine.Create(patient(t), s.spec(engine.Spec{Mounts: []engine.Mount{ro, rw}}))
 		wantKind(t, "Create with a volume both ways", err, errors.Unsupported)
 	} else {
 		sb = s.create(t, engine.Spec{Mounts: []engine.Mount{ro, rw}})
 		writer = sb
 	}
-	got := script(t, sb, "/mnt/ro", `cat file; for c in 'echo x >new' 'echo x >file' 'rm file' 'mkdir d' 'chmod 600 file' 'mount -o remount,rw /mnt/ro; echo x >new' 'mkdir /b; mount --bind /mnt/ro /b; mount -o remount,bind,rw /b; echo x >/b/new'; do sh -c "$c" 2>/dev/null && echo " $c worked"; done; true`)
+	got := script(t, sb, "/mnt/ro",
+		`cat file; for c in 'echo x >new' 'echo x >file' 'rm file' 'mkdir d' 'chmod 600 file' 'mount -o remount,rw /mnt/ro; echo x >new' 'mkdir /b; mount --bind /mnt/ro /b; mount -o remount,bind,rw /b; echo x >/b/new'; do sh -c "$c" 2>/dev/null && echo " $c worked"; done; true`)
 	if got != "content" {
 		t.Errorf("it is %q", got)
 	}
@@ -253,7 +264,8 @@ func checkVolumeRestart(t *testing.T, s *suite) {
 	}
 	commit(t, again)
 	list, err := s.engine.Volumes().List(patient(t))
-	if err != nil || len(list) != 1 || list[0].Name != v.Name() || list[0].Files != 1 || list[0].Size != int64(len("after")) {
+	if err != nil || len(list) != 1 || list[0].Name != v.Name() || list[0].Files != 1 ||
+		list[0].Size != int64(len("after")) {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	_, err = s.engine.Volumes().Create(patient(t), strings.Repeat("x", 300))

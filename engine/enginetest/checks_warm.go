@@ -18,7 +18,9 @@ var warmChecks = []check{
 	{"warm/prepared", "a claim takes the prepared sandbox, with an unchanged image", warmth, checkPrepared},
 	{"warm/prepared-otherwise", "a claim of another kind gets a sandbox of that kind, and nothing of the prepared one",
 		warmth, checkPreparedOtherwise},
-	{"warm/prepare-refused", "a warm-up that leaves something behind is refused, and so are images and times that cannot be", warmth, checkPrepareRefused},
+	{"warm/prepare-refused",
+		"a warm-up that leaves something behind is refused, and so are images and times that cannot be", warmth,
+		checkPrepareRefused},
 	{"warm/prepare-destroyed", "a warm sandbox can be destroyed while it is prepared", warmth, checkPrepareDestroyed},
 	{"warm/restart", "an unclaimed warm sandbox is found after a restart", warmth, checkWarmRestart},
 }
@@ -50,7 +52,8 @@ func checkClaim(t *testing.T, s *suite) {
 	if list, err := s.engine.List(patient(t)); err != nil || len(list) != 1 || list[0] != w.Handle() {
 		t.Errorf("List: %+v, %v; want %+v", list, err, w.Handle())
 	}
-	spec := s.spec(engine.Spec{ID: "claimed", Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/claimed", Limits: someLimits})
+	spec := s.spec(engine.Spec{ID: "claimed", Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"},
+		Dir: "/claimed", Limits: someLimits})
 	if s.engine.Capabilities().Volumes {
 		spec.Mounts = mounted(newVolume(t, s), "/mnt/data").Mounts
 	}
@@ -74,7 +77,8 @@ func checkClaim(t *testing.T, s *suite) {
 	if len(spec.Mounts) > 0 {
 		script(t, sb, "/mnt/data", "echo x >file")
 	}
-	if list, err := s.engine.List(patient(t)); err != nil || len(list) != 1 || list[0] != sb.Handle() || list[0].ID != "claimed" {
+	if list, err := s.engine.List(patient(t)); err != nil || len(list) != 1 || list[0] != sb.Handle() ||
+		list[0].ID != "claimed" {
 		t.Errorf("List: %+v, %v; want %+v", list, err, sb.Handle())
 	}
 	_, err = s.engine.Create(patient(t), s.spec(engine.Spec{ID: "claimed"}))
@@ -192,7 +196,8 @@ func checkPrepared(t *testing.T, s *suite) {
 		t.Fatalf("Prepare: %v", err)
 	}
 	wantKind(t, "a second Prepare", p.Prepare(patient(t), s.image, nil), errors.Conflict)
-	spec := engine.Spec{Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/tmp", User: "nobody", Limits: limits}
+	spec := engine.Spec{Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/tmp", User: "nobody",
+		Limits: limits}
 	sb := claimed(t, s, w, spec)
 	wantKind(t, "Prepare of a claimed sandbox", p.Prepare(patient(t), s.image, nil), errors.Conflict)
 	if got := output(t, sb, sh(`hostname; pwd; id -un; echo $CLAIMED`)); got != "claimed-host\n/tmp\nnobody\nyes\n" {
@@ -202,7 +207,8 @@ func checkPrepared(t *testing.T, s *suite) {
 	if got, want := traces(t, sb), traces(t, cold); got != want {
 		t.Errorf("the claimed sandbox shows\n%s\nand one that was never warm\n%s", got, want)
 	}
-	if got := output(t, sb, sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+	if got := output(t, sb,
+		sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
 		t.Error("a prepared sandbox has no limit of processes")
 	}
 }
@@ -231,7 +237,8 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	if got, want := output(t, sb, count), output(t, s.create(t, engine.Spec{}), count); got != want {
 		t.Errorf("there are %s processes, want %s", got, want)
 	}
-	if got := output(t, sb, sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
+	if got := output(t, sb,
+		sh(`i=0; while [ $i -lt 40 ]; do sleep 10 & i=$((i+1)); done 2>&1 | grep -c -i "fork\|resource"; true`)); got == "0\n" {
 		t.Error("a sandbox that was claimed otherwise has no process limit")
 	}
 }
@@ -243,11 +250,14 @@ func checkPrepareRefused(t *testing.T, s *suite) {
 	if err := p.Prepare(patient(t), s.image, []string{"no-such-program-anywhere"}); err != nil {
 		t.Errorf("a program that the image lacks: %v", err)
 	}
-	for what, warmUp := range map[string]string{"a file": "echo x > /tmp/trace", "a process": "sleep 4321 >/dev/null 2>&1 &"} {
+	for what, warmUp := range map[string]string{"a file": "echo x > /tmp/trace",
+		"a process": "sleep 4321 >/dev/null 2>&1 &"} {
 		w, p := newPreparer(t, s)
-		wantKind(t, "a warm-up that leaves "+what, p.Prepare(patient(t), s.image, []string{"sh", "-c", warmUp}), errors.Invalid)
+		wantKind(t, "a warm-up that leaves "+what, p.Prepare(patient(t), s.image, []string{"sh", "-c", warmUp}),
+			errors.Invalid)
 		sb := claimed(t, s, w, engine.Spec{Limits: someLimits})
-		if got := output(t, sb, sh("ls -A /tmp | grep trace; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 432[1]'; true")); got != "" {
+		if got := output(t, sb,
+			sh("ls -A /tmp | grep trace; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 432[1]'; true")); got != "" {
 			t.Errorf("after a warm-up that left %s, there is %q", what, got)
 		}
 	}

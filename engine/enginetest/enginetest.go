@@ -72,7 +72,8 @@ var (
 )
 
 func limit(name string) need {
-	return needs(func(c engine.Capabilities) bool { return slices.Contains(c.Limits, name) }, "the engine announces no limit of "+name)
+	return needs(func(c engine.Capabilities) bool { return slices.Contains(c.Limits, name) },
+		"the engine announces no limit of "+name)
 }
 
 func both(a, b need) need {
@@ -116,13 +117,16 @@ func Run(t *testing.T, h Harness) {
 
 // checks returns all checks, cheapest subjects first.
 func checks() []check {
-	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks, terminalChecks,
-		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks, warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
+	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks,
+		terminalChecks,
+		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks,
+		warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
 }
 
 // long names the checks that -short skips, because each takes more than a few seconds.
 var long = []string{
-	"load/nothing grows", "load/mixed", "load/50 commands", "load/many sandboxes", "warm/prepared-otherwise", "MemoryOutlives",
+	"load/nothing grows", "load/mixed", "load/50 commands", "load/many sandboxes", "warm/prepared-otherwise",
+	"MemoryOutlives",
 	"limit/neighbour", "reopen/bounded", "SnapshotKeepsAll",
 }
 

@@ -125,7 +125,8 @@ func (c command) expect(t *testing.T, exit engine.Exit, stdout string) {
 	got := c.wait(t)
 	got.Crashed = "" // not every engine reports crashes
 	if got != exit || c.stdout.String() != stdout {
-		t.Fatalf("ended with %+v and stdout %.2000q (stderr %.500q); want %+v and %.2000q", got, c.stdout, c.stderr, exit, stdout)
+		t.Fatalf("ended with %+v and stdout %.2000q (stderr %.500q); want %+v and %.2000q", got, c.stdout,
+			c.stderr, exit, stdout)
 	}
 }
 
@@ -221,7 +222,8 @@ var someTime = time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // file, directory and link are entries for archive.
 func file(name, content string, mode int64) tar.Header {
-	return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, ModTime: someTime, PAXRecords: map[string]string{"HARVEST.content": content}}
+	return tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, ModTime: someTime,
+		PAXRecords: map[string]string{"HARVEST.content": content}}
 }
 
 func directory(name string, mode int64) tar.Header {

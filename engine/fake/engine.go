@@ -249,7 +249,8 @@ func (e *Engine) record(ctx context.Context, spec engine.Spec) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	r := record{ID: spec.ID, Image: img.ID, Env: maps.Clone(img.Config.Env), Dir: spec.Dir, User: spec.User, Mounts: spec.Mounts}
+	r := record{ID: spec.ID, Image: img.ID, Env: maps.Clone(img.Config.Env), Dir: spec.Dir, User: spec.User,
+		Mounts: spec.Mounts}
 	for name, value := range spec.Env {
 		if err := engine.CheckEnvName(name); err != nil {
 			return record{}, err

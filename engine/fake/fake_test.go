@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 
 // mission: A1, A3, A4, A11, C1
 func TestConformance(t *testing.T) {
-	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks, CopySize: 64 << 20}) // gVisor's suite copies 1 GiB
+	enginetest.Run(t, enginetest.Harness{Open: open, DataDir: dataDir, LeakCheck: noLeaks,
+		CopySize: 64 << 20}) // gVisor's suite copies 1 GiB
 }
 
 // mission: A1, A3, A4, A11, C1
@@ -208,7 +209,8 @@ func TestLose(t *testing.T) {
 	if err := e.Lose("a"); err != nil {
 		t.Fatal(err)
 	}
-	if end, err := sb.Wait(t.Context()); err != nil || end.Destroyed || end.OutOfMemory || !end.Lost || end.Detail == "" {
+	if end, err := sb.Wait(t.Context()); err != nil || end.Destroyed || end.OutOfMemory || !end.Lost ||
+		end.Detail == "" {
 		t.Errorf("the sandbox ended with %+v, %v", end, err)
 	}
 	if exit, err := p.Wait(t.Context()); err == nil && exit.Code == 0 {
@@ -278,7 +280,9 @@ func serve(dir string) {
 		var sb engine.Sandbox
 		sb, err = e.Create(context.Background(), engine.Spec{ID: "a", Image: "base"})
 		if err == nil {
-			_, err = sb.Start(context.Background(), engine.Command{Args: []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done; exit 3"}})
+			_, err = sb.Start(context.Background(),
+				engine.Command{Args: []string{"sh", "-c",
+					"for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.1; done; exit 3"}})
 		}
 	}
 	fmt.Println("started", err)
@@ -326,7 +330,8 @@ func TestKilledServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := p.Wait(t.Context()); err != nil || exit != (engine.Exit{Code: 3}) || stdout.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" {
+	if exit, err := p.Wait(t.Context()); err != nil || exit != (engine.Exit{Code: 3}) ||
+		stdout.String() != "1\n2\n3\n4\n5\n6\n7\n8\n" {
 		t.Errorf("Wait: %+v, %v, %q", exit, err, stdout.String())
 	}
 	if err := sb.Destroy(t.Context()); err != nil {
@@ -349,7 +354,8 @@ func TestKilledKeeper(t *testing.T) {
 	}
 	var stdout, again strings.Builder
 	started := make(chan struct{})
-	cmd := engine.Command{Args: []string{"sh", "-c", "echo begin; sleep 600"}, Stdout: &signalling{w: &stdout, done: started}}
+	cmd := engine.Command{Args: []string{"sh", "-c", "echo begin; sleep 600"},
+		Stdout: &signalling{w: &stdout, done: started}}
 	p, err := sb.Start(t.Context(), cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -435,7 +441,8 @@ func TestImages(t *testing.T) {
 		t.Errorf("Delete of nothing: %v", err)
 	}
 	steps := 0
-	built, err := images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{Progress: func(image.Progress) { steps++ }})
+	built, err := images.Build(ctx, image.Spec{Base: "base"},
+		image.BuildOptions{Progress: func(image.Progress) { steps++ }})
 	if err != nil || built.ID != base.ID || steps == 0 {
 		t.Errorf("Build: %v, %v, %d steps", built.ID, err, steps)
 	}
@@ -497,12 +504,14 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	if err != nil || stored < keep || stored > 2*keep {
 		t.Errorf("%d bytes are stored, want about %d; %v", stored, keep, err)
 	}
-	p, err = sb.(engine.ProcessOpener).OpenProcess(t.Context(), p.ID(), engine.Stdio{Stdout: counting{&kept}, Truncated: func(n int64) { dropped = n }})
+	p, err = sb.(engine.ProcessOpener).OpenProcess(t.Context(), p.ID(),
+		engine.Stdio{Stdout: counting{&kept}, Truncated: func(n int64) { dropped = n }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Wait(t.Context()); err != nil || kept < keep || kept+dropped != 20000000 {
-		t.Errorf("%d bytes are kept and %d dropped, want %d or more and 20000000 together; %v", kept, dropped, keep, err)
+		t.Errorf("%d bytes are kept and %d dropped, want %d or more and 20000000 together; %v", kept,
+			dropped, keep, err)
 	}
 	if err := errors.Join(sb.Destroy(t.Context()), e.Close()); err != nil {
 		t.Error(err)

@@ -46,7 +46,8 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		return image.Image{}, errors.Wrapf(err, "build an image")
 	}
 	if spec.Base != "base" {
-		return image.Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", spec.Base), `use "base"`)
+		return image.Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q",
+			spec.Base), `use "base"`)
 	}
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "pack", Done: 1})

@@ -215,7 +215,8 @@ func (sb *sandbox) Files(ctx context.Context, req tarfs.Request, w io.Writer) er
 		}
 		defer other.Close()
 		if other.Name() != root.Name() {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%.200q and %.200q are on different file systems", asked, req.To), "copy it, and remove the original")
+			return errors.Remedy(errors.Newf(errors.Invalid, "%.200q and %.200q are on different file systems", asked,
+				req.To), "copy it, and remove the original")
 		}
 		req.To = to
 	}

@@ -32,8 +32,9 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 		return errors.Wrapf(err, "boot sandbox %s", ref)
 	}
 	args := wire.BootArgs{Ref: ref, Dir: e.dir(ref), Init: e.initImage(), Sentry: e.opts.Sentry, Tools: e.opts.Tools,
-		Platform: e.opts.Platform, Rootless: e.rootless, NoSetuid: e.opts.NoSetuid, Crashes: filepath.Join(e.opts.Dir, "crashes"),
-		Limits: spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
+		Platform: e.opts.Platform, Rootless: e.rootless, NoSetuid: e.opts.NoSetuid,
+		Crashes: filepath.Join(e.opts.Dir, "crashes"),
+		Limits:  spec.Limits, OutputBytes: e.opts.OutputBytes, Claim: claim, Restore: spec.Checkpoint}
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}
@@ -94,9 +95,12 @@ func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err erro
 	}
 	if err := cmd.Start(); err != nil {
 		err = errors.Join(err, c.Close())
-		if e.rootless && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EACCES)) {
-			err = errors.Explainf(err, errors.Unsupported, "this machine does not let ordinary users make user namespaces, which sandboxes need")
-			return nil, nil, errors.Remedy(err, "run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")
+		if e.rootless && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) ||
+			errors.Is(err, syscall.EACCES)) {
+			err = errors.Explainf(err, errors.Unsupported,
+				"this machine does not let ordinary users make user namespaces, which sandboxes need")
+			return nil, nil, errors.Remedy(err,
+				"run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")
 		}
 		return nil, nil, errors.Wrapf(err, "start keeper")
 	}
@@ -164,7 +168,8 @@ func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error
 	if err != nil {
 		return errors.Stage(err, "image")
 	}
-	args := &wire.PrepareArgs{Root: w.e.opts.Images.Root(img), Layer: w.e.opts.Images.Layer(img), WarmUp: warmUp, Env: imageEnv(img)}
+	args := &wire.PrepareArgs{Root: w.e.opts.Images.Root(img), Layer: w.e.opts.Images.Layer(img), WarmUp: warmUp,
+		Env: imageEnv(img)}
 	_, err = w.e.sandbox(w.Handle()).Call(ctx, wire.Request{Op: wire.Prepare, Prepare: args})
 	return err
 }

@@ -30,7 +30,8 @@ const checkTime = 30 * time.Second
 // Check reports which features of this machine sandboxes can use. It boots a sandbox in a temporary directory
 // below dir. executable and sentry are as in Options.
 func Check(ctx context.Context, dir, executable, sentry string) []Finding {
-	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(), checkBoot(ctx, dir, executable, sentry)}
+	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(),
+		checkBoot(ctx, dir, executable, sentry)}
 }
 
 // checkFilter compares the system call filter of gVisor's process with the one that gVisor would compile.
@@ -66,7 +67,8 @@ func checkCgroups() Finding {
 		}
 		return f
 	}
-	return Finding{Name: "cgroups", OK: true, Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}
+	return Finding{Name: "cgroups", OK: true,
+		Detail: "CPU, memory and process limits are held by the kernel (" + cgroup.Version() + ")"}
 }
 
 // checkKVM is informational: gVisor's systrap platform needs no virtualisation, and nested KVM is often broken.

@@ -83,7 +83,8 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 		root = filepath.Join(spec.Checkpoint, wire.CheckpointRoot)
 	}
 	claim := saved.Claim
-	claim.ID, claim.Root, claim.Hostname, claim.Network, claim.Keep = spec.ID, root, saved.Hostname, spec.Network, spec.KeepOnOOM
+	claim.ID, claim.Root, claim.Hostname, claim.Network, claim.Keep = spec.ID, root, saved.Hostname, spec.Network,
+		spec.KeepOnOOM
 	if spec.Dir != "" {
 		claim.Dir = spec.Dir
 	}
@@ -102,16 +103,20 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 func (e *Engine) checkSaved(saved *wire.Saved, spec engine.Spec) error {
 	switch {
 	case saved.Version != wire.GVisor:
-		err := errors.Newf(errors.Unsupported, "the checkpoint was made with gVisor %s, and this is %s", saved.Version, wire.GVisor)
-		return errors.Remedy(err, "make another one with this version of Harvest; only its snapshot of files outlives an upgrade")
+		err := errors.Newf(errors.Unsupported, "the checkpoint was made with gVisor %s, and this is %s",
+			saved.Version, wire.GVisor)
+		return errors.Remedy(err,
+			"make another one with this version of Harvest; only its snapshot of files outlives an upgrade")
 	case saved.Platform != e.opts.Platform || saved.Rootless != e.rootless:
-		err := errors.Newf(errors.Unsupported, "the checkpoint was made by another user, or on another platform of gVisor")
+		err := errors.Newf(errors.Unsupported,
+			"the checkpoint was made by another user, or on another platform of gVisor")
 		return errors.Remedy(err, "restore it with the settings with which it was made")
 	case saved.Limits != spec.Limits:
 		err := errors.Newf(errors.Invalid, "the checkpoint is of a sandbox with other limits: %+v", saved.Limits)
 		return errors.Remedy(err, "leave the limits out, or name the same ones")
 	case len(spec.Mounts) > 0:
-		return errors.Remedy(errors.Newf(errors.Unsupported, "a sandbox that begins with a checkpoint has no volumes"), "create it without volumes")
+		return errors.Remedy(errors.Newf(errors.Unsupported, "a sandbox that begins with a checkpoint has no volumes"),
+			"create it without volumes")
 	}
 	return nil
 }

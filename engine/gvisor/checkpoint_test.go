@@ -51,7 +51,8 @@ func refused(t *testing.T, what string, e *gvisor.Engine, checkpoint string, kin
 func TestDamagedCheckpointsAreRefused(t *testing.T) {
 	testenv.Root(t)
 	e, checkpoint := checkpointed(t)
-	for _, name := range []string{wire.CheckpointFile, wire.CheckpointState, wire.CheckpointIndex, wire.CheckpointPages} {
+	for _, name := range []string{wire.CheckpointFile, wire.CheckpointState, wire.CheckpointIndex,
+		wire.CheckpointPages} {
 		path := filepath.Join(checkpoint, name)
 		whole, err := os.ReadFile(path)
 		if err != nil {
@@ -129,10 +130,12 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 
 // halfway starts a checkpoint of a sandbox with much memory and returns while gVisor is writing it. done gets its
 // result.
-func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox, checkpoint string) (p engine.Process, done <-chan error) {
+func halfway(ctx context.Context, t *testing.T, sb engine.Sandbox,
+	checkpoint string) (p engine.Process, done <-chan error) {
 	t.Helper()
 	out := make(chan string, 1)
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"python3", "-c", "import os, time; b = os.urandom(200 << 20); print(flush=True); time.sleep(1000)"},
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"python3", "-c",
+		"import os, time; b = os.urandom(200 << 20); print(flush=True); time.sleep(1000)"},
 		Stdout: writerFunc(func(b []byte) (int, error) { out <- string(b); return len(b), nil })})
 	if err != nil {
 		t.Fatal(err)

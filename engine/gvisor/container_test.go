@@ -33,10 +33,12 @@ func startContainer(t *testing.T, data string, more ...string) *container {
 			t.Fatal(err)
 		}
 	}
-	c := &container{t: t, podman: []string{"podman", "--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir", dir + "/tmp", "--storage-driver", "vfs",
+	c := &container{t: t, podman: []string{"podman", "--root", dir + "/root", "--runroot", dir + "/run", "--tmpdir",
+		dir + "/tmp", "--storage-driver", "vfs",
 		"--cgroup-manager", "cgroupfs", "--runtime", "runc"}}
 	// The limits are below the host's: raising them takes CAP_SYS_RESOURCE.
-	flags := []string{"run", "--detach", "--security-opt", "seccomp=unconfined", "--network", "none", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
+	flags := []string{"run", "--detach", "--security-opt", "seccomp=unconfined", "--network", "none", "--ulimit",
+		"nofile=4096:4096", "--ulimit", "nproc=4096:4096",
 		"-v", testenv.Binary(t) + ":/bin/harvest:ro", "-v", data + ":/data", "-e", "HARVEST_DATA=/data"}
 	if coverage := testenv.CoverDir(); coverage != "" {
 		flags = append(flags, "-v", coverage+":"+coverage, "-e", "GOCOVERDIR="+coverage)
@@ -109,7 +111,8 @@ func prepareData(t *testing.T) string {
 func TestInContainer(t *testing.T) {
 	c := startContainer(t, prepareData(t))
 	found := c.doctor()
-	if f := found["cgroups"]; f.OK || f.Needed || !strings.Contains(f.Detail, "read-only") || !strings.Contains(f.Remedy, "--cgroupns") {
+	if f := found["cgroups"]; f.OK || f.Needed || !strings.Contains(f.Detail, "read-only") ||
+		!strings.Contains(f.Remedy, "--cgroupns") {
 		t.Errorf("doctor about cgroups: %+v", f)
 	}
 	if f := found["sandbox"]; !f.OK {
@@ -150,7 +153,8 @@ func TestLiveMountInContainer(t *testing.T) {
 		t.Skip("no FUSE: load the kernel module fuse, and allow /dev/fuse")
 	}
 	data := prepareData(t)
-	c := startContainer(t, data, "--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "-e", "HARVEST_S3_ENDPOINT=embedded")
+	c := startContainer(t, data, "--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "-e",
+		"HARVEST_S3_ENDPOINT=embedded")
 	c.harvest("sandbox", "create", "--name", "box", "--s3", "s3://live/data:/data:mount")
 	c.harvest("sandbox", "exec", "box", "--", "sh", "-ec", "mkdir /data/d; printf inside > /data/d/a; cat /data/d/a")
 	other := []string{"run", "--s3", "s3://live/data:/data:mount", "--"}

@@ -39,10 +39,12 @@ func TestCrashesAreReported(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
 	sb := create(t, open(t, dir), engine.Spec{ID: "s"})
-	if exit, out := run(t, sb, "sh", "-c", `printf %s "$1" >/tmp/c.c && gcc -O1 -w -o /tmp/crasher /tmp/c.c 2>&1`, "sh", crashing); exit.Code != 0 {
+	if exit, out := run(t, sb, "sh", "-c", `printf %s "$1" >/tmp/c.c && gcc -O1 -w -o /tmp/crasher /tmp/c.c 2>&1`, "sh",
+		crashing); exit.Code != 0 {
 		t.Fatal(out)
 	}
-	for name, sig := range map[string]syscall.Signal{"SEGV": syscall.SIGSEGV, "BUS": syscall.SIGBUS, "FPE": syscall.SIGFPE, "ILL": syscall.SIGILL, "TRAP": syscall.SIGTRAP,
+	for name, sig := range map[string]syscall.Signal{"SEGV": syscall.SIGSEGV, "BUS": syscall.SIGBUS,
+		"FPE": syscall.SIGFPE, "ILL": syscall.SIGILL, "TRAP": syscall.SIGTRAP,
 		"ABRT": syscall.SIGABRT} {
 		want := regexp.MustCompile(`^process crasher \(pid [1-9][0-9]*\) died of SIG` + name + `( at address 0x[0-9a-f]+)?$`)
 		exit, out := run(t, sb, "/tmp/crasher", name)
@@ -55,7 +57,8 @@ func TestCrashesAreReported(t *testing.T) {
 			t.Errorf("%s, as a child: %+v, %s", name, exit, out)
 		}
 	}
-	if exit, _ := run(t, sb, "sh", "-c", "kill -SEGV $$"); !regexp.MustCompile(`^process sh \(pid [0-9]+\) died of SIGSEGV$`).MatchString(exit.Crashed) {
+	if exit, _ := run(t, sb, "sh", "-c",
+		"kill -SEGV $$"); !regexp.MustCompile(`^process sh \(pid [0-9]+\) died of SIGSEGV$`).MatchString(exit.Crashed) {
 		t.Errorf("it sends itself the signal: %+v", exit)
 	}
 	for what, script := range map[string]string{
@@ -111,7 +114,8 @@ func keptReport(t *testing.T, dir string, sb engine.Sandbox) {
 			continue
 		}
 		seen = true
-		if r.Address != "0x1234000" || r.Access != "bad address" || r.Registers["rip"] == "" || !strings.Contains(r.Vector, "8877665544332211") || len(r.Code) != 128 ||
+		if r.Address != "0x1234000" || r.Access != "bad address" || r.Registers["rip"] == "" ||
+			!strings.Contains(r.Vector, "8877665544332211") || len(r.Code) != 128 ||
 			!strings.Contains(strings.Join(r.Maps, "\n"), "/tmp/crasher") {
 			t.Errorf("a report is %s", b)
 		}

@@ -85,7 +85,8 @@ func TestProgramsRunInsideGVisor(t *testing.T) {
 	if _, out := run(t, sb, "dmesg"); !strings.Contains(out, "Starting gVisor") {
 		t.Errorf("dmesg says %q", out)
 	}
-	if exit, out := run(t, sb, "sh", "-c", "gcc --version && git --version && python3 --version"); exit.Code != 0 || !strings.Contains(out, "Python 3.11") {
+	if exit, out := run(t, sb, "sh", "-c", "gcc --version && git --version && python3 --version"); exit.Code != 0 ||
+		!strings.Contains(out, "Python 3.11") {
 		t.Errorf("exit %+v, output %q", exit, out)
 	}
 	program := "echo 'int main(){return __builtin_puts(\"compiled\") < 0;}' > /tmp/x.c && gcc -o /tmp/x /tmp/x.c && /tmp/x"
@@ -129,20 +130,21 @@ func TestSentryIsKilled(t *testing.T) {
 	e := open(t, dir)
 	sb := create(t, e, engine.Spec{ID: "one"})
 	out := &bytes.Buffer{}
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "echo before; sleep 1000"}, Stdout: writerFunc(func(b []byte) (int, error) {
-		out.Write(b)
-		for _, pid := range keepers(t, dir) {
-			lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-			for _, list := range lists {
-				children, _ := os.ReadFile(list)
-				for _, child := range strings.Fields(string(children)) {
-					n, _ := strconv.Atoi(child)
-					_ = syscall.Kill(n, syscall.SIGKILL)
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "echo before; sleep 1000"},
+		Stdout: writerFunc(func(b []byte) (int, error) {
+			out.Write(b)
+			for _, pid := range keepers(t, dir) {
+				lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+				for _, list := range lists {
+					children, _ := os.ReadFile(list)
+					for _, child := range strings.Fields(string(children)) {
+						n, _ := strconv.Atoi(child)
+						_ = syscall.Kill(n, syscall.SIGKILL)
+					}
 				}
 			}
-		}
-		return len(b), nil
-	})})
+			return len(b), nil
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +179,8 @@ func TestInitIsKilledFromInside(t *testing.T) {
 	dir := testenv.DataDir(t)
 	e := open(t, dir)
 	sb := create(t, e, engine.Spec{ID: "one"})
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "kill -9 1; sleep 5"}, Stdout: &bytes.Buffer{}})
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "kill -9 1; sleep 5"},
+		Stdout: &bytes.Buffer{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,16 +221,19 @@ func TestVolumeHasTheDiskLimit(t *testing.T) {
 	if _, err := e.Volumes().Create(t.Context(), "data"); err != nil {
 		t.Fatal(err)
 	}
-	sb := create(t, e, engine.Spec{ID: "one", Limits: engine.Limits{Disk: 32 << 20}, Mounts: []engine.Mount{{Volume: "data", Path: "/data"}}})
+	sb := create(t, e, engine.Spec{ID: "one", Limits: engine.Limits{Disk: 32 << 20},
+		Mounts: []engine.Mount{{Volume: "data", Path: "/data"}}})
 	fill := "while true; do dd if=/dev/zero bs=1M count=8 2>/dev/null; sleep 0.2; done >> /data/big"
 	exit, _ := run(t, sb, "sh", "-c", fill)
 	if !exit.OutOfSpace || exit.Signal != "KILL" {
 		t.Errorf("a command that fills a volume ended with %+v", exit)
 	}
-	if exit, out := run(t, sb, "sh", "-c", "rm /data/big && sleep 2 && echo removed"); exit.Code != 0 || out != "removed\n" {
+	if exit, out := run(t, sb, "sh", "-c", "rm /data/big && sleep 2 && echo removed"); exit.Code != 0 ||
+		out != "removed\n" {
 		t.Errorf("cleaning up: %+v, %q", exit, out)
 	}
-	if exit, out := run(t, sb, "sh", "-c", "echo small > /data/small && sleep 2 && cat /data/small"); exit.Code != 0 || out != "small\n" {
+	if exit, out := run(t, sb, "sh", "-c", "echo small > /data/small && sleep 2 && cat /data/small"); exit.Code != 0 ||
+		out != "small\n" {
 		t.Errorf("a small file: %+v, %q", exit, out)
 	}
 }
@@ -243,7 +249,8 @@ func TestVolumeHasAFileLimit(t *testing.T) {
 	if _, err := e.Volumes().Create(t.Context(), "data"); err != nil {
 		t.Fatal(err)
 	}
-	sb := create(t, e, engine.Spec{ID: "one", Limits: engine.Limits{VolumeFiles: 300}, Mounts: []engine.Mount{{Volume: "data", Path: "/data"}}})
+	sb := create(t, e, engine.Spec{ID: "one", Limits: engine.Limits{VolumeFiles: 300},
+		Mounts: []engine.Mount{{Volume: "data", Path: "/data"}}})
 	fill := `
 import os, errno, time
 os.symlink("/data/through-a-link", "/tmp/link")
@@ -374,7 +381,8 @@ func TestServerDiesAfterCreate(t *testing.T) {
 func TestForkBombIsKilled(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)
-	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Processes: 100, Memory: 2 << 30}})
+	sb := create(t, open(t, testenv.DataDir(t)),
+		engine.Spec{ID: "one", Limits: engine.Limits{Processes: 100, Memory: 2 << 30}})
 	const bomb = `
 import errno, os
 told = False
@@ -387,15 +395,16 @@ while True:
             print(errno.errorcode[e.errno], flush=True)
 `
 	full := make(chan struct{}, 1)
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"python3", "-c", bomb}, Stdout: writerFunc(func(b []byte) (int, error) {
-		if bytes.Contains(b, []byte("EAGAIN")) {
-			select {
-			case full <- struct{}{}:
-			default:
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"python3", "-c", bomb},
+		Stdout: writerFunc(func(b []byte) (int, error) {
+			if bytes.Contains(b, []byte("EAGAIN")) {
+				select {
+				case full <- struct{}{}:
+				default:
+				}
 			}
-		}
-		return len(b), nil
-	})})
+			return len(b), nil
+		})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +423,8 @@ while True:
 	if exit, err := p.Wait(ctx); err != nil || exit.Signal != "KILL" {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if exit, out := run(t, sb, "sh", "-c", "echo alive; ls /proc | grep -c '^[0-9]'"); exit.Code != 0 || !strings.HasPrefix(out, "alive\n") {
+	if exit, out := run(t, sb, "sh", "-c", "echo alive; ls /proc | grep -c '^[0-9]'"); exit.Code != 0 ||
+		!strings.HasPrefix(out, "alive\n") {
 		t.Errorf("afterwards: %+v, %q", exit, out)
 	}
 }

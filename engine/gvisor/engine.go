@@ -154,7 +154,8 @@ func checkStatic(path string) error {
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			err := errors.Newf(errors.Unsupported, "this program needs shared libraries, and gVisor's sandboxes cannot start with them")
+			err := errors.Newf(errors.Unsupported,
+				"this program needs shared libraries, and gVisor's sandboxes cannot start with them")
 			return errors.Remedy(err, "build it with CGO_ENABLED=0")
 		}
 	}
@@ -267,8 +268,10 @@ func (e *Engine) Close() error {
 
 // Capabilities implements engine.Engine.
 func (e *Engine) Capabilities() engine.Capabilities {
-	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true, Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Hostname: true, Isolated: true,
-		Network: true, Rules: true, Denials: true,
+	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true,
+		Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Hostname: true,
+		Isolated: true,
+		Network:  true, Rules: true, Denials: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files", "volume_files"}}
 	if e.rootless {
 		c.Isolation += " rootless"
@@ -341,15 +344,18 @@ func (e *Engine) prepare(ctx context.Context, ref string, spec engine.Spec) (*wi
 	// The image may be rebuilt while the sandbox exists, so keep a link to its file for Root. The link fails for
 	// a directory and across file systems. In that case, only the image's current file is available.
 	_ = os.Link(root, filepath.Join(e.dir(ref), rootName))
-	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img), Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
-		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network, Keep: spec.KeepOnOOM}
+	claim := &wire.ClaimArgs{ID: spec.ID, Root: root, Layer: e.opts.Images.Layer(img),
+		Hostname: cmp.Or(spec.Hostname, engine.HostName(spec.ID)), Env: imageEnv(img),
+		Dir: cmp.Or(spec.Dir, img.Config.Dir), User: cmp.Or(spec.User, img.Config.User), Network: spec.Network,
+		Keep: spec.KeepOnOOM}
 	maps.Copy(claim.Env, spec.Env)
 	for _, m := range spec.Mounts {
 		source := m.Dir
 		if source == "" {
 			source = e.opts.Volumes.Path(m.Volume)
 		}
-		claim.Mounts = append(claim.Mounts, wire.Mount{Source: source, Path: m.Path, ReadOnly: m.ReadOnly, Foreign: m.Dir != ""})
+		claim.Mounts = append(claim.Mounts, wire.Mount{Source: source, Path: m.Path, ReadOnly: m.ReadOnly,
+			Foreign: m.Dir != ""})
 	}
 	return claim, nil
 }

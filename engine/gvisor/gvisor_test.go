@@ -54,7 +54,8 @@ func open(t testing.TB, dir string) *gvisor.Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = volumes.Close() })
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t), Tools: testenv.ToolsBinary(t)})
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes,
+		Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t), Tools: testenv.ToolsBinary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,8 @@ func TestConformanceRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	for _, err := range []error{os.Chmod(dir, 0o755), os.Mkdir(filepath.Join(dir, "tmp"), 0o700), os.Chown(filepath.Join(dir, "tmp"), stranger, stranger)} {
+	for _, err := range []error{os.Chmod(dir, 0o755), os.Mkdir(filepath.Join(dir, "tmp"), 0o700),
+		os.Chown(filepath.Join(dir, "tmp"), stranger, stranger)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +120,8 @@ func TestConformanceRootless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t), "keeper": testenv.KeeperBinary(t), "sentry": testenv.SentryBinary(t), "tools": testenv.ToolsBinary(t)} {
+	for name, from := range map[string]string{"test": self, "harvest": testenv.Binary(t),
+		"keeper": testenv.KeeperBinary(t), "sentry": testenv.SentryBinary(t), "tools": testenv.ToolsBinary(t)} {
 		copyFile(t, from, filepath.Join(dir, name))
 	}
 	library := filepath.Join(dir, "tmp", "images")
@@ -131,8 +134,11 @@ func TestConformanceRootless(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "test"), "-test.run="+run, "-test.v", "-test.short",
 		"-test.timeout=20m")
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"), "HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
-		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "HARVEST_TEST_TOOLS="+filepath.Join(dir, "tools"), "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"), "HARVEST_COVERDIR="+testenv.CoverDir())
+	cmd.Env = append(testenv.CleanEnv(), libraryEnv+"="+library, "HARVEST_TEST_BINARY="+filepath.Join(dir, "harvest"),
+		"HARVEST_TEST_KEEPER="+filepath.Join(dir, "keeper"),
+		"HARVEST_TEST_SENTRY="+filepath.Join(dir, "sentry"), "HARVEST_TEST_TOOLS="+filepath.Join(dir, "tools"),
+		"TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"),
+		"HARVEST_COVERDIR="+testenv.CoverDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestConformanceRootless") {
@@ -144,7 +150,8 @@ func TestConformanceRootless(t *testing.T) {
 func failures(out string) string {
 	var b strings.Builder
 	for line := range strings.Lines(out) {
-		if !strings.Contains(line, "--- PASS") && !strings.Contains(line, "=== ") && !strings.Contains(line, "promise:") {
+		if !strings.Contains(line, "--- PASS") && !strings.Contains(line, "=== ") &&
+			!strings.Contains(line, "promise:") {
 			b.WriteString(line)
 		}
 	}
@@ -156,7 +163,8 @@ func copyImage(t *testing.T, root, library string, user int) {
 	t.Helper()
 	digits := filepath.Base(filepath.Dir(root))
 	to := filepath.Join(library, digits)
-	for _, err := range []error{os.MkdirAll(to, 0o700), os.Mkdir(filepath.Join(library, ".names"), 0o700), os.Symlink(digits, filepath.Join(library, ".names", "base"))} {
+	for _, err := range []error{os.MkdirAll(to, 0o700), os.Mkdir(filepath.Join(library, ".names"), 0o700),
+		os.Symlink(digits, filepath.Join(library, ".names", "base"))} {
 		if err != nil {
 			t.Fatal(err)
 		}

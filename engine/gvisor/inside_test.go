@@ -17,7 +17,8 @@ import (
 func runAs(t *testing.T, sb engine.Sandbox, user, script string) string {
 	t.Helper()
 	var out strings.Builder
-	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", script}, User: user, Stdout: &out, Stderr: &out})
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", script}, User: user, Stdout: &out,
+		Stderr: &out})
 	if err != nil {
 		t.Fatalf("start %q: %v", script, err)
 	}
@@ -46,7 +47,8 @@ func TestSetuidPrograms(t *testing.T) {
 	for _, test := range []struct{ name, user, script, want string }{
 		{"setuid", "1234", "/tmp/id -u", "0\n"},
 		{"file capabilities", "1234", openRawSocket, "raw\n"},
-		{"no privileges without either", "1234", "id -u; grep CapEff /proc/self/status", "1234\nCapEff:\t0000000000000000\n"},
+		{"no privileges without either", "1234", "id -u; grep CapEff /proc/self/status",
+			"1234\nCapEff:\t0000000000000000\n"},
 		{"su", "root", "su nobody -s /bin/sh -c 'id -un'", "nobody\n"},
 		{"mount", "root", "mount -t tmpfs none /mnt && touch /mnt/x && umount /mnt && ls /mnt", ""},
 		{"mtab", "1234", "readlink /etc/mtab; grep -c ' / ' /etc/mtab", "/proc/mounts\n1\n"},
@@ -85,28 +87,33 @@ func TestNoSetuid(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = volumes.Close() })
-	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes, Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t),
+	e, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: images(t), Volumes: volumes,
+		Executable: testenv.KeeperBinary(t), Sentry: testenv.SentryBinary(t),
 		Tools: testenv.ToolsBinary(t), NoSetuid: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sb := create(t, e, engine.Spec{ID: "one"})
 	runAs(t, sb, "root", "cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id;"+withCapability)
-	if got := runAs(t, sb, "1234", "/tmp/id -u;"+openRawSocket); strings.Contains(got, "raw") || !strings.HasPrefix(got, "1234\n") {
+	if got := runAs(t, sb, "1234", "/tmp/id -u;"+openRawSocket); strings.Contains(got, "raw") ||
+		!strings.HasPrefix(got, "1234\n") {
 		t.Errorf("programs gain privileges: %q", got)
 	}
 }
 
 func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
 	testenv.Root(t)
-	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Memory: 256 << 20, Disk: 512 << 20}})
+	sb := create(t, open(t, testenv.DataDir(t)),
+		engine.Spec{ID: "one", Limits: engine.Limits{Memory: 256 << 20, Disk: 512 << 20}})
 	if got := runAs(t, sb, "root", "df -B1 --output=size /dev/shm | tail -1"); strings.TrimSpace(got) != "134217728" {
 		t.Errorf("/dev/shm has %q bytes, want half of the memory limit", got)
 	}
 	if got := runAs(t, sb, "root", "df -B1 --output=size,target | awk 'NR > 1 && $1 > 512*1024*1024'"); got != "" {
 		t.Errorf("larger than memory and disk limit:\n%s", got)
 	}
-	if got := runAs(t, sb, "1234", "head -c 200M /dev/zero 2>&1 >/dev/shm/large; stat -c %s /dev/shm/large"); !strings.Contains(got, "No space left") || !strings.HasSuffix(got, "\n134217728\n") {
+	if got := runAs(t, sb, "1234",
+		"head -c 200M /dev/zero 2>&1 >/dev/shm/large; stat -c %s /dev/shm/large"); !strings.Contains(got,
+		"No space left") || !strings.HasSuffix(got, "\n134217728\n") {
 		t.Errorf("writing more than /dev/shm holds: %q", got)
 	}
 }
@@ -114,7 +121,8 @@ func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
 func TestFilesOfInotify(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
-	got := runAs(t, sb, "1234", "cd /proc/sys/fs; cat inotify/max_user_watches inotify/max_user_instances inotify/max_queued_events file-max nr_open pipe-max-size mount-max")
+	got := runAs(t, sb, "1234",
+		"cd /proc/sys/fs; cat inotify/max_user_watches inotify/max_user_instances inotify/max_queued_events file-max nr_open pipe-max-size mount-max")
 	if want := "1048576\n8192\n16384\n9223372036854775807\n2147483647\n1048576\n10000\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -143,7 +151,8 @@ print("attached")`
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.Kill(t.Context()) })
-	if got := runAs(t, sb, "4321", "python3 -c '"+attach+"' $(pgrep -n sleep) 2>&1 | tail -1"); !strings.Contains(got, "PermissionError") {
+	if got := runAs(t, sb, "4321", "python3 -c '"+attach+"' $(pgrep -n sleep) 2>&1 | tail -1"); !strings.Contains(got,
+		"PermissionError") {
 		t.Errorf("another user's process: %q", got)
 	}
 }

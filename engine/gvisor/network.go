@@ -54,7 +54,8 @@ func (s *Sandbox) dialOnce(ctx context.Context, port int) (net.Conn, error) {
 
 // dialPort turns conn into a connection to a port of the sandbox.
 func (s *Sandbox) dialPort(conn *wire.Conn, port int) (net.Conn, error) {
-	if err := conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Dial, Dial: &wire.DialArgs{Port: port}}); err != nil {
+	if err := conn.SendJSON(wire.KindRequest,
+		wire.Request{Op: wire.Dial, Dial: &wire.DialArgs{Port: port}}); err != nil {
 		return nil, err
 	}
 	if _, err := conn.ReceiveReply(nil); err != nil {

@@ -28,7 +28,8 @@ const netnsEnv = "HARVEST_TEST_NETNS"
 // outside are addresses of all kinds, which a machine beyond a router has, and whether the mode default leads there.
 var outside = map[string]bool{
 	"8.8.8.8": true, "1.2.3.4": true, "198.51.100.9": true, "2600::1": true, "2a00:1450::5": true,
-	"10.1.2.3": false, "172.20.1.1": false, "192.168.7.7": false, "100.64.1.1": false, "169.254.169.254": false, "169.254.1.1": false,
+	"10.1.2.3": false, "172.20.1.1": false, "192.168.7.7": false, "100.64.1.1": false, "169.254.169.254": false,
+	"169.254.1.1": false,
 	"192.0.0.192": false, "100.100.100.200": false, "fd00:ec2::254": false, "fd12::1": false,
 }
 
@@ -180,8 +181,10 @@ func reachEverything(t *testing.T) {
 	}{
 		{engine.Network{Mode: engine.NetworkNone}, only()},
 		{engine.Network{Mode: engine.NetworkDefault}, internet},
-		{engine.Network{Mode: engine.NetworkDefault, Deny: []string{"8.0.0.0/8", "2600::/16"}}, only("1.2.3.4", "198.51.100.9", "2a00:1450::5")},
-		{engine.Network{Mode: engine.NetworkDefault, Allow: []string{"10.1.0.0/16", "192.168.7.7:81"}}, with("10.1.2.3")},
+		{engine.Network{Mode: engine.NetworkDefault, Deny: []string{"8.0.0.0/8", "2600::/16"}},
+			only("1.2.3.4", "198.51.100.9", "2a00:1450::5")},
+		{engine.Network{Mode: engine.NetworkDefault, Allow: []string{"10.1.0.0/16", "192.168.7.7:81"}},
+			with("10.1.2.3")},
 		{allow("1.2.3.4"), only("1.2.3.4")},
 		{allow("1.2.3.4:80", "8.8.8.8:81", "2600::1"), only("1.2.3.4", "2600::1")},
 		{allow("192.168.0.0/16", "[fd12::1]:80"), only("192.168.7.7", "fd12::1")},
@@ -219,7 +222,8 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 		args = append(args, addr)
 	}
 	// This machine, its router, the gateway and forms of addresses that stand for other addresses.
-	args = append(args, "127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "203.0.113.1", "203.0.113.2", "2001:db8:1::1", "2001:db8:1::2", "10.0.2.2", "10.0.2.3",
+	args = append(args, "127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "203.0.113.1", "203.0.113.2", "2001:db8:1::1",
+		"2001:db8:1::2", "10.0.2.2", "10.0.2.3",
 		"64:ff9b::a01:203", "2002:a01:203::1")
 	for form := range forms {
 		args = append(args, form)
@@ -237,7 +241,8 @@ with concurrent.futures.ThreadPoolExecutor(40) as pool:
 
 // forms are ways to write other addresses that an address is the same as.
 var forms = map[string]string{
-	"::ffff:10.1.2.3": "10.1.2.3", "167838211": "10.1.2.3", "0xa010203": "10.1.2.3", "::ffff:169.254.169.254": "169.254.169.254",
+	"::ffff:10.1.2.3": "10.1.2.3", "167838211": "10.1.2.3", "0xa010203": "10.1.2.3",
+	"::ffff:169.254.169.254": "169.254.169.254",
 }
 
 // Programs that people use work over the network: Debian's package sources, git and curl.
@@ -261,7 +266,8 @@ func TestProgramsOverTheNetwork(t *testing.T) {
 			t.Fatalf("git %v: %v\n%s", args, err, out)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(repo, "info", "refs"), []byte("0123456789012345678901234567890123456789\trefs/heads/main\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(repo, "info", "refs"),
+		[]byte("0123456789012345678901234567890123456789\trefs/heads/main\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", host+":0")
@@ -273,11 +279,14 @@ func TestProgramsOverTheNetwork(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 
 	e := open(t, testenv.DataDir(t))
-	sb := create(t, e, engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkDefault, Allow: []string{l.Addr().String()}}})
-	if exit, out := run(t, sb, "git", "ls-remote", "http://"+l.Addr().String()+"/repo.git"); exit.Code != 0 || !strings.Contains(out, "refs/heads/main") {
+	sb := create(t, e, engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkDefault,
+		Allow: []string{l.Addr().String()}}})
+	if exit, out := run(t, sb, "git", "ls-remote", "http://"+l.Addr().String()+"/repo.git"); exit.Code != 0 ||
+		!strings.Contains(out, "refs/heads/main") {
 		t.Errorf("git ls-remote: %+v\n%s", exit, out)
 	}
-	if exit, out := run(t, sb, "curl", "-sS", "http://"+l.Addr().String()+"/repo.git/HEAD"); exit.Code != 0 || !strings.Contains(out, "refs/heads") {
+	if exit, out := run(t, sb, "curl", "-sS", "http://"+l.Addr().String()+"/repo.git/HEAD"); exit.Code != 0 ||
+		!strings.Contains(out, "refs/heads") {
 		t.Errorf("curl: %+v\n%s", exit, out)
 	}
 	t.Run("apt", func(t *testing.T) {
@@ -316,8 +325,10 @@ func TestFloodOfConnectionsHurtsNobodyElse(t *testing.T) {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	e := open(t, testenv.DataDir(t))
 	limits := engine.Limits{CPU: 1, Memory: 1 << 30}
-	flooding := create(t, e, engine.Spec{ID: "flood", Limits: limits, Network: engine.Network{Mode: engine.NetworkDefault}})
-	other := create(t, e, engine.Spec{ID: "other", Limits: limits, Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{l.Addr().String()}}})
+	flooding := create(t, e, engine.Spec{ID: "flood", Limits: limits,
+		Network: engine.Network{Mode: engine.NetworkDefault}})
+	other := create(t, e, engine.Spec{ID: "other", Limits: limits, Network: engine.Network{Mode: engine.NetworkAllow,
+		Allow: []string{l.Addr().String()}}})
 	var out bytes.Buffer
 	p, err := flooding.Start(t.Context(), engine.Command{Stdout: &out, Args: []string{"python3", "-c", flood}})
 	if err != nil {

@@ -32,10 +32,14 @@ node -p 'require("is-odd")(3)'
 func TestPackageManagersOverTheNetwork(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)
-	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkAllow, Allow: []string{"packages.example.com"}}})
-	pip := []string{"pip", "--disable-pip-version-check", "download", "--no-deps", "--retries", "1", "--timeout", "20", "-i", "https://index.example.org/simple", "six"}
+	sb := create(t, open(t, testenv.DataDir(t)),
+		engine.Spec{ID: "box", Network: engine.Network{Mode: engine.NetworkAllow,
+			Allow: []string{"packages.example.com"}}})
+	pip := []string{"pip", "--disable-pip-version-check", "download", "--no-deps", "--retries", "1", "--timeout", "20",
+		"-i", "https://index.example.org/simple", "six"}
 	exit, out := run(t, sb, pip...)
-	if exit.Code == 0 || !strings.Contains(out, "Name or service not known") || !strings.Contains(out, "No matching distribution found for six") {
+	if exit.Code == 0 || !strings.Contains(out, "Name or service not known") ||
+		!strings.Contains(out, "No matching distribution found for six") {
 		t.Errorf("pip, whose index is not allowed: %+v\n%s", exit, out)
 	}
 	denied, err := sb.(engine.Networker).Denials(t.Context(), 0)
@@ -65,7 +69,8 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 			t.Log("the registry is at a private address, which the mode default does not reach: npm is tried with allow only")
 		}
 		for mode, network := range modes {
-			if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow, Allow: []string{"packages.example.com"}}); err != nil {
+			if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow,
+				Allow: []string{"packages.example.com"}}); err != nil {
 				t.Fatal(err)
 			}
 			if exit, out := run(t, sb, "curl", "-sS", "-m", "60", registry.String()); exit.Code != 6 {
@@ -74,7 +79,8 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 			if err := sb.(engine.Networker).SetNetwork(t.Context(), network); err != nil {
 				t.Fatal(err)
 			}
-			if exit, out := run(t, sb, "sh", "-c", useNPM, "sh", registry.String(), "/tmp/"+mode); exit.Code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "true") {
+			if exit, out := run(t, sb, "sh", "-c", useNPM, "sh", registry.String(), "/tmp/"+mode); exit.Code != 0 ||
+				!strings.HasSuffix(strings.TrimSpace(out), "true") {
 				t.Errorf("%s: npm: %+v\n%s", mode, exit, out)
 			}
 		}
@@ -85,5 +91,8 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 func public(t *testing.T, host string) bool {
 	t.Helper()
 	addrs, err := net.DefaultResolver.LookupNetIP(t.Context(), "ip", host)
-	return err == nil && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Unmap().IsPrivate() || a.Unmap().IsLoopback() })
+	return err == nil && !slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+		return a.Unmap().IsPrivate() ||
+			a.Unmap().IsLoopback()
+	})
 }

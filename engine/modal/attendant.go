@@ -281,7 +281,8 @@ func (e *Engine) tagged(ctx context.Context, tag string) (found []*sdk.Sandbox, 
 	}
 	for _, app := range apps {
 		some, err := ask(ctx, e, "list the sandboxes", func(ctx context.Context) (some []*sdk.Sandbox, err error) {
-			all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagServer: e.server, tag: "yes"}})
+			all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID,
+				Tags: map[string]string{tagServer: e.server, tag: "yes"}})
 			if err != nil {
 				return nil, err
 			}

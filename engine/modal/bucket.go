@@ -29,7 +29,8 @@ type Place struct {
 }
 
 // buckets adds a sandbox's buckets to params. The caller must create the sandbox with the returned context.
-func (e *Engine) buckets(ctx context.Context, spec engine.Spec, params *sdk.SandboxCreateParams) (context.Context, error) {
+func (e *Engine) buckets(ctx context.Context, spec engine.Spec,
+	params *sdk.SandboxCreateParams) (context.Context, error) {
 	var inPath []string
 	for _, m := range spec.Mounts {
 		if m.Bucket.Name == "" {
@@ -74,7 +75,8 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 		keys := map[string]string{"AWS_ACCESS_KEY_ID": p.AccessKeyID, "AWS_SECRET_ACCESS_KEY": p.SecretAccessKey}
 		// Modal expects Google's credentials under other names.
 		if u, err := url.Parse(p.Endpoint); err == nil && strings.HasSuffix(u.Hostname(), "storage.googleapis.com") {
-			keys = map[string]string{"GOOGLE_ACCESS_KEY_ID": p.AccessKeyID, "GOOGLE_ACCESS_KEY_SECRET": p.SecretAccessKey}
+			keys = map[string]string{"GOOGLE_ACCESS_KEY_ID": p.AccessKeyID,
+				"GOOGLE_ACCESS_KEY_SECRET": p.SecretAccessKey}
 		}
 		for key, value := range map[string]string{"AWS_SESSION_TOKEN": p.SessionToken, "AWS_REGION": p.Region} {
 			if value != "" {
@@ -94,13 +96,15 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 // that is at least as far away from this machine as the server itself.
 func reachable(p Place, server string) error {
 	if p.Local {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach the S3 of this machine"), "name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on this machine")
+		return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach the S3 of this machine"),
+			"name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on this machine")
 	}
 	u, err := url.Parse(p.Endpoint)
 	if err != nil || p.Endpoint == "" || distance(u.Hostname()) >= distance(server) {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach S3 at %.200s", u.Host), "use an S3 on the internet, or have the sandbox run on this machine")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach S3 at %.200s", u.Host),
+		"use an S3 on the internet, or have the sandbox run on this machine")
 }
 
 // distance classifies the location of a host: 0 for this machine, 1 for its network, 2 for the internet. Host
@@ -108,7 +112,8 @@ func reachable(p Place, server string) error {
 func distance(host string) int {
 	ip, err := netip.ParseAddr(host)
 	switch ip = ip.Unmap(); {
-	case host == "localhost", strings.HasSuffix(host, ".localhost"), err == nil && (ip.IsLoopback() || ip.IsUnspecified()):
+	case host == "localhost", strings.HasSuffix(host, ".localhost"), err == nil &&
+		(ip.IsLoopback() || ip.IsUnspecified()):
 		return 0
 	case err == nil && (ip.IsPrivate() || ip.IsLinkLocalUnicast()):
 		return 1
@@ -138,7 +143,8 @@ func (s *server) host() string {
 type pathKey struct{}
 
 // call records the destination of a call, and adds the parameters that the SDK leaves out.
-func (s *server) call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (s *server) call(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	target := conn.Target()
 	s.target.Store(&target)
 	inPath(ctx, req)

@@ -23,11 +23,13 @@ type secretive struct {
 }
 
 //lint:ignore ST1003 the name is the protocol's
-func (s *secretive) ImageFromId(context.Context, *pb.ImageFromIdRequest, ...grpc.CallOption) (*pb.ImageFromIdResponse, error) {
+func (s *secretive) ImageFromId(context.Context, *pb.ImageFromIdRequest,
+	...grpc.CallOption) (*pb.ImageFromIdResponse, error) {
 	return pb.ImageFromIdResponse_builder{ImageId: "im-1"}.Build(), nil
 }
 
-func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest, _ ...grpc.CallOption) (*pb.SecretGetOrCreateResponse, error) {
+func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest,
+	_ ...grpc.CallOption) (*pb.SecretGetOrCreateResponse, error) {
 	s.got = req.GetEnvDict()
 	return nil, status.Error(codes.PermissionDenied, "that is enough")
 }
@@ -39,19 +41,22 @@ func (s *secretive) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCrea
 func TestBuckets(t *testing.T) {
 	t.Parallel()
 	ctx, control := t.Context(), &secretive{}
-	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x", ControlPlaneClient: control})
+	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x",
+		ControlPlaneClient: control})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	place, failure := Place{}, error(nil)
-	e := &Engine{client: client, to: &server{}, opts: Options{Locate: func(_ context.Context, account string, b engine.Bucket) (Place, error) {
-		if account != "acme" || b.Secret != "keys" {
-			t.Errorf("asked for %+v of %s", b, account)
-		}
-		return place, failure
-	}}}
-	spec := engine.Spec{Account: "acme", Mounts: []engine.Mount{{Volume: "v", Path: "/v"}, {Bucket: engine.Bucket{Name: "files", Prefix: "/a/b", Secret: "keys"}, Path: "/data", ReadOnly: true}}}
+	e := &Engine{client: client, to: &server{},
+		opts: Options{Locate: func(_ context.Context, account string, b engine.Bucket) (Place, error) {
+			if account != "acme" || b.Secret != "keys" {
+				t.Errorf("asked for %+v of %s", b, account)
+			}
+			return place, failure
+		}}}
+	spec := engine.Spec{Account: "acme", Mounts: []engine.Mount{{Volume: "v", Path: "/v"},
+		{Bucket: engine.Bucket{Name: "files", Prefix: "/a/b", Secret: "keys"}, Path: "/data", ReadOnly: true}}}
 	img, err := client.Images.FromID(ctx, "im-1", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -62,23 +67,31 @@ func TestBuckets(t *testing.T) {
 		secret   map[string]string
 	}{
 		"Amazon's": {Place{AccessKeyID: "AKIA", SecretAccessKey: "key", SessionToken: "token", Region: "eu-west-1"}, "",
-			map[string]string{"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token", "AWS_REGION": "eu-west-1"}},
-		"another":  {Place{Endpoint: "https://s3.example.org", PathStyle: true, AccessKeyID: "AKIA", SecretAccessKey: "key"}, "https://s3.example.org", map[string]string{"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "key"}},
-		"Google's": {Place{Endpoint: "https://storage.googleapis.com", AccessKeyID: "GOOG", SecretAccessKey: "key"}, "https://storage.googleapis.com", map[string]string{"GOOGLE_ACCESS_KEY_ID": "GOOG", "GOOGLE_ACCESS_KEY_SECRET": "key"}},
-		"public":   {Place{Region: "eu-west-1"}, "", nil},
+			map[string]string{"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token",
+				"AWS_REGION": "eu-west-1"}},
+		"another": {Place{Endpoint: "https://s3.example.org", PathStyle: true, AccessKeyID: "AKIA",
+			SecretAccessKey: "key"}, "https://s3.example.org", map[string]string{"AWS_ACCESS_KEY_ID": "AKIA",
+			"AWS_SECRET_ACCESS_KEY": "key"}},
+		"Google's": {Place{Endpoint: "https://storage.googleapis.com", AccessKeyID: "GOOG", SecretAccessKey: "key"},
+			"https://storage.googleapis.com", map[string]string{"GOOGLE_ACCESS_KEY_ID": "GOOG",
+				"GOOGLE_ACCESS_KEY_SECRET": "key"}},
+		"public": {Place{Region: "eu-west-1"}, "", nil},
 	} {
 		place = c.place
 		params := &sdk.SandboxCreateParams{}
 		to, err := e.buckets(ctx, spec, params)
 		m := params.CloudBucketMounts["/data"]
-		if err != nil || len(params.CloudBucketMounts) != 1 || m.BucketName != "files" || !m.ReadOnly || *m.KeyPrefix != "a/b/" || (m.Secret == nil) != (c.secret == nil) {
+		if err != nil || len(params.CloudBucketMounts) != 1 || m.BucketName != "files" || !m.ReadOnly ||
+			*m.KeyPrefix != "a/b/" || (m.Secret == nil) != (c.secret == nil) {
 			t.Fatalf("%s: %+v, %v", name, m, err)
 		}
-		if (m.BucketEndpointURL == nil) != (c.endpoint == "") || c.endpoint != "" && *m.BucketEndpointURL != c.endpoint {
+		if (m.BucketEndpointURL == nil) != (c.endpoint == "") || c.endpoint != "" &&
+			*m.BucketEndpointURL != c.endpoint {
 			t.Errorf("%s: the endpoint is %v", name, m.BucketEndpointURL)
 		}
 		if c.secret != nil {
-			if _, err := client.Sandboxes.Create(to, &sdk.App{AppID: "ap-1"}, img, params); status.Code(err) != codes.PermissionDenied || !maps.Equal(control.got, c.secret) {
+			if _, err := client.Sandboxes.Create(to, &sdk.App{AppID: "ap-1"}, img,
+				params); status.Code(err) != codes.PermissionDenied || !maps.Equal(control.got, c.secret) {
 				t.Errorf("%s: the secret has %v, %v", name, control.got, err)
 			}
 		}
@@ -90,7 +103,8 @@ func TestBuckets(t *testing.T) {
 	}
 	inPath(context.WithValue(ctx, pathKey{}, []string{"/data"}), &pb.AppListRequest{})
 	place = Place{Local: true}
-	if _, err := e.buckets(ctx, spec, &sdk.SandboxCreateParams{}); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+	if _, err := e.buckets(ctx, spec, &sdk.SandboxCreateParams{}); errors.KindOf(err) != errors.Unsupported ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("a place of this machine: %v", err)
 	}
 	failure = errors.Newf(errors.NotFound, "there is no bucket files")
@@ -101,7 +115,8 @@ func TestBuckets(t *testing.T) {
 		t.Error("it cannot mount buckets")
 	}
 	e.opts.Locate = nil
-	if _, err := e.buckets(ctx, spec, &sdk.SandboxCreateParams{}); errors.KindOf(err) != errors.Unsupported || e.Capabilities().Buckets {
+	if _, err := e.buckets(ctx, spec, &sdk.SandboxCreateParams{}); errors.KindOf(err) != errors.Unsupported ||
+		e.Capabilities().Buckets {
 		t.Errorf("an engine that was told of none: %v", err)
 	}
 }
@@ -114,13 +129,19 @@ func TestReachable(t *testing.T) {
 		endpoint, server string
 		ok               bool
 	}{
-		{"", "api.modal.com", true}, {"https://s3.example.org", "api.modal.com", true}, {"https://203.0.113.7:9000", "api.modal.com", true}, {"https://[2001:db8::1]", "", true},
-		{"http://127.0.0.1:9000", "api.modal.com", false}, {"http://localhost:9000", "api.modal.com", false}, {"http://s3.localhost", "", false}, {"http://[::1]:9000", "api.modal.com", false},
-		{"http://0.0.0.0:9000", "api.modal.com", false}, {"http://10.1.2.3", "api.modal.com", false}, {"http://[::ffff:192.168.1.2]", "api.modal.com", false}, {"http://169.254.1.1", "10.0.0.1", true},
-		{"http://127.0.0.1:9000", "127.0.0.1", true}, {"http://10.1.2.3", "localhost", true}, {"http://10.1.2.3", "10.0.0.1", true}, {"http://127.0.0.1:9000", "10.0.0.1", false}, {"https://s3.example.org", "::1", true},
+		{"", "api.modal.com", true}, {"https://s3.example.org", "api.modal.com", true},
+		{"https://203.0.113.7:9000", "api.modal.com", true}, {"https://[2001:db8::1]", "", true},
+		{"http://127.0.0.1:9000", "api.modal.com", false}, {"http://localhost:9000", "api.modal.com", false},
+		{"http://s3.localhost", "", false}, {"http://[::1]:9000", "api.modal.com", false},
+		{"http://0.0.0.0:9000", "api.modal.com", false}, {"http://10.1.2.3", "api.modal.com", false},
+		{"http://[::ffff:192.168.1.2]", "api.modal.com", false}, {"http://169.254.1.1", "10.0.0.1", true},
+		{"http://127.0.0.1:9000", "127.0.0.1", true}, {"http://10.1.2.3", "localhost", true},
+		{"http://10.1.2.3", "10.0.0.1", true}, {"http://127.0.0.1:9000", "10.0.0.1", false},
+		{"https://s3.example.org", "::1", true},
 	} {
 		err := reachable(Place{Endpoint: c.endpoint}, c.server)
-		if (err == nil) != c.ok || err != nil && (errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "") {
+		if (err == nil) != c.ok || err != nil && (errors.KindOf(err) != errors.Unsupported ||
+			errors.RemedyOf(err) == "") {
 			t.Errorf("%s from %q: %v", c.endpoint, c.server, err)
 		}
 	}
@@ -138,7 +159,8 @@ func TestServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		called := false
-		err = s.call(t.Context(), "m", nil, nil, conn, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+		err = s.call(t.Context(), "m", nil, nil, conn, func(context.Context, string, any, any, *grpc.ClientConn,
+			...grpc.CallOption) error {
 			called = true
 			return nil
 		})

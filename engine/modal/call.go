@@ -32,8 +32,10 @@ type patience struct {
 
 // usual is the patience of every engine outside tests.
 var usual = patience{
-	open: 12 * time.Second, call: 30 * time.Second, stream: 90 * time.Second, poll: 10 * time.Second, create: 5 * time.Minute, link: inside.Mux().ConnectionWriteTimeout,
-	build: time.Hour, upload: 10 * time.Minute, snapshot: 10 * time.Minute, reload: 2 * time.Minute, measure: 10 * time.Second,
+	open: 12 * time.Second, call: 30 * time.Second, stream: 90 * time.Second, poll: 10 * time.Second,
+	create: 5 * time.Minute, link: inside.Mux().ConnectionWriteTimeout,
+	build: time.Hour, upload: 10 * time.Minute, snapshot: 10 * time.Minute, reload: 2 * time.Minute,
+	measure: 10 * time.Second,
 }
 
 // Delays between retries while Modal is temporarily unable to serve a call.
@@ -50,7 +52,8 @@ func ask[T any](ctx context.Context, e *Engine, what string, call func(ctx conte
 
 // attempt makes a call until it succeeds, fails permanently, or wanted ends. It retries calls that fail because
 // Modal is busy, at a limit or unreachable, with increasing delays.
-func attempt[T any](ctx, wanted context.Context, patience time.Duration, what string, call func(ctx context.Context) (T, error)) (T, error) {
+func attempt[T any](ctx, wanted context.Context, patience time.Duration, what string,
+	call func(ctx context.Context) (T, error)) (T, error) {
 	begin, pause := time.Now(), firstPause
 	for {
 		limited, cancel := context.WithTimeout(ctx, patience)
@@ -69,7 +72,8 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 			return value, revoked(err, what)
 		}
 		err = explain(err, what)
-		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted || time.Since(begin)+pause > retryFor {
+		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted ||
+			time.Since(begin)+pause > retryFor {
 			return value, err
 		}
 		select {
@@ -109,7 +113,8 @@ func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, erro
 
 // limit gives each call of the SDK a deadline, including those that one SDK method makes repeatedly, such as in
 // its waits.
-func (p patience) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p patience) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	most := p.call
 	switch r := req.(type) {
 	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
@@ -124,7 +129,8 @@ func (p patience) limit(ctx context.Context, method string, req, reply any, conn
 
 // limitStream ends a stream that is silent for too long.
 func (p patience) limitStream(
-	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &limitedStream{most: p.stream, cancel: cancel}
@@ -164,7 +170,8 @@ const grace = time.Second
 
 // unanswered returns the error of a call that Modal did not answer in time.
 func unanswered(err error, patience time.Duration) error {
-	return errors.Remedy(errors.Explainf(err, errors.Unavailable, "Modal cannot be reached: it did not answer within %v", patience),
+	return errors.Remedy(errors.Explainf(err, errors.Unavailable,
+		"Modal cannot be reached: it did not answer within %v", patience),
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 }
 
@@ -190,9 +197,11 @@ func explain(err error, what string) error {
 		}
 		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s", SetCredentials)
 	case errors.Denied:
-		return errors.Remedy(errors.Explainf(err, kind, "the account at Modal may not do this"), "look at the workspace's members and limits at https://modal.com/settings")
+		return errors.Remedy(errors.Explainf(err, kind, "the account at Modal may not do this"),
+			"look at the workspace's members and limits at https://modal.com/settings")
 	case errors.Unavailable:
-		return errors.Remedy(errors.Explainf(err, kind, "Modal cannot be reached"), "check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+		return errors.Remedy(errors.Explainf(err, kind, "Modal cannot be reached"),
+			"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 	case errors.Exhausted:
 		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"),
 			"end unused sandboxes, or try again later")

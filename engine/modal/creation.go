@@ -58,9 +58,11 @@ func (c *creation) explain(err error, gpu string, patience time.Duration) error 
 	switch kind := errors.KindOf(err); {
 	case gpu == "":
 	case c.queue && errors.Is(err, context.DeadlineExceeded):
-		return errors.Remedy(errors.Newf(errors.Exhausted, "Modal has had no GPU %.100s free within %v", gpu, patience), "try again later, or with another kind of GPU")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "Modal has had no GPU %.100s free within %v", gpu, patience),
+			"try again later, or with another kind of GPU")
 	case kind == errors.Unsupported:
-		return errors.Remedy(err, "leave the GPU out, or have the sandbox run at Modal itself (without MODAL_SERVER_URL)")
+		return errors.Remedy(err,
+			"leave the GPU out, or have the sandbox run at Modal itself (without MODAL_SERVER_URL)")
 	}
 	return err
 }
@@ -94,7 +96,8 @@ func (c *creation) send(ctx context.Context, invoke func(ctx context.Context) er
 // refused reports whether err proves that Modal did not execute the request.
 func refused(err error) bool {
 	switch status.Code(err) {
-	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.OutOfRange,
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.ResourceExhausted,
+		codes.FailedPrecondition, codes.OutOfRange,
 		codes.Unimplemented, codes.Unauthenticated:
 		return true
 	}
@@ -102,7 +105,8 @@ func refused(err error) bool {
 }
 
 // keep gives all requests of one creation the same idempotency key.
-func keep(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func keep(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	c, _ := ctx.Value(creationKey{}).(*creation)
 	switch req.(type) {
 	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
@@ -123,16 +127,18 @@ func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreat
 // startIn creates a sandbox. params must have tags. If the caller gives up, startIn still waits for Modal's
 // answer, so that it can end a sandbox that Modal has made by then. It also ends one that Modal made without an
 // answer.
-func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record,
+	params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	from, err := e.image(ctx, img.Modal)
 	if err != nil {
 		return nil, err
 	}
 	patient, c := context.WithoutCancel(ctx), &creation{}
 	params.Tags[tagCreation] = strings.ToLower(rand.Text())
-	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox", func(ctx context.Context) (*sdk.Sandbox, error) {
-		return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
-	})
+	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox",
+		func(ctx context.Context) (*sdk.Sandbox, error) {
+			return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
+		})
 	if err != nil && errors.KindOf(err) == errors.Conflict { // possibly with a sandbox of an earlier attempt
 		if made, look := e.made(patient, app, params); made != nil && look == nil {
 			box, err = made, nil
@@ -156,7 +162,8 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record, params *
 
 // image looks up an image at Modal.
 func (e *Engine) image(ctx context.Context, id string) (*sdk.Image, error) {
-	return ask(ctx, e, "find an image", func(ctx context.Context) (*sdk.Image, error) { return e.client.Images.FromID(ctx, id, nil) })
+	return ask(ctx, e, "find an image",
+		func(ctx context.Context) (*sdk.Image, error) { return e.client.Images.FromID(ctx, id, nil) })
 }
 
 // made returns the running sandbox of a creation, or nil.
@@ -165,7 +172,8 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 		if params.Name != "" {
 			return e.client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
 		}
-		all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagCreation: params.Tags[tagCreation]}})
+		all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID,
+			Tags: map[string]string{tagCreation: params.Tags[tagCreation]}})
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +188,10 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 	if err != nil {
 		return nil, err
 	}
-	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string,
+		error) {
+		return box.GetTags(ctx, nil)
+	})
 	if err != nil || tags[tagServer] != e.server || tags[tagCreation] != params.Tags[tagCreation] {
 		return nil, err
 	}

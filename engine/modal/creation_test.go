@@ -29,9 +29,10 @@ type plane struct {
 	pb.UnimplementedModalClientServer
 	url string
 
-	mu      sync.Mutex
-	knows   bool                                  // guarded by mu; it knows idempotency keys
-	answer  func(n int) (made bool, err error)    // guarded by mu; decides the nth attempt, from 0 on: err replaces the answer
+	mu     sync.Mutex
+	knows  bool // guarded by mu; it knows idempotency keys
+	answer func(n int) (made bool,
+		err error) // guarded by mu; decides the nth attempt, from 0 on: err replaces the answer
 	unseen  int                                   // guarded by mu; the number of look-ups that do not see the new sandbox
 	keys    []string                              // guarded by mu; of the attempts
 	byKey   map[string]string                     // guarded by mu
@@ -51,7 +52,8 @@ func newPlane(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plane{url: "http://" + l.Addr().String(), hushes: map[string]*hush{}, byKey: map[string]string{}, boxes: map[string]*pb.SandboxCreateV2Request{}, removed: make(chan string, 100)}
+	p := &plane{url: "http://" + l.Addr().String(), hushes: map[string]*hush{}, byKey: map[string]string{},
+		boxes: map[string]*pb.SandboxCreateV2Request{}, removed: make(chan string, 100)}
 	server := grpc.NewServer(grpc.UnaryInterceptor(p.unary), grpc.StreamInterceptor(p.stream))
 	pb.RegisterModalClientServer(server, p)
 	pb.RegisterTaskCommandRouterServer(server, &plainRouter{execs: map[string]*exec{}})
@@ -63,7 +65,8 @@ func newPlane(t *testing.T) *plane {
 			t.Error(err)
 		}
 	})
-	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_ENVIRONMENT", "MODAL_SANDBOX_V2", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
+	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_ENVIRONMENT",
+		"MODAL_SANDBOX_V2", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
 		t.Setenv(name, "")
 		if err := os.Unsetenv(name); err != nil {
 			t.Fatal(err)
@@ -97,7 +100,8 @@ func (p *plane) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.Auth
 func (p *plane) AppGetOrCreate(ctx context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.tokens = append(p.tokens, header(ctx, "x-modal-token-id")+" "+header(ctx, "x-modal-token-secret")+" "+req.GetEnvironmentName())
+	p.tokens = append(p.tokens, header(ctx, "x-modal-token-id")+" "+header(ctx,
+		"x-modal-token-secret")+" "+req.GetEnvironmentName())
 	return pb.AppGetOrCreateResponse_builder{AppId: "ap-1"}.Build(), nil
 }
 
@@ -106,7 +110,8 @@ func (p *plane) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest) (*pb.
 	return pb.ImageFromIdResponse_builder{ImageId: req.GetImageId()}.Build(), nil
 }
 
-func (p *plane) SandboxCreateV2(ctx context.Context, req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
+func (p *plane) SandboxCreateV2(ctx context.Context,
+	req *pb.SandboxCreateV2Request) (*pb.SandboxCreateV2Response, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	key, n := header(ctx, keyHeader), len(p.keys)
@@ -137,7 +142,8 @@ func (p *plane) seen() bool {
 	return p.unseen < 0
 }
 
-func (p *plane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+func (p *plane) SandboxGetFromNameV2(_ context.Context,
+	req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.seen() {
@@ -150,7 +156,8 @@ func (p *plane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGetFromNa
 	return nil, status.Error(codes.NotFound, "there is none")
 }
 
-func (p *plane) SandboxGetFromName(context.Context, *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
+func (p *plane) SandboxGetFromName(context.Context,
+	*pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	return nil, status.Error(codes.NotFound, "there is none")
 }
 
@@ -182,7 +189,8 @@ func (p *plane) SandboxTagsGetV2(_ context.Context, req *pb.SandboxTagsGetReques
 	return pb.SandboxTagsGetResponse_builder{Tags: p.boxes[req.GetSandboxId()].GetTags()}.Build(), nil
 }
 
-func (p *plane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (p *plane) SandboxTerminateV2(_ context.Context,
+	req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.boxes, req.GetSandboxId())
@@ -216,7 +224,8 @@ func (p *plane) SandboxGetTaskId(context.Context, *pb.SandboxGetTaskIdRequest) (
 	return pb.SandboxGetTaskIdResponse_builder{TaskId: &task}.Build(), nil
 }
 
-func (p *plane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
+func (p *plane) SandboxTerminate(ctx context.Context,
+	req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	return p.SandboxTerminateV2(ctx, req)
 }
 
@@ -260,13 +269,19 @@ func TestAnswersThatAreLost(t *testing.T) {
 		fails bool // and the sandbox is ended
 		keys  int
 	}{
-		"a server that knows the key":          {plane: &plane{knows: true, answer: lose(5, codes.Unavailable)}, name: "box", keys: 1},
-		"one that does not":                    {plane: &plane{answer: lose(1, codes.Unavailable)}, name: "box", keys: 1},
-		"for good":                             {plane: &plane{answer: lose(1, codes.DataLoss)}, name: "box", fails: true, keys: 1},
-		"for good, without a name":             {plane: &plane{answer: lose(1, codes.DataLoss)}, fails: true, keys: 1},
-		"for good, and seen later":             {plane: &plane{answer: lose(1, codes.DataLoss), unseen: 2}, name: "box", fails: true, keys: 1},
-		"for good, unnamed, seen later":        {plane: &plane{answer: lose(1, codes.DataLoss), unseen: 1}, fails: true, keys: 1},
-		"one that does not, and cannot see it": {plane: &plane{answer: lose(1, codes.Unavailable), unseen: 1}, name: "box", fails: true, keys: 1},
+		"a server that knows the key": {plane: &plane{knows: true, answer: lose(5, codes.Unavailable)},
+			name: "box", keys: 1},
+		"one that does not": {plane: &plane{answer: lose(1, codes.Unavailable)},
+			name: "box", keys: 1},
+		"for good": {plane: &plane{answer: lose(1, codes.DataLoss)}, name: "box",
+			fails: true, keys: 1},
+		"for good, without a name": {plane: &plane{answer: lose(1, codes.DataLoss)}, fails: true, keys: 1},
+		"for good, and seen later": {plane: &plane{answer: lose(1, codes.DataLoss), unseen: 2}, name: "box",
+			fails: true, keys: 1},
+		"for good, unnamed, seen later": {plane: &plane{answer: lose(1, codes.DataLoss), unseen: 1},
+			fails: true, keys: 1},
+		"one that does not, and cannot see it": {plane: &plane{answer: lose(1, codes.Unavailable), unseen: 1},
+			name: "box", fails: true, keys: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlane(t)
@@ -387,7 +402,8 @@ func TestGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = start(e, "T4")
-	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 free") || !strings.Contains(errors.RemedyOf(err), "another kind") {
+	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 free") ||
+		!strings.Contains(errors.RemedyOf(err), "another kind") {
 		t.Errorf("without a free one: %v", err)
 	}
 }
@@ -399,11 +415,13 @@ type refusing struct {
 }
 
 //lint:ignore ST1003 the name is the protocol's
-func (r *refusing) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest, _ ...grpc.CallOption) (*pb.ImageFromIdResponse, error) {
+func (r *refusing) ImageFromId(_ context.Context, req *pb.ImageFromIdRequest,
+	_ ...grpc.CallOption) (*pb.ImageFromIdResponse, error) {
 	return pb.ImageFromIdResponse_builder{ImageId: req.GetImageId()}.Build(), nil
 }
 
-func (r *refusing) SandboxCreateV2(context.Context, *pb.SandboxCreateV2Request, ...grpc.CallOption) (*pb.SandboxCreateV2Response, error) {
+func (r *refusing) SandboxCreateV2(context.Context, *pb.SandboxCreateV2Request,
+	...grpc.CallOption) (*pb.SandboxCreateV2Response, error) {
 	r.attempts = append(r.attempts, time.Now())
 	return nil, status.Error(codes.ResourceExhausted, "there are too many sandboxes")
 }
@@ -414,21 +432,25 @@ func TestLimitsThatLast(t *testing.T) {
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x", ControlPlaneClient: r})
+		client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x",
+			ControlPlaneClient: r})
 		if err != nil {
 			t.Fatal(err)
 		}
 		e := &Engine{patience: usual, client: client, server: "abcdefghijkl"}
 		_, err = e.startIn(t.Context(), &sdk.App{AppID: "ap-1", Name: "app"}, record{Modal: "im-1"}, paramsOf(e, "box"))
-		if errors.KindOf(err) != errors.Exhausted || errors.Message(err) != "Modal has reached a limit of the account" || errors.RemedyOf(err) == "" {
+		if errors.KindOf(err) != errors.Exhausted ||
+			errors.Message(err) != "Modal has reached a limit of the account" || errors.RemedyOf(err) == "" {
 			t.Errorf("it ended with %v, and says %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 		}
 		last := len(r.attempts) - 1
-		if last < 5 || r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which only the retries advance
+		if last < 5 ||
+			r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which only the retries advance
 			t.Fatalf("it was tried at %v", r.attempts)
 		}
 		for i := 2; i <= last; i++ {
-			if before, pause := r.attempts[i-1].Sub(r.attempts[i-2]), r.attempts[i].Sub(r.attempts[i-1]); pause < before || pause > lastPause {
+			if before, pause := r.attempts[i-1].Sub(r.attempts[i-2]),
+				r.attempts[i].Sub(r.attempts[i-1]); pause < before || pause > lastPause {
 				t.Errorf("after a pause of %v there is one of %v", before, pause)
 			}
 		}
@@ -479,7 +501,8 @@ environment = "second"
 		p.mu.Unlock()
 	}
 	t.Setenv("MODAL_PROFILE", "three")
-	if _, err := p.open(t, Options{}); errors.KindOf(err) != errors.Unauthenticated || !strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
+	if _, err := p.open(t, Options{}); errors.KindOf(err) != errors.Unauthenticated ||
+		!strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
 		t.Errorf("a profile that there is not: %v", err)
 	}
 }

@@ -23,12 +23,16 @@ func Configured(opts Options, env func(string) string) error {
 	if err != nil {
 		return err
 	}
-	id := first(part{"modal.token_id", opts.TokenID}, part{"MODAL_TOKEN_ID", env("MODAL_TOKEN_ID")}, part{"token_id " + p.where, p.TokenID})
-	secret := first(part{"modal.token_secret", opts.TokenSecret}, part{"MODAL_TOKEN_SECRET", env("MODAL_TOKEN_SECRET")}, part{"token_secret " + p.where, p.TokenSecret})
+	id := first(part{"modal.token_id", opts.TokenID}, part{"MODAL_TOKEN_ID", env("MODAL_TOKEN_ID")},
+		part{"token_id " + p.where, p.TokenID})
+	secret := first(part{"modal.token_secret", opts.TokenSecret}, part{"MODAL_TOKEN_SECRET", env("MODAL_TOKEN_SECRET")},
+		part{"token_secret " + p.where, p.TokenSecret})
 	if opts.TokenID == "" && opts.TokenSecret == "" {
 		if found, err := p.oauth(env); found {
 			if err == nil && (id.value != "" || secret.value != "") {
-				err = errors.Remedy(errors.Newf(errors.Invalid, "there are credentials for Modal of two kinds: a token, and those of OAuth (MODAL_OAUTH_…)"), "leave one of them out")
+				err = errors.Remedy(errors.Newf(errors.Invalid,
+					"there are credentials for Modal of two kinds: a token, and those of OAuth (MODAL_OAUTH_…)"),
+					"leave one of them out")
 			}
 			return err
 		}
@@ -41,12 +45,14 @@ func Configured(opts Options, env func(string) string) error {
 	case secret.value != "":
 		return lacking(secret.name, "the token's ID", "modal.token_id, MODAL_TOKEN_ID or token_id "+p.where)
 	}
-	return errors.Remedy(errors.Newf(errors.Unauthenticated, "there are no credentials for Modal: %s", p.without), "%s", SetCredentials)
+	return errors.Remedy(errors.Newf(errors.Unauthenticated, "there are no credentials for Modal: %s", p.without), "%s",
+		SetCredentials)
 }
 
 // lacking returns the error for a pair of credentials with one half missing.
 func lacking(has, lacks, set string) error {
-	return errors.Remedy(errors.Newf(errors.Invalid, "half of the credentials for Modal is missing: there is %s, but not %s", has, lacks), "set %s", set)
+	return errors.Remedy(errors.Newf(errors.Invalid,
+		"half of the credentials for Modal is missing: there is %s, but not %s", has, lacks), "set %s", set)
 }
 
 // part is a value with the name of its source.
@@ -83,7 +89,9 @@ func readProfile(env func(string) string) (profile, error) {
 	if file == "" {
 		home := env("HOME")
 		if home == "" {
-			return profile{}, errors.Remedy(errors.Newf(errors.Invalid, "Modal's SDK does not find its file: there is no HOME in the environment"), "set HOME, or MODAL_CONFIG_PATH")
+			return profile{}, errors.Remedy(errors.Newf(errors.Invalid,
+				"Modal's SDK does not find its file: there is no HOME in the environment"),
+				"set HOME, or MODAL_CONFIG_PATH")
 		}
 		file = filepath.Join(home, ".modal.toml")
 	}
@@ -94,7 +102,8 @@ func readProfile(env func(string) string) (profile, error) {
 		err = toml.Unmarshal(data, &all)
 	}
 	if err != nil && !missing {
-		return profile{}, errors.Remedy(errors.Explainf(err, errors.Invalid, "Modal's SDK cannot read its file %.300s", file), "mend it, or remove it and run `modal token new`")
+		return profile{}, errors.Remedy(errors.Explainf(err, errors.Invalid, "Modal's SDK cannot read its file %.300s",
+			file), "mend it, or remove it and run `modal token new`")
 	}
 	name := env("MODAL_PROFILE")
 	var active []string
@@ -106,7 +115,8 @@ func readProfile(env func(string) string) (profile, error) {
 	slices.Sort(active)
 	switch {
 	case name == "" && len(active) > 1:
-		return profile{}, errors.Remedy(errors.Newf(errors.Invalid, "in %.300s more than one profile is active: %.200q", file, active),
+		return profile{}, errors.Remedy(errors.Newf(errors.Invalid, "in %.300s more than one profile is active: %.200q",
+			file, active),
 			"leave active = true with one of them, or name one with MODAL_PROFILE")
 	case name == "" && len(active) == 1:
 		name = active[0]
@@ -117,7 +127,8 @@ func readProfile(env func(string) string) (profile, error) {
 	case missing:
 		p.where, p.without = "in "+file, "there is no "+file
 	case name == "":
-		p.where, p.without = "of an active profile in "+file, "in "+file+" no profile is active, and MODAL_PROFILE names none"
+		p.where, p.without = "of an active profile in "+file,
+			"in "+file+" no profile is active, and MODAL_PROFILE names none"
 	case !found:
 		p.without = fmt.Sprintf("MODAL_PROFILE names the profile %.100q, which %.300s does not have", name, file)
 	default:
@@ -129,7 +140,8 @@ func readProfile(env func(string) string) (profile, error) {
 // oauth reports whether there are OAuth credentials, and returns an error if they are incomplete. The
 // environment's client secret and key replace those of the file.
 func (p profile) oauth(env func(string) string) (found bool, err error) {
-	token, client := orElse(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken), orElse(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
+	token, client := orElse(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken),
+		orElse(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
 	secret, key := env("MODAL_OAUTH_CLIENT_SECRET"), env("MODAL_OAUTH_JWT_KEY")
 	if secret == "" && key == "" {
 		secret, key = p.OAuthClientSecret, p.OAuthJWTKey

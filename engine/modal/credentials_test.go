@@ -26,30 +26,49 @@ func TestConfigured(t *testing.T) {
 		kind errors.Kind
 		want []string // parts of the text and the remedy
 	}{
-		"nothing":                      {"", nil, Options{}, errors.Unauthenticated, []string{none, "there is no /", "MODAL_TOKEN_ID", "modal token new"}},
-		"options":                      {"", nil, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
-		"environment":                  {"", map[string]string{"MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}, Options{}, whole, nil},
-		"an active profile":            {"[one]\n" + pair + "active = true\n[two]\n", nil, Options{}, whole, nil},
-		"a named profile":              {"[one]\nactive = true\n[two]\n" + pair, map[string]string{"MODAL_PROFILE": "two"}, Options{}, whole, nil},
-		"no secret in the options":     {"", nil, Options{TokenID: "ak-x"}, errors.Invalid, []string{"there is modal.token_id, but not the token's secret", "modal.token_secret"}},
-		"no ID in the options":         {"", nil, Options{TokenSecret: "as-x"}, errors.Invalid, []string{"there is modal.token_secret, but not the token's ID", "modal.token_id"}},
-		"no secret in the environment": {"", map[string]string{"MODAL_TOKEN_ID": "ak-x"}, Options{}, errors.Invalid, []string{"there is MODAL_TOKEN_ID, but not the token's secret", "MODAL_TOKEN_SECRET"}},
-		"no ID in the environment":     {"", map[string]string{"MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"there is MODAL_TOKEN_SECRET, but not the token's ID", "MODAL_TOKEN_ID"}},
-		"no secret in the file":        {"[one]\nactive = true\ntoken_id = \"ak-x\"\n", nil, Options{}, errors.Invalid, []string{"there is token_id of the profile \"one\" in /", "not the token's secret"}},
-		"halves that make one":         {"[one]\nactive = true\ntoken_id = \"ak-x\"\n", map[string]string{"MODAL_TOKEN_SECRET": "as-x"}, Options{}, whole, nil},
-		"another half of the options":  {"[one]\nactive = true\n" + pair, nil, Options{TokenID: "ak-x"}, whole, nil},
-		"an empty file":                {"\n", nil, Options{}, errors.Unauthenticated, []string{none, "no profile is active", "MODAL_PROFILE"}},
-		"no active profile":            {"[one]\n" + pair, nil, Options{}, errors.Unauthenticated, []string{none, "no profile is active"}},
-		"an empty profile":             {"[one]\nactive = true\n", nil, Options{}, errors.Unauthenticated, []string{none, `the profile "one" in /`}},
-		"a profile that there is not":  {"[one]\nactive = true\n" + pair, map[string]string{"MODAL_PROFILE": "three"}, Options{}, errors.Unauthenticated, []string{none, `the profile "three"`}},
-		"a broken file":                {"[one\n", map[string]string{"MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"cannot read its file /"}},
-		"no profiles but values":       {"token_id = \"ak-x\"\n", nil, Options{}, errors.Invalid, []string{"cannot read its file /"}},
-		"OAuth":                        {"[one]\nactive = true\noauth_client_id = \"oc-x\"\noauth_client_secret = \"ov-x\"\n", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{}, whole, nil},
-		"half of OAuth":                {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{}, errors.Invalid, []string{"the OAuth credentials for Modal are not whole", "MODAL_OAUTH_CLIENT_ID"}},
-		"two kinds": {"[one]\nactive = true\n" + pair, map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x", "MODAL_OAUTH_CLIENT_ID": "oc-x", "MODAL_OAUTH_CLIENT_SECRET": "ov-x"}, Options{},
+		"nothing": {"", nil, Options{}, errors.Unauthenticated,
+			[]string{none, "there is no /", "MODAL_TOKEN_ID", "modal token new"}},
+		"options": {"", nil, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
+		"environment": {"", map[string]string{"MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"},
+			Options{}, whole, nil},
+		"an active profile": {"[one]\n" + pair + "active = true\n[two]\n", nil, Options{}, whole, nil},
+		"a named profile": {"[one]\nactive = true\n[two]\n" + pair,
+			map[string]string{"MODAL_PROFILE": "two"}, Options{}, whole, nil},
+		"no secret in the options": {"", nil, Options{TokenID: "ak-x"}, errors.Invalid,
+			[]string{"there is modal.token_id, but not the token's secret", "modal.token_secret"}},
+		"no ID in the options": {"", nil, Options{TokenSecret: "as-x"}, errors.Invalid,
+			[]string{"there is modal.token_secret, but not the token's ID", "modal.token_id"}},
+		"no secret in the environment": {"", map[string]string{"MODAL_TOKEN_ID": "ak-x"}, Options{}, errors.Invalid,
+			[]string{"there is MODAL_TOKEN_ID, but not the token's secret", "MODAL_TOKEN_SECRET"}},
+		"no ID in the environment": {"", map[string]string{"MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid,
+			[]string{"there is MODAL_TOKEN_SECRET, but not the token's ID", "MODAL_TOKEN_ID"}},
+		"no secret in the file": {"[one]\nactive = true\ntoken_id = \"ak-x\"\n", nil, Options{}, errors.Invalid,
+			[]string{"there is token_id of the profile \"one\" in /", "not the token's secret"}},
+		"halves that make one": {"[one]\nactive = true\ntoken_id = \"ak-x\"\n",
+			map[string]string{"MODAL_TOKEN_SECRET": "as-x"}, Options{}, whole, nil},
+		"another half of the options": {"[one]\nactive = true\n" + pair, nil, Options{TokenID: "ak-x"}, whole, nil},
+		"an empty file": {"\n", nil, Options{}, errors.Unauthenticated,
+			[]string{none, "no profile is active", "MODAL_PROFILE"}},
+		"no active profile": {"[one]\n" + pair, nil, Options{}, errors.Unauthenticated,
+			[]string{none, "no profile is active"}},
+		"an empty profile": {"[one]\nactive = true\n", nil, Options{}, errors.Unauthenticated,
+			[]string{none, `the profile "one" in /`}},
+		"a profile that there is not": {"[one]\nactive = true\n" + pair, map[string]string{"MODAL_PROFILE": "three"},
+			Options{}, errors.Unauthenticated, []string{none, `the profile "three"`}},
+		"a broken file": {"[one\n", map[string]string{"MODAL_TOKEN_ID": "ak-x",
+			"MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"cannot read its file /"}},
+		"no profiles but values": {"token_id = \"ak-x\"\n", nil, Options{}, errors.Invalid,
+			[]string{"cannot read its file /"}},
+		"OAuth": {"[one]\nactive = true\noauth_client_id = \"oc-x\"\noauth_client_secret = \"ov-x\"\n", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{}, whole, nil},
+		"half of OAuth": {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{},
+			errors.Invalid, []string{"the OAuth credentials for Modal are not whole", "MODAL_OAUTH_CLIENT_ID"}},
+		"two kinds": {"[one]\nactive = true\n" + pair, map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x",
+			"MODAL_OAUTH_CLIENT_ID": "oc-x", "MODAL_OAUTH_CLIENT_SECRET": "ov-x"}, Options{},
 			errors.Invalid, []string{"credentials for Modal of two kinds", "leave one of them out"}},
-		"two kinds, and options": {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"}, Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
-		"no home":                {"", map[string]string{"HOME": "", "MODAL_TOKEN_ID": "ak-x", "MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"no HOME", "MODAL_CONFIG_PATH"}},
+		"two kinds, and options": {"", map[string]string{"MODAL_OAUTH_REFRESH_TOKEN": "x"},
+			Options{TokenID: "ak-x", TokenSecret: "as-x"}, whole, nil},
+		"no home": {"", map[string]string{"HOME": "", "MODAL_TOKEN_ID": "ak-x",
+			"MODAL_TOKEN_SECRET": "as-x"}, Options{}, errors.Invalid, []string{"no HOME", "MODAL_CONFIG_PATH"}},
 	} {
 		for _, elsewhere := range []bool{false, true} { // the file is at MODAL_CONFIG_PATH
 			if elsewhere && c.file == "" {
@@ -115,12 +134,14 @@ func calls(t *testing.T, opts Options) bool {
 func TestProfilesThatAreActive(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "modal.toml")
-	if err := os.WriteFile(file, []byte("[b]\nactive = true\n[a]\nactive = true\ntoken_id = \"i\"\ntoken_secret = \"s\"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte("[b]\nactive = true\n[a]\nactive = true\ntoken_id = \"i\"\ntoken_secret = \"s\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	env := map[string]string{"MODAL_CONFIG_PATH": file}
 	look := func(name string) string { return env[name] }
-	if err := Configured(Options{}, look); errors.KindOf(err) != errors.Invalid || !strings.Contains(err.Error(), `["a" "b"]`) || !strings.Contains(errors.RemedyOf(err), "MODAL_PROFILE") {
+	if err := Configured(Options{}, look); errors.KindOf(err) != errors.Invalid ||
+		!strings.Contains(err.Error(), `["a" "b"]`) || !strings.Contains(errors.RemedyOf(err), "MODAL_PROFILE") {
 		t.Errorf("two active profiles: %v", err)
 	}
 	env["MODAL_PROFILE"] = "a"

@@ -94,7 +94,8 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 	var refusal error
 	for {
 		var result *pb.GenericResult
-		code, err := bounded(context.WithValue(limited, resultKey{}, &result), func(ctx context.Context) (int, error) { return s.box.Wait(ctx, nil) })
+		code, err := bounded(context.WithValue(limited, resultKey{}, &result),
+			func(ctx context.Context) (int, error) { return s.box.Wait(ctx, nil) })
 		if end := s.e.endOf(s.h.Ref); end != nil {
 			return *end, nil
 		}
@@ -128,7 +129,8 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 type resultKey struct{}
 
 // seeResult stores Modal's report of a sandbox's end where the context asks for it.
-func seeResult(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func seeResult(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if to, ok := ctx.Value(resultKey{}).(**pb.GenericResult); ok && err == nil {
 		if r, ok := reply.(*pb.SandboxWaitResponse); ok {
@@ -162,9 +164,11 @@ func endFor(code int, result *pb.GenericResult) engine.End {
 		return engine.End{Lost: true, Detail: because("It was terminated at Modal, and not by this server")}
 	case pb.GenericResult_GENERIC_STATUS_TIMEOUT:
 		return engine.End{Lost: true, Detail: "Modal ended it: it had lived for 24 hours."}
-	case pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION:
+	case pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT,
+		pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION:
 		return engine.End{Lost: true, Detail: because("Modal ended it")}
-	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE, pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, pb.GenericResult_GENERIC_STATUS_UNSPECIFIED:
+	case pb.GenericResult_GENERIC_STATUS_SUCCESS, pb.GenericResult_GENERIC_STATUS_FAILURE,
+		pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, pb.GenericResult_GENERIC_STATUS_UNSPECIFIED:
 	}
 	switch {
 	case code == codeKilled && strings.Contains(strings.ToLower(said), "out of memory"):

@@ -30,16 +30,25 @@ func TestEnds(t *testing.T) {
 		result *pb.GenericResult
 		want   engine.End // Detail is a part of it
 	}{
-		"terminated":         {137, result(pb.GenericResult_GENERIC_STATUS_TERMINATED, ""), engine.End{Lost: true, Detail: "terminated at Modal"}},
-		"old age":            {124, result(pb.GenericResult_GENERIC_STATUS_TIMEOUT, ""), engine.End{Lost: true, Detail: "24 hours"}},
+		"terminated": {137, result(pb.GenericResult_GENERIC_STATUS_TERMINATED, ""),
+			engine.End{Lost: true, Detail: "terminated at Modal"}},
+		"old age": {124, result(pb.GenericResult_GENERIC_STATUS_TIMEOUT, ""),
+			engine.End{Lost: true, Detail: "24 hours"}},
 		"old age, no result": {124, nil, engine.End{Lost: true, Detail: "24 hours"}},
-		"a fault":            {1, result(pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "the worker died"), engine.End{Lost: true, Detail: "Modal ended it: the worker died."}},
-		"evicted":            {137, result(pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, ""), engine.End{Lost: true, Detail: "Modal ended it."}},
-		"memory":             {137, result(pb.GenericResult_GENERIC_STATUS_FAILURE, "the sandbox ran Out Of Memory: it used more than 64 MiB"), engine.End{OutOfMemory: true, Detail: "more than 64 MiB"}},
-		"killed":             {137, result(pb.GenericResult_GENERIC_STATUS_FAILURE, ""), engine.End{Detail: "or because its memory ran out"}},
-		"by itself":          {1, result(pb.GenericResult_GENERIC_STATUS_FAILURE, ""), engine.End{Detail: "has ended."}},
-		"long story":         {1, result(pb.GenericResult_GENERIC_STATUS_FAILURE, strings.Repeat("é", 1000)), engine.End{Detail: "é…."}},
-		"no result":          {137, nil, engine.End{Detail: "was killed"}},
+		"a fault": {1, result(pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, "the worker died"),
+			engine.End{Lost: true, Detail: "Modal ended it: the worker died."}},
+		"evicted": {137, result(pb.GenericResult_GENERIC_STATUS_MEMORY_MANAGER_EVICTION, ""),
+			engine.End{Lost: true, Detail: "Modal ended it."}},
+		"memory": {137, result(pb.GenericResult_GENERIC_STATUS_FAILURE,
+			"the sandbox ran Out Of Memory: it used more than 64 MiB"),
+			engine.End{OutOfMemory: true, Detail: "more than 64 MiB"}},
+		"killed": {137, result(pb.GenericResult_GENERIC_STATUS_FAILURE, ""),
+			engine.End{Detail: "or because its memory ran out"}},
+		"by itself": {1, result(pb.GenericResult_GENERIC_STATUS_FAILURE, ""),
+			engine.End{Detail: "has ended."}},
+		"long story": {1, result(pb.GenericResult_GENERIC_STATUS_FAILURE, strings.Repeat("é", 1000)),
+			engine.End{Detail: "é…."}},
+		"no result": {137, nil, engine.End{Detail: "was killed"}},
 	} {
 		got := endFor(c.code, c.result)
 		if !strings.Contains(got.Detail, c.want.Detail) || len(got.Detail) > 500 {
@@ -57,9 +66,11 @@ type silent struct {
 	wait func(ctx context.Context) (*pb.SandboxWaitResponse, error)
 }
 
-func (s silent) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest, _ ...grpc.CallOption) (*pb.SandboxWaitResponse, error) {
+func (s silent) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest,
+	_ ...grpc.CallOption) (*pb.SandboxWaitResponse, error) {
 	reply := &pb.SandboxWaitResponse{}
-	err := seeResult(ctx, "", req, reply, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+	err := seeResult(ctx, "", req, reply, nil, func(ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn,
+		_ ...grpc.CallOption) error {
 		answer, err := s.wait(ctx)
 		if err == nil {
 			proto.Merge(reply, answer)
@@ -72,11 +83,13 @@ func (s silent) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest, _
 // ended is a sandbox of an engine whose control plane answers with wait.
 func ended(t *testing.T, wait func(ctx context.Context) (*pb.SandboxWaitResponse, error)) *Sandbox {
 	t.Helper()
-	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x", ControlPlaneClient: silent{wait: wait}})
+	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x",
+		ControlPlaneClient: silent{wait: wait}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{patience: usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{}}
+	e := &Engine{patience: usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{},
+		ended: map[string]seenEnd{}, endings: map[string]*ending{}}
 	e.ctx, e.cancel = context.WithCancel(t.Context())
 	t.Cleanup(func() { _ = e.Close() })
 	const ref = "sb-01ARZ3NDEKTSV4RRFFQ69G5FAV"
@@ -145,7 +158,8 @@ func TestWait(t *testing.T) {
 // mission: 9.6
 func TestWaitThatIsRefused(t *testing.T) {
 	t.Setenv("MODAL_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
-	for code, want := range map[codes.Code]errors.Kind{codes.Unauthenticated: errors.Unavailable, codes.PermissionDenied: errors.Denied} {
+	for code, want := range map[codes.Code]errors.Kind{codes.Unauthenticated: errors.Unavailable,
+		codes.PermissionDenied: errors.Denied} {
 		for name, refused := range map[string]int{"for a while": 5, "for ever": 1 << 30} {
 			synctest.Test(t, func(t *testing.T) {
 				calls := 0
@@ -160,7 +174,8 @@ func TestWaitThatIsRefused(t *testing.T) {
 				switch {
 				case refused < calls && (err != nil || !end.Lost):
 					t.Errorf("%s %s: %+v, %v", code, name, end, err)
-				case refused > calls && (errors.KindOf(err) != want || errors.RemedyOf(err) == "" || time.Now().Before(s.end)):
+				case refused > calls && (errors.KindOf(err) != want || errors.RemedyOf(err) == "" ||
+					time.Now().Before(s.end)):
 					t.Errorf("%s %s: %v, before %v", code, name, err, time.Until(s.end))
 				}
 			})
@@ -172,7 +187,8 @@ func TestWaitThatIsRefused(t *testing.T) {
 // for, and that the first record of an end stays.
 func TestEndsAreForgotten(t *testing.T) {
 	t.Parallel()
-	e := &Engine{ids: map[string]string{"sb-old": "a", "sb-new": "b"}, ended: map[string]seenEnd{}, endings: map[string]*ending{"sb-waited": {}}}
+	e := &Engine{ids: map[string]string{"sb-old": "a", "sb-new": "b"}, ended: map[string]seenEnd{},
+		endings: map[string]*ending{"sb-waited": {}}}
 	for _, ref := range []string{"sb-old", "sb-waited", "sb-new"} {
 		e.noteEnd(ref, &engine.End{Detail: ref})
 		if ref != "sb-new" {
@@ -180,7 +196,8 @@ func TestEndsAreForgotten(t *testing.T) {
 		}
 	}
 	e.noteEnd("sb-new", &engine.End{Destroyed: true})
-	if e.endOf("sb-old") != nil || e.endOf("sb-waited") == nil || e.endOf("sb-new").Detail != "sb-new" || len(e.ids) != 1 {
+	if e.endOf("sb-old") != nil || e.endOf("sb-waited") == nil || e.endOf("sb-new").Detail != "sb-new" ||
+		len(e.ids) != 1 {
 		t.Errorf("there are %v, %v", e.ended, e.ids)
 	}
 }

@@ -130,7 +130,8 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 		return nil, explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
-		opts: opts, patience: opts.patience, server: self, to: to, client: client, ids: map[string]string{}, links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
+		opts: opts, patience: opts.patience, server: self, to: to, client: client, ids: map[string]string{},
+		links: map[string]*link{}, ended: map[string]seenEnd{}, endings: map[string]*ending{},
 	}
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
@@ -200,7 +201,8 @@ func (e *Engine) Capabilities() engine.Capabilities {
 			"Warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},
-		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Secrets: true, Isolated: true, Volumes: true, Views: true, Imager: true, Buckets: e.opts.Locate != nil,
+		Terminal: true, Reopen: true, Users: true, Network: true, GPUs: true, Secrets: true, Isolated: true,
+		Volumes: true, Views: true, Imager: true, Buckets: e.opts.Locate != nil,
 	}
 }
 
@@ -243,7 +245,10 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	if err != nil {
 		return nil, explain(err, "find a sandbox")
 	}
-	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string,
+		error) {
+		return box.GetTags(ctx, nil)
+	})
 	if errors.KindOf(err) == errors.NotFound || err == nil && (tags[tagServer] != e.server || tags[tagID] != h.ID) {
 		return nil, gone
 	}
@@ -272,7 +277,10 @@ func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
 	}
 	handles := []engine.Handle{}
 	for _, app := range all {
-		some, err := ask(ctx, e, "list the sandboxes", func(ctx context.Context) ([]engine.Handle, error) { return e.listOf(ctx, app) })
+		some, err := ask(ctx, e, "list the sandboxes", func(ctx context.Context) ([]engine.Handle,
+			error) {
+			return e.listOf(ctx, app)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -283,7 +291,8 @@ func (e *Engine) List(ctx context.Context) ([]engine.Handle, error) {
 
 func (e *Engine) listOf(ctx context.Context, app *sdk.App) ([]engine.Handle, error) {
 	var handles []engine.Handle
-	all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID, Tags: map[string]string{tagServer: e.server}})
+	all, err := e.client.Sandboxes.List(ctx, &sdk.SandboxListParams{AppID: app.AppID,
+		Tags: map[string]string{tagServer: e.server}})
 	if err != nil {
 		return nil, err
 	}

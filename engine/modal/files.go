@@ -69,11 +69,14 @@ func (m *modalVolume) reload(ctx context.Context, measure bool) error {
 
 // reload makes a sandbox commit and reload its volumes.
 func (e *Engine) reload(ctx context.Context, box *sdk.Sandbox) error {
-	_, err := attempt(ctx, ctx, e.patience.reload, "commit and reload volumes", func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: usual.reload})
-	})
+	_, err := attempt(ctx, ctx, e.patience.reload, "commit and reload volumes",
+		func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: usual.reload})
+		})
 	if errors.KindOf(err) == errors.Conflict {
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not reload the volumes of a sandbox now: %.300s", plain(err)), "close the files of the volume that are open, and try again")
+		return errors.Remedy(errors.Explainf(err, errors.Conflict,
+			"Modal does not reload the volumes of a sandbox now: %.300s", plain(err)),
+			"close the files of the volume that are open, and try again")
 	}
 	return err
 }

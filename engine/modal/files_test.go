@@ -27,7 +27,8 @@ func TestFilesOfNoVolume(t *testing.T) {
 	_, list := m.ReadDir(ctx, "")
 	_, out := m.CopyOut(ctx, "x")
 	for what, err := range map[string]error{
-		"Commit": m.Commit(ctx), "Reload": m.Reload(ctx), "CopyIn": m.CopyIn(ctx, "", strings.NewReader("")), "Remove": m.Remove(ctx, "x"), "ReadDir": list, "CopyOut": out,
+		"Commit": m.Commit(ctx), "Reload": m.Reload(ctx), "CopyIn": m.CopyIn(ctx, "", strings.NewReader("")),
+		"Remove": m.Remove(ctx, "x"), "ReadDir": list, "CopyOut": out,
 	} {
 		if errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s: %v", what, err)
@@ -113,19 +114,24 @@ func TestSnapshotsThatCannotBe(t *testing.T) {
 		opts image.SnapshotOptions
 		kind errors.Kind
 	}{
-		"a directory": {image.SnapshotOptions{Path: "/x"}, errors.Unsupported}, "Harvest's own name": {image.SnapshotOptions{Names: []string{ownImage}}, errors.Invalid},
+		"a directory":        {image.SnapshotOptions{Path: "/x"}, errors.Unsupported},
+		"Harvest's own name": {image.SnapshotOptions{Names: []string{ownImage}}, errors.Invalid},
 	} {
-		if _, err := s.SnapshotImage(t.Context(), image.Image{}, c.opts); errors.KindOf(err) != c.kind || errors.RemedyOf(err) == "" {
+		if _, err := s.SnapshotImage(t.Context(), image.Image{}, c.opts); errors.KindOf(err) != c.kind ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for code, want := range map[codes.Code]errors.Kind{codes.OK: "", codes.NotFound: "", codes.FailedPrecondition: errors.Conflict, codes.PermissionDenied: errors.Denied} {
-		client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x", ControlPlaneClient: keeper{err: status.Error(code, "said so")}})
+	for code, want := range map[codes.Code]errors.Kind{codes.OK: "", codes.NotFound: "",
+		codes.FailedPrecondition: errors.Conflict, codes.PermissionDenied: errors.Denied} {
+		client, err := sdk.NewClientWithOptions(&sdk.ClientParams{TokenID: "ak-x", TokenSecret: "as-x",
+			ControlPlaneClient: keeper{err: status.Error(code, "said so")}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = (&Engine{patience: usual, client: client}).forget(t.Context(), "im-1")
-		if (want == "") != (err == nil) || err != nil && errors.KindOf(err) != want || want == errors.Conflict && !strings.Contains(errors.Message(err), "said so") {
+		if (want == "") != (err == nil) || err != nil && errors.KindOf(err) != want || want == errors.Conflict &&
+			!strings.Contains(errors.Message(err), "said so") {
 			t.Errorf("%s: %v", code, err)
 		}
 		client.Close()

@@ -114,8 +114,9 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 	}
 	logf.Infof(ctx, "sending the program that runs commands to Modal, once")
 	box, err := h.e.start(ctx, img, &sdk.SandboxCreateParams{
-		Timeout: usual.upload, BlockNetwork: true, Command: []string{"sleep", "86400"}, Volumes: map[string]*sdk.Volume{"/volume": v},
-		Tags: map[string]string{tagServer: h.e.server, tagAttendant: "yes"},
+		Timeout: usual.upload, BlockNetwork: true, Command: []string{"sleep", "86400"},
+		Volumes: map[string]*sdk.Volume{"/volume": v},
+		Tags:    map[string]string{tagServer: h.e.server, tagAttendant: "yes"},
 	})
 	if err != nil {
 		return err
@@ -124,15 +125,16 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 		err = errors.Join(err, h.e.terminate(context.WithoutCancel(ctx), box))
 	}()
 	there := "/volume/" + inside.Name
-	_, err = attempt(ctx, ctx, h.e.patience.upload, "send the program to Modal", func(ctx context.Context) (struct{}, error) {
-		if run(ctx, box, "test", "-x", there) == nil {
-			return struct{}{}, nil
-		}
-		if err := box.Filesystem.CopyFromLocal(ctx, h.e.opts.Executable, there+".new", nil); err != nil {
-			return struct{}{}, err
-		}
-		return struct{}{}, run(ctx, box, "sh", "-c", `chmod 755 "$1.new" && mv "$1.new" "$1" && sync`, "sh", there)
-	})
+	_, err = attempt(ctx, ctx, h.e.patience.upload, "send the program to Modal",
+		func(ctx context.Context) (struct{}, error) {
+			if run(ctx, box, "test", "-x", there) == nil {
+				return struct{}{}, nil
+			}
+			if err := box.Filesystem.CopyFromLocal(ctx, h.e.opts.Executable, there+".new", nil); err != nil {
+				return struct{}{}, err
+			}
+			return struct{}{}, run(ctx, box, "sh", "-c", `chmod 755 "$1.new" && mv "$1.new" "$1" && sync`, "sh", there)
+		})
 	return err
 }
 

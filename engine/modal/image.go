@@ -62,15 +62,17 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "build"})
 	}
-	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image", func(ctx context.Context) (*sdk.Image, error) {
-		return from.Build(context.WithValue(ctx, anewKey{}, anew), i.e.apps.own, nil)
-	})
+	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image",
+		func(ctx context.Context) (*sdk.Image, error) {
+			return from.Build(context.WithValue(ctx, anewKey{}, anew), i.e.apps.own, nil)
+		})
 	if err != nil {
 		return image.Image{}, buildError(err, spec)
 	}
 	r := record{Modal: built.ImageID, Image: image.Image{
-		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Spec: spec, Built: time.Now(), BuildTime: time.Since(begin),
-		Names: []string{}, Parts: []image.Part{}, Missing: []image.Part{},
+		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Spec: spec, Built: time.Now(),
+		BuildTime: time.Since(begin),
+		Names:     []string{}, Parts: []image.Part{}, Missing: []image.Part{},
 	}}
 	if spec.Base != "" && len(spec.Commands) == 0 {
 		r.Names = append(r.Names, spec.Base)
@@ -100,7 +102,8 @@ func fetchAnew(ctx context.Context, req any) {
 func buildError(err error, spec image.Spec) error {
 	var remote sdk.RemoteError
 	if errors.As(err, &remote) {
-		return errors.Stage(errors.Explainf(err, errors.Invalid, "Modal could not build the image: %.1500s", remote.Exception), "build")
+		return errors.Stage(errors.Explainf(err, errors.Invalid, "Modal could not build the image: %.1500s",
+			remote.Exception), "build")
 	}
 	if errors.KindOf(err) == errors.NotFound {
 		return errors.Stage(errors.Explainf(err, errors.NotFound, "there is no image %.200q", spec.Base), "build")
@@ -126,7 +129,8 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 	case spec.Platform != "" && spec.Platform != "linux/amd64":
 		return nil, unsupported("for " + spec.Platform)
 	case spec.Base == agentImage:
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the engine modal has no image %q: it is built of files of this machine", agentImage),
+		return nil, errors.Remedy(errors.Newf(errors.NotFound,
+			"the engine modal has no image %q: it is built of files of this machine", agentImage),
 			"name an image of a registry that has the agents, such as one that `harvest image export` wrote and podman has pushed there")
 	}
 	base, commands := spec.Base, slices.Clone(spec.Commands)
@@ -146,7 +150,8 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 
 // from returns the base image of a build: one of the owner's earlier images, or one of a registry.
 func (i *images) from(ctx context.Context, owner, base string, opts image.BuildOptions) (*sdk.Image, error) {
-	if known, err := i.owned(ctx, owner, base); err == nil && !((opts.Force || opts.Pull == image.PullAlways) && pulled(known, base)) {
+	if known, err := i.owned(ctx, owner, base); err == nil && !((opts.Force || opts.Pull == image.PullAlways) &&
+		pulled(known, base)) {
 		return i.e.image(ctx, known.Modal)
 	}
 	if base == "base" {
@@ -162,7 +167,8 @@ func (i *images) from(ctx context.Context, owner, base string, opts image.BuildO
 			return nil, err
 		}
 		if login.User != "" || login.Password != "" {
-			params.Secret, err = i.e.client.Secrets.FromMap(ctx, map[string]string{"REGISTRY_USERNAME": login.User, "REGISTRY_PASSWORD": login.Password}, nil)
+			params.Secret, err = i.e.client.Secrets.FromMap(ctx, map[string]string{"REGISTRY_USERNAME": login.User,
+				"REGISTRY_PASSWORD": login.Password}, nil)
 			if err != nil {
 				return nil, explain(err, "pass the registry's credentials to Modal")
 			}
@@ -192,7 +198,8 @@ func splitDockerfile(text string) (base string, commands []string, err error) {
 		case strings.EqualFold(word, "FROM"):
 			return "", nil, errors.Newf(errors.Unsupported, "the engine modal builds Dockerfiles with one stage only")
 		case base == "" && word != "" && !strings.HasPrefix(word, "#"):
-			return "", nil, errors.Remedy(errors.Newf(errors.Unsupported, "the Dockerfile begins with %.40s", word), "begin it with FROM")
+			return "", nil, errors.Remedy(errors.Newf(errors.Unsupported, "the Dockerfile begins with %.40s", word),
+				"begin it with FROM")
 		case base != "":
 			commands = append(commands, line)
 		}
@@ -229,7 +236,8 @@ func (i *images) named(r record, names []string) (image.Image, error) {
 		}
 	}
 	for _, other := range all {
-		kept := slices.DeleteFunc(slices.Clone(other.Names), func(name string) bool { return slices.Contains(r.Names, name) })
+		kept := slices.DeleteFunc(slices.Clone(other.Names),
+			func(name string) bool { return slices.Contains(r.Names, name) })
 		if other.ID != r.ID && other.Spec.Owner == r.Spec.Owner && len(kept) != len(other.Names) {
 			other.Names = kept
 			if err := i.write(other); err != nil {
@@ -310,7 +318,8 @@ func (i *images) find(ref string) (record, error) {
 	if len(found) == 1 {
 		return found[0], nil
 	}
-	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref), "build it, or name one of a registry")
+	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
+		"build it, or name one of a registry")
 }
 
 // owned finds an image that is visible to an owner, as defined by image.Of.
@@ -326,7 +335,8 @@ func (i *images) owned(ctx context.Context, owner, ref string) (record, error) {
 func checkNames(names []string) error {
 	for _, name := range names {
 		if name == ownImage || name == agentImage {
-			return errors.Remedy(errors.Newf(errors.Invalid, "%q is the name of an image of Harvest's own", name), "choose another name")
+			return errors.Remedy(errors.Newf(errors.Invalid, "%q is the name of an image of Harvest's own", name),
+				"choose another name")
 		}
 	}
 	return nil

@@ -21,10 +21,13 @@ import (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[errors.Kind]error{
-		errors.NotFound: sdk.NotFoundError{Exception: "x"}, errors.Conflict: sdk.AlreadyExistsError{Exception: "x"}, errors.Invalid: sdk.InvalidError{Exception: "the reason"},
-		errors.Exhausted: sdk.ResourceExhaustedError{Exception: "x"}, errors.Unauthenticated: status.Error(codes.Unauthenticated, "x"),
-		errors.Denied: status.Error(codes.PermissionDenied, "x"), errors.Unavailable: status.Error(codes.Unavailable, "x"),
-		errors.Unsupported: status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss, "x"),
+		errors.NotFound: sdk.NotFoundError{Exception: "x"}, errors.Conflict: sdk.AlreadyExistsError{Exception: "x"},
+		errors.Invalid:         sdk.InvalidError{Exception: "the reason"},
+		errors.Exhausted:       sdk.ResourceExhaustedError{Exception: "x"},
+		errors.Unauthenticated: status.Error(codes.Unauthenticated, "x"),
+		errors.Denied:          status.Error(codes.PermissionDenied, "x"),
+		errors.Unavailable:     status.Error(codes.Unavailable, "x"),
+		errors.Unsupported:     status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss, "x"),
 	} {
 		got := explain(err, "do it")
 		if errors.KindOf(got) != want || !strings.Contains(got.Error(), "do it") {
@@ -34,16 +37,19 @@ func TestExplain(t *testing.T) {
 	if err := explain(nil, "do it"); err != nil {
 		t.Errorf("no error is %v", err)
 	}
-	for _, code := range []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.ResourceExhausted} {
+	for _, code := range []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument,
+		codes.ResourceExhausted} {
 		if kind := errors.KindOf(explain(status.Error(code, "x"), "do it")); kind == errors.Internal {
 			t.Errorf("%s is internal", code)
 		}
 	}
-	if m := errors.Message(explain(status.Error(codes.InvalidArgument, "the reason"), "do it")); !strings.Contains(m, "the reason") {
+	if m := errors.Message(explain(status.Error(codes.InvalidArgument, "the reason"), "do it")); !strings.Contains(m,
+		"the reason") {
 		t.Errorf("Modal's reason is not in %q", m)
 	}
 	missing := explain(errors.Errorf("missing credentials, please set them"), "do it")
-	if errors.KindOf(missing) != errors.Unauthenticated || !strings.Contains(errors.RemedyOf(missing), "MODAL_TOKEN_ID") {
+	if errors.KindOf(missing) != errors.Unauthenticated || !strings.Contains(errors.RemedyOf(missing),
+		"MODAL_TOKEN_ID") {
 		t.Errorf("without credentials: %v, %s", missing, errors.RemedyOf(missing))
 	}
 }
@@ -61,23 +67,36 @@ func TestAttempt(t *testing.T) {
 		t.Errorf("after %d calls: %d, %v", calls, got, err)
 	}
 	calls = 0
-	if _, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, sdk.NotFoundError{} }); errors.KindOf(err) != errors.NotFound || calls != 1 {
+	if _, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) {
+		calls++
+		return 0,
+			sdk.NotFoundError{}
+	}); errors.KindOf(err) != errors.NotFound || calls != 1 {
 		t.Errorf("what cannot succeed was tried %d times: %v", calls, err)
 	}
 	calls = 0
-	_, err = ask(t.Context(), e, "do it", func(context.Context) (int, error) { calls++; return 0, status.Error(codes.Unauthenticated, "x") })
+	_, err = ask(t.Context(), e, "do it", func(context.Context) (int, error) {
+		calls++
+		return 0,
+			status.Error(codes.Unauthenticated, "x")
+	})
 	if errors.KindOf(err) != errors.Unavailable || calls != 1 ||
 		!strings.Contains(errors.Message(err), "no longer accepts") ||
 		!strings.Contains(errors.RemedyOf(err), "MODAL_TOKEN_ID") {
 		t.Errorf("refused credentials, after %d calls: %v", calls, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := ask(ctx, e, "do it", func(context.Context) (int, error) { cancel(); return 0, status.Error(codes.Unavailable, "busy") }); errors.KindOf(err) != errors.Canceled {
+	if _, err := ask(ctx, e, "do it", func(context.Context) (int, error) {
+		cancel()
+		return 0,
+			status.Error(codes.Unavailable, "busy")
+	}); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("given up: %v", err)
 	}
 	never := make(chan struct{}) // as a call of the SDK that does not mind its context
 	defer close(never)
-	_, err = attempt(t.Context(), t.Context(), 10*time.Millisecond, "do it", func(context.Context) (int, error) { <-never; return 0, nil })
+	_, err = attempt(t.Context(), t.Context(), 10*time.Millisecond, "do it",
+		func(context.Context) (int, error) { <-never; return 0, nil })
 	if errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
 		t.Errorf("no answer: %v", err)
 	}
@@ -102,12 +121,14 @@ func TestImages(t *testing.T) {
 	e := &Engine{opts: Options{Image: DefaultImage}}
 	i := &images{e: e, dir: t.TempDir()}
 	for n, id := range []string{"img_aaaa000000000000", "img_bbbb000000000000"} {
-		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{"base"}, Built: time.Unix(int64(n), 0)}}
+		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{"base"},
+			Built: time.Unix(int64(n), 0)}}
 		if _, err := i.named(r, []string{id[4:8]}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for ref, want := range map[string]string{"base": "img_bbbb000000000000", "aaaa": "img_aaaa000000000000", "img_aa": "img_aaaa000000000000", "sha256:bbbb000000000000": "img_bbbb000000000000"} {
+	for ref, want := range map[string]string{"base": "img_bbbb000000000000", "aaaa": "img_aaaa000000000000",
+		"img_aa": "img_aaaa000000000000", "sha256:bbbb000000000000": "img_bbbb000000000000"} {
 		if img, err := i.Find(ctx, ref); err != nil || img.ID != want {
 			t.Errorf("%s is %s, %v", ref, img.ID, err)
 		}
@@ -121,16 +142,20 @@ func TestImages(t *testing.T) {
 	if err == nil {
 		err = i.learn(r, wire.Found{Env: map[string]string{"A": "1", "MODAL_TASK_ID": "x"}, Dir: "/work"})
 	}
-	if img, find := i.Find(ctx, "aaaa"); err != nil || find != nil || len(img.Config.Env) != 1 || img.Config.Dir != "/work" {
+	if img, find := i.Find(ctx, "aaaa"); err != nil || find != nil || len(img.Config.Env) != 1 ||
+		img.Config.Dir != "/work" {
 		t.Errorf("learned %+v, %v, %v", img.Config, err, find)
 	}
-	if img, err := i.Build(ctx, image.Spec{Base: "aaaa"}, image.BuildOptions{Names: []string{"other"}}); err != nil || img.ID != "img_aaaa000000000000" {
+	if img, err := i.Build(ctx, image.Spec{Base: "aaaa"}, image.BuildOptions{Names: []string{"other"}}); err != nil ||
+		img.ID != "img_aaaa000000000000" {
 		t.Errorf("an image that is there: %+v, %v", img, err)
 	}
 	for name, spec := range map[string]image.Spec{
-		"files": {Base: "x", Context: "c"}, "arguments": {Base: "x", Args: map[string]string{"A": "1"}}, "a snapshot": {Parent: "p"}, "another platform": {Base: "x", Platform: "linux/s390x"},
+		"files": {Base: "x", Context: "c"}, "arguments": {Base: "x", Args: map[string]string{"A": "1"}},
+		"a snapshot": {Parent: "p"}, "another platform": {Base: "x", Platform: "linux/s390x"},
 	} {
-		if _, err := i.Build(ctx, spec, image.BuildOptions{}); errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
+		if _, err := i.Build(ctx, spec, image.BuildOptions{}); errors.KindOf(err) != errors.Unsupported ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -156,7 +181,8 @@ func TestImagesOfAccounts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	i := &images{e: &Engine{opts: Options{Image: DefaultImage}}, dir: t.TempDir()}
-	for id, owner := range map[string]string{"img_aaaa000000000000": "a", "img_bbbb000000000000": "b", "img_cccc000000000000": ""} {
+	for id, owner := range map[string]string{"img_aaaa000000000000": "a", "img_bbbb000000000000": "b",
+		"img_cccc000000000000": ""} {
 		base := "x"
 		if owner == "" {
 			base = ownImage
@@ -165,7 +191,8 @@ func TestImagesOfAccounts(t *testing.T) {
 		if owner == "b" {
 			names = []string{"bs", ownImage} // as an earlier version let them
 		}
-		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{}, Spec: image.Spec{Owner: owner, Base: base}, Built: time.Now()}}
+		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{},
+			Spec: image.Spec{Owner: owner, Base: base}, Built: time.Now()}}
 		if owner == "" {
 			names = []string{ownImage}
 		}
@@ -174,18 +201,22 @@ func TestImagesOfAccounts(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ owner, ref, want string }{
-		{"a", "app", "img_aaaa000000000000"}, {"b", "app", ""}, {"", "app", ""}, {"b", "img_aaaa000000000000", ""}, {"a", "bs", ""}, {"", ownImage, "img_cccc000000000000"}, {"a", ownImage, "img_cccc000000000000"},
+		{"a", "app", "img_aaaa000000000000"}, {"b", "app", ""}, {"", "app", ""}, {"b", "img_aaaa000000000000", ""},
+		{"a", "bs", ""}, {"", ownImage, "img_cccc000000000000"}, {"a", ownImage, "img_cccc000000000000"},
 	} {
 		r, err := i.owned(ctx, c.owner, c.ref)
 		if r.ID != c.want || c.want == "" && errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%q has as %s %q, %v", c.owner, c.ref, r.ID, err)
 		}
 	}
-	if img, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"}, image.BuildOptions{}); err != nil || img.ID != "img_aaaa000000000000" {
+	if img, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"}, image.BuildOptions{}); err != nil ||
+		img.ID != "img_aaaa000000000000" {
 		t.Errorf("its own: %+v, %v", img, err)
 	}
 	for _, name := range []string{ownImage, agentImage} {
-		if _, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"}, image.BuildOptions{Names: []string{name}}); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+		if _, err := image.Of(i, "a").Build(ctx, image.Spec{Base: "app"},
+			image.BuildOptions{Names: []string{name}}); errors.KindOf(err) != errors.Invalid ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("the name %s: %v", name, err)
 		}
 	}
@@ -193,7 +224,8 @@ func TestImagesOfAccounts(t *testing.T) {
 
 func TestRegistryOf(t *testing.T) {
 	t.Parallel()
-	for ref, want := range map[string]string{"debian:12": "docker.io", "me/x": "docker.io", "ghcr.io/me/x": "ghcr.io", "localhost/x": "localhost", "h:5000/x": "h:5000"} {
+	for ref, want := range map[string]string{"debian:12": "docker.io", "me/x": "docker.io", "ghcr.io/me/x": "ghcr.io",
+		"localhost/x": "localhost", "h:5000/x": "h:5000"} {
 		if got := registryOf(ref); got != want {
 			t.Errorf("%s: %s", ref, got)
 		}
@@ -215,7 +247,8 @@ func TestParams(t *testing.T) {
 	t.Parallel()
 	e := &Engine{server: "abcdefghijkl", opts: Options{Life: Lifetime}}
 	p, err := e.params(engine.Spec{ID: "box", Limits: engine.Limits{CPU: 2}, GPU: "T4"})
-	if err != nil || p.GPU != "T4" || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork || p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
+	if err != nil || p.GPU != "T4" || p.CPULimit != 2 || p.CPU <= 0 || p.CPU > 2 || !p.BlockNetwork ||
+		p.Name != "abcdefghijkl-box" || p.Timeout != Lifetime || p.Tags[tagID] != "box" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if name := e.nameOf(strings.Repeat("x", 64)); len(name) > 64 || !strings.HasPrefix(name, "abcdefghijkl-") {

@@ -51,10 +51,12 @@ func policyOf(n engine.Network) (policy, error) {
 	p := policy{open: n.Mode == engine.NetworkDefault, cidrs: []string{}, domains: []string{}}
 	switch {
 	case len(n.Deny) > 0:
-		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported, "Modal's networks cannot deny %.120q: they have no rules that deny", n.Deny[0]),
+		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"Modal's networks cannot deny %.120q: they have no rules that deny", n.Deny[0]),
 			"use the network mode allow, and list the permitted hosts")
 	case p.open && len(n.Allow) > 0:
-		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported, "at Modal nothing can be allowed beside the internet, such as %.120q", n.Allow[0]),
+		return policy{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"at Modal nothing can be allowed beside the internet, such as %.120q", n.Allow[0]),
 			"leave the rules out, or use the network mode allow to reach nothing else")
 	}
 	for _, rule := range n.Allow {
@@ -77,7 +79,8 @@ func (p *policy) add(rule string) error {
 		port = after != ""
 	}
 	if port {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "the network rule %.120q names a port, which Modal's networks cannot", rule),
+		return errors.Remedy(errors.Newf(errors.Unsupported,
+			"the network rule %.120q names a port, which Modal's networks cannot", rule),
 			"leave the port out: at Modal an address is reached at every port, and a domain by TLS at port 443 alone")
 	}
 	if prefix, err := netip.ParsePrefix(host); err == nil {
@@ -130,7 +133,8 @@ func network(params *sdk.SandboxCreateParams, n engine.Network) error {
 	case p.none():
 		params.BlockNetwork = true
 	case !p.open:
-		params.OutboundCIDRAllowlist, params.OutboundDomainAllowlist = &sdk.Allowlist{Entries: p.cidrs}, &sdk.Allowlist{Entries: p.domains}
+		params.OutboundCIDRAllowlist, params.OutboundDomainAllowlist = &sdk.Allowlist{Entries: p.cidrs},
+			&sdk.Allowlist{Entries: p.domains}
 	}
 	return nil
 }
@@ -156,7 +160,10 @@ func (s *Sandbox) SetNetwork(ctx context.Context, n engine.Network) error {
 }
 
 func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
-	tags, err := ask(ctx, s.e, "look at a sandbox", func(ctx context.Context) (map[string]string, error) { return s.box.GetTags(ctx, nil) })
+	tags, err := ask(ctx, s.e, "look at a sandbox", func(ctx context.Context) (map[string]string,
+		error) {
+		return s.box.GetTags(ctx, nil)
+	})
 	if err != nil {
 		return err
 	}
@@ -182,7 +189,8 @@ func (s *Sandbox) setPolicy(ctx context.Context, p policy) error {
 	}
 	if _, err := ask(ctx, s.e, "change a sandbox's network", func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, s.box.UpdateNetworkPolicy(ctx, &sdk.SandboxUpdateNetworkPolicyParams{
-			OutboundCIDRAllowlist: &sdk.Allowlist{Entries: cidrs}, OutboundDomainAllowlist: &sdk.Allowlist{Entries: domains},
+			OutboundCIDRAllowlist:   &sdk.Allowlist{Entries: cidrs},
+			OutboundDomainAllowlist: &sdk.Allowlist{Entries: domains},
 		})
 	}); err != nil {
 		return err
@@ -207,7 +215,8 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	if err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Connect, Dial: &wire.DialArgs{Port: port}}); err == nil {
+	if err = conn.SendJSON(wire.KindRequest,
+		wire.Request{Op: wire.Connect, Dial: &wire.DialArgs{Port: port}}); err == nil {
 		_, err = conn.ReceiveReply(nil)
 	}
 	if !stop() {

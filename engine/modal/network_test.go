@@ -30,19 +30,25 @@ func TestNetwork(t *testing.T) {
 		return p, err
 	}
 	for _, n := range []engine.Network{{}, {Mode: engine.NetworkNone}} {
-		if p, err := of(n); err != nil || !p.BlockNetwork || p.OutboundCIDRAllowlist != nil || p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "none" {
+		if p, err := of(n); err != nil || !p.BlockNetwork || p.OutboundCIDRAllowlist != nil ||
+			p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "none" {
 			t.Errorf("%+v: %+v, %v", n, p, err)
 		}
 	}
-	if p, err := of(engine.Network{Mode: engine.NetworkDefault}); err != nil || p.BlockNetwork || p.OutboundCIDRAllowlist != nil || p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "default" {
+	if p, err := of(engine.Network{Mode: engine.NetworkDefault}); err != nil || p.BlockNetwork ||
+		p.OutboundCIDRAllowlist != nil || p.OutboundDomainAllowlist != nil || p.Tags[tagNetwork] != "default" {
 		t.Errorf("the internet: %+v, %v", p, err)
 	}
-	p, err := of(allow("Example.ORG.", "*.example.com", "192.0.2.1", "10.0.0.0/8", "192.0.2.1", "2001:db8::1", "[2001:db8::2]", "::ffff:192.0.2.7", "::ffff:192.0.2.0/120"))
-	if err != nil || p.BlockNetwork || strings.Join(p.OutboundDomainAllowlist.Entries, " ") != "*.example.com example.org" ||
-		strings.Join(p.OutboundCIDRAllowlist.Entries, " ") != "10.0.0.0/8 192.0.2.0/24 192.0.2.1/32 192.0.2.7/32 2001:db8::1/128 2001:db8::2/128" {
+	p, err := of(allow("Example.ORG.", "*.example.com", "192.0.2.1", "10.0.0.0/8", "192.0.2.1", "2001:db8::1",
+		"[2001:db8::2]", "::ffff:192.0.2.7", "::ffff:192.0.2.0/120"))
+	if err != nil || p.BlockNetwork || strings.Join(p.OutboundDomainAllowlist.Entries,
+		" ") != "*.example.com example.org" ||
+		strings.Join(p.OutboundCIDRAllowlist.Entries,
+			" ") != "10.0.0.0/8 192.0.2.0/24 192.0.2.1/32 192.0.2.7/32 2001:db8::1/128 2001:db8::2/128" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	if p, err := of(allow("192.0.2.1")); err != nil || p.OutboundDomainAllowlist == nil || len(p.OutboundDomainAllowlist.Entries) != 0 {
+	if p, err := of(allow("192.0.2.1")); err != nil || p.OutboundDomainAllowlist == nil ||
+		len(p.OutboundDomainAllowlist.Entries) != 0 {
 		t.Errorf("addresses alone leave names as they are: %+v, %v", p, err)
 	}
 	a, _ := policyOf(allow("a.org", "b.org"))
@@ -51,10 +57,13 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("%s, %s, %s", a, b, c)
 	}
 	for want, list := range map[errors.Kind][]engine.Network{
-		errors.Invalid: {{Mode: "odd"}, allow(), allow("http://example.org"), allow("10.0.0.0/99"), {Mode: engine.NetworkNone, Allow: []string{"a.org"}}},
+		errors.Invalid: {{Mode: "odd"}, allow(), allow("http://example.org"), allow("10.0.0.0/99"),
+			{Mode: engine.NetworkNone, Allow: []string{"a.org"}}},
 		errors.Unsupported: {
-			allow("example.org:443"), allow("192.0.2.1:80"), allow("10.0.0.0/8:80"), allow("[2001:db8::1]:80"), {Mode: engine.NetworkDefault, Allow: []string{"10.0.0.1"}},
-			{Mode: engine.NetworkDefault, Deny: []string{"example.org"}}, {Mode: engine.NetworkAllow, Allow: []string{"a.org"}, Deny: []string{"b.org"}},
+			allow("example.org:443"), allow("192.0.2.1:80"), allow("10.0.0.0/8:80"), allow("[2001:db8::1]:80"),
+			{Mode: engine.NetworkDefault, Allow: []string{"10.0.0.1"}},
+			{Mode: engine.NetworkDefault, Deny: []string{"example.org"}},
+			{Mode: engine.NetworkAllow, Allow: []string{"a.org"}, Deny: []string{"b.org"}},
 		},
 	} {
 		for _, n := range list {
@@ -74,7 +83,8 @@ func TestNetworkOfAnEnd(t *testing.T) {
 	t.Parallel()
 	e := &Engine{ended: map[string]seenEnd{"sb-1": {end: &engine.End{Destroyed: true}}}}
 	s := e.sandbox(engine.Handle{ID: "box", Ref: "sb-1"}, nil)
-	if err := s.SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkNone}); errors.KindOf(err) != errors.Conflict {
+	if err := s.SetNetwork(t.Context(),
+		engine.Network{Mode: engine.NetworkNone}); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("SetNetwork: %v", err)
 	}
 	if _, err := s.Denials(t.Context(), 0); errors.KindOf(err) != errors.Conflict {

@@ -43,7 +43,8 @@ func (s *Sandbox) claim(ctx context.Context, spec engine.Spec, links []wire.Moun
 	rest := spec
 	rest.Env, rest.Stage = nil, nil
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{
-		ID: spec.ID, Env: spec.Env, Dir: spec.Dir, User: spec.User, Mounts: links, OutputBytes: s.e.opts.OutputBytes, Spec: &rest,
+		ID: spec.ID, Env: spec.Env, Dir: spec.Dir, User: spec.User, Mounts: links,
+		OutputBytes: s.e.opts.OutputBytes, Spec: &rest,
 	}})
 	return reply.Found, err
 }

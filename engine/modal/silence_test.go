@@ -96,20 +96,23 @@ func (p *plane) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo
 	return handle(srv, s)
 }
 
-func (p *plane) EnvironmentGetOrCreate(context.Context, *pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
+func (p *plane) EnvironmentGetOrCreate(context.Context,
+	*pb.EnvironmentGetOrCreateRequest) (*pb.EnvironmentGetOrCreateResponse, error) {
 	return pb.EnvironmentGetOrCreateResponse_builder{
 		Metadata: pb.EnvironmentMetadata_builder{Settings: pb.EnvironmentSettings_builder{ImageBuilderVersion: "2025.06"}.Build()}.Build(),
 	}.Build(), nil
 }
 
-func (p *plane) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
+func (p *plane) ImageGetOrCreate(_ context.Context,
+	req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.builds = append(p.builds, req)
 	return pb.ImageGetOrCreateResponse_builder{ImageId: fmt.Sprintf("im-%d", len(p.builds))}.Build(), nil
 }
 
-func (p *plane) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest, s grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
+func (p *plane) ImageJoinStreaming(_ *pb.ImageJoinStreamingRequest,
+	s grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
 	return s.Send(pb.ImageJoinStreamingResponse_builder{Result: pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_SUCCESS}.Build()}.Build())
 }
 
@@ -117,11 +120,13 @@ func (p *plane) ImageDelete(context.Context, *pb.ImageDeleteRequest) (*emptypb.E
 	return &emptypb.Empty{}, nil
 }
 
-func (p *plane) VolumeGetOrCreate(context.Context, *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+func (p *plane) VolumeGetOrCreate(context.Context,
+	*pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
 	return pb.VolumeGetOrCreateResponse_builder{VolumeId: "vo-1"}.Build(), nil
 }
 
-func (p *plane) SecretGetOrCreate(context.Context, *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
+func (p *plane) SecretGetOrCreate(context.Context,
+	*pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
 	return pb.SecretGetOrCreateResponse_builder{SecretId: "st-1"}.Build(), nil
 }
 
@@ -135,7 +140,8 @@ func (p *plane) SandboxTagsSetV2(context.Context, *pb.SandboxTagsSetRequest) (*e
 	return &emptypb.Empty{}, nil
 }
 
-func (p *plane) SandboxGetCommandRouterAccess(ctx context.Context, _ *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
+func (p *plane) SandboxGetCommandRouterAccess(ctx context.Context,
+	_ *pb.SandboxGetCommandRouterAccessRequest) (*pb.SandboxGetCommandRouterAccessResponse, error) {
 	return pb.SandboxGetCommandRouterAccessResponse_builder{
 		Url: strings.Replace(p.url, "http://", "https://", 1), Jwt: "e30.e30." + header(ctx, "x-modal-token-id"),
 	}.Build(), nil
@@ -160,7 +166,8 @@ func (r *plainRouter) exec(id string) *exec {
 	return r.execs[id]
 }
 
-func (r *plainRouter) TaskExecStart(_ context.Context, req *pb.TaskExecStartRequest) (*pb.TaskExecStartResponse, error) {
+func (r *plainRouter) TaskExecStart(_ context.Context,
+	req *pb.TaskExecStartRequest) (*pb.TaskExecStartResponse, error) {
 	near, far := net.Pipe()
 	x := &exec{args: req.GetCommandArgs(), stdin: near, stdout: near}
 	r.mu.Lock()
@@ -179,7 +186,8 @@ func (r *plainRouter) TaskExecStart(_ context.Context, req *pb.TaskExecStartRequ
 	return &pb.TaskExecStartResponse{}, nil
 }
 
-func (r *plainRouter) TaskExecStdinWrite(_ context.Context, req *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
+func (r *plainRouter) TaskExecStdinWrite(_ context.Context,
+	req *pb.TaskExecStdinWriteRequest) (*pb.TaskExecStdinWriteResponse, error) {
 	x := r.exec(req.GetExecId())
 	if _, err := x.stdin.Write(req.GetData()); err != nil || req.GetEof() {
 		_ = x.stdin.Close()
@@ -187,7 +195,8 @@ func (r *plainRouter) TaskExecStdinWrite(_ context.Context, req *pb.TaskExecStdi
 	return &pb.TaskExecStdinWriteResponse{}, nil
 }
 
-func (r *plainRouter) TaskExecStdinWriteStream(s grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest, pb.TaskExecStdinWriteStreamResponse]) error {
+func (r *plainRouter) TaskExecStdinWriteStream(s grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest,
+	pb.TaskExecStdinWriteStreamResponse]) error {
 	for {
 		if _, err := s.Recv(); err == io.EOF {
 			return s.SendAndClose(&pb.TaskExecStdinWriteStreamResponse{})
@@ -197,9 +206,11 @@ func (r *plainRouter) TaskExecStdinWriteStream(s grpc.ClientStreamingServer[pb.T
 	}
 }
 
-func (r *plainRouter) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest, s grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
+func (r *plainRouter) TaskExecStdioRead(req *pb.TaskExecStdioReadRequest,
+	s grpc.ServerStreamingServer[pb.TaskExecStdioReadResponse]) error {
 	x := r.exec(req.GetExecId())
-	if x.args[0] != programPath || req.GetFileDescriptor() != pb.TaskExecStdioFileDescriptor_TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT {
+	if x.args[0] != programPath ||
+		req.GetFileDescriptor() != pb.TaskExecStdioFileDescriptor_TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT {
 		return nil
 	}
 	defer context.AfterFunc(s.Context(), func() { _ = x.stdout.Close() })()
@@ -223,22 +234,26 @@ func (r *plainRouter) TaskExecWait(_ context.Context, req *pb.TaskExecWaitReques
 	return pb.TaskExecWaitResponse_builder{Code: &code}.Build(), nil
 }
 
-func (r *plainRouter) TaskReloadVolumes(context.Context, *pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
+func (r *plainRouter) TaskReloadVolumes(context.Context,
+	*pb.TaskReloadVolumesRequest) (*pb.TaskReloadVolumesResponse, error) {
 	return &pb.TaskReloadVolumesResponse{}, nil
 }
 
-func (r *plainRouter) TaskSetNetworkAccess(context.Context, *pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
+func (r *plainRouter) TaskSetNetworkAccess(context.Context,
+	*pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
 	return &pb.TaskSetNetworkAccessResponse{}, nil
 }
 
-func (r *plainRouter) TaskSnapshotFilesystem(context.Context, *pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
+func (r *plainRouter) TaskSnapshotFilesystem(context.Context,
+	*pb.TaskSnapshotFilesystemRequest) (*pb.TaskSnapshotFilesystemResponse, error) {
 	return pb.TaskSnapshotFilesystemResponse_builder{ImageId: "im-9"}.Build(), nil
 }
 
 // little is the timeouts of an engine whose Modal does not answer.
 func little() patience {
 	const d = 250 * time.Millisecond
-	return patience{open: 10 * time.Second, call: d, stream: d, poll: d, create: d, link: d, build: d, upload: d, snapshot: d, reload: d, measure: d}
+	return patience{open: 10 * time.Second, call: d, stream: d, poll: d, create: d, link: d, build: d, upload: d,
+		snapshot: d, reload: d, measure: d}
 }
 
 // situation is an engine that has an image, a volume and a sandbox.
@@ -260,7 +275,8 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 	if err := os.WriteFile(program, []byte("a program"), 0o700); err != nil {
 		return s, err
 	}
-	s.e, err = Open(t.Context(), Options{Dir: dir, Executable: program, TokenID: token, TokenSecret: "as-x", patience: little()})
+	s.e, err = Open(t.Context(), Options{Dir: dir, Executable: program, TokenID: token, TokenSecret: "as-x",
+		patience: little()})
 	if err != nil {
 		return s, err
 	}
@@ -268,8 +284,10 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 		return s, err
 	}
 	for n, r := range []record{
-		{Modal: "im-1", Image: image.Image{ID: "img_aaaa000000000000", Digest: "sha256:a", Names: []string{ownImage}, Spec: image.Spec{Base: ownImage}}},
-		{Modal: "im-2", Image: image.Image{ID: "img_bbbb000000000000", Digest: "sha256:b", Names: []string{"snap"}, Snapshot: &image.Snapshot{}}},
+		{Modal: "im-1", Image: image.Image{ID: "img_aaaa000000000000", Digest: "sha256:a", Names: []string{ownImage},
+			Spec: image.Spec{Base: ownImage}}},
+		{Modal: "im-2", Image: image.Image{ID: "img_bbbb000000000000", Digest: "sha256:b", Names: []string{"snap"},
+			Snapshot: &image.Snapshot{}}},
 	} {
 		r.Built = time.Unix(int64(n), 0)
 		if s.img, err = s.e.images.named(r, nil); err != nil {
@@ -291,7 +309,8 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 var asking = map[string]func(ctx context.Context, s situation) error{
 	"Engine.Create": func(ctx context.Context, s situation) error {
 		_, err := s.e.Create(ctx, engine.Spec{
-			ID: "new", Account: "a", Image: s.img.ID, Secrets: []string{"keys"}, Mounts: []engine.Mount{{Volume: "data", Path: "/data"}},
+			ID: "new", Account: "a", Image: s.img.ID, Secrets: []string{"keys"},
+			Mounts: []engine.Mount{{Volume: "data", Path: "/data"}},
 		})
 		return err
 	},
@@ -309,12 +328,19 @@ var asking = map[string]func(ctx context.Context, s situation) error{
 	"volumes.Delete":     func(ctx context.Context, s situation) error { return s.e.volumes.Delete(ctx, "data") },
 	"modalVolume.Commit": func(ctx context.Context, s situation) error { return s.vol.Commit(ctx) },
 	"modalVolume.Reload": func(ctx context.Context, s situation) error { return s.vol.Reload(ctx) },
-	"modalVolume.CopyIn": func(ctx context.Context, s situation) error { return s.vol.CopyIn(ctx, "", directories([]string{"a"})) },
+	"modalVolume.CopyIn": func(ctx context.Context, s situation) error {
+		return s.vol.CopyIn(ctx, "",
+			directories([]string{"a"}))
+	},
 	"modalVolume.CopyOut": func(ctx context.Context, s situation) error {
 		return drain(s.vol.CopyOut(ctx, "a"))
 	},
-	"modalVolume.Remove":  func(ctx context.Context, s situation) error { return s.vol.Remove(ctx, "a") },
-	"modalVolume.ReadDir": func(ctx context.Context, s situation) error { _, err := s.vol.ReadDir(ctx, ""); return err },
+	"modalVolume.Remove": func(ctx context.Context, s situation) error { return s.vol.Remove(ctx, "a") },
+	"modalVolume.ReadDir": func(ctx context.Context, s situation) error {
+		_,
+			err := s.vol.ReadDir(ctx, "")
+		return err
+	},
 	"Sandbox.Start": func(ctx context.Context, s situation) error {
 		p, err := s.sb.Start(ctx, engine.Command{Args: []string{"true"}})
 		if err == nil {
@@ -338,7 +364,10 @@ var asking = map[string]func(ctx context.Context, s situation) error{
 		_, err := s.sb.Call(ctx, wire.Request{Op: wire.Info})
 		return err
 	},
-	"Sandbox.Tool":       func(ctx context.Context, s situation) error { return s.sb.Tool(ctx, &bytes.Buffer{}, nil, "tool") },
+	"Sandbox.Tool": func(ctx context.Context, s situation) error {
+		return s.sb.Tool(ctx, &bytes.Buffer{},
+			nil, "tool")
+	},
 	"Sandbox.ToolOutput": func(ctx context.Context, s situation) error { return drain(s.sb.ToolOutput(ctx, "tool")) },
 	"Sandbox.Wait":       func(ctx context.Context, s situation) error { _, err := s.sb.Wait(ctx); return err },
 	"Sandbox.Denials":    func(ctx context.Context, s situation) error { _, err := s.sb.Denials(ctx, 0); return err },
@@ -364,7 +393,8 @@ func drain(r io.ReadCloser, err error) error {
 
 // local are the methods that do not, or as Close does return without an answer.
 var local = []string{
-	"Engine.Name", "Engine.Capabilities", "Engine.Images", "Engine.Volumes", "Engine.Close", "images.Find", "images.List", "images.Use", "volumes.Open", "volumes.List",
+	"Engine.Name", "Engine.Capabilities", "Engine.Images", "Engine.Volumes", "Engine.Close", "images.Find",
+	"images.List", "images.Use", "volumes.Open", "volumes.List",
 	"volumes.Use", "modalVolume.Name", "Sandbox.Handle", "Sandbox.Ends",
 }
 
@@ -397,7 +427,8 @@ func TestModalIsSilent(t *testing.T) {
 				case met == "":
 					return
 				case err == nil && passed == 0, err != nil && errors.KindOf(err) != errors.Unavailable:
-					t.Errorf("%s ended, when %s was not answered after %d calls, with %v (%s)", name, met, passed, err, errors.KindOf(err))
+					t.Errorf("%s ended, when %s was not answered after %d calls, with %v (%s)", name, met, passed, err,
+						errors.KindOf(err))
 				}
 			}
 		})
@@ -406,7 +437,8 @@ func TestModalIsSilent(t *testing.T) {
 }
 
 // hushed calls a method of an engine of which so many calls pass, and returns the first call that did not.
-func (p *plane) hushed(t *testing.T, name string, passed int, ask func(ctx context.Context, s situation) error) (met string, err error) {
+func (p *plane) hushed(t *testing.T, name string, passed int,
+	ask func(ctx context.Context, s situation) error) (met string, err error) {
 	t.Helper()
 	h := &hush{}
 	s, err := p.situate(t, fmt.Sprintf("ak-%s-%d", strings.ReplaceAll(name, ".", "-"), passed), h)
@@ -439,7 +471,8 @@ func TestModalIsDeaf(t *testing.T) {
 	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // only the kernel accepts its connections
 	short := little()
 	short.open = short.call
-	if _, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
+	if _, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x",
+		patience: short}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
 		t.Errorf("it ended with %v (%s)", err, errors.KindOf(err))
 	}
 }

@@ -17,9 +17,12 @@ import (
 )
 
 // SnapshotImage implements engine.Imager. Modal keeps the image until it is deleted.
-func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts image.SnapshotOptions) (image.Image, error) {
+func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image,
+	opts image.SnapshotOptions) (image.Image, error) {
 	if opts.Path != "" {
-		return image.Image{}, errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal has no snapshots of directories"), "take one of the whole sandbox, or copy the directory out")
+		return image.Image{}, errors.Remedy(errors.Newf(errors.Unsupported,
+			"the engine modal has no snapshots of directories"),
+			"take one of the whole sandbox, or copy the directory out")
 	}
 	if err := checkNames(opts.Names); err != nil {
 		return image.Image{}, err
@@ -39,8 +42,10 @@ func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image, opts im
 		snap.Lineage = append(slices.Clone(parent.Snapshot.Lineage), snap.Lineage...)
 	}
 	img, err := s.e.images.named(record{Modal: id, Image: image.Image{
-		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Names: []string{}, Spec: spec, Config: parent.Config,
-		Built: time.Now().UTC(), BuildTime: time.Since(begin), Parts: slices.Clone(parent.Parts), Missing: slices.Clone(parent.Missing), Snapshot: snap,
+		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Names: []string{}, Spec: spec,
+		Config: parent.Config,
+		Built:  time.Now().UTC(), BuildTime: time.Since(begin), Parts: slices.Clone(parent.Parts),
+		Missing: slices.Clone(parent.Missing), Snapshot: snap,
 	}}, opts.Names)
 	if err != nil {
 		return image.Image{}, errors.Join(err, s.e.forget(context.WithoutCancel(ctx), id))
@@ -58,9 +63,11 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		img, err := attempt(s.e.ctx, ctx, s.e.patience.snapshot, "take a snapshot", func(ctx context.Context) (*sdk.Image, error) {
-			return s.box.SnapshotFilesystem(ctx, &sdk.SandboxSnapshotFilesystemParams{Timeout: usual.snapshot, TTL: ttl})
-		})
+		img, err := attempt(s.e.ctx, ctx, s.e.patience.snapshot, "take a snapshot",
+			func(ctx context.Context) (*sdk.Image, error) {
+				return s.box.SnapshotFilesystem(ctx,
+					&sdk.SandboxSnapshotFilesystemParams{Timeout: usual.snapshot, TTL: ttl})
+			})
 		if err != nil {
 			answered <- answer{err: err}
 			return
@@ -116,7 +123,8 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 		return nil, errors.Stage(err, "carry over")
 	}
 	if reply.Claim == nil || reply.Claim.Spec == nil {
-		return nil, errors.Newf(errors.Unsupported, "an earlier version of Harvest has made the sandbox %s, which cannot be carried over", s.h.ID)
+		return nil, errors.Newf(errors.Unsupported,
+			"an earlier version of Harvest has made the sandbox %s, which cannot be carried over", s.h.ID)
 	}
 	spec := *reply.Claim.Spec
 	spec.Env = reply.Claim.Env
@@ -125,7 +133,8 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 		// A process that is not a command of Harvest's has files of the volume open. Ending the sandbox commits
 		// the volume, too.
 		case errors.KindOf(err) == errors.Conflict:
-			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID, err)
+			logf.Warnf(ctx, "the volumes of sandbox %s, which is carried over, are committed when it ends: %v", s.h.ID,
+				err)
 		case err != nil:
 			return nil, errors.Stage(err, "carry over")
 		}

@@ -152,7 +152,8 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	if len(holders) > 0 {
-		id, err := ask(ctx, v.e, "look at a sandbox", func(ctx context.Context) (string, error) { return v.e.idOf(ctx, holders[0]) })
+		id, err := ask(ctx, v.e, "look at a sandbox",
+			func(ctx context.Context) (string, error) { return v.e.idOf(ctx, holders[0]) })
 		if err != nil {
 			return err
 		}
@@ -271,7 +272,8 @@ func (v *volumes) holders(ctx context.Context, name string) ([]*sdk.Sandbox, err
 // mount adds a sandbox's volumes to params. Modal mounts each volume only once: links are the additional paths
 // of those that a sandbox mounts repeatedly. release ends the protection of the
 // volumes against deletion. From then on, the running sandbox itself protects those that it mounts.
-func (v *volumes) mount(ctx context.Context, spec engine.Spec, params *sdk.SandboxCreateParams) (links []wire.Mount, release func(), err error) {
+func (v *volumes) mount(ctx context.Context, spec engine.Spec,
+	params *sdk.SandboxCreateParams) (links []wire.Mount, release func(), err error) {
 	var releases []func()
 	release = func() {
 		for _, r := range releases {
@@ -286,17 +288,21 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec, params *sdk.Sandb
 	first := map[string]engine.Mount{}
 	for _, m := range spec.Mounts {
 		if m.Path == programDir || strings.HasPrefix(m.Path, programDir+"/") {
-			return nil, release, errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s, where Harvest's own program is", m.Path), "choose another path")
+			return nil, release, errors.Remedy(errors.Newf(errors.Invalid,
+				"nothing can be mounted at %s, where Harvest's own program is", m.Path), "choose another path")
 		}
 		if m.Bucket.Name != "" {
 			continue
 		}
 		if m.Volume == "" {
-			return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "directories of this machine cannot be in sandboxes at Modal"), "use a volume")
+			return nil, release, errors.Remedy(errors.Newf(errors.Unsupported,
+				"directories of this machine cannot be in sandboxes at Modal"), "use a volume")
 		}
 		if f, again := first[m.Volume]; again {
 			if f.ReadOnly != m.ReadOnly {
-				return nil, release, errors.Remedy(errors.Newf(errors.Unsupported, "at Modal a sandbox has a volume either read-only or writable"), "mount %s the same way at %s and %s", m.Volume, f.Path, m.Path)
+				return nil, release, errors.Remedy(errors.Newf(errors.Unsupported,
+					"at Modal a sandbox has a volume either read-only or writable"),
+					"mount %s the same way at %s and %s", m.Volume, f.Path, m.Path)
 			}
 			links = append(links, wire.Mount{Source: f.Path, Path: m.Path})
 			continue

@@ -19,7 +19,8 @@ func noted(t *testing.T, names ...string) *volumes {
 	t.Helper()
 	v := &volumes{e: &Engine{server: "abcdefghijkl"}, dir: t.TempDir()}
 	for _, name := range names {
-		if err := v.write(volumeNote{Name: name, Modal: v.nameOf(name), Created: time.Unix(5, 0), Made: true, Size: 3, Files: 2}); err != nil {
+		if err := v.write(volumeNote{Name: name, Modal: v.nameOf(name), Created: time.Unix(5, 0), Made: true, Size: 3,
+			Files: 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -36,7 +37,8 @@ func TestVolumeNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := v.List(ctx)
-	if err != nil || len(list) != 3 || list[0].Name != "a" || list[1].Name != long || list[2].Size != 3 || list[2].Files != 2 || !list[0].Created.Equal(time.Unix(5, 0)) {
+	if err != nil || len(list) != 3 || list[0].Name != "a" || list[1].Name != long || list[2].Size != 3 ||
+		list[2].Files != 2 || !list[0].Created.Equal(time.Unix(5, 0)) {
 		t.Errorf("List: %+v, %v", list, err)
 	}
 	for _, name := range []string{"half", "none"} { // the first is being made
@@ -60,7 +62,8 @@ func TestVolumeNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Delete(ctx, "a"); errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), "the sandbox x") {
+	if err := v.Delete(ctx, "a"); errors.KindOf(err) != errors.Conflict ||
+		!strings.Contains(errors.Message(err), "the sandbox x") {
 		t.Errorf("Delete of one in use: %v", err)
 	}
 	release()
@@ -70,7 +73,8 @@ func TestVolumeNotes(t *testing.T) {
 		t.Fatalf("after its release: %v", err)
 	}
 	_, used := v.Use("a", "the sandbox y")
-	_, _, mounted := v.mount(ctx, engine.Spec{ID: "y", Mounts: []engine.Mount{{Volume: "a", Path: "/x"}}}, &sdk.SandboxCreateParams{})
+	_, _, mounted := v.mount(ctx, engine.Spec{ID: "y", Mounts: []engine.Mount{{Volume: "a", Path: "/x"}}},
+		&sdk.SandboxCreateParams{})
 	for what, err := range map[string]error{"Use": used, "mount": mounted, "Delete": v.Delete(ctx, "a")} {
 		if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), "is being deleted") {
 			t.Errorf("%s while it is being deleted: %v", what, err)
@@ -103,7 +107,8 @@ func TestVolumeNotes(t *testing.T) {
 func TestVolumeNames(t *testing.T) {
 	t.Parallel()
 	v, seen := noted(t), map[string]string{}
-	for _, name := range []string{"a", "a~b", "a~c", strings.Repeat("x", 41), strings.Repeat("x", 128), "acme~data", "other~data"} {
+	for _, name := range []string{"a", "a~b", "a~c", strings.Repeat("x", 41), strings.Repeat("x", 128), "acme~data",
+		"other~data"} {
 		at := v.nameOf(name)
 		if len(at) > 64 || !strings.HasPrefix(at, "abcdefghijkl-") || strings.Contains(at, "~") || seen[at] != "" {
 			t.Errorf("%s is named %q, as is %q", name, at, seen[at])
@@ -128,10 +133,13 @@ func TestMountsThatCannotBe(t *testing.T) {
 		mount engine.Mount
 		kind  errors.Kind
 	}{
-		"a directory": {engine.Mount{Dir: "/tmp", Path: "/x"}, errors.Unsupported}, "no volume": {engine.Mount{Volume: "none", Path: "/x"}, errors.NotFound},
-		"a bucket": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: "/x"}, ""}, "the program's place": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: programDir}, errors.Invalid},
+		"a directory":         {engine.Mount{Dir: "/tmp", Path: "/x"}, errors.Unsupported},
+		"no volume":           {engine.Mount{Volume: "none", Path: "/x"}, errors.NotFound},
+		"a bucket":            {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: "/x"}, ""},
+		"the program's place": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: programDir}, errors.Invalid},
 	} {
-		if _, _, err := v.mount(t.Context(), engine.Spec{ID: "box", Mounts: []engine.Mount{c.mount}}, &sdk.SandboxCreateParams{}); errors.KindOf(err) != c.kind {
+		if _, _, err := v.mount(t.Context(), engine.Spec{ID: "box", Mounts: []engine.Mount{c.mount}},
+			&sdk.SandboxCreateParams{}); errors.KindOf(err) != c.kind {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

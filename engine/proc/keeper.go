@@ -142,9 +142,11 @@ func (k *keeper) start() (err error) {
 	if k.listen, err = listen(k.Keep); err != nil {
 		return err
 	}
-	k.cmd = &exec.Cmd{Path: k.Program, Args: k.Info.Args, Dir: k.Dir, Env: k.Env, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	k.cmd = &exec.Cmd{Path: k.Program, Args: k.Info.Args, Dir: k.Dir, Env: k.Env,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 	if k.Identity != nil {
-		k.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: k.Identity.UID, Gid: k.Identity.GID, Groups: k.Identity.Groups}
+		k.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: k.Identity.UID, Gid: k.Identity.GID,
+			Groups: k.Identity.Groups}
 	}
 	theirs, err := k.connect()
 	if err == nil {
@@ -215,7 +217,8 @@ func openTerminal(size engine.Size) (master, slave *os.File, err error) {
 	if err == nil {
 		var peer uintptr
 		var errno syscall.Errno
-		peer, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		peer, _, errno = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER,
+			unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 		if errno == 0 {
 			return master, os.NewFile(peer, "terminal"), nil
 		}

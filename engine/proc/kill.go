@@ -213,7 +213,8 @@ func Keepers(dir string) ([]int, error) {
 	var pids []int
 	for _, p := range procs {
 		line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "cmdline"))
-		if rest, found := strings.CutPrefix(string(line), keeperName+"\x00"); found && strings.HasPrefix(rest, dir+"/") {
+		if rest, found := strings.CutPrefix(string(line), keeperName+"\x00"); found &&
+			strings.HasPrefix(rest, dir+"/") {
 			pids = append(pids, p.pid)
 		}
 	}

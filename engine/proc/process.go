@@ -90,9 +90,11 @@ func startError(name string, answer reply) error {
 	err := errors.Errorf("start a command: %s", answer.Error)
 	switch syscall.Errno(answer.Errno) {
 	case syscall.ENOENT, syscall.ENOTDIR: // the interpreter of a script is missing
-		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNoProgram)
+		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name),
+			engine.ExitNoProgram)
 	case syscall.EACCES, syscall.ENOEXEC, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.E2BIG, syscall.EPERM:
-		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name), engine.ExitNotExecutable)
+		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name),
+			engine.ExitNotExecutable)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
 		return errors.Explainf(err, errors.Exhausted, "there is no room for another command")
 	}
@@ -192,7 +194,8 @@ func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 	}
 	info, err := readInfo(p.dir)
 	if err != nil || info.Exit == nil {
-		return errors.Explainf(errors.Join(err, errors.Unavailable), errors.Unavailable, "the connection to the command broke; how it ended is not known")
+		return errors.Explainf(errors.Join(err, errors.Unavailable), errors.Unavailable,
+			"the connection to the command broke; how it ended is not known")
 	}
 	p.exit = *info.Exit
 	return nil

@@ -29,7 +29,8 @@ func resolve(spec string) (*identity, error) {
 		id.UID = uid
 	} else {
 		if known, err = user.Lookup(name); err != nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no user %.100q", name), "use a user of the image, or a number")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no user %.100q", name),
+				"use a user of the image, or a number")
 		}
 		if id.UID, err = parseID(known.Uid); err != nil {
 			return nil, errors.Wrapf(err, "user %s", name)
@@ -65,7 +66,8 @@ func resolveGroup(name string) (uint32, error) {
 	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, errors.Remedy(errors.Newf(errors.Invalid, "there is no group %.100q", name), "use a group of the image, or a number")
+		return 0, errors.Remedy(errors.Newf(errors.Invalid, "there is no group %.100q", name),
+			"use a group of the image, or a number")
 	}
 	return parseID(g.Gid)
 }

@@ -84,7 +84,8 @@ func (g *Gateway) admitIPv6(h header.IPv6) bool {
 	src, dst := netip.AddrFrom16([16]byte(h[8:24])), netip.AddrFrom16([16]byte(h[24:40]))
 	payload := h[header.IPv6MinimumSize:]
 	proto := tcpip.TransportProtocolNumber(h.NextHeader())
-	if proto == header.ICMPv6ProtocolNumber && len(payload) >= header.ICMPv6MinimumSize && header.ICMPv6(payload).Type() == header.ICMPv6NeighborSolicit {
+	if proto == header.ICMPv6ProtocolNumber && len(payload) >= header.ICMPv6MinimumSize &&
+		header.ICMPv6(payload).Type() == header.ICMPv6NeighborSolicit {
 		return g.admitSolicitation(src, h.HopLimit(), payload)
 	}
 	if src != g.o.V6.Guest || !reachable(dst) || dst == g.o.V6.Guest {
@@ -108,14 +109,16 @@ func (g *Gateway) admitIPv6(h header.IPv6) bool {
 			}
 			return false
 		}
-		return m.Type() == header.ICMPv6EchoRequest || m.Type() == header.ICMPv6DstUnreachable || m.Type() == header.ICMPv6PacketTooBig
+		return m.Type() == header.ICMPv6EchoRequest || m.Type() == header.ICMPv6DstUnreachable ||
+			m.Type() == header.ICMPv6PacketTooBig
 	}
 	return false
 }
 
 // admitSolicitation admits only requests for the gateway's own addresses, as admitARP does.
 func (g *Gateway) admitSolicitation(src netip.Addr, hops uint8, m []byte) bool {
-	if hops != header.NDPHopLimit || len(m) < header.ICMPv6NeighborSolicitMinimumSize || src != g.o.V6.Guest && !src.IsLinkLocalUnicast() {
+	if hops != header.NDPHopLimit || len(m) < header.ICMPv6NeighborSolicitMinimumSize || src != g.o.V6.Guest &&
+		!src.IsLinkLocalUnicast() {
 		return false
 	}
 	target := netip.AddrFrom16([16]byte(m[8:24]))
@@ -146,7 +149,8 @@ func (g *Gateway) admitTCP(src, dst netip.Addr, h header.TCP) bool {
 	if !g.allowNew() {
 		return false
 	}
-	g.syns.remember(stack.TransportEndpointID{LocalPort: h.DestinationPort(), LocalAddress: address(dst), RemotePort: h.SourcePort(), RemoteAddress: address(src)}, binary.BigEndian.Uint32(h[4:8]))
+	g.syns.remember(stack.TransportEndpointID{LocalPort: h.DestinationPort(), LocalAddress: address(dst),
+		RemotePort: h.SourcePort(), RemoteAddress: address(src)}, binary.BigEndian.Uint32(h[4:8]))
 	return true
 }
 

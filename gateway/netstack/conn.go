@@ -40,7 +40,8 @@ func (c *conn) holds(p *gateway.Policy, t gateway.Target) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return v.Check <= c.check && !slices.ContainsFunc(c.names, func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
+	return v.Check <= c.check && !slices.ContainsFunc(c.names,
+		func(n string) bool { return !p.Name(v.Check, n, c.port).Allowed })
 }
 
 // add registers a connection unless the policy no longer allows it, there are too many connections, or the

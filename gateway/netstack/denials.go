@@ -68,7 +68,8 @@ func (d *denials) flush() {
 		}
 	}
 	if d.more > 0 {
-		d.tell(gateway.Denial{Time: now, Protocol: "tcp", Reason: "many different connections were refused in a short time", Count: d.more})
+		d.tell(gateway.Denial{Time: now, Protocol: "tcp",
+			Reason: "many different connections were refused in a short time", Count: d.more})
 	}
 	d.counts, d.more = nil, 0
 }

@@ -160,7 +160,8 @@ func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 	for _, addr := range r.Refused {
 		t := g.target(addr, 0)
 		t.Names = []string{q.Name}
-		g.deny(gateway.Denial{Protocol: "dns", Domain: q.Name, Address: addr.String(), Reason: policy.Connect(t).Reason})
+		g.deny(gateway.Denial{Protocol: "dns", Domain: q.Name, Address: addr.String(),
+			Reason: policy.Connect(t).Reason})
 	}
 	now := time.Now()
 	for _, addr := range r.Addrs {

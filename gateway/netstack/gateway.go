@@ -50,7 +50,8 @@ type Addresses struct {
 // IPv4 returns the default IPv4 addresses of a link. They are the same for each sandbox, since links are not
 // connected.
 func IPv4() Addresses {
-	return Addresses{netip.AddrFrom4([4]byte{10, 0, 2, 100}), netip.AddrFrom4([4]byte{10, 0, 2, 2}), netip.AddrFrom4([4]byte{10, 0, 2, 3}), 24}
+	return Addresses{netip.AddrFrom4([4]byte{10, 0, 2, 100}), netip.AddrFrom4([4]byte{10, 0, 2, 2}),
+		netip.AddrFrom4([4]byte{10, 0, 2, 3}), 24}
 }
 
 // IPv6 returns the default IPv6 addresses of a link, from a unique local network.
@@ -174,8 +175,9 @@ func dialHost(ctx context.Context, network string, addr netip.AddrPort) (net.Con
 
 func (g *Gateway) start() error {
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
+			icmp.NewProtocol6},
 	})
 	g.stack = s
 	tuneTCP(s)
@@ -187,7 +189,8 @@ func (g *Gateway) start() error {
 		if a.Is6() {
 			bits, proto = g.o.V6.Bits, ipv6.ProtocolNumber
 		}
-		pa := tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: tcpip.AddressWithPrefix{Address: address(a), PrefixLen: bits}}
+		pa := tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: tcpip.AddressWithPrefix{Address: address(a),
+			PrefixLen: bits}}
 		if err := s.AddProtocolAddress(nic, pa, stack.AddressProperties{}); err != nil {
 			return errors.Errorf("give the gateway the address %s: %s", a, err)
 		}
@@ -199,7 +202,8 @@ func (g *Gateway) start() error {
 	if err := s.SetSpoofing(nic, true); err != nil {
 		return errors.Errorf("let the gateway send for all addresses: %s", err)
 	}
-	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	s.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic},
+		{Destination: header.IPv6EmptySubnet, NIC: nic}})
 	g.startTCP()
 	s.SetTransportProtocolHandler(udp.ProtocolNumber, g.handleUDP)
 	return g.startDNS()
@@ -225,7 +229,8 @@ func (g *Gateway) SetPolicy(p *gateway.Policy) {
 	}
 	g.mu.Unlock()
 	for _, c := range cut {
-		g.deny(gateway.Denial{Protocol: c.protocol, Address: c.addr.String(), Port: int(c.port), Reason: "the network policy was changed"})
+		g.deny(gateway.Denial{Protocol: c.protocol, Address: c.addr.String(), Port: int(c.port),
+			Reason: "the network policy was changed"})
 		c.cut()
 	}
 }
@@ -235,7 +240,8 @@ func (g *Gateway) Stats() Stats {
 	g.mu.Lock()
 	open := len(g.conns)
 	g.mu.Unlock()
-	return Stats{In: g.link.received.Load(), Out: g.link.sent.Load(), Dropped: g.link.dropped.Load(), Open: open, Connections: g.total.Load(), Denied: g.denied.total.Load()}
+	return Stats{In: g.link.received.Load(), Out: g.link.sent.Load(), Dropped: g.link.dropped.Load(), Open: open,
+		Connections: g.total.Load(), Denied: g.denied.total.Load()}
 }
 
 // Done returns a channel that is closed when the link has ended, by Close or because its other end was closed.

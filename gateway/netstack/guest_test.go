@@ -54,11 +54,13 @@ func newGuest(t testing.TB, link *os.File) *guest {
 		t.Fatal(err)
 	}
 	s := stack.New(stack.Options{
-		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
-		RawFactory:         raw.EndpointFactory{},
+		NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol, arp.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
+			icmp.NewProtocol6},
+		RawFactory: raw.EndpointFactory{},
 	})
-	ep, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: netstack.MTU, EthernetHeader: true, Address: guestMAC, PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true})
+	ep, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: netstack.MTU, EthernetHeader: true, Address: guestMAC,
+		PacketDispatchMode: fdbased.RecvMMsg, RXChecksumOffload: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,8 @@ func newGuest(t testing.TB, link *os.File) *guest {
 		if a.Is6() {
 			bits = netstack.IPv6().Bits
 		}
-		pa := tcpip.ProtocolAddress{Protocol: proto(a), AddressWithPrefix: tcpip.AddressWithPrefix{Address: full(a, 0).Addr, PrefixLen: bits}}
+		pa := tcpip.ProtocolAddress{Protocol: proto(a),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: full(a, 0).Addr, PrefixLen: bits}}
 		if err := s.AddProtocolAddress(1, pa, stack.AddressProperties{}); err != nil {
 			t.Fatal(err)
 		}

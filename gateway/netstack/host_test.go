@@ -50,7 +50,8 @@ func TestHostAddresses(t *testing.T) {
 	if got := broadcast(netip.MustParsePrefix("192.0.2.7/24")); got.String() != "192.0.2.255" {
 		t.Errorf("broadcast: %s", got)
 	}
-	if broadcast(netip.MustParsePrefix("192.0.2.7/32")).IsValid() || broadcast(netip.MustParsePrefix("fd00::1/64")).IsValid() {
+	if broadcast(netip.MustParsePrefix("192.0.2.7/32")).IsValid() ||
+		broadcast(netip.MustParsePrefix("fd00::1/64")).IsValid() {
 		t.Error("a broadcast address of a network that has none")
 	}
 }
@@ -100,7 +101,8 @@ func server(t *testing.T) netip.AddrPort {
 		}
 		m.Response, m.Truncated, m.Additionals = true, truncated, nil
 		if !truncated {
-			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{203, 0, 113, 1}}}}
+			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name,
+				Class: dnsmessage.ClassINET, TTL: 60}, Body: &dnsmessage.AResource{A: [4]byte{203, 0, 113, 1}}}}
 		}
 		b, _ := m.Pack()
 		return b
@@ -147,7 +149,9 @@ func TestTheHostsNameServersAreAsked(t *testing.T) {
 	h := &hostServers{checked: time.Now().Add(time.Hour), servers: []netip.AddrPort{closed, server(t)}}
 	r := newResolver(h.exchange)
 	ask := func(name string) (gateway.Query, []byte, time.Duration, error) {
-		m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+		m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7},
+			Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,
+				Class: dnsmessage.ClassINET}}}
 		b, _ := m.Pack()
 		q, _, ok := gateway.ParseQuery(b)
 		if !ok {

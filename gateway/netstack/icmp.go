@@ -21,12 +21,15 @@ const (
 // The codes of RFC 792 and 1812, and of RFC 4443. gVisor's TCP handles only two of the latter. On the others, a
 // program would wait for minutes.
 var (
-	codes4 = [...]header.ICMPv4Code{header.ICMPv4NetUnreachable, header.ICMPv4HostUnreachable, header.ICMPv4PortUnreachable, header.ICMPv4AdminProhibited}
-	codes6 = [...]header.ICMPv6Code{header.ICMPv6NetworkUnreachable, header.ICMPv6NetworkUnreachable, header.ICMPv6PortUnreachable, header.ICMPv6NetworkUnreachable}
+	codes4 = [...]header.ICMPv4Code{header.ICMPv4NetUnreachable, header.ICMPv4HostUnreachable,
+		header.ICMPv4PortUnreachable, header.ICMPv4AdminProhibited}
+	codes6 = [...]header.ICMPv6Code{header.ICMPv6NetworkUnreachable, header.ICMPv6NetworkUnreachable,
+		header.ICMPv6PortUnreachable, header.ICMPv6NetworkUnreachable}
 )
 
 // sendUnreachable sends the sandbox an ICMP error for its packet to dst, whose transport header is begin.
-func (g *Gateway) sendUnreachable(why unreachable, guest, dst netip.Addr, proto tcpip.TransportProtocolNumber, begin []byte) {
+func (g *Gateway) sendUnreachable(why unreachable, guest, dst netip.Addr, proto tcpip.TransportProtocolNumber,
+	begin []byte) {
 	begin = begin[:min(len(begin), 64)]
 	quote := append(ipHeader(guest, dst, uint8(proto), len(begin)), begin...)
 	if dst.Is4() {
@@ -61,11 +64,13 @@ func (g *Gateway) sendIP(src, guest netip.Addr, proto uint8, payload []byte) {
 func ipHeader(src, dst netip.Addr, proto uint8, payload int) []byte {
 	if src.Is4() {
 		h := make(header.IPv4, header.IPv4MinimumSize)
-		h.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + payload), TTL: 64, Protocol: proto, SrcAddr: address(src), DstAddr: address(dst)})
+		h.Encode(&header.IPv4Fields{TotalLength: uint16(header.IPv4MinimumSize + payload), TTL: 64, Protocol: proto,
+			SrcAddr: address(src), DstAddr: address(dst)})
 		h.SetChecksum(^h.CalculateChecksum())
 		return h
 	}
 	h := make(header.IPv6, header.IPv6MinimumSize)
-	h.Encode(&header.IPv6Fields{PayloadLength: uint16(payload), TransportProtocol: tcpip.TransportProtocolNumber(proto), HopLimit: 64, SrcAddr: address(src), DstAddr: address(dst)})
+	h.Encode(&header.IPv6Fields{PayloadLength: uint16(payload), TransportProtocol: tcpip.TransportProtocolNumber(proto),
+		HopLimit: 64, SrcAddr: address(src), DstAddr: address(dst)})
 	return h
 }

@@ -39,12 +39,13 @@ func newWire(t testing.TB, p *gateway.Policy, change ...func(*netstack.Options))
 		t.Fatal(err)
 	}
 	w := &world{servers: map[string]string{}, refused: make(chan gateway.Denial, 1000)}
-	o := netstack.Options{Link: ours, Policy: p, Dial: w.dialOut, Host: func(netip.Addr) bool { return false }, Denied: func(d gateway.Denial) {
-		select {
-		case w.refused <- d:
-		default:
-		}
-	}}
+	o := netstack.Options{Link: ours, Policy: p, Dial: w.dialOut, Host: func(netip.Addr) bool { return false },
+		Denied: func(d gateway.Denial) {
+			select {
+			case w.refused <- d:
+			default:
+			}
+		}}
 	for _, c := range change {
 		c(&o)
 	}
@@ -62,7 +63,8 @@ func newWire(t testing.TB, p *gateway.Policy, change ...func(*netstack.Options))
 // frame wraps a payload for the gateway.
 func frame(kind tcpip.NetworkProtocolNumber, payload []byte) []byte {
 	eth := make(header.Ethernet, header.EthernetMinimumSize)
-	eth.Encode(&header.EthernetFields{SrcAddr: guestMAC, DstAddr: tcpip.LinkAddress(netstack.LinkAddress()), Type: kind})
+	eth.Encode(&header.EthernetFields{SrcAddr: guestMAC,
+		DstAddr: tcpip.LinkAddress(netstack.LinkAddress()), Type: kind})
 	return append(eth, payload...)
 }
 
@@ -71,18 +73,21 @@ func packet(src, dst string, proto tcpip.TransportProtocolNumber, payload []byte
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if s.Is4() {
 		h := make(header.IPv4, header.IPv4MinimumSize)
-		h.Encode(&header.IPv4Fields{TotalLength: uint16(len(h) + len(payload)), TTL: 64, Protocol: uint8(proto), SrcAddr: tcpip.AddrFromSlice(s.AsSlice()), DstAddr: tcpip.AddrFromSlice(d.AsSlice())})
+		h.Encode(&header.IPv4Fields{TotalLength: uint16(len(h) + len(payload)), TTL: 64, Protocol: uint8(proto),
+			SrcAddr: tcpip.AddrFromSlice(s.AsSlice()), DstAddr: tcpip.AddrFromSlice(d.AsSlice())})
 		h.SetChecksum(^h.CalculateChecksum())
 		return frame(header.IPv4ProtocolNumber, append(h, payload...))
 	}
 	h := make(header.IPv6, header.IPv6MinimumSize)
-	h.Encode(&header.IPv6Fields{PayloadLength: uint16(len(payload)), TransportProtocol: proto, HopLimit: 255, SrcAddr: tcpip.AddrFromSlice(s.AsSlice()), DstAddr: tcpip.AddrFromSlice(d.AsSlice())})
+	h.Encode(&header.IPv6Fields{PayloadLength: uint16(len(payload)), TransportProtocol: proto, HopLimit: 255,
+		SrcAddr: tcpip.AddrFromSlice(s.AsSlice()), DstAddr: tcpip.AddrFromSlice(d.AsSlice())})
 	return frame(header.IPv6ProtocolNumber, append(h, payload...))
 }
 
 func syn(port uint16) []byte {
 	h := make(header.TCP, header.TCPMinimumSize)
-	h.Encode(&header.TCPFields{SrcPort: 40000 + port%1000, DstPort: port, SeqNum: 77, DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn, WindowSize: 1000})
+	h.Encode(&header.TCPFields{SrcPort: 40000 + port%1000, DstPort: port, SeqNum: 77, DataOffset: header.TCPMinimumSize,
+		Flags: header.TCPFlagSyn, WindowSize: 1000})
 	return h
 }
 
@@ -135,7 +140,8 @@ func (w *wire) alive(t testing.TB, after string) {
 	t.Helper()
 	w.send(t, packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, echo4("alive")))
 	f := w.receive(t, func(header.Ethernet) bool { return true })
-	if f.Type() != header.IPv4ProtocolNumber || ip4(f).TransportProtocol() != header.ICMPv4ProtocolNumber || header.ICMPv4(ip4(f).Payload()).Type() != header.ICMPv4EchoReply {
+	if f.Type() != header.IPv4ProtocolNumber || ip4(f).TransportProtocol() != header.ICMPv4ProtocolNumber ||
+		header.ICMPv4(ip4(f).Payload()).Type() != header.ICMPv4EchoReply {
 		t.Errorf("%s was answered with % x", after, []byte(f))
 	}
 }
@@ -166,24 +172,46 @@ func TestHostileFrames(t *testing.T) {
 		return m
 	}
 	for name, f := range map[string][]byte{
-		"one byte": {1}, "a short frame": make([]byte, 13), "an empty frame of ours": frame(header.IPv4ProtocolNumber, nil),
-		"another's frame":     append(other, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, syn(80))[14:]...),
-		"an unknown protocol": frame(0x88cc, []byte("hello")), "half an address": frame(header.ARPProtocolNumber, []byte{0, 1}),
-		"a spoofed source": packet("10.0.2.101", "203.0.113.7", header.TCPProtocolNumber, syn(80)), "the gateway's source": packet("10.0.2.2", "203.0.113.7", header.TCPProtocolNumber, syn(80)),
-		"a source of the internet": packet("203.0.113.9", "203.0.113.7", header.UDPProtocolNumber, datagram(53, "x")), "loopback as source": packet("127.0.0.1", "10.0.2.3", header.UDPProtocolNumber, datagram(53, "x")),
-		"a spoofed source of IPv6": packet("fd68:6172:7665:7374::65", "2001:db8::7", header.TCPProtocolNumber, syn(80)), "a link-local source": packet("fe80::1", "2001:db8::7", header.TCPProtocolNumber, syn(80)),
-		"to itself": packet(guest4, guest4, header.TCPProtocolNumber, syn(80)), "to itself in IPv6": packet(guest6, guest6, header.TCPProtocolNumber, syn(80)),
-		"multicast": packet(guest4, "224.0.0.251", header.UDPProtocolNumber, datagram(5353, "x")), "broadcast": packet(guest4, "255.255.255.255", header.UDPProtocolNumber, datagram(67, "x")),
-		"multicast of IPv6": packet(guest6, "ff02::fb", header.UDPProtocolNumber, datagram(5353, "x")), "options": options, "a fragment of TCP": fragment,
-		"half a TCP header": packet(guest4, "203.0.113.7", header.TCPProtocolNumber, syn(80)[:10]), "half a TCP header of IPv6": packet(guest6, "2001:db8::7", header.TCPProtocolNumber, syn(80)[:10]),
-		"GRE": packet(guest4, "203.0.113.7", 47, []byte("hello")), "hop-by-hop options": packet(guest6, "2001:db8::7", 0, make([]byte, 16)),
-		"routing header": packet(guest6, "2001:db8::7", 43, make([]byte, 24)), "a fragment of TCP in IPv6": packet(guest6, "2001:db8::7", 44, append([]byte{6, 0, 0, 1, 0, 0, 0, 1}, syn(80)...)),
-		"half an IPv6 header": packet(guest6, "2001:db8::7", 17, nil)[:30], "half an IPv4 header": packet(guest4, "203.0.113.7", 17, nil)[:30],
-		"redirect": packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, append([]byte{5, 1}, make([]byte, 30)...)), "a router's advertisement": packet("fe80::1", "ff02::1", header.ICMPv6ProtocolNumber, append([]byte{134, 0}, make([]byte, 30)...)),
-		"redirect of IPv6": packet(guest6, "fd68:6172:7665:7374::2", header.ICMPv6ProtocolNumber, append([]byte{137, 0}, make([]byte, 50)...)), "short ICMP": packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, []byte{8}),
-		"short ICMP of IPv6":          packet(guest6, "fd68:6172:7665:7374::2", header.ICMPv6ProtocolNumber, []byte{128}),
-		"an address resolution reply": arp(header.ARPReply, "10.0.2.2", guest4), "asking for another's address": arp(header.ARPRequest, guest4, "10.0.2.50"), "asking for its own": arp(header.ARPRequest, "0.0.0.0", guest4),
-		"soliciting its own": packet("fe80::1", "ff02::1:ff00:64", header.ICMPv6ProtocolNumber, solicit(guest6)), "soliciting as another": packet("2001:db8::1", "ff02::1:ff00:2", header.ICMPv6ProtocolNumber, solicit("fd68:6172:7665:7374::2")),
+		"one byte": {1}, "a short frame": make([]byte, 13),
+		"an empty frame of ours": frame(header.IPv4ProtocolNumber, nil),
+		"another's frame":        append(other, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, syn(80))[14:]...),
+		"an unknown protocol":    frame(0x88cc, []byte("hello")), "half an address": frame(header.ARPProtocolNumber,
+			[]byte{0, 1}),
+		"a spoofed source":         packet("10.0.2.101", "203.0.113.7", header.TCPProtocolNumber, syn(80)),
+		"the gateway's source":     packet("10.0.2.2", "203.0.113.7", header.TCPProtocolNumber, syn(80)),
+		"a source of the internet": packet("203.0.113.9", "203.0.113.7", header.UDPProtocolNumber, datagram(53, "x")),
+		"loopback as source":       packet("127.0.0.1", "10.0.2.3", header.UDPProtocolNumber, datagram(53, "x")),
+		"a spoofed source of IPv6": packet("fd68:6172:7665:7374::65", "2001:db8::7", header.TCPProtocolNumber, syn(80)),
+		"a link-local source":      packet("fe80::1", "2001:db8::7", header.TCPProtocolNumber, syn(80)),
+		"to itself":                packet(guest4, guest4, header.TCPProtocolNumber, syn(80)),
+		"to itself in IPv6":        packet(guest6, guest6, header.TCPProtocolNumber, syn(80)),
+		"multicast":                packet(guest4, "224.0.0.251", header.UDPProtocolNumber, datagram(5353, "x")),
+		"broadcast":                packet(guest4, "255.255.255.255", header.UDPProtocolNumber, datagram(67, "x")),
+		"multicast of IPv6":        packet(guest6, "ff02::fb", header.UDPProtocolNumber, datagram(5353, "x")),
+		"options":                  options, "a fragment of TCP": fragment,
+		"half a TCP header":         packet(guest4, "203.0.113.7", header.TCPProtocolNumber, syn(80)[:10]),
+		"half a TCP header of IPv6": packet(guest6, "2001:db8::7", header.TCPProtocolNumber, syn(80)[:10]),
+		"GRE":                       packet(guest4, "203.0.113.7", 47, []byte("hello")), "hop-by-hop options": packet(guest6, "2001:db8::7",
+			0, make([]byte, 16)),
+		"routing header": packet(guest6, "2001:db8::7", 43, make([]byte, 24)),
+		"a fragment of TCP in IPv6": packet(guest6, "2001:db8::7", 44,
+			append([]byte{6, 0, 0, 1, 0, 0, 0, 1}, syn(80)...)),
+		"half an IPv6 header": packet(guest6, "2001:db8::7", 17, nil)[:30],
+		"half an IPv4 header": packet(guest4, "203.0.113.7", 17, nil)[:30],
+		"redirect":            packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, append([]byte{5, 1}, make([]byte, 30)...)),
+		"a router's advertisement": packet("fe80::1", "ff02::1", header.ICMPv6ProtocolNumber,
+			append([]byte{134, 0}, make([]byte, 30)...)),
+		"redirect of IPv6": packet(guest6, "fd68:6172:7665:7374::2", header.ICMPv6ProtocolNumber,
+			append([]byte{137, 0}, make([]byte, 50)...)), "short ICMP": packet(guest4, "10.0.2.2",
+			header.ICMPv4ProtocolNumber, []byte{8}),
+		"short ICMP of IPv6": packet(guest6, "fd68:6172:7665:7374::2",
+			header.ICMPv6ProtocolNumber, []byte{128}),
+		"an address resolution reply":  arp(header.ARPReply, "10.0.2.2", guest4),
+		"asking for another's address": arp(header.ARPRequest, guest4, "10.0.2.50"),
+		"asking for its own":           arp(header.ARPRequest, "0.0.0.0", guest4),
+		"soliciting its own":           packet("fe80::1", "ff02::1:ff00:64", header.ICMPv6ProtocolNumber, solicit(guest6)),
+		"soliciting as another": packet("2001:db8::1", "ff02::1:ff00:2", header.ICMPv6ProtocolNumber,
+			solicit("fd68:6172:7665:7374::2")),
 	} {
 		w.send(t, f)
 		w.alive(t, name)
@@ -192,7 +220,8 @@ func TestHostileFrames(t *testing.T) {
 		t.Errorf("dialled %v", w.dialled)
 	}
 	w.send(t, arp(header.ARPRequest, guest4, "10.0.2.3"))
-	if f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.ARPProtocolNumber }); !bytes.Equal(header.ARP(f[14:]).HardwareAddressSender(), netstack.LinkAddress()) {
+	if f := w.receive(t,
+		func(f header.Ethernet) bool { return f.Type() == header.ARPProtocolNumber }); !bytes.Equal(header.ARP(f[14:]).HardwareAddressSender(), netstack.LinkAddress()) {
 		t.Errorf("who has the DNS address: % x", []byte(f))
 	}
 	if s := w.Stats(); s.Dropped < 30 {
@@ -203,7 +232,8 @@ func TestHostileFrames(t *testing.T) {
 // mission: A6
 func TestRefusalsAreHonest(t *testing.T) {
 	t.Parallel()
-	failures := map[uint16]error{1: unix.ECONNREFUSED, 2: unix.EHOSTUNREACH, 3: unix.ENETUNREACH, 4: unix.EACCES, 5: errors.New("strange"), 6: context.DeadlineExceeded}
+	failures := map[uint16]error{1: unix.ECONNREFUSED, 2: unix.EHOSTUNREACH, 3: unix.ENETUNREACH, 4: unix.EACCES,
+		5: errors.New("strange"), 6: context.DeadlineExceeded}
 	w := newWire(t, policy(t, "default"), func(o *netstack.Options) {
 		o.Dial = func(_ context.Context, _ string, a netip.AddrPort) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: failures[a.Port()]}
@@ -220,7 +250,8 @@ func TestRefusalsAreHonest(t *testing.T) {
 		if got := describe(ip4(f).Protocol(), ip4(f).Payload()); got != want[0] {
 			t.Errorf("port %d: %v, want %v", port, got, want[0])
 		}
-		if p := ip4(f).Payload(); want[0].proto == 1 && (ip4(f).SourceAddress().String() != "203.0.113.7" || binary.BigEndian.Uint32(p[8+20+4:]) != 77 || checksum.Checksum(p, 0) != 0xffff) {
+		if p := ip4(f).Payload(); want[0].proto == 1 && (ip4(f).SourceAddress().String() != "203.0.113.7" ||
+			binary.BigEndian.Uint32(p[8+20+4:]) != 77 || checksum.Checksum(p, 0) != 0xffff) {
 			t.Errorf("port %d: the answer does not quote the packet: % x", port, p)
 		}
 		w.send(t, packet(guest6, "2001:db8::7", header.TCPProtocolNumber, checked(guest6, "2001:db8::7", syn(port))))
@@ -245,9 +276,11 @@ func TestRefusalsAreHonest(t *testing.T) {
 	}{
 		{"an echo that is forbidden", packet(guest4, "10.1.2.3", header.ICMPv4ProtocolNumber, echo4("x")), 13},
 		// In UDP gVisor hears one answer only.
-		{"a datagram that is forbidden", packet(guest4, "10.1.2.3", header.UDPProtocolNumber, datagram(443, "hello")), 3},
+		{"a datagram that is forbidden", packet(guest4, "10.1.2.3", header.UDPProtocolNumber, datagram(443, "hello")),
+			3},
 		{"a datagram to nowhere", packet(guest4, "203.0.113.7", header.UDPProtocolNumber, datagram(3, "hello")), 3},
-		{"a datagram that the host forbids", packet(guest4, "203.0.113.7", header.UDPProtocolNumber, datagram(4, "hello")), 3},
+		{"a datagram that the host forbids", packet(guest4, "203.0.113.7", header.UDPProtocolNumber,
+			datagram(4, "hello")), 3},
 	} {
 		w.send(t, test.p)
 		f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.IPv4ProtocolNumber })
@@ -267,7 +300,8 @@ func describe(proto uint8, p []byte) struct{ proto, kind, code uint8 } {
 // checked sets the checksum of a TCP header.
 func checked(src, dst string, h header.TCP) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
-	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, tcpip.AddrFromSlice(s.AsSlice()), tcpip.AddrFromSlice(d.AsSlice()), uint16(len(h)))
+	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, tcpip.AddrFromSlice(s.AsSlice()),
+		tcpip.AddrFromSlice(d.AsSlice()), uint16(len(h)))
 	h.SetChecksum(^h.CalculateChecksum(sum))
 	return h
 }
@@ -278,7 +312,8 @@ func TestAFloodIsBounded(t *testing.T) {
 	testenv.Long(t)
 	w := newWire(t, policy(t, "default"), func(o *netstack.Options) { o.Rate = 50 })
 	for n := range 5000 {
-		w.send(t, packet(guest4, "203.0.113.7", header.TCPProtocolNumber, checked(guest4, "203.0.113.7", syn(uint16(n+1)))))
+		w.send(t, packet(guest4, "203.0.113.7", header.TCPProtocolNumber,
+			checked(guest4, "203.0.113.7", syn(uint16(n+1)))))
 		if n%50 == 0 { // so that the answers do not fill the link
 			_ = w.end.SetReadDeadline(time.Now())
 			for b := make([]byte, 70000); ; {
@@ -383,7 +418,8 @@ func TestEndsAreCarried(t *testing.T) {
 
 func TestUDPEnds(t *testing.T) {
 	t.Parallel()
-	w := newWire(t, policy(t, "default"), func(o *netstack.Options) { o.Dial = nil; o.Policy = policy(t, "default", "127.0.0.1") })
+	w := newWire(t, policy(t, "default"),
+		func(o *netstack.Options) { o.Dial = nil; o.Policy = policy(t, "default", "127.0.0.1") })
 	// A port without a listener: the host's kernel reports it, and so does the gateway to the sandbox.
 	s, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -436,7 +472,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	waitFor(t, func() bool {
 		var all bytes.Buffer
 		_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
-		return !strings.Contains(all.String(), "gateway/netstack.(") && !strings.Contains(all.String(), "tcpip/transport/")
+		return !strings.Contains(all.String(), "gateway/netstack.(") &&
+			!strings.Contains(all.String(), "tcpip/transport/")
 	})
 }
 
@@ -455,7 +492,8 @@ func TestIdleCost(t *testing.T) {
 		newWire(t, policy(t, "default"))
 	}
 	after, more := measure()
-	t.Logf("an idle gateway has %d KiB and %d goroutines", (int64(after)-int64(before))/many>>10, (more-goroutines)/many)
+	t.Logf("an idle gateway has %d KiB and %d goroutines", (int64(after)-int64(before))/many>>10,
+		(more-goroutines)/many)
 }
 
 func TestTheLinkEnds(t *testing.T) {

@@ -27,7 +27,8 @@ import (
 func TestMemoryOfAThousandConnectionsIsBounded(t *testing.T) {
 	testenv.Long(t)
 	w := newWorld(t, policy(t, "default"), unlimited)
-	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10, Max: 4 << 10} // the guest's part must not count
+	small := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 4 << 10,
+		Max: 4 << 10} // the guest's part must not count
 	w.guest.SetTransportProtocolOption(tcp.ProtocolNumber, &small)
 	var written atomic.Int64
 	w.serve("tcp", "203.0.113.7:80", listen(t, func(c net.Conn) {
@@ -176,11 +177,13 @@ func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 	// The flooding sandbox itself gets an answer as soon as its packets are read.
 	flooded.send(t, packet(guest4, "10.0.2.2", header.ICMPv4ProtocolNumber, echo4("alive")))
 	flooded.receive(t, func(e header.Ethernet) bool {
-		return e.Type() == header.IPv4ProtocolNumber && ip4(e).TransportProtocol() == header.ICMPv4ProtocolNumber && header.ICMPv4(ip4(e).Payload()).Type() == header.ICMPv4EchoReply
+		return e.Type() == header.IPv4ProtocolNumber && ip4(e).TransportProtocol() == header.ICMPv4ProtocolNumber &&
+			header.ICMPv4(ip4(e).Payload()).Type() == header.ICMPv4EchoReply
 	})
 	took, grown := time.Since(begin), heapInUse()-before
 	t.Logf("%d SYNs went on the link and %d found it full, %.0f a second; %d were dropped, %d dialled, %d at once; another sandbox connected %d times; %d MiB",
-		f.sent, f.held, float64(f.sent+f.held)/took.Seconds(), flooded.Stats().Dropped, out.all.Load(), out.most.Load(), connections, grown>>20)
+		f.sent, f.held, float64(f.sent+f.held)/took.Seconds(), flooded.Stats().Dropped, out.all.Load(), out.most.Load(),
+		connections, grown>>20)
 	allowed := int64(1000*took.Seconds()) + 2000
 	if n := out.all.Load(); n > allowed {
 		t.Errorf("%d connections were dialled, where %d may be in that time", n, allowed)

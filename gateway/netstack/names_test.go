@@ -19,7 +19,8 @@ import (
 // helloQUIC is a QUIC server that sends its name on the first stream of each connection.
 func helloQUIC(t testing.TB, me string) string {
 	t.Helper()
-	config := &quic.Config{TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate(t, me)}, MinVersion: tls.VersionTLS13, NextProtos: []string{"hello"}}}
+	config := &quic.Config{TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate(t, me)},
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"hello"}}}
 	e, err := quic.Listen("udp", "127.0.0.1:0", config)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,8 @@ func (w *world) quic(ctx context.Context, t testing.TB, to, name string) (string
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := &quic.Config{TLSConfig: &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"hello"}}}
+	config := &quic.Config{TLSConfig: &tls.Config{ServerName: name, InsecureSkipVerify: true,
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"hello"}}}
 	e, err := quic.NewEndpoint(asUDP{pc}, config)
 	if err != nil {
 		t.Fatal(err)
@@ -111,8 +113,10 @@ func TestQUICReachesExactlyWhatIsNamed(t *testing.T) {
 		t.Errorf("the allowed name: %q, %v", got, err)
 	}
 	for _, test := range []struct{ to, name, domain, address, reason string }{
-		{"203.0.113.10:443", "evil.example", "evil.example", "203.0.113.10", "no rule"}, // an allowed address used for another
-		{"203.0.113.66:443", "good.example", "", "203.0.113.66", "no rule"},             // an allowed name at a foreign address
+		{"203.0.113.10:443", "evil.example", "evil.example", "203.0.113.10",
+			"no rule"}, // an allowed address used for another
+		{"203.0.113.66:443", "good.example", "", "203.0.113.66",
+			"no rule"}, // an allowed name at a foreign address
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan string, 1)

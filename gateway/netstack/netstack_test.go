@@ -103,7 +103,8 @@ func TestDialIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if from := netip.MustParseAddrPort(string(got)).Addr(); from != netstack.IPv4().Gateway && from != netstack.IPv6().Gateway {
+		if from := netip.MustParseAddrPort(string(got)).Addr(); from != netstack.IPv4().Gateway &&
+			from != netstack.IPv6().Gateway {
 			t.Errorf("the sandbox sees %s", from)
 		}
 		_ = c.Close()

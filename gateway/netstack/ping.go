@@ -54,7 +54,8 @@ func (g *Gateway) ping(dst netip.Addr, m []byte) {
 	f, err := g.pingSocket(key)
 	if err != nil {
 		if errors.KindOf(err) == errors.Unsupported {
-			g.deny(gateway.Denial{Protocol: "icmp", Address: dst.String(), Reason: "this machine does not let ordinary programs ping (net.ipv4.ping_group_range)"})
+			g.deny(gateway.Denial{Protocol: "icmp", Address: dst.String(),
+				Reason: "this machine does not let ordinary programs ping (net.ipv4.ping_group_range)"})
 			g.refusePing(dst, m)
 		}
 		return
@@ -157,7 +158,9 @@ func (g *Gateway) echoReply(key pingKey, m []byte) {
 	}
 	h := header.ICMPv6(m)
 	h.SetChecksum(0)
-	h.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: h[:header.ICMPv6MinimumSize], Src: address(key.dst), Dst: address(g.o.V6.Guest),
-		PayloadCsum: checksum.Checksum(h[header.ICMPv6MinimumSize:], 0), PayloadLen: len(h) - header.ICMPv6MinimumSize}))
+	h.SetChecksum(header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: h[:header.ICMPv6MinimumSize],
+		Src: address(key.dst), Dst: address(g.o.V6.Guest),
+		PayloadCsum: checksum.Checksum(h[header.ICMPv6MinimumSize:], 0),
+		PayloadLen:  len(h) - header.ICMPv6MinimumSize}))
 	g.sendIP(key.dst, g.o.V6.Guest, uint8(header.ICMPv6ProtocolNumber), h)
 }

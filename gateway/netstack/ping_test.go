@@ -42,8 +42,10 @@ func TestPingsAreAnsweredByTheirDestination(t *testing.T) {
 		}
 		return
 	}
-	for _, args := range []string{"link set lo up", "addr add 203.0.113.7/32 dev lo", "-6 addr add 2001:db8::7/128 dev lo nodad"} {
-		if out, err := exec.CommandContext(t.Context(), os.Getenv(pingEnv), strings.Fields(args)...).CombinedOutput(); err != nil {
+	for _, args := range []string{"link set lo up", "addr add 203.0.113.7/32 dev lo",
+		"-6 addr add 2001:db8::7/128 dev lo nodad"} {
+		if out, err := exec.CommandContext(t.Context(), os.Getenv(pingEnv),
+			strings.Fields(args)...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v\n%s", args, err, out)
 		}
 	}
@@ -109,7 +111,8 @@ func (w *wire) ping4(t *testing.T, dst string, id uint16) {
 	w.send(t, packet(guest4, dst, header.ICMPv4ProtocolNumber, checkedEcho(m)))
 	f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.IPv4ProtocolNumber })
 	p := header.ICMPv4(ip4(f).Payload())
-	if p.Type() != header.ICMPv4EchoReply || ip4(f).SourceAddress().String() != dst || p.Ident() != id || string(p[8:]) != "hello" || checksum.Checksum(p, 0) != 0xffff {
+	if p.Type() != header.ICMPv4EchoReply || ip4(f).SourceAddress().String() != dst || p.Ident() != id ||
+		string(p[8:]) != "hello" || checksum.Checksum(p, 0) != 0xffff {
 		t.Errorf("the answer of %s to %d: % x", dst, id, []byte(f))
 	}
 }
@@ -122,8 +125,10 @@ func (w *wire) ping6(t *testing.T, dst string) {
 	w.send(t, packet(guest6, dst, header.ICMPv6ProtocolNumber, m))
 	f := w.receive(t, func(f header.Ethernet) bool { return f.Type() == header.IPv6ProtocolNumber })
 	p := ip6(f).Payload()
-	sum := checksum.Combine(header.PseudoHeaderChecksum(header.ICMPv6ProtocolNumber, ip6(f).SourceAddress(), ip6(f).DestinationAddress(), uint16(len(p))), checksum.Checksum(p, 0))
-	if p[0] != uint8(header.ICMPv6EchoReply) || ip6(f).SourceAddress().String() != dst || binary.BigEndian.Uint16(p[4:]) != 9 || string(p[8:]) != "hello" || sum != 0xffff {
+	sum := checksum.Combine(header.PseudoHeaderChecksum(header.ICMPv6ProtocolNumber, ip6(f).SourceAddress(),
+		ip6(f).DestinationAddress(), uint16(len(p))), checksum.Checksum(p, 0))
+	if p[0] != uint8(header.ICMPv6EchoReply) || ip6(f).SourceAddress().String() != dst ||
+		binary.BigEndian.Uint16(p[4:]) != 9 || string(p[8:]) != "hello" || sum != 0xffff {
 		t.Errorf("the answer of %s: % x", dst, []byte(f))
 	}
 }

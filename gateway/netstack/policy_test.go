@@ -69,7 +69,8 @@ func (z *zone) exchange(_ context.Context, query []byte) ([]byte, error) {
 		case a.Is4() && q.Type == dnsmessage.TypeA:
 			m.Answers = append(m.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AResource{A: a.As4()}})
 		case a.Is6() && q.Type == dnsmessage.TypeAAAA:
-			m.Answers = append(m.Answers, dnsmessage.Resource{Header: h, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: h,
+				Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
 		}
 	}
 	return m.Pack()
@@ -101,7 +102,8 @@ func (w *world) expectDenial(t testing.TB, protocol, domain, address, reason str
 	for {
 		select {
 		case d := <-w.refused:
-			if d.Protocol == protocol && d.Domain == domain && d.Address == address && strings.Contains(d.Reason, reason) && d.Count > 0 && !d.Time.IsZero() {
+			if d.Protocol == protocol && d.Domain == domain && d.Address == address &&
+				strings.Contains(d.Reason, reason) && d.Count > 0 && !d.Time.IsZero() {
 				return
 			}
 		case <-timeout:
@@ -119,7 +121,8 @@ func certificate(t testing.TB, name string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{name}}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{name}}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +186,8 @@ func (w *world) wasDialled(addr string) bool {
 func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 	t.Parallel()
 	z := &zone{}
-	w := newWorld(t, policy(t, "allow", "good.example", "*.wild.example", "b\u00fccher.example", "203.0.113.50", "six.example"),
+	w := newWorld(t, policy(t, "allow", "good.example", "*.wild.example", "b\u00fccher.example", "203.0.113.50",
+		"six.example"),
 		func(o *netstack.Options) { o.Exchange = z.exchange })
 	z.set("good.example", "203.0.113.10")
 	z.set("a.b.wild.example", "203.0.113.11")
@@ -192,7 +196,8 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 	z.set("evil.example", "203.0.113.66")
 	z.set("xn--bcher-kva.example", "203.0.113.13")
 	z.set("six.example", "2001:db8::10")
-	for _, a := range []string{"203.0.113.10", "203.0.113.11", "203.0.113.12", "203.0.113.13", "203.0.113.50", "203.0.113.66", "[2001:db8::10]"} {
+	for _, a := range []string{"203.0.113.10", "203.0.113.11", "203.0.113.12", "203.0.113.13", "203.0.113.50",
+		"203.0.113.66", "[2001:db8::10]"} {
 		w.serve("tcp", a+":443", hello(t, a))
 		w.serve("tcp", a+":80", listen(t, func(c net.Conn) {
 			if _, err := c.Read(make([]byte, 1)); err == nil {
@@ -200,7 +205,11 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, c)
 		}))
-		w.serve("tcp", a+":22", listen(t, func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); _, _ = io.Copy(io.Discard, c) }))
+		w.serve("tcp", a+":22", listen(t, func(c net.Conn) {
+			_, _ = io.WriteString(c, "SSH-2.0-x\r\n")
+			_,
+				_ = io.Copy(io.Discard, c)
+		}))
 	}
 
 	// Before a look-up of its name, an address has no name.
@@ -209,14 +218,16 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 	}
 	w.expectDenial(t, "tcp", "", "203.0.113.10", "no rule")
 
-	for name, want := range map[string]string{"good.example": "203.0.113.10", "GOOD.example.": "203.0.113.10", "a.b.wild.example": "203.0.113.11",
+	for name, want := range map[string]string{"good.example": "203.0.113.10", "GOOD.example.": "203.0.113.10",
+		"a.b.wild.example":      "203.0.113.11",
 		"xn--bcher-kva.example": "203.0.113.13", "six.example": "2001:db8::10"} {
 		got, err := w.lookUp(t, name)
 		if err != nil || len(got) != 1 || got[0].Unmap().String() != want {
 			t.Errorf("%s is %v, %v", name, got, err)
 		}
 	}
-	for _, name := range []string{"evil.example", "wild.example", "evil-wild.example", "good.example.evil.example", "203.0.113.66.nip.example"} {
+	for _, name := range []string{"evil.example", "wild.example", "evil-wild.example", "good.example.evil.example",
+		"203.0.113.66.nip.example"} {
 		if got, err := w.lookUp(t, name); err == nil {
 			t.Errorf("%s is %v", name, got)
 		}
@@ -249,7 +260,8 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 	for _, test := range []struct {
 		to, host string
 		want     bool
-	}{{"203.0.113.10:80", "good.example", true}, {"203.0.113.10:80", "evil.example", false}, {"203.0.113.50:80", "evil.example", true}, {"203.0.113.66:80", "good.example", false}} {
+	}{{"203.0.113.10:80", "good.example", true}, {"203.0.113.10:80", "evil.example", false},
+		{"203.0.113.50:80", "evil.example", true}, {"203.0.113.66:80", "good.example", false}} {
 		if got, err := w.http(t, test.to, test.host); strings.HasPrefix(got, "HTTP/1.1 200") != test.want {
 			t.Errorf("HTTP to %s as %s: %q, %v", test.to, test.host, got, err)
 		}
@@ -279,8 +291,10 @@ func TestAllowReachesExactlyWhatItNames(t *testing.T) {
 func TestForbiddenAddressesAreNeverDialled(t *testing.T) {
 	t.Parallel()
 	z := &zone{}
-	forbidden := []string{"127.0.0.1", "10.1.2.3", "192.168.1.1", "172.17.0.1", "169.254.169.254", "100.100.100.200", "198.51.100.1", "10.9.9.9", "100.64.0.1", "168.63.129.16",
-		"fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::1", "fe80::1", "fd68:6172:7665:7374::77", "10.0.2.50"}
+	forbidden := []string{"127.0.0.1", "10.1.2.3", "192.168.1.1", "172.17.0.1", "169.254.169.254", "100.100.100.200",
+		"198.51.100.1", "10.9.9.9", "100.64.0.1", "168.63.129.16",
+		"fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::1", "fe80::1",
+		"fd68:6172:7665:7374::77", "10.0.2.50"}
 	for _, mode := range []string{"default", "none", "allow"} {
 		var allow []string
 		if mode == "allow" {
@@ -370,7 +384,8 @@ func TestRebindingLeadsNowhere(t *testing.T) {
 func TestANewPolicyCutsWhatItForbids(t *testing.T) {
 	t.Parallel()
 	z := &zone{}
-	w := newWorld(t, policy(t, "allow", "good.example", "203.0.113.50"), func(o *netstack.Options) { o.Exchange = z.exchange })
+	w := newWorld(t, policy(t, "allow", "good.example", "203.0.113.50"),
+		func(o *netstack.Options) { o.Exchange = z.exchange })
 	z.set("good.example", "203.0.113.10")
 	if _, err := w.lookUp(t, "good.example"); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,8 @@ func newResolver(exchange func(context.Context, []byte) ([]byte, error)) *resolv
 	if exchange == nil {
 		exchange = new(hostServers).exchange
 	}
-	return &resolver{exchange: exchange, busy: make(chan struct{}, maxLookUps), conns: make(chan struct{}, maxDNSConns), cache: map[cacheKey]cached{}}
+	return &resolver{exchange: exchange, busy: make(chan struct{}, maxLookUps), conns: make(chan struct{}, maxDNSConns),
+		cache: map[cacheKey]cached{}}
 }
 
 // ask returns a name server's answer and its age.

@@ -52,19 +52,21 @@ func tuneTCP(s *stack.Stack) {
 
 func (g *Gateway) startTCP() {
 	for _, b := range buffers {
-		g.tcp = append(g.tcp, tcp.NewForwarder(g.stack, b.size, maxDials, func(r *tcp.ForwarderRequest) { g.acceptTCP(r, b.size) }))
+		g.tcp = append(g.tcp, tcp.NewForwarder(g.stack, b.size, maxDials,
+			func(r *tcp.ForwarderRequest) { g.acceptTCP(r, b.size) }))
 	}
-	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
-		g.mu.Lock()
-		open := len(g.conns)
-		g.mu.Unlock()
-		for i, b := range buffers {
-			if open < b.below {
-				return g.tcp[i].HandlePacket(id, pkt)
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber,
+		func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+			g.mu.Lock()
+			open := len(g.conns)
+			g.mu.Unlock()
+			for i, b := range buffers {
+				if open < b.below {
+					return g.tcp[i].HandlePacket(id, pkt)
+				}
 			}
-		}
-		return false
-	})
+			return false
+		})
 }
 
 // acceptTCP answers one SYN: with a reset, an ICMP error, silence, or a connection.
@@ -87,7 +89,8 @@ func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest, bufferSize int) {
 		return
 	}
 	if g.full() {
-		g.deny(gateway.Denial{Protocol: "tcp", Address: dst.String(), Port: int(port), Reason: "the sandbox has too many connections open"})
+		g.deny(gateway.Denial{Protocol: "tcp", Address: dst.String(), Port: int(port),
+			Reason: "the sandbox has too many connections open"})
 		r.Complete(true)
 		return
 	}
@@ -140,7 +143,8 @@ func (g *Gateway) answerDialError(r *tcp.ForwarderRequest, err error) {
 	case errors.Is(err, syscall.EHOSTUNREACH):
 		g.unreachableTCP(id, hostUnreachable)
 		r.Complete(false)
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.ENETDOWN):
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL),
+		errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.ENETDOWN):
 		g.unreachableTCP(id, netUnreachable)
 		r.Complete(false)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
@@ -237,7 +241,8 @@ func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return nil, errors.Explainf(err, errors.Unavailable, "nothing listens on port %d of the sandbox", port)
 }
 
-func (g *Gateway) dialGuest(ctx context.Context, a Addresses, proto tcpip.NetworkProtocolNumber, port uint16) (net.Conn, error) {
+func (g *Gateway) dialGuest(ctx context.Context, a Addresses, proto tcpip.NetworkProtocolNumber,
+	port uint16) (net.Conn, error) {
 	local := tcpip.FullAddress{NIC: nic, Addr: address(a.Gateway)}
 	remote := tcpip.FullAddress{NIC: nic, Addr: address(a.Guest), Port: port}
 	c, err := gonet.DialTCPWithBind(ctx, g.stack, local, remote, proto)
@@ -286,6 +291,7 @@ func (t *synTable) seq(id stack.TransportEndpointID) uint32 {
 // unreachableTCP answers the SYN of id with an ICMP error.
 func (g *Gateway) unreachableTCP(id stack.TransportEndpointID, why unreachable) {
 	syn := make(header.TCP, header.TCPMinimumSize)
-	syn.Encode(&header.TCPFields{SrcPort: id.RemotePort, DstPort: id.LocalPort, SeqNum: g.syns.seq(id), DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn})
+	syn.Encode(&header.TCPFields{SrcPort: id.RemotePort, DstPort: id.LocalPort, SeqNum: g.syns.seq(id),
+		DataOffset: header.TCPMinimumSize, Flags: header.TCPFlagSyn})
 	g.sendUnreachable(why, netipAddr(id.RemoteAddress), netipAddr(id.LocalAddress), header.TCPProtocolNumber, syn)
 }

@@ -64,11 +64,13 @@ func (g *Gateway) handleUDP(id stack.TransportEndpointID, pkt *stack.PacketBuffe
 		g.refuseUDP(netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort), dst, quote)
 		return true
 	}
-	key := flowKey{netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort), netip.AddrPortFrom(dst, id.LocalPort)}
+	key := flowKey{netip.AddrPortFrom(netipAddr(id.RemoteAddress), id.RemotePort),
+		netip.AddrPortFrom(dst, id.LocalPort)}
 	f := &udpFlow{key: key, guest: &endpoint{}}
 	if !g.reserve(f) {
 		g.wg.Done()
-		g.deny(gateway.Denial{Protocol: "udp", Address: outside.String(), Port: int(id.LocalPort), Reason: "the sandbox has too many connections open"})
+		g.deny(gateway.Denial{Protocol: "udp", Address: outside.String(), Port: int(id.LocalPort),
+			Reason: "the sandbox has too many connections open"})
 		return true
 	}
 	// Create the endpoint now, so that it queues the following packets in order.

@@ -52,7 +52,8 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 }
 
 // Build implements image.Source.
-func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	files, err := writeContext(filepath.Join(out.Temp, "context"))
 	if err != nil {
 		return image.Contents{}, err

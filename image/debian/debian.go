@@ -1,7 +1,8 @@
-// Package debian makes Harvest's base image from Debian's packages, with mmdebstrap and the package sources that this machine uses.
+// Package debian makes Harvest's base image from Debian's packages, with mmdebstrap and the package sources that this
+// machine uses.
 //
-// It works for root and, through user namespaces, for ordinary users. Nothing is unpacked twice: mmdebstrap's tar stream
-// goes straight into the EROFS image.
+// It works for root and, through user namespaces, for ordinary users. Nothing is unpacked twice: mmdebstrap's tar
+// stream goes straight into the EROFS image.
 package debian
 
 import (
@@ -33,7 +34,8 @@ const statusFile = "var/lib/dpkg/status"
 // packages of the base image: those that the mission names, those to compile Python extensions, and
 // tools that users expect.
 var packages = []string{
-	"python3", "python3-venv", "python3-pip", "python3-dev", "python-is-python3", "git", "curl", "build-essential", "libffi-dev", "libssl-dev", "zlib1g-dev",
+	"python3", "python3-venv", "python3-pip", "python3-dev", "python-is-python3", "git", "curl", "build-essential",
+	"libffi-dev", "libssl-dev", "zlib1g-dev",
 	"ca-certificates", "procps", "less", "nano", "iproute2", "netbase", "unzip",
 }
 
@@ -44,7 +46,8 @@ var shown = []string{"gcc", "make", "openssl", "perl", "libc6"}
 // that programs link with are kept. dpkg need not fsync in a tree that is discarded on failure.
 var dpkgOptions = []string{
 	"force-unsafe-io",
-	"path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright", "path-exclude=/usr/share/man/*", "path-exclude=/usr/share/info/*",
+	"path-exclude=/usr/share/doc/*", "path-include=/usr/share/doc/*/copyright", "path-exclude=/usr/share/man/*",
+	"path-exclude=/usr/share/info/*",
 	"path-exclude=/usr/share/locale/*", "path-exclude=/usr/share/lintian/*", "path-exclude=/usr/bin/*-lto-dump-*",
 	"path-exclude=/usr/lib/python3*/config-*/*.a", "path-exclude=/usr/lib/gcc/*/lib?san.a",
 }
@@ -85,7 +88,8 @@ func (s *Source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOption
 
 // arguments returns the mmdebstrap arguments that determine the content of the image.
 func arguments(certs []trust.Certificate, aptOptions []string) []string {
-	args := []string{"--mode=unshare", "--variant=minbase", "--format=tar", "--skip=cleanup/apt", "--verbose", "--include=" + strings.Join(packages, ",")}
+	args := []string{"--mode=unshare", "--variant=minbase", "--format=tar", "--skip=cleanup/apt", "--verbose",
+		"--include=" + strings.Join(packages, ",")}
 	for _, o := range dpkgOptions {
 		args = append(args, "--dpkgopt="+o)
 	}
@@ -105,7 +109,8 @@ func hook(c trust.Certificate) string {
 }
 
 // Build implements image.Source.
-func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	if err := checkTools(); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: prepare")
 	}
@@ -136,7 +141,8 @@ func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOption
 		return image.Contents{}, errors.Stage(err, "image: pack")
 	}
 	parts, missing := installed(status.String())
-	return image.Contents{Config: configure(len(certs) > 0), Parts: append(parts, run.parts...), Missing: append(missing, run.missing...)}, nil
+	return image.Contents{Config: configure(len(certs) > 0), Parts: append(parts, run.parts...),
+		Missing: append(missing, run.missing...)}, nil
 }
 
 // configure returns the configuration of the image. With extra certificates, its environment points
@@ -189,7 +195,8 @@ func checkTools() error {
 	}
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			err = errors.Explainf(err, errors.Unsupported, "the base image cannot be built: this machine has no %s", tool)
+			err = errors.Explainf(err, errors.Unsupported,
+				"the base image cannot be built: this machine has no %s", tool)
 			return errors.Remedy(err, "apt-get install mmdebstrap uidmap")
 		}
 	}

@@ -38,13 +38,18 @@ http://mirror.example/debian/ bookworm main Debian
 http://mirror.example/debian/ bookworm-updates main Debian
 http://mirror.example/debian-security/ bookworm-security main Debian`, []string{
 			"deb http://mirror.example/debian-security/ bookworm-security main",
-			"deb http://mirror.example/debian/ bookworm main", "deb http://mirror.example/debian/ bookworm-updates main"}},
-		"never fetched": {"https://mirror.example/debian bookworm main $(ORIGIN)", []string{"deb https://mirror.example/debian bookworm main"}},
-		"no origin":     {"https://mirror.example/debian bookworm main", []string{"deb https://mirror.example/debian bookworm main"}},
+			"deb http://mirror.example/debian/ bookworm main",
+			"deb http://mirror.example/debian/ bookworm-updates main"}},
+		"never fetched": {"https://mirror.example/debian bookworm main $(ORIGIN)",
+			[]string{"deb https://mirror.example/debian bookworm main"}},
+		"no origin": {"https://mirror.example/debian bookworm main",
+			[]string{"deb https://mirror.example/debian bookworm main"}},
 		"other release": {"http://m.example/debian trixie main Debian\nhttp://m.example/debian-security trixie-security main Debian", []string{
-			"deb http://m.example/debian bookworm main", "deb http://m.example/debian-security bookworm-security main"}},
-		"old style":    {"http://m.example/debian stable main Debian\nhttp://m.example/security stable/updates main Debian", []string{"deb http://m.example/debian bookworm main", "deb http://m.example/security bookworm-security main"}},
-		"mirror named": {"https://mirror.example/artifacts/anything bookworm main Debian", []string{"deb https://mirror.example/artifacts/anything bookworm main"}},
+			"deb http://m.example/debian bookworm main",
+			"deb http://m.example/debian-security bookworm-security main"}},
+		"old style": {"http://m.example/debian stable main Debian\nhttp://m.example/security stable/updates main Debian", []string{"deb http://m.example/debian bookworm main", "deb http://m.example/security bookworm-security main"}},
+		"mirror named": {"https://mirror.example/artifacts/anything bookworm main Debian",
+			[]string{"deb https://mirror.example/artifacts/anything bookworm main"}},
 		"third parties": {`https://packages.example/apt cloud-sdk-bookworm main cloud-sdk
 https://node.example/node_20.x nodistro main node
 https://docker.example/linux/debian bookworm stable Docker
@@ -78,10 +83,13 @@ func TestInstalled(t *testing.T) {
 	}
 	status.WriteString("Package: git\nStatus: deinstall ok config-files\nVersion: 1\n\nPackage: gcc\nStatus: install ok installed\nVersion: 12\n")
 	parts, missing := installed(status.String())
-	if diff := cmp.Diff([]image.Part{{Name: "git", Reason: "Debian did not install it"}, {Name: "curl", Reason: "Debian did not install it"}}, missing); diff != "" {
+	if diff := cmp.Diff([]image.Part{{Name: "git", Reason: "Debian did not install it"},
+		{Name: "curl", Reason: "Debian did not install it"}}, missing); diff != "" {
 		t.Error(diff)
 	}
-	if want := len(packages) - 2 + 1; len(parts) != want || parts[0] != (image.Part{Name: "python3", Version: "1:2.3-4"}) || parts[want-1] != (image.Part{Name: "gcc", Version: "12"}) {
+	if want := len(packages) - 2 + 1; len(parts) != want ||
+		parts[0] != (image.Part{Name: "python3", Version: "1:2.3-4"}) ||
+		parts[want-1] != (image.Part{Name: "gcc", Version: "12"}) {
 		t.Errorf("got %v", parts)
 	}
 }
@@ -93,7 +101,8 @@ func certificateFile(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotAfter: time.Now().Add(time.Hour), IsCA: true}
+	about := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -112,9 +121,11 @@ func TestCertificates(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	one, two := certificateFile(t, filepath.Join(dir, "a b'c.crt")), certificateFile(t, filepath.Join(dir, "sub/two.crt"))
+	one, two := certificateFile(t, filepath.Join(dir, "a b'c.crt")),
+		certificateFile(t, filepath.Join(dir, "sub/two.crt"))
 	certificateFile(t, filepath.Join(dir, "not.pem"))
-	for name, text := range map[string]string{"text.crt": "no certificate", "key.crt": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"} {
+	for name, text := range map[string]string{"text.crt": "no certificate",
+		"key.crt": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +144,8 @@ func TestCertificates(t *testing.T) {
 	if out, err := exec.Command("sh", "-c", hook(certs[0]), "sh", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if data, err := os.ReadFile(filepath.Join(root, "usr/local/share/ca-certificates", certs[0].Name)); err != nil || string(data) != one {
+	if data, err := os.ReadFile(filepath.Join(root, "usr/local/share/ca-certificates", certs[0].Name)); err != nil ||
+		string(data) != one {
 		t.Errorf("the hook wrote %q, %v", data, err)
 	}
 	for _, none := range []string{"", filepath.Join(dir, "none")} {
@@ -164,7 +176,8 @@ func TestFingerprintFollowsTheCertificates(t *testing.T) {
 			t.Errorf("other certificates have the same fingerprint %s", text)
 		}
 		seen[string(text)] = true
-		if _, again, err := s.Resolve(t.Context(), image.Spec{}, image.BuildOptions{}); err != nil || string(again) != string(text) {
+		if _, again, err := s.Resolve(t.Context(), image.Spec{}, image.BuildOptions{}); err != nil ||
+			string(again) != string(text) {
 			t.Errorf("got %s and %s, %v", text, again, err)
 		}
 		certificateFile(t, filepath.Join(dir, strconv.Itoa(len(seen))+".crt"))
@@ -199,7 +212,8 @@ func start(t *testing.T, ctx context.Context, progress func(image.Progress)) (im
 	if progress == nil {
 		progress = func(image.Progress) {}
 	}
-	c, err := New(Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}}).Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{Progress: progress},
+	c, err := New(Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}}).Build(ctx,
+		image.Spec{Base: "base"}, image.BuildOptions{Progress: progress},
 		image.Output{Root: root, Temp: t.TempDir()})
 	return c, root, err
 }
@@ -231,29 +245,35 @@ d=$(mktemp -d) && mkdir -p $d/var/lib/dpkg && printf 'Package: git\nStatus: inst
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"download: reading the package sources", "download: Get:1 http://mirror.example bookworm InRelease", "install: installing the other packages",
+	want := []string{"download: reading the package sources",
+		"download: Get:1 http://mirror.example bookworm InRelease", "install: installing the other packages",
 		"install: Setting up git (1:2.39)", "pack: packing the image"}
 	if diff := cmp.Diff(want, steps); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]image.Part{{Name: "git", Version: "1:2.39"}, {Name: "uv", Version: "0.5.1"}}, c.Parts); diff != "" {
+	if diff := cmp.Diff([]image.Part{{Name: "git", Version: "1:2.39"}, {Name: "uv", Version: "0.5.1"}},
+		c.Parts); diff != "" {
 		t.Error(diff)
 	}
-	if len(c.Missing) != len(packages) || c.Missing[len(packages)-1] != (image.Part{Name: "other", Reason: "no network here"}) {
+	if len(c.Missing) != len(packages) ||
+		c.Missing[len(packages)-1] != (image.Part{Name: "other", Reason: "no network here"}) {
 		t.Errorf("got %v", c.Missing)
 	}
-	if c.Config.Env["LANG"] != "C.UTF-8" || c.Config.Env["PIP_CERT"] != "" || configure(true).Env["NODE_EXTRA_CA_CERTS"] != trust.Bundle {
+	if c.Config.Env["LANG"] != "C.UTF-8" || c.Config.Env["PIP_CERT"] != "" ||
+		configure(true).Env["NODE_EXTRA_CA_CERTS"] != trust.Bundle {
 		t.Errorf("got %v", c.Config)
 	}
 	if info, err := root.Stat(); err != nil || info.Size() == 0 {
 		t.Errorf("the image has %d bytes, %v", info.Size(), err)
 	}
 	args, _ := os.ReadFile(filepath.Join(dir, "args"))
-	if !strings.Contains(string(args), "deb http://127.0.0.1:9/debian bookworm main\n") || !strings.Contains(string(args), "libffi-dev") {
+	if !strings.Contains(string(args), "deb http://127.0.0.1:9/debian bookworm main\n") ||
+		!strings.Contains(string(args), "libffi-dev") {
 		t.Errorf("got the arguments %s", args)
 	}
 	env, _ := os.ReadFile(filepath.Join(dir, "env"))
-	if strings.Contains(string(env), "SECRET_TOKEN") || !strings.Contains(string(env), "https_proxy=http://proxy.example:3128") {
+	if strings.Contains(string(env), "SECRET_TOKEN") ||
+		!strings.Contains(string(env), "https_proxy=http://proxy.example:3128") {
 		t.Errorf("got the environment %s", env)
 	}
 }
@@ -264,13 +284,21 @@ func TestBuildExplainsFailures(t *testing.T) {
 		want         errors.Kind
 		stage        string
 	}{
-		{"disk full", "echo 'I: extracting archives' >&2; echo 'tar: x: Cannot write: No space left on device' >&2; exit 25", errors.Exhausted, "image: install"},
-		{"too little space", "echo \"E: You don't have enough free space in /var/cache/apt/archives/.\" >&2; exit 25", errors.Exhausted, "image: download"},
-		{"no network", "echo 'I: running apt-get update' >&2; echo 'E: Failed to fetch http://x  Could not connect to x' >&2; exit 25", errors.Unavailable, "image: download"},
-		{"no keys", "echo 'I: running apt-get update' >&2; echo 'W: GPG error: The following signatures: NO_PUBKEY 0E98' >&2; exit 25", errors.Unavailable, "image: download"},
-		{"no subuids", "echo 'W: no entry in /etc/subuid for nobody' >&2; exit 25", errors.Unsupported, "image: download"},
-		{"no namespaces", "echo 'E: unable to unshare: Operation not permitted' >&2; exit 1", errors.Unsupported, "image: download"},
-		{"anything else", "echo 'I: installing remaining packages' >&2; echo 'E: whatever' >&2; exit 2", errors.Internal, "image: install"},
+		{"disk full",
+			"echo 'I: extracting archives' >&2; echo 'tar: x: Cannot write: No space left on device' >&2; exit 25",
+			errors.Exhausted, "image: install"},
+		{"too little space", "echo \"E: You don't have enough free space in /var/cache/apt/archives/.\" >&2; exit 25",
+			errors.Exhausted, "image: download"},
+		{"no network",
+			"echo 'I: running apt-get update' >&2; echo 'E: Failed to fetch http://x  Could not connect to x' >&2; exit 25", errors.Unavailable, "image: download"},
+		{"no keys",
+			"echo 'I: running apt-get update' >&2; echo 'W: GPG error: The following signatures: NO_PUBKEY 0E98' >&2; exit 25", errors.Unavailable, "image: download"},
+		{"no subuids", "echo 'W: no entry in /etc/subuid for nobody' >&2; exit 25", errors.Unsupported,
+			"image: download"},
+		{"no namespaces", "echo 'E: unable to unshare: Operation not permitted' >&2; exit 1", errors.Unsupported,
+			"image: download"},
+		{"anything else", "echo 'I: installing remaining packages' >&2; echo 'E: whatever' >&2; exit 2",
+			errors.Internal, "image: install"},
 		{"no tar", "echo noise", errors.Internal, "image: pack"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -279,7 +307,8 @@ func TestBuildExplainsFailures(t *testing.T) {
 			if errors.KindOf(err) != tc.want || errors.StageOf(err) != tc.stage {
 				t.Errorf("got %v of kind %s in stage %q", err, errors.KindOf(err), errors.StageOf(err))
 			}
-			if tc.want != errors.Internal && (errors.RemedyOf(err) == "" || strings.Contains(errors.Message(err), "E: ")) {
+			if tc.want != errors.Internal && (errors.RemedyOf(err) == "" ||
+				strings.Contains(errors.Message(err), "E: ")) {
 				t.Errorf("the client reads %q, %q", errors.Message(err), errors.RemedyOf(err))
 			}
 			if i := strings.Index(tc.script, "E: whatever"); i >= 0 && !strings.Contains(err.Error(), "E: whatever") {
@@ -292,7 +321,8 @@ func TestBuildExplainsFailures(t *testing.T) {
 func TestBuildNeedsItsTools(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, _, err := start(t, t.Context(), nil)
-	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.RemedyOf(err), "apt-get install mmdebstrap uidmap") {
+	if errors.KindOf(err) != errors.Unsupported ||
+		!strings.Contains(errors.RemedyOf(err), "apt-get install mmdebstrap uidmap") {
 		t.Errorf("got %v, %q", err, errors.RemedyOf(err))
 	}
 	if got := hostSources(t.Context()); got != nil {
@@ -383,7 +413,8 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			os.Exit(1)
 		}
-		_, err = New(Options{Sources: []string{}}).Build(context.Background(), image.Spec{}, image.BuildOptions{Progress: func(image.Progress) {}},
+		_, err = New(Options{Sources: []string{}}).Build(context.Background(), image.Spec{},
+			image.BuildOptions{Progress: func(image.Progress) {}},
 			image.Output{Root: root, Temp: dir})
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)
@@ -429,10 +460,13 @@ func TestFullDiskWhilePacking(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	stub(t, "mmdebstrap", `d=$(mktemp -d) && head -c 8000000 /dev/urandom >$d/big && tar -C $d -c . ; rm -r $d; sleep 1000`)
-	_, err = New(Options{Sources: []string{}}).Build(t.Context(), image.Spec{}, image.BuildOptions{Progress: func(image.Progress) {}},
+	stub(t, "mmdebstrap",
+		`d=$(mktemp -d) && head -c 8000000 /dev/urandom >$d/big && tar -C $d -c . ; rm -r $d; sleep 1000`)
+	_, err = New(Options{Sources: []string{}}).Build(t.Context(), image.Spec{},
+		image.BuildOptions{Progress: func(image.Progress) {}},
 		image.Output{Root: root, Temp: t.TempDir()})
-	if errors.KindOf(err) != errors.Exhausted || errors.StageOf(err) != "image: pack" || !strings.Contains(errors.Message(err), "disk is full") {
+	if errors.KindOf(err) != errors.Exhausted || errors.StageOf(err) != "image: pack" ||
+		!strings.Contains(errors.Message(err), "disk is full") {
 		t.Errorf("got %v in stage %q", err, errors.StageOf(err))
 	}
 }

@@ -24,7 +24,8 @@ var supervise string
 const keptLines = 30
 
 // passed are the network settings that a build gets from our environment. It gets no others.
-var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"}
+var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL",
+	"PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"}
 
 // run is one run of mmdebstrap.
 type run struct {
@@ -106,7 +107,8 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 // users run under further user ids, which cannot enter our directories, and use the system's
 // temporary directory.
 func environment(temp string) []string {
-	env := []string{"PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=/root", "DEBIAN_FRONTEND=noninteractive"}
+	env := []string{"PATH=" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin", "LANG=C.UTF-8", "HOME=/root",
+		"DEBIAN_FRONTEND=noninteractive"}
 	if os.Geteuid() == 0 {
 		env = append(env, "TMPDIR="+temp)
 	} else if dir := os.Getenv("TMPDIR"); dir != "" {
@@ -196,9 +198,11 @@ func (r *run) outcome(ctxErr, packErr, waitErr error) error {
 	case packErr != nil && errors.KindOf(packErr) != errors.Invalid:
 		return errors.Stage(packErr, "image: pack")
 	case waitErr != nil:
-		return errors.Stage(explain(errors.Wrapf(waitErr, "mmdebstrap failed; its last lines:\n%s\n", said), said), stage)
+		return errors.Stage(explain(errors.Wrapf(waitErr, "mmdebstrap failed; its last lines:\n%s\n", said), said),
+			stage)
 	case packErr != nil: // success was reported, but the stream is unreadable
-		return errors.Stage(errors.Explainf(packErr, errors.Internal, "mmdebstrap's output cannot be read"), "image: pack")
+		return errors.Stage(errors.Explainf(packErr, errors.Internal, "mmdebstrap's output cannot be read"),
+			"image: pack")
 	}
 	return nil
 }
@@ -210,15 +214,22 @@ var complaints = []struct {
 	text, remedy string
 }{
 	{[]string{"No space left on device", "enough free space", "Disk quota exceeded"}, errors.Exhausted,
-		"the disk is full: there is no space left to build the image", "free about 2 GB on the disk of the data directory, and of TMPDIR for ordinary users"},
+		"the disk is full: there is no space left to build the image",
+		"free about 2 GB on the disk of the data directory, and of TMPDIR for ordinary users"},
 	{[]string{"/etc/subuid", "/etc/subgid", "newuidmap", "newgidmap"}, errors.Unsupported,
-		"the base image cannot be built: this user may not use further user ids", "as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME"},
+		"the base image cannot be built: this user may not use further user ids",
+		"as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 NAME"},
 	{[]string{"unshare", "Operation not permitted"}, errors.Unsupported,
-		"the base image cannot be built: this machine does not allow namespaces", "allow user namespaces (sysctl user.max_user_namespaces), or build as root"},
+		"the base image cannot be built: this machine does not allow namespaces",
+		"allow user namespaces (sysctl user.max_user_namespaces), or build as root"},
 	{[]string{"NO_PUBKEY", "is not signed", "not valid yet", "is expired"}, errors.Unavailable,
-		"the package sources cannot be trusted", "apt-get install debian-archive-keyring, and check this machine's clock"},
-	{[]string{"Failed to fetch", "Could not resolve", "Temporary failure resolving", "Could not connect", "Unable to connect", "Connection timed out", "Some index files failed to download", "does not have a Release file", "Unable to fetch"},
-		errors.Unavailable, "the package sources cannot be reached", "check the network and this machine's apt sources, then try again"},
+		"the package sources cannot be trusted",
+		"apt-get install debian-archive-keyring, and check this machine's clock"},
+	{[]string{"Failed to fetch", "Could not resolve", "Temporary failure resolving", "Could not connect",
+		"Unable to connect", "Connection timed out", "Some index files failed to download",
+		"does not have a Release file", "Unable to fetch"},
+		errors.Unavailable, "the package sources cannot be reached",
+		"check the network and this machine's apt sources, then try again"},
 }
 
 func explain(err error, said string) error {
@@ -229,5 +240,6 @@ func explain(err error, said string) error {
 			}
 		}
 	}
-	return errors.Remedy(errors.Explainf(err, errors.Internal, "mmdebstrap could not build the base image"), "the log has its last lines")
+	return errors.Remedy(errors.Explainf(err, errors.Internal, "mmdebstrap could not build the base image"),
+		"the log has its last lines")
 }

@@ -12,15 +12,18 @@ import (
 
 // suites of Debian. A mirror has all of them, so that this machine's mirror works for any of its
 // releases.
-var suites = []string{"oldoldstable", "oldstable", "stable", "testing", "unstable", "sid", "bullseye", "bookworm", "trixie", "forky"}
+var suites = []string{"oldoldstable", "oldstable", "stable", "testing", "unstable", "sid", "bullseye", "bookworm",
+	"trixie", "forky"}
 
 // hostOptionKeys are the apt settings of this machine that a build needs too.
-var hostOptionKeys = []string{"Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until", "Acquire::Check-Date"}
+var hostOptionKeys = []string{"Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until",
+	"Acquire::Check-Date"}
 
 // hostSources returns this machine's sources for Debian's packages, or nil without any or without
 // apt.
 func hostSources(ctx context.Context) []string {
-	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)").Output()
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format",
+		"$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)").Output()
 	if err != nil {
 		return nil
 	}

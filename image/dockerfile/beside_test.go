@@ -20,7 +20,8 @@ func (g gate) pass() {
 
 // beside builds without force and with it, each while the other is in progress, followed by an ordinary build. Each
 // image has the files of one build, and the last has those of the forced one.
-func beside(t *testing.T, b *bench, build func(value string, force bool) *built, order func(forced, ordinary func() (wait func() *built)) (*built, *built)) {
+func beside(t *testing.T, b *bench, build func(value string, force bool) *built,
+	order func(forced, ordinary func() (wait func() *built)) (*built, *built)) {
 	t.Helper()
 	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
 	roots, err := filepath.Glob(filepath.Join(b.cache.dir, "*"+rootExt))
@@ -64,7 +65,8 @@ func secretly(t *testing.T, b *bench, end string) func(value string, force bool)
 	const text = "FROM tiny\nRUN --mount=type=secret,id=k,env=K echo \"$K\" >/one\nRUN cat /one >/two\n"
 	return func(value string, force bool) *built {
 		log := func(string) {}
-		img, err := b.try(t, image.Spec{Dockerfile: text + end}, image.BuildOptions{Force: force, Log: log, Secrets: map[string][]byte{"k": []byte(value)}})
+		img, err := b.try(t, image.Spec{Dockerfile: text + end}, image.BuildOptions{Force: force, Log: log,
+			Secrets: map[string][]byte{"k": []byte(value)}})
 		if err != nil {
 			t.Error(err)
 			return nil

@@ -11,7 +11,8 @@ import (
 func TestRunAndCopy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	dir := b.context(map[string]string{"a.txt": "A\n", "src/b.txt": "B\n", "src/deep/c.txt": "C\n", "src/link": "->b.txt"})
+	dir := b.context(map[string]string{"a.txt": "A\n", "src/b.txt": "B\n", "src/deep/c.txt": "C\n",
+		"src/link": "->b.txt"})
 	text := `FROM tiny
 ARG WHO=world
 ENV GREETING="hello $WHO"
@@ -28,10 +29,12 @@ CMD ["./run"]
 `
 	img := b.build(t, text, image.BuildOptions{Context: dir})
 	img.want(map[string]string{
-		"/app/data/out": "hello world\nmore\n|644 0 0", "/app/data/a.txt": "", "/two": "", "/three": "2\n", "/app/src/b.txt": "B\n|600 1000 1001",
+		"/app/data/out": "hello world\nmore\n|644 0 0", "/app/data/a.txt": "", "/two": "", "/three": "2\n",
+		"/app/src/b.txt":      "B\n|600 1000 1001",
 		"/app/src/deep/c.txt": "C\n", "/app/src/link": "->b.txt", "/tmp/uid": "1000\n|644 1000 1001",
 	})
-	if c := img.config; c.User != "app" || c.Dir != "/app/data" || strings.Join(c.Ports, " ") != "53/udp 8080/tcp" || c.Labels["x"] != "y" ||
+	if c := img.config; c.User != "app" || c.Dir != "/app/data" || strings.Join(c.Ports, " ") != "53/udp 8080/tcp" ||
+		c.Labels["x"] != "y" ||
 		c.Labels["a"] != "1" || c.Env["GREETING"] != "hello world" || c.Env["WHO"] != "" || c.Cmd[0] != "./run" {
 		t.Errorf("got %+v", c)
 	}

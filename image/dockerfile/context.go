@@ -70,7 +70,8 @@ func (b *budget) take(size int64) error {
 	b.files++
 	b.bytes += size
 	if size < 0 || b.bytes > b.limits.Bytes || b.files > b.limits.Files {
-		err := errors.Newf(errors.Exhausted, "the build context has more than %d bytes or %d files", b.limits.Bytes, b.limits.Files)
+		err := errors.Newf(errors.Exhausted, "the build context has more than %d bytes or %d files", b.limits.Bytes,
+			b.limits.Files)
 		return errors.Remedy(err, "list unneeded files in .dockerignore")
 	}
 	return nil
@@ -113,7 +114,8 @@ func at(f *os.File, size int64) (content, error) {
 func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 	for _, part := range strings.Split(hdr.Name, "/") {
 		if part == ".." {
-			return errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory", hdr.Name)
+			return errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory",
+				hdr.Name)
 		}
 	}
 	if strings.ContainsRune(hdr.Name, 0) {
@@ -126,7 +128,8 @@ func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 	case tar.TypeLink:
 		target, _, err := t.lookup(hdr.Linkname, false)
 		if err != nil || target == nil || target.isDir() {
-			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, hdr.Linkname)
+			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
+				hdr.Name, hdr.Linkname)
 		}
 		return t.put(hdr.Name, target)
 	case tar.TypeGNUSparse:
@@ -153,7 +156,8 @@ func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 }
 
 func sparse(name string) error {
-	return errors.Remedy(errors.Newf(errors.Unsupported, "the archive has %.200q as a sparse file", name), "pack it without --sparse")
+	return errors.Remedy(errors.Newf(errors.Unsupported, "the archive has %.200q as a sparse file", name),
+		"pack it without --sparse")
 }
 
 // rooted is the content of a file below a directory.
@@ -275,7 +279,8 @@ func (f *file) treeDigest() (string, error) {
 	h := sha256.New()
 	err := f.walk("", func(name string, f *file) error {
 		sum, err := f.digest()
-		for _, part := range []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid), strconv.Itoa(f.gid), f.link, sum} {
+		for _, part := range []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid),
+			strconv.Itoa(f.gid), f.link, sum} {
 			io.WriteString(h, part)
 			h.Write([]byte{0})
 		}
@@ -290,7 +295,9 @@ func (f *file) treeDigest() (string, error) {
 func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the build context %.200q is not a directory that can be read", dir), "give the directory with the files that the Dockerfile copies")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid,
+			"the build context %.200q is not a directory that can be read", dir),
+			"give the directory with the files that the Dockerfile copies")
 	}
 	defer root.Close()
 	t := newTree()

@@ -59,7 +59,8 @@ func (c *copying) pick(from *tree, what string) ([]picked, error) {
 	var all []picked
 	for _, in := range c.Inline {
 		name := path.Base("/" + in.Path)
-		all = append(all, picked{name: name, plain: true, f: &file{typ: tar.TypeReg, mode: 0o644, size: int64(len(in.Data)), content: text(in.Data)}})
+		all = append(all, picked{name: name, plain: true,
+			f: &file{typ: tar.TypeReg, mode: 0o644, size: int64(len(in.Data)), content: text(in.Data)}})
 	}
 	for _, source := range c.Sources {
 		pivot, pattern := "", source
@@ -175,7 +176,8 @@ func (c *copying) digest(all []picked) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, part := range []string{p.name, p.at, strconv.FormatInt(p.f.mode, 8), strconv.Itoa(p.f.uid), strconv.Itoa(p.f.gid), sum} {
+		for _, part := range []string{p.name, p.at, strconv.FormatInt(p.f.mode, 8), strconv.Itoa(p.f.uid),
+			strconv.Itoa(p.f.gid), sum} {
 			io.WriteString(h, part)
 			h.Write([]byte{0})
 		}
@@ -200,7 +202,8 @@ type layer struct {
 type owner struct{ uid, gid int }
 
 func newLayer(over *tree, temp string) *layer {
-	return &layer{over: over, temp: temp, files: map[string]*file{}, first: map[*file]string{}, twins: map[*file]*file{}}
+	return &layer{over: over, temp: temp, files: map[string]*file{}, first: map[*file]string{},
+		twins: map[*file]*file{}}
 }
 
 // lay copies the sources to the destination by the rules of COPY.
@@ -219,7 +222,8 @@ func (c *copying) lay(over *tree, all []picked, temp string) (*layer, error) {
 	}
 	into := strings.HasSuffix(c.Dest, "/") || dest != nil && dest.isDir() || c.Parents
 	if !into && len(all) > 1 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q", c.Dest), "end the destination with a slash")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q",
+			c.Dest), "end the destination with a slash")
 	}
 	for _, p := range all {
 		switch {
@@ -258,7 +262,8 @@ func findOwner(in *tree, text string) (*owner, error) {
 	if err != nil {
 		line := entryOf(in.read("/etc/passwd"), user)
 		if line == nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the image has no user %.100q", user), "make it first with RUN useradd, or give its number")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the image has no user %.100q", user),
+				"make it first with RUN useradd, or give its number")
 		}
 		if uid, err = strconv.ParseUint(line[2], 10, 32); err != nil {
 			return nil, errors.Newf(errors.Invalid, "the image's /etc/passwd has no number for %.100q", user)
@@ -277,7 +282,8 @@ func findOwner(in *tree, text string) (*owner, error) {
 	if err != nil {
 		line := entryOf(in.read("/etc/group"), group)
 		if line == nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the image has no group %.100q", group), "make it first with RUN groupadd, or give its number")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the image has no group %.100q", group),
+				"make it first with RUN groupadd, or give its number")
 		}
 		if gid, err = strconv.ParseUint(line[2], 10, 32); err != nil {
 			return nil, errors.Newf(errors.Invalid, "the image's /etc/group has no number for %.100q", group)

@@ -28,7 +28,8 @@ func TestStepCrashes(t *testing.T) {
 		t.Errorf("%d lines of the log name a crash: %q", n, s.log)
 	}
 	always := image.Spec{Dockerfile: "FROM base\nRUN kill -ABRT $$\n"}
-	if _, err := s.shelf.Build(t.Context(), always, image.BuildOptions{}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "died of SIGABRT") {
+	if _, err := s.shelf.Build(t.Context(), always, image.BuildOptions{}); errors.KindOf(err) != errors.Invalid ||
+		!strings.Contains(errors.Message(err), "died of SIGABRT") {
 		t.Errorf("a step that crashes always: %v", err)
 	}
 }

@@ -38,7 +38,8 @@ func describe(hdr *tar.Header) string {
 			attributes += key + "=" + hdr.PAXRecords[key] + "\x00"
 		}
 	}
-	return fmt.Sprint(hdr.Typeflag, hdr.Mode, hdr.Uid, hdr.Gid, hdr.Size, hdr.ModTime.UnixNano(), hdr.Linkname, attributes)
+	return fmt.Sprint(hdr.Typeflag, hdr.Mode, hdr.Uid, hdr.Gid, hdr.Size, hdr.ModTime.UnixNano(),
+		hdr.Linkname, attributes)
 }
 
 // delta writes the layer between two snapshots. out may be nil if only the index is needed. Paths
@@ -158,7 +159,8 @@ func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.W
 func (d *delta) removed() error {
 	var gone []string
 	for name := range d.before {
-		if _, still := d.after[name]; still || strings.HasPrefix(path.Base(name), whiteout) || d.hiddenNow(name) || d.hidden != nil && d.hidden("/"+name) {
+		if _, still := d.after[name]; still || strings.HasPrefix(path.Base(name), whiteout) || d.hiddenNow(name) ||
+			d.hidden != nil && d.hidden("/"+name) {
 			continue
 		}
 		gone = append(gone, name)
@@ -171,7 +173,8 @@ func (d *delta) removed() error {
 				continue // the directory itself was removed or replaced
 			}
 		}
-		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, whiteout+path.Base(name)), Mode: 0o600}, nil, nil); err != nil {
+		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, whiteout+path.Base(name)),
+			Mode: 0o600}, nil, nil); err != nil {
 			return tarfs.Explain(err, "a layer")
 		}
 	}

@@ -75,7 +75,8 @@ type copying struct {
 type workdir struct{ Path, User string }
 
 // proxies are arguments that every RUN gets without an ARG, and that are not part of cache keys.
-var proxies = []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy", "NO_PROXY", "no_proxy", "ALL_PROXY", "all_proxy"}
+var proxies = []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy", "NO_PROXY",
+	"no_proxy", "ALL_PROXY", "all_proxy"}
 
 // state is the effect of the previous instructions.
 type state struct {
@@ -173,14 +174,16 @@ func (st *state) command(c command) error {
 	case *instructions.RunCommand:
 		return st.run(cmd, c)
 	case *instructions.CopyCommand:
-		return st.copy(copying{From: cmd.From, Sources: cmd.SourcePaths, Inline: cmd.SourceContents, Dest: cmd.DestPath, Chown: cmd.Chown,
+		return st.copy(copying{From: cmd.From, Sources: cmd.SourcePaths, Inline: cmd.SourceContents, Dest: cmd.DestPath,
+			Chown: cmd.Chown,
 			Chmod: cmd.Chmod, Exclude: cmd.ExcludePatterns, Parents: cmd.Parents}, c)
 	case *instructions.AddCommand:
 		unpack := cmd.Unpack == nil || *cmd.Unpack
 		if cmd.Unpack == nil && slices.ContainsFunc(cmd.SourcePaths, isURL) {
 			unpack = false
 		}
-		return st.copy(copying{Add: true, Sources: cmd.SourcePaths, Inline: cmd.SourceContents, Dest: cmd.DestPath, Chown: cmd.Chown,
+		return st.copy(copying{Add: true, Sources: cmd.SourcePaths, Inline: cmd.SourceContents, Dest: cmd.DestPath,
+			Chown: cmd.Chown,
 			Chmod: cmd.Chmod, Exclude: cmd.ExcludePatterns, Unpack: unpack, Sum: cmd.Checksum}, c)
 	default:
 		return errors.Newf(errors.Unsupported, "%s is not supported", strings.ToUpper(c.Name()))
@@ -316,8 +319,10 @@ func parsePorts(word string) ([]string, error) {
 	}
 	from, err1 := strconv.ParseUint(low, 10, 16)
 	to, err2 := strconv.ParseUint(high, 10, 16)
-	if err1 != nil || err2 != nil || from == 0 || to < from || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a port", word), "give a number such as 8080, 53/udp or 3000-3005")
+	if err1 != nil || err2 != nil || from == 0 || to < from ||
+		!slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a port", word),
+			"give a number such as 8080, 53/udp or 3000-3005")
 	}
 	var ports []string
 	for n := from; n <= to; n++ {
@@ -327,15 +332,18 @@ func parsePorts(word string) ([]string, error) {
 }
 
 func (st *state) run(cmd *instructions.RunCommand, c command) error {
-	r := &run{Dir: cmp.Or(st.s.config.Dir, "/"), User: st.s.config.User, Network: instructions.GetNetwork(cmd), proxy: map[string]string{}}
+	r := &run{Dir: cmp.Or(st.s.config.Dir, "/"), User: st.s.config.User, Network: instructions.GetNetwork(cmd),
+		proxy: map[string]string{}}
 	if r.Network == instructions.NetworkHost || instructions.GetSecurity(cmd) == instructions.SecurityInsecure {
-		return errors.Remedy(errors.Newf(errors.Denied, "RUN cannot have --network=host or --security=insecure: builds are as isolated as runs"), "leave it out")
+		return errors.Remedy(errors.Newf(errors.Denied,
+			"RUN cannot have --network=host or --security=insecure: builds are as isolated as runs"), "leave it out")
 	}
 	if devices := instructions.GetDevices(cmd); len(devices) > 0 {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "RUN cannot have --device"), "leave it out")
 	}
 	if platform := st.p.foreign(st.s.platform); platform != "" {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "programs for %.50q cannot run on this machine", platform), "build for linux on this machine's processor, or leave RUN out of that stage")
+		return errors.Remedy(errors.Newf(errors.Unsupported, "programs for %.50q cannot run on this machine", platform),
+			"build for linux on this machine's processor, or leave RUN out of that stage")
 	}
 	line := cmd.ShellDependantCmdLine
 	if len(line.Files) > 0 {
@@ -396,14 +404,16 @@ func heredocs(line *instructions.ShellDependantCmdLine, r *run) {
 const scripts = "/dev/pipes"
 
 func (st *state) mount(r *run, from *instructions.Mount) error {
-	m := mount{Type: string(from.Type), From: from.From, Source: from.Source, ID: from.CacheID, Sharing: string(from.CacheSharing), ReadOnly: from.ReadOnly, Required: from.Required}
+	m := mount{Type: string(from.Type), From: from.From, Source: from.Source, ID: from.CacheID,
+		Sharing: string(from.CacheSharing), ReadOnly: from.ReadOnly, Required: from.Required}
 	if from.Env != nil {
 		m.Env = *from.Env
 	}
 	mode := uint64(0o755)
 	switch from.Type {
 	case instructions.MountTypeSSH:
-		return errors.Remedy(errors.Newf(errors.Unsupported, "--mount=type=ssh is not supported: no key leaves its machine"), "use a token with --mount=type=secret")
+		return errors.Remedy(errors.Newf(errors.Unsupported,
+			"--mount=type=ssh is not supported: no key leaves its machine"), "use a token with --mount=type=secret")
 	case instructions.MountTypeSecret:
 		mode = 0o400
 		m.ID = cmp.Or(m.ID, m.Source, path.Base(from.Target))
@@ -416,7 +426,8 @@ func (st *state) mount(r *run, from *instructions.Mount) error {
 		}
 	case instructions.MountTypeCache:
 		if from.From != "" || from.Source != "" {
-			return errors.Remedy(errors.Newf(errors.Unsupported, "a cache mount cannot begin with files of a stage"), "leave from and source out")
+			return errors.Remedy(errors.Newf(errors.Unsupported, "a cache mount cannot begin with files of a stage"),
+				"leave from and source out")
 		}
 	}
 	if from.Mode != nil {
@@ -430,12 +441,14 @@ func (st *state) mount(r *run, from *instructions.Mount) error {
 		m.GID = int(*from.GID)
 	}
 	if from.Target == "" && m.Env == "" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "the mount has no target"), "write --mount=type=%s,target=/path", m.Type)
+		return errors.Remedy(errors.Newf(errors.Invalid, "the mount has no target"),
+			"write --mount=type=%s,target=/path", m.Type)
 	}
 	if from.Target != "" {
 		m.Target = path.Clean(below(r.Dir, from.Target))
 		if m.Target == "/" || slices.Contains([]string{"/proc", "/sys", "/dev"}, m.Target) {
-			return errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s", m.Target), "mount it elsewhere")
+			return errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s", m.Target),
+				"mount it elsewhere")
 		}
 	}
 	if from.Type == instructions.MountTypeCache {
@@ -470,22 +483,26 @@ func (st *state) copy(c copying, from command) error {
 	c.Dest = below(st.s.config.Dir, c.Dest)
 	several := len(c.Sources)+len(c.Inline) > 1
 	if several && !strings.HasSuffix(c.Dest, "/") {
-		return errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q", c.Dest), "end the destination with a slash")
+		return errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q",
+			c.Dest), "end the destination with a slash")
 	}
 	for i, source := range c.Sources {
 		switch {
 		case isGit(source) && c.Add:
-			return errors.Remedy(errors.Newf(errors.Unsupported, "ADD of a git repository is not supported"), "use RUN git clone")
+			return errors.Remedy(errors.Newf(errors.Unsupported, "ADD of a git repository is not supported"),
+				"use RUN git clone")
 		case isURL(source) && !c.Add:
 			return errors.Remedy(errors.Newf(errors.Invalid, "COPY cannot take a URL"), "use ADD")
 		case isURL(source) && several:
-			return errors.Remedy(errors.Newf(errors.Unsupported, "ADD of a URL beside other sources is not supported"), "use an ADD for each")
+			return errors.Remedy(errors.Newf(errors.Unsupported, "ADD of a URL beside other sources is not supported"),
+				"use an ADD for each")
 		case isURL(source):
 		default:
 			clean := path.Clean(strings.TrimLeft(source, "/"))
 			if clean == ".." || strings.HasPrefix(clean, "../") {
 				err := errors.Newf(errors.Invalid, "the source %.200q is outside the build context", source)
-				return errors.Remedy(err, "copy from within the context, or build with a directory further up as the context")
+				return errors.Remedy(err,
+					"copy from within the context, or build with a directory further up as the context")
 			}
 			if source == "" {
 				return errors.Newf(errors.Invalid, "a source is empty")
@@ -500,7 +517,8 @@ func (st *state) copy(c copying, from command) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "--checksum is for ADD of one URL"), "leave it out")
 	}
 	if c.Sum != "" && !sumPattern().MatchString(c.Sum) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a checksum", c.Sum), "write --checksum=sha256: and 64 hex digits")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q is not a checksum", c.Sum),
+			"write --checksum=sha256: and 64 hex digits")
 	}
 	if c.Chown != "" && !userPattern().MatchString(c.Chown) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid owner %.100q", c.Chown),

@@ -42,7 +42,8 @@ func TestCacheFollowsChanges(t *testing.T) {
 	}
 	again.want(map[string]string{"/y": "AA", "/c": "B", "/x": ""})
 	files["unused"] = "2"
-	if img := build("another file that nothing uses", 0, files, text, image.BuildOptions{}); img.spec.Context != first.spec.Context {
+	if img := build("another file that nothing uses", 0, files, text,
+		image.BuildOptions{}); img.spec.Context != first.spec.Context {
 		t.Error("the digest follows a file that nothing uses")
 	}
 	files["b"] = "BB"
@@ -54,7 +55,8 @@ func TestCacheFollowsChanges(t *testing.T) {
 	files["a"] = "A2"
 	build("the first file", 2, files, text, image.BuildOptions{}).want(map[string]string{"/y": "A2A2", "/c": "BB"})
 	build("a comment", 0, files, "# why\n"+text+"\n# because\n", image.BuildOptions{})
-	build("an appended step", 1, files, text+"RUN echo new >/new\n", image.BuildOptions{}).want(map[string]string{"/new": "new\n", "/y": "A2A2", "/x": ""})
+	build("an appended step", 1, files, text+"RUN echo new >/new\n",
+		image.BuildOptions{}).want(map[string]string{"/new": "new\n", "/y": "A2A2", "/x": ""})
 	build("force", 2, files, text, image.BuildOptions{Force: true}).want(map[string]string{"/y": "A2A2"})
 	// Other times are no change.
 	touched := b.context(files)
@@ -95,11 +97,13 @@ COPY --from=right /right /sub/dir/r
 COPY --from=tiny /etc/passwd /passwd
 `
 	img := b.build(t, text, image.BuildOptions{})
-	img.want(map[string]string{"/left": "left\n", "/v": "1\n", "/again/left": "left\n", "/sub/dir/r": "right\n", "/bin": "", "/passwd": img.read("/passwd"), "/sub": "dir|755 0 0"})
+	img.want(map[string]string{"/left": "left\n", "/v": "1\n", "/again/left": "left\n", "/sub/dir/r": "right\n",
+		"/bin": "", "/passwd": img.read("/passwd"), "/sub": "dir|755 0 0"})
 	if img.files > 10 {
 		t.Errorf("there are %d files", img.files)
 	}
-	b.spec(t, image.Spec{Dockerfile: text, Target: "LEFT", Args: map[string]string{"V": "2"}}, image.BuildOptions{}).want(map[string]string{"/v": "2\n", "/left": "left\n", "/right": ""})
+	b.spec(t, image.Spec{Dockerfile: text, Target: "LEFT", Args: map[string]string{"V": "2"}},
+		image.BuildOptions{}).want(map[string]string{"/v": "2\n", "/left": "left\n", "/right": ""})
 	if b.runner.most > 2 {
 		t.Errorf("there were %d machines at once", b.runner.most)
 	}
@@ -134,7 +138,8 @@ HEALTHCHECK --interval=5s CMD h
 MAINTAINER me
 ONBUILD RUN later
 `, Args: map[string]string{"GIVEN": "yes", "PORTS": "9", "https_proxy": "http://p", "DEF": "over"}}, map[string]image.Config{
-		"basey": {Env: map[string]string{"PATH": "/p"}, Dir: "/d", Cmd: []string{"old"}, OnBuild: []string{"LABEL trigger=1"}},
+		"basey": {Env: map[string]string{"PATH": "/p"}, Dir: "/d", Cmd: []string{"old"},
+			OnBuild: []string{"LABEL trigger=1"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,12 +157,15 @@ ONBUILD RUN later
 		t.Errorf("got %+v", last)
 	}
 	c := s.config
-	if strings.Join(c.Cmd, " ") != "/bin/zsh -c y z" || strings.Join(c.Entrypoint, " ") != "e" || strings.Join(c.Volumes, " ") != "/v1" || c.StopSignal != "SIG1" ||
-		!strings.Contains(string(c.Healthcheck), "5000000000") || c.Labels["maintainer"] != "me" || c.Labels["trigger"] != "1" || c.OnBuild[0] != "RUN later" ||
+	if strings.Join(c.Cmd, " ") != "/bin/zsh -c y z" || strings.Join(c.Entrypoint, " ") != "e" ||
+		strings.Join(c.Volumes, " ") != "/v1" || c.StopSignal != "SIG1" ||
+		!strings.Contains(string(c.Healthcheck), "5000000000") || c.Labels["maintainer"] != "me" ||
+		c.Labels["trigger"] != "1" || c.OnBuild[0] != "RUN later" ||
 		strings.Join(c.Ports, " ") != "10/udp 11/udp 12/udp 80/tcp" || c.Env["DEF"] != "env" || c.Env["TAG"] != "" {
 		t.Errorf("got %+v", c)
 	}
-	p, err = planOf(t, image.Spec{Dockerfile: "FROM base\nENTRYPOINT x\n"}, map[string]image.Config{"base": {Cmd: []string{"old"}}})
+	p, err = planOf(t, image.Spec{Dockerfile: "FROM base\nENTRYPOINT x\n"},
+		map[string]image.Config{"base": {Cmd: []string{"old"}}})
 	if err != nil || p.target.config.Cmd != nil {
 		t.Errorf("ENTRYPOINT keeps the base's CMD: %v", err)
 	}
@@ -188,7 +196,8 @@ COPY --chmod=755 <<-x /e
 	tab
 x
 `, image.BuildOptions{})
-	img.want(map[string]string{"/a": "hello\nworld\n", "/b": "from the heredoc world\n", "/c": "/dev/pipes/S\n", "/d/one": "1 world\n|644 0 0", "/d/two": "2 $W\n", "/e": "tab\n|755 0 0"})
+	img.want(map[string]string{"/a": "hello\nworld\n", "/b": "from the heredoc world\n", "/c": "/dev/pipes/S\n",
+		"/d/one": "1 world\n|644 0 0", "/d/two": "2 $W\n", "/e": "tab\n|755 0 0"})
 }
 
 // mission: F6
@@ -204,7 +213,8 @@ RUN --mount=type=secret,id=absent ls /run/secrets/absent 2>/dev/null || echo non
 RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left 2>/dev/null || true
 `
 	img := b.build(t, text, image.BuildOptions{Secrets: secrets})
-	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "", "/run/secrets/token": ""})
+	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "",
+		"/run/secrets/token": ""})
 	if strings.Contains(img.read("/left"), canary) {
 		t.Errorf("a later RUN sees %q", img.read("/left"))
 	}
@@ -228,11 +238,14 @@ RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left
 	if b.runner.starts() != before {
 		t.Error("another value of a secret made steps run again")
 	}
-	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token echo " + canary + " && cat /run/secrets/token; exit 1\n"},
-		image.BuildOptions{Secrets: map[string][]byte{"token": []byte(canary)}}); err == nil || strings.Contains(err.Error(), canary) {
+	if _, err := b.try(t,
+		image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token echo " + canary + " && cat /run/secrets/token; exit 1\n"},
+		image.BuildOptions{Secrets: map[string][]byte{"token": []byte(canary)}}); err == nil ||
+		strings.Contains(err.Error(), canary) {
 		t.Errorf("the error is %v", err)
 	}
-	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token,env=T true\n"}, image.BuildOptions{Secrets: map[string][]byte{"token": {0}}}); err == nil {
+	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=token,env=T true\n"},
+		image.BuildOptions{Secrets: map[string][]byte{"token": {0}}}); err == nil {
 		t.Error("a secret with NUL became a variable")
 	}
 }
@@ -254,7 +267,8 @@ RUN ls /w /scratch >/after 2>&1; true
 `
 	img := b.build(t, text, image.BuildOptions{Context: dir})
 	img.want(map[string]string{
-		"/n1": "x\n", "/n2": "x\nx\n", "/own": "700 1000 1001\n", "/all": "ABtool\n", "/one": "1", "/t2": "t\n", "/cache/n": "", "/w/src/a": "", "/w/o": "", "/t": "", "/scratch/t": "",
+		"/n1": "x\n", "/n2": "x\nx\n", "/own": "700 1000 1001\n", "/all": "ABtool\n", "/one": "1", "/t2": "t\n",
+		"/cache/n": "", "/w/src/a": "", "/w/o": "", "/t": "", "/scratch/t": "",
 	})
 	before := b.runner.starts()
 	b.build(t, text, image.BuildOptions{Context: dir})
@@ -266,7 +280,9 @@ RUN ls /w /scratch >/after 2>&1; true
 	if mounts := b.runner.started[1].Mounts; len(mounts) != 1 || !strings.HasPrefix(mounts[0].Volume, "build-cache-") {
 		t.Errorf("got %+v", b.runner.started)
 	}
-	if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN rm /bin/chown\nRUN --mount=type=cache,target=/c,uid=5 true\n"}, image.BuildOptions{}); err == nil || !strings.Contains(err.Error(), "owner and mode") {
+	if _, err := b.try(t,
+		image.Spec{Dockerfile: "FROM tiny\nRUN rm /bin/chown\nRUN --mount=type=cache,target=/c,uid=5 true\n"},
+		image.BuildOptions{}); err == nil || !strings.Contains(err.Error(), "owner and mode") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -275,7 +291,8 @@ func TestCopyForms(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
 	dir := b.context(map[string]string{
-		"a.txt": "A", "b.txt": "B", "c.md": "C", "d/e/f.go": "F", "d/e/g.txt": "G", "d/h.go": "H", "empty/": "", "l": "->d/e", ".dockerignore": "*.md\nd/h.go\n!c2.md\n", "c2.md": "C2",
+		"a.txt": "A", "b.txt": "B", "c.md": "C", "d/e/f.go": "F", "d/e/g.txt": "G", "d/h.go": "H", "empty/": "",
+		"l": "->d/e", ".dockerignore": "*.md\nd/h.go\n!c2.md\n", "c2.md": "C2",
 	})
 	img := b.build(t, `FROM tiny
 COPY a.txt /one
@@ -299,10 +316,14 @@ COPY b.txt .
 ADD a.txt b.txt ./sub/
 `, image.BuildOptions{Context: dir})
 	img.want(map[string]string{
-		"/one": "A|644 0 0", "/dir/a.txt": "A", "/many/a.txt": "A", "/many/b.txt": "B", "/d2/e/f.go": "F", "/d2/h.go": "", "/followed/f.go": "F", "/par/d/e/f.go": "F", "/par/d/e/g.txt": "",
-		"/piv/e/g.txt": "G", "/ex/e/f.go": "F", "/ex/e/g.txt": "", "/ex2/a.txt": "A", "/ex2/b.txt": "", "/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
-		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/tmp/linked": "A", "/all/c.md": "", "/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir", "/all/.dockerignore": img.read("/all/.dockerignore"),
-		"/with space/a.txt": "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
+		"/one": "A|644 0 0", "/dir/a.txt": "A", "/many/a.txt": "A", "/many/b.txt": "B", "/d2/e/f.go": "F",
+		"/d2/h.go": "", "/followed/f.go": "F", "/par/d/e/f.go": "F", "/par/d/e/g.txt": "",
+		"/piv/e/g.txt": "G", "/ex/e/f.go": "F", "/ex/e/g.txt": "", "/ex2/a.txt": "A", "/ex2/b.txt": "",
+		"/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
+		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/tmp/linked": "A", "/all/c.md": "",
+		"/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir",
+		"/all/.dockerignore": img.read("/all/.dockerignore"),
+		"/with space/a.txt":  "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
 	})
 	if b.runner.starts() != 0 {
 		t.Errorf("%d machines were started to copy files", b.runner.starts())
@@ -312,7 +333,8 @@ ADD a.txt b.txt ./sub/
 func TestIgnoreExceptions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	files := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N", "other/c": "C"}
+	files := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N",
+		"other/c": "C"}
 	dir := b.context(files)
 	var packed bytes.Buffer
 	if err := Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
@@ -402,8 +424,10 @@ func TestAddUnpacks(t *testing.T) {
 	files["text.gz"] = z.String()
 	dir := b.context(files)
 	for _, name := range []string{"a.tar", "a.tar.gz", "a.tar.xz", "a.tar.zst"} {
-		img := b.build(t, "FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
-		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13", "/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
+		img := b.build(t,
+			"FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
+		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13",
+			"/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
 		f, _, _ := img.lookup("/x/d/f", false)
 		g, _, _ := img.lookup("/x/d/g", false)
 		h, _, _ := img.lookup("/y/"+name, false)
@@ -411,9 +435,11 @@ func TestAddUnpacks(t *testing.T) {
 			t.Errorf("%s: the hard link or the plain copy is missing", name)
 		}
 	}
-	b.build(t, "FROM tiny\nADD text.gz /x\n", image.BuildOptions{Context: dir}).want(map[string]string{"/x": files["text.gz"]})
+	b.build(t, "FROM tiny\nADD text.gz /x\n",
+		image.BuildOptions{Context: dir}).want(map[string]string{"/x": files["text.gz"]})
 	for _, name := range []string{"half.tar", "half.tgz"} {
-		if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nADD " + name + " /x/\n"}, image.BuildOptions{Context: dir}); err == nil {
+		if _, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nADD " + name + " /x/\n"},
+			image.BuildOptions{Context: dir}); err == nil {
 			t.Errorf("%s was unpacked", name)
 		}
 	}
@@ -422,7 +448,8 @@ func TestAddUnpacks(t *testing.T) {
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	img := b.spec(t, image.Spec{Base: "tiny", Commands: []string{"ENV A=1", "RUN echo $A >/a", "RUN <<E\necho two >/b\nE"}}, image.BuildOptions{})
+	img := b.spec(t, image.Spec{Base: "tiny", Commands: []string{"ENV A=1", "RUN echo $A >/a",
+		"RUN <<E\necho two >/b\nE"}}, image.BuildOptions{})
 	img.want(map[string]string{"/a": "1\n", "/b": "two\n"})
 	if img.config.Env["A"] != "1" || img.spec.Base != "tiny" {
 		t.Errorf("got %+v", img.spec)
@@ -455,7 +482,8 @@ func TestPrune(t *testing.T) {
 	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, true); err != nil || freed != usage.Bytes {
 		t.Errorf("%d bytes would be freed of %d, %v", freed, usage.Bytes, err)
 	}
-	if freed, left, err := b.cache.Collect(t.Context(), time.Now(), -1, false); left != 0 || err != nil || freed != usage.Bytes {
+	if freed, left, err := b.cache.Collect(t.Context(), time.Now(), -1, false); left != 0 || err != nil ||
+		freed != usage.Bytes {
 		t.Errorf("%d bytes were freed of %d, %v", freed, usage.Bytes, err)
 	}
 	before := b.runner.starts()
@@ -508,9 +536,12 @@ func TestLargeLayers(t *testing.T) {
 	testenv.Long(t)
 	b := newBench(t, Options{Merged: 1})
 	dir := b.context(map[string]string{"a": "A"})
-	img := b.build(t, "FROM tiny\nRUN cat /bin/* >/big\nRUN --mount=type=tmpfs,target=/t true\nRUN rm /big; echo ok >/ok\n", image.BuildOptions{Context: dir})
+	img := b.build(t,
+		"FROM tiny\nRUN cat /bin/* >/big\nRUN --mount=type=tmpfs,target=/t true\nRUN rm /big; echo ok >/ok\n",
+		image.BuildOptions{Context: dir})
 	img.want(map[string]string{"/ok": "ok\n", "/big": ""})
-	b.build(t, "FROM scratch\nCOPY a /a\nCOPY --from=tiny / /\nRUN cat /a >/b\n", image.BuildOptions{Context: dir}).want(map[string]string{"/b": "A"})
+	b.build(t, "FROM scratch\nCOPY a /a\nCOPY --from=tiny / /\nRUN cat /a >/b\n",
+		image.BuildOptions{Context: dir}).want(map[string]string{"/b": "A"})
 }
 
 func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
@@ -522,7 +553,8 @@ func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
 			root, err := os.CreateTemp(b.dir, "root-")
 			if err == nil {
 				defer root.Close()
-				_, err = b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\nRUN sleep 0.3; echo 1 >/1\n"}, image.BuildOptions{}, image.Output{Root: root, Temp: b.dir})
+				_, err = b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\nRUN sleep 0.3; echo 1 >/1\n"},
+					image.BuildOptions{}, image.Output{Root: root, Temp: b.dir})
 			}
 			errs <- err
 		}()

@@ -104,7 +104,8 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	opts.Cache = cache
 	source := dockerfile.New(opts)
 	local := oci.NewTransport(netguard.Rules{Loopback: true}) // the registries of tests are on this machine
-	pulls, err := oci.Open(oci.Options{Dir: filepath.Join(dir, "blobs"), Transport: func(string) http.RoundTripper { return local }})
+	pulls, err := oci.Open(oci.Options{Dir: filepath.Join(dir, "blobs"),
+		Transport: func(string) http.RoundTripper { return local }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,17 +118,19 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eng, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: s.shelf, Volumes: volumes, Executable: testenv.Binary(t)})
+	eng, err := gvisor.Open(t.Context(), gvisor.Options{Dir: dir, Images: s.shelf, Volumes: volumes,
+		Executable: testenv.Binary(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: new(memory.Sandboxes), Event: func(e sandbox.Event) {
-		if e.Type == sandbox.EventReady {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.starts[e.Sandbox.Account]++
-		}
-	}})
+	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: new(memory.Sandboxes),
+		Event: func(e sandbox.Event) {
+			if e.Type == sandbox.EventReady {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.starts[e.Sandbox.Account]++
+			}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +196,8 @@ func TestCProject(t *testing.T) {
 		"Makefile": "include config.mk\nhello: main.o text.o\n\tcc -o $@ $^\n%.o: %.c text.h\n\tcc $(CFLAGS) -c -o $@ $<\n" +
 			"install: hello\n\tinstall -D hello $(DESTDIR)$(prefix)/bin/hello\n\tln -sf hello $(DESTDIR)$(prefix)/bin/hi\n",
 		"main.c": "#include \"text.h\"\n#include <stdio.h>\nint main(void) { puts(text()); return 0; }\n",
-		"text.c": "#include \"text.h\"\nconst char *text(void) { return \"hello from C\"; }\n", "text.h": "const char *text(void);\n",
+		"text.c": "#include \"text.h\"\nconst char *text(void) { return \"hello from C\"; }\n",
+		"text.h": "const char *text(void);\n",
 	})
 	text := `# syntax=docker/dockerfile:1
 FROM base AS build
@@ -239,7 +243,8 @@ func (s *site) online() {
 		s.t.Skipf("sandboxes have no network here: %v", err)
 	}
 	defer s.fleet.Destroy(s.t.Context(), "personal", sb.ID)
-	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: []string{"apt-get", "update", "-qq"}, Timeout: time.Minute})
+	x, err := s.fleet.Exec(s.t.Context(), "personal", sb.ID,
+		sandbox.ExecRequest{Args: []string{"apt-get", "update", "-qq"}, Timeout: time.Minute})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -259,7 +264,8 @@ type project struct {
 }
 
 var projects = []project{
-	{name: "static binary from scratch", files: map[string]string{"main.c": "#include <stdio.h>\nint main(void) { puts(VERSION); return 0; }\n"},
+	{name: "static binary from scratch",
+		files: map[string]string{"main.c": "#include <stdio.h>\nint main(void) { puts(VERSION); return 0; }\n"},
 		text: `ARG VERSION=dev
 FROM base AS build
 ARG VERSION
@@ -272,7 +278,8 @@ USER 65532:65532
 ENTRYPOINT ["/app"]
 `, args: []string{"/app"}, want: "dev\n"},
 	{name: "Python application", files: map[string]string{
-		"pyproject.toml": "[project]\nname = \"greet\"\nversion = \"1.0\"\n", "src/greet/__init__.py": "def greet(who):\n    return f'hello {who}'\n",
+		"pyproject.toml":        "[project]\nname = \"greet\"\nversion = \"1.0\"\n",
+		"src/greet/__init__.py": "def greet(who):\n    return f'hello {who}'\n",
 		"src/greet/__main__.py": "import os\nfrom greet import greet\nprint(greet(os.environ['WHO']), os.getuid(), __import__('sys').flags.dont_write_bytecode)\n",
 		"tests/test_greet.py":   "import unittest\nfrom greet import greet\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(greet('x'), 'hello x')\n",
 		".dockerignore":         "**/__pycache__\n*.md\n", "README.md": "not copied\n",
@@ -306,7 +313,9 @@ EXPOSE 8080
 STOPSIGNAL SIGQUIT
 CMD ["nginx", "-g", "daemon off;"]
 `, args: []string{"sh", "-c", "nginx && curl -s http://127.0.0.1:8080/ && ls /var/www/html/draft.html 2>/dev/null || true"}, want: "<h1>it works</h1>\n"},
-	{name: "Node application", online: true, files: map[string]string{"package.json": `{"name":"app","version":"1.0.0","private":true}`, "index.js": "console.log('node', [1, 2, 3].map(n => n * 2).join())\n"},
+	{name: "Node application", online: true,
+		files: map[string]string{"package.json": `{"name":"app","version":"1.0.0","private":true}`,
+			"index.js": "console.log('node', [1, 2, 3].map(n => n * 2).join())\n"},
 		text: `FROM base AS deps
 WORKDIR /app
 RUN --mount=type=cache,target=/var/cache/apt,sharing=locked apt-get update && apt-get install -y --no-install-recommends nodejs
@@ -337,8 +346,10 @@ func TestProjects(t *testing.T) {
 				t.Errorf("got %q, want %q", out, p.want)
 			}
 			before := s.buildSandboxes()
-			if again := s.build(image.Spec{Dockerfile: p.text}, p.opts); again.ID != img.ID || s.buildSandboxes() != before {
-				t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, img.ID, s.buildSandboxes()-before)
+			if again := s.build(image.Spec{Dockerfile: p.text}, p.opts); again.ID != img.ID ||
+				s.buildSandboxes() != before {
+				t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, img.ID,
+					s.buildSandboxes()-before)
 			}
 		})
 	}
@@ -353,13 +364,16 @@ func TestProjects(t *testing.T) {
 func TestAttributes(t *testing.T) {
 	s := newSite(t)
 	const set = `import os; open("/%s", "w").close(); os.setxattr("/%[1]s", "user.note", b"\x00it is %[1]s")`
-	built := s.build(image.Spec{Dockerfile: "FROM base\nRUN python3 -c '" + fmt.Sprintf(set, "built") + "'\n"}, image.BuildOptions{})
-	onTop := s.build(image.Spec{Dockerfile: "FROM " + built.ID + "\nRUN python3 -c '" + fmt.Sprintf(set, "more") + "'\n"}, image.BuildOptions{})
+	built := s.build(image.Spec{Dockerfile: "FROM base\nRUN python3 -c '" + fmt.Sprintf(set, "built") + "'\n"},
+		image.BuildOptions{})
+	onTop := s.build(image.Spec{Dockerfile: "FROM " + built.ID + "\nRUN python3 -c '" + fmt.Sprintf(set,
+		"more") + "'\n"}, image.BuildOptions{})
 	changed := s.build(image.Spec{Dockerfile: "FROM " + built.ID + "\nRUN chmod 600 /built\n"}, image.BuildOptions{})
 	for _, test := range []struct {
 		img  image.Image
 		want map[string]string
-	}{{built, map[string]string{"built": "\x00it is built"}}, {changed, map[string]string{}}, {onTop, map[string]string{"built": "\x00it is built", "more": "\x00it is more"}}} {
+	}{{built, map[string]string{"built": "\x00it is built"}}, {changed, map[string]string{}},
+		{onTop, map[string]string{"built": "\x00it is built", "more": "\x00it is more"}}} {
 		if diff := cmp.Diff(test.want, attributes(t, s.shelf.Root(test.img))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.img.ID, diff)
 		}
@@ -368,14 +382,16 @@ func TestAttributes(t *testing.T) {
 for name in "/built", "/here":
     try: print(name, os.getxattr(name, "user.note"))
     except OSError as e: print(name, e.errno)`
-	if out := s.run(built, "sh", "-c", "touch /here && python3 -c '"+look+"'"); out != "/built 95\n/here 61\n" { // EOPNOTSUPP, ENODATA
+	if out := s.run(built, "sh", "-c",
+		"touch /here && python3 -c '"+look+"'"); out != "/built 95\n/here 61\n" { // EOPNOTSUPP, ENODATA
 		t.Errorf("in a sandbox of the image: %q", out)
 	}
 	sb, err := s.fleet.Create(t.Context(), "personal", sandbox.Request{Image: built.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", fmt.Sprintf(set, "here")}})
+	x, err := s.fleet.Exec(t.Context(), "personal", sb.ID,
+		sandbox.ExecRequest{Args: []string{"python3", "-c", fmt.Sprintf(set, "here")}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,7 +192,8 @@ func (m *chroot) Run(ctx context.Context, cmd Command) (int, error) {
 	if err := m.c.failing("run"); err != nil {
 		return 0, err
 	}
-	args := append([]string{"--userspec=" + m.user(cmd.User), m.root, "/bin/env", "-i", "-C", cmd.Dir, "PATH=/bin"}, nil...)
+	args := append([]string{"--userspec=" + m.user(cmd.User), m.root, "/bin/env", "-i", "-C", cmd.Dir,
+		"PATH=/bin"}, nil...)
 	for name, value := range cmd.Env {
 		args = append(args, name+"="+value)
 	}
@@ -287,7 +288,8 @@ func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	}
 	for name := range m.before {
 		if now[name] == "" && (filepath.Dir(name) == "." || now[filepath.Dir(name)] != "") {
-			if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}); err != nil {
+			if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg,
+				Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}); err != nil {
 				return err
 			}
 		}
@@ -300,7 +302,8 @@ func (m *chroot) Close(context.Context) error {
 		return nil
 	}
 	for _, v := range m.mounts {
-		if out, err := exec.Command("cp", "-a", filepath.Join(m.root, v.Path)+"/.", m.volume(v)).CombinedOutput(); err != nil {
+		if out, err := exec.Command("cp", "-a", filepath.Join(m.root, v.Path)+"/.",
+			m.volume(v)).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s", out)
 		}
 	}
@@ -365,7 +368,8 @@ func (l *library) add(name string, config image.Config, fill func(tw *tar.Writer
 	if err := tw.Close(); err != nil {
 		l.t.Fatal(err)
 	}
-	img := image.Image{ID: "img_" + hash(name)[:16], Digest: "sha256:" + hash(name), Config: config, Built: time.Unix(1, 0), Parts: []image.Part{{Name: name}}}
+	img := image.Image{ID: "img_" + hash(name)[:16], Digest: "sha256:" + hash(name), Config: config,
+		Built: time.Unix(1, 0), Parts: []image.Part{{Name: name}}}
 	f, err := os.Create(l.Root(img))
 	if err != nil {
 		l.t.Fatal(err)
@@ -393,7 +397,8 @@ func fileEntry(tw *tar.Writer, name, data string, mode int64) {
 }
 
 // programs are the host's, with the libraries that they need.
-var programs = []string{"sh", "env", "cat", "ls", "mkdir", "rm", "cp", "mv", "chmod", "chown", "ln", "touch", "id", "sleep", "stat", "head", "pwd", "rmdir"}
+var programs = []string{"sh", "env", "cat", "ls", "mkdir", "rm", "cp", "mv", "chmod", "chown", "ln", "touch", "id",
+	"sleep", "stat", "head", "pwd", "rmdir"}
 
 // tiny puts a small system into an image.
 func tiny(t testing.TB) func(tw *tar.Writer) {
@@ -456,7 +461,8 @@ func newBench(t testing.TB, opts Options) *bench {
 	if err := os.Mkdir(b.lib.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.lib.add("tiny", image.Config{Env: map[string]string{"PATH": "/bin", "FROM_IMAGE": "yes"}, Dir: "/", Labels: map[string]string{"a": "1"}}, tiny(t))
+	b.lib.add("tiny", image.Config{Env: map[string]string{"PATH": "/bin", "FROM_IMAGE": "yes"}, Dir: "/",
+		Labels: map[string]string{"a": "1"}}, tiny(t))
 	var err error
 	if b.cache, err = OpenCache(filepath.Join(b.dir, "cache"), 1<<40); err != nil {
 		t.Fatal(err)

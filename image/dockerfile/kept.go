@@ -64,7 +64,8 @@ func (c *Cache) layers() ([]kept, error) {
 		if !isLayer || err != nil || json.Unmarshal(text, &e) != nil || e.Memo != "" {
 			continue
 		}
-		list = append(list, kept{image.Kept{ID: key, Kind: image.KeptLayer, Text: e.Text, Size: it.size + roots[key], Used: it.used}, e.Owner, ""})
+		list = append(list, kept{image.Kept{ID: key, Kind: image.KeptLayer, Text: e.Text, Size: it.size + roots[key],
+			Used: it.used}, e.Owner, ""})
 	}
 	return list, nil
 }
@@ -89,13 +90,15 @@ func (c *Cache) mounts(ctx context.Context, runner Runner) ([]kept, error) {
 			continue
 		}
 		key := strings.TrimSuffix(filepath.Base(name), "."+mountExt)
-		known[m.Volume] = kept{image.Kept{ID: key, Kind: image.KeptMount, Text: m.ID, Used: info.ModTime()}, m.Owner, m.Volume}
+		known[m.Volume] = kept{image.Kept{ID: key, Kind: image.KeptMount, Text: m.ID, Used: info.ModTime()},
+			m.Owner, m.Volume}
 	}
 	var list []kept
 	for _, v := range volumes {
 		k, ok := known[v.Name]
 		if !ok {
-			k = kept{image.Kept{ID: hash("volume", v.Name), Kind: image.KeptMount, Text: v.Name, Used: v.Created}, nobody, v.Name}
+			k = kept{image.Kept{ID: hash("volume", v.Name), Kind: image.KeptMount, Text: v.Name, Used: v.Created},
+				nobody, v.Name}
 		}
 		k.Size = v.Size
 		list = append(list, k)
@@ -158,7 +161,8 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 		err := errors.Newf(errors.NotFound, "the build cache has nothing with the id %.100q", id)
 		return image.Kept{}, errors.Remedy(err, "use an entry of \"harvest image cache ls\"")
 	case len(all) > 1:
-		return image.Kept{}, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is the beginning of %d ids", id, len(all)), "give more of the id")
+		return image.Kept{}, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is the beginning of %d ids", id,
+			len(all)), "give more of the id")
 	}
 	k := all[0]
 	if k.Kind == image.KeptMount {
@@ -175,7 +179,8 @@ func (c *Cache) forget(key string) error {
 	}
 	info, err := os.Stat(c.path(key, "json"))
 	if err == nil && !info.ModTime().Before(keep) {
-		return errors.Remedy(errors.Newf(errors.Conflict, "a build that is under way may use the layer %.12s", key), "try again when it has ended")
+		return errors.Remedy(errors.Newf(errors.Conflict, "a build that is under way may use the layer %.12s", key),
+			"try again when it has ended")
 	}
 	names, err := filepath.Glob(c.path(key, "*"+rootExt))
 	if err != nil {

@@ -46,10 +46,12 @@ func TestAccountsHaveBuildCachesOfTheirOwn(t *testing.T) {
 	}
 	for _, owner := range []string{"alice", "bob"} {
 		got := b.kept(t, owner)
-		if layers := got[image.KeptLayer]; len(layers) != 2 || layers[0].Size == 0 || !strings.HasPrefix(layers[1].Text, "RUN ") {
+		if layers := got[image.KeptLayer]; len(layers) != 2 || layers[0].Size == 0 ||
+			!strings.HasPrefix(layers[1].Text, "RUN ") {
 			t.Errorf("%s has the layers %+v", owner, layers)
 		}
-		if mounts := got[image.KeptMount]; len(mounts) != 1 || mounts[0].Text != "pkgs" || mounts[0].Size == 0 || time.Since(mounts[0].Used) > time.Hour {
+		if mounts := got[image.KeptMount]; len(mounts) != 1 || mounts[0].Text != "pkgs" || mounts[0].Size == 0 ||
+			time.Since(mounts[0].Used) > time.Hour {
 			t.Errorf("%s has the mounts %+v", owner, mounts)
 		}
 	}
@@ -96,7 +98,8 @@ func TestCollectCacheMounts(t *testing.T) {
 	if err := os.Mkdir(lost, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if freed, left, err := b.source.Collect(t.Context(), time.Now().Add(-time.Hour), -1, false); freed != 0 || left == 0 || err != nil {
+	if freed, left, err := b.source.Collect(t.Context(), time.Now().Add(-time.Hour), -1, false); freed != 0 ||
+		left == 0 || err != nil {
 		t.Errorf("of what is too young it freed %d, left %d, %v", freed, left, err)
 	}
 	dry, left, err := b.source.Collect(t.Context(), time.Now().Add(time.Hour), -1, true)
@@ -118,7 +121,8 @@ func TestCollectCacheMounts(t *testing.T) {
 		}
 		return nil
 	})
-	if _, _, err := b.source.Collect(t.Context(), time.Now().Add(time.Hour), -1, false); errors.KindOf(err) != errors.Internal {
+	if _, _, err := b.source.Collect(t.Context(), time.Now().Add(time.Hour), -1,
+		false); errors.KindOf(err) != errors.Internal {
 		t.Errorf("what cannot be removed: %v", err)
 	}
 	b.runner.refuse(nil)

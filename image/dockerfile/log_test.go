@@ -16,17 +16,21 @@ func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 	const secret = "s3cret/canary+value?"
 	const lines = "first-line-of-key\nsecond-line-of-key\n"
 	var got []string
-	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) }, Secrets: map[string][]byte{"a": []byte(secret), "b": []byte(lines)}}, &plan{})
+	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) },
+		Secrets: map[string][]byte{"a": []byte(secret), "b": []byte(lines)}}, &plan{})
 	for name, form := range map[string]string{
-		"plain": secret, "base64": base64.StdEncoding.EncodeToString([]byte(secret)), "base64 in a text": base64.StdEncoding.EncodeToString([]byte("user:" + secret)),
-		"base64 for URLs": base64.RawURLEncoding.EncodeToString([]byte(secret)), "URL": url.QueryEscape(secret), "path": url.PathEscape(secret),
-		"hex": hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
+		"plain": secret, "base64": base64.StdEncoding.EncodeToString([]byte(secret)),
+		"base64 in a text": base64.StdEncoding.EncodeToString([]byte("user:" + secret)),
+		"base64 for URLs":  base64.RawURLEncoding.EncodeToString([]byte(secret)), "URL": url.QueryEscape(secret),
+		"path": url.PathEscape(secret),
+		"hex":  hex.EncodeToString([]byte(secret)), "HEX": strings.ToUpper(hex.EncodeToString([]byte(secret))),
 		"lines in base64": base64.StdEncoding.EncodeToString([]byte(lines)), "a line": "second-line-of-key",
 	} {
 		got = nil
 		l.step("run", "before "+form+" after")
 		text := strings.Join(got, "\n")
-		if strings.Contains(text, form) || !strings.Contains(text, hiddenKey) || !strings.Contains(text, "before ") || !strings.Contains(text, " after") {
+		if strings.Contains(text, form) || !strings.Contains(text, hiddenKey) || !strings.Contains(text, "before ") ||
+			!strings.Contains(text, " after") {
 			t.Errorf("%s: %s", name, text)
 		}
 	}

@@ -44,7 +44,8 @@ func merge(out io.Writer, layers []string) (ok bool, err error) {
 		}
 	}
 	tw := tar.NewWriter(out)
-	for _, e := range slices.SortedFunc(maps.Values(m.entries), func(a, b *merged) int { return cmp.Compare(a.seq, b.seq) }) {
+	for _, e := range slices.SortedFunc(maps.Values(m.entries),
+		func(a, b *merged) int { return cmp.Compare(a.seq, b.seq) }) {
 		f := &file{content: e.at}
 		if err := writeFile(tw, e.hdr, f); err != nil {
 			return false, tarfs.Explain(err, "a layer")
@@ -104,7 +105,8 @@ func (m *merger) entry(hdr *tar.Header, c content) bool {
 		if m.entries[gone] != nil || old != nil && old.hdr.Typeflag != tar.TypeDir {
 			delete(m.entries, gone)
 			mark := path.Join(name, opaque)
-			m.entries[mark] = &merged{hdr: &tar.Header{Typeflag: tar.TypeReg, Name: mark, Mode: 0o600, Format: tar.FormatPAX}, seq: m.next()}
+			m.entries[mark] = &merged{hdr: &tar.Header{Typeflag: tar.TypeReg, Name: mark, Mode: 0o600,
+				Format: tar.FormatPAX}, seq: m.next()}
 		}
 	default:
 		if !m.drop(name, true) {

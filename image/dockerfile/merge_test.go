@@ -40,7 +40,8 @@ func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
 		data := ""
 		switch kind := r.IntN(5); {
 		case kind == 0 && old != nil:
-			hdr = tar.Header{Typeflag: tar.TypeReg, Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}
+			hdr = tar.Header{Typeflag: tar.TypeReg,
+				Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}
 			over.remove("/" + name)
 		case kind == 1 && (old == nil || old.isDir()):
 			hdr = tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(0o700 + r.IntN(8))}
@@ -205,7 +206,8 @@ func TestDeltaFollowsSnapshots(t *testing.T) {
 	if bytes.Contains(data, []byte("canary")) {
 		t.Error("what is hidden is in the layer")
 	}
-	if names := strings.Join(tarNames(t, bytes.NewBuffer(data)), " "); names != "d/changed f g .wh.fromimage d/.wh.gone .wh.tree" {
+	if names := strings.Join(tarNames(t, bytes.NewBuffer(data)),
+		" "); names != "d/changed f g .wh.fromimage d/.wh.gone .wh.tree" {
 		t.Errorf("got %s", names)
 	}
 	if _, err := (&delta{before: index{}}).run(strings.NewReader("no archive")); err == nil {

@@ -47,20 +47,21 @@ func toolchain(t *testing.T) string {
 	}
 	w := tar.NewWriter(f)
 	for _, part := range []string{"VERSION", "go.env", "bin/go", "pkg/tool", "pkg/include", "src"} {
-		err = errors.Join(err, filepath.WalkDir(filepath.Join(root, part), func(p string, d fs.DirEntry, err error) error {
-			rel, _ := filepath.Rel(root, p)
-			switch {
-			case os.IsNotExist(err):
-				return nil
-			case err != nil:
-				return err
-			case d.IsDir() && (rel == "src/cmd" || d.Name() == "testdata"):
-				return filepath.SkipDir
-			case d.IsDir() || strings.HasSuffix(rel, "_test.go"):
-				return nil
-			}
-			return addFile(w, p, "usr/local/go/"+rel)
-		}))
+		err = errors.Join(err, filepath.WalkDir(filepath.Join(root, part),
+			func(p string, d fs.DirEntry, err error) error {
+				rel, _ := filepath.Rel(root, p)
+				switch {
+				case os.IsNotExist(err):
+					return nil
+				case err != nil:
+					return err
+				case d.IsDir() && (rel == "src/cmd" || d.Name() == "testdata"):
+					return filepath.SkipDir
+				case d.IsDir() || strings.HasSuffix(rel, "_test.go"):
+					return nil
+				}
+				return addFile(w, p, "usr/local/go/"+rel)
+			}))
 	}
 	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
 		t.Fatal(err)
@@ -78,7 +79,8 @@ func addFile(w *tar.Writer, from, to string) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
-	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: to, Size: info.Size(), Mode: int64(info.Mode().Perm() | 0o444), ModTime: time.Unix(0, 0)}
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: to, Size: info.Size(), Mode: int64(info.Mode().Perm() | 0o444),
+		ModTime: time.Unix(0, 0)}
 	if err := w.WriteHeader(hdr); err != nil {
 		return err
 	}
@@ -101,7 +103,8 @@ func TestGoProject(t *testing.T) {
 	}
 	img, err := mutate.AppendLayers(empty.Image, made)
 	if err == nil {
-		img, err = mutate.Config(img, v1.Config{Env: []string{"PATH=/usr/local/go/bin:/usr/bin:/bin", "GOTOOLCHAIN=local"}})
+		img, err = mutate.Config(img, v1.Config{Env: []string{"PATH=/usr/local/go/bin:/usr/bin:/bin",
+			"GOTOOLCHAIN=local"}})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -115,8 +118,10 @@ func TestGoProject(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write(t, dir, map[string]string{
-		"go.mod": "module example.org/hello\n\ngo 1.24\n", "main.go": "package main\n\nimport \"example.org/hello/text\"\n\nvar version = \"none\"\n\nfunc main() { println(text.Hello(), version) }\n",
-		"text/text.go": "package text\n\nfunc Hello() string { return \"hello from Go\" }\n", ".dockerignore": "*.md\n", "README.md": "not copied\n",
+		"go.mod":       "module example.org/hello\n\ngo 1.24\n",
+		"main.go":      "package main\n\nimport \"example.org/hello/text\"\n\nvar version = \"none\"\n\nfunc main() { println(text.Hello(), version) }\n",
+		"text/text.go": "package text\n\nfunc Hello() string { return \"hello from Go\" }\n", ".dockerignore": "*.md\n",
+		"README.md": "not copied\n",
 	})
 	text := `ARG GO
 FROM ${GO} AS go
@@ -149,7 +154,8 @@ ENTRYPOINT ["/hello"]
 	}
 	before := s.buildSandboxes()
 	if again := s.build(spec, image.BuildOptions{Context: dir}); again.ID != built.ID || s.buildSandboxes() != before {
-		t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, built.ID, s.buildSandboxes()-before)
+		t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, built.ID,
+			s.buildSandboxes()-before)
 	}
 }
 
@@ -215,14 +221,17 @@ COPY --from=deps /app/node_modules node_modules
 COPY index.js .
 CMD ["node", "index.js"]
 `
-	spec := image.Spec{Dockerfile: text, Args: map[string]string{"NPM_CONFIG_REGISTRY": npm, "SUM": "sha256:" + hex.EncodeToString(sum[:])}}
+	spec := image.Spec{Dockerfile: text, Args: map[string]string{"NPM_CONFIG_REGISTRY": npm,
+		"SUM": "sha256:" + hex.EncodeToString(sum[:])}}
 	built := s.build(spec, image.BuildOptions{Context: dir})
-	if out := s.run(built, "sh", "-c", "cd /app && node index.js && sha256sum < /opt/added/is-number-7.0.0.tgz"); out != "1,3\n"+hex.EncodeToString(sum[:])+"  -\n" {
+	if out := s.run(built, "sh", "-c",
+		"cd /app && node index.js && sha256sum < /opt/added/is-number-7.0.0.tgz"); out != "1,3\n"+hex.EncodeToString(sum[:])+"  -\n" {
 		t.Errorf("got %q", out)
 	}
 	before := s.buildSandboxes()
 	if again := s.build(spec, image.BuildOptions{Context: dir}); again.ID != built.ID || s.buildSandboxes() != before {
-		t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, built.ID, s.buildSandboxes()-before)
+		t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, built.ID,
+			s.buildSandboxes()-before)
 	}
 	spec.Args["SUM"] = "sha256:" + strings.Repeat("0", 64)
 	_, err := s.shelf.Build(t.Context(), spec, image.BuildOptions{Context: dir})
@@ -236,8 +245,10 @@ CMD ["node", "index.js"]
 // mission: B2
 func TestRunThatNeverEnds(t *testing.T) {
 	s := newSiteWith(t, dockerfile.Options{Run: 10 * time.Second})
-	_, err := s.shelf.Build(t.Context(), image.Spec{Dockerfile: "FROM base\nRUN true\nRUN echo busy; sleep 1000\n"}, image.BuildOptions{})
-	if text := errors.Message(err); errors.KindOf(err) != errors.Timeout || !strings.Contains(text, "longer than 10s") || !strings.Contains(text, "busy") || !strings.Contains(text, "3") {
+	_, err := s.shelf.Build(t.Context(), image.Spec{Dockerfile: "FROM base\nRUN true\nRUN echo busy; sleep 1000\n"},
+		image.BuildOptions{})
+	if text := errors.Message(err); errors.KindOf(err) != errors.Timeout ||
+		!strings.Contains(text, "longer than 10s") || !strings.Contains(text, "busy") || !strings.Contains(text, "3") {
 		t.Errorf("got %v", err)
 	}
 	left, err := s.fleet.List(t.Context(), "harvest-build", sandbox.Filter{})

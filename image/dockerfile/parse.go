@@ -61,15 +61,18 @@ func read(spec image.Spec) (*document, error) {
 // check rejects texts that are not a Dockerfile before they are parsed.
 func (d *document) check(text string) error {
 	if len(text) > maxText {
-		err := errors.Newf(errors.Invalid, "%s has %d bytes, which is more than the %d that it may have", d.what, len(text), maxText)
+		err := errors.Newf(errors.Invalid, "%s has %d bytes, which is more than the %d that it may have", d.what,
+			len(text), maxText)
 		return errors.Remedy(err, "put files into the build context and COPY them")
 	}
 	if i := strings.IndexByte(text, 0); i >= 0 {
-		return errors.Remedy(d.errorf(lineAt(text, i), "there is a NUL byte"), "give the Dockerfile as text, not a program or an archive")
+		return errors.Remedy(d.errorf(lineAt(text, i), "there is a NUL byte"),
+			"give the Dockerfile as text, not a program or an archive")
 	}
 	if !utf8.ValidString(text) {
 		i := strings.IndexRune(text, utf8.RuneError)
-		return errors.Remedy(d.errorf(lineAt(text, max(i, 0)), "there are bytes that are no UTF-8"), "save the Dockerfile as UTF-8")
+		return errors.Remedy(d.errorf(lineAt(text, max(i, 0)), "there are bytes that are no UTF-8"),
+			"save the Dockerfile as UTF-8")
 	}
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -86,14 +89,16 @@ func (d *document) checkStages() error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s has no FROM", d.what), "begin it with FROM and an image")
 	}
 	if d.first > 0 && len(d.stages) > 1 {
-		return errors.Remedy(d.errorf(lineOf(d.stages[1].Location), "commands on top of an image cannot have a FROM"), "write a Dockerfile instead")
+		return errors.Remedy(d.errorf(lineOf(d.stages[1].Location), "commands on top of an image cannot have a FROM"),
+			"write a Dockerfile instead")
 	}
 	steps := 0
 	for _, s := range d.stages {
 		steps += len(s.Commands)
 	}
 	if len(d.stages) > maxStages || steps > maxSteps {
-		return errors.Newf(errors.Invalid, "%s has %d stages with %d instructions; it may have %d with %d", d.what, len(d.stages), steps, maxStages, maxSteps)
+		return errors.Newf(errors.Invalid, "%s has %d stages with %d instructions; it may have %d with %d", d.what,
+			len(d.stages), steps, maxStages, maxSteps)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ import (
 // scratch is the name of the empty image.
 const scratch = "scratch"
 
-// sourceDateEpoch is the build argument that makes layers reproducible: https://reproducible-builds.org/specs/source-date-epoch/.
+// sourceDateEpoch is the build argument that makes layers reproducible:
+// https://reproducible-builds.org/specs/source-date-epoch/.
 const sourceDateEpoch = "SOURCE_DATE_EPOCH"
 
 // maxEpoch is in the year 9999, the last one that tar headers and RFC 3339 can represent.
@@ -68,7 +69,8 @@ type command struct {
 }
 
 // newPlan plans the build of a spec. resolve returns images, and pulls them if necessary.
-func newPlan(ctx context.Context, spec image.Spec, resolve func(ctx context.Context, ref, platform string) (image.Image, error)) (*plan, error) {
+func newPlan(ctx context.Context, spec image.Spec,
+	resolve func(ctx context.Context, ref, platform string) (image.Image, error)) (*plan, error) {
 	doc, err := read(spec)
 	if err != nil {
 		return nil, err
@@ -127,7 +129,8 @@ func (p *plan) find(target string) (*stage, error) {
 			names = append(names, s.name)
 		}
 	}
-	return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no stage %.100q in %s", target, p.doc.what), "the stages are %s", strings.Join(names, ", "))
+	return nil, errors.Remedy(errors.Newf(errors.Invalid, "there is no stage %.100q in %s", target, p.doc.what),
+		"the stages are %s", strings.Join(names, ", "))
 }
 
 // named returns the stage of that name or number among the first before stages.
@@ -158,8 +161,10 @@ func (p *plan) globals(spec image.Spec) error {
 		name = "default"
 	}
 	for _, kv := range [][2]string{
-		{"BUILDPLATFORM", "linux/" + runtime.GOARCH}, {"BUILDOS", "linux"}, {"BUILDARCH", runtime.GOARCH}, {"BUILDVARIANT", ""},
-		{"TARGETPLATFORM", target}, {"TARGETOS", parts[0]}, {"TARGETARCH", parts[1]}, {"TARGETVARIANT", parts[2]}, {"TARGETSTAGE", name},
+		{"BUILDPLATFORM", "linux/" + runtime.GOARCH}, {"BUILDOS", "linux"}, {"BUILDARCH", runtime.GOARCH},
+		{"BUILDVARIANT", ""},
+		{"TARGETPLATFORM", target}, {"TARGETOS", parts[0]}, {"TARGETARCH", parts[1]}, {"TARGETVARIANT", parts[2]},
+		{"TARGETSTAGE", name},
 	} {
 		value, ok := p.args[kv[0]]
 		if !ok {
@@ -211,7 +216,8 @@ func (p *plan) visit(ctx context.Context, s *stage) error {
 		return nil
 	}
 	if s.visiting {
-		return errors.Remedy(p.doc.errorf(s.line, "the stage needs itself, through others that it copies from"), "copy from stages that do not need this one")
+		return errors.Remedy(p.doc.errorf(s.line, "the stage needs itself, through others that it copies from"),
+			"copy from stages that do not need this one")
 	}
 	s.visiting = true
 	i := slices.Index(p.all, s)
@@ -238,7 +244,8 @@ func (p *plan) visitBase(ctx context.Context, s *stage, from instructions.Stage,
 		return err
 	}
 	if name == "" {
-		return errors.Remedy(p.doc.errorf(s.line, "the name %.100q of the image is empty", from.BaseName), "give the ARG a default before the first FROM, or a value with --build-arg")
+		return errors.Remedy(p.doc.errorf(s.line, "the name %.100q of the image is empty", from.BaseName),
+			"give the ARG a default before the first FROM, or a value with --build-arg")
 	}
 	if s.platform, err = p.word(from.Platform, s.line); err != nil {
 		return err
@@ -253,9 +260,11 @@ func (p *plan) visitBase(ctx context.Context, s *stage, from instructions.Stage,
 	case name == scratch:
 		return nil
 	case strings.EqualFold(name, s.name):
-		return errors.Remedy(p.doc.errorf(s.line, "the stage %q is made from itself", s.name), "name another stage or an image")
+		return errors.Remedy(p.doc.errorf(s.line, "the stage %q is made from itself", s.name),
+			"name another stage or an image")
 	case slices.ContainsFunc(p.all[i:], func(o *stage) bool { return strings.EqualFold(o.name, name) }):
-		return errors.Remedy(p.doc.errorf(s.line, "the stage %q comes later: stages are made from earlier ones only", name), "change the order of the stages")
+		return errors.Remedy(p.doc.errorf(s.line, "the stage %q comes later: stages are made from earlier ones only",
+			name), "change the order of the stages")
 	}
 	img, err := p.resolve(ctx, name, p.foreign(s.platform))
 	if err != nil {
@@ -303,7 +312,8 @@ func (p *plan) triggers(s *stage, texts []string) error {
 			err = errors.Errorf("ONBUILD cannot hold %s", strings.ToUpper(cmd.Name()))
 		}
 		if err != nil {
-			return p.doc.errorf(s.line, "the base's instruction ONBUILD %.200q cannot be carried out: %s", text, clip(err.Error()))
+			return p.doc.errorf(s.line, "the base's instruction ONBUILD %.200q cannot be carried out: %s", text,
+				clip(err.Error()))
 		}
 		s.commands = append(s.commands, command{cmd, s.line})
 	}
@@ -326,7 +336,8 @@ func (p *plan) visitSources(ctx context.Context, s *stage, c command) error {
 			continue
 		}
 		if strings.ContainsRune(name, '$') {
-			return errors.Remedy(p.doc.errorf(c.line, "from=%.100q: variables are not expanded there", name), "give the image a name of its own first: FROM … AS name")
+			return errors.Remedy(p.doc.errorf(c.line, "from=%.100q: variables are not expanded there", name),
+				"give the image a name of its own first: FROM … AS name")
 		}
 		src, err := p.source(ctx, s, name, c.line)
 		if err != nil {
@@ -346,7 +357,8 @@ func (p *plan) source(ctx context.Context, s *stage, name string, line int) (*st
 		return src, p.visit(ctx, src)
 	}
 	if _, err := strconv.Atoi(name); err == nil {
-		return nil, errors.Remedy(p.doc.errorf(line, "there is no stage %s", name), "stages are numbered from 0; better give them names")
+		return nil, errors.Remedy(p.doc.errorf(line, "there is no stage %s", name),
+			"stages are numbered from 0; better give them names")
 	}
 	if src := p.external[name]; src != nil {
 		return src, nil

@@ -44,7 +44,8 @@ func (x *executor) prepareRun(r *run, title string) (*work, error) {
 			shown = append(shown, digest)
 		}
 		if m.Type == "secret" && m.Required && x.opts.Secrets[m.ID] == nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the build has no secret %.100q", m.ID), "give it with --secret id=%s,src=FILE", m.ID)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the build has no secret %.100q", m.ID),
+				"give it with --secret id=%s,src=FILE", m.ID)
 		}
 	}
 	how, err := json.Marshal(r)
@@ -68,7 +69,8 @@ func (x *executor) bound(m mount) (*file, error) {
 func (m mount) shown(from *tree, what string) (*file, error) {
 	f, _, err := from.lookup(m.Source, true)
 	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what), "correct the name, or see whether %s leaves it out", ignoreName)
+		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what),
+			"correct the name, or see whether %s leaves it out", ignoreName)
 	}
 	return f, err
 }
@@ -134,7 +136,8 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 	cmd.Crashed = func(what string) { crashed = what }
 	err = x.command(ctx, cmd, title)
 	if crashed != "" && errors.KindOf(err) == errors.Invalid {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)), "%s", errors.RemedyOf(err))
+		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)),
+			"%s", errors.RemedyOf(err))
 	}
 	return hidden, crashed, err
 }
@@ -142,7 +145,8 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 // command runs a command with its time limit. Its error includes the last lines of the output.
 func (x *executor) command(ctx context.Context, cmd Command, title string) error {
 	limit := x.source.opts.Run
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.Newf(errors.Timeout, "the command has taken longer than %s", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit,
+		errors.Newf(errors.Timeout, "the command has taken longer than %s", limit))
 	defer cancel()
 	prefix, _, _ := strings.Cut(title, "] ")
 	out := x.log.output(prefix + "] ")
@@ -156,7 +160,8 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	text = x.log.secrets.Replace(text)
 	switch cause := context.Cause(ctx); {
 	case cause != nil && errors.KindOf(cause) == errors.Timeout:
-		return errors.Remedy(errors.Explainf(cause, errors.Timeout, "%s: %s%s", text, errors.Message(cause), tail), "see why it does not end, or make it faster")
+		return errors.Remedy(errors.Explainf(cause, errors.Timeout, "%s: %s%s", text, errors.Message(cause), tail),
+			"see why it does not end, or make it faster")
 	case cause != nil:
 		return cause
 	case err != nil:
@@ -203,7 +208,8 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	setup := Setup{Network: cmp.Or(r.Network, "default"), Title: title}
 	for _, m := range r.Mounts {
 		if m.Type == "cache" {
-			setup.Mounts = append(setup.Mounts, Mount{Volume: cacheVolume(x.owner, m.ID), Path: m.Target, ReadOnly: m.ReadOnly})
+			setup.Mounts = append(setup.Mounts, Mount{Volume: cacheVolume(x.owner, m.ID), Path: m.Target,
+				ReadOnly: m.ReadOnly})
 			if err := x.cache.noteMount(x.owner, m.ID); err != nil {
 				return err
 			}
@@ -254,7 +260,10 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 		return "", false, nil, err
 	}
 	defer unlock()
-	if err := x.cache.makeRoot(c, func(f *os.File) error { return flatten(ctx, f, x.base(c), x.files(c)) }); err != nil {
+	if err := x.cache.makeRoot(c, func(f *os.File) error {
+		return flatten(ctx, f, x.base(c),
+			x.files(c))
+	}); err != nil {
 		return "", false, nil, err
 	}
 	id, release = x.cache.prepare(Prepared{Root: x.cache.rootName(c)})
@@ -341,7 +350,8 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) err
 		return nil
 	}
 	at := path.Join(secrets, strconv.Itoa(i))
-	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)), content: text(value)}
+	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)),
+		content: text(value)}
 	if err := x.bring(ctx, at, f); err != nil {
 		return err
 	}
@@ -355,9 +365,11 @@ func (x *executor) ownCache(ctx context.Context, m mount) error {
 	}
 	var out bytes.Buffer
 	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
-	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0", Dir: "/", Stdout: io.Discard, Stderr: &out})
+	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0",
+		Dir: "/", Stdout: io.Discard, Stderr: &out})
 	if err == nil && code != 0 {
-		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target, clip(out.String()))
+		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
+			clip(out.String()))
 	}
 	return err
 }
@@ -432,7 +444,8 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
 	defer cancel()
 	code, err := m.Run(limit, Command{
-		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https", "--max-filesize", strconv.Itoa(maxFetch),
+		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https",
+			"--max-filesize", strconv.Itoa(maxFetch),
 			"--write-out", "\n%header{last-modified}", "--", c.Sources[0]},
 		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
 	})
@@ -443,7 +456,8 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	case w.full:
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
 	case code != 0:
-		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0], clip(tail)), "see whether sandboxes may reach it")
+		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0],
+			clip(tail)), "see whether sandboxes may reach it")
 	}
 	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
 	if err != nil {

@@ -74,7 +74,8 @@ func New(opts Options) *Source {
 	if opts.AtOnce == 0 {
 		opts.AtOnce = 2
 	}
-	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{}, ends: map[*build]context.CancelCauseFunc{}}
+	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{},
+		ends: map[*build]context.CancelCauseFunc{}}
 }
 
 // Close cancels all builds and waits for their end.
@@ -279,14 +280,16 @@ func (c *copying) fromContext() bool {
 }
 
 // Build implements image.Source.
-func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	images, runner, err := s.connected()
 	if err != nil {
 		return image.Contents{}, err
 	}
 	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build),
 		"split the Dockerfile, or make its commands faster")
-	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts, temp: out.Temp, results: map[*stage]*result{}}
+	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts,
+		temp: out.Temp, results: map[*stage]*result{}}
 	ctx, end, err := s.begin(ctx, b)
 	if err != nil {
 		return image.Contents{}, err
@@ -294,7 +297,8 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	defer end()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.Build, limit)
 	defer cancel()
-	p, err := s.plan(ctx, spec, image.BuildOptions{Credentials: opts.Credentials, Progress: opts.Progress, Log: opts.Log})
+	p, err := s.plan(ctx, spec, image.BuildOptions{Credentials: opts.Credentials, Progress: opts.Progress,
+		Log: opts.Log})
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: plan")
 	}

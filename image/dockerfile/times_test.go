@@ -35,7 +35,8 @@ RUN mkdir /ran
 
 // made has the names that dated creates, except those with the time of a file in the context.
 var made = []string{
-	"/code", "/code/dir", "/implied", "/implied/one", "/implied/one/heredoc", "/implied/two", "/implied/three", "/implied/three/heredoc", "/whole",
+	"/code", "/code/dir", "/implied", "/implied/one", "/implied/one/heredoc", "/implied/two", "/implied/three",
+	"/implied/three/heredoc", "/whole",
 	"/unpacked", "/unpacked/no-entry", "/parents", "/ran",
 }
 
@@ -48,7 +49,8 @@ func datedContext(b *bench, at time.Time) string {
 	}
 	defer f.Close()
 	tw := tar.NewWriter(f)
-	if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "no-entry/file", Mode: 0o644, ModTime: at}); err != nil {
+	if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "no-entry/file", Mode: 0o644,
+		ModTime: at}); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := tw.Close(); err != nil {
@@ -115,7 +117,8 @@ func TestSourceDateEpoch(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"today", "-1", "999999999999999"} {
-		_, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\n", Args: map[string]string{"SOURCE_DATE_EPOCH": bad}}, image.BuildOptions{})
+		_, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\n", Args: map[string]string{"SOURCE_DATE_EPOCH": bad}},
+			image.BuildOptions{})
 		if errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: got %v", bad, err)
 		}
@@ -151,8 +154,10 @@ func TestAddOfURLHasItsTime(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	begin := time.Now().Truncate(time.Second)
-	img := b.build(t, strings.ReplaceAll("FROM tiny\nADD URL/dated /\nADD URL/moved /\nADD URL/undated /\nADD URL/empty /\nADD URL/strange /\n", "URL", s.URL), image.BuildOptions{})
-	img.want(map[string]string{"/dated": "one\ntwo\n|600 0 0", "/moved": "one\ntwo\n", "/undated": "three", "/empty": "", "/strange": "four\n"})
+	img := b.build(t,
+		strings.ReplaceAll("FROM tiny\nADD URL/dated /\nADD URL/moved /\nADD URL/undated /\nADD URL/empty /\nADD URL/strange /\n", "URL", s.URL), image.BuildOptions{})
+	img.want(map[string]string{"/dated": "one\ntwo\n|600 0 0", "/moved": "one\ntwo\n", "/undated": "three",
+		"/empty": "", "/strange": "four\n"})
 	for _, name := range []string{"/dated", "/moved"} {
 		if got := img.mtime(name); !got.Equal(at) {
 			t.Errorf("%s has the time %v, want %v", name, got, at)

@@ -98,7 +98,8 @@ func (f *file) open() (io.ReadCloser, error) {
 
 // header returns the tar header of the file.
 func (f *file) header(name string) *tar.Header {
-	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime, Linkname: f.link, Format: tar.FormatPAX}
+	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime,
+		Linkname: f.link, Format: tar.FormatPAX}
 	if f.mtime.IsZero() {
 		hdr.ModTime = time.Now()
 	}
@@ -169,7 +170,8 @@ func (t *tree) lookup(name string, follow bool) (*file, string, error) {
 		}
 		dir := done[len(done)-1]
 		if dir != nil && !dir.isDir() {
-			return nil, "", errors.Explainf(syscall.ENOTDIR, errors.Invalid, "a part of %.200q is not a directory", name)
+			return nil, "", errors.Explainf(syscall.ENOTDIR, errors.Invalid,
+				"a part of %.200q is not a directory", name)
 		}
 		var next *file
 		if dir != nil {
@@ -302,7 +304,8 @@ func (t *tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) 
 		case hdr.Typeflag == tar.TypeLink:
 			target, _, err := t.lookup(hdr.Linkname, false)
 			if err != nil || target == nil || target.isDir() {
-				return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, hdr.Linkname)
+				return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
+					hdr.Name, hdr.Linkname)
 			}
 			if err := t.put(name, target); err != nil {
 				return err

@@ -22,7 +22,8 @@ func Library(t testing.TB) *image.Library {
 	t.Helper()
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
 	dir := testenv.Cache(t, "images", Sources...)
-	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})}})
+	l, err := image.OpenLibrary(dir,
+		image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{CertificateDir: Certificates})}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,8 @@ func TestBaseImage(t *testing.T) {
 	for _, p := range append(img.Parts, img.Missing...) {
 		have[p.Name] = p.Version + p.Reason
 	}
-	for _, name := range []string{"python3", "git", "curl", "build-essential", "libffi-dev", "libssl-dev", "zlib1g-dev", "ca-certificates", "uv"} {
+	for _, name := range []string{"python3", "git", "curl", "build-essential", "libffi-dev", "libssl-dev", "zlib1g-dev",
+		"ca-certificates", "uv"} {
 		if have[name] == "" {
 			t.Errorf("%s is neither in the image nor said to be missing", name)
 		}
@@ -105,11 +106,13 @@ func checkTrust(t *testing.T, root fs.FS, img image.Image) {
 		if block == nil {
 			continue
 		}
-		if !strings.Contains(string(bundle), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes}))) {
+		if !strings.Contains(string(bundle),
+			string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes}))) {
 			t.Errorf("%s is not in the image's trust store", name)
 		}
 	}
-	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "PIP_CERT"} {
+	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO",
+		"CURL_CA_BUNDLE", "PIP_CERT"} {
 		if img.Config.Env[name] != "/etc/ssl/certs/ca-certificates.crt" {
 			t.Errorf("%s is %q", name, img.Config.Env[name])
 		}
@@ -142,11 +145,13 @@ func TestInterruptedBuildLeavesNothing(t *testing.T) {
 	host := []string{"/var/lib/apt/lists", "/var/cache/apt/archives", os.TempDir()}
 	before := snapshot(t, host...)
 	dir := t.TempDir()
-	l, err := image.OpenLibrary(dir, image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{})}})
+	l, err := image.OpenLibrary(dir,
+		image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{})}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []string{"reading the package sources", "fetching the essential packages", "installing the essential packages"} {
+	for _, at := range []string{"reading the package sources", "fetching the essential packages",
+		"installing the essential packages"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := l.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{Progress: func(p image.Progress) {
 			if p.Message == at {
@@ -193,12 +198,14 @@ func running(t *testing.T, dir string) (found []string) {
 
 func TestUnreachableSources(t *testing.T) {
 	testenv.RequireTool(t, "mmdebstrap", "mmdebstrap")
-	l, err := image.OpenLibrary(t.TempDir(), image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}})}})
+	l, err := image.OpenLibrary(t.TempDir(),
+		image.Sources{Named: map[string]image.Source{"base": debian.New(debian.Options{Sources: []string{"deb http://127.0.0.1:9/debian bookworm main"}})}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.Build(t.Context(), image.Spec{Base: "base"}, image.BuildOptions{})
-	if errors.KindOf(err) != errors.Unavailable || errors.StageOf(err) != "image: download" || errors.RemedyOf(err) == "" {
+	if errors.KindOf(err) != errors.Unavailable || errors.StageOf(err) != "image: download" ||
+		errors.RemedyOf(err) == "" {
 		t.Errorf("got %v of kind %s in stage %q", err, errors.KindOf(err), errors.StageOf(err))
 	}
 }

@@ -81,7 +81,8 @@ func describe(write func(io.Writer) error) (v1.Descriptor, error) {
 	if err := write(count); err != nil {
 		return v1.Descriptor{}, err
 	}
-	return v1.Descriptor{MediaType: types.OCIUncompressedLayer, Size: count.n, Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}}, nil
+	return v1.Descriptor{MediaType: types.OCIUncompressedLayer, Size: count.n,
+		Digest: v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum.Sum(nil))}}, nil
 }
 
 type counter struct {
@@ -108,7 +109,8 @@ func (a *archive) meta(img image.Image, layers []v1.Descriptor) error {
 	if err != nil {
 		return err
 	}
-	manifest, err := a.json(types.OCIManifestSchema1, v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: config, Layers: layers})
+	manifest, err := a.json(types.OCIManifestSchema1, v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1,
+		Config: config, Layers: layers})
 	if err != nil {
 		return err
 	}
@@ -129,12 +131,14 @@ func (a *archive) meta(img image.Image, layers []v1.Descriptor) error {
 	for _, f := range []struct {
 		name  string
 		value any
-	}{{"oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}}, {"index.json", index}, {"manifest.json", []dockerManifest{docker}}} {
+	}{{"oci-layout", map[string]string{"imageLayoutVersion": "1.0.0"}}, {"index.json", index},
+		{"manifest.json", []dockerManifest{docker}}} {
 		text, err := json.Marshal(f.value)
 		if err != nil {
 			return errors.Wrapf(err, "encode %s", f.name)
 		}
-		if err := a.file(f.name, int64(len(text)), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		if err := a.file(f.name, int64(len(text)),
+			func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
 			return err
 		}
 	}
@@ -177,7 +181,8 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 	if err := context.Cause(a.ctx); err != nil {
 		return err
 	}
-	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: size, ModTime: epoch, Format: tar.FormatPAX}
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: size, ModTime: epoch,
+		Format: tar.FormatPAX}
 	if err := a.tw.WriteHeader(hdr); err != nil {
 		return errors.Wrapf(err, "write %s", name)
 	}
@@ -189,7 +194,8 @@ func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
 	c := img.Config
 	file := v1.ConfigFile{
 		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: img.Built}, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal},
+		Config: v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
+			Labels: c.Labels, StopSignal: c.StopSignal},
 	}
 	if _, arch, ok := strings.Cut(img.Spec.Platform, "/"); ok {
 		file.Architecture = arch
@@ -204,7 +210,8 @@ func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
 	}
 	for _, l := range layers {
 		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, l.Digest)
-		file.History = append(file.History, v1.History{Created: v1.Time{Time: img.Built}, CreatedBy: "harvest image export"})
+		file.History = append(file.History, v1.History{Created: v1.Time{Time: img.Built},
+			CreatedBy: "harvest image export"})
 	}
 	return file
 }

@@ -158,8 +158,10 @@ func (b *blobs) blame(f *os.File, digest v1.Hash, unreadable error) error {
 	if hex.EncodeToString(sum.Sum(nil)) == digest.Hex {
 		return unreadable
 	}
-	err = errors.Explainf(unreadable, errors.Unavailable, "a layer that was kept on this machine is damaged; it was removed")
-	return errors.Join(errors.Remedy(err, "try again, and check the disk of the data directory if it happens again"), b.discard(digest))
+	err = errors.Explainf(unreadable, errors.Unavailable,
+		"a layer that was kept on this machine is damaged; it was removed")
+	return errors.Join(errors.Remedy(err, "try again, and check the disk of the data directory if it happens again"),
+		b.discard(digest))
 }
 
 // full explains a write error.
@@ -207,7 +209,8 @@ func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func
 
 func checkDescriptor(d v1.Descriptor) error {
 	if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size || d.Size < 0 {
-		return errors.Newf(errors.Unsupported, "the image has a part with a digest that is not known here: %.100q", d.Digest.String())
+		return errors.Newf(errors.Unsupported, "the image has a part with a digest that is not known here: %.100q",
+			d.Digest.String())
 	}
 	return nil
 }
@@ -239,7 +242,8 @@ func (d *download) run(ctx context.Context) error {
 				return nil
 			}
 		} else if err == nil {
-			err = errors.Newf(errors.Unavailable, "the registry %s sends only a part of the image", hostOf(d.session.repo))
+			err = errors.Newf(errors.Unavailable, "the registry %s sends only a part of the image",
+				hostOf(d.session.repo))
 			err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
 		}
 		if ctx.Err() != nil || errors.KindOf(err) != errors.Unavailable || d.bad && !resumed {
@@ -305,7 +309,8 @@ func (d *download) once(ctx context.Context) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if d.have > 0 && !(resp.StatusCode == http.StatusPartialContent && strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(d.have, 10)+"-")) {
+	if d.have > 0 && !(resp.StatusCode == http.StatusPartialContent &&
+		strings.HasPrefix(resp.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(d.have, 10)+"-")) {
 		if resp.StatusCode == http.StatusPartialContent {
 			return errRange
 		}
@@ -358,7 +363,8 @@ func (d *download) verify() error {
 // wrong discards the downloaded data and returns an error.
 func (d *download) wrong(what string) error {
 	d.bad = true
-	err := errors.Newf(errors.Unavailable, "the registry %s sent %s for a part of %s", hostOf(d.session.repo), what, d.remote.ref.Name())
+	err := errors.Newf(errors.Unavailable, "the registry %s sent %s for a part of %s", hostOf(d.session.repo), what,
+		d.remote.ref.Name())
 	err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
 	if failed := d.restart(); failed != nil {
 		return failed

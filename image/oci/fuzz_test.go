@@ -46,7 +46,8 @@ func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
 	if body == nil {
 		resp.StatusCode = http.StatusNotFound
 	}
-	resp.Status, resp.ContentLength, resp.Body = strconv.Itoa(resp.StatusCode), int64(len(body)), io.NopCloser(bytes.NewReader(body))
+	resp.Status, resp.ContentLength, resp.Body = strconv.Itoa(resp.StatusCode), int64(len(body)),
+		io.NopCloser(bytes.NewReader(body))
 	return resp, nil
 }
 
@@ -59,28 +60,35 @@ func FuzzPull(f *testing.F) {
 	f.Add(manifest, config, plain)
 	f.Add(manifest, config, gzipped(f, plain))
 	f.Add(manifest, config, zstded(f, plain))
-	f.Add(`{"schemaVersion":2,"manifests":[{"digest":"sha256:00","platform":{"os":"linux","architecture":"amd64"}}]}`, "", []byte{})
+	f.Add(`{"schemaVersion":2,"manifests":[{"digest":"sha256:00","platform":{"os":"linux","architecture":"amd64"}}]}`,
+		"", []byte{})
 	f.Add(`{"schemaVersion":1}`, "", []byte{})
-	f.Add(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$CONFIG},"layers":[]}`, `{"rootfs":{"diff_ids":[]}}`, []byte{})
+	f.Add(`{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$CONFIG},"layers":[]}`,
+		`{"rootfs":{"diff_ids":[]}}`, []byte{})
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, manifest, config string, layer []byte) {
 		config = strings.ReplaceAll(config, "$PLAIN", digestOf(plain))
-		manifest = strings.ReplaceAll(manifest, "$CONFIG", fmt.Sprintf(`"digest":%q,"size":%d`, digestOf([]byte(config)), len(config)))
-		manifest = strings.ReplaceAll(manifest, "$LAYER", fmt.Sprintf(`"digest":%q,"size":%d`, digestOf(layer), len(layer)))
-		s := &shelf{[]byte(manifest), map[string][]byte{digestOf([]byte(config)): []byte(config), digestOf(layer): layer}}
+		manifest = strings.ReplaceAll(manifest, "$CONFIG",
+			fmt.Sprintf(`"digest":%q,"size":%d`, digestOf([]byte(config)), len(config)))
+		manifest = strings.ReplaceAll(manifest, "$LAYER",
+			fmt.Sprintf(`"digest":%q,"size":%d`, digestOf(layer), len(layer)))
+		s := &shelf{[]byte(manifest), map[string][]byte{digestOf([]byte(config)): []byte(config),
+			digestOf(layer): layer}}
 		blobs, err := os.MkdirTemp(dir, "blobs-")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer os.RemoveAll(blobs)
-		source, err := oci.Open(oci.Options{Dir: blobs, Transport: func(string) http.RoundTripper { return s }, MaxBytes: 1 << 20, MaxFiles: 1000})
+		source, err := oci.Open(oci.Options{Dir: blobs, Transport: func(string) http.RoundTripper { return s },
+			MaxBytes: 1 << 20, MaxFiles: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
 		source.Hurry(time.Microsecond, time.Minute)
-		opts := image.BuildOptions{Progress: func(image.Progress) {}, Credentials: func(context.Context, string) (image.Credential, error) {
-			return image.Credential{Anonymous: true}, nil
-		}}
+		opts := image.BuildOptions{Progress: func(image.Progress) {},
+			Credentials: func(context.Context, string) (image.Credential, error) {
+				return image.Credential{Anonymous: true}, nil
+			}}
 		spec, _, err := source.Resolve(t.Context(), image.Spec{Base: "registry.example.org/a:b"}, opts)
 		if err != nil {
 			expectRefusal(t, err)
@@ -117,15 +125,20 @@ func expectRefusal(t *testing.T, err error) {
 
 // FuzzReference reads names of images that a user could write.
 func FuzzReference(f *testing.F) {
-	for _, text := range []string{"debian", "ghcr.io/a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "[::1]:80/x", "a//b", "a:b:c", "@", ""} {
+	for _, text := range []string{"debian", "ghcr.io/a/b:c", "localhost:5000/x@sha256:" + strings.Repeat("a", 64),
+		"[::1]:80/x", "a//b", "a:b:c", "@", ""} {
 		f.Add(text)
 	}
-	source, err := oci.Open(oci.Options{Dir: f.TempDir(), Transport: func(string) http.RoundTripper { return &shelf{blobs: map[string][]byte{}} }})
+	source, err := oci.Open(oci.Options{Dir: f.TempDir(),
+		Transport: func(string) http.RoundTripper { return &shelf{blobs: map[string][]byte{}} }})
 	if err != nil {
 		f.Fatal(err)
 	}
 	source.Hurry(time.Microsecond, time.Minute)
-	opts := image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) { return image.Credential{Anonymous: true}, nil }}
+	opts := image.BuildOptions{Credentials: func(context.Context, string) (image.Credential,
+		error) {
+		return image.Credential{Anonymous: true}, nil
+	}}
 	f.Fuzz(func(t *testing.T, text string) {
 		if _, _, err := source.Resolve(t.Context(), image.Spec{Base: text}, opts); err == nil {
 			t.Errorf("%q is an image", text)

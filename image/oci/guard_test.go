@@ -34,7 +34,10 @@ func owners(hosts ...string) func(string) http.RoundTripper {
 func inner(t *testing.T) (address string, asked *atomic.Int32) {
 	t.Helper()
 	asked = new(atomic.Int32)
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"token":"of the host"}`) }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, `{"token":"of the host"}`)
+	}))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			asked.Add(1)
@@ -54,7 +57,8 @@ func TestImagesOfMembersDoNotReachTheHost(t *testing.T) {
 	s := open(t, oci.Options{Transport: owners()})
 	texts := map[string]bool{}
 	for _, host := range []string{at, strings.TrimPrefix(gone.URL, "http://")} {
-		_, err := pullContext(t, t.Context(), s, image.Spec{Base: host + "/a/b", Owner: "acme"}, as(image.Credential{Anonymous: true}))
+		_, err := pullContext(t, t.Context(), s, image.Spec{Base: host + "/a/b", Owner: "acme"},
+			as(image.Credential{Anonymous: true}))
 		expect(t, host, err, errors.Denied)
 		texts[strings.ReplaceAll(errors.Message(err), host, "HOST")] = true
 		if !strings.Contains(errors.RemedyOf(err), "connect.allow") {
@@ -103,7 +107,8 @@ func TestRegistriesDoNotLeadToTheHost(t *testing.T) {
 		defer evil.Close()
 		host := strings.TrimPrefix(evil.URL, "http://")
 		s := open(t, oci.Options{Transport: owners(host)})
-		_, err := pullContext(t, t.Context(), s, image.Spec{Base: host + "/a/b", Owner: "acme"}, as(image.Credential{User: "u", Password: "p"}))
+		_, err := pullContext(t, t.Context(), s, image.Spec{Base: host + "/a/b", Owner: "acme"},
+			as(image.Credential{User: "u", Password: "p"}))
 		if err == nil || asked.Load() != 0 || sent.Load() != 0 {
 			t.Errorf("%s: %v; %d connections arrived, a token was sent %d times", name, err, asked.Load(), sent.Load())
 		}
@@ -126,7 +131,8 @@ func TestRegistriesWithTLSDoNotLeadOutOfIt(t *testing.T) {
 	client.Proxy = nil
 	client.TLSClientConfig.ServerName = "example.com"
 	addr := evil.Listener.Addr().String()
-	client.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) { // every name leads to the server
+	client.DialContext = func(ctx context.Context, network, _ string) (net.Conn,
+		error) { // every name leads to the server
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
 	rt := netguard.Unguarded(client)
@@ -146,11 +152,13 @@ func TestOperatorsImagesComeFromThisMachine(t *testing.T) {
 	ref := h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", "x")))
 	s := open(t, oci.Options{Transport: owners(h.host)})
 	for _, owner := range []string{"", "acme"} {
-		if _, err := pullContext(t, t.Context(), s, image.Spec{Base: ref, Owner: owner}, as(image.Credential{Anonymous: true})); err != nil {
+		if _, err := pullContext(t, t.Context(), s, image.Spec{Base: ref, Owner: owner},
+			as(image.Credential{Anonymous: true})); err != nil {
 			t.Errorf("%q: %v", owner, err)
 		}
 	}
 	other := open(t, oci.Options{Transport: owners()})
-	_, err := pullContext(t, t.Context(), other, image.Spec{Base: ref, Owner: "acme"}, as(image.Credential{Anonymous: true}))
+	_, err := pullContext(t, t.Context(), other, image.Spec{Base: ref, Owner: "acme"},
+		as(image.Credential{Anonymous: true}))
 	expect(t, "a member without an exception", err, errors.Denied)
 }

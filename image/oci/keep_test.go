@@ -25,7 +25,8 @@ func TestCollectBlobs(t *testing.T) {
 	h := newHub(t)
 	dir := t.TempDir()
 	s := open(t, oci.Options{Dir: dir})
-	if _, err := pull(t, s, h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", "1"), tarOf(t, "b", strings.Repeat("x", 100_000)))), image.BuildOptions{}); err != nil {
+	if _, err := pull(t, s, h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", "1"),
+		tarOf(t, "b", strings.Repeat("x", 100_000)))), image.BuildOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	names := func() []string {
@@ -56,7 +57,8 @@ func TestCollectBlobs(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	if freed, left, err := s.Collect(ctx, old.Add(-time.Minute), -1, false); freed != 0 || left == 0 || err != nil || len(names()) != 6 {
+	if freed, left, err := s.Collect(ctx, old.Add(-time.Minute), -1, false); freed != 0 || left == 0 || err != nil ||
+		len(names()) != 6 {
 		t.Errorf("of what is too young it freed %d, left %d, %v", freed, left, err)
 	}
 	freed, _, err := s.Collect(ctx, old.Add(time.Minute), -1, true)
@@ -127,11 +129,13 @@ func TestExportFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer empty.Close()
-	if err := oci.Export(t.Context(), &bytes.Buffer{}, image.Image{}, empty, nil); errors.KindOf(err) != errors.Invalid {
+	if err := oci.Export(t.Context(), &bytes.Buffer{}, image.Image{}, empty,
+		nil); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("got %v", err)
 	}
 	h := newHub(t)
-	got, err := pull(t, open(t, oci.Options{}), h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", strings.Repeat("x", 1<<20)))), image.BuildOptions{})
+	got, err := pull(t, open(t, oci.Options{}),
+		h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", strings.Repeat("x", 1<<20)))), image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +145,8 @@ func TestExportFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for limit := range 20 {
-		if err := oci.Export(t.Context(), &limited{left: limit << 16}, image.Image{}, got.root, nil); (err == nil) != (limit > 16) {
+		if err := oci.Export(t.Context(), &limited{left: limit << 16}, image.Image{}, got.root,
+			nil); (err == nil) != (limit > 16) {
 			t.Errorf("after %d bytes: %v", limit<<16, err)
 		}
 	}
@@ -196,7 +201,11 @@ func TestAccountsShareNoBlobs(t *testing.T) {
 	}
 	refuse := func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusUnauthorized); return true }
 	h.change(refuse)
-	foreign.change(blobsOnly(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusNotFound); return true }))
+	foreign.change(blobsOnly(func(w http.ResponseWriter,
+		_ *http.Request) bool {
+		w.WriteHeader(http.StatusNotFound)
+		return true
+	}))
 	expect(t, "by digest", as("bob", private), errors.Unauthenticated)
 	expect(t, "through a registry of one's own", as("bob", lure), errors.NotFound)
 	for _, owner := range []string{"alice", ""} {

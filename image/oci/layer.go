@@ -43,7 +43,8 @@ func openLayer(ctx context.Context, f io.Reader, diffID v1.Hash) (*layer, error)
 	if err != nil {
 		return nil, err
 	}
-	l := &layer{want: diffID, sum: sha256.New(), filled: make(chan []byte, ahead), empty: make(chan []byte, ahead), quit: make(chan struct{})}
+	l := &layer{want: diffID, sum: sha256.New(), filled: make(chan []byte, ahead), empty: make(chan []byte, ahead),
+		quit: make(chan struct{})}
 	for range ahead {
 		l.empty <- make([]byte, aheadSize)
 	}
@@ -68,7 +69,8 @@ func decompress(f io.Reader) (io.Reader, func(), error) {
 			return nil, nil, unreadable(err)
 		}
 		return z, func() { z.Close() }, nil
-	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), len(magic) == 4 && magic[0]&0xf0 == 0x50 &&
+		bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}):
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return nil, nil, unreadable(err)

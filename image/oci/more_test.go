@@ -64,7 +64,8 @@ func TestFullDisk(t *testing.T) {
 	if _, err := rand.Read(noise); err != nil {
 		t.Fatal(err)
 	}
-	_, err := pull(t, open(t, oci.Options{Dir: dir}), h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", string(noise)))), image.BuildOptions{})
+	_, err := pull(t, open(t, oci.Options{Dir: dir}),
+		h.push(t, "app", imageOf(t, v1.Config{}, tarOf(t, "a", string(noise)))), image.BuildOptions{})
 	expect(t, "a full disk", err, errors.Exhausted)
 }
 
@@ -73,7 +74,8 @@ func TestFullDisk(t *testing.T) {
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
-	ref := h.push(t, "app", imageOf(t, v1.Config{Env: []string{"SSL_CERT_FILE=/mine"}}, tarOf(t, "etc/ssl/certs/ca-certificates.crt", "old\n")))
+	ref := h.push(t, "app", imageOf(t, v1.Config{Env: []string{"SSL_CERT_FILE=/mine"}},
+		tarOf(t, "etc/ssl/certs/ca-certificates.crt", "old\n")))
 	dir := t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -99,10 +101,12 @@ func TestCertificates(t *testing.T) {
 	if got.print == plain.print {
 		t.Error("the fingerprint does not know the certificates")
 	}
-	if got.files["etc/ssl/certs/ca-certificates.crt"] != "old\n"+text || plain.files["etc/ssl/certs/ca-certificates.crt"] != "old\n" {
+	if got.files["etc/ssl/certs/ca-certificates.crt"] != "old\n"+text ||
+		plain.files["etc/ssl/certs/ca-certificates.crt"] != "old\n" {
 		t.Errorf("got %q", got.files)
 	}
-	if got.Config.Env["SSL_CERT_FILE"] != "/mine" || got.Config.Env["CURL_CA_BUNDLE"] != "/etc/ssl/certs/ca-certificates.crt" {
+	if got.Config.Env["SSL_CERT_FILE"] != "/mine" ||
+		got.Config.Env["CURL_CA_BUNDLE"] != "/etc/ssl/certs/ca-certificates.crt" {
 		t.Errorf("got %v", got.Config.Env)
 	}
 }
@@ -162,7 +166,8 @@ func as(c image.Credential) image.BuildOptions {
 
 func TestManifestsThatCannotBe(t *testing.T) {
 	t.Parallel()
-	const oci1, config = `"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"`, `"mediaType":"application/vnd.oci.image.config.v1+json"`
+	const oci1, config = `"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json"`,
+		`"mediaType":"application/vnd.oci.image.config.v1+json"`
 	zeros := strings.Repeat("0", 64)
 	for what, text := range map[string]string{
 		"another digest":         `{` + oci1 + `,"config":{` + config + `,"digest":"sha512:` + zeros + zeros + `","size":1},"layers":[]}`,
@@ -180,7 +185,8 @@ func TestManifestsThatCannotBe(t *testing.T) {
 			return true
 		})
 		_, err := pull(t, open(t, oci.Options{}), h.host+"/app", image.BuildOptions{})
-		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.Unsupported && kind != errors.Unavailable {
+		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.Unsupported &&
+			kind != errors.Unavailable {
 			t.Errorf("%s: got %v", what, err)
 		}
 	}

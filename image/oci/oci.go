@@ -113,7 +113,8 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 }
 
 // Build implements image.Source.
-func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions, out image.Output) (image.Contents, error) {
+func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOptions,
+	out image.Output) (image.Contents, error) {
 	ref, err := s.parse(spec.Base)
 	if err != nil {
 		return image.Contents{}, err
@@ -143,7 +144,8 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		return image.Contents{}, errors.Stage(err, "image: pack")
 	}
 	config := configOf(p.config, env)
-	return image.Contents{Config: config, Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil
+	return image.Contents{Config: config,
+		Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil
 }
 
 // limits adds a remedy to the error of a reached limit.

@@ -74,7 +74,8 @@ func (h *hub) change(fault func(w http.ResponseWriter, r *http.Request) bool) {
 }
 
 // blobs makes a fault of requests for blobs only.
-func blobsOnly(fault func(w http.ResponseWriter, r *http.Request) bool) func(w http.ResponseWriter, r *http.Request) bool {
+func blobsOnly(fault func(w http.ResponseWriter, r *http.Request) bool) func(w http.ResponseWriter,
+	r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		return strings.Contains(r.URL.Path, "/blobs/") && fault(w, r)
 	}
@@ -113,7 +114,8 @@ func tarOf(t testing.TB, pairs ...string) []byte {
 	var buf bytes.Buffer
 	tw := tar.NewWriter(&buf)
 	for i := 0; i < len(pairs); i += 2 {
-		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1])), ModTime: epoch}
+		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1])),
+			ModTime: epoch}
 		content := pairs[i+1]
 		if strings.HasSuffix(hdr.Name, "/") {
 			hdr.Typeflag, hdr.Mode = tar.TypeDir, 0o755
@@ -186,7 +188,8 @@ func imageOf(t testing.TB, config v1.Config, tars ...[]byte) v1.Image {
 
 func imageOfLayers(t testing.TB, config v1.Config, arch string, layers ...v1.Layer) v1.Image {
 	t.Helper()
-	img, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
+	img, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON),
 		&v1.ConfigFile{OS: "linux", Architecture: arch, Config: config, RootFS: v1.RootFS{Type: "layers"}})
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +233,8 @@ func pull(t testing.TB, s *oci.Source, ref string, opts image.BuildOptions) (res
 	return pullContext(t, t.Context(), s, image.Spec{Base: ref}, opts)
 }
 
-func pullContext(t testing.TB, ctx context.Context, s *oci.Source, spec image.Spec, opts image.BuildOptions) (got result, err error) {
+func pullContext(t testing.TB, ctx context.Context, s *oci.Source, spec image.Spec,
+	opts image.BuildOptions) (got result, err error) {
 	t.Helper()
 	var print []byte
 	if got.spec, print, err = s.Resolve(ctx, spec, opts); err != nil {
@@ -293,26 +297,32 @@ func TestPull(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	config := v1.Config{
-		Env: []string{"PATH=/bin", "A=b=c", "bad"}, User: "1000:1000", WorkingDir: "/w", Entrypoint: []string{"/e"}, Cmd: []string{"c"}, Shell: []string{"/bin/bash", "-c"},
-		ExposedPorts: map[string]struct{}{"80/tcp": {}, "53/udp": {}}, Volumes: map[string]struct{}{"/data": {}}, Labels: map[string]string{"l": "m"}, StopSignal: "SIGINT",
+		Env: []string{"PATH=/bin", "A=b=c", "bad"}, User: "1000:1000", WorkingDir: "/w", Entrypoint: []string{"/e"},
+		Cmd: []string{"c"}, Shell: []string{"/bin/bash", "-c"},
+		ExposedPorts: map[string]struct{}{"80/tcp": {}, "53/udp": {}}, Volumes: map[string]struct{}{"/data": {}},
+		Labels: map[string]string{"l": "m"}, StopSignal: "SIGINT",
 		Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "true"}, Interval: time.Second},
 	}
 	one := tarOf(t, "etc/os-release", "ID=testian\nVERSION_ID=\"7\"\n", "d/a", "1", "d/b", "2")
 	two, three := tarOf(t, "d/.wh.a", "", "d/c", "3"), tarOf(t, "link", "->d/c")
-	img := imageOfLayers(t, config, runtime.GOARCH, layerOf(t, gzipped(t, one), one, types.OCILayer), layerOf(t, zstded(t, two), two, types.OCILayerZStd), layerOf(t, three, three, types.OCIUncompressedLayer))
+	img := imageOfLayers(t, config, runtime.GOARCH, layerOf(t, gzipped(t, one), one, types.OCILayer),
+		layerOf(t, zstded(t, two), two, types.OCILayerZStd), layerOf(t, three, three, types.OCIUncompressedLayer))
 	ref := h.push(t, "team/app:1", img)
 	s := open(t, oci.Options{})
 	got, err := pull(t, s, ref, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"./": "", "d/": "", "d/b": "2", "d/c": "3", "etc/": "", "etc/os-release": "ID=testian\nVERSION_ID=\"7\"\n", "link": "d/c"}
+	want := map[string]string{"./": "", "d/": "", "d/b": "2", "d/c": "3", "etc/": "",
+		"etc/os-release": "ID=testian\nVERSION_ID=\"7\"\n", "link": "d/c"}
 	if diff := cmp.Diff(want, got.files); diff != "" {
 		t.Error(diff)
 	}
 	wantConfig := image.Config{
-		Env: map[string]string{"PATH": "/bin", "A": "b=c"}, User: "1000:1000", Dir: "/w", Entrypoint: []string{"/e"}, Cmd: []string{"c"}, Shell: []string{"/bin/bash", "-c"},
-		Ports: []string{"53/udp", "80/tcp"}, Volumes: []string{"/data"}, Labels: map[string]string{"l": "m"}, StopSignal: "SIGINT",
+		Env: map[string]string{"PATH": "/bin", "A": "b=c"}, User: "1000:1000", Dir: "/w", Entrypoint: []string{"/e"},
+		Cmd: []string{"c"}, Shell: []string{"/bin/bash", "-c"},
+		Ports: []string{"53/udp", "80/tcp"}, Volumes: []string{"/data"}, Labels: map[string]string{"l": "m"},
+		StopSignal:  "SIGINT",
 		Healthcheck: []byte(`{"Test":["CMD","true"],"Interval":1000000000}`),
 	}
 	if diff := cmp.Diff(wantConfig, got.Config); diff != "" {
@@ -325,7 +335,8 @@ func TestPull(t *testing.T) {
 	if got.spec.Base != h.host+"/team/app@"+digest.String() || got.spec.Platform != "linux/"+runtime.GOARCH {
 		t.Errorf("got the spec %+v", got.spec)
 	}
-	if diff := cmp.Diff([]image.Part{{Name: "testian", Version: "7"}, {Name: h.host + "/team/app", Version: digest.String()}}, got.Parts); diff != "" {
+	if diff := cmp.Diff([]image.Part{{Name: "testian", Version: "7"},
+		{Name: h.host + "/team/app", Version: digest.String()}}, got.Parts); diff != "" {
 		t.Error(diff)
 	}
 	last := got.told[len(got.told)-1]
@@ -346,7 +357,8 @@ func TestPull(t *testing.T) {
 	var blobs atomic.Int64
 	h.change(blobsOnly(func(http.ResponseWriter, *http.Request) bool { blobs.Add(1); return false }))
 	if _, err := pull(t, s, second, image.BuildOptions{}); err != nil || blobs.Load() != 2 {
-		t.Errorf("%d blobs were fetched, want the configuration and the layer that is not shared; %v", blobs.Load(), err)
+		t.Errorf("%d blobs were fetched, want the configuration and the layer that is not shared; %v",
+			blobs.Load(), err)
 	}
 }
 
@@ -364,11 +376,15 @@ func TestPlatforms(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
 	other := "s390x"
-	mine, theirs := imageOf(t, v1.Config{}, tarOf(t, "mine", "")), imageOfLayers(t, v1.Config{}, other, static.NewLayer(tarOf(t, "theirs", ""), types.OCIUncompressedLayer))
+	mine, theirs := imageOf(t, v1.Config{}, tarOf(t, "mine", "")),
+		imageOfLayers(t, v1.Config{}, other, static.NewLayer(tarOf(t, "theirs", ""), types.OCIUncompressedLayer))
 	add := func(index v1.ImageIndex, img v1.Image, os, arch string) v1.ImageIndex {
-		return mutate.AppendManifests(index, mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: os, Architecture: arch}}})
+		return mutate.AppendManifests(index,
+			mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: os,
+				Architecture: arch}}})
 	}
-	both := h.pushIndex(t, "both", add(add(add(empty.Index, theirs, "unknown", "unknown"), theirs, "linux", other), mine, "linux", runtime.GOARCH))
+	both := h.pushIndex(t, "both", add(add(add(empty.Index, theirs, "unknown", "unknown"), theirs, "linux", other),
+		mine, "linux", runtime.GOARCH))
 	only := h.pushIndex(t, "only", add(empty.Index, theirs, "linux", other))
 	lone := h.push(t, "lone", theirs)
 	s := open(t, oci.Options{})
@@ -384,7 +400,8 @@ func TestPlatforms(t *testing.T) {
 	}
 	_, err := pullContext(t, t.Context(), s, image.Spec{Base: both, Platform: "linux/" + other}, image.BuildOptions{})
 	expect(t, "another platform", err, errors.Unsupported)
-	if _, err := pullContext(t, t.Context(), s, image.Spec{Base: both, Platform: "linux/" + runtime.GOARCH}, image.BuildOptions{}); err != nil {
+	if _, err := pullContext(t, t.Context(), s, image.Spec{Base: both, Platform: "linux/" + runtime.GOARCH},
+		image.BuildOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -401,10 +418,12 @@ func TestWhatIsNoImage(t *testing.T) {
 	if kind := errors.KindOf(err); kind != errors.Unsupported && kind != errors.Invalid {
 		t.Errorf("another digest: %v", err)
 	}
-	chart := mutate.ConfigMediaType(imageOf(t, v1.Config{}, tarOf(t, "x", "")), "application/vnd.cncf.helm.config.v1+json")
+	chart := mutate.ConfigMediaType(imageOf(t, v1.Config{}, tarOf(t, "x", "")),
+		"application/vnd.cncf.helm.config.v1+json")
 	_, err = pull(t, s, h.push(t, "chart", chart), image.BuildOptions{})
 	expect(t, "a chart", err, errors.Unsupported)
-	for what, text := range map[string]string{"schema 1": `{"schemaVersion":1}`, "no JSON": `<html>`, "a loop": `{"schemaVersion":2,"manifests":[]}`, "much": strings.Repeat(" ", 5<<20)} {
+	for what, text := range map[string]string{"schema 1": `{"schemaVersion":1}`, "no JSON": `<html>`,
+		"a loop": `{"schemaVersion":2,"manifests":[]}`, "much": strings.Repeat(" ", 5<<20)} {
 		h.change(func(w http.ResponseWriter, r *http.Request) bool {
 			if !strings.Contains(r.URL.Path, "/manifests/") {
 				return false
@@ -433,7 +452,8 @@ func TestRegistryFaults(t *testing.T) {
 			return true
 		}
 	}
-	first := func(n int64, fault func(http.ResponseWriter, *http.Request) bool) func(http.ResponseWriter, *http.Request) bool {
+	first := func(n int64, fault func(http.ResponseWriter, *http.Request) bool) func(http.ResponseWriter,
+		*http.Request) bool {
 		var count atomic.Int64
 		return func(w http.ResponseWriter, r *http.Request) bool { return count.Add(1) <= n && fault(w, r) }
 	}
@@ -464,24 +484,37 @@ func TestRegistryFaults(t *testing.T) {
 		want  errors.Kind
 		says  string
 	}{
-		"401":          {status(401), errors.Unauthenticated, "credentials"},
-		"403":          {status(403), errors.Denied, ""},
-		"404":          {func(w http.ResponseWriter, r *http.Request) bool { return r.URL.Path != "/v2/" && status(404)(w, r) }, errors.NotFound, "has no image"},
+		"401": {status(401), errors.Unauthenticated, "credentials"},
+		"403": {status(403), errors.Denied, ""},
+		"404": {func(w http.ResponseWriter, r *http.Request) bool {
+			return r.URL.Path != "/v2/" &&
+				status(404)(w, r)
+		}, errors.NotFound, "has no image"},
 		"429 for ever": {status(429), errors.Unavailable, "too many requests"},
 		"429 and a long time": {func(w http.ResponseWriter, r *http.Request) bool {
 			return r.URL.Path != "/v2/" && status(429, "Retry-After", "86400")(w, r)
 		}, errors.Unavailable, "too many requests"},
-		"429, then not":                {first(3, status(429, "Retry-After", "0")), "", ""},
-		"429 until a date, then not":   {first(2, status(429, "Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT")), "", ""},
-		"500 for ever":                 {status(500), errors.Unavailable, "fault of its own"},
-		"503, then not":                {first(4, status(503)), "", ""},
-		"a teapot":                     {status(418), errors.Unavailable, "418"},
-		"500 for blobs":                {blobsOnly(status(500)), errors.Unavailable, ""},
-		"cut again and again":          {blobsOnly(func(w http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) }), errors.Unavailable, ""},
+		"429, then not":              {first(3, status(429, "Retry-After", "0")), "", ""},
+		"429 until a date, then not": {first(2, status(429, "Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT")), "", ""},
+		"500 for ever":               {status(500), errors.Unavailable, "fault of its own"},
+		"503, then not":              {first(4, status(503)), "", ""},
+		"a teapot":                   {status(418), errors.Unavailable, "418"},
+		"500 for blobs":              {blobsOnly(status(500)), errors.Unavailable, ""},
+		"cut again and again": {blobsOnly(func(w http.ResponseWriter,
+			r *http.Request) bool {
+			panic(http.ErrAbortHandler)
+		}), errors.Unavailable, ""},
 		"half a layer, of another one": {blobsOnly(first(1, cut)), "", ""},
-		"the wrong content":            {blobsOnly(func(w http.ResponseWriter, r *http.Request) bool { return status(200)(w, r) }), errors.Unavailable, "only a part"},
-		"another content":              {blobsOnly(swap), errors.Unavailable, "another content"},
-		"more than announced":          {blobsOnly(func(w http.ResponseWriter, r *http.Request) bool { w.Write(make([]byte, 1<<20)); return true }), errors.Unavailable, "more bytes"},
+		"the wrong content": {blobsOnly(func(w http.ResponseWriter,
+			r *http.Request) bool {
+			return status(200)(w, r)
+		}), errors.Unavailable, "only a part"},
+		"another content": {blobsOnly(swap), errors.Unavailable, "another content"},
+		"more than announced": {blobsOnly(func(w http.ResponseWriter,
+			r *http.Request) bool {
+			w.Write(make([]byte, 1<<20))
+			return true
+		}), errors.Unavailable, "more bytes"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -579,7 +612,8 @@ func TestResume(t *testing.T) {
 	s, asked = open(t, oci.Options{}), nil
 	ctx, cancel := context.WithCancel(t.Context())
 	h.change(serve(1<<20, true))
-	_, err := pullContext(t, ctx, s, image.Spec{Base: ref}, image.BuildOptions{Progress: func(p image.Progress) { cancel() }})
+	_, err := pullContext(t, ctx, s, image.Spec{Base: ref},
+		image.BuildOptions{Progress: func(p image.Progress) { cancel() }})
 	expect(t, "cancelled", err, errors.Canceled)
 	h.change(serve(1<<30, false)) // and a registry that knows no ranges sends it all again
 	if got, err := pull(t, s, ref, image.BuildOptions{}); err != nil || got.files["big"] != string(noise) {
@@ -640,19 +674,24 @@ func TestCredentials(t *testing.T) {
 		t.Error(err)
 	}
 	refuse := errors.Newf(errors.Denied, "locked")
-	_, err = pull(t, s, ref, image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) { return image.Credential{}, refuse }})
+	_, err = pull(t, s, ref, image.BuildOptions{Credentials: func(context.Context, string) (image.Credential,
+		error) {
+		return image.Credential{}, refuse
+	}})
 	if !errors.Is(err, refuse) {
 		t.Errorf("got %v", err)
 	}
 
 	config := fmt.Sprintf(`{"auths":{%q:{"username":"u","password":"p4ssw0rd"}}}`, h.host)
-	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), []byte(config),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pull(t, open(t, oci.Options{}), ref, with(image.Credential{})); err != nil {
 		t.Errorf("with Docker's configuration: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), []byte(`{"auths":`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), []byte(`{"auths":`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err = pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
@@ -664,16 +703,23 @@ func TestMirrors(t *testing.T) {
 	mirror, hub := newHub(t), newHub(t)
 	img := imageOf(t, v1.Config{}, tarOf(t, "a", "1"))
 	mirror.push(t, "cache/library/app:1", img)
-	s := open(t, oci.Options{Mirrors: map[string][]string{"docker.io": {mirror.host + "/cache"}, hub.host: {mirror.host}}})
+	s := open(t, oci.Options{Mirrors: map[string][]string{"docker.io": {mirror.host + "/cache"},
+		hub.host: {mirror.host}}})
 	if _, err := pull(t, s, "app:1", image.BuildOptions{}); err != nil { // Docker Hub itself gets no request
 		t.Error(err)
 	}
 	ref := hub.push(t, "only/here", img)
-	mirror.change(func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
-	if _, err := pull(t, open(t, oci.Options{Mirrors: map[string][]string{hub.host: {mirror.host}}}), ref, image.BuildOptions{}); err != nil {
+	mirror.change(func(w http.ResponseWriter,
+		r *http.Request) bool {
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	if _, err := pull(t, open(t, oci.Options{Mirrors: map[string][]string{hub.host: {mirror.host}}}), ref,
+		image.BuildOptions{}); err != nil {
 		t.Errorf("the mirror does not work, the registry does: %v", err)
 	}
-	_, err := pull(t, open(t, oci.Options{Mirrors: map[string][]string{hub.host: {"not a host"}}}), ref, image.BuildOptions{})
+	_, err := pull(t, open(t, oci.Options{Mirrors: map[string][]string{hub.host: {"not a host"}}}), ref,
+		image.BuildOptions{})
 	expect(t, "a mirror that cannot be", err, errors.Invalid)
 }
 
@@ -694,7 +740,8 @@ func TestBadLayers(t *testing.T) {
 	bomb := func() []byte { // 10 GB of zeros in some MB: one compressed part, again and again
 		const size, part = 10 << 30, 256 << 20
 		var head bytes.Buffer
-		if err := tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg, Size: size}); err != nil {
+		if err := tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "bomb", Typeflag: tar.TypeReg,
+			Size: size}); err != nil {
 			t.Fatal(err)
 		}
 		return append(gzipped(t, head.Bytes()), bytes.Repeat(gzipped(t, make([]byte, part)), size/part)...)
@@ -707,14 +754,16 @@ func TestBadLayers(t *testing.T) {
 		layer v1.Layer
 		want  errors.Kind
 	}{
-		"a bomb":          {layerOf(t, bomb, bomb, types.OCILayer), errors.Exhausted},
-		"many files":      {layerOf(t, tarOf(t, many...), tarOf(t, many...), types.OCIUncompressedLayer), errors.Exhausted},
+		"a bomb": {layerOf(t, bomb, bomb, types.OCILayer), errors.Exhausted},
+		"many files": {layerOf(t, tarOf(t, many...), tarOf(t, many...), types.OCIUncompressedLayer),
+			errors.Exhausted},
 		"another diff id": {layerOf(t, gzipped(t, good), []byte("other"), types.OCILayer), errors.Invalid},
 		"half gzip":       {layerOf(t, gzipped(t, good)[:20], good, types.OCILayer), errors.Invalid},
 		"half a tar":      {layerOf(t, good[:600], good[:600], types.OCIUncompressedLayer), errors.Invalid},
 		"half zstd":       {layerOf(t, zstded(t, good)[:20], good, types.OCILayerZStd), errors.Invalid},
-		"no archive":      {layerOf(t, []byte("nothing"), []byte("nothing"), types.OCIUncompressedLayer), errors.Invalid},
-		"a lost link":     {layerOf(t, nil, nil, types.OCIUncompressedLayer), errors.Invalid},
+		"no archive": {layerOf(t, []byte("nothing"), []byte("nothing"), types.OCIUncompressedLayer),
+			errors.Invalid},
+		"a lost link": {layerOf(t, nil, nil, types.OCIUncompressedLayer), errors.Invalid},
 	} {
 		h := newHub(t)
 		ref := h.push(t, "app", imageOfLayers(t, v1.Config{}, runtime.GOARCH, test.layer))
@@ -727,6 +776,7 @@ func TestBadLayers(t *testing.T) {
 		}
 	}
 	h := newHub(t)
-	_, err := pull(t, open(t, oci.Options{MaxBytes: 10}), h.push(t, "app", imageOf(t, v1.Config{}, good)), image.BuildOptions{})
+	_, err := pull(t, open(t, oci.Options{MaxBytes: 10}), h.push(t, "app", imageOf(t, v1.Config{}, good)),
+		image.BuildOptions{})
 	expect(t, "layers that are too large as they come", err, errors.Exhausted)
 }

@@ -76,7 +76,8 @@ func (h *hard) bytes() []byte {
 func difficult(t testing.TB) [][]byte {
 	one := newHard(t)
 	one.dir(".", 0o755)
-	for _, d := range []string{"etc", "usr", "usr/bin", "var", "var/gone", "var/gone/deep", "var/opaque", "var/opaque/sub", "swap", "kept", "private"} {
+	for _, d := range []string{"etc", "usr", "usr/bin", "var", "var/gone", "var/gone/deep", "var/opaque",
+		"var/opaque/sub", "swap", "kept", "private"} {
 		one.dir(d, 0o755)
 	}
 	one.dir("tmp", 0o1777)
@@ -84,8 +85,10 @@ func difficult(t testing.TB) [][]byte {
 	one.add(tar.Header{Name: "bin", Typeflag: tar.TypeSymlink, Linkname: "usr/bin"}, "")
 	one.add(tar.Header{Name: "usr/bin/su", Mode: 0o4755}, "setuid")
 	one.add(tar.Header{Name: "usr/bin/wall", Mode: 0o2755, Gid: 5}, "setgid")
-	one.add(tar.Header{Name: "usr/bin/ping", Mode: 0o755, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}}, "caps")
-	one.add(tar.Header{Name: "usr/bin/noted", PAXRecords: map[string]string{"SCHILY.xattr.user.note": "\x00binary\xff"}}, "attr")
+	one.add(tar.Header{Name: "usr/bin/ping", Mode: 0o755,
+		PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}}, "caps")
+	one.add(tar.Header{Name: "usr/bin/noted",
+		PAXRecords: map[string]string{"SCHILY.xattr.user.note": "\x00binary\xff"}}, "attr")
 	one.add(tar.Header{Name: "usr/bin/noted2", Typeflag: tar.TypeLink, Linkname: "usr/bin/noted"}, "")
 	one.add(tar.Header{Name: "etc/a", Uid: 1000, Gid: 2_000_000_000, Mode: 0o600}, "a1")
 	one.add(tar.Header{Name: "etc/b"}, "b1")
@@ -183,7 +186,8 @@ func describeImage(t testing.TB, root *os.File) map[string]string {
 		t.Fatal(err)
 	}
 	got, last := map[string]string{}, map[string]string{}
-	kinds := map[byte]int64{tar.TypeReg: syscall.S_IFREG, tar.TypeDir: syscall.S_IFDIR, tar.TypeSymlink: syscall.S_IFLNK, tar.TypeFifo: syscall.S_IFIFO}
+	kinds := map[byte]int64{tar.TypeReg: syscall.S_IFREG, tar.TypeDir: syscall.S_IFDIR,
+		tar.TypeSymlink: syscall.S_IFLNK, tar.TypeFifo: syscall.S_IFIFO}
 	err = r.Walk(".", func(hdr *tar.Header, content io.Reader) error {
 		name := strings.TrimSuffix(hdr.Name, "/")
 		if hdr.Typeflag == tar.TypeLink {
@@ -275,7 +279,8 @@ func TestDebianPackages(t *testing.T) {
 	needPeers(t)
 	testenv.RequireTool(t, "dpkg-deb", "dpkg")
 	dir := t.TempDir()
-	names := []string{"base-files", "tzdata", "passwd", "mount", "netbase"} // they have links, set-user-id bits and many small files, among other things
+	names := []string{"base-files", "tzdata", "passwd", "mount",
+		"netbase"} // they have links, set-user-id bits and many small files, among other things
 	get := exec.Command("apt-get", append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, names...)...)
 	get.Dir = dir
 	if out, err := get.CombinedOutput(); err != nil {
@@ -301,7 +306,8 @@ func TestDebianPackages(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, theirs := describeImage(t, got.root), unpacked(t, "oci:"+layout+":x")
-	if len(theirs) < 1000 || theirs["usr/share/zoneinfo/Asia/Tokyo"] == "" || theirs["usr/share/zoneinfo/Europe"] != "" {
+	if len(theirs) < 1000 || theirs["usr/share/zoneinfo/Asia/Tokyo"] == "" ||
+		theirs["usr/share/zoneinfo/Europe"] != "" {
 		t.Errorf("umoci has unpacked %d files, not what the packages have", len(theirs))
 	}
 	implied(ours, theirs)
@@ -314,7 +320,8 @@ func TestDebianPackages(t *testing.T) {
 // changed: tools differ there.
 func implied(ours, theirs map[string]string) {
 	for name, text := range ours {
-		if other := theirs[name]; strings.HasPrefix(text, "4") && strings.HasPrefix(other, "4") && text[:strings.LastIndexByte(text, ' ')] == other[:strings.LastIndexByte(other, ' ')] {
+		if other := theirs[name]; strings.HasPrefix(text, "4") && strings.HasPrefix(other, "4") &&
+			text[:strings.LastIndexByte(text, ' ')] == other[:strings.LastIndexByte(other, ' ')] {
 			ours[name], theirs[name] = "directory", "directory"
 		}
 	}
@@ -327,8 +334,10 @@ func TestExportForOthers(t *testing.T) {
 	needPeers(t)
 	h := newHub(t)
 	config := v1.Config{
-		Env: []string{"A=b"}, User: "7:8", WorkingDir: "/w", Entrypoint: []string{"/e"}, Cmd: []string{"c"}, ExposedPorts: map[string]struct{}{"80/tcp": {}},
-		Volumes: map[string]struct{}{"/data": {}}, Labels: map[string]string{"l": "m"}, StopSignal: "SIGINT", Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "true"}},
+		Env: []string{"A=b"}, User: "7:8", WorkingDir: "/w", Entrypoint: []string{"/e"}, Cmd: []string{"c"},
+		ExposedPorts: map[string]struct{}{"80/tcp": {}},
+		Volumes:      map[string]struct{}{"/data": {}}, Labels: map[string]string{"l": "m"}, StopSignal: "SIGINT",
+		Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "true"}},
 	}
 	ref := h.push(t, "app", imageOf(t, config, difficult(t)...))
 	got, err := pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
@@ -344,7 +353,8 @@ func TestExportForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer layer.Close()
-	img := image.Image{Names: []string{"team/app:1", "base", "x@sha256:" + strings.Repeat("0", 64)}, Config: got.Config, Built: time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)}
+	img := image.Image{Names: []string{"team/app:1", "base", "x@sha256:" + strings.Repeat("0", 64)}, Config: got.Config,
+		Built: time.Date(2024, 2, 3, 4, 5, 6, 0, time.UTC)}
 	file := filepath.Join(t.TempDir(), "app.tar")
 	for _, f := range []*os.File{nil, layer} {
 		var first, second bytes.Buffer
@@ -375,7 +385,8 @@ func TestExportForOthers(t *testing.T) {
 				t.Errorf("%s: - ours, + umoci:\n%s", from, diff)
 			}
 			about := run(t, "skopeo", "inspect", "--config", from)
-			for _, text := range []string{`"A=b"`, `"7:8"`, `"/w"`, `"/e"`, `"80/tcp"`, `"/data"`, `"SIGINT"`, `"l": "m"`, runtime.GOARCH, `"2024-02-03T04:05:06Z"`} {
+			for _, text := range []string{`"A=b"`, `"7:8"`, `"/w"`, `"/e"`, `"80/tcp"`, `"/data"`, `"SIGINT"`,
+				`"l": "m"`, runtime.GOARCH, `"2024-02-03T04:05:06Z"`} {
 				if !strings.Contains(about, text) && !strings.Contains(about, strings.ReplaceAll(text, ": ", ":")) {
 					t.Errorf("%s: %s is missing in %s", from, text, about)
 				}
@@ -392,7 +403,8 @@ func TestManyFiles(t *testing.T) {
 	tw := tar.NewWriter(&buf)
 	const files = 200_000
 	for i := range files {
-		hdr := &tar.Header{Name: fmt.Sprintf("d%d/e%d/file-%d", i%50, i%1000, i), Typeflag: tar.TypeReg, Mode: 0o644, ModTime: epoch, Format: tar.FormatUSTAR}
+		hdr := &tar.Header{Name: fmt.Sprintf("d%d/e%d/file-%d", i%50, i%1000, i), Typeflag: tar.TypeReg, Mode: 0o644,
+			ModTime: epoch, Format: tar.FormatUSTAR}
 		if err := tw.WriteHeader(hdr); err != nil {
 			t.Fatal(err)
 		}
@@ -401,7 +413,8 @@ func TestManyFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHub(t)
-	ref := h.push(t, "many", imageOfLayers(t, v1.Config{}, runtime.GOARCH, layerOf(t, gzipped(t, buf.Bytes()), buf.Bytes(), types.OCILayer)))
+	ref := h.push(t, "many", imageOfLayers(t, v1.Config{}, runtime.GOARCH,
+		layerOf(t, gzipped(t, buf.Bytes()), buf.Bytes(), types.OCILayer)))
 	got, err := pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)

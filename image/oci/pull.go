@@ -93,8 +93,10 @@ func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]
 		return nil, v1.Hash{}, errors.Wrapf(err, "sum a manifest")
 	}
 	if want.Hex != "" && digest != want {
-		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says", r.ref.Name())
-		return nil, v1.Hash{}, errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says",
+			r.ref.Name())
+		return nil, v1.Hash{}, errors.Remedy(err,
+			"try again; if it stays so, the registry or a proxy on the way is damaged")
 	}
 	return text, digest, r.blobs.put(ctx, digest, text)
 }
@@ -131,7 +133,8 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 		return nil, nil, errors.Explainf(err, errors.Invalid, "the manifest of %s cannot be read", r.ref.Name())
 	}
 	if !m.Config.MediaType.IsConfig() || len(m.Layers) > maxLayers || m.Config.Size > maxManifest {
-		err := errors.Newf(errors.Unsupported, "%s is not an image of a file system (%.100s)", r.ref.Name(), m.Config.MediaType)
+		err := errors.Newf(errors.Unsupported, "%s is not an image of a file system (%.100s)", r.ref.Name(),
+			m.Config.MediaType)
 		return nil, nil, errors.Remedy(err, "registries keep other things too; name an image")
 	}
 	if err := checkDescriptor(m.Config); err != nil {
@@ -194,7 +197,8 @@ func (p *pull) describe(ctx context.Context) error {
 	}
 	for _, l := range p.manifest.Layers {
 		if l.Size < 0 || l.Size > p.source.opts.MaxBytes-p.total {
-			return p.source.limits(errors.Newf(errors.Exhausted, "the layers of %s have more than %s", p.remote.ref.Name(), units.BytesSize(float64(p.source.opts.MaxBytes))))
+			return p.source.limits(errors.Newf(errors.Exhausted, "the layers of %s have more than %s",
+				p.remote.ref.Name(), units.BytesSize(float64(p.source.opts.MaxBytes))))
 		}
 		p.total += l.Size
 	}

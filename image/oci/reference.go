@@ -24,7 +24,8 @@ func (s *Source) parse(text string) (name.Reference, error) {
 		return nil, errors.Remedy(err, "write it as debian:12 or ghcr.io/owner/name@sha256:…")
 	}
 	if d, ok := ref.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only sha256 digests are known here"), "use the image's tag")
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only sha256 digests are known here"),
+			"use the image's tag")
 	}
 	return ref, nil
 }
@@ -45,7 +46,8 @@ func (s *Source) repositories(repo name.Repository) ([]name.Repository, error) {
 		path := strings.TrimPrefix(prefix+"/"+repo.RepositoryStr(), "/")
 		at, err := name.NewRepository(host+"/"+path, s.nameOptions(host)...)
 		if err != nil {
-			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the mirror %.200q of %s is not a registry", mirror, hostOf(repo)), "correct registries.mirrors")
+			return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "the mirror %.200q of %s is not a registry",
+				mirror, hostOf(repo)), "correct registries.mirrors")
 		}
 		all = append(all, at)
 	}
@@ -68,7 +70,8 @@ func (s *Source) nameOptions(host string) []name.Option {
 // arrives for a while.
 func NewTransport(rules netguard.Rules) http.RoundTripper {
 	return rules.NewTransport(&http.Transport{
-		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, MaxIdleConnsPerHost: parallel, IdleConnTimeout: 90 * time.Second,
+		Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, MaxIdleConnsPerHost: parallel,
+		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second, ResponseHeaderTimeout: time.Minute,
 	})
 }

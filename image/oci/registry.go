@@ -22,7 +22,8 @@ import (
 
 // accepted are the manifest types that this package reads, or refuses with an error of its own.
 var accepted = []types.MediaType{
-	types.OCIImageIndex, types.DockerManifestList, types.OCIManifestSchema1, types.DockerManifestSchema2, types.DockerManifestSchema1, types.DockerManifestSchema1Signed,
+	types.OCIImageIndex, types.DockerManifestList, types.OCIManifestSchema1, types.DockerManifestSchema2,
+	types.DockerManifestSchema1, types.DockerManifestSchema1Signed,
 }
 
 // remote accesses the blobs of an image for one caller.
@@ -90,7 +91,8 @@ func (r *remote) connect(ctx context.Context, s *session) error {
 		s.err = err
 		return err
 	}
-	base := &retry{next: &confined{next: r.source.opts.Transport(r.owner), plain: s.repo.Scheme() == "http"}, pause: r.source.pause}
+	base := &retry{next: &confined{next: r.source.opts.Transport(r.owner), plain: s.repo.Scheme() == "http"},
+		pause: r.source.pause}
 	rt, err := transport.NewWithContext(ctx, s.repo.Registry, auth, base, []string{s.repo.Scope(transport.PullScope)})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -135,12 +137,14 @@ func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn
 			return authn.Anonymous, nil
 		}
 		if c != (image.Credential{}) {
-			return authn.FromConfig(authn.AuthConfig{Username: c.User, Password: c.Password, RegistryToken: c.Token}), nil
+			return authn.FromConfig(authn.AuthConfig{Username: c.User, Password: c.Password, RegistryToken: c.Token}),
+				nil
 		}
 	}
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
 	if err != nil {
-		err = errors.Explainf(err, errors.Unauthenticated, "the Docker configuration of this user does not give the credentials for %s", host)
+		err = errors.Explainf(err, errors.Unauthenticated,
+			"the Docker configuration of this user does not give the credentials for %s", host)
 		return nil, errors.Remedy(err, "check ~/.docker/config.json and the credential helper that it names")
 	}
 	return auth, nil
@@ -169,7 +173,8 @@ func (r *remote) get(ctx context.Context, s *session, path string, header http.H
 	}
 	wait, _ := retryAfter(resp.Header)
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, 512)) // the beginning of the body, for operators
-	return nil, r.refused(s, resp.StatusCode, wait, errors.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said))))
+	return nil, r.refused(s, resp.StatusCode, wait,
+		errors.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(said))))
 }
 
 // errRange reports that the registry cannot resume at the requested offset.
@@ -208,8 +213,10 @@ func (r *remote) explain(s *session, err error) error {
 	case errors.As(err, &refused):
 		return r.refused(s, refused.StatusCode, 0, err)
 	}
-	err = errors.Explainf(err, errors.Unavailable, "the registry %s, which should have %s, cannot be reached", hostOf(s.repo), r.ref.Name())
-	return errors.Remedy(err, "check the name of the image and the network; a registry without TLS must be in registries.insecure")
+	err = errors.Explainf(err, errors.Unavailable, "the registry %s, which should have %s, cannot be reached",
+		hostOf(s.repo), r.ref.Name())
+	return errors.Remedy(err,
+		"check the name of the image and the network; a registry without TLS must be in registries.insecure")
 }
 
 // refused returns the error for an HTTP status.
@@ -217,12 +224,15 @@ func (r *remote) refused(s *session, status int, wait time.Duration, cause error
 	host, ref := hostOf(s.repo), r.ref.Name()
 	switch {
 	case status == http.StatusUnauthorized:
-		err := errors.Explainf(cause, errors.Unauthenticated, "the registry %s has no image %s for us: it does not exist, or needs other credentials", host, ref)
+		err := errors.Explainf(cause, errors.Unauthenticated,
+			"the registry %s has no image %s for us: it does not exist, or needs other credentials", host, ref)
 		return errors.Remedy(err, "check the name; for a private image sign in with docker login %s", host)
 	case status == http.StatusForbidden:
-		return errors.Remedy(errors.Explainf(cause, errors.Denied, "the registry %s does not let us have %s", host, ref), "use credentials that may read it")
+		return errors.Remedy(errors.Explainf(cause, errors.Denied, "the registry %s does not let us have %s", host,
+			ref), "use credentials that may read it")
 	case status == http.StatusNotFound:
-		return errors.Remedy(errors.Explainf(cause, errors.NotFound, "the registry %s has no image %s", host, ref), "check the name and the tag")
+		return errors.Remedy(errors.Explainf(cause, errors.NotFound, "the registry %s has no image %s", host, ref),
+			"check the name and the tag")
 	case status == http.StatusTooManyRequests:
 		err := errors.Explainf(cause, errors.Unavailable, "the registry %s has had too many requests from here", host)
 		if wait > 0 {
@@ -230,7 +240,9 @@ func (r *remote) refused(s *session, status int, wait time.Duration, cause error
 		}
 		return errors.Remedy(err, "try again later, or sign in to be allowed more")
 	case status >= 500:
-		return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s has a fault of its own (status %d)", host, status), "try again later")
+		return errors.Remedy(errors.Explainf(cause, errors.Unavailable,
+			"the registry %s has a fault of its own (status %d)", host, status), "try again later")
 	}
-	return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s answered with the status %d", host, status), "check that it is a registry")
+	return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s answered with the status %d", host,
+		status), "check that it is a registry")
 }

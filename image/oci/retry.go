@@ -29,7 +29,8 @@ type retry struct {
 func (r *retry) RoundTrip(req *http.Request) (*http.Response, error) {
 	for try := 1; ; try++ {
 		resp, err := r.next.RoundTrip(req)
-		if try == attempts || req.Context().Err() != nil || err != nil && !broken(err) || err == nil && !temporary(resp.StatusCode) || !rewind(req) {
+		if try == attempts || req.Context().Err() != nil || err != nil && !broken(err) || err == nil &&
+			!temporary(resp.StatusCode) || !rewind(req) {
 			return resp, err
 		}
 		wait := backoff(r.pause, try)
@@ -69,13 +70,15 @@ func broken(err error) bool {
 		return false
 	}
 	var timeout net.Error
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) ||
 		errors.As(err, &timeout) && timeout.Timeout()
 }
 
 func temporary(status int) bool {
 	switch status {
-	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
 	return false

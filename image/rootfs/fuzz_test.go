@@ -21,8 +21,10 @@ func expectKind(t testing.TB, err error) {
 }
 
 func small(t testing.TB) []byte {
-	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "d/a", content: "1"}, file{name: "link", kind: tar.TypeSymlink, link: "d/a"},
-		file{name: "hard", kind: tar.TypeLink, link: "d/a"}, file{name: "pipe", kind: tar.TypeFifo}, file{name: "more", content: string(make([]byte, 5000))}))
+	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "d/a", content: "1"},
+		file{name: "link", kind: tar.TypeSymlink, link: "d/a"},
+		file{name: "hard", kind: tar.TypeLink, link: "d/a"}, file{name: "pipe", kind: tar.TypeFifo},
+		file{name: "more", content: string(make([]byte, 5000))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +34,8 @@ func small(t testing.TB) []byte {
 func withAttributes(t testing.TB) []byte {
 	f := inMemory(t)
 	w := rootfs.NewWriter(f, rootfs.Options{})
-	if err := w.Add(&tar.Header{Typeflag: tar.TypeFifo, Name: "a", PAXRecords: map[string]string{"SCHILY.xattr.user.x": "y"}}, nil); err != nil {
+	if err := w.Add(&tar.Header{Typeflag: tar.TypeFifo, Name: "a",
+		PAXRecords: map[string]string{"SCHILY.xattr.user.x": "y"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Close(); err != nil {
@@ -100,9 +103,11 @@ func FuzzReader(f *testing.F) {
 }
 
 func FuzzAddLayer(f *testing.F) {
-	f.Add(archive(f, file{name: "d/.wh.a"}, file{name: "d/.wh..wh..opq"}, file{name: "../x", content: "y"}, file{name: "h", kind: tar.TypeLink, link: "d/a"}))
+	f.Add(archive(f, file{name: "d/.wh.a"}, file{name: "d/.wh..wh..opq"}, file{name: "../x", content: "y"},
+		file{name: "h", kind: tar.TypeLink, link: "d/a"}))
 	f.Add(archive(f, file{name: ".wh.d"}, file{name: "d/n", content: "n"}, file{name: "link/", kind: tar.TypeDir}))
-	f.Add(archive(f, file{name: "s", kind: tar.TypeSymlink, link: "../d"}, file{name: "s/../s/x", content: "x"}, file{name: "c", kind: tar.TypeChar}))
+	f.Add(archive(f, file{name: "s", kind: tar.TypeSymlink, link: "../d"}, file{name: "s/../s/x", content: "x"},
+		file{name: "c", kind: tar.TypeChar}))
 	base := small(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		under, err := rootfs.NewReader(bytes.NewReader(base), int64(len(base)))

@@ -89,30 +89,46 @@ func names(t testing.TB, r *rootfs.Reader) map[string]string {
 // mission: B2
 func TestLayers(t *testing.T) {
 	t.Parallel()
-	lower := archive(t, file{name: "d/", kind: tar.TypeDir, mode: 0o700}, file{name: "d/a", content: "1"}, file{name: "d/b", content: "2"},
-		file{name: "d/sub/x", content: "3"}, file{name: "link", kind: tar.TypeSymlink, link: "d"}, file{name: "e", content: "4"}, file{name: "f/g", content: "5"})
+	lower := archive(t, file{name: "d/", kind: tar.TypeDir, mode: 0o700}, file{name: "d/a", content: "1"},
+		file{name: "d/b", content: "2"},
+		file{name: "d/sub/x", content: "3"}, file{name: "link", kind: tar.TypeSymlink, link: "d"},
+		file{name: "e", content: "4"}, file{name: "f/g", content: "5"})
 	for name, test := range map[string]struct {
 		layer []file
 		want  map[string]string // replaces lower's entries; "-" means gone
 	}{
-		"nothing":                      {nil, nil},
-		"whiteout of a file":           {[]file{{name: "d/.wh.a"}}, map[string]string{"d/a": "-"}},
-		"whiteout of a directory":      {[]file{{name: ".wh.d"}}, map[string]string{"d/": "-", "d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-"}},
-		"whiteout through a link":      {[]file{{name: "link/.wh.a"}}, map[string]string{"d/a": "-"}},
-		"whiteout of nothing":          {[]file{{name: "d/.wh.zz"}, {name: "no/.wh.a"}}, nil},
-		"whiteout, then the file":      {[]file{{name: ".wh.e"}, {name: "e", content: "new"}}, map[string]string{"e": "new"}},
-		"the file, then its whiteout":  {[]file{{name: "e", content: "new"}, {name: ".wh.e"}}, map[string]string{"e": "new"}},
-		"opaque":                       {[]file{{name: "d/.wh..wh..opq"}, {name: "d/c", content: "new"}}, map[string]string{"d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-", "d/c": "new"}},
-		"opaque, last":                 {[]file{{name: "d/c", content: "new"}, {name: "d/sub/y", content: "y"}, {name: "d/.wh..wh..opq"}}, map[string]string{"d/a": "-", "d/b": "-", "d/sub/x": "-", "d/c": "new", "d/sub/y": "y"}},
-		"opaque root":                  {[]file{{name: ".wh..wh..opq"}, {name: "c", content: "new"}}, map[string]string{"d/": "-", "d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-", "link": "-", "e": "-", "f/": "-", "f/g": "-", "c": "new"}},
-		"aufs's own":                   {[]file{{name: ".wh..wh.plnk"}, {name: ".wh..wh.aufs"}}, nil},
-		"a directory for a link":       {[]file{{name: "link/", kind: tar.TypeDir}, {name: "link/n", content: "n"}}, map[string]string{"link": "-", "link/": "", "link/n": "n"}},
-		"a file for a directory":       {[]file{{name: "d", content: "file"}}, map[string]string{"d/": "-", "d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-", "d": "file"}},
-		"up and away":                  {[]file{{name: "../../etc/x", content: "x"}, {name: "d/../../e", content: "y"}, {name: "/abs", content: "z"}}, map[string]string{"etc/": "", "etc/x": "x", "e": "y", "abs": "z"}},
-		"a hard link to a lower file":  {[]file{{name: "h", kind: tar.TypeLink, link: "d/a"}, {name: "h2", kind: tar.TypeLink, link: "../../d/b"}}, map[string]string{"h": "-> d/a", "h2": "-> d/b"}},
-		"a link of a pruned directory": {[]file{{name: "f/k", kind: tar.TypeLink, link: "d/a"}, {name: "f/.wh..wh..opq"}}, map[string]string{"f/g": "-", "f/k": "-> d/a"}},
-		"a device for a file":          {[]file{{name: "e", kind: tar.TypeChar}}, map[string]string{"e": "-"}},
-		"a link out, then through it":  {[]file{{name: "out", kind: tar.TypeSymlink, link: "/../../f"}, {name: "out/z", content: "z"}}, map[string]string{"out": "-> /../../f", "f/z": "z"}},
+		"nothing":            {nil, nil},
+		"whiteout of a file": {[]file{{name: "d/.wh.a"}}, map[string]string{"d/a": "-"}},
+		"whiteout of a directory": {[]file{{name: ".wh.d"}}, map[string]string{"d/": "-", "d/a": "-", "d/b": "-",
+			"d/sub/": "-", "d/sub/x": "-"}},
+		"whiteout through a link": {[]file{{name: "link/.wh.a"}}, map[string]string{"d/a": "-"}},
+		"whiteout of nothing":     {[]file{{name: "d/.wh.zz"}, {name: "no/.wh.a"}}, nil},
+		"whiteout, then the file": {[]file{{name: ".wh.e"}, {name: "e", content: "new"}},
+			map[string]string{"e": "new"}},
+		"the file, then its whiteout": {[]file{{name: "e", content: "new"}, {name: ".wh.e"}},
+			map[string]string{"e": "new"}},
+		"opaque": {[]file{{name: "d/.wh..wh..opq"}, {name: "d/c", content: "new"}},
+			map[string]string{"d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-", "d/c": "new"}},
+		"opaque, last": {[]file{{name: "d/c", content: "new"}, {name: "d/sub/y", content: "y"},
+			{name: "d/.wh..wh..opq"}}, map[string]string{"d/a": "-", "d/b": "-", "d/sub/x": "-", "d/c": "new",
+			"d/sub/y": "y"}},
+		"opaque root": {[]file{{name: ".wh..wh..opq"}, {name: "c", content: "new"}},
+			map[string]string{"d/": "-", "d/a": "-", "d/b": "-", "d/sub/": "-", "d/sub/x": "-", "link": "-", "e": "-",
+				"f/": "-", "f/g": "-", "c": "new"}},
+		"aufs's own": {[]file{{name: ".wh..wh.plnk"}, {name: ".wh..wh.aufs"}}, nil},
+		"a directory for a link": {[]file{{name: "link/", kind: tar.TypeDir}, {name: "link/n", content: "n"}},
+			map[string]string{"link": "-", "link/": "", "link/n": "n"}},
+		"a file for a directory": {[]file{{name: "d", content: "file"}}, map[string]string{"d/": "-", "d/a": "-",
+			"d/b": "-", "d/sub/": "-", "d/sub/x": "-", "d": "file"}},
+		"up and away": {[]file{{name: "../../etc/x", content: "x"}, {name: "d/../../e", content: "y"},
+			{name: "/abs", content: "z"}}, map[string]string{"etc/": "", "etc/x": "x", "e": "y", "abs": "z"}},
+		"a hard link to a lower file": {[]file{{name: "h", kind: tar.TypeLink, link: "d/a"},
+			{name: "h2", kind: tar.TypeLink, link: "../../d/b"}}, map[string]string{"h": "-> d/a", "h2": "-> d/b"}},
+		"a link of a pruned directory": {[]file{{name: "f/k", kind: tar.TypeLink, link: "d/a"},
+			{name: "f/.wh..wh..opq"}}, map[string]string{"f/g": "-", "f/k": "-> d/a"}},
+		"a device for a file": {[]file{{name: "e", kind: tar.TypeChar}}, map[string]string{"e": "-"}},
+		"a link out, then through it": {[]file{{name: "out", kind: tar.TypeSymlink, link: "/../../f"},
+			{name: "out/z", content: "z"}}, map[string]string{"out": "-> /../../f", "f/z": "z"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -152,11 +168,14 @@ func TestLayers(t *testing.T) {
 func TestLayersThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for name, files := range map[string][]file{
-		"a whiteout of nothing":           {{name: "d/.wh."}},
-		"a whiteout of the parent":        {{name: "d/.wh..."}, {name: "a/.wh.."}, {name: "d/b", content: "x"}, {name: "d/b/c", content: "x"}},
-		"a hard link to nothing":          {{name: "a", kind: tar.TypeLink, link: "../b"}},
-		"a hard link to a directory":      {{name: "a/", kind: tar.TypeDir}, {name: "b", kind: tar.TypeLink, link: "a"}},
-		"links in a circle":               {{name: "a", kind: tar.TypeSymlink, link: "b"}, {name: "b", kind: tar.TypeSymlink, link: "a"}, {name: "a/x"}},
+		"a whiteout of nothing": {{name: "d/.wh."}},
+		"a whiteout of the parent": {{name: "d/.wh..."}, {name: "a/.wh.."}, {name: "d/b", content: "x"},
+			{name: "d/b/c", content: "x"}},
+		"a hard link to nothing": {{name: "a", kind: tar.TypeLink, link: "../b"}},
+		"a hard link to a directory": {{name: "a/", kind: tar.TypeDir},
+			{name: "b", kind: tar.TypeLink, link: "a"}},
+		"links in a circle": {{name: "a", kind: tar.TypeSymlink, link: "b"},
+			{name: "b", kind: tar.TypeSymlink, link: "a"}, {name: "a/x"}},
 		"a file for the root":             {{name: "a/..", content: "x"}},
 		"an unknown type":                 {{name: "x", kind: 'Z'}},
 		"a whiteout in what is no folder": {{name: "x", content: "x"}, {name: "x/.wh.y"}},
@@ -187,9 +206,11 @@ func TestLimits(t *testing.T) {
 	far := strings.Repeat("t", 4095)
 	w := rootfs.NewWriter(inMemory(t), rootfs.Options{})
 	for i := 0; err == nil && i < 1<<20; i++ {
-		err = w.Add(&tar.Header{Typeflag: tar.TypeSymlink, Name: fmt.Sprint(i), Linkname: far, PAXRecords: map[string]string{"x": far, "y": far, "z": far}}, nil)
+		err = w.Add(&tar.Header{Typeflag: tar.TypeSymlink, Name: fmt.Sprint(i), Linkname: far,
+			PAXRecords: map[string]string{"x": far, "y": far, "z": far}}, nil)
 		if i%1000 == 0 { // only the sum counts here, so that the test stays small
-			err = errors.Join(err, w.Add(&tar.Header{Typeflag: tar.TypeFifo, Name: "x", PAXRecords: map[string]string{"x": strings.Repeat("x", 100<<20)}}, nil))
+			err = errors.Join(err, w.Add(&tar.Header{Typeflag: tar.TypeFifo, Name: "x",
+				PAXRecords: map[string]string{"x": strings.Repeat("x", 100<<20)}}, nil))
 		}
 	}
 	if errors.KindOf(err) != errors.Exhausted {
@@ -203,7 +224,8 @@ func TestHiddenContentIsGone(t *testing.T) {
 	t.Parallel()
 	big := make([]byte, 8<<20)
 	rand.NewChaCha8([32]byte{2}).Read(big)
-	lower := archive(t, file{name: "big", content: string(big)}, file{name: "d/big", content: string(big)}, file{name: "kept", content: string(big[:5000])}, file{name: "twin", kind: tar.TypeLink, link: "kept"})
+	lower := archive(t, file{name: "big", content: string(big)}, file{name: "d/big", content: string(big)},
+		file{name: "kept", content: string(big[:5000])}, file{name: "twin", kind: tar.TypeLink, link: "kept"})
 	upper := archive(t, file{name: ".wh.big"}, file{name: ".wh.d"}, file{name: ".wh.twin"})
 	base, _, err := build(t, rootfs.Options{}, lower)
 	if err != nil {
@@ -243,9 +265,12 @@ func TestImagesCanBeReadAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	content := strings.Repeat("\x00", 3<<20) + "end"
 	files := []file{
-		{name: "./", kind: tar.TypeDir, mode: 0o711, uid: 7, gid: 8}, {name: "usr/bin/su", content: "setuid", mode: 0o4755},
-		{name: "hard", kind: tar.TypeLink, link: "usr/bin/su"}, {name: "pipe", kind: tar.TypeFifo, mode: 0o640}, {name: "zeros", content: content},
-		{name: "far", kind: tar.TypeSymlink, link: strings.Repeat("t", 4095)}, {name: "latin\xe9", content: "x"}, {name: "empty"},
+		{name: "./", kind: tar.TypeDir, mode: 0o711, uid: 7, gid: 8},
+		{name: "usr/bin/su", content: "setuid", mode: 0o4755},
+		{name: "hard", kind: tar.TypeLink, link: "usr/bin/su"}, {name: "pipe", kind: tar.TypeFifo, mode: 0o640},
+		{name: "zeros", content: content},
+		{name: "far", kind: tar.TypeSymlink, link: strings.Repeat("t", 4095)}, {name: "latin\xe9", content: "x"},
+		{name: "empty"},
 	}
 	for i := range 500 {
 		files = append(files, file{name: fmt.Sprintf("many/%0100d", i), content: fmt.Sprint(i)})
@@ -255,7 +280,9 @@ func TestImagesCanBeReadAndMadeAgain(t *testing.T) {
 	for i, f := range files {
 		hdr := f.header()
 		if f.name == "usr/bin/su" || i%100 == 50 {
-			hdr.PAXRecords = map[string]string{"SCHILY.xattr.user.a": "\x00\xff", "SCHILY.xattr.security.capability": "cap", "SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.security.selinux": "x"}
+			hdr.PAXRecords = map[string]string{"SCHILY.xattr.user.a": "\x00\xff",
+				"SCHILY.xattr.security.capability": "cap", "SCHILY.xattr.trusted.overlay.opaque": "y",
+				"SCHILY.xattr.security.selinux": "x"}
 		}
 		if err := tw.WriteHeader(hdr); err != nil {
 			t.Fatal(err)
@@ -338,13 +365,16 @@ func bytesOf(t testing.TB, f *os.File) []byte {
 func TestWalkAndOpen(t *testing.T) {
 	t.Parallel()
 	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "usr/lib/os-release", content: "ID=x"},
-		file{name: "etc/os-release", kind: tar.TypeSymlink, link: "../usr/lib/os-release"}, file{name: "lib", kind: tar.TypeSymlink, link: "/usr/lib"},
-		file{name: "up", kind: tar.TypeSymlink, link: "lib/../lib/os-release"}, file{name: "loop", kind: tar.TypeSymlink, link: "loop"}, file{name: "pipe", kind: tar.TypeFifo}))
+		file{name: "etc/os-release", kind: tar.TypeSymlink, link: "../usr/lib/os-release"},
+		file{name: "lib", kind: tar.TypeSymlink, link: "/usr/lib"},
+		file{name: "up", kind: tar.TypeSymlink, link: "lib/../lib/os-release"},
+		file{name: "loop", kind: tar.TypeSymlink, link: "loop"}, file{name: "pipe", kind: tar.TypeFifo}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := reader(t, f)
-	for _, name := range []string{"etc/os-release", "/lib/os-release", "lib/../lib/./os-release", "../../lib/os-release", "up"} {
+	for _, name := range []string{"etc/os-release", "/lib/os-release", "lib/../lib/./os-release",
+		"../../lib/os-release", "up"} {
 		hdr, content, err := r.Open(name)
 		if err != nil || hdr.Name != "usr/lib/os-release" {
 			t.Errorf("%s: got %+v, %v", name, hdr, err)
@@ -354,7 +384,8 @@ func TestWalkAndOpen(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, data, err)
 		}
 	}
-	for name, want := range map[string]errors.Kind{"no": errors.NotFound, "no/where": errors.NotFound, "loop": errors.Invalid, "pipe/x": errors.Invalid, "loop/x": errors.Invalid} {
+	for name, want := range map[string]errors.Kind{"no": errors.NotFound, "no/where": errors.NotFound,
+		"loop": errors.Invalid, "pipe/x": errors.Invalid, "loop/x": errors.Invalid} {
 		_, _, err := r.Open(name)
 		if errors.KindOf(err) != want {
 			t.Errorf("%s: got %v", name, err)
@@ -367,10 +398,15 @@ func TestWalkAndOpen(t *testing.T) {
 		}
 	}
 	for name, want := range map[string][]string{
-		"lib/": {"lib"}, "lib/..": {"usr/", "usr/lib/", "usr/lib/os-release"}, "lib": {"lib"}, "pipe": {"pipe"}, "usr/.": {"usr/", "usr/lib/", "usr/lib/os-release"},
+		"lib/": {"lib"}, "lib/..": {"usr/", "usr/lib/", "usr/lib/os-release"}, "lib": {"lib"}, "pipe": {"pipe"},
+		"usr/.": {"usr/", "usr/lib/", "usr/lib/os-release"},
 	} {
 		var got []string
-		if err := r.Walk(name, func(hdr *tar.Header, _ io.Reader) error { got = append(got, hdr.Name); return nil }); err != nil {
+		if err := r.Walk(name, func(hdr *tar.Header,
+			_ io.Reader) error {
+			got = append(got, hdr.Name)
+			return nil
+		}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !slices.Equal(got, want) {
@@ -399,7 +435,9 @@ func TestReadAndReplaceWhileWriting(t *testing.T) {
 		t.Fatal(err)
 	}
 	zero := strings.Repeat("\x00", 9000)
-	if err := w.AddLayer(bytes.NewReader(archive(t, file{name: "new", content: "new", mode: 0o600, uid: 3}, file{name: "link", kind: tar.TypeSymlink, link: "new"}, file{name: "zero", content: zero}, file{name: "d/x"})), nil); err != nil {
+	if err := w.AddLayer(bytes.NewReader(archive(t, file{name: "new", content: "new", mode: 0o600, uid: 3},
+		file{name: "link", kind: tar.TypeSymlink, link: "new"}, file{name: "zero", content: zero}, file{name: "d/x"})),
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"old": "old", "link": "new", "zero": zero, "d/x": ""} {
@@ -407,7 +445,8 @@ func TestReadAndReplaceWhileWriting(t *testing.T) {
 			t.Errorf("%s: got %q, %v", name, got, err)
 		}
 	}
-	for name, want := range map[string]errors.Kind{"no": errors.NotFound, "d": errors.NotFound, "zero": errors.Exhausted} {
+	for name, want := range map[string]errors.Kind{"no": errors.NotFound, "d": errors.NotFound,
+		"zero": errors.Exhausted} {
 		_, err := w.ReadFile(name, 8999)
 		if errors.KindOf(err) != want {
 			t.Errorf("%s: got %v", name, err)
@@ -417,12 +456,13 @@ func TestReadAndReplaceWhileWriting(t *testing.T) {
 		t.Error("what is a directory is not told")
 	}
 	var tapped bytes.Buffer
-	if err := w.AddLayer(bytes.NewReader(archive(t, file{name: "./d/../d/x", content: "tap"})), func(name string) io.Writer {
-		if name == "d/x" {
-			return &tapped
-		}
-		return nil
-	}); err != nil || tapped.String() != "tap" {
+	if err := w.AddLayer(bytes.NewReader(archive(t, file{name: "./d/../d/x", content: "tap"})),
+		func(name string) io.Writer {
+			if name == "d/x" {
+				return &tapped
+			}
+			return nil
+		}); err != nil || tapped.String() != "tap" {
 		t.Errorf("got %q, %v", tapped.String(), err)
 	}
 	if err := w.Replace("/link", []byte("newer")); err != nil {

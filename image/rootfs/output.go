@@ -30,7 +30,8 @@ type output struct {
 
 // newOutput returns an output that leaves room for the superblock.
 func newOutput(f *os.File) *output {
-	return &output{f: f, buf: bufio.NewWriterSize(f, 1<<20), off: blockSize, skip: blockSize, part: make([]byte, 256<<10)}
+	return &output{f: f, buf: bufio.NewWriterSize(f, 1<<20), off: blockSize, skip: blockSize,
+		part: make([]byte, 256<<10)}
 }
 
 // block advances to the next block and returns its number.
@@ -152,7 +153,8 @@ func (o *output) finish(super []byte, lost []*node) error {
 		return writeError(err)
 	}
 	for _, n := range lost {
-		err := unix.Fallocate(int(o.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(n.block)<<blockBits, align(n.size, blockSize))
+		err := unix.Fallocate(int(o.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE,
+			int64(n.block)<<blockBits, align(n.size, blockSize))
 		if err != nil { // unsupported: the space stays in use
 			break
 		}

@@ -163,7 +163,8 @@ func (r *Reader) inode(nid uint64, kind uint16) (*node, error) {
 	}
 	le := binary.LittleEndian
 	n := &node{
-		nid: nid, from: r, mode: le.Uint16(b[4:]), size: int64(le.Uint64(b[8:])), block: le.Uint32(b[16:]), uid: le.Uint32(b[24:]), gid: le.Uint32(b[28:]),
+		nid: nid, from: r, mode: le.Uint16(b[4:]), size: int64(le.Uint64(b[8:])), block: le.Uint32(b[16:]),
+		uid: le.Uint32(b[24:]), gid: le.Uint32(b[28:]),
 		mtime: int64(le.Uint64(b[32:])), nanos: le.Uint32(b[40:]),
 	}
 	format := le.Uint16(b)

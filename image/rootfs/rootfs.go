@@ -67,7 +67,8 @@ type entry struct {
 
 // NewWriter returns a Writer to f, which must be empty. The caller closes f.
 func NewWriter(f *os.File, opts Options) *Writer {
-	w := &Writer{out: newOutput(f), opts: opts, root: &node{mode: syscall.S_IFDIR | 0o755, children: map[string]*node{}}}
+	w := &Writer{out: newOutput(f), opts: opts, root: &node{mode: syscall.S_IFDIR | 0o755,
+		children: map[string]*node{}}}
 	w.root.parent = w.root
 	return w
 }
@@ -170,7 +171,8 @@ func newNode(hdr *tar.Header) (*node, error) {
 	if hdr.Uid < 0 || hdr.Gid < 0 || int64(hdr.Uid) > 1<<32-1 || int64(hdr.Gid) > 1<<32-1 {
 		return nil, errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
 	}
-	n := &node{mode: uint16(hdr.Mode & 0o7777), uid: uint32(hdr.Uid), gid: uint32(hdr.Gid), mtime: hdr.ModTime.Unix(), nanos: uint32(hdr.ModTime.Nanosecond())}
+	n := &node{mode: uint16(hdr.Mode & 0o7777), uid: uint32(hdr.Uid), gid: uint32(hdr.Gid), mtime: hdr.ModTime.Unix(),
+		nanos: uint32(hdr.ModTime.Nanosecond())}
 	n.xattrs = attributes(hdr)
 	switch hdr.Typeflag {
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
@@ -222,7 +224,8 @@ func (w *Writer) linkTarget(hdr *tar.Header) (*node, error) {
 		n = dir.children[path.Base(name)]
 	}
 	if n == nil || n.isDir() {
-		return nil, errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to", hdr.Name, hdr.Linkname)
+		return nil, errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
+			hdr.Name, hdr.Linkname)
 	}
 	return n, nil
 }
@@ -293,7 +296,8 @@ func (n *node) isRegular() bool { return n.mode&syscall.S_IFMT == syscall.S_IFRE
 
 // adopt copies the metadata of from.
 func (n *node) adopt(from *node) {
-	n.mode, n.uid, n.gid, n.mtime, n.nanos, n.xattrs = from.mode, from.uid, from.gid, from.mtime, from.nanos, from.xattrs
+	n.mode, n.uid, n.gid, n.mtime, n.nanos, n.xattrs = from.mode, from.uid, from.gid, from.mtime,
+		from.nanos, from.xattrs
 }
 
 // put gives child a name in a directory.

@@ -35,7 +35,8 @@ type file struct {
 }
 
 func (f file) header() *tar.Header {
-	hdr := &tar.Header{Name: f.name, Linkname: f.link, Typeflag: f.kind, Mode: f.mode, Uid: f.uid, Gid: f.gid, Size: int64(len(f.content)), ModTime: epoch, Format: tar.FormatPAX}
+	hdr := &tar.Header{Name: f.name, Linkname: f.link, Typeflag: f.kind, Mode: f.mode, Uid: f.uid, Gid: f.gid,
+		Size: int64(len(f.content)), ModTime: epoch, Format: tar.FormatPAX}
 	if f.kind == 0 {
 		hdr.Typeflag = tar.TypeReg
 	}
@@ -231,12 +232,17 @@ func TestImageHasWhatTheTarHas(t *testing.T) {
 	got := read(t, f)
 	want := map[string]string{
 		".": "drwx--x--x 7:8", "bin": "Lrw-r--r-- 0:0 -> usr/bin", "usr": "drwxr-xr-x 0:0", "usr/bin": "drwxr-xr-x 0:0",
-		"usr/bin/su": "urwxr-xr-x 0:0 3 links setuid", "usr/bin/wall": "grwxr-xr-x 0:5 setgid", "usr/bin/sh": "-rw-r--r-- 0:0 #!",
-		"tmp": "dtrwxrwxrwx 0:0", "empty": "-rw-r--r-- 0:0 ", "owned": "-rw------- 100000:4000000000 x",
-		"pipe": "prw-r----- 0:0", "hard": "urwxr-xr-x 0:0 3 links setuid", "through": "urwxr-xr-x 0:0 3 links setuid", "abs": "-rw-r--r-- 0:0 absolute",
-		"far": "Lrw-r--r-- 0:0 -> " + strings.Repeat("t", 4095), "grüße": "drwxr-xr-x 0:0", "grüße/日本": "-rw-r--r-- 0:0 utf-8", "latin\xe9": "-rw-r--r-- 0:0 not utf-8",
-		"zeros": "-rw-r--r-- 0:0 " + strings.Repeat("\x00", 5<<20) + "end", "block": "-rw-r--r-- 0:0 " + strings.Repeat("b", 4096),
-		"more": "-rw-r--r-- 0:0 " + strings.Repeat("m", 4097), "big": "-rw-r--r-- 0:0 " + string(big), long: "-rw-r--r-- 0:0 deep",
+		"usr/bin/su": "urwxr-xr-x 0:0 3 links setuid", "usr/bin/wall": "grwxr-xr-x 0:5 setgid",
+		"usr/bin/sh": "-rw-r--r-- 0:0 #!",
+		"tmp":        "dtrwxrwxrwx 0:0", "empty": "-rw-r--r-- 0:0 ", "owned": "-rw------- 100000:4000000000 x",
+		"pipe": "prw-r----- 0:0", "hard": "urwxr-xr-x 0:0 3 links setuid", "through": "urwxr-xr-x 0:0 3 links setuid",
+		"abs": "-rw-r--r-- 0:0 absolute",
+		"far": "Lrw-r--r-- 0:0 -> " + strings.Repeat("t", 4095), "grüße": "drwxr-xr-x 0:0",
+		"grüße/日本": "-rw-r--r-- 0:0 utf-8", "latin\xe9": "-rw-r--r-- 0:0 not utf-8",
+		"zeros": "-rw-r--r-- 0:0 " + strings.Repeat("\x00", 5<<20) + "end",
+		"block": "-rw-r--r-- 0:0 " + strings.Repeat("b", 4096),
+		"more":  "-rw-r--r-- 0:0 " + strings.Repeat("m", 4097), "big": "-rw-r--r-- 0:0 " + string(big),
+		long: "-rw-r--r-- 0:0 deep",
 	}
 	for d := filepath.Dir(long); d != "."; d = filepath.Dir(d) {
 		want[d] = "drwxr-xr-x 0:0"
@@ -299,7 +305,8 @@ func TestLargeDirectories(t *testing.T) {
 
 func TestNamesAreSortedAmongDots(t *testing.T) {
 	t.Parallel()
-	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "!first"}, file{name: "-"}, file{name: ".." + "x"}, file{name: ".a"}, file{name: "...."}, file{name: "z"}))
+	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "!first"}, file{name: "-"}, file{name: ".." + "x"},
+		file{name: ".a"}, file{name: "...."}, file{name: "z"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,9 +318,12 @@ func TestNamesAreSortedAmongDots(t *testing.T) {
 
 func TestLaterEntriesReplace(t *testing.T) {
 	t.Parallel()
-	one := archive(t, file{name: "f", content: "old"}, file{name: "d/keep", content: "1"}, file{name: "d/", kind: tar.TypeDir, mode: 0o700}, file{name: "gone/x", content: "1"},
-		file{name: "l", kind: tar.TypeSymlink, link: "d"}, file{name: "a", content: "shared"}, file{name: "b", kind: tar.TypeLink, link: "a"})
-	two := archive(t, file{name: "f", content: "new"}, file{name: "d/", kind: tar.TypeDir, mode: 0o750}, file{name: "gone", content: "file"}, file{name: "l/new", content: "2"},
+	one := archive(t, file{name: "f", content: "old"}, file{name: "d/keep", content: "1"},
+		file{name: "d/", kind: tar.TypeDir, mode: 0o700}, file{name: "gone/x", content: "1"},
+		file{name: "l", kind: tar.TypeSymlink, link: "d"}, file{name: "a", content: "shared"},
+		file{name: "b", kind: tar.TypeLink, link: "a"})
+	two := archive(t, file{name: "f", content: "new"}, file{name: "d/", kind: tar.TypeDir, mode: 0o750},
+		file{name: "gone", content: "file"}, file{name: "l/new", content: "2"},
 		file{name: "a", content: "own"}, file{name: "b", kind: tar.TypeLink, link: "b"})
 	f, _, err := build(t, rootfs.Options{}, one, two)
 	if err != nil {
@@ -321,7 +331,8 @@ func TestLaterEntriesReplace(t *testing.T) {
 	}
 	got := read(t, f)
 	delete(got, ".")
-	want := map[string]string{"f": "-rw-r--r-- 0:0 new", "d": "drwxr-x--- 0:0", "d/keep": "-rw-r--r-- 0:0 1", "d/new": "-rw-r--r-- 0:0 2", "gone": "-rw-r--r-- 0:0 file",
+	want := map[string]string{"f": "-rw-r--r-- 0:0 new", "d": "drwxr-x--- 0:0", "d/keep": "-rw-r--r-- 0:0 1",
+		"d/new": "-rw-r--r-- 0:0 2", "gone": "-rw-r--r-- 0:0 file",
 		"l": "Lrw-r--r-- 0:0 -> d", "a": "-rw-r--r-- 0:0 own", "b": "-rw-r--r-- 0:0 shared"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -357,22 +368,30 @@ var refused = []struct {
 	{name: "parent", files: []file{{name: "../up"}}, want: errors.Invalid},
 	{name: "inner parent", files: []file{{name: "a/../../up"}}, want: errors.Invalid},
 	{name: "root as a file", files: []file{{name: "./", kind: tar.TypeSymlink, link: "x"}}, want: errors.Invalid},
-	{name: "root as a hard link", files: []file{{name: "f"}, {name: ".", kind: tar.TypeLink, link: "f"}}, want: errors.Invalid},
+	{name: "root as a hard link", files: []file{{name: "f"}, {name: ".", kind: tar.TypeLink, link: "f"}},
+		want: errors.Invalid},
 	{name: "hard link to nothing", files: []file{{name: "l", kind: tar.TypeLink, link: "none"}}, want: errors.Invalid},
-	{name: "hard link below nothing", files: []file{{name: "l", kind: tar.TypeLink, link: "none/below"}}, want: errors.Invalid},
-	{name: "hard link out", files: []file{{name: "l", kind: tar.TypeLink, link: "../../etc/passwd"}}, want: errors.Invalid},
-	{name: "hard link to a directory", files: []file{{name: "d/", kind: tar.TypeDir}, {name: "l", kind: tar.TypeLink, link: "d"}}, want: errors.Invalid},
-	{name: "hard link below a file", files: []file{{name: "f"}, {name: "l", kind: tar.TypeLink, link: "f/x"}}, want: errors.Invalid},
+	{name: "hard link below nothing", files: []file{{name: "l", kind: tar.TypeLink, link: "none/below"}},
+		want: errors.Invalid},
+	{name: "hard link out", files: []file{{name: "l", kind: tar.TypeLink, link: "../../etc/passwd"}},
+		want: errors.Invalid},
+	{name: "hard link to a directory", files: []file{{name: "d/", kind: tar.TypeDir},
+		{name: "l", kind: tar.TypeLink, link: "d"}}, want: errors.Invalid},
+	{name: "hard link below a file", files: []file{{name: "f"}, {name: "l", kind: tar.TypeLink, link: "f/x"}},
+		want: errors.Invalid},
 	{name: "file as directory", files: []file{{name: "f"}, {name: "f/x"}}, want: errors.Invalid},
-	{name: "loop of links", files: []file{{name: "a", kind: tar.TypeSymlink, link: "b"}, {name: "b", kind: tar.TypeSymlink, link: "/a"}, {name: "a/x"}}, want: errors.Invalid},
+	{name: "loop of links", files: []file{{name: "a", kind: tar.TypeSymlink, link: "b"},
+		{name: "b", kind: tar.TypeSymlink, link: "/a"}, {name: "a/x"}}, want: errors.Invalid},
 	{name: "link without target", files: []file{{name: "l", kind: tar.TypeSymlink}}, want: errors.Invalid},
-	{name: "target too long", files: []file{{name: "l", kind: tar.TypeSymlink, link: strings.Repeat("t", 4096)}}, want: errors.Invalid},
+	{name: "target too long", files: []file{{name: "l", kind: tar.TypeSymlink, link: strings.Repeat("t", 4096)}},
+		want: errors.Invalid},
 	{name: "name too long", files: []file{{name: strings.Repeat("n", 256)}}, want: errors.Invalid},
 	{name: "directory name too long", files: []file{{name: strings.Repeat("n", 256) + "/x"}}, want: errors.Invalid},
 	{name: "path too long", files: []file{{name: strings.Repeat("n/", 2048) + "x"}}, want: errors.Invalid},
 	{name: "negative owner", files: []file{{name: "f", uid: -1}}, want: errors.Invalid},
 	{name: "unknown type", files: []file{{name: "f", kind: 'Z'}}, want: errors.Invalid},
-	{name: "too many bytes", files: []file{{name: "a", content: "12345"}, {name: "b", content: "123456"}}, opts: rootfs.Options{MaxBytes: 10}, want: errors.Exhausted},
+	{name: "too many bytes", files: []file{{name: "a", content: "12345"}, {name: "b", content: "123456"}},
+		opts: rootfs.Options{MaxBytes: 10}, want: errors.Exhausted},
 }
 
 func TestRefused(t *testing.T) {
@@ -398,7 +417,8 @@ func TestRefused(t *testing.T) {
 
 func TestLinksResolveInsideTheImage(t *testing.T) {
 	t.Parallel()
-	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "up", kind: tar.TypeSymlink, link: "../../.."}, file{name: "up/x", content: "1"},
+	f, _, err := build(t, rootfs.Options{}, archive(t, file{name: "up", kind: tar.TypeSymlink, link: "../../.."},
+		file{name: "up/x", content: "1"},
 		file{name: "abs", kind: tar.TypeSymlink, link: "/d"}, file{name: "abs/y", content: "2"}))
 	if err != nil {
 		t.Fatal(err)
@@ -412,7 +432,8 @@ func TestLinksResolveInsideTheImage(t *testing.T) {
 func TestDamagedArchives(t *testing.T) {
 	t.Parallel()
 	good := archive(t, file{name: "a", content: strings.Repeat("x", 2000)}, file{name: "b", content: "y"})
-	for name, data := range map[string][]byte{"nothing": nil, "half a header": good[:300], "half a file": good[:1500], "no end": good[:len(good)-1024]} {
+	for name, data := range map[string][]byte{"nothing": nil, "half a header": good[:300], "half a file": good[:1500],
+		"no end": good[:len(good)-1024]} {
 		if _, _, err := build(t, rootfs.Options{}, data); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: got %v, want Invalid", name, err)
 		}
@@ -423,7 +444,8 @@ func TestDamagedArchives(t *testing.T) {
 	}
 	defer f.Close()
 	hdr := file{name: "f", content: "long"}.header()
-	if err := rootfs.NewWriter(f, rootfs.Options{}).Add(hdr, strings.NewReader("sho")); errors.KindOf(err) != errors.Invalid {
+	if err := rootfs.NewWriter(f, rootfs.Options{}).Add(hdr,
+		strings.NewReader("sho")); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a file shorter than its entry: got %v", err)
 	}
 	hdr.Size = 1 << 50
@@ -441,7 +463,8 @@ func TestTapSeesContent(t *testing.T) {
 	defer f.Close()
 	var status bytes.Buffer
 	w := rootfs.NewWriter(f, rootfs.Options{})
-	err = w.AddTar(bytes.NewReader(archive(t, file{name: "./var/status", content: "Package: x"}, file{name: "other", content: "y"})), func(name string) io.Writer {
+	err = w.AddTar(bytes.NewReader(archive(t, file{name: "./var/status", content: "Package: x"},
+		file{name: "other", content: "y"})), func(name string) io.Writer {
 		if name == "var/status" {
 			return &status
 		}
@@ -461,12 +484,14 @@ func TestDiskFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := rootfs.NewWriter(f, rootfs.Options{})
-		err = w.Add(file{name: "big", content: strings.Repeat("x", size)}.header(), strings.NewReader(strings.Repeat("x", size)))
+		err = w.Add(file{name: "big", content: strings.Repeat("x", size)}.header(),
+			strings.NewReader(strings.Repeat("x", size)))
 		if err == nil {
 			_, err = w.Close()
 		}
 		f.Close()
-		if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "disk is full") || errors.RemedyOf(err) == "" {
+		if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "disk is full") ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -484,7 +509,9 @@ func FuzzAddTar(f *testing.F) {
 		tw.Close()
 		f.Add(buf.Bytes())
 	}
-	f.Add(archive(f, file{name: "d/", kind: tar.TypeDir}, file{name: "d/f", content: "x"}, file{name: "l", kind: tar.TypeSymlink, link: "d"}, file{name: "l/g", content: "y"}, file{name: "h", kind: tar.TypeLink, link: "l/g"}))
+	f.Add(archive(f, file{name: "d/", kind: tar.TypeDir}, file{name: "d/f", content: "x"},
+		file{name: "l", kind: tar.TypeSymlink, link: "d"}, file{name: "l/g", content: "y"},
+		file{name: "h", kind: tar.TypeLink, link: "l/g"}))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		image, err := os.CreateTemp(dir, "image")

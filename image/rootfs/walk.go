@@ -148,7 +148,8 @@ func (r *Reader) WriteTar(ctx context.Context, to io.Writer) error {
 // header returns the tar header of a file.
 func (n *node) header(name string) *tar.Header {
 	hdr := &tar.Header{
-		Name: name, Mode: int64(n.mode &^ unix.S_IFMT), Uid: int(n.uid), Gid: int(n.gid), ModTime: time.Unix(n.mtime, int64(n.nanos)), Format: tar.FormatPAX,
+		Name: name, Mode: int64(n.mode &^ unix.S_IFMT), Uid: int(n.uid), Gid: int(n.gid),
+		ModTime: time.Unix(n.mtime, int64(n.nanos)), Format: tar.FormatPAX,
 	}
 	switch n.mode & unix.S_IFMT {
 	case unix.S_IFDIR:

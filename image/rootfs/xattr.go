@@ -20,7 +20,8 @@ const (
 )
 
 // foreign are attributes that are valid only on the machine where the archive was made.
-var foreign = []string{"trusted.", "security.selinux", "security.ima", "security.evm", "security.SMACK64", "user.rootlesscontainers", "user.overlay.", "system.nfs4_acl"}
+var foreign = []string{"trusted.", "security.selinux", "security.ima", "security.evm", "security.SMACK64",
+	"user.rootlesscontainers", "user.overlay.", "system.nfs4_acl"}
 
 // attributes returns the portable extended attributes of an entry.
 func attributes(hdr *tar.Header) map[string]string {
@@ -79,7 +80,8 @@ func (r *Reader) readAttributes(blocks int64) error {
 		return err
 	}
 	length := binary.LittleEndian.Uint64(footer)
-	if string(footer[8:]) != xattrMark || length > maxXattrs || int64(length) != r.size-blocks<<blockBits-int64(len(footer)) {
+	if string(footer[8:]) != xattrMark || length > maxXattrs ||
+		int64(length) != r.size-blocks<<blockBits-int64(len(footer)) {
 		return damaged("unknown data follows its file system")
 	}
 	text := make([]byte, length)

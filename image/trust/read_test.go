@@ -25,7 +25,8 @@ func authority(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +65,8 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	certs, err := trust.Read(dir)
-	if err != nil || len(certs) != 3 || certs[0].PEM != string(three) || certs[1].PEM != string(one) || certs[2].PEM != string(two) {
+	if err != nil || len(certs) != 3 || certs[0].PEM != string(three) || certs[1].PEM != string(one) ||
+		certs[2].PEM != string(two) {
 		t.Fatalf("got %d, %v", len(certs), err)
 	}
 	names := map[string]bool{}
@@ -73,7 +75,8 @@ func TestRead(t *testing.T) {
 		if time.Since(c.Modified) > time.Hour { // the files were just written
 			t.Errorf("%s has the time %v", c.Name, c.Modified)
 		}
-		if !strings.HasPrefix(c.Name, "host-") || !strings.HasSuffix(c.Name, ".crt") || strings.Contains(c.PEM, "PRIVATE") {
+		if !strings.HasPrefix(c.Name, "host-") || !strings.HasSuffix(c.Name, ".crt") ||
+			strings.Contains(c.PEM, "PRIVATE") {
 			t.Errorf("got %+v", c)
 		}
 	}

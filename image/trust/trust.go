@@ -22,7 +22,8 @@ import (
 const Bundle = "/etc/ssl/certs/ca-certificates.crt"
 
 // bundles are the bundle files of distributions; several may be the same file.
-var bundles = []string{Bundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
+var bundles = []string{Bundle, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"}
 
 // anchors are the directories from which distributions rebuild the bundle. If none exists, the last
 // one is made.
@@ -69,7 +70,8 @@ func Read(dir string) ([]Certificate, error) {
 			}
 			sum := sha256.Sum256(block.Bytes)
 			text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})
-			certs = append(certs, Certificate{Name: "host-" + hex.EncodeToString(sum[:8]) + ".crt", PEM: string(text), Modified: info.ModTime()})
+			certs = append(certs, Certificate{Name: "host-" + hex.EncodeToString(sum[:8]) + ".crt", PEM: string(text),
+				Modified: info.ModTime()})
 		}
 	})
 	err = errors.Explainf(err, errors.Denied, "the certificates in %s cannot be read", dir)
@@ -79,7 +81,8 @@ func Read(dir string) ([]Certificate, error) {
 // Env returns variables that point programs with their own certificates to the bundle.
 func Env(bundle string) map[string]string {
 	env := map[string]string{}
-	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "PIP_CERT"} {
+	for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO",
+		"CURL_CA_BUNDLE", "PIP_CERT"} {
 		env[name] = bundle
 	}
 	return env

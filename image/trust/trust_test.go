@@ -35,7 +35,8 @@ func with(t *testing.T, pairs ...string) (env, files map[string]string, err erro
 	defer f.Close()
 	w := rootfs.NewWriter(f, rootfs.Options{})
 	for i := 0; i < len(pairs); i += 2 {
-		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1])), ModTime: imageTime}
+		hdr := &tar.Header{Name: pairs[i], Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(pairs[i+1])),
+			ModTime: imageTime}
 		if strings.HasSuffix(hdr.Name, "/") {
 			hdr.Typeflag, hdr.Mode = tar.TypeDir, 0o755
 		}
@@ -67,7 +68,8 @@ func with(t *testing.T, pairs ...string) (env, files map[string]string, err erro
 		switch {
 		case strings.HasSuffix(hdr.Name, "/host-2.crt"):
 			want = certs[1].Modified
-		case strings.HasSuffix(hdr.Name, "/host-1.crt"), len(pairs) == 0 || pairs[0] == "etc/ssl/cert.pem": // the bundle has the time of the newest
+		case strings.HasSuffix(hdr.Name, "/host-1.crt"), len(pairs) == 0 ||
+			pairs[0] == "etc/ssl/cert.pem": // the bundle has the time of the newest
 			want = certs[0].Modified
 		}
 		if !hdr.ModTime.Equal(want) {
@@ -85,12 +87,24 @@ func TestAdd(t *testing.T) {
 		want map[string]string
 		file string // the value of SSL_CERT_FILE
 	}{
-		"nothing":  {nil, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
-		"Debian":   {[]string{"etc/ssl/certs/ca-certificates.crt", "old"}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},
-		"empty":    {[]string{"etc/ssl/certs/ca-certificates.crt", ""}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},
-		"there":    {[]string{"etc/ssl/certs/ca-certificates.crt", "old\none\ntwo\n"}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},
-		"Fedora":   {[]string{"etc/pki/ca-trust/source/anchors/", "", "etc/pki/tls/certs/ca-bundle.crt", "->/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "old\n"}, map[string]string{"etc/pki/ca-trust/source/anchors/host-1.crt": "one\n", "etc/pki/ca-trust/source/anchors/host-2.crt": "two\n", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem": "old\none\ntwo\n"}, "/etc/pki/tls/certs/ca-bundle.crt"},
-		"dangling": {[]string{"etc/ssl/cert.pem", "->nowhere"}, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
+		"nothing": {nil, map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n",
+			"etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
+		"Debian": {[]string{"etc/ssl/certs/ca-certificates.crt", "old"},
+			map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n",
+				"etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},
+		"empty": {[]string{"etc/ssl/certs/ca-certificates.crt", ""}, map[string]string{local + "host-1.crt": "one\n",
+			local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"},
+			"/etc/ssl/certs/ca-certificates.crt"},
+		"there": {[]string{"etc/ssl/certs/ca-certificates.crt", "old\none\ntwo\n"},
+			map[string]string{local + "host-1.crt": "one\n", local + "host-2.crt": "two\n",
+				"etc/ssl/certs/ca-certificates.crt": "old\none\ntwo\n"}, "/etc/ssl/certs/ca-certificates.crt"},
+		"Fedora": {[]string{"etc/pki/ca-trust/source/anchors/", "", "etc/pki/tls/certs/ca-bundle.crt",
+			"->/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+			"old\n"}, map[string]string{"etc/pki/ca-trust/source/anchors/host-1.crt": "one\n",
+			"etc/pki/ca-trust/source/anchors/host-2.crt":       "two\n",
+			"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem": "old\none\ntwo\n"}, "/etc/pki/tls/certs/ca-bundle.crt"},
+		"dangling": {[]string{"etc/ssl/cert.pem", "->nowhere"}, map[string]string{local + "host-1.crt": "one\n",
+			local + "host-2.crt": "two\n", "etc/ssl/certs/ca-certificates.crt": "one\ntwo\n"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

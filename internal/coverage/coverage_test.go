@@ -45,29 +45,36 @@ func TestGate(t *testing.T) {
 		out     string // part of the table
 		err     string // part of the error; "" for none
 	}{
-		"runs are merged":          {"-min 80 unit.txt e2e.txt", nil, "100.0 %      8 of     8  a\n", ""},
-		"what is not reached":      {"-min 80 unit.txt e2e.txt", nil, "  0.0 %      0 of     2  b\n", ""},
-		"the whole":                {"-min 80 e2e.txt unit.txt", nil, " 80.0 %      8 of    10  in all\n", ""},
-		"below the least":          {"-min 80.1 unit.txt e2e.txt", nil, "in all", "80.0 % of the statements are covered; 80.1 % are wanted"},
-		"90 is what is wanted":     {"unit.txt e2e.txt", nil, "in all", "90.0 % are wanted"},
-		"one run":                  {"-min 70 unit.txt", nil, " 60.0 %      6 of    10  in all\n", "60.0 %"},
-		"another module":           {"-min 0 unit.txt", map[string]string{"m/go.mod": "module m\n", "m/c/c.go": "package c\n\nfunc f() { g() }\n"}, "in all", ""},
-		"a package without a test": {"-min 0 unit.txt", map[string]string{"c/c.go": "package c\n\nfunc f() { g() }\n"}, "", "package c is in no profile"},
-		"a broken line":            {"-min 0 unit.txt", map[string]string{"unit.txt": "mode: set\nm/a/a.go:1.1,1.1 x 1\n"}, "", "unit.txt:2"},
-		"not a profile":            {"-min 0 unit.txt", map[string]string{"unit.txt": "hello\n"}, "", "is not a line of a profile"},
-		"a missing profile":        {"-min 0 none.txt", nil, "", "none.txt"},
-		"a broken file":            {"-min 0 unit.txt", map[string]string{"a/x.go": "pack"}, "", "a/x.go"},
-		"no profile":               {"", nil, "", "usage"},
-		"an unknown flag":          {"-x unit.txt", nil, "", "usage"},
+		"runs are merged":     {"-min 80 unit.txt e2e.txt", nil, "100.0 %      8 of     8  a\n", ""},
+		"what is not reached": {"-min 80 unit.txt e2e.txt", nil, "  0.0 %      0 of     2  b\n", ""},
+		"the whole":           {"-min 80 e2e.txt unit.txt", nil, " 80.0 %      8 of    10  in all\n", ""},
+		"below the least": {"-min 80.1 unit.txt e2e.txt", nil, "in all",
+			"80.0 % of the statements are covered; 80.1 % are wanted"},
+		"90 is what is wanted": {"unit.txt e2e.txt", nil, "in all", "90.0 % are wanted"},
+		"one run":              {"-min 70 unit.txt", nil, " 60.0 %      6 of    10  in all\n", "60.0 %"},
+		"another module": {"-min 0 unit.txt", map[string]string{"m/go.mod": "module m\n",
+			"m/c/c.go": "package c\n\nfunc f() { g() }\n"}, "in all", ""},
+		"a package without a test": {"-min 0 unit.txt", map[string]string{"c/c.go": "package c\n\nfunc f() { g() }\n"},
+			"", "package c is in no profile"},
+		"a broken line": {"-min 0 unit.txt",
+			map[string]string{"unit.txt": "mode: set\nm/a/a.go:1.1,1.1 x 1\n"}, "", "unit.txt:2"},
+		"not a profile": {"-min 0 unit.txt", map[string]string{"unit.txt": "hello\n"}, "",
+			"is not a line of a profile"},
+		"a missing profile": {"-min 0 none.txt", nil, "", "none.txt"},
+		"a broken file":     {"-min 0 unit.txt", map[string]string{"a/x.go": "pack"}, "", "a/x.go"},
+		"no profile":        {"", nil, "", "usage"},
+		"an unknown flag":   {"-x unit.txt", nil, "", "usage"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := run(append([]string{"-module", "m", "-exclude", "skip"}, strings.Fields(test.args)...), module(test.changes), &out)
+			err := run(append([]string{"-module", "m", "-exclude", "skip"}, strings.Fields(test.args)...),
+				module(test.changes), &out)
 			if !strings.Contains(out.String(), test.out) {
 				t.Errorf("the table is\n%swant %q in it", out.String(), test.out)
 			}
-			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
+			if test.err == "" && err != nil || test.err != "" &&
+				(err == nil || !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("error %v, want %q", err, test.err)
 			}
 		})

@@ -45,7 +45,8 @@ func run(args []string, module fs.FS, out io.Writer) error {
 	}
 	byPackage, whole := sum(blocks, source, opts.module)
 	for _, pkg := range slices.Sorted(maps.Keys(byPackage)) {
-		fmt.Fprintf(out, "%6.1f %%  %5d of %5d  %s\n", byPackage[pkg].share(), byPackage[pkg].reached, byPackage[pkg].all, pkg)
+		fmt.Fprintf(out, "%6.1f %%  %5d of %5d  %s\n", byPackage[pkg].share(), byPackage[pkg].reached,
+			byPackage[pkg].all, pkg)
 	}
 	fmt.Fprintf(out, "%6.1f %%  %5d of %5d  in all\n", whole.share(), whole.reached, whole.all)
 	for _, pkg := range slices.Sorted(maps.Keys(source.dirs)) {
@@ -110,7 +111,8 @@ func packages(module fs.FS, exclude []string) (code, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "testdata" || d.Name() != "." && d.Name()[0] == '.' || slices.Contains(exclude, p)):
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() != "." && d.Name()[0] == '.' ||
+			slices.Contains(exclude, p)):
 			return fs.SkipDir
 		case d.IsDir() && p != "." && hasModule(module, p):
 			return fs.SkipDir // another module with its own tests

@@ -15,7 +15,8 @@ func TestOrderOutlivesTheClock(t *testing.T) {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	m := maker{now: func() time.Time { return at }}
 	last := ""
-	for _, by := range []time.Duration{0, 0, time.Millisecond, -time.Hour, 0, time.Minute, 2 * time.Hour, -365 * 24 * time.Hour, 0} {
+	for _, by := range []time.Duration{0, 0, time.Millisecond, -time.Hour, 0, time.Minute, 2 * time.Hour,
+		-365 * 24 * time.Hour, 0} {
 		at = at.Add(by)
 		for range 1000 {
 			id := m.next()

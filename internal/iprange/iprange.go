@@ -77,7 +77,8 @@ var ranges = []namedRange{
 }
 
 // metadataNames are the usual names of metadata services.
-var metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com",
+var metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data",
+	"instance-data.ec2.internal", "metadata.tencentyun.com",
 	"metadata.oraclecloud.com", "metadata.azure.com", "metadata.azure.internal"}
 
 // MetadataName reports whether name belongs to a metadata service. name is in lower case and has no trailing

@@ -8,7 +8,8 @@ import (
 )
 
 // dialers are the packages whose connections accounts do not choose, or that have their own rules for them.
-var dialers = []string{"internal/...", "engine/...", "gateway/netstack", "agent/opencode/bridge", "client", "bench/...", "e2e/..."}
+var dialers = []string{"internal/...", "engine/...", "gateway/netstack", "agent/opencode/bridge", "client",
+	"bench/...", "e2e/..."}
 
 const guarded = "connect with netguard.Rules of the account"
 
@@ -18,15 +19,18 @@ var forbidden = []struct {
 	in   []string
 	hint string
 }{
-	{"fmt.Errorf", nil, "write errors.Wrapf or errors.Errorf for operators, errors.Newf or errors.Explainf for clients"},
+	{"fmt.Errorf", nil,
+		"write errors.Wrapf or errors.Errorf for operators, errors.Newf or errors.Explainf for clients"},
 	{"fmt.Print*", []string{"cmd/harvest/..."}, "write to an io.Writer that the caller gives, or log with logf"},
 	{"print", nil, "log with logf.Debugf(ctx, …)"},
 	{"println", nil, "log with logf.Debugf(ctx, …)"},
 	{"os.Exit", nil, "return an error; only main and the entries of helper processes end a process"},
 	{"time.Sleep", []string{"engine/enginetest"}, "wait for the event itself, or select on a timer and ctx.Done()"},
 	{"os/exec.Command", nil, "write exec.CommandContext, so that the program ends with its caller"},
-	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"}, "return errors.Errorf(…)"},
-	{"context.Background", []string{"engine/enginetest", "internal/s3server/s3test"}, "pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
+	{"panic", []string{"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest"},
+		"return errors.Errorf(…)"},
+	{"context.Background", []string{"engine/enginetest", "internal/s3server/s3test"},
+		"pass the caller's ctx on, or context.WithoutCancel(ctx) for what must outlive it"},
 	{"context.TO" + "DO", nil, "pass the caller's ctx on"},
 	{"net/http.ListenAndServe*", nil, "use an http.Server with time limits, and shut it down"},
 	{"net/http.Get", nil, "use http.NewRequestWithContext"},
@@ -51,7 +55,8 @@ func calls(t *tree) []Finding {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				if n.Recv == nil && n.Name.Name == "init" {
-					all = append(all, Finding{f.path, f.line(n), "init", "there is a func init", "do it where it is needed, or in main"})
+					all = append(all, Finding{f.path, f.line(n), "init", "there is a func init",
+						"do it where it is needed, or in main"})
 				}
 			case *ast.SelectorExpr:
 				if x, ok := n.X.(*ast.Ident); ok && f.imports[x.Name] != "" {

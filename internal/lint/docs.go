@@ -21,11 +21,13 @@ func pages(t *tree) []Finding {
 	var all []Finding
 	readme := t.docs["README.md"]
 	if n := strings.Count(readme, "\n"); n > readmeLines {
-		all = append(all, Finding{"README.md", 0, "pages", fmt.Sprintf("it has %d lines", n), fmt.Sprintf("move some to docs/; %d is the most", readmeLines)})
+		all = append(all, Finding{"README.md", 0, "pages", fmt.Sprintf("it has %d lines", n),
+			fmt.Sprintf("move some to docs/; %d is the most", readmeLines)})
 	}
 	for _, command := range []string{"make run", "make test"} {
 		if !strings.Contains(readme, command) {
-			all = append(all, Finding{"README.md", 0, "pages", "it does not say `" + command + "`", "say how to run and test a fresh clone"})
+			all = append(all, Finding{"README.md", 0, "pages", "it does not say `" + command + "`",
+				"say how to run and test a fresh clone"})
 		}
 	}
 	named := map[string]bool{}
@@ -65,7 +67,8 @@ func missions(t *tree) []Finding {
 					number, _ = strconv.Atoi(parts[2])
 				}
 				if number < 1 || number > sections[parts[1]] {
-					all = append(all, Finding{p, line, "missions", "there is no requirement " + id, "name one from A1 to F8 or 1.1 to 10.7, several with commas"})
+					all = append(all, Finding{p, line, "missions", "there is no requirement " + id,
+						"name one from A1 to F8 or 1.1 to 10.7, several with commas"})
 				}
 			}
 		}
@@ -120,7 +123,8 @@ func decisions(t *tree) []Finding {
 	for _, p := range names {
 		m := decisionName.FindStringSubmatch(p)
 		if m == nil {
-			all = append(all, Finding{p, 0, "decisions", "its name is not like the others'", "name it docs/decisions/NNN-words.md"})
+			all = append(all, Finding{p, 0, "decisions", "its name is not like the others'",
+				"name it docs/decisions/NNN-words.md"})
 			continue
 		}
 		if other := numbers[m[1]]; other != "" {
@@ -128,7 +132,8 @@ func decisions(t *tree) []Finding {
 		}
 		numbers[m[1]] = p
 		if n := strings.Count(t.docs[p], "\n"); n > decisionLines {
-			all = append(all, Finding{p, 0, "decisions", fmt.Sprintf("it has %d lines", n), fmt.Sprintf("%d, a page, is the most", decisionLines)})
+			all = append(all, Finding{p, 0, "decisions", fmt.Sprintf("it has %d lines", n),
+				fmt.Sprintf("%d, a page, is the most", decisionLines)})
 		}
 		if !linked(t, p) {
 			all = append(all, Finding{p, 0, "decisions", "no page links it", "add it to the list in ARCHITECTURE.md"})

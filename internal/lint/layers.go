@@ -25,8 +25,10 @@ var rows = []row{
 	{"internal/testenv", nil,
 		"helpers of all tests import no package of the module; put a helper that does beside its package"},
 	{"internal/testrun", []string{"internal/testenv"}, "the runner of tests reads packages, it imports none"},
-	{"internal/s3server/serve", []string{"internal/s3server"}, "the process that serves S3 knows who starts it, and nothing else"},
-	{"internal/s3server/s3test", []string{"internal/s3server/serve"}, "helpers of tests know the package that they are beside only"},
+	{"internal/s3server/serve", []string{"internal/s3server"},
+		"the process that serves S3 knows who starts it, and nothing else"},
+	{"internal/s3server/s3test", []string{"internal/s3server/serve"},
+		"helpers of tests know the package that they are beside only"},
 	{"internal/netguard", []string{"internal/iprange"},
 		"the guard knows addresses and rules; its callers know accounts"},
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
@@ -47,19 +49,30 @@ var rows = []row{
 	{"volume", []string{"internal/..."}, "volumes know nothing of engines"},
 	{"volume/...", []string{"volume", "internal/..."}, "volumes know nothing of engines"},
 	{"memory", []string{"volume", "internal/..."}, "memory is files in volumes; session mounts them"},
-	{"image", []string{"internal/..."}, "the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
-	{"image/agent", []string{"image/...", "mcp", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
-	{"image/...", []string{"image/...", "internal/..."}, "images know nothing of engines; take a small Runner interface"},
+	{"image", []string{"internal/..."},
+		"the contract of images stands alone; it runs steps through a small interface of its own, never an engine"},
+	{"image/agent", []string{"image/...", "mcp", "internal/..."},
+		"images know nothing of engines; take a small Runner interface"},
+	{"image/...", []string{"image/...", "internal/..."},
+		"images know nothing of engines; take a small Runner interface"},
 
-	{"engine", []string{"image", "volume", "internal/tarfs"}, "the contract of engines knows images and volumes only; policy belongs in sandbox"},
-	{"engine/enginetest", []string{"engine", "image", "volume", "internal/..."}, "the suite uses the contract only, so that every engine can run it"},
+	{"engine", []string{"image", "volume", "internal/tarfs"},
+		"the contract of engines knows images and volumes only; policy belongs in sandbox"},
+	{"engine/enginetest", []string{"engine", "image", "volume", "internal/..."},
+		"the suite uses the contract only, so that every engine can run it"},
 	{"engine/proc", []string{"engine", "internal/..."}, "it starts processes, and knows no engine"},
-	{"engine/fake/...", []string{"engine", "engine/fake/...", "engine/proc", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...", "internal/..."}, "engines hold no policy and do not know one another"},
-	{"engine/modal/...", []string{"engine", "engine/modal/...", "engine/gvisor/wire", "engine/proc", "image/...", "volume/...", "gateway", "config", "internal/..."}, "engines hold no policy and do not know one another, save how they speak to a keeper"},
+	{"engine/fake/...", []string{"engine", "engine/fake/...", "engine/proc", "image/...", "volume/...", "gateway/...",
+		"internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/gvisor/...", []string{"engine", "engine/gvisor/...", "image/...", "volume/...", "gateway/...",
+		"internal/..."}, "engines hold no policy and do not know one another"},
+	{"engine/modal/...", []string{"engine", "engine/modal/...", "engine/gvisor/wire", "engine/proc", "image/...",
+		"volume/...", "gateway", "config", "internal/..."},
+		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
-	{"agent/opencode/bridge", []string{"agent", "agent/opencode", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
-	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."}, "it runs in a sandbox and knows its own agent only"},
+	{"agent/opencode/bridge", []string{"agent", "agent/opencode", "internal/..."},
+		"it runs in a sandbox and knows its own agent only"},
+	{"agent/scripted/program", []string{"agent", "agent/scripted", "internal/..."},
+		"it runs in a sandbox and knows its own agent only"},
 	{"agent/...", []string{"agent", "engine", "mcp"}, "agents are pure: they make a command and decode lines"},
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret",
@@ -71,18 +84,28 @@ var rows = []row{
 		"s3mount serves files of a bucket; its callers know sandboxes"},
 	{"storage", []string{"s3sync", "s3/tree", "secret", "volume", "internal/..."},
 		"storage joins volumes and buckets; its callers know the rest"},
-	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent", "model/...", "image", "volume", "event", "secret", "internal/..."}, "session uses contracts; let cmd/harvest name the concrete agents"},
-	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."}, "repo builds images through sandbox"},
+	{"session", []string{"account", "config", "sandbox", "git", "github", "memory", "mcp", "s3sync", "engine", "agent",
+		"model/...", "image", "volume", "event", "secret", "internal/..."},
+		"session uses contracts; let cmd/harvest name the concrete agents"},
+	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."},
+		"repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
-	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret", "storage", "event", "engine", "image", "volume", "internal/..."}, "the store implements small interfaces of the packages whose records it keeps"},
+	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret",
+		"storage", "event", "engine", "image", "volume", "internal/..."},
+		"the store implements small interfaces of the packages whose records it keeps"},
 
 	{"api", []string{"event"}, "the wire format is plain; server and client convert"},
-	{"client", []string{"api", "event", "internal/..."}, "the client knows the wire format only, so that programs can import it alone"},
+	{"client", []string{"api", "event", "internal/..."},
+		"the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
-	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory", "repo", "schedule", "s3sync", "storage", "secret", "engine", "image", "volume", "event", "agent", "internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
-	{"modalapi/...", []string{"modalapi/...", "account", "api", "sandbox", "session", "secret", "engine", "image", "volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
+	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory",
+		"repo", "schedule", "s3sync", "storage", "secret", "engine", "image", "volume", "event", "agent",
+		"internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"modalapi/...", []string{"modalapi/...", "account", "api", "sandbox", "session", "secret", "engine", "image",
+		"volume", "event", "internal/..."}, "modalapi is a second face of the core beside server"},
 
-	{"cmd/harvest/chat", []string{"api", "client"}, "a conversation knows the wire format; the command line gives it what concerns git"},
+	{"cmd/harvest/chat", []string{"api", "client"},
+		"a conversation knows the wire format; the command line gives it what concerns git"},
 	{"cmd/harvest/...", []string{"..."}, ""},
 	{"bench/...", []string{"..."}, ""},
 	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
@@ -102,7 +125,8 @@ func layers(t *tree) []Finding {
 	for _, f := range t.files {
 		i := slices.IndexFunc(rows, func(r row) bool { return fits(r.pkg, f.dir()) })
 		if i < 0 {
-			all = append(all, Finding{f.path, 0, "layers", "package " + f.dir() + " has no row", "add one to internal/lint/layers.go and the picture in ARCHITECTURE.md"})
+			all = append(all, Finding{f.path, 0, "layers", "package " + f.dir() + " has no row",
+				"add one to internal/lint/layers.go and the picture in ARCHITECTURE.md"})
 			continue
 		}
 		for _, spec := range f.ast.Imports {
@@ -123,7 +147,8 @@ func layers(t *tree) []Finding {
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return fits("e2e/...", pkg) || slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
+	return fits("e2e/...", pkg) || slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint",
+		"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -145,19 +170,26 @@ var others = []struct {
 	in   []string
 	hint string
 }{
-	{"gvisor.dev/...", []string{"engine/gvisor/...", "gateway/netstack", "bench/runsc"}, "ask the engine through its contract"},
+	{"gvisor.dev/...", []string{"engine/gvisor/...", "gateway/netstack", "bench/runsc"},
+		"ask the engine through its contract"},
 	{"github.com/spf13/...", []string{"cmd/harvest/..."}, "only the command line has commands and flags"},
 	{"github.com/hanwen/go-fuse/...", []string{"s3mount"}, "s3mount alone serves file systems"},
 	{"modernc.org/...", []string{"store/..."}, "declare a small Store interface and implement it in store"},
-	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."}, "add a row to the options of package config"},
+	{"github.com/goccy/go-yaml/...", []string{"config", "cmd/harvest/..."},
+		"add a row to the options of package config"},
 	{"github.com/charmbracelet/...", []string{"cmd/harvest/chat"}, "only the conversation draws on terminals"},
 	{"github.com/yuin/goldmark/...", []string{"cmd/harvest/chat"}, "only the conversation renders Markdown"},
-	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."}, "report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test", "bench/...", "e2e/..."}, "move it to a _test.go file"},
+	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/..."},
+		"report progress to a function; the command line draws it"},
+	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest",
+		"model/modeltest", "internal/s3server/s3test", "bench/...", "e2e/..."}, "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", []string{"e2e/modalhost"}, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
-	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount", "internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...", "bench/...", "e2e/..."}, "only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
+	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount",
+		"internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...",
+		"bench/...", "e2e/..."},
+		"only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},
 	{"math/rand", nil, "use crypto/rand, or math/rand/v2 where guessing gains nothing"},
 }
@@ -173,7 +205,8 @@ func foreign(t *tree) []Finding {
 			target, _ := strconv.Unquote(spec.Path.Value)
 			for _, o := range others {
 				if fits(o.path, target) && !slices.ContainsFunc(o.in, func(p string) bool { return fits(p, f.dir()) }) {
-					all = append(all, Finding{f.path, f.line(spec), "imports", f.dir() + " may not import " + target, o.hint})
+					all = append(all, Finding{f.path, f.line(spec), "imports",
+						f.dir() + " may not import " + target, o.hint})
 				}
 			}
 		}

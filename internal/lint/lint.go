@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -46,6 +47,7 @@ type file struct {
 	ast   *ast.File
 	fset  *token.FileSet
 	lines int
+	wide  []int // the lines that have more than columns columns
 	// imports maps the file's package names to import paths.
 	imports map[string]string
 }
@@ -108,6 +110,11 @@ func parse(p string, text []byte) (*file, error) {
 		return nil, err
 	}
 	f := &file{path: p, ast: parsed, fset: fset, lines: strings.Count(string(text), "\n"), imports: map[string]string{}}
+	for i, line := range strings.Split(string(text), "\n") {
+		if utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > columns {
+			f.wide = append(f.wide, i+1)
+		}
+	}
 	for _, spec := range parsed.Imports {
 		target, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
@@ -125,7 +132,8 @@ func parse(p string, text []byte) (*file, error) {
 // check applies every rule and removes the exceptions. An unused exception is a finding itself.
 func check(t *tree, exceptions map[string]string) []Finding {
 	var all []Finding
-	for _, rule := range []func(*tree) []Finding{layers, foreign, calls, packageComments, sizes, docComments, unfinished, pages, missions, links, decisions} {
+	for _, rule := range []func(*tree) []Finding{layers, foreign, calls, packageComments, sizes, docComments,
+		unfinished, pages, missions, links, decisions} {
 		all = append(all, rule(t)...)
 	}
 	used := map[string]bool{}
@@ -139,7 +147,8 @@ func check(t *tree, exceptions map[string]string) []Finding {
 	})
 	for key := range exceptions {
 		if p, _, _ := strings.Cut(key, " "); !used[key] {
-			all = append(all, Finding{Path: p, Rule: "exceptions", Text: "nothing needs the exception \"" + key + "\"", Instead: "remove it from internal/lint/exceptions.go"})
+			all = append(all, Finding{Path: p, Rule: "exceptions", Text: "nothing needs the exception \"" + key + "\"",
+				Instead: "remove it from internal/lint/exceptions.go"})
 		}
 	}
 	slices.SortFunc(all, func(a, b Finding) int {

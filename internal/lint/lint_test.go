@@ -2,6 +2,7 @@ package lint
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -18,6 +19,29 @@ func TestHouseRules(t *testing.T) {
 	}
 	for _, f := range check(tree, exceptions) {
 		t.Error(f)
+	}
+}
+
+// TestWidths checks that no line is added that is too wide.
+func TestWidths(t *testing.T) {
+	t.Parallel()
+	tree, err := load(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch added, all := widths(tree); {
+	case added > 0:
+		t.Errorf("%d lines of Go are too wide, %d more than wideLines allows; look for yours among them:", len(all), added)
+		for _, f := range all {
+			t.Log(f)
+		}
+	case added < 0:
+		t.Errorf("%d lines of Go are too wide: lower wideLines", len(all))
+	}
+	text := "// Package x is.\npackage x\n\nvar X = \"" + strings.Repeat("ü", columns) + "\"\n"
+	f, err := parse("x/x.go", []byte(text))
+	if err != nil || !slices.Equal(f.wide, []int{4}) {
+		t.Errorf("%v, %v", f, err)
 	}
 }
 
@@ -76,73 +100,111 @@ func TestRules(t *testing.T) {
 		path, text string
 		want       string // part of the one finding; "" for none
 	}{
-		"import of a layer above":     {"volume/x.go", volume(ours+"sandbox", ""), "volume/x.go:3: layers: volume may not import sandbox; volumes know"},
-		"import of a command":         {"volume/x_test.go", volume(ours+"cmd/harvest", ""), "may not import cmd/harvest"},
-		"tests may import":            {"volume/x_test.go", volume(ours+"sandbox", ""), ""},
-		"a helper of tests":           {"sandbox/x.go", "package sandbox\n\nimport _ \"" + ours + "internal/testenv\"\n", "import it in tests only"},
-		"helpers use helpers":         {"image/imagetest/x.go", "// Package imagetest is.\npackage imagetest\n\nimport _ \"" + ours + "internal/testenv\"\n", ""},
-		"the bottom imports nothing":  {"errors/x.go", "package errors\n\nimport _ \"" + ours + "logf\"\n", "errors may not import logf; errors is at the bottom"},
-		"gvisor outside its engine":   {"sandbox/x.go", "package sandbox\n\nimport _ \"gvisor.dev/gvisor/pkg/log\"\n", "ask the engine through its contract"},
-		"a yaml of a subpackage":      {"volume/x.go", volume("github.com/goccy/go-yaml/ast", ""), "volume may not import github.com/goccy/go-yaml/ast"},
-		"the standard errors":         {"volume/x.go", volume("errors", ""), "import " + ours + "errors"},
-		"testing in plain code":       {"volume/x.go", volume("testing", ""), "move it to a _test.go file"},
-		"slog":                        {"volume/x.go", volume("log/slog", ""), "write logf.Infof(ctx, …)"},
-		"a package without a row":     {"cats/cats.go", "// Package cats is.\npackage cats\n", "package cats has no row"},
-		"fmt.Errorf":                  {"volume/x.go", volume("fmt", "var x = fmt.Errorf"), "volume/x.go:4: fmt.Errorf: there is a use of fmt.Errorf; write errors.Wrapf"},
-		"fmt.Errorf by another name":  {"volume/x.go", "package volume\n\nimport f \"fmt\"\n\nvar x = f.Errorf\n", "fmt.Errorf"},
-		"fmt.Errorf in a test":        {"volume/x_test.go", volume("fmt", "var x = fmt.Errorf"), ""},
-		"fmt.Println":                 {"volume/x.go", volume("fmt", "var x = fmt.Println"), "io.Writer"},
-		"fmt.Println in a command":    {"cmd/harvest/x.go", "package main\n\nimport \"fmt\"\n\nvar x = fmt.Println\n", ""},
-		"println":                     {"volume/x.go", volume("", "func f() { println() }"), "logf.Debugf"},
-		"os.Exit":                     {"volume/x.go", volume("os", "func f() { os.Exit(1) }"), "return an error"},
-		"time.Sleep":                  {"volume/x.go", volume("time", "func f() { time.Sleep(1) }"), "wait for the event itself"},
-		"exec.Command":                {"cmd/harvest/x.go", "package main\n\nimport \"os/exec\"\n\nvar x = exec.Command\n", "exec.CommandContext"},
-		"exec.CommandContext is fine": {"cmd/harvest/x.go", "package main\n\nimport \"os/exec\"\n\nvar x = exec.CommandContext\n", ""},
-		"net.Dial":                    {"volume/x.go", volume("net", "var x = net.Dial"), "connect with netguard.Rules"},
-		"a net.Dialer":                {"volume/x.go", volume("net", "var x net.Dialer"), "connect with netguard.Rules"},
-		"tls.Dial":                    {"volume/x.go", volume("crypto/tls", "var x = tls.Dial"), "connect with netguard.Rules"},
-		"http.DefaultClient":          {"volume/x.go", volume("net/http", "var x = http.DefaultClient"), "connect with netguard.Rules"},
-		"http.DefaultTransport":       {"volume/x.go", volume("net/http", "var x = http.DefaultTransport"), "connect with netguard.Rules"},
-		"a client without transport":  {"volume/x.go", volume("net/http", "var x = &http.Client{Timeout: 1}"), "http.Client without a Transport"},
+		"import of a layer above": {"volume/x.go", volume(ours+"sandbox", ""),
+			"volume/x.go:3: layers: volume may not import sandbox; volumes know"},
+		"import of a command": {"volume/x_test.go", volume(ours+"cmd/harvest", ""),
+			"may not import cmd/harvest"},
+		"tests may import": {"volume/x_test.go", volume(ours+"sandbox", ""), ""},
+		"a helper of tests": {"sandbox/x.go",
+			"package sandbox\n\nimport _ \"" + ours + "internal/testenv\"\n", "import it in tests only"},
+		"helpers use helpers": {"image/imagetest/x.go",
+			"// Package imagetest is.\npackage imagetest\n\nimport _ \"" + ours + "internal/testenv\"\n", ""},
+		"the bottom imports nothing": {"errors/x.go", "package errors\n\nimport _ \"" + ours + "logf\"\n",
+			"errors may not import logf; errors is at the bottom"},
+		"gvisor outside its engine": {"sandbox/x.go", "package sandbox\n\nimport _ \"gvisor.dev/gvisor/pkg/log\"\n",
+			"ask the engine through its contract"},
+		"a yaml of a subpackage": {"volume/x.go", volume("github.com/goccy/go-yaml/ast", ""),
+			"volume may not import github.com/goccy/go-yaml/ast"},
+		"the standard errors":   {"volume/x.go", volume("errors", ""), "import " + ours + "errors"},
+		"testing in plain code": {"volume/x.go", volume("testing", ""), "move it to a _test.go file"},
+		"slog":                  {"volume/x.go", volume("log/slog", ""), "write logf.Infof(ctx, …)"},
+		"a package without a row": {"cats/cats.go", "// Package cats is.\npackage cats\n",
+			"package cats has no row"},
+		"fmt.Errorf": {"volume/x.go", volume("fmt", "var x = fmt.Errorf"),
+			"volume/x.go:4: fmt.Errorf: there is a use of fmt.Errorf; write errors.Wrapf"},
+		"fmt.Errorf by another name": {"volume/x.go", "package volume\n\nimport f \"fmt\"\n\nvar x = f.Errorf\n",
+			"fmt.Errorf"},
+		"fmt.Errorf in a test": {"volume/x_test.go", volume("fmt", "var x = fmt.Errorf"), ""},
+		"fmt.Println":          {"volume/x.go", volume("fmt", "var x = fmt.Println"), "io.Writer"},
+		"fmt.Println in a command": {"cmd/harvest/x.go",
+			"package main\n\nimport \"fmt\"\n\nvar x = fmt.Println\n", ""},
+		"println": {"volume/x.go", volume("", "func f() { println() }"), "logf.Debugf"},
+		"os.Exit": {"volume/x.go", volume("os", "func f() { os.Exit(1) }"), "return an error"},
+		"time.Sleep": {"volume/x.go", volume("time", "func f() { time.Sleep(1) }"),
+			"wait for the event itself"},
+		"exec.Command": {"cmd/harvest/x.go",
+			"package main\n\nimport \"os/exec\"\n\nvar x = exec.Command\n", "exec.CommandContext"},
+		"exec.CommandContext is fine": {"cmd/harvest/x.go",
+			"package main\n\nimport \"os/exec\"\n\nvar x = exec.CommandContext\n", ""},
+		"net.Dial": {"volume/x.go", volume("net", "var x = net.Dial"),
+			"connect with netguard.Rules"},
+		"a net.Dialer": {"volume/x.go", volume("net", "var x net.Dialer"),
+			"connect with netguard.Rules"},
+		"tls.Dial": {"volume/x.go", volume("crypto/tls", "var x = tls.Dial"),
+			"connect with netguard.Rules"},
+		"http.DefaultClient": {"volume/x.go", volume("net/http", "var x = http.DefaultClient"),
+			"connect with netguard.Rules"},
+		"http.DefaultTransport": {"volume/x.go", volume("net/http", "var x = http.DefaultTransport"),
+			"connect with netguard.Rules"},
+		"a client without transport": {"volume/x.go", volume("net/http", "var x = &http.Client{Timeout: 1}"),
+			"http.Client without a Transport"},
 		"a client with a transport":   {"volume/x.go", volume("net/http", "var x = &http.Client{Transport: nil}"), ""},
 		"http.DefaultClient in tests": {"volume/x_test.go", volume("net/http", "var x = http.DefaultClient"), ""},
 		"panic":                       {"volume/x.go", volume("", "func f() { panic(1) }"), "return errors.Errorf"},
-		"context.Background":          {"volume/x.go", volume("context", "var x = context.Background()"), "context.WithoutCancel"},
-		"context.Background in main":  {"cmd/harvest/x.go", "package main\n\nimport \"context\"\n\nvar x = context.Background()\n", ""},
-		"func init":                   {"volume/x.go", volume("", "func init() {}"), "there is a func init"},
-		"a method init":               {"volume/x.go", volume("", "type t int\n\nfunc (t) init() {}"), ""},
-		"a second package comment":    {"volume/x.go", "// Package volume is.\npackage volume\n", "has more than one"},
-		"another package comment":     {"volume/volume.go", "// This is it.\npackage volume\n", "begin it with \"Package volume \""},
-		"no package comment":          {"volume/volume.go", "package volume\n", "package volume has none"},
-		"a long file":                 {"volume/x_test.go", volume("", strings.Repeat("\n", 801)), "the file has 803 lines"},
-		"a long function":             {"volume/x.go", volume("", "func f() {"+long+"}"), "f has 82 lines"},
-		"a long function of a test":   {"volume/x_test.go", volume("", "func f() {"+long+"}"), ""},
-		"generated files are long":    {"volume/x.go", "// Code generated by x. DO NOT EDIT.\n\n" + volume("", "func f() {"+long+"}"), ""},
-		"no comment on a function":    {"volume/x.go", volume("", "func F() {}"), "doc comment: F has none"},
-		"no comment on a method":      {"volume/x.go", volume("", "// T is.\ntype T[K any] int\n\nfunc (*T[K]) F() {}"), "doc comment: F has none"},
-		"methods of what is hidden":   {"volume/x.go", volume("", "type t int\n\nfunc (t) F() {}"), ""},
-		"no comment on a type":        {"volume/x.go", volume("", "type T int"), "doc comment: T has none"},
-		"a type in a group":           {"volume/x.go", volume("", "// All.\ntype (\n\tT int\n)"), "doc comment: T has none"},
-		"no comment on a constant":    {"volume/x.go", volume("", "const (\n\ta = 1\n\tC = 1\n)"), "doc comment: C has none"},
+		"context.Background": {"volume/x.go", volume("context", "var x = context.Background()"),
+			"context.WithoutCancel"},
+		"context.Background in main": {"cmd/harvest/x.go",
+			"package main\n\nimport \"context\"\n\nvar x = context.Background()\n", ""},
+		"func init":                {"volume/x.go", volume("", "func init() {}"), "there is a func init"},
+		"a method init":            {"volume/x.go", volume("", "type t int\n\nfunc (t) init() {}"), ""},
+		"a second package comment": {"volume/x.go", "// Package volume is.\npackage volume\n", "has more than one"},
+		"another package comment": {"volume/volume.go", "// This is it.\npackage volume\n",
+			"begin it with \"Package volume \""},
+		"no package comment": {"volume/volume.go", "package volume\n", "package volume has none"},
+		"a long file": {"volume/x_test.go", volume("", strings.Repeat("\n", 801)),
+			"the file has 803 lines"},
+		"a long function":           {"volume/x.go", volume("", "func f() {"+long+"}"), "f has 82 lines"},
+		"a long function of a test": {"volume/x_test.go", volume("", "func f() {"+long+"}"), ""},
+		"generated files are long": {"volume/x.go", "// Code generated by x. DO NOT EDIT.\n\n" + volume("",
+			"func f() {"+long+"}"), ""},
+		"no comment on a function": {"volume/x.go", volume("", "func F() {}"), "doc comment: F has none"},
+		"no comment on a method": {"volume/x.go", volume("", "// T is.\ntype T[K any] int\n\nfunc (*T[K]) F() {}"),
+			"doc comment: F has none"},
+		"methods of what is hidden": {"volume/x.go", volume("", "type t int\n\nfunc (t) F() {}"), ""},
+		"no comment on a type":      {"volume/x.go", volume("", "type T int"), "doc comment: T has none"},
+		"a type in a group": {"volume/x.go", volume("", "// All.\ntype (\n\tT int\n)"),
+			"doc comment: T has none"},
+		"no comment on a constant": {"volume/x.go", volume("", "const (\n\ta = 1\n\tC = 1\n)"),
+			"doc comment: C has none"},
 		"a comment on a group":        {"volume/x.go", volume("", "// All.\nconst (\n\tB = 1\n\tC = 1\n)"), ""},
 		"a comment behind a constant": {"volume/x.go", volume("", "const C = 1 // is"), ""},
-		"unfinished":                  {"volume/x_test.go", volume("", "// "+marks[0]+": more\n"), "unfinished: it says " + marks[0]},
-		"unfinished text":             {"volume/x.go", volume("", "var x = \"this is "+marks[4]+"\""), "unfinished: it says " + marks[4]},
-		"part of a word":              {"volume/x.go", volume("", "// MAS"+marks[0]+"N and "+marks[0]+"S\n"), ""},
-		"a long README":               {"README.md", good["README.md"] + strings.Repeat("\n", 150), "move some to docs/"},
-		"a README without a command":  {"README.md", "`make run`\n", "it does not say `make test`"},
-		"a package not in the layout": {"gateway/gateway.go", "// Package gateway is.\npackage gateway\n", "package `gateway` is not in the layout"},
-		"an unknown requirement":      {"volume/x_test.go", volume("", "// mission: A1, A13\n"), "volume/x_test.go:3: missions: there is no requirement A13"},
-		"an unknown number":           {"volume/x_test.go", volume("", "// mission: 10.8\n"), "there is no requirement 10.8"},
-		"a requirement of nonsense":   {"volume/x_test.go", volume("", "// mission: all\n"), "there is no requirement all"},
-		"requirements":                {"volume/x_test.go", volume("", "// mission: A12, 10.7 F8\n"), ""},
-		"requirements of scripts":     {"cmd/harvest/testdata/x.txtar", "# mission: G1\n", "there is no requirement G1"},
-		"a dead link":                 {"docs/x.md", "[x](y.md#z)", "docs/x.md: links: y.md does not exist"},
-		"living links":                {"docs/x.md", "[x](../README.md#z) [y](https://example.org/) [z](#here) [d](decisions)", ""},
-		"a decision's name":           {"docs/decisions/two.md", "# Two\n", "name it docs/decisions/NNN-words.md"},
-		"a decision's number":         {"docs/decisions/001-two.md", "# Two\n", "it has the number of docs/decisions/001-one.md"},
-		"a long decision":             {"docs/decisions/001-one.md", strings.Repeat("\n", 61), "a page, is the most"},
-		"a decision nobody links":     {"docs/decisions/002-two.md", "# Two\n", "no page links it"},
+		"unfinished": {"volume/x_test.go", volume("", "// "+marks[0]+": more\n"),
+			"unfinished: it says " + marks[0]},
+		"unfinished text": {"volume/x.go", volume("", "var x = \"this is "+marks[4]+"\""),
+			"unfinished: it says " + marks[4]},
+		"part of a word": {"volume/x.go", volume("", "// MAS"+marks[0]+"N and "+marks[0]+"S\n"), ""},
+		"a long README": {"README.md", good["README.md"] + strings.Repeat("\n", 150),
+			"move some to docs/"},
+		"a README without a command": {"README.md", "`make run`\n", "it does not say `make test`"},
+		"a package not in the layout": {"gateway/gateway.go", "// Package gateway is.\npackage gateway\n",
+			"package `gateway` is not in the layout"},
+		"an unknown requirement": {"volume/x_test.go", volume("", "// mission: A1, A13\n"),
+			"volume/x_test.go:3: missions: there is no requirement A13"},
+		"an unknown number": {"volume/x_test.go", volume("", "// mission: 10.8\n"),
+			"there is no requirement 10.8"},
+		"a requirement of nonsense": {"volume/x_test.go", volume("", "// mission: all\n"),
+			"there is no requirement all"},
+		"requirements": {"volume/x_test.go", volume("", "// mission: A12, 10.7 F8\n"), ""},
+		"requirements of scripts": {"cmd/harvest/testdata/x.txtar", "# mission: G1\n",
+			"there is no requirement G1"},
+		"a dead link": {"docs/x.md", "[x](y.md#z)", "docs/x.md: links: y.md does not exist"},
+		"living links": {"docs/x.md",
+			"[x](../README.md#z) [y](https://example.org/) [z](#here) [d](decisions)", ""},
+		"a decision's name": {"docs/decisions/two.md", "# Two\n", "name it docs/decisions/NNN-words.md"},
+		"a decision's number": {"docs/decisions/001-two.md", "# Two\n",
+			"it has the number of docs/decisions/001-one.md"},
+		"a long decision":         {"docs/decisions/001-one.md", strings.Repeat("\n", 61), "a page, is the most"},
+		"a decision nobody links": {"docs/decisions/002-two.md", "# Two\n", "no page links it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,7 +257,8 @@ func TestEveryRuleSaysWhatToDo(t *testing.T) {
 
 func TestBrokenFilesAreReported(t *testing.T) {
 	t.Parallel()
-	if _, err := load(fstest.MapFS{"x.go": &fstest.MapFile{Data: []byte("pack")}}); err == nil || !strings.Contains(err.Error(), "x.go") {
+	if _, err := load(fstest.MapFS{"x.go": &fstest.MapFile{Data: []byte("pack")}}); err == nil ||
+		!strings.Contains(err.Error(), "x.go") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -41,7 +41,8 @@ func countProse(tree fs.FS) (map[string]proseCount, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"testdata", "vendor", "test-results", "bin"}, d.Name())):
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") ||
+			slices.Contains([]string{"testdata", "vendor", "test-results", "bin"}, d.Name())):
 			return fs.SkipDir
 		case d.IsDir() || name == "internal/lint/prose.go":
 			return nil

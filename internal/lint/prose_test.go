@@ -18,16 +18,19 @@ func TestProse(t *testing.T) {
 	}
 	for _, area := range slices.Sorted(maps.Keys(counts)) {
 		c, ceiling := counts[area], proseCeilings[area]
-		t.Logf("%-10s %6d lines of prose, %5d with a marker: %4.1f %% (ceiling %.1f %%)", area, c.lines, c.marked, c.percent(), ceiling)
+		t.Logf("%-10s %6d lines of prose, %5d with a marker: %4.1f %% (ceiling %.1f %%)", area, c.lines, c.marked,
+			c.percent(), ceiling)
 		switch {
 		case c.percent() > ceiling:
 			t.Errorf("%s: %.2f %% of the lines have a marker, the ceiling is %.1f %%: write the new lines plainly, as CONTRIBUTING.md says", area, c.percent(), ceiling)
 		case ceiling > 2 && c.percent() < ceiling-0.5:
-			t.Errorf("%s: %.2f %% of the lines have a marker: lower the ceiling of %.1f %% in prose.go", area, c.percent(), ceiling)
+			t.Errorf("%s: %.2f %% of the lines have a marker: lower the ceiling of %.1f %% in prose.go", area,
+				c.percent(), ceiling)
 		}
 	}
 	if len(counts) != len(proseCeilings) {
-		t.Errorf("the areas are %v, the ceilings are for %v", slices.Sorted(maps.Keys(counts)), slices.Sorted(maps.Keys(proseCeilings)))
+		t.Errorf("the areas are %v, the ceilings are for %v", slices.Sorted(maps.Keys(counts)),
+			slices.Sorted(maps.Keys(proseCeilings)))
 	}
 }
 

@@ -13,6 +13,25 @@ const (
 	functionLines = 80
 )
 
+// columns is the maximum width of a line, in columns; a tab has four. Lines that cannot be broken, such as those of raw
+// strings, may be wider: wideLines is their number, which only falls.
+const (
+	columns   = 120
+	wideLines = 686
+)
+
+// widths checks that lines do not get wider. added is the number of wide lines above wideLines; a negative one means
+// that wideLines must fall.
+func widths(t *tree) (added int, all []Finding) {
+	for _, f := range t.files {
+		for _, line := range f.wide {
+			all = append(all, Finding{f.path, line, "columns", fmt.Sprintf("the line has more than %d columns", columns),
+				"break it after a comma or an operator"})
+		}
+	}
+	return len(all) - wideLines, all
+}
+
 // packageComments checks that every package has exactly one comment, in the form that Go's tools expect.
 func packageComments(t *tree) []Finding {
 	first := map[string]*file{}
@@ -37,11 +56,14 @@ func packageComments(t *tree) []Finding {
 		}
 		switch {
 		case len(with) == 0:
-			all = append(all, Finding{f.path, 0, "package comment", "package " + dir + " has none", "write \"// " + want + "…\" in one file"})
+			all = append(all, Finding{f.path, 0, "package comment", "package " + dir + " has none",
+				"write \"// " + want + "…\" in one file"})
 		case len(with) > 1:
-			all = append(all, Finding{with[1].path, 0, "package comment", "package " + dir + " has more than one", "keep the one in " + with[0].path})
+			all = append(all, Finding{with[1].path, 0, "package comment", "package " + dir + " has more than one",
+				"keep the one in " + with[0].path})
 		case !strings.HasPrefix(with[0].ast.Doc.Text(), want):
-			all = append(all, Finding{with[0].path, 0, "package comment", "it begins otherwise", "begin it with \"" + want + "\""})
+			all = append(all, Finding{with[0].path, 0, "package comment", "it begins otherwise",
+				"begin it with \"" + want + "\""})
 		}
 	}
 	return all
@@ -54,7 +76,8 @@ func sizes(t *tree) []Finding {
 			continue
 		}
 		if f.lines > fileLines {
-			all = append(all, Finding{f.path, 0, "size", fmt.Sprintf("the file has %d lines", f.lines), fmt.Sprintf("split it by subject; %d is the most", fileLines)})
+			all = append(all, Finding{f.path, 0, "size", fmt.Sprintf("the file has %d lines", f.lines),
+				fmt.Sprintf("split it by subject; %d is the most", fileLines)})
 		}
 		for _, d := range f.ast.Decls {
 			fn, ok := d.(*ast.FuncDecl)
@@ -62,7 +85,8 @@ func sizes(t *tree) []Finding {
 				continue
 			}
 			if n := f.fset.Position(fn.End()).Line - f.line(fn) + 1; n > functionLines {
-				all = append(all, Finding{f.path, f.line(fn), "size", fmt.Sprintf("%s has %d lines", fn.Name.Name, n), fmt.Sprintf("split it; %d is the most", functionLines)})
+				all = append(all, Finding{f.path, f.line(fn), "size", fmt.Sprintf("%s has %d lines", fn.Name.Name, n),
+					fmt.Sprintf("split it; %d is the most", functionLines)})
 			}
 		}
 	}
@@ -78,7 +102,8 @@ func docComments(t *tree) []Finding {
 			continue
 		}
 		missing := func(n ast.Node, name string) {
-			all = append(all, Finding{f.path, f.line(n), "doc comment", name + " has none", "write what callers may rely on"})
+			all = append(all, Finding{f.path, f.line(n), "doc comment", name + " has none",
+				"write what callers may rely on"})
 		}
 		for _, d := range f.ast.Decls {
 			switch d := d.(type) {
@@ -145,7 +170,8 @@ func unfinished(t *tree) []Finding {
 	look := func(f *file, n ast.Node, text string) {
 		for _, mark := range marks {
 			if containsWord(text, mark) {
-				all = append(all, Finding{f.path, f.line(n), "unfinished", "it says " + mark, "do it, or open an issue and say here what holds today"})
+				all = append(all, Finding{f.path, f.line(n), "unfinished", "it says " + mark,
+					"do it, or open an issue and say here what holds today"})
 			}
 		}
 	}

@@ -14,7 +14,8 @@ func TestVulncheckWithoutTheDatabase(t *testing.T) {
 	testenv.Long(t)
 	check := func(env []string, args ...string) (last string, failed bool) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "../../scripts/vulncheck", append(args, "-db", "http://127.0.0.1:1", "./internal/ids")...)
+		cmd := exec.CommandContext(t.Context(), "../../scripts/vulncheck", append(args, "-db", "http://127.0.0.1:1",
+			"./internal/ids")...)
 		cmd.Dir = "../.."
 		cmd.Path = "scripts/vulncheck"
 		cmd.Env = append(os.Environ(), env...)

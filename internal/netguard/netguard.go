@@ -49,13 +49,16 @@ func ParseAllow(cidrs []string) ([]netip.Prefix, error) {
 			prefix, err = netip.PrefixFrom(addr.WithZone(""), addr.BitLen()), nil
 		}
 		if err != nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a CIDR", text), "write it as 10.1.0.0/16")
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.80q is not a CIDR", text),
+				"write it as 10.1.0.0/16")
 		}
 		prefix = prefix.Masked()
 		switch {
-		case iprange.Within(prefix, iprange.Special), iprange.Within(prefix, iprange.Loopback), prefix.IsSingleIP() && iprange.Of(prefix.Addr()) == iprange.Metadata:
+		case iprange.Within(prefix, iprange.Special), iprange.Within(prefix, iprange.Loopback), prefix.IsSingleIP() &&
+			iprange.Of(prefix.Addr()) == iprange.Metadata:
 		default:
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is not within a private or otherwise special range", text),
+			return nil, errors.Remedy(errors.Newf(errors.Invalid,
+				"%s is not within a private or otherwise special range", text),
 				"name a part of one, such as 10.1.0.0/16; addresses of the internet need no exception")
 		}
 		all = append(all, prefix)

@@ -40,10 +40,13 @@ func TestAllows(t *testing.T) {
 		yes, no string
 	}{
 		{"the internet", netguard.Rules{}, everywhere, strings.Join([]string{local, other, never, meta}, " ")},
-		{"loopback", netguard.Rules{Loopback: true}, everywhere + " " + local, strings.Join([]string{other, never, meta}, " ")},
-		{"exceptions", netguard.Rules{Allow: allow(t, "10.0.0.0/16", "127.0.0.1", "fd00::/8", "169.254.0.0/16")}, everywhere + " 10.0.0.1 127.0.0.1 fd01::1 169.254.1.1",
+		{"loopback", netguard.Rules{Loopback: true}, everywhere + " " + local,
+			strings.Join([]string{other, never, meta}, " ")},
+		{"exceptions", netguard.Rules{Allow: allow(t, "10.0.0.0/16", "127.0.0.1", "fd00::/8", "169.254.0.0/16")},
+			everywhere + " 10.0.0.1 127.0.0.1 fd01::1 169.254.1.1",
 			"10.1.0.1 127.0.0.2 192.168.1.1 fd00:ec2::254 64:ff9b::10.0.0.1 " + never + " 169.254.169.254"},
-		{"a metadata service by its address", netguard.Rules{Allow: allow(t, "169.254.169.254/32")}, "169.254.169.254", "169.254.170.2"},
+		{"a metadata service by its address", netguard.Rules{Allow: allow(t, "169.254.169.254/32")}, "169.254.169.254",
+			"169.254.170.2"},
 		{"anything", netguard.Rules{Any: true}, strings.Join([]string{everywhere, local, other, meta}, " "), ""},
 	} {
 		check := func(texts string, want bool) {
@@ -61,7 +64,8 @@ func TestAllows(t *testing.T) {
 func TestParseAllowRefusesRangesThatOpenNothing(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"0.0.0.0/0", "::/0", "1.1.1.1", "10.0.0.0/7", "224.0.0.1", "x", "10.0.0.1:80", ""} {
-		if _, err := netguard.ParseAllow([]string{text}); errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
+		if _, err := netguard.ParseAllow([]string{text}); errors.KindOf(err) != errors.Invalid ||
+			errors.RemedyOf(err) == "" {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -109,7 +113,8 @@ func TestRefusedAddressesAreNotConnectedTo(t *testing.T) {
 	_, unused, _ := net.SplitHostPort(closed.Addr().String())
 	closed.Close()
 	c := netguard.Rules{}.Client(time.Minute)
-	for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "[::]", "metadata.google.internal"} {
+	for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "[::]",
+		"metadata.google.internal"} {
 		texts := map[string]bool{}
 		for _, p := range []string{port, unused} {
 			_, err := get(t, c, "http://"+host+":"+p+"/x")
@@ -136,7 +141,10 @@ func TestRefusedAddressesAreNotConnectedTo(t *testing.T) {
 func TestRedirectsPassTheRules(t *testing.T) {
 	t.Parallel()
 	inner, accepted := server(t, func(http.ResponseWriter, *http.Request) {})
-	outer, _ := server(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inner.URL, http.StatusFound) })
+	outer, _ := server(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, inner.URL,
+			http.StatusFound)
+	})
 	host := strings.TrimPrefix(outer.URL, "http://")
 	_, err := get(t, netguard.Rules{Hosts: []string{host}}.Client(time.Minute), outer.URL)
 	if errors.KindOf(err) != errors.Denied || accepted() != 0 {
@@ -152,7 +160,8 @@ func TestBadAddresses(t *testing.T) {
 	if _, err := (netguard.Rules{}).DialContext(t.Context(), "tcp", "no port"); err == nil {
 		t.Error("an address without a port is dialed")
 	}
-	if _, err := (netguard.Rules{}).DialContext(t.Context(), "udp", "127.0.0.1:53"); errors.KindOf(err) != errors.Denied {
+	if _, err := (netguard.Rules{}).DialContext(t.Context(), "udp",
+		"127.0.0.1:53"); errors.KindOf(err) != errors.Denied {
 		t.Errorf("UDP: %v", err)
 	}
 }
@@ -160,7 +169,10 @@ func TestBadAddresses(t *testing.T) {
 // TestProxy checks that an operator's proxy may have any address, and gets no request that the rules refuse.
 func TestProxy(t *testing.T) {
 	t.Parallel()
-	proxy, asked := server(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "proxied "+r.URL.Host) })
+	proxy, asked := server(t, func(w http.ResponseWriter, r *http.Request) {
+		_,
+			_ = io.WriteString(w, "proxied "+r.URL.Host)
+	})
 	at, err := url.Parse(proxy.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -171,7 +183,8 @@ func TestProxy(t *testing.T) {
 		return &http.Client{Transport: tr}
 	}
 	c := client(netguard.Rules{})
-	for _, host := range []string{"127.0.0.1", "localhost", "x.localhost", "[::1]", "10.0.0.1:5000", "127.1", "2130706433", "0x7f000001", "0x7f.1", "metadata.google.internal", "metadata", "169.254.169.254"} {
+	for _, host := range []string{"127.0.0.1", "localhost", "x.localhost", "[::1]", "10.0.0.1:5000", "127.1",
+		"2130706433", "0x7f000001", "0x7f.1", "metadata.google.internal", "metadata", "169.254.169.254"} {
 		if _, err := get(t, c, "http://"+host+"/"); errors.KindOf(err) != errors.Denied {
 			t.Errorf("%s: %v", host, err)
 		}
@@ -180,8 +193,9 @@ func TestProxy(t *testing.T) {
 		t.Fatal("the proxy was asked for a refused address")
 	}
 	// Names that this machine cannot resolve are the proxy's business.
-	for host, rules := range map[string]netguard.Rules{"registry.invalid": {}, "203.0.113.7": {}, "10.0.0.1:5000": {Allow: allow(t, "10.0.0.0/8")},
-		"localhost:1": {Loopback: true}, "10.1.1.1": {Any: true}, "10.0.0.2:5000": {Hosts: []string{"10.0.0.2:5000"}}} {
+	for host, rules := range map[string]netguard.Rules{"registry.invalid": {}, "203.0.113.7": {},
+		"10.0.0.1:5000": {Allow: allow(t, "10.0.0.0/8")},
+		"localhost:1":   {Loopback: true}, "10.1.1.1": {Any: true}, "10.0.0.2:5000": {Hosts: []string{"10.0.0.2:5000"}}} {
 		if text, err := get(t, client(rules), "http://"+host+"/"); err != nil || text != "proxied "+host {
 			t.Errorf("%s: %q, %v", host, text, err)
 		}
@@ -219,7 +233,8 @@ func TestDirect(t *testing.T) {
 	if !ok {
 		t.Fatal("this machine is reached through a proxy")
 	}
-	if _, err := tr.DialContext(context.WithoutCancel(t.Context()), "tcp", "127.0.0.1:1"); netguard.Refusal(err) == nil {
+	if _, err := tr.DialContext(context.WithoutCancel(t.Context()), "tcp",
+		"127.0.0.1:1"); netguard.Refusal(err) == nil {
 		t.Error(err)
 	}
 	proxied := netguard.Rules{}.NewTransport(&http.Transport{Proxy: http.ProxyURL(base)})

@@ -31,7 +31,8 @@ func (r Rules) NewTransport(base *http.Transport) *Transport {
 
 // usual returns a transport for servers of the internet, with the proxy of the environment.
 func usual() *http.Transport {
-	return &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100, IdleConnTimeout: 90 * time.Second,
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConns: 100,
+		IdleConnTimeout:     90 * time.Second,
 		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second}
 }
 

@@ -149,7 +149,8 @@ func keys(path string) (Keys, error) {
 	text, err := os.ReadFile(path)
 	if err == nil {
 		if err := json.Unmarshal(text, &k); err != nil || k.AccessKeyID == "" || k.SecretAccessKey == "" {
-			return k, errors.Remedy(errors.Newf(errors.Internal, "the file with the keys of the embedded S3 is damaged"), "remove %s; new ones are made", path)
+			return k, errors.Remedy(errors.Newf(errors.Internal,
+				"the file with the keys of the embedded S3 is damaged"), "remove %s; new ones are made", path)
 		}
 		return k, nil
 	}
@@ -244,7 +245,8 @@ func (s *Server) exec(ctx context.Context) (*process, error) {
 	}
 	defer log.Close()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), s.opts.Executable)
-	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = []string{Name, s.opts.Dir}, s.buckets(), log, log, []*os.File{theirs}
+	cmd.Args, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = []string{Name, s.opts.Dir}, s.buckets(), log, log,
+		[]*os.File{theirs}
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir, ok := os.LookupEnv("GOCOVERDIR"); ok {
 		cmd.Env = append(cmd.Env, "GOCOVERDIR="+dir)
@@ -314,7 +316,8 @@ func Check(dir string) error {
 		err = unix.Removexattr(dir, probe)
 	}
 	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
-		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "the file system of the embedded S3 keeps no extended attributes"),
+		return errors.Remedy(errors.Explainf(err, errors.Unsupported,
+			"the file system of the embedded S3 keeps no extended attributes"),
 			"have the data directory on ext4, xfs or btrfs")
 	}
 	return errors.Wrapf(err, "look at the file system of the embedded S3")

@@ -112,11 +112,23 @@ func TestServerRefused(t *testing.T) {
 		"damaged keys": func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "keys.json"), []byte("{}"), 0o600))
 		},
-		"keys that cannot be read":  func(dir string) error { return os.MkdirAll(filepath.Join(dir, "keys.json"), 0o700) },
-		"no socket":                 func(dir string) error { return os.MkdirAll(filepath.Join(dir, s3server.Socket, "x"), 0o700) },
-		"no log":                    func(dir string) error { return os.MkdirAll(filepath.Join(dir, "s3.log"), 0o700) },
-		"no lock":                   func(dir string) error { return os.MkdirAll(filepath.Join(dir, s3server.Lock), 0o700) },
-		"keys that cannot be saved": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "keys.json.new"), 0o700) },
+		"keys that cannot be read": func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir,
+				"keys.json"), 0o700)
+		},
+		"no socket": func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir, s3server.Socket,
+				"x"), 0o700)
+		},
+		"no log": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "s3.log"), 0o700) },
+		"no lock": func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir,
+				s3server.Lock), 0o700)
+		},
+		"keys that cannot be saved": func(dir string) error {
+			return os.MkdirAll(filepath.Join(dir,
+				"keys.json.new"), 0o700)
+		},
 	} {
 		at := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
 		if err := prepare(at); err != nil {
@@ -127,10 +139,12 @@ func TestServerRefused(t *testing.T) {
 			t.Errorf("%s: it starts", name)
 		}
 	}
-	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"), Executable: "/bin/false"}); err == nil {
+	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"),
+		Executable: "/bin/false"}); err == nil {
 		t.Error("a program that does nothing: it starts")
 	}
-	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"), Executable: "/nothing"}); err == nil {
+	if _, err := s3server.Start(t.Context(), s3server.Options{Dir: filepath.Join(dir, "other"),
+		Executable: "/nothing"}); err == nil {
 		t.Error("no program: it starts")
 	}
 	if err := s3server.Check("/proc/self"); err == nil {
@@ -141,7 +155,8 @@ func TestServerRefused(t *testing.T) {
 // TestKeeperHasNone checks that the keeper does not link the server: each sandbox would pay for it.
 func TestKeeperHasNone(t *testing.T) {
 	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/RelevanceAI/harvest/cmd/harvest/keeper").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps",
+		"github.com/RelevanceAI/harvest/cmd/harvest/keeper").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,8 @@ func TestNobodyListens(t *testing.T) {
 	if _, err := socket.Dial(t.Context(), dir, "a.sock"); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("no socket: %v", err)
 	}
-	if _, err := socket.Dial(t.Context(), filepath.Join(dir, "none"), "a.sock"); errors.KindOf(err) != errors.Unavailable {
+	if _, err := socket.Dial(t.Context(), filepath.Join(dir, "none"),
+		"a.sock"); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("no directory: %v", err)
 	}
 	// A socket that a killed server left behind.

@@ -147,7 +147,8 @@ func Do(ctx context.Context, tree Tree, req Request, w io.Writer) error {
 		}
 		err := tree.Mkdir(name, 0o777)
 		if errors.Is(err, fs.ErrExist) {
-			return errors.Remedy(errors.Explainf(err, errors.Conflict, "%.200q exists already", name), "choose another name, or give parents to accept an existing directory")
+			return errors.Remedy(errors.Explainf(err, errors.Conflict, "%.200q exists already", name),
+				"choose another name, or give parents to accept an existing directory")
 		}
 		return Explain(err, name)
 	case OpRemove:
@@ -183,7 +184,8 @@ func stat(tree Tree, name string, follow bool) (Entry, error) {
 }
 
 func entry(tree Tree, name string, info fs.FileInfo) Entry {
-	e := Entry{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime().UTC(), Mode: uint32(info.Mode().Perm())}
+	e := Entry{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime().UTC(),
+		Mode: uint32(info.Mode().Perm())}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		e.Mode, e.UID, e.GID = st.Mode, int(st.Uid), int(st.Gid)
 		e.Version = fmt.Sprintf("%x-%x-%x-%x", st.Ino, st.Ctim.Nano(), st.Mtim.Nano(), st.Size)
@@ -254,17 +256,21 @@ func move(tree Tree, from, to string, overwrite bool) error {
 	if target, err := tree.Lstat(to); err == nil {
 		switch {
 		case !overwrite:
-			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q exists already", to), "choose another name, or give overwrite to replace it")
+			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q exists already", to),
+				"choose another name, or give overwrite to replace it")
 		case target.IsDir() && !source.IsDir():
-			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a directory", to), "give the name that the file is to have in it")
+			return errors.Remedy(errors.Newf(errors.Conflict, "%.200q is a directory", to),
+				"give the name that the file is to have in it")
 		}
 	}
 	err = tree.Rename(from, to)
 	if errors.Is(err, syscall.EXDEV) {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%.200q and %.200q are on different file systems", from, to), "copy it, and remove the original")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%.200q and %.200q are on different file systems",
+			from, to), "copy it, and remove the original")
 	}
 	if errors.Is(err, fs.ErrExist) { // includes ENOTEMPTY
-		return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", to), "remove it first")
+		return errors.Remedy(errors.Explainf(err, errors.Conflict, "the directory %.200q is not empty", to),
+			"remove it first")
 	}
 	return Explain(err, to)
 }

@@ -63,14 +63,16 @@ func TestFiles(t *testing.T) {
 		refuse(errors.NotFound, Request{Op: OpMkdir, Path: at("x/y")})
 		out := must(Request{Op: OpList, Path: at("a")})
 		var first Entry
-		if err := json.Unmarshal([]byte(strings.SplitN(out, "\n", 2)[0]), &first); err != nil || first.Name != "b" || first.Mode&0o170000 != 0o040000 || strings.Count(out, "\n") != 2 {
+		if err := json.Unmarshal([]byte(strings.SplitN(out, "\n", 2)[0]), &first); err != nil || first.Name != "b" ||
+			first.Mode&0o170000 != 0o040000 || strings.Count(out, "\n") != 2 {
 			t.Errorf("list: %s %v", out, err)
 		}
 		refuse(errors.NotFound, Request{Op: OpList, Path: at("none")})
 		refuse(errors.NotFound, Request{Op: OpStat, Path: at("none")})
 		refuse(errors.NotFound, Request{Op: OpStat, Path: at("none"), Follow: true})
 		var found Entry
-		if err := json.Unmarshal([]byte(must(Request{Op: OpStat, Path: at("a/b"), Follow: true})), &found); err != nil || found.Path == "" || found.UID != os.Getuid() {
+		if err := json.Unmarshal([]byte(must(Request{Op: OpStat, Path: at("a/b"), Follow: true})),
+			&found); err != nil || found.Path == "" || found.UID != os.Getuid() {
 			t.Errorf("stat: %+v, %v", found, err)
 		}
 		must(Request{Op: OpMove, Path: at("a/d"), To: at("a/e")})
@@ -85,7 +87,8 @@ func TestFiles(t *testing.T) {
 		refuse(errors.Internal, Request{Op: "burn", Path: at("a")})
 	})
 	for _, root := range []string{"", "/", ".", "//", "/.."} {
-		if err := Do(t.Context(), Host{}, Request{Op: OpRemove, Path: root, Recursive: true}, io.Discard); root != "/.." && errors.KindOf(err) != errors.Invalid {
+		if err := Do(t.Context(), Host{}, Request{Op: OpRemove, Path: root, Recursive: true},
+			io.Discard); root != "/.." && errors.KindOf(err) != errors.Invalid {
 			t.Errorf("remove %q: %v", root, err)
 		}
 	}
@@ -114,7 +117,8 @@ func TestLinks(t *testing.T) {
 	if e := stat(true); e.Path != filepath.Join(dir, "file") || e.Mode&0o7777 != 0o640 || e.Size != 1 {
 		t.Errorf("what it leads to: %+v", e)
 	}
-	if _, err := do(t, Host{}, Request{Op: OpList, Path: filepath.Join(dir, "file")}); errors.KindOf(err) != errors.Invalid {
+	if _, err := do(t, Host{}, Request{Op: OpList,
+		Path: filepath.Join(dir, "file")}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("list a file: %v", err)
 	}
 	if _, err := do(t, Host{}, Request{Op: OpMove, Path: filepath.Join(dir, "file"), To: "/proc/self/x"}); err == nil {
@@ -141,7 +145,8 @@ func TestWatching(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := Do(t.Context(), tree, Request{Op: OpWatch, Path: at("none")}, io.Discard); errors.KindOf(err) != errors.NotFound {
+		if err := Do(t.Context(), tree, Request{Op: OpWatch, Path: at("none")},
+			io.Discard); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("watch nothing: %v", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -233,7 +233,8 @@ func (p *packer) file(dir *os.File, name, last string) error {
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return err
 	}
-	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: st.Size, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
+	hdr := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: st.Size, Mode: int64(st.Mode & 0o7777),
+		Uid: int(st.Uid), Gid: int(st.Gid),
 		ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX}
 	if st.Nlink > 1 {
 		id := inode{st.Dev, st.Ino}
@@ -299,7 +300,8 @@ func (zeros) Read(p []byte) (int, error) {
 
 // header describes a file. It has only numeric owners, because names differ between machines.
 func header(info fs.FileInfo, name, target string) *tar.Header {
-	hdr := &tar.Header{Name: name, Linkname: target, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	hdr := &tar.Header{Name: name, Linkname: target, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(),
+		Format: tar.FormatPAX}
 	switch info.Mode().Type() {
 	case fs.ModeDir:
 		hdr.Typeflag = tar.TypeDir

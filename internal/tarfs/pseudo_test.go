@@ -34,7 +34,8 @@ func TestPackReadsPseudoFilesToTheirEnd(t *testing.T) {
 		}
 		got, err := io.ReadAll(in)
 		line, _, _ := strings.Cut(string(want), "\n")
-		if err != nil || len(got) == 0 || hdr.Size != int64(len(got)) || !strings.HasPrefix(string(got), line+"\n") || bytes.IndexByte(got, 0) >= 0 {
+		if err != nil || len(got) == 0 || hdr.Size != int64(len(got)) || !strings.HasPrefix(string(got), line+"\n") ||
+			bytes.IndexByte(got, 0) >= 0 {
 			t.Errorf("%s: %q, %v; want something like %q", name, got, err, want)
 		}
 	}

@@ -39,7 +39,8 @@ func Unpack(root *os.Root, dir string, r io.Reader, opts Options) error {
 		return Explain(err, dir)
 	}
 	defer base.Close()
-	u := &unpacker{base: base, opts: opts, in: NewReader(r), buf: make([]byte, 128<<10), uid: os.Geteuid(), gid: os.Getegid()}
+	u := &unpacker{base: base, opts: opts, in: NewReader(r), buf: make([]byte, 128<<10), uid: os.Geteuid(),
+		gid: os.Getegid()}
 	defer u.close()
 	if err := u.run(); err != nil {
 		return err
@@ -101,7 +102,8 @@ func local(name string) (string, error) {
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == ".." {
-			return "", errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory", name)
+			return "", errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory",
+				name)
 		}
 	}
 	if name == "" {
@@ -317,7 +319,8 @@ func (u *unpacker) file(hdr *tar.Header) (err error) {
 		chmod, created = false, uint32(mode)
 	}
 	create := func() (int, error) {
-		return unix.Openat(int(u.at.Fd()), last, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, created)
+		return unix.Openat(int(u.at.Fd()), last, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+			created)
 	}
 	fd, err := retried(create)
 	if err == unix.EEXIST { // the name is usually free
@@ -359,7 +362,8 @@ func (u *unpacker) file(hdr *tar.Header) (err error) {
 
 // setID returns the setuid, setgid and sticky bits of a mode for system calls.
 func setID(mode fs.FileMode) (bits uint32) {
-	for m, bit := range map[fs.FileMode]uint32{fs.ModeSetuid: unix.S_ISUID, fs.ModeSetgid: unix.S_ISGID, fs.ModeSticky: unix.S_ISVTX} {
+	for m, bit := range map[fs.FileMode]uint32{fs.ModeSetuid: unix.S_ISUID, fs.ModeSetgid: unix.S_ISGID,
+		fs.ModeSticky: unix.S_ISVTX} {
 		if mode&m != 0 {
 			bits |= bit
 		}

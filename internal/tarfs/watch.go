@@ -50,7 +50,8 @@ func watch(ctx context.Context, tree Tree, name string, recursive bool, out *jso
 	if err != nil {
 		return errors.Explainf(err, errors.Unsupported, "files cannot be watched here")
 	}
-	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"), dirs: map[int32]string{}, out: out,
+	w := &watcher{tree: tree, top: name, recursive: recursive, f: os.NewFile(uintptr(fd), "inotify"),
+		dirs: map[int32]string{}, out: out,
 		names: known{max: maxKnown}, found: map[string]int64{}}
 	defer w.f.Close()
 	defer context.AfterFunc(ctx, func() { _ = w.f.Close() })()
@@ -101,7 +102,8 @@ func (w *watcher) add(name string, top, report bool) error {
 		return nil
 	}
 	if len(w.dirs) >= maxWatched {
-		return errors.Remedy(errors.Newf(errors.Exhausted, "there are more than %d directories to watch", maxWatched), "watch one further below, or not recursively")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "there are more than %d directories to watch", maxWatched),
+			"watch one further below, or not recursively")
 	}
 	id, err := unix.InotifyAddWatch(int(w.f.Fd()), w.host(name), watched)
 	if err != nil {

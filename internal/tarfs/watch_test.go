@@ -27,7 +27,8 @@ func write(t *testing.T, dir, name, text string) {
 
 func rename(t *testing.T, dir, from, to string) {
 	t.Helper()
-	if err := syscall.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil { // os.Rename does not replace directories
+	if err := syscall.Rename(filepath.Join(dir, from),
+		filepath.Join(dir, to)); err != nil { // os.Rename does not replace directories
 		t.Fatal(err)
 	}
 }
@@ -90,7 +91,8 @@ func TestWatchReportsReplacedFilesInNewDirectories(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside, "ready/sub/file", "1")
 	w := startWatch(t, dir)
-	rename(t, dir, filepath.Join("..", filepath.Base(outside), "ready"), "ready") // its files have no events of their own
+	rename(t, dir, filepath.Join("..", filepath.Base(outside), "ready"),
+		"ready") // its files have no events of their own
 	w.until("created ready/sub/file")
 	write(t, dir, "ready/sub/draft", "2")
 	rename(t, dir, "ready/sub/draft", "ready/sub/file")

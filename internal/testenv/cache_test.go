@@ -62,7 +62,8 @@ func TestCacheRemovesStaleDirectories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]bool{dir: true, filepath.Join(parent, "images-"+other): true, filepath.Join(parent, "images-"+old): false} {
+	for path, want := range map[string]bool{dir: true, filepath.Join(parent, "images-"+other): true,
+		filepath.Join(parent, "images-"+old): false} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v", path, err)
 		}

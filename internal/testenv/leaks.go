@@ -89,7 +89,8 @@ func processesOf(dir string) []leak {
 	var all []leak
 	for _, pid := range pids() {
 		if why := uses(pid, dir); why != "" {
-			all = append(all, leak{what: fmt.Sprintf("process %d (%s), which has %s in its %s", pid, commandLine(pid), dir, why), pid: pid})
+			all = append(all, leak{what: fmt.Sprintf("process %d (%s), which has %s in its %s", pid, commandLine(pid),
+				dir, why), pid: pid})
 		}
 	}
 	return all

@@ -16,7 +16,8 @@ import (
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
-	path, err := build(context.WithoutCancel(t.Context()), filepath.Join(root(t), "internal", "peers"), program{pkg: pkg}, dir, false)
+	path, err := build(context.WithoutCancel(t.Context()), filepath.Join(root(t), "internal", "peers"),
+		program{pkg: pkg}, dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,8 @@ func remove(t testing.TB, dir string) {
 }
 
 // secretNames are parts of environment variable names that no test may depend on.
-var secretNames = []string{"API_KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AWS_", "ANTHROPIC_", "CLAUDE", "OPENAI_", "MODAL_", "HARVEST_"}
+var secretNames = []string{"API_KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "AWS_", "ANTHROPIC_", "CLAUDE",
+	"OPENAI_", "MODAL_", "HARVEST_"}
 
 // CleanEnv returns the environment for processes of the binary: this process's own, without Harvest's
 // variables, without secrets, and without IS_SANDBOX.

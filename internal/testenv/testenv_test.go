@@ -90,7 +90,8 @@ func TestProcessesThatAreLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := r.end()
-			if want := "process " + strconv.Itoa(cmd.Process.Pid); !strings.Contains(got, want) || !strings.Contains(got, name) {
+			if want := "process " + strconv.Itoa(cmd.Process.Pid); !strings.Contains(got, want) ||
+				!strings.Contains(got, name) {
 				t.Errorf("failures %q, want %s by its %s", got, want, name)
 			}
 			if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
@@ -173,7 +174,8 @@ func TestMountsThatAreLeft(t *testing.T) {
 func TestEmptyGroups(t *testing.T) {
 	t.Parallel()
 	top := filepath.Join(t.TempDir(), "harvest")
-	for path, procs := range map[string]string{"": "", "/busy": "12\n", "/empty": "", "/parent": "", "/parent/empty": "", "/parent/busy": "3\n"} {
+	for path, procs := range map[string]string{"": "", "/busy": "12\n", "/empty": "", "/parent": "",
+		"/parent/empty": "", "/parent/busy": "3\n"} {
 		if err := os.MkdirAll(top+path, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +191,8 @@ func TestEmptyGroups(t *testing.T) {
 func TestCleanEnv(t *testing.T) {
 	for name, value := range map[string]string{
 		"IS_SANDBOX": "1", "HARVEST_DATA": "/x", "ANTHROPIC_API_KEY": "k", "GITHUB_TOKEN": "t", "AWS_REGION": "r",
-		"CLAUDE_CODE_OAUTH_TOKEN": "t", "npm_config_password": "p", "HARVEST_COVERDIR": "/cover", "GOCOVERDIR": "/other", "PLAIN": "stays",
+		"CLAUDE_CODE_OAUTH_TOKEN": "t", "npm_config_password": "p", "HARVEST_COVERDIR": "/cover",
+		"GOCOVERDIR": "/other", "PLAIN": "stays",
 	} {
 		t.Setenv(name, value)
 	}

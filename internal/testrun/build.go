@@ -32,8 +32,8 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 	return append(os.Environ(), env...), err
 }
 
-// compile builds the test binaries of packages. Packages with the same last path element are compiled in separate steps,
-// each with its own directory, because their binaries have the same name.
+// compile builds the test binaries of packages. Packages with the same last path element are compiled in separate
+// steps, each with its own directory, because their binaries have the same name.
 func (b *builder) compile(ctx context.Context, list []*pkg) error {
 	kind := "plain"
 	var flags []string

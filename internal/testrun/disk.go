@@ -59,9 +59,11 @@ func (d *disk) measure() uint64 {
 func (d *disk) String() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	text := fmt.Sprintf("%s: %s free at the start, %s at least", d.dir, units.BytesSize(float64(d.first)), units.BytesSize(float64(d.least)))
+	text := fmt.Sprintf("%s: %s free at the start, %s at least", d.dir, units.BytesSize(float64(d.first)),
+		units.BytesSize(float64(d.least)))
 	if d.least < fullDisk {
-		text += fmt.Sprintf("\nTests fail without space: free some, so that there is always %s.", units.BytesSize(fullDisk))
+		text += fmt.Sprintf("\nTests fail without space: free some, so that there is always %s.",
+			units.BytesSize(fullDisk))
 	}
 	return text
 }

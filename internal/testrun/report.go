@@ -68,7 +68,8 @@ func quiet(ctx context.Context) {
 	for deadline := time.Now().Add(calm); time.Now().Before(deadline); {
 		text, err := os.ReadFile("/proc/loadavg")
 		load := 0.0
-		if _, scanned := fmt.Sscan(string(text), &load); err != nil || scanned != nil || load < float64(runtime.NumCPU()) {
+		if _, scanned := fmt.Sscan(string(text), &load); err != nil || scanned != nil ||
+			load < float64(runtime.NumCPU()) {
 			return
 		}
 		select {
@@ -117,7 +118,8 @@ func (s *schedule) report() error {
 	fmt.Fprintf(s.w, "\n%d passed, %d failed, %d skipped\n", counts["pass"], counts["fail"], counts["skip"])
 	switch {
 	case len(failed) > 0:
-		return errors.Errorf("%d tests failed; their output is above and in %s", len(failed), filepath.Join(s.o.out, "logs"))
+		return errors.Errorf("%d tests failed; their output is above and in %s", len(failed),
+			filepath.Join(s.o.out, "logs"))
 	case counts["pass"] == 0:
 		return errors.Errorf("no test ran")
 	}
@@ -154,7 +156,8 @@ func (s *schedule) appendFlaky(u unit, r *result) error {
 	if err != nil {
 		return errors.Wrapf(err, "open flaky.md")
 	}
-	_, err = fmt.Fprintf(f, "## %s, %s\n\n```\n%s\n```\n\n", u, time.Now().UTC().Format(time.RFC3339), strings.TrimSpace(r.output))
+	_, err = fmt.Fprintf(f, "## %s, %s\n\n```\n%s\n```\n\n", u, time.Now().UTC().Format(time.RFC3339),
+		strings.TrimSpace(r.output))
 	return errors.Wrapf(errors.Join(err, f.Close()), "append to flaky.md")
 }
 
@@ -187,7 +190,10 @@ func (s *schedule) times() {
 		rows  []timed
 		most  int
 	}{{"packages", sums, len(sums)}, {"the twenty slowest tests", tests, 20}} {
-		slices.SortFunc(table.rows, func(a, b timed) int { return cmp.Or(cmp.Compare(b.elapsed, a.elapsed), cmp.Compare(a.name, b.name)) })
+		slices.SortFunc(table.rows, func(a, b timed) int {
+			return cmp.Or(cmp.Compare(b.elapsed, a.elapsed),
+				cmp.Compare(a.name, b.name))
+		})
 		fmt.Fprintf(s.w, "\n== %s\n", table.title)
 		for _, row := range table.rows[:min(table.most, len(table.rows))] {
 			fmt.Fprintf(s.w, "%8.1f s  %s\n", row.elapsed.Seconds(), row.name)

@@ -41,7 +41,8 @@ type part struct {
 }
 
 func newSchedule(o options, begun time.Time, w io.Writer) *schedule {
-	s := &schedule{o: o, begun: begun, w: w, prepared: make(chan struct{}), expected: map[string]time.Duration{}, again: map[string]string{}, disk: newDisk(os.TempDir())}
+	s := &schedule{o: o, begun: begun, w: w, prepared: make(chan struct{}), expected: map[string]time.Duration{},
+		again: map[string]string{}, disk: newDisk(os.TempDir())}
 	// Without a record of earlier runs, the sizes of the test files decide the order.
 	if text, err := os.ReadFile(s.record()); err == nil {
 		_ = json.Unmarshal(text, &s.expected)
@@ -95,11 +96,13 @@ func quickUnits(list []*pkg, s *schedule) (units []unit) {
 func longUnits(list []*pkg, s *schedule) (units []unit) {
 	for _, p := range list {
 		for _, test := range p.long {
-			units = append(units, unit{pkg: p, tests: []string{test}, long: true, limit: longLimit, waits: s.o.wait != "" && strings.HasPrefix(p.name, s.o.wait)})
+			units = append(units, unit{pkg: p, tests: []string{test}, long: true, limit: longLimit,
+				waits: s.o.wait != "" && strings.HasPrefix(p.name, s.o.wait)})
 		}
 	}
 	slices.SortStableFunc(units, func(a, b unit) int {
-		return cmp.Or(cmp.Compare(third(a, s.o.turn), third(b, s.o.turn)), cmp.Compare(s.expected[b.String()], s.expected[a.String()]))
+		return cmp.Or(cmp.Compare(third(a, s.o.turn), third(b, s.o.turn)),
+			cmp.Compare(s.expected[b.String()], s.expected[a.String()]))
 	})
 	return units
 }

@@ -37,7 +37,8 @@ func inner(t *testing.T) { outer(t); testenv.Long(t) }
 func (h *host) slow(t *testing.T) { testenv.Long(t) }`),
 	}
 	got, err := longTests(texts)
-	if want := []string{"TestDirect", "TestInSubtest", "TestShort", "TestThroughHelper", "TestThroughMethod"}; err != nil || !slices.Equal(got, want) {
+	if want := []string{"TestDirect", "TestInSubtest", "TestShort", "TestThroughHelper",
+		"TestThroughMethod"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v, %v; want %v", got, err, want)
 	}
 	if _, err := longTests(map[string][]byte{"a_test.go": []byte("pack")}); err == nil {
@@ -176,7 +177,8 @@ func sample(t *testing.T) (o options, list []*pkg) {
 	if err := os.Mkdir(filepath.Join(out, "logs"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return options{out: out, slots: 2}, []*pkg{{path: "sample/a", name: "a", dir: dir, binary: filepath.Join(dir, "a.test")}}
+	return options{out: out, slots: 2},
+		[]*pkg{{path: "sample/a", name: "a", dir: dir, binary: filepath.Join(dir, "a.test")}}
 }
 
 // runSample runs the quick suite of a sample and returns the report.
@@ -205,8 +207,9 @@ func TestReport(t *testing.T) {
 		want    []string
 		fails   bool
 	}{
-		"all pass":     {0, []string{"ok  \tsample/a", "2 passed, 0 failed, 9 skipped", "the twenty slowest"}, false},
-		"one fails":    {2, []string{"FAIL\tsample/a", "the reason", "== again, alone: a TestFails", "== FAILED\na TestFails", "2 passed, 1 failed"}, true},
+		"all pass": {0, []string{"ok  \tsample/a", "2 passed, 0 failed, 9 skipped", "the twenty slowest"}, false},
+		"one fails": {2, []string{"FAIL\tsample/a", "the reason", "== again, alone: a TestFails",
+			"== FAILED\na TestFails", "2 passed, 1 failed"}, true},
 		"one is flaky": {2, []string{"FLAKY", "a TestFlaky"}, false},
 		"a panic":      {2, []string{"the reason", "== FAILED\na\n"}, true},
 		"an early end": {2, []string{"== FAILED\na\n"}, true},
@@ -277,7 +280,8 @@ func TestTimeForFailedTestsIsLimited(t *testing.T) {
 	if err := s.report(); err == nil {
 		t.Error("a failed test fails nothing")
 	}
-	if got := text.String(); !strings.Contains(got, "== no time to run it again: a TestFails") || strings.Contains(got, "== again, alone") {
+	if got := text.String(); !strings.Contains(got, "== no time to run it again: a TestFails") ||
+		strings.Contains(got, "== again, alone") {
 		t.Error(got)
 	}
 }
@@ -312,7 +316,8 @@ func TestFlagsAreChecked(t *testing.T) {
 		}
 	}
 	o, err := parseFlags(strings.Fields("-first a:TestB,c:TestD long ./x"))
-	if err != nil || o.suite != "long" || !slices.Equal(o.patterns, []string{"./x"}) || len(o.first) != 2 || !filepath.IsAbs(o.out) {
+	if err != nil || o.suite != "long" || !slices.Equal(o.patterns, []string{"./x"}) || len(o.first) != 2 ||
+		!filepath.IsAbs(o.out) {
 		t.Errorf("%+v, %v", o, err)
 	}
 }

@@ -78,7 +78,8 @@ func killLeft() {
 		for _, pid := range descendants(os.Getpid()) {
 			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // a process that has ended has no command line
 			if unix.Kill(pid, unix.SIGKILL) == nil && len(name) > 0 {
-				fmt.Fprintf(os.Stderr, "left by the tests and killed: %.300q\n", strings.ReplaceAll(strings.TrimRight(string(name), "\x00"), "\x00", " "))
+				fmt.Fprintf(os.Stderr, "left by the tests and killed: %.300q\n",
+					strings.ReplaceAll(strings.TrimRight(string(name), "\x00"), "\x00", " "))
 			}
 		}
 		again = time.After(50 * time.Millisecond)

@@ -39,9 +39,11 @@ func Open(ctx context.Context, env func(string) string, version string) (func(co
 	if err != nil || e == nil {
 		return nil, err
 	}
-	what, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "harvest"), attribute.String("service.version", version)), resource.WithFromEnv())
+	what, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "harvest"),
+		attribute.String("service.version", version)), resource.WithFromEnv())
 	if err != nil {
-		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OTEL_RESOURCE_ATTRIBUTES cannot be read"), "write it as name=value, with commas between")
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OTEL_RESOURCE_ATTRIBUTES cannot be read"),
+			"write it as name=value, with commas between")
 	}
 	ctx = context.WithoutCancel(ctx)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logf.Warnf(ctx, "traces: %v", err) }))
@@ -66,14 +68,16 @@ func configure(env func(string) string) (*exporter, error) {
 		}
 		return env("OTEL_EXPORTER_OTLP_" + name)
 	}
-	if disabled, _ := strconv.ParseBool(env("OTEL_SDK_DISABLED")); disabled || get("ENDPOINT") == "" || env("OTEL_TRACES_EXPORTER") == "none" {
+	if disabled, _ := strconv.ParseBool(env("OTEL_SDK_DISABLED")); disabled || get("ENDPOINT") == "" ||
+		env("OTEL_TRACES_EXPORTER") == "none" {
 		return nil, nil
 	}
 	if kind := env("OTEL_TRACES_EXPORTER"); kind != "" && kind != "otlp" {
 		return nil, wrong("OTEL_TRACES_EXPORTER", kind, "otlp or none")
 	}
 	if protocol := get("PROTOCOL"); protocol != "" && protocol != "http/protobuf" {
-		return nil, wrong("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, "http/protobuf, and the endpoint for it, whose port is 4318 as a rule")
+		return nil, wrong("OTEL_EXPORTER_OTLP_PROTOCOL", protocol,
+			"http/protobuf, and the endpoint for it, whose port is 4318 as a rule")
 	}
 	u, err := url.Parse(get("ENDPOINT"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -113,7 +117,8 @@ func configure(env func(string) string) (*exporter, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	e.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	e.http = &http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return e, nil
 }
 

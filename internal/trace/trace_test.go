@@ -42,7 +42,8 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = proto.UnmarshalOptions{DiscardUnknown: false}.Unmarshal(body, &data)
 	}
-	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+		r.Header.Get("Content-Type") != "application/x-protobuf" {
 		http.Error(w, "not an export", http.StatusBadRequest)
 		return
 	}
@@ -75,16 +76,19 @@ func TestSpansReachACollector(t *testing.T) {
 	ts := httptest.NewServer(c)
 	defer ts.Close()
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-	end, err := Open(t.Context(), environ("OTEL_EXPORTER_OTLP_ENDPOINT="+ts.URL, "OTEL_EXPORTER_OTLP_HEADERS=api-key=a%20b, x=1"), "v1")
+	end, err := Open(t.Context(), environ("OTEL_EXPORTER_OTLP_ENDPOINT="+ts.URL,
+		"OTEL_EXPORTER_OTLP_HEADERS=api-key=a%20b, x=1"), "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := propagation.MapCarrier{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1"}
+	in := propagation.MapCarrier{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"tracestate": "vendor=1"}
 	ctx := otel.GetTextMapPropagator().Extract(t.Context(), in)
 	tracer := otel.Tracer("one", api.WithInstrumentationVersion("2"))
 	ctx, parent := tracer.Start(ctx, "GET /v1/things", api.WithSpanKind(api.SpanKindServer))
 	_, child := tracer.Start(ctx, "child", api.WithTimestamp(time.Unix(10, 5)))
-	child.SetAttributes(attribute.String("s", "text"), attribute.Int("i", -7), attribute.Bool("b", true), attribute.Float64("f", 0.5), attribute.StringSlice("l", []string{"x", "y"}))
+	child.SetAttributes(attribute.String("s", "text"), attribute.Int("i", -7), attribute.Bool("b", true),
+		attribute.Float64("f", 0.5), attribute.StringSlice("l", []string{"x", "y"}))
 	child.SetStatus(codes.Error, "invalid")
 	child.End(api.WithTimestamp(time.Unix(12, 0)))
 	parent.SetStatus(codes.Ok, "")
@@ -102,24 +106,30 @@ func TestSpansReachACollector(t *testing.T) {
 	for _, kv := range c.got[0].Resource.Attributes {
 		what[kv.Key] = kv.Value.GetStringValue()
 	}
-	if what["service.name"] != "harvest" || what["service.version"] != "v1" || what["deployment.environment"] != "test" {
+	if what["service.name"] != "harvest" || what["service.version"] != "v1" ||
+		what["deployment.environment"] != "test" {
 		t.Errorf("the resource is %v", what)
 	}
 	scopes := c.got[0].ScopeSpans
-	if len(scopes) != 2 || scopes[0].Scope.Name != "one" || scopes[0].Scope.Version != "2" || len(scopes[0].Spans) != 2 || scopes[1].Scope.Name != "two" {
+	if len(scopes) != 2 || scopes[0].Scope.Name != "one" || scopes[0].Scope.Version != "2" ||
+		len(scopes[0].Spans) != 2 || scopes[1].Scope.Name != "two" {
 		t.Fatalf("scopes: %v", scopes)
 	}
 	kid, dad := scopes[0].Spans[0], scopes[0].Spans[1]
-	if hex.EncodeToString(dad.TraceId) != "0af7651916cd43dd8448eb211c80319c" || hex.EncodeToString(dad.ParentSpanId) != "b7ad6b7169203331" || dad.TraceState != "vendor=1" ||
-		dad.Kind != tracev1.Span_SPAN_KIND_SERVER || dad.Status.Code != tracev1.Status_STATUS_CODE_OK || string(kid.ParentSpanId) != string(dad.SpanId) || string(kid.TraceId) != string(dad.TraceId) {
+	if hex.EncodeToString(dad.TraceId) != "0af7651916cd43dd8448eb211c80319c" ||
+		hex.EncodeToString(dad.ParentSpanId) != "b7ad6b7169203331" || dad.TraceState != "vendor=1" ||
+		dad.Kind != tracev1.Span_SPAN_KIND_SERVER || dad.Status.Code != tracev1.Status_STATUS_CODE_OK ||
+		string(kid.ParentSpanId) != string(dad.SpanId) || string(kid.TraceId) != string(dad.TraceId) {
 		t.Errorf("parent %v, child %v", dad, kid)
 	}
 	values := map[string]any{}
 	for _, kv := range kid.Attributes {
 		values[kv.Key] = kv.Value
 	}
-	if kid.StartTimeUnixNano != 10_000_000_005 || kid.EndTimeUnixNano != 12_000_000_000 || kid.Status.Code != tracev1.Status_STATUS_CODE_ERROR || kid.Status.Message != "invalid" ||
-		kid.Kind != tracev1.Span_SPAN_KIND_INTERNAL || len(kid.Attributes) != 5 || kid.Attributes[1].Value.GetIntValue() != -7 || !kid.Attributes[2].Value.GetBoolValue() ||
+	if kid.StartTimeUnixNano != 10_000_000_005 || kid.EndTimeUnixNano != 12_000_000_000 ||
+		kid.Status.Code != tracev1.Status_STATUS_CODE_ERROR || kid.Status.Message != "invalid" ||
+		kid.Kind != tracev1.Span_SPAN_KIND_INTERNAL || len(kid.Attributes) != 5 ||
+		kid.Attributes[1].Value.GetIntValue() != -7 || !kid.Attributes[2].Value.GetBoolValue() ||
 		kid.Attributes[3].Value.GetDoubleValue() != 0.5 || kid.Attributes[4].Value.GetStringValue() == "" {
 		t.Errorf("child %v, %v", kid, values)
 	}
@@ -169,18 +179,22 @@ func TestConfiguration(t *testing.T) {
 			t.Errorf("%v: %v", off, err)
 		}
 	}
-	e, err := configure(environ(at, "OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=20"))
+	e, err := configure(environ(at, "OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+		"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=20"))
 	if err != nil || e.url.String() != "http://127.0.0.1:4318/base/v1/traces" || e.patience != 20*time.Millisecond {
 		t.Errorf("%+v, %v", e, err)
 	}
 	none := filepath.Join(t.TempDir(), "none")
 	for _, bad := range []string{
-		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_TIMEOUT=soon", "OTEL_EXPORTER_OTLP_TIMEOUT=-1", "OTEL_EXPORTER_OTLP_HEADERS=CANARY",
-		"OTEL_EXPORTER_OTLP_HEADERS=a=%zzCANARY", "OTEL_EXPORTER_OTLP_CERTIFICATE=" + none, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=CANARY:4317", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=ftp://x",
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_TRACES_EXPORTER=zipkin", "OTEL_EXPORTER_OTLP_TIMEOUT=soon",
+		"OTEL_EXPORTER_OTLP_TIMEOUT=-1", "OTEL_EXPORTER_OTLP_HEADERS=CANARY",
+		"OTEL_EXPORTER_OTLP_HEADERS=a=%zzCANARY", "OTEL_EXPORTER_OTLP_CERTIFICATE=" + none,
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=CANARY:4317", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=ftp://x",
 	} {
 		name, _, _ := strings.Cut(bad, "=")
 		_, err := Open(t.Context(), environ(at, bad), "")
-		if errors.KindOf(err) != errors.Invalid || strings.Contains(errors.Message(err), "CANARY") || name != "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" && !strings.Contains(errors.Message(err), name) {
+		if errors.KindOf(err) != errors.Invalid || strings.Contains(errors.Message(err), "CANARY") ||
+			name != "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" && !strings.Contains(errors.Message(err), name) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -192,7 +206,8 @@ func TestCollectorWithTLS(t *testing.T) {
 	ts := httptest.NewTLSServer(c)
 	defer ts.Close()
 	file := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ts.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ts.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	e, err := configure(environ("OTEL_EXPORTER_OTLP_ENDPOINT="+ts.URL, "OTEL_EXPORTER_OTLP_CERTIFICATE="+file))

@@ -42,7 +42,8 @@ func conversed() func(io.Writer, string, map[string]any) {
 			frame(w, "messageStart", map[string]any{"role": "assistant"})
 		case "content_block_start":
 			if b := f["content_block"].(map[string]any); b["type"] == "tool_use" {
-				frame(w, "contentBlockStart", map[string]any{"contentBlockIndex": f["index"], "start": map[string]any{"toolUse": map[string]any{"toolUseId": b["id"], "name": b["name"]}}})
+				frame(w, "contentBlockStart", map[string]any{"contentBlockIndex": f["index"],
+					"start": map[string]any{"toolUse": map[string]any{"toolUseId": b["id"], "name": b["name"]}}})
 			}
 		case "content_block_delta":
 			d := f["delta"].(map[string]any)
@@ -54,10 +55,12 @@ func conversed() func(io.Writer, string, map[string]any) {
 		case "content_block_stop":
 			frame(w, "contentBlockStop", map[string]any{"contentBlockIndex": f["index"]})
 		case "message_delta":
-			reason, out = f["delta"].(map[string]any)["stop_reason"].(string), f["usage"].(map[string]any)["output_tokens"].(int)
+			reason, out = f["delta"].(map[string]any)["stop_reason"].(string),
+				f["usage"].(map[string]any)["output_tokens"].(int)
 		case "message_stop":
 			frame(w, "messageStop", map[string]any{"stopReason": reason})
-			frame(w, "metadata", map[string]any{"usage": map[string]any{"inputTokens": in, "outputTokens": out, "totalTokens": in + out}, "metrics": map[string]any{"latencyMs": 1}})
+			frame(w, "metadata", map[string]any{"usage": map[string]any{"inputTokens": in, "outputTokens": out,
+				"totalTokens": in + out}, "metrics": map[string]any{"latencyMs": 1}})
 		}
 	}
 }

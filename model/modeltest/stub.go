@@ -156,7 +156,8 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // understand decodes a request, and returns the event format of its answer.
-func (s *Stub) understand(path string, body []byte, a *asked) (form func(w io.Writer, kind string, fields map[string]any), ok bool) {
+func (s *Stub) understand(path string, body []byte,
+	a *asked) (form func(w io.Writer, kind string, fields map[string]any), ok bool) {
 	if path == "/v1/messages" {
 		return serverSent, json.Unmarshal(body, a) == nil
 	}
@@ -233,7 +234,8 @@ func place(messages []message) (name string, at int) {
 
 // speak sends a step, as a stream of events
 // (https://docs.claude.com/en/docs/build-with-claude/streaming) or as a whole.
-func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), a asked, size int, name string, at int, step Step, cut bool) {
+func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), a asked, size int, name string, at int,
+	step Step, cut bool) {
 	var blocks []map[string]any
 	if step.Say != "" || step.Call == "" {
 		blocks = append(blocks, map[string]any{"type": "text", "text": step.Say})
@@ -242,11 +244,14 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 	if step.Call != "" {
 		reason = "tool_use"
 		called, input := fit(a, step)
-		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size), "name": called, "input": input})
+		blocks = append(blocks, map[string]any{"type": "tool_use", "id": fmt.Sprintf("toolu_%s_%d_%d", name, at, size),
+			"name": called, "input": input})
 	}
 	in, out := size/4, 50
-	m := map[string]any{"id": fmt.Sprintf("msg_%s_%d_%d", name, at, size), "type": "message", "role": "assistant", "model": a.Model, "content": []any{}, "stop_reason": nil,
-		"stop_sequence": nil, "usage": map[string]any{"input_tokens": in, "output_tokens": 1, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}}
+	m := map[string]any{"id": fmt.Sprintf("msg_%s_%d_%d", name, at, size), "type": "message", "role": "assistant",
+		"model": a.Model, "content": []any{}, "stop_reason": nil,
+		"stop_sequence": nil, "usage": map[string]any{"input_tokens": in, "output_tokens": 1,
+			"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}}
 	if !a.Stream {
 		m["content"], m["stop_reason"] = blocks, reason
 		m["usage"].(map[string]any)["output_tokens"] = out
@@ -276,14 +281,16 @@ func speak(w http.ResponseWriter, form func(io.Writer, string, map[string]any), 
 		}
 		send("content_block_start", map[string]any{"index": i, "content_block": begun})
 		for piece := range slices.Chunk([]byte(whole.(string)), 4096) {
-			send("content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": delta, field: string(piece)}})
+			send("content_block_delta", map[string]any{"index": i,
+				"delta": map[string]any{"type": delta, field: string(piece)}})
 		}
 		if cut {
 			panic(http.ErrAbortHandler)
 		}
 		send("content_block_stop", map[string]any{"index": i})
 	}
-	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": reason, "stop_sequence": nil}, "usage": map[string]any{"output_tokens": out}})
+	send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": reason, "stop_sequence": nil},
+		"usage": map[string]any{"output_tokens": out}})
 	send("message_stop", map[string]any{})
 }
 
@@ -321,5 +328,6 @@ func answer(w http.ResponseWriter, v any) {
 func refuse(w http.ResponseWriter, status int, kind, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind, "message": message}})
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "error", "error": map[string]string{"type": kind,
+		"message": message}})
 }

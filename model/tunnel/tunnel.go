@@ -78,7 +78,9 @@ func run(ctx context.Context, agents, servers int, stdout io.Writer) error {
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			// The connection broke during the request: agents retry on this status.
-			http.Error(w, `{"type":"error","error":{"type":"api_error","message":"Harvest: the server cannot be reached"}}`, http.StatusServiceUnavailable)
+			http.Error(w,
+				`{"type":"error","error":{"type":"api_error","message":"Harvest: the server cannot be reached"}}`,
+				http.StatusServiceUnavailable)
 		},
 	}
 	s := &http.Server{Handler: proxy, ReadHeaderTimeout: headerTime}

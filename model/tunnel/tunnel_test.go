@@ -97,7 +97,8 @@ func TestTunnel(t *testing.T) {
 	if r := <-early; r.err != nil || r.status != 200 || r.text != "one POST /v1/messages?beta=true token 5" {
 		t.Errorf("early: %+v", r)
 	}
-	if status, text, err := post(t, url, strings.Repeat("x", 5<<20)); err != nil || status != 200 || !strings.HasSuffix(text, " 5242880") {
+	if status, text, err := post(t, url, strings.Repeat("x", 5<<20)); err != nil || status != 200 ||
+		!strings.HasSuffix(text, " 5242880") {
 		t.Errorf("large: %d %s %v", status, text, err)
 	}
 	// Another server takes over.
@@ -198,7 +199,8 @@ func TestMainRefuses(t *testing.T) {
 	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	for _, args := range [][]string{{"-agents", port, "-servers", "0"}, {"-agents", "0", "-servers", port}} {
 		var said strings.Builder
-		if code := tunnel.Main(t.Context(), args, nil, io.Discard, &said); code != 1 || !strings.Contains(said.String(), "in use") {
+		if code := tunnel.Main(t.Context(), args, nil, io.Discard, &said); code != 1 ||
+			!strings.Contains(said.String(), "in use") {
 			t.Errorf("exit code %d, %s", code, said.String())
 		}
 	}

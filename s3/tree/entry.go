@@ -153,12 +153,14 @@ func (e *Entry) NeedsObject(empty bool) bool {
 
 // Same reports whether both have the same volume-side fields of a manifest.
 func (e *Entry) Same(o *Entry) bool {
-	return e.SameContent(o) && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.ModTime == o.ModTime && e.Link == o.Link && maps.Equal(e.Xattrs, o.Xattrs)
+	return e.SameContent(o) && e.Mode == o.Mode && e.UID == o.UID && e.GID == o.GID && e.ModTime == o.ModTime &&
+		e.Link == o.Link && maps.Equal(e.Xattrs, o.Xattrs)
 }
 
 // SameRecord reports whether both have the same record in a manifest.
 func (e *Entry) SameRecord(o *Entry) bool {
-	return e.Same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.Foreign && slices.Equal(e.Extents, o.Extents)
+	return e.Same(o) && e.Key == o.Key && e.ETag == o.ETag && e.CRC == o.CRC && e.HasCRC == o.HasCRC && !o.Foreign &&
+		slices.Equal(e.Extents, o.Extents)
 }
 
 // SameContent ignores metadata. It compares files by size and mtime only.
@@ -178,7 +180,8 @@ func (e *Entry) SameContent(o *Entry) bool {
 // Untouched reports whether the volume's inode is the one in state, unchanged since. It may have
 // been restored without setID.
 func (e *Entry) Untouched(state *Entry) bool {
-	return state.Inode != 0 && e.Inode == state.Inode && e.Change == state.Change && e.Kind == state.Kind && e.Size == state.Size &&
+	return state.Inode != 0 && e.Inode == state.Inode && e.Change == state.Change && e.Kind == state.Kind &&
+		e.Size == state.Size &&
 		e.ModTime == state.ModTime && (e.Mode == state.Mode || e.Mode == state.Mode&^SetID) && e.Path == state.Path
 }
 

@@ -41,7 +41,8 @@ func (t *Tree) findLimits() limits {
 	stored := func(sec int64) int64 {
 		var st unix.Stat_t
 		at := unix.Timespec{Sec: sec}
-		if unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{at, at}, 0) != nil || unix.Fstat(fd, &st) != nil || st.Mtim.Sec == sec {
+		if unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{at, at}, 0) != nil || unix.Fstat(fd, &st) != nil ||
+			st.Mtim.Sec == sec {
 			return 0
 		}
 		return st.Mtim.Sec
@@ -59,7 +60,8 @@ func (t *Tree) findLimits() limits {
 // the former for the latter.
 func (t *Tree) AdoptTime(local *Entry, others ...*Entry) {
 	for _, o := range others {
-		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime && t.StoredTime(o.ModTime) == local.ModTime {
+		if local != nil && o != nil && o.Kind == local.Kind && o.ModTime != local.ModTime &&
+			t.StoredTime(o.ModTime) == local.ModTime {
 			local.ModTime = o.ModTime
 			return
 		}

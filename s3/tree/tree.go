@@ -50,7 +50,8 @@ func Open(path string) (*Tree, error) {
 		unix.Close(fd)
 		return nil, errors.Wrapf(err, "open a tree")
 	}
-	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(), gid: os.Getegid(), Syncfs: unix.Syncfs}
+	t := &Tree{root: os.NewFile(uintptr(fd), path), dev: st.Dev, owners: os.Geteuid() == 0, uid: os.Geteuid(),
+		gid: os.Getegid(), Syncfs: unix.Syncfs}
 	t.limits = sync.OnceValue(t.findLimits)
 	return t, nil
 }
@@ -212,7 +213,8 @@ func (w *walk) subdir(dir *os.File, e *Entry, name string, depth int) bool {
 
 // FromStat returns the entry at path with the metadata of st, without target, attributes and extents.
 func FromStat(path string, st *unix.Stat_t) *Entry {
-	e := &Entry{Path: path, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid, ModTime: Time{st.Mtim.Sec, int32(st.Mtim.Nsec)}, Inode: st.Ino, Change: st.Ctim.Nano()}
+	e := &Entry{Path: path, Mode: st.Mode & 0o7777, UID: st.Uid, GID: st.Gid,
+		ModTime: Time{st.Mtim.Sec, int32(st.Mtim.Nsec)}, Inode: st.Ino, Change: st.Ctim.Nano()}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		e.Kind, e.Size, e.Nlink, e.blocks = File, st.Size, uint64(st.Nlink), st.Blocks
@@ -331,7 +333,8 @@ func (t *Tree) Open(path string) (*os.File, *unix.Stat_t, error) {
 	}
 	defer dir.Close()
 	// O_NONBLOCK: if the path is now a FIFO, do not wait for its writer.
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	fd, err := unix.Openat(int(dir.Fd()), name,
+		unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	if err != nil {
 		return nil, nil, explainOpen(err)
 	}
@@ -361,7 +364,8 @@ func explainOpen(err error) error {
 // ExplainFile explains an error of a file to the volume's owner.
 func ExplainFile(err error) error {
 	switch {
-	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Denied:
+	case err == nil || errors.KindOf(err) != errors.Internal && errors.KindOf(err) != errors.NotFound &&
+		errors.KindOf(err) != errors.Denied:
 		return err
 	case errors.Is(err, unix.ENOENT):
 		return errors.Explainf(err, errors.NotFound, "it no longer exists")

@@ -67,7 +67,8 @@ func TestRefusedByFiles(t *testing.T) {
 	want("open a link", err, errors.Conflict)
 	w, err := tree.Create("new")
 	must(t, err)
-	if _, err = w.Commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, Restoring{}, false, nil); err == nil {
+	if _, err = w.Commit(&Entry{Path: "new", Xattrs: map[string]string{"user.": "x"}}, Restoring{}, false,
+		nil); err == nil {
 		t.Error("an attribute without a name was written")
 	}
 	w.Discard()
@@ -80,7 +81,8 @@ func TestRefusedByFiles(t *testing.T) {
 	// A file that another program creates during a download stays, unless it may be replaced.
 	w, err = tree.Create("file")
 	must(t, err)
-	_, err = w.Commit(&Entry{Path: "file"}, Restoring{}, true, func(now *Entry) error { return InTheWay(now.TypeBits()) })
+	_, err = w.Commit(&Entry{Path: "file"}, Restoring{}, true,
+		func(now *Entry) error { return InTheWay(now.TypeBits()) })
 	want("a new file over another", err, errors.Conflict)
 	if raw, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || len(raw) == 0 {
 		t.Errorf("what was there: %q, %v", raw, err)
@@ -90,7 +92,8 @@ func TestRefusedByFiles(t *testing.T) {
 	w.Discard()
 	left, err := os.ReadDir(dir)
 	must(t, err)
-	if names := fmt.Sprint(left); len(left) != 3 || left[0].Name() != "file" || left[1].Name() != "link" || left[2].Name() != "new" {
+	if names := fmt.Sprint(left); len(left) != 3 || left[0].Name() != "file" || left[1].Name() != "link" ||
+		left[2].Name() != "new" {
 		t.Errorf("left: %s", names)
 	}
 }
@@ -143,7 +146,8 @@ func TestDirectoriesByParts(t *testing.T) {
 	write(t, dir, "a/b/c/file", "x")
 	must(t, os.Symlink("b", filepath.Join(dir, "a/l")))
 	tree := openTree(t, dir)
-	for path, want := range map[string]errors.Kind{"a/b/c": "", ".": "", "a/x": errors.NotFound, "a/l/c": errors.Conflict, "a/b/c/file": errors.Conflict} {
+	for path, want := range map[string]errors.Kind{"a/b/c": "", ".": "", "a/x": errors.NotFound,
+		"a/l/c": errors.Conflict, "a/b/c/file": errors.Conflict} {
 		f, err := tree.openByParts(path)
 		if errors.KindOf(err) != want {
 			t.Errorf("%s: %v", path, err)
@@ -158,14 +162,17 @@ func TestDirectoriesByParts(t *testing.T) {
 }
 
 func TestExplainedFiles(t *testing.T) {
-	for err, want := range map[error]errors.Kind{unix.ENOENT: errors.NotFound, unix.EACCES: errors.Denied, unix.ENOSPC: errors.Exhausted, unix.ENOTDIR: errors.Conflict,
-		unix.ENAMETOOLONG: errors.Unsupported, unix.EIO: errors.Internal, unix.ELOOP: errors.Conflict, ErrChanged: errors.Conflict} {
+	for err, want := range map[error]errors.Kind{unix.ENOENT: errors.NotFound, unix.EACCES: errors.Denied,
+		unix.ENOSPC: errors.Exhausted, unix.ENOTDIR: errors.Conflict,
+		unix.ENAMETOOLONG: errors.Unsupported, unix.EIO: errors.Internal, unix.ELOOP: errors.Conflict,
+		ErrChanged: errors.Conflict} {
 		got := explainOpen(err)
 		if errors.KindOf(got) != want || errors.Message(got) == "" {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
-	for mode, want := range map[uint32]string{unix.S_IFIFO: "FIFO", unix.S_IFDIR: "directory", unix.S_IFLNK: "link", unix.S_IFREG: "file", unix.S_IFBLK: "device", unix.S_IFSOCK: "socket", 0: "unknown"} {
+	for mode, want := range map[uint32]string{unix.S_IFIFO: "FIFO", unix.S_IFDIR: "directory", unix.S_IFLNK: "link",
+		unix.S_IFREG: "file", unix.S_IFBLK: "device", unix.S_IFSOCK: "socket", 0: "unknown"} {
 		if got := InTheWay(mode); !strings.Contains(got.Error(), want) {
 			t.Errorf("%o: %v", mode, got)
 		}

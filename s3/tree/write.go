@@ -41,7 +41,8 @@ func Temporary(path string) bool {
 }
 
 // ErrTemporary explains why an object is omitted.
-var ErrTemporary = errors.Remedy(errors.Newf(errors.Unsupported, "it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
+var ErrTemporary = errors.Remedy(errors.Newf(errors.Unsupported,
+	"it is a temporary file of an interrupted sync, which another program stored"), "delete the object")
 
 // Mkdir makes the directory path in an existing directory, and reports whether it is new. It
 // returns Conflict if the name is taken by something else.
@@ -228,7 +229,8 @@ func (w *Writer) Commit(e *Entry, o Restoring, fresh bool, check func(now *Entry
 	var st unix.Stat_t
 	err := unix.Fstat(w.fd, &st)
 	if err == nil && owned && (st.Uid != e.UID || st.Gid != e.GID) {
-		err = errors.Join(unix.Fchown(w.fd, int(e.UID), int(e.GID)), unix.Fchmod(w.fd, o.Mode(e)), unix.Fstat(w.fd, &st))
+		err = errors.Join(unix.Fchown(w.fd, int(e.UID), int(e.GID)), unix.Fchmod(w.fd, o.Mode(e)),
+			unix.Fstat(w.fd, &st))
 	}
 	if err != nil {
 		return nil, ExplainFile(err)
@@ -312,7 +314,8 @@ func (t *Tree) Symlink(e *Entry, o Restoring) (*Entry, error) {
 				return err
 			}
 		}
-		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{e.ModTime.Timespec(), e.ModTime.Timespec()}, unix.AT_SYMLINK_NOFOLLOW)
+		return unix.UtimesNanoAt(int(dir.Fd()), temp, []unix.Timespec{e.ModTime.Timespec(), e.ModTime.Timespec()},
+			unix.AT_SYMLINK_NOFOLLOW)
 	})
 	t.AdoptTime(at, e)
 	return at, err
@@ -535,5 +538,6 @@ func (t *Tree) Rename(path, to string) error {
 		return err
 	}
 	defer dir.Close()
-	return ExplainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):], unix.RENAME_NOREPLACE))
+	return ExplainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):],
+		unix.RENAME_NOREPLACE))
 }

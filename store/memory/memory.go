@@ -28,7 +28,8 @@ func (s *Sandboxes) Put(_ context.Context, sb sandbox.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, other := range s.records {
-		if sb.Name != "" && !sb.Status.Ended() && id != sb.ID && other.Name == sb.Name && other.Account == sb.Account && !other.Status.Ended() {
+		if sb.Name != "" && !sb.Status.Ended() && id != sb.ID && other.Name == sb.Name && other.Account == sb.Account &&
+			!other.Status.Ended() {
 			return sandbox.NameTaken(sb.Name)
 		}
 	}
@@ -74,7 +75,10 @@ func (s *Sandboxes) List(_ context.Context, account string, filter sandbox.Filte
 
 // Find implements sandbox.Store.
 func (s *Sandboxes) Find(_ context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
-	return s.newest(limit, func(sb sandbox.Sandbox) bool { return sb.Account == account && strings.HasPrefix(sb.ID, prefix) }), nil
+	return s.newest(limit, func(sb sandbox.Sandbox) bool {
+		return sb.Account == account &&
+			strings.HasPrefix(sb.ID, prefix)
+	}), nil
 }
 
 // Delete implements sandbox.Store.

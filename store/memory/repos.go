@@ -60,7 +60,10 @@ func (s *Repos) Repos(_ context.Context, account string) ([]repo.Repo, error) {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, func(a, b repo.Repo) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(found, func(a, b repo.Repo) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.ID, b.ID))
+	})
 	return found, nil
 }
 

@@ -45,7 +45,8 @@ func (s *Sessions) Session(_ context.Context, id string) (session.Session, error
 }
 
 // Sessions implements session.Store.
-func (s *Sessions) Sessions(_ context.Context, account string, live bool, before string, limit int) ([]session.Session, error) {
+func (s *Sessions) Sessions(_ context.Context, account string, live bool, before string,
+	limit int) ([]session.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, known := s.sessions[before]; known {

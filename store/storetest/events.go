@@ -32,7 +32,8 @@ func RunEvents(t *testing.T, open func(t *testing.T) event.Store) {
 
 func happened(stream string, id int64) *event.Event {
 	return &event.Event{
-		Stream: stream, ID: id, Type: "sandbox.ready", Time: day.Truncate(time.Microsecond).Add(time.Duration(id) * time.Second),
+		Stream: stream, ID: id, Type: "sandbox.ready",
+		Time: day.Truncate(time.Microsecond).Add(time.Duration(id) * time.Second),
 		Data: json.RawMessage(fmt.Sprintf(`{"n":%d,"text":"é \" \\ '"}`, id)),
 	}
 }

@@ -31,9 +31,11 @@ func RunKeys(t *testing.T, open func(t *testing.T) account.Store) {
 func key(id, owner, name string) account.Key {
 	at := day.Truncate(time.Microsecond)
 	return account.Key{
-		ID: id, Kind: account.APIKey, Account: owner, Name: name, Role: account.Admin, Scopes: []account.Scope{account.Exec, account.Read},
-		Created: at, Expires: at.Add(time.Hour), LastUsed: at.Add(time.Minute), Hash: "hash of " + id, Subject: "of " + id,
-		MadeBy: "maker of " + id, Until: at.Add(2 * time.Hour),
+		ID: id, Kind: account.APIKey, Account: owner, Name: name, Role: account.Admin,
+		Scopes:  []account.Scope{account.Exec, account.Read},
+		Created: at, Expires: at.Add(time.Hour), LastUsed: at.Add(time.Minute), Hash: "hash of " + id,
+		Subject: "of " + id,
+		MadeBy:  "maker of " + id, Until: at.Add(2 * time.Hour),
 	}
 }
 
@@ -47,7 +49,8 @@ func insert(t *testing.T, s account.Store, keys ...account.Key) {
 }
 
 func keyRoundTrip(t *testing.T, s account.Store) {
-	bare := account.Key{ID: "key_2", Kind: account.SignIn, Account: "acme", Role: account.Member, Created: day.Truncate(time.Microsecond), Hash: "h"}
+	bare := account.Key{ID: "key_2", Kind: account.SignIn, Account: "acme", Role: account.Member,
+		Created: day.Truncate(time.Microsecond), Hash: "h"}
 	for _, want := range []account.Key{key("key_1", "acme", "n"), bare} {
 		insert(t, s, want)
 		got, err := s.KeyByHash(t.Context(), want.Hash)
@@ -165,7 +168,8 @@ func replayRoundTrip(t *testing.T, s account.ReplayStore) {
 		t.Fatal(err)
 	}
 	known, again := begin(t, s, account.Replay{Account: "acme", Key: "k", Request: "other", Created: day}, day)
-	if !again || known.Status != 201 || known.Type != r.Type || string(known.Body) != string(r.Body) || known.Request != "sum" {
+	if !again || known.Status != 201 || known.Type != r.Type || string(known.Body) != string(r.Body) ||
+		known.Request != "sum" {
 		t.Errorf("known: %+v, %t", known, again)
 	}
 	other := replayOf("k")

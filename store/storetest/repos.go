@@ -32,11 +32,14 @@ func RunRepos(t *testing.T, open func(t *testing.T) repo.Store) {
 // FullRepo returns a record with every field set.
 func FullRepo(id, account, name string) repo.Repo {
 	install := "make deps"
-	plan := repo.Plan{Projects: []repo.Project{{Dir: ".", Manager: "npm", Lock: "package-lock.json", Install: "npm ci"}}, Override: repo.Override{Build: &install}}
+	plan := repo.Plan{Projects: []repo.Project{{Dir: ".", Manager: "npm", Lock: "package-lock.json",
+		Install: "npm ci"}}, Override: repo.Override{Build: &install}}
 	return repo.Repo{
 		ID: id, Account: account, Name: name, URL: "https://example.org/a/b", Branch: "main", Dir: "/workspace/b",
-		Recipe: repo.Recipe{Install: &install, Root: true, LimitSeconds: 5, Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"}}},
-		Status: repo.Failed, Reason: "r", Image: "img_1", Commit: "abc", Default: "main", Plan: plan, Locks: map[string]string{"a": "b"}, RecipeDigest: "sha256:1",
+		Recipe: repo.Recipe{Install: &install, Root: true, LimitSeconds: 5, Sandbox: sandbox.Request{Image: "agent",
+			Secrets: []string{"s"}}},
+		Status: repo.Failed, Reason: "r", Image: "img_1", Commit: "abc", Default: "main", Plan: plan,
+		Locks: map[string]string{"a": "b"}, RecipeDigest: "sha256:1",
 		Built: day, Whole: day, Checked: day.Add(time.Minute), Used: day, Created: day, Retired: []string{"img_0"},
 	}
 }
@@ -67,7 +70,8 @@ func repoNames(t *testing.T, s repo.Store) {
 	if err := s.PutRepo(t.Context(), FullRepo("repo_4", "acme", "b")); !errors.Is(err, errors.Conflict) {
 		t.Errorf("a name that is taken: %v", err)
 	}
-	for account, want := range map[string]string{"acme": "[repo_2 repo_1]", "other": "[repo_3]", "": "[repo_2 repo_1 repo_3]", "nobody": "[]"} {
+	for account, want := range map[string]string{"acme": "[repo_2 repo_1]", "other": "[repo_3]",
+		"": "[repo_2 repo_1 repo_3]", "nobody": "[]"} {
 		list, err := s.Repos(t.Context(), account)
 		ids := []string{}
 		for _, r := range list {
@@ -82,9 +86,12 @@ func repoNames(t *testing.T, s repo.Store) {
 // fullBuild returns a build with every field set.
 func fullBuild(id, of string) repo.Build {
 	return repo.Build{
-		ID: id, Repo: of, Cause: repo.Refresh, Mode: repo.Whole, Status: repo.Broken, Stage: "install", Error: "e", Remedy: "r", Output: "o\n\x01", Commit: "c",
-		From: "img_0", Image: "img_1", RecipeDigest: "sha256:2", Locks: map[string]string{"a": "b"}, Plan: repo.Plan{Projects: []repo.Project{{Dir: "."}}}, Node: "22",
-		Steps: []repo.Ran{{Stage: "install", Command: "npm ci", Code: 1, Seconds: 2.5}}, Started: day, Ended: day.Add(time.Minute), Seconds: 60,
+		ID: id, Repo: of, Cause: repo.Refresh, Mode: repo.Whole, Status: repo.Broken, Stage: "install", Error: "e",
+		Remedy: "r", Output: "o\n\x01", Commit: "c",
+		From: "img_0", Image: "img_1", RecipeDigest: "sha256:2", Locks: map[string]string{"a": "b"},
+		Plan: repo.Plan{Projects: []repo.Project{{Dir: "."}}}, Node: "22",
+		Steps: []repo.Ran{{Stage: "install", Command: "npm ci", Code: 1, Seconds: 2.5}}, Started: day,
+		Ended: day.Add(time.Minute), Seconds: 60,
 	}
 }
 
@@ -96,7 +103,8 @@ func repoBuilds(t *testing.T, s repo.Store) {
 	putRepo(t, s, r, fullBuild("bld_2", "repo_1"), fullBuild("bld_1", "repo_1"))
 	putRepo(t, s, FullRepo("repo_2", "acme", "c"), fullBuild("bld_3", "repo_2"))
 	got, err := s.Builds(t.Context(), "repo_1", 0)
-	if diff := cmp.Diff([]repo.Build{fullBuild("bld_2", "repo_1"), fullBuild("bld_1", "repo_1")}, got); err != nil || diff != "" {
+	if diff := cmp.Diff([]repo.Build{fullBuild("bld_2", "repo_1"), fullBuild("bld_1", "repo_1")},
+		got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
 	if got, err := s.Builds(t.Context(), "repo_1", 1); err != nil || len(got) != 1 || got[0].ID != "bld_2" {

@@ -31,14 +31,17 @@ func RunSchedules(t *testing.T, open func(t *testing.T) schedule.Store) {
 
 func job(account, name string) schedule.Job {
 	return schedule.Job{
-		Account: account, Name: name, Kind: "k", Args: json.RawMessage(`{"a":1}`), Cron: "*/30 * * * *", Zone: "Europe/Berlin",
-		Retries: -1, TimeoutSeconds: 1.5, Missed: schedule.Skip, Paused: true, Created: day, Updated: day.Add(time.Second), Next: day.Add(time.Hour),
+		Account: account, Name: name, Kind: "k", Args: json.RawMessage(`{"a":1}`), Cron: "*/30 * * * *",
+		Zone:    "Europe/Berlin",
+		Retries: -1, TimeoutSeconds: 1.5, Missed: schedule.Skip, Paused: true, Created: day,
+		Updated: day.Add(time.Second), Next: day.Add(time.Hour),
 	}
 }
 
 func run(of schedule.Job, n int) schedule.Run {
 	return schedule.Run{
-		ID: fmt.Sprintf("run_%s_%03d", of.Account, n), Account: of.Account, Job: of.Name, Due: day, Attempt: 2, Status: schedule.Failed, Reason: "né",
+		ID: fmt.Sprintf("run_%s_%03d", of.Account, n), Account: of.Account, Job: of.Name, Due: day, Attempt: 2,
+		Status: schedule.Failed, Reason: "né",
 		Output: json.RawMessage(`{"b":[1,"é"]}`), Started: day, Ended: day.Add(time.Minute), Seconds: 60.25,
 	}
 }

@@ -89,7 +89,8 @@ func secretMissing(t *testing.T, s secret.Store) {
 	putSecrets(t, s, sealed("acme", "one"))
 	_, get := s.Get(t.Context(), "other", "one")
 	for what, err := range map[string]error{
-		"Get": get, "Delete of another account's": s.Delete(t.Context(), "other", "one"), "Delete": s.Delete(t.Context(), "acme", "none"),
+		"Get": get, "Delete of another account's": s.Delete(t.Context(), "other", "one"),
+		"Delete": s.Delete(t.Context(), "acme", "none"),
 	} {
 		if !errors.Is(err, errors.NotFound) {
 			t.Errorf("%s: %v, want NotFound", what, err)
@@ -111,7 +112,8 @@ func secretUsed(t *testing.T, s secret.Store) {
 
 func secretLoans(t *testing.T, s secret.Store) {
 	putSecrets(t, s, sealed("acme", "one"))
-	a, b := secret.Loan{Account: "acme", Borrower: "sbx_a", Sealed: []byte("\x00a")}, secret.Loan{Account: "other", Borrower: "sbx_b", Sealed: []byte("b")}
+	a, b := secret.Loan{Account: "acme", Borrower: "sbx_a", Sealed: []byte("\x00a")},
+		secret.Loan{Account: "other", Borrower: "sbx_b", Sealed: []byte("b")}
 	want := func(loans ...secret.Loan) {
 		t.Helper()
 		got, err := s.Loans(t.Context())

@@ -33,13 +33,19 @@ func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
 // FullSession returns a record with every field set.
 func FullSession(id string) session.Session {
 	return session.Session{
-		ID: id, Account: "acme", Title: "Do it", Agent: "claude", Model: "m", Repo: "https://example.org/a/b", Branch: "main", Base: "abc", Dir: "/workspace/b",
-		Author: session.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c", Approval: agent.ApproveEdits,
-		Limits: session.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: session.Done, Reason: "r", Turns: 4, Usage: agent.Usage{InputTokens: 1, Cost: 0.5},
-		Created: day, Active: day.Add(time.Minute), Ended: day.Add(time.Hour), Process: "p1", GitSecret: "github", Stopping: "the user stopped it",
+		ID: id, Account: "acme", Title: "Do it", Agent: "claude", Model: "m", Repo: "https://example.org/a/b",
+		Branch: "main", Base: "abc", Dir: "/workspace/b",
+		Author: session.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c",
+		Approval: agent.ApproveEdits,
+		Limits:   session.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: session.Done, Reason: "r", Turns: 4,
+		Usage:   agent.Usage{InputTokens: 1, Cost: 0.5},
+		Created: day, Active: day.Add(time.Minute), Ended: day.Add(time.Hour), Process: "p1", GitSecret: "github",
+		Stopping:   "the user stopped it",
 		Deliveries: []session.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
-		Repos:      []session.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b", Base: "abc", Start: "abc"}},
-		Sandbox:    sandbox.Request{Image: "agent", Secrets: []string{"s"}, Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
+		Repos: []session.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
+			Base: "abc", Start: "abc"}},
+		Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"},
+			Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
 	}
 }
 
@@ -99,7 +105,8 @@ func sessionLists(t *testing.T, s session.Store) {
 
 func sessionMessages(t *testing.T, s session.Store) {
 	want := []session.Message{
-		{ID: "msg_1", Session: "ses_1", Prompt: "a\x01\"", State: session.Completed, Reply: "ü", Created: day, Started: day, Ended: day.Add(1), Usage: agent.Usage{OutputTokens: 2}},
+		{ID: "msg_1", Session: "ses_1", Prompt: "a\x01\"", State: session.Completed, Reply: "ü", Created: day,
+			Started: day, Ended: day.Add(1), Usage: agent.Usage{OutputTokens: 2}},
 		{ID: "msg_3", Session: "ses_1", Prompt: "c", State: session.Queued, Created: day},
 	}
 	other := session.Message{ID: "msg_2", Session: "ses_2", Prompt: "b", State: session.Queued, Created: day}
@@ -130,12 +137,15 @@ func sessionTotals(t *testing.T, s session.Store) {
 		r := FullSession(fmt.Sprintf("ses_%d", i))
 		r.Account = account
 		putSession(t, s, r)
-		r.Turns, r.Usage = 10+i, agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300, CacheWriteTokens: 4000, Cost: 0.25}
+		r.Turns, r.Usage = 10+i, agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300,
+			CacheWriteTokens: 4000, Cost: 0.25}
 		putSession(t, s, r)
 	}
 	for account, want := range map[string]session.Totals{
-		"acme":   {Sessions: 2, Turns: 22, Usage: agent.Usage{InputTokens: 2, OutputTokens: 40, CacheReadTokens: 600, CacheWriteTokens: 8000, Cost: 0.5}},
-		"other":  {Sessions: 1, Turns: 11, Usage: agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300, CacheWriteTokens: 4000, Cost: 0.25}},
+		"acme": {Sessions: 2, Turns: 22, Usage: agent.Usage{InputTokens: 2, OutputTokens: 40, CacheReadTokens: 600,
+			CacheWriteTokens: 8000, Cost: 0.5}},
+		"other": {Sessions: 1, Turns: 11, Usage: agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300,
+			CacheWriteTokens: 4000, Cost: 0.25}},
 		"nobody": {},
 	} {
 		if got, err := s.Totals(t.Context(), account); err != nil || got != want {

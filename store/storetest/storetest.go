@@ -48,11 +48,14 @@ func Full(id string) sandbox.Sandbox {
 	return sandbox.Sandbox{
 		ID: id, Account: "acme", Name: "näme", Tags: map[string]string{"a.b/c": `quote " and ' and %`, "k": ""},
 		Engine: "fake", Isolation: "none", Image: "base", ImageID: "img_0123456789abcdef", Workdir: "/w", User: "u:g",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"}, Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}, Deny: []string{"10.0.0.0/8"}}, Ports: []int{8080},
-		Limits: engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
-		Status: sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
+		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"},
+		Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}, Deny: []string{"10.0.0.0/8"}},
+		Ports:   []int{8080},
+		Limits:  engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
+		Status:  sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
 		Stages: []sandbox.Stage{{Name: "image", MS: 1.25}}, Warm: true,
-		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour), LastUsed: day.Add(2 * time.Second),
+		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour),
+		LastUsed:           day.Add(2 * time.Second),
 		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
 		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
 		Denied:   7,
@@ -62,7 +65,8 @@ func Full(id string) sandbox.Sandbox {
 }
 
 func live(id, account, name string) sandbox.Sandbox {
-	return sandbox.Sandbox{ID: id, Account: account, Name: name, Status: sandbox.Running, Created: day, Expires: day.Add(time.Hour)}
+	return sandbox.Sandbox{ID: id, Account: account, Name: name, Status: sandbox.Running, Created: day,
+		Expires: day.Add(time.Hour)}
 }
 
 func ended(id, account, name string, at time.Time) sandbox.Sandbox {
@@ -141,14 +145,16 @@ func missing(t *testing.T, s sandbox.Store) {
 }
 
 func uniqueNames(t *testing.T, s sandbox.Store) {
-	put(t, s, live("sbx_1", "acme", "n"), live("sbx_2", "other", "n"), live("sbx_3", "acme", ""), live("sbx_4", "acme", ""))
+	put(t, s, live("sbx_1", "acme", "n"), live("sbx_2", "other", "n"), live("sbx_3", "acme", ""),
+		live("sbx_4", "acme", ""))
 	if err := s.Put(t.Context(), live("sbx_5", "acme", "n")); !errors.Is(err, errors.Conflict) {
 		t.Errorf("a second live sandbox of one name: %v, want Conflict", err)
 	}
 	if _, err := s.Get(t.Context(), "sbx_5"); !errors.Is(err, errors.NotFound) {
 		t.Errorf("the refused record: %v, want NotFound", err)
 	}
-	put(t, s, live("sbx_1", "acme", "n"), ended("sbx_1", "acme", "n", day), live("sbx_5", "acme", "n"), ended("sbx_6", "acme", "n", day))
+	put(t, s, live("sbx_1", "acme", "n"), ended("sbx_1", "acme", "n", day), live("sbx_5", "acme", "n"),
+		ended("sbx_6", "acme", "n", day))
 }
 
 func list(t *testing.T, s sandbox.Store) {
@@ -167,7 +173,8 @@ func list(t *testing.T, s sandbox.Store) {
 		{"acme", sandbox.Filter{All: true}, []string{"sbx_4", "sbx_3", "sbx_2", "sbx_1"}},
 		{"", sandbox.Filter{}, []string{"sbx_5", "sbx_3", "sbx_2", "sbx_1"}},
 		{"nobody", sandbox.Filter{All: true}, []string{}},
-		{"acme", sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated, sandbox.Lost}}, []string{"sbx_4", "sbx_3"}},
+		{"acme", sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated, sandbox.Lost}},
+			[]string{"sbx_4", "sbx_3"}},
 		{"acme", sandbox.Filter{Name: "one"}, []string{"sbx_1"}},
 		{"acme", sandbox.Filter{Name: "one", All: true}, []string{"sbx_4", "sbx_1"}},
 		{"acme", sandbox.Filter{Tags: map[string]string{"team": "x"}}, []string{"sbx_2", "sbx_1"}},
@@ -212,7 +219,8 @@ func pages(t *testing.T, s sandbox.Store) {
 }
 
 func find(t *testing.T, s sandbox.Store) {
-	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"), live("sbx_c", "acme", ""))
+	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"),
+		live("sbx_c", "acme", ""))
 	for _, c := range []struct {
 		account, prefix string
 		limit           int
@@ -237,7 +245,8 @@ func find(t *testing.T, s sandbox.Store) {
 }
 
 func remove(t *testing.T, s sandbox.Store) {
-	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day), ended("sbx_3", "other", "", day.Add(time.Hour)))
+	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day),
+		ended("sbx_3", "other", "", day.Add(time.Hour)))
 	for _, want := range []int{1, 0} {
 		if n, err := s.Delete(t.Context(), day.Add(time.Minute)); err != nil || n != want {
 			t.Errorf("Delete = %d, %v, want %d", n, err, want)
@@ -266,9 +275,11 @@ func keepUsage(t *testing.T, s sandbox.Store) {
 	}
 	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day))
 	sample := func(after time.Duration, cpu float64) sandbox.Sample {
-		return sandbox.Sample{Time: day.Add(after), Usage: engine.Usage{CPU: cpu, Memory: 1 << 40, Received: 3, Sent: 4}}
+		return sandbox.Sample{Time: day.Add(after), Usage: engine.Usage{CPU: cpu, Memory: 1 << 40,
+			Received: 3, Sent: 4}}
 	}
-	want := sandbox.Usage{Interval: 2.5, PeakMemory: 1 << 41, Samples: []sandbox.Sample{sample(0, 0.125), sample(time.Second, 1.5)}}
+	want := sandbox.Usage{Interval: 2.5, PeakMemory: 1 << 41, Samples: []sandbox.Sample{sample(0, 0.125),
+		sample(time.Second, 1.5)}}
 	for _, u := range []sandbox.Usage{{Interval: 1, Samples: []sandbox.Sample{sample(0, 9)}}, want} {
 		for _, id := range []string{"sbx_1", "sbx_2"} {
 			if err := s.PutUsage(t.Context(), id, u); err != nil {

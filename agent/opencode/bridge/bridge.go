@@ -137,7 +137,8 @@ func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, serv
 		return nil, errors.Wrapf(err, "pipe")
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OpenCode cannot be started"), "use an image that has the program %q, such as agent", server[0])
+		return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "OpenCode cannot be started"),
+			"use an image that has the program %q, such as agent", server[0])
 	}
 	ended := make(chan struct{})
 	address := make(chan string, 1)
@@ -182,7 +183,8 @@ func (b *bridge) start(ctx context.Context, cancel context.CancelCauseFunc, serv
 func endOf(state *os.ProcessState, err error) error {
 	err = errors.Errorf("the server: %v", err)
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return errors.Exit(errors.Explainf(err, errors.Unavailable, "OpenCode's server died of %s", unix.SignalName(status.Signal())), shellSignal+int(status.Signal()))
+		return errors.Exit(errors.Explainf(err, errors.Unavailable, "OpenCode's server died of %s",
+			unix.SignalName(status.Signal())), shellSignal+int(status.Signal()))
 	}
 	return errors.Explainf(err, errors.Unavailable, "OpenCode's server has ended")
 }
@@ -217,7 +219,8 @@ func (b *bridge) request(ctx context.Context, method, path string, in, out any) 
 	if out == nil {
 		return nil
 	}
-	return errors.Explainf(json.NewDecoder(resp.Body).Decode(out), errors.Unavailable, "OpenCode's answer cannot be read")
+	return errors.Explainf(json.NewDecoder(resp.Body).Decode(out), errors.Unavailable,
+		"OpenCode's answer cannot be read")
 }
 
 // do sends a request; it returns an error unless the status is a success.
@@ -235,7 +238,8 @@ func (b *bridge) do(ctx context.Context, method, path string, body io.Reader) (*
 	if resp.StatusCode/100 != 2 {
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-		return nil, errors.Newf(errors.Unavailable, "OpenCode's server answered with status %d: %s", resp.StatusCode, bytes.TrimSpace(text))
+		return nil, errors.Newf(errors.Unavailable, "OpenCode's server answered with status %d: %s", resp.StatusCode,
+			bytes.TrimSpace(text))
 	}
 	return resp, nil
 }
@@ -296,7 +300,8 @@ func (b *bridge) catchUp(ctx context.Context) {
 	if s, ok := working[b.session]; ok && s.Type != "idle" {
 		return
 	}
-	if data, err := json.Marshal(map[string]any{"type": "session.idle", "properties": map[string]string{"sessionID": b.session}}); err == nil {
+	if data, err := json.Marshal(map[string]any{"type": "session.idle",
+		"properties": map[string]string{"sessionID": b.session}}); err == nil {
 		b.line(data)
 	}
 }
@@ -428,7 +433,8 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 		}
 		return b.request(ctx, http.MethodPost, "/permission/"+url.PathEscape(r.ID)+"/reply", body, nil)
 	case "answer":
-		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reply", map[string]any{"answers": r.Answers}, nil)
+		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reply",
+			map[string]any{"answers": r.Answers}, nil)
 	case "dismiss":
 		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reject", struct{}{}, nil)
 	}

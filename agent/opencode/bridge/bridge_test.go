@@ -51,8 +51,12 @@ func serve(mode string) int {
 	s := &stand{}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /event", s.stream)
-	mux.HandleFunc("POST /session", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"id":"ses_new","version":"1.18.33"}`) })
-	mux.HandleFunc("GET /session/status", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"ses_other":{"type":"busy"}}`) })
+	mux.HandleFunc("POST /session", func(w http.ResponseWriter,
+		r *http.Request) {
+		fmt.Fprint(w, `{"id":"ses_new","version":"1.18.33"}`)
+	})
+	mux.HandleFunc("GET /session/status",
+		func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"ses_other":{"type":"busy"}}`) })
 	mux.HandleFunc("GET /session/{id}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("id") != "ses_old" {
 			http.Error(w, "no such session", http.StatusNotFound)
@@ -71,7 +75,8 @@ func serve(mode string) int {
 
 func auth(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, password, ok := r.BasicAuth(); !ok || user != "opencode" || password != os.Getenv("OPENCODE_SERVER_PASSWORD") || password == "" {
+		if user, password, ok := r.BasicAuth(); !ok || user != "opencode" ||
+			password != os.Getenv("OPENCODE_SERVER_PASSWORD") || password == "" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -120,7 +125,8 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 		var attempt, seconds int
 		_, _ = fmt.Sscanf(string(status), "%d %d", &attempt, &seconds)
 		next := time.Now().Add(time.Duration(seconds) * time.Second).UnixMilli()
-		event = fmt.Appendf(nil, `{"type":"session.status","properties":{"sessionID":"ses_new","status":{"type":"retry","attempt":%d,"message":"overloaded","next":%d}}}`, attempt, next)
+		event = fmt.Appendf(nil,
+			`{"type":"session.status","properties":{"sessionID":"ses_new","status":{"type":"retry","attempt":%d,"message":"overloaded","next":%d}}}`, attempt, next)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,12 +202,16 @@ func TestBridge(t *testing.T) {
 		{opencode.Request{Op: "prompt", ID: "1", Text: "go"},
 			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
 		{opencode.Request{Op: "abort"}, `{"body":{},"path":"/session/ses_new/abort","type":"asked"}`},
-		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"}, `{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
-		{opencode.Request{Op: "answer", ID: "que/1", Answers: [][]string{{"a", "b"}, {}}}, `{"body":{"answers":[["a","b"],[]]},"path":"/question/que/1/reply","type":"asked"}`},
+		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"},
+			`{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
+		{opencode.Request{Op: "answer", ID: "que/1", Answers: [][]string{{"a", "b"}, {}}},
+			`{"body":{"answers":[["a","b"],[]]},"path":"/question/que/1/reply","type":"asked"}`},
 		{opencode.Request{Op: "dismiss", ID: "que/1"}, `{"body":{},"path":"/question/que/1/reject","type":"asked"}`},
-		{opencode.Request{Op: "mcp"}, `{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it died"},{"name":"good","status":"connected"}]}`},
+		{opencode.Request{Op: "mcp"},
+			`{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it died"},{"name":"good","status":"connected"}]}`},
 		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"there is no operation \"odd\""}`},
-		{opencode.Request{Op: "prompt", Text: "refuse"}, `{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
+		{opencode.Request{Op: "prompt", Text: "refuse"},
+			`{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
 	} {
 		r.send(t, c.req)
 		if diff := cmp.Diff(c.want, r.next(t)); diff != "" {
@@ -321,7 +331,8 @@ func TestFailures(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	var out bytes.Buffer
-	if code := bridge.Main(t.Context(), nil, []string{"/nosuch/opencode"}, strings.NewReader(""), &out, &stderr); code != 1 || !strings.Contains(out.String(), "cannot be started") {
+	if code := bridge.Main(t.Context(), nil, []string{"/nosuch/opencode"}, strings.NewReader(""), &out,
+		&stderr); code != 1 || !strings.Contains(out.String(), "cannot be started") {
 		t.Errorf("exit %d: %s", code, out.String())
 	}
 }

@@ -103,7 +103,8 @@ func (p *program) run(ctx context.Context, stdin io.Reader) error {
 }
 
 // read dispatches the input.
-func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scripted.Request, interrupts chan<- struct{}) error {
+func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scripted.Request,
+	interrupts chan<- struct{}) error {
 	lines := bufio.NewScanner(stdin)
 	lines.Buffer(nil, maxLine)
 	var queue []scripted.Request // queued prompts, so that the lines after them are read at once
@@ -189,10 +190,12 @@ func (p *program) turn(ctx context.Context, prompt string) error {
 		case errors.As(err, &code):
 			return err
 		case ctx.Err() != nil:
-			p.emit(agent.Event{Type: agent.Done, Failed: true, Interrupted: true, Reason: "interrupted", Usage: &agent.Usage{}})
+			p.emit(agent.Event{Type: agent.Done, Failed: true, Interrupted: true, Reason: "interrupted",
+				Usage: &agent.Usage{}})
 			return nil
 		case err != nil:
-			p.emit(agent.Event{Type: agent.Done, Failed: true, Text: errors.Message(err), Reason: "failed", Usage: &agent.Usage{}})
+			p.emit(agent.Event{Type: agent.Done, Failed: true, Text: errors.Message(err), Reason: "failed",
+				Usage: &agent.Usage{}})
 			return nil
 		}
 	}
@@ -278,7 +281,8 @@ func input(v any) json.RawMessage {
 // run1 runs a shell command. Its descendants are killed with it.
 func (p *program) run1(ctx context.Context, command string) {
 	id := p.id("call")
-	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Bash", Input: input(map[string]string{"command": command})})
+	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Bash",
+		Input: input(map[string]string{"command": command})})
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
 	cmd.Dir = p.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -309,7 +313,8 @@ func (w *pieces) Write(b []byte) (int, error) {
 // write writes a file of the repository.
 func (p *program) write(path, text string) {
 	id := p.id("call")
-	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Write", Input: input(map[string]string{"file_path": path, "content": text})})
+	p.emit(agent.Event{Type: agent.ToolStarted, ID: id, Tool: "Write",
+		Input: input(map[string]string{"file_path": path, "content": text})})
 	done := agent.Event{Type: agent.ToolCompleted, ID: id, Tool: "Write", Text: "written"}
 	full := path
 	if !filepath.IsAbs(path) {

@@ -34,7 +34,8 @@ func start(t *testing.T) *talk {
 	setup := agent.Setup{Dir: t.TempDir(), Conversation: "c"}
 	stdin, in := io.Pipe()
 	out, stdout := io.Pipe()
-	w := &talk{Conversation: a.Open(setup), dir: setup.Dir, in: in, events: make(chan agent.Event, 1000), code: make(chan int, 1)}
+	w := &talk{Conversation: a.Open(setup), dir: setup.Dir, in: in, events: make(chan agent.Event, 1000),
+		code: make(chan int, 1)}
 	go func() {
 		w.code <- program.Main(context.WithoutCancel(t.Context()), a.Command(setup).Args[1:], stdin, stdout, &w.stderr)
 		stdout.Close()
@@ -115,7 +116,8 @@ func TestPlain(t *testing.T) {
 		if said := find(events, agent.MessageCompleted); !strings.Contains(said.Text, "no model is at work") {
 			t.Errorf("%+v", said)
 		}
-		if changed := find(events, agent.FileChanged); changed.Path != filepath.Join(w.dir, program.File) || changed.Created != (i == 0) {
+		if changed := find(events, agent.FileChanged); changed.Path != filepath.Join(w.dir, program.File) ||
+			changed.Created != (i == 0) {
 			t.Errorf("%+v", changed)
 		}
 		if text, err := os.ReadFile(filepath.Join(w.dir, program.File)); err != nil || string(text) != want {
@@ -147,9 +149,11 @@ func TestOrders(t *testing.T) {
 		{Type: agent.MessageDelta, ID: "msg_2", Text: "one "},
 		{Type: agent.MessageDelta, ID: "msg_2", Text: "two"},
 		{Type: agent.MessageCompleted, ID: "msg_2", Text: "one two"},
-		{Type: agent.ToolStarted, ID: "call_3", Tool: "Bash", Input: json.RawMessage(`{"command":"echo out; echo err \u003e\u00262; exit 3"}`)},
+		{Type: agent.ToolStarted, ID: "call_3", Tool: "Bash",
+			Input: json.RawMessage(`{"command":"echo out; echo err \u003e\u00262; exit 3"}`)},
 		{Type: agent.ToolCompleted, ID: "call_3", Tool: "Bash", Text: "out\nerr\nexit status 3", Failed: true},
-		{Type: agent.ToolStarted, ID: "call_4", Tool: "Write", Input: json.RawMessage(`{"content":"some text\n","file_path":"d/f.txt"}`)},
+		{Type: agent.ToolStarted, ID: "call_4", Tool: "Write",
+			Input: json.RawMessage(`{"content":"some text\n","file_path":"d/f.txt"}`)},
 		{Type: agent.ToolCompleted, ID: "call_4", Tool: "Write", Text: "written"},
 		{Type: agent.FileChanged, ID: "call_4", Path: filepath.Join(w.dir, "d/f.txt"), Created: true},
 		{Type: agent.Done, Text: "one two", Reason: "completed", Usage: &agent.Usage{}},
@@ -171,7 +175,8 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	for prompt, want := range map[string]string{
-		"/fail out of luck": "out of luck", "/odd": "does not know /odd; it knows /say", "/sleep long": "/sleep needs", "/exit now": "/exit needs",
+		"/fail out of luck": "out of luck", "/odd": "does not know /odd; it knows /say", "/sleep long": "/sleep needs",
+		"/exit now": "/exit needs",
 	} {
 		w.send(t, w.Prompt("p", prompt))
 		events := w.until(t, agent.Done)
@@ -214,7 +219,8 @@ func TestAsk(t *testing.T) {
 		w.send(t, w.Prompt("p", "/ask Which? | red | blue"))
 		events := w.until(t, agent.Asked)
 		ask := events[len(events)-1]
-		if diff := cmp.Diff([]agent.Question{{Text: "Which?", Options: []agent.Option{{Label: "red"}, {Label: "blue"}}}}, ask.Questions); diff != "" {
+		if diff := cmp.Diff([]agent.Question{{Text: "Which?",
+			Options: []agent.Option{{Label: "red"}, {Label: "blue"}}}}, ask.Questions); diff != "" {
 			t.Error(diff)
 		}
 		stale, err := json.Marshal(scripted.Request{Op: "answer", ID: "ask_0", Answer: &answer})
@@ -239,11 +245,13 @@ func TestAsk(t *testing.T) {
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
-	if code := program.Main(t.Context(), []string{"-odd"}, strings.NewReader(""), &out, &stderr); code != 2 || !strings.Contains(stderr.String(), "-odd") {
+	if code := program.Main(t.Context(), []string{"-odd"}, strings.NewReader(""), &out, &stderr); code != 2 ||
+		!strings.Contains(stderr.String(), "-odd") {
 		t.Errorf("%d, %s", code, stderr.String())
 	}
 	stderr.Reset()
-	if code := program.Main(t.Context(), nil, strings.NewReader("no JSON\n"), &out, &stderr); code != 1 || !strings.Contains(stderr.String(), "no request") {
+	if code := program.Main(t.Context(), nil, strings.NewReader("no JSON\n"), &out, &stderr); code != 1 ||
+		!strings.Contains(stderr.String(), "no request") {
 		t.Errorf("%d, %s", code, stderr.String())
 	}
 	c := scripted.Agent{}.Open(agent.Setup{})

@@ -98,11 +98,13 @@ func TestEditorView(t *testing.T) {
 	t.Parallel()
 	e := editor{}
 	e.set("ab\ncd\tx")
-	if lines, row, column := e.view("› ", 20, 5); fmt.Sprintf("%q %d %d", lines, row, column) != `["› ab" "  cd    x"] 1 9` {
+	if lines, row, column := e.view("› ", 20, 5); fmt.Sprintf("%q %d %d", lines, row,
+		column) != `["› ab" "  cd    x"] 1 9` {
 		t.Errorf("%q %d %d", lines, row, column)
 	}
 	e.set("0123456789漢字")
-	if lines, row, column := e.view("› ", 10, 5); fmt.Sprintf("%q %d %d", lines, row, column) != `["› 0123456" "  789漢字" "  "] 2 2` {
+	if lines, row, column := e.view("› ", 10, 5); fmt.Sprintf("%q %d %d", lines, row,
+		column) != `["› 0123456" "  789漢字" "  "] 2 2` {
 		t.Errorf("%q %d %d", lines, row, column)
 	}
 	e.set(strings.Repeat("line\n", 20))

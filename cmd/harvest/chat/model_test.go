@@ -150,14 +150,16 @@ func TestTurn(t *testing.T) {
 	s.has(s.screen(), "● Bash  go test  2 s\n  │ 3\n")
 	s.has(s.screen(), "running Bash, 2 s · turn 5 s")
 	s.event("tool.completed", `{"id":"c","tool":"Bash","text":"1\n2\n3\n4\n5\n6\n7\n","failed":true,"took_ms":2000}`)
-	s.event("tool.started", `{"id":"e","tool":"Edit","input":{"file_path":"/w/a","old_string":"a\nb\nc","new_string":"a\nx\nc"}}`)
+	s.event("tool.started",
+		`{"id":"e","tool":"Edit","input":{"file_path":"/w/a","old_string":"a\nb\nc","new_string":"a\nx\nc"}}`)
 	s.event("tool.completed", `{"id":"e","tool":"Edit","text":"done"}`)
 	s.event("file.changed", `{"id":"e","path":"/w/a"}`)
 	s.event("done", `{"text":"ok","usage":{"cost_usd":0.25}}`)
 	s.event("session.status_changed", `{"status":"done"}`)
 	want := []string{
 		"MCP server github failed: no key", "", "› fix it", "", "(thinking) hm", "", "I look.", "", "Now the test.", "",
-		"● Bash  go test  failed  2 s", "  … 2 lines above; /output shows all", "  │ 3", "  │ 4", "  │ 5", "  │ 6", "  │ 7", "",
+		"● Bash  go test  failed  2 s", "  … 2 lines above; /output shows all", "  │ 3", "  │ 4", "  │ 5", "  │ 6",
+		"  │ 7", "",
 		"● Edit  /w/a", "   a", "  -b", "  +x", "   c", "", "done after 5 s; 1 file changed: /diff shows it",
 	}
 	if !slices.Equal(s.printed, want) {
@@ -238,7 +240,8 @@ func TestQuestions(t *testing.T) {
 	s.has(s.screen(), "? your answer")
 	s.typed("Ada\r")
 	a := s.acted()
-	if len(a) != 1 || a[0].Act != Answer || a[0].ID != "q" || !a[0].Answer.Allow || fmt.Sprint(a[0].Answer.Answers) != "map[Colour?:blue Name?:Ada Sizes?:S, M]" {
+	if len(a) != 1 || a[0].Act != Answer || a[0].ID != "q" || !a[0].Answer.Allow ||
+		fmt.Sprint(a[0].Answer.Answers) != "map[Colour?:blue Name?:Ada Sizes?:S, M]" {
 		t.Errorf("%+v", a)
 	}
 	for typed, want := range map[string]api.AnswerRequest{
@@ -272,9 +275,11 @@ func TestCommands(t *testing.T) {
 	s := newSeat(t)
 	s.sent("go")
 	for typed, want := range map[string]Action{
-		"/diff": {Act: Diff}, "/checkout": {Act: Checkout}, "/checkout mine": {Act: Checkout, Text: "mine"}, "/apply": {Act: Apply},
-		"/end": {Act: End}, "/end discard": {Act: End, Discard: true}, "/end of it": {Act: Send, Text: "/end of it"},
-		"//help": {Act: Send, Text: "/help"}, "/compact": {Act: Send, Text: "/compact"}, "/help me": {Act: Send, Text: "/help me"},
+		"/diff": {Act: Diff}, "/checkout": {Act: Checkout}, "/checkout mine": {Act: Checkout, Text: "mine"},
+		"/apply": {Act: Apply},
+		"/end":   {Act: End}, "/end discard": {Act: End, Discard: true}, "/end of it": {Act: Send, Text: "/end of it"},
+		"//help": {Act: Send, Text: "/help"}, "/compact": {Act: Send, Text: "/compact"},
+		"/help me": {Act: Send, Text: "/help me"},
 	} {
 		s.typed(typed + "\r")
 		if a := s.acted(); len(a) != 1 || fmt.Sprint(a[0]) != fmt.Sprint(want) {
@@ -320,7 +325,8 @@ func TestCommands(t *testing.T) {
 func TestNothingCommandsTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
-	for _, evil := range []string{"\\u001b]52;c;x\\u0007", "\\u001b[2J", "\\u009b2J", "a\\rb", "\\u202e", "&#27;[2J", "&#x9b;2J", "`\\u001b[2J`", "\\u0007", "[x](\\u001b]8;;)", "<\\u001b[2J>"} {
+	for _, evil := range []string{"\\u001b]52;c;x\\u0007", "\\u001b[2J", "\\u009b2J", "a\\rb", "\\u202e", "&#27;[2J",
+		"&#x9b;2J", "`\\u001b[2J`", "\\u0007", "[x](\\u001b]8;;)", "<\\u001b[2J>"} {
 		for _, e := range []struct{ kind, data string }{
 			{"session.stage", `{"stage":{"name":"EVIL"}}`},
 			{"mcp.failed", `{"id":"EVIL","reason":"EVIL"}`},
@@ -333,7 +339,8 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 			{"message.completed", `{"id":"t","text":"EVIL","thinking":true}`},
 			{"tool.started", `{"id":"c","tool":"EVIL","input":{"command":"EVIL"}}`},
 			{"tool.output", `{"id":"c","text":"EVIL"}`},
-			{"agent.asked", `{"id":"q","tool":"EVIL","questions":[{"text":"EVIL","options":[{"label":"EVIL","description":"EVIL"}]}]}`},
+			{"agent.asked",
+				`{"id":"q","tool":"EVIL","questions":[{"text":"EVIL","options":[{"label":"EVIL","description":"EVIL"}]}]}`},
 			{"agent.retrying", `{"text":"EVIL"}`},
 			{"agent.crashed", `{"reason":"EVIL"}`},
 			{"agent.continued", `{"reason":"EVIL"}`},
@@ -410,7 +417,8 @@ func TestSmallScreens(t *testing.T) {
 	t.Parallel()
 	s := newSeat(t)
 	s.sent("go")
-	s.event("message.delta", fmt.Sprintf(`{"id":"a","text":%q}`, "```\n"+strings.Repeat("a long line of code, "+strings.Repeat("x", 300)+"\n", 50)+"last"))
+	s.event("message.delta", fmt.Sprintf(`{"id":"a","text":%q}`,
+		"```\n"+strings.Repeat("a long line of code, "+strings.Repeat("x", 300)+"\n", 50)+"last"))
 	s.event("tool.started", `{"id":"c","tool":"Bash","input":{"command":"seq 100"}}`)
 	for i := range 6 {
 		s.event("message.queued", fmt.Sprintf(`{"message":{"id":"q%d","prompt":"prompt %d"}}`, i, i))

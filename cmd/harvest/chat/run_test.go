@@ -65,7 +65,8 @@ func (w *wire) serve(resp http.ResponseWriter, req *http.Request) {
 		case fail:
 			resp.Header().Set("Content-Type", "application/problem+json")
 			resp.WriteHeader(http.StatusConflict)
-			_ = json.NewEncoder(resp).Encode(map[string]any{"status": 409, "detail": "it is refused", "code": "conflict", "remedy": "wait for it"})
+			_ = json.NewEncoder(resp).Encode(map[string]any{"status": 409, "detail": "it is refused",
+				"code": "conflict", "remedy": "wait for it"})
 		case strings.HasSuffix(req.URL.Path, "/diff"):
 			_, _ = io.WriteString(resp, "diff --git a/x b/x\n+new\n")
 		case req.Method == http.MethodPost && strings.HasSuffix(req.URL.Path, "/messages"):
@@ -150,7 +151,8 @@ func TestRunPlain(t *testing.T) {
 	out := &page{}
 	over := make(chan error, 1)
 	go func() {
-		over <- Run(t.Context(), Options{Server: server, Session: api.Session{ID: "ses_1"}, In: in, Out: out, Plain: true,
+		over <- Run(t.Context(), Options{Server: server, Session: api.Session{ID: "ses_1"}, In: in,
+			Out: out, Plain: true,
 			Checkout: func(_ context.Context, branch string) (string, error) { return "branch " + branch, nil },
 			Apply:    func(context.Context) (string, error) { return "", errors.Newf(errors.Conflict, "a conflict") }})
 	}()

@@ -18,7 +18,8 @@ func Plain(text string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			return r
-		case r < ' ', r >= 0x7f && r <= 0x9f, r == 0x200e, r == 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
+		case r < ' ', r >= 0x7f && r <= 0x9f, r == 0x200e, r == 0x200f, r >= 0x2028 && r <= 0x202e,
+			r >= 0x2066 && r <= 0x2069:
 			return -1
 		}
 		return r
@@ -81,7 +82,8 @@ func ToolInput(input json.RawMessage) string {
 	if json.Unmarshal(input, &fields) != nil {
 		return ""
 	}
-	for _, name := range []string{"command", "file_path", "filePath", "path", "pattern", "query", "url", "description"} {
+	for _, name := range []string{"command", "file_path", "filePath", "path", "pattern", "query", "url",
+		"description"} {
 		if text, ok := fields[name].(string); ok {
 			return FirstLine(text)
 		}

@@ -12,14 +12,16 @@ import (
 func TestPlainAndClean(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"a\x1b]52;c;x\x07b\tc\nd": "a]52;c;xb\tc\nd", "\u009b2J": "2J", "a\u202eb\u2066c": "abc", "\xff": "", "ü漢": "ü漢",
+		"a\x1b]52;c;x\x07b\tc\nd": "a]52;c;xb\tc\nd", "\u009b2J": "2J", "a\u202eb\u2066c": "abc", "\xff": "",
+		"ü漢": "ü漢",
 	} {
 		if got := Plain(text); got != want {
 			t.Errorf("Plain(%q) = %q, want %q", text, got, want)
 		}
 	}
 	for text, want := range map[string]string{
-		"\x1b[31mred\x1b[0m": "red", "10%\r50%\r100%\nnext\r\n": "100%\nnext\n", "a\tb": "a   b", "漢\tb": "漢  b", "\x1b]8;;http://x\x07y\x1b]8;;\x07": "y",
+		"\x1b[31mred\x1b[0m": "red", "10%\r50%\r100%\nnext\r\n": "100%\nnext\n", "a\tb": "a   b", "漢\tb": "漢  b",
+		"\x1b]8;;http://x\x07y\x1b]8;;\x07": "y",
 	} {
 		if got := clean(text); got != want {
 			t.Errorf("clean(%q) = %q, want %q", text, got, want)
@@ -51,7 +53,8 @@ func TestWrapStyles(t *testing.T) {
 	if all := ansi.Strip(strings.Join(lines, "\n")); all != "some words\n  that are\n  long\n  enough\n  here" {
 		t.Errorf("%q", all)
 	}
-	if !strings.HasSuffix(lines[0], "\x1b[0m") || !strings.HasPrefix(lines[1], "  \x1b[1m") || strings.Contains(lines[4], "\x1b[1m") {
+	if !strings.HasSuffix(lines[0], "\x1b[0m") || !strings.HasPrefix(lines[1], "  \x1b[1m") ||
+		strings.Contains(lines[4], "\x1b[1m") {
 		t.Errorf("%q", lines)
 	}
 	if got := wrap("a b", 0, ""); !slices.Equal(got, []string{"a b"}) {
@@ -85,15 +88,19 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("%q:\n%s\nwant:\n%s", source, got, want)
 		}
 	}
-	narrow := strings.Join(s.markdown("| name | meaning |\n|---|---|\n| one | "+strings.Repeat("word ", 10)+"| too many |\n| two | 2 |", 30), "\n")
-	if !strings.HasPrefix(narrow, "name: one\nmeaning: word word word word\n  word") || !strings.HasSuffix(narrow, "\n\nname: two\nmeaning: 2") {
+	narrow := strings.Join(s.markdown("| name | meaning |\n|---|---|\n| one | "+strings.Repeat("word ",
+		10)+"| too many |\n| two | 2 |", 30), "\n")
+	if !strings.HasPrefix(narrow, "name: one\nmeaning: word word word word\n  word") ||
+		!strings.HasSuffix(narrow, "\n\nname: two\nmeaning: 2") {
 		t.Errorf("%s", narrow)
 	}
 	colours := style{true}
-	if got := strings.Join(colours.markdown("# A\n\n`x` **y** *z* [l](u)\n\n```\ncode\n```", 0), "\n"); strings.Contains(got, "`x`") || ansi.Strip(got) != "A\n\nx y z l (u)\n\n```\ncode\n```" {
+	if got := strings.Join(colours.markdown("# A\n\n`x` **y** *z* [l](u)\n\n```\ncode\n```", 0),
+		"\n"); strings.Contains(got, "`x`") || ansi.Strip(got) != "A\n\nx y z l (u)\n\n```\ncode\n```" {
 		t.Errorf("%q", got)
 	}
-	for _, source := range []string{strings.Repeat("wörter ", 50), "- " + strings.Repeat("x", 200), "> > - " + strings.Repeat("漢", 90)} {
+	for _, source := range []string{strings.Repeat("wörter ", 50), "- " + strings.Repeat("x", 200),
+		"> > - " + strings.Repeat("漢", 90)} {
 		for _, line := range s.markdown(source, 40) {
 			if w := ansi.StringWidth(line); w > 40 {
 				t.Errorf("%d columns: %q", w, line)
@@ -106,7 +113,8 @@ func TestMarkdown(t *testing.T) {
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	const source = "One.\nStill one.\n\n- a\n\n  more of a\n- b\n\nText\n```sh\necho\n\necho\n```\nAfter\n\n~~~\n```\n~~~\n\nEnd"
-	want := []string{"One.\nStill one.\n\n", "- a\n\n  more of a\n- b\n\n", "Text\n```sh\necho\n\necho\n```\n", "After\n\n", "~~~\n```\n~~~\n"}
+	want := []string{"One.\nStill one.\n\n", "- a\n\n  more of a\n- b\n\n", "Text\n```sh\necho\n\necho\n```\n",
+		"After\n\n", "~~~\n```\n~~~\n"}
 	if complete, rest := blocks(source); !slices.Equal(complete, want) || rest != "\nEnd" {
 		t.Errorf("%q, %q", complete, rest)
 	}
@@ -148,20 +156,23 @@ func TestChanges(t *testing.T) {
 		`{"filePath":"f","oldString":"a\nb","newString":"b\nc"}`:                                              "-a| b|+c",
 		`{"file_path":"f","edits":[{"old_string":"a","new_string":"b"},{"old_string":"c","new_string":"d"}]}`: "-a|+b|-c|+d",
 		`{"file_path":"f","content":"x\ny\n"}`:                                                                "+x|+y",
-		`{"file_path":"f"}`:                                                                                   "", `{"content":"x"}`: "", `[]`: "", `{"file_path":"f","old_string":"a","new_string":""}`: "-a",
+		`{"file_path":"f"}`:                                                                                   "",
+		`{"content":"x"}`:                                                                                     "", `[]`: "", `{"file_path":"f","old_string":"a","new_string":""}`: "-a",
 	} {
 		if got := strings.Join(changes(json.RawMessage(input)), "|"); got != want {
 			t.Errorf("%s: %q, want %q", input, got, want)
 		}
 	}
 	long := make([]string, 1100)
-	if got := diff(append([]string{"a"}, long...), append([]string{"b"}, append(long[:1000:1000], "c")...)); len(got) != 2103 {
+	if got := diff(append([]string{"a"}, long...),
+		append([]string{"b"}, append(long[:1000:1000], "c")...)); len(got) != 2103 {
 		t.Errorf("%d lines", len(got))
 	}
 	m := newSeat(t).Model
 	m.style = style{true}
 	lines := m.change(diff(nil, long[:50]))
-	if len(lines) != diffLines+1 || !strings.Contains(lines[0], "\x1b[32m+") || !strings.Contains(lines[diffLines], "26 more lines") {
+	if len(lines) != diffLines+1 || !strings.Contains(lines[0], "\x1b[32m+") ||
+		!strings.Contains(lines[diffLines], "26 more lines") {
 		t.Errorf("%q", lines)
 	}
 	for _, line := range []string{"+++ b/x", "-x", "@@ 1 @@", "diff --git"} {

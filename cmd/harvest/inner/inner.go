@@ -35,7 +35,8 @@ const (
 // Unpack writes the programs for sandboxes to dir, where they stay for the next start. It removes programs of
 // other versions from dir. Their running processes continue.
 func Unpack(dir string) (Programs, error) {
-	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry, toolsPrefix: packedTools})
+	paths, err := unpack(dir, map[string][]byte{keeperPrefix: packedKeeper, sentryPrefix: packedSentry,
+		toolsPrefix: packedTools})
 	return Programs{Keeper: paths[keeperPrefix], Sentry: paths[sentryPrefix], Tools: paths[toolsPrefix]}, err
 }
 
@@ -105,7 +106,8 @@ func write(path string, packed []byte) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no room on the disk for the programs that harvest brings along"), "make 150 MiB of room")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
+			"there is no room on the disk for the programs that harvest brings along"), "make 150 MiB of room")
 	}
 	return errors.Wrapf(err, "unpack a program")
 }

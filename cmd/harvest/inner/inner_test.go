@@ -23,7 +23,8 @@ func compress(t *testing.T, text string) []byte {
 func TestUnpack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	sentry, other := compress(t, "the sentry"), compress(t, "another one's")
-	for _, half := range []map[string][]byte{{keeperPrefix: nil, sentryPrefix: nil}, {keeperPrefix: sentry, sentryPrefix: nil}, {keeperPrefix: nil, sentryPrefix: sentry}} {
+	for _, half := range []map[string][]byte{{keeperPrefix: nil, sentryPrefix: nil},
+		{keeperPrefix: sentry, sentryPrefix: nil}, {keeperPrefix: nil, sentryPrefix: sentry}} {
 		if p, err := unpack(dir, half); len(p) != 0 || err != nil {
 			t.Fatalf("nothing inside, or a half: %q, %v", p, err)
 		}
@@ -37,7 +38,8 @@ func TestUnpack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{first[keeperPrefix]: "#!/bin/sh\necho one\n", first[sentryPrefix]: "the sentry", s3[s3Prefix]: "another one's"} {
+	for path, want := range map[string]string{first[keeperPrefix]: "#!/bin/sh\necho one\n",
+		first[sentryPrefix]: "the sentry", s3[s3Prefix]: "another one's"} {
 		if data, err := os.ReadFile(path); err != nil || string(data) != want {
 			t.Errorf("unpacked %q, %v", data, err)
 		}
@@ -60,14 +62,16 @@ func TestUnpack(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, filepath.Join(dir, e.Name()))
 	}
-	if want := []string{second[keeperPrefix], s3[s3Prefix], second[sentryPrefix]}; err != nil || !slices.Equal(names, want) {
+	if want := []string{second[keeperPrefix], s3[s3Prefix], second[sentryPrefix]}; err != nil ||
+		!slices.Equal(names, want) {
 		t.Errorf("there are %v, %v, want %v", names, err, want)
 	}
 }
 
 func TestUnpackDamaged(t *testing.T) {
 	dir := t.TempDir()
-	if path, err := unpack(dir, map[string][]byte{keeperPrefix: []byte("this is not compressed"), sentryPrefix: []byte("nor this")}); err == nil || !strings.Contains(err.Error(), "unpack a program") {
+	if path, err := unpack(dir, map[string][]byte{keeperPrefix: []byte("this is not compressed"),
+		sentryPrefix: []byte("nor this")}); err == nil || !strings.Contains(err.Error(), "unpack a program") {
 		t.Errorf("%q, %v", path, err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {

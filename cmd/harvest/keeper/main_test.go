@@ -25,7 +25,8 @@ func TestKeeperIsSmall(t *testing.T) {
 	if !slices.Contains(linked, "gvisor.dev/gvisor/pkg/urpc") {
 		t.Fatalf("this is no keeper: %.200s", out)
 	}
-	for _, large := range []string{"net/http", "crypto/tls", "encoding/gob", "gvisor.dev/gvisor/pkg/sentry/kernel", "github.com/RelevanceAI/harvest/engine/gvisor/tool"} {
+	for _, large := range []string{"net/http", "crypto/tls", "encoding/gob", "gvisor.dev/gvisor/pkg/sentry/kernel",
+		"github.com/RelevanceAI/harvest/engine/gvisor/tool"} {
 		if slices.Contains(linked, large) {
 			t.Errorf("%s is linked", large)
 		}

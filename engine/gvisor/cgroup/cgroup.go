@@ -116,7 +116,8 @@ func (g *Group) limit(h hierarchy, l engine.Limits, extra int64) error {
 	quota := int64(math.Ceil(l.CPU * cpuPeriod))
 	switch {
 	case h.controller == "cpu" && quota > 0 && h.v2:
-		return os.WriteFile(filepath.Join(h.dir, g.name, "cpu.max"), []byte(strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod)), 0)
+		return os.WriteFile(filepath.Join(h.dir, g.name, "cpu.max"),
+			[]byte(strconv.FormatInt(quota, 10)+" "+strconv.Itoa(cpuPeriod)), 0)
 	case h.controller == "cpu" && quota > 0:
 		return errors.Join(write("cpu.cfs_period_us", cpuPeriod), write("cpu.cfs_quota_us", quota))
 	case h.controller == "memory" && l.Memory > 0 && h.v2:
@@ -163,7 +164,8 @@ const (
 // Add moves a process into the group.
 func (g *Group) Add(pid int) error {
 	for _, h := range g.in {
-		if err := os.WriteFile(filepath.Join(h.dir, g.name, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(h.dir, g.name, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10),
+			0); err != nil {
 			return errors.Wrapf(err, "move process to its cgroup")
 		}
 	}

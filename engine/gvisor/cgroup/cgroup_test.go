@@ -81,7 +81,8 @@ func TestLimitFiles(t *testing.T) {
 		{hierarchy{controller: "cpu"}, map[string]string{"cpu.cfs_quota_us": "50000", "cpu.cfs_period_us": "100000"}},
 		{hierarchy{controller: "cpu", v2: true}, map[string]string{"cpu.max": "50000 100000"}},
 		{hierarchy{controller: "memory"}, map[string]string{"memory.limit_in_bytes": "1048577"}},
-		{hierarchy{controller: "memory", v2: true}, map[string]string{"memory.max": "1048577", "memory.oom.group": "1", "memory.swap.max": "0"}},
+		{hierarchy{controller: "memory", v2: true}, map[string]string{"memory.max": "1048577", "memory.oom.group": "1",
+			"memory.swap.max": "0"}},
 		{hierarchy{controller: "pids"}, map[string]string{"pids.max": "296"}},
 		{hierarchy{controller: "pids", v2: true}, map[string]string{"pids.max": "296"}},
 	} {
@@ -184,8 +185,10 @@ func TestRemoveWithoutWriteAccess(t *testing.T) {
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its mount namespace with it
 		done <- func() error {
-			for _, err := range []error{unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-				unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")} {
+			for _, err := range []error{unix.Unshare(unix.CLONE_NEWNS),
+				unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+				unix.Mount(dir, dir, "", unix.MS_BIND, ""),
+				unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")} {
 				if err != nil {
 					return errors.Wrapf(err, "mount a read-only directory")
 				}
@@ -212,11 +215,14 @@ func TestUsageFiles(t *testing.T) {
 		v2    bool
 		files map[string]string
 	}{
-		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.usage_in_bytes": "141\n", "g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
-		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n", "g/memory.current": "141\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
+		"version 1": {false, map[string]string{"g/cpuacct.usage": "1500000000\n", "g/memory.usage_in_bytes": "141\n",
+			"g/memory.stat": "cache 99\nrss 1\ntotal_cache 99\ntotal_rss 40\ntotal_shmem 2\n"}},
+		"version 2": {true, map[string]string{"g/cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
+			"g/memory.current": "141\n", "g/memory.stat": "anon 40\nfile 99\nshmem 2\nfile_mapped 9\n"}},
 	} {
 		dir := mounts(t, test.files)
-		g := &Group{name: "g", in: []hierarchy{{controller: "pids", dir: dir, v2: test.v2}, {controller: "cpu", dir: dir, v2: test.v2}, {controller: "memory", dir: dir, v2: test.v2}}}
+		g := &Group{name: "g", in: []hierarchy{{controller: "pids", dir: dir, v2: test.v2},
+			{controller: "cpu", dir: dir, v2: test.v2}, {controller: "memory", dir: dir, v2: test.v2}}}
 		if cpu, err := g.CPU(); err != nil || cpu != 1500*time.Millisecond {
 			t.Errorf("%s: %s of processor time, %v", name, cpu, err)
 		}
@@ -230,7 +236,8 @@ func TestUsageFiles(t *testing.T) {
 			t.Errorf("%s: %d bytes charged, %v", name, charged, err)
 		}
 		for file := range test.files {
-			if err := os.WriteFile(filepath.Join(dir, file), []byte("total_rss x\nanon x\nusage_usec x\n"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte("total_rss x\nanon x\nusage_usec x\n"),
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -244,7 +251,8 @@ func TestUsageFiles(t *testing.T) {
 			t.Errorf("%s: charged memory that is no number", name)
 		}
 	}
-	for _, g := range []*Group{{}, {name: "g", in: []hierarchy{{controller: "cpu", dir: t.TempDir()}, {controller: "memory", dir: t.TempDir()}}}} {
+	for _, g := range []*Group{{}, {name: "g", in: []hierarchy{{controller: "cpu", dir: t.TempDir()},
+		{controller: "memory", dir: t.TempDir()}}}} {
 		if _, err := g.CPU(); err == nil {
 			t.Error("a group that is not there has processor time")
 		}

@@ -55,20 +55,23 @@ func Verify(controlSocket uint32) error {
 	options.ControllerFD = controlSocket
 	registered, ok := boot.GetPrecompiled(options.ConfigKey())
 	if !ok {
-		return errors.Newf(errors.Unsupported, "gVisor compiles its system call filter at every start, because this build has none for its options")
+		return errors.Newf(errors.Unsupported,
+			"gVisor compiles its system call filter at every start, because this build has none for its options")
 	}
 	got, err := registered.RenderInstructions(options.Vars())
 	if err != nil {
 		return errors.Wrapf(err, "render the program")
 	}
 	rules, deny := config.Rules(options)
-	own := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: deny}, {Rules: rules, Action: seccomp.Allow}}, Options: config.SeccompOptions(options)}
+	own := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: deny}, {Rules: rules, Action: seccomp.Allow}},
+		Options: config.SeccompOptions(options)}
 	want, _, err := own.Build()
 	if err != nil {
 		return errors.Wrapf(err, "compile the program")
 	}
 	if !reflect.DeepEqual(got, want) {
-		return errors.Errorf("the compiled system call filter has %d instructions that differ from the %d of gVisor's", len(got), len(want))
+		return errors.Errorf("the compiled system call filter has %d instructions that differ from the %d of gVisor's",
+			len(got), len(want))
 	}
 	return nil
 }

@@ -84,7 +84,8 @@ func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) erro
 	if err != nil {
 		return nil, errors.Wrapf(err, "open init image")
 	}
-	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref, Bundle: bundle, Spec: spec, Root: init,
+	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref,
+		Bundle: bundle, Spec: spec, Root: init,
 		Limits: args.Limits, Kept: kept})
 	if err != nil {
 		return nil, err
@@ -110,7 +111,8 @@ func (g *guest) processLimit() []initStep {
 	for _, id := range []string{g.args.Ref + mainSuffix, g.args.Ref + preparedSuffix} {
 		group := filepath.Join(cgroupsInside, id)
 		// The limit includes the init program.
-		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"), content: strconv.Itoa(n + 1)})
+		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"),
+			content: strconv.Itoa(n + 1)})
 	}
 	return steps
 }
@@ -153,7 +155,8 @@ func family(pid int) []int {
 // volumes.
 func ownUsers(s *specs.Spec) error {
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
-	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings, "gid_map": &s.Linux.GIDMappings} {
+	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings,
+		"gid_map": &s.Linux.GIDMappings} {
 		b, err := os.ReadFile(filepath.Join("/proc/self", file))
 		if err != nil {
 			return errors.Wrapf(err, "read %s", file)
@@ -232,7 +235,8 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 		// Commands get the root container's limits (gVisor's loader, executeAsync).
 		s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: uint64(n), Hard: uint64(n)}}
 	}
-	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace} {
+	for _, t := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace,
+		specs.UTSNamespace, specs.MountNamespace} {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t})
 	}
 	return s
@@ -289,7 +293,8 @@ func (g *guest) claim(c *wire.ClaimArgs) error {
 		return errors.Stage(g.prepared.order(args), "start")
 	}
 	spec := g.mainSpec(args, c.Root, c.Mounts)
-	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil, g.sb.Start), "start main container"), "start")
+	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil, g.sb.Start), "start main container"),
+		"start")
 }
 
 // mainSpec returns the spec of a main container, with args for its init program.
@@ -319,7 +324,8 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 		if m.ReadOnly {
 			options[1] = "ro"
 		}
-		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source, Options: options})
+		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source,
+			Options: options})
 	}
 	g.mounted = nil
 	for _, m := range spec.Mounts {
@@ -361,7 +367,8 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 	if stdin == nil {
 		stdin = null
 	}
-	c := &runsc.Container{ID: id, Spec: spec, Stdio: [3]*os.File{stdin, os.Stdout, null}, Upper: upper, Files: files[:2:2],
+	c := &runsc.Container{ID: id, Spec: spec, Stdio: [3]*os.File{stdin, os.Stdout, null}, Upper: upper,
+		Files:  files[:2:2],
 		Mounts: []runsc.MountConf{rootConf, {Lower: runsc.Erofs}}}
 	// A checkpoint identifies the container by this name.
 	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.args.Ref+"-")

@@ -37,7 +37,8 @@ func (p *plumbing) identify(number int) []layer.KeptFile {
 	for fd, f := range p.guest {
 		var st unix.Stat_t
 		if fd < filesPerCommand && unix.Fstat(int(f.Fd()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
-			all = append(all, layer.KeptFile{Device: st.Dev, Inode: st.Ino, Number: layer.FirstFile + filesPerCommand*number + fd})
+			all = append(all, layer.KeptFile{Device: st.Dev, Inode: st.Ino,
+				Number: layer.FirstFile + filesPerCommand*number + fd})
 		}
 	}
 	return all
@@ -103,7 +104,8 @@ func (k *Keeper) checkKeepable() error {
 			err := errors.Newf(errors.Conflict, "process %q has a terminal, which cannot be checkpointed", id)
 			return errors.Remedy(err, "end it, or start it without a terminal")
 		case c.files == nil:
-			return errors.Remedy(errors.Newf(errors.Conflict, "process %q is a program of Harvest's own, which cannot be checkpointed", id), "end it first")
+			return errors.Remedy(errors.Newf(errors.Conflict,
+				"process %q is a program of Harvest's own, which cannot be checkpointed", id), "end it first")
 		}
 	}
 	return nil
@@ -146,7 +148,8 @@ func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 		case <-time.After(checkpointPause):
 		}
 	}
-	return nil, errors.Remedy(errors.Newf(errors.Unavailable, "commands in the sandbox end all the time"), "try again when it is quieter")
+	return nil, errors.Remedy(errors.Newf(errors.Unavailable, "commands in the sandbox end all the time"),
+		"try again when it is quieter")
 }
 
 // allRun reports whether every command that is not known to have ended is among the processes.
@@ -167,12 +170,15 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	if err := unix.Stat(os.DevNull, &null); err != nil {
 		return nil, layer.Kept{}, errors.Wrapf(err, "look at the null device")
 	}
-	kept := layer.Kept{Root: k.guest.args.Ref, Files: []layer.KeptFile{{Device: null.Dev, Inode: null.Ino, Number: layer.NullFile}}}
+	kept := layer.Kept{Root: k.guest.args.Ref,
+		Files: []layer.KeptFile{{Device: null.Dev, Inode: null.Ino, Number: layer.NullFile}}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	claim := k.args.Claim
-	saved := &wire.Saved{Version: wire.GVisor, Platform: k.args.Platform, Rootless: k.args.Rootless, Ref: k.guest.args.Ref, Prepared: k.guest.taken,
-		Hostname: k.guest.hostname, MachineID: k.guest.machineID, Limits: k.args.Limits, Started: k.started, Files: map[string]wire.File{},
+	saved := &wire.Saved{Version: wire.GVisor, Platform: k.args.Platform, Rootless: k.args.Rootless,
+		Ref: k.guest.args.Ref, Prepared: k.guest.taken,
+		Hostname: k.guest.hostname, MachineID: k.guest.machineID, Limits: k.args.Limits, Started: k.started,
+		Files: map[string]wire.File{},
 		Claim: wire.ClaimArgs{Env: claim.Env, Dir: claim.Dir, User: claim.User}}
 	for _, id := range k.order {
 		c := k.commands[id]
@@ -185,7 +191,8 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 		}
 		kept.Files, kept.Commands = append(kept.Files, c.files...), append(kept.Commands, c.pid)
 		c.mu.Lock()
-		saved.Commands = append(saved.Commands, wire.SavedCommand{ID: c.id, Args: c.args, Started: c.started, PID: c.pid, Stdin: c.stdin != nil,
+		saved.Commands = append(saved.Commands, wire.SavedCommand{ID: c.id, Args: c.args, Started: c.started,
+			PID: c.pid, Stdin: c.stdin != nil,
 			Number: c.number})
 		c.mu.Unlock()
 	}
@@ -218,7 +225,8 @@ func (k *Keeper) write(dir string, saved *wire.Saved) (err error) {
 			return errors.Wrapf(err, "write checkpoint")
 		}
 	}
-	for name, from := range map[string]string{wire.CheckpointRoot: k.guest.root, wire.CheckpointInit: k.guest.args.Init} {
+	for name, from := range map[string]string{wire.CheckpointRoot: k.guest.root,
+		wire.CheckpointInit: k.guest.args.Init} {
 		if err := linkOrCopy(from, filepath.Join(dir, name)); err != nil {
 			return err
 		}

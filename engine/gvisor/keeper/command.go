@@ -167,7 +167,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 			program = k.tools
 		}
 	case own:
-		return nil, nil, errors.Newf(errors.Invalid, "the arguments and the environment of %q must be UTF-8", args.Args[0])
+		return nil, nil, errors.Newf(errors.Invalid,
+			"the arguments and the environment of %q must be UTF-8", args.Args[0])
 	default:
 		viaTool(exec)
 		program = k.tools
@@ -175,7 +176,8 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	if !own {
 		p.files = p.identify(number)
 	}
-	c = &command{id: id, number: number, tool: args.Tool, args: listed(args.Args), started: time.Now(), terminal: p.master, stdin: p.stdin, files: p.files, done: make(chan struct{}),
+	c = &command{id: id, number: number, tool: args.Tool, args: listed(args.Args), started: time.Now(),
+		terminal: p.master, stdin: p.stdin, files: p.files, done: make(chan struct{}),
 		out: spool.New(filepath.Join(k.args.Dir, "commands", id), k.args.OutputBytes)}
 	if c.terminal != nil {
 		c.stdin = c.terminal
@@ -209,7 +211,8 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		env[name] = value
 	}
 	env[marker] = id
-	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(), StdioIsPty: args.Terminal != nil,
+	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(),
+		StdioIsPty:      args.Terminal != nil,
 		NoNewPrivileges: k.args.NoSetuid}
 	for _, arg := range args.Args {
 		exec.Argv = append(exec.Argv, string(arg))
@@ -273,23 +276,34 @@ func startError(err error, program, dir string, processes int) error {
 	case strings.Contains(text, "working directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no directory %q in the sandbox to start in", dir)
 		return errors.Remedy(err, "create it first, or name another one with -w")
-	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"), strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
+	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"),
+		strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
 		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
 		return errors.Exit(errors.Remedy(err, "check its name, or use an image that contains it"), engine.ExitNoProgram)
-	case has("permission denied", "is a directory", "operation not permitted", "text file busy", "too many symbolic links", "too many levels of symbolic links"):
-		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program), "check its permissions (chmod +x)")
+	case has("permission denied", "is a directory", "operation not permitted", "text file busy",
+		"too many symbolic links", "too many levels of symbolic links"):
+		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program),
+			"check its permissions (chmod +x)")
 		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "exec format"):
-		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program), "a script needs a first line such as #!/bin/sh")
+		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program),
+			"a script needs a first line such as #!/bin/sh")
 		return errors.Exit(err, engine.ExitNotExecutable)
 	case strings.Contains(text, "argument list too long"):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "the arguments and the environment of %q are too long", program), "pass large data as a file or as standard input")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid,
+			"the arguments and the environment of %q are too long", program),
+			"pass large data as a file or as standard input")
 	case has("resource temporarily unavailable", "try again"): // EAGAIN
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox runs as many processes as it may, which is %d", processes), "end some, or create it with a higher --processes")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
+			"the sandbox runs as many processes as it may, which is %d", processes),
+			"end some, or create it with a higher --processes")
 	case has("out of memory", "cannot allocate memory"): // ENOMEM
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no memory for another command"), "end some, or create it with more --memory")
-	case has("too many open files", "file table overflow", "no space left", "quota exceeded"): // EMFILE, ENFILE, ENOSPC, EDQUOT
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no open files or disk left for another command"), "end some commands, or remove files")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no memory for another command"),
+			"end some, or create it with more --memory")
+	case has("too many open files", "file table overflow", "no space left",
+		"quota exceeded"): // EMFILE, ENFILE, ENOSPC, EDQUOT
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
+			"the sandbox has no open files or disk left for another command"), "end some commands, or remove files")
 	}
 	return errors.Wrapf(err, "start %q", program)
 }
@@ -364,7 +378,8 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 
 func exitOf(ws unix.WaitStatus) engine.Exit {
 	if ws.Signaled() {
-		return engine.Exit{Code: 128 + int(ws.Signal()), Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")}
+		return engine.Exit{Code: 128 + int(ws.Signal()),
+			Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")}
 	}
 	return engine.Exit{Code: ws.ExitStatus()}
 }

@@ -92,7 +92,8 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 	}
 	for len(typed) > 0 {
 		n, sig := len(typed), syscall.Signal(0)
-		if mode, err := unix.IoctlGetTermios(int(c.terminal.Fd()), unix.TCGETS); err == nil && mode.Lflag&unix.ISIG != 0 {
+		if mode, err := unix.IoctlGetTermios(int(c.terminal.Fd()), unix.TCGETS); err == nil &&
+			mode.Lflag&unix.ISIG != 0 {
 			n, sig = signalKey(typed, mode)
 		}
 		if _, err := c.terminal.Write(typed[:n]); err != nil {
@@ -108,7 +109,8 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 
 // signalKey finds the first key that generates a signal, and returns the number of bytes up to it.
 func signalKey(typed []byte, mode *unix.Termios) (n int, sig syscall.Signal) {
-	keys := map[byte]syscall.Signal{mode.Cc[unix.VINTR]: syscall.SIGINT, mode.Cc[unix.VQUIT]: syscall.SIGQUIT, mode.Cc[unix.VSUSP]: syscall.SIGTSTP}
+	keys := map[byte]syscall.Signal{mode.Cc[unix.VINTR]: syscall.SIGINT, mode.Cc[unix.VQUIT]: syscall.SIGQUIT,
+		mode.Cc[unix.VSUSP]: syscall.SIGTSTP}
 	for i, b := range typed {
 		if sig := keys[b]; sig != 0 && b != 0 {
 			return i + 1, sig
@@ -134,7 +136,8 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 		return nil, err
 	}
 	if uid, gid, group := strings.Cut(name, ":"); uid == "" || group && gid == "" {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is not a user", name), `use "name", "uid", or either with ":group"`)
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is not a user", name),
+			`use "name", "uid", or either with ":group"`)
 	}
 	u, err := user.GetExecUser(name, nil, bytes.NewReader(passwd), bytes.NewReader(group))
 	if err != nil {

@@ -101,7 +101,8 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "relay")
 	}
-	exec := &runsc.Exec{Argv: []string{wire.ToolName, wire.ToolRelay, "."}, WorkingDirectory: "/", ContainerID: k.guest.mainID(), NoNewPrivileges: true,
+	exec := &runsc.Exec{Argv: []string{wire.ToolName, wire.ToolRelay, "."}, WorkingDirectory: "/",
+		ContainerID: k.guest.mainID(), NoNewPrivileges: true,
 		Capabilities: &runsc.Capabilities{}}
 	pid, err := k.guest.sb.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.tools)
 	if err != nil {

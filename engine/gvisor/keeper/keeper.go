@@ -108,7 +108,8 @@ func Main() int {
 	if err != nil {
 		return 1
 	}
-	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{}, ready: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{})}
+	k := &Keeper{thread: make(chan func()), commands: map[string]*command{}, dirs: map[string]bool{},
+		ready: make(chan struct{}), ended: make(chan struct{}), finished: make(chan struct{})}
 	k.finish = sync.OnceFunc(func() { close(k.finished) })
 	exit := make(chan int, 1)
 	go func() { exit <- k.run(wire.NewConn(conn)) }()
@@ -490,7 +491,8 @@ func (k *Keeper) watch() {
 	k.mu.Unlock()
 	switch {
 	case oom:
-		k.end = engine.End{OutOfMemory: true, Detail: "the sandbox used more than its " + mebibytes(k.args.Limits.Memory) + " of memory"}
+		k.end = engine.End{OutOfMemory: true,
+			Detail: "the sandbox used more than its " + mebibytes(k.args.Limits.Memory) + " of memory"}
 	case destroyed:
 		k.end = engine.End{Destroyed: true, Detail: "the sandbox was destroyed"}
 	default:
@@ -514,7 +516,8 @@ func (k *Keeper) watchMain() {
 func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Pid(), Started: k.booted, Cgroup: k.args.Cgroup,
+	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Pid(), Started: k.booted,
+		Cgroup: k.args.Cgroup,
 		Limits: k.args.Limits}
 	if k.args.Claim != nil {
 		s.ID, s.Network = k.args.Claim.ID, k.network.state()

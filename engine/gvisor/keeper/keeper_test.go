@@ -47,7 +47,8 @@ func TestRoomInVolumes(t *testing.T) {
 		t.Errorf("sent %v, want %v", sent, want)
 	}
 	dir := t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755), os.WriteFile(filepath.Join(dir, "a", "f"), make([]byte, 100<<10), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755), os.WriteFile(filepath.Join(dir, "a", "f"),
+		make([]byte, 100<<10), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if size, files := diskUsage(dir); files != 3 || size < 100<<10 {
@@ -140,7 +141,8 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 	known := newCensus(func(pid int32) []byte {
 		asked++
 		return []byte(map[int32]string{
-			3: "A=b\x00" + marker + "=p7", 5: marker + "=p7\x00X=1", 8: marker + "=p70\x00Y=" + marker + "=p7", 9: marker + "=p8",
+			3: "A=b\x00" + marker + "=p7", 5: marker + "=p7\x00X=1", 8: marker + "=p70\x00Y=" + marker + "=p7",
+			9: marker + "=p8",
 		}[pid])
 	})
 	mine := func(owner string) bool { return owner == "p7" }
@@ -151,7 +153,8 @@ func TestCensusFindsAllThatACommandStarted(t *testing.T) {
 		t.Errorf("%d environments were read, want those of 4 processes", asked)
 	}
 	// The command is gone meanwhile; its group's members still belong to it.
-	if got := known.choose([]*runsc.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got, []int32{11}) {
+	if got := known.choose([]*runsc.Process{all[0], process(11, 2, 3), process(12, 2, 12)}, mine); !slices.Equal(got,
+		[]int32{11}) {
 		t.Errorf("later, chosen are %v", got)
 	}
 	for range 2 * killSignals {
@@ -201,31 +204,53 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 		kind    errors.Kind
 		message string
 	}{
-		`failed to find initial working directory "/x": no such file or directory`: {errors.Invalid, `there is no directory "/x" in the sandbox to start in`},
-		`error finding executable "prog" in PATH`:                                  {errors.Invalid, `there is no program "prog" in the sandbox`},
-		`loading executable: permission denied`:                                    {errors.Invalid, `"prog" cannot be executed`},
-		`exec format error`:                                                        {errors.Invalid, `"prog" is not a program for this machine`},
-		`argument list too long`:                                                   {errors.Invalid, `the arguments and the environment of "prog" are too long`},
-		`resource temporarily unavailable`:                                         {errors.Exhausted, `the sandbox runs as many processes as it may, which is 64`},
-		linuxerr.EAGAIN.Error():                                                    {errors.Exhausted, `the sandbox runs as many processes as it may, which is 64`},
-		linuxerr.ENOMEM.Error():                                                    {errors.Exhausted, `the sandbox has no memory for another command`},
-		`cannot allocate memory`:                                                   {errors.Exhausted, `the sandbox has no memory for another command`},
-		linuxerr.EMFILE.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
-		linuxerr.ENFILE.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
-		linuxerr.ENOSPC.Error():                                                    {errors.Exhausted, `the sandbox has no open files or disk left for another command`},
-		linuxerr.EACCES.Error():                                                    {errors.Invalid, `"prog" cannot be executed`},
-		linuxerr.EPERM.Error():                                                     {errors.Invalid, `"prog" cannot be executed`},
-		linuxerr.ELOOP.Error():                                                     {errors.Invalid, `"prog" cannot be executed`},
-		linuxerr.EISDIR.Error():                                                    {errors.Invalid, `"prog" cannot be executed`},
-		linuxerr.ENOEXEC.Error():                                                   {errors.Invalid, `"prog" is not a program for this machine`},
-		linuxerr.E2BIG.Error():                                                     {errors.Invalid, `the arguments and the environment of "prog" are too long`},
-		linuxerr.ENOENT.Error():                                                    {errors.Invalid, `there is no program "prog" in the sandbox`},
-		linuxerr.ENOTDIR.Error():                                                   {errors.Invalid, `there is no program "prog" in the sandbox`},
-		linuxerr.ENAMETOOLONG.Error():                                              {errors.Invalid, `there is no program "prog" in the sandbox`},
+		`failed to find initial working directory "/x": no such file or directory`: {errors.Invalid,
+			`there is no directory "/x" in the sandbox to start in`},
+		`error finding executable "prog" in PATH`: {errors.Invalid,
+			`there is no program "prog" in the sandbox`},
+		`loading executable: permission denied`: {errors.Invalid,
+			`"prog" cannot be executed`},
+		`exec format error`: {errors.Invalid,
+			`"prog" is not a program for this machine`},
+		`argument list too long`: {errors.Invalid,
+			`the arguments and the environment of "prog" are too long`},
+		`resource temporarily unavailable`: {errors.Exhausted,
+			`the sandbox runs as many processes as it may, which is 64`},
+		linuxerr.EAGAIN.Error(): {errors.Exhausted,
+			`the sandbox runs as many processes as it may, which is 64`},
+		linuxerr.ENOMEM.Error(): {errors.Exhausted,
+			`the sandbox has no memory for another command`},
+		`cannot allocate memory`: {errors.Exhausted,
+			`the sandbox has no memory for another command`},
+		linuxerr.EMFILE.Error(): {errors.Exhausted,
+			`the sandbox has no open files or disk left for another command`},
+		linuxerr.ENFILE.Error(): {errors.Exhausted,
+			`the sandbox has no open files or disk left for another command`},
+		linuxerr.ENOSPC.Error(): {errors.Exhausted,
+			`the sandbox has no open files or disk left for another command`},
+		linuxerr.EACCES.Error(): {errors.Invalid,
+			`"prog" cannot be executed`},
+		linuxerr.EPERM.Error(): {errors.Invalid,
+			`"prog" cannot be executed`},
+		linuxerr.ELOOP.Error(): {errors.Invalid,
+			`"prog" cannot be executed`},
+		linuxerr.EISDIR.Error(): {errors.Invalid,
+			`"prog" cannot be executed`},
+		linuxerr.ENOEXEC.Error(): {errors.Invalid,
+			`"prog" is not a program for this machine`},
+		linuxerr.E2BIG.Error(): {errors.Invalid,
+			`the arguments and the environment of "prog" are too long`},
+		linuxerr.ENOENT.Error(): {errors.Invalid,
+			`there is no program "prog" in the sandbox`},
+		linuxerr.ENOTDIR.Error(): {errors.Invalid,
+			`there is no program "prog" in the sandbox`},
+		linuxerr.ENAMETOOLONG.Error(): {errors.Invalid,
+			`there is no program "prog" in the sandbox`},
 	} {
 		err := startError(errors.Errorf("%s", text), "prog", "/x", 64)
 		if !errors.Is(err, want.kind) || errors.Message(err) != want.message || errors.RemedyOf(err) == "" {
-			t.Errorf("%s: kind %v, message %q, remedy %q", text, errors.KindOf(err), errors.Message(err), errors.RemedyOf(err))
+			t.Errorf("%s: kind %v, message %q, remedy %q", text, errors.KindOf(err), errors.Message(err),
+				errors.RemedyOf(err))
 		}
 	}
 	if err := startError(errors.Errorf("something else"), "prog", "/", 64); !errors.Is(err, errors.Internal) {
@@ -237,7 +262,8 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 func TestSpecsAreEncodedWhole(t *testing.T) {
 	t.Parallel()
 	g := &guest{args: wire.BootArgs{Ref: "r", Dir: "/d", Init: "/i", Limits: engine.Limits{Files: 9, Disk: 1 << 20}}}
-	spec := g.mainSpec([]string{"/init", "name"}, "/root.erofs", []wire.Mount{{Source: "/s", Path: "/p", ReadOnly: true}})
+	spec := g.mainSpec([]string{"/init", "name"}, "/root.erofs",
+		[]wire.Mount{{Source: "/s", Path: "/p", ReadOnly: true}})
 	if err := ownUsers(spec); err != nil {
 		t.Fatal(err)
 	}

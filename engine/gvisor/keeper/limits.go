@@ -131,11 +131,13 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 			last[m.Source] = size
 			if limits.VolumeFiles > 0 {
 				// The volume still grows although gVisor should refuse new files.
-				if before, seen := counted[m.Source]; files > int64(limits.VolumeFiles)*5/4 && (!seen || files > before) {
+				if before, seen := counted[m.Source]; files > int64(limits.VolumeFiles)*5/4 &&
+					(!seen || files > before) {
 					k.killForSpace()
 				}
 				counted[m.Source] = files
-				room.set(m.Path, int64(limits.VolumeFiles)-files, func(r layer.Room) error { return layer.SetRoom(k.guest.sb, []layer.Room{r}) })
+				room.set(m.Path, int64(limits.VolumeFiles)-files,
+					func(r layer.Room) error { return layer.SetRoom(k.guest.sb, []layer.Room{r}) })
 			}
 		}
 		pause = max(volumeInterval, volumeShare*time.Since(begin))

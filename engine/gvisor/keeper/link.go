@@ -40,7 +40,8 @@ func linkTo(file *os.File) *runsc.Links {
 		link.Addresses = append(link.Addresses, runsc.Address{Address: a.Guest.AsSlice(), PrefixLen: a.Bits})
 		link.Routes = append(link.Routes, runsc.Route{Destination: networkOf(netip.PrefixFrom(a.Guest, a.Bits))})
 		for _, neighbor := range []netip.Addr{a.Gateway, a.DNS} {
-			link.Neighbors = append(link.Neighbors, runsc.Neighbor{IP: neighbor.AsSlice(), HardwareAddr: netstack.LinkAddress()})
+			link.Neighbors = append(link.Neighbors,
+				runsc.Neighbor{IP: neighbor.AsSlice(), HardwareAddr: netstack.LinkAddress()})
 		}
 		routes[i] = runsc.Route{Destination: networkOf(netip.PrefixFrom(a.Guest, 0)), Gateway: a.Gateway.AsSlice()}
 	}
@@ -67,11 +68,14 @@ func nameFiles(hostname, machineID string) []initStep {
 	}
 	steps := []initStep{
 		{dir: "/etc", file: "/etc/.harvest-hosts", content: hosts, rename: "/etc/hosts"},
-		{dir: "/etc", file: "/etc/.harvest-resolv.conf", content: "nameserver " + netstack.IPv4().DNS.String() + "\n", rename: "/etc/resolv.conf"},
+		{dir: "/etc", file: "/etc/.harvest-resolv.conf", content: "nameserver " + netstack.IPv4().DNS.String() + "\n",
+			rename: "/etc/resolv.conf"},
 	}
 	if machineID != "" {
-		steps = append(steps, initStep{dir: "/etc", file: "/etc/.harvest-hostname", content: hostname + "\n", rename: "/etc/hostname"},
-			initStep{dir: "/etc", file: "/etc/.harvest-machine-id", content: machineID + "\n", rename: "/etc/machine-id"})
+		steps = append(steps, initStep{dir: "/etc", file: "/etc/.harvest-hostname", content: hostname + "\n",
+			rename: "/etc/hostname"},
+			initStep{dir: "/etc", file: "/etc/.harvest-machine-id", content: machineID + "\n",
+				rename: "/etc/machine-id"})
 	}
 	return steps
 }

@@ -112,7 +112,8 @@ func (d *denials) add(n gateway.Denial) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.seq++
-	d.kept = append(d.kept, engine.Denial{Seq: d.seq, Time: n.Time.UTC(), Protocol: n.Protocol, Domain: n.Domain, Address: n.Address, Port: n.Port,
+	d.kept = append(d.kept, engine.Denial{Seq: d.seq, Time: n.Time.UTC(), Protocol: n.Protocol, Domain: n.Domain,
+		Address: n.Address, Port: n.Port,
 		Reason: n.Reason, Count: n.Count})
 	if len(d.kept) > keptDenials {
 		d.kept = slices.Clone(d.kept[len(d.kept)-keptDenials:])

@@ -49,11 +49,13 @@ func TestNetworkWithoutOne(t *testing.T) {
 	t.Parallel()
 	var n network
 	for _, mode := range []engine.NetworkMode{"", engine.NetworkNone} {
-		if err := n.set(engine.Network{Mode: mode}, nil); err != nil || n.gateway != nil || n.state().Mode != engine.NetworkNone {
+		if err := n.set(engine.Network{Mode: mode}, nil); err != nil || n.gateway != nil ||
+			n.state().Mode != engine.NetworkNone {
 			t.Errorf("mode %q: %v, %+v", mode, err, n.state())
 		}
 	}
-	if err := n.set(engine.Network{Mode: "odd"}, nil); !errors.Is(err, errors.Invalid) || n.state().Mode != engine.NetworkNone {
+	if err := n.set(engine.Network{Mode: "odd"}, nil); !errors.Is(err, errors.Invalid) ||
+		n.state().Mode != engine.NetworkNone {
 		t.Errorf("an odd mode: %v, %+v", err, n.state())
 	}
 	if err := n.close(); err != nil {
@@ -68,7 +70,8 @@ func TestFilesOfNames(t *testing.T) {
 		steps[1].rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].content, "nameserver 10.0.2.3\n") {
 		t.Errorf("%+v", steps)
 	}
-	if all := nameFiles("box", "0123"); len(all) != 4 || all[2].rename != "/etc/hostname" || all[2].content != "box\n" || all[3].rename != "/etc/machine-id" || all[3].content != "0123\n" {
+	if all := nameFiles("box", "0123"); len(all) != 4 || all[2].rename != "/etc/hostname" ||
+		all[2].content != "box\n" || all[3].rename != "/etc/machine-id" || all[3].content != "0123\n" {
 		t.Errorf("%+v", all)
 	}
 	if s := nameFiles("localhost", "")[0].content; strings.Count(s, "\n") != 2 {

@@ -118,8 +118,9 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 		return errors.Wrapf(err, "open null device")
 	}
 	defer null.Close()
-	exec := &runsc.Exec{Argv: a.WarmUp, Envv: environment(a.Env), WorkingDirectory: "/", ContainerID: id, NoNewPrivileges: true,
-		KUID: nobody, KGID: nobody, Capabilities: &runsc.Capabilities{}}
+	exec := &runsc.Exec{Argv: a.WarmUp, Envv: environment(a.Env), WorkingDirectory: "/", ContainerID: id,
+		NoNewPrivileges: true,
+		KUID:            nobody, KGID: nobody, Capabilities: &runsc.Capabilities{}}
 	pid, err := g.sb.Execute(exec, map[int]*os.File{0: null, 1: null, 2: null}, nil)
 	if err != nil {
 		err = startError(err, a.WarmUp[0], "/", g.args.Limits.Processes)
@@ -135,7 +136,8 @@ func (g *guest) warmUp(id string, a *wire.PrepareArgs) error {
 		return errors.Wrapf(err, "wait for %q", a.WarmUp)
 	}
 	if all, err := g.sb.Processes(id); err != nil || len(all) != 1 {
-		return errors.Newf(errors.Invalid, "the warm-up %q leaves processes behind (%d, %v)", strings.Join(a.WarmUp, " "), len(all)-1, err)
+		return errors.Newf(errors.Invalid, "the warm-up %q leaves processes behind (%d, %v)",
+			strings.Join(a.WarmUp, " "), len(all)-1, err)
 	}
 	after, err := g.layerSum(id)
 	if err == nil && after != before {

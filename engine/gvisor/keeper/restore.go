@@ -33,7 +33,8 @@ type restoration struct {
 
 // restore boots gVisor with the checkpoint in k.args.Restore, and takes over its commands.
 func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
-	r := &restoration{dir: k.args.Restore, claim: claim, pipes: map[string]*plumbing{}, links: &runsc.Links{}, checked: make(chan struct{})}
+	r := &restoration{dir: k.args.Restore, claim: claim, pipes: map[string]*plumbing{}, links: &runsc.Links{},
+		checked: make(chan struct{})}
 	defer func() {
 		r.close()
 		if err != nil {
@@ -107,7 +108,8 @@ func (r *restoration) check() error {
 			return err
 		}
 		if got != want {
-			return wire.Damaged(errors.Errorf("%s has %d bytes with the sum %08x, of %d with %08x", name, got.Size, got.Sum, want.Size, want.Sum))
+			return wire.Damaged(errors.Errorf("%s has %d bytes with the sum %08x, of %d with %08x", name, got.Size,
+				got.Sum, want.Size, want.Sum))
 		}
 	}
 	return nil
@@ -175,7 +177,8 @@ func (r *restoration) start(g *guest) error {
 		args, stdin = args[:1], r.others[len(r.others)-1]
 	}
 	spec := g.mainSpec(args, r.claim.Root, nil)
-	return g.start(spec, r.claim.Root, g.mainID(), stdin, func(c *runsc.Container) error { return g.sb.Restore(r.state, r.links, c) })
+	return g.start(spec, r.claim.Root, g.mainID(), stdin,
+		func(c *runsc.Container) error { return g.sb.Restore(r.state, r.links, c) })
 }
 
 // close closes the files that gVisor has received.
@@ -201,8 +204,10 @@ func (k *Keeper) takeOver(r *restoration) {
 	k.started = r.saved.Started
 	for _, s := range r.saved.Commands {
 		p := r.pipes[s.ID]
-		c := &command{id: s.ID, number: s.Number, args: s.Args, started: s.Started, pid: s.PID, inside: s.Inside, stdin: p.stdin, done: make(chan struct{}),
-			files: p.files, out: spool.New(filepath.Join(k.args.Dir, "commands", filepath.Base(s.ID)), k.args.OutputBytes)}
+		c := &command{id: s.ID, number: s.Number, args: s.Args, started: s.Started, pid: s.PID, inside: s.Inside,
+			stdin: p.stdin, done: make(chan struct{}),
+			files: p.files, out: spool.New(filepath.Join(k.args.Dir, "commands", filepath.Base(s.ID)),
+				k.args.OutputBytes)}
 		k.commands[c.id] = c
 		k.order = append(k.order, c.id)
 		go k.tend(c, p)

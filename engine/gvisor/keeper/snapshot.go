@@ -91,7 +91,8 @@ func checkMounted(path string, mounts []wire.Mount) error {
 	}
 	for _, m := range mounts {
 		if clean := filepath.Clean(path); clean == m.Path || strings.HasPrefix(clean, m.Path+"/") {
-			err := errors.Newf(errors.Invalid, "%.200q lies on %s, which is mounted and not part of snapshots", path, m.Path)
+			err := errors.Newf(errors.Invalid, "%.200q lies on %s, which is mounted and not part of snapshots", path,
+				m.Path)
 			return errors.Remedy(err, "name a directory of the sandbox's own files; a volume keeps its files by itself")
 		}
 	}

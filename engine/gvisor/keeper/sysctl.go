@@ -11,7 +11,8 @@ const sysctlFS = "/proc/sys/fs"
 func sysctlFiles() []initStep {
 	var steps []initStep
 	for _, f := range [][2]string{
-		{"inotify/max_queued_events", "16384"}, {"inotify/max_user_instances", "8192"}, {"inotify/max_user_watches", "1048576"},
+		{"inotify/max_queued_events", "16384"}, {"inotify/max_user_instances", "8192"},
+		{"inotify/max_user_watches", "1048576"},
 		{"file-max", "9223372036854775807"},
 		{"mount-max", "10000"}, {"nr_open", "2147483647"}, {"pipe-max-size", "1048576"},
 	} {

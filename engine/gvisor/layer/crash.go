@@ -44,7 +44,8 @@ type Crash struct {
 }
 
 // CrashSignals are the signals caused by a fault of the program or of the machine.
-var CrashSignals = []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGABRT, syscall.SIGTRAP}
+var CrashSignals = []syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGABRT,
+	syscall.SIGTRAP}
 
 // DecodeCrash parses a line of gVisor's log. It returns false for other lines.
 func DecodeCrash(line string) (Crash, bool) {
@@ -61,7 +62,8 @@ func (c Crash) Of(command string, pid int32) bool {
 
 // String describes the crash for users.
 func (c Crash) String() string {
-	text := fmt.Sprintf("process %s (pid %d) died of SIG%s", c.Process, c.PID, engine.SignalName(syscall.Signal(c.Signal)))
+	text := fmt.Sprintf("process %s (pid %d) died of SIG%s", c.Process, c.PID,
+		engine.SignalName(syscall.Signal(c.Signal)))
 	if c.Address != "" {
 		text += " at address " + c.Address
 	}

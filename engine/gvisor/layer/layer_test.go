@@ -12,7 +12,8 @@ func TestFailureComesBack(t *testing.T) {
 	sent := errors.Remedy(errors.Newf(errors.Exhausted, "it does not fit"), "more disk")
 	text := errors.Errorf("creating event sink: %s", Mark(sent))
 	got := failure(text)
-	if !errors.Is(got, errors.Exhausted) || errors.Message(got) != "it does not fit" || errors.RemedyOf(got) != "more disk" {
+	if !errors.Is(got, errors.Exhausted) || errors.Message(got) != "it does not fit" ||
+		errors.RemedyOf(got) != "more disk" {
 		t.Errorf("it came back as %v", got)
 	}
 	if err := failure(errors.Errorf("EOF")); !errors.Is(err, errors.Unavailable) {

@@ -80,8 +80,9 @@ func (s *Sandbox) Start(c *Container) error {
 }
 
 func (s *Sandbox) startArgs(c *Container) *startArgs {
-	return &startArgs{Spec: specOf(c.Spec), Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1, GoferMountConfs: c.Mounts,
-		FilePayload: urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}
+	return &startArgs{Spec: specOf(c.Spec), Conf: s.opts.Config, CID: c.ID, NumGoferFilestoreFDs: 1,
+		GoferMountConfs: c.Mounts,
+		FilePayload:     urpc.FilePayload{Files: slices.Concat(c.Stdio[:], []*os.File{c.Upper}, c.Files)}}
 }
 
 // DestroyContainer ends the container's processes and removes it. It is idempotent.
@@ -149,7 +150,8 @@ func (s *Sandbox) Resume() error { return s.call(resume, nil, nil) }
 
 // ReadFile writes at most size bytes of a container's file to w.
 func (s *Sandbox) ReadFile(container, path string, size int64, w *os.File) error {
-	return s.call(readFile, &readArgs{ContainerID: container, Path: path, Size: size, FilePayload: urpc.FilePayload{Files: []*os.File{w}}}, nil)
+	return s.call(readFile, &readArgs{ContainerID: container, Path: path, Size: size,
+		FilePayload: urpc.FilePayload{Files: []*os.File{w}}}, nil)
 }
 
 // Memory returns the bytes that the sandbox uses according to gVisor.
@@ -164,6 +166,7 @@ func (s *Sandbox) AddLinks(links *Links) error { return s.call(createLinks, link
 
 // Trace starts a trace session with one sink, which receives the file.
 func (s *Sandbox) Trace(sink string, config map[string]any, file *os.File) error {
-	return s.call(createTraceSession, &traceArgs{Config: traceConfig{Name: traceSession, Sinks: []traceSink{{Name: sink, Config: config}}}, Force: true,
+	return s.call(createTraceSession, &traceArgs{Config: traceConfig{Name: traceSession,
+		Sinks: []traceSink{{Name: sink, Config: config}}}, Force: true,
 		FilePayload: urpc.FilePayload{Files: []*os.File{file}}}, nil)
 }

@@ -36,7 +36,8 @@ var uncompressed = map[string]string{"compression": "none"}
 // Checkpoint writes the state of the sandbox to files. It pauses the sandbox, and resumes it even after
 // a failure.
 func (s *Sandbox) Checkpoint(files CheckpointFiles) error {
-	return s.call(checkpoint, &saveArgs{HavePagesFile: true, Resume: true, Metadata: uncompressed, FilePayload: urpc.FilePayload{Files: files[:]}}, nil)
+	return s.call(checkpoint, &saveArgs{HavePagesFile: true, Resume: true, Metadata: uncompressed,
+		FilePayload: urpc.FilePayload{Files: files[:]}}, nil)
 }
 
 // Restore turns the sandbox, in which nothing has been started yet, into one that continues from a checkpoint.
@@ -47,7 +48,8 @@ func (s *Sandbox) Restore(files CheckpointFiles, links *Links, containers ...*Co
 	if err := s.call(setNetworkArgs, links, nil); err != nil {
 		return err
 	}
-	args := &restoreArgs{HavePagesFile: true, Background: true, FilePayload: urpc.FilePayload{Files: slices.Clone(files[:])}}
+	args := &restoreArgs{HavePagesFile: true, Background: true,
+		FilePayload: urpc.FilePayload{Files: slices.Clone(files[:])}}
 	if s.opts.Config.Platform == "kvm" {
 		device, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
 		if err != nil {

@@ -184,7 +184,8 @@ func loopback(gro bool) *Links {
 	v4, v6 := net.IPv4(127, 0, 0, 0), net.IPv6loopback
 	return &Links{LoopbackLinks: []LoopbackLink{{Name: "lo", GVisorGRO: gro,
 		Addresses: []Address{{net.IPv4(127, 0, 0, 1).To4(), 8}, {v6, 128}},
-		Routes:    []Route{{Destination: net.IPNet{IP: v4, Mask: net.CIDRMask(8, 32)}}, {Destination: net.IPNet{IP: v6, Mask: net.CIDRMask(128, 128)}}}}}}
+		Routes: []Route{{Destination: net.IPNet{IP: v4, Mask: net.CIDRMask(8, 32)}},
+			{Destination: net.IPNet{IP: v6, Mask: net.CIDRMask(128, 128)}}}}}}
 }
 
 // Lower is the backing of a mount.
@@ -215,7 +216,8 @@ type MountConf struct {
 
 // String returns the form for arguments.
 func (c MountConf) String() string {
-	text := map[Lower]string{Gofer: "lisafs", Erofs: "erofs"}[c.Lower] + ":" + map[Upper]string{NoOverlay: "none", Anonymous: "anon"}[c.Upper]
+	text := map[Lower]string{Gofer: "lisafs", Erofs: "erofs"}[c.Lower] + ":" + map[Upper]string{NoOverlay: "none",
+		Anonymous: "anon"}[c.Upper]
 	if c.Size != "" {
 		text += ":size=" + c.Size
 	}

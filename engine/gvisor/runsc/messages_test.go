@@ -171,11 +171,15 @@ func TestAnswersAreGVisors(t *testing.T) {
 func TestConstantsAreGVisors(t *testing.T) {
 	t.Parallel()
 	methods := map[string]string{
-		startRoot: boot.ContMgrRootContainerStart, setNetworkArgs: boot.ContMgrSetNetworkArgs, createSubcontainer: boot.ContMgrCreateSubcontainer,
-		startSubcontainer: boot.ContMgrStartSubcontainer, destroySubcontainer: boot.ContMgrDestroySubcontainer, executeAsync: boot.ContMgrExecuteAsync,
-		wait: boot.ContMgrWait, waitPID: boot.ContMgrWaitPID, signal: boot.ContMgrSignal, processes: boot.ContMgrProcesses, pause: boot.ContMgrPause,
+		startRoot: boot.ContMgrRootContainerStart, setNetworkArgs: boot.ContMgrSetNetworkArgs,
+		createSubcontainer: boot.ContMgrCreateSubcontainer,
+		startSubcontainer:  boot.ContMgrStartSubcontainer, destroySubcontainer: boot.ContMgrDestroySubcontainer,
+		executeAsync: boot.ContMgrExecuteAsync,
+		wait:         boot.ContMgrWait, waitPID: boot.ContMgrWaitPID, signal: boot.ContMgrSignal,
+		processes: boot.ContMgrProcesses, pause: boot.ContMgrPause,
 		resume: boot.ContMgrResume, createTraceSession: boot.ContMgrCreateTraceSession, collectUsage: boot.UsageCollect,
-		checkpoint: boot.ContMgrCheckpoint, restore: boot.ContMgrRestore, restoreSubcontainer: boot.ContMgrRestoreSubcontainer, readFile: boot.FsRead,
+		checkpoint: boot.ContMgrCheckpoint, restore: boot.ContMgrRestore,
+		restoreSubcontainer: boot.ContMgrRestoreSubcontainer, readFile: boot.FsRead,
 	}
 	for ours, theirs := range methods {
 		if ours != theirs {
@@ -197,8 +201,10 @@ func TestConstantsAreGVisors(t *testing.T) {
 			t.Errorf("%s is %s", ours, theirs)
 		}
 	}
-	capabilities := auth.TaskCapabilities{PermittedCaps: 1, InheritableCaps: 2, EffectiveCaps: 3, BoundingCaps: 4, AmbientCaps: 5}
-	if got := encoded(t, Capabilities{PermittedCaps: 1, InheritableCaps: 2, EffectiveCaps: 3, BoundingCaps: 4, AmbientCaps: 5}); !bytes.Equal(got, encoded(t, capabilities)) {
+	capabilities := auth.TaskCapabilities{PermittedCaps: 1, InheritableCaps: 2, EffectiveCaps: 3, BoundingCaps: 4,
+		AmbientCaps: 5}
+	if got := encoded(t, Capabilities{PermittedCaps: 1, InheritableCaps: 2, EffectiveCaps: 3, BoundingCaps: 4,
+		AmbientCaps: 5}); !bytes.Equal(got, encoded(t, capabilities)) {
 		t.Errorf("capabilities are %s", got)
 	}
 	var links boot.CreateLinksAndRoutesArgs

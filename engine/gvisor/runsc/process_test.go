@@ -63,11 +63,13 @@ type birth struct {
 
 // confess writes the process's birth to its log file, the first file that it receives.
 func confess() {
-	b := birth{Env: os.Environ(), Status: map[string]string{}, Maps: map[string]string{}, Namespaces: map[string]string{}, Files: map[string]string{}}
+	b := birth{Env: os.Environ(), Status: map[string]string{}, Maps: map[string]string{},
+		Namespaces: map[string]string{}, Files: map[string]string{}}
 	status, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
-		for _, part := range []string{"Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Umask", "SigIgn"} {
+		for _, part := range []string{"Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb",
+			"NoNewPrivs", "Seccomp", "Umask", "SigIgn"} {
 			if name == part {
 				b.Status[name] = strings.TrimSpace(value)
 			}
@@ -81,14 +83,16 @@ func confess() {
 		b.Namespaces[name], _ = os.Readlink("/proc/self/ns/" + name)
 	}
 	for fd := range 64 {
-		if target, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil && !strings.HasPrefix(target, "anon_inode:") && !strings.HasPrefix(target, "/sys/") {
+		if target, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err == nil &&
+			!strings.HasPrefix(target, "anon_inode:") && !strings.HasPrefix(target, "/sys/") {
 			kind, _, _ := strings.Cut(target, ":[") // of pipes and sockets
 			b.Files[strconv.Itoa(fd)] = kind
 		}
 	}
 	for _, arg := range os.Args {
 		name, value, ok := strings.Cut(arg, "=")
-		if file := b.Files[value]; ok && file != "" && (strings.HasSuffix(name, "-fd") || strings.HasSuffix(name, "-fds")) {
+		if file := b.Files[value]; ok && file != "" &&
+			(strings.HasSuffix(name, "-fd") || strings.HasSuffix(name, "-fds")) {
 			arg = name + "=" + file
 		}
 		b.Args = append(b.Args, arg)
@@ -112,7 +116,8 @@ func options(t *testing.T, rootless bool, limits engine.Limits) Options {
 	fs := flag.NewFlagSet("test", flag.ContinueOnError)
 	config.RegisterFlags(fs)
 	log := filepath.Join(dir, "log")
-	err := fs.Parse([]string{"--root=" + filepath.Join(dir, "runsc"), "--network=none", fmt.Sprintf("--rootless=%t", rootless), "--ignore-cgroups", "--host-settings=ignore",
+	err := fs.Parse([]string{"--root=" + filepath.Join(dir, "runsc"), "--network=none",
+		fmt.Sprintf("--rootless=%t", rootless), "--ignore-cgroups", "--host-settings=ignore",
 		"--overlay2=root:dir=" + dir, "--gofer-network-namespace=new",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", "--log=" + log, "--panic-log=" + log})
 	if err != nil {
@@ -125,8 +130,10 @@ func options(t *testing.T, rootless bool, limits engine.Limits) Options {
 	if err := os.MkdirAll(conf.RootDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	spec := &specs.Spec{Version: specs.Version, Root: &specs.Root{Path: dir}, Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}, Linux: &specs.Linux{}}
-	for _, ns := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace, specs.UserNamespace} {
+	spec := &specs.Spec{Version: specs.Version, Root: &specs.Root{Path: dir},
+		Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}, Linux: &specs.Linux{}}
+	for _, ns := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace,
+		specs.UTSNamespace, specs.MountNamespace, specs.UserNamespace} {
 		spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: ns})
 	}
 	n := uint32(1000)
@@ -142,7 +149,8 @@ func options(t *testing.T, rootless bool, limits engine.Limits) Options {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Options{Program: "/proc/self/exe", Config: conf, ID: "one", Bundle: dir, Spec: spec, Root: devNull(t), Limits: limits}
+	return Options{Program: "/proc/self/exe", Config: conf, ID: "one", Bundle: dir, Spec: spec, Root: devNull(t),
+		Limits: limits}
 }
 
 func devNull(t *testing.T) *os.File {
@@ -176,7 +184,8 @@ func born(t *testing.T, o Options) birth {
 	// gVisor lists its flags in any order, including those that mean "none".
 	slices.Sort(b.Args[1:slices.IndexFunc(b.Args, func(arg string) bool { return arg == "boot" || arg == "gofer" })])
 	b.Args = slices.DeleteFunc(b.Args, func(arg string) bool { return strings.HasSuffix(arg, "-fd=-1") })
-	if i := slices.Index(b.Args, "--total-host-memory"); i >= 0 { // the one argument that is Harvest's own: TestLimitArgs
+	if i := slices.Index(b.Args,
+		"--total-host-memory"); i >= 0 { // the one argument that is Harvest's own: TestLimitArgs
 		b.Args[i+1] = ""
 	}
 	for name, own := range namespaces() {
@@ -240,8 +249,10 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = sandbox.New(theirs.Config, &sandbox.Args{ID: theirs.ID, Spec: theirs.Spec, BundleDir: theirs.Bundle, IOFiles: []*os.File{theirs.Root}, MountHints: hints,
-				Attached: true, GoferMountConfs: specutils.GoferMountConfFlags{{Lower: specutils.Erofs, Upper: specutils.NoOverlay}}, Cgroup: inside{limits}})
+			_, err = sandbox.New(theirs.Config, &sandbox.Args{ID: theirs.ID, Spec: theirs.Spec,
+				BundleDir: theirs.Bundle, IOFiles: []*os.File{theirs.Root}, MountHints: hints,
+				Attached: true, GoferMountConfs: specutils.GoferMountConfFlags{{Lower: specutils.Erofs,
+					Upper: specutils.NoOverlay}}, Cgroup: inside{limits}})
 			if err == nil {
 				t.Fatal("the test has booted")
 			}
@@ -253,7 +264,8 @@ func TestProcessIsLikeGVisors(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Error(d)
 			}
-			if len(got.Args) < 20 || got.Status["Uid"] == "" || got.DeathSign != int(unix.SIGKILL) || !got.Program || !slices.Contains(slices.Collect(maps.Values(got.Files)), "socket") {
+			if len(got.Args) < 20 || got.Status["Uid"] == "" || got.DeathSign != int(unix.SIGKILL) || !got.Program ||
+				!slices.Contains(slices.Collect(maps.Values(got.Files)), "socket") {
 				t.Errorf("it is %+v", got)
 			}
 			if entries, err := os.ReadDir(ours.Config.RootDir); err != nil || len(entries) != 0 {
@@ -274,9 +286,12 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	rootless := os.Getenv(rootlessEnv) != ""
 	container := func() Options {
 		o := options(t, rootless, engine.Limits{})
-		o.Spec.Annotations = map[string]string{"dev.gvisor.spec.rootfs.type": "erofs", "dev.gvisor.spec.rootfs.source": os.DevNull,
-			"dev.gvisor.spec.rootfs.overlay": "dir=" + o.Bundle, "io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.sandbox-id": "one"}
-		o.Spec.Mounts = []specs.Mount{{Destination: "/init", Type: "erofs", Source: os.DevNull, Options: []string{"ro"}}, {Destination: "/v", Type: "bind", Source: o.Bundle}}
+		o.Spec.Annotations = map[string]string{"dev.gvisor.spec.rootfs.type": "erofs",
+			"dev.gvisor.spec.rootfs.source":  os.DevNull,
+			"dev.gvisor.spec.rootfs.overlay": "dir=" + o.Bundle, "io.kubernetes.cri.container-type": "container",
+			"io.kubernetes.cri.sandbox-id": "one"}
+		o.Spec.Mounts = []specs.Mount{{Destination: "/init", Type: "erofs", Source: os.DevNull,
+			Options: []string{"ro"}}, {Destination: "/v", Type: "bind", Source: o.Bundle}}
 		return o
 	}
 	theirs := container()
@@ -297,9 +312,11 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	}
 	want, got := born(t, theirs), born(t, ours)
 	want.Args = slices.DeleteFunc(want.Args, func(arg string) bool {
-		return strings.HasPrefix(arg, "--pin-ring-fd=") || strings.HasPrefix(arg, "--sync-sentry-exit-fd=") || strings.HasPrefix(arg, "--sync-chroot-fd=")
+		return strings.HasPrefix(arg, "--pin-ring-fd=") || strings.HasPrefix(arg, "--sync-sentry-exit-fd=") ||
+			strings.HasPrefix(arg, "--sync-chroot-fd=")
 	})
-	given := map[string]string{"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "DIR/log", "4": "DIR/config.json", "5": "pipe", "6": "socket", "7": "socket"}
+	given := map[string]string{"0": "/dev/null", "1": "/dev/null", "2": "/dev/null", "3": "DIR/log",
+		"4": "DIR/config.json", "5": "pipe", "6": "socket", "7": "socket"}
 	for fd, file := range got.Files {
 		if given[fd] != file && (file != "pipe" || given[fd] != "") { // it creates its own pipes at the start
 			t.Errorf("its file %s is %s", fd, file)
@@ -328,8 +345,10 @@ func startTheirs(t *testing.T, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container.Container{ID: "one-main", Spec: o.Spec, BundleDir: o.Bundle, Status: container.Created, Sandbox: &sandbox.Sandbox{ID: "one", MountHints: hints},
-		Saver: container.StateFile{RootDir: o.Config.RootDir, ID: container.FullID{SandboxID: "one", ContainerID: "one-main"}}}
+	c := &container.Container{ID: "one-main", Spec: o.Spec, BundleDir: o.Bundle, Status: container.Created,
+		Sandbox: &sandbox.Sandbox{ID: "one", MountHints: hints},
+		Saver: container.StateFile{RootDir: o.Config.RootDir,
+			ID: container.FullID{SandboxID: "one", ContainerID: "one-main"}}}
 	if err := c.Saver.LockForNew(); err != nil {
 		t.Fatal(err)
 	}
@@ -368,16 +387,20 @@ func inUserNamespace(t *testing.T, test string) {
 	if err == nil {
 		err = os.WriteFile(program, b, 0o755)
 	}
-	for _, err := range []error{err, os.Mkdir(filepath.Join(dir, "tmp"), 0o700), os.Chown(filepath.Join(dir, "tmp"), stranger, stranger), os.Chmod(dir, 0o755)} {
+	for _, err := range []error{err, os.Mkdir(filepath.Join(dir, "tmp"), 0o700),
+		os.Chown(filepath.Join(dir, "tmp"), stranger, stranger), os.Chmod(dir, 0o755)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	cmd := exec.CommandContext(t.Context(), program, "-test.run=^"+test+"$", "-test.v")
 	cmd.Dir = dir
-	cmd.Env = append(testenv.CleanEnv(), rootlessEnv+"=1", "TMPDIR="+filepath.Join(dir, "tmp"), "HOME="+filepath.Join(dir, "tmp"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: 0}, Cloneflags: syscall.CLONE_NEWUSER,
-		UidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}}}
+	cmd.Env = append(testenv.CleanEnv(), rootlessEnv+"=1", "TMPDIR="+filepath.Join(dir, "tmp"),
+		"HOME="+filepath.Join(dir, "tmp"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: 0},
+		Cloneflags:  syscall.CLONE_NEWUSER,
+		UidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: stranger, Size: 1}}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+test) {
 		t.Errorf("in a user namespace: %v\n%s", err, out)
@@ -387,7 +410,8 @@ func inUserNamespace(t *testing.T, test string) {
 func TestLimitArgs(t *testing.T) {
 	t.Parallel()
 	args, err := limitArgs(engine.Limits{CPU: 1.5, Memory: 1 << 20}, true)
-	if text := strings.Join(args, " "); err != nil || !strings.Contains(text, "--cpu-quota 150000 --cpu-period 100000 --total-memory 1048576") ||
+	if text := strings.Join(args, " "); err != nil ||
+		!strings.Contains(text, "--cpu-quota 150000 --cpu-period 100000 --total-memory 1048576") ||
 		!strings.HasPrefix(text, "--total-host-memory 1048576 ") {
 		t.Errorf("%q, %v", args, err)
 	}

@@ -191,7 +191,8 @@ func isolate(cmd *exec.Cmd, spec *specs.Spec) {
 func mappings(of []specs.LinuxIDMapping) []syscall.SysProcIDMap {
 	var all []syscall.SysProcIDMap
 	for _, m := range of {
-		all = append(all, syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Size)})
+		all = append(all, syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID),
+			Size: int(m.Size)})
 	}
 	return all
 }

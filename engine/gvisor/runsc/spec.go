@@ -39,7 +39,8 @@ type specLinux struct {
 func specOf(s *specs.Spec) *spec {
 	of := &spec{Version: s.Version, Root: s.Root, Hostname: s.Hostname, Mounts: s.Mounts, Annotations: s.Annotations}
 	if p := s.Process; p != nil {
-		of.Process = &specProcess{Args: p.Args, Env: p.Env, Cwd: p.Cwd, Capabilities: p.Capabilities, Rlimits: p.Rlimits, NoNewPrivileges: p.NoNewPrivileges}
+		of.Process = &specProcess{Args: p.Args, Env: p.Env, Cwd: p.Cwd, Capabilities: p.Capabilities,
+			Rlimits: p.Rlimits, NoNewPrivileges: p.NoNewPrivileges}
 	}
 	if l := s.Linux; l != nil {
 		of.Linux = &specLinux{UIDMappings: l.UIDMappings, GIDMappings: l.GIDMappings, Namespaces: l.Namespaces}

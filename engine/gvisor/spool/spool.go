@@ -99,7 +99,8 @@ func (s *Spool) write(data []byte) error {
 		if err := os.MkdirAll(s.dir, 0o700); err != nil {
 			return errors.Wrapf(err, "create output directory")
 		}
-		f, err := os.OpenFile(filepath.Join(s.dir, "output."+strconv.Itoa(s.created)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		f, err := os.OpenFile(filepath.Join(s.dir, "output."+strconv.Itoa(s.created)),
+			os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return errors.Wrapf(err, "create output file")
 		}

@@ -45,7 +45,8 @@ func become(command string) error {
 		env[i] = string(b)
 	}
 	program := search(args[0], env)
-	return errors.Explainf(syscall.Exec(program, args, env), errors.Invalid, "there is no program %q in the sandbox", args[0])
+	return errors.Explainf(syscall.Exec(program, args, env), errors.Invalid,
+		"there is no program %q in the sandbox", args[0])
 }
 
 // search finds a program in the PATH of env.

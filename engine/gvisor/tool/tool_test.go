@@ -18,7 +18,8 @@ func TestTools(t *testing.T) {
 	t.Parallel()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err := w.WriteHeader(&tar.Header{Name: "a/b.txt", Mode: 0o640, Size: 5, Uid: os.Getuid(), Gid: os.Getgid()}); err != nil {
+	if err := w.WriteHeader(&tar.Header{Name: "a/b.txt", Mode: 0o640, Size: 5, Uid: os.Getuid(),
+		Gid: os.Getgid()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write([]byte("hello")); err != nil {
@@ -42,7 +43,8 @@ func TestTools(t *testing.T) {
 	if h, err := tar.NewReader(&out).Next(); err != nil || h.Name != "b.txt" || h.Mode != 0o640 {
 		t.Errorf("packed %+v, %v", h, err)
 	}
-	for _, bad := range [][]string{nil, {"other", "x"}, {wire.ToolPack, filepath.Join(dir, "nothing")}, {wire.ToolUnpack, filepath.Join(dir, "a", "b.txt")}, {wire.ToolPack, filepath.Join(dir, "no", "x")}} {
+	for _, bad := range [][]string{nil, {"other", "x"}, {wire.ToolPack, filepath.Join(dir, "nothing")},
+		{wire.ToolUnpack, filepath.Join(dir, "a", "b.txt")}, {wire.ToolPack, filepath.Join(dir, "no", "x")}} {
 		stderr.Reset()
 		if code := Main(bad, strings.NewReader(""), &out, &stderr); code == 0 {
 			t.Errorf("%v: no error", bad)

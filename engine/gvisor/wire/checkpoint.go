@@ -66,7 +66,8 @@ func ReadSaved(dir string) (*Saved, error) {
 	name := filepath.Join(dir, CheckpointFile)
 	info, err := os.Stat(name)
 	if errors.IsNotExist(err) {
-		return nil, errors.Remedy(errors.Explainf(err, errors.NotFound, "there is no such checkpoint"), "make another one of a running sandbox")
+		return nil, errors.Remedy(errors.Explainf(err, errors.NotFound, "there is no such checkpoint"),
+			"make another one of a running sandbox")
 	}
 	if err != nil || info.Size() > maxSaved {
 		return nil, errors.Errorf("look at checkpoint %s: %v", name, err)
@@ -96,5 +97,6 @@ func ParseSaved(b []byte) (*Saved, error) {
 
 // Damaged returns the error for a checkpoint whose files are damaged.
 func Damaged(err error) error {
-	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the checkpoint is damaged"), "remove it, and make another one of a running sandbox")
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the checkpoint is damaged"),
+		"remove it, and make another one of a running sandbox")
 }

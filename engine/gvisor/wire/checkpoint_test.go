@@ -28,7 +28,8 @@ func TestVersionOfGVisor(t *testing.T) {
 func TestSavedThatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	const files = `"Files":{"kernel":{"Size":1}}`
-	for _, text := range []string{``, `{`, `{}`, `{"Ref":"r"}`, `{` + files + `}`, `{"Ref":"r","Started":-1,` + files + `}`,
+	for _, text := range []string{``, `{`, `{}`, `{"Ref":"r"}`, `{` + files + `}`,
+		`{"Ref":"r","Started":-1,` + files + `}`,
 		`{"Ref":"r",` + files + `,"Commands":[{"ID":"p1","PID":0,"Inside":1}]}`,
 		`{"Ref":"r",` + files + `,"Commands":[{"ID":"p1","PID":1}]}`,
 		`{"Ref":"r",` + files + `,"Commands":[{"PID":1,"Inside":1}]}`,

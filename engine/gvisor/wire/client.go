@@ -38,7 +38,8 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 	if err := engine.CheckCommand(cmd); err != nil {
 		return nil, err
 	}
-	args := &StartArgs{Own: cmd.Own, Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+	args := &StartArgs{Own: cmd.Own, Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil,
+		Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
 	for _, arg := range cmd.Args {
 		args.Args = append(args.Args, []byte(arg))
 	}
@@ -54,7 +55,8 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 
 // OpenProcess implements engine.ProcessOpener.
 func (c *Client) OpenProcess(ctx context.Context, id string, stdio engine.Stdio) (engine.Process, error) {
-	args := &AttachArgs{ID: id, Stdin: stdio.Stdin != nil, Input: stdio.Stdin != nil && stdio.Input != nil, Quiet: stdio.Stdout == nil && stdio.Stderr == nil}
+	args := &AttachArgs{ID: id, Stdin: stdio.Stdin != nil, Input: stdio.Stdin != nil && stdio.Input != nil,
+		Quiet: stdio.Stdout == nil && stdio.Stderr == nil}
 	p, err := c.open(ctx, Request{Op: Attach, Attach: args}, stdio)
 	if err != nil {
 		return nil, err
@@ -107,7 +109,8 @@ func (c *Client) open(ctx context.Context, req Request, stdio engine.Stdio) (*pr
 	case <-ctx.Done():
 		go func() {
 			if a := <-answered; a.err == nil && req.Op == Start {
-				_, _ = c.Call(context.WithoutCancel(ctx), Request{Op: Control, Control: &ControlArgs{ID: a.reply.ID, Kill: true}})
+				_, _ = c.Call(context.WithoutCancel(ctx),
+					Request{Op: Control, Control: &ControlArgs{ID: a.reply.ID, Kill: true}})
 			}
 			_ = conn.Close()
 		}()
@@ -327,13 +330,15 @@ func (s *reading) Close() error { return s.close() }
 // CheckPath returns Invalid if path is not an absolute path in a sandbox.
 func CheckPath(path string) error {
 	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is not an absolute path in the sandbox", path), "begin it with /")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is not an absolute path in the sandbox", path),
+			"begin it with /")
 	}
 	return nil
 }
 
 // tool starts one of Harvest's own tools in the sandbox.
-func (c *Client) tool(ctx context.Context, stdout io.Writer, stdin io.Reader, args ...string) (*process, *bytes.Buffer, error) {
+func (c *Client) tool(ctx context.Context, stdout io.Writer, stdin io.Reader,
+	args ...string) (*process, *bytes.Buffer, error) {
 	var stderr bytes.Buffer
 	start := &StartArgs{Args: [][]byte{[]byte(ToolName)}, Tool: true, Stdin: stdin != nil}
 	for _, arg := range args {

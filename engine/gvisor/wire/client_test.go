@@ -37,7 +37,8 @@ func FuzzDeliver(f *testing.F) {
 	f.Add(frames("t", "17 and more", "?", "", "x", "{"))
 	f.Add([]byte("o\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p := &process{c: &Client{ID: "box"}, conn: NewConn(said{Reader: bytes.NewReader(data)}), done: make(chan struct{})}
+		p := &process{c: &Client{ID: "box"}, conn: NewConn(said{Reader: bytes.NewReader(data)}),
+			done: make(chan struct{})}
 		var out, problems strings.Builder
 		p.deliver(engine.Stdio{Stdout: &out, Stderr: &problems, Truncated: func(int64) {}})
 		if _, err := p.Wait(t.Context()); err == nil && !bytes.Contains(data, []byte("x")) {

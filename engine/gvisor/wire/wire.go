@@ -240,7 +240,8 @@ type Failure struct {
 
 // FailureOf converts err to the payload of a frame.
 func FailureOf(err error) Failure {
-	return Failure{Kind: errors.KindOf(err), Message: errors.Message(err), Detail: err.Error(), Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err), Exit: errors.ExitOf(err)}
+	return Failure{Kind: errors.KindOf(err), Message: errors.Message(err), Detail: err.Error(),
+		Stage: errors.StageOf(err), Remedy: errors.RemedyOf(err), Exit: errors.ExitOf(err)}
 }
 
 // Err converts the payload back to an error with the same kind, texts, stage and remedy.

@@ -67,11 +67,14 @@ func TestReplyComesWithItsStages(t *testing.T) {
 func TestFailureKeepsWhatTheErrorSays(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
-	sent := errors.Remedy(errors.Stage(errors.Explainf(errors.Errorf("secret detail"), errors.Exhausted, "no space"), "boot"), "delete something")
+	sent := errors.Remedy(errors.Stage(errors.Explainf(errors.Errorf("secret detail"), errors.Exhausted, "no space"),
+		"boot"), "delete something")
 	go func() { _ = a.SendJSON(KindFailure, FailureOf(sent)) }()
 	_, err := b.ReceiveReply(nil)
-	if !errors.Is(err, errors.Exhausted) || errors.Message(err) != "no space" || errors.StageOf(err) != "boot" || errors.RemedyOf(err) != "delete something" {
-		t.Errorf("kind %v, message %q, stage %q, remedy %q", errors.KindOf(err), errors.Message(err), errors.StageOf(err), errors.RemedyOf(err))
+	if !errors.Is(err, errors.Exhausted) || errors.Message(err) != "no space" || errors.StageOf(err) != "boot" ||
+		errors.RemedyOf(err) != "delete something" {
+		t.Errorf("kind %v, message %q, stage %q, remedy %q", errors.KindOf(err), errors.Message(err),
+			errors.StageOf(err), errors.RemedyOf(err))
 	}
 	if !strings.Contains(err.Error(), "secret detail") {
 		t.Errorf("operators cannot read the detail: %v", err)

@@ -71,7 +71,8 @@ func first(t *testing.T) *wire.Client {
 func claimed(t *testing.T) *wire.Client {
 	t.Helper()
 	c := first(t)
-	reply, err := c.Call(t.Context(), wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{ID: "box", Env: map[string]string{"OF": "the sandbox"}, Dir: "/", OutputBytes: 1 << 20}})
+	reply, err := c.Call(t.Context(), wire.Request{Op: wire.Claim,
+		Claim: &wire.ClaimArgs{ID: "box", Env: map[string]string{"OF": "the sandbox"}, Dir: "/", OutputBytes: 1 << 20}})
 	if err != nil || reply.Found == nil || reply.Found.Env["PATH"] == "" || reply.Found.Dir == "" {
 		t.Fatalf("%+v, %v", reply, err)
 	}
@@ -83,19 +84,23 @@ func TestCommands(t *testing.T) {
 	t.Parallel()
 	c := claimed(t)
 	var out, stderr bytes.Buffer
-	p, err := c.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", `read line; echo "$line $OF $MORE"; echo wrong >&2; pwd; exit 3`}, Env: map[string]string{"MORE": "and more"}, Dir: "/tmp",
+	p, err := c.Start(t.Context(), engine.Command{Args: []string{"sh", "-c",
+		`read line; echo "$line $OF $MORE"; echo wrong >&2; pwd; exit 3`},
+		Env: map[string]string{"MORE": "and more"}, Dir: "/tmp",
 		Stdin: strings.NewReader("typed\nleft over"), Stdout: &out, Stderr: &stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 3 || out.String() != "typed the sandbox and more\n/tmp\n" || stderr.String() != "wrong\n" {
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 3 ||
+		out.String() != "typed the sandbox and more\n/tmp\n" || stderr.String() != "wrong\n" {
 		t.Errorf("%+v, %v, %q, %q", exit, err, out.String(), stderr.String())
 	}
 
 	typed, keyboard := io.Pipe()
 	defer keyboard.Close()
 	ctx, leave := context.WithCancel(t.Context())
-	p, err = c.Start(ctx, engine.Command{Args: []string{"sh", "-c", "head -c 3000000 /dev/zero; echo; echo begun; read line; echo $line"}, Stdin: typed, Stdout: io.Discard})
+	p, err = c.Start(ctx, engine.Command{Args: []string{"sh", "-c",
+		"head -c 3000000 /dev/zero; echo; echo begun; read line; echo $line"}, Stdin: typed, Stdout: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,11 +114,13 @@ func TestCommands(t *testing.T) {
 	}
 	var again last
 	dropped := int64(0)
-	p, err = c.OpenProcess(t.Context(), p.ID(), engine.Stdio{Stdin: strings.NewReader("heard\n"), Stdout: &again, Truncated: func(n int64) { dropped += n }})
+	p, err = c.OpenProcess(t.Context(), p.ID(), engine.Stdio{Stdin: strings.NewReader("heard\n"), Stdout: &again,
+		Truncated: func(n int64) { dropped += n }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 || !strings.HasSuffix(string(again), "begun\nheard\n") {
+	if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 0 ||
+		!strings.HasSuffix(string(again), "begun\nheard\n") {
 		t.Errorf("%+v, %v, %q", exit, err, again)
 	}
 
@@ -127,7 +134,8 @@ func TestCommands(t *testing.T) {
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Signal == "" && exit.Code != 143 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	p, err = c.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "stty size; sleep 600 & wait"}, Terminal: &engine.Size{Rows: 7, Cols: 9}, Stdout: &again})
+	p, err = c.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "stty size; sleep 600 & wait"},
+		Terminal: &engine.Size{Rows: 7, Cols: 9}, Stdout: &again})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +166,8 @@ func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a/b.txt", Mode: 0o640, Size: 5}), second(w.Write([]byte("hello"))), w.Close()); err != nil {
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "a/b.txt", Mode: 0o640, Size: 5}),
+		second(w.Write([]byte("hello"))), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.CopyIn(t.Context(), dir, &archive); err != nil {
@@ -189,10 +198,12 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%q", names)
 	}
 	var list bytes.Buffer
-	if err := c.Files(t.Context(), tarfs.Request{Op: tarfs.OpStat, Path: filepath.Join(dir, "a/b.txt")}, &list); err != nil || !strings.Contains(list.String(), `"size_bytes":5`) {
+	if err := c.Files(t.Context(), tarfs.Request{Op: tarfs.OpStat, Path: filepath.Join(dir, "a/b.txt")},
+		&list); err != nil || !strings.Contains(list.String(), `"size_bytes":5`) {
 		t.Errorf("%s, %v", list.String(), err)
 	}
-	if err := c.Files(t.Context(), tarfs.Request{Op: tarfs.OpStat, Path: filepath.Join(dir, "none")}, &list); errors.KindOf(err) != errors.NotFound {
+	if err := c.Files(t.Context(), tarfs.Request{Op: tarfs.OpStat, Path: filepath.Join(dir, "none")},
+		&list); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a file that is not there: %v", err)
 	}
 }
@@ -213,7 +224,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%+v, %v", reply, err)
 	}
 	refused(errors.Conflict, wire.Request{Op: wire.Processes})
-	refused(errors.Invalid, wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{ID: "box", User: "nobody-of-that-name"}})
+	refused(errors.Invalid, wire.Request{Op: wire.Claim,
+		Claim: &wire.ClaimArgs{ID: "box", User: "nobody-of-that-name"}})
 	claim := wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{ID: "box"}}
 	for range 2 {
 		if _, err := c.Call(t.Context(), claim); err != nil {
@@ -284,7 +296,8 @@ func TestPort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Connect, Dial: &wire.DialArgs{Port: port}}); err != nil {
+		if err := conn.SendJSON(wire.KindRequest,
+			wire.Request{Op: wire.Connect, Dial: &wire.DialArgs{Port: port}}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = conn.ReceiveReply(nil)
@@ -295,7 +308,8 @@ func TestPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.Repeat("0123456789", 50_000)
-	if err := errors.Join(conn.Send(wire.KindStdin, []byte(text)), conn.Send(wire.KindTruncated, []byte("of no meaning here")), conn.Send(wire.KindStdinEnd, nil)); err != nil {
+	if err := errors.Join(conn.Send(wire.KindStdin, []byte(text)),
+		conn.Send(wire.KindTruncated, []byte("of no meaning here")), conn.Send(wire.KindStdinEnd, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := io.ReadAll(conn.Stream()); err != nil || string(got) != "hello "+text {
@@ -345,7 +359,8 @@ func TestNobodyThere(t *testing.T) {
 		t.Error("a first process without a directory")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, socketName), nil, 0o600); err != nil { // of an earlier sandbox, whose files these are
+	if err := os.WriteFile(filepath.Join(dir, socketName), nil,
+		0o600); err != nil { // of an earlier sandbox, whose files these are
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())

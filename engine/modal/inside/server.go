@@ -160,8 +160,10 @@ func (s *server) commands() (*proc.Table, proc.Defaults) {
 	return s.table, d
 }
 
-func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, defaults proc.Defaults, args *wire.StartArgs) error {
-	cmd := engine.Command{Own: args.Own, Dir: args.Dir, Env: map[string]string{}, User: args.User, Terminal: args.Terminal}
+func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, defaults proc.Defaults,
+	args *wire.StartArgs) error {
+	cmd := engine.Command{Own: args.Own, Dir: args.Dir, Env: map[string]string{}, User: args.User,
+		Terminal: args.Terminal}
 	for _, arg := range args.Args {
 		cmd.Args = append(cmd.Args, string(arg))
 	}

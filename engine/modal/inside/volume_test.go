@@ -33,7 +33,8 @@ func TestVolumeFiles(t *testing.T) {
 	c, dir := claimed(t), t.TempDir()
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	for _, h := range []*tar.Header{{Typeflag: tar.TypeReg, Name: "file", Mode: 0o640, Size: 3}, {Typeflag: tar.TypeSymlink, Name: "out", Linkname: "/etc"}} {
+	for _, h := range []*tar.Header{{Typeflag: tar.TypeReg, Name: "file", Mode: 0o640, Size: 3},
+		{Typeflag: tar.TypeSymlink, Name: "out", Linkname: "/etc"}} {
 		if err := w.WriteHeader(h); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +53,8 @@ func TestVolumeFiles(t *testing.T) {
 	}
 	answer, err = in(t, c, nil, VolumeRequest{Op: VolumeList, Dir: dir, Path: "/sub"})
 	var list []volume.Entry
-	if json.Unmarshal([]byte(answer), &list) != nil || len(list) != 2 || list[0].Mode != 0o100640 || list[1].Link != "/etc" || err != nil {
+	if json.Unmarshal([]byte(answer), &list) != nil || len(list) != 2 || list[0].Mode != 0o100640 ||
+		list[1].Link != "/etc" || err != nil {
 		t.Errorf("list: %q, %v", answer, err)
 	}
 	r, err := c.ToolOutput(t.Context(), ToolVolume, `{"Op":"pack","Dir":"`+dir+`","Path":"sub/file"}`)
@@ -67,11 +69,13 @@ func TestVolumeFiles(t *testing.T) {
 		t.Error(err)
 	}
 	for _, op := range []VolumeOp{VolumePack, VolumeList, VolumeRemove, VolumeUnpack} {
-		if answer, err := in(t, c, archive.Bytes(), VolumeRequest{Op: op, Dir: dir, Path: "sub/out/passwd"}); errors.KindOf(err) != errors.Invalid {
+		if answer, err := in(t, c, archive.Bytes(),
+			VolumeRequest{Op: op, Dir: dir, Path: "sub/out/passwd"}); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s of what is elsewhere: %q, %v", op, answer, err)
 		}
 	}
-	if answer, err := in(t, c, nil, VolumeRequest{Op: VolumeRemove, Dir: dir, Path: "sub/file"}); err != nil || answer != `{"Size":0,"Files":1}`+"\n" {
+	if answer, err := in(t, c, nil, VolumeRequest{Op: VolumeRemove, Dir: dir, Path: "sub/file"}); err != nil ||
+		answer != `{"Size":0,"Files":1}`+"\n" {
 		t.Errorf("remove: %q, %v", answer, err)
 	}
 	if _, err := in(t, c, nil, VolumeRequest{Op: VolumeMeasure, Dir: dir + "/none"}); err == nil {
@@ -87,7 +91,9 @@ func TestVolumeFiles(t *testing.T) {
 
 func claim(t *testing.T, c *wire.Client, id string, mounts ...wire.Mount) error {
 	t.Helper()
-	_, err := c.Call(t.Context(), wire.Request{Op: wire.Claim, Claim: &wire.ClaimArgs{ID: id, Env: map[string]string{"A": "b"}, OutputBytes: 1 << 20, Mounts: mounts, Spec: &engine.Spec{ID: id}}})
+	_, err := c.Call(t.Context(), wire.Request{Op: wire.Claim,
+		Claim: &wire.ClaimArgs{ID: id, Env: map[string]string{"A": "b"}, OutputBytes: 1 << 20, Mounts: mounts,
+			Spec: &engine.Spec{ID: id}}})
 	return err
 }
 
@@ -111,11 +117,13 @@ func TestLinks(t *testing.T) {
 	if err := claim(t, c, "box", wire.Mount{Source: source, Path: full}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a path with files: %v", err)
 	}
-	if err := claim(t, c, "box", wire.Mount{Source: source, Path: "/proc/none/x"}); errors.KindOf(err) != errors.Invalid {
+	if err := claim(t, c, "box", wire.Mount{Source: source,
+		Path: "/proc/none/x"}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a path that cannot be made: %v", err)
 	}
 	reply, err := c.Call(t.Context(), wire.Request{Op: wire.Info})
-	if err != nil || reply.Claim == nil || reply.Claim.Spec == nil || reply.Claim.Spec.ID != "box" || reply.Claim.Env["A"] != "b" {
+	if err != nil || reply.Claim == nil || reply.Claim.Spec == nil || reply.Claim.Spec.ID != "box" ||
+		reply.Claim.Env["A"] != "b" {
 		t.Errorf("it remembers %+v, %v", reply.Claim, err)
 	}
 }

@@ -63,7 +63,8 @@ func run() error {
 		return err
 	}
 	p.OAuth2Provider = compose.ComposeAllEnabled(&fosite.Config{
-		GlobalSecret: []byte(rand.Text() + rand.Text())[:32], IDTokenIssuer: p.issuer, EnforcePKCE: true, AccessTokenLifespan: time.Minute, IDTokenLifespan: time.Minute,
+		GlobalSecret: []byte(rand.Text() + rand.Text())[:32], IDTokenIssuer: p.issuer, EnforcePKCE: true,
+		AccessTokenLifespan: time.Minute, IDTokenLifespan: time.Minute,
 		MinParameterEntropy: 16,
 	}, p.store, key)
 	mux := http.NewServeMux()
@@ -85,8 +86,9 @@ func (p *provider) register(redirect string) error {
 		return err
 	}
 	p.store.Clients[clientID] = &fosite.DefaultClient{
-		ID: clientID, Secret: hash, RedirectURIs: []string{redirect}, ResponseTypes: []string{"code"}, GrantTypes: []string{"authorization_code"},
-		Scopes: []string{"openid", "email", "profile", "groups"},
+		ID: clientID, Secret: hash, RedirectURIs: []string{redirect}, ResponseTypes: []string{"code"},
+		GrantTypes: []string{"authorization_code"},
+		Scopes:     []string{"openid", "email", "profile", "groups"},
 	}
 	return nil
 }
@@ -98,14 +100,17 @@ func answer(w http.ResponseWriter, v any) {
 
 func (p *provider) discover(w http.ResponseWriter, _ *http.Request) {
 	answer(w, map[string]any{
-		"issuer": p.issuer, "authorization_endpoint": p.issuer + "/auth", "token_endpoint": p.issuer + "/token", "jwks_uri": p.issuer + "/keys",
-		"response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"}, "id_token_signing_alg_values_supported": []string{"RS256"},
-		"code_challenge_methods_supported": []string{"S256"},
+		"issuer": p.issuer, "authorization_endpoint": p.issuer + "/auth", "token_endpoint": p.issuer + "/token",
+		"jwks_uri":                 p.issuer + "/keys",
+		"response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"},
+		"id_token_signing_alg_values_supported": []string{"RS256"},
+		"code_challenge_methods_supported":      []string{"S256"},
 	})
 }
 
 func (p *provider) keys(w http.ResponseWriter, _ *http.Request) {
-	answer(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: keyID, Algorithm: "RS256", Use: "sig"}}})
+	answer(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: keyID, Algorithm: "RS256",
+		Use: "sig"}}})
 }
 
 func (p *provider) person(w http.ResponseWriter, r *http.Request) {
@@ -126,7 +131,8 @@ func (p *provider) person(w http.ResponseWriter, r *http.Request) {
 }
 
 func session() *openid.DefaultSession {
-	return &openid.DefaultSession{Claims: &jwt.IDTokenClaims{}, Headers: &jwt.Headers{Extra: map[string]any{"kid": keyID}}}
+	return &openid.DefaultSession{Claims: &jwt.IDTokenClaims{},
+		Headers: &jwt.Headers{Extra: map[string]any{"kid": keyID}}}
 }
 
 func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +152,8 @@ func (p *provider) authorize(w http.ResponseWriter, r *http.Request) {
 	}
 	s := session()
 	s.Subject, _ = p.claims["sub"].(string)
-	s.Claims.Subject, s.Claims.Issuer, s.Claims.Audience, s.Claims.Extra = s.Subject, p.issuer, []string{clientID}, p.claims
+	s.Claims.Subject, s.Claims.Issuer, s.Claims.Audience, s.Claims.Extra = s.Subject, p.issuer,
+		[]string{clientID}, p.claims
 	resp, err := p.NewAuthorizeResponse(ctx, ask, s)
 	if err != nil {
 		p.WriteAuthorizeError(ctx, w, ask, err)

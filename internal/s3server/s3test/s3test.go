@@ -41,7 +41,8 @@ func (m M) Run() int {
 	if dir := os.Getenv(serveDir); dir != "" {
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer cancel()
-		if err := serve.Serve(ctx, serve.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey, SecretKey: SecretKey}); err != nil {
+		if err := serve.Serve(ctx, serve.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey,
+			SecretKey: SecretKey}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}

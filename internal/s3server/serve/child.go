@@ -71,7 +71,8 @@ func serveFor(ctx context.Context, starter net.Conn) error {
 	defer unlock()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, Config{Dir: ".", Address: up + s3server.Socket, AccessKey: keys.AccessKeyID, SecretKey: keys.SecretAccessKey})
+		ended <- Serve(ctx, Config{Dir: ".", Address: up + s3server.Socket, AccessKey: keys.AccessKeyID,
+			SecretKey: keys.SecretAccessKey})
 	}()
 	if err := answers(ctx, ended); err != nil {
 		tell(err)

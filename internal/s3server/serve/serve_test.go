@@ -49,7 +49,8 @@ func TestAttributesAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	for name, value := range map[string]string{"small": "x", "empty": "", "exact": strings.Repeat("y", usual), "large": strings.Repeat("z", usual+1)} {
+	for name, value := range map[string]string{"small": "x", "empty": "", "exact": strings.Repeat("y", usual),
+		"large": strings.Repeat("z", usual+1)} {
 		if err := (attributes{}).StoreAttribute(f, dir, "object", name, []byte(value)); err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,6 @@
-// Command generated uses a client that was generated from the server's OpenAPI document, in package api beside it, by TestGeneratedClient: it creates a
-// sandbox, runs a command in it, and deletes it. HARVEST_URL and HARVEST_API_KEY name the server.
+// Command generated uses a client that was generated from the server's OpenAPI document, in package api beside it, by
+// TestGeneratedClient: it creates a sandbox, runs a command in it, and deletes it. HARVEST_URL and HARVEST_API_KEY name
+// the server.
 package main
 
 import (
@@ -22,10 +23,11 @@ func main() {
 func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	c, err := api.NewClientWithResponses(os.Getenv("HARVEST_URL"), api.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
-		r.Header.Set("Authorization", "Bearer "+os.Getenv("HARVEST_API_KEY"))
-		return nil
-	}))
+	c, err := api.NewClientWithResponses(os.Getenv("HARVEST_URL"),
+		api.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+			r.Header.Set("Authorization", "Bearer "+os.Getenv("HARVEST_API_KEY"))
+			return nil
+		}))
 	if err != nil {
 		return err
 	}

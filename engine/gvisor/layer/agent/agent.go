@@ -59,7 +59,8 @@ func (a *agent) watch() {
 		if !slices.Contains(watchedCalls, call.Name) {
 			continue
 		}
-		call.Fn = func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+		call.Fn = func(t *kernel.Task, number uintptr, args arch.SyscallArguments) (uintptr,
+			*kernel.SyscallControl, error) {
 			once.Do(func() {
 				a.kernel = t.Kernel()
 				close(a.ready)
@@ -120,7 +121,8 @@ func (a *agent) first(container string) (*kernel.Task, error) {
 	}
 	for _, tg := range a.kernel.RootPIDNamespace().ThreadGroups() {
 		leader := tg.Leader()
-		if leader != nil && leader.ContainerID() == container && leader.Parent() == nil && leader.Origin != kernel.OriginExec {
+		if leader != nil && leader.ContainerID() == container && leader.Parent() == nil &&
+			leader.Origin != kernel.OriginExec {
 			return leader, nil
 		}
 	}
@@ -142,7 +144,8 @@ func (a *agent) open(container string) (*view, error) {
 	root := mntns.Root(ctx)
 	defer root.DecRef(ctx)
 	// Reading a file must not change its access time.
-	mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(), &vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
+	mount := k.VFS().NewDisconnectedMount(root.Mount().Filesystem(), root.Dentry(),
+		&vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}})
 	return &view{k: k, ctx: ctx, creds: auth.NewRootCredentials(k.RootUserNamespace()), mount: mount,
 		root: vfs.MakeVirtualDentry(mount, root.Dentry())}, nil
 }
@@ -216,7 +219,8 @@ func (v *view) open(name string) (opened, error) {
 		v.leave()
 		v.dir, v.parent = dir, vd
 	}
-	vd, err := v.k.VFS().GetDentryAt(v.ctx, v.creds, &vfs.PathOperation{Root: v.root, Start: v.parent, Path: fspath.Parse(base)}, &vfs.GetDentryOptions{})
+	vd, err := v.k.VFS().GetDentryAt(v.ctx, v.creds, &vfs.PathOperation{Root: v.root, Start: v.parent,
+		Path: fspath.Parse(base)}, &vfs.GetDentryOptions{})
 	return opened{v, vd}, errors.Wrapf(err, "find %.200q", name)
 }
 

@@ -65,7 +65,8 @@ func apply(v *view, mounted []string, r io.Reader) error {
 // explain adds a remedy to the error if the layer does not fit.
 func explain(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, linuxerr.ENOSPC) {
-		err = errors.Explainf(err, errors.Exhausted, "the files of the snapshot do not fit into the sandbox's disk limit")
+		err = errors.Explainf(err, errors.Exhausted,
+			"the files of the snapshot do not fit into the sandbox's disk limit")
 		return errors.Remedy(err, "give the sandbox more disk")
 	}
 	return err
@@ -97,7 +98,8 @@ func (f *filler) entry(hdr *tar.Header, content io.Reader) error {
 		return nil
 	}
 	if _, ok := f.mounted[name]; ok {
-		err := errors.Newf(errors.Invalid, "/%.200s is a file in the snapshot, and a volume is to be mounted there", name)
+		err := errors.Newf(errors.Invalid, "/%.200s is a file in the snapshot, and a volume is to be mounted there",
+			name)
 		return errors.Remedy(err, "mount the volume elsewhere")
 	}
 	if err := f.remove(name); err != nil {
@@ -128,14 +130,16 @@ func (f *filler) create(hdr *tar.Header, content io.Reader) error {
 		if hdr.Typeflag == tar.TypeBlock {
 			kind = linux.S_IFBLK
 		}
-		return fs.MknodAt(f.ctx, f.creds, f.at(hdr.Name), &vfs.MknodOptions{Mode: kind | mode, DevMajor: uint32(hdr.Devmajor), DevMinor: uint32(hdr.Devminor)})
+		return fs.MknodAt(f.ctx, f.creds, f.at(hdr.Name),
+			&vfs.MknodOptions{Mode: kind | mode, DevMajor: uint32(hdr.Devmajor), DevMinor: uint32(hdr.Devminor)})
 	}
 	return errors.Newf(errors.Invalid, "%.200q in the snapshot has the unknown type %q", hdr.Name, hdr.Typeflag)
 }
 
 // file creates a regular file. Blocks of zeros become holes.
 func (f *filler) file(hdr *tar.Header, content io.Reader) error {
-	fd, err := f.k.VFS().OpenAt(f.ctx, f.creds, f.at(hdr.Name), &vfs.OpenOptions{Flags: linux.O_WRONLY | linux.O_CREAT | linux.O_EXCL | linux.O_NOFOLLOW, Mode: 0o600})
+	fd, err := f.k.VFS().OpenAt(f.ctx, f.creds, f.at(hdr.Name),
+		&vfs.OpenOptions{Flags: linux.O_WRONLY | linux.O_CREAT | linux.O_EXCL | linux.O_NOFOLLOW, Mode: 0o600})
 	if err != nil {
 		return err
 	}
@@ -211,7 +215,8 @@ func (f *filler) owner(name string, hdr *tar.Header) error {
 		if !ok {
 			continue
 		}
-		if err := f.k.VFS().SetXattrAt(f.ctx, f.creds, f.at(name), &vfs.SetXattrOptions{Name: key, Value: value}); err != nil {
+		if err := f.k.VFS().SetXattrAt(f.ctx, f.creds, f.at(name),
+			&vfs.SetXattrOptions{Name: key, Value: value}); err != nil {
 			return errors.Wrapf(err, "set attribute %.200q", key)
 		}
 	}
@@ -259,7 +264,8 @@ func (f *filler) remove(name string) error {
 
 // names lists a directory.
 func (f *filler) names(dir string) ([]string, error) {
-	fd, err := f.k.VFS().OpenAt(f.ctx, f.creds, f.at(dir), &vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_DIRECTORY | linux.O_NOFOLLOW})
+	fd, err := f.k.VFS().OpenAt(f.ctx, f.creds, f.at(dir),
+		&vfs.OpenOptions{Flags: linux.O_RDONLY | linux.O_DIRECTORY | linux.O_NOFOLLOW})
 	if err != nil {
 		return nil, err
 	}

@@ -136,8 +136,9 @@ func (c *crashes) Close() error { return nil }
 // report describes the crash of a process.
 func (c *crashes) report(t *kernel.Task, s *ucspb.UncaughtSignal) layer.Crash {
 	tg := t.ThreadGroup()
-	r := layer.Crash{Time: time.Now().UTC().Format(time.RFC3339), Process: strings.ToValidUTF8(t.Name(), "?"), Signal: s.SignalNumber,
-		PID: int32(tg.PIDNamespace().IDOfThreadGroup(tg)), Command: commandOf(t)}
+	r := layer.Crash{Time: time.Now().UTC().Format(time.RFC3339), Process: strings.ToValidUTF8(t.Name(), "?"),
+		Signal: s.SignalNumber,
+		PID:    int32(tg.PIDNamespace().IDOfThreadGroup(tg)), Command: commandOf(t)}
 	sender := c.sent[tg]
 	if delete(c.sent, tg); sender != itself {
 		r.Sender = sender
@@ -202,13 +203,15 @@ func describe(r *layer.Crash, t *kernel.Task, s *ucspb.UncaughtSignal) {
 	var all bytes.Buffer
 	line := t.MemoryManager().MapsCallbackFuncForBuffer(&all)
 	n := 0
-	t.MemoryManager().ReadMapsDataInto(t, mm.MapsCallbackFunc(func(start, end hostarch.Addr, access hostarch.AccessType, private string, offset uint64, major, minor uint32,
-		inode uint64, path string) {
-		has := func(addr hostarch.Addr) bool { return start <= addr && addr < end }
-		if n++; n <= keptMaps || has(ip) || has(hostarch.Addr(s.FaultAddr)) {
-			line(start, end, access, private, offset, major, minor, inode, path)
-		}
-	}))
+	t.MemoryManager().ReadMapsDataInto(t,
+		mm.MapsCallbackFunc(func(start, end hostarch.Addr, access hostarch.AccessType, private string, offset uint64,
+			major, minor uint32,
+			inode uint64, path string) {
+			has := func(addr hostarch.Addr) bool { return start <= addr && addr < end }
+			if n++; n <= keptMaps || has(ip) || has(hostarch.Addr(s.FaultAddr)) {
+				line(start, end, access, private, offset, major, minor, inode, path)
+			}
+		}))
 	r.Maps = strings.Split(strings.TrimSpace(strings.ToValidUTF8(all.String(), "?")), "\n")
 }
 

@@ -35,7 +35,8 @@ func (a *agent) keep(r layer.Request, file io.Writer) error {
 	name := k.ContainerName(r.Keep.Root)
 	for _, tg := range root.ThreadGroups() {
 		leader := tg.Leader()
-		if leader == nil || leader.ContainerID() != r.Container || tg == init.ThreadGroup() || leaves(tg, root, r.Keep.Leave) {
+		if leader == nil || leader.ContainerID() != r.Container || tg == init.ThreadGroup() ||
+			leaves(tg, root, r.Keep.Leave) {
 			continue
 		}
 		for _, t := range k.TaskSet().Root.Tasks() {
@@ -141,7 +142,8 @@ func keepFile(inode kernfs.Inode, writable bool, container string, files []layer
 	case i >= 0:
 		number = files[i].Number
 	case st.Mode&unix.S_IFMT != unix.S_IFIFO:
-		return errors.Newf(errors.Conflict, "a program in the sandbox has a terminal or a connection that came from outside")
+		return errors.Newf(errors.Conflict,
+			"a program in the sandbox has a terminal or a connection that came from outside")
 	case writable:
 		number = layer.SinkFile
 	}
@@ -154,7 +156,8 @@ func keepFile(inode kernfs.Inode, writable bool, container string, files []layer
 func field[T any](of any, name string) (*T, error) {
 	v := reflect.ValueOf(of).Elem().FieldByName(name)
 	if !v.IsValid() || v.Type() != reflect.TypeFor[T]() {
-		return nil, errors.Errorf("gVisor's %T has no field %s of the type %s", of, name, fmt.Sprint(reflect.TypeFor[T]()))
+		return nil, errors.Errorf("gVisor's %T has no field %s of the type %s", of, name,
+			fmt.Sprint(reflect.TypeFor[T]()))
 	}
 	return (*T)(unsafe.Pointer(v.UnsafeAddr())), nil
 }

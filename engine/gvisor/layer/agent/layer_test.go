@@ -105,7 +105,8 @@ func TestSettle(t *testing.T) {
 		{name: "d", kind: tar.TypeLink, link: "a"},
 		{name: "dir", kind: tar.TypeDir},
 	} {
-		if got := all[i]; got.name != want.name || got.kind != want.kind || got.kind == tar.TypeLink && got.link != want.link || got.kind == tar.TypeReg && !reflect.DeepEqual(got.data, want.data) {
+		if got := all[i]; got.name != want.name || got.kind != want.kind || got.kind == tar.TypeLink &&
+			got.link != want.link || got.kind == tar.TypeReg && !reflect.DeepEqual(got.data, want.data) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
@@ -124,7 +125,8 @@ func TestOrderAndWithin(t *testing.T) {
 			t.Errorf("%s comes after %s", names[i], names[i+1])
 		}
 	}
-	for name, want := range map[string]bool{".": true, "a": true, "a/b": true, "a/b/c": true, "a/bc": false, "a/x": false, "b": false} {
+	for name, want := range map[string]bool{".": true, "a": true, "a/b": true, "a/b/c": true, "a/bc": false,
+		"a/x": false, "b": false} {
 		if got := within(entry{name: name, kind: tar.TypeDir}, "a/b"); got != want {
 			t.Errorf("%s within a/b: %t", name, got)
 		}
@@ -151,7 +153,8 @@ func TestSparse(t *testing.T) {
 		out := bufio.NewWriter(&b)
 		w := &writer{out: out, tw: tar.NewWriter(out)}
 		e.name = "dir/" + strings.Repeat("long-\xff", 40)
-		hdr := &tar.Header{Name: e.name, Size: e.size, Mode: 0o4711, Uid: 1 << 30, Gid: 7, ModTime: time.Unix(1234567890, 123456789), PAXRecords: map[string]string{attribute + "user.x": "v\x00\xff"}}
+		hdr := &tar.Header{Name: e.name, Size: e.size, Mode: 0o4711, Uid: 1 << 30, Gid: 7,
+			ModTime: time.Unix(1234567890, 123456789), PAXRecords: map[string]string{attribute + "user.x": "v\x00\xff"}}
 		w.copy = func(to io.Writer, _ opened, ranges []segment) error {
 			for _, s := range ranges {
 				if _, err := to.Write(bytes.Repeat([]byte("d"), int(s.end-s.start))); err != nil {
@@ -185,7 +188,8 @@ func TestSparse(t *testing.T) {
 		for _, s := range e.data {
 			copy(want[s.start:s.end], bytes.Repeat([]byte("d"), int(s.end-s.start)))
 		}
-		if got.Name != hdr.Name || got.Size != size || got.Mode != hdr.Mode || got.Uid != hdr.Uid || got.Gid != 7 || !got.ModTime.Equal(hdr.ModTime) ||
+		if got.Name != hdr.Name || got.Size != size || got.Mode != hdr.Mode || got.Uid != hdr.Uid || got.Gid != 7 ||
+			!got.ModTime.Equal(hdr.ModTime) ||
 			got.PAXRecords[attribute+"user.x"] != "v\x00\xff" || !bytes.Equal(content, want) {
 			t.Errorf("%s: %+v, %d bytes", name, got, len(content))
 		}
@@ -210,7 +214,8 @@ func TestRecordCountsItself(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(archive(f, tar.Header{Typeflag: tar.TypeDir, Name: "./"}, regular("./x", 10, 0, 10, 1), tar.Header{Typeflag: tar.TypeLink, Name: "./y", Linkname: "./x"}))
+	f.Add(archive(f, tar.Header{Typeflag: tar.TypeDir, Name: "./"}, regular("./x", 10, 0, 10, 1),
+		tar.Header{Typeflag: tar.TypeLink, Name: "./y", Linkname: "./x"}))
 	f.Add(archive(f, regular("./x", 1<<63, 1<<63, 5, 1)))
 	f.Add(archive(f, tar.Header{Typeflag: tar.TypeLink, Name: "./a", Linkname: "./a"}))
 	f.Fuzz(func(t *testing.T, data []byte) {

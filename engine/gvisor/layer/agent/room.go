@@ -133,7 +133,8 @@ func (c creation) creates(t *kernel.Task, args arch.SyscallArguments) (creates, 
 	if _, err := t.CopyInBytes(args[c.flags].Pointer(), how[:]); err != nil {
 		return false, false // the call itself will fail, too
 	}
-	return binary.LittleEndian.Uint64(how[:])&linux.O_CREAT != 0, binary.LittleEndian.Uint64(how[16:])&linux.RESOLVE_IN_ROOT != 0
+	return binary.LittleEndian.Uint64(how[:])&linux.O_CREAT != 0,
+		binary.LittleEndian.Uint64(how[16:])&linux.RESOLVE_IN_ROOT != 0
 }
 
 // mostLinks limits the symbolic links that are followed to a missing file, as in Linux.

@@ -23,7 +23,8 @@ func TestFilesOfSeveralNames(t *testing.T) {
 				}
 				all = append(all, gone, file)
 			}
-			all = append(all, entry{name: ".", kind: tar.TypeDir}, entry{name: "etc", kind: tar.TypeDir}, entry{name: "opt", kind: tar.TypeDir})
+			all = append(all, entry{name: ".", kind: tar.TypeDir}, entry{name: "etc", kind: tar.TypeDir},
+				entry{name: "opt", kind: tar.TypeDir})
 			rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			settle(all)
 			for _, e := range all {

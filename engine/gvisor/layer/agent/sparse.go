@@ -44,9 +44,11 @@ func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 
 	records := maps.Clone(hdr.PAXRecords)
 	maps.Copy(records, map[string]string{
-		"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": hdr.Name, "GNU.sparse.realsize": strconv.FormatInt(hdr.Size, 10),
-		"mtime": fmt.Sprintf("%d.%09d", hdr.ModTime.Unix(), hdr.ModTime.Nanosecond()), "size": strconv.FormatInt(stored, 10),
-		"uid": strconv.Itoa(hdr.Uid), "gid": strconv.Itoa(hdr.Gid)})
+		"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": hdr.Name,
+		"GNU.sparse.realsize": strconv.FormatInt(hdr.Size, 10),
+		"mtime":               fmt.Sprintf("%d.%09d", hdr.ModTime.Unix(), hdr.ModTime.Nanosecond()),
+		"size":                strconv.FormatInt(stored, 10),
+		"uid":                 strconv.Itoa(hdr.Uid), "gid": strconv.Itoa(hdr.Gid)})
 	if hdr.ModTime.Unix() < 0 { // negative times have fractions that count backwards, so use whole seconds
 		records["mtime"] = strconv.FormatInt(hdr.ModTime.Unix(), 10)
 	}
@@ -59,7 +61,8 @@ func (w *writer) sparse(hdr *tar.Header, e entry, o opened) error {
 	if err := w.tw.Flush(); err != nil {
 		return err
 	}
-	for _, part := range [][]byte{header(tar.TypeXHeader, 0o644, length), extended.Bytes(), header(tar.TypeReg, hdr.Mode, stored), table.Bytes()} {
+	for _, part := range [][]byte{header(tar.TypeXHeader, 0o644, length), extended.Bytes(),
+		header(tar.TypeReg, hdr.Mode, stored), table.Bytes()} {
 		if _, err := w.out.Write(part); err != nil {
 			return errors.Wrapf(err, "write header")
 		}

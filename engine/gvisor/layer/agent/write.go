@@ -143,7 +143,8 @@ func parse(r io.Reader) ([]entry, error) {
 		if err != nil {
 			return nil, errors.Wrapf(err, "list the writable layer")
 		}
-		e := entry{name: path.Clean(hdr.Name), kind: hdr.Typeflag, link: hdr.Linkname, device: [2]int64{hdr.Devmajor, hdr.Devminor}}
+		e := entry{name: path.Clean(hdr.Name), kind: hdr.Typeflag, link: hdr.Linkname,
+			device: [2]int64{hdr.Devmajor, hdr.Devminor}}
 		switch hdr.Typeflag {
 		case tar.TypeReg:
 			if e.size, e.data, err = segments(tr, hdr.Size); err != nil {
@@ -212,7 +213,8 @@ func (v *view) write(dir string, file io.Writer) error {
 				e.link = to
 			} else {
 				names[e.link] = e.name
-				i, _ := slices.BinarySearchFunc(all, e.link, func(a entry, name string) int { return order(a.name, name) })
+				i, _ := slices.BinarySearchFunc(all, e.link,
+					func(a entry, name string) int { return order(a.name, name) })
 				name := e.name
 				e = all[i]
 				e.name = name
@@ -260,7 +262,8 @@ type writer struct {
 func (w *writer) entry(e entry) error {
 	dir, base := path.Split(e.name)
 	if e.gone() {
-		return w.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + whiteout + base, Format: tar.FormatPAX, ModTime: time.Unix(0, 0)})
+		return w.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + whiteout + base, Format: tar.FormatPAX,
+			ModTime: time.Unix(0, 0)})
 	}
 	o, err := w.v.open(e.name)
 	if err != nil {
@@ -271,7 +274,8 @@ func (w *writer) entry(e entry) error {
 	if err != nil {
 		return errors.Wrapf(err, "look at it")
 	}
-	hdr := &tar.Header{Typeflag: e.kind, Name: e.name, Mode: int64(st.Mode & 0o7777), Uid: int(st.UID), Gid: int(st.GID),
+	hdr := &tar.Header{Typeflag: e.kind, Name: e.name, Mode: int64(st.Mode & 0o7777), Uid: int(st.UID),
+		Gid:     int(st.GID),
 		ModTime: time.Unix(st.Mtime.Sec, int64(st.Mtime.Nsec)), Format: tar.FormatPAX, PAXRecords: map[string]string{}}
 	if strings.HasPrefix(base, whiteout) {
 		hdr.PAXRecords[literal] = "1"
@@ -303,7 +307,8 @@ func (w *writer) entry(e entry) error {
 		return err
 	}
 	if e.hides {
-		return w.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(e.name, opaque), Format: tar.FormatPAX, ModTime: time.Unix(0, 0)})
+		return w.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(e.name, opaque),
+			Format: tar.FormatPAX, ModTime: time.Unix(0, 0)})
 	}
 	return nil
 }
