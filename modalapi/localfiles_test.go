@@ -322,7 +322,7 @@ func TestUploadsOfBlobs(t *testing.T) {
 	}
 
 	// Another account sees none of it.
-	by := account.Local()
+	other := account.Local()
 	by.Account = "acme"
 	key, secret, err := w.ring.Create(t.Context(), by, account.Request{Name: "other"})
 	if err != nil {

@@ -260,3 +260,34 @@ func parents(name string) []string {
 	slices.Reverse(above)
 	return above
 }
+
+// chunk is how much a Reader reads at a time.
+const chunk = 1 << 20
+
+// Reader reads a part of a file. It fails with Conflict if the file changes meanwhile.
+type Reader struct {
+	Root         *os.Root
+	Path, Stamp  string
+	Offset, Left int64
+
+	buffer []byte
+}
+
+// Read implements io.Reader.
+func (r *Reader) Read(p []byte) (int, error) {
+	if len(r.buffer) == 0 {
+		if r.Left == 0 {
+			return 0, io.EOF
+		}
+		data, err := Read(r.Root, r.Path, r.Stamp, r.Offset, min(r.Left, chunk))
+		if err != nil {
+			return 0, err
+		}
+		r.buffer = data
+		r.Offset += int64(len(data))
+		r.Left -= int64(len(data))
+	}
+	n := copy(p, r.buffer)
+	r.buffer = r.buffer[n:]
+	return n, nil
+}
