@@ -256,6 +256,14 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 		return nil, err
 	}
 	s.boxes.add(b)
+	for _, v := range views { // VolumeRename renames no volume of a sandbox that it can see, and now it sees this one
+		if _, err := s.provider(acc).Open(ctx, v.Volume); err != nil {
+			b.destroyNow(ctx)
+			s.discardViews(ctx, acc, views)
+			s.dropBucket(ctx, acc, req.S3)
+			return nil, missing("Volume", named(volumeID, v.Volume))
+		}
+	}
 	return b, nil
 }
 

@@ -322,9 +322,7 @@ func TestUploadsOfBlobs(t *testing.T) {
 	}
 
 	// Another account sees none of it.
-	other := account.Local()
-	by.Account = "acme"
-	key, secret, err := w.ring.Create(t.Context(), by, account.Request{Name: "other"})
+	key, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "other", Account: "acme"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,8 +164,8 @@ func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest)
 		return nil, err
 	}
 	name := req.GetName()
-	if i := strings.LastIndexByte(old, '.'); i > 0 && !strings.Contains(name, ".") {
-		name = old[:i+1] + name // of the same environment
+	if env, _, ok := strings.Cut(old, "."); ok && c.s.apps.has(acc, env) {
+		name = scoped(env, name)
 	}
 	p, ok := c.s.provider(acc).(volume.Renamer)
 	if !ok {
