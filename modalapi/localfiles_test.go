@@ -192,6 +192,40 @@ func TestLocalFilesInImages(t *testing.T) {
 	}
 }
 
+// TestStandalonePython checks that add_python works once its mount was deployed, and says before what to do instead.
+//
+// mission: 8.1
+func TestStandalonePython(t *testing.T) {
+	w := newWorld(t)
+	find := pb.MountGetOrCreateRequest_builder{DeploymentName: "python-build-standalone.20240107.3.12.1-gnu",
+		Namespace: pb.DeploymentNamespace_DEPLOYMENT_NAMESPACE_GLOBAL}
+	if _, err := w.control.MountGetOrCreate(w.ctx(), find.Build()); status.Code(err) != codes.NotFound ||
+		!strings.Contains(status.Convert(err).Message(), "python:3.12-slim") {
+		t.Errorf("without the mount: %v", err)
+	}
+	w.putFile("#!python")
+	deploy := find
+	mode := uint32(0o755)
+	deploy.Files = []*pb.MountFile{pb.MountFile_builder{Filename: "/python/bin/python3", Sha256Hex: sumOf("#!python"),
+		Mode: &mode}.Build()}
+	deploy.ObjectCreationType = pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS
+	if _, err := w.control.MountGetOrCreate(w.ctx(), deploy.Build()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.control.MountGetOrCreate(w.ctx(), deploy.Build()); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("a second time: %v", err)
+	}
+	found, err := w.control.MountGetOrCreate(w.ctx(), find.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, made, err := w.imageOf(pb.Image_builder{ContextMountId: found.GetMountId(), DockerfileCommands: []string{
+		"FROM base", "COPY /python/. /usr/local", "RUN ln -s /usr/local/bin/python3 /usr/local/bin/python"}}, false); err != nil ||
+		len(made) != 1 || made[0].files["python/bin/python3"] != "#!python" {
+		t.Errorf("the image: %+v, %v", made, err)
+	}
+}
+
 // TestLocalFilesInSandboxes checks that local files which are not built into the image are in the sandbox before its
 // command starts, and in sidecars.
 //

@@ -46,7 +46,7 @@ func (s *Server) outside(ctx context.Context, id string) (*outside, error) {
 		return nil, err
 	}
 	v, err := s.outsideOf(ctx, callerOf(ctx).Account, name)
-	if errors.KindOf(err) == errors.NotFound {
+	if errors.KindOf(err) == errors.NotFound || volume.CheckName(name) != nil {
 		return nil, missing("Volume", id)
 	}
 	return v, err
