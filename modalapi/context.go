@@ -48,8 +48,8 @@ func contextName(f *pb.ImageContextFile) string {
 	return name
 }
 
-// pack writes the files of a build context, and those of a mount that have other names, to a tar file. The caller calls remove after the build. Without
-// files, pack writes no tar file and returns "".
+// pack writes the files of a build context, and those of a mount that have other names, to a tar file. The caller calls
+// remove after the build. Without files, pack writes no tar file and returns "".
 func (s *Server) pack(acc string, files []*pb.ImageContextFile,
 	mount localfiles.Mount) (name string, remove func(), err error) {
 	if len(files) == 0 && len(mount.Files) == 0 {

@@ -178,7 +178,8 @@ func TestLocalFilesInImages(t *testing.T) {
 		t.Errorf("another file: the image %s, %d builds, %v", other, len(made), err)
 	}
 	// A Dockerfile's context, beside files that come with the request.
-	context := pb.Image_builder{DockerfileCommands: []string{"FROM base", "COPY src /app", "COPY /.requirements.txt /r"},
+	context := pb.Image_builder{DockerfileCommands: []string{"FROM base", "COPY src /app",
+		"COPY /.requirements.txt /r"},
 		ContextMountId: w.mountOf(app, map[string]string{"/src/a.py": "a", "/.requirements.txt": "not this"}),
 		ContextFiles: []*pb.ImageContextFile{pb.ImageContextFile_builder{Filename: "/.requirements.txt",
 			Data: []byte("numpy")}.Build()}}
@@ -220,7 +221,8 @@ func TestStandalonePython(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, made, err := w.imageOf(pb.Image_builder{ContextMountId: found.GetMountId(), DockerfileCommands: []string{
-		"FROM base", "COPY /python/. /usr/local", "RUN ln -s /usr/local/bin/python3 /usr/local/bin/python"}}, false); err != nil ||
+		"FROM base", "COPY /python/. /usr/local", "RUN ln -s /usr/local/bin/python3 /usr/local/bin/python"}},
+		false); err != nil ||
 		len(made) != 1 || made[0].files["python/bin/python3"] != "#!python" {
 		t.Errorf("the image: %+v, %v", made, err)
 	}
@@ -291,7 +293,8 @@ func TestUploadsOfBlobs(t *testing.T) {
 		t.Errorf("the download: %d, %d bytes", code, len(body))
 	}
 	sum := sha256.Sum256([]byte("later"))
-	begin := pb.BlobCreateRequest_builder{ContentSha256Base64: base64.StdEncoding.EncodeToString(sum[:]), ContentLength: 5}
+	begin := pb.BlobCreateRequest_builder{ContentSha256Base64: base64.StdEncoding.EncodeToString(sum[:]),
+		ContentLength: 5}
 	begun, err := w.control.BlobCreate(w.ctx(), begin.Build())
 	if err != nil {
 		t.Fatal(err)
@@ -327,7 +330,8 @@ func TestUploadsOfBlobs(t *testing.T) {
 			pb.BlobCreateRequest_builder{ContentSha256Base64: begin.ContentSha256Base64, ContentLength: -1}.Build())),
 			codes.InvalidArgument},
 		"a blob that is too large": {second(w.control.BlobCreate(w.ctx(),
-			pb.BlobCreateRequest_builder{ContentSha256Base64: begin.ContentSha256Base64, ContentLength: 1 << 50}.Build())),
+			pb.BlobCreateRequest_builder{ContentSha256Base64: begin.ContentSha256Base64,
+				ContentLength: 1 << 50}.Build())),
 			codes.ResourceExhausted},
 		"a file with another checksum": {second(w.control.MountPutFile(w.ctx(), pb.MountPutFileRequest_builder{
 			Sha256Hex: sumOf("a"), Data: []byte("b")}.Build())), codes.InvalidArgument},
@@ -337,7 +341,8 @@ func TestUploadsOfBlobs(t *testing.T) {
 			Sha256Hex: "../../x"}.Build())), codes.InvalidArgument},
 		"a mount with a path that leads out": {second(w.control.MountGetOrCreate(w.ctx(),
 			pb.MountGetOrCreateRequest_builder{Files: []*pb.MountFile{pb.MountFile_builder{Filename: "/../etc/passwd",
-				Sha256Hex: sumOf(text)}.Build()}, ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
+				Sha256Hex: sumOf(text)}.Build()},
+				ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL,
 			}.Build())), codes.InvalidArgument},
 		"a blob that is not there": {second(w.control.BlobGet(w.ctx(),
 			pb.BlobGetRequest_builder{BlobId: "bl-" + sumOf("none")}.Build())), codes.NotFound},
@@ -351,7 +356,8 @@ func TestUploadsOfBlobs(t *testing.T) {
 	}
 	have, err := w.control.MountBatchedCheckExistence(w.ctx(), pb.MountBatchedCheckExistenceRequest_builder{
 		Sha256HexHashes: []string{sumOf(text), sumOf("later")}}.Build())
-	if err != nil || len(have.GetMissingSha256HexHashes()) != 1 || have.GetMissingSha256HexHashes()[0] != sumOf("later") {
+	if err != nil || len(have.GetMissingSha256HexHashes()) != 1 ||
+		have.GetMissingSha256HexHashes()[0] != sumOf("later") {
 		t.Errorf("missing are %v, %v", have, err)
 	}
 
@@ -362,10 +368,12 @@ func TestUploadsOfBlobs(t *testing.T) {
 	}
 	id0, secret0 := w.id, w.secret
 	w.id, w.secret = key.ID, secret.Reveal()
-	if had, err := w.control.MountPutFile(w.ctx(), pb.MountPutFileRequest_builder{Sha256Hex: sumOf(text)}.Build()); err != nil || had.GetExists() {
+	if had, err := w.control.MountPutFile(w.ctx(),
+		pb.MountPutFileRequest_builder{Sha256Hex: sumOf(text)}.Build()); err != nil || had.GetExists() {
 		t.Errorf("another account has the file: %v, %v", had, err)
 	}
-	if _, err := w.control.BlobGet(w.ctx(), pb.BlobGetRequest_builder{BlobId: id}.Build()); status.Code(err) != codes.NotFound {
+	if _, err := w.control.BlobGet(w.ctx(),
+		pb.BlobGetRequest_builder{BlobId: id}.Build()); status.Code(err) != codes.NotFound {
 		t.Errorf("another account gets the blob: %v", err)
 	}
 	w.id, w.secret = id0, secret0
@@ -377,11 +385,14 @@ func TestUploadsOfBlobs(t *testing.T) {
 	before := w.url
 	w.serve()
 	moved := func(url string) string { return strings.Replace(url, before, w.url, 1) }
-	if code, etag, body := w.request(http.MethodPut, moved(put), []byte("later")); code != http.StatusOK || len(etag) != 32 {
+	if code, etag, body := w.request(http.MethodPut, moved(put), []byte("later")); code != http.StatusOK ||
+		len(etag) != 32 {
 		t.Errorf("after a restart: %d %s", code, body)
 	}
-	end := fmt.Sprintf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%x</ETag></Part></CompleteMultipartUpload>", md5.Sum([]byte("later")))
-	if code, _, body := w.request(http.MethodPost, moved(begun.GetMultiparts().GetItems()[0].GetCompletionUrl()), []byte(end)); code != http.StatusOK {
+	end := fmt.Sprintf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%x</ETag></Part>"+
+		"</CompleteMultipartUpload>", md5.Sum([]byte("later")))
+	if code, _, body := w.request(http.MethodPost, moved(begun.GetMultiparts().GetItems()[0].GetCompletionUrl()),
+		[]byte(end)); code != http.StatusOK {
 		t.Errorf("completing after a restart: %d %s", code, body)
 	}
 	if !w.putFile("later") {

@@ -48,7 +48,8 @@ func (s *Server) openUploads() (err error) {
 	if u.blobs, err = blobs.Open(filepath.Join(s.opts.Dir, blobsDir), blobs.Limits{}); err != nil {
 		return err
 	}
-	if u.blocks, err = blobs.Open(filepath.Join(s.opts.Dir, blocksDir), blobs.Limits{Life: 24 * time.Hour}); err != nil {
+	if u.blocks, err = blobs.Open(filepath.Join(s.opts.Dir, blocksDir),
+		blobs.Limits{Life: 24 * time.Hour}); err != nil {
 		return err
 	}
 	if u.mounts, err = localfiles.Open(filepath.Join(s.opts.Dir, mountsDir), u.blobs); err != nil {
@@ -62,8 +63,9 @@ func (s *Server) openUploads() (err error) {
 			kind := errors.KindOf(err)
 			if s.opts.Audit != nil && (kind == errors.Unauthenticated || kind == errors.Denied ||
 				err == nil && t.Op == transfer.Complete) {
-				s.opts.Audit(ctx, Call{Account: t.Account, KeyID: t.Key, Address: address, Method: transferMethod + t.Op,
-					Code: codeOr(err, kind)})
+				s.opts.Audit(ctx, Call{Account: t.Account, KeyID: t.Key, Address: address,
+					Method: transferMethod + t.Op,
+					Code:   codeOr(err, kind)})
 			}
 		}})
 	return nil
@@ -94,7 +96,8 @@ func (s *Server) base(ctx context.Context) string {
 	url := s.routerURL(ctx)
 	host := strings.TrimPrefix(url, "https://")
 	name, _, err := net.SplitHostPort(host)
-	if ip := net.ParseIP(name); err == nil && s.opts.URL == "" && (name == "localhost" || ip != nil && ip.IsLoopback()) {
+	if ip := net.ParseIP(name); err == nil && s.opts.URL == "" && (name == "localhost" || ip != nil &&
+		ip.IsLoopback()) {
 		return "http://" + strings.TrimPrefix(host, "http://")
 	}
 	return url
@@ -126,7 +129,8 @@ func (c *control) BlobCreate(ctx context.Context, req *pb.BlobCreateRequest) (*p
 		}
 		parts.UploadUrls = append(parts.UploadUrls, url)
 	}
-	if parts.CompletionUrl, err = c.s.url(ctx, transfer.Ticket{Op: transfer.Complete, Upload: name, Sum: sum}); err != nil {
+	if parts.CompletionUrl, err = c.s.url(ctx, transfer.Ticket{Op: transfer.Complete, Upload: name,
+		Sum: sum}); err != nil {
 		return nil, err
 	}
 	whole := parts.Build()

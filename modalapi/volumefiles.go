@@ -129,7 +129,8 @@ func (c *control) VolumePutFiles(ctx context.Context, req *pb.VolumePutFilesRequ
 	return &emptypb.Empty{}, nil
 }
 
-// VolumePutFiles2 implements ModalClient. It returns the blocks that are missing. Once there are none, it puts the files.
+// VolumePutFiles2 implements ModalClient. It returns the blocks that are missing. Once there are none, it puts the
+// files.
 func (c *control) VolumePutFiles2(ctx context.Context,
 	req *pb.VolumePutFiles2Request) (*pb.VolumePutFiles2Response, error) {
 	v, err := c.s.outside(ctx, req.GetVolumeId())
@@ -235,7 +236,8 @@ func (s *Server) listFiles(ctx context.Context, id, path string, recursive bool,
 	defer v.root.Close()
 	var batch []*pb.FileEntry
 	err = volumefiles.List(ctx, v.root, path, recursive, int(most), func(e volumefiles.Entry) error {
-		entry := pb.FileEntry_builder{Path: e.Path, Type: entryTypes[e.Mode.Type()], Mtime: uint64(max(0, e.Modified.Unix()))}
+		entry := pb.FileEntry_builder{Path: e.Path, Type: entryTypes[e.Mode.Type()], Mtime: uint64(max(0,
+			e.Modified.Unix()))}
 		if e.Mode.IsRegular() {
 			entry.Size = uint64(e.Size)
 		}
@@ -281,7 +283,8 @@ func span(size int64, start, length uint64) (from, n int64) {
 }
 
 // VolumeGetFile2 implements ModalClient. It returns a URL for each block of the requested part.
-func (c *control) VolumeGetFile2(ctx context.Context, req *pb.VolumeGetFile2Request) (*pb.VolumeGetFile2Response, error) {
+func (c *control) VolumeGetFile2(ctx context.Context, req *pb.VolumeGetFile2Request) (*pb.VolumeGetFile2Response,
+	error) {
 	v, err := c.s.outside(ctx, req.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -296,13 +299,15 @@ func (c *control) VolumeGetFile2(ctx context.Context, req *pb.VolumeGetFile2Requ
 	total := 0
 	for at := from; at < from+n; {
 		end := min(from+n, (at/transfer.BlockSize+1)*transfer.BlockSize)
-		url, err := c.s.url(ctx, transfer.Ticket{Op: transfer.GetRange, Volume: v.name, Path: req.GetPath(), Stamp: stamp,
+		url, err := c.s.url(ctx, transfer.Ticket{Op: transfer.GetRange, Volume: v.name, Path: req.GetPath(),
+			Stamp:  stamp,
 			Offset: at, Length: end - at})
 		if err != nil {
 			return nil, err
 		}
 		if total += len(url); total > mostURLBytes {
-			return nil, errors.Remedy(errors.Newf(errors.Exhausted, "%.200q is too large to be read at once", req.GetPath()),
+			return nil, errors.Remedy(errors.Newf(errors.Exhausted, "%.200q is too large to be read at once",
+				req.GetPath()),
 				"Read it in parts, or with: harvest volume cp")
 		}
 		urls = append(urls, url)

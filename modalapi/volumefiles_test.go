@@ -45,7 +45,8 @@ func (w *world) upload1(id string, files map[string]string, force bool) error {
 		DisallowOverwriteExistingFiles: !force}.Build()))
 }
 
-// upload2 puts files into a volume of version 2 as batch_upload does: it sends the blocks that the server lacks, without
+// upload2 puts files into a volume of version 2 as batch_upload does: it sends the blocks that the server lacks,
+// without
 // the zeros at their ends.
 func (w *world) upload2(id string, files map[string]string, force bool) error {
 	w.t.Helper()
@@ -152,7 +153,8 @@ func TestVolumeFilesFromOutside(t *testing.T) {
 		if got, err := w.listed(id, "/", true); err != nil || got != "" {
 			t.Errorf("an empty volume: %q, %v", got, err)
 		}
-		if err := upload(id, map[string]string{"/a.txt": "one", "dir/b.txt": "two", "/dir/sub/large": large, "/empty": ""}, false); err != nil {
+		if err := upload(id, map[string]string{"/a.txt": "one", "dir/b.txt": "two", "/dir/sub/large": large,
+			"/empty": ""}, false); err != nil {
 			t.Fatalf("version %d: %v", version, err)
 		}
 		for path, want := range map[string]string{
@@ -162,19 +164,22 @@ func TestVolumeFilesFromOutside(t *testing.T) {
 				t.Errorf("version %d: %q has %q, %v, want %q", version, path, got, err, want)
 			}
 		}
-		if got, err := w.listed(id, "/dir/", true); err != nil || got != fmt.Sprintf("dir/b.txt:3 dir/sub/ dir/sub/large:%d", len(large)) {
+		if got, err := w.listed(id, "/dir/", true); err != nil ||
+			got != fmt.Sprintf("dir/b.txt:3 dir/sub/ dir/sub/large:%d", len(large)) {
 			t.Errorf("version %d: all of dir: %q, %v", version, got, err)
 		}
 		if got, err := w.download(id, "dir/sub/large", 0, 0); err != nil || got != large {
 			t.Errorf("version %d: the file has %d bytes, %v", version, len(got), err)
 		}
-		if got, err := w.download(id, "dir/sub/large", block-5, block+10); err != nil || got != large[block-5:2*block+5] {
+		if got, err := w.download(id, "dir/sub/large", block-5, block+10); err != nil ||
+			got != large[block-5:2*block+5] {
 			t.Errorf("version %d: a part has %d bytes, %v", version, len(got), err)
 		}
 		if got, err := w.download(id, "/empty", 0, 0); err != nil || got != "" {
 			t.Errorf("version %d: the empty file has %d bytes, %v", version, len(got), err)
 		}
-		if err := upload(id, map[string]string{"/new": "n", "/a.txt": "other"}, false); status.Code(err) != codes.AlreadyExists {
+		if err := upload(id, map[string]string{"/new": "n", "/a.txt": "other"},
+			false); status.Code(err) != codes.AlreadyExists {
 			t.Errorf("version %d: a file that exists: %v", version, err)
 		}
 		if _, err := w.download(id, "/new", 0, 0); status.Code(err) != codes.NotFound {
@@ -197,18 +202,21 @@ func TestVolumeFilesFromOutside(t *testing.T) {
 func (w *world) copiesAndRemovals(id string) {
 	w.t.Helper()
 	cp := func(to string, recursive bool, from ...string) error {
-		return second(w.control.VolumeCopyFiles2(w.ctx(), pb.VolumeCopyFiles2Request_builder{VolumeId: id, SrcPaths: from,
-			DstPath: to, Recursive: recursive}.Build()))
+		return second(w.control.VolumeCopyFiles2(w.ctx(), pb.VolumeCopyFiles2Request_builder{VolumeId: id,
+			SrcPaths: from,
+			DstPath:  to, Recursive: recursive}.Build()))
 	}
 	rm := func(path string, recursive bool) error {
 		return second(w.control.VolumeRemoveFile2(w.ctx(), pb.VolumeRemoveFile2Request_builder{VolumeId: id, Path: path,
 			Recursive: recursive}.Build()))
 	}
-	if err := errors.Join(cp("/copy.txt", false, "a.txt"), cp("dir", false, "a.txt", "copy.txt"), cp("/tree", true, "dir"),
+	if err := errors.Join(cp("/copy.txt", false, "a.txt"), cp("dir", false, "a.txt", "copy.txt"), cp("/tree", true,
+		"dir"),
 		rm("dir/sub", true), rm("tree/sub", true), rm("/a.txt", false)); err != nil {
 		w.t.Fatal(err)
 	}
-	want := "copy.txt:5 dir/ dir/a.txt:5 dir/b.txt:3 dir/copy.txt:5 empty:0 tree/ tree/a.txt:5 tree/b.txt:3 tree/copy.txt:5"
+	want := "copy.txt:5 dir/ dir/a.txt:5 dir/b.txt:3 dir/copy.txt:5 empty:0 " +
+		"tree/ tree/a.txt:5 tree/b.txt:3 tree/copy.txt:5"
 	if got, err := w.listed(id, "/", true); err != nil || got != want {
 		w.t.Errorf("the volume has %q, %v, want %q", got, err, want)
 	}
@@ -311,14 +319,16 @@ func TestVolumeFileChangesBetweenRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	sb := w.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/volume": vol}})
-	if err := rename(id, "other"); status.Code(err) != codes.FailedPrecondition && status.Code(err) != codes.AlreadyExists {
+	if err := rename(id, "other"); status.Code(err) != codes.FailedPrecondition &&
+		status.Code(err) != codes.AlreadyExists {
 		t.Errorf("a volume that a sandbox uses: %v", err)
 	}
 	if _, err := sb.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil {
 		t.Fatal(err)
 	}
 	w.volume("taken", pb.VolumeFsVersion_VOLUME_FS_VERSION_V1)
-	for name, code := range map[string]codes.Code{"taken": codes.AlreadyExists, "a/b": codes.InvalidArgument, "": codes.InvalidArgument} {
+	for name, code := range map[string]codes.Code{"taken": codes.AlreadyExists, "a/b": codes.InvalidArgument,
+		"": codes.InvalidArgument} {
 		if err := rename(id, name); status.Code(err) != code {
 			t.Errorf("the name %q: %v, want %s", name, err, code)
 		}
@@ -332,7 +342,8 @@ func TestVolumeFileChangesBetweenRequests(t *testing.T) {
 	if got, err := w.download(w.volume("other", 0), "f", 0, 0); err != nil || got != "other" {
 		t.Errorf("the renamed volume has %q, %v", got, err)
 	}
-	known, err := w.control.VolumeGetById(w.ctx(), pb.VolumeGetByIdRequest_builder{VolumeId: w.volume("other", 0)}.Build())
+	known, err := w.control.VolumeGetById(w.ctx(), pb.VolumeGetByIdRequest_builder{VolumeId: w.volume("other",
+		0)}.Build())
 	if err != nil || known.GetMetadata().GetName() != "other" {
 		t.Errorf("by its ID: %v, %v", known, err)
 	}

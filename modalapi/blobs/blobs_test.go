@@ -57,17 +57,20 @@ func TestBlobsAreVerifiedAndPerAccount(t *testing.T) {
 	if _, err := text(t, s, "b", sum("hello")); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("another account reads the blob: %v", err)
 	}
-	if err := s.Put(t.Context(), "a", sum("other"), 100, strings.NewReader("hello")); errors.KindOf(err) != errors.Invalid {
+	if err := s.Put(t.Context(), "a", sum("other"), 100,
+		strings.NewReader("hello")); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a wrong checksum: %v", err)
 	}
-	if err := s.Put(t.Context(), "a", sum("longer"), 3, strings.NewReader("longer")); errors.KindOf(err) != errors.Invalid {
+	if err := s.Put(t.Context(), "a", sum("longer"), 3,
+		strings.NewReader("longer")); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("too much content: %v", err)
 	}
 	for _, bad := range []string{"", "..", "../../x", strings.Repeat("A", 64), sum("x") + "/"} {
 		if err := s.Put(t.Context(), "a", bad, 9, strings.NewReader("x")); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("the digest %q: %v", bad, err)
 		}
-		if err := s.Put(t.Context(), bad+"/", sum("x"), 9, strings.NewReader("x")); errors.KindOf(err) != errors.Invalid {
+		if err := s.Put(t.Context(), bad+"/", sum("x"), 9,
+			strings.NewReader("x")); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("the account %q: %v", bad, err)
 		}
 	}
@@ -78,7 +81,8 @@ func TestBlobsAreVerifiedAndPerAccount(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a", "blobs", sum("hello")), []byte("hullo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := text(t, again, "a", sum("hello")); errors.KindOf(err) != errors.Unavailable || again.Has("a", sum("hello")) {
+	if _, err := text(t, again, "a", sum("hello")); errors.KindOf(err) != errors.Unavailable ||
+		again.Has("a", sum("hello")) {
 		t.Errorf("a damaged blob: %v, still there: %t", err, again.Has("a", sum("hello")))
 	}
 }
@@ -88,7 +92,8 @@ func TestBlobLimits(t *testing.T) {
 	dir := t.TempDir()
 	limits := blobs.Limits{Blob: 6, Account: 10, Uploads: 1}
 	s := open(t, dir, limits)
-	if err := s.Put(t.Context(), "a", sum("1234567"), 100, strings.NewReader("1234567")); errors.KindOf(err) != errors.Exhausted {
+	if err := s.Put(t.Context(), "a", sum("1234567"), 100,
+		strings.NewReader("1234567")); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("a large blob: %v", err)
 	}
 	if err := put(t, s, "a", "123456"); err != nil {
@@ -121,7 +126,8 @@ func TestBlobLimits(t *testing.T) {
 	if err := put(t, s, "a", "1"); err != nil {
 		t.Errorf("an upload that ended still counts: %v", err)
 	}
-	if err := put(t, open(t, t.TempDir(), blobs.Limits{Free: 1 << 62}), "a", "1"); errors.KindOf(err) != errors.Exhausted {
+	if err := put(t, open(t, t.TempDir(), blobs.Limits{Free: 1 << 62}), "a",
+		"1"); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("a full disk: %v", err)
 	}
 }
@@ -158,14 +164,16 @@ func TestUploadContinuesAfterRestart(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.WritePart(canceled, "a", name, 2, bytes.NewReader(content[up.Part:])); !errors.Is(err, context.Canceled) {
+	if _, err := s.WritePart(canceled, "a", name, 2, bytes.NewReader(content[up.Part:])); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("a canceled part: %v", err)
 	}
 	wrong, err := part(s, 2, make([]byte, 6<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Complete(t.Context(), "a", name, digest, []string{first, wrong}); errors.KindOf(err) != errors.Invalid ||
+	if _, err := s.Complete(t.Context(), "a", name, digest, []string{first,
+		wrong}); errors.KindOf(err) != errors.Invalid ||
 		!strings.Contains(errors.Message(err), digest) {
 		t.Errorf("wrong content: %v", err)
 	}

@@ -183,8 +183,9 @@ func (s *Store) Complete(ctx context.Context, account, name, sum string, etags [
 	}
 	_ = s.reserve(account, 0, -1) // releasing never fails
 	now := time.Now()
-	_ = os.Chtimes(s.path(account, blobDir, sum), now, now)                                     // its life begins now
-	return whole, errors.Wrapf(os.RemoveAll(s.path(account, uploadDir, name)), "end an upload") // the next start retries
+	_ = os.Chtimes(s.path(account, blobDir, sum), now, now) // its life begins now
+	// the next start retries
+	return whole, errors.Wrapf(os.RemoveAll(s.path(account, uploadDir, name)), "end an upload")
 }
 
 func sumOf(ctx context.Context, name string) (string, error) {

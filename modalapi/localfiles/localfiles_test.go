@@ -94,18 +94,22 @@ func TestMountsRefuseBadFiles(t *testing.T) {
 	t.Parallel()
 	b, s := stores(t)
 	one := uploaded(t, b, "one")
-	for _, name := range []string{"", "/", "a", "../a", "/a/../b", "/a/./b", "/a//b", "/a/", "/a\x00b", "/" + strings.Repeat("a", 5000)} {
+	for _, name := range []string{"", "/", "a", "../a", "/a/../b", "/a/./b", "/a//b", "/a/", "/a\x00b",
+		"/" + strings.Repeat("a", 5000)} {
 		if _, err := s.Create("a", files{{Path: name, Sum: one}}); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("the path %.20q: %v", name, err)
 		}
 	}
-	if _, err := s.Create("a", files{{Path: "/a", Sum: one}, {Path: "/a", Sum: one}}); errors.KindOf(err) != errors.Invalid {
+	if _, err := s.Create("a", files{{Path: "/a", Sum: one}, {Path: "/a",
+		Sum: one}}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a path twice: %v", err)
 	}
-	if _, err := s.Create("a", files{{Path: "/a", Sum: one}, {Path: "/a/b/c", Sum: one}}); errors.KindOf(err) != errors.Invalid {
+	if _, err := s.Create("a", files{{Path: "/a", Sum: one}, {Path: "/a/b/c",
+		Sum: one}}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a file as directory: %v", err)
 	}
-	if _, err := s.Create("a", files{{Path: "/a", Sum: strings.Repeat("0", 64)}}); errors.KindOf(err) != errors.NotFound {
+	if _, err := s.Create("a", files{{Path: "/a", Sum: strings.Repeat("0",
+		64)}}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("content that was not uploaded: %v", err)
 	}
 	if _, err := s.Create("b", files{{Path: "/a", Sum: one}}); errors.KindOf(err) != errors.NotFound {

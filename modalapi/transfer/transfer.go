@@ -1,4 +1,5 @@
-// Package transfer moves the content of files over HTTP: clients of Modal's protocol get URLs for it. A URL has a signed
+// Package transfer moves the content of files over HTTP: clients of Modal's protocol get URLs for it. A URL has a
+// signed
 // ticket, which says what may be done with it, for how long, and on whose behalf.
 package transfer
 
@@ -220,7 +221,8 @@ func (s *Server) complete(ctx context.Context, w http.ResponseWriter, body io.Re
 		return err
 	}
 	w.Header().Set("Content-Type", "application/xml")
-	_, err = io.WriteString(w, "<CompleteMultipartUploadResult><ETag>\""+whole+"\"</ETag></CompleteMultipartUploadResult>\n")
+	_, err = io.WriteString(w,
+		"<CompleteMultipartUploadResult><ETag>\""+whole+"\"</ETag></CompleteMultipartUploadResult>\n")
 	return err
 }
 

@@ -100,7 +100,8 @@ func (b *Batch) Commit(root *os.Root, overwrite bool) error {
 		info, err := root.Lstat(f.Path)
 		switch {
 		case err == nil && info.IsDir() != f.dir:
-			return errors.Newf(errors.Conflict, "'%.200s' already exists: a file and a directory do not replace one another",
+			return errors.Newf(errors.Conflict,
+				"'%.200s' already exists: a file and a directory do not replace one another",
 				f.Path)
 		case err == nil && !f.dir && !overwrite:
 			return errors.Remedy(errors.Newf(errors.Conflict, "'%.200s' already exists", f.Path), "Use force=True")

@@ -105,7 +105,8 @@ func TestPutIsAllOrNothing(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := volumefiles.Stage(canceled, staging, []volumefiles.File{file("new", "n", 0)}); !errors.Is(err, context.Canceled) {
+	if _, err := volumefiles.Stage(canceled, staging, []volumefiles.File{file("new", "n", 0)}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("a canceled batch: %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "new")); !os.IsNotExist(err) {
@@ -126,7 +127,8 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("s"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"dir": outside, "file": filepath.Join(outside, "secret"), "up": "../.."} {
+	for name, target := range map[string]string{"dir": outside, "file": filepath.Join(outside, "secret"),
+		"up": "../.."} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -134,8 +136,10 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 	for what, err := range map[string]error{
 		"a read":                second(volumefiles.Read(root, "file", "", 0, 1)),
 		"a read in a directory": second(volumefiles.Read(root, "dir/secret", "", 0, 1)),
-		"a list":                volumefiles.List(t.Context(), root, "dir", true, 0, func(volumefiles.Entry) error { return nil }),
-		"a list above":          volumefiles.List(t.Context(), root, "up", false, 0, func(volumefiles.Entry) error { return nil }),
+		"a list": volumefiles.List(t.Context(), root, "dir", true, 0,
+			func(volumefiles.Entry) error { return nil }),
+		"a list above": volumefiles.List(t.Context(), root, "up", false, 0,
+			func(volumefiles.Entry) error { return nil }),
 		"a copy":                volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false),
 		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true),
 		"a removal":             volumefiles.Remove(root, "dir/secret", false),
