@@ -25,7 +25,8 @@ type Call struct {
 var continuing = map[string]bool{
 	"TaskExecPoll": true, "TaskExecWait": true, "TaskExecStdioRead": true, "TaskExecStdinStatus": true,
 	"TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
-	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "MountPutFile": true, "VolumeHeartbeat": true,
+	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "VolumeHeartbeat": true,
+	"MountPutFile": true,
 }
 
 // audit reports a finished call. err is the result of answer.

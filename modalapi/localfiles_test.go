@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // sumOf is the SHA-256 of a text in hexadecimal digits.
@@ -378,7 +381,16 @@ func TestUploadsOfBlobs(t *testing.T) {
 	}
 	w.id, w.secret = id0, secret0
 
-	// The next server continues.
+	// The next server continues, and removes what a killed one has left beside a volume.
+	w.volume("data", pb.VolumeFsVersion_VOLUME_FS_VERSION_V2)
+	kept, err := w.engine.Volumes().Open(t.Context(), "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(kept.(volume.Directory).Notes(), "modal-put")
+	if err := os.MkdirAll(filepath.Join(left, "1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if err := w.server.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -394,6 +406,9 @@ func TestUploadsOfBlobs(t *testing.T) {
 	if code, _, body := w.request(http.MethodPost, moved(begun.GetMultiparts().GetItems()[0].GetCompletionUrl()),
 		[]byte(end)); code != http.StatusOK {
 		t.Errorf("completing after a restart: %d %s", code, body)
+	}
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("incomplete files of a volume are left: %v", err)
 	}
 	if !w.putFile("later") {
 		t.Error("the upload is not there after a restart")

@@ -46,8 +46,7 @@ func (w *world) upload1(id string, files map[string]string, force bool) error {
 }
 
 // upload2 puts files into a volume of version 2 as batch_upload does: it sends the blocks that the server lacks,
-// without
-// the zeros at their ends.
+// without the zeros at their ends.
 func (w *world) upload2(id string, files map[string]string, force bool) error {
 	w.t.Helper()
 	responses := map[string][]byte{}

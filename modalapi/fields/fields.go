@@ -75,7 +75,8 @@ var Served = map[protoreflect.Name][]protoreflect.Name{
 	"VolumeGetOrCreateRequest": {
 		"deployment_name", "environment_name", "object_creation_type",
 	},
-	"MountGetOrCreateRequest":           {"deployment_name", "namespace", "environment_name", "object_creation_type", "files"},
+	"MountGetOrCreateRequest": {"deployment_name", "namespace", "environment_name", "object_creation_type",
+		"files"},
 	"MountFile":                         {"filename", "sha256_hex", "mode"},
 	"MountPutFileRequest":               {"sha256_hex", "data", "data_blob_id"},
 	"MountBatchedCheckExistenceRequest": {"sha256_hex_hashes"},

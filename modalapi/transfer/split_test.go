@@ -10,8 +10,7 @@ import (
 )
 
 // TestSplitByFirstBytes checks that connections reach the listener of their protocol whole, that one which sends
-// nothing
-// holds up no other, and that closing one listener ends both.
+// nothing holds up no other, and that closing one listener ends both.
 func TestSplitByFirstBytes(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,5 @@
 // Package transfer moves the content of files over HTTP: clients of Modal's protocol get URLs for it. A URL has a
-// signed
-// ticket, which says what may be done with it, for how long, and on whose behalf.
+// signed ticket, which says what may be done with it, for how long, and on whose behalf.
 package transfer
 
 import (
