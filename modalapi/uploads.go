@@ -247,7 +247,11 @@ func (s *Server) mount(acc, id string) (localfiles.Mount, error) {
 	if !ok {
 		return localfiles.Mount{}, missing("Mount", id)
 	}
-	return s.uploads.mounts.Get(acc, rest)
+	m, err := s.uploads.mounts.Get(acc, rest)
+	if errors.KindOf(err) == errors.NotFound {
+		err = errors.Remedy(missing("Mount", id), "Run the program again: it uploads its files")
+	}
+	return m, err
 }
 
 // localFiles returns the mounts of a definition.
