@@ -141,6 +141,11 @@ func (a *apps) list(account string, proxies bool) []app {
 	return found
 }
 
+// has reports whether an account has apps in an environment.
+func (a *apps) has(account, env string) bool {
+	return slices.ContainsFunc(a.list(account, false), func(made app) bool { return made.Env == env })
+}
+
 // save writes the file. a.mu is held.
 func (a *apps) save() error {
 	data, err := json.Marshal(a.byID)

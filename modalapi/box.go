@@ -333,6 +333,9 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 	}
 	b.s.endBucket(ctx, sb)
 	if settled {
+		b.mu.Lock()
+		b.views = nil // as replay does: they hold no volume any longer
+		b.mu.Unlock()
 		b.write(ctx, note{Settled: true})
 	}
 	for _, c := range commands {

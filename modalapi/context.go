@@ -12,6 +12,8 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/modalapi/localfiles"
 )
 
 // contextPrefix is the name prefix of tar files with build contexts.
@@ -46,10 +48,11 @@ func contextName(f *pb.ImageContextFile) string {
 	return name
 }
 
-// pack writes the files of a build context to a tar file. The caller calls remove after the build. Without
-// files, pack writes no tar file and returns "".
-func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(), err error) {
-	if len(files) == 0 {
+// pack writes the files of a build context, and those of a mount that have other names, to a tar file. The caller calls
+// remove after the build. Without files, pack writes no tar file and returns "".
+func (s *Server) pack(acc string, files []*pb.ImageContextFile,
+	mount localfiles.Mount) (name string, remove func(), err error) {
+	if len(files) == 0 && len(mount.Files) == 0 {
 		return "", func() {}, nil
 	}
 	f, err := os.CreateTemp(s.opts.Dir, contextPrefix+"*.tar")
@@ -58,6 +61,11 @@ func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(),
 	}
 	remove = func() { _ = os.Remove(f.Name()) } // otherwise the next start removes it
 	tw := tar.NewWriter(f)
+	own := map[string]bool{}
+	for _, file := range files {
+		own[contextName(file)] = true
+	}
+	err = s.uploads.mounts.Pack(s.ctx, acc, mount, tw, nowTime(), func(name string) bool { return own[name] })
 	for _, file := range files {
 		if err == nil {
 			err = tw.WriteHeader(&tar.Header{Name: contextName(file), Typeflag: tar.TypeReg, Mode: 0o644,
@@ -69,7 +77,7 @@ func (s *Server) pack(files []*pb.ImageContextFile) (name string, remove func(),
 	}
 	if err = errors.Join(err, tw.Close(), f.Close()); err != nil {
 		remove()
-		return "", nil, errors.Wrapf(err, "write a build context")
+		return "", nil, tarfs.Explain(err, "the build context")
 	}
 	return f.Name(), remove, nil
 }

@@ -204,6 +204,10 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 		return nil, err
 	}
 	req.Image = img.ID
+	local, err := s.localFiles(acc, p.def)
+	if err != nil {
+		return nil, err
+	}
 	var values map[string]string
 	if values, req.Secrets, err = s.environment(ctx, p.def.GetSecretIds(), p.sources,
 		p.def.GetEnvironmentVariables().GetContents()); err != nil {
@@ -242,13 +246,24 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 	}
 	b := s.boxes.make(sb)
 	b.def, b.views = p.def, views
-	if err := b.launch(ctx, img.Config); err != nil {
+	if err = s.addLocalFiles(ctx, acc, b.id, local); err == nil {
+		err = b.launch(ctx, img.Config)
+	}
+	if err != nil {
 		b.destroyNow(ctx)
 		s.discardViews(ctx, acc, views)
 		s.dropBucket(ctx, acc, req.S3)
 		return nil, err
 	}
 	s.boxes.add(b)
+	for _, v := range views { // VolumeRename renames no volume of a sandbox that it can see, and now it sees this one
+		if _, err := s.provider(acc).Open(ctx, v.Volume); err != nil {
+			b.destroyNow(ctx)
+			s.discardViews(ctx, acc, views)
+			s.dropBucket(ctx, acc, req.S3)
+			return nil, missing("Volume", named(volumeID, v.Volume))
+		}
+	}
 	return b, nil
 }
 

@@ -125,8 +125,6 @@ func possible(def *pb.Sandbox) error {
 			"Leave runtime out, or say \"gvisor\""),
 		mountable(def),
 		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "Use a volume"),
-		unsupported(len(def.GetMountIds()) > 0, "files of the client cannot be mounted here",
-			"Write them into the sandbox"),
 		unsupported(def.GetI6PnEnabled(), "sandboxes do not reach one another here", "Leave i6pn out"),
 		unsupported(def.GetCustomDomain() != "", "tunnels have no domains of their own here",
 			"Leave custom_domain out"),

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/localfiles"
 	"github.com/RelevanceAI/harvest/modalapi/steps"
 )
 
@@ -180,7 +181,7 @@ func (s *Server) build(acc string, p recipe) *build {
 		opts := p.opts
 		opts.Log = b.say
 		var remove func()
-		if opts.Context, remove, b.err = s.pack(p.files); b.err == nil {
+		if opts.Context, remove, b.err = s.pack(acc, p.files, p.mount); b.err == nil {
 			b.img, b.err = s.images(acc).Build(s.ctx, p.spec, opts)
 			remove()
 		}
@@ -294,6 +295,7 @@ type recipe struct {
 	spec  image.Spec
 	opts  image.BuildOptions
 	files []*pb.ImageContextFile // of the build context
+	mount localfiles.Mount       // more files of the build context
 }
 
 // recipe converts a request to a recipe.
@@ -344,6 +346,12 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	if err != nil {
 		return recipe{}, err
 	}
+	if id := def.GetContextMountId(); id != "" {
+		if p.mount, err = s.mount(acc, id); err != nil {
+			return recipe{}, err
+		}
+		files += p.mount.Sum
+	}
 	for generation := 0; ; generation++ { // a rebuilt image has another ID than the deleted one
 		p.id = digestID(imageID, acc, string(spec)+files, config.GetSecretId(), force, strconv.Itoa(generation))
 		if !s.apps.deleted(acc, p.id) {
@@ -381,11 +389,6 @@ func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 	if len(commands) == 0 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"),
 			"Begin with FROM and the name of an image")
-	}
-	if def.GetContextMountId() != "" {
-		return errors.Remedy(errors.Newf(errors.Unsupported,
-			"directories of the client cannot be built into images here"),
-			"Write them into a sandbox and take a snapshot of it")
 	}
 	first := strings.Fields(commands[0])
 	if len(first) == 2 && strings.EqualFold(first[0], "FROM") {

@@ -157,7 +157,7 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 	for name, err := range map[string]error{
 		"functions": second(w.control.FunctionGet(w.ctx(), &pb.FunctionGetRequest{})),
 		"classes":   second(w.control.ClassGet(w.ctx(), &pb.ClassGetRequest{})),
-		"blobs":     second(w.control.BlobCreate(w.ctx(), &pb.BlobCreateRequest{})),
+		"volumes":   second(w.control.VolumeCommit(w.ctx(), &pb.VolumeCommitRequest{})),
 	} {
 		if status.Code(err) != codes.Unimplemented || len(status.Convert(err).Message()) < 40 {
 			t.Errorf("%s: %v", name, err)

@@ -142,7 +142,7 @@ func TestPythonImages(t *testing.T) {
 		def  pb.Image_builder
 		code codes.Code
 	}{
-		"add_local_dir":            {mounted, codes.Unimplemented},
+		"local files that are not": {mounted, codes.NotFound},
 		"a file beside":            {files(on(base, "COPY /a /a"), "/../a", "x"), codes.InvalidArgument},
 		"a file without a name":    {files(on(base, "COPY /a /a"), "/", "x"), codes.InvalidArgument},
 		"no commands":              {pb.Image_builder{}, codes.InvalidArgument},

@@ -24,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/transfer"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -76,6 +77,7 @@ type Server struct {
 	volumes views
 	queues  queues
 	naming  naming
+	uploads uploads
 
 	removing sync.Mutex // held while deciding whether an image is still needed
 
@@ -115,6 +117,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if err = s.openQueues(); err != nil {
 		return nil, err
 	}
+	if err = s.openUploads(); err != nil {
+		return nil, err
+	}
 	if err = s.openBoxes(); err != nil {
 		return nil, err
 	}
@@ -127,6 +132,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 			return status.Error(codes.Unimplemented, "there is no such method")
 		}),
 	)
+	s.sweepStaging(s.ctx)
 	s.tasks.Go(func() { s.sweeping(s.ctx) })
 	pb.RegisterModalClientServer(s.grpc, &control{s: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
@@ -138,7 +144,9 @@ func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	s.addr = l.Addr()
 	s.mu.Unlock()
-	err := s.grpc.Serve(l)
+	two, one := transfer.Split(l)
+	s.tasks.Go(func() { s.serveTransfers(one) })
+	err := s.grpc.Serve(two)
 	if errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}

@@ -137,3 +137,65 @@ func subPath(text string) (string, error) {
 	}
 	return clean, nil
 }
+
+// VolumeGetById implements ModalClient.
+//
+//lint:ignore ST1003 the name is the protocol's
+func (c *control) VolumeGetById(ctx context.Context, req *pb.VolumeGetByIdRequest) (*pb.VolumeGetByIdResponse, error) {
+	name, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.s.provider(callerOf(ctx).Account).Open(ctx, name); err != nil {
+		return nil, missing("Volume", req.GetVolumeId())
+	}
+	return pb.VolumeGetByIdResponse_builder{VolumeId: req.GetVolumeId(), Metadata: pb.VolumeMetadata_builder{
+		Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: name}.Build()}.Build(), nil
+}
+
+// VolumeRename implements ModalClient. The ID of a volume is derived from its name and changes with it.
+func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest) (*emptypb.Empty, error) {
+	acc := callerOf(ctx).Account
+	old, err := nameOf(req.GetVolumeId(), volumeID, "Volume")
+	if err == nil {
+		err = checkName("Volume", req.GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := req.GetName()
+	if env, _, ok := strings.Cut(old, "."); ok && c.s.apps.has(acc, env) {
+		name = scoped(env, name)
+	}
+	p, ok := c.s.provider(acc).(volume.Renamer)
+	if !ok {
+		return nil, errors.Newf(errors.Unsupported, "volumes cannot be renamed here")
+	}
+	if err := c.s.volumes.await(ctx); err != nil {
+		return nil, err
+	}
+	l := c.s.volumes.lock(acc, old)
+	l.Lock()
+	defer l.Unlock()
+	for _, b := range c.s.boxes.all() {
+		if b.sees(acc, old) {
+			err := errors.Newf(errors.Conflict, "Volume '%.100s' is in use by the sandbox %s", old, sandboxOf(b.id))
+			return nil, errors.Remedy(err, "End the sandbox first")
+		}
+	}
+	err = p.Rename(ctx, old, name)
+	switch errors.KindOf(err) {
+	case errors.NotFound:
+		err = missing("Volume", req.GetVolumeId())
+	case errors.Conflict:
+		err = withCode(err, alreadyExists)
+	}
+	return &emptypb.Empty{}, err
+}
+
+// sees reports whether the sandbox has a copy of a volume that may still be committed.
+func (b *box) sees(acc, name string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.account == acc && slices.ContainsFunc(b.views, func(v *view) bool { return v.Volume == name })
+}

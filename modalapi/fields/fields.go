@@ -20,6 +20,11 @@ var Roots = []protoreflect.Name{
 	"SandboxGetTunnelsRequest", "SandboxListRequest", "SandboxTagsGetRequest", "SandboxTagsSetRequest",
 	"SandboxTerminateRequest",
 	"SandboxWaitRequest", "ImageGetOrCreateRequest", "VolumeGetOrCreateRequest",
+	"MountGetOrCreateRequest", "MountPutFileRequest", "MountBatchedCheckExistenceRequest", "BlobCreateRequest",
+	"BlobGetRequest",
+	"VolumeCopyFilesRequest", "VolumeCopyFiles2Request", "VolumeGetByIdRequest", "VolumeGetFileRequest",
+	"VolumeGetFile2Request", "VolumeListFilesRequest", "VolumeListFiles2Request", "VolumePutFilesRequest",
+	"VolumePutFiles2Request", "VolumeRemoveFileRequest", "VolumeRemoveFile2Request", "VolumeRenameRequest",
 }
 
 // Served are the fields that have their effect, by message.
@@ -43,7 +48,7 @@ var Served = map[protoreflect.Name][]protoreflect.Name{
 		"entrypoint_args", "image_id", "secret_ids", "resources", "timeout_secs", "workdir", "block_network",
 		"cloud_bucket_mounts", "volume_mounts",
 		"pty_info", "open_ports", "network_access", "proxy_id", "enable_snapshot", "cloud_provider_str", "runtime",
-		"name", "experimental_options",
+		"mount_ids", "name", "experimental_options",
 		"experimental_options_v2", "idle_timeout_secs", "include_oidc_identity_token", "readiness_probe",
 		"environment_variables", "inbound_cidr_allowlist",
 	},
@@ -62,7 +67,7 @@ var Served = map[protoreflect.Name][]protoreflect.Name{
 	"SandboxTag":              {"tag_name", "tag_value"},
 	"SecretSource":            {"secret_id", "env"},
 	"ImageGetOrCreateRequest": {"image", "force_build", "ignore_cache"},
-	"Image": {"base_images", "dockerfile_commands", "context_files", "secret_ids",
+	"Image": {"base_images", "dockerfile_commands", "context_files", "context_mount_id", "secret_ids",
 		"image_registry_config", "build_args", "arch"},
 	"BaseImage":           {"image_id", "docker_tag"},
 	"ImageContextFile":    {"filename", "data"},
@@ -70,6 +75,27 @@ var Served = map[protoreflect.Name][]protoreflect.Name{
 	"VolumeGetOrCreateRequest": {
 		"deployment_name", "environment_name", "object_creation_type",
 	},
+	"MountGetOrCreateRequest": {"deployment_name", "namespace", "environment_name", "object_creation_type",
+		"files"},
+	"MountFile":                         {"filename", "sha256_hex", "mode"},
+	"MountPutFileRequest":               {"sha256_hex", "data", "data_blob_id"},
+	"MountBatchedCheckExistenceRequest": {"sha256_hex_hashes"},
+	"BlobCreateRequest":                 {"content_sha256_base64", "content_length"},
+	"BlobGetRequest":                    {"blob_id"},
+	"VolumeCopyFilesRequest":            {"volume_id", "src_paths", "dst_path", "recursive"},
+	"VolumeCopyFiles2Request":           {"volume_id", "src_paths", "dst_path", "recursive"},
+	"VolumeGetByIdRequest":              {"volume_id"},
+	"VolumeGetFileRequest":              {"volume_id", "path", "start", "len"},
+	"VolumeGetFile2Request":             {"volume_id", "path", "start", "len"},
+	"VolumeListFilesRequest":            {"volume_id", "path", "recursive", "max_entries"},
+	"VolumeListFiles2Request":           {"volume_id", "path", "recursive", "max_entries"},
+	"VolumePutFilesRequest":             {"volume_id", "files", "disallow_overwrite_existing_files"},
+	"VolumePutFiles2Request":            {"volume_id", "files", "disallow_overwrite_existing_files"},
+	"File":                              {"path", "size", "blocks", "mode"},
+	"Block":                             {"contents_sha256"},
+	"VolumeRemoveFileRequest":           {"volume_id", "path", "recursive"},
+	"VolumeRemoveFile2Request":          {"volume_id", "path", "recursive"},
+	"VolumeRenameRequest":               {"volume_id", "name"},
 }
 
 // Refusal says why a field is refused, and what to do instead.
@@ -83,7 +109,7 @@ var Refused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 	"SandboxCreateV2Request":          {"cloud_bucket_mount_credentials": bucketKeys},
 	"SandboxContainerCreateV2Request": {"cloud_bucket_mount_credentials": bucketKeys},
 	"Sandbox": {
-		"mount_ids": Elsewhere, "nfs_mounts": Elsewhere, "s3_mounts": Elsewhere, "i6pn_enabled": Elsewhere,
+		"nfs_mounts": Elsewhere, "s3_mounts": Elsewhere, "i6pn_enabled": Elsewhere,
 		"custom_domain":                Elsewhere,
 		"experimental_outbound_policy": Elsewhere, "include_x509_svid": Elsewhere,
 		"outbound_policy": {"routes for outbound connections are not served here",
@@ -96,7 +122,7 @@ var Refused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 	"CloudBucketMount":        {"requester_pays": Elsewhere, "oidc_auth_role_arn": Elsewhere},
 	"ImageGetOrCreateRequest": {"build_function_id": Elsewhere},
 	"Image": {
-		"context_mount_id": Elsewhere, "gpu_config": Elsewhere, "build_function": Elsewhere,
+		"gpu_config": Elsewhere, "build_function": Elsewhere,
 		"build_function_def": Elsewhere,
 		"volume_mounts": {"volumes are not mounted in builds here",
 			"Read the files in a sandbox that mounts the volume, and take a snapshot of it"},
@@ -126,6 +152,12 @@ var Harmless = map[protoreflect.Name][]protoreflect.Name{
 		"allow_global_deployment"},
 	"Image":                    {"version", "build_function_globals", "runtime", "runtime_debug"},
 	"VolumeGetOrCreateRequest": {"app_id", "version"},
+	"MountGetOrCreateRequest":  {"app_id", "earliest_checked_at"},
+	"MountFile":                {"size"},
+	"BlobCreateRequest":        {"content_md5"},
+	"VolumeGetFile2Request":    {"client_pads_blocks"},
+	"VolumePutFilesRequest":    {"earliest_checked_at"},
+	"Block":                    {"put_response"},
 }
 
 // Check returns an error if the message of a request, or one within it, has a refused field. Other requests pass.
