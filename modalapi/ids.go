@@ -26,6 +26,7 @@ const (
 	secretID     = "st-"
 	volumeID     = "vo-"
 	queueID      = "qu-"
+	dictID       = "di-"
 	envID        = "en-"
 	proxyID      = "pr-"
 	nameMark     = "n" // the rest is a name, not random

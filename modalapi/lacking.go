@@ -15,7 +15,6 @@ var lacks = []struct{ begins, sentence string }{
 	{"VolumeGetFile", "files are read from volumes by sandboxes that mount them, or with: harvest volume cp"},
 	{"Volume", "this is done to volumes by sandboxes that mount them, or with: harvest volume"},
 	{"SharedVolume", "there are no network file systems here. Use a volume"},
-	{"Dict", "there are no dictionaries here. Use a queue, or files in a volume"},
 	{"App", "apps only group sandboxes here: nothing is deployed, run or stopped"},
 	{"Environment", "environments are parts of names here: they are neither made nor deleted"},
 	{"Workspace", "there are no workspaces here; accounts are made with: harvest key create --account"},

@@ -24,18 +24,20 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/dicts"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of a Server. All but Secrets, Secret, Output, S3Endpoint, Audit and URL are required.
+// Options of a Server. All but Secrets, Dicts, Secret, Output, S3Endpoint, Audit and URL are required.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
 	Volumes volume.Provider
 	Secrets *secret.Vault // nil: no named secrets
 	Keys    *account.Ring
+	Dicts   dicts.Store // nil: no Dicts
 	// Dir is this package's own directory, for the output of commands and for state that must survive a
 	// restart.
 	Dir string
@@ -75,6 +77,7 @@ type Server struct {
 	tunnels tunnels
 	volumes views
 	queues  queues
+	dicts   *dicts.Dicts // nil without a store
 	naming  naming
 
 	removing sync.Mutex // held while deciding whether an image is still needed
@@ -97,6 +100,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		opts.Output = 64 << 20
 	}
 	s := &Server{opts: opts, began: time.Now()}
+	if opts.Dicts != nil {
+		s.dicts = dicts.New(opts.Dicts, nil)
+	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	secret := opts.Secret
 	if len(secret) == 0 {

@@ -221,6 +221,7 @@ func (s *Server) sweep(ctx context.Context) {
 	s.sweepBuckets(ctx)
 	s.loose.sweep()
 	s.queues.sweep(ctx)
+	s.sweepDicts(ctx)
 }
 
 // sweeping calls sweep regularly until ctx ends.
