@@ -160,13 +160,11 @@ func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) 
 }
 
 func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) {
-	env, name, err := appOf(p.app)
+	a, err := s.runningApp(acc, p.app)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.apps.ensure(p.app, app{Account: acc, Env: env, Name: name}, false); err != nil {
-		return nil, missing("App", p.app)
-	}
+	env, name := a.Env, a.Name
 	req, err := request(p.def)
 	if err == nil && p.def.GetEnableSnapshot() && !s.opts.Fleet.Capabilities().Memory {
 		err = errors.Remedy(errors.Newf(errors.Unsupported,
@@ -193,7 +191,14 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 		}
 		req.Tags[tagName] = title
 	}
-	return s.open(ctx, acc, p, req)
+	b, err := s.open(ctx, acc, p, req)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.runningApp(acc, p.app); err != nil { // it was stopped meanwhile
+		return nil, errors.Join(err, b.terminate(ctx))
+	}
+	return b, nil
 }
 
 // open creates the sandbox. It adds the image, the environment, the volumes and the bucket to req, and starts
@@ -219,7 +224,8 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 			return nil, err
 		}
 		life := time.Duration(req.TimeoutSeconds) * time.Second
-		if req.Env[identityEnv], err = s.identity(acc, req.Tags[tagEnv], req.Tags[tagApp], address, life); err != nil {
+		if req.Env[identityEnv], err = s.identity(acc, s.envs.Name(acc, req.Tags[tagEnv]), req.Tags[tagApp], address,
+			life); err != nil {
 			return nil, err
 		}
 	}

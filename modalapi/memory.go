@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -247,8 +248,8 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 		return nil, err
 	}
 	env, name := tags[tagEnv], tags[tagApp]
-	if err := s.apps.ensure(appIDOf(env, name), app{Account: acc, Env: env, Name: name}, false); err != nil {
-		return nil, missing("App", appIDOf(env, name))
+	if _, err := s.apps.Get(acc, appIDOf(env, name)); err != nil && !apps.Random(name) { // its app may have ended
+		return nil, err
 	}
 	if key != "" {
 		tags[tagKey] = key

@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -170,11 +171,11 @@ func (c *control) SandboxListV2(ctx context.Context, req *pb.SandboxListRequest)
 		return nil, err
 	}
 	if id := req.GetAppId(); id != "" {
-		env, name, err := appOf(id)
+		own, err := appTags(id)
 		if err != nil {
 			return nil, err
 		}
-		tags[tagApp], tags[tagEnv] = name, env
+		maps.Copy(tags, own)
 	} else if req.GetEnvironmentName() != "" {
 		tags[tagEnv] = req.GetEnvironmentName()
 	}

@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -24,7 +25,9 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/modalapi/dicts"
+	"github.com/RelevanceAI/harvest/modalapi/environments"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -67,7 +70,8 @@ type Server struct {
 	began time.Time
 	tasks sync.WaitGroup
 
-	apps    *apps
+	apps    *apps.Registry
+	envs    *environments.Map
 	boxes   *boxes
 	builds  builds
 	loose   loose // secrets without a name
@@ -80,6 +84,7 @@ type Server struct {
 	dicts   *dicts.Dicts // nil without a store
 	naming  naming
 
+	updating sync.Mutex // held while a secret is changed
 	removing sync.Mutex // held while deciding whether an image is still needed
 
 	mu       sync.Mutex
@@ -112,7 +117,13 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	mac.Write([]byte("modal tokens"))
 	s.key = mac.Sum(nil)
 	var err error
-	if s.apps, err = openApps(opts.Dir); err != nil {
+	if err = os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
+	}
+	if s.apps, err = apps.Open(opts.Dir, time.Now); err != nil {
+		return nil, err
+	}
+	if s.envs, err = environments.Open(opts.Dir); err != nil {
 		return nil, err
 	}
 	if err = s.openLoose(); err != nil {
@@ -134,6 +145,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		}),
 	)
 	s.tasks.Go(func() { s.sweeping(s.ctx) })
+	s.tasks.Go(func() { s.watchApps(s.ctx) })
 	pb.RegisterModalClientServer(s.grpc, &control{s: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
 	return s, nil
