@@ -141,7 +141,8 @@ func (c *control) TaskGetInfo(ctx context.Context, req *pb.TaskGetInfoRequest) (
 	}
 	return pb.TaskGetInfoResponse_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
 		Info: pb.TaskInfo_builder{Id: taskOf(b.id), SandboxId: sandboxOf(b.id), EnqueuedAt: seconds(sb.Created),
-			StartedAt: secondsOrZero(sb.Started), FinishedAt: secondsOrZero(sb.Ended), Result: b.outcome(ctx, 0)}.Build(),
+			StartedAt: secondsOrZero(sb.Started), FinishedAt: secondsOrZero(sb.Ended), Result: b.outcome(ctx,
+				0)}.Build(),
 	}.Build(), nil
 }
 

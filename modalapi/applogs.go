@@ -169,7 +169,8 @@ func (f *follower) read(b *box) (last bool, err error) {
 	last = true
 	for i, s := range []*spool{b.main.out, b.main.err} {
 		fd := pb.FileDescriptor(i + 1)
-		if s == nil || i == 1 && s == b.main.out || f.source != pb.FileDescriptor_FILE_DESCRIPTOR_UNSPECIFIED && f.source != fd {
+		if s == nil || i == 1 && s == b.main.out || f.source != pb.FileDescriptor_FILE_DESCRIPTOR_UNSPECIFIED &&
+			f.source != fd {
 			continue
 		}
 		for {
@@ -188,9 +189,12 @@ func (f *follower) read(b *box) (last bool, err error) {
 			at[i] = start + int64(len(data))
 			f.at.At[b.id] = at
 			arrived := s.at(start)
-			if err := f.send(pb.TaskLogsBatch_builder{TaskId: taskOf(b.id), SandboxId: sandboxOf(b.id), EntryId: f.cursor(),
-				Items: []*pb.TaskLogs{pb.TaskLogs_builder{Data: strings.ToValidUTF8(string(data), "\ufffd"), FileDescriptor: fd,
-					Timestamp: seconds(arrived), TimestampNs: uint64(arrived.UnixNano())}.Build()}}.Build()); err != nil {
+			if err := f.send(pb.TaskLogsBatch_builder{TaskId: taskOf(b.id), SandboxId: sandboxOf(b.id),
+				EntryId: f.cursor(),
+				Items: []*pb.TaskLogs{pb.TaskLogs_builder{Data: strings.ToValidUTF8(string(data), "\ufffd"),
+					FileDescriptor: fd,
+					Timestamp:      seconds(arrived),
+					TimestampNs:    uint64(arrived.UnixNano())}.Build()}}.Build()); err != nil {
 				return false, err
 			}
 		}

@@ -89,7 +89,8 @@ func (s *Server) makeDict(ctx context.Context, d dicts.Dict, how pb.ObjectCreati
 				return found, err
 			}
 			if !creates(how) {
-				return d, errors.Newf(errors.NotFound, "Dict '%.80s' not found in environment '%.80s'", d.Name, d.Environment)
+				return d, errors.Newf(errors.NotFound, "Dict '%.80s' not found in environment '%.80s'", d.Name,
+					d.Environment)
 			}
 		}
 		made, err := all.Create(ctx, d, first)

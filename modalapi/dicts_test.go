@@ -25,7 +25,8 @@ func (w *world) python() context.Context { return w.pythonWith(rand.Text()) }
 
 // pythonWith is python with that idempotency key, as an SDK retries.
 func (w *world) pythonWith(key string) context.Context {
-	return metadata.AppendToOutgoingContext(w.t.Context(), "x-modal-client-type", "1", "x-modal-client-version", "1.5.4",
+	return metadata.AppendToOutgoingContext(w.t.Context(), "x-modal-client-type", "1", "x-modal-client-version",
+		"1.5.4",
 		"x-modal-token-id", w.id, "x-modal-token-secret", w.secret, "x-idempotency-key", key)
 }
 
@@ -66,7 +67,8 @@ func (w *world) madeDict(name string) string {
 func (w *world) put(id string, onlyMissing bool, pairs ...string) (bool, error) {
 	req := pb.DictUpdateRequest_builder{DictId: id, IfNotExists: onlyMissing}
 	for i := 0; i < len(pairs); i += 2 {
-		req.Updates = append(req.Updates, pb.DictEntry_builder{Key: []byte(pairs[i]), Value: []byte(pairs[i+1])}.Build())
+		req.Updates = append(req.Updates, pb.DictEntry_builder{Key: []byte(pairs[i]),
+			Value: []byte(pairs[i+1])}.Build())
 	}
 	got, err := w.control.DictUpdate(w.python(), req.Build())
 	return got.GetCreated(), err
@@ -130,7 +132,8 @@ func TestPythonDicts(t *testing.T) {
 	if err != nil || !get.GetFound() || string(get.GetValue()) != "2" {
 		t.Errorf("get: %v, %v", get, err)
 	}
-	if get, err = w.control.DictGet(w.python(), pb.DictGetRequest_builder{DictId: id, Key: []byte("x")}.Build()); err != nil ||
+	if get, err = w.control.DictGet(w.python(), pb.DictGetRequest_builder{DictId: id,
+		Key: []byte("x")}.Build()); err != nil ||
 		get.GetFound() {
 		t.Errorf("get of a missing key: %v, %v", get, err)
 	}
@@ -151,7 +154,8 @@ func TestPythonDicts(t *testing.T) {
 		t.Errorf("values: %q, %v", values, err)
 	}
 	w.popTwice(id, "k", "2")
-	if n, err := w.control.DictLen(w.python(), pb.DictLenRequest_builder{DictId: id}.Build()); err != nil || n.GetLen() != 2 {
+	if n, err := w.control.DictLen(w.python(), pb.DictLenRequest_builder{DictId: id}.Build()); err != nil ||
+		n.GetLen() != 2 {
 		t.Errorf("len: %v, %v", n, err)
 	}
 	byID, err := w.control.DictGetById(w.python(), pb.DictGetByIdRequest_builder{DictId: id}.Build())
@@ -199,7 +203,8 @@ func TestDictsOfClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.control.DictHeartbeat(w.python(), pb.DictHeartbeatRequest_builder{DictId: loose}.Build()); err != nil {
+	if _, err := w.control.DictHeartbeat(w.python(),
+		pb.DictHeartbeatRequest_builder{DictId: loose}.Build()); err != nil {
 		t.Errorf("heartbeat: %v", err)
 	}
 	if _, err := w.put(loose, false, "k", "v"); err != nil {
@@ -262,14 +267,16 @@ func TestDictLimits(t *testing.T) {
 	if _, err := w.put(id, false, strings.Repeat("k", 1<<20), "v"); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a large key: %v", err)
 	}
-	if n, err := w.control.DictLen(w.python(), pb.DictLenRequest_builder{DictId: id}.Build()); err != nil || n.GetLen() != 0 {
+	if n, err := w.control.DictLen(w.python(), pb.DictLenRequest_builder{DictId: id}.Build()); err != nil ||
+		n.GetLen() != 0 {
 		t.Errorf("len: %v, %v", n, err)
 	}
 	defer w.asOther("personal", account.Read)()
 	if _, err := w.put(id, false, "k", "v"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a reader writes: %v", err)
 	}
-	if _, err := w.control.DictPop(w.python(), pb.DictPopRequest_builder{DictId: id, Key: []byte("k")}.Build()); status.Code(err) !=
+	if _, err := w.control.DictPop(w.python(), pb.DictPopRequest_builder{DictId: id,
+		Key: []byte("k")}.Build()); status.Code(err) !=
 		codes.PermissionDenied {
 		t.Errorf("a reader pops: %v", err)
 	}

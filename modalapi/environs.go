@@ -298,7 +298,10 @@ func (s *Server) checkEmpty(ctx context.Context, acc, env, prefix string) error 
 		}
 	}
 	return errors.Join(
-		has("volumes", slices.ContainsFunc(volumes, func(v volume.Info) bool { return strings.HasPrefix(v.Name, begins) }),
+		has("volumes", slices.ContainsFunc(volumes, func(v volume.Info) bool {
+			return strings.HasPrefix(v.Name,
+				begins)
+		}),
 			"harvest volume rm "+begins+"…"),
 		has("secrets", secrets, "harvest secret rm "+begins+"…"))
 }

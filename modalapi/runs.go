@@ -100,7 +100,8 @@ func (c *control) AppPublish(ctx context.Context, req *pb.AppPublishRequest) (*p
 	case len(req.GetClassIds()) > 0:
 		return nil, errors.Newf(errors.Unsupported, "%s", lacking("ClassCreate"))
 	case req.GetStaged():
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "deployments are not staged here"), "Leave staged out")
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "deployments are not staged here"),
+			"Leave staged out")
 	}
 	acc, now := callerOf(ctx).Account, time.Now().UTC()
 	a, err := once1(ctx, c.s, "publish "+req.GetAppId(), func() (apps.App, error) {
@@ -308,8 +309,9 @@ func (c *control) AppList(ctx context.Context, req *pb.AppListRequest) (*pb.AppL
 			if apps.Random(name) {
 				name = ""
 			}
-			items = append(items, pb.AppListResponse_AppListItem_builder{AppId: a.ID, Name: name, Description: a.Label(),
-				State: appStates[a.State], CreatedAt: seconds(a.Created), StoppedAt: secondsOrZero(a.Stopped),
+			items = append(items, pb.AppListResponse_AppListItem_builder{AppId: a.ID, Name: name,
+				Description: a.Label(),
+				State:       appStates[a.State], CreatedAt: seconds(a.Created), StoppedAt: secondsOrZero(a.Stopped),
 				NRunningTasks: tasks[a.ID], Metadata: appMetadata(a)}.Build())
 		}
 	}

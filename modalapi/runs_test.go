@@ -30,7 +30,8 @@ func (w *world) run(description string, state pb.AppState) string {
 	if !regexp.MustCompile(`^ap-[a-zA-Z0-9]{22}$`).MatchString(got.GetAppId()) || got.GetAppPageUrl() == "" {
 		w.t.Errorf("the command line does not take %v for an app's ID", got)
 	}
-	if _, err := w.control.AppHeartbeat(w.python(), pb.AppHeartbeatRequest_builder{AppId: got.GetAppId()}.Build()); err != nil {
+	if _, err := w.control.AppHeartbeat(w.python(),
+		pb.AppHeartbeatRequest_builder{AppId: got.GetAppId()}.Build()); err != nil {
 		w.t.Errorf("heartbeat: %v", err)
 	}
 	if _, err := w.control.AppPublish(w.python(), pb.AppPublishRequest_builder{AppId: got.GetAppId(),
@@ -40,7 +41,8 @@ func (w *world) run(description string, state pb.AppState) string {
 	return got.GetAppId()
 }
 
-// sandboxOfApp creates a sandbox as Sandbox.create of Python's SDK does, and returns the IDs of the sandbox and its task.
+// sandboxOfApp creates a sandbox as Sandbox.create of Python's SDK does, and returns the IDs of the sandbox and its
+// task.
 func (w *world) sandboxOfApp(app string, args ...string) (id, task string, err error) {
 	w.t.Helper()
 	image, _, err := w.imageOf(pb.Image_builder{DockerfileCommands: []string{"FROM base"}}, false)
@@ -52,7 +54,8 @@ func (w *world) sandboxOfApp(app string, args ...string) (id, task string, err e
 	if err != nil {
 		return "", "", err
 	}
-	got, err := w.control.SandboxGetTaskId(w.python(), pb.SandboxGetTaskIdRequest_builder{SandboxId: made.GetSandboxId()}.Build())
+	got, err := w.control.SandboxGetTaskId(w.python(),
+		pb.SandboxGetTaskIdRequest_builder{SandboxId: made.GetSandboxId()}.Build())
 	return made.GetSandboxId(), got.GetTaskId(), err
 }
 
@@ -95,7 +98,8 @@ func TestPythonAppRun(t *testing.T) {
 		t.Errorf("the tags are %v, %v", got, err)
 	}
 	listed := w.listed(id)
-	if listed == nil || listed.GetDescription() != "modal shell" || listed.GetState() != pb.AppState_APP_STATE_EPHEMERAL ||
+	if listed == nil || listed.GetDescription() != "modal shell" ||
+		listed.GetState() != pb.AppState_APP_STATE_EPHEMERAL ||
 		listed.GetNRunningTasks() != 1 {
 		t.Errorf("it is listed as %v", listed)
 	}
@@ -187,7 +191,8 @@ func (w *world) deploy(name, tag string) string {
 			w.t.Fatal(err)
 		}
 		id = got.GetAppId()
-	} else if _, err := w.control.AppGetLayout(w.python(), pb.AppGetLayoutRequest_builder{AppId: id}.Build()); err != nil {
+	} else if _, err := w.control.AppGetLayout(w.python(),
+		pb.AppGetLayoutRequest_builder{AppId: id}.Build()); err != nil {
 		w.t.Errorf("the layout: %v", err)
 	}
 	got, err := w.control.AppPublish(w.python(), pb.AppPublishRequest_builder{AppId: id, Name: name, DeploymentTag: tag,
@@ -203,7 +208,8 @@ func (w *world) deploy(name, tag string) string {
 // mission: 8.1
 func TestPythonAppDeploy(t *testing.T) {
 	w := newWorld(t)
-	if got := w.byName("web"); got.GetAppId() != "" || got.GetPreviousAppId() != "" || got.GetEnvironmentName() != "main" {
+	if got := w.byName("web"); got.GetAppId() != "" || got.GetPreviousAppId() != "" ||
+		got.GetEnvironmentName() != "main" {
 		t.Errorf("before: %v", got)
 	}
 	id := w.deploy("web", "v1")
@@ -222,7 +228,8 @@ func TestPythonAppDeploy(t *testing.T) {
 		t.Errorf("lookup: %v, %v", lookup, err)
 	}
 	w.restart()
-	history, err := w.control.AppDeploymentHistory(w.python(), pb.AppDeploymentHistoryRequest_builder{AppId: id}.Build())
+	history, err := w.control.AppDeploymentHistory(w.python(),
+		pb.AppDeploymentHistoryRequest_builder{AppId: id}.Build())
 	var tags []string
 	for _, v := range history.GetAppDeploymentHistories() {
 		tags = append(tags, v.GetTag())
@@ -243,10 +250,12 @@ func TestPythonAppDeploy(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, "the sandbox ends", func() bool { return w.alive() == 0 })
-	if got := w.byName("web"); got.GetAppId() != "" || got.GetPreviousAppId() != id || got.GetLifecycle().GetStoppedAt() == 0 {
+	if got := w.byName("web"); got.GetAppId() != "" || got.GetPreviousAppId() != id ||
+		got.GetLifecycle().GetStoppedAt() == 0 {
 		t.Errorf("after the stop: %v", got)
 	}
-	if _, err := w.control.AppGetOrCreate(w.python(), pb.AppGetOrCreateRequest_builder{AppName: "web"}.Build()); status.Code(err) !=
+	if _, err := w.control.AppGetOrCreate(w.python(),
+		pb.AppGetOrCreateRequest_builder{AppName: "web"}.Build()); status.Code(err) !=
 		codes.NotFound {
 		t.Errorf("lookup after the stop: %v", err)
 	}
@@ -324,7 +333,8 @@ func TestPythonAppLogs(t *testing.T) {
 		t.Errorf("standard error of the container: %q, %v", text, err)
 	}
 	fetched, err := w.control.AppFetchLogs(w.python(), pb.AppFetchLogsRequest_builder{AppId: id, Limit: 100,
-		Since: timestamppb.New(time.Now().Add(-time.Hour)), Until: timestamppb.New(time.Now().Add(time.Minute))}.Build())
+		Since: timestamppb.New(time.Now().Add(-time.Hour)),
+		Until: timestamppb.New(time.Now().Add(time.Minute))}.Build())
 	n := 0
 	for _, batch := range fetched.GetBatches() {
 		n += len(batch.GetItems())
@@ -333,7 +343,8 @@ func TestPythonAppLogs(t *testing.T) {
 		t.Errorf("%d lines fetched, %v", n, err)
 	}
 	counted, err := w.control.AppCountLogs(w.python(), pb.AppCountLogsRequest_builder{AppId: id, BucketSecs: 3600,
-		Since: timestamppb.New(time.Now().Add(-time.Hour)), Until: timestamppb.New(time.Now().Add(time.Minute))}.Build())
+		Since: timestamppb.New(time.Now().Add(-time.Hour)),
+		Until: timestamppb.New(time.Now().Add(time.Minute))}.Build())
 	n = 0
 	for _, b := range counted.GetBuckets() {
 		n += int(b.GetStdoutLogs() + b.GetStderrLogs())
@@ -342,10 +353,12 @@ func TestPythonAppLogs(t *testing.T) {
 		t.Errorf("%d lines counted, %v", n, err)
 	}
 	info, err := w.control.TaskGetInfo(w.python(), pb.TaskGetInfoRequest_builder{TaskId: task}.Build())
-	if err != nil || info.GetAppId() != id || info.GetInfo().GetStartedAt() == 0 || info.GetInfo().GetFinishedAt() != 0 {
+	if err != nil || info.GetAppId() != id || info.GetInfo().GetStartedAt() == 0 ||
+		info.GetInfo().GetFinishedAt() != 0 {
 		t.Errorf("the container: %v, %v", info, err)
 	}
-	if _, err := w.control.ContainerStop(w.python(), pb.ContainerStopRequest_builder{TaskId: task}.Build()); err != nil {
+	if _, err := w.control.ContainerStop(w.python(),
+		pb.ContainerStopRequest_builder{TaskId: task}.Build()); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, "the container ends", func() bool {
@@ -370,7 +383,8 @@ func TestPythonAppLogs(t *testing.T) {
 	if _, _, err := w.logsOf(pb.AppGetLogsRequest_builder{AppId: id}); status.Code(err) != codes.NotFound {
 		t.Errorf("another account reads the logs: %v", err)
 	}
-	if _, err := w.control.ContainerStop(w.python(), pb.ContainerStopRequest_builder{TaskId: task}.Build()); status.Code(err) !=
+	if _, err := w.control.ContainerStop(w.python(),
+		pb.ContainerStopRequest_builder{TaskId: task}.Build()); status.Code(err) !=
 		codes.NotFound {
 		t.Errorf("another account stops the container: %v", err)
 	}

@@ -66,7 +66,8 @@ func TestPythonQueueList(t *testing.T) {
 			t.Errorf("the other environment has %v", got)
 		}
 		byID, err := w.control.QueueGetById(w.python(), pb.QueueGetByIdRequest_builder{QueueId: id}.Build())
-		if err != nil || byID.GetMetadata().GetName() != "q" || byID.GetMetadata().GetCreationInfo().GetCreatedAt() == 0 {
+		if err != nil || byID.GetMetadata().GetName() != "q" ||
+			byID.GetMetadata().GetCreationInfo().GetCreatedAt() == 0 {
 			t.Errorf("from_id: %v, %v", byID, err)
 		}
 	}
@@ -122,8 +123,10 @@ func TestPythonSecretUpdate(t *testing.T) {
 		t.Errorf("the keys are %d, %v", len(p), err)
 	}
 	release()
-	info, err := w.control.SecretGetInfo(w.python(), pb.SecretGetInfoRequest_builder{SecretId: made.GetSecretId()}.Build())
-	if err != nil || !slices.Equal(info.GetMetadata().GetKeys(), []string{"B", "C"}) || info.GetMetadata().GetName() != "s" {
+	info, err := w.control.SecretGetInfo(w.python(),
+		pb.SecretGetInfoRequest_builder{SecretId: made.GetSecretId()}.Build())
+	if err != nil || !slices.Equal(info.GetMetadata().GetKeys(), []string{"B", "C"}) ||
+		info.GetMetadata().GetName() != "s" {
 		t.Errorf("info: %v, %v", info, err)
 	}
 	for name, err := range map[string]error{
@@ -256,7 +259,8 @@ func TestPythonEnvironments(t *testing.T) {
 	if _, err := w.dictIn("staging", "kv", 0); status.Code(err) != codes.NotFound {
 		t.Errorf("after the deletion: %v", err)
 	}
-	if _, err := w.control.QueueGetById(w.python(), pb.QueueGetByIdRequest_builder{QueueId: queue}.Build()); status.Code(err) !=
+	if _, err := w.control.QueueGetById(w.python(),
+		pb.QueueGetByIdRequest_builder{QueueId: queue}.Build()); status.Code(err) !=
 		codes.NotFound {
 		t.Errorf("the queue after the deletion: %v", err)
 	}

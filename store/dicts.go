@@ -21,8 +21,9 @@ const dictColumns = "SELECT account, id, environment, name, created_at, heard_at
 
 // Create implements dicts.Store.
 func (s Dicts) Create(ctx context.Context, d dicts.Dict) error {
-	result, err := s.db.write.ExecContext(ctx, "INSERT INTO dicts (account, id, environment, name, created_at, heard_at) "+
-		"VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (account, id) DO NOTHING",
+	result, err := s.db.write.ExecContext(ctx,
+		"INSERT INTO dicts (account, id, environment, name, created_at, heard_at) "+
+			"VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (account, id) DO NOTHING",
 		d.Account, d.ID, d.Environment, d.Name, micros(d.Created), micros(d.Heard))
 	if err != nil {
 		return s.db.explain(err, "write a Dict")
@@ -135,8 +136,9 @@ func (s Dicts) Put(ctx context.Context, account, id string, entries []dicts.Entr
 			if err == nil && p.OnlyMissing && used >= micros(p.Fresh) {
 				continue
 			}
-			if _, err := tx.ExecContext(ctx, "INSERT INTO dict_entries (dict, key, value, used_at) VALUES (?, ?, ?, ?) "+
-				"ON CONFLICT (dict, key) DO UPDATE SET value = excluded.value, used_at = excluded.used_at",
+			if _, err := tx.ExecContext(ctx,
+				"INSERT INTO dict_entries (dict, key, value, used_at) VALUES (?, ?, ?, ?) "+
+					"ON CONFLICT (dict, key) DO UPDATE SET value = excluded.value, used_at = excluded.used_at",
 				dict, blob(e.Key), blob(e.Value), micros(p.At)); err != nil {
 				return err
 			}
@@ -185,7 +187,8 @@ func (s Dicts) entry(ctx context.Context, account, id string, key []byte, column
 		return time.Time{}, false, err
 	}
 	var used int64
-	err = s.db.read.QueryRowContext(ctx, "SELECT "+column+", used_at FROM dict_entries WHERE dict = ? AND key = ?", dict,
+	err = s.db.read.QueryRowContext(ctx, "SELECT "+column+", used_at FROM dict_entries WHERE dict = ? AND key = ?",
+		dict,
 		blob(key)).Scan(to, &used)
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, false, nil
@@ -196,7 +199,8 @@ func (s Dicts) entry(ctx context.Context, account, id string, key []byte, column
 // Touch implements dicts.Store.
 func (s Dicts) Touch(ctx context.Context, account, id string, key []byte, at time.Time) error {
 	return s.change(ctx, account, id, "record the use of an entry", func(tx *sql.Tx, dict int64) error {
-		_, err := tx.ExecContext(ctx, "UPDATE dict_entries SET used_at = ? WHERE dict = ? AND key = ?", micros(at), dict,
+		_, err := tx.ExecContext(ctx, "UPDATE dict_entries SET used_at = ? WHERE dict = ? AND key = ?", micros(at),
+			dict,
 			blob(key))
 		return err
 	})
@@ -207,13 +211,15 @@ func (s Dicts) Remove(ctx context.Context, account, id string, key []byte) (valu
 	err error) {
 	err = s.change(ctx, account, id, "remove an entry of a Dict", func(tx *sql.Tx, dict int64) error {
 		var at int64
-		err := tx.QueryRowContext(ctx, "DELETE FROM dict_entries WHERE dict = ? AND key = ? RETURNING value, used_at", dict,
+		err := tx.QueryRowContext(ctx, "DELETE FROM dict_entries WHERE dict = ? AND key = ? RETURNING value, used_at",
+			dict,
 			blob(key)).Scan(&value, &at)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err == nil {
-			_, err = tx.ExecContext(ctx, "UPDATE dicts SET bytes = bytes - ? WHERE number = ?", len(key)+len(value), dict)
+			_, err = tx.ExecContext(ctx, "UPDATE dicts SET bytes = bytes - ? WHERE number = ?", len(key)+len(value),
+				dict)
 		}
 		used, found = fromMicros(at), true
 		return err
@@ -228,8 +234,9 @@ func (s Dicts) Keys(ctx context.Context, account, id string, after []byte, limit
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.db.read.QueryContext(ctx, "SELECT key FROM dict_entries WHERE dict = ?1 AND (?2 IS NULL OR key > ?2) "+
-		"AND used_at >= ?3 ORDER BY key LIMIT ?4", dict, after, micros(fresh), limit)
+	rows, err := s.db.read.QueryContext(ctx,
+		"SELECT key FROM dict_entries WHERE dict = ?1 AND (?2 IS NULL OR key > ?2) "+
+			"AND used_at >= ?3 ORDER BY key LIMIT ?4", dict, after, micros(fresh), limit)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys of a Dict")
 	}
@@ -251,8 +258,9 @@ func (s Dicts) Count(ctx context.Context, account, id string, most int, fresh ti
 	if err != nil {
 		return 0, err
 	}
-	err = s.db.read.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM dict_entries WHERE dict = ? AND used_at >= ? "+
-		"LIMIT ?)", dict, micros(fresh), most).Scan(&n)
+	err = s.db.read.QueryRowContext(ctx,
+		"SELECT count(*) FROM (SELECT 1 FROM dict_entries WHERE dict = ? AND used_at >= ? "+
+			"LIMIT ?)", dict, micros(fresh), most).Scan(&n)
 	return n, s.db.explainNil(err, "count the entries of a Dict")
 }
 

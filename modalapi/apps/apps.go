@@ -53,7 +53,7 @@ type App struct {
 	Name        string            `json:"name"` // an app without a name has its ID here
 	Created     time.Time         `json:"created_at"`
 	Proxy       bool              `json:"proxy,omitempty"`   // a proxy, not an app
-	Deleted     bool              `json:"deleted,omitempty"` // not an app, but the ID of a deleted image, which is not reused
+	Deleted     bool              `json:"deleted,omitempty"` // the ID of a deleted image, which is not reused
 	State       State             `json:"state,omitempty"`
 	Description string            `json:"description,omitempty"`
 	Tags        map[string]string `json:"tags,omitempty"`

@@ -22,7 +22,8 @@ const (
 	keysPerQuery = 100
 )
 
-// EphemeralLife is how long a Dict without a name exists after its client's last heartbeat. Clients send one every 300 s.
+// EphemeralLife is how long a Dict without a name exists after its client's last heartbeat. Clients send one every
+// 300 s.
 const EphemeralLife = 15 * time.Minute
 
 // Dict is the record of a Dict.

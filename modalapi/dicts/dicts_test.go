@@ -86,7 +86,8 @@ func TestEachReadsAll(t *testing.T) {
 		t.Errorf("%d entries, %v", n, err)
 	}
 	stop := errors.Newf(errors.Canceled, "stop")
-	if err := d.Each(t.Context(), "acme", "di-1", false, func(dicts.Entry) error { return stop }); !errors.Is(err, stop) {
+	if err := d.Each(t.Context(), "acme", "di-1", false, func(dicts.Entry) error { return stop }); !errors.Is(err,
+		stop) {
 		t.Errorf("each returns %v", err)
 	}
 }

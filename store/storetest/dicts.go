@@ -139,7 +139,8 @@ func dictEntries(t *testing.T, s dicts.Store) {
 	entry(t, s, "acme", "di-1", "b", "3")
 	entry(t, s, "acme", "di-1", "", "empty key")
 	entry(t, s, "acme", "di-1", "c", "")
-	if used, _, err := s.Used(t.Context(), "acme", "di-1", []byte("b")); err != nil || !used.Equal(at.Add(time.Second)) {
+	if used, _, err := s.Used(t.Context(), "acme", "di-1", []byte("b")); err != nil ||
+		!used.Equal(at.Add(time.Second)) {
 		t.Errorf("b was used at %v, %v", used, err)
 	}
 	if err := s.Touch(t.Context(), "acme", "di-1", []byte("b"), at.Add(time.Hour)); err != nil {
@@ -165,7 +166,8 @@ func dictEntries(t *testing.T, s dicts.Store) {
 		dicts.Put{At: at, Most: 100}); err != nil {
 		t.Errorf("an empty value: %v", err)
 	}
-	if value, _, found, err := s.Value(t.Context(), "acme", "di-1", []byte("none")); err != nil || !found || len(value) != 0 {
+	if value, _, found, err := s.Value(t.Context(), "acme", "di-1", []byte("none")); err != nil || !found ||
+		len(value) != 0 {
 		t.Errorf("an empty value is %q, %v, %v", value, found, err)
 	}
 }
