@@ -23,6 +23,9 @@ const (
 	tagName    = ownTag + "name"
 	tagSidecar = ownTag + "sidecar-of"
 	tagKey     = ownTag + "request" // a digest of the idempotency key and its owner
+
+	tagGeneration   = ownTag + "generation" // firstGeneration, or nothing
+	firstGeneration = "1"
 )
 
 // Defaults of Modal.
