@@ -173,7 +173,8 @@ func (bs *boxes) find(account, id string) *box {
 }
 
 func (bs *boxes) make(sb sandbox.Sandbox) *box {
-	return &box{s: bs.s, id: sb.ID, account: sb.Account, first: first(sb), def: &pb.Sandbox{}, execs: map[string]*command{},
+	return &box{s: bs.s, id: sb.ID, account: sb.Account, first: first(sb), def: &pb.Sandbox{},
+		execs:  map[string]*command{},
 		mounts: map[string]string{}, ended: make(chan struct{})}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	pathpkg "path"
 	"slices"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -89,7 +90,11 @@ func (b boxFiles) Watch(ctx context.Context, path string, recursive bool, event 
 	defer cancel()
 	var failed error
 	send := func(kind string, paths ...string) {
-		text, err := json.Marshal(watchEvent{kind, append([]string{}, paths...)})
+		full := make([]string, len(paths))
+		for i, p := range paths {
+			full[i] = pathpkg.Clean("/" + p) // the engine may leave out the root
+		}
+		text, err := json.Marshal(watchEvent{kind, full})
 		if err == nil {
 			err = event(text)
 		}

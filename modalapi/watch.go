@@ -53,7 +53,8 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 }
 
 // follow passes changes to say until ctx ends. It calls cancel when the engine reports no more.
-func (w *fileWork) follow(ctx context.Context, cancel func(), op watchOp, say func(kind string, paths ...string)) error {
+func (w *fileWork) follow(ctx context.Context, cancel func(), op watchOp, say func(kind string,
+	paths ...string)) error {
 	lines, out := io.Pipe()
 	failed := make(chan error, 1)
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	pathpkg "path"
 	"strings"
 	"sync"
 	"time"
@@ -75,6 +76,12 @@ func openFile(ctx context.Context, dir string, files Files, path, mode string) (
 		return nil, &Error{IsDirectory, "Is a directory"}
 	case info.Size > mostFile && kind != 'w':
 		return nil, &Error{TooBig, "File too large"}
+	case missing:
+		if parent, err := files.Stat(ctx, pathpkg.Dir(path)); err != nil {
+			return nil, err
+		} else if !parent.Dir {
+			return nil, &Error{NoDirectory, "Not a directory"}
+		}
 	}
 	if f.copy, err = os.CreateTemp(dir, "open-"); err == nil {
 		err = os.Remove(f.copy.Name())

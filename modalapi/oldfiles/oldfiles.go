@@ -26,6 +26,7 @@ const (
 	mostPending = 256 << 20        // bytes of such results of one sandbox
 	mostEvents  = 1 << 20          // bytes of events that a watch keeps for its reader
 	keptResult  = 2 * time.Minute  // how long a result is kept after the last read of it
+	keptEnd     = 5 * time.Second  // how long the end of a result is kept for a client that lost it
 	keptFile    = time.Hour        // how long a file stays open without an operation
 	part        = 1 << 20          // bytes of one message
 	lookAround  = 15 * time.Second // how often a watch looks whether it has a reader
@@ -184,7 +185,8 @@ func (s *Sessions) file(box, descriptor string) (*file, error) {
 	defer s.mu.Unlock()
 	f := s.files[descriptor]
 	if f == nil || f.box != box {
-		return nil, errors.Remedy(errors.Newf(errors.NotFound, "File '%.100s' is not open", descriptor), "Open it again")
+		return nil, errors.Remedy(errors.Newf(errors.NotFound, "File '%.100s' is not open", descriptor),
+			"Open it again")
 	}
 	f.used = time.Now()
 	return f, nil

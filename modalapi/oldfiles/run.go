@@ -22,6 +22,7 @@ type run struct {
 	failed  *Error             // guarded by mu
 	done    bool               // guarded by mu
 	read    time.Time          // guarded by mu; when a client last read
+	sent    bool               // guarded by mu; a client has read the end
 	changed chan struct{}      // guarded by mu; closed when output or done changes
 }
 
@@ -30,8 +31,13 @@ func (s *Sessions) begin(box string) (*run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for _, r := range s.runs {
-		if r.box == box {
+	for id, r := range s.runs {
+		if r.box != box {
+			continue
+		}
+		if r.delivered(keptEnd) {
+			delete(s.runs, id)
+		} else {
 			n++
 		}
 	}
@@ -104,6 +110,13 @@ func (r *run) forgotten() bool {
 	return time.Since(r.read) > keptResult && (r.done || r.cancel == nil)
 }
 
+// delivered reports whether a client has read the end of the result, at least the given time ago.
+func (r *run) delivered(ago time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent && time.Since(r.read) > ago
+}
+
 // stop ends a watch.
 func (r *run) stop() {
 	r.mu.Lock()
@@ -131,6 +144,7 @@ func (r *run) next() (data []byte, done bool, failed *Error, more <-chan struct{
 		r.size -= int64(len(data))
 		return data, false, nil, nil
 	}
+	r.sent = r.done
 	return nil, r.done, r.failed, r.changed
 }
 
