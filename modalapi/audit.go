@@ -27,6 +27,7 @@ var continuing = map[string]bool{
 	"TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
 	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "VolumeHeartbeat": true,
 	"MountPutFile": true,
+	"AppHeartbeat": true, "DictHeartbeat": true, "ContainerFilesystemExecGetOutput": true,
 }
 
 // audit reports a finished call. err is the result of answer.

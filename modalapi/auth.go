@@ -44,10 +44,11 @@ type callerKey struct{}
 // caller is the client of a call and how it called.
 type caller struct {
 	account.Principal
-	client string // x-modal-client-type
-	host   string // :authority
-	key    string // x-idempotency-key
-	box    string // sandbox of the router token, if the call has one
+	client  string // x-modal-client-type
+	release string // x-modal-client-version
+	host    string // :authority
+	key     string // x-idempotency-key
+	box     string // sandbox of the router token, if the call has one
 }
 
 func callerOf(ctx context.Context) caller {
@@ -64,11 +65,14 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 		return nil, answer(ctx, info.FullMethod, err)
 	}
 	if m, ok := req.(proto.Message); ok {
-		if err := fields.Check(m); err != nil {
+		if err := errors.Join(fields.Check(m), s.envIn(ctx, m)); err != nil {
 			return nil, answer(ctx, info.FullMethod, err)
 		}
 	}
 	resp, err = caught(func() (any, error) { return handle(ctx, req) })
+	if err == nil {
+		resp = s.envOut(ctx, resp)
+	}
 	if why := account.Ended(ctx); why != nil && err != nil {
 		err = why
 	}
@@ -144,7 +148,8 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 		}
 		return ""
 	}
-	c := caller{client: get("x-modal-client-type"), host: get(":authority"), key: get("x-idempotency-key")}
+	c := caller{client: get("x-modal-client-type"), release: get("x-modal-client-version"), host: get(":authority"),
+		key: get("x-idempotency-key")}
 	err := supported(get("x-modal-libmodal-version"))
 	if c.client == python && err == nil { // other clients send the version that they imitate
 		err = supportedPython(get("x-modal-client-version"))

@@ -26,6 +26,7 @@ const (
 	secretID     = "st-"
 	volumeID     = "vo-"
 	queueID      = "qu-"
+	dictID       = "di-"
 	envID        = "en-"
 	proxyID      = "pr-"
 	nameMark     = "n" // the rest is a name, not random
@@ -48,8 +49,13 @@ func taskOf(box string) string    { return taskID + ulidOf(box) + taskEnd }
 // boxOf is the inverse of the three: it returns the id of a sandbox of the Fleet.
 func boxOf(id, prefix string) (string, error) {
 	rest, ok := strings.CutPrefix(id, prefix)
-	if prefix == taskID {
-		rest = strings.TrimSuffix(rest, taskEnd)
+	switch prefix {
+	case taskID:
+		if len(rest) > ulidLength { // the ULID may end so, too
+			rest = strings.TrimSuffix(rest, taskEnd)
+		}
+	case sandboxID:
+		rest = fromFirstForm(rest)
 	}
 	what := map[string]string{sandboxID: "Sandbox", taskID: "Task", containerID: "Container"}[prefix]
 	if _, err := ulid.ParseStrict(rest); !ok || err != nil || len(rest) != ulidLength {

@@ -69,7 +69,7 @@ func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, er
 	if ended(id) {
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
 	}
-	if s.apps.deleted(acc, id) { // it may still exist under another ID
+	if s.apps.Deleted(acc, id) { // it may still exist under another ID
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found", id)
 	}
 	img, err := s.images(acc).Find(ctx, name)
@@ -354,7 +354,7 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 	}
 	for generation := 0; ; generation++ { // a rebuilt image has another ID than the deleted one
 		p.id = digestID(imageID, acc, string(spec)+files, config.GetSecretId(), force, strconv.Itoa(generation))
-		if !s.apps.deleted(acc, p.id) {
+		if !s.apps.Deleted(acc, p.id) {
 			break
 		}
 	}

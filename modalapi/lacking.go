@@ -11,9 +11,8 @@ var lacks = []struct{ begins, sentence string }{
 	{"TaskSetOutboundPolicy", "headers of outbound requests are not replaced here. Give the sandbox the secret"},
 	{"Volume", "this is done to volumes by sandboxes that mount them, or with: harvest volume"},
 	{"SharedVolume", "there are no network file systems here. Use a volume"},
-	{"Dict", "there are no dictionaries here. Use a queue, or files in a volume"},
-	{"App", "apps only group sandboxes here: nothing is deployed, run or stopped"},
-	{"Environment", "environments are parts of names here: they are neither made nor deleted"},
+	{"App", "apps group sandboxes here: they have neither functions nor versions to return to"},
+	{"Environment", "environments have neither roles nor budgets here. Use accounts: harvest key create --account"},
 	{"Workspace", "there are no workspaces here; accounts are made with: harvest key create --account"},
 	{"Proxy", "there are no proxies here beside this machine's own address"},
 }

@@ -14,6 +14,7 @@ import (
 
 // logLine is a line of the output of a sandbox's own command.
 type logLine struct {
+	of   *box
 	at   time.Time
 	fd   pb.FileDescriptor
 	text string
@@ -43,7 +44,8 @@ func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string
 			if i := slices.Index(data[offset:], '\n'); i >= 0 {
 				end = offset + i + 1
 			}
-			all = append(all, logLine{s.at(start + int64(offset)), fd, string(data[offset:end])})
+			text := strings.ToValidUTF8(string(data[offset:end]), "\ufffd")
+			all = append(all, logLine{b, s.at(start + int64(offset)), fd, text})
 			offset = end
 		}
 	}
@@ -55,30 +57,87 @@ func (b *box) lines(ctx context.Context, source pb.FileDescriptor, search string
 	return all, nil
 }
 
-// AppFetchLogs implements ModalClient, for sandboxes. It returns the last lines up to the limit.
+// mostFetched bounds the bytes of lines in one answer.
+const mostFetched = 32 << 20
+
+// AppFetchLogs implements ModalClient. It returns the last lines up to the limit, oldest first, in a batch for each
+// sequence of lines of one sandbox.
 func (c *control) AppFetchLogs(ctx context.Context, req *pb.AppFetchLogsRequest) (*pb.AppFetchLogsResponse, error) {
-	b, err := c.loggedBox(ctx, req.GetSandboxId(), req.GetTaskId())
-	if err != nil {
-		return nil, err
+	if req.GetFunctionId() != "" || req.GetFunctionCallId() != "" || req.GetParametrizedFunctionId() != "" {
+		return nil, errors.Newf(errors.Unsupported, "%s", lacking("FunctionCall"))
 	}
-	lines, err := b.lines(ctx, req.GetSource(), req.GetSearchText(), req.GetSince(), req.GetUntil())
+	lines, err := c.linesOf(ctx, logQuery{req.GetAppId(), req.GetSandboxId(), req.GetTaskId()},
+		func(b *box) ([]logLine, error) {
+			return b.lines(ctx, req.GetSource(), req.GetSearchText(), req.GetSince(), req.GetUntil())
+		})
 	if err != nil {
 		return nil, err
 	}
 	if limit := int(req.GetLimit()); limit > 0 && len(lines) > limit {
 		lines = lines[len(lines)-limit:]
 	}
-	var items []*pb.TaskLogs
+	size := 0
+	for i, l := range slices.Backward(lines) {
+		if size += len(l.text); size > mostFetched {
+			lines = lines[i+1:]
+			break
+		}
+	}
+	var batches []*pb.TaskLogsBatch
+	var of *box
 	for _, l := range lines {
-		items = append(items, pb.TaskLogs_builder{Data: l.text, FileDescriptor: l.fd, Timestamp: seconds(l.at),
-			TimestampNs: uint64(l.at.UnixNano())}.Build())
+		if l.of != of {
+			of = l.of
+			batches = append(batches, pb.TaskLogsBatch_builder{TaskId: of.taskID(),
+				SandboxId: of.sandboxID()}.Build())
+		}
+		batch := batches[len(batches)-1]
+		batch.SetItems(append(batch.GetItems(), pb.TaskLogs_builder{Data: l.text, FileDescriptor: l.fd,
+			Timestamp: seconds(l.at), TimestampNs: uint64(l.at.UnixNano())}.Build()))
 	}
-	if len(items) == 0 {
-		return &pb.AppFetchLogsResponse{}, nil
+	return pb.AppFetchLogsResponse_builder{Batches: batches}.Build(), nil
+}
+
+// logQuery names the sandboxes whose logs are wanted: one by its ID or its task's, or all of an app.
+type logQuery struct{ app, sandbox, task string }
+
+// linesOf returns the lines of the sandboxes of a query, oldest first.
+func (c *control) linesOf(ctx context.Context, q logQuery, read func(*box) ([]logLine, error)) ([]logLine, error) {
+	if q.sandbox != "" || q.task != "" {
+		b, err := c.loggedBox(ctx, q.sandbox, q.task)
+		if err != nil {
+			return nil, err
+		}
+		return read(b)
 	}
-	return pb.AppFetchLogsResponse_builder{Batches: []*pb.TaskLogsBatch{
-		pb.TaskLogsBatch_builder{TaskId: taskOf(b.id), SandboxId: sandboxOf(b.id), Items: items}.Build(),
-	}}.Build(), nil
+	acc := callerOf(ctx).Account
+	if _, err := c.s.apps.Get(acc, q.app); err != nil {
+		return nil, err
+	}
+	found, err := c.s.sandboxesOf(ctx, acc, q.app, true)
+	if err != nil {
+		return nil, err
+	}
+	var all []logLine
+	for _, sb := range found {
+		if sb.Status.Ended() && time.Since(sb.Ended) > remembered {
+			continue
+		}
+		b, err := c.s.boxes.get(ctx, acc, sb.ID)
+		if errors.KindOf(err) == errors.NotFound {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		lines, err := read(b)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, lines...)
+	}
+	slices.SortStableFunc(all, func(a, b logLine) int { return a.at.Compare(b.at) })
+	return all, nil
 }
 
 func (c *control) loggedBox(ctx context.Context, id, task string) (*box, error) {
@@ -89,19 +148,18 @@ func (c *control) loggedBox(ctx context.Context, id, task string) (*box, error) 
 		}
 		return c.s.boxes.get(ctx, callerOf(ctx).Account, ref)
 	}
-	if id == "" {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "there are logs of sandboxes only"), "Name a sandbox")
-	}
 	return c.s.box(ctx, id)
 }
 
-// AppCountLogs implements ModalClient, for sandboxes.
+// AppCountLogs implements ModalClient.
 func (c *control) AppCountLogs(ctx context.Context, req *pb.AppCountLogsRequest) (*pb.AppCountLogsResponse, error) {
-	b, err := c.loggedBox(ctx, req.GetSandboxId(), req.GetTaskId())
-	if err != nil {
-		return nil, err
+	if req.GetFunctionId() != "" || req.GetFunctionCallId() != "" || req.GetParametrizedFunctionId() != "" {
+		return nil, errors.Newf(errors.Unsupported, "%s", lacking("FunctionCall"))
 	}
-	lines, err := b.lines(ctx, req.GetSource(), req.GetSearchText(), req.GetSince(), req.GetUntil())
+	lines, err := c.linesOf(ctx, logQuery{req.GetAppId(), req.GetSandboxId(), req.GetTaskId()},
+		func(b *box) ([]logLine, error) {
+			return b.lines(ctx, req.GetSource(), req.GetSearchText(), req.GetSince(), req.GetUntil())
+		})
 	if err != nil {
 		return nil, err
 	}

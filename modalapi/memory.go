@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -193,7 +194,7 @@ func (c *control) SandboxRestoreV2(ctx context.Context,
 		return nil, err
 	}
 	return pb.SandboxRestoreV2Response_builder{
-		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
 	}.Build(), nil
 }
@@ -211,7 +212,7 @@ func (c *control) SandboxRestore(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxRestoreResponse_builder{SandboxId: sandboxOf(b.id)}.Build(), nil
+	return pb.SandboxRestoreResponse_builder{SandboxId: b.sandboxID()}.Build(), nil
 }
 
 // restoration describes a sandbox to create from a memory snapshot.
@@ -247,8 +248,8 @@ func (s *Server) remakeBox(ctx context.Context, acc string, r restoration, key s
 		return nil, err
 	}
 	env, name := tags[tagEnv], tags[tagApp]
-	if err := s.apps.ensure(appIDOf(env, name), app{Account: acc, Env: env, Name: name}, false); err != nil {
-		return nil, missing("App", appIDOf(env, name))
+	if _, err := s.apps.Get(acc, appIDOf(env, name)); err != nil && !apps.Random(name) { // its app may have ended
+		return nil, err
 	}
 	if key != "" {
 		tags[tagKey] = key

@@ -3,13 +3,13 @@ package modalapi
 import (
 	"context"
 	"strings"
-	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
 )
 
 // ImageGetByTag implements ModalClient. It finds images by their published names and by the names given with
@@ -23,7 +23,7 @@ func (c *control) ImageGetByTag(ctx context.Context, req *pb.ImageGetByTagReques
 		var img image.Image
 		if img, err = images.Find(ctx, name); err == nil {
 			id := plainImage(img.ID)
-			return pb.ImageGetByTagResponse_builder{ImageId: id}.Build(), c.s.apps.undelete(acc, id)
+			return pb.ImageGetByTagResponse_builder{ImageId: id}.Build(), c.s.apps.Undelete(acc, id)
 		}
 		if errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Invalid {
 			return nil, err
@@ -63,22 +63,22 @@ func (c *control) ProxyCreate(ctx context.Context, req *pb.ProxyCreateRequest) (
 	if err := errors.Join(checkName("Proxy", req.GetName()), checkEnv(req.GetEnvironmentName())); err != nil {
 		return nil, err
 	}
-	made := app{Account: callerOf(ctx).Account, Env: envOr(req.GetEnvironmentName()), Name: req.GetName(),
-		Created: time.Now().UTC(), Proxy: true}
-	if err := c.s.apps.ensure(named(proxyID, made.Env+"/"+made.Name), made, true); err != nil {
+	made := namedApp(callerOf(ctx).Account, req.GetEnvironmentName(), req.GetName())
+	made.ID, made.Proxy = named(proxyID, made.Env+"/"+made.Name), true
+	if _, err := c.s.apps.Ensure(made, true); err != nil {
 		return nil, err
 	}
 	return pb.ProxyCreateResponse_builder{Proxy: proxyOf(made)}.Build(), nil
 }
 
-func proxyOf(made app) *pb.Proxy {
+func proxyOf(made apps.App) *pb.Proxy {
 	return pb.Proxy_builder{Name: made.Name, EnvironmentName: made.Env, ProxyId: named(proxyID, made.Env+"/"+made.Name),
 		CreatedAt: seconds(made.Created)}.Build()
 }
 
 // ProxyGet implements ModalClient.
 func (c *control) ProxyGet(ctx context.Context, req *pb.ProxyGetRequest) (*pb.ProxyGetResponse, error) {
-	for _, made := range c.s.apps.list(callerOf(ctx).Account, true) {
+	for _, made := range c.s.apps.List(callerOf(ctx).Account, true) {
 		if made.Name == req.GetName() && made.Env == envOr(req.GetEnvironmentName()) {
 			return pb.ProxyGetResponse_builder{Proxy: proxyOf(made)}.Build(), nil
 		}
@@ -89,7 +89,7 @@ func (c *control) ProxyGet(ctx context.Context, req *pb.ProxyGetRequest) (*pb.Pr
 // ProxyList implements ModalClient.
 func (c *control) ProxyList(ctx context.Context, _ *emptypb.Empty) (*pb.ProxyListResponse, error) {
 	var list []*pb.Proxy
-	for _, made := range c.s.apps.list(callerOf(ctx).Account, true) {
+	for _, made := range c.s.apps.List(callerOf(ctx).Account, true) {
 		list = append(list, proxyOf(made))
 	}
 	return pb.ProxyListResponse_builder{Proxies: list}.Build(), nil

@@ -35,6 +35,9 @@ type queueNote struct {
 	All    bool     `json:"a,omitempty"` // with Clear: of all partitions
 	Key    string   `json:"k,omitempty"` // key of the put, as in keyed
 	At     int64    `json:"m,omitempty"` // with Key: the time, in ms
+	Made   int64    `json:"b,omitempty"` // on the first line: when the queue was made, in ms
+	Env    string   `json:"e,omitempty"` // with Made: the environment, as a prefix of names
+	Name   string   `json:"q,omitempty"` // with Made
 }
 
 // openQueues loads the queues of an earlier server. The time of their clients' last heartbeat is unknown, so it
@@ -55,6 +58,9 @@ func (s *Server) openQueues() error {
 			return errors.Wrapf(err, "read the queue %s", id)
 		}
 		found := newQueue(path, strings.HasPrefix(id, queueID+looseMark))
+		if name, err := nameOf(id, queueID, "Queue"); err == nil { // a file of an earlier version does not say it
+			found.env, found.name = mainEnvName, name
+		}
 		lines := bufio.NewScanner(bytes.NewReader(data))
 		lines.Buffer(nil, len(data)+1)
 		for lines.Scan() {
@@ -99,7 +105,8 @@ func (q *queue) noteKey(n queueNote) {
 }
 
 func newQueue(path string, loose bool) *queue {
-	return &queue{path: path, partitions: map[string][]queued1{}, heard: time.Now(), loose: loose,
+	now := time.Now()
+	return &queue{path: path, partitions: map[string][]queued1{}, heard: now, made: now, loose: loose,
 		changed: make(chan struct{})}
 }
 
@@ -108,6 +115,9 @@ func (q *queue) apply(n queueNote) {
 	name := string(n.Part)
 	values := q.partitions[name]
 	q.next = max(q.next, n.Before)
+	if n.Made != 0 {
+		q.made, q.env, q.name = time.UnixMilli(n.Made), n.Env, n.Name
+	}
 	for i, v := range n.Values {
 		id := n.Before + uint64(i) + 1
 		q.next = max(q.next, id)
@@ -161,7 +171,7 @@ func (q *queue) lost(ctx context.Context, n queueNote) {
 func (q *queue) rewrite() error {
 	var file bytes.Buffer
 	lines := json.NewEncoder(&file)
-	err := lines.Encode(queueNote{Before: q.next})
+	err := lines.Encode(queueNote{Before: q.next, Made: q.made.UnixMilli(), Env: q.env, Name: q.name})
 	for _, k := range q.keys {
 		err = errors.Join(err, lines.Encode(queueNote{Key: k.key, At: k.at.UnixMilli()}))
 	}

@@ -44,6 +44,8 @@ type queue struct {
 	partitions map[string][]queued1
 	next       uint64
 	heard      time.Time
+	made       time.Time
+	env, name  string // "" for a queue without a name
 	loose      bool
 	changed    chan struct{}
 }
@@ -87,6 +89,10 @@ func (c *control) QueueGetOrCreate(ctx context.Context,
 	defer q.mu.Unlock()
 	key := callerOf(ctx).Account + " " + id
 	switch {
+	case q.byID[key] != nil && req.GetObjectCreationType() ==
+		pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS:
+		return nil, withCode(errors.Newf(errors.Conflict, "Queue '%s' already exists", req.GetDeploymentName()),
+			alreadyExists)
 	case q.byID[key] != nil:
 	case !creates(req.GetObjectCreationType()):
 		return nil, errors.Newf(errors.NotFound, "Queue '%s' not found", req.GetDeploymentName())
@@ -94,13 +100,15 @@ func (c *control) QueueGetOrCreate(ctx context.Context,
 		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "there are %d queues", mostQueues), "Delete some")
 	default:
 		made := newQueue(filepath.Join(q.dir, callerOf(ctx).Account+"~"+id+queueEnd), loose)
+		if !loose {
+			made.env, made.name = envOr(req.GetEnvironmentName()), req.GetDeploymentName()
+		}
 		if err := made.rewrite(); err != nil {
 			return nil, errors.Wrapf(err, "keep a queue")
 		}
 		q.byID[key] = made
 	}
-	return pb.QueueGetOrCreateResponse_builder{QueueId: id,
-		Metadata: pb.QueueMetadata_builder{Name: req.GetDeploymentName()}.Build()}.Build(), nil
+	return pb.QueueGetOrCreateResponse_builder{QueueId: id, Metadata: q.byID[key].metadata()}.Build(), nil
 }
 
 // drop removes a queue. q.mu is held.

@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -24,19 +25,24 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
+	"github.com/RelevanceAI/harvest/modalapi/dicts"
+	"github.com/RelevanceAI/harvest/modalapi/environments"
+	"github.com/RelevanceAI/harvest/modalapi/oldfiles"
 	"github.com/RelevanceAI/harvest/modalapi/transfer"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// Options of a Server. All but Secrets, Secret, Output, S3Endpoint, Audit and URL are required.
+// Options of a Server. All but Secrets, Dicts, Secret, Output, S3Endpoint, Audit and URL are required.
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Images  image.Builder
 	Volumes volume.Provider
 	Secrets *secret.Vault // nil: no named secrets
 	Keys    *account.Ring
+	Dicts   dicts.Store // nil: no Dicts
 	// Dir is this package's own directory, for the output of commands and for state that must survive a
 	// restart.
 	Dir string
@@ -66,7 +72,8 @@ type Server struct {
 	began time.Time
 	tasks sync.WaitGroup
 
-	apps    *apps
+	apps    *apps.Registry
+	envs    *environments.Map
 	boxes   *boxes
 	builds  builds
 	loose   loose // secrets without a name
@@ -76,9 +83,13 @@ type Server struct {
 	tunnels tunnels
 	volumes views
 	queues  queues
-	naming  naming
 	uploads uploads
+	dicts   *dicts.Dicts // nil without a store
 
+	oldfiles *oldfiles.Sessions
+	naming   naming
+
+	updating sync.Mutex // held while a secret is changed
 	removing sync.Mutex // held while deciding whether an image is still needed
 
 	mu       sync.Mutex
@@ -99,6 +110,9 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		opts.Output = 64 << 20
 	}
 	s := &Server{opts: opts, began: time.Now()}
+	if opts.Dicts != nil {
+		s.dicts = dicts.New(opts.Dicts, nil)
+	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	secret := opts.Secret
 	if len(secret) == 0 {
@@ -108,7 +122,14 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	mac.Write([]byte("modal tokens"))
 	s.key = mac.Sum(nil)
 	var err error
-	if s.apps, err = openApps(opts.Dir); err != nil {
+	if err = os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
+	}
+	s.oldfiles = oldfiles.New(s.ctx, opts.Dir)
+	if s.apps, err = apps.Open(opts.Dir, time.Now); err != nil {
+		return nil, err
+	}
+	if s.envs, err = environments.Open(opts.Dir); err != nil {
 		return nil, err
 	}
 	if err = s.openLoose(); err != nil {
@@ -134,7 +155,8 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	)
 	s.sweepStaging(s.ctx)
 	s.tasks.Go(func() { s.sweeping(s.ctx) })
-	pb.RegisterModalClientServer(s.grpc, &control{s: s})
+	s.tasks.Go(func() { s.watchApps(s.ctx) })
+	s.grpc.RegisterService(service(), &control{s: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
 	return s, nil
 }

@@ -25,19 +25,19 @@ func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Imag
 		if ended(id) {
 			return nil // the ID itself shows it
 		}
-		return s.apps.delete(acc, id)
+		return s.apps.Delete(acc, id)
 	}
 	if err := s.images(acc).Delete(ctx, img.ID); err != nil {
 		return err
 	}
 	if img.Snapshot == nil { // an equal build must get another ID
-		return s.apps.delete(acc, id)
+		return s.apps.Delete(acc, id)
 	}
 	gone := []string{plainImage(img.ID)}
 	for _, name := range img.Names {
 		gone = append(gone, strings.TrimPrefix(name, imagePrefix))
 	}
-	return s.apps.undelete(acc, gone...)
+	return s.apps.Undelete(acc, gone...)
 }
 
 // wanted reports whether the image is reachable other than by id: by another ID, by the name of a snapshot, or
@@ -45,12 +45,12 @@ func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Imag
 func (s *Server) wanted(ctx context.Context, acc, id string, img image.Image) (bool, error) {
 	for _, name := range img.Names {
 		other, ours := strings.CutPrefix(name, imagePrefix)
-		if ours && other != id && !ended(other) && !s.apps.deleted(acc, other) || !ours && img.Snapshot != nil {
+		if ours && other != id && !ended(other) && !s.apps.Deleted(acc, other) || !ours && img.Snapshot != nil {
 			return true, nil
 		}
 	}
 	plain := plainImage(img.ID)
-	if img.Snapshot == nil || id == plain || s.apps.deleted(acc, plain) {
+	if img.Snapshot == nil || id == plain || s.apps.Deleted(acc, plain) {
 		return false, nil
 	}
 	all, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true})

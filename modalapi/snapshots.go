@@ -222,6 +222,7 @@ func (s *Server) sweep(ctx context.Context) {
 	s.loose.sweep()
 	s.queues.sweep(ctx)
 	s.uploads.sweep(time.Now())
+	s.sweepDicts(ctx)
 }
 
 // sweeping calls sweep regularly until ctx ends.
@@ -261,7 +262,7 @@ func (c *control) SandboxGetExitSnapshotV2(ctx context.Context,
 		}.Build()}.Build(), nil
 	}
 	id := plainImage(sb.SnapshotID)
-	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: id}.Build()}.Build(), c.s.apps.undelete(b.account, id)
+	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: id}.Build()}.Build(), c.s.apps.Undelete(b.account, id)
 }
 
 // SandboxGetExitSnapshot implements ModalClient.

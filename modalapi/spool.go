@@ -327,6 +327,25 @@ func (s *spool) next(r *reader, offset int64, buf []byte) (n int, start int64, m
 	return n, start, nil, errors.Wrapf(s.ring(buf[:n], start, s.file.ReadAt), "read the output of a command")
 }
 
+// peek returns at most limit bytes from offset on, the offset of the first one, and whether nothing follows them. It
+// does not wait, and the writer does not wait for it.
+func (s *spool) peek(offset, limit int64) (data []byte, start int64, last bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	start = s.from(offset)
+	n := max(0, min(limit, s.size-start))
+	last = s.closed && start+n == s.size
+	if n == 0 || s.file == nil && s.mem == nil {
+		return nil, start, s.closed, nil
+	}
+	data = make([]byte, n)
+	if s.file == nil {
+		copy(data, s.mem[start-s.first:])
+		return data, start, last, nil
+	}
+	return data, start, last, errors.Wrapf(s.ring(data, start, s.file.ReadAt), "read the output of a command")
+}
+
 func (s *spool) advance(r *reader, offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

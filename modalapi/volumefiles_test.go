@@ -85,7 +85,7 @@ func (w *world) upload2(id string, files map[string]string, force bool) error {
 }
 
 // listed returns the entries of a directory as text.
-func (w *world) listed(id, path string, recursive bool) (string, error) {
+func (w *world) listedFiles(id, path string, recursive bool) (string, error) {
 	w.t.Helper()
 	stream, err := w.control.VolumeListFiles2(w.ctx(), pb.VolumeListFiles2Request_builder{VolumeId: id, Path: path,
 		Recursive: recursive}.Build())
@@ -149,7 +149,7 @@ func TestVolumeFilesFromOutside(t *testing.T) {
 		pb.VolumeFsVersion_VOLUME_FS_VERSION_V1: w.upload1, pb.VolumeFsVersion_VOLUME_FS_VERSION_V2: w.upload2,
 	} {
 		id := w.volume(fmt.Sprintf("data%d", version), version)
-		if got, err := w.listed(id, "/", true); err != nil || got != "" {
+		if got, err := w.listedFiles(id, "/", true); err != nil || got != "" {
 			t.Errorf("an empty volume: %q, %v", got, err)
 		}
 		if err := upload(id, map[string]string{"/a.txt": "one", "dir/b.txt": "two", "/dir/sub/large": large,
@@ -159,11 +159,11 @@ func TestVolumeFilesFromOutside(t *testing.T) {
 		for path, want := range map[string]string{
 			"/": "a.txt:3 dir/ empty:0", "": "a.txt:3 dir/ empty:0", "dir": "dir/b.txt:3 dir/sub/", "/a.txt": "a.txt:3",
 		} {
-			if got, err := w.listed(id, path, false); err != nil || got != want {
+			if got, err := w.listedFiles(id, path, false); err != nil || got != want {
 				t.Errorf("version %d: %q has %q, %v, want %q", version, path, got, err, want)
 			}
 		}
-		if got, err := w.listed(id, "/dir/", true); err != nil ||
+		if got, err := w.listedFiles(id, "/dir/", true); err != nil ||
 			got != fmt.Sprintf("dir/b.txt:3 dir/sub/ dir/sub/large:%d", len(large)) {
 			t.Errorf("version %d: all of dir: %q, %v", version, got, err)
 		}
@@ -216,7 +216,7 @@ func (w *world) copiesAndRemovals(id string) {
 	}
 	want := "copy.txt:5 dir/ dir/a.txt:5 dir/b.txt:3 dir/copy.txt:5 empty:0 " +
 		"tree/ tree/a.txt:5 tree/b.txt:3 tree/copy.txt:5"
-	if got, err := w.listed(id, "/", true); err != nil || got != want {
+	if got, err := w.listedFiles(id, "/", true); err != nil || got != want {
 		w.t.Errorf("the volume has %q, %v, want %q", got, err, want)
 	}
 	for what, c := range map[string]struct {
@@ -233,8 +233,8 @@ func (w *world) copiesAndRemovals(id string) {
 		"a removal of a directory":            {rm("dir", false), codes.InvalidArgument},
 		"a removal of the volume":             {rm("/", true), codes.InvalidArgument},
 		"a removal elsewhere":                 {rm("../x", true), codes.InvalidArgument},
-		"a list of nothing":                   {second(w.listed(id, "none", false)), codes.NotFound},
-		"a list elsewhere":                    {second(w.listed(id, "..", false)), codes.InvalidArgument},
+		"a list of nothing":                   {second(w.listedFiles(id, "none", false)), codes.NotFound},
+		"a list elsewhere":                    {second(w.listedFiles(id, "..", false)), codes.InvalidArgument},
 		"a directory that is read":            {second(w.download(id, "dir", 0, 0)), codes.InvalidArgument},
 		"a file of a volume that is not here": {second(w.download("vo-none", "a", 0, 0)), codes.NotFound},
 	} {

@@ -164,7 +164,7 @@ func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest)
 		return nil, err
 	}
 	name := req.GetName()
-	if env, _, ok := strings.Cut(old, "."); ok && c.s.apps.has(acc, env) {
+	if env, _, ok := strings.Cut(old, "."); ok && c.s.hasApps(acc, env) {
 		name = scoped(env, name)
 	}
 	p, ok := c.s.provider(acc).(volume.Renamer)

@@ -167,6 +167,7 @@ type world struct {
 	server *modalapi.Server
 	boxes  *memory.Sandboxes // records
 	sealed *memory.Secrets
+	dicts  memory.Dicts
 	dir    string
 	url    string
 	id     string // of the key
@@ -274,6 +275,7 @@ func (w *world) listenAt(l net.Listener) {
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
 		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir,
+		Dicts:  &w.dicts,
 		Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
 		w.t.Fatal(err)

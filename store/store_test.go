@@ -269,6 +269,9 @@ func oldRows(t *testing.T) []oldRow {
 		{8, "repo_builds", "id, repo, record", `'bld_old', 'repo_old', '{"id":"bld_old"}'`, nil},
 		{9, "secret_loans", "borrower, account, sealed", "'sbx_old', 'acme', x'03'", nil},
 		{10, "unsent", "sandbox, account, data", `'sbx_old', 'acme', '{"sandbox":"sbx_old"}'`, nil},
+		{16, "dicts", "number, account, id, environment, name, created_at, heard_at, bytes",
+			"1, 'acme', 'di-old', 'main', 'd', 1, 1, 2", nil},
+		{16, "dict_entries", "dict, key, value, used_at", "1, x'01', x'02', 1", nil},
 		{11, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
 	}
 }

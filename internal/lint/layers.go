@@ -90,7 +90,9 @@ var rows = []row{
 	{"repo", []string{"account", "sandbox", "engine", "image", "volume", "event", "secret", "internal/..."},
 		"repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
-	{"store/...", []string{"store/...", "account", "agent", "sandbox", "session", "repo", "schedule", "secret",
+	{"modalapi/dicts", nil, "Dicts are records; modalapi knows the protocol"},
+	{"store/...", []string{"store/...", "account", "agent", "modalapi/dicts", "sandbox", "session", "repo",
+		"schedule", "secret",
 		"storage", "event", "engine", "image", "volume", "internal/..."},
 		"the store implements small interfaces of the packages whose records it keeps"},
 

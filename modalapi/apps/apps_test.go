@@ -1,0 +1,162 @@
+package apps_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/apps"
+)
+
+func open(t *testing.T, dir string, now *time.Time) *apps.Registry {
+	t.Helper()
+	r, err := apps.Open(dir, func() time.Time { return *now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func add(t *testing.T, r *apps.Registry, state apps.State, now time.Time) string {
+	t.Helper()
+	id, err := apps.NewID()
+	if err != nil || !apps.Random(id) {
+		t.Fatalf("the ID is %s, %v", id, err)
+	}
+	if err := r.Add(apps.App{Account: "acme", ID: id, Env: "main", Name: id, Created: now, State: state}); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func unattended(r *apps.Registry) (ids []string) {
+	for _, a := range r.Unattended() {
+		ids = append(ids, a.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// TestSilentClients checks which apps are to be ended when heartbeats are missing, also after a restart, which counts
+// as a heartbeat.
+func TestSilentClients(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), t.TempDir()
+	r := open(t, dir, &now)
+	silent, heard := add(t, r, apps.Ephemeral, now), add(t, r, apps.Ephemeral, now)
+	stopping := add(t, r, apps.Stopping, now)
+	if _, err := r.Ensure(apps.App{Account: "acme", ID: "ap-named", Name: "named", Created: now}, true); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(apps.Patience)
+	if err := r.Hear("acme", heard); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Second)
+	want := []string{silent, stopping}
+	slices.Sort(want)
+	if got := unattended(r); !slices.Equal(got, want) {
+		t.Errorf("unattended are %v, want %v", got, want)
+	}
+	r = open(t, dir, &now)
+	if got := unattended(r); !slices.Equal(got, []string{stopping}) {
+		t.Errorf("after a restart, unattended are %v", got)
+	}
+	for _, id := range []string{stopping, "ap-none"} {
+		if err := r.Hear("acme", id); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("a heartbeat of %s: %v", id, err)
+		}
+	}
+	if err := r.Hear("other", heard); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a heartbeat of another account: %v", err)
+	}
+}
+
+// TestStoppedApps checks that a stopped app with a name is missing for lookups and starts again when it is created, and
+// that the records of those without one go after a day.
+func TestStoppedApps(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), t.TempDir()
+	r := open(t, dir, &now)
+	named := apps.App{Account: "acme", ID: "ap-named", Env: "main", Name: "named", Created: now}
+	if _, err := r.Ensure(named, false); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a missing app: %v", err)
+	}
+	if _, err := r.Ensure(named, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Add(named); errors.KindOf(err) != errors.Conflict {
+		t.Errorf("added twice: %v", err)
+	}
+	loose := add(t, r, apps.Ephemeral, now)
+	for _, id := range []string{named.ID, loose} {
+		if _, err := r.Change("acme", id, func(a apps.App) (apps.App, error) {
+			a = a.Deploy(apps.Version{At: now})
+			a.State, a.Stopped = apps.Stopped, now
+			return a, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.Ensure(named, false); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("a stopped app: %v", err)
+	}
+	if a, err := r.Ensure(named, true); err != nil || a.Last().Number != 1 {
+		t.Errorf("started again: %+v, %v", a, err)
+	}
+	if _, err := r.Get("acme", loose); err != nil {
+		t.Errorf("one without a name, at once: %v", err)
+	}
+	now = now.Add(25 * time.Hour)
+	add(t, r, apps.Ephemeral, now)
+	if _, err := r.Get("acme", loose); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("one without a name, a day later: %v", err)
+	}
+	if a, err := open(t, dir, &now).Get("acme", named.ID); err != nil || a.ID != named.ID || a.Name != "named" {
+		t.Errorf("after a restart: %+v, %v", a, err)
+	}
+}
+
+// TestDeployments checks that only the last deployments are kept, with their numbers.
+func TestDeployments(t *testing.T) {
+	t.Parallel()
+	a := apps.App{State: apps.Initializing}
+	for range 150 {
+		a = a.Deploy(apps.Version{})
+	}
+	if len(a.Versions) != 100 || a.Last().Number != 150 || a.Versions[0].Number != 51 || a.State != apps.Deployed {
+		t.Errorf("%d versions, from %d to %d", len(a.Versions), a.Versions[0].Number, a.Last().Number)
+	}
+}
+
+// TestUnwritable checks that a change that cannot be stored is not made.
+func TestUnwritable(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), filepath.Join(t.TempDir(), "modal")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := open(t, dir, &now)
+	id := add(t, r, apps.Ephemeral, now)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Change("acme", id, func(a apps.App) (apps.App, error) {
+		a.State = apps.Stopped
+		return a, nil
+	}); err == nil {
+		t.Error("the change succeeds")
+	}
+	if a, err := r.Get("acme", id); err != nil || a.State != apps.Ephemeral {
+		t.Errorf("the state is %s, %v", a.State, err)
+	}
+	if err := r.Remove("acme", id); err == nil {
+		t.Error("the removal succeeds")
+	}
+	if _, err := r.Get("acme", id); err != nil {
+		t.Errorf("after the removal: %v", err)
+	}
+}

@@ -1,0 +1,202 @@
+// Package environments maps the names of environments to prefixes of the names of their objects. The prefix of an
+// environment is its first name, unless another environment has it. So an environment can be renamed without a change
+// to its objects, and a new environment of an earlier name is empty.
+//
+// Environments need not be created: every valid name is one. The package records those that were created or renamed.
+package environments
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// Main is the environment of requests that name none. It has no prefix, and cannot be renamed or deleted.
+const Main = "main"
+
+const (
+	fileName = "environments.json"
+	mostEnvs = 1500 // of one account, as at Modal
+)
+
+// Environment is the record of an environment.
+type Environment struct {
+	Prefix  string    `json:"prefix"`
+	Created time.Time `json:"created_at"`
+}
+
+// Map holds the environments. Its methods may be called concurrently.
+type Map struct {
+	path string
+
+	mu     sync.Mutex
+	byName map[string]map[string]Environment // guarded by mu; by account and name
+}
+
+// Open reads the environments in a directory.
+func Open(dir string) (*Map, error) {
+	m := &Map{path: filepath.Join(dir, fileName), byName: map[string]map[string]Environment{}}
+	data, err := os.ReadFile(m.path)
+	if errors.IsNotExist(err) {
+		return m, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &m.byName)
+	}
+	return m, errors.Wrapf(err, "read the environments")
+}
+
+// List returns the recorded environments of an account, by name.
+func (m *Map) List(account string) map[string]Environment {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.byName[account])
+}
+
+// Renamed reports whether a name and a prefix of the account may differ. If not, both are the same.
+func (m *Map) Renamed(account string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, e := range m.byName[account] {
+		if e.Prefix != name {
+			return true
+		}
+	}
+	return false
+}
+
+// Prefix returns the prefix of the environment with a name. If another environment has the name as its prefix, Prefix
+// records a new one.
+func (m *Map) Prefix(account, name string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e, ok := m.byName[account][name]; ok {
+		return e.Prefix, nil
+	}
+	if m.holder(account, name) == "" {
+		return name, nil
+	}
+	e, err := m.add(account, name)
+	return e.Prefix, err
+}
+
+// Name returns the name of the environment with a prefix.
+func (m *Map) Name(account, prefix string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if name := m.holder(account, prefix); name != "" {
+		return name
+	}
+	return prefix
+}
+
+// holder returns the name of the environment with a prefix, "" if none is recorded. m.mu is held.
+func (m *Map) holder(account, prefix string) string {
+	for name, e := range m.byName[account] {
+		if e.Prefix == prefix {
+			return name
+		}
+	}
+	return ""
+}
+
+// add records an environment. m.mu is held.
+func (m *Map) add(account, name string) (Environment, error) {
+	if len(m.byName[account]) >= mostEnvs {
+		return Environment{}, errors.Remedy(errors.Newf(errors.Exhausted, "account: has %d environments", mostEnvs),
+			"Delete some")
+	}
+	e := Environment{Prefix: name, Created: time.Now().UTC()}
+	if m.holder(account, name) != "" {
+		e.Prefix = "env_" + strings.ToLower(rand.Text())[:12]
+	}
+	return e, m.change(account, func(envs map[string]Environment) { envs[name] = e })
+}
+
+// Create records an environment. Conflict if it is recorded.
+func (m *Map) Create(account, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.byName[account][name]; ok || name == Main {
+		return exists(name)
+	}
+	_, err := m.add(account, name)
+	return err
+}
+
+func exists(name string) error {
+	return errors.Newf(errors.Conflict, "Environment '%.80s' already exists", name)
+}
+
+// Rename gives an environment another name, which the caller knows to be unused by unrecorded ones. Conflict if another
+// recorded environment has it.
+func (m *Map) Rename(account, from, to string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.byName[account][to]; ok || to == Main {
+		return exists(to)
+	}
+	e, ok := m.byName[account][from]
+	if !ok {
+		var err error
+		if e, err = m.add(account, from); err != nil {
+			return err
+		}
+	}
+	return m.change(account, func(envs map[string]Environment) {
+		delete(envs, from)
+		envs[to] = e
+	})
+}
+
+// Delete removes the record of an environment, if there is one.
+func (m *Map) Delete(account, name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.byName[account][name]; !ok {
+		return nil
+	}
+	return m.change(account, func(envs map[string]Environment) { delete(envs, name) })
+}
+
+// change changes the environments of an account in memory and on disk, or neither. m.mu is held.
+func (m *Map) change(account string, change func(map[string]Environment)) error {
+	before := m.byName[account]
+	after := maps.Clone(before)
+	if after == nil {
+		after = map[string]Environment{}
+	}
+	change(after)
+	m.byName[account] = after
+	data, err := json.Marshal(m.byName)
+	if err == nil {
+		err = os.WriteFile(m.path+".new", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(m.path+".new", m.path)
+	}
+	if err != nil {
+		m.byName[account] = before
+	}
+	return errors.Wrapf(err, "remember an environment")
+}
+
+// Known returns the sorted names of environments: Main, the recorded ones, and those with one of the prefixes.
+func (m *Map) Known(account string, prefixes ...string) []string {
+	known := map[string]bool{Main: true}
+	for name := range m.List(account) {
+		known[name] = true
+	}
+	for _, p := range prefixes {
+		known[m.Name(account, p)] = true
+	}
+	return slices.Sorted(maps.Keys(known))
+}
