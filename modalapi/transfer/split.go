@@ -128,6 +128,9 @@ func (h *half) Accept() (net.Conn, error) {
 	case <-h.done:
 		return nil, h.err
 	case <-h.closed:
+		if !h.alone { // the same as done
+			return nil, h.err
+		}
 		return nil, net.ErrClosed
 	}
 }
