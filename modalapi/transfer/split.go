@@ -18,12 +18,13 @@ const (
 	acceptLull = 50 * time.Millisecond
 )
 
-// Split returns two listeners for the connections of l: those with HTTP/2, and those with HTTP/1.1. Closing one of them
-// closes all.
+// Split returns two listeners for the connections of l: those with HTTP/2, and those with HTTP/1.1. Closing the first
+// one closes l and both; after closing the second one, connections with HTTP/1.1 are refused.
 func Split(l net.Listener) (two, one net.Listener) {
 	s := &splitter{Listener: l, waiting: map[net.Conn]bool{}, done: make(chan struct{})}
-	a, b := &half{s, make(chan net.Conn)}, &half{s, make(chan net.Conn)}
-	go s.accept(a.conns, b.conns)
+	a := &half{splitter: s, conns: make(chan net.Conn), closed: s.done}
+	b := &half{splitter: s, conns: make(chan net.Conn), closed: make(chan struct{}), alone: true}
+	go s.accept(a, b)
 	return a, b
 }
 
@@ -63,7 +64,7 @@ func (s *splitter) wait(c net.Conn) bool {
 	return true
 }
 
-func (s *splitter) accept(two, one chan net.Conn) {
+func (s *splitter) accept(two, one *half) {
 	for {
 		c, err := s.Listener.Accept()
 		var temporary interface{ Temporary() bool }
@@ -85,7 +86,7 @@ func (s *splitter) accept(two, one chan net.Conn) {
 }
 
 // sort reads the beginning of a connection and hands it on.
-func (s *splitter) sort(c net.Conn, two, one chan net.Conn) {
+func (s *splitter) sort(c net.Conn, two, one *half) {
 	first := make([]byte, len(preface))
 	_ = c.SetReadDeadline(time.Now().Add(firstBytes)) // a closed connection fails below
 	_, err := io.ReadFull(c, first)
@@ -102,16 +103,21 @@ func (s *splitter) sort(c net.Conn, two, one chan net.Conn) {
 		to = two
 	}
 	select {
-	case to <- &begun{Conn: c, first: first}:
+	case to.conns <- &begun{Conn: c, first: first}:
+		return
+	case <-to.closed:
 	case <-s.done:
-		_ = c.Close() // nobody serves it
 	}
+	_ = c.Close() // there is no server for it
 }
 
 // half is one of the two listeners.
 type half struct {
 	*splitter
-	conns chan net.Conn
+	conns  chan net.Conn
+	closed chan struct{}
+	alone  bool // closing it ends no other
+	ending sync.Once
 }
 
 // Accept implements net.Listener.
@@ -121,16 +127,22 @@ func (h *half) Accept() (net.Conn, error) {
 		return c, nil
 	case <-h.done:
 		return nil, h.err
+	case <-h.closed:
+		if !h.alone { // the same as done
+			return nil, h.err
+		}
+		return nil, net.ErrClosed
 	}
 }
 
 // Close implements net.Listener.
 func (h *half) Close() error {
-	err := h.Listener.Close()
-	h.end(net.ErrClosed)
-	if errors.Is(err, net.ErrClosed) { // by the other half
+	if h.alone {
+		h.ending.Do(func() { close(h.closed) })
 		return nil
 	}
+	err := h.Listener.Close()
+	h.end(net.ErrClosed)
 	return err
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSplitByFirstBytes checks that connections reach the listener of their protocol whole, that one which sends
-// nothing holds up no other, and that closing one listener ends both.
+// nothing holds up no other, and that closing the first listener ends both.
 func TestSplitByFirstBytes(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,11 +50,22 @@ func TestSplitByFirstBytes(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := two.Close(); err != nil {
+	for range 2 {
+		if err := one.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	dial("PRI * HTTP/2.0\r\n") // the first one continues
+	if got, err := two.Accept(); err != nil {
+		t.Error(err)
+	} else if err := got.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := one.Close(); err != nil {
-		t.Errorf("closing the second one: %v", err)
+	if _, err := dial("GET / HTTP/1.1\r\n").Read(make([]byte, 1)); err == nil {
+		t.Error("there is an answer without a server")
+	}
+	if err := two.Close(); err != nil {
+		t.Error(err)
 	}
 	for _, half := range []net.Listener{one, two} {
 		if _, err := half.Accept(); !errors.Is(err, net.ErrClosed) {
