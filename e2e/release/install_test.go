@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -47,8 +48,11 @@ func TestInstall(t *testing.T) {
 	good := archive(t, "good")
 	served := map[string][]byte{"/v0.1.0/" + name: good, "/v0.1.0/checksums.txt": fmt.Appendf(nil, "%x  %s\n",
 		sha256.Sum256(good), name)}
+	var mu sync.Mutex // guards served
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
 		body, ok := served[r.URL.Path]
+		mu.Unlock()
 		if !ok {
 			http.NotFound(w, r)
 			return
@@ -74,11 +78,16 @@ func TestInstall(t *testing.T) {
 	if got := says(); got != "good" {
 		t.Errorf("the installed program says %q", got)
 	}
-	served["/v0.1.0/"+name] = archive(t, "bad")
+	serve := func(path string, body []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		served["/v0.1.0/"+path] = body
+	}
+	serve(name, archive(t, "bad"))
 	if out, err := install(); err == nil || !strings.Contains(out, "nothing is installed") {
 		t.Errorf("another archive than its checksum: %v: %s", err, out)
 	}
-	served["/v0.1.0/checksums.txt"] = []byte("\n")
+	serve("checksums.txt", []byte("\n"))
 	if out, err := install(); err == nil || !strings.Contains(out, "has no line for") {
 		t.Errorf("without a checksum: %v: %s", err, out)
 	}
