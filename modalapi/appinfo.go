@@ -112,7 +112,7 @@ func (c *control) TaskList(ctx context.Context, req *pb.TaskListRequest) (*pb.Ta
 		if a, err := c.s.apps.Get(acc, id); err == nil {
 			label = a.Label()
 		}
-		tasks = append(tasks, pb.TaskStats_builder{TaskId: taskOf(sb.ID), AppId: id, AppDescription: label,
+		tasks = append(tasks, pb.TaskStats_builder{TaskId: taskIDOf(sb), AppId: id, AppDescription: label,
 			StartedAt: secondsOrZero(sb.Started), EnqueuedAt: seconds(sb.Created)}.Build())
 	}
 	return pb.TaskListResponse_builder{Tasks: tasks}.Build(), nil
@@ -140,7 +140,7 @@ func (c *control) TaskGetInfo(ctx context.Context, req *pb.TaskGetInfoRequest) (
 		return nil, err
 	}
 	return pb.TaskGetInfoResponse_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
-		Info: pb.TaskInfo_builder{Id: taskOf(b.id), SandboxId: sandboxOf(b.id), EnqueuedAt: seconds(sb.Created),
+		Info: pb.TaskInfo_builder{Id: b.taskID(), SandboxId: b.sandboxID(), EnqueuedAt: seconds(sb.Created),
 			StartedAt: secondsOrZero(sb.Started), FinishedAt: secondsOrZero(sb.Ended), Result: b.outcome(ctx,
 				0)}.Build(),
 	}.Build(), nil

@@ -23,6 +23,7 @@ type follower struct {
 	app    string // ID; "" for one sandbox
 	box    string // id of the Fleet, of the one sandbox
 	source pb.FileDescriptor
+	stream bool // follow a stream of one sandbox, up to its end
 	at     logCursor
 	send   func(*pb.TaskLogsBatch) error
 }
@@ -62,10 +63,18 @@ func (c *control) AppGetLogs(req *pb.AppGetLogsRequest, stream grpc.ServerStream
 		}
 		f.app = a.ID
 	}
-	if last := req.GetLastEntryId(); last != "" && json.Unmarshal([]byte(last), &f.at) != nil {
-		return errors.Newf(errors.Invalid, "last_entry_id: not an entry of these logs")
+	if err := f.resume(req.GetLastEntryId()); err != nil {
+		return err
 	}
 	return f.follow(ctx, wait(req.GetTimeout()))
+}
+
+// resume continues after the last entry that a client has read; "" begins.
+func (f *follower) resume(last string) error {
+	if last != "" && json.Unmarshal([]byte(last), &f.at) != nil {
+		return errors.Newf(errors.Invalid, "last_entry_id: not an entry of these logs")
+	}
+	return nil
 }
 
 // follow sends until all output was sent, or until the time limit.
@@ -87,7 +96,7 @@ func (f *follower) follow(ctx context.Context, limit time.Duration) error {
 			return err
 		}
 		if over && ended {
-			return f.send(pb.TaskLogsBatch_builder{AppDone: true, EntryId: f.cursor()}.Build())
+			return f.send(pb.TaskLogsBatch_builder{AppDone: !f.stream, Eof: f.stream, EntryId: f.cursor()}.Build())
 		}
 		if limit <= 0 {
 			return nil
@@ -145,7 +154,7 @@ func (f *follower) look(ctx context.Context) (ended bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		ended = ended && all && sb.Status.Ended()
+		ended = ended && all && (sb.Status.Ended() || f.stream && b.main != nil)
 	}
 	if !slices.ContainsFunc(found, func(sb sandbox.Sandbox) bool { return !sb.Status.Ended() }) && ended {
 		f.at.Until, f.at.At = now.UnixMilli(), map[string][2]int64{}
@@ -189,7 +198,7 @@ func (f *follower) read(b *box) (last bool, err error) {
 			at[i] = start + int64(len(data))
 			f.at.At[b.id] = at
 			arrived := s.at(start)
-			if err := f.send(pb.TaskLogsBatch_builder{TaskId: taskOf(b.id), SandboxId: sandboxOf(b.id),
+			if err := f.send(pb.TaskLogsBatch_builder{TaskId: b.taskID(), SandboxId: b.sandboxID(),
 				EntryId: f.cursor(),
 				Items: []*pb.TaskLogs{pb.TaskLogs_builder{Data: strings.ToValidUTF8(string(data), "\ufffd"),
 					FileDescriptor: fd,

@@ -26,6 +26,7 @@ var continuing = map[string]bool{
 	"TaskExecPoll": true, "TaskExecWait": true, "TaskExecStdioRead": true, "TaskExecStdinStatus": true,
 	"TaskExecStdinWrite": true, "TaskExecStdinWriteStream": true,
 	"SandboxStdinWriteV2": true, "SandboxStdinWrite": true, "QueueHeartbeat": true, "VolumeHeartbeat": true,
+	"AppHeartbeat": true, "DictHeartbeat": true, "ContainerFilesystemExecGetOutput": true,
 }
 
 // audit reports a finished call. err is the result of answer.

@@ -50,6 +50,7 @@ type box struct {
 	s       *Server
 	id      string // of the Fleet
 	account string
+	first   bool // of the first generation
 	def     *pb.Sandbox
 
 	mu      sync.Mutex
@@ -64,6 +65,9 @@ type box struct {
 	ports   []hole              // guarded by mu
 
 	mounting sync.Mutex // held while mounts changes
+
+	typing sync.Mutex // held while numbered input is written
+	typed  uint32     // guarded by typing; the number of the last input, as this server knows
 
 	ended  chan struct{} // closed once result is set
 	result *pb.GenericResult
@@ -169,7 +173,8 @@ func (bs *boxes) find(account, id string) *box {
 }
 
 func (bs *boxes) make(sb sandbox.Sandbox) *box {
-	return &box{s: bs.s, id: sb.ID, account: sb.Account, def: &pb.Sandbox{}, execs: map[string]*command{},
+	return &box{s: bs.s, id: sb.ID, account: sb.Account, first: first(sb), def: &pb.Sandbox{},
+		execs:  map[string]*command{},
 		mounts: map[string]string{}, ended: make(chan struct{})}
 }
 
@@ -325,6 +330,7 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 	b.mu.Unlock()
 	settled := b.s.endSidecars(ctx, b)
 	b.s.tunnels.drop(b.id)
+	b.s.oldfiles.End(b.id)
 	for _, v := range views {
 		if err := b.s.volumes.leave(ctx, b, v); err != nil {
 			logf.Errorf(ctx, "commit the volume %s: %v", v.Volume, err)

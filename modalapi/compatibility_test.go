@@ -2,7 +2,9 @@ package modalapi_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,11 @@ func TestCompatibility(t *testing.T) {
 				what = "refused"
 			}
 			fmt.Fprintf(&page, "| %s | %s |\n", name, what)
+		}
+		for _, name := range slices.Sorted(maps.Keys(service.served)) {
+			if service.of.Methods().ByName(protoreflect.Name(name)) == nil { // of Python's SDK only
+				fmt.Fprintf(&page, "| %s | served |\n", name)
+			}
 		}
 	}
 	const path = "../docs/modal-compatibility.md"

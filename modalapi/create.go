@@ -29,6 +29,7 @@ type plan struct {
 	tags    []*pb.SandboxTag
 	sources []*pb.SecretSource
 	env     string // environment that the request names apart from the app
+	first   bool   // of the first generation
 	key     string // identifies a repeated request; "" without an idempotency key
 }
 
@@ -50,20 +51,20 @@ func (c *control) SandboxCreateV2(ctx context.Context,
 		return nil, err
 	}
 	return pb.SandboxCreateV2Response_builder{
-		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build(),
 	}.Build(), nil
 }
 
 // SandboxCreate implements ModalClient. It answers a first-generation request with a sandbox of the second
-// generation, which clients recognize by its ID.
+// generation, which clients recognize by its ID, except to Python's SDK.
 func (c *control) SandboxCreate(ctx context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
 	b, err := c.s.createBox(ctx, plan{app: req.GetAppId(), def: req.GetDefinition(), tags: req.GetTags(),
-		env: req.GetEnvironmentName()})
+		env: req.GetEnvironmentName(), first: callerOf(ctx).client == python})
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxCreateResponse_builder{SandboxId: sandboxOf(b.id),
+	return pb.SandboxCreateResponse_builder{SandboxId: b.sandboxID(),
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: req.GetAppId()}.Build()}.Build(), nil
 }
 
@@ -177,6 +178,9 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 		return nil, err
 	}
 	maps.Copy(req.Tags, map[string]string{tagApp: name, tagEnv: env})
+	if p.first {
+		req.Tags[tagGeneration] = firstGeneration
+	}
 	if p.key != "" {
 		req.Tags[tagKey] = p.key
 	}

@@ -23,6 +23,9 @@ const (
 	tagName    = ownTag + "name"
 	tagSidecar = ownTag + "sidecar-of"
 	tagKey     = ownTag + "request" // a digest of the idempotency key and its owner
+
+	tagGeneration   = ownTag + "generation" // firstGeneration, or nothing
+	firstGeneration = "1"
 )
 
 // Defaults of Modal.
@@ -61,7 +64,8 @@ func request(def *pb.Sandbox) (sandbox.Request, error) {
 	req := sandbox.Request{
 		Workdir: def.GetWorkdir(), Network: network, TimeoutSeconds: float64(life),
 		IdleTimeoutSeconds: float64(def.GetIdleTimeoutSecs()),
-		SnapshotOnEnd:      option(def, "enable_exit_snapshot"), Disk: int64(def.GetResources().GetEphemeralDiskMb()) << 20,
+		SnapshotOnEnd:      option(def, "enable_exit_snapshot"),
+		Disk:               int64(def.GetResources().GetEphemeralDiskMb()) << 20,
 	}
 	for _, p := range def.GetOpenPorts().GetPorts() {
 		req.Ports = append(req.Ports, int(p.GetPort()))

@@ -118,7 +118,7 @@ func (w *fileWork) report(err error) int {
 func (w *fileWork) do(ctx context.Context, op filesOp) error {
 	switch {
 	case op.ReadFile != nil:
-		return w.read(ctx, op.ReadFile.Path)
+		return w.read(ctx, op.ReadFile.Path, w.c.out)
 	case op.WriteFile != nil:
 		return w.write(ctx, op.WriteFile.Path)
 	case op.ListFiles != nil:
@@ -179,7 +179,8 @@ func (w *fileWork) explain(ctx context.Context, name string, err error) error {
 
 func isDir(e tarfs.Entry) bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-func (w *fileWork) read(ctx context.Context, name string) error {
+// read copies a file to a writer.
+func (w *fileWork) read(ctx context.Context, name string, to io.Writer) error {
 	e, err := w.look(ctx, name, true)
 	switch {
 	case err != nil:
@@ -198,28 +199,15 @@ func (w *fileWork) read(ctx context.Context, name string) error {
 	if _, err := content.Next(); err != nil {
 		return errors.Wrapf(err, "read a file of the sandbox")
 	}
-	_, err = io.CopyBuffer(w.c.out, content, make([]byte, chunk))
+	_, err = io.CopyBuffer(to, content, make([]byte, chunk))
 	return errors.Wrapf(err, "read a file of the sandbox")
 }
 
 // write creates a file from the input once the input is complete.
 func (w *fileWork) write(ctx context.Context, name string) error {
-	name = path.Clean(name)
-	e, err := w.look(ctx, name, true)
-	mode, uid, gid := int64(0o644), 0, 0
-	switch {
-	case err == nil && isDir(e):
-		return fault("IsDirectory", "Is a directory")
-	case err == nil:
-		mode, uid, gid = int64(e.Mode&0o7777), e.UID, e.GID
-		name = e.Path
-	default:
-		if err := w.explain(ctx, name, err); err != nil {
-			var f *filesFault
-			if !errors.As(err, &f) || f.Kind != "NotFound" {
-				return err
-			}
-		}
+	hdr, name, err := w.target(ctx, name)
+	if err != nil {
+		return err
 	}
 	temp, size, err := w.collect()
 	if err != nil {
@@ -229,20 +217,48 @@ func (w *fileWork) write(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil { // the input is incomplete
 		return errors.Wrapf(err, "write a file")
 	}
+	hdr.Size = size
+	return w.put(ctx, name, hdr, temp)
+}
+
+// target returns the header and the path of a file to write: those of an existing file, if there is one.
+func (w *fileWork) target(ctx context.Context, name string) (tar.Header, string, error) {
+	name = path.Clean(name)
+	hdr := tar.Header{Typeflag: tar.TypeReg, Mode: 0o644, ModTime: nowTime()}
+	e, err := w.look(ctx, name, true)
+	switch {
+	case err == nil && isDir(e):
+		return hdr, name, fault("IsDirectory", "Is a directory")
+	case err == nil:
+		hdr.Mode, hdr.Uid, hdr.Gid = int64(e.Mode&0o7777), e.UID, e.GID
+		name = e.Path
+	default:
+		if err := w.explain(ctx, name, err); err != nil {
+			var f *filesFault
+			if !errors.As(err, &f) || f.Kind != "NotFound" {
+				return hdr, name, err
+			}
+		}
+	}
+	hdr.Name = path.Base(name)
+	return hdr, name, nil
+}
+
+// put creates or replaces a file.
+func (w *fileWork) put(ctx context.Context, name string, hdr tar.Header, content io.Reader) error {
 	pipe, out := io.Pipe()
 	go func() {
 		archive := tar.NewWriter(out)
-		err := archive.WriteHeader(&tar.Header{Name: path.Base(name), Typeflag: tar.TypeReg, Mode: mode, Uid: uid,
-			Gid: gid, Size: size, ModTime: nowTime()})
+		err := archive.WriteHeader(&hdr)
 		if err == nil {
-			_, err = io.CopyBuffer(archive, struct{ io.Reader }{temp}, make([]byte, chunk))
+			_, err = io.CopyBuffer(archive, struct{ io.Reader }{content}, make([]byte, chunk))
 		}
 		if err == nil {
 			err = archive.Close()
 		}
 		out.CloseWithError(err)
 	}()
-	err = w.b.s.opts.Fleet.CopyIn(ctx, w.b.account, w.ref, path.Dir(name), pipe)
+	err := w.b.s.opts.Fleet.CopyIn(ctx, w.b.account, w.ref, path.Dir(name), pipe)
 	_ = pipe.Close()
 	if err != nil {
 		return w.explain(ctx, name, err)
@@ -270,28 +286,40 @@ func (w *fileWork) collect() (*os.File, int64, error) {
 }
 
 func (w *fileWork) list(ctx context.Context, name string) error {
-	e, err := w.look(ctx, name, true)
+	found, err := w.entries(ctx, name)
 	if err != nil {
-		return w.explain(ctx, name, err)
-	}
-	if !isDir(e) {
-		return fault("NotDirectory", "Not a directory")
-	}
-	out, err := w.ask(ctx, tarfs.Request{Op: tarfs.OpList, Path: name})
-	if err != nil {
-		return w.explain(ctx, name, err)
+		return err
 	}
 	infos := []fileInfo{}
 	names := w.names(ctx)
+	for _, e := range found {
+		infos = append(infos, names.info(e, path.Join(name, e.Name)))
+	}
+	return w.answer(infos)
+}
+
+// entries returns the content of a directory.
+func (w *fileWork) entries(ctx context.Context, name string) (found []tarfs.Entry, err error) {
+	e, err := w.look(ctx, name, true)
+	if err != nil {
+		return nil, w.explain(ctx, name, err)
+	}
+	if !isDir(e) {
+		return nil, fault("NotDirectory", "Not a directory")
+	}
+	out, err := w.ask(ctx, tarfs.Request{Op: tarfs.OpList, Path: name})
+	if err != nil {
+		return nil, w.explain(ctx, name, err)
+	}
 	lines := json.NewDecoder(bytes.NewReader(out))
 	for lines.More() {
 		var e tarfs.Entry
 		if err := lines.Decode(&e); err != nil {
-			return errors.Wrapf(err, "read a list of files")
+			return nil, errors.Wrapf(err, "read a list of files")
 		}
-		infos = append(infos, names.info(e, path.Join(name, e.Name)))
+		found = append(found, e)
 	}
-	return w.answer(infos)
+	return found, nil
 }
 
 func (w *fileWork) stat(ctx context.Context, name string) error {

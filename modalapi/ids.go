@@ -49,8 +49,11 @@ func taskOf(box string) string    { return taskID + ulidOf(box) + taskEnd }
 // boxOf is the inverse of the three: it returns the id of a sandbox of the Fleet.
 func boxOf(id, prefix string) (string, error) {
 	rest, ok := strings.CutPrefix(id, prefix)
-	if prefix == taskID {
+	switch prefix {
+	case taskID:
 		rest = strings.TrimSuffix(rest, taskEnd)
+	case sandboxID:
+		rest = fromFirstForm(rest)
 	}
 	what := map[string]string{sandboxID: "Sandbox", taskID: "Task", containerID: "Container"}[prefix]
 	if _, err := ulid.ParseStrict(rest); !ok || err != nil || len(rest) != ulidLength {

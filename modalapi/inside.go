@@ -31,8 +31,9 @@ func (b *box) inside(ctx context.Context, ref string, env map[string]string) (ma
 		all = map[string]string{}
 	}
 	maps.Copy(all, map[string]string{
-		"MODAL_SANDBOX_ID": sandboxOf(sb.ID), "MODAL_TASK_ID": taskOf(sb.ID), "MODAL_IMAGE_ID": of.def.GetImageId(),
-		"MODAL_ENVIRONMENT": b.s.envs.Name(b.account, envOr(sb.Tags[tagEnv])), "MODAL_CLOUD_PROVIDER": cmp.Or(of.def.GetCloudProviderStr(),
+		"MODAL_SANDBOX_ID": sandboxIDOf(sb), "MODAL_TASK_ID": taskIDOf(sb), "MODAL_IMAGE_ID": of.def.GetImageId(),
+		"MODAL_ENVIRONMENT": b.s.envs.Name(b.account, envOr(sb.Tags[tagEnv])),
+		"MODAL_CLOUD_PROVIDER": cmp.Or(of.def.GetCloudProviderStr(),
 			place), "MODAL_REGION": place,
 	})
 	return all, nil

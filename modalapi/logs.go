@@ -88,8 +88,8 @@ func (c *control) AppFetchLogs(ctx context.Context, req *pb.AppFetchLogsRequest)
 	for _, l := range lines {
 		if l.of != of {
 			of = l.of
-			batches = append(batches, pb.TaskLogsBatch_builder{TaskId: taskOf(of.id),
-				SandboxId: sandboxOf(of.id)}.Build())
+			batches = append(batches, pb.TaskLogsBatch_builder{TaskId: of.taskID(),
+				SandboxId: of.sandboxID()}.Build())
 		}
 		batch := batches[len(batches)-1]
 		batch.SetItems(append(batch.GetItems(), pb.TaskLogs_builder{Data: l.text, FileDescriptor: l.fd,

@@ -194,7 +194,7 @@ func (c *control) SandboxRestoreV2(ctx context.Context,
 		return nil, err
 	}
 	return pb.SandboxRestoreV2Response_builder{
-		SandboxId: sandboxOf(b.id), TaskId: taskOf(b.id), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
+		SandboxId: b.sandboxID(), TaskId: b.taskID(), Tunnels: c.s.tunnels.of(b), CommandRouterAccess: access,
 		Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp])}.Build(),
 	}.Build(), nil
 }
@@ -212,7 +212,7 @@ func (c *control) SandboxRestore(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	return pb.SandboxRestoreResponse_builder{SandboxId: sandboxOf(b.id)}.Build(), nil
+	return pb.SandboxRestoreResponse_builder{SandboxId: b.sandboxID()}.Build(), nil
 }
 
 // restoration describes a sandbox to create from a memory snapshot.

@@ -116,7 +116,7 @@ func (c *control) SandboxGetTaskIdV2(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	id := taskOf(b.id)
+	id := b.taskID()
 	return pb.SandboxGetTaskIdResponse_builder{TaskId: &id, TaskResult: b.outcome(ctx, 0)}.Build(), nil
 }
 
@@ -204,10 +204,10 @@ func (c *control) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (
 func infoOf(sb sandbox.Sandbox) *pb.SandboxInfo {
 	idle := uint32(sb.IdleTimeoutSeconds)
 	return pb.SandboxInfo_builder{
-		Id: sandboxOf(sb.ID), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
+		Id: sandboxIDOf(sb), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
 		Tags: shownTags(sb.Tags), Name: sb.Tags[tagName],
 		TimeoutSecs: uint32(sb.Expires.Sub(sb.Started).Seconds()), IdleTimeoutSecs: &idle,
-		TaskInfo: pb.TaskInfo_builder{Id: taskOf(sb.ID), StartedAt: seconds(sb.Started),
+		TaskInfo: pb.TaskInfo_builder{Id: taskIDOf(sb), StartedAt: seconds(sb.Started),
 			EnqueuedAt: seconds(sb.Created)}.Build(),
 	}.Build()
 }
@@ -225,7 +225,7 @@ func (c *control) SandboxGetFromNameV2(ctx context.Context,
 	for _, sb := range all { // newest first
 		if sb.Status != sandbox.Stopping || req.GetIncludeTerminated() {
 			return pb.SandboxGetFromNameResponse_builder{
-				SandboxId: sandboxOf(sb.ID), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv],
+				SandboxId: sandboxIDOf(sb), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv],
 					sb.Tags[tagApp])}.Build(),
 			}.Build(), nil
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/modalapi/dicts"
 	"github.com/RelevanceAI/harvest/modalapi/environments"
+	"github.com/RelevanceAI/harvest/modalapi/oldfiles"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -82,7 +83,9 @@ type Server struct {
 	volumes views
 	queues  queues
 	dicts   *dicts.Dicts // nil without a store
-	naming  naming
+
+	oldfiles *oldfiles.Sessions
+	naming   naming
 
 	updating sync.Mutex // held while a secret is changed
 	removing sync.Mutex // held while deciding whether an image is still needed
@@ -120,6 +123,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	if err = os.MkdirAll(opts.Dir, 0o700); err != nil {
 		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
 	}
+	s.oldfiles = oldfiles.New(s.ctx, opts.Dir)
 	if s.apps, err = apps.Open(opts.Dir, time.Now); err != nil {
 		return nil, err
 	}
@@ -146,7 +150,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	)
 	s.tasks.Go(func() { s.sweeping(s.ctx) })
 	s.tasks.Go(func() { s.watchApps(s.ctx) })
-	pb.RegisterModalClientServer(s.grpc, &control{s: s})
+	s.grpc.RegisterService(service(), &control{s: s})
 	pb.RegisterTaskCommandRouterServer(s.grpc, &router{s: s})
 	return s, nil
 }

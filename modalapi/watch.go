@@ -45,6 +45,16 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 		_, _ = io.Copy(io.Discard, w.c.in)
 		cancel()
 	}()
+	return w.follow(ctx, cancel, op, func(kind string, paths ...string) {
+		if op.Filter == nil || slices.Contains(*op.Filter, kind) {
+			_ = w.answer(watchEvent{kind, paths}) // best effort: the disk may be full
+		}
+	})
+}
+
+// follow passes changes to say until ctx ends. It calls cancel when the engine reports no more.
+func (w *fileWork) follow(ctx context.Context, cancel func(), op watchOp, say func(kind string,
+	paths ...string)) error {
 	lines, out := io.Pipe()
 	failed := make(chan error, 1)
 	go func() {
@@ -53,7 +63,7 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 		out.CloseWithError(io.EOF)
 		failed <- err
 	}()
-	w.tell(lines, op.Filter)
+	tell(lines, say)
 	_ = lines.Close()
 	cancelled := ctx.Err() != nil
 	cancel()
@@ -63,8 +73,8 @@ func (w *fileWork) watch(ctx context.Context, op watchOp) error {
 	return nil
 }
 
-// tell reports changes to the client and joins the halves of a move.
-func (w *fileWork) tell(lines io.Reader, filter *[]string) {
+// tell passes changes to say and joins the halves of a move.
+func tell(lines io.Reader, say func(kind string, paths ...string)) {
 	changes := make(chan tarfs.Change)
 	go func() {
 		defer close(changes)
@@ -76,11 +86,6 @@ func (w *fileWork) tell(lines io.Reader, filter *[]string) {
 			}
 		}
 	}()
-	say := func(kind string, paths ...string) {
-		if filter == nil || slices.Contains(*filter, kind) {
-			_ = w.answer(watchEvent{kind, paths}) // best effort: the disk may be full
-		}
-	}
 	var half *tarfs.Change
 	flush := func() {
 		if half != nil {
