@@ -1,6 +1,7 @@
 package modalapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -23,7 +24,8 @@ type follower struct {
 	app    string // ID; "" for one sandbox
 	box    string // id of the Fleet, of the one sandbox
 	source pb.FileDescriptor
-	stream bool // follow a stream of one sandbox, up to its end
+	search string // only lines with it
+	stream bool   // follow a stream of one sandbox, up to its end
 	at     logCursor
 	send   func(*pb.TaskLogsBatch) error
 }
@@ -48,7 +50,8 @@ func (c *control) AppGetLogs(req *pb.AppGetLogsRequest, stream grpc.ServerStream
 		req.GetParametrizedFunctionId() != "" {
 		return errors.Newf(errors.Unsupported, "%s", lacking("FunctionCall"))
 	}
-	f := &follower{s: c.s, acc: callerOf(ctx).Account, source: req.GetFileDescriptor(), send: stream.Send}
+	f := &follower{s: c.s, acc: callerOf(ctx).Account, source: req.GetFileDescriptor(),
+		search: req.GetSearchText(), send: stream.Send}
 	switch {
 	case req.GetSandboxId() != "" || req.GetTaskId() != "":
 		b, err := c.loggedBox(ctx, req.GetSandboxId(), req.GetTaskId())
@@ -189,7 +192,7 @@ func (f *follower) read(b *box) (last bool, err error) {
 				return false, err
 			}
 			if !end {
-				data = data[:whole(data)]
+				data = f.whole(data)
 			}
 			if len(data) == 0 {
 				last = last && end
@@ -197,18 +200,46 @@ func (f *follower) read(b *box) (last bool, err error) {
 			}
 			at[i] = start + int64(len(data))
 			f.at.At[b.id] = at
-			arrived := s.at(start)
-			if err := f.send(pb.TaskLogsBatch_builder{TaskId: b.taskID(), SandboxId: b.sandboxID(),
-				EntryId: f.cursor(),
-				Items: []*pb.TaskLogs{pb.TaskLogs_builder{Data: strings.ToValidUTF8(string(data), "\ufffd"),
-					FileDescriptor: fd,
-					Timestamp:      seconds(arrived),
-					TimestampNs:    uint64(arrived.UnixNano())}.Build()}}.Build()); err != nil {
+			if err := f.sendText(b, fd, f.matching(string(data)), s.at(start)); err != nil {
 				return false, err
 			}
 		}
 	}
 	return last, nil
+}
+
+// sendText sends output that arrived at a time.
+func (f *follower) sendText(b *box, fd pb.FileDescriptor, text string, at time.Time) error {
+	if text == "" {
+		return nil
+	}
+	item := pb.TaskLogs_builder{Data: strings.ToValidUTF8(text, "\ufffd"), FileDescriptor: fd,
+		Timestamp: seconds(at), TimestampNs: uint64(at.UnixNano())}.Build()
+	return f.send(pb.TaskLogsBatch_builder{TaskId: b.taskID(), SandboxId: b.sandboxID(), EntryId: f.cursor(),
+		Items: []*pb.TaskLogs{item}}.Build())
+}
+
+// matching returns the lines of a text that the client searches.
+func (f *follower) matching(text string) string {
+	if f.search == "" {
+		return text
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, f.search) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// whole returns data without an incomplete character at its end, or without an incomplete line for a search. A line
+// that fills a message counts as complete.
+func (f *follower) whole(data []byte) []byte {
+	if f.search != "" && len(data) < logPart {
+		return data[:bytes.LastIndexByte(data, '\n')+1]
+	}
+	return data[:whole(data)]
 }
 
 // whole returns the length of data without an incomplete character at its end.

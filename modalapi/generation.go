@@ -80,7 +80,7 @@ func idOf(box string, first bool) string {
 
 func taskIn(box string, first bool) string {
 	if first {
-		return strings.TrimSuffix(taskOf(box), taskEnd)
+		return taskID + ulidOf(box)
 	}
 	return taskOf(box)
 }

@@ -51,7 +51,9 @@ func boxOf(id, prefix string) (string, error) {
 	rest, ok := strings.CutPrefix(id, prefix)
 	switch prefix {
 	case taskID:
-		rest = strings.TrimSuffix(rest, taskEnd)
+		if len(rest) > ulidLength { // the ULID may end so, too
+			rest = strings.TrimSuffix(rest, taskEnd)
+		}
 	case sandboxID:
 		rest = fromFirstForm(rest)
 	}

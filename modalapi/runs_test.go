@@ -332,6 +332,10 @@ func TestPythonAppLogs(t *testing.T) {
 		FileDescriptor: pb.FileDescriptor_FILE_DESCRIPTOR_STDERR}); err != nil || text != "two\n" {
 		t.Errorf("standard error of the container: %q, %v", text, err)
 	}
+	if text, _, err := w.logsOf(pb.AppGetLogsRequest_builder{AppId: id, SearchText: "hre"}); err != nil ||
+		text != "three\n" {
+		t.Errorf("the lines with a text: %q, %v", text, err)
+	}
 	fetched, err := w.control.AppFetchLogs(w.python(), pb.AppFetchLogsRequest_builder{AppId: id, Limit: 100,
 		Since: timestamppb.New(time.Now().Add(-time.Hour)),
 		Until: timestamppb.New(time.Now().Add(time.Minute))}.Build())

@@ -13,7 +13,9 @@ import (
 )
 
 // Roots are the requests whose fields are listed, with all messages within them.
-var Roots = []protoreflect.Name{
+var Roots = slices.Concat(creationRoots, objectRoots, routerRoots)
+
+var creationRoots = []protoreflect.Name{
 	"SandboxCreateRequest", "SandboxCreateV2Request", "SandboxContainerCreateV2Request", "SandboxRestoreV2Request",
 	"SandboxCreateConnectTokenRequest", "SandboxGetExitSnapshotRequest", "SandboxGetFromNameRequest",
 	"SandboxGetTaskIdRequest",
@@ -23,7 +25,9 @@ var Roots = []protoreflect.Name{
 }
 
 // Served are the fields that have their effect, by message.
-var Served = map[protoreflect.Name][]protoreflect.Name{
+var Served = together(creationServed, objectServed, routerServed)
+
+var creationServed = map[protoreflect.Name][]protoreflect.Name{
 	"SandboxCreateRequest":   {"app_id", "definition", "environment_name", "tags"},
 	"SandboxCreateV2Request": {"app_id", "definition", "ephemeral_secrets", "tags", "secret_sources"},
 	"SandboxContainerCreateV2Request": {"sandbox_id", "container_name", "definition", "ephemeral_secrets",
@@ -79,7 +83,9 @@ type Refusal struct{ Why, Remedy string }
 var Elsewhere = Refusal{}
 
 // Refused are the fields with which a request fails, by message.
-var Refused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
+var Refused = together(creationRefused, objectRefused, routerRefused)
+
+var creationRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 	"SandboxCreateV2Request":          {"cloud_bucket_mount_credentials": bucketKeys},
 	"SandboxContainerCreateV2Request": {"cloud_bucket_mount_credentials": bucketKeys},
 	"Sandbox": {
@@ -110,7 +116,9 @@ var bucketKeys = Refusal{"keys of buckets without a secret are not served here",
 
 // Harmless are the fields that are ignored, by message: they choose among machines or versions that do not exist
 // here, or describe what happens anyway. docs/modal.md lists them.
-var Harmless = map[protoreflect.Name][]protoreflect.Name{
+var Harmless = together(creationHarmless, objectHarmless)
+
+var creationHarmless = map[protoreflect.Name][]protoreflect.Name{
 	"SandboxRestoreV2Request": {"worker_id"},
 	"SandboxGetTaskIdRequest": {"timeout", "wait_until_ready"},
 	"SandboxTagsSetRequest":   {"environment_name"},

@@ -51,13 +51,16 @@ func TestEveryFieldIsDecided(t *testing.T) {
 			}
 		}
 	}
-	messages := pb.File_modal_proto_api_proto.Messages()
 	for _, name := range fields.Roots {
-		walk(messages.ByName(name))
+		d := message(name)
+		if d == nil {
+			t.Fatalf("there is no %s", name)
+		}
+		walk(d)
 	}
-	exists := func(message, field protoreflect.Name) {
-		if d := messages.ByName(message); !seen[message] || d != nil && d.Fields().ByName(field) == nil {
-			t.Errorf("there is no %s.%s", message, field)
+	exists := func(name, field protoreflect.Name) {
+		if d := message(name); !seen[name] || d != nil && d.Fields().ByName(field) == nil {
+			t.Errorf("there is no %s.%s", name, field)
 		}
 	}
 	for message, names := range fields.Served {
@@ -77,14 +80,25 @@ func TestEveryFieldIsDecided(t *testing.T) {
 	}
 }
 
+// message returns a message of one of the services' files.
+func message(name protoreflect.Name) protoreflect.MessageDescriptor {
+	if d := pb.File_modal_proto_api_proto.Messages().ByName(name); d != nil {
+		return d
+	}
+	return pb.File_modal_proto_task_command_router_proto.Messages().ByName(name)
+}
+
 // TestRefusedFields checks that options which restrict are refused, wherever they are, and not the empty ones.
 // mission: 8.1
 func TestRefusedFields(t *testing.T) {
 	routes := pb.OutboundPolicy_builder{TlsDecryption: pb.OutboundPolicy_TLSDecryption_builder{Allowed: true}.Build()}.Build()
 	for what, m := range map[string]proto.Message{
-		"routes":           pb.SandboxCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
-		"a sidecar's":      pb.SandboxContainerCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
-		"volumes in build": pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build()}.Build(),
+		"routes":                 pb.SandboxCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
+		"a sidecar's":            pb.SandboxContainerCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
+		"volumes in build":       pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build()}.Build(),
+		"a restore with volumes": pb.SandboxRestoreRequest_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build(),
+		"a public image":         pb.ImagePublishRequest_builder{AllowPublic: true}.Build(),
+		"an environment's role":  pb.EnvironmentCreateRequest_builder{DefaultMemberRoleStr: "viewer"}.Build(),
 		"volume options": pb.VolumeGetOrCreateRequest_builder{
 			CreateOptions: pb.VolumeCreateOptions_builder{ExperimentalOptions: map[string]string{"x": "y"}}.Build(),
 		}.Build(),

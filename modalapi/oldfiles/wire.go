@@ -38,7 +38,8 @@ func ParseRequest(data []byte) (id string, timeout float32, err error) {
 	return id, timeout, nil
 }
 
-// Message encodes a part of a result: output (1), error (2) with its code (1) and message (2), batch_index (3), eof (4).
+// Message encodes a part of a result: output (1), error (2) with its code (1) and message (2), batch_index (3) and
+// eof (4).
 func (b Batch) Message(index uint64) (data []byte) {
 	if b.Output != nil {
 		data = protowire.AppendBytes(protowire.AppendTag(data, 1, protowire.BytesType), b.Output)
