@@ -148,7 +148,8 @@ func (s *Server) admit(ctx context.Context, method string) (context.Context, con
 		}
 		return ""
 	}
-	c := caller{client: get("x-modal-client-type"), release: get("x-modal-client-version"), host: get(":authority"), key: get("x-idempotency-key")}
+	c := caller{client: get("x-modal-client-type"), release: get("x-modal-client-version"), host: get(":authority"),
+		key: get("x-idempotency-key")}
 	err := supported(get("x-modal-libmodal-version"))
 	if c.client == python && err == nil { // other clients send the version that they imitate
 		err = supportedPython(get("x-modal-client-version"))

@@ -91,7 +91,8 @@ var rows = []row{
 		"repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"modalapi/dicts", nil, "Dicts are records; modalapi knows the protocol"},
-	{"store/...", []string{"store/...", "account", "agent", "modalapi/dicts", "sandbox", "session", "repo", "schedule", "secret",
+	{"store/...", []string{"store/...", "account", "agent", "modalapi/dicts", "sandbox", "session", "repo",
+		"schedule", "secret",
 		"storage", "event", "engine", "image", "volume", "internal/..."},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
