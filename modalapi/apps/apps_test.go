@@ -120,6 +120,33 @@ func TestStoppedApps(t *testing.T) {
 	}
 }
 
+// TestManyRuns checks that the records of stopped apps without a name do not fill an account.
+func TestManyRuns(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	r := open(t, t.TempDir(), &now)
+	first := ""
+	for range 230 {
+		now = now.Add(time.Second)
+		id := add(t, r, apps.Stopped, now)
+		if _, err := r.Change("acme", id, func(a apps.App) (apps.App, error) {
+			a.Stopped = now
+			return a, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = id
+		}
+	}
+	if n := len(r.List("acme", false)); n > 210 {
+		t.Errorf("there are %d records", n)
+	}
+	if _, err := r.Get("acme", first); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("the oldest: %v", err)
+	}
+}
+
 // TestDeployments checks that only the last deployments are kept, with their numbers.
 func TestDeployments(t *testing.T) {
 	t.Parallel()
