@@ -148,7 +148,8 @@ func TestPythonSecretUpdate(t *testing.T) {
 func (w *world) secretsOf(env string) {
 	w.t.Helper()
 	if _, err := w.control.SecretGetOrCreate(w.python(), pb.SecretGetOrCreateRequest_builder{DeploymentName: "other",
-		EnvironmentName: env, ObjectCreationType: ifMissing, EnvDict: map[string]string{"A": "a"}}.Build()); err != nil {
+		EnvironmentName: env, ObjectCreationType: ifMissing,
+		EnvDict: map[string]string{"A": "a"}}.Build()); err != nil {
 		w.t.Fatal(err)
 	}
 	got, err := w.control.SecretList(w.python(), pb.SecretListRequest_builder{EnvironmentName: env}.Build())

@@ -284,9 +284,9 @@ func (r *Registry) Hear(account, id string) error {
 	return nil
 }
 
-// Unattended returns the apps whose sandboxes are to be ended: those of clients that sent no heartbeat for Patience,
-// and those whose stop was interrupted. Of detached apps it returns those whose client is gone.
-func (r *Registry) Unattended() []App {
+// Unattended returns the apps whose sandboxes are to be ended at a time: those of clients that sent no heartbeat for
+// Patience, and those whose stop was interrupted. Of detached apps it returns those whose client is gone.
+func (r *Registry) Unattended(at time.Time) []App {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []App
@@ -295,7 +295,7 @@ func (r *Registry) Unattended() []App {
 		case Stopping, Disconnected:
 			found = append(found, a)
 		case Ephemeral, Initializing, Detached:
-			if r.now().Sub(r.heard[key]) > Patience {
+			if at.Sub(r.heard[key]) > Patience {
 				found = append(found, a)
 			}
 		}

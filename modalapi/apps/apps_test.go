@@ -32,8 +32,8 @@ func add(t *testing.T, r *apps.Registry, state apps.State, now time.Time) string
 	return id
 }
 
-func unattended(r *apps.Registry) (ids []string) {
-	for _, a := range r.Unattended() {
+func unattended(r *apps.Registry, at time.Time) (ids []string) {
+	for _, a := range r.Unattended(at) {
 		ids = append(ids, a.ID)
 	}
 	slices.Sort(ids)
@@ -58,11 +58,11 @@ func TestSilentClients(t *testing.T) {
 	now = now.Add(time.Second)
 	want := []string{silent, stopping}
 	slices.Sort(want)
-	if got := unattended(r); !slices.Equal(got, want) {
+	if got := unattended(r, now); !slices.Equal(got, want) {
 		t.Errorf("unattended are %v, want %v", got, want)
 	}
 	r = open(t, dir, &now)
-	if got := unattended(r); !slices.Equal(got, []string{stopping}) {
+	if got := unattended(r, now); !slices.Equal(got, []string{stopping}) {
 		t.Errorf("after a restart, unattended are %v", got)
 	}
 	for _, id := range []string{stopping, "ap-none"} {
