@@ -252,7 +252,7 @@ func (s *Server) watchApps(ctx context.Context) {
 	tick := time.NewTicker(lookAtApps)
 	defer tick.Stop()
 	for {
-		s.sweepApps(ctx)
+		s.sweepApps(ctx, time.Now())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -262,8 +262,8 @@ func (s *Server) watchApps(ctx context.Context) {
 }
 
 // sweepApps stops the apps whose clients are gone, and completes interrupted stops.
-func (s *Server) sweepApps(ctx context.Context) {
-	for _, a := range s.apps.Unattended() {
+func (s *Server) sweepApps(ctx context.Context, at time.Time) {
+	for _, a := range s.apps.Unattended(at) {
 		var err error
 		switch a.State {
 		case apps.Stopping:

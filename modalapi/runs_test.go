@@ -150,6 +150,49 @@ func TestPythonAppRun(t *testing.T) {
 	}
 }
 
+// TestAppsOfSilentClients checks that an ephemeral app ends when its client sends no heartbeats, that a detached one
+// ends after its last sandbox, and that a deployed one stays.
+//
+// mission: 8.1
+func TestAppsOfSilentClients(t *testing.T) {
+	w := newWorld(t)
+	silent := w.run("silent", pb.AppState_APP_STATE_EPHEMERAL)
+	detached := w.run("detached", pb.AppState_APP_STATE_DETACHED)
+	deployed := w.deploy("web", "")
+	var boxes []string
+	for _, app := range []string{silent, detached, deployed} {
+		id, _, err := w.sandboxOfApp(app, "sleep", "600")
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes = append(boxes, id)
+	}
+	w.server.SweepApps(time.Now())
+	if w.alive() != 3 {
+		t.Errorf("at once, %d sandboxes are left", w.alive())
+	}
+	later := time.Now().Add(2 * time.Minute)
+	w.server.SweepApps(later)
+	testenv.Eventually(t, "the sandbox of the ephemeral app ends", func() bool { return w.alive() == 2 })
+	testenv.Eventually(t, "the ephemeral app is stopped", func() bool {
+		return w.lifecycle(silent).GetAppState() == pb.AppState_APP_STATE_STOPPED
+	})
+	if state := w.lifecycle(detached).GetAppState(); state != pb.AppState_APP_STATE_DETACHED_DISCONNECTED {
+		t.Errorf("the detached app is %v", state)
+	}
+	if _, err := w.control.SandboxTerminate(w.python(),
+		pb.SandboxTerminateRequest_builder{SandboxId: boxes[1]}.Build()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, "the detached app ends with its sandbox", func() bool {
+		w.server.SweepApps(later)
+		return w.lifecycle(detached).GetAppState() == pb.AppState_APP_STATE_STOPPED
+	})
+	if state := w.lifecycle(deployed).GetAppState(); state != pb.AppState_APP_STATE_DEPLOYED || w.alive() != 1 {
+		t.Errorf("the deployed app is %v, with %d sandboxes", state, w.alive())
+	}
+}
+
 func (w *world) stopApp(id string) error {
 	return second(w.control.AppStop(w.python(), pb.AppStopRequest_builder{AppId: id,
 		Source: pb.AppStopSource_APP_STOP_SOURCE_CLI}.Build()))

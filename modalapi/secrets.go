@@ -198,14 +198,17 @@ func (c *control) SecretList(ctx context.Context, req *pb.SecretListRequest) (*p
 			all[i].Created = c.s.began
 		}
 	}
+	prefix := scoped(req.GetEnvironmentName(), "") // "main" has all: a name with a dot may be its own
+	all = slices.DeleteFunc(all, func(found secret.Secret) bool { return !strings.HasPrefix(found.Name, prefix) })
 	asked := req.GetPagination()
 	var items []*pb.SecretListItem
 	for _, found := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()),
 		func(found secret.Secret) time.Time { return found.Created }) {
+		label := strings.TrimPrefix(found.Name, prefix)
 		items = append(items, pb.SecretListItem_builder{
-			Label: found.Name, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created),
+			Label: label, SecretId: named(secretID, found.Name), CreatedAt: seconds(found.Created),
 			EnvironmentName: envOr(req.GetEnvironmentName()),
-			Metadata: pb.SecretMetadata_builder{Name: found.Name, Keys: found.Keys,
+			Metadata: pb.SecretMetadata_builder{Name: label, Keys: found.Keys,
 				CreationInfo: creation(found.Created)}.Build(),
 		}.Build())
 	}

@@ -129,6 +129,7 @@ func TestPythonSecretUpdate(t *testing.T) {
 		info.GetMetadata().GetName() != "s" {
 		t.Errorf("info: %v, %v", info, err)
 	}
+	w.secretsOf("dev")
 	for name, err := range map[string]error{
 		"an invalid key": update(made.GetSecretId(), "A=B", "x"),
 		"all keys":       update(made.GetSecretId(), "B", "-", "C", "-"),
@@ -140,6 +141,21 @@ func TestPythonSecretUpdate(t *testing.T) {
 	defer w.asOther("acme")()
 	if err := update(made.GetSecretId(), "B", "x"); status.Code(err) != codes.NotFound {
 		t.Errorf("another account updates it: %v", err)
+	}
+}
+
+// secretsOf checks that the list of an environment has its secrets only, with their names there.
+func (w *world) secretsOf(env string) {
+	w.t.Helper()
+	if _, err := w.control.SecretGetOrCreate(w.python(), pb.SecretGetOrCreateRequest_builder{DeploymentName: "other",
+		EnvironmentName: env, ObjectCreationType: ifMissing,
+		EnvDict: map[string]string{"A": "a"}}.Build()); err != nil {
+		w.t.Fatal(err)
+	}
+	got, err := w.control.SecretList(w.python(), pb.SecretListRequest_builder{EnvironmentName: env}.Build())
+	if err != nil || len(got.GetItems()) != 1 || got.GetItems()[0].GetLabel() != "other" ||
+		got.GetItems()[0].GetMetadata().GetName() != "other" {
+		w.t.Errorf("the list of %s is %v, %v", env, got, err)
 	}
 }
 

@@ -42,6 +42,7 @@ const Patience = 90 * time.Second
 const (
 	mostApps     = 10_000         // of one account
 	keptStopped  = 24 * time.Hour // how long the record of an app without a name is kept
+	mostStopped  = 200            // such records of one account
 	mostVersions = 100            // of one app
 )
 
@@ -207,15 +208,23 @@ func (r *Registry) room(account string) error {
 	return errors.Remedy(errors.Newf(errors.Exhausted, "account: has %d apps", mostApps), "Stop some")
 }
 
-// prune removes old records of apps without a name. r.mu is held.
+// prune removes old records of stopped apps without a name. r.mu is held.
 func (r *Registry) prune() {
-	maps.DeleteFunc(r.byID, func(key string, a App) bool {
-		old := Random(a.ID) && a.State == Stopped && r.now().Sub(a.Stopped) > keptStopped
-		if old {
-			delete(r.heard, key)
+	stopped := map[string][]App{} // by account
+	for _, a := range r.byID {
+		if Random(a.ID) && a.State == Stopped {
+			stopped[a.Account] = append(stopped[a.Account], a)
 		}
-		return old
-	})
+	}
+	for _, all := range stopped {
+		slices.SortFunc(all, func(a, b App) int { return b.Stopped.Compare(a.Stopped) }) // newest first
+		for i, a := range all {
+			if i >= mostStopped || r.now().Sub(a.Stopped) > keptStopped {
+				delete(r.byID, keyOf(a.Account, a.ID))
+				delete(r.heard, keyOf(a.Account, a.ID))
+			}
+		}
+	}
 }
 
 // Get returns an app, running or stopped.
@@ -275,9 +284,9 @@ func (r *Registry) Hear(account, id string) error {
 	return nil
 }
 
-// Unattended returns the apps whose sandboxes are to be ended: those of clients that sent no heartbeat for Patience,
-// and those whose stop was interrupted. Of detached apps it returns those whose client is gone.
-func (r *Registry) Unattended() []App {
+// Unattended returns the apps whose sandboxes are to be ended at a time: those of clients that sent no heartbeat for
+// Patience, and those whose stop was interrupted. Of detached apps it returns those whose client is gone.
+func (r *Registry) Unattended(at time.Time) []App {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []App
@@ -286,7 +295,7 @@ func (r *Registry) Unattended() []App {
 		case Stopping, Disconnected:
 			found = append(found, a)
 		case Ephemeral, Initializing, Detached:
-			if r.now().Sub(r.heard[key]) > Patience {
+			if at.Sub(r.heard[key]) > Patience {
 				found = append(found, a)
 			}
 		}

@@ -32,8 +32,8 @@ func add(t *testing.T, r *apps.Registry, state apps.State, now time.Time) string
 	return id
 }
 
-func unattended(r *apps.Registry) (ids []string) {
-	for _, a := range r.Unattended() {
+func unattended(r *apps.Registry, at time.Time) (ids []string) {
+	for _, a := range r.Unattended(at) {
 		ids = append(ids, a.ID)
 	}
 	slices.Sort(ids)
@@ -58,11 +58,11 @@ func TestSilentClients(t *testing.T) {
 	now = now.Add(time.Second)
 	want := []string{silent, stopping}
 	slices.Sort(want)
-	if got := unattended(r); !slices.Equal(got, want) {
+	if got := unattended(r, now); !slices.Equal(got, want) {
 		t.Errorf("unattended are %v, want %v", got, want)
 	}
 	r = open(t, dir, &now)
-	if got := unattended(r); !slices.Equal(got, []string{stopping}) {
+	if got := unattended(r, now); !slices.Equal(got, []string{stopping}) {
 		t.Errorf("after a restart, unattended are %v", got)
 	}
 	for _, id := range []string{stopping, "ap-none"} {
@@ -117,6 +117,33 @@ func TestStoppedApps(t *testing.T) {
 	}
 	if a, err := open(t, dir, &now).Get("acme", named.ID); err != nil || a.ID != named.ID || a.Name != "named" {
 		t.Errorf("after a restart: %+v, %v", a, err)
+	}
+}
+
+// TestManyRuns checks that the records of stopped apps without a name do not fill an account.
+func TestManyRuns(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	r := open(t, t.TempDir(), &now)
+	first := ""
+	for range 230 {
+		now = now.Add(time.Second)
+		id := add(t, r, apps.Stopped, now)
+		if _, err := r.Change("acme", id, func(a apps.App) (apps.App, error) {
+			a.Stopped = now
+			return a, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = id
+		}
+	}
+	if n := len(r.List("acme", false)); n > 210 {
+		t.Errorf("there are %d records", n)
+	}
+	if _, err := r.Get("acme", first); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("the oldest: %v", err)
 	}
 }
 
