@@ -147,7 +147,7 @@ func TestModalPython(t *testing.T) {
 	made, err := p.control.SandboxCreate(p.ctx(), pb.SandboxCreateRequest_builder{AppId: app.GetAppId(),
 		Definition: pb.Sandbox_builder{ImageId: image.GetImageId(), TimeoutSecs: 600, EntrypointArgs: []string{"sh",
 			"-c",
-			"while read line; do echo \"got $line\"; echo \"$line\" >>/tmp/lines; done; wc -c </tmp/big; exit 7"}}.Build(),
+			"while read line; do echo got $line; echo $line >>/tmp/lines; done; wc -c </tmp/big; exit 7"}}.Build(),
 	}.Build())
 	if err != nil {
 		t.Fatal(err)
