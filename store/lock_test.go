@@ -90,7 +90,7 @@ func TestLockWithoutPID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Unlock()
-	if err := l.file.Truncate(0); err != nil {
+	if err := l.File.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
 	_, err = LockDir(dir)
@@ -109,7 +109,7 @@ func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd, err := unix.Dup(int(l.file.Fd()))
+	fd, err := unix.Dup(int(l.File.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,17 +125,17 @@ func TestLockThatAnotherHoldsForAMoment(t *testing.T) {
 	}
 
 	// The locking process has ended without unlocking, and the child that it was starting ends a little later.
-	if fd, err = unix.Dup(int(second.file.Fd())); err != nil {
+	if fd, err = unix.Dup(int(second.File.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	gone := helper(t, "lock", t.TempDir())
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.file.WriteAt([]byte(strconv.Itoa(gone.Process.Pid)+"\n          "), 0); err != nil {
+	if _, err := second.File.WriteAt([]byte(strconv.Itoa(gone.Process.Pid)+"\n          "), 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.file.Close(); err != nil {
+	if err := second.File.Close(); err != nil {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { _ = unix.Close(fd) })

@@ -698,18 +698,11 @@ func TestFileErrorsSayWhatToDo(t *testing.T) {
 		{syscall.EDQUOT, errors.Exhausted, "no space left"},
 		{syscall.ENOENT, errors.Invalid, "cannot be a file"},
 	} {
-		for what, err := range map[string]error{
-			"file":      fileError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db"),
-			"directory": dirError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db"),
-		} {
-			if !errors.Is(err, c.kind) || errors.RemedyOf(err) == "" {
-				t.Errorf("%v of a %s: %v with the remedy %q, want %s with one", c.err, what, err,
-					errors.RemedyOf(err), c.kind)
-			}
-			if what == "file" {
-				check(t, errors.Message(err), c.word, "/data/db")
-			}
+		err := fileError(&os.PathError{Op: "open", Path: "/data/db", Err: c.err}, "/data/db")
+		if !errors.Is(err, c.kind) || errors.RemedyOf(err) == "" {
+			t.Errorf("%v: %v with the remedy %q, want %s with one", c.err, err, errors.RemedyOf(err), c.kind)
 		}
+		check(t, errors.Message(err), c.word, "/data/db")
 	}
 	if err := fileError(syscall.EIO, "/data/db"); !errors.Is(err, errors.Internal) {
 		t.Errorf("an I/O error: %v, want Internal", err)
