@@ -4,13 +4,10 @@ package socket
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -26,7 +23,7 @@ func Listen(dir, name string) (net.Listener, error) {
 	if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.IsNotExist(err) {
 		return nil, errors.Wrapf(err, "remove the old socket in %s", dir)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: within(d, name)})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: within(dir, d, name)})
 	if err != nil {
 		return nil, errors.Wrapf(err, "listen in %s", dir)
 	}
@@ -61,7 +58,7 @@ func Dial(ctx context.Context, dir, name string) (net.Conn, error) {
 		return nil, explain(err)
 	}
 	defer d.Close()
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", within(d, name))
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", within(dir, d, name))
 	if err != nil {
 		return nil, explain(err)
 	}
@@ -76,12 +73,4 @@ func explain(err error) error {
 		return errors.Explainf(err, errors.Unavailable, "no server is running")
 	}
 	return err
-}
-
-func open(dir string) (*os.File, error) {
-	return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-}
-
-func within(dir *os.File, name string) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
 }
