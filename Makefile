@@ -1,4 +1,5 @@
 # make run     builds Harvest, prepares this machine, and runs a line of Python in a sandbox
+# make clients the command line alone, without the server, for macOS, Windows and 32-bit ARM
 # make test    the quick suite, with the race detector: unit and conformance tests, a whole run of each command
 # make test-long   all other tests; one that fails runs again alone, and fails the run if it fails each time
 # make check   formatting, vet, the house's rules, staticcheck, known vulnerabilities
@@ -27,7 +28,10 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # file system to write counters to (the snapshots of engine/enginetest run it).
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build keeper run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
+# Systems for which harvest is the command line alone, without the server.
+CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
+
+.PHONY: build keeper clients run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
@@ -42,6 +46,10 @@ keeper:
 	go run ./cmd/harvest/inner/pack bin/harvest-sentry cmd/harvest/inner/sentry.zst
 	go run ./cmd/harvest/inner/pack bin/harvest-tools cmd/harvest/inner/tools.zst
 	go run ./cmd/harvest/inner/pack bin/harvest-s3 cmd/harvest/inner/s3.zst
+
+clients:
+	@set -e; for platform in $(CLIENTS); do echo "build harvest for $$platform"; \
+	CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-$${platform%/*}-$${platform#*/} ./cmd/harvest; done
 
 run: build
 	bin/harvest doctor --fix
@@ -81,6 +89,8 @@ check: fmt
 	go vet ./...
 	go mod tidy -diff
 	go -C internal/peers vet ./...
+	@set -e; for platform in $(CLIENTS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null ./cmd/harvest; done
+	go build -tags clientonly -o /dev/null ./cmd/harvest
 	go test -count=1 ./internal/lint
 	go tool staticcheck ./...
 	@scripts/vulncheck

@@ -98,13 +98,17 @@ func Path(route string, values ...string) string {
 	return route
 }
 
+// StepQueue is the step of Progress while a sandbox waits for its turn to start.
+const StepQueue = "queue"
+
 // Limits of requests, in bytes.
 const (
-	MaxBody  = 1 << 20  // of a JSON body
-	MaxExec  = 32 << 20 // of a body with code or standard input
-	MaxFrame = 1 << 20  // of a message on a stream, after the first
-	Window   = 1 << 20  // of standard input that a client may send before the command has read it
-	Chunk    = 64 << 10 // the maximum size of an output message
+	MaxBody   = 1 << 20  // of a JSON body
+	MaxExec   = 32 << 20 // of a body with code or standard input
+	MaxPrompt = 1 << 20  // of a prompt of a session
+	MaxFrame  = 1 << 20  // of a message on a stream, after the first
+	Window    = 1 << 20  // of standard input that a client may send before the command has read it
+	Chunk     = 64 << 10 // the maximum size of an output message
 )
 
 // Names of headers.

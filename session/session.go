@@ -215,7 +215,7 @@ type Store interface {
 
 // Limits of requests.
 const (
-	MaxPrompt = 1 << 20 // bytes
+	MaxPrompt = 1 << 20 // bytes, as api.MaxPrompt
 	maxQueue  = 100     // queued prompts
 	maxTitle  = 80      // bytes
 )

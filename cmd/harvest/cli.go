@@ -95,7 +95,7 @@ The first command that needs a server starts one.`,
 	root.AddCommand(c.runCommand(), c.sandboxCommand(), c.volumeCommand(), c.imageCommand(), c.repoCommand(),
 		c.secretCommand(), c.scheduleCommand(), c.keyCommand(), c.modalCommand(), c.agentCommand(), c.upCommand(),
 		c.downCommand(),
-		c.backupCommand(), c.doctorCommand(), c.configCommand(), c.versionCommand())
+		c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(c.sessionCommands()...)
 	return root
 }

@@ -13,13 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/session"
 )
 
 // prompt returns the prompt: given, or standard input if given is "-".
 func (c *cli) prompt(cmd *cobra.Command, given string) (string, error) {
 	if given == "-" {
-		text, err := io.ReadAll(io.LimitReader(c.in, session.MaxPrompt+1))
+		text, err := io.ReadAll(io.LimitReader(c.in, api.MaxPrompt+1))
 		if err != nil {
 			return "", errors.Explainf(err, errors.Invalid, "cannot read the prompt from standard input")
 		}

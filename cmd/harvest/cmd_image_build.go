@@ -12,7 +12,6 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -123,14 +122,6 @@ func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, f
 		c.notef("missing in the image: %s (%s)", part.Name, part.Reason)
 	}
 	return c.show(oneImage(built))
-}
-
-// contextOf returns the files of a build context as a tar stream, without those that its .dockerignore
-// excludes.
-func contextOf(ctx context.Context, directory, file string) io.ReadCloser {
-	r, w := io.Pipe()
-	go func() { w.CloseWithError(dockerfile.Pack(ctx, directory, file, w)) }()
-	return r
 }
 
 // readBuild fills the request from arguments and flags.

@@ -73,6 +73,7 @@ func (c *cli) volumeList() *cobra.Command {
 // The file type bits of st_mode.
 const (
 	modeType    = 0o170000
+	modeFile    = 0o100000
 	modeDir     = 0o040000
 	modeSymlink = 0o120000
 )

@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -198,7 +197,7 @@ func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session
 func notifyResize() (resized <-chan struct{}, stop func()) {
 	signals, changed := make(chan os.Signal, 1), make(chan struct{})
 	over := make(chan struct{})
-	signal.Notify(signals, syscall.SIGWINCH)
+	onResize(signals)
 	go func() {
 		for {
 			select {

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"syscall"
 	"time"
 
 	"github.com/RelevanceAI/harvest/api"
@@ -61,7 +60,7 @@ func (v inVolume) lstat(ctx context.Context, name string) (api.File, error) {
 		if _, err := v.server.VolumeFiles(ctx, v.volume, "/"); err != nil {
 			return api.File{}, placeless{err}
 		}
-		return api.File{Name: "/", Kind: "directory", Mode: syscall.S_IFDIR | 0o755, Modified: time.Now()}, nil
+		return api.File{Name: "/", Kind: "directory", Mode: modeDir | 0o755, Modified: time.Now()}, nil
 	}
 	entries, err := v.server.VolumeFiles(ctx, v.volume, path.Dir(name))
 	if err != nil {
@@ -107,9 +106,8 @@ func noPlace(err error) error {
 // described describes a file of this machine in the server's format.
 func described(name string, info fs.FileInfo) api.File {
 	f := api.File{Name: path.Base(name), Size: info.Size(), Modified: info.ModTime(), Kind: "other"}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		f.Mode, f.Kind, f.UID, f.GID = st.Mode, kindOf(st.Mode), int(st.Uid), int(st.Gid)
-	}
+	f.Mode, f.UID, f.GID = owned(info)
+	f.Kind = kindOf(f.Mode)
 	if f.Kind == "symlink" {
 		f.Link, _ = os.Readlink(name) // best effort: the link may be gone
 	}
@@ -118,12 +116,12 @@ func described(name string, info fs.FileInfo) api.File {
 
 // kindOf returns the kind of a file with that st_mode.
 func kindOf(mode uint32) string {
-	switch mode & syscall.S_IFMT {
-	case syscall.S_IFREG:
+	switch mode & modeType {
+	case modeFile:
 		return "file"
-	case syscall.S_IFDIR:
+	case modeDir:
 		return "directory"
-	case syscall.S_IFLNK:
+	case modeSymlink:
 		return "symlink"
 	}
 	return "other"

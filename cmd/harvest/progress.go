@@ -8,7 +8,6 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // patience is how long an operation may take before the wait is reported.
@@ -43,10 +42,10 @@ const barSteps = 1000
 func (b *building) update(p api.Progress) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if p.Step == sandbox.StepQueue && !b.c.quiet && b.told == nil {
+	if p.Step == api.StepQueue && !b.c.quiet && b.told == nil {
 		b.told = b.c.waiting("the sandbox waits to start, " + p.Message)
 	}
-	if p.Step == sandbox.StepQueue || b.c.quiet || time.Since(b.start) < patience {
+	if p.Step == api.StepQueue || b.c.quiet || time.Since(b.start) < patience {
 		return
 	}
 	if !b.tty {

@@ -1,4 +1,4 @@
-//go:build !keeper
+//go:build linux && (amd64 || arm64) && !clientonly && !keeper
 
 package main
 

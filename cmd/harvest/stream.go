@@ -8,19 +8,12 @@ import (
 	"os/signal"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
 )
-
-// forwarded are the signals that are passed on to the command instead of ending this process.
-var forwarded = map[os.Signal]string{
-	syscall.SIGINT: "INT", syscall.SIGTERM: "TERM", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1",
-	syscall.SIGUSR2: "USR2",
-}
 
 // impatient is how many interrupts end the wait for a command that ignores them.
 const impatient = 3
@@ -45,7 +38,7 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	for sig := range forwarded {
 		signal.Notify(signals, sig)
 	}
-	signal.Notify(signals, syscall.SIGWINCH)
+	onResize(signals)
 	started := make(chan *client.Process, 1)
 	streams.Started = func(p *client.Process) { started <- p }
 	go c.forward(ctx, signals, started, flags.terminal, cancel)
@@ -97,7 +90,7 @@ func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-c
 			}
 		}
 		switch {
-		case sig == syscall.SIGWINCH:
+		case isResize(sig):
 			c.resize(p, tty)
 			continue
 		case p == nil:
@@ -168,11 +161,4 @@ func (c *cli) readAll() (string, error) {
 		return "", errors.Explainf(err, errors.Invalid, "cannot read standard input")
 	}
 	return string(data), nil
-}
-
-// background reports whether this process is not in the terminal's foreground process group: reading would stop
-// it.
-func background(f *os.File) bool {
-	pgrp, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
-	return err == nil && pgrp != unix.Getpgrp()
 }

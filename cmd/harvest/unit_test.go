@@ -20,7 +20,6 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 func TestTables(t *testing.T) {
@@ -156,7 +155,7 @@ func TestBuildingTellsOfTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil)
-		queued := api.Progress{Step: sandbox.StepQueue, Done: -1, Message: "7 wait before it"}
+		queued := api.Progress{Step: api.StepQueue, Done: -1, Message: "7 wait before it"}
 		b := c.building()
 		b.update(queued)
 		b.done()

@@ -1,5 +1,6 @@
-// Package inner holds the programs keeper, sentry, tools and s3 inside the program harvest. `make build` builds
-// and embeds them. A harvest built without them, as by plain `go build`, starts itself in their place.
+// Package inner holds programs inside the program harvest. `make build` builds and embeds them: the server in the
+// command line, and the programs keeper, sentry, tools and s3 in the server. A harvest built without them, as by
+// plain `go build`, starts itself in their place.
 package inner
 
 import (
@@ -30,6 +31,7 @@ const (
 	sentryPrefix = "sentry-"
 	toolsPrefix  = "tools-"
 	s3Prefix     = "s3-"
+	serverPrefix = "server-"
 )
 
 // Unpack writes the programs for sandboxes to dir, where they stay for the next start. It removes programs of
@@ -44,6 +46,15 @@ func Unpack(dir string) (Programs, error) {
 func S3(dir string) (string, error) {
 	paths, err := unpack(dir, map[string][]byte{s3Prefix: packedS3})
 	return paths[s3Prefix], err
+}
+
+// HasServer reports whether the server is embedded.
+func HasServer() bool { return len(packedServer) > 0 }
+
+// Server unpacks the server in the same way.
+func Server(dir string) (string, error) {
+	paths, err := unpack(dir, map[string][]byte{serverPrefix: packedServer})
+	return paths[serverPrefix], err
 }
 
 // unpack writes programs, by name prefix, and returns the paths of all, or of none.

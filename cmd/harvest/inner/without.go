@@ -1,4 +1,4 @@
-//go:build !keeper
+//go:build !keeper || clientonly
 
 package inner
 

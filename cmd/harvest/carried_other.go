@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// handOver fails: servers run on Linux only.
+func (c *cli) handOver() error { return errNoServer() }

@@ -1,0 +1,8 @@
+//go:build keeper && clientonly
+
+package inner
+
+import _ "embed"
+
+//go:embed server.zst
+var packedServer []byte

@@ -1,0 +1,5 @@
+//go:build !keeper || !clientonly
+
+package inner
+
+var packedServer []byte

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/dirlock"
+	"github.com/RelevanceAI/harvest/secret"
+)
+
+const (
+	logName   = "server.log"
+	logLimit  = 16 << 20        // size at which the log is rotated; one old log is kept
+	startTime = 2 * time.Minute // limit for a start or a stop of the server, because a disk can stall that long
+	pause     = 20 * time.Millisecond
+)
+
+// stageEngine is the step of a server's start that opens the engine.
+const stageEngine = "engine"
+
+// readyFD is where a background server reports to the command that started it that it is ready, or why it is
+// not.
+const readyFD = 3
+
+// readiness is that report.
+type readiness struct {
+	Problem *api.Problem `json:"problem,omitempty"`
+}
+
+// ensureServer returns when a server answers. If several commands need a server at the same time, one of them
+// starts it.
+func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+	if err := canServe(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		err := c.tryServer(ctx, cfg, server)
+		switch errors.KindOf(err) {
+		case "":
+			return nil
+		case errors.Conflict, errors.Unavailable: // another process has the directory: a server that starts or stops
+			if errors.StageOf(err) == stageEngine { // our own server, whose engine failed
+				return err
+			}
+		default:
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// tryServer starts a server unless one answers. Conflict if another command is starting one.
+func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
+		return dataError(err, cfg.Data)
+	}
+	dir, err := os.Open(cfg.Data)
+	if err != nil {
+		return dataError(err, cfg.Data)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return errors.Explainf(err, errors.Conflict, "another command starts the server")
+	}
+	// Taking the lock reveals problems with the directory before anything is written there.
+	lock, err := dirlock.Take(cfg.Data)
+	if err != nil {
+		if _, answer := server.Server(ctx); answer == nil {
+			return nil
+		}
+		return err
+	}
+	if err := lock.Unlock(); err != nil {
+		return err
+	}
+	if _, err := server.Server(ctx); err == nil {
+		return nil
+	}
+	return c.startServer(ctx, cfg)
+}
+
+// dataError explains why path cannot be a data directory.
+func dataError(err error, path string) error {
+	remedy := "choose your own directory with --data or HARVEST_DATA"
+	if errors.Is(err, os.ErrPermission) {
+		return errors.Remedy(errors.Explainf(err, errors.Denied, "data directory %s: permission denied",
+			path), "%s", remedy)
+	}
+	return errors.Remedy(errors.Explainf(err, errors.Invalid, "data directory %s: cannot be used: %v", path,
+		err), "%s", remedy)
+}
+
+// startServer starts a server in the background and returns when it is ready. Its error is the server's error.
+func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
+	keepFiles()
+	log, err := openLog(filepath.Join(cfg.Data, logName))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return errors.Wrapf(err, "create a pipe")
+	}
+	defer ready.Close()
+	defer theirs.Close()
+	program, err := serverProgram(cfg.Data)
+	if err != nil {
+		return err
+	}
+	args := []string{c.program, "up", "--background", "--data", cfg.Data}
+	if c.configFile != "" {
+		file, err := filepath.Abs(c.configFile)
+		if err != nil {
+			return errors.Wrapf(err, "find the configuration")
+		}
+		args = append(args, "--config", file)
+	}
+	if c.engine != "" {
+		args = append(args, "--engine", c.engine)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
+	cmd.Args, cmd.Env, cmd.Dir = args, c.serverEnv(), "/"
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return errors.Wrapf(err, "start the server")
+	}
+	theirs.Close()
+	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
+	var answer readiness
+	err = json.NewDecoder(ready).Decode(&answer)
+	switch {
+	case ctx.Err() != nil:
+		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"),
+			"see %s", log.Name())
+	case err != nil:
+		_ = cmd.Wait() // it has ended
+		return errors.Remedy(errors.Explainf(err, errors.Internal, "the server ended during its start: %s",
+			cmd.ProcessState), "see %s", log.Name())
+	case answer.Problem != nil:
+		_ = cmd.Wait()
+		return client.Error(*answer.Problem)
+	}
+	return errors.Wrapf(cmd.Process.Release(), "release the server's process")
+}
+
+// keepFiles closes inherited files in started programs. They belong to our parent, which may wait for the end
+// of a pipe or hold a lock that must end with this process.
+func keepFiles() {
+	// Linux before 5.11 lacks the flag; there, the files are inherited.
+	_ = unix.CloseRange(readyFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
+}
+
+func openLog(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, errors.Wrapf(err, "begin a new server.log")
+		}
+	}
+	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return log, errors.Wrapf(err, "open server.log")
+}
+
+// inherited are the variables that a background server gets from the command that starts it, in addition to
+// HARVEST_… and the variables that become secrets.
+var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "XDG_RUNTIME_DIR",
+	"XDG_DATA_HOME", "GOCOVERDIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL",
+	"MODAL_SERVER_URL", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_CONFIG_PATH",
+	"MODAL_ENVIRONMENT"}
+
+func (c *cli) serverEnv() []string {
+	var env []string
+	for _, pair := range c.environ {
+		name, _, _ := strings.Cut(pair, "=")
+		ours := strings.HasPrefix(name, "HARVEST_") && name != envURL && name != envKey
+		ours = ours || strings.HasPrefix(name, "OTEL_")
+		if ours || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
+			env = append(env, pair)
+		}
+	}
+	return env
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
+)
+
+// ensureServer returns an error: servers run on Linux only.
+func (c *cli) ensureServer(context.Context, config.Config, *client.Client) error {
+	return errNoServer()
+}

@@ -1,0 +1,45 @@
+//go:build !linux || !(amd64 || arm64) || clientonly
+
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+func helpers() {}
+
+func part(context.Context) (code int, ran bool) { return 0, false }
+
+// ofServer makes a command that only a program with the server can run hand over to that.
+func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return c.handOver() }
+	return cmd
+}
+
+// errNoServer is the error of commands that need a server on this machine.
+func errNoServer() error {
+	return errors.Remedy(errors.Newf(errors.Unsupported, "this harvest is the command line alone, without a server"),
+		"name a server with %s and %s, or use a harvest for linux/amd64 or linux/arm64 that has one", envURL, envKey)
+}
+
+func (c *cli) serveForeground(context.Context, ...config.Setting) error { return c.handOver() }
+func (c *cli) serveBackground(context.Context) error                    { return c.handOver() }
+
+type finding = api.Finding
+
+// examine has nothing to say without a server.
+func examine(context.Context, config.Config) []finding { return nil }
+
+// contextOf fails: only a program with the server packs build contexts.
+func contextOf(context.Context, string, string) io.ReadCloser {
+	r, w := io.Pipe()
+	go w.CloseWithError(errNoServer())
+	return r
+}
