@@ -12,7 +12,8 @@
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(shell test -z "$$(git status --porcelain 2>/dev/null | head -1)" || echo +changes)
-LDFLAGS  := -s -w -X main.release=$(VERSION) -X main.revision=$(REVISION)
+RELEASE  := github.com/RelevanceAI/harvest/internal/release
+LDFLAGS  := -s -w -X $(RELEASE).version=$(VERSION) -X $(RELEASE).revision=$(REVISION)
 # Programs with the race detector sleep for a second before they end, so that late reports are seen; the tests run hundreds of them.
 export GORACE ?= atexit_sleep_ms=50
 # What internal/testrun makes: test binaries, logs, durations.json, flaky.md.

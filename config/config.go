@@ -21,6 +21,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
+// KeyFiles are the files of the data directory with which anyone can read the secrets of its database.
+var KeyFiles = []string{"secret.key", "signing.key"}
+
 // Config is the whole configuration. Sizes are in bytes.
 type Config struct {
 	Data           string        // the data directory: records, images, volumes, files of sandboxes

@@ -107,7 +107,6 @@ func readRing(path string) (ring, error) {
 	if err != nil {
 		return nil, keyError(err, path)
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is not a plain file", path),
@@ -116,7 +115,7 @@ func readRing(path string) (ring, error) {
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s is open to others (mode %04o)", path,
 			info.Mode().Perm()),
 			"run \"chmod 600 %s\"; if others may have read it, make a new key and change the secrets", path)
-	case ok && int(stat.Uid) != os.Geteuid():
+	case !owned(info):
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "the key file %s belongs to another user", path),
 			"give it to the user that runs Harvest")
 	}

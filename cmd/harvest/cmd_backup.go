@@ -9,11 +9,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
-
-// keyFiles are the files of the data directory that a backup contains only with --keys.
-var keyFiles = []string{"secret.key", "signing.key"}
 
 func (c *cli) backupCommand() *cobra.Command {
 	keys := false
@@ -52,7 +50,8 @@ start the server: harvest up --data DIR`,
 				return err
 			}
 			if !keys {
-				c.notef("not in the backup: %s; keep copies of them in another place", strings.Join(keyFiles, ", "))
+				c.notef("not in the backup: %s; keep copies of them in another place",
+					strings.Join(config.KeyFiles, ", "))
 			}
 			return nil
 		}),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -36,7 +37,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 			if err := c.show(findingsView(findings)); err != nil {
 				return err
 			}
-			if slices.ContainsFunc(findings, func(f finding) bool { return f.Needed && !f.OK }) {
+			if slices.ContainsFunc(findings, func(f api.Finding) bool { return f.Needed && !f.OK }) {
 				return ownExit(1)
 			}
 			return nil
@@ -46,7 +47,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	return cmd
 }
 
-func findingsView(findings []finding) view {
+func findingsView(findings []api.Finding) view {
 	v := view{json: findings, header: []string{"", "WHAT", "STATUS"}}
 	for _, f := range findings {
 		mark := "ok"
@@ -68,7 +69,7 @@ func findingsView(findings []finding) view {
 }
 
 // fix installs the packages that the findings lack.
-func (c *cli) fix(ctx context.Context, findings []finding) error {
+func (c *cli) fix(ctx context.Context, findings []api.Finding) error {
 	var packages []string
 	for _, f := range findings {
 		if !f.OK && f.Fix != "" {

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	helpers()
+	helpers(context.Background())
 	// stop is never called: a signal just before the exit would otherwise replace the exit code.
 	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if code, ran := part(ctx); ran {

@@ -6,18 +6,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/RelevanceAI/harvest/app"
 	"github.com/RelevanceAI/harvest/e2e/host"
-	"github.com/RelevanceAI/harvest/engine/fake"
-	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
-	"github.com/RelevanceAI/harvest/s3mount"
 )
 
 func TestMain(m *testing.M) {
-	gvisor.Main()
-	fake.Main()
-	s3mount.Main(context.Background())
-	s3Main(context.Background())
+	app.Helpers(context.Background())
 	testscript.Main(s3test.M{M: m}, map[string]func(){"harvest": main})
 }
 

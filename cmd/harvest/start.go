@@ -7,6 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/release"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -47,7 +48,7 @@ func (c *cli) connect(ctx context.Context) (*client.Client, error) {
 	}
 	server := client.New(cfg.Data)
 	found, err := server.Server(ctx)
-	if err == nil && found.Version != version() {
+	if err == nil && found.Version != release.Version() {
 		err = c.otherVersion(ctx, server, found)
 	}
 	if err == nil && c.engine != "" && found.Engine != c.engine {
@@ -74,6 +75,6 @@ func (c *cli) otherVersion(ctx context.Context, server *client.Client, found api
 			return errors.Newf(errors.Unavailable, "no server is running")
 		}
 	}
-	c.notef("the server is version %s, this is %s; to change that: harvest down", found.Version, version())
+	c.notef("the server is version %s, this is %s; to change that: harvest down", found.Version, release.Version())
 	return nil
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
@@ -23,23 +21,9 @@ import (
 )
 
 const (
-	logName   = "server.log"
-	logLimit  = 16 << 20        // size at which the log is rotated; one old log is kept
 	startTime = 2 * time.Minute // limit for a start or a stop of the server, because a disk can stall that long
 	pause     = 20 * time.Millisecond
 )
-
-// stageEngine is the step of a server's start that opens the engine.
-const stageEngine = "engine"
-
-// readyFD is where a background server reports to the command that started it that it is ready, or why it is
-// not.
-const readyFD = 3
-
-// readiness is that report.
-type readiness struct {
-	Problem *api.Problem `json:"problem,omitempty"`
-}
 
 // ensureServer returns when a server answers. If several commands need a server at the same time, one of them
 // starts it.
@@ -55,7 +39,7 @@ func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *clien
 		case "":
 			return nil
 		case errors.Conflict, errors.Unavailable: // another process has the directory: a server that starts or stops
-			if errors.StageOf(err) == stageEngine { // our own server, whose engine failed
+			if errors.StageOf(err) == startup.StageEngine { // our own server, whose engine failed
 				return err
 			}
 		default:
@@ -112,8 +96,8 @@ func dataError(err error, path string) error {
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's error.
 func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
-	keepFiles()
-	log, err := openLog(filepath.Join(cfg.Data, logName))
+	startup.KeepFiles()
+	log, err := openLog(filepath.Join(cfg.Data, startup.LogName))
 	if err != nil {
 		return err
 	}
@@ -148,8 +132,7 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	}
 	theirs.Close()
 	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
-	var answer readiness
-	err = json.NewDecoder(ready).Decode(&answer)
+	answer, err := startup.Await(ready)
 	switch {
 	case ctx.Err() != nil:
 		return errors.Remedy(errors.Explainf(ctx.Err(), errors.KindOf(ctx.Err()), "the server was not ready in time"),
@@ -165,15 +148,8 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	return errors.Wrapf(cmd.Process.Release(), "release the server's process")
 }
 
-// keepFiles closes inherited files in started programs. They belong to our parent, which may wait for the end
-// of a pipe or hold a lock that must end with this process.
-func keepFiles() {
-	// Linux before 5.11 lacks the flag; there, the files are inherited.
-	_ = unix.CloseRange(readyFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
-}
-
 func openLog(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && info.Size() > logLimit {
+	if info, err := os.Stat(path); err == nil && info.Size() > startup.LogLimit {
 		if err := os.Rename(path, path+".1"); err != nil {
 			return nil, errors.Wrapf(err, "begin a new server.log")
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/config"
+	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -195,56 +195,9 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestDoctorFindings(t *testing.T) {
+func TestDoctorView(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	if f := dataDirectory(dir); !f.OK || !strings.Contains(f.Detail, dir) {
-		t.Errorf("a good data directory: %+v", f)
-	}
-	if f := dataDirectory(filepath.Join(dir, "a", "b")); !f.OK || !strings.Contains(f.Detail, "not exist yet") {
-		t.Errorf("one to be made: %+v", f)
-	}
-	if os.Geteuid() == 0 {
-		if err := os.Chown(dir, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
-		if f := dataDirectory(dir); f.OK || !f.Needed || f.Remedy == "" {
-			t.Errorf("somebody else's: %+v", f)
-		}
-	}
-	if f := diskSpace(dir); f.Detail == "" || f.OK == (f.Remedy != "") {
-		t.Errorf("disk space: %+v", f)
-	}
-	if f := tool("no-such-tool", "some-package", "it does something"); f.OK || f.Fix != "some-package" ||
-		f.Remedy == "" {
-		t.Errorf("a tool that is missing: %+v", f)
-	}
-	if f := tool("sh", "dash", "shell"); !f.OK || f.Fix != "" {
-		t.Errorf("a tool that is there: %+v", f)
-	}
-	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") ||
-		!grants("1000:1:2", "me", "1000") {
-		t.Error("grants reads /etc/subuid wrongly")
-	}
-	if f := machine(); !f.OK || !strings.Contains(f.Detail, "Linux") {
-		t.Errorf("machine: %+v", f)
-	}
-	for _, has := range []bool{true, false} {
-		f := bucketOfS3(config.S3{Bucket: "files"}, func(name string) bool { return has && name == "aws" })
-		if f.OK != has || f.Needed || (f.Remedy == "") != has || !strings.Contains(f.Detail, "bucket files") {
-			t.Errorf("S3: %+v", f)
-		}
-	}
-	for keys, want := range map[string]bool{
-		"": false, "AWS_ACCESS_KEY_ID": false, "AWS_REGION AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY": true,
-		"AWS_WEB_IDENTITY_TOKEN_FILE":              false,
-		"AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN": true, "AWS_S3_FROM_MACHINE": true,
-	} {
-		if namesCredentials(strings.Fields(keys)) != want {
-			t.Errorf("a secret with %q has credentials: %t", keys, !want)
-		}
-	}
-	v := findingsView([]finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
+	v := findingsView([]api.Finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
 	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" ||
 		v.rows[3][0] != "weak" {
 		t.Errorf("%s %q", diff, v.rows)
@@ -261,11 +214,11 @@ func TestDoctorFix(t *testing.T) {
 	t.Setenv("PATH", bin)
 	var out bytes.Buffer
 	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, []string{"PATH=" + bin + ":/bin:/usr/bin"})
-	if err := c.fix(t.Context(), []finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil ||
+	if err := c.fix(t.Context(), []api.Finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil ||
 		!strings.Contains(out.String(), "nothing") {
 		t.Errorf("nothing to do: %v, %q", err, out.String())
 	}
-	missing := []finding{{Fix: "mmdebstrap"}, {Fix: "uidmap"}}
+	missing := []api.Finding{{Fix: "mmdebstrap"}, {Fix: "uidmap"}}
 	if os.Geteuid() != 0 {
 		if err := c.fix(t.Context(), missing); errors.KindOf(err) != errors.Denied {
 			t.Errorf("not as root: %v", err)
@@ -280,7 +233,7 @@ func TestDoctorFix(t *testing.T) {
 	if want := "update\ninstall -y --no-install-recommends mmdebstrap uidmap\n"; err != nil || string(calls) != want {
 		t.Errorf("apt-get was called with %q, %v", calls, err)
 	}
-	if err := c.fix(t.Context(), []finding{{Fix: "broken"}}); errors.KindOf(err) != errors.Unavailable ||
+	if err := c.fix(t.Context(), []api.Finding{{Fix: "broken"}}); errors.KindOf(err) != errors.Unavailable ||
 		errors.RemedyOf(err) == "" {
 		t.Errorf("apt-get fails: %v", err)
 	}
@@ -300,11 +253,11 @@ func TestServerEnvironment(t *testing.T) {
 
 func TestLogBeginsAnew(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), logName)
+	path := filepath.Join(t.TempDir(), startup.LogName)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(path, logLimit+1); err != nil {
+	if err := os.Truncate(path, startup.LogLimit+1); err != nil {
 		t.Fatal(err)
 	}
 	f, err := openLog(path)
@@ -313,7 +266,7 @@ func TestLogBeginsAnew(t *testing.T) {
 	}
 	defer f.Close()
 	old, err := os.Stat(path + ".1")
-	if err != nil || old.Size() != logLimit+1 {
+	if err != nil || old.Size() != startup.LogLimit+1 {
 		t.Errorf("the old one: %v, %v", old, err)
 	}
 	if info, err := f.Stat(); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o600 {

@@ -4,36 +4,20 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 
-	"github.com/RelevanceAI/harvest/cmd/harvest/own"
-	"github.com/RelevanceAI/harvest/engine/fake"
-	"github.com/RelevanceAI/harvest/engine/gvisor"
-	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/app"
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3mount"
 )
 
-// helpers does not return in the helper processes of the engines, as which the binary starts itself. They must
-// not do anything else before.
-func helpers() {
-	inside.Main(context.Background())
-	gvisor.Main()
-	fake.Main()
-	s3mount.Main(context.Background())
-	s3Main(context.Background())
-}
+func helpers(ctx context.Context) { app.Helpers(ctx) }
 
-// part runs the part of this binary that argv[0] names, if it names one.
-func part(ctx context.Context) (code int, ran bool) {
-	program := own.Programs[os.Args[0]]
-	if program == nil {
-		return 0, false
-	}
-	return program(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr), true
-}
+func part(ctx context.Context) (code int, ran bool) { return app.Part(ctx) }
 
 // ofServer returns a command that only a program with the server can run. This is one.
 func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command { return cmd }
@@ -44,5 +28,28 @@ func canServe() error { return nil }
 // serverProgram returns the program to start as the server: this one.
 func serverProgram(string) (string, error) {
 	program, err := os.Executable()
-	return program, errors.Wrapf(err, "find our own program")
+	return program, errors.Wrapf(err, "find the program itself")
+}
+
+func (c *cli) serveForeground(ctx context.Context, settings ...config.Setting) error {
+	cfg, err := c.config(settings...)
+	if err != nil {
+		return err
+	}
+	return app.Foreground(ctx, cfg, c.err, func(a *app.App) {
+		if !c.quiet {
+			_, shown := terminal(c.out)
+			a.Welcome(c.out, shown)
+		}
+	})
+}
+
+func (c *cli) serveBackground(ctx context.Context) error {
+	return app.Background(ctx, func() (config.Config, error) { return c.config() })
+}
+
+func examine(ctx context.Context, cfg config.Config) []api.Finding { return app.Examine(ctx, cfg) }
+
+func contextOf(ctx context.Context, dir, dockerfile string) io.ReadCloser {
+	return app.Context(ctx, dir, dockerfile)
 }

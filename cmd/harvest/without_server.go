@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func helpers() {}
+func helpers(context.Context) {}
 
 func part(context.Context) (code int, ran bool) { return 0, false }
 
@@ -32,10 +32,8 @@ func errNoServer() error {
 func (c *cli) serveForeground(context.Context, ...config.Setting) error { return c.handOver() }
 func (c *cli) serveBackground(context.Context) error                    { return c.handOver() }
 
-type finding = api.Finding
-
 // examine has nothing to say without a server.
-func examine(context.Context, config.Config) []finding { return nil }
+func examine(context.Context, config.Config) []api.Finding { return nil }
 
 // contextOf fails: only a program with the server packs build contexts.
 func contextOf(context.Context, string, string) io.ReadCloser {

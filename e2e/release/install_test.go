@@ -24,7 +24,8 @@ func archive(t *testing.T, text string) []byte {
 	zip := gzip.NewWriter(&out)
 	tw := tar.NewWriter(zip)
 	program := []byte("#!/bin/sh\necho " + text + "\n")
-	if err := tw.WriteHeader(&tar.Header{Name: "harvest", Mode: 0o755, Size: int64(len(program)), Typeflag: tar.TypeReg}); err != nil {
+	if err := tw.WriteHeader(&tar.Header{Name: "harvest", Mode: 0o755, Size: int64(len(program)),
+		Typeflag: tar.TypeReg}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tw.Write(program); err != nil {
@@ -44,7 +45,8 @@ func archive(t *testing.T, text string) []byte {
 func TestInstall(t *testing.T) {
 	name := fmt.Sprintf("harvest_0.1.0_linux_%s.tar.gz", runtime.GOARCH)
 	good := archive(t, "good")
-	served := map[string][]byte{"/v0.1.0/" + name: good, "/v0.1.0/checksums.txt": fmt.Appendf(nil, "%x  %s\n", sha256.Sum256(good), name)}
+	served := map[string][]byte{"/v0.1.0/" + name: good, "/v0.1.0/checksums.txt": fmt.Appendf(nil, "%x  %s\n",
+		sha256.Sum256(good), name)}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := served[r.URL.Path]
 		if !ok {
@@ -61,7 +63,8 @@ func TestInstall(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := install(); err != nil || !strings.Contains(out, "installed "+dir) || !strings.Contains(out, "next: ") {
+	if out, err := install(); err != nil || !strings.Contains(out, "installed "+dir) ||
+		!strings.Contains(out, "next: ") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	says := func() string {

@@ -80,11 +80,13 @@ func wait(f *os.File, dir string) error {
 			return errors.Wrapf(err, "lock %s", f.Name())
 		}
 		if pid := holder(f); pid > 0 && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest, process %d", dir, pid),
+			return errors.Remedy(errors.Newf(errors.Conflict,
+				"the data directory %s is in use by another Harvest, process %d", dir, pid),
 				"use that one, end it with \"harvest down\", or choose another directory with --data")
 		}
 		if waited >= patience {
-			return errors.Remedy(errors.Newf(errors.Conflict, "the data directory %s is in use by another Harvest", dir),
+			return errors.Remedy(errors.Newf(errors.Conflict,
+				"the data directory %s is in use by another Harvest", dir),
 				"end that one, or choose another directory with --data")
 		}
 		time.Sleep(every)
@@ -122,10 +124,12 @@ func dirError(err error, dir string) error {
 		return errors.Remedy(errors.Explainf(err, errors.Denied, "the data directory %s cannot be written", dir),
 			"choose a directory of your own with --data or HARVEST_DATA")
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, os.ErrExist):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is not a directory", dir), "choose another one with --data or HARVEST_DATA")
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s is not a directory", dir),
+			"choose another one with --data or HARVEST_DATA")
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left in the data directory %s", dir), "free space on its disk, or choose another directory with --data")
+		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "there is no space left in the data directory %s",
+			dir), "free space on its disk, or choose another directory with --data")
 	}
 	return errors.Wrapf(err, "%s", dir)
 }

@@ -13,7 +13,8 @@ import (
 // TestErrorsSayWhatToDo is of single errors; package store locks directories.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	for code, kind := range map[error]errors.Kind{
-		syscall.EACCES: errors.Denied, syscall.EROFS: errors.Denied, syscall.ENOTDIR: errors.Invalid, syscall.ENOSPC: errors.Exhausted, syscall.EDQUOT: errors.Exhausted,
+		syscall.EACCES: errors.Denied, syscall.EROFS: errors.Denied, syscall.ENOTDIR: errors.Invalid,
+		syscall.ENOSPC: errors.Exhausted, syscall.EDQUOT: errors.Exhausted,
 	} {
 		err := dirError(&os.PathError{Op: "open", Path: "/data", Err: code}, "/data")
 		if !errors.Is(err, kind) || errors.RemedyOf(err) == "" {

@@ -31,9 +31,9 @@ var exceptions = map[string]string{
 	"engine/gvisor/keeper/keeper.go os.Chdir":            "a keeper is a process of its own, with one directory",
 	"engine/gvisor/tool/tool.go context.Background":      "what a tool does ends with its process",
 
-	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with a context",
-	"server/errors.go panic":              "net/http breaks a stream of HTTP/2 off for nothing else",
-	"store/lock.go time.Sleep":            "there is no event for a foreign process that writes its pid, or ends",
-	"store/migrate.go panic":              "the files are in the binary: a failure is one of the build",
-	"volume/local.go context.Background":  "it empties the trash in the background, for no caller",
+	"image/library.go context.Background":    "opening and finding read a directory, at once and for no caller with a context",
+	"server/errors.go panic":                 "net/http breaks a stream of HTTP/2 off for nothing else",
+	"internal/dirlock/dirlock.go time.Sleep": "there is no event for a foreign process that writes its pid, or ends",
+	"store/migrate.go panic":                 "the files are in the binary: a failure is one of the build",
+	"volume/local.go context.Background":     "it empties the trash in the background, for no caller",
 }

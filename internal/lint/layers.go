@@ -77,7 +77,7 @@ var rows = []row{
 
 	{"sandbox", []string{"account", "engine", "image", "image/dockerfile", "volume", "gateway", "event", "secret",
 		"internal/..."},
-		"sandbox uses contracts; take an interface for upper layers, and let cmd/harvest name the concrete engine"},
+		"sandbox uses contracts; take an interface for upper layers, and let app name the concrete engine"},
 	{"s3/tree", []string{"internal/..."}, "a tree is files of one machine; its callers know buckets"},
 	{"s3sync", []string{"s3/tree", "volume", "event", "internal/..."}, "s3sync knows volumes only"},
 	{"s3mount", []string{"s3sync", "s3/tree", "internal/..."},
@@ -106,6 +106,8 @@ var rows = []row{
 
 	{"cmd/harvest/chat", []string{"api", "client"},
 		"a conversation knows the wire format; the command line gives it what concerns git"},
+	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
+	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},
 	{"bench/...", []string{"..."}, ""},
 	{"e2e/...", []string{"..."}, "whole-run tests drive the built binary"},
@@ -187,7 +189,8 @@ var others = []struct {
 	{"log", []string{"e2e/modalhost"}, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},
 	{"os/exec", []string{"agent/opencode/bridge", "agent/scripted/program", "engine/...", "image/...", "s3mount",
-		"internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "cmd/harvest/...",
+		"internal/s3server", "internal/testenv", "internal/testrun", "internal/s3server/s3test", "app",
+		"cmd/harvest/...",
 		"bench/...", "e2e/..."},
 		"only engines, mounts of S3 and its embedded server, image builders and the command line start programs"},
 	{"io/ioutil", nil, "use io and os"},

@@ -9,10 +9,7 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/term"
@@ -263,21 +260,6 @@ func (t *talk) raw(s *screen) (err error) {
 // cooked removes the frame, prints lines, and restores the terminal.
 func (t *talk) cooked(s *screen, printed []string) error {
 	return errors.Join(s.close(printed), term.Restore(t.Terminal, t.state))
-}
-
-// suspend stops this process until the shell continues it.
-func (t *talk) suspend(s *screen) error {
-	if err := t.cooked(s, nil); err != nil {
-		return err
-	}
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTSTP); err != nil {
-		return errors.Wrapf(err, "suspend")
-	}
-	<-continued // SIGTSTP may arrive a little later
-	return t.raw(s)
 }
 
 // loop draws the screen and processes the next input, until the conversation is over.

@@ -1,6 +1,5 @@
-//go:build linux && (amd64 || arm64) && !clientonly
-
-package main
+// Package app opens the parts of a server and connects them.
+package app
 
 import (
 	"context"
@@ -18,11 +17,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/internal/release"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/trace"
 	"github.com/RelevanceAI/harvest/logf"
@@ -37,7 +38,7 @@ import (
 	"github.com/RelevanceAI/harvest/store"
 )
 
-// App is a server and all its parts. It is the only place that knows every part.
+// App is a server and all its parts. No other type knows every part.
 type App struct {
 	cfg        config.Config
 	background bool
@@ -74,8 +75,8 @@ const personal = "personal"
 // leave is how long requests in progress may take when the server ends.
 const leave = 5 * time.Second
 
-// OpenApp locks the data directory and opens every part, up to the socket. On failure nothing stays open.
-func OpenApp(ctx context.Context, cfg config.Config, background bool) (*App, error) {
+// Open locks the data directory and opens every part, up to the socket. On failure nothing stays open.
+func Open(ctx context.Context, cfg config.Config, background bool) (*App, error) {
 	a := &App{cfg: cfg, background: background, asked: make(chan struct{})}
 	if err := a.open(ctx); err != nil {
 		return nil, errors.Join(err, a.closeAll(ctx))
@@ -88,7 +89,7 @@ func (a *App) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	traces, err := trace.Open(ctx, os.Getenv, version())
+	traces, err := trace.Open(ctx, os.Getenv, release.Version())
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (a *App) open(ctx context.Context) error {
 	}
 	eng, err := openEngine(ctx, a.cfg, a.bucketAt)
 	if err != nil {
-		return errors.Stage(err, stageEngine)
+		return errors.Stage(err, startup.StageEngine)
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
@@ -225,7 +226,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		return errors.Stage(err, "oidc")
 	}
 	a.server = server.New(ctx, server.Options{
-		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: version(),
+		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: release.Version(),
 		Background: a.background, Shutdown: func() { close(a.asked) },
 		Backup: func(ctx context.Context, keys bool, w io.Writer) error { return backup(ctx, db, a.cfg.Data, keys, w) },
 		Export: exporter(eng), ImageAge: a.cfg.ImageGC.Age, Temp: temp,
@@ -235,7 +236,7 @@ func (a *App) openServer(ctx context.Context, db *store.DB, eng engine.Engine) e
 		Names: names, PortDomain: strings.TrimPrefix(a.cfg.Ports.Domain, "*."), Proxies: proxies,
 		Rate: a.cfg.Server.Rate, Audit: a.audit,
 		AuditFile: filepath.Join(a.cfg.Data, auditName),
-		Doctor:    func(ctx context.Context) []api.Finding { return examine(ctx, a.cfg) },
+		Doctor:    func(ctx context.Context) []api.Finding { return Examine(ctx, a.cfg) },
 	})
 	return nil
 }

@@ -1,6 +1,4 @@
-//go:build linux && (amd64 || arm64) && !clientonly
-
-package main
+package app
 
 import (
 	"cmp"
@@ -32,8 +30,8 @@ import (
 // finding is the result of one check.
 type finding = api.Finding
 
-// examine checks everything that Harvest needs of this machine.
-func examine(ctx context.Context, cfg config.Config) []finding {
+// Examine checks everything that Harvest needs of this machine.
+func Examine(ctx context.Context, cfg config.Config) []finding {
 	findings := []finding{machine(), dataDirectory(cfg.Data), diskSpace(cfg.Data), running(ctx, cfg.Data)}
 	build := []finding{tool("mmdebstrap", "mmdebstrap", "needed to build the base image")}
 	if os.Geteuid() != 0 {
@@ -208,7 +206,7 @@ func running(ctx context.Context, dir string) finding {
 	}
 	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s, %d sandboxes",
 		found.PID, found.Version,
-		found.Isolation, orDash(strings.Join(found.Limits, ", ")), found.Sandboxes)}
+		found.Isolation, cmp.Or(strings.Join(found.Limits, ", "), "-"), found.Sandboxes)}
 	if len(found.Missing) > 0 {
 		f.Detail += "; " + strings.Join(found.Missing, "; ")
 	}
@@ -236,7 +234,8 @@ func agentImage(img image.Image) finding {
 	for _, part := range img.Missing {
 		lacks = append(lacks, fmt.Sprintf("without %s: %s", part.Name, part.Reason))
 	}
-	f.Detail = fmt.Sprintf("%s, %s; %s", img.ID, size(img.Size), orDash(strings.Join(has, ", ")))
+	f.Detail = fmt.Sprintf("%s, %s; %s", img.ID, units.BytesSize(float64(img.Size)),
+		cmp.Or(strings.Join(has, ", "), "-"))
 	if !f.OK {
 		f.Detail += "; " + strings.Join(lacks, "; ")
 		f.Remedy = "with access to their sites: harvest image build agent --force; all else works without them"

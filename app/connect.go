@@ -1,6 +1,4 @@
-//go:build linux && (amd64 || arm64) && !clientonly
-
-package main
+package app
 
 import (
 	"net/http"

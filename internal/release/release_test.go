@@ -1,4 +1,4 @@
-package main
+package release
 
 import (
 	"runtime/debug"
@@ -21,15 +21,15 @@ func TestVersionNamesTheCommit(t *testing.T) {
 			t.Errorf("%v: %q", c.settings, got)
 		}
 	}
-	before, beforeRelease := revision, release
-	defer func() { revision, release = before, beforeRelease }()
-	for _, c := range []struct{ release, revision, want string }{
+	before, beforeVersion := revision, version
+	defer func() { revision, version = before, beforeVersion }()
+	for _, c := range []struct{ version, revision, want string }{
 		{"1.2", "0123456789abcdef", "1.2"}, {"", "0123456789abcdef", "devel-0123456789ab"},
 		{"", "0123456789abcdef+changes", "devel-0123456789ab+changes"}, {"", "01", "devel-01"},
 	} {
-		release, revision = c.release, c.revision
-		if got := version(); got != c.want || sourceCommit() != c.revision {
-			t.Errorf("%+v: %q of %q", c, got, sourceCommit())
+		version, revision = c.version, c.revision
+		if got := Version(); got != c.want || Commit() != c.revision {
+			t.Errorf("%+v: %q of %q", c, got, Commit())
 		}
 	}
 }

@@ -1,6 +1,6 @@
-//go:build linux && (amd64 || arm64) && !clientonly && keeper
+//go:build keeper
 
-package main
+package app
 
 import "context"
 

@@ -1,6 +1,4 @@
-//go:build linux && (amd64 || arm64) && !clientonly
-
-package main
+package app
 
 import (
 	"archive/tar"
@@ -13,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/fault"
+	"github.com/RelevanceAI/harvest/internal/release"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -50,15 +50,15 @@ func backup(ctx context.Context, db *store.DB, data string, keys bool, w io.Writ
 		return err
 	}
 	fault.Point("backup.copied")
-	note := backupNote{Version: version(), Time: time.Now().UTC().Truncate(time.Second),
+	note := backupNote{Version: release.Version(), Time: time.Now().UTC().Truncate(time.Second),
 		Not: []string{"images", "volumes", "sandboxes"}}
 	files := []string{database}
-	for _, name := range slices.Concat(backedUp, keyFiles) {
+	for _, name := range slices.Concat(backedUp, config.KeyFiles) {
 		path := filepath.Join(data, name)
 		if _, err := os.Stat(path); err != nil {
 			continue // does not exist
 		}
-		if !keys && slices.Contains(keyFiles, name) {
+		if !keys && slices.Contains(config.KeyFiles, name) {
 			note.Needs = append(note.Needs, name)
 			continue
 		}

@@ -1,0 +1,16 @@
+package app
+
+import (
+	"context"
+	"io"
+
+	"github.com/RelevanceAI/harvest/image/dockerfile"
+)
+
+// Context returns the files of a build context as a tar stream, without those that its .dockerignore
+// excludes.
+func Context(ctx context.Context, directory, file string) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(dockerfile.Pack(ctx, directory, file, w)) }()
+	return r
+}
