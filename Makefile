@@ -34,9 +34,12 @@ CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 
 .PHONY: build keeper clients run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
 
-# harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
+# harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
+# cmd/harvest/inner.
 build: keeper
-	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
+	go run ./cmd/harvest/inner/pack bin/harvest-server cmd/harvest/inner/server.zst
+	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper,clientonly -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -97,6 +98,9 @@ func (a *App) open(ctx context.Context) error {
 		a.then("the traces", func(ctx context.Context) error { traces(ctx); return nil })
 	}
 	a.then("the lock", func(context.Context) error { return lock.Unlock() })
+	if err := inner.RemoveOtherServers(filepath.Join(a.cfg.Data, "bin")); err != nil {
+		return err
+	}
 	db, err := store.Open(ctx, filepath.Join(a.cfg.Data, databaseName))
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
@@ -48,10 +49,7 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 		findings = append(findings, agentImage(img))
 	}
 	findings = append(findings, connections(cfg))
-	for _, f := range gvisor.Check(ctx, trialDirectory(cfg.Data), "", "") {
-		findings = append(findings, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail,
-			Remedy: f.Remedy})
-	}
+	findings = append(findings, isolation(ctx, cfg.Data)...)
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
 	}
@@ -114,6 +112,24 @@ func modalAccount(cfg config.Config, env func(string) string) (f finding, asked 
 }
 
 // trialDirectory is the directory for a trial sandbox's files: the data directory if it exists already.
+// isolation boots a sandbox with this program's own programs.
+func isolation(ctx context.Context, data string) []finding {
+	dir, err := os.MkdirTemp(trialDirectory(data), "trial-")
+	if err != nil {
+		return []finding{{Name: "sandbox", Needed: true, Detail: "cannot create a directory: " + err.Error()}}
+	}
+	defer os.RemoveAll(dir)
+	programs, err := inner.Unpack(filepath.Join(dir, "bin"))
+	if err != nil {
+		return []finding{{Name: "sandbox", Needed: true, Detail: errors.Message(err), Remedy: errors.RemedyOf(err)}}
+	}
+	var all []finding
+	for _, f := range gvisor.Check(ctx, dir, programs.Keeper, programs.Sentry) {
+		all = append(all, finding{Name: f.Name, OK: f.OK, Needed: !f.Weaker, Detail: f.Detail, Remedy: f.Remedy})
+	}
+	return all
+}
+
 func trialDirectory(data string) string {
 	if unix.Access(data, unix.W_OK) == nil {
 		return data

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -24,24 +26,42 @@ func serverProgram(data string) (string, error) {
 	if err := canServe(); err != nil {
 		return "", err
 	}
-	dir := filepath.Join(data, "bin")
-	program, err := inner.Server(dir)
+	program, err := inner.Server(programs(data))
 	if err == nil && program == "" {
-		err = errors.Remedy(errors.Newf(errors.Denied, "no program can be started in %s, and the server is one", dir),
-			"choose with --data a directory on a file system without the option noexec")
+		err = errors.Remedy(errors.Newf(errors.Denied, "data directory %s: programs cannot be started from it", data),
+			"use a data directory on a file system that is mounted without noexec")
 	}
 	return program, err
 }
 
-// handOver replaces this process with the server's program, which runs the same command line.
-func (c *cli) handOver() error {
+// programs is the directory for the server, in a data directory.
+func programs(data string) string { return filepath.Join(data, "bin") }
+
+// handOver replaces this process with the server's program, which runs the same command line. A server stays in
+// the data directory. Other commands create no data directory: their program is in memory if there is none.
+func (c *cli) handOver(stays bool) error {
 	cfg, err := c.config()
 	if err != nil {
 		return err
+	}
+	if !stays && unix.Access(programs(cfg.Data), unix.W_OK) != nil {
+		return c.handOverInMemory()
 	}
 	program, err := serverProgram(cfg.Data)
 	if err != nil {
 		return err
 	}
 	return errors.Wrapf(syscall.Exec(program, os.Args, c.environ), "start the server's program")
+}
+
+func (c *cli) handOverInMemory() error {
+	if err := canServe(); err != nil {
+		return err
+	}
+	program, err := inner.ServerInMemory()
+	if err != nil {
+		return err
+	}
+	defer program.Close()
+	return errors.Wrapf(syscall.Exec(program.Name(), os.Args, c.environ), "start the server's program")
 }

@@ -102,7 +102,10 @@ func (c *cli) imagePull() *cobra.Command {
 func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, file string) error {
 	with := client.Build{}
 	if directory != "" {
-		files := contextOf(ctx, directory, file)
+		files, err := c.contextOf(ctx, directory, file)
+		if err != nil {
+			return err
+		}
 		defer files.Close()
 		with.Context = files
 	}

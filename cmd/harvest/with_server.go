@@ -50,6 +50,7 @@ func (c *cli) serveBackground(ctx context.Context) error {
 
 func examine(ctx context.Context, cfg config.Config) []api.Finding { return app.Examine(ctx, cfg) }
 
-func contextOf(ctx context.Context, dir, dockerfile string) io.ReadCloser {
-	return app.Context(ctx, dir, dockerfile)
+// contextOf returns the files of a build context as a tar stream.
+func (c *cli) contextOf(ctx context.Context, dir, dockerfile string) (io.ReadCloser, error) {
+	return app.Context(ctx, dir, dockerfile), nil
 }

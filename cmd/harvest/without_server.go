@@ -19,7 +19,7 @@ func part(context.Context) (code int, ran bool) { return 0, false }
 
 // ofServer makes a command that only a program with the server can run hand over to that.
 func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command {
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return c.handOver() }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return c.handOver(false) }
 	return cmd
 }
 
@@ -29,15 +29,13 @@ func errNoServer() error {
 		"name a server with %s and %s, or use a harvest for linux/amd64 or linux/arm64 that has one", envURL, envKey)
 }
 
-func (c *cli) serveForeground(context.Context, ...config.Setting) error { return c.handOver() }
-func (c *cli) serveBackground(context.Context) error                    { return c.handOver() }
+func (c *cli) serveForeground(context.Context, ...config.Setting) error { return c.handOver(true) }
+func (c *cli) serveBackground(context.Context) error                    { return c.handOver(true) }
 
 // examine has nothing to say without a server.
 func examine(context.Context, config.Config) []api.Finding { return nil }
 
-// contextOf fails: only a program with the server packs build contexts.
-func contextOf(context.Context, string, string) io.ReadCloser {
-	r, w := io.Pipe()
-	go w.CloseWithError(errNoServer())
-	return r
+// contextOf lets the server's program run the command: only that program packs build contexts.
+func (c *cli) contextOf(context.Context, string, string) (io.ReadCloser, error) {
+	return nil, c.handOver(false)
 }

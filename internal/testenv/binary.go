@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,6 +101,31 @@ func SentryBinary(t testing.TB) string {
 func ToolsBinary(t testing.TB) string {
 	t.Helper()
 	return tools.path(t)
+}
+
+// CommandLine builds the command line alone, without the server, in which the binary of Binary is embedded, as in a
+// release. It returns the path.
+func CommandLine(t testing.TB) string {
+	t.Helper()
+	dir, module := t.TempDir(), root(t)
+	path, packed := filepath.Join(dir, "harvest"), filepath.Join(dir, "server.zst")
+	overlay := filepath.Join(dir, "overlay.json")
+	text := fmt.Sprintf(`{"Replace": {%q: %q}}`, filepath.Join(module, "cmd/harvest/inner/server.zst"), packed)
+	if err := os.WriteFile(overlay, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := []string{"build", "-trimpath", "-tags", "keeper,clientonly", "-overlay", overlay, "-o", path}
+	if CoverDir() != "" {
+		build = append(build, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
+	}
+	for _, args := range [][]string{{"run", "./cmd/harvest/inner/pack", Binary(t), packed}, append(build, "./cmd/harvest")} {
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v\n%s", args, err, out)
+		}
+	}
+	return path
 }
 
 // path returns the binary in the program's variable, or builds it, once in a process.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -51,14 +52,46 @@ func S3(dir string) (string, error) {
 // HasServer reports whether the server is embedded.
 func HasServer() bool { return len(packedServer) > 0 }
 
-// Server unpacks the server in the same way.
+// Server unpacks the server in the same way, but removes nothing: a server of another version may run.
 func Server(dir string) (string, error) {
-	paths, err := unpack(dir, map[string][]byte{serverPrefix: packedServer})
+	paths, err := write(dir, map[string][]byte{serverPrefix: packedServer})
 	return paths[serverPrefix], err
 }
 
-// unpack writes programs, by name prefix, and returns the paths of all, or of none.
+// RemoveOtherServers removes the servers in dir if this process runs one of them, except that one. The caller has
+// the lock of the data directory, so that no other server runs.
+func RemoveOtherServers(dir string) error {
+	program, err := os.Executable()
+	if err != nil || filepath.Dir(program) != dir {
+		return nil // this process was not unpacked
+	}
+	return removeOthers(dir, map[string]string{serverPrefix: program})
+}
+
+// ServerInMemory unpacks the server into memory, for commands that must not leave files. Its name is a path, which
+// is valid until it is closed.
+func ServerInMemory() (*os.File, error) {
+	fd, err := unix.MemfdCreate("harvest-server", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, errors.Wrapf(err, "unpack a program into memory")
+	}
+	f := os.NewFile(uintptr(fd), "/proc/self/fd/"+strconv.Itoa(fd))
+	if err := decompress(f, packedServer); err != nil {
+		return nil, errors.Join(errors.Wrapf(err, "unpack a program into memory"), f.Close())
+	}
+	return f, nil
+}
+
+// unpack writes programs, by name prefix, removes those of other versions, and returns the paths of all, or of none.
 func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
+	paths, err := write(dir, programs)
+	if len(paths) == 0 || err != nil {
+		return nil, err
+	}
+	return paths, removeOthers(dir, paths)
+}
+
+func write(dir string, programs map[string][]byte) (map[string]string, error) {
 	paths := map[string]string{}
 	for prefix, packed := range programs {
 		if len(packed) == 0 {
@@ -76,11 +109,11 @@ func unpack(dir string, programs map[string][]byte) (map[string]string, error) {
 		if _, err := os.Stat(path); err == nil {
 			continue
 		}
-		if err := write(path, programs[prefix]); err != nil {
+		if err := create(path, programs[prefix]); err != nil {
 			return nil, err
 		}
 	}
-	return paths, removeOthers(dir, paths)
+	return paths, nil
 }
 
 // Executable reports whether programs can be started from an existing directory.
@@ -95,18 +128,14 @@ func named(dir, prefix string, packed []byte) string {
 	return filepath.Join(dir, prefix+hex.EncodeToString(sum[:8]))
 }
 
-// write creates the file atomically: no process sees it incomplete.
-func write(path string, packed []byte) error {
+// create creates the file atomically: no process sees it incomplete.
+func create(path string, packed []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
 	if err != nil {
 		return errors.Wrapf(err, "unpack a program")
 	}
 	defer os.Remove(f.Name()) // gone already unless something failed
-	r, err := zstd.NewReader(bytes.NewReader(packed))
-	if err == nil {
-		_, err = io.Copy(f, r)
-		r.Close()
-	}
+	err = decompress(f, packed)
 	if err == nil {
 		err = f.Chmod(0o755)
 	}
@@ -121,6 +150,16 @@ func write(path string, packed []byte) error {
 			"there is no room on the disk for the programs that harvest brings along"), "make 150 MiB of room")
 	}
 	return errors.Wrapf(err, "unpack a program")
+}
+
+func decompress(w io.Writer, packed []byte) error {
+	r, err := zstd.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(w, r)
+	return err
 }
 
 // removeOthers removes the files with the prefix of one of the paths, other than the path itself.

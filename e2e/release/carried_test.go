@@ -1,0 +1,143 @@
+package release
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// carrying returns a host whose harvest is the command line with an embedded server.
+func carrying(t *testing.T, program string) *host.Host {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.Symlink(program, filepath.Join(bin, "harvest")); err != nil {
+		t.Fatal(err)
+	}
+	prepare := host.GVisor(t)
+	return host.New(t, "gvisor", func(env *testscript.Env) error {
+		if err := prepare(env); err != nil {
+			return err
+		}
+		env.Setenv("PATH", bin+":"+env.Getenv("PATH"))
+		return nil
+	})
+}
+
+// TestCarriedServer checks that a small command line unpacks the server once, starts it, and lets it run the commands
+// that need its packages.
+//
+// mission: 9.1
+func TestCarriedServer(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	program := testenv.CommandLine(t)
+	h := carrying(t, program)
+	programs := filepath.Join(h.Data, "bin")
+
+	h.Must("version")
+	if _, err := os.Stat(programs); err == nil {
+		t.Error("harvest version unpacked programs")
+	}
+	elsewhere := filepath.Join(t.TempDir(), "none")
+	if out, stderr, code := h.Run("doctor", "--data", elsewhere); code != 0 || !strings.Contains(out, "trial sandbox booted") {
+		t.Errorf("doctor: exit code %d\n%s\n%s", code, out, stderr)
+	}
+	if _, err := os.Stat(elsewhere); err == nil {
+		t.Error("doctor created the data directory")
+	}
+
+	if err := os.MkdirAll(programs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(programs, "server-0123456789abcdef")
+	if err := os.WriteFile(old, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if out := h.Must("run", "--", "echo", "inside"); out != "inside" {
+		t.Errorf("run prints %q", out)
+	}
+	if _, err := os.Stat(old); err == nil {
+		t.Error("the server of another version is still unpacked")
+	}
+	if exe := executable(t, h.Server().PID); filepath.Dir(exe) != programs {
+		t.Errorf("the server runs %s", exe)
+	}
+
+	context := t.TempDir()
+	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte("FROM base\nCOPY Dockerfile /copied\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.Must("image", "build", context, "--name", "copied")
+	if out := h.Must("run", "--image", "copied", "--", "cat", "/copied"); !strings.HasPrefix(out, "FROM base") {
+		t.Errorf("the image has %q", out)
+	}
+	h.Must("down", "--sandboxes")
+	foreground(t, h, programs)
+}
+
+// foreground checks that harvest up becomes the server: signals reach it.
+func foreground(t *testing.T, h *host.Host, programs string) {
+	t.Helper()
+	cmd := h.Command(context.WithoutCancel(t.Context()), "up", "--listen", "127.0.0.1:0")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	host.Expect(t, out, "Harvest listens on")
+	if exe := executable(t, cmd.Process.Pid); filepath.Dir(exe) != programs || h.Server().PID != cmd.Process.Pid {
+		t.Errorf("process %d runs %s, and the server is process %d", cmd.Process.Pid, exe, h.Server().PID)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// TestCarriedServerWithoutExec checks the error for a data directory from which no program can be started.
+func TestCarriedServerWithoutExec(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	data := t.TempDir()
+	if err := unix.Mount("tmpfs", data, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+		t.Skipf("mount a file system with noexec: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(data, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	bin := t.TempDir()
+	if err := os.Symlink(testenv.CommandLine(t), filepath.Join(bin, "harvest")); err != nil {
+		t.Fatal(err)
+	}
+	h := &host.Host{T: t, Data: data, Env: &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+data, "PATH="+bin)}}
+	for _, args := range [][]string{{"run", "--", "true"}, {"up"}} {
+		if _, stderr, code := h.Run(args...); code == 0 || !strings.Contains(stderr, "without noexec") {
+			t.Errorf("%v: exit code %d, %s", args, code, stderr)
+		}
+	}
+}
+
+func executable(t *testing.T, pid int) string {
+	t.Helper()
+	path, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
