@@ -48,9 +48,10 @@ func TestCarriedServer(t *testing.T) {
 	if _, err := os.Stat(programs); err == nil {
 		t.Error("harvest version unpacked programs")
 	}
+	// In memory, the server of tests cannot start itself as a keeper; a release contains keepers.
 	elsewhere := filepath.Join(t.TempDir(), "none")
-	if out, stderr, code := h.Run("doctor", "--data", elsewhere); code != 0 || !strings.Contains(out, "trial sandbox booted") {
-		t.Errorf("doctor: exit code %d\n%s\n%s", code, out, stderr)
+	if out, stderr, _ := h.Run("doctor", "--data", elsewhere); !strings.Contains(out, "does not exist yet") {
+		t.Errorf("doctor: %s\n%s", out, stderr)
 	}
 	if _, err := os.Stat(elsewhere); err == nil {
 		t.Error("doctor created the data directory")
@@ -69,15 +70,17 @@ func TestCarriedServer(t *testing.T) {
 	if _, err := os.Stat(old); err == nil {
 		t.Error("the server of another version is still unpacked")
 	}
+	h.Has(t, "trial sandbox booted", "doctor")
 	if exe := executable(t, h.Server().PID); filepath.Dir(exe) != programs {
 		t.Errorf("the server runs %s", exe)
 	}
 
 	context := t.TempDir()
-	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte("FROM base\nCOPY Dockerfile /copied\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(context, "Dockerfile"), []byte("FROM base\nCOPY Dockerfile /copied\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.Must("image", "build", context, "--name", "copied")
+	h.Must("image", "build", context, "-t", "copied")
 	if out := h.Must("run", "--image", "copied", "--", "cat", "/copied"); !strings.HasPrefix(out, "FROM base") {
 		t.Errorf("the image has %q", out)
 	}
@@ -125,7 +128,8 @@ func TestCarriedServerWithoutExec(t *testing.T) {
 	if err := os.Symlink(testenv.CommandLine(t), filepath.Join(bin, "harvest")); err != nil {
 		t.Fatal(err)
 	}
-	h := &host.Host{T: t, Data: data, Env: &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+data, "PATH="+bin)}}
+	h := &host.Host{T: t, Data: data, Env: &testscript.Env{Vars: append(testenv.CleanEnv(), "HARVEST_DATA="+data,
+		"PATH="+bin)}}
 	for _, args := range [][]string{{"run", "--", "true"}, {"up"}} {
 		if _, stderr, code := h.Run(args...); code == 0 || !strings.Contains(stderr, "without noexec") {
 			t.Errorf("%v: exit code %d, %s", args, code, stderr)

@@ -118,7 +118,8 @@ func CommandLine(t testing.TB) string {
 	if CoverDir() != "" {
 		build = append(build, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
 	}
-	for _, args := range [][]string{{"run", "./cmd/harvest/inner/pack", Binary(t), packed}, append(build, "./cmd/harvest")} {
+	for _, args := range [][]string{{"run", "./cmd/harvest/inner/pack", Binary(t), packed},
+		append(build, "./cmd/harvest")} {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
