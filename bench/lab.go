@@ -218,4 +218,4 @@ func (l *lab) anonymous(text string) string {
 	return text
 }
 
-func sortedKeys(s sample) []string { return slices.Sorted(maps.Keys(s)) }
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -41,6 +41,8 @@ var rows = []row{
 		benchPrepared},
 	{"P7", "filesystem snapshot of a running sandbox, and a new sandbox from it", benchSnapshot},
 	{"P8", "real work inside, on all cores", benchWork},
+	{"cli", "the command line as processes: `version`, `exec true` in a running sandbox, `run true` in a new one",
+		benchCLI},
 	{"cp", "`harvest sandbox cp` of 1,000 files into a sandbox and out of it, as whole commands", benchCopy},
 	{"session", "a session with the scripted agent: create, until the agent's first event; 50 at once", benchSession},
 	{"P11", "image of a repository brought up to date: nothing changed, one commit, the lock file changed", benchRepo},

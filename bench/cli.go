@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+const (
+	cliVersion = "version"
+	cliExec    = "exec true"
+	cliRun     = "run true"
+	overHTTP   = "HTTP" // the requests of the same commands, without a process
+)
+
+// benchCLI measures whole commands of the command line as processes.
+func benchCLI(ctx context.Context, l *lab, r *recorder) (err error) {
+	data := filepath.Join(l.dir, "cli")
+	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
+		return errors.Wrapf(err, "make a data directory")
+	}
+	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
+	}()
+	sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
+	if err != nil {
+		return err
+	}
+	version, exec, run := r.measure(cliVersion, "ms"), r.measure(cliExec, "ms"), r.measure(cliRun, "ms")
+	version.Aim, exec.Aim = &Aim{AtMost: 15}, &Aim{Peer: overHTTP, AtMost: 1.5}
+	sides := []side{
+		{harvest, commands(l.opts.harvest, map[string][]string{
+			cliVersion: {"--data", data, "version"},
+			cliExec:    {"--data", data, "sandbox", "exec", sb.ID, "--", "true"},
+			cliRun:     {"--data", data, "run", "--", "true"},
+		})},
+		{overHTTP, func(ctx context.Context) (sample, error) {
+			return timed(cliExec, func() error {
+				res, err := d.Exec(ctx, sb.ID, api.ExecRequest{Args: []string{"true"}})
+				if err == nil && res.ReturnCode != 0 {
+					err = errors.Errorf("true ended with %d: %s", res.ReturnCode, res.Reason)
+				}
+				return err
+			})
+		}},
+	}
+	if err := l.noBwrap(ctx); err != nil {
+		r.missing("bwrap", err)
+	} else {
+		sides = append(sides, side{"bwrap", func(ctx context.Context) (sample, error) {
+			return timed(cliRun, l.bwrap(ctx, nil, "true").Run)
+		}})
+	}
+	if l.runc.why != nil {
+		r.missing(l.runc.name, l.runc.why)
+	} else {
+		bundle, err := l.runc.bundle(ctx, idle...)
+		if err != nil {
+			return err
+		}
+		id, remove, err := l.runc.start(ctx, bundle)
+		defer func() { err = errors.Join(err, remove()) }()
+		if err != nil {
+			return err
+		}
+		sides = append(sides, side{l.runc.name, func(ctx context.Context) (sample, error) {
+			return timed(cliExec, func() error { return l.runc.command(ctx, "exec", id, "true").run(nil) })
+		}})
+	}
+	return r.turns(ctx, r.count(5, 50), []*Measure{version, exec, run}, sides...)
+}
+
+// commands measures each command line of a program, by measure.
+func commands(program string, lines map[string][]string) func(context.Context) (sample, error) {
+	return func(ctx context.Context) (sample, error) {
+		all := sample{}
+		for _, name := range sortedKeys(lines) {
+			s, err := timed(name, func() error { return whole(ctx, program, lines[name]...) })
+			if err != nil {
+				return nil, err
+			}
+			all[name] = s[name]
+		}
+		return all, nil
+	}
+}
