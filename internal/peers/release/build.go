@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -112,7 +111,7 @@ func (b *building) fetch(ctx context.Context, source string) error {
 
 // environment is that of all builds. Settings of this machine that change programs have no effect.
 func (b *building) environment(more ...string) []string {
-	return append(os.Environ(), append([]string{"GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off",
+	return append(os.Environ(), append([]string{"GOFLAGS=-trimpath -buildvcs=true", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off",
 		"CGO_ENABLED=0", "GODEBUG=", "TZ=UTC", "LC_ALL=C", "MAKEFLAGS=",
 		"SOURCE_DATE_EPOCH=" + strconv.FormatInt(b.Time, 10)},
 		more...)...)
@@ -138,29 +137,7 @@ func (b *building) platform(ctx context.Context, on platform) error {
 	if err := b.keep(built, filepath.Join(on.String(), on.program()), 0o755); err != nil {
 		return err
 	}
-	if on.server() {
-		env = append(env, "GOFLAGS=-tags=keeper") // with the server and all that it embeds
-	}
 	return b.sbom(ctx, on, env)
-}
-
-// sbom lists the modules of the program, those of the embedded server included.
-func (b *building) sbom(ctx context.Context, on platform, env []string) error {
-	cmd := exec.CommandContext(ctx, b.cyclonedx, "app", "-json", "-std", "-noserial", "-notimestamp", "-main",
-		"cmd/harvest", b.clone)
-	cmd.Env, cmd.Stderr = b.environment(env...), os.Stderr
-	text, err := cmd.Output()
-	if err != nil {
-		return errors.Wrapf(err, "make the SBOM")
-	}
-	var bom map[string]any
-	if err := json.Unmarshal(text, &bom); err != nil {
-		return errors.Wrapf(err, "decode the SBOM")
-	}
-	if text, err = json.MarshalIndent(bom, "", "  "); err != nil {
-		return errors.Wrapf(err, "encode the SBOM")
-	}
-	return b.create("sbom/"+on.String()+".json", append(text, '\n'))
 }
 
 // documents puts all files other than programs into the stage.
