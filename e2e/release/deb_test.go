@@ -90,6 +90,9 @@ func debianRoot(t *testing.T) string {
 	return path
 }
 
+// namespaces are arguments of unshare for inRoot and inImage.
+var namespaces = []string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c"}
+
 // inRoot runs a script in a directory with a Debian as root, in namespaces of its own: chroot does not suffice, because
 // the kernel lets no process in a chroot create a user namespace, and gVisor does. The end of the script ends all
 // processes.
@@ -130,7 +133,7 @@ func TestDebianPackageInstalls(t *testing.T) {
 	}
 	run := func(script string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inRoot)
+		cmd := exec.CommandContext(t.Context(), "unshare", append(namespaces, inRoot)...)
 		cmd.Env = append(testenv.CleanEnv(), "ROOT="+root, "IMAGES="+images, "SCRIPT="+script)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -148,12 +151,11 @@ func TestDebianPackageInstalls(t *testing.T) {
 			t.Errorf("systemd says of %s: %s", unit, out)
 		}
 	}
-	if out := run("harvest run -q --data /var/lib/harvest --code 'print(6*7)'; harvest down --data /var/lib/harvest"); out !=
-		"42" {
+	if out := run("export HARVEST_DATA=/var/lib/harvest; harvest run -q --code 'print(6*7)'; harvest down"); out != "42" {
 		t.Errorf("harvest run prints %s", out)
 	}
-	if out := run("dpkg -L harvest | xargs ls -d >/dev/null; dpkg -r harvest; ls /usr/bin/harvest || echo gone"); !strings.
-		HasSuffix(out, "gone") {
+	run("dpkg -L harvest | xargs ls -d")
+	if out := run("dpkg -r harvest; ls /usr/bin/harvest || echo gone"); !strings.HasSuffix(out, "gone") {
 		t.Errorf("after its removal: %s", out)
 	}
 
@@ -170,8 +172,8 @@ func TestDebianPackageInstalls(t *testing.T) {
 			t.Errorf("the rpm has no %s with%s", name, mode)
 		}
 	}
-	if out := run("rpm -qp --queryformat '%{NAME} %{VERSION} %{ARCH} %{BUILDHOST} %{BUILDTIME}' /tmp/harvest.rpm"); out !=
-		"harvest 0.1.0 x86_64 localhost 1700000000" {
-		t.Errorf("the rpm is %s, with %s", out, listed)
+	about := run("rpm -qp --queryformat '%{NAME} %{VERSION} %{ARCH} %{BUILDHOST} %{BUILDTIME}' /tmp/harvest.rpm")
+	if want := "harvest 0.1.0 x86_64 localhost 1700000000"; about != want {
+		t.Errorf("the rpm is %s, want %s; it has %s", about, want, listed)
 	}
 }

@@ -111,8 +111,8 @@ func (b *building) fetch(ctx context.Context, source string) error {
 
 // environment is that of all builds. Settings of this machine that change programs have no effect.
 func (b *building) environment(more ...string) []string {
-	return append(os.Environ(), append([]string{"GOFLAGS=-trimpath -buildvcs=true", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off",
-		"CGO_ENABLED=0", "GODEBUG=", "TZ=UTC", "LC_ALL=C", "MAKEFLAGS=",
+	return append(os.Environ(), append([]string{"GOFLAGS=-trimpath -buildvcs=true", "GOEXPERIMENT=", "GOAMD64=v1",
+		"GOARM64=v8.0", "GOWORK=off", "CGO_ENABLED=0", "GODEBUG=", "TZ=UTC", "LC_ALL=C", "MAKEFLAGS=",
 		"SOURCE_DATE_EPOCH=" + strconv.FormatInt(b.Time, 10)},
 		more...)...)
 }

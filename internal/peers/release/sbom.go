@@ -22,8 +22,8 @@ func (b *building) sbom(ctx context.Context, on platform, env []string) error {
 	}
 	var boms [][]byte
 	for _, program := range programs {
-		cmd := exec.CommandContext(ctx, b.cyclonedx, "app", "-json", "-std", "-noserial", "-notimestamp", "-main", program,
-			b.clone)
+		cmd := exec.CommandContext(ctx, b.cyclonedx, "app", "-json", "-std", "-noserial", "-notimestamp", "-main",
+			program, b.clone)
 		cmd.Env, cmd.Stderr = b.environment(env...), os.Stderr
 		bom, err := cmd.Output()
 		if err != nil {

@@ -11,7 +11,8 @@ func TestMergeOfSBOMs(t *testing.T) {
 		return []byte(`{"bomFormat": "CycloneDX", "metadata": {"component": {"bom-ref": "` + program + `"},
 			"tools": [{"name": "gomod", "hashes": [{"content": "00"}]}]},
 			"components": [{"bom-ref": "std"}, {"bom-ref": "` + module + `", "name": "` + module + `"}],
-			"dependencies": [{"ref": "` + program + `", "dependsOn": ["std", "` + module + `"]}, {"ref": "` + module + `"}]}`)
+			"dependencies": [{"ref": "` + program + `", "dependsOn": ["std", "` + module + `"]},
+			{"ref": "` + module + `"}]}`)
 	}
 	out, err := merge([][]byte{bom("harvest", "cobra"), bom("harvest/s3", "versitygw")})
 	if err != nil {
