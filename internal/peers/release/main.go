@@ -3,7 +3,7 @@
 //
 //	release build -source DIR -version V -stage DIR    the programs, manual pages, completions and SBOMs of HEAD
 //	release pack -stage DIR -out DIR                   archives, packages, image, provenance and checksums of these
-//	release compare DIR DIR                            fails if two directories differ, and names the first difference
+//	release compare DIR DIR                            fails if files of two directories differ, and names them
 package main
 
 import (
