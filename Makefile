@@ -1,5 +1,7 @@
 # make run     builds Harvest, prepares this machine, and runs a line of Python in a sandbox
 # make clients the command line alone, without the server, for macOS, Windows and 32-bit ARM
+# make release  the files of a release in dist, from the last commit; VERSION=0.1.1 replaces the version of the file VERSION
+# make release-check  builds a release twice, the second time without a build cache, and names files that differ
 # make test    the quick suite, with the race detector: unit and conformance tests, a whole run of each command
 # make test-long   all other tests; one that fails runs again alone, and fails the run if it fails each time
 # make check   formatting, vet, the house's rules, staticcheck, known vulnerabilities
@@ -32,13 +34,18 @@ UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,c
 # Systems for which harvest is the command line alone, without the server.
 CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 
-.PHONY: build keeper clients run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
+# The version of a release: VERSION of the command line or the environment, or the file.
+RELEASED := $(if $(filter file,$(origin VERSION)),$(shell cat VERSION),$(VERSION))
+# Programs that run during the build run here, whatever GOARCH is.
+PACK     := GOOS= GOARCH= go run ./cmd/harvest/inner/pack
+
+.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
 # cmd/harvest/inner.
 build: keeper
 	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
-	go run ./cmd/harvest/inner/pack bin/harvest-server cmd/harvest/inner/server.zst
+	$(PACK) bin/harvest-server cmd/harvest/inner/server.zst
 	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper,clientonly -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
@@ -46,14 +53,32 @@ keeper:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-tools ./cmd/harvest/tools
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
-	go run ./cmd/harvest/inner/pack bin/harvest-keeper cmd/harvest/inner/keeper.zst
-	go run ./cmd/harvest/inner/pack bin/harvest-sentry cmd/harvest/inner/sentry.zst
-	go run ./cmd/harvest/inner/pack bin/harvest-tools cmd/harvest/inner/tools.zst
-	go run ./cmd/harvest/inner/pack bin/harvest-s3 cmd/harvest/inner/s3.zst
+	$(PACK) bin/harvest-keeper cmd/harvest/inner/keeper.zst
+	$(PACK) bin/harvest-sentry cmd/harvest/inner/sentry.zst
+	$(PACK) bin/harvest-tools cmd/harvest/inner/tools.zst
+	$(PACK) bin/harvest-s3 cmd/harvest/inner/s3.zst
 
 clients:
 	@set -e; for platform in $(CLIENTS); do echo "build harvest for $$platform"; \
-	CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-$${platform%/*}-$${platform#*/} ./cmd/harvest; done
+	CGO_ENABLED=0 GOARM=6 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-$${platform%/*}-$${platform#*/} ./cmd/harvest; done
+
+man:
+	rm -rf bin/man
+	GOOS= GOARCH= CGO_ENABLED=0 go run -tags clientonly,man -trimpath -ldflags "$(LDFLAGS)" ./cmd/harvest man bin/man
+
+# The Makefile of the release's own clone runs build, clients and man.
+release:
+	rm -rf dist bin/stage
+	go -C internal/peers/release run . build -source $(CURDIR) -version $(RELEASED) -stage $(CURDIR)/bin/stage
+	go -C internal/peers/release run . pack -stage $(CURDIR)/bin/stage -out $(CURDIR)/dist
+
+# CACHE is the build cache of the second build: an empty one, unless it names a directory.
+release-check: release
+	@set -ex; temp=$$(mktemp -d); trap 'chmod -R u+w "$$temp"; rm -rf "$$temp"' EXIT; \
+	GOCACHE="$(or $(CACHE),$$temp/cache)" go -C internal/peers/release run . build -source $(CURDIR) -version $(RELEASED) -stage "$$temp/stage"; \
+	go -C internal/peers/release run . compare $(CURDIR)/bin/stage "$$temp/stage"; \
+	go -C internal/peers/release run . pack -stage "$$temp/stage" -out "$$temp/dist"; \
+	go -C internal/peers/release run . compare $(CURDIR)/dist "$$temp/dist"
 
 run: build
 	bin/harvest doctor --fix
@@ -93,6 +118,10 @@ check: fmt
 	go vet ./...
 	go mod tidy -diff
 	go -C internal/peers vet ./...
+	go -C internal/peers/release vet ./...
+	go -C internal/peers/release test ./...
+	go -C internal/peers/release mod tidy -diff
+	go vet -tags clientonly,man ./cmd/harvest
 	@set -e; for platform in $(CLIENTS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null ./cmd/harvest; done
 	go build -tags clientonly -o /dev/null ./cmd/harvest
 	go test -count=1 ./internal/lint
@@ -119,4 +148,4 @@ bench: build
 	bin/bench $(BENCH)
 
 clean:
-	rm -rf bin $(RESULTS) cmd/harvest/inner/*.zst
+	rm -rf bin dist $(RESULTS) cmd/harvest/inner/*.zst

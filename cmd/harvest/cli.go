@@ -97,6 +97,7 @@ The first command that needs a server starts one.`,
 		c.downCommand(),
 		c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(c.sessionCommands()...)
+	root.AddCommand(manCommands()...)
 	return root
 }
 

@@ -9,19 +9,33 @@ import (
 )
 
 func (c *cli) versionCommand() *cobra.Command {
-	return c.withOutput(&cobra.Command{
+	var check bool
+	var url string
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version",
 		Args:  count(0, 0, "no arguments"),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := struct {
 				Version  string `json:"version"`
 				Revision string `json:"revision,omitempty"`
 				Go       string `json:"go"`
 				Platform string `json:"platform"`
-			}{release.Version(), release.Commit(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			return c.show(view{json: v, names: []string{v.Version},
-				rows: [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}})
+				Newest   string `json:"newest,omitempty"`
+			}{Version: release.Version(), Revision: release.Commit(), Go: runtime.Version(),
+				Platform: runtime.GOOS + "/" + runtime.GOARCH}
+			rows := [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}
+			if check {
+				var err error
+				if v.Newest, err = newest(cmd.Context(), url); err != nil {
+					return err
+				}
+				rows = append(rows, []string{"newest release", v.Newest, standing(v.Version, v.Newest)})
+			}
+			return c.show(view{json: v, names: []string{v.Version}, rows: rows})
 		},
-	}, formatTable)
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "ask the network for the newest release, and compare")
+	cmd.Flags().StringVar(&url, "url", newestRelease, "checksums.txt of the newest release, for --check")
+	return c.withOutput(cmd, formatTable)
 }

@@ -54,12 +54,18 @@ func noRaces(t *testing.T, data, gorace string) {
 	}
 }
 
+// Images returns the directory of a library with the base image, which all tests of this machine share.
+func Images(t *testing.T) string {
+	t.Helper()
+	library := imagetest.Library(t)
+	return filepath.Dir(filepath.Dir(library.Root(imagetest.Base(t, library))))
+}
+
 // GVisor returns a function that prepares an environment for the ordinary binary, with the base image in the data
 // directory.
 func GVisor(t *testing.T) func(env *testscript.Env) error {
 	t.Helper()
-	library := imagetest.Library(t)
-	images := filepath.Dir(filepath.Dir(library.Root(imagetest.Base(t, library))))
+	images := Images(t)
 	bin := t.TempDir()
 	if err := os.Symlink(testenv.Binary(t), filepath.Join(bin, "harvest")); err != nil {
 		t.Fatal(err)

@@ -12,16 +12,24 @@ import (
 )
 
 // Peer returns the path of a third-party program, or one made of third-party parts, that tests run Harvest
-// against. pkg is a package of the module internal/peers.
+// against. pkg is a package of the module internal/peers, or "./release", which is a module of its own.
 func Peer(t testing.TB, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "harvest-test-"+strconv.Itoa(os.Geteuid())+"-"+filepath.Base(pkg))
-	path, err := build(context.WithoutCancel(t.Context()), filepath.Join(root(t), "internal", "peers"),
-		program{pkg: pkg}, dir, false)
+	module := filepath.Join(root(t), "internal", "peers")
+	if own := filepath.Join(module, pkg); exists(filepath.Join(own, "go.mod")) {
+		module, pkg = own, "."
+	}
+	path, err := build(context.WithoutCancel(t.Context()), module, program{pkg: pkg}, dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // OIDCProvider starts the provider of internal/peers/oidc until the test ends, and returns its issuer.
