@@ -42,6 +42,7 @@ type Config struct {
 	Volumes    []string          `json:"volumes,omitempty"` // paths; kept for export, not mounted
 	Labels     map[string]string `json:"labels,omitempty"`
 	StopSignal string            `json:"stop_signal,omitempty"`
+	Author     string            `json:"author,omitempty"` // of MAINTAINER
 	// Healthcheck is kept for export, in the form of the image's configuration.
 	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
 	OnBuild     []string        `json:"on_build,omitempty"` // instructions for Dockerfiles that begin with this image

@@ -7,8 +7,10 @@ import (
 	"compress/bzip2"
 	"compress/gzip"
 	"io"
+	"maps"
 	"os"
 	"path"
+	"slices"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
@@ -20,61 +22,77 @@ import (
 // maxUnpacked limits the unpacked size of an archive in ADD, against archive bombs.
 const maxUnpacked = 16 << 30
 
-// decompress returns a reader for an archive, selected by its first bytes. ok is false if they
-// match no format.
-func decompress(r *bufio.Reader) (plain io.Reader, ok bool, err error) {
-	head, _ := r.Peek(512)
+// decompress returns a reader for the content of a file that may be compressed, by its first bytes.
+func decompress(r *bufio.Reader) (plain io.Reader, err error) {
+	head, _ := r.Peek(6)
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
-		plain, err = gzip.NewReader(r)
+		return gzip.NewReader(r)
 	case bytes.HasPrefix(head, []byte("BZh")):
-		plain = bzip2.NewReader(r)
+		return bzip2.NewReader(r), nil
 	case bytes.HasPrefix(head, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		plain, err = xz.NewReader(r)
+		return xz.NewReader(r)
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		var d *zstd.Decoder
-		if d, err = zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20)); err == nil {
-			plain = d.IOReadCloser()
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+		if err != nil {
+			return nil, err
 		}
-	case len(head) == 512 && string(head[257:262]) == "ustar":
-		return r, true, nil
-	default:
-		return nil, false, nil
+		return d.IOReadCloser(), nil
 	}
-	return plain, err == nil, nil
+	return r, nil
 }
 
-// unpack unpacks f below a directory if it is an archive, and reports whether it is one.
-func (l *layer) unpack(dir string, f *file) (bool, error) {
-	if f.typ != tar.TypeReg || f.size == 0 {
-		return false, nil
-	}
+// unpacked calls use with the content of a file, without its compression.
+func (f *file) unpacked(use func(r io.Reader) error) error {
 	r, err := f.open()
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer r.Close()
-	plain, ok, err := decompress(bufio.NewReader(r))
-	if err != nil || !ok {
-		return false, err
+	plain, err := decompress(bufio.NewReaderSize(r, 64<<10))
+	if err != nil {
+		return err
 	}
 	if c, isCloser := plain.(io.Closer); isCloser {
 		defer c.Close()
 	}
-	buffered := bufio.NewReaderSize(plain, 64<<10)
-	if head, _ := buffered.Peek(512); len(head) < 512 || string(head[257:262]) != "ustar" {
-		return false, nil // compressed, but not an archive: ADD copies it unchanged
+	return use(plain)
+}
+
+// isArchive reports whether a file is a tar archive, compressed or not.
+func (f *file) isArchive() bool {
+	return f.typ == tar.TypeReg && f.unpacked(func(r io.Reader) error {
+		_, err := tar.NewReader(r).Next()
+		return err
+	}) == nil
+}
+
+// unpack unpacks f below a directory if it is an archive, and reports whether it is one.
+func (c *copier) unpack(f *file, dest string) (bool, error) {
+	if !f.isArchive() {
+		return false, nil
+	}
+	if err := c.l.mkdir(dest, defaultMode, c.own, c.mtime, true); err != nil {
+		return true, err
+	}
+	_, real, err := c.l.over.lookup(dest, true)
+	if err != nil {
+		return true, err
 	}
 	// The content is read later, when the layer is written, so keep it in a file.
-	temp, err := os.CreateTemp(l.temp, "add-*")
+	temp, err := os.CreateTemp(c.l.temp, "add-*")
 	if err != nil {
 		return true, tarfs.Explain(err, "an archive")
 	}
-	l.over.close = append(l.over.close, temp)
+	c.l.over.close = append(c.l.over.close, temp)
 	if err := os.Remove(temp.Name()); err != nil {
 		return true, errors.Wrapf(err, "unpack an archive")
 	}
-	n, err := io.Copy(temp, io.LimitReader(buffered, maxUnpacked+1))
+	n := int64(0)
+	err = f.unpacked(func(r io.Reader) (err error) {
+		n, err = io.Copy(temp, io.LimitReader(r, maxUnpacked+1))
+		return err
+	})
 	switch {
 	case n > maxUnpacked:
 		return true, errors.Newf(errors.Exhausted, "the archive has more than %d bytes", int64(maxUnpacked))
@@ -86,27 +104,67 @@ func (l *layer) unpack(dir string, f *file) (bool, error) {
 	if _, err := temp.Seek(0, io.SeekStart); err != nil {
 		return true, errors.Wrapf(err, "unpack an archive")
 	}
-	return true, l.extract(dir, temp)
+	t, err := readArchive(temp)
+	if err != nil {
+		return true, err
+	}
+	return true, c.extract(t.root, real)
 }
 
-// extract adds the entries of an archive below a directory, with the owners in the archive.
-func (l *layer) extract(dir string, f *os.File) error {
+// readArchive returns the files of an archive, with the owners in it.
+func readArchive(f *os.File) (*tree, error) {
 	t := newTree()
 	tr := tarfs.NewReader(f)
 	for {
 		hdr, err := tr.Next()
 		if err == io.EOF {
-			break
+			return t, nil
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// extract puts the files of an archive below a directory. They replace existing ones. Directories without an entry of
+// their own follow symbolic links, and existing ones stay unchanged.
+func (c *copier) extract(dir *file, at string) error {
+	for _, name := range slices.Sorted(maps.Keys(dir.children)) {
+		f, to := dir.children[name], path.Join(at, name)
+		if !f.isDir() {
+			twin := c.inodes[f]
+			if twin == nil {
+				twin = f.twin()
+				c.own.give(twin)
+				c.inodes[f] = twin
+			}
+			if err := c.l.put(to, twin); err != nil {
+				return err
+			}
+			continue
+		}
+		if implicit := f.mtime.IsZero(); implicit {
+			if err := c.l.mkdir(to, defaultMode, c.own, f.mtime, true); err != nil {
+				return err
+			}
+			var err error
+			if _, to, err = c.l.over.lookup(to, true); err != nil {
+				return err
+			}
+		} else {
+			twin := f.twin()
+			twin.children = map[string]*file{}
+			c.own.give(twin)
+			if err := c.l.put(to, twin); err != nil {
+				return err
+			}
+		}
+		if err := c.extract(f, to); err != nil {
 			return err
 		}
 	}
-	if err := l.mkdir(path.Clean(dir), newDir(0o755)); err != nil {
-		return err
-	}
-	return l.copy(path.Clean(dir), t.root)
+	return nil
 }

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -279,8 +281,12 @@ func (f *file) treeDigest() (string, error) {
 	h := sha256.New()
 	err := f.walk("", func(name string, f *file) error {
 		sum, err := f.digest()
-		for _, part := range []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid),
-			strconv.Itoa(f.gid), f.link, sum} {
+		parts := []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid), strconv.Itoa(f.gid),
+			f.link, sum}
+		for _, key := range slices.Sorted(maps.Keys(f.xattrs)) {
+			parts = append(parts, key, hash(f.xattrs[key]))
+		}
+		for _, part := range parts {
 			io.WriteString(h, part)
 			h.Write([]byte{0})
 		}

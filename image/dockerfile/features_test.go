@@ -112,65 +112,6 @@ COPY --from=tiny /etc/passwd /passwd
 	}
 }
 
-func TestExpansion(t *testing.T) {
-	t.Parallel()
-	p, err := planOf(t, image.Spec{Dockerfile: `ARG TAG=x
-FROM base${TAG:+y} AS s
-ARG TAG
-ARG DEF=d$TAG
-ARG TARGETARCH
-ARG GIVEN=no
-ENV A=1 B=$A
-ENV C=$A DEF=env
-RUN echo
-WORKDIR rel
-WORKDIR ../$A
-RUN pwd
-USER u$A
-SHELL ["/bin/zsh", "-c"]
-RUN x
-CMD y z
-ENTRYPOINT ["e"]
-EXPOSE 80 $PORTS 10-12/UDP
-VOLUME /v$A
-STOPSIGNAL SIG$A
-HEALTHCHECK --interval=5s CMD h
-MAINTAINER me
-ONBUILD RUN later
-`, Args: map[string]string{"GIVEN": "yes", "PORTS": "9", "https_proxy": "http://p", "DEF": "over"}}, map[string]image.Config{
-		"basey": {Env: map[string]string{"PATH": "/p"}, Dir: "/d", Cmd: []string{"old"},
-			OnBuild: []string{"LABEL trigger=1"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := p.target
-	env := strings.Join(s.steps[0].run.Env, " ")
-	if !strings.HasPrefix(env, "A=1 B= C=1 DEF=env GIVEN=yes PATH=/p TAG=x TARGETARCH=") {
-		t.Errorf("the environment is %s", env)
-	}
-	if s.steps[0].run.proxy["https_proxy"] != "http://p" || s.steps[3].run.Dir != "/d/1" || s.steps[0].run.Dir != "/d" {
-		t.Errorf("got %+v", s.steps[0].run)
-	}
-	last := s.steps[len(s.steps)-1].run
-	if strings.Join(last.Args, " ") != "/bin/zsh -c x" || last.User != "u1" {
-		t.Errorf("got %+v", last)
-	}
-	c := s.config
-	if strings.Join(c.Cmd, " ") != "/bin/zsh -c y z" || strings.Join(c.Entrypoint, " ") != "e" ||
-		strings.Join(c.Volumes, " ") != "/v1" || c.StopSignal != "SIG1" ||
-		!strings.Contains(string(c.Healthcheck), "5000000000") || c.Labels["maintainer"] != "me" ||
-		c.Labels["trigger"] != "1" || c.OnBuild[0] != "RUN later" ||
-		strings.Join(c.Ports, " ") != "10/udp 11/udp 12/udp 80/tcp" || c.Env["DEF"] != "env" || c.Env["TAG"] != "" {
-		t.Errorf("got %+v", c)
-	}
-	p, err = planOf(t, image.Spec{Dockerfile: "FROM base\nENTRYPOINT x\n"},
-		map[string]image.Config{"base": {Cmd: []string{"old"}}})
-	if err != nil || p.target.config.Cmd != nil {
-		t.Errorf("ENTRYPOINT keeps the base's CMD: %v", err)
-	}
-}
-
 func TestHeredocs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
@@ -307,7 +248,6 @@ COPY --exclude=b.txt *.txt /ex2/
 COPY --chmod=u=rwX,go=rX d /sym
 COPY --chown=7 a.txt /num
 COPY --chown=app:staff empty /made/up
-COPY --link a.txt /var/run/linked
 COPY . /all
 COPY nothing* /nope/
 COPY ["a.txt", "/with space/"]
@@ -320,13 +260,74 @@ ADD a.txt b.txt ./sub/
 		"/d2/h.go": "", "/followed/f.go": "F", "/par/d/e/f.go": "F", "/par/d/e/g.txt": "",
 		"/piv/e/g.txt": "G", "/ex/e/f.go": "F", "/ex/e/g.txt": "", "/ex2/a.txt": "A", "/ex2/b.txt": "",
 		"/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
-		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/tmp/linked": "A", "/all/c.md": "",
+		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/all/c.md": "",
 		"/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir",
 		"/all/.dockerignore": img.read("/all/.dockerignore"),
 		"/with space/a.txt":  "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
 	})
 	if b.runner.starts() != 0 {
 		t.Errorf("%d machines were started to copy files", b.runner.starts())
+	}
+}
+
+// TestCopyAsBuildKit checks rules of COPY that BuildKit documents.
+func TestCopyAsBuildKit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"a": "A", "l": "->a", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/x": "X",
+		"one.jar": "1", "two.jar": "2"})
+	if err := os.Chmod(filepath.Join(dir, "d/e"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	img := b.build(t, `FROM tiny
+COPY --link a /var/run/linked
+COPY ../a ../../d/x /outside/
+COPY a l /twice/
+COPY *.jar /last
+COPY --parents d/**/*.go /deep/
+COPY --chmod=u+s,g+s a /setid
+COPY --chmod=+t d/e /sticky
+COPY --chmod=4755 a /octal
+`, image.BuildOptions{Context: dir})
+	img.want(map[string]string{"/var/run": "dir", "/var/run/linked": "A", "/tmp/linked": "", "/outside/a": "A",
+		"/outside/x": "X", "/twice/a": "A", "/twice/l": "A", "/last": "2", "/deep/d/e/f.go": "F|644 0 0",
+		"/deep/d/e/g/h.go": "H", "/deep/d/e": "dir|750 0 0", "/deep/d": "dir|755 0 0", "/deep/d/x": "",
+		"/setid": "A|6644 0 0", "/sticky/f.go": "F|1644 0 0", "/octal": "A|4755 0 0"})
+	one, _, _ := img.lookup("/twice/a", false)
+	two, _, _ := img.lookup("/twice/l", false)
+	if one == two {
+		t.Error("two sources became hard links of one another")
+	}
+}
+
+// TestHeredocInCacheKey checks that another content of a heredoc is another step.
+func TestHeredocInCacheKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	for _, text := range []string{"one", "two", "one"} {
+		img := b.build(t, "FROM tiny\nCOPY <<E /e\n"+text+"\nE\nRUN cat /e >/f\n", image.BuildOptions{})
+		img.want(map[string]string{"/e": text + "\n", "/f": text + "\n"})
+	}
+	if n := b.runner.starts(); n != 2 {
+		t.Errorf("%d machines were started, want 2", n)
+	}
+}
+
+// TestStagesInherit checks that a stage inherits the ARGs of its base and executes its ONBUILD instructions.
+func TestStagesInherit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	b.lib.add("triggers", image.Config{Env: map[string]string{"PATH": "/bin"},
+		OnBuild: []string{"RUN echo image >>/triggered"}}, tiny(t))
+	img := b.build(t, `FROM triggers AS one
+ARG V=inherited
+ONBUILD RUN echo stage $V >>/triggered
+FROM one
+RUN echo $V >/v
+`, image.BuildOptions{})
+	img.want(map[string]string{"/v": "inherited\n", "/triggered": "image\nstage inherited\n"})
+	if len(img.config.OnBuild) > 0 {
+		t.Errorf("the image has the triggers %q", img.config.OnBuild)
 	}
 }
 

@@ -91,7 +91,8 @@ func FuzzUnpack(f *testing.F) {
 		over := newTree()
 		defer over.Close()
 		l := newLayer(over, dir)
-		if _, err = l.unpack("/to", &file{typ: tar.TypeReg, size: int64(len(data)), content: text(data)}); err != nil {
+		c := &copier{l: l, inodes: map[*file]*file{}}
+		if _, err = c.unpack(&file{typ: tar.TypeReg, size: int64(len(data)), content: text(data)}, "/to"); err != nil {
 			noInternal(t, err)
 			return
 		}

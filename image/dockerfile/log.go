@@ -2,7 +2,6 @@ package dockerfile
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"sync"
 
@@ -26,7 +25,7 @@ type buildLog struct {
 	secrets  *strings.Replacer
 }
 
-func newLog(opts image.BuildOptions, p *plan) *buildLog {
+func newLog(opts image.BuildOptions, steps int) *buildLog {
 	l := &buildLog{say: opts.Log, progress: opts.Progress}
 	if l.say == nil {
 		l.say = func(string) {}
@@ -34,10 +33,7 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 	if l.progress == nil {
 		l.progress = func(image.Progress) {}
 	}
-	for _, s := range p.order {
-		l.total += len(s.steps)
-	}
-	l.total++ // packing
+	l.total = steps + 1 // packing
 	var pairs []string
 	for _, value := range opts.Secrets {
 		for _, line := range strings.Split(string(value), "\n") {
@@ -128,11 +124,11 @@ func (o *output) last() string {
 	return strings.Join(o.tail, "\n")
 }
 
-// title returns the title of a step, such as "[build 2/5] RUN make".
-func title(s *stage, i int, text string) string {
-	name := s.name
-	if name == "" {
-		name = "stage"
+// clip shortens messages of parsers to one line.
+func clip(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "") + "…"
 	}
-	return fmt.Sprintf("[%s %d/%d] %s", name, i+1, len(s.steps), text)
+	return text
 }

@@ -17,8 +17,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/buildkit/solver/pb"
+
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -32,8 +35,120 @@ const maxFetch = 8 << 30
 // KiB.
 const maxTrailer = 128 << 10
 
+// run is a RUN.
+type run struct {
+	Args    []string
+	Env     []string // KEY=VALUE, sorted
+	Dir     string
+	User    string
+	Network string
+	Mounts  []mount `json:",omitempty"`
+	proxy   map[string]string
+}
+
+// mount is a --mount of a RUN.
+type mount struct {
+	Type     string
+	Target   string
+	ID       string `json:",omitempty"`
+	Sharing  string `json:",omitempty"`
+	Env      string `json:",omitempty"`
+	Size     int64  `json:",omitempty"` // of a tmpfs; 0: no limit of its own
+	Mode     uint32
+	UID, GID int
+	ReadOnly bool
+	Required bool
+
+	from   *plan.Vertex // of a bind mount; nil: an empty directory
+	source string       // the path in it
+}
+
+// runOf returns the run of an operation.
+func (x *executor) runOf(v *plan.Vertex) (*run, error) {
+	op := v.Op.GetExec()
+	r := &run{Args: op.Meta.Args, Env: slices.Sorted(slices.Values(op.Meta.Env)), Dir: cmp.Or(op.Meta.Cwd, "/"),
+		User: op.Meta.User, Network: "default", proxy: proxies(op.Meta.ProxyEnv)}
+	if op.Network == pb.NetMode_NONE {
+		r.Network = "none"
+	}
+	for _, m := range op.Mounts {
+		if m.Dest == "/" {
+			continue
+		}
+		to, err := x.mountOf(v, m)
+		if err != nil {
+			return nil, err
+		}
+		r.Mounts = append(r.Mounts, to)
+	}
+	for _, s := range op.Secretenv {
+		r.Mounts = append(r.Mounts, mount{Type: "secret", ID: s.ID, Env: s.Name, Required: !s.Optional})
+	}
+	return r, nil
+}
+
+// proxies returns the variables that every RUN gets without an ARG, and that are not part of cache keys.
+func proxies(p *pb.ProxyEnv) map[string]string {
+	all := map[string]string{}
+	if p == nil {
+		return all
+	}
+	for name, value := range map[string]string{"HTTP_PROXY": p.HttpProxy, "HTTPS_PROXY": p.HttpsProxy,
+		"FTP_PROXY": p.FtpProxy, "NO_PROXY": p.NoProxy, "ALL_PROXY": p.AllProxy} {
+		if value != "" {
+			all[name], all[strings.ToLower(name)] = value, value
+		}
+	}
+	return all
+}
+
+func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
+	m := mount{Target: path.Clean(from.Dest), ReadOnly: from.Readonly, Mode: 0o755, source: from.Selector}
+	if from.Input >= 0 {
+		m.from = v.Inputs[from.Input]
+	}
+	switch from.MountType {
+	case pb.MountType_CACHE:
+		m.Type, m.ID = "cache", strings.TrimPrefix(from.CacheOpt.ID, "/")
+		m.Sharing = strings.ToLower(from.CacheOpt.Sharing.String())
+		return m, x.cacheOwner(&m)
+	case pb.MountType_TMPFS:
+		m.Type, m.Mode = "tmpfs", 0o1777
+		if from.TmpfsOpt != nil {
+			m.Size = from.TmpfsOpt.Size
+		}
+	case pb.MountType_SECRET:
+		s := from.SecretOpt
+		m.Type, m.ID, m.Required = "secret", s.ID, !s.Optional
+		m.Mode, m.UID, m.GID = s.Mode&0o7777, int(s.Uid), int(s.Gid)
+	default:
+		m.Type = "bind"
+	}
+	return m, nil
+}
+
+// cacheOwner sets the owner and mode of a cache mount: those of the directory that it begins with.
+func (x *executor) cacheOwner(m *mount) error {
+	if m.from == nil {
+		return nil
+	}
+	from, err := x.files(m.from)
+	if err != nil {
+		return err
+	}
+	if dir, _, err := from.lookup(m.source, true); err == nil && dir != nil {
+		m.UID, m.GID, m.Mode = dir.uid, dir.gid, uint32(dir.mode)
+	}
+	m.from = nil
+	return nil
+}
+
 // prepareRun prepares a RUN.
-func (x *executor) prepareRun(r *run, title string) (*work, error) {
+func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
+	r, err := x.runOf(v)
+	if err != nil {
+		return nil, err
+	}
 	var shown []string
 	for _, m := range r.Mounts {
 		if m.Type == "bind" {
@@ -53,35 +168,33 @@ func (x *executor) prepareRun(r *run, title string) (*work, error) {
 		return nil, errors.Wrapf(err, "encode an instruction")
 	}
 	key := hash(append([]string{x.chain.key, "run", string(how)}, shown...)...)
-	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, title, out) }}, nil
+	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, v.Title, out) }}, nil
 }
 
 // bound returns the file or directory of a bind mount.
-func (x *executor) bound(m mount) (*file, error) {
-	from, what, err := x.sourceTree(m.From)
+func (b *build) bound(m mount) (*file, error) {
+	if m.from == nil {
+		return newDir(defaultMode), nil
+	}
+	from, err := b.files(m.from)
 	if err != nil {
 		return nil, err
 	}
-	return m.shown(from, what)
-}
-
-// shown returns the source of a bind mount in a tree.
-func (m mount) shown(from *tree, what string) (*file, error) {
-	f, _, err := from.lookup(m.Source, true)
+	f, _, err := from.lookup(m.source, true)
 	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what),
+		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.source, from.what),
 			"correct the name, or see whether %s leaves it out", ignoreName)
 	}
 	return f, err
 }
 
-func (x *executor) bindDigest(m mount) (string, error) {
-	f, err := x.bound(m)
+func (b *build) bindDigest(m mount) (string, error) {
+	f, err := b.bound(m)
 	if err != nil {
 		return "", err
 	}
-	x.hashing.Lock()
-	defer x.hashing.Unlock()
+	b.hashing.Lock()
+	defer b.hashing.Unlock()
 	return f.anyDigest()
 }
 
@@ -262,7 +375,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 	defer unlock()
 	if err := x.cache.makeRoot(c, func(f *os.File) error {
 		return flatten(ctx, f, x.base(c),
-			x.files(c))
+			x.layerFiles(c))
 	}); err != nil {
 		return "", false, nil, err
 	}
@@ -274,7 +387,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 // stage. The id is "" if the layers are too large or cannot be merged.
 func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	size := int64(0)
-	for _, name := range x.files(c) {
+	for _, name := range x.layerFiles(c) {
 		info, err := os.Stat(name)
 		if err != nil {
 			return "", nil, errors.Wrapf(err, "measure a layer")
@@ -289,7 +402,7 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 		return "", nil, tarfs.Explain(err, "a layer")
 	}
 	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
-	ok, err := merge(f, x.files(c))
+	ok, err := merge(f, x.layerFiles(c))
 	if err = errors.Join(err, f.Close()); !ok || err != nil {
 		remove()
 		return "", nil, err
@@ -301,12 +414,6 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 // mounts sets up the mounts and files of a RUN that are not in the image, and returns the paths to
 // omit from the layer.
 func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
-	if r.Script != nil {
-		f := &file{typ: tar.TypeReg, mode: 0o755, size: int64(len(r.Script.Data)), content: text(r.Script.Data)}
-		if err := x.bring(ctx, path.Join(scripts, r.Script.Name), f); err != nil {
-			return nil, err
-		}
-	}
 	for i, m := range r.Mounts {
 		if m.Target != "" {
 			hidden = append(hidden, m.Target)
@@ -318,7 +425,9 @@ func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []s
 			x.tainted = true
 			err = x.bring(ctx, m.Target, newDir(0o1777))
 		case "bind":
-			x.tainted = true
+			if !strings.HasPrefix(m.Target, "/dev/") { // which is not part of the image
+				x.tainted = true
+			}
 			var f *file
 			if f, err = x.bound(m); err == nil {
 				err = x.bring(ctx, m.Target, f)
@@ -394,37 +503,27 @@ func (x *executor) bring(ctx context.Context, target string, f *file) error {
 	return errors.Wrapf(err, "copy %s into the machine", target)
 }
 
-// prepareFetch prepares an ADD of a URL.
-func (x *executor) prepareFetch(c *copying, title string) *work {
-	how := fmt.Sprint(c.Sources, c.Dest, c.Chown, c.Chmod, c.Unpack, c.Sum)
-	return &work{x.key("fetch", how), func(ctx context.Context, out *os.File) error {
-		f, err := x.fetch(ctx, c, title)
+// prepareFetch prepares the download of a file.
+func (x *executor) prepareFetch(v *plan.Vertex) *work {
+	source := v.Op.GetSource()
+	sum, name := source.Attrs[pb.AttrHTTPChecksum], source.Attrs[pb.AttrHTTPFilename]
+	return &work{x.key("fetch", source.Identifier, sum, name), func(ctx context.Context, out *os.File) error {
+		f, err := x.fetch(ctx, source.Identifier, sum, v.Title)
 		if err != nil {
 			return err
 		}
-		over, err := x.tree()
-		if err != nil {
+		l := newLayer(newTree(), x.temp)
+		l.epoch = x.plan.Epoch
+		if err := l.put(path.Join("/", cmp.Or(name, "__unnamed__")), f); err != nil {
 			return err
 		}
-		return x.lay(c, over, []picked{{name: urlName(c.Sources[0]), f: f, plain: !c.Unpack}}, out)
+		return l.write(out)
 	}}
-}
-
-// urlName returns the file name for a URL.
-func urlName(source string) string {
-	source, _, _ = strings.Cut(source, "#")
-	source, _, _ = strings.Cut(source, "?")
-	_, rest, _ := strings.Cut(source, "://")
-	_, name, _ := strings.Cut(rest, "/")
-	if base := path.Base("/" + name); base != "/" {
-		return base
-	}
-	return "__unnamed__"
 }
 
 // fetch downloads a file in a separate machine, so that it reaches only the addresses that
 // sandboxes reach.
-func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, error) {
+func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, error) {
 	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
 		return nil, errors.Wrapf(err, "prepare the machine that downloads")
@@ -446,7 +545,7 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	code, err := m.Run(limit, Command{
 		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https",
 			"--max-filesize", strconv.Itoa(maxFetch),
-			"--write-out", "\n%header{last-modified}", "--", c.Sources[0]},
+			"--write-out", "\n%header{last-modified}", "--", url},
 		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
 	})
 	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
@@ -454,9 +553,9 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 	case err != nil:
 		return nil, errors.Wrapf(err, "download a file")
 	case w.full:
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
+		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	case code != 0:
-		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0],
+		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", url,
 			clip(tail)), "see whether sandboxes may reach it")
 	}
 	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
@@ -464,13 +563,13 @@ func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, 
 		return nil, err
 	}
 	if size > maxFetch {
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
+		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	}
 	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
-	sum, err := f.digest()
-	if err == nil && c.Sum != "" && "sha256:"+sum != c.Sum {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum,
-			c.Sum), "find out why the file has changed, and correct --checksum if that is right")
+	got, err := f.digest()
+	if err == nil && sum != "" && "sha256:"+got != sum {
+		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),
+			"find out why the file has changed, and correct --checksum if that is right")
 	}
 	return f, err
 }

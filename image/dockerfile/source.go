@@ -11,15 +11,18 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 )
 
 // recipe must change when the same Dockerfile would produce another image.
@@ -171,13 +174,13 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 		return spec, nil, errors.Stage(err, "image: plan")
 	}
 	spec.Context = ""
-	if p.usesContext() {
+	if slices.ContainsFunc(p.Order, (*plan.Vertex).IsContext) {
 		files, err := openContext(ctx, opts.Context, s.opts.Context)
 		if err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 		defer files.Close()
-		if spec.Context, err = p.contextDigest(files); err != nil {
+		if spec.Context, err = contextDigest(p, files); err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 	}
@@ -186,7 +189,7 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 		Built  time.Time
 	}
 	var on []stand
-	for _, img := range p.images() {
+	for _, img := range p.Images() {
 		on = append(on, stand{img.Digest, img.Built})
 	}
 	text, err := json.Marshal(struct {
@@ -196,14 +199,17 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
-// plan parses the Dockerfile and pulls its images.
-func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan, error) {
+// plan plans the Dockerfile and pulls its images.
+func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan.Plan, error) {
 	images, _, err := s.connected()
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex
 	known := map[[2]string]image.Image{}
-	return newPlan(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
+	return plan.New(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
+		mu.Lock() // progress is reported from one goroutine at a time
+		defer mu.Unlock()
 		if img, ok := known[[2]string{ref, platform}]; ok {
 			return img, nil
 		}
@@ -216,67 +222,43 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 	})
 }
 
-// usesContext reports whether any step uses files of the build context.
-func (p *plan) usesContext() bool {
-	for _, s := range p.order {
-		for _, st := range s.steps {
-			if st.copy != nil && st.copy.fromContext() {
-				return true
-			}
-			if st.run == nil {
-				continue
-			}
-			for _, m := range st.run.Mounts {
-				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // contextDigest is the hash of the files in the build context that steps use.
-func (p *plan) contextDigest(files *tree) (string, error) {
+func contextDigest(p *plan.Plan, files *tree) (string, error) {
 	var sums []string
-	add := func(line int, sum string, err error) error {
-		sums = append(sums, sum)
-		return p.doc.at(line, err)
-	}
-	for _, s := range p.order {
-		for _, st := range s.steps {
-			if st.copy != nil && st.copy.fromContext() {
-				all, err := st.copy.pick(files, contextName)
-				sum := ""
-				if err == nil {
-					sum, err = st.copy.digest(all)
+	b := &build{context: func() (*tree, error) { return files, nil }}
+	for _, v := range p.Order {
+		uses := slices.ContainsFunc(v.Inputs, (*plan.Vertex).IsContext)
+		if op := v.Op.GetFile(); op != nil && uses {
+			sources := make([]source, len(v.Inputs))
+			only := &pb.FileOp{}
+			for _, action := range op.Actions {
+				i := action.SecondaryInput
+				if action.GetCopy() == nil || i < 0 || i >= int64(len(v.Inputs)) || !v.Inputs[i].IsContext() {
+					continue
 				}
-				if err := add(st.line, sum, err); err != nil {
-					return "", err
-				}
+				sources[i] = source{files, contextName}
+				only.Actions = append(only.Actions, action)
 			}
-			if st.run == nil {
-				continue
+			sum, err := copied(only, sources)
+			if err != nil {
+				return "", p.At(v, err)
 			}
-			for _, m := range st.run.Mounts {
-				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
-					f, err := m.shown(files, contextName)
-					sum := ""
-					if err == nil {
-						sum, err = f.anyDigest()
-					}
-					if err := add(st.line, sum, err); err != nil {
-						return "", err
-					}
+			sums = append(sums, sum)
+		}
+		if op := v.Op.GetExec(); op != nil && uses {
+			for _, m := range op.Mounts {
+				if m.Input < 0 || !v.Inputs[m.Input].IsContext() {
+					continue
 				}
+				sum, err := b.bindDigest(mount{from: v.Inputs[m.Input], source: m.Selector})
+				if err != nil {
+					return "", p.At(v, err)
+				}
+				sums = append(sums, sum)
 			}
 		}
 	}
 	return "sha256:" + hash(sums...), nil
-}
-
-func (c *copying) fromContext() bool {
-	return (c.From == "" || c.From == "context") && len(c.Sources) > 0 && !isURL(c.Sources[0])
 }
 
 // Build implements image.Source.
@@ -289,7 +271,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build),
 		"split the Dockerfile, or make its commands faster")
 	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts,
-		temp: out.Temp, results: map[*stage]*result{}}
+		temp: out.Temp, results: map[*plan.Vertex]*result{}}
 	ctx, end, err := s.begin(ctx, b)
 	if err != nil {
 		return image.Contents{}, err
@@ -302,7 +284,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: plan")
 	}
-	b.plan, b.log = p, newLog(opts, p)
+	b.plan, b.log = p, newLog(opts, countSteps(p))
 	b.context = sync.OnceValues(func() (*tree, error) { return openContext(ctx, opts.Context, s.opts.Context) })
 	contents, err := b.run(ctx, out.Root)
 	err = errors.Join(err, b.close())
@@ -322,7 +304,7 @@ type build struct {
 	images  Images
 	runner  Runner
 	owner   string // the account that will own the image
-	plan    *plan
+	plan    *plan.Plan
 	opts    image.BuildOptions
 	log     *buildLog
 	temp    string
@@ -332,9 +314,9 @@ type build struct {
 	hashing sync.Mutex     // held while files are hashed, since they cache their hash
 
 	mu       sync.Mutex
-	results  map[*stage]*result // guarded by mu until the first stage runs, then constant
-	closers  []io.Closer        // guarded by mu
-	releases []func()           // guarded by mu
+	results  map[*plan.Vertex]*result // of images and steps; guarded by mu until the first line runs, then constant
+	closers  []io.Closer              // guarded by mu
+	releases []func()                 // guarded by mu
 }
 
 // chain is a root file system: an image with layers over it.
@@ -345,12 +327,27 @@ type chain struct {
 	layers []string // files of the layers with changes
 }
 
-// result is the result of a stage.
+// result is the result of an operation.
 type result struct {
 	done  chan struct{} // closed when the others are set
 	chain chain
 	err   error
-	files func() (*tree, error) // all files of the stage
+	files func() (*tree, error) // all files
+}
+
+func (r *result) finish(c chain) {
+	r.chain = c
+	close(r.done)
+}
+
+// fail sets the error of an operation that has not finished.
+func (r *result) fail(err error) {
+	select {
+	case <-r.done:
+	default:
+		r.err = err
+		close(r.done)
+	}
 }
 
 func (b *build) later(c io.Closer) {
@@ -373,39 +370,82 @@ func (b *build) close() error {
 	return err
 }
 
-// run executes all stages and writes the target's files into root.
+// run executes all lines and writes the target's files into root.
 func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) {
-	for _, img := range b.plan.images() {
+	for _, img := range b.plan.Images() {
 		release, err := b.images.Use(img.ID, "a build")
 		if err != nil {
 			return image.Contents{}, err
 		}
 		b.releases = append(b.releases, release)
 	}
-	for _, s := range b.plan.order {
+	isStep := steps(b.plan)
+	for _, v := range b.plan.Order {
+		if v.Image == nil && !isStep[v] {
+			continue
+		}
 		r := &result{done: make(chan struct{})}
 		r.files = sync.OnceValues(func() (*tree, error) { return b.tree(r.chain) })
-		b.results[s] = r
+		b.results[v] = r
+		if img := v.Image; img != nil {
+			key := hash("image", b.owner, img.Digest, img.Built.UTC().String())
+			r.finish(chain{img: img, key: key, made: key})
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, s := range b.plan.order {
-		g.Go(func() error {
-			r := b.results[s]
-			defer close(r.done)
-			r.err = b.stage(ctx, s, r)
-			return r.err
-		})
+	for _, l := range lines(b.plan) {
+		g.Go(func() error { return b.runLine(ctx, l) })
 	}
 	if err := g.Wait(); err != nil {
 		return image.Contents{}, err
 	}
-	contents := image.Contents{Config: b.plan.target.config, Parts: []image.Part{}, Missing: []image.Part{}}
-	last := b.results[b.plan.target].chain
+	contents := image.Contents{Config: b.plan.Config, Parts: []image.Part{}, Missing: []image.Part{}}
+	last := b.empty()
+	if b.plan.Target != nil {
+		last = b.results[b.plan.Target].chain
+	}
 	if last.img != nil {
 		contents.Parts, contents.Missing = last.img.Parts, last.img.Missing
 	}
 	b.log.step("pack", "writing the image")
 	return contents, b.pack(context.WithoutCancel(ctx), root, last)
+}
+
+// result returns the result of an operation that has finished.
+func (b *build) result(v *plan.Vertex) (*result, error) {
+	if r := b.results[v]; r != nil {
+		return r, nil
+	}
+	return nil, errors.Newf(errors.Unsupported, "the operation %.100q cannot be the base of another one", v.Title)
+}
+
+// files returns the files of an operation that has finished.
+func (b *build) files(v *plan.Vertex) (source, error) {
+	if r := b.results[v]; r != nil {
+		t, err := r.files()
+		return source{t, nameOf(v)}, err
+	}
+	if v.IsContext() {
+		t, err := b.context()
+		return source{t, contextName}, err
+	}
+	t := newTree()
+	err := (&actions{l: newLayer(t, b.temp)}).run(v.Op.GetFile())
+	return source{t, "the Dockerfile"}, err
+}
+
+// nameOf returns the name of an operation's files in errors.
+func nameOf(v *plan.Vertex) string {
+	stage, _, _ := strings.Cut(strings.TrimPrefix(v.Title, "["), " ")
+	switch {
+	case v.Image != nil && len(v.Image.Names) > 0:
+		return "the image " + v.Image.Names[0]
+	case v.Image != nil:
+		return "the image"
+	case strings.HasPrefix(v.Title, "[") && !strings.Contains(stage, "/"):
+		return "the stage " + stage
+	}
+	return "the stage"
 }
 
 // pack writes the target's root file system. It copies it from the cache, or else adds it to the
@@ -420,7 +460,7 @@ func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 		_, err = io.Copy(root, from)
 		return errors.Wrapf(err, "copy a root file system")
 	}
-	if err := flatten(ctx, root, b.base(c), b.files(c)); err != nil {
+	if err := flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
 		return err
 	}
 	b.cache.adopt(c, root)
@@ -435,8 +475,8 @@ func (b *build) base(c chain) string {
 	return b.images.Root(*c.img)
 }
 
-// files returns the files of a chain's layers, including that of an image that is a snapshot.
-func (b *build) files(c chain) []string {
+// layerFiles returns the files of a chain's layers, including that of an image that is a snapshot.
+func (b *build) layerFiles(c chain) []string {
 	var all []string
 	if c.img != nil {
 		if name := b.images.Layer(*c.img); name != "" {
@@ -455,7 +495,7 @@ func (b *build) tree(c chain) (*tree, error) {
 			return nil, err
 		}
 	}
-	for _, name := range b.files(c) {
+	for _, name := range b.layerFiles(c) {
 		if err := t.addTar(name); err != nil {
 			return nil, err
 		}

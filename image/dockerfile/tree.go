@@ -37,7 +37,8 @@ type file struct {
 	uid, gid int
 	mtime    time.Time // zero: the time of writing
 	size     int64
-	link     string // target of a symbolic link
+	link     string            // target of a symbolic link
+	xattrs   map[string]string // by their keys in tar headers
 	content  content
 	children map[string]*file
 	sum      string // of the content, once computed
@@ -99,7 +100,7 @@ func (f *file) open() (io.ReadCloser, error) {
 // header returns the tar header of the file.
 func (f *file) header(name string) *tar.Header {
 	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime,
-		Linkname: f.link, Format: tar.FormatPAX}
+		Linkname: f.link, PAXRecords: f.xattrs, Format: tar.FormatPAX}
 	if f.mtime.IsZero() {
 		hdr.ModTime = time.Now()
 	}
@@ -127,7 +128,24 @@ func fromHeader(hdr *tar.Header, c content) *file {
 	default:
 		return nil
 	}
+	for key, value := range hdr.PAXRecords {
+		if key == xattrPrefix+"security.capability" || strings.HasPrefix(key, xattrPrefix+"user.") {
+			if f.xattrs == nil {
+				f.xattrs = map[string]string{}
+			}
+			f.xattrs[key] = value
+		}
+	}
 	return f
+}
+
+// xattrPrefix begins the keys of extended attributes in tar headers.
+const xattrPrefix = "SCHILY.xattr."
+
+// twin returns a copy of a file. Copying sum would be a race: it is set while others copy.
+func (f *file) twin() *file {
+	return &file{typ: f.typ, mode: f.mode, uid: f.uid, gid: f.gid, mtime: f.mtime, size: f.size, link: f.link,
+		xattrs: f.xattrs, content: f.content, children: f.children}
 }
 
 // Close closes the sources of content.
@@ -219,7 +237,7 @@ func (t *tree) put(name string, f *file) error {
 
 // adopt copies everything but the children.
 func (f *file) adopt(from *file) {
-	f.mode, f.uid, f.gid, f.mtime = from.mode, from.uid, from.gid, from.mtime
+	f.mode, f.uid, f.gid, f.mtime, f.xattrs = from.mode, from.uid, from.gid, from.mtime, from.xattrs
 }
 
 // dir returns a directory, and makes it if it is missing.
