@@ -27,6 +27,12 @@ type seen struct {
 	dir bool
 }
 
+// heldDir is a directory above a mount point, which may be omitted.
+type heldDir struct {
+	name string
+	hdr  *tar.Header
+}
+
 // index is a snapshot without content.
 type index map[string]seen
 
@@ -48,8 +54,13 @@ type delta struct {
 	out    *os.File
 	before index
 	hidden func(name string) bool
+	// above has the directories above mount points. The machine touches them, and makes missing ones. They are omitted
+	// unless the command changed them, or something else in them.
+	above map[string]bool
+	base  func() (*tree, error) // the files before the command; may be nil if above is empty
 
 	after   index
+	held    []heldDir
 	written map[string]bool
 	entries int
 }
@@ -82,6 +93,9 @@ func (d *delta) run(snapshot io.Reader) (index, error) {
 	if d.out == nil {
 		return d.after, nil
 	}
+	if err := d.rest(); err != nil {
+		return nil, err
+	}
 	if err := d.removed(); err != nil {
 		return nil, err
 	}
@@ -99,6 +113,10 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	now := seen{hdr: describe(hdr), dir: hdr.Typeflag == tar.TypeDir}
 	was, known := d.before[name]
 	same := known && was.hdr == now.hdr
+	if now.dir && !known && d.above[name] {
+		d.held = append(d.held, heldDir{name, hdr})
+		return nil
+	}
 	if hdr.Typeflag == tar.TypeLink && d.written[strings.Trim(path.Clean("/"+hdr.Linkname), "/")] {
 		same = false // the link must follow its file, which is new
 	}
@@ -136,8 +154,45 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// write writes an entry with its own tar writer, which buffers nothing.
+// rest writes the held directories that the command changed.
+func (d *delta) rest() error {
+	for _, dir := range d.held {
+		base, err := d.base()
+		if err != nil {
+			return err
+		}
+		old, _, err := base.lookup(dir.name, false)
+		if err != nil || old == nil || old.mode == dir.hdr.Mode&0o7777 && old.uid == dir.hdr.Uid &&
+			old.gid == dir.hdr.Gid && old.mtime.Unix() == dir.hdr.ModTime.Unix() {
+			continue
+		}
+		d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
+		if err := d.writeOnly(dir.name, dir.hdr, nil, nil); err != nil {
+			return tarfs.Explain(err, "a layer")
+		}
+	}
+	return nil
+}
+
+// write writes an entry, after the held directories above it.
 func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
+	for len(d.held) > 0 {
+		i := slices.IndexFunc(d.held, func(h heldDir) bool { return strings.HasPrefix(name, h.name+"/") })
+		if i < 0 {
+			break
+		}
+		dir := d.held[i]
+		d.held = slices.Delete(d.held, i, i+1)
+		d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
+		if err := d.writeOnly(dir.name, dir.hdr, nil, nil); err != nil {
+			return err
+		}
+	}
+	return d.writeOnly(name, hdr, content, also)
+}
+
+// writeOnly writes an entry with its own tar writer, which buffers nothing.
+func (d *delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
 	tw := tar.NewWriter(d.out)
 	hdr.Format = tar.FormatPAX
 	hdr.Uname, hdr.Gname, hdr.AccessTime, hdr.ChangeTime = "", "", time.Time{}, time.Time{}

@@ -300,6 +300,27 @@ COPY --chmod=4755 a /octal
 	}
 }
 
+// TestMountsLeaveNothing checks that a mount hides the files of the image at its target and leaves nothing in the
+// image: neither its files nor mount points.
+func TestMountsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"src/a": "A", "one": "1"})
+	img := b.build(t, `FROM tiny
+COPY one /own/file
+COPY one /own/dir/x
+RUN --mount=type=bind,source=src,target=/own/dir --mount=type=tmpfs,target=/own/deep/er,size=1m \
+    cat /own/dir/a >/a; ls /own/dir >/ls; echo 1 >/own/deep/er/x
+RUN --mount=type=bind,source=src/a,target=/own/file --mount=type=secret,id=s cat /own/file >/b
+RUN --mount=type=cache,id=c,target=/new/cache --mount=type=tmpfs,target=/new/cache/below/it true
+RUN --mount=type=cache,id=c,target=/new/cache ls -A /new/cache >/in
+RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
+`, image.BuildOptions{Context: dir, Secrets: map[string][]byte{"s": []byte("secret")}})
+	img.want(map[string]string{"/own/dir/x": "1", "/own/dir/a": "", "/own/file": "1", "/own/deep": "", "/a": "A",
+		"/ls": "a\n", "/b": "A", "/run": "", "/new": "", "/in": "", "/used/file": "1\n", "/used/tmp": "",
+		bindDir: ""})
+}
+
 // TestHeredocInCacheKey checks that another content of a heredoc is another step, also beside files of a stage.
 func TestHeredocInCacheKey(t *testing.T) {
 	t.Parallel()

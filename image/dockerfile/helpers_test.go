@@ -20,6 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/image/rootfs"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -42,6 +43,68 @@ type chroot struct {
 	root   string
 	before map[string]string
 	mounts []Mount
+	hidden []hiding
+	made   []string
+}
+
+// hiding is a mounted path, and where its own files are meanwhile; "" for none.
+type hiding struct{ at, aside string }
+
+// Mount puts files into place by copying and renaming.
+func (m *chroot) Mount(_ context.Context, all []mounts.Mount) error {
+	for i, to := range all {
+		h := hiding{at: filepath.Join(m.root, to.Path)}
+		if _, err := os.Lstat(h.at); err == nil {
+			h.aside = fmt.Sprint(m.root, "-aside-", i)
+			if err := os.Rename(h.at, h.aside); err != nil {
+				return err
+			}
+		}
+		m.make(filepath.Dir(h.at))
+		m.hidden = append(m.hidden, h)
+		if to.From == "" {
+			if err := os.Mkdir(h.at, 0o1777); err != nil {
+				return err
+			}
+			continue
+		}
+		if out, err := exec.Command("cp", "-a", filepath.Join(m.root, to.From), h.at).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s", out)
+		}
+	}
+	return nil
+}
+
+func (m *chroot) make(dir string) {
+	if _, err := os.Lstat(dir); err == nil {
+		return
+	}
+	m.make(filepath.Dir(dir))
+	_ = os.Mkdir(dir, 0o755)
+	m.made = append(m.made, dir)
+}
+
+func (m *chroot) Unmount(_ context.Context, files ...string) error {
+	for _, h := range slices.Backward(m.hidden) {
+		if err := os.RemoveAll(h.at); err != nil {
+			return err
+		}
+		if h.aside != "" {
+			if err := os.Rename(h.aside, h.at); err != nil {
+				return err
+			}
+		}
+	}
+	for _, dir := range slices.Backward(m.made) {
+		_ = os.Remove(dir)
+	}
+	m.hidden, m.made = nil, nil
+	for _, name := range files {
+		if err := os.RemoveAll(filepath.Join(m.root, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *chroots) starts() int {
@@ -310,6 +373,9 @@ func (m *chroot) Close(context.Context) error {
 	m.c.mu.Lock()
 	delete(m.c.open, m.root)
 	m.c.mu.Unlock()
+	for _, h := range m.hidden {
+		_ = os.RemoveAll(h.aside)
+	}
 	return os.RemoveAll(m.root)
 }
 

@@ -1,39 +1,22 @@
 package dockerfile
 
 import (
-	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
-
-// secrets is the directory, in the machine's memory, of the secrets of a RUN.
-const secrets = "/dev/shm/.harvest-secrets"
-
-// maxFetch is the maximum size of a file that ADD downloads.
-const maxFetch = 8 << 30
-
-// maxTrailer is the maximum output of curl after a file: one header line, which curl limits to 100
-// KiB.
-const maxTrailer = 128 << 10
 
 // run is a RUN.
 type run struct {
@@ -44,23 +27,6 @@ type run struct {
 	Network string
 	Mounts  []mount `json:",omitempty"`
 	proxy   map[string]string
-}
-
-// mount is a --mount of a RUN.
-type mount struct {
-	Type     string
-	Target   string
-	ID       string `json:",omitempty"`
-	Sharing  string `json:",omitempty"`
-	Env      string `json:",omitempty"`
-	Size     int64  `json:",omitempty"` // of a tmpfs; 0: no limit of its own
-	Mode     uint32
-	UID, GID int
-	ReadOnly bool
-	Required bool
-
-	from   *plan.Vertex // of a bind mount; nil: an empty directory
-	source string       // the path in it
 }
 
 // runOf returns the run of an operation.
@@ -102,47 +68,6 @@ func proxies(p *pb.ProxyEnv) map[string]string {
 	return all
 }
 
-func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
-	m := mount{Target: path.Clean(from.Dest), ReadOnly: from.Readonly, Mode: 0o755, source: from.Selector}
-	if from.Input >= 0 {
-		m.from = v.Inputs[from.Input]
-	}
-	switch from.MountType {
-	case pb.MountType_CACHE:
-		m.Type, m.ID = "cache", strings.TrimPrefix(from.CacheOpt.ID, "/")
-		m.Sharing = strings.ToLower(from.CacheOpt.Sharing.String())
-		return m, x.cacheOwner(&m)
-	case pb.MountType_TMPFS:
-		m.Type, m.Mode = "tmpfs", 0o1777
-		if from.TmpfsOpt != nil {
-			m.Size = from.TmpfsOpt.Size
-		}
-	case pb.MountType_SECRET:
-		s := from.SecretOpt
-		m.Type, m.ID, m.Required = "secret", s.ID, !s.Optional
-		m.Mode, m.UID, m.GID = s.Mode&0o7777, int(s.Uid), int(s.Gid)
-	default:
-		m.Type = "bind"
-	}
-	return m, nil
-}
-
-// cacheOwner sets the owner and mode of a cache mount: those of the directory that it begins with.
-func (x *executor) cacheOwner(m *mount) error {
-	if m.from == nil {
-		return nil
-	}
-	from, err := x.files(m.from)
-	if err != nil {
-		return err
-	}
-	if dir, _, err := from.lookup(m.source, true); err == nil && dir != nil {
-		m.UID, m.GID, m.Mode = dir.uid, dir.gid, uint32(dir.mode)
-	}
-	m.from = nil
-	return nil
-}
-
 // prepareRun prepares a RUN.
 func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
 	r, err := x.runOf(v)
@@ -171,42 +96,6 @@ func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
 	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, v.Title, out) }}, nil
 }
 
-// bound returns the file or directory of a bind mount.
-func (b *build) bound(m mount) (*file, error) {
-	if m.from == nil {
-		return newDir(defaultMode), nil
-	}
-	from, err := b.files(m.from)
-	if err != nil {
-		return nil, err
-	}
-	f, _, err := from.lookup(m.source, true)
-	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.source, from.what),
-			"correct the name, or see whether %s leaves it out", ignoreName)
-	}
-	return f, err
-}
-
-func (b *build) bindDigest(m mount) (string, error) {
-	f, err := b.bound(m)
-	if err != nil {
-		return "", err
-	}
-	b.hashing.Lock()
-	defer b.hashing.Unlock()
-	return f.anyDigest()
-}
-
-// anyDigest is the hash of a file and its mode, or of a directory with everything below it.
-func (f *file) anyDigest() (string, error) {
-	if f.isDir() {
-		return f.treeDigest()
-	}
-	sum, err := f.digest()
-	return sum + strconv.FormatInt(f.mode, 8), err
-}
-
 // run runs a command and writes its changes.
 func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) error {
 	unlock, err := x.lockCaches(ctx, r)
@@ -224,7 +113,13 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	if err != nil {
 		return err
 	}
-	after, err := x.snapshot(ctx, &delta{out: out, before: x.index, hidden: hiddenBelow(hidden)})
+	d := &delta{out: out, before: x.index, hidden: hiddenBelow(hidden), above: map[string]bool{}, base: x.tree}
+	for _, m := range r.Mounts {
+		for dir := path.Dir(m.Target); dir != "/" && dir != "."; dir = path.Dir(dir) {
+			d.above[dir[1:]] = true
+		}
+	}
+	after, err := x.snapshot(ctx, d)
 	if err != nil {
 		return errors.Wrapf(err, "take a snapshot")
 	}
@@ -243,11 +138,13 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 		name, value, _ := strings.Cut(kv, "=")
 		cmd.Env[name] = value
 	}
-	if hidden, err = x.mounts(ctx, r, &cmd); err != nil {
+	if hidden, err = x.mount(ctx, r, &cmd); err != nil {
 		return nil, "", err
 	}
 	cmd.Crashed = func(what string) { crashed = what }
-	err = x.command(ctx, cmd, title)
+	if err = x.command(ctx, cmd, title); err == nil && len(r.Mounts) > 0 {
+		err = x.machine.Unmount(ctx, bindDir, secretDir)
+	}
 	if crashed != "" && errors.KindOf(err) == errors.Invalid {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)),
 			"%s", errors.RemedyOf(err))
@@ -409,202 +306,4 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	}
 	id, release := x.cache.prepare(Prepared{Root: x.base(c), Layer: f.Name()})
 	return id, func() { release(); remove() }, nil
-}
-
-// mounts sets up the mounts and files of a RUN that are not in the image, and returns the paths to
-// omit from the layer.
-func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
-	for i, m := range r.Mounts {
-		if m.Target != "" {
-			hidden = append(hidden, m.Target)
-		}
-		switch m.Type {
-		case "cache":
-			err = x.ownCache(ctx, m)
-		case "tmpfs":
-			x.tainted = true
-			err = x.bring(ctx, m.Target, newDir(0o1777))
-		case "bind":
-			if !strings.HasPrefix(m.Target, "/dev/") { // which is not part of the image
-				x.tainted = true
-			}
-			var f *file
-			if f, err = x.bound(m); err == nil {
-				err = x.bring(ctx, m.Target, f)
-			}
-		case "secret":
-			err = x.secret(ctx, m, i, cmd)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return hidden, nil
-}
-
-// secret provides a secret to the command, in memory only.
-func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) error {
-	value, ok := x.opts.Secrets[m.ID]
-	if !ok {
-		return nil // not an error unless required, as in BuildKit
-	}
-	x.tainted = true
-	if m.Env != "" {
-		if bytes.IndexByte(value, 0) >= 0 {
-			return errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable", m.ID)
-		}
-		cmd.Env[m.Env] = string(value)
-	}
-	if m.Target == "" {
-		return nil
-	}
-	at := path.Join(secrets, strconv.Itoa(i))
-	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)),
-		content: text(value)}
-	if err := x.bring(ctx, at, f); err != nil {
-		return err
-	}
-	return x.bring(ctx, m.Target, &file{typ: tar.TypeSymlink, mode: 0o777, link: at})
-}
-
-// ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
-func (x *executor) ownCache(ctx context.Context, m mount) error {
-	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly {
-		return nil
-	}
-	var out bytes.Buffer
-	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
-	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0",
-		Dir: "/", Stdout: io.Discard, Stderr: &out})
-	if err == nil && code != 0 {
-		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
-			clip(out.String()))
-	}
-	return err
-}
-
-// bring copies a file, or a directory with everything below it, to a path in the machine.
-func (x *executor) bring(ctx context.Context, target string, f *file) error {
-	dir, base := path.Split(target)
-	r, w := io.Pipe()
-	go func() {
-		tw := tar.NewWriter(w)
-		err := writeFile(tw, f.header(base), f)
-		if err == nil {
-			err = f.walk(base, func(name string, f *file) error { return writeFile(tw, f.header(name), f) })
-		}
-		if err == nil {
-			err = tw.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
-	r.CloseWithError(err)
-	return errors.Wrapf(err, "copy %s into the machine", target)
-}
-
-// prepareFetch prepares the download of a file.
-func (x *executor) prepareFetch(v *plan.Vertex) *work {
-	source := v.Op.GetSource()
-	sum, name := source.Attrs[pb.AttrHTTPChecksum], source.Attrs[pb.AttrHTTPFilename]
-	return &work{x.key("fetch", source.Identifier, sum, name), func(ctx context.Context, out *os.File) error {
-		f, err := x.fetch(ctx, source.Identifier, sum, v.Title)
-		if err != nil {
-			return err
-		}
-		l := newLayer(newTree(), x.temp)
-		l.epoch = x.plan.Epoch
-		if err := l.put(path.Join("/", cmp.Or(name, "__unnamed__")), f); err != nil {
-			return err
-		}
-		return l.write(out)
-	}}
-}
-
-// fetch downloads a file in a separate machine, so that it reaches only the addresses that
-// sandboxes reach.
-func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, error) {
-	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
-	if err != nil {
-		return nil, errors.Wrapf(err, "prepare the machine that downloads")
-	}
-	m, err := x.runner.Start(ctx, Setup{Image: base.ID, Network: "default", Title: title})
-	if err != nil {
-		return nil, errors.Wrapf(err, "start the machine that downloads")
-	}
-	temp, err := os.CreateTemp(x.temp, "add-*")
-	if err != nil {
-		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
-	}
-	x.later(temp)
-	w := &limited{w: temp, left: maxFetch + maxTrailer}
-	prefix, _, _ := strings.Cut(title, "] ")
-	messages := x.log.output(prefix + "] ")
-	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
-	defer cancel()
-	code, err := m.Run(limit, Command{
-		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https",
-			"--max-filesize", strconv.Itoa(maxFetch),
-			"--write-out", "\n%header{last-modified}", "--", url},
-		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
-	})
-	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
-	switch tail := messages.last(); {
-	case err != nil:
-		return nil, errors.Wrapf(err, "download a file")
-	case w.full:
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
-	case code != 0:
-		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", url,
-			clip(tail)), "see whether sandboxes may reach it")
-	}
-	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
-	if err != nil {
-		return nil, err
-	}
-	if size > maxFetch {
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
-	}
-	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
-	got, err := f.digest()
-	if err == nil && sum != "" && "sha256:"+got != sum {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),
-			"find out why the file has changed, and correct --checksum if that is right")
-	}
-	return f, err
-}
-
-// splitTrailer finds the line with the Last-Modified header that curl wrote after a download of
-// size bytes. It returns the size without that line. The time is zero if the header is missing or
-// invalid, or in 1970.
-func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
-	tail := make([]byte, min(size, maxTrailer))
-	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
-		return 0, time.Time{}, errors.Wrapf(err, "read a download")
-	}
-	i := bytes.LastIndexByte(tail, '\n')
-	if i < 0 {
-		return 0, time.Time{}, errors.Errorf("curl has not written the header Last-Modified after %d bytes", size)
-	}
-	mtime, err := http.ParseTime(strings.TrimSpace(string(tail[i+1:])))
-	if err != nil || mtime.Unix() <= 0 {
-		mtime = time.Time{}
-	}
-	return size - int64(len(tail)-i), mtime, nil
-}
-
-// limited writes up to a limit. It drops further data and sets full.
-type limited struct {
-	w    io.Writer
-	left int64
-	full bool
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if int64(len(p)) > l.left {
-		l.full = true
-		return 0, io.ErrShortWrite
-	}
-	l.left -= int64(len(p))
-	return l.w.Write(p)
 }
