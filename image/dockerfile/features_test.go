@@ -326,15 +326,16 @@ func TestHeredocInCacheKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
 	for _, text := range []string{"one", "two", "one"} {
-		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY <<E /e\n"+text+"\nE\nCOPY --from=a /etc/group <<F /d/\n"+text+
-			"\nF\nRUN cat /e /d/F >/f\n", image.BuildOptions{})
+		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY <<E /e\n"+text+"\nE\n"+
+			"COPY --from=a /etc/group <<F /d/\n"+text+"\nF\nRUN cat /e /d/F >/f\n", image.BuildOptions{})
 		img.want(map[string]string{"/e": text + "\n", "/d/F": text + "\n", "/f": text + "\n" + text + "\n"})
 	}
 	if n := b.runner.starts(); n != 2 {
 		t.Errorf("%d machines were started, want 2", n)
 	}
 	for _, text := range []string{"one", "two"} {
-		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY --from=a /etc/group <<F /d/\n"+text+"\nF\n", image.BuildOptions{})
+		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY --from=a /etc/group <<F /d/\n"+text+"\nF\n",
+			image.BuildOptions{})
 		img.want(map[string]string{"/d/F": text + "\n"})
 	}
 }

@@ -69,7 +69,7 @@ func TestBadDockerfiles(t *testing.T) {
 		"device": {text: "FROM base\nRUN --device=x.example/y true\n", want: "--device",
 			kind: errors.Unsupported},
 		"RUN nothing":         {text: "FROM base\nRUN []\n", want: "line 2"},
-		"bad port":            {text: "FROM base\nEXPOSE 99999\n", want: "line 2 of the Dockerfile: invalid containerPort"},
+		"bad port":            {text: "FROM base\nEXPOSE 99999\n", want: "line 2 of the Dockerfile: invalid container"},
 		"bad protocol":        {text: "FROM base\nEXPOSE 80/x\n", want: "invalid proto"},
 		"bad user":            {text: "FROM base\nUSER a b/c\n", want: "invalid user"},
 		"bad expansion":       {text: "FROM base\nENV A=${B:?missing}\n", want: "line 2"},
