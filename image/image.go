@@ -93,9 +93,11 @@ type Builder interface {
 
 // BuildOptions configures one Build. They are not stored.
 type BuildOptions struct {
-	Force bool     // build it even if it exists
-	Pull  Pull     // when to resolve a name at its registry
-	Names []string // names for the image, besides its Base; older images lose them
+	Force bool // build it even if it exists
+	// Foreign allows an image of a registry for a platform whose programs cannot run on this machine. It gets no name.
+	Foreign bool
+	Pull    Pull     // when to resolve a name at its registry
+	Names   []string // names for the image, besides its Base; older images lose them
 
 	// Context is the path on this machine of the build context: a directory, or a tar file of it.
 	// "" means an empty context.

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -297,6 +299,35 @@ COPY --chmod=4755 a /octal
 	two, _, _ := img.lookup("/twice/l", false)
 	if one == two {
 		t.Error("two sources became hard links of one another")
+	}
+}
+
+// TestPlatformsOfStages checks that names of this machine's platform mean this machine, and that another platform is
+// asked for, copied from, and never run.
+func TestPlatformsOfStages(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the names are those of amd64")
+	}
+	for _, name := range []string{"amd64", "linux/x86_64", "linux/amd64/v2"} {
+		b.build(t, "FROM --platform="+name+" tiny\nRUN echo 1 >/1\n", image.BuildOptions{}).want(map[string]string{
+			"/1": "1\n"})
+	}
+	for _, spec := range b.lib.builds {
+		if spec.Platform != "" {
+			t.Errorf("the platform %q is not this machine", spec.Platform)
+		}
+	}
+	b.lib.builds = nil
+	b.build(t, "FROM --platform=linux/arm64 tiny AS a\nWORKDIR /w\nFROM tiny\nCOPY --from=a /etc/group /w /x/\n",
+		image.BuildOptions{}).want(map[string]string{"/x/group": "root:x:0:\nstaff:x:50:\napp:x:1001:\n"})
+	if !slices.ContainsFunc(b.lib.builds, func(s image.Spec) bool { return s.Platform == "linux/arm64" }) {
+		t.Errorf("got %+v", b.lib.builds)
+	}
+	_, err := b.try(t, image.Spec{Dockerfile: "FROM --platform=linux/arm64 tiny\nRUN true\n"}, image.BuildOptions{})
+	if errors.KindOf(err) != errors.Unsupported {
+		t.Errorf("got %v", err)
 	}
 }
 

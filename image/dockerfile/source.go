@@ -214,7 +214,8 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 			return img, nil
 		}
 		img, err := image.Of(images, spec.Owner).Build(ctx, image.Spec{Base: ref, Platform: platform},
-			image.BuildOptions{Pull: opts.Pull, Credentials: opts.Credentials, Progress: opts.Progress, Log: opts.Log})
+			image.BuildOptions{Foreign: platform != "", Pull: opts.Pull, Credentials: opts.Credentials,
+				Progress: opts.Progress, Log: opts.Log})
 		if err == nil {
 			known[[2]string{ref, platform}] = img
 		}

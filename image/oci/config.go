@@ -19,7 +19,7 @@ func configOf(file *v1.ConfigFile, extra map[string]string) image.Config {
 	c := file.Config
 	config := image.Config{
 		Env: maps.Clone(extra), User: c.User, Dir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
-		Labels: c.Labels, StopSignal: c.StopSignal,
+		Labels: c.Labels, StopSignal: c.StopSignal, OnBuild: c.OnBuild, Author: file.Author,
 		Ports: slices.Sorted(maps.Keys(c.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(c.Volumes)),
 	}
 	if config.Env == nil {

@@ -406,6 +406,69 @@ func TestPlatforms(t *testing.T) {
 	}
 }
 
+// TestIndexes pulls indexes in the forms that registries have: a manifest without platform beside attestations, and
+// indexes of indexes.
+//
+// mission: B2
+func TestIndexes(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	mine := imageOf(t, v1.Config{}, tarOf(t, "mine", ""))
+	theirs := imageOfLayers(t, v1.Config{}, "s390x", static.NewLayer(tarOf(t, "theirs", ""), types.OCIUncompressedLayer))
+	attestation := mutate.IndexAddendum{Add: imageOf(t, v1.Config{}, tarOf(t, "attestation", "")),
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"},
+			Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}}
+	plain := func(what mutate.Appendable) mutate.IndexAddendum { return mutate.IndexAddendum{Add: what} }
+	loose := mutate.AppendManifests(empty.Index, attestation, plain(mine))
+	for name, index := range map[string]v1.ImageIndex{
+		"loose": loose, "nested": mutate.AppendManifests(empty.Index, plain(loose)),
+		"several":              mutate.AppendManifests(empty.Index, plain(theirs), plain(mine)),
+		"nested beside others": mutate.AppendManifests(empty.Index, plain(theirs), plain(loose), attestation),
+	} {
+		got, err := pull(t, open(t, oci.Options{}), h.pushIndex(t, strings.ReplaceAll(name, " ", "-"), index),
+			image.BuildOptions{})
+		if _, ok := got.files["mine"]; !ok || err != nil {
+			t.Errorf("%s: got %v, %v", name, got.files, err)
+		}
+	}
+}
+
+// TestForeignPlatform pulls images for another platform, whose files a Dockerfile copies.
+func TestForeignPlatform(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	mine := imageOf(t, v1.Config{}, tarOf(t, "mine", ""))
+	theirs := imageOfLayers(t, v1.Config{OnBuild: []string{"RUN x"}}, "s390x",
+		static.NewLayer(tarOf(t, "theirs", ""), types.OCIUncompressedLayer))
+	var index v1.ImageIndex = empty.Index
+	for arch, img := range map[string]v1.Image{runtime.GOARCH: mine, "s390x": theirs} {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: img,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}}})
+	}
+	both := h.pushIndex(t, "both", index)
+	s := open(t, oci.Options{})
+	got, err := pullContext(t, t.Context(), s, image.Spec{Base: both, Platform: "linux/s390x"},
+		image.BuildOptions{Foreign: true})
+	if err != nil || got.spec.Platform != "linux/s390x" || len(got.Config.OnBuild) != 1 {
+		t.Fatalf("got %+v, %v", got.spec, err)
+	}
+	if _, ok := got.files["theirs"]; !ok {
+		t.Errorf("got the files %v", got.files)
+	}
+	_, err = pullContext(t, t.Context(), s, image.Spec{Base: h.push(t, "lone", mine), Platform: "linux/s390x"},
+		image.BuildOptions{Foreign: true})
+	expect(t, "an image for this machine only", err, errors.Unsupported)
+	for _, same := range []string{runtime.GOARCH, "linux/x86_64", "linux/amd64/v2"} {
+		if runtime.GOARCH != "amd64" && same != runtime.GOARCH {
+			continue
+		}
+		if got, err := pullContext(t, t.Context(), s, image.Spec{Base: both, Platform: same},
+			image.BuildOptions{}); err != nil || got.files["mine"] != "" {
+			t.Errorf("%s: got %v, %v", same, got.files, err)
+		}
+	}
+}
+
 func TestWhatIsNoImage(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

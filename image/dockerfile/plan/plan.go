@@ -118,7 +118,7 @@ func foreign(platform *ocispecs.Platform) string {
 		return ""
 	}
 	p := platforms.Normalize(*platform)
-	if p.OS == "linux" && p.Architecture == runtime.GOARCH && p.Variant == platforms.DefaultSpec().Variant {
+	if p.OS == "linux" && p.Architecture == runtime.GOARCH { // of any variant, such as linux/amd64/v2
 		return ""
 	}
 	return platforms.Format(p)
