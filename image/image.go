@@ -87,7 +87,7 @@ type Builder interface {
 	// List returns all images, newest first.
 	List(ctx context.Context) ([]Image, error)
 	// Delete removes an image. It returns Conflict while a sandbox uses the image, and NotFound if
-	// it does not exist.
+	// it does not exist. Through Of, it also accepts a name, and removes only that name if the image has others.
 	Delete(ctx context.Context, id string) error
 }
 

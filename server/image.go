@@ -258,13 +258,9 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, imageOut(found))
 }
 
-// deleteImage accepts any name of an image, like getImage.
+// deleteImage accepts any name of an image, like getImage. It removes only that name if the image has others.
 func (s *Server) deleteImage(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.images(r).Find(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	if err := s.images(r).Delete(r.Context(), found.ID); err != nil {
+	if err := s.images(r).Delete(r.Context(), r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

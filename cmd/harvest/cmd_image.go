@@ -52,8 +52,10 @@ func (c *cli) imageInspect() *cobra.Command {
 
 func (c *cli) imageRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
-		Use:     "rm IMAGE…",
-		Short:   "Delete images that no sandbox uses",
+		Use:   "rm IMAGE…",
+		Short: "Delete images that no sandbox uses",
+		Long: "Delete images that no sandbox uses.\n\n" +
+			"If IMAGE is one of several names of an image, only that name is removed.",
 		Example: "  harvest image rm base",
 	}, "images", func(ctx context.Context, server *client.Client, ref string) error {
 		return server.DeleteImage(ctx, ref)
