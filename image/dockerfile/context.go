@@ -183,39 +183,68 @@ func (t *tree) addDir(ctx context.Context, name string, used *budget) error {
 		return errors.Explainf(err, errors.Invalid, "the build context cannot be opened")
 	}
 	t.close = append(t.close, root)
-	return fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
-		if err == nil {
-			err = context.Cause(ctx)
+	return t.addBelow(ctx, root, ".", used)
+}
+
+// addBelow reads what is in a directory of a context. Package fs could not: it refuses names that are not UTF-8.
+func (t *tree) addBelow(ctx context.Context, root *os.Root, dir string, used *budget) error {
+	opened, err := root.Open(dir)
+	if err != nil {
+		return tarfs.Explain(err, dir)
+	}
+	entries, err := opened.ReadDir(-1)
+	if err = errors.Join(err, opened.Close()); err != nil {
+		return tarfs.Explain(err, dir)
+	}
+	for _, e := range entries {
+		if err := context.Cause(ctx); err != nil {
+			return err
 		}
+		p := path.Join(dir, e.Name())
+		f, err := contextFile(root, p)
 		if err != nil {
 			return tarfs.Explain(err, p)
 		}
-		info, err := d.Info()
-		if err != nil || p == "." {
-			return tarfs.Explain(err, p)
-		}
-		f := &file{mode: int64(info.Mode().Perm()), mtime: info.ModTime()}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			f.mode = int64(st.Mode & 0o7777)
-		}
-		switch info.Mode().Type() {
-		case 0:
-			f.typ, f.size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
-		case fs.ModeDir:
-			f.typ, f.children = tar.TypeDir, map[string]*file{}
-		case fs.ModeSymlink:
-			f.typ = tar.TypeSymlink
-			if f.link, err = root.Readlink(p); err != nil {
-				return tarfs.Explain(err, p)
-			}
-		default:
-			return nil
+		if f == nil {
+			continue
 		}
 		if err := used.take(f.size); err != nil {
 			return err
 		}
-		return t.put(p, f)
-	})
+		if err := t.put(p, f); err != nil {
+			return err
+		}
+		if f.isDir() {
+			if err := t.addBelow(ctx, root, p, used); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// contextFile returns a file of a context's directory, or nil if it is of another type than contexts have.
+func contextFile(root *os.Root, p string) (*file, error) {
+	info, err := root.Lstat(p)
+	if err != nil {
+		return nil, err
+	}
+	f := &file{mode: int64(info.Mode().Perm()), mtime: info.ModTime()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.mode = int64(st.Mode & 0o7777)
+	}
+	switch info.Mode().Type() {
+	case 0:
+		f.typ, f.size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
+	case fs.ModeDir:
+		f.typ, f.children = tar.TypeDir, map[string]*file{}
+	case fs.ModeSymlink:
+		f.typ = tar.TypeSymlink
+		f.link, err = root.Readlink(p)
+	default:
+		return nil, nil
+	}
+	return f, err
 }
 
 // ignore removes the files that the tree's own .dockerignore excludes.

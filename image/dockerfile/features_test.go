@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -299,6 +301,66 @@ COPY --chmod=4755 a /octal
 	two, _, _ := img.lookup("/twice/l", false)
 	if one == two {
 		t.Error("two sources became hard links of one another")
+	}
+}
+
+// TestCopyKeepsAttributes checks that COPY --from and ADD of archives keep file capabilities and attributes of users.
+func TestCopyKeepsAttributes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	attributes := map[string]string{"SCHILY.xattr.security.capability": "cap\x00", "SCHILY.xattr.user.note": "mine"}
+	fill := func(tw *tar.Writer) {
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o755, PAXRecords: attributes})
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755, PAXRecords: attributes})
+	}
+	b.lib.add("attributed", image.Config{}, fill)
+	img := b.build(t, "FROM tiny\nCOPY --from=attributed /f /copied\nCOPY --from=attributed / /all/\nADD a.tar /added/\n",
+		image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
+	for _, name := range []string{"/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
+		if f, _, err := img.lookup(name, false); err != nil || f == nil || !maps.Equal(f.xattrs, attributes) {
+			t.Errorf("%s: got %+v, %v", name, f, err)
+		}
+	}
+	if b.runner.starts() != 0 {
+		t.Errorf("%d machines were started", b.runner.starts())
+	}
+}
+
+// TestAddUnpacksOldArchives checks that ADD unpacks the format of Version 7, which has no magic number.
+func TestAddUnpacksOldArchives(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	old := tarred(func(tw *tar.Writer) { fileEntry(tw, "old/file", "F", 0o644) })
+	clear(old[257:265])
+	copy(old[148:156], "        ")
+	sum := 0
+	for _, c := range old[:512] {
+		sum += int(c)
+	}
+	copy(old[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	b.build(t, "FROM tiny\nADD v7 zeros /x/\n", image.BuildOptions{Context: b.context(map[string]string{
+		"v7": string(old), "zeros": strings.Repeat("\x00", 4096)})}).want(map[string]string{"/x/old/file": "F",
+		"/x/zeros": strings.Repeat("\x00", 4096), "/x/v7": ""})
+}
+
+// TestNamesWithoutUTF8 checks that a build context may have names that are not UTF-8, also if they are ignored.
+func TestNamesWithoutUTF8(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"d/caf\xe9": "1", "d/\xff\xfe/x": "2", "ignored\xe9": "3", "l\xe9": "->d/caf\xe9",
+		".dockerignore": "ignored*\n"})
+	var packed bytes.Buffer
+	if err := Pack(t.Context(), dir, "", &packed); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(b.dir, "names.tar")
+	if err := os.WriteFile(archive, packed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, context := range []string{dir, archive} {
+		b.build(t, "FROM tiny\nCOPY . /all\nRUN cat /all/d/* /all/d/*/x >/both 2>/dev/null; true\n",
+			image.BuildOptions{Context: context}).want(map[string]string{"/all/d/caf\xe9": "1", "/all/d/\xff\xfe/x": "2",
+			"/all/ignored\xe9": "", "/all/l\xe9": "->d/caf\xe9", "/both": "12"})
 	}
 }
 
