@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/image/trust"
 )
 
 // epoch is the time of the archive's own entries, as in docker save and skopeo, so that exports of
@@ -37,22 +38,26 @@ const (
 // Export writes an image as an OCI archive for docker load, podman load and skopeo: a tar stream of
 // an OCI layout with Docker's manifest.json. root is its root file system, and layer, if not nil,
 // that of a snapshot. Both are read twice, since their digests come first. Equal images give equal
-// bytes.
+// bytes. The certificates of this machine, which sandboxes trust, are left out.
 func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, layer *os.File) error {
 	r, err := rootfs.OpenReader(root)
 	if err != nil {
 		return err
 	}
 	a := &archive{ctx: ctx, tw: tar.NewWriter(w)}
-	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteTar(ctx, w) }}
+	own, err := trust.NewFilter(r)
+	if err != nil {
+		return err
+	}
+	img.Config.Env = own.Env(img.Config.Env)
+	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteEdited(ctx, w, own.Edit) }}
 	if layer != nil {
 		parts = append(parts, func(w io.Writer) error {
 			info, err := layer.Stat()
 			if err != nil {
 				return errors.Wrapf(err, "measure a layer")
 			}
-			_, err = io.Copy(w, io.NewSectionReader(layer, 0, info.Size()))
-			return errors.Wrapf(err, "read a layer")
+			return own.Layer(w, io.NewSectionReader(layer, 0, info.Size()))
 		})
 	}
 	var layers []v1.Descriptor
