@@ -46,6 +46,16 @@ type Config struct {
 	// Healthcheck is kept for export, in the form of the image's configuration.
 	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
 	OnBuild     []string        `json:"on_build,omitempty"` // instructions for Dockerfiles that begin with this image
+	History     []History       `json:"history,omitempty"`
+}
+
+// History is an instruction that made a part of an image, as its builder recorded it.
+type History struct {
+	Created time.Time `json:"created_at,omitzero"`
+	By      string    `json:"created_by,omitempty"`
+	Comment string    `json:"comment,omitempty"`
+	Author  string    `json:"author,omitempty"`
+	Empty   bool      `json:"empty,omitempty"` // it changed no files
 }
 
 // Image is a built image.

@@ -433,6 +433,61 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
+// TestExportKeepsConfig checks that an export and a pull keep the whole configuration of an image.
+//
+// mission: B2
+func TestExportKeepsConfig(t *testing.T) {
+	t.Parallel()
+	img := image.Image{Built: epoch, Config: image.Config{
+		Env: map[string]string{"A": "b"}, User: "u", Dir: "/w", Entrypoint: []string{"e"}, Cmd: []string{"c"},
+		Shell: []string{"s"}, Ports: []string{"80/tcp"}, Volumes: []string{"/v"}, Labels: map[string]string{"l": "m"},
+		StopSignal: "SIGINT", Author: "me", OnBuild: []string{"RUN x"},
+		Healthcheck: []byte(`{"Test":["CMD","true"],"Interval":1,"StartInterval":2000000000,"Retries":3}`),
+		History:     []image.History{{Created: epoch.UTC(), By: "RUN y", Comment: "z", Empty: true}},
+	}}
+	h := newHub(t)
+	got, err := pull(t, open(t, oci.Options{}), h.push(t, "a", imageOf(t, v1.Config{}, tarOf(t, "f", ""))),
+		image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "a.tar")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := oci.Export(t.Context(), f, img, got.root, nil); err != nil {
+		t.Fatal(err)
+	}
+	again := configIn(t, file)
+	for _, want := range []string{`"OnBuild":["RUN x"]`, `"StartInterval":2000000000`, `"Retries":3`, `"author":"me"`,
+		`"created_by":"RUN y"`, `"empty_layer":true`, `"80/tcp":{}`} {
+		if !strings.Contains(again, want) {
+			t.Errorf("the export lacks %s: %s", want, again)
+		}
+	}
+}
+
+// configIn returns the configuration in an OCI archive.
+func configIn(t testing.TB, file string) string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for tr := tar.NewReader(f); ; {
+		_, err := tr.Next()
+		if err != nil {
+			t.Fatalf("there is no configuration: %v", err)
+		}
+		if text, _ := io.ReadAll(io.LimitReader(tr, 1<<20)); strings.Contains(string(text), `"rootfs"`) {
+			return string(text)
+		}
+	}
+}
+
 // TestForeignPlatform pulls images for another platform, whose files a Dockerfile copies.
 func TestForeignPlatform(t *testing.T) {
 	t.Parallel()

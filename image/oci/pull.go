@@ -135,7 +135,7 @@ func check(f *os.File, digest v1.Hash) ([]byte, error) {
 
 // image returns the manifest of that digest and its configuration, which must be for that platform.
 func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
-	want platforms.Platform) (*v1.Manifest, *v1.ConfigFile, error) {
+	want platforms.Platform) (*v1.Manifest, *configFile, error) {
 	text, _, err := s.manifest(ctx, r, digest.String())
 	if err != nil {
 		return nil, nil, err
@@ -164,8 +164,8 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
 		return nil, nil, err
 	}
 	defer f.Close()
-	config, err := v1.ParseConfigFile(f)
-	if err != nil {
+	config := &configFile{}
+	if err := json.NewDecoder(f).Decode(config); err != nil {
 		return nil, nil, errors.Explainf(err, errors.Invalid, "the configuration of %s cannot be read", r.ref.Name())
 	}
 	if len(config.RootFS.DiffIDs) != len(m.Layers) {
@@ -187,7 +187,7 @@ type pull struct {
 
 	digest   v1.Hash
 	manifest *v1.Manifest
-	config   *v1.ConfigFile
+	config   *configFile
 
 	mu                      sync.Mutex
 	total, fetched, written int64 // guarded by mu; compressed bytes

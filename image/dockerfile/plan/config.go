@@ -91,6 +91,13 @@ func imageOf(img image.Image, platform ocispecs.Platform) *dockerspec.DockerOCII
 		file.Config.Env = append(file.Config.Env, name+"="+c.Env[name])
 	}
 	file.Config.ExposedPorts, file.Config.Volumes = set(c.Ports), set(c.Volumes)
+	for _, h := range c.History {
+		entry := ocispecs.History{CreatedBy: h.By, Comment: h.Comment, Author: h.Author, EmptyLayer: h.Empty}
+		if !h.Created.IsZero() {
+			entry.Created = &h.Created
+		}
+		file.History = append(file.History, entry)
+	}
 	health := dockerspec.HealthcheckConfig{}
 	if len(c.Healthcheck) > 0 && json.Unmarshal(c.Healthcheck, &health) == nil {
 		file.Config.Healthcheck = &health
@@ -118,6 +125,13 @@ func configOf(file *dockerspec.DockerOCIImage) (image.Config, error) {
 		Cmd: from.Cmd, Shell: from.Shell, Labels: from.Labels, StopSignal: from.StopSignal, OnBuild: from.OnBuild,
 		Ports: slices.Sorted(maps.Keys(from.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(from.Volumes)),
 		Author: file.Author}
+	for _, h := range file.History {
+		entry := image.History{By: h.CreatedBy, Comment: h.Comment, Author: h.Author, Empty: h.EmptyLayer}
+		if h.Created != nil {
+			entry.Created = h.Created.UTC()
+		}
+		c.History = append(c.History, entry)
+	}
 	for _, kv := range from.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		if name == "" || strings.ContainsRune(kv, 0) {
