@@ -262,6 +262,9 @@ func (m *chroot) Run(ctx context.Context, cmd Command) (int, error) {
 	}
 	c := exec.CommandContext(ctx, "chroot", append(args, cmd.Args...)...)
 	c.Stdout, c.Stderr = cmd.Stdout, cmd.Stderr
+	if cmd.Stderr == nil {
+		c.Stderr = cmd.Stdout
+	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	err := c.Run()

@@ -65,9 +65,10 @@ type Machine interface {
 
 // Command is a command to run in a Machine.
 type Command struct {
-	Args           []string
-	Env            map[string]string
-	Dir, User      string
+	Args      []string
+	Env       map[string]string
+	Dir, User string
+	// Stdout gets both streams, in the order in which the command writes, if Stderr is nil.
 	Stdout, Stderr io.Writer
 	// Crashed, if set, is called if the command failed and one of its processes died of a
 	// signal such as SIGSEGV that no process had sent.

@@ -191,7 +191,7 @@ func (x *executor) ownCache(ctx context.Context, m mount) error {
 	var out bytes.Buffer
 	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
 	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0",
-		Dir: "/", Stdout: io.Discard, Stderr: &out})
+		Dir: "/", Stdout: &out})
 	if err == nil && code != 0 {
 		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
 			clip(out.String()))

@@ -160,7 +160,7 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	defer cancel()
 	prefix, _, _ := strings.Cut(title, "] ")
 	out := x.log.output(prefix + "] ")
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = out
 	code, err := x.machine.Run(ctx, cmd)
 	tail := out.last()
 	if tail != "" {
