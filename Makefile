@@ -5,6 +5,7 @@
 # make cover   the quick suite, as many long tests as there is time for, and the coverage gate
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
+# make test-images   the same Dockerfiles with Harvest and BuildKit
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
 # make test-security   the abuse list against a built server, as root and rootless, with a table; an hour
 # make bench   the benchmarks, with the peers that are installed beside them
@@ -27,7 +28,7 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # file system to write counters to (the snapshots of engine/enginetest run it).
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
-.PHONY: build keeper run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
+.PHONY: build keeper run test test-long test-modal test-s3 test-images test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest brings the programs along that its sandboxes need, which are smaller than itself: see cmd/harvest/inner.
 build: keeper
@@ -63,6 +64,12 @@ test-modal: deps
 test-s3: deps
 	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C internal/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
 	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3sync
+
+# The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc.
+test-images:
+	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
+	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
+	go test -count=1 -timeout 1h -v -run '^TestAsBuildKit$$' ./image/dockerfile
 
 test-software: build
 	scripts/software
