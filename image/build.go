@@ -140,8 +140,9 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 	case spec.Dockerfile != "" || len(spec.Commands) > 0:
 		source = l.sources.Dockerfile
 	case own != nil && opts.Foreign:
-		return nil, Image{}, errors.Remedy(errors.Newf(errors.Unsupported, "the image %s is for this machine's platform, not for %s",
-			spec.Base, spec.Platform), "leave the platform out")
+		err := errors.Newf(errors.Unsupported, "the image %s is for this machine's platform, not for %s", spec.Base,
+			spec.Platform)
+		return nil, Image{}, errors.Remedy(err, "leave the platform out")
 	case own != nil:
 		source = own
 	case spec.Base == "":

@@ -207,7 +207,8 @@ func TestDeleteOneName(t *testing.T) {
 	l, _, _ := choices(t, t.TempDir())
 	for _, owner := range []string{"", "acme"} {
 		own := image.Of(l, owner)
-		img, err := own.Build(t.Context(), image.Spec{Base: "debian:12"}, image.BuildOptions{Names: []string{"team/app:1"}})
+		img, err := own.Build(t.Context(), image.Spec{Base: "debian:12"},
+			image.BuildOptions{Names: []string{"team/app:1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +245,8 @@ func TestForeignImagesHaveNoName(t *testing.T) {
 		t.Errorf("the name is now %+v", again)
 	}
 	for _, base := range []string{local.ID, "base"} {
-		_, err := l.Build(t.Context(), image.Spec{Base: base, Platform: "linux/s390x"}, image.BuildOptions{Foreign: true})
+		_, err := l.Build(t.Context(), image.Spec{Base: base, Platform: "linux/s390x"},
+			image.BuildOptions{Foreign: true})
 		if errors.KindOf(err) != errors.Unsupported {
 			t.Errorf("%s for another platform: %v", base, err)
 		}

@@ -154,7 +154,8 @@ func (m *machine) Unmount(ctx context.Context, files ...string) error {
 func (m *machine) own(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr strings.Builder
 	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
-		Args: append([]string{dockerfile.MountProgram}, args...), Own: true, User: "0", Workdir: "/", Stdout: &stdout, Stderr: &stderr})
+		Args: append([]string{dockerfile.MountProgram}, args...), Own: true, User: "0", Workdir: "/", Stdout: &stdout,
+		Stderr: &stderr})
 	if err != nil {
 		return "", err
 	}

@@ -107,7 +107,8 @@ func healthOut(text json.RawMessage) *api.HealthCheck {
 		return nil
 	}
 	return &api.HealthCheck{Test: h.Test, IntervalSeconds: h.Interval.Seconds(), TimeoutSeconds: h.Timeout.Seconds(),
-		StartPeriodSeconds: h.StartPeriod.Seconds(), StartIntervalSeconds: h.StartInterval.Seconds(), Retries: h.Retries}
+		StartPeriodSeconds: h.StartPeriod.Seconds(), StartIntervalSeconds: h.StartInterval.Seconds(),
+		Retries: h.Retries}
 }
 
 func volumeOut(v volume.Info) api.Volume {

@@ -67,7 +67,8 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkLogin returns an error if there is no such secret. A build asks for its credentials only if it reaches a registry.
+// checkLogin returns an error if there is no such secret. A build asks for its credentials only if it reaches a
+// registry.
 func (s *Server) checkLogin(r *http.Request, name string) error {
 	if name == "" {
 		return nil

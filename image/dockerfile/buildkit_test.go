@@ -167,7 +167,8 @@ COPY a /var/run/through
 COPY dirs/ /var/run/
 `},
 	{name: "stages", text: `FROM BASE AS build
-RUN mkdir -p /out/bin /out/etc && echo 1 >/out/bin/x && chmod 750 /out/bin && ln -s x /out/bin/l && ln /out/bin/x /out/bin/h && chown -R 1000:50 /out/etc
+RUN mkdir -p /out/bin /out/etc && echo 1 >/out/bin/x && chmod 750 /out/bin
+RUN ln -s x /out/bin/l && ln /out/bin/x /out/bin/h && chown -R 1000:50 /out/etc
 FROM scratch AS files
 COPY --from=build /out /
 FROM BASE
@@ -177,7 +178,8 @@ COPY --from=build --link /out/bin/x /linked/dir/x
 COPY --link --chown=1:2 a /linked/a
 COPY --link d /var/run/d
 `},
-	{name: "target", text: "FROM BASE AS a\nRUN echo a >/a\nFROM a AS b\nRUN echo b >/b\nFROM b AS c\nRUN exit 1\n", target: "b"},
+	{name: "target", target: "b",
+		text: "FROM BASE AS a\nRUN echo a >/a\nFROM a AS b\nRUN echo b >/b\nFROM b AS c\nRUN exit 1\n"},
 	{name: "scratch", text: "FROM scratch\nWORKDIR /w\nCOPY a .\nENV X=1\n"},
 	{name: "archives", text: `FROM BASE
 ADD a.tar /1
@@ -195,14 +197,23 @@ WORKDIR /w
 COPY a /w/hidden/a
 RUN --mount=type=bind,target=hidden,source=d ls /w/hidden >/ls
 RUN --mount=type=bind,from=tools,source=/tool,target=/t/tool cat /t/tool >/tool
-RUN --mount=target=/ctx cat /ctx/a >/ctxa; if touch /ctx/new 2>/dev/null; then echo writable; else echo readonly; fi >/ro
+RUN --mount=target=/ctx cat /ctx/a >/ctxa
 RUN --mount=type=tmpfs,target=/tmpfs/deep touch /tmpfs/deep/x /tmpfs/kept
 RUN --mount=type=cache,target=/cache/dir touch /cache/dir/x
 RUN --mount=type=cache,target=/cache2,uid=1000,gid=50,mode=0711 stat -c '%u %g %a' /cache2 >/stat
 `},
-	{name: "shell", text: "FROM BASE\nSHELL [\"/bin/sh\", \"-xc\"]\nRUN echo $0 >/0\nRUN [\"/bin/sh\", \"-c\", \"echo $0 >/1\"]\nCMD x $Y\n"},
+	{name: "shell", text: `FROM BASE
+SHELL ["/bin/sh", "-xc"]
+RUN echo $0 >/0
+RUN ["/bin/sh", "-c", "echo $0 >/1"]
+CMD x $Y
+`},
 	{name: "escape", text: "# escape=`\nFROM BASE\nRUN echo a `\n  b >/a\nENV P=C:\\x\nRUN echo \"$P\" >/p\n"},
-	{name: "attributes", text: "FROM BASE\nRUN rm -r /etc && mkdir /etc && echo 1 >/etc/x\nRUN mv /etc/x /etc/y; chmod 700 /etc\nRUN rm -rf /usr\n"},
+	{name: "removals", text: `FROM BASE
+RUN rm -r /etc && mkdir /etc && echo 1 >/etc/x
+RUN mv /etc/x /etc/y; chmod 700 /etc
+RUN rm -rf /usr
+`},
 }
 
 // featureContext has the files that these Dockerfiles copy.
@@ -220,13 +231,13 @@ func featureContext(b *bench) string {
 	_, _ = gz.Write(archive)
 	_ = gz.Close()
 	dir := b.context(map[string]string{
-		"a": "A", "b.txt": "B", "c.txt": "C", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/h.go": "H", "d/k": "K", "empty/": "",
-		"l": "->a", "ld": "->d/e", "dirs/a/x": "1", "dirs/b/x": "2", "dirs/b/y": "3", "with space": "S", "outside": "O",
+		"a": "A", "b.txt": "B", "c.txt": "C", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/h.go": "H", "d/k": "K",
+		"empty/": "", "l": "->a", "ld": "->d/e", "dirs/a/x": "1", "dirs/b/x": "2", "dirs/b/y": "3", "with space": "S", "outside": "O",
 		"x": "X", "exe": "E", "modes/one/f": "1", "modes/two/": "", "a.tar": string(archive), "a.tar.gz": z.String(),
 		".dockerignore": "ignored\n**/*.tmp\n", "ignored": "I", "d/x.tmp": "T",
 	})
-	for name, mode := range map[string]os.FileMode{"exe": 0o755, "modes/one": 0o711, "modes/two": 0o2775, "d/e": 0o750} {
-		if err := os.Chmod(filepath.Join(dir, name), mode.Perm()|mode&0o7000); err != nil {
+	for name, mode := range map[string]os.FileMode{"exe": 0o755, "modes/one": 0o711, "modes/two": 0o775, "d/e": 0o750} {
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
 			b.t.Fatal(err)
 		}
 	}

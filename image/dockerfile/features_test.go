@@ -314,8 +314,11 @@ func TestCopyKeepsAttributes(t *testing.T) {
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755, PAXRecords: attributes})
 	}
 	b.lib.add("attributed", image.Config{}, fill)
-	img := b.build(t, "FROM tiny\nCOPY --from=attributed /f /copied\nCOPY --from=attributed / /all/\nADD a.tar /added/\n",
-		image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
+	img := b.build(t, `FROM tiny
+COPY --from=attributed /f /copied
+COPY --from=attributed / /all/
+ADD a.tar /added/
+`, image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
 	for _, name := range []string{"/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
 		if f, _, err := img.lookup(name, false); err != nil || f == nil || !maps.Equal(f.xattrs, attributes) {
 			t.Errorf("%s: got %+v, %v", name, f, err)
@@ -347,8 +350,8 @@ func TestAddUnpacksOldArchives(t *testing.T) {
 func TestNamesWithoutUTF8(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	dir := b.context(map[string]string{"d/caf\xe9": "1", "d/\xff\xfe/x": "2", "ignored\xe9": "3", "l\xe9": "->d/caf\xe9",
-		".dockerignore": "ignored*\n"})
+	dir := b.context(map[string]string{"d/caf\xe9": "1", "d/\xff\xfe/x": "2", "ignored\xe9": "3",
+		"l\xe9": "->d/caf\xe9", ".dockerignore": "ignored*\n"})
 	var packed bytes.Buffer
 	if err := Pack(t.Context(), dir, "", &packed); err != nil {
 		t.Fatal(err)
@@ -359,8 +362,8 @@ func TestNamesWithoutUTF8(t *testing.T) {
 	}
 	for _, context := range []string{dir, archive} {
 		b.build(t, "FROM tiny\nCOPY . /all\nRUN cat /all/d/* /all/d/*/x >/both 2>/dev/null; true\n",
-			image.BuildOptions{Context: context}).want(map[string]string{"/all/d/caf\xe9": "1", "/all/d/\xff\xfe/x": "2",
-			"/all/ignored\xe9": "", "/all/l\xe9": "->d/caf\xe9", "/both": "12"})
+			image.BuildOptions{Context: context}).want(map[string]string{"/all/d/caf\xe9": "1",
+			"/all/d/\xff\xfe/x": "2", "/all/ignored\xe9": "", "/all/l\xe9": "->d/caf\xe9", "/both": "12"})
 	}
 }
 

@@ -196,8 +196,8 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 	return errors.Wrapf(write(a.tw), "write %s", name)
 }
 
-// configFileOf returns the configuration in the form of OCI. The instructions of the history are entries without layers,
-// because the layers of an export are others.
+// configFileOf returns the configuration in the form of OCI. The instructions of the history are entries without
+// layers, because the layers of an export are others.
 func configFileOf(img image.Image, layers []v1.Descriptor) configFile {
 	c := img.Config
 	file := configFile{ConfigFile: v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Author: c.Author,

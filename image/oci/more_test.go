@@ -115,7 +115,8 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snapshot.Close()
-	if _, err := snapshot.Write(tarOf(t, "etc/ssl/certs/ca-certificates.crt", "new\n"+text, "own", "file")); err != nil {
+	layer := tarOf(t, "etc/ssl/certs/ca-certificates.crt", "new\n"+text, "own", "file")
+	if _, err := snapshot.Write(layer); err != nil {
 		t.Fatal(err)
 	}
 	var archive bytes.Buffer

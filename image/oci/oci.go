@@ -178,7 +178,8 @@ func parsePlatform(text string, foreign bool) (platforms.Platform, error) {
 	}
 	p = platforms.Normalize(p)
 	if !foreign && (p.OS != local.OS || p.Architecture != local.Architecture) {
-		err := errors.Newf(errors.Unsupported, "images for %.100q cannot run here: this machine is %s", text, platform())
+		err := errors.Newf(errors.Unsupported, "images for %.100q cannot run here: this machine is %s", text,
+			platform())
 		return p, errors.Remedy(err, "leave the platform out, or build on a machine of that platform")
 	}
 	return p, nil

@@ -44,7 +44,8 @@ func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, r
 	}
 	name := path.Clean("/" + hdr.Name)
 	switch {
-	case hdr.Typeflag == tar.TypeReg && slices.Contains(anchors, path.Dir(name)) && ownName().MatchString(path.Base(name)),
+	case hdr.Typeflag == tar.TypeReg && slices.Contains(anchors, path.Dir(name)) &&
+		ownName().MatchString(path.Base(name)),
 		hdr.Typeflag == tar.TypeSymlink && ownName().MatchString(path.Base(hdr.Linkname)):
 		return nil, nil, true, nil
 	case content == nil || hdr.Typeflag != tar.TypeReg || hdr.Size > maxBundle || !slices.Contains(bundles, name):
