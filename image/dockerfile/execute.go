@@ -77,7 +77,7 @@ func (x *executor) start(ctx context.Context) error {
 
 // empty is the chain of a tree without files.
 func (b *build) empty() chain {
-	key := hash("scratch", b.owner)
+	key := hash("scratch", recipe, b.owner)
 	return chain{key: key, made: key}
 }
 

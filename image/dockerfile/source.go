@@ -26,7 +26,7 @@ import (
 )
 
 // recipe must change when the same Dockerfile would produce another image.
-const recipe = "1"
+const recipe = "2"
 
 // Options configures a Source. Cache is required; zero values of the others select the defaults
 // below.
@@ -389,7 +389,7 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 		r.files = sync.OnceValues(func() (*tree, error) { return b.tree(r.chain) })
 		b.results[v] = r
 		if img := v.Image; img != nil {
-			key := hash("image", b.owner, img.Digest, img.Built.UTC().String())
+			key := hash("image", recipe, b.owner, img.Digest, img.Built.UTC().String())
 			r.finish(chain{img: img, key: key, made: key})
 		}
 	}

@@ -154,19 +154,27 @@ func (d *document) written(normal string) (string, int) {
 	return strings.TrimSuffix(reference.FamiliarString(ref), ":latest"), 0
 }
 
-// checkTarget returns an error if there is no such stage.
-func (d *document) checkTarget(target string) error {
+// aim makes a stage, by name or number, the one to build, and returns its name. The converter knows stages by name only.
+// Without one, the stage becomes the last in the text: stages need nothing of later ones.
+func (d *document) aim(target string) (string, error) {
 	if target == "" {
-		return nil
+		return "", nil
 	}
 	var names []string
 	for i, s := range d.stages {
 		if strings.EqualFold(s.Name, target) {
-			return nil
+			return target, nil
 		}
 		names = append(names, cmp.Or(s.Name, strconv.Itoa(i)))
 	}
-	return errors.Remedy(errors.Newf(errors.Invalid, "there is no stage %.100q in %s", target, d.what),
+	if i, err := strconv.Atoi(target); err == nil && i >= 0 && i < len(d.stages) {
+		if i+1 < len(d.stages) {
+			lines := strings.SplitAfter(d.text, "\n")
+			d.text = strings.Join(lines[:lineOf(d.stages[i+1].Location)-1], "")
+		}
+		return d.stages[i].Name, nil
+	}
+	return "", errors.Remedy(errors.Newf(errors.Invalid, "there is no stage %.100q in %s", target, d.what),
 		"the stages are %s", strings.Join(names, ", "))
 }
 

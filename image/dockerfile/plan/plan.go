@@ -54,11 +54,12 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 	if p.Epoch, err = parseEpoch(spec.Args[EpochArg]); err != nil {
 		return nil, err
 	}
-	if err := doc.checkTarget(spec.Target); err != nil {
+	target, err := doc.aim(spec.Target)
+	if err != nil {
 		return nil, err
 	}
 	opt := dockerfile2llb.ConvertOpt{
-		Config:    dockerui.Config{BuildArgs: spec.Args, Target: spec.Target},
+		Config:    dockerui.Config{BuildArgs: spec.Args, Target: target},
 		SourceMap: llb.NewSourceMap(nil, "Dockerfile", "Dockerfile", []byte(doc.text)),
 	}
 	if !p.Epoch.IsZero() {

@@ -67,6 +67,23 @@ ADD https://x.example/f /f
 	}
 }
 
+// TestTargets checks that a stage can be built by name, in any case, and by number.
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	text := "FROM base AS one\nLABEL n=0\nFROM base\nLABEL n=1\nCOPY --from=0 /a /b\n\nFROM base AS Three\nLABEL n=2\n"
+	for target, want := range map[string]string{"": "2", "one": "0", "ONE": "0", "0": "0", "1": "1", "2": "2",
+		"three": "2"} {
+		p, err := planOf(t, image.Spec{Dockerfile: text, Target: target}, map[string]image.Config{"base": {}})
+		if err != nil || p.Config.Labels["n"] != want {
+			t.Errorf("%q: got %+v, %v", target, p, err)
+		}
+	}
+	_, err := planOf(t, image.Spec{Dockerfile: text, Target: "3"}, map[string]image.Config{"base": {}})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.RemedyOf(err), "one, 1, three") {
+		t.Errorf("got %v (%s)", err, errors.RemedyOf(err))
+	}
+}
+
 func TestExpansion(t *testing.T) {
 	t.Parallel()
 	p, err := planOf(t, image.Spec{Dockerfile: `ARG TAG=x
