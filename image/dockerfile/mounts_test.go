@@ -77,3 +77,17 @@ func names(t *testing.T, root string, paths ...string) []string {
 	slices.Sort(all)
 	return all
 }
+
+// TestSandboxLeavesNothing checks that the directories on which a sandbox mounts its own file systems do not get into
+// an image that lacks them.
+//
+// mission: B2
+func TestSandboxLeavesNothing(t *testing.T) {
+	testenv.Long(t)
+	s := newSite(t)
+	img := s.build(image.Spec{Dockerfile: "FROM scratch\nCOPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /\n" +
+		"RUN echo 1 >/1\nRUN rm /1\n"}, image.BuildOptions{})
+	if got := names(t, s.shelf.Root(img), "tmp", "dev", "sys", "1"); len(got) > 0 {
+		t.Errorf("the image has %q", got)
+	}
+}
