@@ -313,7 +313,7 @@ func (f *file) treeDigest() (string, error) {
 		parts := []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid), strconv.Itoa(f.gid),
 			f.link, sum}
 		for _, key := range slices.Sorted(maps.Keys(f.xattrs)) {
-			parts = append(parts, key, hash(f.xattrs[key]))
+			parts = append(parts, key, strconv.Quote(f.xattrs[key]))
 		}
 		for _, part := range parts {
 			io.WriteString(h, part)
@@ -373,6 +373,15 @@ func (t *tree) keepIgnore() error {
 		t.root.children[ignoreName] = own
 	}
 	return err
+}
+
+// clip shortens messages of parsers to one line.
+func clip(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "") + "…"
+	}
+	return text
 }
 
 // writeFile writes an entry with its content. If the file has changed meanwhile, the content is

@@ -154,6 +154,16 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	return nil
 }
 
+// hold makes run hold the directories above a mount point: see above.
+func (d *delta) hold(target string) {
+	if d.above == nil {
+		d.above = map[string]bool{}
+	}
+	for dir := path.Dir(target); dir != "/" && dir != "."; dir = path.Dir(dir) {
+		d.above[strings.TrimPrefix(dir, "/")] = true
+	}
+}
+
 // rest writes the held directories that the command changed.
 func (d *delta) rest() error {
 	for _, dir := range d.held {
@@ -244,4 +254,16 @@ func (d *delta) hiddenNow(name string) bool {
 		}
 	}
 	return false
+}
+
+// hiddenBelow returns a function that reports whether a name is at or below any of the paths.
+func hiddenBelow(paths []string) func(string) bool {
+	return func(name string) bool {
+		for _, p := range paths {
+			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), whiteout+path.Base(p)) {
+				return true
+			}
+		}
+		return false
+	}
 }

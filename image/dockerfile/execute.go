@@ -7,10 +7,8 @@ import (
 	"encoding/hex"
 	"io"
 	"os"
-	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/moby/buildkit/solver/pb"
 
@@ -326,7 +324,7 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 		x.over = nil // it is incomplete if an action fails
 		l := newLayer(over, x.temp)
 		l.epoch = x.plan.Epoch
-		if err := (&actions{l: l, sources: sources, inputs: len(v.Inputs)}).run(op); err != nil {
+		if err := l.apply(op, sources); err != nil {
 			return err
 		}
 		x.over = over
@@ -336,32 +334,6 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 
 func copies(op *pb.FileOp) bool {
 	return slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
-}
-
-// copied is the hash of all files that an operation copies. It copies them into an empty directory, without unpacking
-// archives.
-func copied(op *pb.FileOp, sources []source) (string, error) {
-	var sums []string
-	for _, action := range op.Actions {
-		act := action.GetCopy()
-		if act == nil {
-			continue
-		}
-		act = act.CloneVT()
-		act.Dest, act.Owner, act.Mode, act.ModeStr = "/", nil, -1, ""
-		l := newLayer(newTree(), "")
-		a := &actions{l: l, sources: sources, inputs: len(sources), plain: true}
-		if err := a.action(&pb.FileAction{SecondaryInput: action.SecondaryInput,
-			Action: &pb.FileAction_Copy{Copy: act}}); err != nil {
-			return "", err
-		}
-		sum, err := l.over.root.treeDigest()
-		if err != nil {
-			return "", err
-		}
-		sums = append(sums, sum)
-	}
-	return hash(sums...), nil
 }
 
 // merge puts the layers of the other inputs over the files of the first one.
@@ -434,16 +406,4 @@ func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
 		err = sendErr
 	}
 	return after, err
-}
-
-// hiddenBelow returns a function that reports whether a name is at or below any of the paths.
-func hiddenBelow(paths []string) func(string) bool {
-	return func(name string) bool {
-		for _, p := range paths {
-			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), whiteout+path.Base(p)) {
-				return true
-			}
-		}
-		return false
-	}
 }

@@ -1,7 +1,6 @@
 package dockerfile
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
 	"context"
@@ -90,7 +89,7 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, er
 	if size > maxFetch {
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	}
-	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
+	f := newSection(temp, size, 0o600, mtime)
 	got, err := f.digest()
 	if err == nil && sum != "" && "sha256:"+got != sum {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),

@@ -28,6 +28,47 @@ type source struct {
 	what string
 }
 
+// find returns a file, through symbolic links, to mount it.
+func (s source) find(name string) (*file, error) {
+	f, _, err := s.lookup(name, true)
+	if err == nil && f == nil {
+		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", name, s.what),
+			"correct the name, or see whether %s leaves it out", ignoreName)
+	}
+	return f, err
+}
+
+// copied is the hash of all files that an operation copies. It copies them into an empty directory, without unpacking
+// archives.
+func copied(op *pb.FileOp, sources []source) (string, error) {
+	var sums []string
+	for _, action := range op.Actions {
+		act := action.GetCopy()
+		if act == nil {
+			continue
+		}
+		act = act.CloneVT()
+		act.Dest, act.Owner, act.Mode, act.ModeStr = "/", nil, -1, ""
+		l := newLayer(newTree(), "")
+		a := &actions{l: l, sources: sources, inputs: len(sources), plain: true}
+		if err := a.action(&pb.FileAction{SecondaryInput: action.SecondaryInput,
+			Action: &pb.FileAction_Copy{Copy: act}}); err != nil {
+			return "", err
+		}
+		sum, err := l.over.root.treeDigest()
+		if err != nil {
+			return "", err
+		}
+		sums = append(sums, sum)
+	}
+	return hash(sums...), nil
+}
+
+// apply executes a file operation. sources are its inputs; those that it does not copy from may be empty.
+func (l *layer) apply(op *pb.FileOp, sources []source) error {
+	return (&actions{l: l, sources: sources, inputs: len(sources)}).run(op)
+}
+
 // actions applies the actions of a file operation to a tree, as a layer.
 type actions struct {
 	l       *layer

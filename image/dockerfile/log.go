@@ -123,12 +123,3 @@ func (o *output) last() string {
 	}
 	return strings.Join(o.tail, "\n")
 }
-
-// clip shortens messages of parsers to one line.
-func clip(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return text
-}

@@ -1,7 +1,6 @@
 package dockerfile
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"fmt"
@@ -91,12 +90,7 @@ func (b *build) bound(m mount) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, _, err := from.lookup(m.source, true)
-	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.source, from.what),
-			"correct the name, or see whether %s leaves it out", ignoreName)
-	}
-	return f, err
+	return from.find(m.source)
 }
 
 func (b *build) bindDigest(m mount) (string, error) {
@@ -178,9 +172,7 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) (st
 		return "", nil
 	}
 	at := path.Join(secretDir, strconv.Itoa(i))
-	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)),
-		content: text(value)}
-	return at, x.bring(ctx, at, f)
+	return at, x.bring(ctx, at, newFile(value, int64(m.Mode), m.UID, m.GID))
 }
 
 // ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
@@ -204,15 +196,7 @@ func (x *executor) bring(ctx context.Context, target string, f *file) error {
 	dir, base := path.Split(target)
 	r, w := io.Pipe()
 	go func() {
-		tw := tar.NewWriter(w)
-		err := writeFile(tw, f.header(base), f)
-		if err == nil {
-			err = f.walk(base, func(name string, f *file) error { return writeFile(tw, f.header(name), f) })
-		}
-		if err == nil {
-			err = tw.Close()
-		}
-		w.CloseWithError(err)
+		w.CloseWithError(f.writeTar(w, base))
 	}()
 	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
 	r.CloseWithError(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path"
 	"slices"
 	"strings"
 
@@ -113,11 +112,9 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	if err != nil {
 		return err
 	}
-	d := &delta{out: out, before: x.index, hidden: hiddenBelow(hidden), above: map[string]bool{}, base: x.tree}
+	d := &delta{out: out, before: x.index, hidden: hiddenBelow(hidden), base: x.tree}
 	for _, m := range r.Mounts {
-		for dir := path.Dir(m.Target); dir != "/" && dir != "."; dir = path.Dir(dir) {
-			d.above[dir[1:]] = true
-		}
+		d.hold(m.Target)
 	}
 	after, err := x.snapshot(ctx, d)
 	if err != nil {

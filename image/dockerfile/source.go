@@ -431,7 +431,7 @@ func (b *build) files(v *plan.Vertex) (source, error) {
 		return source{t, contextName}, err
 	}
 	t := newTree()
-	err := (&actions{l: newLayer(t, b.temp)}).run(v.Op.GetFile())
+	err := newLayer(t, b.temp).apply(v.Op.GetFile(), nil)
 	return source{t, "the Dockerfile"}, err
 }
 

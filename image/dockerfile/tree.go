@@ -158,6 +158,28 @@ func (t *tree) Close() error {
 	return all
 }
 
+// writeTar writes a file, and everything below a directory, as an archive in which it has that name.
+func (f *file) writeTar(w io.Writer, name string) error {
+	tw := tar.NewWriter(w)
+	if err := writeFile(tw, f.header(name), f); err != nil {
+		return err
+	}
+	if err := f.walk(name, func(name string, f *file) error { return writeFile(tw, f.header(name), f) }); err != nil {
+		return err
+	}
+	return errors.Wrapf(tw.Close(), "end an archive")
+}
+
+// newFile returns a regular file with that content.
+func newFile(data []byte, mode int64, uid, gid int) *file {
+	return &file{typ: tar.TypeReg, mode: mode, uid: uid, gid: gid, size: int64(len(data)), content: text(data)}
+}
+
+// newSection returns a regular file whose content is the first size bytes of r, which stays open.
+func newSection(r io.ReaderAt, size int64, mode int64, mtime time.Time) *file {
+	return &file{typ: tar.TypeReg, mode: mode, size: size, content: section{r, 0, size}, mtime: mtime}
+}
+
 // parts splits a cleaned name; the root has no parts.
 func parts(name string) []string {
 	name = strings.Trim(path.Clean("/"+name), "/")
