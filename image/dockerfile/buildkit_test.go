@@ -30,6 +30,7 @@ import (
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -232,8 +233,8 @@ func featureContext(b *bench) string {
 	_ = gz.Close()
 	dir := b.context(map[string]string{
 		"a": "A", "b.txt": "B", "c.txt": "C", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/h.go": "H", "d/k": "K",
-		"empty/": "", "l": "->a", "ld": "->d/e", "dirs/a/x": "1", "dirs/b/x": "2", "dirs/b/y": "3", "with space": "S", "outside": "O",
-		"x": "X", "exe": "E", "modes/one/f": "1", "modes/two/": "", "a.tar": string(archive), "a.tar.gz": z.String(),
+		"empty/": "", "l": "->a", "ld": "->d/e", "dirs/a/x": "1", "dirs/b/x": "2", "dirs/b/y": "3", "with space": "S",
+		"outside": "O", "x": "X", "exe": "E", "modes/one/f": "1", "modes/two/": "", "a.tar": string(archive), "a.tar.gz": z.String(),
 		".dockerignore": "ignored\n**/*.tmp\n", "ignored": "I", "d/x.tmp": "T",
 	})
 	for name, mode := range map[string]os.FileMode{"exe": 0o755, "modes/one": 0o711, "modes/two": 0o775, "d/e": 0o750} {
@@ -269,7 +270,7 @@ func TestAsBuildKit(t *testing.T) {
 			wantFiles, want := buildWith(t, client, addr, dir, text, f.target, f.args)
 			img := b.spec(t, image.Spec{Dockerfile: text, Target: f.target, Args: f.args},
 				image.BuildOptions{Context: dir})
-			if diff := cmp.Diff(listing(wantFiles), listing(img.tree)); diff != "" {
+			if diff := cmp.Diff(listing(wantFiles), listing(img.Tree)); diff != "" {
 				t.Errorf("files (-BuildKit +Harvest):\n%s", diff)
 			}
 			if diff := cmp.Diff(want, plainConfig(img.config)); diff != "" {
@@ -280,13 +281,14 @@ func TestAsBuildKit(t *testing.T) {
 }
 
 // listing describes all files of a tree but their times.
-func listing(t *tree) map[string]string {
+func listing(t *files.Tree) map[string]string {
 	all := map[string]string{}
-	first := map[*file]string{}
-	_ = t.root.walk("", func(name string, f *file) error {
-		sum, err := f.digest()
-		all[name] = fmt.Sprintf("%c %o %d:%d %d %s %.8s %v", f.typ, f.mode, f.uid, f.gid, f.size, f.link, sum, f.xattrs)
-		if other, again := first[f]; again && !f.isDir() {
+	first := map[*files.File]string{}
+	_ = t.Root.Walk("", func(name string, f *files.File) error {
+		sum, err := f.ContentDigest()
+		all[name] = fmt.Sprintf("%c %o %d:%d %d %s %.8s %v", f.Type, f.Mode, f.UID, f.GID, f.Size, f.Link, sum,
+			f.Xattrs)
+		if other, again := first[f]; again && !f.IsDir() {
 			all[name] += " = " + other
 		}
 		first[f] = name
@@ -400,7 +402,7 @@ func startBuildKit(t *testing.T, daemon, client, host string) string {
 }
 
 // buildWith builds with BuildKit, and returns the image's files and configuration.
-func buildWith(t *testing.T, client, addr, dir, text, target string, args map[string]string) (*tree,
+func buildWith(t *testing.T, client, addr, dir, text, target string, args map[string]string) (*files.Tree,
 	map[string]string) {
 	t.Helper()
 	own := t.TempDir()
@@ -425,13 +427,13 @@ func buildWith(t *testing.T, client, addr, dir, text, target string, args map[st
 	manifest, config := v1.Manifest{}, dockerspec.DockerOCIImage{}
 	unmarshal(t, blobs["blobs/sha256/"+index.Manifests[0].Digest.Hex], &manifest)
 	unmarshal(t, blobs["blobs/sha256/"+manifest.Config.Digest.Hex], &config)
-	files := newTree()
+	files := files.NewTree()
 	for _, l := range manifest.Layers {
 		layer := filepath.Join(own, l.Digest.Hex)
 		if err := os.WriteFile(layer, blobs["blobs/sha256/"+l.Digest.Hex], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := files.addTar(layer); err != nil {
+		if err := files.AddTar(layer); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -23,14 +24,14 @@ type executor struct {
 	line   *line
 	chain  chain
 	missed bool // a step was not in the cache, so later ones are not looked up
-	over   *tree
+	over   *files.Tree
 
 	machine Machine
-	slot    bool     // it holds one of the source's slots
-	shape   string   // setup of the machine
-	tainted bool     // it has files that must not get into the image
-	index   index    // of the machine's last snapshot
-	pending []string // layers that the machine does not have yet
+	slot    bool        // it holds one of the source's slots
+	shape   string      // setup of the machine
+	tainted bool        // it has files that must not get into the image
+	index   files.Index // of the machine's last snapshot
+	pending []string    // layers that the machine does not have yet
 }
 
 // runLine waits for the operations that a line needs and executes it.
@@ -207,7 +208,7 @@ func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	if x.over == nil {
 		return nil
 	}
-	return x.over.addTar(file)
+	return x.over.AddTar(file)
 }
 
 // make writes a layer and returns its size, and a hard link of its file for the build.
@@ -238,7 +239,7 @@ func (b *build) release(what func()) {
 }
 
 // tree returns the current files of the stage.
-func (x *executor) tree() (*tree, error) {
+func (x *executor) tree() (*files.Tree, error) {
 	if x.over == nil {
 		t, err := x.build.tree(x.chain)
 		if err != nil {
@@ -269,12 +270,12 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 		return nil, errors.Wrapf(err, "encode an operation")
 	}
 	memo := []string{"memo", string(how)}
-	var sources []source
+	var sources []files.Source
 	open := func() error {
 		if sources != nil {
 			return nil
 		}
-		all := make([]source, len(v.Inputs))
+		all := make([]files.Source, len(v.Inputs))
 		for _, action := range op.Actions {
 			if i := action.SecondaryInput; action.GetCopy() != nil && i >= 0 && i < int64(len(all)) {
 				if all[i], err = x.files(v.Inputs[i]); err != nil {
@@ -304,7 +305,7 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 	}
 	if digest == "" {
 		if err = open(); err == nil {
-			digest, err = copied(op, sources)
+			digest, err = files.Copied(op, sources)
 		}
 		if err == nil && memo != nil && copies(op) {
 			err = x.cache.put(hash(memo...), entry{Owner: x.owner, Memo: digest})
@@ -322,13 +323,13 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 			return err
 		}
 		x.over = nil // it is incomplete if an action fails
-		l := newLayer(over, x.temp)
-		l.epoch = x.plan.Epoch
-		if err := l.apply(op, sources); err != nil {
+		l := files.NewLayer(over, x.temp)
+		l.Epoch = x.plan.Epoch
+		if err := l.Apply(op, sources); err != nil {
 			return err
 		}
 		x.over = over
-		return l.write(out)
+		return l.Write(out)
 	}}, nil
 }
 
@@ -378,7 +379,7 @@ func (x *executor) catchUp(ctx context.Context) error {
 	}
 	x.pending = nil
 	var err error
-	x.index, err = x.snapshot(ctx, &delta{before: index{}})
+	x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
 	return err
 }
 
@@ -392,7 +393,7 @@ func (x *executor) copyLayer(ctx context.Context, name string) error {
 }
 
 // snapshot takes a snapshot of the machine and compares it with d.before.
-func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
+func (x *executor) snapshot(ctx context.Context, d *files.Delta) (files.Index, error) {
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
@@ -400,7 +401,7 @@ func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	after, err := d.run(r)
+	after, err := d.Run(r)
 	r.CloseWithError(err)
 	if sendErr := <-sent; err == nil {
 		err = sendErr

@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -102,9 +103,9 @@ COPY --from=tiny /etc/passwd /passwd
 `
 	img := b.build(t, text, image.BuildOptions{})
 	img.want(map[string]string{"/left": "left\n", "/v": "1\n", "/again/left": "left\n", "/sub/dir/r": "right\n",
-		"/bin": "", "/passwd": img.read("/passwd"), "/sub": "dir|755 0 0"})
-	if img.files > 10 {
-		t.Errorf("there are %d files", img.files)
+		"/bin": "", "/passwd": img.Read("/passwd"), "/sub": "dir|755 0 0"})
+	if n := len(listing(img.Tree)); n > 10 {
+		t.Errorf("there are %d files", n)
 	}
 	b.spec(t, image.Spec{Dockerfile: text, Target: "LEFT", Args: map[string]string{"V": "2"}},
 		image.BuildOptions{}).want(map[string]string{"/v": "2\n", "/left": "left\n", "/right": ""})
@@ -160,8 +161,8 @@ RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left
 	img := b.build(t, text, image.BuildOptions{Secrets: secrets})
 	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "",
 		"/run/secrets/token": ""})
-	if strings.Contains(img.read("/left"), canary) {
-		t.Errorf("a later RUN sees %q", img.read("/left"))
+	if strings.Contains(img.Read("/left"), canary) {
+		t.Errorf("a later RUN sees %q", img.Read("/left"))
 	}
 	if log := strings.Join(b.log, "\n"); strings.Contains(log, canary) || !strings.Contains(log, "value: [redacted]") {
 		t.Errorf("the log is %s", log)
@@ -266,7 +267,7 @@ ADD a.txt b.txt ./sub/
 		"/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
 		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/all/c.md": "",
 		"/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir",
-		"/all/.dockerignore": img.read("/all/.dockerignore"),
+		"/all/.dockerignore": img.Read("/all/.dockerignore"),
 		"/with space/a.txt":  "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
 	})
 	if b.runner.starts() != 0 {
@@ -297,8 +298,8 @@ COPY --chmod=4755 a /octal
 		"/outside/x": "X", "/twice/a": "A", "/twice/l": "A", "/last": "2", "/deep/d/e/f.go": "F|644 0 0",
 		"/deep/d/e/g/h.go": "H", "/deep/d/e": "dir|750 0 0", "/deep/d": "dir|755 0 0", "/deep/d/x": "",
 		"/setid": "A|6644 0 0", "/sticky/f.go": "F|1644 0 0", "/octal": "A|4755 0 0"})
-	one, _, _ := img.lookup("/twice/a", false)
-	two, _, _ := img.lookup("/twice/l", false)
+	one, _, _ := img.Lookup("/twice/a", false)
+	two, _, _ := img.Lookup("/twice/l", false)
 	if one == two {
 		t.Error("two sources became hard links of one another")
 	}
@@ -320,7 +321,7 @@ COPY --from=attributed / /all/
 ADD a.tar /added/
 `, image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
 	for _, name := range []string{"/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
-		if f, _, err := img.lookup(name, false); err != nil || f == nil || !maps.Equal(f.xattrs, attributes) {
+		if f, _, err := img.Lookup(name, false); err != nil || f == nil || !maps.Equal(f.Xattrs, attributes) {
 			t.Errorf("%s: got %+v, %v", name, f, err)
 		}
 	}
@@ -353,7 +354,7 @@ func TestNamesWithoutUTF8(t *testing.T) {
 	dir := b.context(map[string]string{"d/caf\xe9": "1", "d/\xff\xfe/x": "2", "ignored\xe9": "3",
 		"l\xe9": "->d/caf\xe9", ".dockerignore": "ignored*\n"})
 	var packed bytes.Buffer
-	if err := Pack(t.Context(), dir, "", &packed); err != nil {
+	if err := files.Pack(t.Context(), dir, "", &packed); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(b.dir, "names.tar")
@@ -457,11 +458,11 @@ RUN echo $V >/v
 func TestIgnoreExceptions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	files := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N",
+	content := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N",
 		"other/c": "C"}
-	dir := b.context(files)
+	dir := b.context(content)
 	var packed bytes.Buffer
-	if err := Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
+	if err := files.Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(b.dir, "context.tar")
@@ -482,7 +483,7 @@ func TestIgnoreExceptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed.Reset()
-	if err := Pack(t.Context(), dir, own, &packed); err != nil {
+	if err := files.Pack(t.Context(), dir, own, &packed); err != nil {
 		t.Fatal(err)
 	}
 	names := tarNames(t, &packed)
@@ -494,7 +495,7 @@ func TestIgnoreExceptions(t *testing.T) {
 		image.BuildOptions{Context: bad}); err == nil || !strings.Contains(err.Error(), "invalid .dockerignore") {
 		t.Errorf("got %v", err)
 	}
-	if err := Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {
+	if err := files.Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {
 		t.Error("a file was packed as a context")
 	}
 }
@@ -552,10 +553,10 @@ func TestAddUnpacks(t *testing.T) {
 			"FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
 		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13",
 			"/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
-		f, _, _ := img.lookup("/x/d/f", false)
-		g, _, _ := img.lookup("/x/d/g", false)
-		h, _, _ := img.lookup("/y/"+name, false)
-		if f != g || h == nil || h.size != int64(len(files[name])) {
+		f, _, _ := img.Lookup("/x/d/f", false)
+		g, _, _ := img.Lookup("/x/d/g", false)
+		h, _, _ := img.Lookup("/y/"+name, false)
+		if f != g || h == nil || h.Size != int64(len(files[name])) {
 			t.Errorf("%s: the hard link or the plain copy is missing", name)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -36,18 +37,18 @@ func (x *executor) prepareFetch(v *plan.Vertex) *work {
 		if err != nil {
 			return err
 		}
-		l := newLayer(newTree(), x.temp)
-		l.epoch = x.plan.Epoch
-		if err := l.put(path.Join("/", cmp.Or(name, "__unnamed__")), f); err != nil {
+		l := files.NewLayer(files.NewTree(), x.temp)
+		l.Epoch = x.plan.Epoch
+		if err := l.Put(path.Join("/", cmp.Or(name, "__unnamed__")), f); err != nil {
 			return err
 		}
-		return l.write(out)
+		return l.Write(out)
 	}}
 }
 
 // fetch downloads a file in a separate machine, so that it reaches only the addresses that
 // sandboxes reach.
-func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, error) {
+func (x *executor) fetch(ctx context.Context, url, sum, title string) (*files.File, error) {
 	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {
 		return nil, errors.Wrapf(err, "prepare the machine that downloads")
@@ -80,7 +81,7 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, er
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	case code != 0:
 		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", url,
-			clip(tail)), "see whether sandboxes may reach it")
+			files.Clip(tail)), "see whether sandboxes may reach it")
 	}
 	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
 	if err != nil {
@@ -89,8 +90,8 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*file, er
 	if size > maxFetch {
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	}
-	f := newSection(temp, size, 0o600, mtime)
-	got, err := f.digest()
+	f := files.NewSection(temp, size, 0o600, mtime)
+	got, err := f.ContentDigest()
 	if err == nil && sum != "" && "sha256:"+got != sum {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),
 			"find out why the file has changed, and correct --checksum if that is right")

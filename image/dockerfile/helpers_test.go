@@ -20,6 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/image/rootfs"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
@@ -198,14 +199,14 @@ func (m *chroot) fill(layer string) error {
 			return err
 		}
 		dir, base := filepath.Split(filepath.Join(m.root, hdr.Name))
-		if base == opaque {
+		if base == files.Opaque {
 			entries, _ := os.ReadDir(dir)
 			for _, e := range entries {
 				_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 			}
 			continue
 		}
-		if gone, ok := strings.CutPrefix(base, whiteout); ok {
+		if gone, ok := strings.CutPrefix(base, files.Whiteout); ok {
 			_ = os.RemoveAll(dir + gone)
 			continue
 		}
@@ -281,8 +282,10 @@ func (m *chroot) user(name string) string {
 		return "0:0"
 	}
 	b, _ := os.ReadFile(filepath.Join(m.root, "etc/passwd"))
-	if line := entryOf(string(b), name); line != nil {
-		return line[2] + ":" + line[3]
+	for line := range strings.Lines(string(b)) {
+		if fields := strings.Split(line, ":"); fields[0] == name {
+			return fields[2] + ":" + fields[3]
+		}
 	}
 	if !strings.Contains(name, ":") {
 		name += ":0"
@@ -355,7 +358,7 @@ func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	for name := range m.before {
 		if now[name] == "" && (filepath.Dir(name) == "." || now[filepath.Dir(name)] != "") {
 			if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg,
-				Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}); err != nil {
+				Name: filepath.Join(filepath.Dir(name), files.Whiteout+filepath.Base(name))}); err != nil {
 				return err
 			}
 		}
@@ -454,6 +457,15 @@ func (l *library) add(name string, config image.Config, fill func(tw *tar.Writer
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.images[name] = img
+}
+
+// tarred is an archive written by fill.
+func tarred(fill func(tw *tar.Writer)) []byte {
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	fill(tw)
+	_ = tw.Close()
+	return b.Bytes()
 }
 
 func dirEntry(tw *tar.Writer, name string, mode int64) {
@@ -560,7 +572,7 @@ func newBench(t testing.TB, opts Options) *bench {
 // built is an image that was built.
 type built struct {
 	t *testing.T
-	*tree
+	*files.Tree
 	config image.Config
 	spec   image.Spec
 	print  string
@@ -622,12 +634,12 @@ func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts 
 	if err != nil {
 		return nil, err
 	}
-	files := newTree()
-	if err := files.addImage(root.Name()); err != nil {
+	all := files.NewTree()
+	if err := all.AddImage(root.Name()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { files.Close() })
-	return &built{t, files, contents.Config, resolved, string(print)}, nil
+	t.Cleanup(func() { all.Close() })
+	return &built{t, all, contents.Config, resolved, string(print)}, nil
 }
 
 // build builds a Dockerfile that must do.
@@ -651,7 +663,7 @@ func (i *built) want(files map[string]string) {
 	i.t.Helper()
 	for name, text := range files {
 		content, rest, hasRest := strings.Cut(text, "|")
-		f, _, err := i.lookup(name, false)
+		f, _, err := i.Lookup(name, false)
 		if err != nil {
 			i.t.Errorf("%s: %v", name, err)
 			continue
@@ -659,18 +671,18 @@ func (i *built) want(files map[string]string) {
 		got := ""
 		switch {
 		case f == nil:
-		case f.isDir():
+		case f.IsDir():
 			got = "dir"
-		case f.typ == tar.TypeSymlink:
-			got = "->" + f.link
+		case f.Type == tar.TypeSymlink:
+			got = "->" + f.Link
 		default:
-			got = i.read(name)
+			got = i.Read(name)
 		}
 		if got != content {
 			i.t.Errorf("%s: got %.300q, want %.300q", name, got, content)
 		}
 		if f != nil && hasRest {
-			if got := fmt.Sprintf("%o %d %d", f.mode, f.uid, f.gid); got != rest {
+			if got := fmt.Sprintf("%o %d %d", f.Mode, f.UID, f.GID); got != rest {
 				i.t.Errorf("%s: got %s, want %s", name, got, rest)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 )
@@ -74,23 +75,23 @@ func (x *executor) cacheOwner(m *mount) error {
 	if err != nil {
 		return err
 	}
-	if dir, _, err := from.lookup(m.source, true); err == nil && dir != nil {
-		m.UID, m.GID, m.Mode = dir.uid, dir.gid, uint32(dir.mode)
+	if dir, _, err := from.Lookup(m.source, true); err == nil && dir != nil {
+		m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
 	}
 	m.from = nil
 	return nil
 }
 
 // bound returns the file or directory of a bind mount.
-func (b *build) bound(m mount) (*file, error) {
+func (b *build) bound(m mount) (*files.File, error) {
 	if m.from == nil {
-		return newDir(defaultMode), nil
+		return files.NewDir(0o755), nil
 	}
 	from, err := b.files(m.from)
 	if err != nil {
 		return nil, err
 	}
-	return from.find(m.source)
+	return from.Find(m.source)
 }
 
 func (b *build) bindDigest(m mount) (string, error) {
@@ -100,16 +101,7 @@ func (b *build) bindDigest(m mount) (string, error) {
 	}
 	b.hashing.Lock()
 	defer b.hashing.Unlock()
-	return f.anyDigest()
-}
-
-// anyDigest is the hash of a file and its mode, or of a directory with everything below it.
-func (f *file) anyDigest() (string, error) {
-	if f.isDir() {
-		return f.treeDigest()
-	}
-	sum, err := f.digest()
-	return sum + strconv.FormatInt(f.mode, 8), err
+	return f.Digest()
 }
 
 // mount provides the mounts of a RUN, over the files of the image, and returns the paths to omit from the layer.
@@ -172,7 +164,7 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) (st
 		return "", nil
 	}
 	at := path.Join(secretDir, strconv.Itoa(i))
-	return at, x.bring(ctx, at, newFile(value, int64(m.Mode), m.UID, m.GID))
+	return at, x.bring(ctx, at, files.NewFile(value, int64(m.Mode), m.UID, m.GID))
 }
 
 // ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
@@ -186,17 +178,17 @@ func (x *executor) ownCache(ctx context.Context, m mount) error {
 		Dir: "/", Stdout: &out})
 	if err == nil && code != 0 {
 		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
-			clip(out.String()))
+			files.Clip(out.String()))
 	}
 	return err
 }
 
 // bring copies a file, or a directory with everything below it, to a path in the machine.
-func (x *executor) bring(ctx context.Context, target string, f *file) error {
+func (x *executor) bring(ctx context.Context, target string, f *files.File) error {
 	dir, base := path.Split(target)
 	r, w := io.Pipe()
 	go func() {
-		w.CloseWithError(f.writeTar(w, base))
+		w.CloseWithError(f.WriteTar(w, base))
 	}()
 	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
 	r.CloseWithError(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -112,9 +113,9 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	if err != nil {
 		return err
 	}
-	d := &delta{out: out, before: x.index, hidden: hiddenBelow(hidden), base: x.tree}
+	d := &files.Delta{Out: out, Before: x.index, Hidden: files.Below(hidden), Base: x.tree}
 	for _, m := range r.Mounts {
-		d.hold(m.Target)
+		d.Hold(m.Target)
 	}
 	after, err := x.snapshot(ctx, d)
 	if err != nil {
@@ -239,9 +240,9 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	if err != nil {
 		return errors.Wrapf(err, "start the machine of a build")
 	}
-	x.shape, x.tainted, x.index, x.pending = shape, false, index{}, nil
+	x.shape, x.tainted, x.index, x.pending = shape, false, files.Index{}, nil
 	if layered {
-		x.index, err = x.snapshot(ctx, &delta{before: index{}})
+		x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
 	}
 	return errors.Wrapf(err, "take a snapshot")
 }
@@ -268,7 +269,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 	}
 	defer unlock()
 	if err := x.cache.makeRoot(c, func(f *os.File) error {
-		return flatten(ctx, f, x.base(c),
+		return files.Flatten(ctx, f, x.base(c),
 			x.layerFiles(c))
 	}); err != nil {
 		return "", false, nil, err
@@ -296,7 +297,7 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 		return "", nil, tarfs.Explain(err, "a layer")
 	}
 	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
-	ok, err := merge(f, x.layerFiles(c))
+	ok, err := files.Merge(f, x.layerFiles(c))
 	if err = errors.Join(err, f.Close()); !ok || err != nil {
 		remove()
 		return "", nil, err

@@ -22,17 +22,26 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 )
 
 // recipe must change when the same Dockerfile would produce another image.
 const recipe = "2"
 
+// Limits of a build context.
+type Limits = files.Limits
+
+// Pack writes a build context as a tar stream: see files.Pack.
+func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
+	return files.Pack(ctx, dir, dockerfile, w)
+}
+
 // Options configures a Source. Cache is required; zero values of the others select the defaults
 // below.
 type Options struct {
 	Cache   *Cache
-	Context Limits        // 8 GiB, 500,000 files
+	Context Limits  // 8 GiB, 500,000 files
 	Run     time.Duration // time limit of each RUN: 30 minutes
 	Build   time.Duration // time limit of a build: 2 hours
 	// Merged is the maximum size of layers, in bytes, to start a machine from its image with one
@@ -175,7 +184,7 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	}
 	spec.Context = ""
 	if slices.ContainsFunc(p.Order, (*plan.Vertex).IsContext) {
-		files, err := openContext(ctx, opts.Context, s.opts.Context)
+		files, err := files.OpenContext(ctx, opts.Context, s.opts.Context)
 		if err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
@@ -224,23 +233,23 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 }
 
 // contextDigest is the hash of the files in the build context that steps use.
-func contextDigest(p *plan.Plan, files *tree) (string, error) {
+func contextDigest(p *plan.Plan, all *files.Tree) (string, error) {
 	var sums []string
-	b := &build{context: func() (*tree, error) { return files, nil }}
+	b := &build{context: func() (*files.Tree, error) { return all, nil }}
 	for _, v := range p.Order {
 		uses := slices.ContainsFunc(v.Inputs, (*plan.Vertex).IsContext)
 		if op := v.Op.GetFile(); op != nil && uses {
-			sources := make([]source, len(v.Inputs))
+			sources := make([]files.Source, len(v.Inputs))
 			only := &pb.FileOp{}
 			for _, action := range op.Actions {
 				i := action.SecondaryInput
 				if action.GetCopy() == nil || i < 0 || i >= int64(len(v.Inputs)) || !v.Inputs[i].IsContext() {
 					continue
 				}
-				sources[i] = source{files, contextName}
+				sources[i] = files.Source{Tree: all, Name: files.ContextName}
 				only.Actions = append(only.Actions, action)
 			}
-			sum, err := copied(only, sources)
+			sum, err := files.Copied(only, sources)
 			if err != nil {
 				return "", p.At(v, err)
 			}
@@ -286,7 +295,9 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 		return image.Contents{}, errors.Stage(err, "image: plan")
 	}
 	b.plan, b.log = p, newLog(opts, countSteps(p))
-	b.context = sync.OnceValues(func() (*tree, error) { return openContext(ctx, opts.Context, s.opts.Context) })
+	b.context = sync.OnceValues(func() (*files.Tree, error) {
+		return files.OpenContext(ctx, opts.Context, s.opts.Context)
+	})
 	contents, err := b.run(ctx, out.Root)
 	err = errors.Join(err, b.close())
 	if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -309,7 +320,7 @@ type build struct {
 	opts    image.BuildOptions
 	log     *buildLog
 	temp    string
-	context func() (*tree, error)
+	context func() (*files.Tree, error)
 
 	commits errgroup.Group // layers being flushed to the disk
 	hashing sync.Mutex     // held while files are hashed, since they cache their hash
@@ -333,7 +344,7 @@ type result struct {
 	done  chan struct{} // closed when the others are set
 	chain chain
 	err   error
-	files func() (*tree, error) // all files
+	files func() (*files.Tree, error) // all files
 }
 
 func (r *result) finish(c chain) {
@@ -386,7 +397,7 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 			continue
 		}
 		r := &result{done: make(chan struct{})}
-		r.files = sync.OnceValues(func() (*tree, error) { return b.tree(r.chain) })
+		r.files = sync.OnceValues(func() (*files.Tree, error) { return b.tree(r.chain) })
 		b.results[v] = r
 		if img := v.Image; img != nil {
 			key := hash("image", recipe, b.owner, img.Digest, img.Built.UTC().String())
@@ -421,18 +432,18 @@ func (b *build) result(v *plan.Vertex) (*result, error) {
 }
 
 // files returns the files of an operation that has finished.
-func (b *build) files(v *plan.Vertex) (source, error) {
+func (b *build) files(v *plan.Vertex) (files.Source, error) {
 	if r := b.results[v]; r != nil {
 		t, err := r.files()
-		return source{t, nameOf(v)}, err
+		return files.Source{Tree: t, Name: nameOf(v)}, err
 	}
 	if v.IsContext() {
 		t, err := b.context()
-		return source{t, contextName}, err
+		return files.Source{Tree: t, Name: files.ContextName}, err
 	}
-	t := newTree()
-	err := newLayer(t, b.temp).apply(v.Op.GetFile(), nil)
-	return source{t, "the Dockerfile"}, err
+	t := files.NewTree()
+	err := files.NewLayer(t, b.temp).Apply(v.Op.GetFile(), nil)
+	return files.Source{Tree: t, Name: "the Dockerfile"}, err
 }
 
 // nameOf returns the name of an operation's files in errors.
@@ -461,7 +472,7 @@ func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 		_, err = io.Copy(root, from)
 		return errors.Wrapf(err, "copy a root file system")
 	}
-	if err := flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
+	if err := files.Flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
 		return err
 	}
 	b.cache.adopt(c, root)
@@ -488,16 +499,16 @@ func (b *build) layerFiles(c chain) []string {
 }
 
 // tree returns all files of a chain.
-func (b *build) tree(c chain) (*tree, error) {
-	t := newTree()
+func (b *build) tree(c chain) (*files.Tree, error) {
+	t := files.NewTree()
 	b.later(t)
 	if name := b.base(c); name != "" {
-		if err := t.addImage(name); err != nil {
+		if err := t.AddImage(name); err != nil {
 			return nil, err
 		}
 	}
 	for _, name := range b.layerFiles(c) {
-		if err := t.addTar(name); err != nil {
+		if err := t.AddTar(name); err != nil {
 			return nil, err
 		}
 	}

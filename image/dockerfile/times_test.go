@@ -67,11 +67,11 @@ func datedContext(b *bench, at time.Time) string {
 
 func (i *built) mtime(name string) time.Time {
 	i.t.Helper()
-	f, _, err := i.lookup(name, false)
+	f, _, err := i.Lookup(name, false)
 	if err != nil || f == nil {
 		i.t.Fatalf("%s: %v, %v", name, f, err)
 	}
-	return f.mtime
+	return f.ModTime
 }
 
 // Files that nothing else gives a time have that of the build, and not of 1970.

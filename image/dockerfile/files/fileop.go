@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -22,25 +22,25 @@ import (
 // defaultMode is the mode of directories that operations make.
 const defaultMode = 0o755
 
-// source is a tree to copy from, and its name in errors.
-type source struct {
-	*tree
-	what string
+// Source is a tree to copy from, and its name in errors.
+type Source struct {
+	*Tree
+	Name string
 }
 
-// find returns a file, through symbolic links, to mount it.
-func (s source) find(name string) (*file, error) {
-	f, _, err := s.lookup(name, true)
+// Find returns a file, through symbolic links, to mount it.
+func (s Source) Find(name string) (*File, error) {
+	f, _, err := s.Lookup(name, true)
 	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", name, s.what),
+		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", name, s.Name),
 			"correct the name, or see whether %s leaves it out", ignoreName)
 	}
 	return f, err
 }
 
-// copied is the hash of all files that an operation copies. It copies them into an empty directory, without unpacking
+// Copied is the hash of all files that an operation copies. It copies them into an empty directory, without unpacking
 // archives.
-func copied(op *pb.FileOp, sources []source) (string, error) {
+func Copied(op *pb.FileOp, sources []Source) (string, error) {
 	var sums []string
 	for _, action := range op.Actions {
 		act := action.GetCopy()
@@ -49,30 +49,30 @@ func copied(op *pb.FileOp, sources []source) (string, error) {
 		}
 		act = act.CloneVT()
 		act.Dest, act.Owner, act.Mode, act.ModeStr = "/", nil, -1, ""
-		l := newLayer(newTree(), "")
+		l := NewLayer(NewTree(), "")
 		a := &actions{l: l, sources: sources, inputs: len(sources), plain: true}
 		if err := a.action(&pb.FileAction{SecondaryInput: action.SecondaryInput,
 			Action: &pb.FileAction_Copy{Copy: act}}); err != nil {
 			return "", err
 		}
-		sum, err := l.over.root.treeDigest()
+		sum, err := l.over.Root.treeDigest()
 		if err != nil {
 			return "", err
 		}
 		sums = append(sums, sum)
 	}
-	return hash(sums...), nil
+	return strings.Join(sums, " "), nil
 }
 
-// apply executes a file operation. sources are its inputs; those that it does not copy from may be empty.
-func (l *layer) apply(op *pb.FileOp, sources []source) error {
+// Apply executes a file operation. sources are its inputs; those that it does not copy from may be empty.
+func (l *Layer) Apply(op *pb.FileOp, sources []Source) error {
 	return (&actions{l: l, sources: sources, inputs: len(sources)}).run(op)
 }
 
 // actions applies the actions of a file operation to a tree, as a layer.
 type actions struct {
-	l       *layer
-	sources []source // by input; nil trees for unused ones
+	l       *Layer
+	sources []Source // by input; nil trees for unused ones
 	inputs  int      // number of inputs of the operation
 	plain   bool     // do not unpack archives
 	several bool     // there are several sources
@@ -109,26 +109,26 @@ func (a *actions) action(action *pb.FileAction) error {
 		if err != nil {
 			return err
 		}
-		file := &file{typ: tar.TypeReg, mode: int64(f.Mkfile.Mode) & 0o777, size: int64(len(f.Mkfile.Data)),
-			content: text(f.Mkfile.Data), mtime: stamp(f.Mkfile.Timestamp)}
-		own.give(file)
-		_, real, err := a.l.over.lookup(f.Mkfile.Path, true)
+		File := &File{Type: tar.TypeReg, Mode: int64(f.Mkfile.Mode) & 0o777, Size: int64(len(f.Mkfile.Data)),
+			content: text(f.Mkfile.Data), ModTime: stamp(f.Mkfile.Timestamp)}
+		own.give(File)
+		_, real, err := a.l.over.Lookup(f.Mkfile.Path, true)
 		if err != nil {
 			return err
 		}
-		return a.l.put(real, file)
+		return a.l.Put(real, File)
 	case *pb.FileAction_Symlink:
 		own, err := findOwner(a.l.over, f.Symlink.Owner)
 		if err != nil {
 			return err
 		}
-		link := &file{typ: tar.TypeSymlink, mode: 0o777, link: f.Symlink.Oldpath, mtime: stamp(f.Symlink.Timestamp)}
+		link := &File{Type: tar.TypeSymlink, Mode: 0o777, Link: f.Symlink.Oldpath, ModTime: stamp(f.Symlink.Timestamp)}
 		own.give(link)
-		_, real, err := a.l.over.lookup(f.Symlink.Newpath, true)
+		_, real, err := a.l.over.Lookup(f.Symlink.Newpath, true)
 		if err != nil {
 			return err
 		}
-		return a.l.put(real, link)
+		return a.l.Put(real, link)
 	}
 	return errors.Newf(errors.Unsupported, "the file action %T is not supported", action.Action)
 }
@@ -142,14 +142,14 @@ func stamp(ns int64) time.Time {
 }
 
 // copy executes the copy action of LLB.
-func (a *actions) copy(from source, act *pb.FileActionCopy) error {
-	c := &copier{l: a.l, several: a.several, inodes: map[*file]*file{}, mtime: stamp(act.Timestamp)}
+func (a *actions) copy(from Source, act *pb.FileActionCopy) error {
+	c := &copier{l: a.l, several: a.several, inodes: map[*File]*File{}, mtime: stamp(act.Timestamp)}
 	if err := c.configure(act); err != nil {
 		return err
 	}
 	for _, name := range act.RequiredPaths {
-		if f, _, err := from.lookup(name, true); err != nil || f == nil {
-			return missing(name, from.what)
+		if f, _, err := from.Lookup(name, true); err != nil || f == nil {
+			return missing(name, from.Name)
 		}
 	}
 	names := []string{clean(act.Src)}
@@ -159,18 +159,18 @@ func (a *actions) copy(from source, act *pb.FileActionCopy) error {
 			return err
 		}
 		if len(names) == 0 && !act.AllowEmptyWildcard {
-			return missing(act.Src, from.what)
+			return missing(act.Src, from.Name)
 		}
 	}
 	for _, name := range names {
-		f, real, err := from.lookup(name, act.FollowSymlink)
+		f, real, err := from.Lookup(name, act.FollowSymlink)
 		if err != nil {
 			return err
 		}
 		if f == nil {
 			return absent(from, name)
 		}
-		if c.exclude != nil && !f.isDir() {
+		if c.exclude != nil && !f.IsDir() {
 			if out, err := c.exclude.MatchesOrParentMatches(path.Base(name)); err != nil || out {
 				continue
 			}
@@ -218,12 +218,12 @@ func missing(name, what string) error {
 }
 
 // absent explains why a source does not exist.
-func absent(from source, name string) error {
-	if link, _, err := from.lookup(name, false); err == nil && link != nil {
-		err := errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, from.what)
+func absent(from Source, name string) error {
+	if link, _, err := from.Lookup(name, false); err == nil && link != nil {
+		err := errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, from.Name)
 		return errors.Remedy(err, "copy its target as well")
 	}
-	return missing(name, from.what)
+	return missing(name, from.Name)
 }
 
 func hasWildcard(name string) bool {
@@ -240,17 +240,17 @@ func hasWildcard(name string) bool {
 
 // wildcard returns the sorted names that match a pattern. The part before the first wildcard may contain symbolic
 // links.
-func (t *tree) wildcard(pattern string) ([]string, error) {
+func (t *Tree) wildcard(pattern string) ([]string, error) {
 	all := parts(pattern)
 	first := slices.IndexFunc(all, hasWildcard)
 	top := "/" + path.Join(all[:first]...)
-	dir, _, err := t.lookup(top, true)
-	if err != nil || dir == nil || !dir.isDir() {
+	dir, _, err := t.Lookup(top, true)
+	if err != nil || dir == nil || !dir.IsDir() {
 		return nil, err
 	}
-	found := map[string]*file{top: dir}
+	found := map[string]*File{top: dir}
 	for _, part := range all[first:] {
-		next := map[string]*file{}
+		next := map[string]*File{}
 		for name, dir := range found {
 			for child, f := range dir.children {
 				ok, err := path.Match(part, child)
@@ -270,13 +270,13 @@ func (t *tree) wildcard(pattern string) ([]string, error) {
 
 // copier executes one copy action.
 type copier struct {
-	l        *layer
+	l        *Layer
 	several  bool // there are several sources
 	own      *owner
 	mode     *int64 // of all files, if not nil
 	set      *mode.Set
 	mtime    time.Time // of all files; zero: their own
-	inodes   map[*file]*file
+	inodes   map[*File]*File
 	include  *patternmatcher.PatternMatcher
 	exclude  *patternmatcher.PatternMatcher
 	replaces bool
@@ -285,7 +285,7 @@ type copier struct {
 
 // parent is a directory of the source on the way to a file. It is made when a file below it is included.
 type parent struct {
-	f    *file
+	f    *File
 	at   string
 	made bool
 }
@@ -309,12 +309,12 @@ func (c *copier) configure(act *pb.FileActionCopy) error {
 	}
 	if len(act.IncludePatterns) > 0 {
 		if c.include, err = patternmatcher.New(act.IncludePatterns); err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", clip(err.Error()))
+			return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", Clip(err.Error()))
 		}
 	}
 	if len(act.ExcludePatterns) > 0 {
 		if c.exclude, err = patternmatcher.New(act.ExcludePatterns); err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", clip(err.Error()))
+			return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", Clip(err.Error()))
 		}
 	}
 	return nil
@@ -329,7 +329,7 @@ func (c *copier) dirMode() int64 {
 }
 
 // file copies a source to the destination of an action.
-func (c *copier) file(f *file, name string, act *pb.FileActionCopy) error {
+func (c *copier) file(f *File, name string, act *pb.FileActionCopy) error {
 	dest := clean(act.Dest)
 	dir := dest
 	if !strings.HasSuffix(dest, "/") && !strings.HasSuffix(dest, "/.") {
@@ -338,16 +338,16 @@ func (c *copier) file(f *file, name string, act *pb.FileActionCopy) error {
 	if err := c.l.mkdir(dir, c.dirMode(), c.own, c.mtime, true); err != nil {
 		return err
 	}
-	old, real, err := c.l.over.lookup(dest, true)
+	old, real, err := c.l.over.Lookup(dest, true)
 	if err != nil {
 		return err
 	}
-	if c.several && !f.isDir() && dir != dest && (old == nil || !old.isDir()) {
+	if c.several && !f.IsDir() && dir != dest && (old == nil || !old.IsDir()) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q", dest),
 			"end the destination with a slash")
 	}
-	contents := act.DirCopyContents && f.isDir()
-	if old != nil && (f.isDir() && !contents || !f.isDir() && old.isDir()) {
+	contents := act.DirCopyContents && f.IsDir()
+	if old != nil && (f.IsDir() && !contents || !f.IsDir() && old.IsDir()) {
 		real, old = path.Join(real, name), nil
 	}
 	above := path.Dir(real)
@@ -362,19 +362,19 @@ func (c *copier) file(f *file, name string, act *pb.FileActionCopy) error {
 
 // copy copies a file, or a directory with everything below it, to a path without symbolic links. rel is its path below
 // the source. inner is true below the source: existing directories get the owner and mode of the source's.
-func (c *copier) copy(f *file, rel, at string, inner bool, in, out patternmatcher.MatchInfo) error {
+func (c *copier) copy(f *File, rel, at string, inner bool, in, out patternmatcher.MatchInfo) error {
 	included := true
 	if rel != "" {
 		var err error
 		var excluded bool
 		if c.include != nil {
 			if included, in, err = c.include.MatchesUsingParentResults(rel, in); err != nil {
-				return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", clip(err.Error()))
+				return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", Clip(err.Error()))
 			}
 		}
 		if c.exclude != nil {
 			if excluded, out, err = c.exclude.MatchesUsingParentResults(rel, out); err != nil {
-				return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", clip(err.Error()))
+				return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", Clip(err.Error()))
 			}
 			included = included && !excluded
 		}
@@ -384,7 +384,7 @@ func (c *copier) copy(f *file, rel, at string, inner bool, in, out patternmatche
 			return err
 		}
 	}
-	if !f.isDir() {
+	if !f.IsDir() {
 		if !included {
 			return nil
 		}
@@ -420,12 +420,12 @@ func (c *copier) parents() error {
 }
 
 // dir makes a directory like f. An existing one gets the owner and mode of f if also is true.
-func (c *copier) dir(f *file, at string, also bool) error {
-	old, _, err := c.l.over.lookup(at, false)
+func (c *copier) dir(f *File, at string, also bool) error {
+	old, _, err := c.l.over.Lookup(at, false)
 	if err != nil {
 		return err
 	}
-	if old != nil && !old.isDir() {
+	if old != nil && !old.IsDir() {
 		if !c.replaces {
 			return errors.Newf(errors.Invalid, "a directory cannot replace the file %.200q", at)
 		}
@@ -435,18 +435,18 @@ func (c *copier) dir(f *file, at string, also bool) error {
 		return nil
 	}
 	dir := f.twin()
-	dir.children = map[string]*file{}
+	dir.children = map[string]*File{}
 	c.dress(dir)
-	return c.l.put(at, dir)
+	return c.l.Put(at, dir)
 }
 
 // put copies a file that is not a directory. A second name of the same file becomes a hard link.
-func (c *copier) put(f *file, at string) error {
-	old, _, err := c.l.over.lookup(at, false)
+func (c *copier) put(f *File, at string) error {
+	old, _, err := c.l.over.Lookup(at, false)
 	if err != nil {
 		return err
 	}
-	if old != nil && old.isDir() && !c.replaces {
+	if old != nil && old.IsDir() && !c.replaces {
 		return errors.Newf(errors.Invalid, "the file cannot replace the directory %.200q", at)
 	}
 	twin := c.inodes[f]
@@ -455,33 +455,33 @@ func (c *copier) put(f *file, at string) error {
 		c.dress(twin)
 		c.inodes[f] = twin
 	}
-	return c.l.put(at, twin)
+	return c.l.Put(at, twin)
 }
 
 // dress sets the owner, mode and time that the action gives.
-func (c *copier) dress(f *file) {
+func (c *copier) dress(f *File) {
 	c.own.give(f)
 	switch {
-	case f.typ == tar.TypeSymlink:
+	case f.Type == tar.TypeSymlink:
 	case c.set != nil:
-		f.mode = unixMode(c.set.Apply(fileMode(f)))
+		f.Mode = unixMode(c.set.Apply(fileMode(f)))
 	case c.mode != nil:
-		f.mode = *c.mode
+		f.Mode = *c.mode
 	}
 	if !c.mtime.IsZero() {
-		f.mtime = c.mtime
+		f.ModTime = c.mtime
 	}
 }
 
 // fileMode returns the mode of a file as package os has it.
-func fileMode(f *file) os.FileMode {
-	m := os.FileMode(f.mode & 0o777)
+func fileMode(f *File) os.FileMode {
+	m := os.FileMode(f.Mode & 0o777)
 	for bit, flag := range modeBits {
-		if f.mode&bit != 0 {
+		if f.Mode&bit != 0 {
 			m |= flag
 		}
 	}
-	if f.isDir() {
+	if f.IsDir() {
 		m |= os.ModeDir
 	}
 	return m

@@ -1,4 +1,6 @@
-package dockerfile
+// Package files has the files of builds: trees in memory whose content stays in images, layers and build contexts; the
+// file operations of BuildKit on them; and layers as archives.
+package files
 
 import (
 	"archive/tar"
@@ -8,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -15,32 +18,36 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
+// Names in layers, of files that delete others: https://github.com/opencontainers/image-spec/blob/main/layer.md.
+const (
+	Whiteout = ".wh." // begins the name of a deleted file
+	Opaque   = ".wh..wh..opq"
+)
+
 const (
 	maxLinks  = 40        // symbolic links on a path
 	maxFiles  = 2_000_000 // of a tree
-	whiteout  = ".wh."    // https://github.com/opencontainers/image-spec/blob/main/layer.md
-	opaque    = ".wh..wh..opq"
-	maxSource = 64 << 10 // maximum size of files parsed here, such as /etc/passwd
+	maxSource = 64 << 10  // maximum size of files parsed here, such as /etc/passwd
 )
 
-// tree is a file tree in memory. Content stays in its source.
-type tree struct {
-	root  *file
+// Tree is a file tree in memory. Content stays in its source.
+type Tree struct {
+	Root  *File
 	files int
 	close []io.Closer // sources of content
 }
 
-// file is one file; several names may refer to it.
-type file struct {
-	typ      byte // as in tar headers
-	mode     int64
-	uid, gid int
-	mtime    time.Time // zero: the time of writing
-	size     int64
-	link     string            // target of a symbolic link
-	xattrs   map[string]string // by their keys in tar headers
+// File is one file; several names may refer to it.
+type File struct {
+	Type     byte // as in tar headers
+	Mode     int64
+	UID, GID int
+	ModTime  time.Time // zero: the time of writing
+	Size     int64
+	Link     string            // target of a symbolic link
+	Xattrs   map[string]string // by their keys in tar headers
 	content  content
-	children map[string]*file
+	children map[string]*File
 	sum      string // of the content, once computed
 }
 
@@ -64,17 +71,20 @@ type text string
 
 func (t text) open() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(t))), nil }
 
-func newTree() *tree { return &tree{root: newDir(0o755)} }
+// NewTree returns a tree of an empty directory.
+func NewTree() *Tree { return &Tree{Root: NewDir(0o755)} }
 
-func newDir(mode int64) *file {
-	return &file{typ: tar.TypeDir, mode: mode, children: map[string]*file{}}
+// NewDir returns an empty directory.
+func NewDir(mode int64) *File {
+	return &File{Type: tar.TypeDir, Mode: mode, children: map[string]*File{}}
 }
 
-func (f *file) isDir() bool { return f.typ == tar.TypeDir }
+// IsDir reports whether the file is a directory.
+func (f *File) IsDir() bool { return f.Type == tar.TypeDir }
 
-// digest is the hash of the content, which is read once.
-func (f *file) digest() (string, error) {
-	if f.sum != "" || f.typ != tar.TypeReg {
+// ContentDigest is the hash of the content, which is read once.
+func (f *File) ContentDigest() (string, error) {
+	if f.sum != "" || f.Type != tar.TypeReg {
 		return f.sum, nil
 	}
 	r, err := f.open()
@@ -90,7 +100,7 @@ func (f *file) digest() (string, error) {
 	return f.sum, nil
 }
 
-func (f *file) open() (io.ReadCloser, error) {
+func (f *File) open() (io.ReadCloser, error) {
 	if f.content == nil {
 		return text("").open()
 	}
@@ -98,16 +108,16 @@ func (f *file) open() (io.ReadCloser, error) {
 }
 
 // header returns the tar header of the file.
-func (f *file) header(name string) *tar.Header {
-	hdr := &tar.Header{Typeflag: f.typ, Name: name, Mode: f.mode, Uid: f.uid, Gid: f.gid, ModTime: f.mtime,
-		Linkname: f.link, PAXRecords: f.xattrs, Format: tar.FormatPAX}
-	if f.mtime.IsZero() {
+func (f *File) header(name string) *tar.Header {
+	hdr := &tar.Header{Typeflag: f.Type, Name: name, Mode: f.Mode, Uid: f.UID, Gid: f.GID, ModTime: f.ModTime,
+		Linkname: f.Link, PAXRecords: f.Xattrs, Format: tar.FormatPAX}
+	if f.ModTime.IsZero() {
 		hdr.ModTime = time.Now()
 	}
-	if f.typ == tar.TypeReg {
-		hdr.Size = f.size
+	if f.Type == tar.TypeReg {
+		hdr.Size = f.Size
 	}
-	if f.isDir() {
+	if f.IsDir() {
 		hdr.Name += "/"
 	}
 	return hdr
@@ -115,25 +125,25 @@ func (f *file) header(name string) *tar.Header {
 
 // fromHeader makes a file of an entry. It returns nil for types that a tree does not hold, such as
 // devices.
-func fromHeader(hdr *tar.Header, c content) *file {
-	f := &file{typ: hdr.Typeflag, mode: hdr.Mode & 0o7777, uid: hdr.Uid, gid: hdr.Gid, mtime: hdr.ModTime}
+func fromHeader(hdr *tar.Header, c content) *File {
+	f := &File{Type: hdr.Typeflag, Mode: hdr.Mode & 0o7777, UID: hdr.Uid, GID: hdr.Gid, ModTime: hdr.ModTime}
 	switch hdr.Typeflag {
 	case tar.TypeReg:
-		f.size, f.content = hdr.Size, c
+		f.Size, f.content = hdr.Size, c
 	case tar.TypeDir:
-		f.children = map[string]*file{}
+		f.children = map[string]*File{}
 	case tar.TypeSymlink:
-		f.link = hdr.Linkname
+		f.Link = hdr.Linkname
 	case tar.TypeFifo:
 	default:
 		return nil
 	}
 	for key, value := range hdr.PAXRecords {
 		if key == xattrPrefix+"security.capability" || strings.HasPrefix(key, xattrPrefix+"user.") {
-			if f.xattrs == nil {
-				f.xattrs = map[string]string{}
+			if f.Xattrs == nil {
+				f.Xattrs = map[string]string{}
 			}
-			f.xattrs[key] = value
+			f.Xattrs[key] = value
 		}
 	}
 	return f
@@ -143,13 +153,13 @@ func fromHeader(hdr *tar.Header, c content) *file {
 const xattrPrefix = "SCHILY.xattr."
 
 // twin returns a copy of a file. Copying sum would be a race: it is set while others copy.
-func (f *file) twin() *file {
-	return &file{typ: f.typ, mode: f.mode, uid: f.uid, gid: f.gid, mtime: f.mtime, size: f.size, link: f.link,
-		xattrs: f.xattrs, content: f.content, children: f.children}
+func (f *File) twin() *File {
+	return &File{Type: f.Type, Mode: f.Mode, UID: f.UID, GID: f.GID, ModTime: f.ModTime, Size: f.Size, Link: f.Link,
+		Xattrs: f.Xattrs, content: f.content, children: f.children}
 }
 
 // Close closes the sources of content.
-func (t *tree) Close() error {
+func (t *Tree) Close() error {
 	var all error
 	for _, c := range t.close {
 		all = errors.Join(all, c.Close())
@@ -158,26 +168,35 @@ func (t *tree) Close() error {
 	return all
 }
 
-// writeTar writes a file, and everything below a directory, as an archive in which it has that name.
-func (f *file) writeTar(w io.Writer, name string) error {
+// Digest is the hash of a file and its mode, or of a directory with everything below it.
+func (f *File) Digest() (string, error) {
+	if f.IsDir() {
+		return f.treeDigest()
+	}
+	sum, err := f.ContentDigest()
+	return sum + strconv.FormatInt(f.Mode, 8), err
+}
+
+// WriteTar writes a file, and everything below a directory, as an archive in which it has that name.
+func (f *File) WriteTar(w io.Writer, name string) error {
 	tw := tar.NewWriter(w)
 	if err := writeFile(tw, f.header(name), f); err != nil {
 		return err
 	}
-	if err := f.walk(name, func(name string, f *file) error { return writeFile(tw, f.header(name), f) }); err != nil {
+	if err := f.Walk(name, func(name string, f *File) error { return writeFile(tw, f.header(name), f) }); err != nil {
 		return err
 	}
 	return errors.Wrapf(tw.Close(), "end an archive")
 }
 
-// newFile returns a regular file with that content.
-func newFile(data []byte, mode int64, uid, gid int) *file {
-	return &file{typ: tar.TypeReg, mode: mode, uid: uid, gid: gid, size: int64(len(data)), content: text(data)}
+// NewFile returns a regular file with that content.
+func NewFile(data []byte, mode int64, uid, gid int) *File {
+	return &File{Type: tar.TypeReg, Mode: mode, UID: uid, GID: gid, Size: int64(len(data)), content: text(data)}
 }
 
-// newSection returns a regular file whose content is the first size bytes of r, which stays open.
-func newSection(r io.ReaderAt, size int64, mode int64, mtime time.Time) *file {
-	return &file{typ: tar.TypeReg, mode: mode, size: size, content: section{r, 0, size}, mtime: mtime}
+// NewSection returns a regular file whose content is the first size bytes of r, which stays open.
+func NewSection(r io.ReaderAt, size int64, mode int64, mtime time.Time) *File {
+	return &File{Type: tar.TypeReg, Mode: mode, Size: size, content: section{r, 0, size}, ModTime: mtime}
 }
 
 // parts splits a cleaned name; the root has no parts.
@@ -189,12 +208,12 @@ func parts(name string) []string {
 	return strings.Split(name, "/")
 }
 
-// lookup returns the file at name and its path without symbolic links, with the tree as the root.
+// Lookup returns the file at name and its path without symbolic links, with the tree as the root.
 // It follows a link in the last part if follow is set. If nothing exists, the file is nil and the
 // path is where it would be.
-func (t *tree) lookup(name string, follow bool) (*file, string, error) {
+func (t *Tree) Lookup(name string, follow bool) (*File, string, error) {
 	links := 0
-	done, at := []*file{t.root}, []string{}
+	done, at := []*File{t.Root}, []string{}
 	rest := parts(name)
 	for len(rest) > 0 {
 		part := rest[0]
@@ -209,22 +228,22 @@ func (t *tree) lookup(name string, follow bool) (*file, string, error) {
 			continue
 		}
 		dir := done[len(done)-1]
-		if dir != nil && !dir.isDir() {
+		if dir != nil && !dir.IsDir() {
 			return nil, "", errors.Explainf(syscall.ENOTDIR, errors.Invalid,
 				"a part of %.200q is not a directory", name)
 		}
-		var next *file
+		var next *File
 		if dir != nil {
 			next = dir.children[part]
 		}
-		if next != nil && next.typ == tar.TypeSymlink && (len(rest) > 0 || follow) {
+		if next != nil && next.Type == tar.TypeSymlink && (len(rest) > 0 || follow) {
 			if links++; links > maxLinks {
 				return nil, "", errors.Newf(errors.Invalid, "%.200q goes through too many symbolic links", name)
 			}
-			if path.IsAbs(next.link) {
+			if path.IsAbs(next.Link) {
 				done, at = done[:1], at[:0]
 			}
-			rest = append(strings.Split(next.link, "/"), rest...)
+			rest = append(strings.Split(next.Link, "/"), rest...)
 			continue
 		}
 		done, at = append(done, next), append(slices.Clone(at), part)
@@ -234,11 +253,11 @@ func (t *tree) lookup(name string, follow bool) (*file, string, error) {
 
 // put gives a file a name. It follows symbolic links and makes missing directories. A directory is
 // merged with an existing one.
-func (t *tree) put(name string, f *file) error {
+func (t *Tree) put(name string, f *File) error {
 	base := path.Base(path.Clean("/" + name))
 	if base == "/" {
-		if f.isDir() {
-			t.root.adopt(f)
+		if f.IsDir() {
+			t.Root.adopt(f)
 		}
 		return nil
 	}
@@ -246,7 +265,7 @@ func (t *tree) put(name string, f *file) error {
 	if err != nil {
 		return err
 	}
-	if old := parent.children[base]; old != nil && old.isDir() && f.isDir() {
+	if old := parent.children[base]; old != nil && old.IsDir() && f.IsDir() {
 		old.adopt(f)
 		return nil
 	}
@@ -258,24 +277,24 @@ func (t *tree) put(name string, f *file) error {
 }
 
 // adopt copies everything but the children.
-func (f *file) adopt(from *file) {
-	f.mode, f.uid, f.gid, f.mtime, f.xattrs = from.mode, from.uid, from.gid, from.mtime, from.xattrs
+func (f *File) adopt(from *File) {
+	f.Mode, f.UID, f.GID, f.ModTime, f.Xattrs = from.Mode, from.UID, from.GID, from.ModTime, from.Xattrs
 }
 
 // dir returns a directory, and makes it if it is missing.
-func (t *tree) dir(name string) (*file, error) {
-	f, real, err := t.lookup(name, true)
+func (t *Tree) dir(name string) (*File, error) {
+	f, real, err := t.Lookup(name, true)
 	if err != nil || f != nil {
-		if err == nil && !f.isDir() {
+		if err == nil && !f.IsDir() {
 			err = errors.Newf(errors.Invalid, "%.200q is not a directory", name)
 		}
 		return f, err
 	}
-	dir := t.root
+	dir := t.Root
 	for _, part := range parts(real) {
 		next := dir.children[part]
 		if next == nil {
-			next = newDir(0o755)
+			next = NewDir(0o755)
 			dir.children[part] = next
 			t.files++
 		}
@@ -285,30 +304,30 @@ func (t *tree) dir(name string) (*file, error) {
 }
 
 // remove removes a name.
-func (t *tree) remove(name string) {
-	if dir, _, err := t.lookup(path.Dir(name), true); err == nil && dir != nil && dir.isDir() {
+func (t *Tree) remove(name string) {
+	if dir, _, err := t.Lookup(path.Dir(name), true); err == nil && dir != nil && dir.IsDir() {
 		delete(dir.children, path.Base(name))
 	}
 }
 
-// walk visits all files below f, parents first, sorted by name.
-func (f *file) walk(name string, visit func(name string, f *file) error) error {
+// Walk visits all files below f, parents first, sorted by name.
+func (f *File) Walk(name string, visit func(name string, f *File) error) error {
 	for _, child := range slices.Sorted(maps.Keys(f.children)) {
 		full := path.Join(name, child)
 		if err := visit(full, f.children[child]); err != nil {
 			return err
 		}
-		if err := f.children[child].walk(full, visit); err != nil {
+		if err := f.children[child].Walk(full, visit); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read returns the content of a small file, or "" if there is none.
-func (t *tree) read(name string) string {
-	f, _, err := t.lookup(name, true)
-	if err != nil || f == nil || f.typ != tar.TypeReg {
+// Read returns the content of a small file, or "" if there is none.
+func (t *Tree) Read(name string) string {
+	f, _, err := t.Lookup(name, true)
+	if err != nil || f == nil || f.Type != tar.TypeReg {
 		return ""
 	}
 	r, err := f.open()
@@ -321,7 +340,7 @@ func (t *tree) read(name string) string {
 }
 
 // apply adds a layer over the tree. at returns the content of the entry just read.
-func (t *tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) error {
+func (t *Tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) error {
 	for {
 		hdr, err := tr.Next()
 		if err == io.EOF {
@@ -333,17 +352,17 @@ func (t *tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) 
 		name := path.Clean("/" + hdr.Name)
 		base := path.Base(name)
 		switch {
-		case base == opaque:
+		case base == Opaque:
 			if dir, err := t.dir(path.Dir(name)); err == nil {
 				clear(dir.children)
 			}
 			continue
-		case strings.HasPrefix(base, whiteout):
-			t.remove(path.Join(path.Dir(name), strings.TrimPrefix(base, whiteout)))
+		case strings.HasPrefix(base, Whiteout):
+			t.remove(path.Join(path.Dir(name), strings.TrimPrefix(base, Whiteout)))
 			continue
 		case hdr.Typeflag == tar.TypeLink:
-			target, _, err := t.lookup(hdr.Linkname, false)
-			if err != nil || target == nil || target.isDir() {
+			target, _, err := t.Lookup(hdr.Linkname, false)
+			if err != nil || target == nil || target.IsDir() {
 				return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
 					hdr.Name, hdr.Linkname)
 			}

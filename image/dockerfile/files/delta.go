@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -33,8 +33,8 @@ type heldDir struct {
 	hdr  *tar.Header
 }
 
-// index is a snapshot without content.
-type index map[string]seen
+// Index is a snapshot without content.
+type Index map[string]seen
 
 // describe returns the compared fields of a header.
 func describe(hdr *tar.Header) string {
@@ -48,27 +48,27 @@ func describe(hdr *tar.Header) string {
 		hdr.Linkname, attributes)
 }
 
-// delta writes the layer between two snapshots. out may be nil if only the index is needed. Paths
+// Delta writes the layer between two snapshots. out may be nil if only the index is needed. Paths
 // for which hidden is true are omitted.
-type delta struct {
-	out    *os.File
-	before index
-	hidden func(name string) bool
+type Delta struct {
+	Out    *os.File
+	Before Index
+	Hidden func(name string) bool
 	// above has the directories above mount points. The machine touches them, and makes missing ones. They are omitted
 	// unless the command changed them, or something else in them.
 	above map[string]bool
-	base  func() (*tree, error) // the files before the command; may be nil if above is empty
+	Base  func() (*Tree, error) // the files before the command; may be nil if above is empty
 
-	after   index
+	after   Index
 	held    []heldDir
 	written map[string]bool
 	entries int
 }
 
-// run reads a snapshot and returns its index. It writes the layer to out, which is empty if nothing
+// Run reads a snapshot and returns its index. It writes the layer to out, which is empty if nothing
 // has changed.
-func (d *delta) run(snapshot io.Reader) (index, error) {
-	d.after, d.written = index{}, map[string]bool{}
+func (d *Delta) Run(snapshot io.Reader) (Index, error) {
+	d.after, d.written = Index{}, map[string]bool{}
 	tr := tarfs.NewReader(snapshot)
 	for {
 		hdr, err := tr.Next()
@@ -79,7 +79,7 @@ func (d *delta) run(snapshot io.Reader) (index, error) {
 			return nil, err
 		}
 		name := strings.Trim(path.Clean("/"+hdr.Name), "/")
-		if name == "" || d.hidden != nil && d.hidden("/"+name) {
+		if name == "" || d.Hidden != nil && d.Hidden("/"+name) {
 			continue
 		}
 		hdr.Name = name
@@ -90,7 +90,7 @@ func (d *delta) run(snapshot io.Reader) (index, error) {
 			return nil, err
 		}
 	}
-	if d.out == nil {
+	if d.Out == nil {
 		return d.after, nil
 	}
 	if err := d.rest(); err != nil {
@@ -102,16 +102,16 @@ func (d *delta) run(snapshot io.Reader) (index, error) {
 	if d.entries == 0 {
 		return d.after, nil
 	}
-	if err := tar.NewWriter(d.out).Close(); err != nil {
+	if err := tar.NewWriter(d.Out).Close(); err != nil {
 		return nil, tarfs.Explain(err, "a layer")
 	}
 	return d.after, nil
 }
 
 // entry writes an entry, and truncates it again if it is unchanged.
-func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
+func (d *Delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	now := seen{hdr: describe(hdr), dir: hdr.Typeflag == tar.TypeDir}
-	was, known := d.before[name]
+	was, known := d.Before[name]
 	same := known && was.hdr == now.hdr
 	if now.dir && !known && d.above[name] {
 		d.held = append(d.held, heldDir{name, hdr})
@@ -122,18 +122,18 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	}
 	if hdr.Typeflag != tar.TypeReg {
 		d.after[name] = now
-		if same || d.out == nil {
+		if same || d.Out == nil {
 			return nil
 		}
 		return d.write(name, hdr, nil, nil)
 	}
 	h := sha256.New()
-	if d.out == nil {
+	if d.Out == nil {
 		if _, err := io.Copy(h, content); err != nil {
 			return err
 		}
 	} else {
-		start, err := d.out.Seek(0, io.SeekCurrent)
+		start, err := d.Out.Seek(0, io.SeekCurrent)
 		if err == nil {
 			err = d.write(name, hdr, content, h)
 		}
@@ -143,8 +143,8 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 		if same && hex.EncodeToString(h.Sum(nil)) == was.sum {
 			d.entries--
 			delete(d.written, name)
-			_, err := d.out.Seek(start, io.SeekStart)
-			if err = errors.Join(err, d.out.Truncate(start)); err != nil {
+			_, err := d.Out.Seek(start, io.SeekStart)
+			if err = errors.Join(err, d.Out.Truncate(start)); err != nil {
 				return errors.Wrapf(err, "write a layer")
 			}
 		}
@@ -154,8 +154,8 @@ func (d *delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 	return nil
 }
 
-// hold makes run hold the directories above a mount point: see above.
-func (d *delta) hold(target string) {
+// Hold makes run hold the directories above a mount point: see above.
+func (d *Delta) Hold(target string) {
 	if d.above == nil {
 		d.above = map[string]bool{}
 	}
@@ -165,15 +165,15 @@ func (d *delta) hold(target string) {
 }
 
 // rest writes the held directories that the command changed.
-func (d *delta) rest() error {
+func (d *Delta) rest() error {
 	for _, dir := range d.held {
-		base, err := d.base()
+		base, err := d.Base()
 		if err != nil {
 			return err
 		}
-		old, _, err := base.lookup(dir.name, false)
-		if err != nil || old == nil || old.mode == dir.hdr.Mode&0o7777 && old.uid == dir.hdr.Uid &&
-			old.gid == dir.hdr.Gid && old.mtime.Unix() == dir.hdr.ModTime.Unix() {
+		old, _, err := base.Lookup(dir.name, false)
+		if err != nil || old == nil || old.Mode == dir.hdr.Mode&0o7777 && old.UID == dir.hdr.Uid &&
+			old.GID == dir.hdr.Gid && old.ModTime.Unix() == dir.hdr.ModTime.Unix() {
 			continue
 		}
 		d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
@@ -185,7 +185,7 @@ func (d *delta) rest() error {
 }
 
 // write writes an entry, after the held directories above it.
-func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
+func (d *Delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
 	for len(d.held) > 0 {
 		i := slices.IndexFunc(d.held, func(h heldDir) bool { return strings.HasPrefix(name, h.name+"/") })
 		if i < 0 {
@@ -202,8 +202,8 @@ func (d *delta) write(name string, hdr *tar.Header, content io.Reader, also io.W
 }
 
 // writeOnly writes an entry with its own tar writer, which buffers nothing.
-func (d *delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
-	tw := tar.NewWriter(d.out)
+func (d *Delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
+	tw := tar.NewWriter(d.Out)
 	hdr.Format = tar.FormatPAX
 	hdr.Uname, hdr.Gname, hdr.AccessTime, hdr.ChangeTime = "", "", time.Time{}, time.Time{}
 	if err := tw.WriteHeader(hdr); err != nil {
@@ -221,11 +221,11 @@ func (d *delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also 
 
 // removed writes whiteouts for entries that are missing since the previous snapshot, since they are
 // in an earlier layer.
-func (d *delta) removed() error {
+func (d *Delta) removed() error {
 	var gone []string
-	for name := range d.before {
-		if _, still := d.after[name]; still || strings.HasPrefix(path.Base(name), whiteout) || d.hiddenNow(name) ||
-			d.hidden != nil && d.hidden("/"+name) {
+	for name := range d.Before {
+		if _, still := d.after[name]; still || strings.HasPrefix(path.Base(name), Whiteout) || d.hiddenNow(name) ||
+			d.Hidden != nil && d.Hidden("/"+name) {
 			continue
 		}
 		gone = append(gone, name)
@@ -233,12 +233,12 @@ func (d *delta) removed() error {
 	slices.Sort(gone)
 	for _, name := range gone {
 		dir := path.Dir(name)
-		if _, also := d.before[dir]; dir != "." && also {
+		if _, also := d.Before[dir]; dir != "." && also {
 			if now, still := d.after[dir]; !still || !now.dir {
 				continue // the directory itself was removed or replaced
 			}
 		}
-		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, whiteout+path.Base(name)),
+		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, Whiteout+path.Base(name)),
 			Mode: 0o600}, nil, nil); err != nil {
 			return tarfs.Explain(err, "a layer")
 		}
@@ -247,20 +247,20 @@ func (d *delta) removed() error {
 }
 
 // hiddenNow reports whether the snapshot has a whiteout for name or a directory above it.
-func (d *delta) hiddenNow(name string) bool {
+func (d *Delta) hiddenNow(name string) bool {
 	for ; name != "."; name = path.Dir(name) {
-		if _, ok := d.after[path.Join(path.Dir(name), whiteout+path.Base(name))]; ok {
+		if _, ok := d.after[path.Join(path.Dir(name), Whiteout+path.Base(name))]; ok {
 			return true
 		}
 	}
 	return false
 }
 
-// hiddenBelow returns a function that reports whether a name is at or below any of the paths.
-func hiddenBelow(paths []string) func(string) bool {
+// Below returns a function that reports whether a name is at or below any of the paths.
+func Below(paths []string) func(string) bool {
 	return func(name string) bool {
 		for _, p := range paths {
-			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), whiteout+path.Base(p)) {
+			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), Whiteout+path.Base(p)) {
 				return true
 			}
 		}

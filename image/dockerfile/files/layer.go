@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -14,36 +14,37 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// layer records the changes of a file operation to a tree.
-type layer struct {
-	over  *tree     // with the changes so far
+// Layer records the changes of a file operation to a tree.
+type Layer struct {
+	over  *Tree     // with the changes so far
 	temp  string    // directory for unpacked files
-	epoch time.Time // mtime of files without one; zero: the time of writing
+	Epoch time.Time // mtime of files without one; zero: the time of writing
 	names []string  // of the changes, without symbolic links
 	seen  map[string]bool
 }
 
-func newLayer(over *tree, temp string) *layer {
-	return &layer{over: over, temp: temp, seen: map[string]bool{}}
+// NewLayer returns an empty layer over a tree, which gets its files, too. temp is a directory for unpacked archives.
+func NewLayer(over *Tree, temp string) *Layer {
+	return &Layer{over: over, temp: temp, seen: map[string]bool{}}
 }
 
-// put puts a file at a path without symbolic links, whose directory exists. A directory keeps its children.
-func (l *layer) put(at string, f *file) error {
+// Put puts a file at a path without symbolic links, whose directory exists. A directory keeps its children.
+func (l *Layer) Put(at string, f *File) error {
 	if len(path.Base(at)) > 255 || len(at) > 4095 {
 		return errors.Newf(errors.Invalid, "the name %.200q… is too long", at)
 	}
 	if at == "/" {
-		l.over.root.adopt(f)
+		l.over.Root.adopt(f)
 		return nil
 	}
-	dir, _, err := l.over.lookup(path.Dir(at), false)
+	dir, _, err := l.over.Lookup(path.Dir(at), false)
 	if err != nil {
 		return err
 	}
-	if dir == nil || !dir.isDir() {
+	if dir == nil || !dir.IsDir() {
 		return errors.Newf(errors.Invalid, "%.200q is not a directory", path.Dir(at))
 	}
-	if old := dir.children[path.Base(at)]; old != nil && old.isDir() && f.isDir() {
+	if old := dir.children[path.Base(at)]; old != nil && old.IsDir() && f.IsDir() {
 		old.adopt(f)
 	} else {
 		if l.over.files++; l.over.files > maxFiles {
@@ -59,13 +60,13 @@ func (l *layer) put(at string, f *file) error {
 }
 
 // mkdir makes a directory, and with all also those above it, unless it exists. It follows symbolic links.
-func (l *layer) mkdir(name string, mode int64, own *owner, mtime time.Time, all bool) error {
-	old, real, err := l.over.lookup(name, true)
+func (l *Layer) mkdir(name string, mode int64, own *owner, mtime time.Time, all bool) error {
+	old, real, err := l.over.Lookup(name, true)
 	if err != nil {
 		return err
 	}
 	if old != nil {
-		if !old.isDir() {
+		if !old.IsDir() {
 			return errors.Newf(errors.Invalid, "%.200q is not a directory", name)
 		}
 		return nil
@@ -75,31 +76,31 @@ func (l *layer) mkdir(name string, mode int64, own *owner, mtime time.Time, all 
 			return err
 		}
 	}
-	dir := newDir(mode)
-	dir.mtime = mtime
+	dir := NewDir(mode)
+	dir.ModTime = mtime
 	own.give(dir)
-	return l.put(real, dir)
+	return l.Put(real, dir)
 }
 
-// write writes the layer as a tar file, which is empty if the layer has no files.
-func (l *layer) write(to *os.File) error {
+// Write writes the layer as a tar file, which is empty if the layer has no files.
+func (l *Layer) Write(to *os.File) error {
 	if len(l.names) == 0 {
 		return nil
 	}
 	tw := tar.NewWriter(to)
-	first := map[*file]string{}
+	first := map[*File]string{}
 	for _, name := range l.names {
-		f, _, err := l.over.lookup(name, false)
+		f, _, err := l.over.Lookup(name, false)
 		if err != nil || f == nil {
 			continue // a later action replaced it
 		}
 		hdr := f.header(strings.TrimPrefix(name, "/"))
-		if f.mtime.IsZero() && !l.epoch.IsZero() {
-			hdr.ModTime = l.epoch
+		if f.ModTime.IsZero() && !l.Epoch.IsZero() {
+			hdr.ModTime = l.Epoch
 		}
 		if target, again := first[f]; again {
 			hdr.Typeflag, hdr.Linkname, hdr.Size, hdr.PAXRecords = tar.TypeLink, target, 0, nil
-		} else if !f.isDir() {
+		} else if !f.IsDir() {
 			first[f] = hdr.Name
 		}
 		if err := writeFile(tw, hdr, f); err != nil {
@@ -112,14 +113,14 @@ func (l *layer) write(to *os.File) error {
 // owner is an owner that an operation sets. A nil owner changes nothing.
 type owner struct{ uid, gid int }
 
-func (o *owner) give(f *file) {
+func (o *owner) give(f *File) {
 	if o != nil {
-		f.uid, f.gid = o.uid, o.gid
+		f.UID, f.GID = o.uid, o.gid
 	}
 }
 
 // findOwner looks up the names of an owner in a tree.
-func findOwner(in *tree, opt *pb.ChownOpt) (*owner, error) {
+func findOwner(in *Tree, opt *pb.ChownOpt) (*owner, error) {
 	if opt == nil {
 		return nil, nil
 	}
@@ -152,13 +153,13 @@ func findOwner(in *tree, opt *pb.ChownOpt) (*owner, error) {
 }
 
 // named returns the numbers of a user or group.
-func named(in *tree, what, name string, opt *pb.NamedUserOpt) (numbers [2]int, err error) {
+func named(in *Tree, what, name string, opt *pb.NamedUserOpt) (numbers [2]int, err error) {
 	if opt.Input < 0 {
 		return numbers, errors.Remedy(errors.Newf(errors.Invalid,
 			"with --link, the %s %.100q cannot be looked up: the files of the image are not used", what, opt.Name),
 			"give its number, or leave --link out")
 	}
-	line := entryOf(in.read(name), opt.Name)
+	line := entryOf(in.Read(name), opt.Name)
 	if line == nil {
 		return numbers, errors.Remedy(errors.Newf(errors.Invalid, "the image has no %s %.100q", what, opt.Name),
 			"make it first with RUN %sadd, or give its number", what)

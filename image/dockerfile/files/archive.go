@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -43,7 +43,7 @@ func decompress(r *bufio.Reader) (plain io.Reader, err error) {
 }
 
 // unpacked calls use with the content of a file, without its compression.
-func (f *file) unpacked(use func(r io.Reader) error) error {
+func (f *File) unpacked(use func(r io.Reader) error) error {
 	r, err := f.open()
 	if err != nil {
 		return err
@@ -60,22 +60,22 @@ func (f *file) unpacked(use func(r io.Reader) error) error {
 }
 
 // isArchive reports whether a file is a tar archive, compressed or not.
-func (f *file) isArchive() bool {
-	return f.typ == tar.TypeReg && f.unpacked(func(r io.Reader) error {
+func (f *File) isArchive() bool {
+	return f.Type == tar.TypeReg && f.unpacked(func(r io.Reader) error {
 		_, err := tar.NewReader(r).Next()
 		return err
 	}) == nil
 }
 
 // unpack unpacks f below a directory if it is an archive, and reports whether it is one.
-func (c *copier) unpack(f *file, dest string) (bool, error) {
+func (c *copier) unpack(f *File, dest string) (bool, error) {
 	if !f.isArchive() {
 		return false, nil
 	}
 	if err := c.l.mkdir(dest, defaultMode, c.own, c.mtime, true); err != nil {
 		return true, err
 	}
-	_, real, err := c.l.over.lookup(dest, true)
+	_, real, err := c.l.over.Lookup(dest, true)
 	if err != nil {
 		return true, err
 	}
@@ -108,12 +108,12 @@ func (c *copier) unpack(f *file, dest string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	return true, c.extract(t.root, real)
+	return true, c.extract(t.Root, real)
 }
 
 // readArchive returns the files of an archive, with the owners in it.
-func readArchive(f *os.File) (*tree, error) {
-	t := newTree()
+func readArchive(f *os.File) (*Tree, error) {
+	t := NewTree()
 	tr := tarfs.NewReader(f)
 	for {
 		hdr, err := tr.Next()
@@ -131,34 +131,34 @@ func readArchive(f *os.File) (*tree, error) {
 
 // extract puts the files of an archive below a directory. They replace existing ones. Directories without an entry of
 // their own follow symbolic links, and existing ones stay unchanged.
-func (c *copier) extract(dir *file, at string) error {
+func (c *copier) extract(dir *File, at string) error {
 	for _, name := range slices.Sorted(maps.Keys(dir.children)) {
 		f, to := dir.children[name], path.Join(at, name)
-		if !f.isDir() {
+		if !f.IsDir() {
 			twin := c.inodes[f]
 			if twin == nil {
 				twin = f.twin()
 				c.own.give(twin)
 				c.inodes[f] = twin
 			}
-			if err := c.l.put(to, twin); err != nil {
+			if err := c.l.Put(to, twin); err != nil {
 				return err
 			}
 			continue
 		}
-		if implicit := f.mtime.IsZero(); implicit {
-			if err := c.l.mkdir(to, defaultMode, c.own, f.mtime, true); err != nil {
+		if implicit := f.ModTime.IsZero(); implicit {
+			if err := c.l.mkdir(to, defaultMode, c.own, f.ModTime, true); err != nil {
 				return err
 			}
 			var err error
-			if _, to, err = c.l.over.lookup(to, true); err != nil {
+			if _, to, err = c.l.over.Lookup(to, true); err != nil {
 				return err
 			}
 		} else {
 			twin := f.twin()
-			twin.children = map[string]*file{}
+			twin.children = map[string]*File{}
 			c.own.give(twin)
-			if err := c.l.put(to, twin); err != nil {
+			if err := c.l.Put(to, twin); err != nil {
 				return err
 			}
 		}
