@@ -234,7 +234,8 @@ func featureContext(b *bench) string {
 	dir := b.context(map[string]string{
 		"a": "A", "b.txt": "B", "c.txt": "C", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/h.go": "H", "d/k": "K",
 		"empty/": "", "l": "->a", "ld": "->d/e", "dirs/a/x": "1", "dirs/b/x": "2", "dirs/b/y": "3", "with space": "S",
-		"outside": "O", "x": "X", "exe": "E", "modes/one/f": "1", "modes/two/": "", "a.tar": string(archive), "a.tar.gz": z.String(),
+		"outside": "O", "x": "X", "exe": "E", "modes/one/f": "1", "modes/two/": "",
+		"a.tar": string(archive), "a.tar.gz": z.String(),
 		".dockerignore": "ignored\n**/*.tmp\n", "ignored": "I", "d/x.tmp": "T",
 	})
 	for name, mode := range map[string]os.FileMode{"exe": 0o755, "modes/one": 0o711, "modes/two": 0o775, "d/e": 0o750} {

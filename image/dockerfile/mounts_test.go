@@ -85,8 +85,11 @@ func names(t *testing.T, root string, paths ...string) []string {
 func TestSandboxLeavesNothing(t *testing.T) {
 	testenv.Long(t)
 	s := newSite(t)
-	img := s.build(image.Spec{Dockerfile: "FROM scratch\nCOPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /\n" +
-		"RUN echo 1 >/1\nRUN rm /1\n"}, image.BuildOptions{})
+	img := s.build(image.Spec{Dockerfile: `FROM scratch
+COPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /
+RUN echo 1 >/1
+RUN rm /1
+`}, image.BuildOptions{})
 	if got := names(t, s.shelf.Root(img), "tmp", "dev", "sys", "1"); len(got) > 0 {
 		t.Errorf("the image has %q", got)
 	}

@@ -41,7 +41,7 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 // below.
 type Options struct {
 	Cache   *Cache
-	Context Limits  // 8 GiB, 500,000 files
+	Context Limits        // 8 GiB, 500,000 files
 	Run     time.Duration // time limit of each RUN: 30 minutes
 	Build   time.Duration // time limit of a build: 2 hours
 	// Merged is the maximum size of layers, in bytes, to start a machine from its image with one

@@ -154,8 +154,8 @@ func (d *document) written(normal string) (string, int) {
 	return strings.TrimSuffix(reference.FamiliarString(ref), ":latest"), 0
 }
 
-// aim makes a stage, by name or number, the one to build, and returns its name. The converter knows stages by name only.
-// Without one, the stage becomes the last in the text: stages need nothing of later ones.
+// aim makes a stage, by name or number, the one to build, and returns its name. The converter knows stages by name
+// only. Without one, the stage becomes the last in the text: stages need nothing of later ones.
 func (d *document) aim(target string) (string, error) {
 	if target == "" {
 		return "", nil
