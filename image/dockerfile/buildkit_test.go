@@ -382,7 +382,7 @@ func startBuildKit(t *testing.T, daemon, client, host string) string {
 	defer out.Close()
 	cmd := exec.Command(daemon, "--config", config, "--root", filepath.Join(dir, "root"), "--addr", addr,
 		"--containerd-worker=false", "--oci-worker-snapshotter=native", "--oci-worker-binary=runc",
-		"--oci-worker-net=host", "--oci-worker-no-process-sandbox")
+		"--oci-worker-net=host")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
