@@ -8,6 +8,7 @@
 # make cover   the quick suite, as many long tests as there is time for, and the coverage gate
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
+# make test-images   the same Dockerfiles with Harvest and BuildKit
 # make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
 # make test-security   the abuse list against a built server, as root and rootless, with a table; an hour
 # make bench   the benchmarks, with the peers that are installed beside them
@@ -39,7 +40,7 @@ RELEASED := $(if $(filter file,$(origin VERSION)),$(shell cat VERSION),$(VERSION
 # Programs that run during the build run here, whatever GOARCH is.
 PACK     := GOOS= GOARCH= go run ./cmd/harvest/inner/pack
 
-.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-software test-security check fmt vulncheck cover bench deps clean
+.PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
 # cmd/harvest/inner.
@@ -100,6 +101,12 @@ test-modal: deps
 test-s3: deps
 	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C internal/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
 	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3sync
+
+# The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc.
+test-images:
+	HARVEST_TEST_BUILDKITD="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildkitd)" \
+	HARVEST_TEST_BUILDCTL="$$(CGO_ENABLED=0 go -C internal/peers/buildkit tool -n github.com/moby/buildkit/cmd/buildctl)" CGO_ENABLED=0 \
+	go test -count=1 -timeout 1h -v -run '^TestAsBuildKit$$' ./image/dockerfile
 
 test-software: build
 	scripts/software

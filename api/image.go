@@ -17,7 +17,36 @@ type Image struct {
 	Parts        []Part            `json:"parts"`
 	Missing      []Part            `json:"missing"` // expected parts that are not in it
 	Kind         string            `json:"kind"`    // "built" or "snapshot"
-	Snapshot     *Snapshot         `json:"snapshot,omitempty"`
+	Platform     string            `json:"platform,omitempty"`
+	Command      []string          `json:"command,omitempty"`
+	Entrypoint   []string          `json:"entrypoint,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	Ports        []string          `json:"ports,omitempty"`   // "8080/tcp"
+	Volumes      []string          `json:"volumes,omitempty"` // paths that the image declares
+	StopSignal   string            `json:"stop_signal,omitempty"`
+	HealthCheck  *HealthCheck      `json:"health_check,omitempty"`
+	OnBuild      []string          `json:"on_build,omitempty"` // instructions for Dockerfiles that start from the image
+	// History lists the instructions that made the image, the oldest first. Lists of images leave it out.
+	History  []History `json:"history,omitempty"`
+	Snapshot *Snapshot `json:"snapshot,omitempty"`
+}
+
+// HealthCheck is the health check that an image declares. Zero values mean the defaults of Docker.
+type HealthCheck struct {
+	Test                 []string `json:"test"` // "CMD" or "CMD-SHELL" and a command, or "NONE"
+	IntervalSeconds      float64  `json:"interval_seconds,omitempty"`
+	TimeoutSeconds       float64  `json:"timeout_seconds,omitempty"`
+	StartPeriodSeconds   float64  `json:"start_period_seconds,omitempty"`
+	StartIntervalSeconds float64  `json:"start_interval_seconds,omitempty"`
+	Retries              int      `json:"retries,omitempty"`
+}
+
+// History is an instruction that made a part of an image.
+type History struct {
+	Created   time.Time `json:"created_at,omitzero"`
+	CreatedBy string    `json:"created_by"`
+	Comment   string    `json:"comment,omitempty"`
+	Empty     bool      `json:"empty,omitempty"` // it changed no files
 }
 
 // Snapshot describes what a snapshot of a sandbox adds to the root file system of its parent image.

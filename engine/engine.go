@@ -370,6 +370,8 @@ type Command struct {
 	// the output is only kept for ProcessOpener. If a writer fails, it gets no more output, but the command
 	// continues.
 	Stdout, Stderr io.Writer
+	// Merged sends both streams of the command to Stdout, in the order in which it writes.
+	Merged bool
 }
 
 // Size is the size of a terminal, in characters.

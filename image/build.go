@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -125,7 +126,7 @@ func (l *Library) Build(ctx context.Context, spec Spec, opts BuildOptions) (Imag
 	if err != nil {
 		return Image{}, err
 	}
-	if source != l.sources.Dockerfile {
+	if source != l.sources.Dockerfile && !opts.Foreign {
 		names = append(names, stored(spec.Owner, spec.Base))
 	}
 	return l.named(img, names)
@@ -138,6 +139,10 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 	switch own := l.sources.Named[spec.Base]; {
 	case spec.Dockerfile != "" || len(spec.Commands) > 0:
 		source = l.sources.Dockerfile
+	case own != nil && opts.Foreign:
+		err := errors.Newf(errors.Unsupported, "the image %s is for this machine's platform, not for %s", spec.Base,
+			spec.Platform)
+		return nil, Image{}, errors.Remedy(err, "leave the platform out")
 	case own != nil:
 		source = own
 	case spec.Base == "":
@@ -146,6 +151,14 @@ func (l *Library) choose(ctx context.Context, spec Spec, opts BuildOptions) (Sou
 		img, err := Of(l, spec.Owner).Find(ctx, spec.Base)
 		isID := strings.HasPrefix(spec.Base, idPrefix) || strings.HasPrefix(spec.Base, digestPrefix)
 		pull := opts.Force || opts.Pull == PullAlways
+		if err == nil && opts.Foreign && img.Spec.Platform != spec.Platform {
+			if isID || !l.pulled(img) {
+				return nil, Image{}, errors.Remedy(errors.Newf(errors.Unsupported, "the image %s is for %s, not for %s",
+					spec.Base, cmp.Or(img.Spec.Platform, "this machine's platform"), spec.Platform),
+					"leave the platform out, or name an image for it")
+			}
+			pull = true
+		}
 		if isID || err == nil && (!pull || !l.pulled(img)) || err != nil && errors.KindOf(err) != errors.NotFound {
 			return nil, img, err
 		}

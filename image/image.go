@@ -42,9 +42,20 @@ type Config struct {
 	Volumes    []string          `json:"volumes,omitempty"` // paths; kept for export, not mounted
 	Labels     map[string]string `json:"labels,omitempty"`
 	StopSignal string            `json:"stop_signal,omitempty"`
+	Author     string            `json:"author,omitempty"` // of MAINTAINER
 	// Healthcheck is kept for export, in the form of the image's configuration.
 	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
 	OnBuild     []string        `json:"on_build,omitempty"` // instructions for Dockerfiles that begin with this image
+	History     []History       `json:"history,omitempty"`
+}
+
+// History is an instruction that made a part of an image, as its builder recorded it.
+type History struct {
+	Created time.Time `json:"created_at,omitzero"`
+	By      string    `json:"created_by,omitempty"`
+	Comment string    `json:"comment,omitempty"`
+	Author  string    `json:"author,omitempty"`
+	Empty   bool      `json:"empty,omitempty"` // it changed no files
 }
 
 // Image is a built image.
@@ -86,15 +97,17 @@ type Builder interface {
 	// List returns all images, newest first.
 	List(ctx context.Context) ([]Image, error)
 	// Delete removes an image. It returns Conflict while a sandbox uses the image, and NotFound if
-	// it does not exist.
+	// it does not exist. Through Of, it also accepts a name, and removes only that name if the image has others.
 	Delete(ctx context.Context, id string) error
 }
 
 // BuildOptions configures one Build. They are not stored.
 type BuildOptions struct {
-	Force bool     // build it even if it exists
-	Pull  Pull     // when to resolve a name at its registry
-	Names []string // names for the image, besides its Base; older images lose them
+	Force bool // build it even if it exists
+	// Foreign allows an image of a registry for a platform whose programs cannot run on this machine. It gets no name.
+	Foreign bool
+	Pull    Pull     // when to resolve a name at its registry
+	Names   []string // names for the image, besides its Base; older images lose them
 
 	// Context is the path on this machine of the build context: a directory, or a tar file of it.
 	// "" means an empty context.

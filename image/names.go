@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"crypto/rand"
 	"maps"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Names are symbolic links to the digits of images in a separate directory. Moving a name to
@@ -82,6 +84,20 @@ func (l *Library) name(name, digits string) error {
 		return errors.Join(tarfs.Explain(err, name), os.Remove(temp))
 	}
 	return syncDir(l.path(namesDir))
+}
+
+// Unname implements Unnamer.
+func (l *Library) Unname(ctx context.Context, stored string) error {
+	err := os.Remove(l.path(namesDir, linkOf(stored)))
+	if errors.IsNotExist(err) {
+		_, name := shown(stored)
+		return errors.Newf(errors.NotFound, "no image has the name %.100q any longer", name)
+	}
+	if err == nil {
+		err = syncDir(l.path(namesDir))
+	}
+	logf.Infof(ctx, "image name %q removed", stored)
+	return errors.Wrapf(err, "remove a name of an image")
 }
 
 // unname removes all names of the image with those digits.

@@ -198,3 +198,57 @@ func TestLog(t *testing.T) {
 		expect(t, "Build", <-done, "")
 	}
 }
+
+// TestDeleteOneName checks that deleting by one of several names keeps the image and its other names.
+//
+// mission: B2
+func TestDeleteOneName(t *testing.T) {
+	t.Parallel()
+	l, _, _ := choices(t, t.TempDir())
+	for _, owner := range []string{"", "acme"} {
+		own := image.Of(l, owner)
+		img, err := own.Build(t.Context(), image.Spec{Base: "debian:12"},
+			image.BuildOptions{Names: []string{"team/app:1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := own.Delete(t.Context(), "team/app:1"); err != nil {
+			t.Fatal(err)
+		}
+		left, err := own.Find(t.Context(), img.ID)
+		if err != nil || !cmp.Equal(left.Names, []string{"debian:12"}) {
+			t.Errorf("account %q: got %v, %v", owner, left.Names, err)
+		}
+		if _, err := own.Find(t.Context(), "team/app:1"); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("account %q: the name is still there: %v", owner, err)
+		}
+		if err := own.Delete(t.Context(), "debian:12"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := own.Find(t.Context(), img.ID); errors.KindOf(err) != errors.NotFound {
+			t.Errorf("account %q: the image is still there without its last name: %v", owner, err)
+		}
+	}
+}
+
+// TestForeignImagesHaveNoName checks that an image for another platform does not stand for the local one, and the
+// reverse.
+func TestForeignImagesHaveNoName(t *testing.T) {
+	t.Parallel()
+	l, registry, _ := choices(t, t.TempDir())
+	local := must(t, l, image.Spec{Base: "debian:12"}, image.BuildOptions{})
+	foreign := must(t, l, image.Spec{Base: "debian:12", Platform: "linux/s390x"}, image.BuildOptions{Foreign: true})
+	if foreign.ID == local.ID || len(foreign.Names) > 0 || registry.builds.Load() != 2 {
+		t.Errorf("got %+v and %+v", local, foreign)
+	}
+	if again := must(t, l, image.Spec{Base: "debian:12"}, image.BuildOptions{}); again.ID != local.ID {
+		t.Errorf("the name is now %+v", again)
+	}
+	for _, base := range []string{local.ID, "base"} {
+		_, err := l.Build(t.Context(), image.Spec{Base: base, Platform: "linux/s390x"},
+			image.BuildOptions{Foreign: true})
+		if errors.KindOf(err) != errors.Unsupported {
+			t.Errorf("%s for another platform: %v", base, err)
+		}
+	}
+}

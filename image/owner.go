@@ -86,7 +86,14 @@ func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 		"give more of the id")
 }
 
-// Delete implements Builder. An account cannot remove a shared image.
+// Unnamer is a Builder that can remove one of several names of an image. stored is the name with its owner, as in
+// a Library.
+type Unnamer interface {
+	Unname(ctx context.Context, stored string) error
+}
+
+// Delete implements Builder. An account cannot remove a shared image. If id is one of several names of an image, only
+// that name is removed.
 func (o owned) Delete(ctx context.Context, id string) error {
 	img, err := o.Find(ctx, id)
 	if err != nil {
@@ -94,6 +101,9 @@ func (o owned) Delete(ctx context.Context, id string) error {
 	}
 	if img.Spec.Owner != o.owner {
 		return errors.Remedy(errors.Newf(errors.Denied, "image %s is everybody's", img.ID), "ask the operator")
+	}
+	if u, ok := o.all.(Unnamer); ok && len(img.Names) > 1 && slices.Contains(img.Names, id) {
+		return u.Unname(ctx, stored(o.owner, id))
 	}
 	return o.all.Delete(ctx, img.ID)
 }

@@ -2,8 +2,10 @@ package sandbox
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
@@ -55,7 +57,7 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 		return nil, err
 	}
 	logf.Infof(ctx, "sandbox %s runs the build step %.200s", sb.ID, setup.Title)
-	return &machine{f, sb.ID}, nil
+	return &machine{fleet: f, id: sb.ID}, nil
 }
 
 // volumes returns the volumes of build sandboxes, nil if the engine has no volumes.
@@ -93,12 +95,14 @@ func (b Builds) RemoveVolume(ctx context.Context, name string) error {
 type machine struct {
 	fleet *Fleet
 	id    string
+	state string // of the mounts; "" for none
 }
 
 // Run implements dockerfile.Machine.
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
 	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
 		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		Merged: cmd.Stderr == nil,
 		Timeout: m.fleet.opts.Timeouts.MaxLife,
 	})
 	if err != nil {
@@ -125,6 +129,41 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 // CopyIn implements dockerfile.Machine.
 func (m *machine) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 	return m.fleet.CopyIn(ctx, buildAccount, m.id, dir, tar)
+}
+
+// Mount implements dockerfile.Machine.
+func (m *machine) Mount(ctx context.Context, all []dockerfile.FileMount) error {
+	text, err := json.Marshal(all)
+	if err == nil {
+		m.state, err = m.own(ctx, "mount", string(text))
+	}
+	return errors.Wrapf(err, "mount files in sandbox %s", m.id)
+}
+
+// Unmount implements dockerfile.Machine.
+func (m *machine) Unmount(ctx context.Context, files ...string) error {
+	if m.state == "" {
+		return nil
+	}
+	_, err := m.own(ctx, append([]string{"unmount", m.state}, files...)...)
+	m.state = ""
+	return errors.Wrapf(err, "unmount files in sandbox %s", m.id)
+}
+
+// own runs Harvest's program for mounts in the sandbox, and returns its output.
+func (m *machine) own(ctx context.Context, args ...string) (string, error) {
+	var stdout, stderr strings.Builder
+	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
+		Args: append([]string{dockerfile.MountProgram}, args...), Own: true, User: "0", Workdir: "/", Stdout: &stdout,
+		Stderr: &stderr})
+	if err != nil {
+		return "", err
+	}
+	res, err := x.Wait(ctx)
+	if err == nil && res.ReturnCode != 0 {
+		err = errors.Newf(errors.Invalid, "%.300s", strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), err
 }
 
 // Snapshot implements dockerfile.Machine.

@@ -50,7 +50,7 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) {
 	var p problems
 	cmd := engine.Command{
-		Args: req.Args, Own: req.Own, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
+		Args: req.Args, Own: req.Own, Merged: req.Merged, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
 		Terminal: req.Terminal,
 		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
 	}

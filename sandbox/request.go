@@ -90,6 +90,7 @@ type ForkRequest struct {
 // ExecRequest is a command to run.
 type ExecRequest struct {
 	Args     []string // Args[0] is a path, or a name looked up in PATH
+	Merged   bool     // both streams go to Stdout, in order, as described for engine.Command
 	Own      bool     // Args[0] is one of Harvest's own programs, as described for engine.Command
 	Env      map[string]string
 	Workdir  string        // "" means the sandbox's

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"encoding/json"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
+	"time"
 )
 
 // The structs of the API are separate from those of the core, so that a change of one does not change the other by
@@ -70,6 +72,9 @@ func imageOut(i image.Image) api.Image {
 		Base: i.Spec.Base,
 		Env:  i.Config.Env, User: i.Config.User, Workdir: i.Config.Dir, Size: i.Size, Built: i.Built.UTC(),
 		BuildSeconds: i.BuildTime.Seconds(), Parts: each(i.Parts, part), Missing: each(i.Missing, part),
+		Platform: i.Spec.Platform, Command: i.Config.Cmd, Entrypoint: i.Config.Entrypoint, Labels: i.Config.Labels,
+		Ports: i.Config.Ports, Volumes: i.Config.Volumes, StopSignal: i.Config.StopSignal,
+		HealthCheck: healthOut(i.Config.Healthcheck), OnBuild: i.Config.OnBuild,
 	}
 	if s := i.Snapshot; s != nil {
 		origin := func(o image.Origin) api.Origin {
@@ -79,6 +84,31 @@ func imageOut(i image.Image) api.Image {
 			Lineage: each(s.Lineage, origin)}
 	}
 	return out
+}
+
+// oneImageOut is imageOut with the history.
+func oneImageOut(i image.Image) api.Image {
+	out := imageOut(i)
+	for _, h := range i.Config.History {
+		out.History = append(out.History, api.History{Created: h.Created, CreatedBy: h.By, Comment: h.Comment,
+			Empty: h.Empty})
+	}
+	return out
+}
+
+// healthOut returns a health check in the form of an image's configuration, whose times are nanoseconds.
+func healthOut(text json.RawMessage) *api.HealthCheck {
+	var h struct {
+		Test                                          []string
+		Interval, Timeout, StartPeriod, StartInterval time.Duration
+		Retries                                       int
+	}
+	if len(text) == 0 || json.Unmarshal(text, &h) != nil {
+		return nil
+	}
+	return &api.HealthCheck{Test: h.Test, IntervalSeconds: h.Interval.Seconds(), TimeoutSeconds: h.Timeout.Seconds(),
+		StartPeriodSeconds: h.StartPeriod.Seconds(), StartIntervalSeconds: h.StartInterval.Seconds(),
+		Retries: h.Retries}
 }
 
 func volumeOut(v volume.Info) api.Volume {

@@ -32,6 +32,9 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 	if files != "" {
 		defer os.Remove(files)
 	}
+	if err := s.checkLogin(r, req.Login); err != nil {
+		return err
+	}
 	spec := image.Spec{Base: req.Base, Platform: req.Platform, Commands: req.Commands, Dockerfile: req.Dockerfile,
 		Target: req.Target, Args: req.Args}
 	if spec.Base == "" && spec.Dockerfile == "" {
@@ -49,7 +52,7 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return respond(w, http.StatusCreated, imageOut(built))
+		return respond(w, http.StatusCreated, oneImageOut(built))
 	}
 	ev := s.newEvents(w)
 	defer ev.close()
@@ -60,8 +63,21 @@ func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) error {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil
 	}
-	ev.send(api.EventBuilt, imageOut(built))
+	ev.send(api.EventBuilt, oneImageOut(built))
 	return nil
+}
+
+// checkLogin returns an error if there is no such secret. A build asks for its credentials only if it reaches a
+// registry.
+func (s *Server) checkLogin(r *http.Request, name string) error {
+	if name == "" {
+		return nil
+	}
+	vault, err := s.vault()
+	if err == nil {
+		_, err = vault.Get(r.Context(), accountOf(r.Context()), name)
+	}
+	return err
 }
 
 // buildRequest reads the build request. The build context, if there is one, is stored in the returned file, which the
@@ -255,16 +271,12 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, imageOut(found))
+	return respond(w, http.StatusOK, oneImageOut(found))
 }
 
-// deleteImage accepts any name of an image, like getImage.
+// deleteImage accepts any name of an image, like getImage. It removes only that name if the image has others.
 func (s *Server) deleteImage(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.images(r).Find(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	if err := s.images(r).Delete(r.Context(), found.ID); err != nil {
+	if err := s.images(r).Delete(r.Context(), r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -8,6 +8,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,9 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
+	"github.com/RelevanceAI/harvest/store/memory"
 )
 
 // builder records its calls.
@@ -30,6 +33,8 @@ type builder struct {
 	files string             // guarded by mu; the content of the context
 	what  image.Collection   // guarded by mu
 	err   error
+
+	config image.Config // of all images
 }
 
 func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOptions) (image.Image, error) {
@@ -47,7 +52,7 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 		opts.Log("a line")
 		opts.Progress(image.Progress{Step: "download", Done: 0.5})
 	}
-	return image.Image{ID: "img_1", Names: opts.Names, Spec: spec}, b.err
+	return image.Image{ID: "img_1", Names: opts.Names, Spec: spec, Config: b.config}, b.err
 }
 
 func (b *builder) List(context.Context) ([]image.Image, error) {
@@ -199,5 +204,42 @@ func TestCollect(t *testing.T) {
 	}
 	if resp, _ := start(t).do("POST", api.ImageCollect, ""); resp.StatusCode < 400 {
 		t.Error("the fake has nothing to collect, and says", resp.Status)
+	}
+}
+
+// TestUnknownRegistrySecret checks that a build refuses the name of a secret that does not exist, even if it would not
+// need the secret.
+func TestUnknownRegistrySecret(t *testing.T) {
+	t.Parallel()
+	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &builder{}
+	w := start(t, func(o *server.Options) { o.Images, o.Secrets, o.Temp = b, vault, t.TempDir() })
+	resp, body := w.do("POST", api.Images, `{"base":"debian:12","registry_secret":"nosuch"}`)
+	if resp.StatusCode != http.StatusNotFound || !strings.Contains(body, "nosuch") || b.spec.Base != "" {
+		t.Errorf("%s %s, built %+v", resp.Status, body, b.spec)
+	}
+}
+
+// TestInspectShowsConfig checks that one image has its configuration and history.
+//
+// mission: B2
+func TestInspectShowsConfig(t *testing.T) {
+	t.Parallel()
+	b := &builder{config: image.Config{Cmd: []string{"c", "d e"}, Entrypoint: []string{"e"},
+		Labels: map[string]string{"l": "m"}, Ports: []string{"80/tcp"},
+		Healthcheck: []byte(`{"Test":["CMD","x"],"Interval":30000000000,"StartInterval":500000000}`),
+		History:     []image.History{{By: "RUN x"}}}}
+	w := withBuilder(t, b)
+	_, body := w.do("POST", api.Images, `{"base":"debian:12"}`)
+	for _, want := range []string{`"command":["c","d e"]`, `"entrypoint":["e"]`, `"labels":{"l":"m"}`,
+		`"ports":["80/tcp"]`, `"test":["CMD","x"],"interval_seconds":30,"start_interval_seconds":0.5`,
+		`"created_by":"RUN x"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
 	}
 }

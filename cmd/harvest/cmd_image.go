@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +40,7 @@ func (c *cli) imageInspect() *cobra.Command {
 	return c.withOutput(&cobra.Command{
 		Use:     "inspect IMAGE",
 		Aliases: []string{"get"},
-		Short:   "Show the contents of an image, and the missing parts",
+		Short:   "Show an image: its contents, configuration and history, and the missing parts",
 		Example: "  harvest image inspect base -o json",
 		Args:    count(1, 1, "one image"),
 		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -52,8 +55,10 @@ func (c *cli) imageInspect() *cobra.Command {
 
 func (c *cli) imageRemove() *cobra.Command {
 	return c.removal(&cobra.Command{
-		Use:     "rm IMAGE…",
-		Short:   "Delete images that no sandbox uses",
+		Use:   "rm IMAGE…",
+		Short: "Delete images that no sandbox uses",
+		Long: "Delete images that no sandbox uses.\n\n" +
+			"If IMAGE is one of several names of an image, only that name is removed.",
 		Example: "  harvest image rm base",
 	}, "images", func(ctx context.Context, server *client.Client, ref string) error {
 		return server.DeleteImage(ctx, ref)
@@ -94,6 +99,52 @@ func ownSize(i api.Image) int64 {
 	return i.Size
 }
 
+// configRows shows the configuration of an image.
+func configRows(i api.Image) [][]string {
+	var rows [][]string
+	add := func(name string, values ...string) {
+		for _, value := range values {
+			if value != "" {
+				rows = append(rows, []string{name, value})
+			}
+		}
+	}
+	add("platform", i.Platform)
+	add("user", i.User)
+	add("workdir", i.Workdir)
+	add("entrypoint", words(i.Entrypoint))
+	add("command", words(i.Command))
+	for _, name := range slices.Sorted(maps.Keys(i.Env)) {
+		add("env", name+"="+i.Env[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Labels)) {
+		add("label", name+"="+i.Labels[name])
+	}
+	add("ports", strings.Join(i.Ports, " "))
+	add("volumes", strings.Join(i.Volumes, " "))
+	add("stop signal", i.StopSignal)
+	if h := i.HealthCheck; h != nil {
+		add("health check", words(h.Test))
+	}
+	add("on build", i.OnBuild...)
+	for _, h := range i.History {
+		add("history", h.CreatedBy)
+	}
+	return rows
+}
+
+// words shows the arguments of a command so that their borders can be seen.
+func words(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(args)
+	if err != nil {
+		return strings.Join(args, " ")
+	}
+	return string(text)
+}
+
 // oneImage shows all details of an image.
 func oneImage(i api.Image) view {
 	v := view{json: i, names: []string{i.ID}, rows: [][]string{
@@ -110,6 +161,7 @@ func oneImage(i api.Image) view {
 				o.Image + ", sandbox " + o.Sandbox + ", " + o.Time.Format(time.RFC3339)})
 		}
 	}
+	v.rows = append(v.rows, configRows(i)...)
 	for _, part := range i.Parts {
 		v.rows = append(v.rows, []string{"has", part.Name + " " + part.Version})
 	}

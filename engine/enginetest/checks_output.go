@@ -19,6 +19,7 @@ import (
 
 var outputChecks = []check{
 	{"output/streams apart", "standard output and standard error do not mix, and no byte is added", nil, checkStreams},
+	{"output/merged", "both streams as one keep the order of a command's writes", nil, checkMerged},
 	{"output/bytes", "output is passed on byte for byte", nil, checkBytes},
 	{"output/100 MB",
 		"a large output arrives whole and in order; a slow writer slows the command down, and memory stays bounded",
@@ -38,6 +39,20 @@ func checkStreams(t *testing.T, s *suite) {
 	c := start(t, s.shared, sh(`echo out; echo err >&2; printf out2; printf err2 >&2`))
 	c.expect(t, engine.Exit{}, "out\nout2")
 	if got := c.stderr.String(); got != "err\nerr2" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func checkMerged(t *testing.T, s *suite) {
+	cmd := sh(`i=0; while [ $i -lt 200 ]; do echo o$i; echo e$i >&2; i=$((i+1)); done`)
+	cmd.Merged = true
+	var want strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&want, "o%d\ne%d\n", i, i)
+	}
+	c := start(t, s.shared, cmd)
+	c.expect(t, engine.Exit{}, want.String())
+	if got := c.stderr.String(); got != "" {
 		t.Errorf("stderr %q", got)
 	}
 }

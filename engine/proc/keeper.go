@@ -56,6 +56,7 @@ type order struct {
 	Identity *identity
 	Size     *engine.Size
 	Input    bool // standard input follows
+	Merged   bool // standard error goes to standard output
 }
 
 // keeper owns a running command, its pipes and its output. It ends when the command has ended and every
@@ -183,6 +184,10 @@ func (k *keeper) connect() (theirs []*os.File, err error) {
 		return []*os.File{slave}, nil
 	}
 	for i := range 3 {
+		if i == 2 && k.Merged {
+			k.cmd.Stderr = k.cmd.Stdout
+			break
+		}
 		r, w, err := os.Pipe()
 		if err != nil {
 			return theirs, err

@@ -4,8 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +17,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/ulikunitz/xz"
 
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -98,9 +103,9 @@ COPY --from=tiny /etc/passwd /passwd
 `
 	img := b.build(t, text, image.BuildOptions{})
 	img.want(map[string]string{"/left": "left\n", "/v": "1\n", "/again/left": "left\n", "/sub/dir/r": "right\n",
-		"/bin": "", "/passwd": img.read("/passwd"), "/sub": "dir|755 0 0"})
-	if img.files > 10 {
-		t.Errorf("there are %d files", img.files)
+		"/bin": "", "/passwd": img.Read("/passwd"), "/sub": "dir|755 0 0"})
+	if n := len(listing(img.Tree)); n > 10 {
+		t.Errorf("there are %d files", n)
 	}
 	b.spec(t, image.Spec{Dockerfile: text, Target: "LEFT", Args: map[string]string{"V": "2"}},
 		image.BuildOptions{}).want(map[string]string{"/v": "2\n", "/left": "left\n", "/right": ""})
@@ -109,65 +114,6 @@ COPY --from=tiny /etc/passwd /passwd
 	}
 	if _, err := b.try(t, image.Spec{Dockerfile: text, Target: "never"}, image.BuildOptions{}); err == nil {
 		t.Error("the stage never was built")
-	}
-}
-
-func TestExpansion(t *testing.T) {
-	t.Parallel()
-	p, err := planOf(t, image.Spec{Dockerfile: `ARG TAG=x
-FROM base${TAG:+y} AS s
-ARG TAG
-ARG DEF=d$TAG
-ARG TARGETARCH
-ARG GIVEN=no
-ENV A=1 B=$A
-ENV C=$A DEF=env
-RUN echo
-WORKDIR rel
-WORKDIR ../$A
-RUN pwd
-USER u$A
-SHELL ["/bin/zsh", "-c"]
-RUN x
-CMD y z
-ENTRYPOINT ["e"]
-EXPOSE 80 $PORTS 10-12/UDP
-VOLUME /v$A
-STOPSIGNAL SIG$A
-HEALTHCHECK --interval=5s CMD h
-MAINTAINER me
-ONBUILD RUN later
-`, Args: map[string]string{"GIVEN": "yes", "PORTS": "9", "https_proxy": "http://p", "DEF": "over"}}, map[string]image.Config{
-		"basey": {Env: map[string]string{"PATH": "/p"}, Dir: "/d", Cmd: []string{"old"},
-			OnBuild: []string{"LABEL trigger=1"}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := p.target
-	env := strings.Join(s.steps[0].run.Env, " ")
-	if !strings.HasPrefix(env, "A=1 B= C=1 DEF=env GIVEN=yes PATH=/p TAG=x TARGETARCH=") {
-		t.Errorf("the environment is %s", env)
-	}
-	if s.steps[0].run.proxy["https_proxy"] != "http://p" || s.steps[3].run.Dir != "/d/1" || s.steps[0].run.Dir != "/d" {
-		t.Errorf("got %+v", s.steps[0].run)
-	}
-	last := s.steps[len(s.steps)-1].run
-	if strings.Join(last.Args, " ") != "/bin/zsh -c x" || last.User != "u1" {
-		t.Errorf("got %+v", last)
-	}
-	c := s.config
-	if strings.Join(c.Cmd, " ") != "/bin/zsh -c y z" || strings.Join(c.Entrypoint, " ") != "e" ||
-		strings.Join(c.Volumes, " ") != "/v1" || c.StopSignal != "SIG1" ||
-		!strings.Contains(string(c.Healthcheck), "5000000000") || c.Labels["maintainer"] != "me" ||
-		c.Labels["trigger"] != "1" || c.OnBuild[0] != "RUN later" ||
-		strings.Join(c.Ports, " ") != "10/udp 11/udp 12/udp 80/tcp" || c.Env["DEF"] != "env" || c.Env["TAG"] != "" {
-		t.Errorf("got %+v", c)
-	}
-	p, err = planOf(t, image.Spec{Dockerfile: "FROM base\nENTRYPOINT x\n"},
-		map[string]image.Config{"base": {Cmd: []string{"old"}}})
-	if err != nil || p.target.config.Cmd != nil {
-		t.Errorf("ENTRYPOINT keeps the base's CMD: %v", err)
 	}
 }
 
@@ -215,8 +161,8 @@ RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left
 	img := b.build(t, text, image.BuildOptions{Secrets: secrets})
 	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "",
 		"/run/secrets/token": ""})
-	if strings.Contains(img.read("/left"), canary) {
-		t.Errorf("a later RUN sees %q", img.read("/left"))
+	if strings.Contains(img.Read("/left"), canary) {
+		t.Errorf("a later RUN sees %q", img.Read("/left"))
 	}
 	if log := strings.Join(b.log, "\n"); strings.Contains(log, canary) || !strings.Contains(log, "value: [redacted]") {
 		t.Errorf("the log is %s", log)
@@ -307,7 +253,6 @@ COPY --exclude=b.txt *.txt /ex2/
 COPY --chmod=u=rwX,go=rX d /sym
 COPY --chown=7 a.txt /num
 COPY --chown=app:staff empty /made/up
-COPY --link a.txt /var/run/linked
 COPY . /all
 COPY nothing* /nope/
 COPY ["a.txt", "/with space/"]
@@ -320,9 +265,9 @@ ADD a.txt b.txt ./sub/
 		"/d2/h.go": "", "/followed/f.go": "F", "/par/d/e/f.go": "F", "/par/d/e/g.txt": "",
 		"/piv/e/g.txt": "G", "/ex/e/f.go": "F", "/ex/e/g.txt": "", "/ex2/a.txt": "A", "/ex2/b.txt": "",
 		"/sym/e": "dir|755 0 0", "/sym/e/f.go": "F|644 0 0", "/num": "A|644 7 7",
-		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/tmp/linked": "A", "/all/c.md": "",
+		"/made/up": "dir|755 1000 50", "/made": "dir|755 1000 50", "/all/c.md": "",
 		"/all/c2.md": "C2", "/all/l": "->d/e", "/all/empty": "dir",
-		"/all/.dockerignore": img.read("/all/.dockerignore"),
+		"/all/.dockerignore": img.Read("/all/.dockerignore"),
 		"/with space/a.txt":  "A", "/tmp/wd/b.txt": "B", "/tmp/wd/sub/a.txt": "A", "/nope": "",
 	})
 	if b.runner.starts() != 0 {
@@ -330,14 +275,194 @@ ADD a.txt b.txt ./sub/
 	}
 }
 
+// TestCopyAsBuildKit checks rules of COPY that BuildKit documents.
+func TestCopyAsBuildKit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"a": "A", "l": "->a", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/x": "X",
+		"one.jar": "1", "two.jar": "2"})
+	if err := os.Chmod(filepath.Join(dir, "d/e"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	img := b.build(t, `FROM tiny
+COPY --link a /var/run/linked
+COPY ../a ../../d/x /outside/
+COPY a l /twice/
+COPY *.jar /last
+COPY --parents d/**/*.go /deep/
+COPY --chmod=u+s,g+s a /setid
+COPY --chmod=+t d/e /sticky
+COPY --chmod=4755 a /octal
+`, image.BuildOptions{Context: dir})
+	img.want(map[string]string{"/var/run": "dir", "/var/run/linked": "A", "/tmp/linked": "", "/outside/a": "A",
+		"/outside/x": "X", "/twice/a": "A", "/twice/l": "A", "/last": "2", "/deep/d/e/f.go": "F|644 0 0",
+		"/deep/d/e/g/h.go": "H", "/deep/d/e": "dir|750 0 0", "/deep/d": "dir|755 0 0", "/deep/d/x": "",
+		"/setid": "A|6644 0 0", "/sticky/f.go": "F|1644 0 0", "/octal": "A|4755 0 0"})
+	one, _, _ := img.Lookup("/twice/a", false)
+	two, _, _ := img.Lookup("/twice/l", false)
+	if one == two {
+		t.Error("two sources became hard links of one another")
+	}
+}
+
+// TestCopyKeepsAttributes checks that COPY --from and ADD of archives keep file capabilities and attributes of users.
+func TestCopyKeepsAttributes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	attributes := map[string]string{"SCHILY.xattr.security.capability": "cap\x00", "SCHILY.xattr.user.note": "mine"}
+	fill := func(tw *tar.Writer) {
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o755, PAXRecords: attributes})
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755, PAXRecords: attributes})
+	}
+	b.lib.add("attributed", image.Config{}, fill)
+	img := b.build(t, `FROM tiny
+COPY --from=attributed /f /copied
+COPY --from=attributed / /all/
+ADD a.tar /added/
+`, image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
+	for _, name := range []string{"/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
+		if f, _, err := img.Lookup(name, false); err != nil || f == nil || !maps.Equal(f.Xattrs, attributes) {
+			t.Errorf("%s: got %+v, %v", name, f, err)
+		}
+	}
+	if b.runner.starts() != 0 {
+		t.Errorf("%d machines were started", b.runner.starts())
+	}
+}
+
+// TestAddUnpacksOldArchives checks that ADD unpacks the format of Version 7, which has no magic number.
+func TestAddUnpacksOldArchives(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	old := tarred(func(tw *tar.Writer) { fileEntry(tw, "old/file", "F", 0o644) })
+	clear(old[257:265])
+	copy(old[148:156], "        ")
+	sum := 0
+	for _, c := range old[:512] {
+		sum += int(c)
+	}
+	copy(old[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	b.build(t, "FROM tiny\nADD v7 zeros /x/\n", image.BuildOptions{Context: b.context(map[string]string{
+		"v7": string(old), "zeros": strings.Repeat("\x00", 4096)})}).want(map[string]string{"/x/old/file": "F",
+		"/x/zeros": strings.Repeat("\x00", 4096), "/x/v7": ""})
+}
+
+// TestNamesWithoutUTF8 checks that a build context may have names that are not UTF-8, also if they are ignored.
+func TestNamesWithoutUTF8(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"d/caf\xe9": "1", "d/\xff\xfe/x": "2", "ignored\xe9": "3",
+		"l\xe9": "->d/caf\xe9", ".dockerignore": "ignored*\n"})
+	var packed bytes.Buffer
+	if err := files.Pack(t.Context(), dir, "", &packed); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(b.dir, "names.tar")
+	if err := os.WriteFile(archive, packed.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, context := range []string{dir, archive} {
+		b.build(t, "FROM tiny\nCOPY . /all\nRUN cat /all/d/* /all/d/*/x >/both 2>/dev/null; true\n",
+			image.BuildOptions{Context: context}).want(map[string]string{"/all/d/caf\xe9": "1",
+			"/all/d/\xff\xfe/x": "2", "/all/ignored\xe9": "", "/all/l\xe9": "->d/caf\xe9", "/both": "12"})
+	}
+}
+
+// TestPlatformsOfStages checks that names of this machine's platform mean this machine, and that another platform is
+// asked for, copied from, and never run.
+func TestPlatformsOfStages(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the names are those of amd64")
+	}
+	for _, name := range []string{"amd64", "linux/x86_64", "linux/amd64/v2"} {
+		b.build(t, "FROM --platform="+name+" tiny\nRUN echo 1 >/1\n", image.BuildOptions{}).want(map[string]string{
+			"/1": "1\n"})
+	}
+	for _, spec := range b.lib.builds {
+		if spec.Platform != "" {
+			t.Errorf("the platform %q is not this machine", spec.Platform)
+		}
+	}
+	b.lib.builds = nil
+	b.build(t, "FROM --platform=linux/arm64 tiny AS a\nWORKDIR /w\nFROM tiny\nCOPY --from=a /etc/group /w /x/\n",
+		image.BuildOptions{}).want(map[string]string{"/x/group": "root:x:0:\nstaff:x:50:\napp:x:1001:\n"})
+	if !slices.ContainsFunc(b.lib.builds, func(s image.Spec) bool { return s.Platform == "linux/arm64" }) {
+		t.Errorf("got %+v", b.lib.builds)
+	}
+	_, err := b.try(t, image.Spec{Dockerfile: "FROM --platform=linux/arm64 tiny\nRUN true\n"}, image.BuildOptions{})
+	if errors.KindOf(err) != errors.Unsupported {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMountsLeaveNothing checks that a mount hides the files of the image at its target and leaves nothing in the
+// image: neither its files nor mount points.
+func TestMountsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"src/a": "A", "one": "1"})
+	img := b.build(t, `FROM tiny
+COPY one /own/file
+COPY one /own/dir/x
+RUN --mount=type=bind,source=src,target=/own/dir --mount=type=tmpfs,target=/own/deep/er,size=1m \
+    cat /own/dir/a >/a; ls /own/dir >/ls; echo 1 >/own/deep/er/x
+RUN --mount=type=bind,source=src/a,target=/own/file --mount=type=secret,id=s cat /own/file >/b
+RUN --mount=type=cache,id=c,target=/new/cache --mount=type=tmpfs,target=/new/cache/below/it true
+RUN --mount=type=cache,id=c,target=/new/cache ls -A /new/cache >/in
+RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
+`, image.BuildOptions{Context: dir, Secrets: map[string][]byte{"s": []byte("secret")}})
+	img.want(map[string]string{"/own/dir/x": "1", "/own/dir/a": "", "/own/file": "1", "/own/deep": "", "/a": "A",
+		"/ls": "a\n", "/b": "A", "/run": "", "/new": "", "/in": "", "/used/file": "1\n", "/used/tmp": "",
+		bindDir: ""})
+}
+
+// TestHeredocInCacheKey checks that another content of a heredoc is another step, also beside files of a stage.
+func TestHeredocInCacheKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	for _, text := range []string{"one", "two", "one"} {
+		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY <<E /e\n"+text+"\nE\n"+
+			"COPY --from=a /etc/group <<F /d/\n"+text+"\nF\nRUN cat /e /d/F >/f\n", image.BuildOptions{})
+		img.want(map[string]string{"/e": text + "\n", "/d/F": text + "\n", "/f": text + "\n" + text + "\n"})
+	}
+	if n := b.runner.starts(); n != 2 {
+		t.Errorf("%d machines were started, want 2", n)
+	}
+	for _, text := range []string{"one", "two"} {
+		img := b.build(t, "FROM tiny AS a\nFROM tiny\nCOPY --from=a /etc/group <<F /d/\n"+text+"\nF\n",
+			image.BuildOptions{})
+		img.want(map[string]string{"/d/F": text + "\n"})
+	}
+}
+
+// TestStagesInherit checks that a stage inherits the ARGs of its base and executes its ONBUILD instructions.
+func TestStagesInherit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	b.lib.add("triggers", image.Config{Env: map[string]string{"PATH": "/bin"},
+		OnBuild: []string{"RUN echo image >>/triggered"}}, tiny(t))
+	img := b.build(t, `FROM triggers AS one
+ARG V=inherited
+ONBUILD RUN echo stage $V >>/triggered
+FROM one
+RUN echo $V >/v
+`, image.BuildOptions{})
+	img.want(map[string]string{"/v": "inherited\n", "/triggered": "image\nstage inherited\n"})
+	if len(img.config.OnBuild) > 0 {
+		t.Errorf("the image has the triggers %q", img.config.OnBuild)
+	}
+}
+
 func TestIgnoreExceptions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
-	files := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N",
+	content := map[string]string{".dockerignore": "*\n!keep/**\nkeep/not\n", "a": "A", "keep/b": "B", "keep/not": "N",
 		"other/c": "C"}
-	dir := b.context(files)
+	dir := b.context(content)
 	var packed bytes.Buffer
-	if err := Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
+	if err := files.Pack(t.Context(), dir, filepath.Join(dir, "Dockerfile"), &packed); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(b.dir, "context.tar")
@@ -358,7 +483,7 @@ func TestIgnoreExceptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	packed.Reset()
-	if err := Pack(t.Context(), dir, own, &packed); err != nil {
+	if err := files.Pack(t.Context(), dir, own, &packed); err != nil {
 		t.Fatal(err)
 	}
 	names := tarNames(t, &packed)
@@ -370,7 +495,7 @@ func TestIgnoreExceptions(t *testing.T) {
 		image.BuildOptions{Context: bad}); err == nil || !strings.Contains(err.Error(), "invalid .dockerignore") {
 		t.Errorf("got %v", err)
 	}
-	if err := Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {
+	if err := files.Pack(t.Context(), filepath.Join(dir, "a"), "", &packed); err == nil {
 		t.Error("a file was packed as a context")
 	}
 }
@@ -428,10 +553,10 @@ func TestAddUnpacks(t *testing.T) {
 			"FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
 		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13",
 			"/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
-		f, _, _ := img.lookup("/x/d/f", false)
-		g, _, _ := img.lookup("/x/d/g", false)
-		h, _, _ := img.lookup("/y/"+name, false)
-		if f != g || h == nil || h.size != int64(len(files[name])) {
+		f, _, _ := img.Lookup("/x/d/f", false)
+		g, _, _ := img.Lookup("/x/d/g", false)
+		h, _, _ := img.Lookup("/y/"+name, false)
+		if f != g || h == nil || h.Size != int64(len(files[name])) {
 			t.Errorf("%s: the hard link or the plain copy is missing", name)
 		}
 	}

@@ -20,6 +20,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
+	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/image/rootfs"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
@@ -42,6 +44,68 @@ type chroot struct {
 	root   string
 	before map[string]string
 	mounts []Mount
+	hidden []hiding
+	made   []string
+}
+
+// hiding is a mounted path, and where its own files are meanwhile; "" for none.
+type hiding struct{ at, aside string }
+
+// Mount puts files into place by copying and renaming.
+func (m *chroot) Mount(_ context.Context, all []mounts.Mount) error {
+	for i, to := range all {
+		h := hiding{at: filepath.Join(m.root, to.Path)}
+		if _, err := os.Lstat(h.at); err == nil {
+			h.aside = fmt.Sprint(m.root, "-aside-", i)
+			if err := os.Rename(h.at, h.aside); err != nil {
+				return err
+			}
+		}
+		m.make(filepath.Dir(h.at))
+		m.hidden = append(m.hidden, h)
+		if to.From == "" {
+			if err := os.Mkdir(h.at, 0o1777); err != nil {
+				return err
+			}
+			continue
+		}
+		if out, err := exec.Command("cp", "-a", filepath.Join(m.root, to.From), h.at).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s", out)
+		}
+	}
+	return nil
+}
+
+func (m *chroot) make(dir string) {
+	if _, err := os.Lstat(dir); err == nil {
+		return
+	}
+	m.make(filepath.Dir(dir))
+	_ = os.Mkdir(dir, 0o755)
+	m.made = append(m.made, dir)
+}
+
+func (m *chroot) Unmount(_ context.Context, files ...string) error {
+	for _, h := range slices.Backward(m.hidden) {
+		if err := os.RemoveAll(h.at); err != nil {
+			return err
+		}
+		if h.aside != "" {
+			if err := os.Rename(h.aside, h.at); err != nil {
+				return err
+			}
+		}
+	}
+	for _, dir := range slices.Backward(m.made) {
+		_ = os.Remove(dir)
+	}
+	m.hidden, m.made = nil, nil
+	for _, name := range files {
+		if err := os.RemoveAll(filepath.Join(m.root, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *chroots) starts() int {
@@ -135,14 +199,14 @@ func (m *chroot) fill(layer string) error {
 			return err
 		}
 		dir, base := filepath.Split(filepath.Join(m.root, hdr.Name))
-		if base == opaque {
+		if base == files.Opaque {
 			entries, _ := os.ReadDir(dir)
 			for _, e := range entries {
 				_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 			}
 			continue
 		}
-		if gone, ok := strings.CutPrefix(base, whiteout); ok {
+		if gone, ok := strings.CutPrefix(base, files.Whiteout); ok {
 			_ = os.RemoveAll(dir + gone)
 			continue
 		}
@@ -199,6 +263,9 @@ func (m *chroot) Run(ctx context.Context, cmd Command) (int, error) {
 	}
 	c := exec.CommandContext(ctx, "chroot", append(args, cmd.Args...)...)
 	c.Stdout, c.Stderr = cmd.Stdout, cmd.Stderr
+	if cmd.Stderr == nil {
+		c.Stderr = cmd.Stdout
+	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	err := c.Run()
@@ -215,8 +282,10 @@ func (m *chroot) user(name string) string {
 		return "0:0"
 	}
 	b, _ := os.ReadFile(filepath.Join(m.root, "etc/passwd"))
-	if line := entryOf(string(b), name); line != nil {
-		return line[2] + ":" + line[3]
+	for line := range strings.Lines(string(b)) {
+		if fields := strings.Split(line, ":"); fields[0] == name {
+			return fields[2] + ":" + fields[3]
+		}
 	}
 	if !strings.Contains(name, ":") {
 		name += ":0"
@@ -289,7 +358,7 @@ func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	for name := range m.before {
 		if now[name] == "" && (filepath.Dir(name) == "." || now[filepath.Dir(name)] != "") {
 			if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg,
-				Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}); err != nil {
+				Name: filepath.Join(filepath.Dir(name), files.Whiteout+filepath.Base(name))}); err != nil {
 				return err
 			}
 		}
@@ -310,6 +379,9 @@ func (m *chroot) Close(context.Context) error {
 	m.c.mu.Lock()
 	delete(m.c.open, m.root)
 	m.c.mu.Unlock()
+	for _, h := range m.hidden {
+		_ = os.RemoveAll(h.aside)
+	}
 	return os.RemoveAll(m.root)
 }
 
@@ -385,6 +457,15 @@ func (l *library) add(name string, config image.Config, fill func(tw *tar.Writer
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.images[name] = img
+}
+
+// tarred is an archive written by fill.
+func tarred(fill func(tw *tar.Writer)) []byte {
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	fill(tw)
+	_ = tw.Close()
+	return b.Bytes()
 }
 
 func dirEntry(tw *tar.Writer, name string, mode int64) {
@@ -491,7 +572,7 @@ func newBench(t testing.TB, opts Options) *bench {
 // built is an image that was built.
 type built struct {
 	t *testing.T
-	*tree
+	*files.Tree
 	config image.Config
 	spec   image.Spec
 	print  string
@@ -553,12 +634,12 @@ func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts 
 	if err != nil {
 		return nil, err
 	}
-	files := newTree()
-	if err := files.addImage(root.Name()); err != nil {
+	all := files.NewTree()
+	if err := all.AddImage(root.Name()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { files.Close() })
-	return &built{t, files, contents.Config, resolved, string(print)}, nil
+	t.Cleanup(func() { all.Close() })
+	return &built{t, all, contents.Config, resolved, string(print)}, nil
 }
 
 // build builds a Dockerfile that must do.
@@ -582,7 +663,7 @@ func (i *built) want(files map[string]string) {
 	i.t.Helper()
 	for name, text := range files {
 		content, rest, hasRest := strings.Cut(text, "|")
-		f, _, err := i.lookup(name, false)
+		f, _, err := i.Lookup(name, false)
 		if err != nil {
 			i.t.Errorf("%s: %v", name, err)
 			continue
@@ -590,18 +671,18 @@ func (i *built) want(files map[string]string) {
 		got := ""
 		switch {
 		case f == nil:
-		case f.isDir():
+		case f.IsDir():
 			got = "dir"
-		case f.typ == tar.TypeSymlink:
-			got = "->" + f.link
+		case f.Type == tar.TypeSymlink:
+			got = "->" + f.Link
 		default:
-			got = i.read(name)
+			got = i.Read(name)
 		}
 		if got != content {
 			i.t.Errorf("%s: got %.300q, want %.300q", name, got, content)
 		}
 		if f != nil && hasRest {
-			if got := fmt.Sprintf("%o %d %d", f.mode, f.uid, f.gid); got != rest {
+			if got := fmt.Sprintf("%o %d %d", f.Mode, f.UID, f.GID); got != rest {
 				i.t.Errorf("%s: got %s, want %s", name, got, rest)
 			}
 		}

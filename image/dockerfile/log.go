@@ -2,7 +2,6 @@ package dockerfile
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"sync"
 
@@ -26,7 +25,7 @@ type buildLog struct {
 	secrets  *strings.Replacer
 }
 
-func newLog(opts image.BuildOptions, p *plan) *buildLog {
+func newLog(opts image.BuildOptions, steps int) *buildLog {
 	l := &buildLog{say: opts.Log, progress: opts.Progress}
 	if l.say == nil {
 		l.say = func(string) {}
@@ -34,10 +33,7 @@ func newLog(opts image.BuildOptions, p *plan) *buildLog {
 	if l.progress == nil {
 		l.progress = func(image.Progress) {}
 	}
-	for _, s := range p.order {
-		l.total += len(s.steps)
-	}
-	l.total++ // packing
+	l.total = steps + 1 // packing
 	var pairs []string
 	for _, value := range opts.Secrets {
 		for _, line := range strings.Split(string(value), "\n") {
@@ -126,13 +122,4 @@ func (o *output) last() string {
 		o.flush()
 	}
 	return strings.Join(o.tail, "\n")
-}
-
-// title returns the title of a step, such as "[build 2/5] RUN make".
-func title(s *stage, i int, text string) string {
-	name := s.name
-	if name == "" {
-		name = "stage"
-	}
-	return fmt.Sprintf("[%s %d/%d] %s", name, i+1, len(s.steps), text)
 }

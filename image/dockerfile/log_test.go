@@ -17,7 +17,7 @@ func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 	const lines = "first-line-of-key\nsecond-line-of-key\n"
 	var got []string
 	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) },
-		Secrets: map[string][]byte{"a": []byte(secret), "b": []byte(lines)}}, &plan{})
+		Secrets: map[string][]byte{"a": []byte(secret), "b": []byte(lines)}}, 1)
 	for name, form := range map[string]string{
 		"plain": secret, "base64": base64.StdEncoding.EncodeToString([]byte(secret)),
 		"base64 in a text": base64.StdEncoding.EncodeToString([]byte("user:" + secret)),

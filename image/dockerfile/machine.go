@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 )
 
 // Runner starts the machines for RUN and for ADD of URLs. They are isolated like any sandbox.
@@ -39,12 +40,23 @@ type Mount struct {
 	ReadOnly     bool
 }
 
+// FileMount mounts a file or directory of a machine, or an empty directory, at a path.
+type FileMount = mounts.Mount
+
+// MountProgram is the program in machines for Mount and Unmount (engine.Command.Own).
+const MountProgram = mounts.Program
+
 // Machine runs the commands of a stage.
 type Machine interface {
 	// Run runs a command to its end and returns its exit code. If ctx ends, the command is killed.
 	Run(ctx context.Context, cmd Command) (int, error)
 	// CopyIn unpacks a tar stream below dir, with owners, modes and times.
 	CopyIn(ctx context.Context, dir string, tar io.Reader) error
+	// Mount mounts files over those of the machine, until Unmount. It makes missing mount points.
+	Mount(ctx context.Context, all []FileMount) error
+	// Unmount ends these mounts, and removes the mount points that Mount made unless files are in them. It also
+	// removes files of the machine.
+	Unmount(ctx context.Context, files ...string) error
 	// Snapshot writes the difference to the image as an OCI layer.
 	Snapshot(ctx context.Context, w io.Writer) error
 	// Close ends the machine and removes all its data, even if ctx has ended. It is idempotent.
@@ -53,9 +65,10 @@ type Machine interface {
 
 // Command is a command to run in a Machine.
 type Command struct {
-	Args           []string
-	Env            map[string]string
-	Dir, User      string
+	Args      []string
+	Env       map[string]string
+	Dir, User string
+	// Stdout gets both streams, in the order in which the command writes, if Stderr is nil.
 	Stdout, Stderr io.Writer
 	// Crashed, if set, is called if the command failed and one of its processes died of a
 	// signal such as SIGSEGV that no process had sent.

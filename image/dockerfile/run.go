@@ -1,39 +1,79 @@
 package dockerfile
 
 import (
-	"archive/tar"
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
+	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// secrets is the directory, in the machine's memory, of the secrets of a RUN.
-const secrets = "/dev/shm/.harvest-secrets"
+// run is a RUN.
+type run struct {
+	Args    []string
+	Env     []string // KEY=VALUE, sorted
+	Dir     string
+	User    string
+	Network string
+	Mounts  []mount `json:",omitempty"`
+	proxy   map[string]string
+}
 
-// maxFetch is the maximum size of a file that ADD downloads.
-const maxFetch = 8 << 30
+// runOf returns the run of an operation.
+func (x *executor) runOf(v *plan.Vertex) (*run, error) {
+	op := v.Op.GetExec()
+	r := &run{Args: op.Meta.Args, Env: slices.Sorted(slices.Values(op.Meta.Env)), Dir: cmp.Or(op.Meta.Cwd, "/"),
+		User: op.Meta.User, Network: "default", proxy: proxies(op.Meta.ProxyEnv)}
+	if op.Network == pb.NetMode_NONE {
+		r.Network = "none"
+	}
+	for _, m := range op.Mounts {
+		if m.Dest == "/" {
+			continue
+		}
+		to, err := x.mountOf(v, m)
+		if err != nil {
+			return nil, err
+		}
+		r.Mounts = append(r.Mounts, to)
+	}
+	for _, s := range op.Secretenv {
+		r.Mounts = append(r.Mounts, mount{Type: "secret", ID: s.ID, Env: s.Name, Required: !s.Optional})
+	}
+	return r, nil
+}
 
-// maxTrailer is the maximum output of curl after a file: one header line, which curl limits to 100
-// KiB.
-const maxTrailer = 128 << 10
+// proxies returns the variables that every RUN gets without an ARG, and that are not part of cache keys.
+func proxies(p *pb.ProxyEnv) map[string]string {
+	all := map[string]string{}
+	if p == nil {
+		return all
+	}
+	for name, value := range map[string]string{"HTTP_PROXY": p.HttpProxy, "HTTPS_PROXY": p.HttpsProxy,
+		"FTP_PROXY": p.FtpProxy, "NO_PROXY": p.NoProxy, "ALL_PROXY": p.AllProxy} {
+		if value != "" {
+			all[name], all[strings.ToLower(name)] = value, value
+		}
+	}
+	return all
+}
 
 // prepareRun prepares a RUN.
-func (x *executor) prepareRun(r *run, title string) (*work, error) {
+func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
+	r, err := x.runOf(v)
+	if err != nil {
+		return nil, err
+	}
 	var shown []string
 	for _, m := range r.Mounts {
 		if m.Type == "bind" {
@@ -53,45 +93,7 @@ func (x *executor) prepareRun(r *run, title string) (*work, error) {
 		return nil, errors.Wrapf(err, "encode an instruction")
 	}
 	key := hash(append([]string{x.chain.key, "run", string(how)}, shown...)...)
-	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, title, out) }}, nil
-}
-
-// bound returns the file or directory of a bind mount.
-func (x *executor) bound(m mount) (*file, error) {
-	from, what, err := x.sourceTree(m.From)
-	if err != nil {
-		return nil, err
-	}
-	return m.shown(from, what)
-}
-
-// shown returns the source of a bind mount in a tree.
-func (m mount) shown(from *tree, what string) (*file, error) {
-	f, _, err := from.lookup(m.Source, true)
-	if err == nil && f == nil {
-		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", m.Source, what),
-			"correct the name, or see whether %s leaves it out", ignoreName)
-	}
-	return f, err
-}
-
-func (x *executor) bindDigest(m mount) (string, error) {
-	f, err := x.bound(m)
-	if err != nil {
-		return "", err
-	}
-	x.hashing.Lock()
-	defer x.hashing.Unlock()
-	return f.anyDigest()
-}
-
-// anyDigest is the hash of a file and its mode, or of a directory with everything below it.
-func (f *file) anyDigest() (string, error) {
-	if f.isDir() {
-		return f.treeDigest()
-	}
-	sum, err := f.digest()
-	return sum + strconv.FormatInt(f.mode, 8), err
+	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, v.Title, out) }}, nil
 }
 
 // run runs a command and writes its changes.
@@ -111,7 +113,11 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	if err != nil {
 		return err
 	}
-	after, err := x.snapshot(ctx, &delta{out: out, before: x.index, hidden: hiddenBelow(hidden)})
+	d := &files.Delta{Out: out, Before: x.index, Hidden: files.Below(hidden), Base: x.tree}
+	for _, m := range r.Mounts {
+		d.Hold(m.Target)
+	}
+	after, err := x.snapshot(ctx, d)
 	if err != nil {
 		return errors.Wrapf(err, "take a snapshot")
 	}
@@ -130,11 +136,13 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 		name, value, _ := strings.Cut(kv, "=")
 		cmd.Env[name] = value
 	}
-	if hidden, err = x.mounts(ctx, r, &cmd); err != nil {
+	if hidden, err = x.mount(ctx, r, &cmd); err != nil {
 		return nil, "", err
 	}
 	cmd.Crashed = func(what string) { crashed = what }
-	err = x.command(ctx, cmd, title)
+	if err = x.command(ctx, cmd, title); err == nil && len(r.Mounts) > 0 {
+		err = x.machine.Unmount(ctx, bindDir, secretDir)
+	}
 	if crashed != "" && errors.KindOf(err) == errors.Invalid {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%s\n%s", errors.Message(err), x.log.secrets.Replace(crashed)),
 			"%s", errors.RemedyOf(err))
@@ -150,7 +158,7 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	defer cancel()
 	prefix, _, _ := strings.Cut(title, "] ")
 	out := x.log.output(prefix + "] ")
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = out
 	code, err := x.machine.Run(ctx, cmd)
 	tail := out.last()
 	if tail != "" {
@@ -232,9 +240,9 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	if err != nil {
 		return errors.Wrapf(err, "start the machine of a build")
 	}
-	x.shape, x.tainted, x.index, x.pending = shape, false, index{}, nil
+	x.shape, x.tainted, x.index, x.pending = shape, false, files.Index{}, nil
 	if layered {
-		x.index, err = x.snapshot(ctx, &delta{before: index{}})
+		x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
 	}
 	return errors.Wrapf(err, "take a snapshot")
 }
@@ -261,8 +269,8 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 	}
 	defer unlock()
 	if err := x.cache.makeRoot(c, func(f *os.File) error {
-		return flatten(ctx, f, x.base(c),
-			x.files(c))
+		return files.Flatten(ctx, f, x.base(c),
+			x.layerFiles(c))
 	}); err != nil {
 		return "", false, nil, err
 	}
@@ -274,7 +282,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 // stage. The id is "" if the layers are too large or cannot be merged.
 func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	size := int64(0)
-	for _, name := range x.files(c) {
+	for _, name := range x.layerFiles(c) {
 		info, err := os.Stat(name)
 		if err != nil {
 			return "", nil, errors.Wrapf(err, "measure a layer")
@@ -289,223 +297,11 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 		return "", nil, tarfs.Explain(err, "a layer")
 	}
 	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
-	ok, err := merge(f, x.files(c))
+	ok, err := files.Merge(f, x.layerFiles(c))
 	if err = errors.Join(err, f.Close()); !ok || err != nil {
 		remove()
 		return "", nil, err
 	}
 	id, release := x.cache.prepare(Prepared{Root: x.base(c), Layer: f.Name()})
 	return id, func() { release(); remove() }, nil
-}
-
-// mounts sets up the mounts and files of a RUN that are not in the image, and returns the paths to
-// omit from the layer.
-func (x *executor) mounts(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
-	if r.Script != nil {
-		f := &file{typ: tar.TypeReg, mode: 0o755, size: int64(len(r.Script.Data)), content: text(r.Script.Data)}
-		if err := x.bring(ctx, path.Join(scripts, r.Script.Name), f); err != nil {
-			return nil, err
-		}
-	}
-	for i, m := range r.Mounts {
-		if m.Target != "" {
-			hidden = append(hidden, m.Target)
-		}
-		switch m.Type {
-		case "cache":
-			err = x.ownCache(ctx, m)
-		case "tmpfs":
-			x.tainted = true
-			err = x.bring(ctx, m.Target, newDir(0o1777))
-		case "bind":
-			x.tainted = true
-			var f *file
-			if f, err = x.bound(m); err == nil {
-				err = x.bring(ctx, m.Target, f)
-			}
-		case "secret":
-			err = x.secret(ctx, m, i, cmd)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return hidden, nil
-}
-
-// secret provides a secret to the command, in memory only.
-func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) error {
-	value, ok := x.opts.Secrets[m.ID]
-	if !ok {
-		return nil // not an error unless required, as in BuildKit
-	}
-	x.tainted = true
-	if m.Env != "" {
-		if bytes.IndexByte(value, 0) >= 0 {
-			return errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable", m.ID)
-		}
-		cmd.Env[m.Env] = string(value)
-	}
-	if m.Target == "" {
-		return nil
-	}
-	at := path.Join(secrets, strconv.Itoa(i))
-	f := &file{typ: tar.TypeReg, mode: int64(m.Mode), uid: m.UID, gid: m.GID, size: int64(len(value)),
-		content: text(value)}
-	if err := x.bring(ctx, at, f); err != nil {
-		return err
-	}
-	return x.bring(ctx, m.Target, &file{typ: tar.TypeSymlink, mode: 0o777, link: at})
-}
-
-// ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
-func (x *executor) ownCache(ctx context.Context, m mount) error {
-	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly {
-		return nil
-	}
-	var out bytes.Buffer
-	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
-	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0",
-		Dir: "/", Stdout: io.Discard, Stderr: &out})
-	if err == nil && code != 0 {
-		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
-			clip(out.String()))
-	}
-	return err
-}
-
-// bring copies a file, or a directory with everything below it, to a path in the machine.
-func (x *executor) bring(ctx context.Context, target string, f *file) error {
-	dir, base := path.Split(target)
-	r, w := io.Pipe()
-	go func() {
-		tw := tar.NewWriter(w)
-		err := writeFile(tw, f.header(base), f)
-		if err == nil {
-			err = f.walk(base, func(name string, f *file) error { return writeFile(tw, f.header(name), f) })
-		}
-		if err == nil {
-			err = tw.Close()
-		}
-		w.CloseWithError(err)
-	}()
-	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
-	r.CloseWithError(err)
-	return errors.Wrapf(err, "copy %s into the machine", target)
-}
-
-// prepareFetch prepares an ADD of a URL.
-func (x *executor) prepareFetch(c *copying, title string) *work {
-	how := fmt.Sprint(c.Sources, c.Dest, c.Chown, c.Chmod, c.Unpack, c.Sum)
-	return &work{x.key("fetch", how), func(ctx context.Context, out *os.File) error {
-		f, err := x.fetch(ctx, c, title)
-		if err != nil {
-			return err
-		}
-		over, err := x.tree()
-		if err != nil {
-			return err
-		}
-		return x.lay(c, over, []picked{{name: urlName(c.Sources[0]), f: f, plain: !c.Unpack}}, out)
-	}}
-}
-
-// urlName returns the file name for a URL.
-func urlName(source string) string {
-	source, _, _ = strings.Cut(source, "#")
-	source, _, _ = strings.Cut(source, "?")
-	_, rest, _ := strings.Cut(source, "://")
-	_, name, _ := strings.Cut(rest, "/")
-	if base := path.Base("/" + name); base != "/" {
-		return base
-	}
-	return "__unnamed__"
-}
-
-// fetch downloads a file in a separate machine, so that it reaches only the addresses that
-// sandboxes reach.
-func (x *executor) fetch(ctx context.Context, c *copying, title string) (*file, error) {
-	base, err := x.images.Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
-	if err != nil {
-		return nil, errors.Wrapf(err, "prepare the machine that downloads")
-	}
-	m, err := x.runner.Start(ctx, Setup{Image: base.ID, Network: "default", Title: title})
-	if err != nil {
-		return nil, errors.Wrapf(err, "start the machine that downloads")
-	}
-	temp, err := os.CreateTemp(x.temp, "add-*")
-	if err != nil {
-		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
-	}
-	x.later(temp)
-	w := &limited{w: temp, left: maxFetch + maxTrailer}
-	prefix, _, _ := strings.Cut(title, "] ")
-	messages := x.log.output(prefix + "] ")
-	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
-	defer cancel()
-	code, err := m.Run(limit, Command{
-		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https",
-			"--max-filesize", strconv.Itoa(maxFetch),
-			"--write-out", "\n%header{last-modified}", "--", c.Sources[0]},
-		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
-	})
-	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
-	switch tail := messages.last(); {
-	case err != nil:
-		return nil, errors.Wrapf(err, "download a file")
-	case w.full:
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
-	case code != 0:
-		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", c.Sources[0],
-			clip(tail)), "see whether sandboxes may reach it")
-	}
-	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
-	if err != nil {
-		return nil, err
-	}
-	if size > maxFetch {
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", c.Sources[0], int64(maxFetch))
-	}
-	f := &file{typ: tar.TypeReg, mode: 0o600, size: size, content: section{temp, 0, size}, mtime: mtime}
-	sum, err := f.digest()
-	if err == nil && c.Sum != "" && "sha256:"+sum != c.Sum {
-		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", c.Sources[0], sum,
-			c.Sum), "find out why the file has changed, and correct --checksum if that is right")
-	}
-	return f, err
-}
-
-// splitTrailer finds the line with the Last-Modified header that curl wrote after a download of
-// size bytes. It returns the size without that line. The time is zero if the header is missing or
-// invalid, or in 1970.
-func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
-	tail := make([]byte, min(size, maxTrailer))
-	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
-		return 0, time.Time{}, errors.Wrapf(err, "read a download")
-	}
-	i := bytes.LastIndexByte(tail, '\n')
-	if i < 0 {
-		return 0, time.Time{}, errors.Errorf("curl has not written the header Last-Modified after %d bytes", size)
-	}
-	mtime, err := http.ParseTime(strings.TrimSpace(string(tail[i+1:])))
-	if err != nil || mtime.Unix() <= 0 {
-		mtime = time.Time{}
-	}
-	return size - int64(len(tail)-i), mtime, nil
-}
-
-// limited writes up to a limit. It drops further data and sets full.
-type limited struct {
-	w    io.Writer
-	left int64
-	full bool
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if int64(len(p)) > l.left {
-		l.full = true
-		return 0, io.ErrShortWrite
-	}
-	l.left -= int64(len(p))
-	return l.w.Write(p)
 }

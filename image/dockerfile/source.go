@@ -11,19 +11,31 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/moby/buildkit/frontend/dockerfile/instructions"
+	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
+	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 )
 
 // recipe must change when the same Dockerfile would produce another image.
-const recipe = "1"
+const recipe = "2"
+
+// Limits of a build context.
+type Limits = files.Limits
+
+// Pack writes a build context as a tar stream: see files.Pack.
+func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
+	return files.Pack(ctx, dir, dockerfile, w)
+}
 
 // Options configures a Source. Cache is required; zero values of the others select the defaults
 // below.
@@ -171,13 +183,13 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 		return spec, nil, errors.Stage(err, "image: plan")
 	}
 	spec.Context = ""
-	if p.usesContext() {
-		files, err := openContext(ctx, opts.Context, s.opts.Context)
+	if slices.ContainsFunc(p.Order, (*plan.Vertex).IsContext) {
+		files, err := files.OpenContext(ctx, opts.Context, s.opts.Context)
 		if err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 		defer files.Close()
-		if spec.Context, err = p.contextDigest(files); err != nil {
+		if spec.Context, err = contextDigest(p, files); err != nil {
 			return spec, nil, errors.Stage(err, "image: context")
 		}
 	}
@@ -186,7 +198,7 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 		Built  time.Time
 	}
 	var on []stand
-	for _, img := range p.images() {
+	for _, img := range p.Images() {
 		on = append(on, stand{img.Digest, img.Built})
 	}
 	text, err := json.Marshal(struct {
@@ -196,19 +208,23 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
-// plan parses the Dockerfile and pulls its images.
-func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan, error) {
+// plan plans the Dockerfile and pulls its images.
+func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*plan.Plan, error) {
 	images, _, err := s.connected()
 	if err != nil {
 		return nil, err
 	}
+	var mu sync.Mutex
 	known := map[[2]string]image.Image{}
-	return newPlan(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
+	return plan.New(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
+		mu.Lock() // progress is reported from one goroutine at a time
+		defer mu.Unlock()
 		if img, ok := known[[2]string{ref, platform}]; ok {
 			return img, nil
 		}
 		img, err := image.Of(images, spec.Owner).Build(ctx, image.Spec{Base: ref, Platform: platform},
-			image.BuildOptions{Pull: opts.Pull, Credentials: opts.Credentials, Progress: opts.Progress, Log: opts.Log})
+			image.BuildOptions{Foreign: platform != "", Pull: opts.Pull, Credentials: opts.Credentials,
+				Progress: opts.Progress, Log: opts.Log})
 		if err == nil {
 			known[[2]string{ref, platform}] = img
 		}
@@ -216,67 +232,43 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 	})
 }
 
-// usesContext reports whether any step uses files of the build context.
-func (p *plan) usesContext() bool {
-	for _, s := range p.order {
-		for _, st := range s.steps {
-			if st.copy != nil && st.copy.fromContext() {
-				return true
-			}
-			if st.run == nil {
-				continue
-			}
-			for _, m := range st.run.Mounts {
-				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // contextDigest is the hash of the files in the build context that steps use.
-func (p *plan) contextDigest(files *tree) (string, error) {
+func contextDigest(p *plan.Plan, all *files.Tree) (string, error) {
 	var sums []string
-	add := func(line int, sum string, err error) error {
-		sums = append(sums, sum)
-		return p.doc.at(line, err)
-	}
-	for _, s := range p.order {
-		for _, st := range s.steps {
-			if st.copy != nil && st.copy.fromContext() {
-				all, err := st.copy.pick(files, contextName)
-				sum := ""
-				if err == nil {
-					sum, err = st.copy.digest(all)
+	b := &build{context: func() (*files.Tree, error) { return all, nil }}
+	for _, v := range p.Order {
+		uses := slices.ContainsFunc(v.Inputs, (*plan.Vertex).IsContext)
+		if op := v.Op.GetFile(); op != nil && uses {
+			sources := make([]files.Source, len(v.Inputs))
+			only := &pb.FileOp{}
+			for _, action := range op.Actions {
+				i := action.SecondaryInput
+				if action.GetCopy() == nil || i < 0 || i >= int64(len(v.Inputs)) || !v.Inputs[i].IsContext() {
+					continue
 				}
-				if err := add(st.line, sum, err); err != nil {
-					return "", err
-				}
+				sources[i] = files.Source{Tree: all, Name: files.ContextName}
+				only.Actions = append(only.Actions, action)
 			}
-			if st.run == nil {
-				continue
+			sum, err := files.Copied(only, sources)
+			if err != nil {
+				return "", p.At(v, err)
 			}
-			for _, m := range st.run.Mounts {
-				if m.Type == string(instructions.MountTypeBind) && (m.From == "" || m.From == "context") {
-					f, err := m.shown(files, contextName)
-					sum := ""
-					if err == nil {
-						sum, err = f.anyDigest()
-					}
-					if err := add(st.line, sum, err); err != nil {
-						return "", err
-					}
+			sums = append(sums, sum)
+		}
+		if op := v.Op.GetExec(); op != nil && uses {
+			for _, m := range op.Mounts {
+				if m.Input < 0 || !v.Inputs[m.Input].IsContext() {
+					continue
 				}
+				sum, err := b.bindDigest(mount{from: v.Inputs[m.Input], source: m.Selector})
+				if err != nil {
+					return "", p.At(v, err)
+				}
+				sums = append(sums, sum)
 			}
 		}
 	}
 	return "sha256:" + hash(sums...), nil
-}
-
-func (c *copying) fromContext() bool {
-	return (c.From == "" || c.From == "context") && len(c.Sources) > 0 && !isURL(c.Sources[0])
 }
 
 // Build implements image.Source.
@@ -289,7 +281,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build),
 		"split the Dockerfile, or make its commands faster")
 	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts,
-		temp: out.Temp, results: map[*stage]*result{}}
+		temp: out.Temp, results: map[*plan.Vertex]*result{}}
 	ctx, end, err := s.begin(ctx, b)
 	if err != nil {
 		return image.Contents{}, err
@@ -302,8 +294,10 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: plan")
 	}
-	b.plan, b.log = p, newLog(opts, p)
-	b.context = sync.OnceValues(func() (*tree, error) { return openContext(ctx, opts.Context, s.opts.Context) })
+	b.plan, b.log = p, newLog(opts, countSteps(p))
+	b.context = sync.OnceValues(func() (*files.Tree, error) {
+		return files.OpenContext(ctx, opts.Context, s.opts.Context)
+	})
 	contents, err := b.run(ctx, out.Root)
 	err = errors.Join(err, b.close())
 	if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -322,19 +316,19 @@ type build struct {
 	images  Images
 	runner  Runner
 	owner   string // the account that will own the image
-	plan    *plan
+	plan    *plan.Plan
 	opts    image.BuildOptions
 	log     *buildLog
 	temp    string
-	context func() (*tree, error)
+	context func() (*files.Tree, error)
 
 	commits errgroup.Group // layers being flushed to the disk
 	hashing sync.Mutex     // held while files are hashed, since they cache their hash
 
 	mu       sync.Mutex
-	results  map[*stage]*result // guarded by mu until the first stage runs, then constant
-	closers  []io.Closer        // guarded by mu
-	releases []func()           // guarded by mu
+	results  map[*plan.Vertex]*result // of images and steps; guarded by mu until the first line runs, then constant
+	closers  []io.Closer              // guarded by mu
+	releases []func()                 // guarded by mu
 }
 
 // chain is a root file system: an image with layers over it.
@@ -345,12 +339,27 @@ type chain struct {
 	layers []string // files of the layers with changes
 }
 
-// result is the result of a stage.
+// result is the result of an operation.
 type result struct {
 	done  chan struct{} // closed when the others are set
 	chain chain
 	err   error
-	files func() (*tree, error) // all files of the stage
+	files func() (*files.Tree, error) // all files
+}
+
+func (r *result) finish(c chain) {
+	r.chain = c
+	close(r.done)
+}
+
+// fail sets the error of an operation that has not finished.
+func (r *result) fail(err error) {
+	select {
+	case <-r.done:
+	default:
+		r.err = err
+		close(r.done)
+	}
 }
 
 func (b *build) later(c io.Closer) {
@@ -373,39 +382,82 @@ func (b *build) close() error {
 	return err
 }
 
-// run executes all stages and writes the target's files into root.
+// run executes all lines and writes the target's files into root.
 func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) {
-	for _, img := range b.plan.images() {
+	for _, img := range b.plan.Images() {
 		release, err := b.images.Use(img.ID, "a build")
 		if err != nil {
 			return image.Contents{}, err
 		}
 		b.releases = append(b.releases, release)
 	}
-	for _, s := range b.plan.order {
+	isStep := steps(b.plan)
+	for _, v := range b.plan.Order {
+		if v.Image == nil && !isStep[v] {
+			continue
+		}
 		r := &result{done: make(chan struct{})}
-		r.files = sync.OnceValues(func() (*tree, error) { return b.tree(r.chain) })
-		b.results[s] = r
+		r.files = sync.OnceValues(func() (*files.Tree, error) { return b.tree(r.chain) })
+		b.results[v] = r
+		if img := v.Image; img != nil {
+			key := hash("image", recipe, b.owner, img.Digest, img.Built.UTC().String())
+			r.finish(chain{img: img, key: key, made: key})
+		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, s := range b.plan.order {
-		g.Go(func() error {
-			r := b.results[s]
-			defer close(r.done)
-			r.err = b.stage(ctx, s, r)
-			return r.err
-		})
+	for _, l := range lines(b.plan) {
+		g.Go(func() error { return b.runLine(ctx, l) })
 	}
 	if err := g.Wait(); err != nil {
 		return image.Contents{}, err
 	}
-	contents := image.Contents{Config: b.plan.target.config, Parts: []image.Part{}, Missing: []image.Part{}}
-	last := b.results[b.plan.target].chain
+	contents := image.Contents{Config: b.plan.Config, Parts: []image.Part{}, Missing: []image.Part{}}
+	last := b.empty()
+	if b.plan.Target != nil {
+		last = b.results[b.plan.Target].chain
+	}
 	if last.img != nil {
 		contents.Parts, contents.Missing = last.img.Parts, last.img.Missing
 	}
 	b.log.step("pack", "writing the image")
 	return contents, b.pack(context.WithoutCancel(ctx), root, last)
+}
+
+// result returns the result of an operation that has finished.
+func (b *build) result(v *plan.Vertex) (*result, error) {
+	if r := b.results[v]; r != nil {
+		return r, nil
+	}
+	return nil, errors.Newf(errors.Unsupported, "the operation %.100q cannot be the base of another one", v.Title)
+}
+
+// files returns the files of an operation that has finished.
+func (b *build) files(v *plan.Vertex) (files.Source, error) {
+	if r := b.results[v]; r != nil {
+		t, err := r.files()
+		return files.Source{Tree: t, Name: nameOf(v)}, err
+	}
+	if v.IsContext() {
+		t, err := b.context()
+		return files.Source{Tree: t, Name: files.ContextName}, err
+	}
+	t := files.NewTree()
+	err := files.NewLayer(t, b.temp).Apply(v.Op.GetFile(), nil)
+	return files.Source{Tree: t, Name: "the Dockerfile"}, err
+}
+
+// nameOf returns the name of an operation's files in errors.
+func nameOf(v *plan.Vertex) string {
+	stage, _, _ := strings.Cut(strings.TrimPrefix(v.Title, "["), " ")
+	switch {
+	case v.Image != nil && len(v.Image.Names) > 0:
+		return "the image " + v.Image.Names[0]
+	case v.Image != nil:
+		return "the image"
+	case strings.HasPrefix(v.Title, "[") && !strings.Contains(stage, "/"):
+		return "the stage " + stage
+	}
+	return "the stage"
 }
 
 // pack writes the target's root file system. It copies it from the cache, or else adds it to the
@@ -420,7 +472,7 @@ func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
 		_, err = io.Copy(root, from)
 		return errors.Wrapf(err, "copy a root file system")
 	}
-	if err := flatten(ctx, root, b.base(c), b.files(c)); err != nil {
+	if err := files.Flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
 		return err
 	}
 	b.cache.adopt(c, root)
@@ -435,8 +487,8 @@ func (b *build) base(c chain) string {
 	return b.images.Root(*c.img)
 }
 
-// files returns the files of a chain's layers, including that of an image that is a snapshot.
-func (b *build) files(c chain) []string {
+// layerFiles returns the files of a chain's layers, including that of an image that is a snapshot.
+func (b *build) layerFiles(c chain) []string {
 	var all []string
 	if c.img != nil {
 		if name := b.images.Layer(*c.img); name != "" {
@@ -447,16 +499,16 @@ func (b *build) files(c chain) []string {
 }
 
 // tree returns all files of a chain.
-func (b *build) tree(c chain) (*tree, error) {
-	t := newTree()
+func (b *build) tree(c chain) (*files.Tree, error) {
+	t := files.NewTree()
 	b.later(t)
 	if name := b.base(c); name != "" {
-		if err := t.addImage(name); err != nil {
+		if err := t.AddImage(name); err != nil {
 			return nil, err
 		}
 	}
-	for _, name := range b.files(c) {
-		if err := t.addTar(name); err != nil {
+	for _, name := range b.layerFiles(c) {
+		if err := t.AddTar(name); err != nil {
 			return nil, err
 		}
 	}

@@ -15,13 +15,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/image/trust"
 )
 
 // epoch is the time of the archive's own entries, as in docker save and skopeo, so that exports of
@@ -37,22 +40,26 @@ const (
 // Export writes an image as an OCI archive for docker load, podman load and skopeo: a tar stream of
 // an OCI layout with Docker's manifest.json. root is its root file system, and layer, if not nil,
 // that of a snapshot. Both are read twice, since their digests come first. Equal images give equal
-// bytes.
+// bytes. The certificates of this machine, which sandboxes trust, are left out.
 func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, layer *os.File) error {
 	r, err := rootfs.OpenReader(root)
 	if err != nil {
 		return err
 	}
 	a := &archive{ctx: ctx, tw: tar.NewWriter(w)}
-	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteTar(ctx, w) }}
+	own, err := trust.NewFilter(r)
+	if err != nil {
+		return err
+	}
+	img.Config.Env = own.Env(img.Config.Env)
+	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteEdited(ctx, w, own.Edit) }}
 	if layer != nil {
 		parts = append(parts, func(w io.Writer) error {
 			info, err := layer.Stat()
 			if err != nil {
 				return errors.Wrapf(err, "measure a layer")
 			}
-			_, err = io.Copy(w, io.NewSectionReader(layer, 0, info.Size()))
-			return errors.Wrapf(err, "read a layer")
+			return own.Layer(w, io.NewSectionReader(layer, 0, info.Size()))
 		})
 	}
 	var layers []v1.Descriptor
@@ -105,7 +112,7 @@ type archive struct {
 
 // meta writes everything but the layers.
 func (a *archive) meta(img image.Image, layers []v1.Descriptor) error {
-	config, err := a.json(types.OCIConfigJSON, configFile(img, layers))
+	config, err := a.json(types.OCIConfigJSON, configFileOf(img, layers))
 	if err != nil {
 		return err
 	}
@@ -189,24 +196,28 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 	return errors.Wrapf(write(a.tw), "write %s", name)
 }
 
-// configFile returns the configuration in the form of OCI.
-func configFile(img image.Image, layers []v1.Descriptor) v1.ConfigFile {
+// configFileOf returns the configuration in the form of OCI. The instructions of the history are entries without
+// layers, because the layers of an export are others.
+func configFileOf(img image.Image, layers []v1.Descriptor) configFile {
 	c := img.Config
-	file := v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: img.Built}, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
-			Labels: c.Labels, StopSignal: c.StopSignal},
-	}
-	if _, arch, ok := strings.Cut(img.Spec.Platform, "/"); ok {
-		file.Architecture = arch
+	file := configFile{ConfigFile: v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Author: c.Author,
+		Created: v1.Time{Time: img.Built}, RootFS: v1.RootFS{Type: "layers"}}}
+	file.Config.Config = v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
+		Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal, OnBuild: c.OnBuild, ExposedPorts: set(c.Ports),
+		Volumes: set(c.Volumes)}
+	if p, err := platforms.Parse(img.Spec.Platform); err == nil {
+		file.OS, file.Architecture, file.Variant = p.OS, p.Architecture, p.Variant
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
 		file.Config.Env = append(file.Config.Env, key+"="+c.Env[key])
 	}
-	file.Config.ExposedPorts, file.Config.Volumes = set(c.Ports), set(c.Volumes)
-	var health v1.HealthConfig
-	if len(c.Healthcheck) > 0 && json.Unmarshal(c.Healthcheck, &health) == nil {
-		file.Config.Healthcheck = &health
+	health := &dockerspec.HealthcheckConfig{}
+	if len(c.Healthcheck) > 0 && json.Unmarshal(c.Healthcheck, health) == nil {
+		file.Config.Healthcheck = health
+	}
+	for _, h := range c.History {
+		file.History = append(file.History, v1.History{Created: v1.Time{Time: h.Created}, CreatedBy: h.By,
+			Comment: h.Comment, Author: h.Author, EmptyLayer: true})
 	}
 	for _, l := range layers {
 		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, l.Digest)

@@ -9,21 +9,40 @@ import (
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
+// configFile is the configuration of an image in the form of OCI and Docker. Package v1 lacks a field of health checks.
+type configFile struct {
+	v1.ConfigFile
+	Config commandConfig `json:"config"`
+}
+
+type commandConfig struct {
+	v1.Config
+	Healthcheck *dockerspec.HealthcheckConfig `json:"Healthcheck,omitempty"`
+}
+
 // configOf returns the command configuration of an image. extra is added to its environment.
-func configOf(file *v1.ConfigFile, extra map[string]string) image.Config {
+func configOf(file *configFile, extra map[string]string) image.Config {
 	c := file.Config
 	config := image.Config{
 		Env: maps.Clone(extra), User: c.User, Dir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
-		Labels: c.Labels, StopSignal: c.StopSignal,
+		Labels: c.Labels, StopSignal: c.StopSignal, OnBuild: c.OnBuild, Author: file.Author,
 		Ports: slices.Sorted(maps.Keys(c.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(c.Volumes)),
 	}
 	if config.Env == nil {
 		config.Env = map[string]string{}
+	}
+	for _, h := range file.History {
+		if h.CreatedBy == "" && h.Comment == "" {
+			continue
+		}
+		config.History = append(config.History, image.History{Created: h.Created.UTC(), By: h.CreatedBy,
+			Comment: h.Comment, Author: h.Author, Empty: h.EmptyLayer})
 	}
 	for _, v := range c.Env {
 		if name, value, ok := strings.Cut(v, "="); ok && name != "" {

@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -108,6 +109,30 @@ func TestCertificates(t *testing.T) {
 	if got.Config.Env["SSL_CERT_FILE"] != "/mine" ||
 		got.Config.Env["CURL_CA_BUNDLE"] != "/etc/ssl/certs/ca-certificates.crt" {
 		t.Errorf("got %v", got.Config.Env)
+	}
+	snapshot, err := os.Create(filepath.Join(t.TempDir(), "layer.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snapshot.Close()
+	layer := tarOf(t, "etc/ssl/certs/ca-certificates.crt", "new\n"+text, "own", "file")
+	if _, err := snapshot.Write(layer); err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := oci.Export(t.Context(), &archive, image.Image{Config: got.Config}, got.root, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	body := string(archive.Bytes())
+	for _, foreign := range []string{strings.Split(text, "\n")[1], "host-", "CURL_CA_BUNDLE"} {
+		if strings.Contains(body, foreign) {
+			t.Errorf("an export has %q of this machine", foreign)
+		}
+	}
+	for _, want := range []string{"old\n", "new\n", "own", "SSL_CERT_FILE=/mine"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("an export lacks %q", want)
+		}
 	}
 }
 

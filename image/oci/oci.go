@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/containerd/platforms"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -89,7 +90,8 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
-	if err := checkPlatform(spec.Platform); err != nil {
+	want, err := parsePlatform(spec.Platform, opts.Foreign)
+	if err != nil {
 		return image.Spec{}, nil, err
 	}
 	ref, err := s.parse(spec.Base)
@@ -100,11 +102,11 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
-	digest, err := s.resolve(ctx, r)
+	digest, err := s.resolve(ctx, r, want)
 	if err != nil {
 		return image.Spec{}, nil, err
 	}
-	spec.Base, spec.Platform = ref.Context().Name()+"@"+digest.String(), platform()
+	spec.Base, spec.Platform = ref.Context().Name()+"@"+digest.String(), platforms.Format(want)
 	text, err := json.Marshal(struct {
 		Recipe       int
 		Certificates []trust.Certificate
@@ -127,8 +129,12 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, err
 	}
+	want, err := parsePlatform(spec.Platform, true) // which Resolve has checked
+	if err != nil {
+		return image.Contents{}, err
+	}
 	p := &pull{source: s, remote: r, progress: opts.Progress}
-	if err := p.describe(ctx); err != nil {
+	if err := p.describe(ctx, want); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: download")
 	}
 	w := rootfs.NewWriter(out.Root, rootfs.Options{MaxBytes: s.opts.MaxBytes, MaxFiles: s.opts.MaxFiles})
@@ -158,37 +164,54 @@ func (s *Source) limits(err error) error {
 
 func platform() string { return "linux/" + runtime.GOARCH }
 
-// checkPlatform refuses platforms other than this machine's, since they cannot run here.
-func checkPlatform(asked string) error {
-	if asked == "" || asked == platform() {
-		return nil
+// parsePlatform parses a platform; "" is this machine's. It refuses those whose programs cannot run here, unless
+// foreign is set.
+func parsePlatform(text string, foreign bool) (platforms.Platform, error) {
+	local := platforms.Normalize(platforms.DefaultSpec())
+	if text == "" {
+		return local, nil
 	}
-	err := errors.Newf(errors.Unsupported, "images for %.100q cannot run here: this machine is %s", asked, platform())
-	return errors.Remedy(err, "leave the platform out, or build on a machine of that platform")
+	p, err := platforms.Parse(text)
+	if err != nil {
+		err = errors.Explainf(err, errors.Invalid, "invalid platform %.100q", text)
+		return p, errors.Remedy(err, "write it as linux/amd64 or linux/arm64/v8")
+	}
+	p = platforms.Normalize(p)
+	if !foreign && (p.OS != local.OS || p.Architecture != local.Architecture) {
+		err := errors.Newf(errors.Unsupported, "images for %.100q cannot run here: this machine is %s", text,
+			platform())
+		return p, errors.Remedy(err, "leave the platform out, or build on a machine of that platform")
+	}
+	return p, nil
 }
 
-// choose returns the manifest of an index that matches this machine.
-func choose(name string, index *v1.IndexManifest) (v1.Descriptor, error) {
-	var has []string
+// fits reports whether an image for p is one for want. Processors run programs for more general variants.
+func fits(want platforms.Platform, p *v1.Platform) bool {
+	has := platforms.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant, OSVersion: p.OSVersion}
+	return platforms.Only(want).Match(platforms.Normalize(has))
+}
+
+// choose returns the manifests of an index that may be for a platform, the best ones first, and the platforms of the
+// others. A manifest may also have no platform in the index; its configuration decides.
+func choose(index *v1.IndexManifest, want platforms.Platform) (all []v1.Descriptor, others []string) {
+	var loose []v1.Descriptor
 	for _, m := range index.Manifests {
 		p := m.Platform
-		if p == nil || p.OS == "unknown" { // attestations
-			continue
+		switch {
+		case m.Annotations["vnd.docker.reference.type"] != "" || p != nil && p.OS == "unknown": // attestations
+		case p == nil:
+			loose = append(loose, m)
+		case fits(want, p):
+			// Lists begin with the most general variant, which newer processors run too.
+			all = append(all, m)
+		default:
+			others = append(others, p.String())
 		}
-		// Use the first match. Lists begin with the most general variant, which newer processors
-		// run too.
-		if p.OS == "linux" && p.Architecture == runtime.GOARCH && m.MediaType.IsImage() {
-			return m, nil
-		}
-		has = append(has, p.String())
 	}
-	if len(index.Manifests) == 1 && index.Manifests[0].Platform == nil {
-		return index.Manifests[0], nil
-	}
-	return v1.Descriptor{}, wrongPlatform(name, has)
+	return append(all, loose...), others
 }
 
-func wrongPlatform(name string, has []string) error {
-	err := errors.Newf(errors.Unsupported, "%s is not for %s but for %s", name, platform(), join(has))
-	return errors.Remedy(err, "choose another tag, or an image that has this machine's platform too")
+func wrongPlatform(name string, want platforms.Platform, has []string) error {
+	err := errors.Newf(errors.Unsupported, "%s is not for %s but for %s", name, platforms.Format(want), join(has))
+	return errors.Remedy(err, "choose another tag, or an image that has this platform too")
 }

@@ -763,7 +763,6 @@ func TestBadLayers(t *testing.T) {
 		"half zstd":       {layerOf(t, zstded(t, good)[:20], good, types.OCILayerZStd), errors.Invalid},
 		"no archive": {layerOf(t, []byte("nothing"), []byte("nothing"), types.OCIUncompressedLayer),
 			errors.Invalid},
-		"a lost link": {layerOf(t, nil, nil, types.OCIUncompressedLayer), errors.Invalid},
 	} {
 		h := newHub(t)
 		ref := h.push(t, "app", imageOfLayers(t, v1.Config{}, runtime.GOARCH, test.layer))

@@ -2,15 +2,16 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"time"
 
+	"github.com/containerd/platforms"
 	"github.com/docker/go-units"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -34,41 +35,51 @@ type manifestOf struct {
 	Layers        []json.RawMessage `json:"layers"`
 }
 
-// resolve returns the digest of the manifest that a reference means on this machine. It stores the
+// maxNested is the maximum depth of indexes in indexes.
+const maxNested = 3
+
+// resolve returns the digest of the manifest that a reference means on a platform. It stores the
 // manifest and the image's configuration.
-func (s *Source) resolve(ctx context.Context, r *remote) (v1.Hash, error) {
-	identifier := r.ref.Identifier()
-	for range 3 { // no registry nests indexes deeper
-		text, digest, err := s.manifest(ctx, r, identifier)
-		if err != nil {
-			return v1.Hash{}, err
-		}
-		var kind manifestOf
-		if err := json.Unmarshal(text, &kind); err != nil {
-			return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the manifest of %s cannot be read", r.ref.Name())
-		}
-		switch {
-		case kind.SchemaVersion == 1:
-			err := errors.Newf(errors.Unsupported, "%s is in a format that Docker gave up in 2017", r.ref.Name())
-			return v1.Hash{}, errors.Remedy(err, "push it again with a current tool")
-		case kind.Manifests == nil:
-			_, _, err := s.image(ctx, r, digest)
-			return digest, err
-		}
-		index, err := v1.ParseIndexManifest(bytes.NewReader(text))
-		if err != nil {
-			return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the index of %s cannot be read", r.ref.Name())
-		}
-		d, err := choose(r.ref.Name(), index)
-		if err != nil {
-			return v1.Hash{}, err
-		}
+func (s *Source) resolve(ctx context.Context, r *remote, want platforms.Platform) (v1.Hash, error) {
+	return s.find(ctx, r, r.ref.Identifier(), want, 0)
+}
+
+func (s *Source) find(ctx context.Context, r *remote, identifier string, want platforms.Platform,
+	depth int) (v1.Hash, error) {
+	text, digest, err := s.manifest(ctx, r, identifier)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	var kind manifestOf
+	if err := json.Unmarshal(text, &kind); err != nil {
+		return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the manifest of %s cannot be read", r.ref.Name())
+	}
+	switch {
+	case kind.SchemaVersion == 1:
+		err := errors.Newf(errors.Unsupported, "%s is in a format that Docker gave up in 2017", r.ref.Name())
+		return v1.Hash{}, errors.Remedy(err, "push it again with a current tool")
+	case kind.Manifests == nil:
+		_, _, err := s.image(ctx, r, digest, want)
+		return digest, err
+	case depth == maxNested:
+		return v1.Hash{}, errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+	}
+	index, err := v1.ParseIndexManifest(bytes.NewReader(text))
+	if err != nil {
+		return v1.Hash{}, errors.Explainf(err, errors.Invalid, "the index of %s cannot be read", r.ref.Name())
+	}
+	all, others := choose(index, want)
+	err = wrongPlatform(r.ref.Name(), want, others)
+	for _, d := range all {
 		if err := checkDescriptor(d); err != nil {
 			return v1.Hash{}, err
 		}
-		identifier = d.Digest.String()
+		var found v1.Hash
+		if found, err = s.find(ctx, r, d.Digest.String(), want, depth+1); errors.KindOf(err) != errors.Unsupported {
+			return found, err
+		}
 	}
-	return v1.Hash{}, errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+	return v1.Hash{}, err
 }
 
 // manifest returns a manifest by tag or digest. A manifest with a known digest is requested only
@@ -122,8 +133,9 @@ func check(f *os.File, digest v1.Hash) ([]byte, error) {
 	return text, nil
 }
 
-// image returns the manifest of that digest and its configuration, which must be for this machine.
-func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Manifest, *v1.ConfigFile, error) {
+// image returns the manifest of that digest and its configuration, which must be for that platform.
+func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
+	want platforms.Platform) (*v1.Manifest, *configFile, error) {
 	text, _, err := s.manifest(ctx, r, digest.String())
 	if err != nil {
 		return nil, nil, err
@@ -152,15 +164,17 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash) (*v1.Mani
 		return nil, nil, err
 	}
 	defer f.Close()
-	config, err := v1.ParseConfigFile(f)
-	if err != nil {
+	config := &configFile{}
+	if err := json.NewDecoder(f).Decode(config); err != nil {
 		return nil, nil, errors.Explainf(err, errors.Invalid, "the configuration of %s cannot be read", r.ref.Name())
 	}
 	if len(config.RootFS.DiffIDs) != len(m.Layers) {
 		return nil, nil, errors.Newf(errors.Invalid, "the configuration of %s does not fit its layers", r.ref.Name())
 	}
-	if config.OS != "linux" && config.OS != "" || config.Architecture != runtime.GOARCH && config.Architecture != "" {
-		return nil, nil, wrongPlatform(r.ref.Name(), []string{config.OS + "/" + config.Architecture})
+	has := &v1.Platform{OS: cmp.Or(config.OS, want.OS), Architecture: cmp.Or(config.Architecture, want.Architecture),
+		Variant: config.Variant}
+	if !fits(want, has) {
+		return nil, nil, wrongPlatform(r.ref.Name(), want, []string{has.String()})
 	}
 	return m, config, nil
 }
@@ -173,7 +187,7 @@ type pull struct {
 
 	digest   v1.Hash
 	manifest *v1.Manifest
-	config   *v1.ConfigFile
+	config   *configFile
 
 	mu                      sync.Mutex
 	total, fetched, written int64 // guarded by mu; compressed bytes
@@ -181,7 +195,7 @@ type pull struct {
 }
 
 // describe reads the manifest and the configuration of the image.
-func (p *pull) describe(ctx context.Context) error {
+func (p *pull) describe(ctx context.Context, want platforms.Platform) error {
 	d, ok := p.remote.ref.(name.Digest)
 	if !ok {
 		return errors.Errorf("%s is not resolved", p.remote.ref.Name())
@@ -191,7 +205,7 @@ func (p *pull) describe(ctx context.Context) error {
 		return errors.Wrapf(err, "parse a digest")
 	}
 	p.digest = digest
-	p.manifest, p.config, err = p.source.image(ctx, p.remote, digest)
+	p.manifest, p.config, err = p.source.image(ctx, p.remote, digest, want)
 	if err != nil {
 		return err
 	}

@@ -123,12 +123,27 @@ func (n *node) name() string {
 	return path.Join(".", full)
 }
 
+// Edit changes an entry of a stream, or omits it.
+type Edit func(hdr *tar.Header, content io.Reader) (edited *tar.Header, rest io.Reader, omit bool, err error)
+
 // WriteTar writes the whole image as a tar stream. Equal images give equal streams.
 func (r *Reader) WriteTar(ctx context.Context, to io.Writer) error {
+	return r.WriteEdited(ctx, to, nil)
+}
+
+// WriteEdited is WriteTar with the entries as edit returns them.
+func (r *Reader) WriteEdited(ctx context.Context, to io.Writer, edit Edit) error {
 	tw := tar.NewWriter(to)
 	err := r.Walk(".", func(hdr *tar.Header, content io.Reader) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
+		}
+		if edit != nil {
+			var omit bool
+			var err error
+			if hdr, content, omit, err = edit(hdr, content); omit || err != nil {
+				return err
+			}
 		}
 		if err := tw.WriteHeader(hdr); err != nil {
 			return errors.Wrapf(err, "write %.200q", hdr.Name)

@@ -18,8 +18,7 @@ const block = 512
 type Reader struct {
 	in      *endReader
 	tr      *tar.Reader
-	endless bool // an archive without an end mark is complete if it ends after an entry
-	begun   bool // there was an entry
+	endless bool // an archive without an end mark is complete if it ends after an entry, or has none
 }
 
 // NewLayerReader returns a Reader of a stream whose completeness a digest proves. Some tools write layers
@@ -42,11 +41,10 @@ func (r *Reader) Next() (*tar.Header, error) {
 	hdr, err := r.tr.Next()
 	switch {
 	case err == nil:
-		r.begun = true
 		return hdr, nil
 	case err != io.EOF:
 		return nil, archiveError(err)
-	case r.in.ended && r.endless && r.begun && r.in.read%block == 0:
+	case r.in.ended && r.endless && r.in.read%block == 0:
 		return nil, io.EOF
 	case r.in.ended:
 		return nil, archiveError(io.ErrUnexpectedEOF)

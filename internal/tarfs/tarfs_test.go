@@ -629,8 +629,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestLayersWithoutAnEnd checks that a layer may lack the end marker that other archives must have, and that it is
-// never cut within an entry, nor empty.
+// TestLayersWithoutAnEnd checks that a layer may lack the end marker that other archives must have, or be empty, and
+// that it is never cut within an entry.
 func TestLayersWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	whole := archive(t, entry{name: "a", content: "content"}, entry{name: "b"})
@@ -644,10 +644,13 @@ func TestLayersWithoutAnEnd(t *testing.T) {
 	if n, err := read(tarfs.NewLayerReader(bytes.NewReader(whole))); n != 2 || err != io.EOF {
 		t.Errorf("without an end: %d entries, %v", n, err)
 	}
+	if n, err := read(tarfs.NewLayerReader(bytes.NewReader(nil))); n != 0 || err != io.EOF {
+		t.Errorf("an empty layer: %d entries, %v", n, err)
+	}
 	if _, err := read(tarfs.NewReader(bytes.NewReader(whole))); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("another archive without an end: %v", err)
 	}
-	for _, size := range []int{0, 100, 600, len(whole) - 100, len(whole) - 600} {
+	for _, size := range []int{100, 600, len(whole) - 100, len(whole) - 600} {
 		if _, err := read(tarfs.NewLayerReader(bytes.NewReader(whole[:size]))); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("the first %d bytes: %v", size, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/agent/scripted/program"
+	"github.com/RelevanceAI/harvest/image/dockerfile/mounts"
 	"github.com/RelevanceAI/harvest/model/tunnel"
 )
 
@@ -20,6 +21,7 @@ type Program func(ctx context.Context, args []string, stdin io.Reader, stdout, s
 var Programs = map[string]Program{
 	scripted.Program: program.Main,
 	tunnel.Program:   tunnel.Main,
+	mounts.Program:   mounts.Main,
 	opencode.Program: func(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return bridge.Main(ctx, args, []string{"opencode", "serve"}, stdin, stdout, stderr)
 	},

@@ -125,6 +125,9 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 		return p, err
 	}
 	for fd, kind := range map[int]wire.Kind{1: wire.KindStdout, 2: wire.KindStderr} {
+		if args.Merged && fd == 2 {
+			continue
+		}
 		r, w, err := os.Pipe()
 		if err != nil {
 			return p, err
@@ -132,6 +135,13 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 		p.outputs[kind], p.guest[fd] = r, w
 	}
 	_, _ = unix.FcntlInt(p.guest[1].Fd(), unix.F_SETPIPE_SZ, pipeSize)
+	if args.Merged {
+		fd, err := unix.FcntlInt(p.guest[1].Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return p, err
+		}
+		p.guest[2] = os.NewFile(uintptr(fd), "output")
+	}
 	return p, nil
 }
 

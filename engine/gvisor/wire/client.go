@@ -39,7 +39,7 @@ func (c *Client) Start(ctx context.Context, cmd engine.Command) (engine.Process,
 		return nil, err
 	}
 	args := &StartArgs{Own: cmd.Own, Dir: cmd.Dir, User: cmd.User, Terminal: cmd.Terminal, Stdin: cmd.Stdin != nil,
-		Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
+		Merged: cmd.Merged, Quiet: cmd.Stdout == nil && cmd.Stderr == nil}
 	for _, arg := range cmd.Args {
 		args.Args = append(args.Args, []byte(arg))
 	}

@@ -162,6 +162,7 @@ type StartArgs struct {
 	User     string
 	Terminal *engine.Size
 	Stdin    bool // input follows; otherwise it is empty
+	Merged   bool // standard error goes to standard output
 	Own      bool // runs Harvest's own binary instead of a program of the image
 	Tool     bool // the same, as root and in /; its output is not kept after its end
 	Quiet    bool // output is only kept; otherwise it is sent here, and a slow reader blocks the command

@@ -163,7 +163,7 @@ func (s *server) commands() (*proc.Table, proc.Defaults) {
 func (s *server) start(ctx context.Context, conn *wire.Conn, table *proc.Table, defaults proc.Defaults,
 	args *wire.StartArgs) error {
 	cmd := engine.Command{Own: args.Own, Dir: args.Dir, Env: map[string]string{}, User: args.User,
-		Terminal: args.Terminal}
+		Terminal: args.Terminal, Merged: args.Merged}
 	for _, arg := range args.Args {
 		cmd.Args = append(cmd.Args, string(arg))
 	}

@@ -5,59 +5,45 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"io"
 	"os"
-	"path"
+	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
+	"github.com/RelevanceAI/harvest/image/dockerfile/plan"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
-// executor executes the steps of one stage.
+// executor executes the steps of one line.
 type executor struct {
 	*build
-	s      *stage
+	line   *line
 	chain  chain
 	missed bool // a step was not in the cache, so later ones are not looked up
-	over   *tree
+	over   *files.Tree
 
 	machine Machine
-	slot    bool     // it holds one of the source's slots
-	shape   string   // setup of the machine
-	tainted bool     // it has files that must not get into the image
-	index   index    // of the machine's last snapshot
-	pending []string // layers that the machine does not have yet
+	slot    bool        // it holds one of the source's slots
+	shape   string      // setup of the machine
+	tainted bool        // it has files that must not get into the image
+	index   files.Index // of the machine's last snapshot
+	pending []string    // layers that the machine does not have yet
 }
 
-// stage waits for the stages that a stage needs and executes it.
-func (b *build) stage(ctx context.Context, s *stage, r *result) error {
-	for _, need := range s.needs {
-		select {
-		case <-b.results[need].done:
-			if err := b.results[need].err; err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// runLine waits for the operations that a line needs and executes it.
+func (b *build) runLine(ctx context.Context, l *line) error {
+	x := &executor{build: b, line: l}
+	err := x.start(ctx)
+	if err == nil {
+		err = x.steps(ctx)
 	}
-	x := &executor{build: b, s: s}
-	switch {
-	case s.base != nil:
-		x.chain = b.results[s.base].chain
-	case s.img != nil:
-		x.chain = chain{img: s.img, key: hash("image", b.owner, s.img.Digest, s.img.Built.UTC().String())}
-	default:
-		x.chain = chain{key: hash("scratch", b.owner)}
+	for _, v := range l.steps {
+		b.results[v].fail(err)
 	}
-	if x.chain.made == "" {
-		x.chain.made = x.chain.key
-	}
-	err := x.steps(ctx)
-	r.chain = x.chain
 	err = errors.Join(err, x.stop(ctx))
 	if x.slot {
 		<-b.source.slots
@@ -65,7 +51,36 @@ func (b *build) stage(ctx context.Context, s *stage, r *result) error {
 	return err
 }
 
-// takeSlot waits for a slot to run a stage. It must precede all locks, so that the holder of a lock
+func (x *executor) start(ctx context.Context) error {
+	for _, need := range x.line.needs {
+		r := x.results[need]
+		select {
+		case <-r.done:
+			if r.err != nil {
+				return r.err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	x.chain = x.empty()
+	if base := x.line.base; base != nil {
+		r, err := x.result(base)
+		if err != nil {
+			return err
+		}
+		x.chain = r.chain
+	}
+	return nil
+}
+
+// empty is the chain of a tree without files.
+func (b *build) empty() chain {
+	key := hash("scratch", recipe, b.owner)
+	return chain{key: key, made: key}
+}
+
+// takeSlot waits for a slot to run a line. It must precede all locks, so that the holder of a lock
 // does not wait for a slot.
 func (x *executor) takeSlot(ctx context.Context) error {
 	if x.slot {
@@ -81,16 +96,17 @@ func (x *executor) takeSlot(ctx context.Context) error {
 }
 
 func (x *executor) steps(ctx context.Context) error {
-	for i, st := range x.s.steps {
+	for _, v := range x.line.steps {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		if err := x.step(ctx, st, title(x.s, i, st.text)); err != nil {
+		if err := x.step(ctx, v); err != nil {
 			if context.Cause(ctx) != nil && errors.KindOf(err) != errors.Timeout {
 				return context.Cause(ctx)
 			}
-			return x.plan.doc.at(st.line, err)
+			return x.plan.At(v, err)
 		}
+		x.results[v].finish(x.chain)
 	}
 	return nil
 }
@@ -122,13 +138,16 @@ type work struct {
 }
 
 // step executes a step, or takes its result from the cache.
-func (x *executor) step(ctx context.Context, st step, title string) error {
-	kind := "copy"
-	if st.run != nil {
+func (x *executor) step(ctx context.Context, v *plan.Vertex) error {
+	title, kind := v.Title, "copy"
+	if v.Op.GetExec() != nil {
 		kind = "run"
 	}
 	x.log.step(kind, title)
-	w, err := x.prepare(ctx, st, title)
+	if merge := v.Op.GetMerge(); merge != nil {
+		return x.merge(v)
+	}
+	w, err := x.prepare(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -149,7 +168,7 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 		return nil
 	}
 	x.missed = true
-	e := entry{Owner: x.owner, Text: x.log.secrets.Replace(st.text), Made: rand.Text(), Over: x.chain.made}
+	e := entry{Owner: x.owner, Text: x.log.secrets.Replace(v.Text()), Made: rand.Text(), Over: x.chain.made}
 	file := ""
 	if e.Size, file, err = x.make(ctx, w); err != nil {
 		unlock()
@@ -159,7 +178,7 @@ func (x *executor) step(ctx context.Context, st step, title string) error {
 		defer unlock()
 		return x.cache.put(w.key, e)
 	})
-	return x.advance(w.key, e, file, st.run != nil)
+	return x.advance(w.key, e, file, v.Op.GetExec() != nil)
 }
 
 // cached advances to the layer of that key if it is in the cache.
@@ -189,7 +208,7 @@ func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	if x.over == nil {
 		return nil
 	}
-	return x.over.addTar(file)
+	return x.over.AddTar(file)
 }
 
 // make writes a layer and returns its size, and a hard link of its file for the build.
@@ -220,7 +239,7 @@ func (b *build) release(what func()) {
 }
 
 // tree returns the current files of the stage.
-func (x *executor) tree() (*tree, error) {
+func (x *executor) tree() (*files.Tree, error) {
 	if x.over == nil {
 		t, err := x.build.tree(x.chain)
 		if err != nil {
@@ -232,114 +251,118 @@ func (x *executor) tree() (*tree, error) {
 }
 
 // prepare returns the key of a step and the work to do.
-func (x *executor) prepare(ctx context.Context, st step, title string) (*work, error) {
+func (x *executor) prepare(ctx context.Context, v *plan.Vertex) (*work, error) {
 	switch {
-	case st.run != nil:
-		return x.prepareRun(st.run, title)
-	case st.dir != nil:
-		return x.prepareDir(st.dir)
-	case len(st.copy.Sources) == 1 && isURL(st.copy.Sources[0]):
-		return x.prepareFetch(st.copy, title), nil
+	case v.Op.GetExec() != nil:
+		return x.prepareRun(v)
+	case v.Op.GetSource() != nil:
+		return x.prepareFetch(v), nil
 	}
-	return x.prepareCopy(st.copy)
+	return x.prepareFile(v)
 }
 
-// prepareDir prepares a WORKDIR.
-func (x *executor) prepareDir(d *workdir) (*work, error) {
-	return &work{x.key("workdir", d.Path, d.User), func(_ context.Context, out *os.File) error {
-		over, err := x.tree()
-		if err != nil {
-			return err
-		}
-		l := newLayer(over, x.temp)
-		l.epoch = x.plan.epoch
-		if l.own, err = findOwner(over, d.User); err != nil {
-			return err
-		}
-		if err := l.mkdir(d.Path, newDir(0o755)); err != nil {
-			return err
-		}
-		return l.write(out)
-	}}, nil
-}
-
-// sourceTree returns the tree that an instruction copies from, and its name in errors.
-func (x *executor) sourceTree(from string) (*tree, string, error) {
-	if from == "" || from == "context" {
-		t, err := x.context()
-		return t, contextName, err
+// prepareFile prepares a file operation. The digest of an earlier copy from other operations is cached, so that the
+// files need not be read again.
+func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
+	op := v.Op.GetFile()
+	how, err := op.MarshalVT()
+	if err != nil {
+		return nil, errors.Wrapf(err, "encode an operation")
 	}
-	src := x.s.sources[from]
-	t, err := x.results[src].files()
-	return t, "the stage or image " + from, err
-}
-
-// prepareCopy prepares a COPY or ADD. The digest of an earlier copy from a stage is cached, so that
-// the files need not be read again.
-func (x *executor) prepareCopy(c *copying) (*work, error) {
-	var all []picked
-	pick := func() error {
-		if all != nil {
+	memo := []string{"memo", string(how)}
+	var sources []files.Source
+	open := func() error {
+		if sources != nil {
 			return nil
 		}
-		from, what, err := x.sourceTree(c.From)
-		if err == nil {
-			all, err = c.pick(from, what)
+		all := make([]files.Source, len(v.Inputs))
+		for _, action := range op.Actions {
+			if i := action.SecondaryInput; action.GetCopy() != nil && i >= 0 && i < int64(len(all)) {
+				if all[i], err = x.files(v.Inputs[i]); err != nil {
+					return err
+				}
+			}
 		}
-		return err
+		sources = all
+		return nil
 	}
-	digest, memo := "", ""
-	if src := x.s.sources[c.From]; src != nil {
-		how, err := json.Marshal(c)
-		if err != nil {
-			return nil, errors.Wrapf(err, "encode an instruction")
+	for _, action := range op.Actions {
+		if i := action.SecondaryInput; memo != nil && action.GetCopy() != nil && i >= 0 && i < int64(len(v.Inputs)) {
+			if r := x.results[v.Inputs[i]]; r != nil {
+				memo = append(memo, r.chain.made)
+			} else if v.Inputs[i].IsInline() {
+				memo = append(memo, v.Inputs[i].Digest)
+			} else {
+				memo = nil
+			}
 		}
-		memo = hash("memo", x.results[src].chain.made, string(how))
-		if e, ok := x.cache.get(memo); ok && !x.opts.Force {
+	}
+	digest := ""
+	if memo != nil && !x.opts.Force {
+		if e, ok := x.cache.get(hash(memo...)); ok {
 			digest = e.Memo
 		}
 	}
 	if digest == "" {
-		err := pick()
-		if err == nil {
-			x.hashing.Lock()
-			digest, err = c.digest(all)
-			x.hashing.Unlock()
+		if err = open(); err == nil {
+			digest, err = files.Copied(op, sources)
 		}
-		if err == nil && memo != "" {
-			err = x.cache.put(memo, entry{Owner: x.owner, Memo: digest})
+		if err == nil && memo != nil && copies(op) {
+			err = x.cache.put(hash(memo...), entry{Owner: x.owner, Memo: digest})
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	return &work{x.key("copy", digest), func(_ context.Context, out *os.File) error {
-		if err := pick(); err != nil {
+	return &work{x.key("file", string(how), digest), func(_ context.Context, out *os.File) error {
+		if err := open(); err != nil {
 			return err
 		}
 		over, err := x.tree()
 		if err != nil {
 			return err
 		}
-		return x.lay(c, over, all, out)
+		x.over = nil // it is incomplete if an action fails
+		l := files.NewLayer(over, x.temp)
+		l.Epoch = x.plan.Epoch
+		if err := l.Apply(op, sources); err != nil {
+			return err
+		}
+		x.over = over
+		return l.Write(out)
 	}}, nil
 }
 
-// lay writes the layer of a COPY or ADD.
-func (x *executor) lay(c *copying, over *tree, all []picked, out *os.File) error {
-	l, err := c.lay(over, all, x.temp)
-	if err != nil {
-		return err
+func copies(op *pb.FileOp) bool {
+	return slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
+}
+
+// merge puts the layers of the other inputs over the files of the first one.
+func (x *executor) merge(v *plan.Vertex) error {
+	for _, in := range v.Inputs[1:] {
+		r, err := x.result(in)
+		if err != nil {
+			return err
+		}
+		if r.chain.img != nil {
+			return errors.Newf(errors.Unsupported, "an image cannot be merged over files")
+		}
+		x.chain.key = hash("merge", x.chain.key, r.chain.key)
+		x.chain.made = hash("merge", x.chain.made, r.chain.made)
+		x.chain.layers = append(slices.Clip(x.chain.layers), r.chain.layers...)
+		if x.machine != nil {
+			x.pending = append(x.pending, r.chain.layers...)
+		}
+		x.over = nil
 	}
-	l.epoch = x.plan.epoch
-	return l.write(out)
+	return nil
 }
 
 // key returns the key of a step that sets file times. It includes SOURCE_DATE_EPOCH if that is set.
 func (x *executor) key(parts ...string) string {
 	parts = append([]string{x.chain.key}, parts...)
-	if !x.plan.epoch.IsZero() {
-		parts = append(parts, sourceDateEpoch, strconv.FormatInt(x.plan.epoch.Unix(), 10))
+	if !x.plan.Epoch.IsZero() {
+		parts = append(parts, plan.EpochArg, strconv.FormatInt(x.plan.Epoch.Unix(), 10))
 	}
 	return hash(parts...)
 }
@@ -356,7 +379,7 @@ func (x *executor) catchUp(ctx context.Context) error {
 	}
 	x.pending = nil
 	var err error
-	x.index, err = x.snapshot(ctx, &delta{before: index{}})
+	x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
 	return err
 }
 
@@ -370,7 +393,7 @@ func (x *executor) copyLayer(ctx context.Context, name string) error {
 }
 
 // snapshot takes a snapshot of the machine and compares it with d.before.
-func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
+func (x *executor) snapshot(ctx context.Context, d *files.Delta) (files.Index, error) {
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
@@ -378,22 +401,10 @@ func (x *executor) snapshot(ctx context.Context, d *delta) (index, error) {
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	after, err := d.run(r)
+	after, err := d.Run(r)
 	r.CloseWithError(err)
 	if sendErr := <-sent; err == nil {
 		err = sendErr
 	}
 	return after, err
-}
-
-// hiddenBelow returns a function that reports whether a name is at or below any of the paths.
-func hiddenBelow(paths []string) func(string) bool {
-	return func(name string) bool {
-		for _, p := range paths {
-			if name == p || strings.HasPrefix(name, p+"/") || name == path.Join(path.Dir(p), whiteout+path.Base(p)) {
-				return true
-			}
-		}
-		return false
-	}
 }

@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -10,9 +10,9 @@ import (
 	"github.com/RelevanceAI/harvest/image/rootfs"
 )
 
-// addTar adds the entries of a tar file over the tree. The content is read from the file, which
+// AddTar adds the entries of a tar file over the tree. The content is read from the file, which
 // stays open until the tree is closed.
-func (t *tree) addTar(name string) error {
+func (t *Tree) AddTar(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return errors.Wrapf(err, "open a layer")
@@ -21,8 +21,8 @@ func (t *tree) addTar(name string) error {
 	return t.apply(tar.NewReader(f), func(hdr *tar.Header) (content, error) { return at(f, hdr.Size) })
 }
 
-// addImage adds a whole image to an empty tree.
-func (t *tree) addImage(name string) error {
+// AddImage adds a whole image to an empty tree.
+func (t *Tree) AddImage(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return errors.Wrapf(err, "open an image")
@@ -34,7 +34,7 @@ func (t *tree) addImage(name string) error {
 	}
 	return r.Walk(".", func(hdr *tar.Header, from io.Reader) error {
 		if hdr.Typeflag == tar.TypeLink {
-			target, _, err := t.lookup(hdr.Linkname, false)
+			target, _, err := t.Lookup(hdr.Linkname, false)
 			if err != nil || target == nil {
 				return errors.Wrapf(err, "find the file of a hard link")
 			}
@@ -45,16 +45,16 @@ func (t *tree) addImage(name string) error {
 			r, off, size := s.Outer()
 			c = section{r, off, size}
 		}
-		if file := fromHeader(hdr, c); file != nil {
-			return t.put(hdr.Name, file)
+		if File := fromHeader(hdr, c); File != nil {
+			return t.put(hdr.Name, File)
 		}
 		return nil
 	})
 }
 
-// flatten writes an image with layers over it into root, which is empty. base is "" without an
+// Flatten writes an image with layers over it into root, which is empty. base is "" without an
 // image.
-func flatten(ctx context.Context, root *os.File, base string, layers []string) error {
+func Flatten(ctx context.Context, root *os.File, base string, layers []string) error {
 	w := rootfs.NewWriter(root, rootfs.Options{})
 	if base != "" {
 		f, err := os.Open(base)

@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -53,17 +53,17 @@ func FuzzContext(f *testing.F) {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tr, err := openContext(t.Context(), name, Limits{Bytes: 1 << 20, Files: 100})
+		tr, err := OpenContext(t.Context(), name, Limits{Bytes: 1 << 20, Files: 100})
 		if err != nil {
 			noInternal(t, err)
 			return
 		}
 		defer tr.Close()
-		_ = tr.root.walk("/", func(name string, f *file) error {
+		_ = tr.Root.Walk("/", func(name string, f *File) error {
 			if strings.Contains(name, "..") && filepath.Clean(name) != name {
 				t.Errorf("the context has %q", name)
 			}
-			_, err := f.digest()
+			_, err := f.ContentDigest()
 			return err
 		})
 	})
@@ -88,14 +88,15 @@ func FuzzUnpack(f *testing.F) {
 		}
 		defer os.Remove(out.Name())
 		defer out.Close()
-		over := newTree()
+		over := NewTree()
 		defer over.Close()
-		l := newLayer(over, dir)
-		if _, err = l.unpack("/to", &file{typ: tar.TypeReg, size: int64(len(data)), content: text(data)}); err != nil {
+		l := NewLayer(over, dir)
+		c := &copier{l: l, inodes: map[*File]*File{}}
+		if _, err = c.unpack(&File{Type: tar.TypeReg, Size: int64(len(data)), content: text(data)}, "/to"); err != nil {
 			noInternal(t, err)
 			return
 		}
-		if err := l.write(out); err != nil {
+		if err := l.Write(out); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out.Seek(0, io.SeekStart); err != nil {
@@ -124,7 +125,7 @@ func FuzzDelta(f *testing.F) {
 		tarred(func(tw *tar.Writer) { fileEntry(tw, ".wh.a", "", 0o644); fileEntry(tw, "d/.wh..wh..opq", "", 0o644) }))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		before, err := (&delta{before: index{}}).run(bytes.NewReader(first))
+		before, err := (&Delta{Before: Index{}}).Run(bytes.NewReader(first))
 		if err != nil {
 			noInternal(t, err)
 			return
@@ -135,15 +136,15 @@ func FuzzDelta(f *testing.F) {
 		}
 		defer os.Remove(out.Name())
 		defer out.Close()
-		if _, err := (&delta{out: out, before: before}).run(bytes.NewReader(second)); err != nil {
+		if _, err := (&Delta{Out: out, Before: before}).Run(bytes.NewReader(second)); err != nil {
 			return
 		}
 		var b bytes.Buffer
-		if _, err := merge(&b, []string{out.Name(), out.Name()}); err != nil {
+		if _, err := Merge(&b, []string{out.Name(), out.Name()}); err != nil {
 			t.Errorf("a layer of our own cannot be merged: %v", err)
 		}
-		tr := newTree()
-		_ = tr.addTar(out.Name())
+		tr := NewTree()
+		_ = tr.AddTar(out.Name())
 		_ = tr.Close()
 	})
 }

@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,10 +23,12 @@ import (
 )
 
 const (
-	ignoreName  = ".dockerignore"
-	contextName = "the build context"
-	maxIgnore   = 1 << 20
+	ignoreName = ".dockerignore"
+	maxIgnore  = 1 << 20
 )
+
+// ContextName is the name of a build context in errors.
+const ContextName = "the build context"
 
 // Limits of a build context.
 type Limits struct {
@@ -32,11 +36,11 @@ type Limits struct {
 	Files int   // 500,000
 }
 
-// openContext returns the files of a build context, a directory or a tar file, without those that
+// OpenContext returns the files of a build context, a directory or a tar file, without those that
 // .dockerignore excludes. The name "" is an empty context. Symbolic links are kept as links, and
 // nothing outside of the context is opened.
-func openContext(ctx context.Context, name string, limits Limits) (*tree, error) {
-	t := newTree()
+func OpenContext(ctx context.Context, name string, limits Limits) (*Tree, error) {
+	t := NewTree()
 	if name == "" {
 		return t, nil
 	}
@@ -78,7 +82,7 @@ func (b *budget) take(size int64) error {
 }
 
 // addContext reads the tar file of a context. It refuses entries whose names lead out of it.
-func (t *tree) addContext(name string, used *budget) error {
+func (t *Tree) addContext(name string, used *budget) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return errors.Wrapf(err, "open the build context")
@@ -111,7 +115,7 @@ func at(f *os.File, size int64) (content, error) {
 }
 
 // addEntry adds an entry of a foreign archive. It omits devices.
-func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
+func (t *Tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 	for _, part := range strings.Split(hdr.Name, "/") {
 		if part == ".." {
 			return errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory",
@@ -126,8 +130,8 @@ func (t *tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 	}
 	switch hdr.Typeflag {
 	case tar.TypeLink:
-		target, _, err := t.lookup(hdr.Linkname, false)
-		if err != nil || target == nil || target.isDir() {
+		target, _, err := t.Lookup(hdr.Linkname, false)
+		if err != nil || target == nil || target.IsDir() {
 			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
 				hdr.Name, hdr.Linkname)
 		}
@@ -175,54 +179,83 @@ func (r rooted) open() (io.ReadCloser, error) {
 }
 
 // addDir reads the directory of a context.
-func (t *tree) addDir(ctx context.Context, name string, used *budget) error {
+func (t *Tree) addDir(ctx context.Context, name string, used *budget) error {
 	root, err := os.OpenRoot(name)
 	if err != nil {
 		return errors.Explainf(err, errors.Invalid, "the build context cannot be opened")
 	}
 	t.close = append(t.close, root)
-	return fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
-		if err == nil {
-			err = context.Cause(ctx)
+	return t.addBelow(ctx, root, ".", used)
+}
+
+// addBelow reads what is in a directory of a context. Package fs could not: it refuses names that are not UTF-8.
+func (t *Tree) addBelow(ctx context.Context, root *os.Root, dir string, used *budget) error {
+	opened, err := root.Open(dir)
+	if err != nil {
+		return tarfs.Explain(err, dir)
+	}
+	entries, err := opened.ReadDir(-1)
+	if err = errors.Join(err, opened.Close()); err != nil {
+		return tarfs.Explain(err, dir)
+	}
+	for _, e := range entries {
+		if err := context.Cause(ctx); err != nil {
+			return err
 		}
+		p := path.Join(dir, e.Name())
+		f, err := contextFile(root, p)
 		if err != nil {
 			return tarfs.Explain(err, p)
 		}
-		info, err := d.Info()
-		if err != nil || p == "." {
-			return tarfs.Explain(err, p)
+		if f == nil {
+			continue
 		}
-		f := &file{mode: int64(info.Mode().Perm()), mtime: info.ModTime()}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			f.mode = int64(st.Mode & 0o7777)
-		}
-		switch info.Mode().Type() {
-		case 0:
-			f.typ, f.size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
-		case fs.ModeDir:
-			f.typ, f.children = tar.TypeDir, map[string]*file{}
-		case fs.ModeSymlink:
-			f.typ = tar.TypeSymlink
-			if f.link, err = root.Readlink(p); err != nil {
-				return tarfs.Explain(err, p)
-			}
-		default:
-			return nil
-		}
-		if err := used.take(f.size); err != nil {
+		if err := used.take(f.Size); err != nil {
 			return err
 		}
-		return t.put(p, f)
-	})
+		if err := t.put(p, f); err != nil {
+			return err
+		}
+		if f.IsDir() {
+			if err := t.addBelow(ctx, root, p, used); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// contextFile returns a file of a context's directory, or nil if it is of another type than contexts have.
+func contextFile(root *os.Root, p string) (*File, error) {
+	info, err := root.Lstat(p)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		f.Mode = int64(st.Mode & 0o7777)
+	}
+	switch info.Mode().Type() {
+	case 0:
+		f.Type, f.Size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
+	case fs.ModeDir:
+		f.Type, f.children = tar.TypeDir, map[string]*File{}
+	case fs.ModeSymlink:
+		f.Type = tar.TypeSymlink
+		f.Link, err = root.Readlink(p)
+	default:
+		return nil, nil
+	}
+	return f, err
 }
 
 // ignore removes the files that the tree's own .dockerignore excludes.
-func (t *tree) ignore() error {
-	f := t.root.children[ignoreName]
-	if f == nil || f.typ != tar.TypeReg {
+func (t *Tree) ignore() error {
+	f := t.Root.children[ignoreName]
+	if f == nil || f.Type != tar.TypeReg {
 		return nil
 	}
-	if f.size > maxIgnore {
+	if f.Size > maxIgnore {
 		return errors.Newf(errors.Invalid, "%s is larger than %d bytes", ignoreName, maxIgnore)
 	}
 	r, err := f.open()
@@ -234,7 +267,7 @@ func (t *tree) ignore() error {
 	if err != nil {
 		return err
 	}
-	return m.prune("", t.root, patternmatcher.MatchInfo{})
+	return m.prune("", t.Root, patternmatcher.MatchInfo{})
 }
 
 // matcher matches the patterns of .dockerignore.
@@ -250,19 +283,19 @@ func readIgnore(r io.Reader) (*matcher, error) {
 			return &matcher{pm}, nil
 		}
 	}
-	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, clip(err.Error())),
+	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, Clip(err.Error())),
 		"write one pattern on each line, such as node_modules or **/*.log")
 }
 
 // prune removes the matching files below dir; directories with an exception stay.
-func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo) error {
+func (m *matcher) prune(name string, dir *File, parent patternmatcher.MatchInfo) error {
 	for last, f := range dir.children {
 		full := path.Join(name, last)
 		ignored, info, err := m.pm.MatchesUsingParentResults(full, parent)
 		if err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, clip(err.Error()))
+			return errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, Clip(err.Error()))
 		}
-		if f.isDir() && (!ignored || m.pm.Exclusions()) {
+		if f.IsDir() && (!ignored || m.pm.Exclusions()) {
 			if err := m.prune(full, f, info); err != nil {
 				return err
 			}
@@ -275,12 +308,16 @@ func (m *matcher) prune(name string, dir *file, parent patternmatcher.MatchInfo)
 }
 
 // treeDigest is the hash of all files below f with their names, modes and owners, without their times.
-func (f *file) treeDigest() (string, error) {
+func (f *File) treeDigest() (string, error) {
 	h := sha256.New()
-	err := f.walk("", func(name string, f *file) error {
-		sum, err := f.digest()
-		for _, part := range []string{name, string(f.typ), strconv.FormatInt(f.mode, 8), strconv.Itoa(f.uid),
-			strconv.Itoa(f.gid), f.link, sum} {
+	err := f.Walk("", func(name string, f *File) error {
+		sum, err := f.ContentDigest()
+		parts := []string{name, string(f.Type), strconv.FormatInt(f.Mode, 8), strconv.Itoa(f.UID), strconv.Itoa(f.GID),
+			f.Link, sum}
+		for _, key := range slices.Sorted(maps.Keys(f.Xattrs)) {
+			parts = append(parts, key, strconv.Quote(f.Xattrs[key]))
+		}
+		for _, part := range parts {
 			io.WriteString(h, part)
 			h.Write([]byte{0})
 		}
@@ -300,7 +337,7 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 			"give the directory with the files that the Dockerfile copies")
 	}
 	defer root.Close()
-	t := newTree()
+	t := NewTree()
 	defer t.Close()
 	if err := t.addDir(ctx, dir, &budget{limits: Limits{Bytes: 1 << 62, Files: maxFiles}}); err != nil {
 		return err
@@ -311,15 +348,15 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		if err := m.prune("", t.root, patternmatcher.MatchInfo{}); err != nil {
+		if err := m.prune("", t.Root, patternmatcher.MatchInfo{}); err != nil {
 			return err
 		}
-		delete(t.root.children, ignoreName) // it is not used
+		delete(t.Root.children, ignoreName) // it is not used
 	} else if err := t.keepIgnore(); err != nil {
 		return err
 	}
 	tw := tar.NewWriter(w)
-	if err := t.root.walk("", func(name string, f *file) error {
+	if err := t.Root.Walk("", func(name string, f *File) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
@@ -331,18 +368,27 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 }
 
 // keepIgnore applies .dockerignore and keeps it for the reader of the context.
-func (t *tree) keepIgnore() error {
-	own := t.root.children[ignoreName]
+func (t *Tree) keepIgnore() error {
+	own := t.Root.children[ignoreName]
 	err := t.ignore()
 	if own != nil {
-		t.root.children[ignoreName] = own
+		t.Root.children[ignoreName] = own
 	}
 	return err
 }
 
+// Clip shortens messages of parsers to one line.
+func Clip(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "") + "…"
+	}
+	return text
+}
+
 // writeFile writes an entry with its content. If the file has changed meanwhile, the content is
 // truncated or padded with zeros.
-func writeFile(tw *tar.Writer, hdr *tar.Header, f *file) error {
+func writeFile(tw *tar.Writer, hdr *tar.Header, f *File) error {
 	if err := tw.WriteHeader(hdr); err != nil {
 		return errors.Wrapf(err, "write %.200q", hdr.Name)
 	}

@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -12,12 +12,12 @@ import (
 )
 
 // stateOf returns the entries of a tree, by name.
-func stateOf(t *testing.T, tr *tree) map[string]string {
+func stateOf(t *testing.T, tr *Tree) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	if err := tr.root.walk("/", func(name string, f *file) error {
-		sum, err := f.digest()
-		all[name] = fmt.Sprintf("%c %o %s %s", f.typ, f.mode, f.link, sum)
+	if err := tr.Root.Walk("/", func(name string, f *File) error {
+		sum, err := f.ContentDigest()
+		all[name] = fmt.Sprintf("%c %o %s %s", f.Type, f.Mode, f.Link, sum)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -26,34 +26,34 @@ func stateOf(t *testing.T, tr *tree) map[string]string {
 }
 
 // change makes a random layer over a tree, as an instruction would.
-func change(r *rand.Rand, over *tree, w *bytes.Buffer) {
+func change(r *rand.Rand, over *Tree, w *bytes.Buffer) {
 	tw := tar.NewWriter(w)
 	defer tw.Close()
 	names := []string{"a", "b", "a/x", "a/y", "b/x", "a/x/p", "a/x/q"}
 	for range 1 + r.IntN(5) {
 		name := names[r.IntN(len(names))]
-		if dir, _, err := over.lookup(filepath.Dir("/"+name), false); err != nil || dir == nil || !dir.isDir() {
+		if dir, _, err := over.Lookup(filepath.Dir("/"+name), false); err != nil || dir == nil || !dir.IsDir() {
 			continue
 		}
-		old, _, _ := over.lookup("/"+name, false)
+		old, _, _ := over.Lookup("/"+name, false)
 		var hdr tar.Header
 		data := ""
 		switch kind := r.IntN(5); {
 		case kind == 0 && old != nil:
 			hdr = tar.Header{Typeflag: tar.TypeReg,
-				Name: filepath.Join(filepath.Dir(name), whiteout+filepath.Base(name))}
+				Name: filepath.Join(filepath.Dir(name), Whiteout+filepath.Base(name))}
 			over.remove("/" + name)
-		case kind == 1 && (old == nil || old.isDir()):
+		case kind == 1 && (old == nil || old.IsDir()):
 			hdr = tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(0o700 + r.IntN(8))}
 			_ = over.put("/"+name, fromHeader(&hdr, nil))
-		case kind == 2 && old != nil && old.isDir():
-			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name + "/" + opaque}
+		case kind == 2 && old != nil && old.IsDir():
+			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name + "/" + Opaque}
 			clear(old.children)
 		default:
 			data = fmt.Sprint(r.IntN(1000))
 			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data))}
 			over.remove("/" + name)
-			_ = over.put("/"+name, &file{typ: tar.TypeReg, mode: 0o600, size: hdr.Size, content: text(data)})
+			_ = over.put("/"+name, &File{Type: tar.TypeReg, Mode: 0o600, Size: hdr.Size, content: text(data)})
 		}
 		_ = tw.WriteHeader(&hdr)
 		_, _ = tw.Write([]byte(data))
@@ -80,8 +80,8 @@ func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 		if err := os.WriteFile(baseFile, base.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		want := newTree()
-		if err := want.addTar(baseFile); err != nil {
+		want := NewTree()
+		if err := want.AddTar(baseFile); err != nil {
 			t.Fatal(err)
 		}
 		var layers []string
@@ -95,7 +95,7 @@ func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 			layers = append(layers, name)
 		}
 		var b bytes.Buffer
-		ok, err := merge(&b, layers)
+		ok, err := Merge(&b, layers)
 		if err != nil || !ok {
 			t.Fatalf("seed %d: %t, %v", seed, ok, err)
 		}
@@ -103,9 +103,9 @@ func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 		if err := os.WriteFile(merged, b.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got := newTree()
+		got := NewTree()
 		for _, name := range []string{baseFile, merged} {
-			if err := got.addTar(name); err != nil {
+			if err := got.AddTar(name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -120,7 +120,7 @@ func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 func TestMergeKeepsHardLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	file := func(name string, fill func(tw *tar.Writer)) string {
+	File := func(name string, fill func(tw *tar.Writer)) string {
 		var b bytes.Buffer
 		tw := tar.NewWriter(&b)
 		fill(tw)
@@ -131,27 +131,27 @@ func TestMergeKeepsHardLinks(t *testing.T) {
 		}
 		return full
 	}
-	linked := file("linked", func(tw *tar.Writer) {
+	linked := File("linked", func(tw *tar.Writer) {
 		fileEntry(tw, "f", "one", 0o644)
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "g", Linkname: "f"})
 	})
-	replaced := file("replaced", func(tw *tar.Writer) { fileEntry(tw, "f", "two", 0o644) })
-	both := file("both", func(tw *tar.Writer) {
+	replaced := File("replaced", func(tw *tar.Writer) { fileEntry(tw, "f", "two", 0o644) })
+	both := File("both", func(tw *tar.Writer) {
 		fileEntry(tw, "g", "three", 0o644)
 		fileEntry(tw, "f", "two", 0o644)
 	})
 	var b bytes.Buffer
-	if ok, err := merge(&b, []string{linked, replaced}); ok || err != nil {
+	if ok, err := Merge(&b, []string{linked, replaced}); ok || err != nil {
 		t.Errorf("a hard link lost its file: %t, %v", ok, err)
 	}
 	b.Reset()
-	if ok, err := merge(&b, []string{linked, both}); !ok || err != nil {
+	if ok, err := Merge(&b, []string{linked, both}); !ok || err != nil {
 		t.Errorf("got %t, %v", ok, err)
 	}
 	if names := strings.Join(tarNames(t, &b), " "); names != "g f" {
 		t.Errorf("got %s", names)
 	}
-	if _, err := merge(&b, []string{filepath.Join(dir, "none")}); err == nil {
+	if _, err := Merge(&b, []string{filepath.Join(dir, "none")}); err == nil {
 		t.Error("a missing layer was merged")
 	}
 }
@@ -183,11 +183,11 @@ func TestDeltaFollowsSnapshots(t *testing.T) {
 		fileEntry(tw, "secret", "canary", 0o400)
 	})
 	hidden := func(name string) bool { return name == "/secret" }
-	before, err := (&delta{before: index{}, hidden: hidden}).run(first)
+	before, err := (&Delta{Before: Index{}, Hidden: hidden}).Run(first)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = (&delta{out: out, before: before, hidden: hidden}).run(snapshot(func(tw *tar.Writer) {
+	_, err = (&Delta{Out: out, Before: before, Hidden: hidden}).Run(snapshot(func(tw *tar.Writer) {
 		dirEntry(tw, "d", 0o755)
 		fileEntry(tw, "d/same", "same", 0o644)
 		fileEntry(tw, "d/changed", "new", 0o644)
@@ -210,7 +210,7 @@ func TestDeltaFollowsSnapshots(t *testing.T) {
 		" "); names != "d/changed f g .wh.fromimage d/.wh.gone .wh.tree" {
 		t.Errorf("got %s", names)
 	}
-	if _, err := (&delta{before: index{}}).run(strings.NewReader("no archive")); err == nil {
+	if _, err := (&Delta{Before: Index{}}).Run(strings.NewReader("no archive")); err == nil {
 		t.Error("a broken snapshot was taken")
 	}
 }

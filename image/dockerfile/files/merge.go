@@ -1,4 +1,4 @@
-package dockerfile
+package files
 
 import (
 	"archive/tar"
@@ -29,9 +29,9 @@ type merged struct {
 	seq int
 }
 
-// merge writes layers, lowest first, as one. It returns false if that requires the files below
+// Merge writes layers, lowest first, as one. It returns false if that requires the files below
 // them.
-func merge(out io.Writer, layers []string) (ok bool, err error) {
+func Merge(out io.Writer, layers []string) (ok bool, err error) {
 	m := &merger{entries: map[string]*merged{}, targets: map[string]int{}}
 	defer func() {
 		for _, f := range m.files {
@@ -46,7 +46,7 @@ func merge(out io.Writer, layers []string) (ok bool, err error) {
 	tw := tar.NewWriter(out)
 	for _, e := range slices.SortedFunc(maps.Values(m.entries),
 		func(a, b *merged) int { return cmp.Compare(a.seq, b.seq) }) {
-		f := &file{content: e.at}
+		f := &File{content: e.at}
 		if err := writeFile(tw, e.hdr, f); err != nil {
 			return false, tarfs.Explain(err, "a layer")
 		}
@@ -86,12 +86,12 @@ func (m *merger) entry(hdr *tar.Header, c content) bool {
 	dir, base := path.Dir(name), path.Base(name)
 	e := &merged{hdr: hdr, at: c, seq: m.next()}
 	switch {
-	case base == opaque:
+	case base == Opaque:
 		if !m.drop(dir, false) {
 			return false
 		}
-	case strings.HasPrefix(base, whiteout):
-		if !m.drop(path.Join(dir, strings.TrimPrefix(base, whiteout)), true) {
+	case strings.HasPrefix(base, Whiteout):
+		if !m.drop(path.Join(dir, strings.TrimPrefix(base, Whiteout)), true) {
 			return false
 		}
 	case hdr.Typeflag == tar.TypeDir:
@@ -101,10 +101,10 @@ func (m *merger) entry(hdr *tar.Header, c content) bool {
 		} else if old != nil && !m.drop(name, true) {
 			return false
 		}
-		gone := path.Join(dir, whiteout+base)
+		gone := path.Join(dir, Whiteout+base)
 		if m.entries[gone] != nil || old != nil && old.hdr.Typeflag != tar.TypeDir {
 			delete(m.entries, gone)
-			mark := path.Join(name, opaque)
+			mark := path.Join(name, Opaque)
 			m.entries[mark] = &merged{hdr: &tar.Header{Typeflag: tar.TypeReg, Name: mark, Mode: 0o600,
 				Format: tar.FormatPAX}, seq: m.next()}
 		}
@@ -112,7 +112,7 @@ func (m *merger) entry(hdr *tar.Header, c content) bool {
 		if !m.drop(name, true) {
 			return false
 		}
-		delete(m.entries, path.Join(dir, whiteout+base))
+		delete(m.entries, path.Join(dir, Whiteout+base))
 		if hdr.Typeflag == tar.TypeLink {
 			m.targets[strings.Trim(path.Clean("/"+hdr.Linkname), "/")]++
 		}

@@ -1,0 +1,96 @@
+package dockerfile_test
+
+import (
+	"archive/tar"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// TestMountsInSandboxes checks that mounts of a RUN hide the files at their targets, obey their options, and leave
+// nothing in the image.
+//
+// mission: B2
+func TestMountsInSandboxes(t *testing.T) {
+	testenv.Long(t)
+	s := newSite(t)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"src/a": "A", "one": "1"})
+	img := s.build(image.Spec{Dockerfile: `FROM base
+COPY one /own/file
+COPY one /own/dir/x
+RUN --mount=type=bind,source=src,target=/own/dir --mount=type=tmpfs,target=/own/deep/er,size=1m <<EOF
+set -e
+test "$(ls /own/dir)" = a
+test "$(cat /own/dir/a)" = A
+if touch /own/dir/new 2>/dev/null; then echo "a bind mount is writable"; exit 1; fi
+if head -c 2000000 /dev/zero 2>/dev/null >/own/deep/er/large; then echo "a tmpfs ignores its size"; exit 1; fi
+EOF
+RUN --mount=type=bind,source=src/a,target=/own/file,rw test "$(cat /own/file)" = A && echo changed >/own/file
+RUN --mount=type=secret,id=s --mount=type=secret,id=s,target=/new/place/s cat /run/secrets/s /new/place/s >/dev/null
+RUN --mount=type=cache,id=c,target=/cached/dir --mount=type=tmpfs,target=/cached/dir/below/it touch /cached/dir/kept
+RUN --mount=type=cache,id=c,target=/cached/dir ls -A /cached/dir >/in
+RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
+`}, image.BuildOptions{Context: dir, Secrets: map[string][]byte{"s": []byte("canary")}})
+	out := s.run(img, "sh", "-c", "cat /own/file /own/dir/x /in /used/file")
+	if want := "11kept\n1\n"; out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+	got := names(t, s.shelf.Root(img), "own", "new", "cached", "used", "run/secrets", ".harvest-bind", "tmp")
+	want := []string{"own/", "own/dir/", "own/dir/x", "own/file", "tmp/", "used/", "used/file"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the image's files (-want +got):\n%s", diff)
+	}
+}
+
+// names returns the sorted names of an image's files at and below some paths.
+func names(t *testing.T, root string, paths ...string) []string {
+	t.Helper()
+	f, err := os.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := rootfs.OpenReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	err = r.Walk(".", func(hdr *tar.Header, _ io.Reader) error {
+		name := strings.TrimPrefix(hdr.Name, "./")
+		if slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(name+"/", p+"/") }) {
+			all = append(all, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestSandboxLeavesNothing checks that the directories on which a sandbox mounts its own file systems do not get into
+// an image that lacks them.
+//
+// mission: B2
+func TestSandboxLeavesNothing(t *testing.T) {
+	testenv.Long(t)
+	s := newSite(t)
+	img := s.build(image.Spec{Dockerfile: `FROM scratch
+COPY --from=base --exclude=tmp --exclude=dev --exclude=sys / /
+RUN echo 1 >/1
+RUN rm /1
+`}, image.BuildOptions{})
+	if got := names(t, s.shelf.Root(img), "tmp", "dev", "sys", "1"); len(got) > 0 {
+		t.Errorf("the image has %q", got)
+	}
+}

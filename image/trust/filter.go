@@ -1,0 +1,115 @@
+package trust
+
+import (
+	"archive/tar"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// ownName matches the names of this machine's certificates, and of the links that update-ca-certificates makes to them.
+var ownName = pattern.New(`^host-[0-9a-f]{16}\.(crt|pem)$`)
+
+// Filter removes the certificates of this machine from images that leave it. The zero value removes nothing.
+type Filter struct{ pems []string }
+
+// NewFilter returns a Filter for the certificates that are in an image.
+func NewFilter(r *rootfs.Reader) (*Filter, error) {
+	f := &Filter{}
+	for _, dir := range anchors {
+		err := r.Walk(dir, func(hdr *tar.Header, content io.Reader) error {
+			if content == nil || !ownName().MatchString(path.Base(hdr.Name)) {
+				return nil
+			}
+			text, err := io.ReadAll(io.LimitReader(content, maxBundle))
+			f.pems = append(f.pems, string(text))
+			return errors.Wrapf(err, "read a certificate")
+		})
+		if err != nil && errors.KindOf(err) != errors.NotFound && errors.KindOf(err) != errors.Invalid {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// Edit returns an entry of an image without the certificates. omit means that nothing of it is left.
+func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, rest io.Reader, omit bool, err error) {
+	if len(f.pems) == 0 {
+		return hdr, content, false, nil
+	}
+	name := path.Clean("/" + hdr.Name)
+	switch {
+	case hdr.Typeflag == tar.TypeReg && slices.Contains(anchors, path.Dir(name)) &&
+		ownName().MatchString(path.Base(name)),
+		hdr.Typeflag == tar.TypeSymlink && ownName().MatchString(path.Base(hdr.Linkname)):
+		return nil, nil, true, nil
+	case content == nil || hdr.Typeflag != tar.TypeReg || hdr.Size > maxBundle || !slices.Contains(bundles, name):
+		return hdr, content, false, nil
+	}
+	old, err := io.ReadAll(content)
+	if err != nil {
+		return nil, nil, false, errors.Wrapf(err, "read a bundle of certificates")
+	}
+	text := string(old)
+	for _, pem := range f.pems {
+		text = strings.ReplaceAll(text, pem, "")
+	}
+	if strings.TrimSpace(text) == "" {
+		return nil, nil, true, nil
+	}
+	twin := *hdr
+	twin.Size = int64(len(text))
+	return &twin, strings.NewReader(text), false, nil
+}
+
+// Env returns an environment without the variables that Add returned.
+func (f *Filter) Env(env map[string]string) map[string]string {
+	if len(f.pems) == 0 {
+		return env
+	}
+	left := map[string]string{}
+	for name, value := range env {
+		if _, ours := Env("")[name]; !ours || !slices.Contains(bundles, value) {
+			left[name] = value
+		}
+	}
+	return left
+}
+
+// Layer copies a layer without the certificates.
+func (f *Filter) Layer(to io.Writer, from io.Reader) error {
+	if len(f.pems) == 0 {
+		_, err := io.Copy(to, from)
+		return errors.Wrapf(err, "read a layer")
+	}
+	tr, tw := tar.NewReader(from), tar.NewWriter(to)
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			return errors.Wrapf(tw.Close(), "end a layer")
+		}
+		if err != nil {
+			return errors.Wrapf(err, "read a layer")
+		}
+		edited, content, omit, err := f.Edit(hdr, tr)
+		if err != nil {
+			return err
+		}
+		if omit {
+			continue
+		}
+		if err := tw.WriteHeader(edited); err != nil {
+			return errors.Wrapf(err, "write %.200q", hdr.Name)
+		}
+		if edited.Typeflag == tar.TypeReg {
+			if _, err := io.Copy(tw, content); err != nil {
+				return errors.Wrapf(err, "write %.200q", hdr.Name)
+			}
+		}
+	}
+}
