@@ -102,7 +102,7 @@ type machine struct {
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
 	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
 		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
-		Merged: cmd.Stderr == nil,
+		Merged:  cmd.Stderr == nil,
 		Timeout: m.fleet.opts.Timeouts.MaxLife,
 	})
 	if err != nil {
