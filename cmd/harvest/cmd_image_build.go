@@ -26,6 +26,7 @@ type buildFlags struct {
 	pull      bool
 	directory string
 	ignore    string // the Dockerfile, for NAME.dockerignore beside it
+	verbose   bool   // show each line of package managers
 }
 
 func (c *cli) imageBuild() *cobra.Command {
@@ -53,7 +54,7 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 			if err := c.readBuild(&req, &flags, args); err != nil {
 				return err
 			}
-			return c.buildImage(cmd.Context(), req, flags.directory, flags.ignore)
+			return c.buildImage(cmd.Context(), req, flags)
 		},
 	}, formatName)
 	f := cmd.Flags()
@@ -73,6 +74,7 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 	f.StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
 	f.BoolVar(&req.Force, "force-build", false, "build the image even if it exists")
 	f.BoolVar(&req.Force, "force", false, "alias of --force-build")
+	f.BoolVarP(&flags.verbose, "verbose", "v", false, "show each line of apt and dpkg, not only their number")
 	return cmd
 }
 
@@ -86,7 +88,7 @@ func (c *cli) imagePull() *cobra.Command {
 		Args:    count(1, 1, "one name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Base = args[0]
-			return c.buildImage(cmd.Context(), req, "", "")
+			return c.buildImage(cmd.Context(), req, buildFlags{})
 		},
 	}, formatName)
 	cmd.Flags().StringArrayVarP(&req.Names, "tag", "t", nil, "further name of the image, repeatable")
@@ -97,12 +99,11 @@ func (c *cli) imagePull() *cobra.Command {
 	return cmd
 }
 
-// buildImage builds and shows an image. directory is the build context, "" for none, and file is the
-// Dockerfile.
-func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, file string) error {
+// buildImage builds and shows an image.
+func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, flags buildFlags) error {
 	with := client.Build{}
-	if directory != "" {
-		files, err := c.contextOf(ctx, directory, file)
+	if flags.directory != "" {
+		files, err := c.contextOf(ctx, flags.directory, flags.ignore)
 		if err != nil {
 			return err
 		}
@@ -115,6 +116,7 @@ func (c *cli) buildImage(ctx context.Context, req api.BuildRequest, directory, f
 	}
 	defer server.Close()
 	building := c.building()
+	building.verbose = flags.verbose
 	with.Progress, with.Log = building.update, building.line
 	built, err := server.BuildImageWith(ctx, req, with)
 	building.done()

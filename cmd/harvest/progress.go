@@ -25,10 +25,13 @@ type building struct {
 	start time.Time
 	tty   bool
 
-	mu   sync.Mutex
-	bar  *progressbar.ProgressBar // guarded by mu
-	step string                   // guarded by mu
-	told func()                   // guarded by mu; ends the wait for the queue to advance; nil without one
+	mu      sync.Mutex
+	bar     *progressbar.ProgressBar // guarded by mu
+	step    string                   // guarded by mu
+	noted   time.Time                // guarded by mu; time of the last line
+	told    func()                   // guarded by mu; ends the wait for the queue to advance; nil without one
+	logged  *packageLog              // guarded by mu; nil before the first line of the log
+	verbose bool                     // show each line of the log
 }
 
 func (c *cli) building() *building {
@@ -36,7 +39,10 @@ func (c *cli) building() *building {
 	return &building{c: c, start: time.Now(), tty: tty && c.env("TERM") != "dumb"}
 }
 
-const barSteps = 1000
+const (
+	barSteps  = 1000
+	noteEvery = 15 * time.Second // between two lines of one step
+)
 
 // update processes a progress report. Steps of less than a second are not shown.
 func (b *building) update(p api.Progress) {
@@ -49,9 +55,9 @@ func (b *building) update(p api.Progress) {
 		return
 	}
 	if !b.tty {
-		if p.Step != b.step {
-			b.step = p.Step
-			b.c.notef("building the image: %s", p.Step)
+		if b.logged == nil && (p.Step != b.step || time.Since(b.noted) >= noteEvery) {
+			b.step, b.noted = p.Step, time.Now()
+			b.c.notef("building the image: %s", b.status(p))
 		}
 		return
 	}
@@ -68,17 +74,36 @@ func (b *building) update(p api.Progress) {
 	}
 }
 
-// line shows a line of a build's output.
+// status describes the progress of a build in a few words: "install, 18 %, 12s".
+func (b *building) status(p api.Progress) string {
+	text := p.Step
+	if p.Done >= 0 {
+		text += fmt.Sprintf(", %d %%", int(p.Done*100))
+	}
+	return text + ", " + time.Since(b.start).Round(time.Second).String()
+}
+
+// line shows a line of a build's output. Lines that package managers print for each package are shortened to their
+// number, unless b.verbose is set.
 func (b *building) line(text string) {
 	if b.c.quiet {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bar != nil {
-		_ = b.bar.Clear()
+	if b.logged == nil {
+		b.logged = &packageLog{print: func(line string) {
+			if b.bar != nil {
+				_ = b.bar.Clear()
+			}
+			b.c.notef("%s", line)
+		}}
 	}
-	b.c.notef("%s", text)
+	if b.verbose {
+		b.logged.print(text)
+		return
+	}
+	b.logged.line(text)
 }
 
 // done removes the bar.
@@ -87,6 +112,9 @@ func (b *building) done() {
 	defer b.mu.Unlock()
 	if b.told != nil {
 		b.told()
+	}
+	if b.logged != nil {
+		b.logged.flush()
 	}
 	if b.bar != nil {
 		_ = b.bar.Clear()

@@ -128,7 +128,10 @@ func TestBuilding(t *testing.T) {
 	b.update(api.Progress{Step: "install"})
 	b.update(api.Progress{Step: "install", Done: 0.5})
 	b.update(api.Progress{Step: "pack"})
-	if got := out.String(); got != "harvest: building the image: install\nharvest: building the image: pack\n" {
+	b.noted = b.noted.Add(-noteEvery)
+	b.update(api.Progress{Step: "pack", Done: -1})
+	if got := out.String(); got != "harvest: building the image: install, 0 %, 1m0s\n"+
+		"harvest: building the image: pack, 0 %, 1m0s\nharvest: building the image: pack, 1m0s\n" {
 		t.Errorf("without a terminal: %q", got)
 	}
 	out.Reset()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/moby/buildkit/solver/pb"
 
@@ -169,11 +170,12 @@ func (x *executor) step(ctx context.Context, v *plan.Vertex) error {
 	}
 	x.missed = true
 	e := entry{Owner: x.owner, Text: x.log.secrets.Replace(v.Text()), Made: rand.Text(), Over: x.chain.made}
-	file := ""
+	file, start := "", time.Now()
 	if e.Size, file, err = x.make(ctx, w); err != nil {
 		unlock()
 		return err
 	}
+	x.log.ended(title, time.Since(start))
 	x.commits.Go(func() error {
 		defer unlock()
 		return x.cache.put(w.key, e)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
@@ -62,6 +63,14 @@ func (l *buildLog) step(kind, title string) {
 	l.progress(image.Progress{Step: kind, Done: float64(l.done) / float64(l.total), Message: title})
 	l.done++
 	l.say(title)
+}
+
+// ended reports the end of a step that took a second or more.
+func (l *buildLog) ended(title string, took time.Duration) {
+	if took = took.Round(time.Second); took > 0 {
+		prefix, _, _ := strings.Cut(title, "] ")
+		l.line(prefix + "] done in " + took.String())
+	}
 }
 
 func (l *buildLog) line(text string) {

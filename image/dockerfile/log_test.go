@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/image"
 )
@@ -33,5 +34,17 @@ func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 			!strings.Contains(text, " after") {
 			t.Errorf("%s: %s", name, text)
 		}
+	}
+}
+
+// TestStepsSayHowLong checks that the log has the duration of each step that took a while.
+func TestStepsSayHowLong(t *testing.T) {
+	t.Parallel()
+	var got []string
+	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) }}, 1)
+	l.ended("[2/3] COPY a b", 400*time.Millisecond)
+	l.ended("[3/3] RUN [ a ] b", 80*time.Second)
+	if text := strings.Join(got, "\n"); text != "[3/3] done in 1m20s" {
+		t.Errorf("the log: %s", text)
 	}
 }

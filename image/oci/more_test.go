@@ -123,7 +123,7 @@ func TestCertificates(t *testing.T) {
 	if err := oci.Export(t.Context(), &archive, image.Image{Config: got.Config}, got.root, snapshot); err != nil {
 		t.Fatal(err)
 	}
-	body := string(archive.Bytes())
+	body := archive.String()
 	for _, foreign := range []string{strings.Split(text, "\n")[1], "host-", "CURL_CA_BUNDLE"} {
 		if strings.Contains(body, foreign) {
 			t.Errorf("an export has %q of this machine", foreign)
