@@ -276,7 +276,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   }
   // answering adapts the input if its text will answer a question.
   function answering() {
-    input.placeholder = asked.size > 0 ? 'Answer the question, or say why not' : 'Say what to do';
+    input.placeholder = asked.size > 0 ? 'Your answer' : 'Say what to do';
     show(state);
   }
 
