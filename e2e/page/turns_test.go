@@ -262,7 +262,7 @@ func TestPagePhone(t *testing.T) {
 	fits("new")
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	fits("options")
-	b.creates()
+	session := b.creates()
 	b.send("/say Words with a_very_long_word_" + strings.Repeat("that_goes_on_",
 		20) + "\n/run seq 1 30\n/write notes.md Look first.")
 	b.sees(".status", "Done")
@@ -288,6 +288,13 @@ func TestPagePhone(t *testing.T) {
 		b.until(`document.querySelector('.list-view.of-` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
 		fits(id)
 	}
+	// The end is seen from each view.
+	b.do(chromedp.Evaluate(`location.hash = '#/s/`+session+`'`, nil))
+	b.view("Changes")
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	fits("ended")
 	b.clean()
 	b.leavesNoImages()
 }
