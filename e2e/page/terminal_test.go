@@ -30,7 +30,9 @@ func TestPageTerminal(t *testing.T) {
 	b.press("Up")
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
-	b.types("cat\rxyz\r")
+	b.types("echo be''gun; cat\r")
+	b.until(screen + `.includes('begun')`) // the shell does not read the next line
+	b.types("xyz\r")
 	b.until(screen + `.filter((l) => l === 'xyz').length === 2`) // cat runs in the foreground
 	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`,
 		nil)) // which is shown on touch screens only
