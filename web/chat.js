@@ -91,6 +91,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let tools = new Map();
   const asked = new Map();
   let over = false;
+  let ending = false; // by this browser
   let started = null;
 
   const put = (part) => log.put(part);
@@ -276,7 +277,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   }
   // answering adapts the input if its text will answer a question.
   function answering() {
-    input.placeholder = asked.size > 0 ? 'Answer the question, or say why not' : 'Say what to do';
+    input.placeholder = asked.size > 0 ? 'Your answer' : 'Say what to do';
     show(state);
   }
 
@@ -297,6 +298,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     end.hidden = true;
     const notice = put(endNotice({ session, reason, again, signIn, patch: facts.patch, changed: facts.changed }));
     if (!news.current) return;
+    if (ending && !chat.checkVisibility()) beside(''); // a narrow window shows one of them
     log.end();
     if (had) soon(() => { if (notice.isConnected) take(notice); });
   }
@@ -344,6 +346,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       try { // the data disappears with the sandbox
         facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
       } catch { /* best effort: the session may have no diff now */ }
+      ending = true;
       act(() => call('DELETE', `v1/sessions/${session.id}`));
     });
   }
@@ -358,7 +361,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   past(session).catch((p) => [note(`The conversation before could not be loaded: ${p.message}`)]).then((parts) => {
     if (left) return;
     for (const part of parts) put(part);
-    started ??= put(new Start(session.created_at));
+    started ??= put(new Start(session.created_at, state === 'creating'));
     unfollow = followEvents();
   });
   const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {

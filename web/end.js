@@ -2,7 +2,7 @@
 
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
-import { button, bytes, h, problemBox, windowed } from './dom.js';
+import { button, bytes, fill, h, problemBox, windowed } from './dom.js';
 import { disable } from './focus.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
@@ -12,7 +12,7 @@ const paths = (all) => windowed(h('ul'), all.length, (i) => h('li', null, h('cod
 export function endNotice({ session, reason, again, signIn, patch: text, changed }) {
   const files = h('div');
   const error = h('div');
-  const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New sandbox'));
+  const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'));
   const el = h('section', { class: 'ended', role: 'alert', tabindex: '-1', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
     h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'What the agent has changed'), patch(text)), row);
@@ -32,11 +32,11 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
       const s3 = box.s3;
       const place = s3?.sync_on_terminate && h('div', { class: 's3' }, s3.sync_error ? unsent(s3.sync_error) : `The volume ${s3.volume} was sent to s3://${s3.bucket ?? ''}/${s3.prefix ?? ''}.`);
       if (place) sent(id, s3.volume, place);
-      files.replaceChildren(...[
+      fill(files, [
         place || s3?.sync_error && unsent(s3.sync_error),
         box.snapshot_error && problemBox({ detail: `The files could not be kept: ${box.snapshot_error}` }),
         box.snapshot_id && h('p', { class: 'meta' }, `Its files are kept as the image ${box.snapshot_id}.`),
-      ].filter(Boolean));
+      ]);
       if (box.snapshot_id && !row.querySelector('.resume')) row.insertBefore(button('Resume with its files', go, { class: 'resume' }), row.children[1]);
     } catch (p) {
       if (p.status === 401) signIn(p);

@@ -1,6 +1,8 @@
 // The keyboard focus. Elements that have it may be replaced, removed or disabled; it then moves on purpose, since
 // a browser would return it to the beginning of the page.
 
+import { fill } from './dom.js';
+
 const controls = 'a[href], button, input, select, textarea, summary, [tabindex]';
 const name = (el) => el.getAttribute('aria-label') ?? el.getAttribute('href') ?? (el.name || el.textContent);
 const usable = (el) => !el.disabled && el.checkVisibility();
@@ -28,7 +30,7 @@ export function takeView(el = document.querySelector('main h1') ?? document.getE
 export function refill(el, ...children) {
   const had = document.activeElement !== el && el.contains(document.activeElement) ? document.activeElement : null;
   const before = had && [...el.querySelectorAll(controls)];
-  el.replaceChildren(...children);
+  fill(el, children);
   if (!had || el.contains(document.activeElement)) return;
   const same = (all) => all.filter((c) => name(c) === name(had)); // rows may have buttons of the same name
   const after = [...el.querySelectorAll(controls)].filter(usable);

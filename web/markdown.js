@@ -4,7 +4,7 @@
 
 import { Marked } from './vendor/marked.js';
 import DOMPurify from './vendor/purify.js';
-import { copyButton, h } from './dom.js';
+import { copyButton, fill, h } from './dom.js';
 
 const marked = new Marked({
   gfm: true,
@@ -64,7 +64,7 @@ async function highlight(code, language) {
   const hljs = await loading;
   const text = code.textContent;
   if (!hljs.getLanguage(language) || text.length > 100_000) return;
-  code.replaceChildren(...paint(hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode.children));
+  fill(code, paint(hljs.highlight(text, { language, ignoreIllegals: true })._emitter.rootNode.children));
 }
 
 // paint makes nodes of the library's tree, so that the library's HTML need not be trusted.

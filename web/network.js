@@ -16,7 +16,7 @@ export async function open(body, { sandbox, failed }) {
   const policy = h('div');
   const denied = h('div');
   const error = h('div');
-  const entry = h('input', { type: 'text', placeholder: 'example.org, *.example.com:443 or 10.1.2.3:5432', autocomplete: 'off', spellcheck: 'false' });
+  const entry = h('input', { type: 'text', placeholder: '*.example.com:443 or 10.1.2.3', autocomplete: 'off', spellcheck: 'false' });
   const form = h('form', { class: 'inline' }, field('Allow, for as long as this sandbox lives', entry), h('button', { type: 'submit' }, 'Allow'));
   form.addEventListener('submit', (e) => {
     e.preventDefault();

@@ -105,7 +105,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   const grid = (...all) => h('div', { class: 'grid' }, all);
   const form = h('form', { class: 'new', 'aria-label': 'New session' },
     h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in a sandbox of its own, which nothing leaves but what you take.'),
-    hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/…  (none: an empty one)', value: t.repo ?? '' })), repos, field('First prompt', prompt),
+    hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/… (or none)', value: t.repo ?? '' })), repos, field('First prompt', prompt),
     h('details', null, h('summary', null, 'Branch, image, network, limits'),
       h('fieldset', null, h('legend', null, 'Work'), grid(field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
         field('Approval', h('select', { name: 'approval' }, Object.entries(approvals).map(([v, name]) => h('option', { value: v }, name)))))),

@@ -1,18 +1,28 @@
 // The card for the start of a session: its finished steps and the current one, with the time of each.
 
+import { call } from './api.js';
 import { h, ms, problemBox } from './dom.js';
 
 const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
 
+// The step that follows a finished one. Only finished steps have events.
+const following = { sandbox: 'Directories', directories: 'Repository', credentials: 'Repository' };
+
 export class Start {
-  // created is the time at which the session was created.
-  constructor(created) {
+  // created is the time at which the session was created; making reports whether its sandbox is still being made.
+  constructor(created, making) {
     this.begun = Date.parse(created);
     this.sum = 0; // milliseconds of the finished steps
     this.list = h('ol', { class: 'stages' });
     this.head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
     this.el = h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, this.head, this.list);
-    this.next('Working');
+    this.next(stages.sandbox);
+    if (making) call('GET', 'v1/images?limit=1').then(({ data }) => { if (data.length === 0) this.builds(); }, () => {}); // best effort
+  }
+
+  // builds explains why the first step of the first session takes long.
+  builds() {
+    if (this.sum === 0 && !this.finished) this.now.firstChild.textContent = 'Sandbox, and its image, which is built only once';
   }
 
   get textContent() { return this.el.textContent; }
@@ -28,7 +38,7 @@ export class Start {
     const [first, ...rest] = s.name.split(' ');
     this.list.append(h('li', null, h('span', null, [stages[first] ?? first, ...rest].join(' ')), h('span', { class: 'time' }, ms(s.ms))));
     this.sum += s.ms;
-    if (more) this.next('Working');
+    if (more) this.next(following[first] ?? 'Working');
   }
 
   // tick shows the time so far. The current step took the time not used by finished steps.

@@ -251,7 +251,7 @@ export function question(session, e) {
     const had = form.answering || form.contains(document.activeElement);
     form.classList.add('settled');
     form.setAttribute('aria-label', 'The agent asked');
-    form.replaceChildren(...asked);
+    fill(form, asked);
     return had;
   };
   return form;

@@ -193,3 +193,28 @@ func TestClasses(t *testing.T) {
 		}
 	}
 }
+
+// boundedSpreads are the spreads of arrays over arguments, by module: each array is short, or the server bounds it.
+var boundedSpreads = map[string]int{
+	"api.js": 1, "app.js": 1, "dom.js": 1, "doctor.js": 1, "files.js": 2, "new.js": 1, "past.js": 1, "startup.js": 2,
+	"terminal.js": 1, "shell.js": 1,
+}
+
+// TestSpreads checks that no array of unbounded length is spread over the arguments of a call, for which engines have
+// limits.
+func TestSpreads(t *testing.T) {
+	t.Parallel()
+	names, err := filepath.Glob("*.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spread := regexp.MustCompile(`\.(?:after|append|before|prepend|push|replaceChildren|replaceWith|unshift)` +
+		`\((?:\.\.\.|[^()]*, \.\.\.)`)
+	for _, name := range names {
+		file, _ := web.Open(name)
+		if found := spread.FindAll(file.Data, -1); len(found) != boundedSpreads[name] {
+			t.Errorf("%s has %d spreads, %d are known to be short: %q; use fill or add of dom.js for others", name,
+				len(found), boundedSpreads[name], found)
+		}
+	}
+}

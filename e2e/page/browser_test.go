@@ -148,8 +148,15 @@ func (b *tab) value(expression string) string {
 // signIn opens a sign-in link, presses its button, and waits for the page behind it.
 func (b *tab) signIn(link string) {
 	b.t.Helper()
-	b.do(chromedp.Navigate(link), chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := chromedp.RunResponse(ctx, chromedp.Click("#sign-in"))
+	b.do(chromedp.Navigate(link))
+	b.loads("#sign-in")
+}
+
+// loads clicks an element, and waits for the page that this loads.
+func (b *tab) loads(selector string) {
+	b.t.Helper()
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := chromedp.RunResponse(ctx, chromedp.Click(selector, chromedp.ByQuery))
 		return err
 	}))
 }

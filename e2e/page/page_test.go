@@ -203,7 +203,7 @@ func TestPage(t *testing.T) {
 	other.sees(".ended", "Reason:")
 	other.sees(".ended summary", "Files that the agent has changed")
 	other.until(`document.querySelector('.ended ul')?.textContent.includes('notes/plan.md')`)
-	other.click(".ended a", "New sandbox")
+	other.click(".ended a", "New session")
 	other.sees("button", "Create a sandbox")
 	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil))
 	other.types("nosuch")

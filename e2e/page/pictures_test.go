@@ -147,8 +147,10 @@ func TestPagePictures(t *testing.T) {
 	b.send("/run mkdir -p /tmp/site && echo '<h1 style=\"font-family: sans-serif\">The shop</h1><p style=\"font-family: sans-serif\">Served inside the sandbox.' >/tmp/site/index.html && cd /tmp/site && (setsid python3 -m http.server 8000 >/dev/null 2>&1 &) && sleep 1 && echo served")
 	b.sees(".tool .output", "served")
 	b.view("Preview")
+	b.do(chromedp.Evaluate(`document.addEventListener('load',
+		(e) => { if (e.target.matches?.('iframe')) window.framed = true; }, true)`, nil))
 	b.click(".of-preview button", "Open")
-	b.until(`document.querySelector('.of-preview iframe') !== null`)
+	b.until(`window.framed`)
 	b.sees(".status", "Done")
 	b.pictures("preview")
 	b.view("Network")

@@ -140,6 +140,12 @@ func TestPageClaude(t *testing.T) {
 	b.sees("form.question .added", "not to be written")
 	b.click("form.question button", "Deny")
 	b.sees(".tool.failed", "other.txt")
+	for range 2 { // the permissions stay in the history
+		b.until(`[...document.querySelectorAll('.question.settled')].map(
+			(e) => /asked to run: (\w+)/.exec(e.textContent)?.[1]).join() === 'allowed,denied'`)
+		b.sees(".question.settled", "the person said no")
+		b.do(chromedp.Reload())
+	}
 	b.sees(".message.agent .codehead", "python")
 	b.sees(".status", "Done")
 	b.sees(".costs", "1 turn ·")
@@ -198,7 +204,38 @@ func TestPageLong(t *testing.T) {
 	b.leavesNoImages()
 }
 
-// A phone shows every view without anything beyond its width.
+// behindMenu is a script that scrolls the view and names the elements that get behind the button of the menu.
+const behindMenu = `(() => {
+	const r = document.querySelector('.menu').getBoundingClientRect();
+	const found = new Set();
+	for (const scroller of document.querySelectorAll('.scroll, .panel, .log')) {
+		const was = scroller.scrollTop;
+		for (let y = 0; y < scroller.scrollHeight && y < 2000; y += 20) {
+			scroller.scrollTop = y;
+			for (const [x, z] of [[r.left, r.top], [r.left, r.bottom - 1], [r.left + r.width / 2, r.top + r.height / 2]]) {
+				for (const e of document.elementsFromPoint(x, z)) {
+					if (!e.matches('.menu, .top, .what, main, body, html')) found.add(e.tagName + '.' + e.className);
+				}
+			}
+		}
+		scroller.scrollTop = was;
+	}
+	return [...found].join(', ');
+})()`
+
+// cutPlaceholders is a script that names the placeholders that have more text than their fields have room for.
+const cutPlaceholders = `(() => {
+	const pen = document.createElement('canvas').getContext('2d');
+	const all = [...document.querySelectorAll('input[placeholder], textarea[placeholder]')];
+	return all.filter((e) => e.checkVisibility()).filter((e) => {
+		const s = getComputedStyle(e);
+		pen.font = s.font;
+		const room = e.clientWidth - parseFloat(s.paddingLeft) - parseFloat(s.paddingRight);
+		return pen.measureText(e.placeholder).width > room * (e.rows ?? 1);
+	}).map((e) => e.placeholder).join('; ');
+})()`
+
+// A phone shows every view without anything beyond its width, behind the button of the menu, or cut in a field.
 // mission: F2
 func TestPagePhone(t *testing.T) {
 	testenv.Long(t)
@@ -214,15 +251,28 @@ func TestPagePhone(t *testing.T) {
 		if wide := b.value(`document.documentElement.scrollWidth`); wide != "390" {
 			t.Errorf("%s is %s wide", name, wide)
 		}
+		if got := b.value(behindMenu); got != "" {
+			t.Errorf("%s: behind the button of the menu is %s", name, got)
+		}
+		if got := b.value(cutPlaceholders); got != "" {
+			t.Errorf("%s: these placeholders are cut: %s", name, got)
+		}
 		b.picture("phone-" + name)
 	}
 	fits("new")
-	b.creates()
+	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
+	fits("options")
+	session := b.creates()
 	b.send("/say Words with a_very_long_word_" + strings.Repeat("that_goes_on_",
 		20) + "\n/run seq 1 30\n/write notes.md Look first.")
 	b.sees(".status", "Done")
 	fits("chat")
 	b.accessible("chat on a phone")
+	b.send("/ask Which? | red | blue")
+	b.sees("form.question legend", "Which?")
+	fits("question")
+	b.click("form.question button", "No answer")
+	b.sees(".status", "Done")
 	for _, view := range []string{"Terminal", "Files", "Changes", "Preview", "Network", "Start", "Usage"} {
 		b.view(view)
 		b.until(`document.querySelector('.panel h2')`)
@@ -238,6 +288,13 @@ func TestPagePhone(t *testing.T) {
 		b.until(`document.querySelector('.list-view.of-` + id + `') && !document.querySelector('.list-view').textContent.includes('Loading…')`)
 		fits(id)
 	}
+	// The end is seen from each view.
+	b.do(chromedp.Evaluate(`location.hash = '#/s/`+session+`'`, nil))
+	b.view("Changes")
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	fits("ended")
 	b.clean()
 	b.leavesNoImages()
 }

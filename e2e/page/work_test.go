@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/model/modeltest"
 )
 
 // pullsAPI is the part of GitHub's REST API that opens pull requests, for callers with the token. The first one is
@@ -193,4 +194,98 @@ func pageSyncs(b *tab, s3 *host.S3) {
 	b.click("dialog button", "Go")
 	b.sees("dialog [role=status]", "1 unchanged")
 	b.click("dialog button", "Close")
+}
+
+// TestPageOwnPrompt checks that a prompt of Harvest itself, which asks the agent for the text of a pull request, is a
+// remark in the conversation: live, after a reload, and in the past of a session that continues it. It is no message of
+// the person, and is not offered for sending again. An event that cannot be shown stops none of this.
+// mission: E8, 7.5, 7.10
+func TestPageOwnPrompt(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	const token = "ghp_OWN41c7e"
+	stub := modeltest.New(t, host.ModelKey)
+	// The stub answers Harvest's request, which names no script, with the last step.
+	stub.Script("work", modeltest.Step{Call: "Bash",
+		Input: map[string]any{"command": "echo a >a && git add a && git commit -qm 'Add a'", "description": "work"}},
+		modeltest.Step{Say: "Add the file a\n\nThe file a."})
+	h := host.NewCLI(t, stub)
+	root := h.Up()
+	pulls := &pullsAPI{token: token, opened: []map[string]any{{}}} // the first one would be refused
+	github := httptest.NewServer(pulls)
+	t.Cleanup(github.Close)
+	g := host.NewGit(t, token)
+	address := strings.TrimPrefix(g.Server.URL, "http://")
+	_, port, _ := strings.Cut(address, ":")
+	h.Must("secret", "set", "git", "GIT_HOST=10.0.2.2:"+port, "GIT_PASSWORD="+token, "GITHUB_API_URL="+github.URL)
+	g.Commit("owner/sample", map[string]string{"README.md": "one\n"})
+	host.RunGit(t, g.Dir, "-C", filepath.Join(g.Dir, "owner", "sample.git"), "config", "http.receivepack", "true")
+	events := make(chan string)
+	through := saying(t, root, events)
+	b := browser(t) // it ends before the proxy of its streams
+	b.signIn(strings.Replace(h.Must("key", "link"), root, through, 1))
+	b.sees("button", "Create a sandbox")
+	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
+	b.fill("Repository", g.URL("owner/sample"))
+	b.fill("Network", "allow")
+	b.fill("It may reach", address)
+	b.fill("First prompt", "[work] on it.")
+	first := b.creates()
+	b.sees(".message.agent", "Add the file a")
+	b.sees(".status", "Done")
+	b.view("Changes")
+	b.sees(".of-changes .diff .added", "a")
+	b.click(".of-changes button", "Pull request")
+	b.click("dialog button", "Open it") // without a text
+	b.sees(".of-changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
+	b.view("Chat")
+
+	const asks = `[...document.querySelectorAll('.items .note')].map((e) => e.textContent)
+		.filter((text) => text.startsWith('Harvest ask')).join()`
+	const people = `[...document.querySelectorAll('.items .message.user, .queue li')].map((e) => e.textContent).join()`
+	shows := func(when, note string) {
+		t.Helper()
+		b.until(asks + ` === ` + quoted(note))
+		if n := b.value(`document.querySelectorAll('.items .message.agent').length`); n != "2" {
+			t.Errorf("%s: %s texts of the agent", when, n)
+		}
+		if got := b.value(people); got != "[work] on it." {
+			t.Errorf("%s: the prompts of the person are %q", when, got)
+		}
+		if got := b.value(`document.title`); !strings.HasPrefix(got, "[work] on it") {
+			t.Errorf("%s: the session is called %q", when, got)
+		}
+	}
+	const live, past = "Harvest asks the agent for the text of a pull request.",
+		"Harvest asked the agent for the text of a pull request."
+	shows("live", live)
+	b.do(chromedp.Reload())
+	shows("after a reload", live)
+
+	// The server's events of such a turn that fails, and one without its data.
+	const message = `"message":{"id":"msg_x","purpose":"pull_request","prompt":"This request"}`
+	for _, e := range []string{"repo.synced\ndata: {}", "message.queued\ndata: {" + message + "}",
+		"done\ndata: {\"failed\":true,\"text\":\"out of luck\"," + message + "}"} {
+		events <- "event: " + e + "\n\n"
+	}
+	b.sees(".note", "An event (repo.synced) could not be shown")
+	b.sees(".note", "The agent wrote no text: out of luck")
+	if got := b.value(`[...document.querySelectorAll('button')].filter((e) => e.textContent === 'Send it again').length + ' '
+		+ document.querySelectorAll('.queue li').length`); got != "0 0" {
+		t.Errorf("offered for sending again, and waiting: %s", got)
+	}
+
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.click(".ended .resume", "Resume with its files")
+	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
+	b.sees(".start", "Sandbox ready in")
+	for _, when := range []string{"in the past", "in the past, after a reload"} {
+		b.sees(".note", "Resumed: the conversation continues from here")
+		shows(when, past)
+		b.do(chromedp.Reload())
+	}
+	b.sees(".note", "Resumed: the conversation continues from here")
+	b.clean()
+	b.leavesNoImages()
 }
