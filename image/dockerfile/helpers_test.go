@@ -448,6 +448,7 @@ type bench struct {
 	runner *chroots
 	source *Source
 	log    []string
+	root   string // of the last build
 	n      int
 }
 
@@ -553,6 +554,12 @@ func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts 
 	if err != nil {
 		return nil, err
 	}
+	if contents.Root != "" {
+		if err := os.Rename(contents.Root, root.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.root = root.Name()
 	files := newTree()
 	if err := files.addImage(root.Name()); err != nil {
 		t.Fatal(err)
