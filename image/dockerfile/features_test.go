@@ -602,8 +602,7 @@ func TestMetadataSharesFiles(t *testing.T) {
 		}
 		return os.SameFile(first, second)
 	}
-	b.build(t, "FROM tiny\nENV A=1", image.BuildOptions{})
-	first := b.root
+	first := b.lib.root(b.lib.images["tiny"])
 	for _, text := range []string{"ENV A=2", "LABEL a=b", "USER 1000", `CMD ["sh"]`, `ENTRYPOINT ["sh"]`, "EXPOSE 80",
 		"STOPSIGNAL INT", `SHELL ["/bin/sh", "-c"]`, "ENV A=3\nLABEL b=c\nCMD sh", "WORKDIR /"} {
 		if b.build(t, "FROM tiny\n"+text, image.BuildOptions{}); !same(first, b.root) {
