@@ -9,6 +9,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -70,6 +71,7 @@ type Capabilities struct {
 	GPUs     bool `json:"gpus"`     // Spec.GPU works
 	Secrets  bool `json:"secrets"`  // Spec.Secrets works
 	Hostname bool `json:"hostname"` // Spec.Hostname works
+	Private  bool `json:"private"`  // sandboxes implement Peered
 	Isolated bool `json:"isolated"` // false only for the fake, which runs commands as plain child processes
 }
 
@@ -210,6 +212,30 @@ type Networker interface {
 	// Denials returns the denials after seq, oldest first, and waits until there is at least one. Old denials
 	// are dropped.
 	Denials(ctx context.Context, seq uint64) ([]Denial, error)
+}
+
+// Peered is a sandbox that can be a member of a private network, whose members reach each other's ports by TCP, UDP
+// and ping. Ports on loopback stay out of reach. The network policy does not apply there, so that a sandbox without
+// the internet may have a private network.
+type Peered interface {
+	// SetPeers replaces the sandbox's place in a private network; without peers it leaves it. Connections to
+	// members that stay continue. Every member must get the others as its peers. The place lasts as long as the
+	// sandbox, across restarts of the server, and is not part of a checkpoint.
+	SetPeers(ctx context.Context, p Private) error
+}
+
+// Private is a sandbox's place in a private network.
+type Private struct {
+	Addr  netip.Addr // the sandbox's, in IPv4; unique in the private network
+	Names []string   // the sandbox's, for its own lookups
+	Peers []Peer
+}
+
+// Peer is another member of a private network.
+type Peer struct {
+	Addr   netip.Addr
+	Names  []string // by which the sandbox looks it up
+	Handle Handle   // of a sandbox of the same engine
 }
 
 // Dialer is a sandbox to whose TCP ports the host may connect. Nothing else reaches these ports.

@@ -173,6 +173,19 @@ func (q Query) Fail(code dnsmessage.RCode) Reply {
 	return q.pack(dnsmessage.Message{Header: q.header(code)}, Reply{})
 }
 
+// Address answers with the only address of the name, which is not for Pins. ttl is in seconds.
+func (q Query) Address(addr netip.Addr, ttl uint32) Reply {
+	m := dnsmessage.Message{Header: q.header(dnsmessage.RCodeSuccess)}
+	if q.Type == dnsmessage.TypeA {
+		m.Answers = []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: q.question.Name, Type: q.Type, Class: dnsmessage.ClassINET,
+				TTL: ttl},
+			Body: &dnsmessage.AResource{A: addr.As4()},
+		}}
+	}
+	return q.pack(m, Reply{})
+}
+
 // Reply converts a name server's answer, which was received age ago, into the answer to the sandbox. It removes
 // addresses that the policy forbids, records of unrelated names, additional records, and data that would bypass
 // the policy (addresses and ECH keys in HTTPS records).

@@ -298,7 +298,12 @@ func (l *Library) fill(ctx context.Context, source Source, temp string, img *Ima
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	info, err := root.Stat()
+	if contents.Root != "" {
+		if err := os.Rename(contents.Root, root.Name()); err != nil {
+			return errors.Wrapf(err, "share a root file system")
+		}
+	}
+	info, err := os.Stat(root.Name())
 	if err != nil {
 		return errors.Wrapf(err, "measure the image")
 	}

@@ -683,3 +683,46 @@ func TestLookChangesNothing(t *testing.T) {
 		t.Errorf("it removed something: %v", err)
 	}
 }
+
+// sharing is a Source whose images share a file.
+type sharing struct {
+	source
+	root string
+}
+
+func (s *sharing) Build(_ context.Context, _ image.Spec, _ image.BuildOptions,
+	out image.Output) (image.Contents, error) {
+	link := filepath.Join(out.Temp, "link")
+	return image.Contents{Root: link}, os.Link(s.root, link)
+}
+
+// TestSharedRoot checks that an image may share the file of another root file system, which survives its deletion.
+//
+// mission: 8.1
+func TestSharedRoot(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &sharing{root: filepath.Join(dir, "shared")}
+	if err := os.WriteFile(s.root, []byte("shared"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := open(t, filepath.Join(dir, "library"), s)
+	img, err := l.Build(t.Context(), base, image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := os.Stat(s.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := os.Stat(l.Root(img))
+	if err != nil || !os.SameFile(one, two) || img.Size != int64(len("shared")) {
+		t.Errorf("the image has %d bytes of its own, %v", img.Size, err)
+	}
+	if err := l.Delete(t.Context(), img.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(s.root); err != nil {
+		t.Error(err)
+	}
+}

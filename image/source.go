@@ -43,6 +43,9 @@ type Contents struct {
 	Config  Config
 	Parts   []Part
 	Missing []Part
+	// Root, if set, is the name of a file in Output.Temp that takes the place of Output.Root: a hard link to a root
+	// file system that this image shares. Such files are never changed.
+	Root string
 }
 
 const (

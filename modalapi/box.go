@@ -39,6 +39,7 @@ type note struct {
 	View    *view    `json:"view,omitempty"`    // a private copy of a volume
 	Ports   []hole   `json:"ports,omitempty"`   // ports that are reachable from outside
 	Mount   *mounted `json:"mount,omitempty"`   // an image mounted in it
+	Blocked *bool    `json:"blocked,omitempty"` // whether the client has blocked the network meanwhile
 	Settled bool     `json:"settled,omitempty"` // it has ended, and its volumes and sidecars are settled
 
 	Input map[string]int64 `json:"input,omitempty"` // bytes read by commands, by ID; "" is the sandbox's own
@@ -59,6 +60,7 @@ type box struct {
 	journal *os.File            // guarded by mu
 	code    *int32              // guarded by mu; of main
 	stopped bool                // guarded by mu
+	blocked bool                // guarded by mu; the client has blocked the network
 	ready   time.Time           // guarded by mu; zero until it was ready
 	views   []*view             // guarded by mu
 	mounts  map[string]string   // guarded by mounting; by path: where the hidden directory is kept
@@ -331,6 +333,7 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 	settled := b.s.endSidecars(ctx, b)
 	b.s.tunnels.drop(b.id)
 	b.s.oldfiles.End(b.id)
+	b.s.partSidecar(ctx, sb)
 	for _, v := range views {
 		if err := b.s.volumes.leave(ctx, b, v); err != nil {
 			logf.Errorf(ctx, "commit the volume %s: %v", v.Volume, err)

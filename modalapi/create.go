@@ -30,6 +30,7 @@ type plan struct {
 	sources []*pb.SecretSource
 	env     string // environment that the request names apart from the app
 	first   bool   // of the first generation
+	main    *box   // of a sidecar
 	key     string // identifies a repeated request; "" without an idempotency key
 }
 
@@ -255,8 +256,11 @@ func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Reque
 		return nil, bucketError(req.S3, err)
 	}
 	b := s.boxes.make(sb)
-	b.def, b.views = p.def, views
-	if err = s.addLocalFiles(ctx, acc, b.id, local); err == nil {
+	b.def, b.views, b.blocked = p.def, views, blockedBy(p.def)
+	if err = s.addLocalFiles(ctx, acc, b.id, local); err == nil && p.main != nil {
+		err = s.joinSidecars(ctx, p.main)
+	}
+	if err == nil {
 		err = b.launch(ctx, img.Config)
 	}
 	if err != nil {

@@ -22,6 +22,7 @@ const (
 	tagEnv     = ownTag + "environment"
 	tagName    = ownTag + "name"
 	tagSidecar = ownTag + "sidecar-of"
+	tagNumber  = ownTag + "number"  // of a sidecar, in its private network
 	tagKey     = ownTag + "request" // a digest of the idempotency key and its owner
 
 	tagGeneration   = ownTag + "generation" // firstGeneration, or nothing

@@ -105,4 +105,11 @@ func TestListsInPages(t *testing.T) {
 			return names, at, err
 		})
 	}
+	if _, err := w.engine.Volumes().Create(t.Context(), "dev.data"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.control.VolumeList(w.ctx(), pb.VolumeListRequest_builder{EnvironmentName: "dev"}.Build())
+	if items := got.GetItems(); err != nil || len(items) != 1 || items[0].GetLabel() != "data" {
+		t.Errorf("an environment's volumes are %v, %v", items, err)
+	}
 }

@@ -79,13 +79,16 @@ func (b *box) take(n note) {
 	if n.Def != nil {
 		def := &pb.Sandbox{}
 		if proto.Unmarshal(n.Def, def) == nil {
-			b.def = def
+			b.def, b.blocked = def, blockedBy(def)
 		}
 	}
 	if n.Ended != nil {
 		b.code = n.Ended
 	}
 	b.stopped = b.stopped || n.Stopped
+	if n.Blocked != nil {
+		b.blocked = *n.Blocked
+	}
 	if n.Ready != 0 {
 		b.ready = time.UnixMilli(n.Ready)
 	}

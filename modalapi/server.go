@@ -88,6 +88,7 @@ type Server struct {
 
 	oldfiles *oldfiles.Sessions
 	naming   naming
+	joining  sync.Mutex // held while sandboxes join a private network
 
 	updating sync.Mutex // held while a secret is changed
 	removing sync.Mutex // held while deciding whether an image is still needed

@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"strconv"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// A sidecar is a separate sandbox of the Fleet that ends with its main sandbox.
+// A sidecar is a separate sandbox of the Fleet that ends with its main sandbox, and shares a private network with it.
 
 // sidecars returns the sidecars of b, newest first, including ended ones if all is true.
 func (b *box) sidecars(ctx context.Context, all bool) ([]sandbox.Sandbox, error) {
@@ -97,7 +98,7 @@ func (r *router) TaskContainerCreate(ctx context.Context,
 // addSidecar creates a sidecar, once for each idempotency key.
 func (s *Server) addSidecar(ctx context.Context, b *box, name string, p plan) (*box, error) {
 	return s.makeOnce(ctx, "sidecar "+b.id, func(ctx context.Context, _, key string) (*box, error) {
-		p.key = key
+		p.key, p.main = key, b
 		return s.makeSidecar(ctx, b, name, p)
 	})
 }
@@ -132,12 +133,21 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 				alreadyExists)
 		}
 	}
+	if blockedBy(p.def) {
+		return nil, errors.Remedy(errors.Newf(errors.Invalid,
+			"the network of a sidecar cannot be blocked, since it reaches the sandbox through it"),
+			"Allow no targets instead: an empty list of CIDRs")
+	}
+	number, err := freeNumber(running)
+	if err != nil {
+		return nil, err
+	}
 	req, err := request(p.def)
 	if err != nil {
 		return nil, err
 	}
 	req.TimeoutSeconds = limitOf(parent).Seconds()
-	req.Tags = map[string]string{tagSidecar: b.id, tagName: name}
+	req.Tags = map[string]string{tagSidecar: b.id, tagName: name, tagNumber: strconv.Itoa(number)}
 	if p.key != "" {
 		req.Tags[tagKey] = p.key
 	}

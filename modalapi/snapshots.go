@@ -310,6 +310,8 @@ func (r *router) TaskSetNetworkAccess(ctx context.Context,
 	if n.Mode == "" {
 		n.Mode = "default"
 	}
-	_, err = r.s.opts.Fleet.SetNetwork(ctx, b.account, b.id, n)
+	if _, err = r.s.opts.Fleet.SetNetwork(ctx, b.account, b.id, n); err == nil {
+		err = b.setBlocked(ctx, req.GetNetworkAccess())
+	}
 	return &pb.TaskSetNetworkAccessResponse{}, over(err)
 }

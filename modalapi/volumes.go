@@ -110,16 +110,19 @@ func (c *control) VolumeList(ctx context.Context, req *pb.VolumeListRequest) (*p
 	if err != nil {
 		return nil, err
 	}
+	prefix := scoped(req.GetEnvironmentName(), "") // "main" has all: a name with a dot may be its own
 	all = slices.DeleteFunc(all, func(v volume.Info) bool {
-		return strings.HasPrefix(v.Name, viewVolume) || strings.HasPrefix(v.Name, looseVolume)
+		return !strings.HasPrefix(v.Name, prefix) || strings.HasPrefix(v.Name, viewVolume) ||
+			strings.HasPrefix(v.Name, looseVolume)
 	})
 	asked := req.GetPagination()
 	var items []*pb.VolumeListItem
 	for _, v := range page(all, asked.GetCreatedBefore(), int(asked.GetMaxObjects()),
 		func(v volume.Info) time.Time { return v.Created }) {
+		label := strings.TrimPrefix(v.Name, prefix)
 		items = append(items, pb.VolumeListItem_builder{
-			Label: v.Name, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created),
-			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.Name,
+			Label: label, VolumeId: named(volumeID, v.Name), CreatedAt: seconds(v.Created),
+			Metadata: pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: label,
 				CreationInfo: creation(v.Created)}.Build(),
 		}.Build())
 	}

@@ -120,7 +120,7 @@ func checks() []check {
 	return slices.Concat(contractChecks, outputChecks, inputChecks, exitChecks, killChecks, environmentChecks,
 		terminalChecks,
 		reopenChecks, lifecycleChecks, copyChecks, fileChecks, escapeChecks, volumeChecks, snapshotChecks, memoryChecks,
-		warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, dialChecks, loadChecks)
+		warmChecks, limitChecks, usageChecks, isolationChecks, networkChecks, privateChecks, dialChecks, loadChecks)
 }
 
 // long names the checks that -short skips, because each takes more than a few seconds.

@@ -270,8 +270,8 @@ func (e *Engine) Close() error {
 func (e *Engine) Capabilities() engine.Capabilities {
 	c := engine.Capabilities{Isolation: "gvisor/" + e.opts.Platform, Terminal: true, Reopen: true, Warm: true,
 		Volumes: true, Dirs: true, Users: true, Snapshot: true, Usage: true, Memory: true, Hostname: true,
-		Isolated: true,
-		Network:  true, Rules: true, Denials: true,
+		Isolated: true, Private: true,
+		Network: true, Rules: true, Denials: true,
 		Limits: []string{"cpu", "memory", "processes", "disk", "files", "volume_files"}}
 	if e.rootless {
 		c.Isolation += " rootless"

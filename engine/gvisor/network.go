@@ -16,6 +16,16 @@ func (s *Sandbox) SetNetwork(ctx context.Context, network engine.Network) error 
 	return err
 }
 
+// SetPeers implements engine.Peered.
+func (s *Sandbox) SetPeers(ctx context.Context, p engine.Private) error {
+	args := &wire.PeersArgs{Addr: p.Addr, Names: p.Names}
+	for _, peer := range p.Peers {
+		args.Peers = append(args.Peers, wire.Peer{Addr: peer.Addr, Names: peer.Names, Dir: s.e.dir(peer.Handle.Ref)})
+	}
+	_, err := s.Call(ctx, wire.Request{Op: wire.SetPeers, Peers: args})
+	return err
+}
+
 // Denials implements engine.Networker.
 func (s *Sandbox) Denials(ctx context.Context, seq uint64) ([]engine.Denial, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Denials, Denials: &wire.DenialsArgs{Seq: seq}})

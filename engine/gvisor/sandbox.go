@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 )
 
-// Sandbox is a gVisor sandbox. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker and
-// engine.Dialer.
+// Sandbox is a gVisor sandbox. It implements engine.Sandbox, engine.ProcessOpener, engine.Networker,
+// engine.Peered and engine.Dialer.
 type Sandbox struct {
 	wire.Client
 	e *Engine

@@ -139,6 +139,9 @@ func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 	if !ok {
 		return gateway.Reply{Message: reply, UDP: reply}
 	}
+	if r, ok := g.private.Load().answer(q); ok {
+		return r
+	}
 	policy := g.Policy()
 	if addr, ok := gateway.ReverseAddr(q.Name); ok {
 		if !policy.Connect(g.target(addr, 0)).Allowed {

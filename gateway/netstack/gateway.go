@@ -80,6 +80,9 @@ type Options struct {
 	// Exchange sends a DNS query and returns the answer. It defaults to the name servers in the host's
 	// /etc/resolv.conf.
 	Exchange func(ctx context.Context, query []byte) ([]byte, error)
+	// Peer connects to the gateway of a member of a private network, whose Admit reads what is written. It is only
+	// needed for SetPrivate.
+	Peer func(ctx context.Context, target string) (net.Conn, error)
 	// Host reports whether an address belongs to this machine or its router. It defaults to asking the machine.
 	Host func(netip.Addr) bool
 	// Connections limits the open connections, TCP and UDP together. 0 means 4096.
@@ -113,7 +116,11 @@ type Gateway struct {
 	denied denials
 	wg     sync.WaitGroup // goroutines that Close waits for
 	total  atomic.Uint64
-	over   int // consecutive SYNs over the limit; used by the link's reader only
+
+	privacy sync.Mutex // held while private changes
+	private atomic.Pointer[private]
+
+	over int // consecutive SYNs over the limit; used by the link's reader only
 
 	mu     sync.Mutex
 	closed bool                 // guarded by mu
@@ -134,7 +141,7 @@ func New(ctx context.Context, o Options) (*Gateway, error) {
 	g.denied.tell = o.Denied
 	g.dns = newResolver(o.Exchange)
 	var err error
-	if g.link, err = newLink(o.Link, o.MTU, tcpip.LinkAddress(LinkAddress()), g.admit); err != nil {
+	if g.link, err = newLink(o.Link, o.MTU, tcpip.LinkAddress(LinkAddress()), g.admit, g.divert); err != nil {
 		g.cancel()
 		return nil, err
 	}

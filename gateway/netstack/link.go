@@ -34,8 +34,11 @@ type link struct {
 	mtu   uint32
 	addr  tcpip.LinkAddress
 	admit func(frame []byte) bool // gets at least the headers of a frame
-	done  chan struct{}           // closed when reading has ended
-	peer  atomic.Uint64           // the sandbox's link address in its last frame, 0 before the first
+	// divert gets the beginning of a frame first, and a function that returns all of it. It returns true if it
+	// takes the frame.
+	divert func(first []byte, whole func() []byte) bool
+	done   chan struct{} // closed when reading has ended
+	peer   atomic.Uint64 // the sandbox's link address in its last frame, 0 before the first
 
 	received, sent, dropped atomic.Uint64 // bytes, bytes, frames
 
@@ -46,7 +49,8 @@ type link struct {
 }
 
 // newLink returns a link on a duplicate of file.
-func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byte) bool) (*link, error) {
+func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byte) bool,
+	divert func([]byte, func() []byte) bool) (*link, error) {
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, errors.Wrapf(err, "duplicate the link")
@@ -55,7 +59,8 @@ func newLink(file *os.File, mtu uint32, addr tcpip.LinkAddress, admit func([]byt
 		_ = unix.Close(fd)
 		return nil, errors.Wrapf(err, "make the link non-blocking")
 	}
-	l := &link{file: os.NewFile(uintptr(fd), "link"), mtu: mtu, addr: addr, admit: admit, done: make(chan struct{})}
+	l := &link{file: os.NewFile(uintptr(fd), "link"), mtu: mtu, addr: addr, admit: admit, divert: divert,
+		done: make(chan struct{})}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		_ = l.file.Close()
 		return nil, errors.Wrapf(err, "watch the link")
@@ -87,6 +92,9 @@ func (l *link) readLoop() {
 			return
 		}
 		l.received.Add(uint64(n))
+		if l.divert(bufs[0][:min(n, len(bufs[0]))], func() []byte { return joined(bufs, n) }) {
+			continue
+		}
 		if n < header.EthernetMinimumSize || !l.admit(bufs[0][:min(n, len(bufs[0]))]) {
 			l.dropped.Add(1)
 			continue
@@ -101,6 +109,15 @@ func (l *link) readLoop() {
 		}
 		l.deliver(data)
 	}
+}
+
+// joined returns the first n bytes of bufs in one slice.
+func joined(bufs [][]byte, n int) []byte {
+	all := make([]byte, 0, n)
+	for _, b := range bufs {
+		all = append(all, b[:min(len(b), n-len(all))]...)
+	}
+	return all
 }
 
 // read reads one frame. It returns 0 at the end.

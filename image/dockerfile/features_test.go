@@ -708,3 +708,36 @@ func TestForceMakesFilesAnew(t *testing.T) {
 	build("third", true).want(map[string]string{"/one": "third\n", "/two": "third\n"})
 	build("fourth", false).want(map[string]string{"/one": "third\n", "/two": "third\n"})
 }
+
+// TestMetadataSharesFiles checks that a build that changes no files shares the root file system of its base, and
+// that equal layers are written once.
+//
+// mission: 8.1
+func TestMetadataSharesFiles(t *testing.T) {
+	b := newBench(t, Options{})
+	same := func(one, two string) bool {
+		t.Helper()
+		first, err := os.Stat(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := os.Stat(two)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return os.SameFile(first, second)
+	}
+	first := b.lib.root(b.lib.images["tiny"])
+	for _, text := range []string{"ENV A=2", "LABEL a=b", "USER 1000", `CMD ["sh"]`, `ENTRYPOINT ["sh"]`, "EXPOSE 80",
+		"STOPSIGNAL INT", `SHELL ["/bin/sh", "-c"]`, "ENV A=3\nLABEL b=c\nCMD sh", "WORKDIR /"} {
+		if b.build(t, "FROM tiny\n"+text, image.BuildOptions{}); !same(first, b.root) {
+			t.Errorf("%q wrote a root file system", text)
+		}
+	}
+	b.build(t, "FROM tiny\nCOPY <<EOF /new\nnew\nEOF\n", image.BuildOptions{})
+	if copied := b.root; same(first, copied) {
+		t.Error("a copy shares the root file system of the base")
+	} else if b.build(t, "FROM tiny\nCOPY <<EOF /new\nnew\nEOF\nENV A=4", image.BuildOptions{}); !same(copied, b.root) {
+		t.Error("a step that changes no files wrote the root file system again")
+	}
+}

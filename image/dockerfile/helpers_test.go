@@ -230,6 +230,9 @@ func unpack(root, dir string, r io.Reader) error {
 		return err
 	}
 	defer top.Close()
+	// A process that is started meanwhile would inherit programs that are open for writing, which cannot be executed.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return tarfs.Unpack(top, dir, r, tarfs.Options{Owners: true, SetID: true})
 }
 
@@ -529,6 +532,7 @@ type bench struct {
 	runner *chroots
 	source *Source
 	log    []string
+	root   string // of the last build
 	n      int
 }
 
@@ -634,6 +638,12 @@ func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts 
 	if err != nil {
 		return nil, err
 	}
+	if contents.Root != "" {
+		if err := os.Rename(contents.Root, root.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.root = root.Name()
 	all := files.NewTree()
 	if err := all.AddImage(root.Name()); err != nil {
 		t.Fatal(err)

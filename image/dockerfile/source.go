@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -420,7 +421,9 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 		contents.Parts, contents.Missing = last.img.Parts, last.img.Missing
 	}
 	b.log.step("pack", "writing the image")
-	return contents, b.pack(context.WithoutCancel(ctx), root, last)
+	var err error
+	contents.Root, err = b.pack(context.WithoutCancel(ctx), root, last)
+	return contents, err
 }
 
 // result returns the result of an operation that has finished.
@@ -460,23 +463,35 @@ func nameOf(v *plan.Vertex) string {
 	return "the stage"
 }
 
-// pack writes the target's root file system. It copies it from the cache, or else adds it to the
-// cache.
-func (b *build) pack(ctx context.Context, root *os.File, c chain) error {
+// pack returns the file of the target's root file system if it exists: the base's, for a build that changes no
+// files, or the cache's. Otherwise it writes it into root, and adds it to the cache.
+func (b *build) pack(ctx context.Context, root *os.File, c chain) (string, error) {
+	if c.img != nil && len(b.layerFiles(c)) == 0 {
+		return b.share(b.base(c), root)
+	}
 	if name, ok := b.cache.root(c); ok {
-		from, err := os.Open(name)
-		if err != nil {
-			return errors.Wrapf(err, "open a root file system")
-		}
-		defer from.Close()
-		_, err = io.Copy(root, from)
-		return errors.Wrapf(err, "copy a root file system")
+		return b.share(name, root)
 	}
 	if err := files.Flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
-		return err
+		return "", err
 	}
 	b.cache.adopt(c, root)
-	return nil
+	return "", nil
+}
+
+// share returns a hard link to a root file system, or copies it to root where no link is possible.
+func (b *build) share(name string, root *os.File) (string, error) {
+	from, err := os.Open(name)
+	if err != nil {
+		return "", errors.Wrapf(err, "open a root file system")
+	}
+	defer from.Close()
+	link := filepath.Join(b.temp, "shared.erofs")
+	if os.Link(name, link) == nil {
+		return link, errors.Wrapf(from.Sync(), "share a root file system")
+	}
+	_, err = io.Copy(root, from)
+	return "", errors.Wrapf(err, "copy a root file system")
 }
 
 // base returns the file of a chain's image.

@@ -26,7 +26,8 @@ var creationRoots = []protoreflect.Name{
 	"BlobGetRequest",
 	"VolumeCopyFilesRequest", "VolumeCopyFiles2Request", "VolumeGetByIdRequest", "VolumeGetFileRequest",
 	"VolumeGetFile2Request", "VolumeListFilesRequest", "VolumeListFiles2Request", "VolumePutFilesRequest",
-	"VolumePutFiles2Request", "VolumeRemoveFileRequest", "VolumeRemoveFile2Request", "VolumeRenameRequest",
+	"VolumePutFiles2Request", "VolumeDeleteRequest", "VolumeHeartbeatRequest", "VolumeListRequest",
+	"VolumeRemoveFileRequest", "VolumeRemoveFile2Request", "VolumeRenameRequest",
 }
 
 // Served are the fields that have their effect, by message.
@@ -88,9 +89,12 @@ var creationServed = map[protoreflect.Name][]protoreflect.Name{
 	"BlobGetRequest":                    {"blob_id"},
 	"VolumeCopyFilesRequest":            {"volume_id", "src_paths", "dst_path", "recursive"},
 	"VolumeCopyFiles2Request":           {"volume_id", "src_paths", "dst_path", "recursive"},
+	"VolumeDeleteRequest":               {"volume_id"},
 	"VolumeGetByIdRequest":              {"volume_id"},
 	"VolumeGetFileRequest":              {"volume_id", "path", "start", "len"},
 	"VolumeGetFile2Request":             {"volume_id", "path", "start", "len"},
+	"VolumeHeartbeatRequest":            {"volume_id"},
+	"VolumeListRequest":                 {"environment_name", "pagination"},
 	"VolumeListFilesRequest":            {"volume_id", "path", "recursive", "max_entries"},
 	"VolumeListFiles2Request":           {"volume_id", "path", "recursive", "max_entries"},
 	"VolumePutFilesRequest":             {"volume_id", "files", "disallow_overwrite_existing_files"},
@@ -163,6 +167,7 @@ var creationHarmless = map[protoreflect.Name][]protoreflect.Name{
 	"MountGetOrCreateRequest":  {"app_id", "earliest_checked_at"},
 	"MountFile":                {"size"},
 	"BlobCreateRequest":        {"content_md5"},
+	"VolumeDeleteRequest":      {"environment_name"},
 	"VolumeGetFile2Request":    {"client_pads_blocks"},
 	"VolumePutFilesRequest":    {"earliest_checked_at"},
 	"Block":                    {"put_response"},

@@ -434,6 +434,13 @@ func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 			return err
 		}
 		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.SetPeers && req.Peers != nil:
+		if err := k.setPeers(req.Peers); err != nil {
+			return err
+		}
+		return conn.SendJSON(wire.KindReply, wire.Reply{})
+	case req.Op == wire.Packets:
+		return k.servePackets(conn)
 	case req.Op == wire.Denials && req.Denials != nil:
 		return k.serveDenials(conn, req.Denials.Seq)
 	case req.Op == wire.Dial && req.Dial != nil:

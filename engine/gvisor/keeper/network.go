@@ -55,7 +55,8 @@ func (n *network) connect(policy *gateway.Policy, link func(*os.File) error) (*n
 	}
 	defer ours.Close() // the gateway has a duplicate
 	defer theirs.Close()
-	gw, err := netstack.New(context.Background(), netstack.Options{Link: ours, Policy: policy, Denied: n.denied.add})
+	gw, err := netstack.New(context.Background(), netstack.Options{Link: ours, Policy: policy, Denied: n.denied.add,
+		Peer: dialPeer})
 	if err != nil {
 		return nil, errors.Wrapf(err, "start the gateway")
 	}

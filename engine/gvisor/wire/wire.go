@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -69,6 +70,8 @@ const (
 	Checkpoint Operation = "checkpoint" // Reply when the files of a checkpoint are durable in the directory Path
 
 	SetNetwork Operation = "set-network" // Reply when the new policy is active
+	SetPeers   Operation = "set-peers"   // Reply when the private network has the new peers
+	Packets    Operation = "packets"     // Reply, then no frames: a peer's packets, as package netstack sends them
 	Denials    Operation = "denials"     // Reply with Denials as soon as there are any
 	Dial       Operation = "dial"        // Reply, then no frames: a byte (DialOK on success), then data from the port
 	// Connect is answered with a Reply if the port was reached, then with data from the port, without frames.
@@ -89,12 +92,27 @@ type Request struct {
 	Path    string       `json:",omitempty"` // of a snapshot ("" for all), or of a checkpoint, on this machine
 
 	Network *engine.Network `json:",omitempty"` // of SetNetwork
+	Peers   *PeersArgs      `json:",omitempty"` // of SetPeers
 	Denials *DenialsArgs    `json:",omitempty"`
 	Dial    *DialArgs       `json:",omitempty"` // of Dial and Connect
 }
 
 // DenialsArgs request the denials after Seq.
 type DenialsArgs struct{ Seq uint64 }
+
+// PeersArgs describe the sandbox's place in a private network (engine.Private).
+type PeersArgs struct {
+	Addr  netip.Addr
+	Names []string
+	Peers []Peer
+}
+
+// Peer is another member of a private network.
+type Peer struct {
+	Addr  netip.Addr
+	Names []string
+	Dir   string // of its keeper
+}
 
 // DialArgs name a port of the sandbox.
 type DialArgs struct{ Port int }
