@@ -62,7 +62,8 @@ func clients(rules func(string) netguard.Rules) func(account string) *http.Clien
 // connections reports the networks to which accounts may make the server connect.
 func connections(cfg config.Config) finding {
 	f := finding{Name: "connections", OK: true,
-		Detail: "for images, S3 and GitHub the server connects to the internet; for the account personal to this machine's loopback, too"}
+		Detail: "for images, S3 and GitHub the server connects to the internet; " +
+			"for the account personal to this machine's loopback, too"}
 	if _, err := rulesOf(cfg); err != nil {
 		f.OK, f.Needed, f.Detail, f.Remedy = false, true, errors.Message(err), errors.RemedyOf(err)
 		return f

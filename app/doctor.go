@@ -70,7 +70,8 @@ func bucketOfS3(c config.S3, has func(secret string) bool) finding {
 	f := finding{Name: "S3", OK: c.Configured(has),
 		Detail: fmt.Sprintf("the bucket %s, with the credentials of the secret %s", c.Bucket, name)}
 	if !f.OK {
-		f.Detail = fmt.Sprintf("the bucket %s, without credentials: neither the environment nor a running server has a secret %s", c.Bucket, name)
+		f.Detail = fmt.Sprintf("the bucket %s, without credentials: "+
+			"neither the environment nor a running server has a secret %s", c.Bucket, name)
 		f.Remedy = fmt.Sprintf("harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", name)
 	}
 	return f

@@ -262,7 +262,8 @@ func (c *control) SandboxGetExitSnapshotV2(ctx context.Context,
 		}.Build()}.Build(), nil
 	}
 	id := plainImage(sb.SnapshotID)
-	return pb.SandboxGetExitSnapshotResponse_builder{Success: pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: id}.Build()}.Build(), c.s.apps.Undelete(b.account, id)
+	made := pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: id}.Build()
+	return pb.SandboxGetExitSnapshotResponse_builder{Success: made}.Build(), c.s.apps.Undelete(b.account, id)
 }
 
 // SandboxGetExitSnapshot implements ModalClient.

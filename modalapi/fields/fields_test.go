@@ -91,11 +91,14 @@ func message(name protoreflect.Name) protoreflect.MessageDescriptor {
 // TestRefusedFields checks that options which restrict are refused, wherever they are, and not the empty ones.
 // mission: 8.1
 func TestRefusedFields(t *testing.T) {
-	routes := pb.OutboundPolicy_builder{TlsDecryption: pb.OutboundPolicy_TLSDecryption_builder{Allowed: true}.Build()}.Build()
+	decryption := pb.OutboundPolicy_TLSDecryption_builder{Allowed: true}.Build()
+	routes := pb.OutboundPolicy_builder{TlsDecryption: decryption}.Build()
+	routed := pb.Sandbox_builder{OutboundPolicy: routes}.Build()
+	mounting := pb.Image_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build()
 	for what, m := range map[string]proto.Message{
-		"routes":                 pb.SandboxCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
-		"a sidecar's":            pb.SandboxContainerCreateV2Request_builder{Definition: pb.Sandbox_builder{OutboundPolicy: routes}.Build()}.Build(),
-		"volumes in build":       pb.ImageGetOrCreateRequest_builder{Image: pb.Image_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build()}.Build(),
+		"routes":                 pb.SandboxCreateV2Request_builder{Definition: routed}.Build(),
+		"a sidecar's":            pb.SandboxContainerCreateV2Request_builder{Definition: routed}.Build(),
+		"volumes in build":       pb.ImageGetOrCreateRequest_builder{Image: mounting}.Build(),
 		"a restore with volumes": pb.SandboxRestoreRequest_builder{VolumeMounts: []*pb.VolumeMount{{}}}.Build(),
 		"a public image":         pb.ImagePublishRequest_builder{AllowPublic: true}.Build(),
 		"an environment's role":  pb.EnvironmentCreateRequest_builder{DefaultMemberRoleStr: "viewer"}.Build(),
