@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
@@ -18,9 +16,9 @@ const (
 
 // benchCLI measures whole commands of the command line as processes.
 func benchCLI(ctx context.Context, l *lab, r *recorder) (err error) {
-	data := filepath.Join(l.dir, "cli")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
-		return errors.Wrapf(err, "make a data directory")
+	data, err := l.dataDir("cli")
+	if err != nil {
+		return err
 	}
 	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
 	if err != nil {

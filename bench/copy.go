@@ -23,10 +23,13 @@ const (
 
 // benchCopy measures whole commands, including the start of the command line: harvest sandbox cp and tar.
 func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
-	data, tree := filepath.Join(l.dir, "copy"), filepath.Join(l.dir, "copied")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")),
-		makeCopied(tree)); err != nil {
-		return errors.Wrapf(err, "make a data directory")
+	tree := filepath.Join(l.dir, "copied")
+	if err := makeCopied(tree); err != nil {
+		return errors.Wrapf(err, "make the files to copy")
+	}
+	data, err := l.dataDir("copy")
+	if err != nil {
+		return err
 	}
 	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
 	if err != nil {

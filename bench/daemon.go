@@ -26,6 +26,13 @@ type daemon struct {
 	url, key       string
 }
 
+// dataDir makes a data directory of that name for a server, which shares the library of images.
+func (l *lab) dataDir(name string) (string, error) {
+	data := filepath.Join(l.dir, name)
+	err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images")))
+	return data, errors.Wrapf(err, "make a data directory")
+}
+
 // serve starts the program as a server of the data directory, with settings such as "HARVEST_POOL=0".
 func serve(ctx context.Context, program, data string, settings ...string) (_ *daemon, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -28,9 +28,9 @@ const personal = "personal"
 
 // benchHTTPExec is P4 through HTTP: exec over TCP, with a key.
 func benchHTTPExec(ctx context.Context, l *lab, r *recorder) (err error) {
-	data := filepath.Join(l.dir, "http")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
-		return errors.Wrapf(err, "make a data directory")
+	data, err := l.dataDir("http")
+	if err != nil {
+		return err
 	}
 	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,9 +21,9 @@ const httpAPI = "HTTP API"
 
 // benchModal measures exec through Modal's Go SDK and through the HTTP API, in the same sandbox.
 func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
-	data := filepath.Join(l.dir, "modal")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
-		return errors.Wrapf(err, "make a data directory")
+	data, err := l.dataDir("modal")
+	if err != nil {
+		return err
 	}
 	port, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -106,9 +104,9 @@ const deedsPerSecond = 2
 
 // soak runs traffic for the given time and reports whether the server's resource usage stays flat.
 func soak(ctx context.Context, l *lab, program string, long time.Duration, out io.Writer) (err error) {
-	data := filepath.Join(l.dir, "soak")
-	if err := errors.Join(os.Mkdir(data, 0o700), os.Symlink(l.opts.images, filepath.Join(data, "images"))); err != nil {
-		return errors.Wrapf(err, "make a data directory")
+	data, err := l.dataDir("soak")
+	if err != nil {
+		return err
 	}
 	d, err := serve(ctx, program, data)
 	if err != nil {
