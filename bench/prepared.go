@@ -78,26 +78,26 @@ func (a *asked) tell(ctx context.Context, line []byte) error {
 }
 
 // agentLibrary opens the library that contains the agent image: the run's, or the one beside it that tests have
-// built.
-func (l *lab) agentLibrary(ctx context.Context) (images *image.Library, id string, err error) {
+// built. It also returns the library's directory.
+func (l *lab) agentLibrary(ctx context.Context) (images *image.Library, dir, id string, err error) {
 	for _, dir := range []string{l.opts.images, filepath.Join(l.opts.images+"-agent", "images")} {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		images, err := image.OpenLibrary(dir, image.Sources{})
 		if err != nil {
-			return nil, "", err
+			return nil, "", "", err
 		}
 		if img, err := images.Find(ctx, "agent"); err == nil {
-			return images, img.ID, nil
+			return images, dir, img.ID, nil
 		}
 	}
-	return nil, "", errors.Errorf(`its image is not there: "harvest image build agent", and -images names the library`)
+	return nil, "", "", errors.Errorf(`its image is not there: "harvest image build agent", and -images names the library`)
 }
 
 // P6
 func benchPrepared(ctx context.Context, l *lab, r *recorder) (err error) {
-	images, id, err := l.agentLibrary(ctx)
+	images, _, id, err := l.agentLibrary(ctx)
 	if err != nil {
 		r.missing("Claude Code", err)
 		return nil

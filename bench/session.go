@@ -43,6 +43,9 @@ func benchSession(ctx context.Context, l *lab, r *recorder) error {
 			return err
 		}
 	}
+	if err := benchAsked(ctx, l, r); err != nil {
+		return err
+	}
 	if err := withDaemon(ctx, l, "session-spare", func(d *daemon) error { return r.spareSessions(ctx, d) },
 		"HARVEST_POOL=1", "HARVEST_AGENTS_SPARES=1"); err != nil {
 		return err
@@ -51,11 +54,16 @@ func benchSession(ctx context.Context, l *lab, r *recorder) error {
 }
 
 // withDaemon runs work with a server of its own.
-func withDaemon(ctx context.Context, l *lab, name string, work func(d *daemon) error, settings ...string) (err error) {
+func withDaemon(ctx context.Context, l *lab, name string, work func(d *daemon) error, settings ...string) error {
 	data := filepath.Join(l.dir, name)
-	if err := ownImages(l.opts.images, filepath.Join(data, "images")); err != nil {
+	if err := ownImage(l.opts.images, filepath.Join(data, "images"), "base"); err != nil {
 		return errors.Wrapf(err, "make a data directory")
 	}
+	return withServer(ctx, l, data, work, settings...)
+}
+
+// withServer runs work with a server of a data directory, and ends it with its sandboxes.
+func withServer(ctx context.Context, l *lab, data string, work func(d *daemon) error, settings ...string) (err error) {
 	d, err := serve(ctx, l.opts.harvest, data, settings...)
 	if err != nil {
 		return err
@@ -66,17 +74,17 @@ func withDaemon(ctx context.Context, l *lab, name string, work func(d *daemon) e
 	return work(d)
 }
 
-// ownImages makes a library with the base image of another one, for servers that add images to theirs.
-func ownImages(from, to string) error {
+// ownImage adds an image of another library to a new or existing one, for servers that add images to theirs.
+func ownImage(from, to, name string) error {
 	names := filepath.Join(to, ".names")
-	id, err := os.Readlink(filepath.Join(from, ".names", "base"))
+	id, err := os.Readlink(filepath.Join(from, ".names", name))
 	if err != nil {
 		return err
 	}
 	id = filepath.Base(id)
 	files, err := os.ReadDir(filepath.Join(from, id))
 	err = errors.Join(err, os.MkdirAll(names, 0o700), os.Mkdir(filepath.Join(to, id), 0o700),
-		os.Symlink(id, filepath.Join(names, "base")))
+		os.Symlink(id, filepath.Join(names, name)))
 	for _, f := range files {
 		if f.Type().IsRegular() {
 			err = errors.Join(err, link(filepath.Join(from, id, f.Name()), filepath.Join(to, id, f.Name())))
