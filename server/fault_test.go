@@ -333,7 +333,7 @@ func TestLockedDatabaseUnderTheServer(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "harvest.db")
 	w, fleet := onDatabase(t, path)
-	db, err := sql.Open("sqlite", path)
+	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(60000)") // the server may be writing
 	if err != nil {
 		t.Fatal(err)
 	}
