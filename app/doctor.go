@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -50,6 +51,9 @@ func Examine(ctx context.Context, cfg config.Config) []finding {
 	}
 	findings = append(findings, connections(cfg))
 	findings = append(findings, isolation(ctx, cfg.Data)...)
+	if text, err := os.ReadFile("/proc/sys/vm/max_map_count"); err == nil {
+		findings = append(findings, mappings(string(text)))
+	}
 	if cfg.S3.Endpoint == config.Embedded {
 		findings = append(findings, ownS3(ctx, cfg.Data))
 	}
@@ -210,6 +214,25 @@ func diskSpace(dir string) finding {
 		f.OK = false
 		f.Remedy = fmt.Sprintf("free some space (%s is needed), or choose a directory on another disk with --data",
 			units.BytesSize(enoughSpace))
+	}
+	return f
+}
+
+// enoughMappings is the limit that most distributions set today. Linux itself defaults to 65,530.
+const enoughMappings = 1 << 20
+
+// mappings reports the host's limit of memory mappings per process, from vm.max_map_count. Linux answers the system
+// call that would exceed it with ENOMEM. gVisor does so only for its own limits: the program in the sandbox dies of
+// SIGSEGV, or gVisor ends.
+func mappings(text string) finding {
+	f := finding{Name: "memory mappings"}
+	most, err := strconv.Atoi(strings.TrimSpace(text))
+	f.OK = err == nil && most >= enoughMappings
+	f.Detail = strings.TrimSpace(text) + " per process"
+	if !f.OK {
+		f.Detail += "; a program in a sandbox that exceeds them dies of SIGSEGV, where Linux answers ENOMEM"
+		f.Remedy = fmt.Sprintf("as root: sysctl -w vm.max_map_count=%d, and the same in a file of /etc/sysctl.d",
+			enoughMappings)
 	}
 	return f
 }

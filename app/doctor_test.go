@@ -52,6 +52,12 @@ func TestDoctorFindings(t *testing.T) {
 	if f := tool("sh", "dash", "shell"); !f.OK || f.Fix != "" {
 		t.Errorf("a tool that is there: %+v", f)
 	}
+	if f := mappings("65530\n"); f.OK || f.Needed || !strings.Contains(f.Remedy, "vm.max_map_count") {
+		t.Errorf("few mappings: %+v", f)
+	}
+	if f := mappings("1048576\n"); !f.OK || f.Remedy != "" || f.Detail != "1048576 per process" {
+		t.Errorf("enough mappings: %+v", f)
+	}
 	if !grants("root:1:2\nme:100000:65536\n", "me", "1000") || grants("me-too:1:2\nme\n", "me") ||
 		!grants("1000:1:2", "me", "1000") {
 		t.Error("grants reads /etc/subuid wrongly")
