@@ -80,6 +80,8 @@ func benchAsked(ctx context.Context, l *lab, r *recorder) error {
 	m := r.measure("cold, Claude Code with four MCP servers: create, until the model is asked", "ms")
 	m.Aim = &Aim{AtMost: 5000}
 	count := 0
+	// Without it, requests have only the names of MCP servers' tools.
+	whole := api.SandboxRequest{Env: map[string]string{"ENABLE_TOOL_SEARCH": "false"}}
 	return withServer(ctx, l, data, func(d *daemon) error {
 		return r.turns(ctx, r.count(2, 10), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
 			count++
@@ -90,8 +92,7 @@ func benchAsked(ctx context.Context, l *lab, r *recorder) error {
 			default:
 			}
 			begin := time.Now()
-			made, err := d.CreateSession(ctx, api.SessionRequest{Agent: "claude", Prompt: prompt,
-				Sandbox: api.SandboxRequest{Env: map[string]string{"ENABLE_TOOL_SEARCH": "false"}}}) // all tools in requests
+			made, err := d.CreateSession(ctx, api.SessionRequest{Agent: "claude", Prompt: prompt, Sandbox: whole})
 			if err != nil {
 				return nil, err
 			}

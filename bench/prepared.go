@@ -92,7 +92,8 @@ func (l *lab) agentLibrary(ctx context.Context) (images *image.Library, dir, id 
 			return images, dir, img.ID, nil
 		}
 	}
-	return nil, "", "", errors.Errorf(`its image is not there: "harvest image build agent", and -images names the library`)
+	return nil, "", "",
+		errors.Errorf("its image is not there: \"harvest image build agent\", and -images names the library")
 }
 
 // P6
