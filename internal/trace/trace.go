@@ -2,9 +2,8 @@
 // the environment names one. Without a collector, spans cost nothing.
 //
 // The environment variables are the standard's (https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and
-// https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). The exporter is Harvest's
-// own. The OpenTelemetry project's exporter depends on gRPC, whose initialisation would cost most of a
-// millisecond at every start of a sandbox's processes, because they run the same binary.
+// https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). OpenTelemetry's exporter reads
+// them, too, but ignores invalid values.
 package trace
 
 import (
@@ -20,6 +19,7 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -35,9 +35,13 @@ const last = 5 * time.Second
 // and stops, nil without a collector. Invalid if a variable has an invalid value. The sampler and the sizes of
 // batches are read from the process's own environment.
 func Open(ctx context.Context, env func(string) string, version string) (func(context.Context), error) {
-	e, err := configure(env)
-	if err != nil || e == nil {
+	to, err := configure(env)
+	if err != nil || to == nil {
 		return nil, err
+	}
+	e, err := to.exporter(ctx)
+	if err != nil {
+		return nil, errors.Wrapf(err, "open the exporter of traces")
 	}
 	what, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "harvest"),
 		attribute.String("service.version", version)), resource.WithFromEnv())
@@ -50,7 +54,7 @@ func Open(ctx context.Context, env func(string) string, version string) (func(co
 	provider := sdk.NewTracerProvider(sdk.WithBatcher(e), sdk.WithResource(what))
 	otel.SetTracerProvider(provider)
 	otel.SetTextMapPropagator(propagation.TraceContext{})
-	logf.Infof(ctx, "traces go to %s", e.url.Redacted())
+	logf.Infof(ctx, "traces go to %s", to.url.Redacted())
 	return func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, last)
 		defer cancel()
@@ -60,8 +64,31 @@ func Open(ctx context.Context, env func(string) string, version string) (func(co
 	}, nil
 }
 
-// configure returns the exporter that the environment describes, nil without one.
-func configure(env func(string) string) (*exporter, error) {
+// collector is the receiver of traces.
+type collector struct {
+	url     *url.URL
+	headers map[string]string
+	timeout time.Duration // of a batch, with retries
+	roots   *x509.CertPool
+}
+
+// exporter returns the client of the collector. It retries while the collector is overloaded or not ready.
+func (c *collector) exporter(ctx context.Context) (sdk.SpanExporter, error) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
+	if c.roots != nil {
+		transport.TLSClientConfig = &tls.Config{RootCAs: c.roots, MinVersion: tls.VersionTLS12}
+	}
+	return otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.url.String()), otlptracehttp.WithHeaders(c.headers),
+		otlptracehttp.WithCompression(otlptracehttp.NoCompression),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second,
+			MaxInterval: c.timeout, MaxElapsedTime: c.timeout}),
+		// Headers usually have a key: they are not for other addresses.
+		otlptracehttp.WithHTTPClient(&http.Client{Transport: transport, Timeout: c.timeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}))
+}
+
+// configure returns the collector that the environment describes, nil without one.
+func configure(env func(string) string) (*collector, error) {
 	get := func(name string) string { // the variable for traces, or else the general one
 		if v := env("OTEL_EXPORTER_OTLP_TRACES_" + name); v != "" {
 			return v
@@ -87,13 +114,13 @@ func configure(env func(string) string) (*exporter, error) {
 	if env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 		u = u.JoinPath("v1", "traces")
 	}
-	e := &exporter{url: u, header: http.Header{}, patience: 10 * time.Second}
+	c := &collector{url: u, headers: map[string]string{}, timeout: 10 * time.Second}
 	if text := get("TIMEOUT"); text != "" {
 		ms, err := strconv.Atoi(text)
 		if err != nil || ms <= 0 {
 			return nil, wrong("OTEL_EXPORTER_OTLP_TIMEOUT", text, "a number of milliseconds")
 		}
-		e.patience = time.Duration(ms) * time.Millisecond
+		c.timeout = time.Duration(ms) * time.Millisecond
 	}
 	for pair := range strings.SplitSeq(get("HEADERS"), ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
@@ -106,20 +133,16 @@ func configure(env func(string) string) (*exporter, error) {
 				"name=value, with commas between")
 		}
 		logf.Redact(value) // it is usually a key
-		e.header.Set(name, value)
+		c.headers[name] = value
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 	if file := get("CERTIFICATE"); file != "" {
 		pem, err := os.ReadFile(file)
-		roots := x509.NewCertPool()
-		if err != nil || !roots.AppendCertsFromPEM(pem) {
+		c.roots = x509.NewCertPool()
+		if err != nil || !c.roots.AppendCertsFromPEM(pem) {
 			return nil, wrong("OTEL_EXPORTER_OTLP_CERTIFICATE", file, "a file of certificates in PEM")
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	e.http = &http.Client{Transport: transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	return e, nil
+	return c, nil
 }
 
 func wrong(name, value, want string) error {
