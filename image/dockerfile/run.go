@@ -96,6 +96,10 @@ func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
 	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, v.Title, out) }}, nil
 }
 
+// ownFiles are files of the file systems that a machine mounts itself. It makes the directories above them in images
+// that lack them.
+var ownFiles = []string{"/dev/null", "/proc/self", "/sys/fs", "/tmp/.X11-unix/X0"}
+
 // run runs a command and writes its changes.
 func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) error {
 	unlock, err := x.lockCaches(ctx, r)
@@ -116,6 +120,9 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 	d := &files.Delta{Out: out, Before: x.index, Hidden: files.Below(hidden), Base: x.tree}
 	for _, m := range r.Mounts {
 		d.Hold(m.Target)
+	}
+	for _, file := range ownFiles {
+		d.Hold(file)
 	}
 	after, err := x.snapshot(ctx, d)
 	if err != nil {

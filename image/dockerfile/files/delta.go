@@ -117,6 +117,9 @@ func (d *Delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 		d.held = append(d.held, heldDir{name, hdr})
 		return nil
 	}
+	if made, err := d.opaque(name); err != nil || made {
+		return err
+	}
 	if hdr.Typeflag == tar.TypeLink && d.written[strings.Trim(path.Clean("/"+hdr.Linkname), "/")] {
 		same = false // the link must follow its file, which is new
 	}
@@ -162,6 +165,22 @@ func (d *Delta) Hold(target string) {
 	for dir := path.Dir(target); dir != "/" && dir != "."; dir = path.Dir(dir) {
 		d.above[strings.TrimPrefix(dir, "/")] = true
 	}
+}
+
+// opaque reports whether an entry only marks that a held directory hides a directory below it, while the files before
+// the command have none there.
+func (d *Delta) opaque(name string) (bool, error) {
+	dir, mark := path.Split(name)
+	dir = strings.TrimSuffix(dir, "/")
+	if mark != Opaque || !slices.ContainsFunc(d.held, func(h heldDir) bool { return h.name == dir }) {
+		return false, nil
+	}
+	base, err := d.Base()
+	if err != nil {
+		return false, err
+	}
+	old, _, err := base.Lookup(dir, false)
+	return err == nil && old == nil, nil
 }
 
 // rest writes the held directories that the command changed.

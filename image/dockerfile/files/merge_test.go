@@ -214,3 +214,44 @@ func TestDeltaFollowsSnapshots(t *testing.T) {
 		t.Error("a broken snapshot was taken")
 	}
 }
+
+// TestDeltaOmitsDirectoriesOfTheMachine checks that a directory above a mount point, which the machine has made, is in
+// a layer only with files in it. Machines mark directories that they make as opaque.
+func TestDeltaOmitsDirectoriesOfTheMachine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		more func(tw *tar.Writer)
+		want string
+	}{
+		"nothing": {func(*tar.Writer) {}, ""},
+		"a file":  {func(tw *tar.Writer) { fileEntry(tw, "tmp/mine", "x", 0o644) }, "tmp/ tmp/mine"},
+	} {
+		out, err := os.CreateTemp(t.TempDir(), "layer")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		d := &Delta{Out: out, Before: Index{}, Base: func() (*Tree, error) { return NewTree(), nil }}
+		d.Hold("/tmp/.X11-unix/X0")
+		var b bytes.Buffer
+		tw := tar.NewWriter(&b)
+		dirEntry(tw, "tmp", 0o1777)
+		fileEntry(tw, "tmp/"+Opaque, "", 0o644)
+		dirEntry(tw, "tmp/.X11-unix", 0o1777)
+		fileEntry(tw, "tmp/.X11-unix/"+Opaque, "", 0o644)
+		c.more(tw)
+		if err := tw.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Run(&b); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(out.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(tarNames(t, bytes.NewBuffer(data)), " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
