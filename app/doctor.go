@@ -218,7 +218,8 @@ func diskSpace(dir string) finding {
 	return f
 }
 
-// enoughMappings is the limit that most distributions set today. Linux itself defaults to 65,530.
+// enoughMappings is far above the default of 65,530 (vm.max_map_count in Linux's admin-guide/sysctl/vm.rst), below
+// which programs stay.
 const enoughMappings = 1 << 20
 
 // mappings reports the host's limit of memory mappings per process, from vm.max_map_count. Linux answers the system

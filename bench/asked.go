@@ -15,13 +15,11 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/mcp"
 )
 
 // askedKey is the key of the model's API.
 const askedKey = "sk-ant-benchmark"
-
-// ownServers are the MCP servers of each session.
-var ownServers = []string{"memory", "filesystem", "playwright", "devtools"}
 
 // askedModel is a model's API that reports the first request with the prompt and tools, and answers none.
 type askedModel struct {
@@ -101,9 +99,9 @@ func benchAsked(ctx context.Context, l *lab, r *recorder) error {
 			if err = errors.Join(err, d.EndSession(context.WithoutCancel(ctx), made.ID)); err != nil {
 				return nil, err
 			}
-			for _, s := range ownServers {
-				if !bytes.Contains(body, []byte(`"name":"mcp__`+s+`__`)) {
-					return nil, errors.Errorf("the model was asked without the tools of %s", s)
+			for _, s := range mcp.Servers() {
+				if s.Secret == "" && !bytes.Contains(body, []byte(`"name":"mcp__`+s.Name+`__`)) {
+					return nil, errors.Errorf("the model was asked without the tools of %s", s.Name)
 				}
 			}
 			return sample{m.Name: took}, nil

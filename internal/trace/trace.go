@@ -72,7 +72,7 @@ type collector struct {
 	roots   *x509.CertPool
 }
 
-// exporter returns the client of the collector. It retries while the collector is overloaded or not ready.
+// exporter returns the client of the collector, which retries if the collector says that it is overloaded or not ready.
 func (c *collector) exporter(ctx context.Context) (sdk.SpanExporter, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}
 	if c.roots != nil {
