@@ -138,11 +138,7 @@ func TestDebianPackageInstalls(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "unshare", append(namespaces, inRoot)...)
 		cmd.Env = append(testenv.CleanEnv(), "ROOT="+root, "IMAGES="+images, "SCRIPT="+script)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", script, err, out)
-		}
-		return strings.TrimSpace(string(out))
+		return strings.TrimSpace(stdout(t, cmd))
 	}
 
 	run("dpkg -i /tmp/harvest.deb")
