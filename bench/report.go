@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // Report is a result in its file format.
@@ -175,10 +176,7 @@ func (rep *Report) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return errors.Wrapf(err, "write the result")
 	}
-	if err := os.WriteFile(path+".new", append(joinNumbers(b), '\n'), 0o644); err != nil {
-		return errors.Wrapf(err, "write the result")
-	}
-	return errors.Wrapf(os.Rename(path+".new", path), "write the result")
+	return errors.Wrapf(atomicfile.Write(path, append(joinNumbers(b), '\n'), 0o644), "write the result")
 }
 
 // joinNumbers puts each list of numbers on one line.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
@@ -322,7 +323,7 @@ func (l *Library) describe(temp string, img Image) error {
 		return err
 	}
 	_, err = f.Write(append(text, '\n'))
-	return errors.Join(err, f.Sync(), f.Close(), syncDir(l.path(temp)))
+	return errors.Join(err, f.Sync(), f.Close(), atomicfile.SyncDir(l.path(temp)))
 }
 
 // publish renames a finished build to its final name. An existing image is exchanged atomically, so
@@ -333,13 +334,5 @@ func (l *Library) publish(temp, digits string) error {
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTEMPTY) {
 		err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
 	}
-	return errors.Join(err, syncDir(l.dir))
-}
-
-func syncDir(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(err, atomicfile.SyncDir(l.dir))
 }

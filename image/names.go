@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
@@ -83,7 +84,7 @@ func (l *Library) name(name, digits string) error {
 	if err := os.Rename(temp, link); err != nil {
 		return errors.Join(tarfs.Explain(err, name), os.Remove(temp))
 	}
-	return syncDir(l.path(namesDir))
+	return atomicfile.SyncDir(l.path(namesDir))
 }
 
 // Unname implements Unnamer.
@@ -94,7 +95,7 @@ func (l *Library) Unname(ctx context.Context, stored string) error {
 		return errors.Newf(errors.NotFound, "no image has the name %.100q any longer", name)
 	}
 	if err == nil {
-		err = syncDir(l.path(namesDir))
+		err = atomicfile.SyncDir(l.path(namesDir))
 	}
 	logf.Infof(ctx, "image name %q removed", stored)
 	return errors.Wrapf(err, "remove a name of an image")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 const (
@@ -35,7 +36,7 @@ func (s *Server) identityKey() (*ecdsa.PrivateKey, error) {
 		der, err = x509.MarshalECPrivateKey(key)
 	}
 	if err == nil {
-		err = os.WriteFile(name, der, 0o600)
+		err = atomicfile.WriteDurable(name, der, 0o600)
 	}
 	return key, errors.Wrapf(err, "make the key of identities")
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/secret"
 )
@@ -133,10 +134,7 @@ func (l *loose) write(kept *looseSecret) error {
 	if err := seal(&file, l.key, bytes.NewReader(text)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(kept.path+".new", file.Bytes(), 0o600); err != nil {
-		return errors.Join(err, os.Remove(kept.path+".new"))
-	}
-	return os.Rename(kept.path+".new", kept.path)
+	return atomicfile.Write(kept.path, file.Bytes(), 0o600)
 }
 
 // get returns the values of a secret and extends its life.

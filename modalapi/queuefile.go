@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -182,10 +183,7 @@ func (q *queue) rewrite() error {
 		}
 	}
 	if err == nil {
-		err = os.WriteFile(q.path+".new", file.Bytes(), 0o600)
-	}
-	if err == nil {
-		err = os.Rename(q.path+".new", q.path)
+		err = atomicfile.Write(q.path, file.Bytes(), 0o600)
 	}
 	if err == nil {
 		q.written = int64(file.Len())

@@ -13,6 +13,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
@@ -234,10 +235,7 @@ func (s *Server) basePath(v *view) string { return filepath.Join(s.opts.Dir, v.P
 func (s *Server) keepBase(v *view) error {
 	data, err := json.Marshal(v.base)
 	if err == nil {
-		err = os.WriteFile(s.basePath(v)+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(s.basePath(v)+".new", s.basePath(v))
+		err = atomicfile.Write(s.basePath(v), data, 0o600)
 	}
 	return errors.Wrapf(err, "record the contents of a volume")
 }

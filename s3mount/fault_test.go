@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/s3sync"
 )
 
@@ -507,5 +508,28 @@ func TestErrno(t *testing.T) {
 	is(t, errno(errors.Explainf(syscall.ECONNREFUSED, errors.Unavailable, "away")), syscall.EIO)
 	if errno(nil) != 0 {
 		t.Error("nothing is an error")
+	}
+}
+
+// TestNoteIsReplaced checks that the note of an unstored file is replaced at once: a process that is killed meanwhile
+// leaves the earlier note or the next one, and the next process adopts the file. Another name of the earlier note keeps
+// its content.
+func TestNoteIsReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &spool{name: filepath.Join(dir, "1"), dirty: true, e: tree.Entry{Path: "a/long/name/of/a/file", Mode: 0o644}}
+	if err := s.write(); err != nil {
+		t.Fatal(err)
+	}
+	before, other := read(t, s.name+noteSuffix), filepath.Join(dir, "other")
+	if err := os.Link(s.name+noteSuffix, other); err != nil {
+		t.Fatal(err)
+	}
+	s.e.Path = "short"
+	if err := s.write(); err != nil {
+		t.Fatal(err)
+	}
+	if kept := read(t, other); kept != before || read(t, s.name+noteSuffix) == before {
+		t.Errorf("the note %q became %q", before, kept)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3sync"
@@ -138,7 +139,7 @@ func (m *Manager) prepare(dir string, about About) error {
 			return errors.Wrapf(err, "make the directory of a mount")
 		}
 	}
-	return errors.Wrapf(os.WriteFile(filepath.Join(dir, aboutName), text, 0o600), "describe a mount")
+	return errors.Wrapf(atomicfile.Write(filepath.Join(dir, aboutName), text, 0o600), "describe a mount")
 }
 
 // start starts the process and waits until it has mounted.

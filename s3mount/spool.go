@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -195,7 +196,7 @@ func (s *spool) write() error {
 	}
 	text, err := json.Marshal(note{s.e.Path, s.e.Mode, s.e.UID, s.e.GID, int64(s.e.ModTime.Nsec), s.e.ModTime.Sec})
 	if err == nil {
-		err = os.WriteFile(s.name+noteSuffix, text, 0o600)
+		err = atomicfile.Write(s.name+noteSuffix, text, 0o600)
 	}
 	return errors.Wrapf(err, "record a write")
 }

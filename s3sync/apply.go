@@ -5,6 +5,7 @@ import (
 	"crypto/md5"
 	"encoding/base64"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -557,9 +558,11 @@ func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string
 		return nil
 	}
 	for _, e := range out.Errors {
-		key := aws.ToString(e.Key)
-		failed(key[min(len(b.prefix), len(key)):], b.refused(errors.Newf(errors.Denied, "%s", aws.ToString(e.Code)),
-			403, aws.ToString(e.Code), ""))
+		key, code := aws.ToString(e.Key), aws.ToString(e.Code)
+		err := b.refused(errors.Newf(errors.Denied, "%s", code), http.StatusForbidden, code, "")
+		if errors.KindOf(err) != errors.NotFound {
+			failed(key[min(len(b.prefix), len(key)):], err)
+		}
 	}
 	return nil
 }

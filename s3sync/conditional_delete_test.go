@@ -61,3 +61,23 @@ func TestDeletionsAreConditional(t *testing.T) {
 		t.Errorf("the object that was written meanwhile is gone: %v", err)
 	}
 }
+
+// TestDeleteDirectoryOfObjects deletes a directory that is no object, but exists through an object below it: there is
+// nothing to delete, and the object stays.
+func TestDeleteDirectoryOfObjects(t *testing.T) {
+	t.Parallel()
+	for name, single := range map[string]bool{"one request": false, "a request each": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openBucket(t, location(t))
+			b.single.Store(single)
+			body := []byte("content")
+			_, err := b.put(t.Context(), "d/f", body, crc64nvme.Checksum(body), nil)
+			must(t, err)
+			must(t, b.delete(t.Context(), []string{"d/"}, func(key string, err error) { t.Errorf("%s: %v", key, err) }))
+			if _, err := b.head(t.Context(), "d/f"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -79,16 +80,7 @@ func (s *state) doom(all []doomed) error {
 	if s.temp || len(all) == 0 {
 		return nil
 	}
-	f, err := os.OpenFile(s.file(stateDoomed), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return errors.Wrapf(err, "record a deletion")
-	}
-	b := bufio.NewWriter(f)
-	enc := json.NewEncoder(b)
-	for _, d := range all {
-		err = errors.Join(err, enc.Encode(d))
-	}
-	return errors.Wrapf(errors.Join(err, b.Flush(), f.Sync(), f.Close()), "record a deletion")
+	return errors.Wrapf(atomicfile.WriteDurable(s.file(stateDoomed), encodeDoomed(all), 0o600), "record a deletion")
 }
 
 // spared omits objects that an earlier sync was to delete, if they are unchanged and in no

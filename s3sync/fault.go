@@ -74,7 +74,9 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		}
 		return say(errors.Invalid, "set the bucket's region and endpoint", "the bucket %s is not in the region %s",
 			bucket, b.region)
-	case "NoSuchKey", "NoSuchUpload", "NotFound", "NoSuchVersion":
+	// versitygw answers ErrDirectoryNotEmpty to the deletion of a key that ends with / and is no object: the
+	// directory exists through the objects below it.
+	case "NoSuchKey", "NoSuchUpload", "NotFound", "NoSuchVersion", "ErrDirectoryNotEmpty":
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
 	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // InvalidRange: it is shorter than planned
 		return errors.Join(errChangedObject, err)

@@ -311,6 +311,10 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			w.foreign(key, "stored over by another program")
 			body := []byte(content)
 			_, err := w.b.put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
+			var refused *serverError
+			if errors.As(err, &refused) && refused.code == "ExistingObjectIsDirectory" {
+				rt.Skip("an upload that ended early left a directory there")
+			}
 			must(w.t, err)
 		},
 		"foreign delete": func(rt *rapid.T) {

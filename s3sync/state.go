@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -360,7 +361,7 @@ func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
 	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
 		etag = apartMark + etag
 	}
-	return errors.Wrapf(os.WriteFile(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
+	return errors.Wrapf(atomicfile.Write(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
 }
 
 // sweepDue reports whether the last sweep was longer than age ago, and if so records a new one.

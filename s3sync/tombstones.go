@@ -15,6 +15,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -47,7 +48,7 @@ func (s *state) tombstonesKey() (string, error) {
 		return tombstonesDir + string(raw), nil
 	}
 	id := rand.Text()
-	if err := os.WriteFile(s.file(stateTombstones), []byte(id), 0o600); err != nil {
+	if err := atomicfile.Write(s.file(stateTombstones), []byte(id), 0o600); err != nil {
 		return "", errors.Wrapf(err, "record a deletion")
 	}
 	return tombstonesDir + id, nil

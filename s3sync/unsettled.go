@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -64,7 +65,7 @@ func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
 	}
 	var old unsettled
 	if err := json.Unmarshal(raw, &old); err != nil {
-		// The power failed while it was being written.
+		// The disk failed: a process that is killed leaves the earlier record.
 		old = unsettled{Inode: u.Inode, From: info.ModTime().UnixNano(), Failed: true}
 	}
 	if old.Inode == u.Inode {
@@ -91,12 +92,8 @@ func (u *unsettled) write() error {
 	if err := os.MkdirAll(filepath.Dir(u.file), 0o700); err != nil {
 		return errors.Wrapf(err, "record a restored file")
 	}
-	f, err := os.OpenFile(u.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return errors.Wrapf(err, "record a restored file")
-	}
-	_, err = f.Write(raw)
-	return errors.Wrapf(errors.Join(err, f.Sync(), f.Close()), "record a restored file")
+	// Half a record would mean that the disk failed: see openUnsettled.
+	return errors.Wrapf(atomicfile.WriteDurable(u.file, raw, 0o600), "record a restored file")
 }
 
 // failed records that the disk did not accept the data.

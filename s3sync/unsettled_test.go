@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // marks returns the records of restores in a state.
@@ -172,5 +173,42 @@ func TestDoubtsEnd(t *testing.T) {
 	age(t, back)
 	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Files != 1 {
 		t.Errorf("another tree: %s", stats)
+	}
+}
+
+// TestRecordsAreReplaced checks that a record is replaced at once when it changes: a process that is killed meanwhile
+// leaves the earlier record or the next one. An unsettled record of which a part is missing would mean that the disk
+// failed, and the next sync would restore over recent files. A file that is rewritten in place changes under all of its
+// names; one that is replaced does not.
+// mission: A8
+func TestRecordsAreReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &state{dir: dir}
+	u := &unsettled{file: filepath.Join(dir, unsettledDir, "tree")}
+	up := uploads{dir: filepath.Join(dir, "uploads")}
+	for name, r := range map[string]struct {
+		file          string
+		first, second func() error
+	}{
+		"unsettled": {u.file, func() error { return u.begin(time.Now()) }, u.failed},
+		"doomed": {s.file(stateDoomed), func() error { return s.doom([]doomed{{"a", "1"}, {"b", "2"}}) },
+			func() error { return s.doom([]doomed{{"c", "3"}}) }},
+		"upload": {up.file("key"), func() error { up.note("key", &tree.Entry{Size: 1}, "the first"); return nil },
+			func() error { up.note("key", &tree.Entry{Size: 2}, "second"); return nil }},
+	} {
+		must(t, r.first())
+		before, err := os.ReadFile(r.file)
+		must(t, err)
+		other := filepath.Join(dir, "other name of "+name)
+		must(t, os.Link(r.file, other))
+		must(t, r.second())
+		after, err := os.ReadFile(r.file)
+		must(t, err)
+		kept, err := os.ReadFile(other)
+		must(t, err)
+		if string(kept) != string(before) || string(after) == string(before) {
+			t.Errorf("%s: %q became %q, and the earlier file %q", name, before, after, kept)
+		}
 	}
 }

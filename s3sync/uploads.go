@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -61,7 +62,7 @@ func (u uploads) note(key string, e *tree.Entry, id string) {
 		return
 	}
 	if raw, err := json.Marshal(begun{ID: id, What: what(e)}); err == nil && os.MkdirAll(u.dir, 0o700) == nil {
-		_ = os.WriteFile(u.file(key), raw, 0o600)
+		_ = atomicfile.Write(u.file(key), raw, 0o600)
 	}
 }
 

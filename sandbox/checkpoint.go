@@ -16,6 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
@@ -236,29 +237,12 @@ func writeCheckpoint(dir string, c Checkpoint) error {
 	if err != nil {
 		return errors.Wrapf(err, "encode a checkpoint")
 	}
-	name := filepath.Join(dir, checkpointRecord)
-	f, err := os.OpenFile(name+".part", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err == nil {
-		_, err = f.Write(b)
-		err = errors.Join(err, f.Sync(), f.Close())
-	}
-	if err == nil {
-		err = os.Rename(name+".part", name)
-	}
+	err = atomicfile.WriteDurable(filepath.Join(dir, checkpointRecord), b, 0o600)
 	if errors.Is(err, unix.ENOSPC) {
 		err = errors.Remedy(errors.Explainf(err, errors.Exhausted, "no space left for the checkpoint"),
 			"free some space on the disk of the data directory")
 	}
-	return errors.Wrapf(errors.Join(err, syncDir(dir), syncDir(filepath.Dir(dir))), "write a checkpoint")
-}
-
-// syncDir makes a directory's entries durable.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Wrapf(errors.Join(err, atomicfile.SyncDir(filepath.Dir(dir))), "write a checkpoint")
 }
 
 func (f *Fleet) checkpointDir(id string) string { return filepath.Join(f.opts.Checkpoints, id) }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // SignerName is the name of SigningKey's file in the data directory.
@@ -28,11 +29,7 @@ func SigningKey(dir string) ([]byte, error) {
 	key = make([]byte, signerSize)
 	_, _ = rand.Read(key) // never fails
 	// A damaged key is replaced: signatures made with it are lost in any case.
-	temp := path + ".new"
-	if err := os.WriteFile(temp, key, 0o600); err != nil {
-		return nil, fileError(err, path)
-	}
-	if err := os.Rename(temp, path); err != nil {
+	if err := atomicfile.WriteDurable(path, key, 0o600); err != nil {
 		return nil, fileError(err, path)
 	}
 	return key, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
@@ -126,7 +127,7 @@ func (a applying) run(ctx context.Context, text []byte, check bool) (string, err
 	}
 	if a.record != "" {
 		// Best effort: without the record, the patch of a later turn must fit to the files as they are.
-		_ = errors.Join(os.MkdirAll(filepath.Dir(a.record), 0o755), os.WriteFile(a.record, text, 0o600))
+		_ = errors.Join(os.MkdirAll(filepath.Dir(a.record), 0o755), atomicfile.Write(a.record, text, 0o600))
 	}
 	return next.summary() + ": applied to the files", nil
 }

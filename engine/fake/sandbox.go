@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -62,7 +63,7 @@ func (sb *sandbox) save() error {
 	if err != nil {
 		return errors.Wrapf(err, "encode a sandbox's record")
 	}
-	return proc.WriteFile(filepath.Join(sb.dir, "record.json"), data)
+	return atomicfile.Write(filepath.Join(sb.dir, "record.json"), data, 0o600)
 }
 
 // use protects a volume from deletion until the sandbox is removed.

@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // Checkpoint implements engine.Checkpointer.
@@ -28,13 +29,13 @@ func (s *Sandbox) Checkpoint(ctx context.Context, dir string) (err error) {
 	if _, err := s.Call(ctx, wire.Request{Op: wire.Checkpoint, Path: part}); err != nil {
 		return err
 	}
-	if err := syncDir(part); err != nil {
+	if err := atomicfile.SyncDir(part); err != nil {
 		return err
 	}
 	if err := os.Rename(part, dir); err != nil {
 		return errors.Wrapf(err, "publish checkpoint")
 	}
-	if err := syncDir(filepath.Dir(dir)); err != nil {
+	if err := atomicfile.SyncDir(filepath.Dir(dir)); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	return nil
@@ -50,15 +51,6 @@ func removeGrowing(dir string) (err error) {
 		}
 	}
 	return errors.Wrapf(err, "remove the files of a checkpoint")
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return errors.Wrapf(err, "open directory")
-	}
-	return errors.Wrapf(errors.Join(f.Sync(), f.Close()), "write directory")
 }
 
 // prepareRestore takes ref for a spec with a checkpoint. If it fails, ref is free again.

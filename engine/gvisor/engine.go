@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -367,7 +368,7 @@ func (e *Engine) writeUses(ref string, u uses) error {
 		err = os.MkdirAll(e.dir(ref), 0o700)
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(e.dir(ref), usesFile), b, 0o600)
+		err = atomicfile.Write(filepath.Join(e.dir(ref), usesFile), b, 0o600)
 	}
 	return errors.Wrapf(err, "record the resources of sandbox %s", ref)
 }

@@ -13,6 +13,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // apps are the apps at Modal: one for each account, and one for sandboxes without an account. Their names are
@@ -126,8 +127,5 @@ func (a *apps) note(name string) error {
 		return err
 	}
 	text := strings.Join(append(names, name), "\n") + "\n"
-	if err = os.WriteFile(a.file+".new", []byte(text), 0o600); err == nil {
-		err = os.Rename(a.file+".new", a.file)
-	}
-	return errors.Wrapf(err, "note the app of an account")
+	return errors.Wrapf(atomicfile.Write(a.file, []byte(text), 0o600), "note the app of an account")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -178,7 +179,7 @@ func installation(file string) (string, error) {
 		return "", errors.Wrapf(err, "read the name of this installation")
 	}
 	name := strings.ToLower(rand.Text())[:12]
-	return name, errors.Wrapf(os.WriteFile(file, []byte(name), 0o600), "note the name of this installation")
+	return name, errors.Wrapf(atomicfile.WriteDurable(file, []byte(name), 0o600), "note the name of this installation")
 }
 
 // Name returns "modal".

@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -104,7 +105,7 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 	if err := h.fill(ctx, v, img); err != nil {
 		return nil, err
 	}
-	return v, errors.Wrapf(os.WriteFile(marker, []byte(v.VolumeID), 0o600), "note that Modal has the program")
+	return v, errors.Wrapf(atomicfile.Write(marker, []byte(v.VolumeID), 0o600), "note that Modal has the program")
 }
 
 // fill writes the program to the volume, from within a sandbox, because the SDK has no other way.

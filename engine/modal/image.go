@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // images builds images at Modal, and records them on this machine. Modal does not report an image's defaults
@@ -267,9 +268,7 @@ func (i *images) path(id string) string { return filepath.Join(i.dir, id+".json"
 func (i *images) write(r record) error {
 	data, err := json.Marshal(r)
 	if err == nil {
-		if err = os.WriteFile(i.path(r.ID)+".new", data, 0o600); err == nil {
-			err = os.Rename(i.path(r.ID)+".new", i.path(r.ID))
-		}
+		err = atomicfile.Write(i.path(r.ID), data, 0o600)
 	}
 	return errors.Wrapf(err, "note an image")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
@@ -232,9 +233,7 @@ func (v *volumes) write(n volumeNote) error {
 func (v *volumes) writeLocked(n volumeNote) error {
 	data, err := json.Marshal(n)
 	if err == nil {
-		if err = os.WriteFile(v.path(n.Name)+".new", data, 0o600); err == nil {
-			err = os.Rename(v.path(n.Name)+".new", v.path(n.Name))
-		}
+		err = atomicfile.Write(v.path(n.Name), data, 0o600)
 	}
 	return errors.Wrapf(err, "note a volume")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 const keeperName = "harvest-command-keeper"
@@ -356,15 +357,7 @@ func (k *keeper) saveInfo() error {
 	if err != nil {
 		return errors.Wrapf(err, "encode a process")
 	}
-	return WriteFile(filepath.Join(k.Keep, "info.json"), data)
-}
-
-// WriteFile replaces a file atomically.
-func WriteFile(name string, data []byte) error {
-	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
-		return errors.Wrapf(err, "write %s", name)
-	}
-	return errors.Wrapf(os.Rename(name+".new", name), "write %s", name)
+	return atomicfile.Write(filepath.Join(k.Keep, "info.json"), data, 0o600)
 }
 
 // accept serves connections until the listener is closed.

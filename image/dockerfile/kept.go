@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -39,7 +40,7 @@ type kept struct {
 func (c *Cache) noteMount(owner, id string) error {
 	text, err := json.Marshal(mountEntry{owner, id, cacheVolume(owner, id)})
 	if err == nil {
-		err = os.WriteFile(c.path(hash("mount", owner, id), mountExt), text, 0o600)
+		err = atomicfile.Write(c.path(hash("mount", owner, id), mountExt), text, 0o600)
 	}
 	return tarfs.Explain(err, "the build cache")
 }

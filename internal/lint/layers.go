@@ -31,6 +31,7 @@ var rows = []row{
 		"helpers of tests know the package that they are beside only"},
 	{"internal/netguard", []string{"internal/iprange"},
 		"the guard knows addresses and rules; its callers know accounts"},
+	{"internal/s3server", []string{"internal/atomicfile"}, "the embedded S3 keeps its keys in a file"},
 	{"internal/...", nil, "internal packages are plain helpers; pass what they need as parameters"},
 
 	{"config", nil, "config knows values only; its callers convert them"},

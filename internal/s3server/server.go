@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
@@ -161,11 +162,7 @@ func keys(path string) (Keys, error) {
 	if text, err = json.Marshal(k); err != nil {
 		return k, errors.Wrapf(err, "make keys of the embedded S3")
 	}
-	temp := path + ".new"
-	if err := os.WriteFile(temp, text, 0o600); err != nil {
-		return k, errors.Wrapf(err, "write the keys of the embedded S3")
-	}
-	return k, errors.Wrapf(os.Rename(temp, path), "write the keys of the embedded S3")
+	return k, errors.Wrapf(atomicfile.WriteDurable(path, text, 0o600), "write the keys of the embedded S3")
 }
 
 // process is a serving process.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
@@ -364,10 +365,7 @@ func (r *Registry) put(key string, a App) error {
 func (r *Registry) save() error {
 	data, err := json.Marshal(r.byID)
 	if err == nil {
-		err = os.WriteFile(r.path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(r.path+".new", r.path)
+		err = atomicfile.Write(r.path, data, 0o600)
 	}
 	return errors.Wrapf(err, "remember an app")
 }

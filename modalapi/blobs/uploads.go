@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
@@ -64,7 +65,7 @@ func (s *Store) Begin(account, sum string, size int64) (name string, up Upload, 
 		err = os.WriteFile(s.path(account, uploadDir, name, dataFile), nil, 0o600)
 	}
 	if err == nil { // last, so that an upload with it is whole
-		err = os.WriteFile(s.path(account, uploadDir, name, infoFile), text, 0o600)
+		err = atomicfile.Write(s.path(account, uploadDir, name, infoFile), text, 0o600)
 	}
 	if err != nil {
 		_ = s.reserve(account, -size, -1)
@@ -124,8 +125,8 @@ func (s *Store) WritePart(ctx context.Context, account, name string, part int, r
 		return "", errors.Newf(errors.Invalid, "the part %d has another length than %d bytes", part, up.length(part))
 	}
 	etag := hex.EncodeToString(h.Sum(nil))
-	if err := os.WriteFile(s.path(account, uploadDir, name, partFile+strconv.Itoa(part)), []byte(etag),
-		0o600); err != nil {
+	file := s.path(account, uploadDir, name, partFile+strconv.Itoa(part))
+	if err := atomicfile.Write(file, []byte(etag), 0o600); err != nil {
 		return "", ended(err)
 	}
 	now := time.Now()

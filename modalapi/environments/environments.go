@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // Main is the environment of requests that name none. It has no prefix, and cannot be renamed or deleted.
@@ -178,10 +179,7 @@ func (m *Map) change(account string, change func(map[string]Environment)) error 
 	m.byName[account] = after
 	data, err := json.Marshal(m.byName)
 	if err == nil {
-		err = os.WriteFile(m.path+".new", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(m.path+".new", m.path)
+		err = atomicfile.Write(m.path, data, 0o600)
 	}
 	if err != nil {
 		m.byName[account] = before

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/modalapi/blobs"
 )
@@ -287,10 +288,7 @@ func read(name string, to any) error {
 func write(name string, from any) error {
 	text, err := json.Marshal(from)
 	if err == nil {
-		err = os.WriteFile(name+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(name+".new", name)
+		err = atomicfile.Write(name, text, 0o600)
 	}
 	return errors.Wrapf(err, "write a mount")
 }

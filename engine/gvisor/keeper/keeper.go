@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/privilege"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/volume"
@@ -541,10 +542,7 @@ func (k *Keeper) state() wire.State {
 func (k *Keeper) saveState() {
 	b, err := json.Marshal(k.state())
 	if err == nil {
-		err = os.WriteFile(StateFile+".new", b, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(StateFile+".new", StateFile)
+		err = atomicfile.Write(StateFile, b, 0o600)
 	}
 	if err != nil {
 		log.Warningf("keep state: %v", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine/proc"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
 // ownerName is the file next to the commands' directories that names the sandbox they belong to.
@@ -32,5 +33,5 @@ func inherit(dir, id string) error {
 			return errors.Wrapf(err, "forget the commands of another sandbox")
 		}
 	}
-	return proc.WriteFile(file, []byte(id))
+	return atomicfile.Write(file, []byte(id), 0o600)
 }

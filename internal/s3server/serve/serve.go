@@ -40,8 +40,8 @@ func Serve(ctx context.Context, c Config) error {
 		return errors.Wrapf(err, "open the directory of the embedded S3")
 	}
 	debug.SetGCPercent(garbage)
-	err = embedgw.RunVersityGW(ctx, be, &embedgw.Config{RootUserAccess: c.AccessKey, RootUserSecret: c.SecretKey,
-		Region: c.Region, Ports: []string{c.Address},
+	err = embedgw.RunVersityGW(ctx, directories{be, attributes{}}, &embedgw.Config{
+		RootUserAccess: c.AccessKey, RootUserSecret: c.SecretKey, Region: c.Region, Ports: []string{c.Address},
 		CertFile: c.CertFile, KeyFile: c.KeyFile, Quiet: true, KeepAlive: true, MaxConnections: 10000,
 		MaxRequests: 5000, MultipartMaxParts: 10000})
 	if ctx.Err() != nil {
