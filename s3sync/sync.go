@@ -12,6 +12,7 @@
 package s3sync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -102,6 +103,8 @@ type Options struct {
 	// from is the prefix of the previous version. Unchanged files are copied from there instead of
 	// uploaded.
 	from *Bucket
+	// booted is the time of this boot in tests; the zero time means that of the machine.
+	booted time.Time
 	// version means that the prefix is one of several versions of the same files.
 	version bool
 }
@@ -344,7 +347,8 @@ func (r *run) sync(ctx context.Context) error {
 	if !st.temp {
 		r.uploads.dir = st.file(stateUploads)
 	}
-	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
+	r.unsettled, err = openUnsettled(r.o.State, r.t, source.String(), cmp.Or(r.o.booted, booted()))
+	if err != nil {
 		return err
 	}
 	if !r.versions() { // versions never lose an object

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ type unsettled struct {
 	From   int64  `json:"from"`  // nanoseconds since 1970: the earliest start of the first file
 	Boot   string `json:"boot"`  // boot when they were written; until the next one, the page cache has them
 	Failed bool   `json:"failed"`
+	// Until ends the time in which the damaged files were written, in nanoseconds since 1970: a file that was changed
+	// later is a person's. 0 means that no sync has seen the damage.
+	Until int64 `json:"until,omitempty"`
 
 	file  string // path of the record
 	doubt bool   // the files came from an earlier sync, and may be damaged
@@ -38,9 +42,25 @@ const unsettledDir = "unsettled"
 // bootFile contains an ID that differs for each boot of the machine (Linux, random(4)).
 const bootFile = "/proc/sys/kernel/random/boot_id"
 
+// statFile has the time of the boot in its line btime, in seconds since 1970 (Linux, proc_stat(5)).
+const statFile = "/proc/stat"
+
+// booted returns the time of this boot, or the zero time if it is unknown.
+func booted() time.Time {
+	text, _ := os.ReadFile(statFile)
+	for line := range strings.Lines(string(text)) {
+		if seconds, ok := strings.CutPrefix(line, "btime "); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(seconds), 10, 64); err == nil {
+				return time.Unix(n, 0)
+			}
+		}
+	}
+	return time.Time{}
+}
+
 // openUnsettled returns the record that an earlier restore to the tree left, or a new one. Without
-// a state directory it returns nil.
-func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
+// a state directory it returns nil. booted is when the machine was started.
+func openUnsettled(dir string, t *tree.Tree, place string, booted time.Time) (*unsettled, error) {
 	if dir == "" {
 		return nil, nil
 	}
@@ -69,10 +89,24 @@ func openUnsettled(dir string, t *tree.Tree, place string) (*unsettled, error) {
 		old = unsettled{Inode: u.Inode, From: info.ModTime().UnixNano(), Failed: true}
 	}
 	if old.Inode == u.Inode {
-		u.From, u.Place, u.Failed = old.From, old.Place, old.Failed || old.Boot != u.Boot || u.Boot == ""
-		u.doubt = u.Failed
+		another := old.Boot != u.Boot || u.Boot == ""
+		u.From, u.Place, u.Until, u.Failed = old.From, old.Place, old.Until, old.Failed || another
+		if u.doubt = u.Failed; u.doubt && (another || u.Until == 0) {
+			return u, u.bound(another && !old.Failed, booted)
+		}
 	}
 	return u, nil
+}
+
+// bound records when the damaged files were written at the latest: before the machine was started again, or, after a
+// failure of the disk, before now.
+func (u *unsettled) bound(power bool, booted time.Time) error {
+	u.Until = time.Now().UnixNano()
+	// The kernel rounds the time down to a second. If the clock was wrong in between, the time says nothing.
+	if started := booted.Add(time.Second).UnixNano(); power && started > u.From && started < u.Until {
+		u.Until = started
+	}
+	return u.write()
 }
 
 // begin records that files are about to be written.
@@ -101,7 +135,7 @@ func (u *unsettled) failed() error {
 	if u == nil || u.From == 0 {
 		return nil
 	}
-	u.Failed = true
+	u.Failed, u.Until = true, 0
 	return u.write()
 }
 
@@ -118,11 +152,12 @@ func (u *unsettled) settled(whole bool) error {
 	return nil
 }
 
-// doubts reports whether a file of the volume may be a damaged one of an earlier restore. Restored
-// files have mtimes in the past, or in the future if clocks differ. A file that a program writes
-// has the current time.
+// doubts reports whether a file of the volume may be a damaged one of an earlier restore. It has not been changed since
+// the failure (ctime). Restored files have mtimes in the past, or in the future if clocks differ; a file that a program
+// writes has the current time.
 func (u *unsettled) doubts(local *tree.Entry) bool {
 	return u != nil && u.doubt && local != nil && local.Kind == tree.File && local.Change >= u.From &&
+		local.Change <= u.Until &&
 		(tree.Nano(u.From).After(local.ModTime) || local.ModTime.After(tree.Nano(local.Change+int64(time.Second))))
 }
 

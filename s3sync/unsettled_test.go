@@ -145,6 +145,57 @@ func modTime(t *testing.T, path string) time.Time {
 	return info.ModTime()
 }
 
+// TestEditedAfterTheFailure checks that a file which a person changed after the power failure, with a time from before
+// it, as cp -p and tar do, is theirs: it is sent, and never restored over. A damaged file beside it is restored.
+// mission: 3.4, A8
+func TestEditedAfterTheFailure(t *testing.T) {
+	dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "damaged", "content")
+	write(t, dir, "edited", "content")
+	age(t, dir)
+	mustSync(t, dir, b, Options{Direction: Up})
+	tree := openTree(t, back)
+	tree.Syncfs = func(int) error { return unix.EIO }
+	if _, err := Sync(t.Context(), tree, b, Options{Direction: Down, State: state}); err == nil {
+		t.Fatal("a disk that fails was no error")
+	}
+	file := marks(t, state)[0]
+	var mark unsettled
+	raw, err := os.ReadFile(file)
+	must(t, err)
+	must(t, json.Unmarshal(raw, &mark))
+	mark.Boot, mark.Failed = "another", false
+	raw, err = json.Marshal(mark)
+	must(t, err)
+	must(t, os.WriteFile(file, raw, 0o600))
+
+	lose(t, filepath.Join(back, "damaged"), "")
+	started := time.Now().Add(time.Millisecond) // ctimes lag a little
+	for name := filepath.Join(back, "edited"); ; {
+		lose(t, name, "by a person")
+		var st unix.Stat_t
+		must(t, unix.Lstat(name, &st))
+		if time.Unix(st.Ctim.Unix()).After(started) {
+			break
+		}
+	}
+	both := Options{Direction: Both, State: state, booted: started.Add(-time.Second)}
+	if stats, err := Sync(t.Context(), openTree(t, back), b, both); err != nil || stats.Failed+stats.Conflicts > 0 {
+		t.Errorf("%s, %v", stats, err)
+	}
+	mustSync(t, dir, b, Options{Direction: Down, List: true, Contents: true})
+	for _, side := range []string{dir, back} {
+		for name, want := range map[string]string{"damaged": "content", "edited": "by a person"} {
+			if got, err := os.ReadFile(filepath.Join(side, name)); err != nil || string(got) != want {
+				t.Errorf("%s has %q, want %q: %v", name, got, want, err)
+			}
+		}
+	}
+	if left := marks(t, state); len(left) > 0 {
+		t.Errorf("records are left: %s", left)
+	}
+}
+
 // TestDoubtsEnd checks that a suspect file that its owner has checked and touched counts as theirs, and that a file of
 // another tree at the same path was never suspect.
 func TestDoubtsEnd(t *testing.T) {
