@@ -145,7 +145,7 @@ cover: deps
 	@set -ex; e2e=$$(mktemp -d); trap 'rm -rf "$$e2e"' EXIT; chmod 1777 "$$e2e"; \
 	HARVEST_COVERDIR="$$e2e" $(TESTRUN) -cover -retries 2 -start $(START) -end $(END) -turn $(TURN) all; \
 	go tool covdata textfmt -i=$(RESULTS)/cover/unit,"$$e2e" -o $(RESULTS)/cover/profile.txt
-	go run ./internal/coverage -min 90 -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
+	go run ./internal/coverage -min 90 -left $(RESULTS)/left.txt -exclude $(UNCOUNTED) $(RESULTS)/cover/profile.txt
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build

@@ -1,6 +1,7 @@
 package modal
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,19 +16,19 @@ import (
 const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
 	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
 
-// Configured returns nil if Modal's SDK finds complete credentials, valid or not, in opts, in the environment
-// or in its file, in this order for each part. Unauthenticated if there are none. Invalid if they are
-// incomplete or ambiguous, or if the file cannot be read, without which the SDK does not work.
-func Configured(opts Options, env func(string) string) error {
+// check returns nil if Modal's SDK finds complete credentials, valid or not, in the given token, in the environment or
+// in its file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or
+// ambiguous, or if the file cannot be read, without which the SDK does not work.
+func check(tokenID, tokenSecret string, env func(string) string) error {
 	p, err := readProfile(env)
 	if err != nil {
 		return err
 	}
-	id := first(part{"modal.token_id", opts.TokenID}, part{"MODAL_TOKEN_ID", env("MODAL_TOKEN_ID")},
+	id := first(part{"modal.token_id", tokenID}, part{"MODAL_TOKEN_ID", env("MODAL_TOKEN_ID")},
 		part{"token_id " + p.where, p.TokenID})
-	secret := first(part{"modal.token_secret", opts.TokenSecret}, part{"MODAL_TOKEN_SECRET", env("MODAL_TOKEN_SECRET")},
+	secret := first(part{"modal.token_secret", tokenSecret}, part{"MODAL_TOKEN_SECRET", env("MODAL_TOKEN_SECRET")},
 		part{"token_secret " + p.where, p.TokenSecret})
-	if opts.TokenID == "" && opts.TokenSecret == "" {
+	if tokenID == "" && tokenSecret == "" {
 		if found, err := p.oauth(env); found {
 			if err == nil && (id.value != "" || secret.value != "") {
 				err = errors.Remedy(errors.Newf(errors.Invalid,
@@ -140,8 +141,8 @@ func readProfile(env func(string) string) (profile, error) {
 // oauth reports whether there are OAuth credentials, and returns an error if they are incomplete. The
 // environment's client secret and key replace those of the file.
 func (p profile) oauth(env func(string) string) (found bool, err error) {
-	token, client := orElse(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken),
-		orElse(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
+	token, client := cmp.Or(env("MODAL_OAUTH_REFRESH_TOKEN"), p.OAuthRefreshToken),
+		cmp.Or(env("MODAL_OAUTH_CLIENT_ID"), p.OAuthClientID)
 	secret, key := env("MODAL_OAUTH_CLIENT_SECRET"), env("MODAL_OAUTH_JWT_KEY")
 	if secret == "" && key == "" {
 		secret, key = p.OAuthClientSecret, p.OAuthJWTKey

@@ -4,6 +4,7 @@
 package modal
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -92,18 +93,25 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
+// Configured returns nil if Modal's SDK finds complete credentials, valid or not, in opts, in the environment or in its
+// file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or ambiguous, or
+// if the file cannot be read, without which the SDK does not work.
+func Configured(opts Options, env func(string) string) error {
+	return check(opts.TokenID, opts.TokenSecret, env)
+}
+
 // Open connects to Modal. Kinds: Unauthenticated without credentials, or if Modal refuses them; those of
 // Configured; Unavailable if Modal cannot be reached.
 func Open(ctx context.Context, opts Options) (*Engine, error) {
-	opts.App = orElse(opts.App, "harvest")
-	opts.Image = orElse(opts.Image, DefaultImage)
+	opts.App = cmp.Or(opts.App, "harvest")
+	opts.Image = cmp.Or(opts.Image, DefaultImage)
 	if opts.OutputBytes == 0 {
 		opts.OutputBytes = 16 << 20
 	}
-	opts.Life = orDefault(opts.Life, Lifetime)
-	opts.CarryAhead = orDefault(opts.CarryAhead, min(time.Hour, opts.Life/4))
-	opts.VolumeIdle = orDefault(opts.VolumeIdle, time.Minute)
-	opts.patience = orDefault(opts.patience, usual)
+	opts.Life = cmp.Or(opts.Life, Lifetime)
+	opts.CarryAhead = cmp.Or(opts.CarryAhead, min(time.Hour, opts.Life/4))
+	opts.VolumeIdle = cmp.Or(opts.VolumeIdle, time.Minute)
+	opts.patience = cmp.Or(opts.patience, usual)
 	if err := Configured(opts, os.Getenv); err != nil {
 		return nil, err
 	}
@@ -156,16 +164,6 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	}
 	go e.attendants.sweep()
 	return e, nil
-}
-
-func orElse(text, other string) string { return orDefault(text, other) }
-
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
 }
 
 // installation returns the name of this Harvest installation at Modal, where other installations may have

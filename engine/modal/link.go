@@ -191,5 +191,3 @@ func (c *pipe) Close() error {
 	c.fail(io.ErrClosedPipe)
 	return c.p.Stdout.Close()
 }
-
-var _ io.ReadWriteCloser = (*pipe)(nil)

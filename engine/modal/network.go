@@ -226,7 +226,7 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	return &portConn{Conn: conn.Stream(), frames: conn}, nil
+	return newPortConn(conn), nil
 }
 
 // portConn is a connection to a port of a sandbox. Writes are framed, because the end of the written data is
@@ -236,6 +236,9 @@ type portConn struct {
 	frames   *wire.Conn
 	closed   atomic.Bool
 }
+
+// newPortConn returns the connection that a keeper's answer on conn has opened.
+func newPortConn(conn *wire.Conn) *portConn { return &portConn{Conn: conn.Stream(), frames: conn} }
 
 // Read implements net.Conn.
 func (c *portConn) Read(b []byte) (int, error) {

@@ -120,7 +120,7 @@ func portPair(t *testing.T) (*portConn, *wire.Conn, *yamux.Session) {
 		t.Fatal(err)
 	}
 	conn := wire.NewConn(stream)
-	return &portConn{Conn: conn.Stream(), frames: conn}, wire.NewConn(other), theirs
+	return newPortConn(conn), wire.NewConn(other), theirs
 }
 
 func TestPortConn(t *testing.T) {

@@ -1,6 +1,7 @@
 package modal
 
 import (
+	"cmp"
 	"archive/tar"
 	"bytes"
 	"context"
@@ -158,7 +159,7 @@ func (v *volumes) Delete(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		return inUse(what, "the sandbox "+orElse(id, holders[0].SandboxID))
+		return inUse(what, "the sandbox "+cmp.Or(id, holders[0].SandboxID))
 	}
 	v.e.attendants.end(ctx, n.Modal)
 	if _, err := ask(ctx, v.e, "delete a volume", func(ctx context.Context) (struct{}, error) {

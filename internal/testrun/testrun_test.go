@@ -245,6 +245,10 @@ func TestTimeForLongTestsIsLimited(t *testing.T) {
 	list[0].long = []string{"TestLong", "TestHangs"}
 	o.suite, o.start, o.slots = "long", time.Nanosecond, 2
 	text, err := runSample(t, "long", o, list)
+	left, readErr := os.ReadFile(filepath.Join(o.out, "left.txt"))
+	if readErr != nil || strings.Count(string(left), "\n") != 2 {
+		t.Errorf("the coverage gate reads %q: %v", left, readErr)
+	}
 	if err == nil || !strings.Contains(text, "left for next time: 2") {
 		t.Errorf("without time: %v\n%s", err, text)
 	}
