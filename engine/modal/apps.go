@@ -12,6 +12,7 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
@@ -30,7 +31,7 @@ type apps struct {
 // openApps finds the app for sandboxes without an account, and creates it if necessary.
 func openApps(ctx context.Context, e *Engine) (*apps, error) {
 	a := &apps{e: e, file: filepath.Join(e.opts.Dir, "apps"), found: map[string]*sdk.App{}}
-	own, err := bounded(ctx, func(ctx context.Context) (*sdk.App, error) {
+	own, err := call.Bounded(ctx, func(ctx context.Context) (*sdk.App, error) {
 		return e.client.Apps.FromName(ctx, e.opts.App, &sdk.AppFromNameParams{CreateIfMissing: true})
 	})
 	a.own = own

@@ -8,6 +8,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
@@ -81,7 +82,7 @@ func (a *attendants) begin(ctx context.Context) error {
 
 // attend returns the attendant of a volume, which shows the committed files and is kept until release is
 // called.
-func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, release func(), err error) {
+func (a *attendants) attend(ctx context.Context, n records.Volume) (sb *Sandbox, release func(), err error) {
 	for {
 		at, fresh, alone := a.take(n)
 		if at == nil {
@@ -114,7 +115,7 @@ func (a *attendants) attend(ctx context.Context, n volumeNote) (sb *Sandbox, rel
 
 // take returns the attendant of a volume. fresh reports that it is only being started, alone that the caller is
 // its only user.
-func (a *attendants) take(n volumeNote) (at *attendant, fresh, alone bool) {
+func (a *attendants) take(n records.Volume) (at *attendant, fresh, alone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -225,7 +226,7 @@ func (a *attendants) close() {
 		at.wake()
 	}
 	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.e.ctx), a.e.patience.call)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.e.ctx), a.e.patience.Call)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, at := range all {
@@ -235,7 +236,7 @@ func (a *attendants) close() {
 }
 
 // start starts an attendant. Closing the engine cancels the start.
-func (a *attendants) start(n volumeNote) (*Sandbox, error) {
+func (a *attendants) start(n records.Volume) (*Sandbox, error) {
 	ctx, e := a.e.ctx, a.e
 	if err := a.begin(ctx); err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -85,11 +86,11 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 		}
 		var err error
 		if params.Secret, err = e.client.Secrets.FromMap(ctx, keys, nil); err != nil {
-			return nil, explain(err, "make a secret")
+			return nil, call.Explain(err, "make a secret")
 		}
 	}
 	mount, err := e.client.CloudBucketMounts.New(m.Bucket.Name, params)
-	return mount, explain(err, "mount a bucket")
+	return mount, call.Explain(err, "mount a bucket")
 }
 
 // reachable refuses a bucket that Modal cannot reach. A server that stands in for Modal reaches every place

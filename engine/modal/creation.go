@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -120,14 +122,14 @@ func keep(ctx context.Context, method string, req, reply any, conn *grpc.ClientC
 }
 
 // start creates a sandbox that belongs to no account.
-func (e *Engine) start(ctx context.Context, img record, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
+func (e *Engine) start(ctx context.Context, img records.Image, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	return e.startIn(ctx, e.apps.own, img, params)
 }
 
 // startIn creates a sandbox. params must have tags. If the caller gives up, startIn still waits for Modal's
 // answer, so that it can end a sandbox that Modal has made by then. It also ends one that Modal made without an
 // answer.
-func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record,
+func (e *Engine) startIn(ctx context.Context, app *sdk.App, img records.Image,
 	params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
 	from, err := e.image(ctx, img.Modal)
 	if err != nil {
@@ -135,7 +137,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record,
 	}
 	patient, c := context.WithoutCancel(ctx), &creation{}
 	params.Tags[tagCreation] = strings.ToLower(rand.Text())
-	box, err := attempt(patient, ctx, e.patience.create, "create a sandbox",
+	box, err := call.Attempt(patient, ctx, e.patience.Create, "create a sandbox",
 		func(ctx context.Context) (*sdk.Sandbox, error) {
 			return e.client.Sandboxes.Create(c.in(ctx), app, from, params)
 		})
@@ -144,7 +146,7 @@ func (e *Engine) startIn(ctx context.Context, app *sdk.App, img record,
 			box, err = made, nil
 		}
 	}
-	err = c.explain(err, params.GPU, e.patience.create)
+	err = c.explain(err, params.GPU, e.patience.Create)
 	if err != nil && c.doubtful() {
 		go e.endLost(app, params)
 	}
@@ -203,7 +205,7 @@ func (e *Engine) made(ctx context.Context, app *sdk.App, params *sdk.SandboxCrea
 // unreachable does not count, since that is when answers get lost.
 func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
 	var answered time.Time // time of the first successful look
-	for pause := firstPause; answered.IsZero() || time.Since(answered) < lostFor; pause = min(2*pause, lostPause) {
+	for pause := call.FirstPause; answered.IsZero() || time.Since(answered) < lostFor; pause = min(2*pause, lostPause) {
 		box, err := e.made(e.ctx, app, params)
 		if err == nil && box != nil {
 			if err = e.terminate(e.ctx, box); err == nil {
@@ -216,7 +218,7 @@ func (e *Engine) endLost(app *sdk.App, params *sdk.SandboxCreateParams) {
 		} else if answered.IsZero() {
 			answered = time.Now()
 		}
-		if pauseFor(e.ctx, pause) != nil {
+		if call.Pause(e.ctx, pause) != nil {
 			return
 		}
 	}

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -298,7 +300,7 @@ func TestAnswersThatAreLost(t *testing.T) {
 			p.mu.Lock()
 			p.unseen = c.plane.unseen
 			p.mu.Unlock()
-			box, err := e.start(t.Context(), record{Modal: "im-1"}, paramsOf(e, c.name))
+			box, err := e.start(t.Context(), records.Image{Modal: "im-1"}, paramsOf(e, c.name))
 			if (err != nil) != c.fails {
 				t.Fatalf("it ended with %v", err)
 			}
@@ -322,10 +324,10 @@ func TestNamesThatAreTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.start(t.Context(), record{Modal: "im-1"}, paramsOf(e, "box")); err != nil {
+	if _, err := e.start(t.Context(), records.Image{Modal: "im-1"}, paramsOf(e, "box")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = e.start(t.Context(), record{Modal: "im-1"}, paramsOf(e, "box"))
+	_, err = e.start(t.Context(), records.Image{Modal: "im-1"}, paramsOf(e, "box"))
 	if running, keys, _ := p.left(); errors.KindOf(err) != errors.Conflict || running != 1 || keys != 2 {
 		t.Errorf("a second one of that name: %v; %d run, %d keys", err, running, keys)
 	}
@@ -349,7 +351,7 @@ func TestLimitsThatAreReached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.start(t.Context(), record{Modal: "im-1"}, paramsOf(e, "box")); err != nil {
+	if _, err := e.start(t.Context(), records.Image{Modal: "im-1"}, paramsOf(e, "box")); err != nil {
 		t.Error(err)
 	}
 	if running, keys, attempts := p.left(); running != 1 || keys != 3 || attempts != 3 {
@@ -372,7 +374,7 @@ func TestGPUs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = e.start(t.Context(), record{Modal: "im-1"}, params)
+		_, err = e.start(t.Context(), records.Image{Modal: "im-1"}, params)
 		return err
 	}
 	for gpu, want := range map[string]string{"T4": "T4 1", "A100:2": "A100 2", "h100-80gb:8": "H100-80GB 8"} {
@@ -396,8 +398,8 @@ func TestGPUs(t *testing.T) {
 	if asked != 3 {
 		t.Errorf("%d sandboxes with a GPU were asked for", asked)
 	}
-	short := usual
-	short.create = 200 * time.Millisecond
+	short := call.Usual
+	short.Create = 200 * time.Millisecond
 	if e, err = p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x", patience: short}); err != nil {
 		t.Fatal(err)
 	}
@@ -437,20 +439,21 @@ func TestLimitsThatLast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := &Engine{patience: usual, client: client, server: "abcdefghijkl"}
-		_, err = e.startIn(t.Context(), &sdk.App{AppID: "ap-1", Name: "app"}, record{Modal: "im-1"}, paramsOf(e, "box"))
+		e := &Engine{patience: call.Usual, client: client, server: "abcdefghijkl"}
+		_, err = e.startIn(t.Context(), &sdk.App{AppID: "ap-1", Name: "app"}, records.Image{Modal: "im-1"},
+			paramsOf(e, "box"))
 		if errors.KindOf(err) != errors.Exhausted ||
 			errors.Message(err) != "Modal has reached a limit of the account" || errors.RemedyOf(err) == "" {
 			t.Errorf("it ended with %v, and says %q, %q", err, errors.Message(err), errors.RemedyOf(err))
 		}
 		last := len(r.attempts) - 1
 		if last < 5 ||
-			r.attempts[last].Sub(r.attempts[0]) > retryFor { // the bubble's time, which only the retries advance
+			r.attempts[last].Sub(r.attempts[0]) > call.RetryFor { // the bubble's time, which only the retries advance
 			t.Fatalf("it was tried at %v", r.attempts)
 		}
 		for i := 2; i <= last; i++ {
 			if before, pause := r.attempts[i-1].Sub(r.attempts[i-2]),
-				r.attempts[i].Sub(r.attempts[i-1]); pause < before || pause > lastPause {
+				r.attempts[i].Sub(r.attempts[i-1]); pause < before || pause > call.LastPause {
 				t.Errorf("after a pause of %v there is one of %v", before, pause)
 			}
 		}

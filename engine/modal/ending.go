@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -89,17 +90,17 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 	if !s.end.IsZero() {
 		life = max(time.Until(s.end), 0)
 	}
-	limited, cancel := context.WithTimeout(ctx, life+s.e.patience.call)
+	limited, cancel := context.WithTimeout(ctx, life+s.e.patience.Call)
 	defer cancel()
 	var refusal error
 	for {
 		var result *pb.GenericResult
-		code, err := bounded(context.WithValue(limited, resultKey{}, &result),
+		code, err := call.Bounded(context.WithValue(limited, resultKey{}, &result),
 			func(ctx context.Context) (int, error) { return s.box.Wait(ctx, nil) })
 		if end := s.e.endOf(s.h.Ref); end != nil {
 			return *end, nil
 		}
-		switch kind := errors.KindOf(explain(err, "")); {
+		switch kind := errors.KindOf(call.Explain(err, "")); {
 		case err == nil:
 			return endFor(code, result), nil
 		case ctx.Err() != nil:
@@ -107,20 +108,20 @@ func (s *Sandbox) await(ctx context.Context) (engine.End, error) {
 		case limited.Err() != nil && refusal != nil:
 			return engine.End{}, refusal
 		case limited.Err() != nil:
-			return engine.End{}, unanswered(errors.Wrapf(err, "wait for a sandbox"), s.e.patience.call)
+			return engine.End{}, call.Unanswered(errors.Wrapf(err, "wait for a sandbox"), s.e.patience.Call)
 		case kind == errors.NotFound:
 			return engine.End{Lost: true, Detail: "Modal no longer has the sandbox."}, nil
 		case kind == errors.Unauthenticated, kind == errors.Denied:
 			if refusal == nil {
 				logf.Errorf(ctx, "Modal does not tell whether the sandbox %s runs: %v", s.h.ID, err)
 			}
-			if refusal = explain(err, "wait for a sandbox"); kind == errors.Unauthenticated {
-				refusal = revoked(err, "wait for a sandbox")
+			if refusal = call.Explain(err, "wait for a sandbox"); kind == errors.Unauthenticated {
+				refusal = call.Revoked(err, "wait for a sandbox")
 			}
 		case kind != errors.Unavailable:
-			return engine.End{}, explain(err, "wait for a sandbox")
+			return engine.End{}, call.Explain(err, "wait for a sandbox")
 		}
-		_ = pauseFor(limited, lastPause) // the next call notices the end of limited
+		_ = call.Pause(limited, call.LastPause) // the next call notices the end of limited
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -88,7 +89,7 @@ func ended(t *testing.T, wait func(ctx context.Context) (*pb.SandboxWaitResponse
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &Engine{patience: usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{},
+	e := &Engine{patience: call.Usual, opts: Options{Life: Lifetime}, client: client, links: map[string]*link{},
 		ended: map[string]seenEnd{}, endings: map[string]*ending{}}
 	e.ctx, e.cancel = context.WithCancel(t.Context())
 	t.Cleanup(func() { _ = e.Close() })

@@ -20,6 +20,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/credentials"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
@@ -54,7 +57,7 @@ type Options struct {
 	CarryAhead time.Duration
 	VolumeIdle time.Duration // how long an attendant of a volume stays idle; 0 means a minute
 
-	patience patience // the zero value means usual
+	patience call.Patience // the zero value means usual
 }
 
 // DefaultImage is the image behind "base" unless Options.Image is set.
@@ -72,7 +75,7 @@ var refPattern = pattern.New(`^sb-[A-Za-z0-9]{1,64}$`)
 // Engine runs sandboxes at Modal.
 type Engine struct {
 	opts       Options
-	patience   patience
+	patience   call.Patience
 	server     string // name of this installation
 	to         *server
 	client     *sdk.Client
@@ -97,7 +100,12 @@ var _ engine.Engine = (*Engine)(nil)
 // file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or ambiguous, or
 // if the file cannot be read, without which the SDK does not work.
 func Configured(opts Options, env func(string) string) error {
-	return check(opts.TokenID, opts.TokenSecret, env)
+	return credentials.Check(opts.TokenID, opts.TokenSecret, env)
+}
+
+// ask makes a call that may be repeated, with a deadline.
+func ask[T any](ctx context.Context, e *Engine, what string, do func(ctx context.Context) (T, error)) (T, error) {
+	return call.Attempt(ctx, ctx, e.patience.Call, what, do)
 }
 
 // Open connects to Modal. Kinds: Unauthenticated without credentials, or if Modal refuses them; those of
@@ -111,7 +119,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	opts.Life = cmp.Or(opts.Life, Lifetime)
 	opts.CarryAhead = cmp.Or(opts.CarryAhead, min(time.Hour, opts.Life/4))
 	opts.VolumeIdle = cmp.Or(opts.VolumeIdle, time.Minute)
-	opts.patience = cmp.Or(opts.patience, usual)
+	opts.patience = cmp.Or(opts.patience, call.Usual)
 	if err := Configured(opts, os.Getenv); err != nil {
 		return nil, err
 	}
@@ -132,11 +140,11 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	to := &server{}
 	client, err := sdk.NewClientWithOptions(&sdk.ClientParams{
 		TokenID: opts.TokenID, TokenSecret: opts.TokenSecret, Environment: opts.Environment,
-		GRPCUnaryInterceptors:  []grpc.UnaryClientInterceptor{opts.patience.limit, seeResult, keep, to.call},
-		GRPCStreamInterceptors: []grpc.StreamClientInterceptor{opts.patience.limitStream},
+		GRPCUnaryInterceptors:  []grpc.UnaryClientInterceptor{opts.patience.Limit, seeResult, keep, to.call},
+		GRPCStreamInterceptors: []grpc.StreamClientInterceptor{opts.patience.LimitStream},
 	})
 	if err != nil {
-		return nil, explain(err, "read the configuration of Modal")
+		return nil, call.Explain(err, "read the configuration of Modal")
 	}
 	e := &Engine{
 		opts: opts, patience: opts.patience, server: self, to: to, client: client, ids: map[string]string{},
@@ -145,19 +153,19 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	e.attendants = &attendants{e: e, idle: opts.VolumeIdle, swept: make(chan struct{}), all: map[string]*attendant{}}
 	// A starting server must soon notice that Modal is unreachable, and the SDK retries by itself.
-	limited, cancel := context.WithTimeout(ctx, e.patience.open)
+	limited, cancel := context.WithTimeout(ctx, e.patience.Open)
 	defer cancel()
 	if e.apps, err = openApps(limited, e); err != nil {
-		err = explain(err, "find the app")
+		err = call.Explain(err, "find the app")
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = unanswered(err, e.patience.open)
+			err = call.Unanswered(err, e.patience.Open)
 		}
 		return nil, errors.Join(err, e.Close())
 	}
-	e.images = &images{e: e, dir: filepath.Join(opts.Dir, "images")}
+	e.images = &images{e: e, records: records.Images{Dir: filepath.Join(opts.Dir, "images")}}
 	e.helper = &helper{e: e}
-	e.volumes = &volumes{e: e, dir: filepath.Join(opts.Dir, "volumes")}
-	for _, dir := range []string{e.images.dir, e.volumes.dir} {
+	e.volumes = &volumes{e: e, records: records.Volumes{Dir: filepath.Join(opts.Dir, "volumes")}}
+	for _, dir := range []string{e.images.records.Dir, e.volumes.records.Dir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, errors.Join(errors.Wrapf(err, "make a directory of the engine modal"), e.Close())
 		}
@@ -229,7 +237,7 @@ func (e *Engine) Close() error {
 	}()
 	select { // closing the SDK waits for calls that may never end
 	case <-closed:
-	case <-time.After(grace):
+	case <-time.After(call.Grace):
 	}
 	return nil
 }
@@ -242,7 +250,7 @@ func (e *Engine) Open(ctx context.Context, h engine.Handle) (engine.Sandbox, err
 	}
 	box, err := e.client.Sandboxes.FromID(ctx, h.Ref, nil)
 	if err != nil {
-		return nil, explain(err, "find a sandbox")
+		return nil, call.Explain(err, "find a sandbox")
 	}
 	tags, err := ask(ctx, e, "look at a sandbox", func(ctx context.Context) (map[string]string,
 		error) {
@@ -319,7 +327,7 @@ func (e *Engine) idOf(ctx context.Context, box *sdk.Sandbox) (string, error) {
 		return id, nil
 	}
 	tags, err := box.GetTags(ctx, nil)
-	if errors.KindOf(explain(err, "")) == errors.NotFound {
+	if errors.KindOf(call.Explain(err, "")) == errors.NotFound {
 		return "", nil
 	}
 	if err != nil {
@@ -369,7 +377,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 	if err := ctx.Err(); err != nil {
 		return nil, errors.Wrapf(err, "create sandbox %s", spec.ID)
 	}
-	img, err := e.images.find(spec.Image)
+	img, err := e.images.records.Find(spec.Image)
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +385,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, 
 }
 
 // launch starts a sandbox from an image, and claims it.
-func (e *Engine) launch(ctx context.Context, spec engine.Spec, img record, name string) (engine.Sandbox, error) {
+func (e *Engine) launch(ctx context.Context, spec engine.Spec, img records.Image, name string) (engine.Sandbox, error) {
 	params, err := e.params(spec)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/volume"
@@ -43,7 +45,7 @@ func (m *modalVolume) Reload(ctx context.Context) error {
 }
 
 func (m *modalVolume) reload(ctx context.Context, measure bool) error {
-	n, err := m.v.made(m.name)
+	n, err := m.v.records.Made(m.name)
 	if err != nil {
 		return err
 	}
@@ -69,13 +71,13 @@ func (m *modalVolume) reload(ctx context.Context, measure bool) error {
 
 // reload makes a sandbox commit and reload its volumes.
 func (e *Engine) reload(ctx context.Context, box *sdk.Sandbox) error {
-	_, err := attempt(ctx, ctx, e.patience.reload, "commit and reload volumes",
+	_, err := call.Attempt(ctx, ctx, e.patience.Reload, "commit and reload volumes",
 		func(ctx context.Context) (struct{}, error) {
-			return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: usual.reload})
+			return struct{}{}, box.ReloadVolumes(ctx, &sdk.SandboxReloadVolumesParams{Timeout: call.Usual.Reload})
 		})
 	if errors.KindOf(err) == errors.Conflict {
 		return errors.Remedy(errors.Explainf(err, errors.Conflict,
-			"Modal does not reload the volumes of a sandbox now: %.300s", plain(err)),
+			"Modal does not reload the volumes of a sandbox now: %.300s", call.Plain(err)),
 			"close the files of the volume that are open, and try again")
 	}
 	return err
@@ -83,15 +85,15 @@ func (e *Engine) reload(ctx context.Context, box *sdk.Sandbox) error {
 
 // over asks Modal whether a sandbox has ended.
 func (e *Engine) over(ctx context.Context, box *sdk.Sandbox) bool {
-	ctx, cancel := context.WithTimeout(ctx, e.patience.poll)
+	ctx, cancel := context.WithTimeout(ctx, e.patience.Poll)
 	defer cancel()
 	code, err := box.Poll(ctx, nil)
-	return code != nil || errors.KindOf(explain(err, "")) == errors.NotFound
+	return code != nil || errors.KindOf(call.Explain(err, "")) == errors.NotFound
 }
 
 // measure flushes a sandbox's view of the volume, and records the size. It is best effort.
 func (m *modalVolume) measure(ctx context.Context, box *sdk.Sandbox) {
-	ctx, cancel := context.WithTimeout(ctx, m.v.e.patience.measure)
+	ctx, cancel := context.WithTimeout(ctx, m.v.e.patience.Measure)
 	defer cancel()
 	err := func() error {
 		sb := m.v.e.sandbox(engine.Handle{ID: m.name, Ref: box.SandboxID}, box)
@@ -131,12 +133,12 @@ func (m *modalVolume) sized(answer []byte, err error) error {
 	if err := json.Unmarshal(answer, &size); err != nil {
 		return errors.Wrapf(err, "read the size of a volume")
 	}
-	return m.v.change(m.name, func(n *volumeNote) { n.Size, n.Files = size.Size, size.Files })
+	return m.v.records.Change(m.name, func(n *records.Volume) { n.Size, n.Files = size.Size, size.Files })
 }
 
 // attend returns the attendant of the volume.
 func (m *modalVolume) attend(ctx context.Context) (*Sandbox, func(), error) {
-	n, err := m.v.made(m.name)
+	n, err := m.v.records.Made(m.name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,20 +147,20 @@ func (m *modalVolume) attend(ctx context.Context) (*Sandbox, func(), error) {
 
 // CopyIn implements volume.Volume. It commits the copied files.
 func (m *modalVolume) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
-	n, err := m.v.made(m.name)
+	n, err := m.v.records.Made(m.name)
 	if err != nil {
 		return err
 	}
 	return m.copyIn(ctx, n, dir, tar)
 }
 
-func (m *modalVolume) copyIn(ctx context.Context, n volumeNote, dir string, tar io.Reader) error {
+func (m *modalVolume) copyIn(ctx context.Context, n records.Volume, dir string, tar io.Reader) error {
 	return m.alter(ctx, n, tar, inside.VolumeRequest{Op: inside.VolumeUnpack, Path: dir})
 }
 
 // Remove implements volume.Volume. It commits the removal.
 func (m *modalVolume) Remove(ctx context.Context, path string) error {
-	n, err := m.v.made(m.name)
+	n, err := m.v.records.Made(m.name)
 	if err != nil {
 		return err
 	}
@@ -166,7 +168,7 @@ func (m *modalVolume) Remove(ctx context.Context, path string) error {
 }
 
 // alter changes files, and returns when the change is committed.
-func (m *modalVolume) alter(ctx context.Context, n volumeNote, stdin io.Reader, req inside.VolumeRequest) error {
+func (m *modalVolume) alter(ctx context.Context, n records.Volume, stdin io.Reader, req inside.VolumeRequest) error {
 	sb, release, err := m.v.e.attendants.attend(ctx, n)
 	if err != nil {
 		return err

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 )
@@ -53,7 +55,7 @@ func TestSizesOfVolumes(t *testing.T) {
 	if err := m.sized(nil, errors.Newf(errors.Gone, "x")); errors.KindOf(err) != errors.Gone {
 		t.Errorf("no answer: %v", err)
 	}
-	if n, err := m.v.find("a"); err != nil || n.Size != 7 || n.Files != 1 {
+	if n, err := m.v.records.Find("a"); err != nil || n.Size != 7 || n.Files != 1 {
 		t.Errorf("the volume has %+v, %v", n, err)
 	}
 }
@@ -65,7 +67,7 @@ func TestAttendantsThatFail(t *testing.T) {
 	e := ended(t, nil).e
 	a := &attendants{e: e, idle: time.Hour, swept: make(chan struct{}), all: map[string]*attendant{}}
 	e.attendants = a
-	n := volumeNote{Name: "a", Modal: "at-modal"}
+	n := records.Volume{Name: "a", Modal: "at-modal"}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := a.attend(ctx, n); errors.KindOf(err) != errors.Canceled {
@@ -129,7 +131,7 @@ func TestSnapshotsThatCannotBe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = (&Engine{patience: usual, client: client}).forget(t.Context(), "im-1")
+		err = (&Engine{patience: call.Usual, client: client}).forget(t.Context(), "im-1")
 		if (want == "") != (err == nil) || err != nil && errors.KindOf(err) != want || want == errors.Conflict &&
 			!strings.Contains(errors.Message(err), "said so") {
 			t.Errorf("%s: %v", code, err)

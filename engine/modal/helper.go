@@ -11,7 +11,9 @@ import (
 
 	sdk "github.com/modal-labs/modal-client/go"
 
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
@@ -49,7 +51,7 @@ func (s *sending) failed() bool {
 }
 
 // mount makes the program the first process of a sandbox.
-func (h *helper) mount(ctx context.Context, img record, params *sdk.SandboxCreateParams) error {
+func (h *helper) mount(ctx context.Context, img records.Image, params *sdk.SandboxCreateParams) error {
 	sent := h.send(img)
 	select {
 	case <-sent.done:
@@ -70,7 +72,7 @@ func (h *helper) mount(ctx context.Context, img record, params *sdk.SandboxCreat
 
 // send returns the current upload, and starts one if there is none or if the last one failed. Closing the
 // engine cancels it.
-func (h *helper) send(img record) *sending {
+func (h *helper) send(img records.Image) *sending {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.sent == nil || h.sent.failed() {
@@ -85,7 +87,7 @@ func (h *helper) send(img record) *sending {
 }
 
 // upload returns the volume with the program, and fills it if necessary.
-func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
+func (h *helper) upload(ctx context.Context, img records.Image) (*sdk.Volume, error) {
 	digest, err := digestOf(h.e.opts.Executable)
 	if err != nil {
 		return nil, err
@@ -109,13 +111,13 @@ func (h *helper) upload(ctx context.Context, img record) (*sdk.Volume, error) {
 }
 
 // fill writes the program to the volume, from within a sandbox, because the SDK has no other way.
-func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error) {
+func (h *helper) fill(ctx context.Context, v *sdk.Volume, img records.Image) (err error) {
 	if err := h.e.attendants.begin(ctx); err != nil {
 		return err
 	}
 	logf.Infof(ctx, "sending the program that runs commands to Modal, once")
 	box, err := h.e.start(ctx, img, &sdk.SandboxCreateParams{
-		Timeout: usual.upload, BlockNetwork: true, Command: []string{"sleep", "86400"},
+		Timeout: call.Usual.Upload, BlockNetwork: true, Command: []string{"sleep", "86400"},
 		Volumes: map[string]*sdk.Volume{"/volume": v},
 		Tags:    map[string]string{tagServer: h.e.server, tagAttendant: "yes"},
 	})
@@ -126,7 +128,7 @@ func (h *helper) fill(ctx context.Context, v *sdk.Volume, img record) (err error
 		err = errors.Join(err, h.e.terminate(context.WithoutCancel(ctx), box))
 	}()
 	there := "/volume/" + inside.Name
-	_, err = attempt(ctx, ctx, h.e.patience.upload, "send the program to Modal",
+	_, err = call.Attempt(ctx, ctx, h.e.patience.Upload, "send the program to Modal",
 		func(ctx context.Context) (struct{}, error) {
 			if run(ctx, box, "test", "-x", there) == nil {
 				return struct{}{}, nil

@@ -5,37 +5,26 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	sdk "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
+	"github.com/RelevanceAI/harvest/engine/modal/uses"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
-// images builds images at Modal, and records them on this machine. Modal does not report an image's defaults
-// for commands.
+// images builds images at Modal, and records them on this machine.
 type images struct {
-	e   *Engine
-	dir string
-
-	uses uses // by ID
-
-	mu sync.Mutex // held while records are written or read
-}
-
-// record is the stored record of an image.
-type record struct {
-	image.Image
-	Modal string `json:"modal"` // Modal's ID
+	e       *Engine
+	records records.Images
+	uses    uses.Set // by ID
 }
 
 // Build implements image.Builder.
@@ -46,14 +35,14 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	anew := opts.Force || opts.Pull == image.PullAlways
 	plain := len(spec.Commands) == 0 && spec.Dockerfile == ""
 	if known, err := i.owned(ctx, spec.Owner, spec.Base); err == nil && plain && !(anew && pulled(known, spec.Base)) {
-		return i.named(known, opts.Names)
+		return i.records.Named(known, opts.Names)
 	}
 	digest, err := digestOfSpec(spec, i.e.opts.Image)
 	if err != nil {
 		return image.Image{}, err
 	}
-	if known, err := i.find(digest); err == nil && !anew {
-		return i.named(known, opts.Names)
+	if known, err := i.records.Find(digest); err == nil && !anew {
+		return i.records.Named(known, opts.Names)
 	}
 	from, err := i.source(ctx, spec, opts)
 	if err != nil {
@@ -63,14 +52,14 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if opts.Progress != nil {
 		opts.Progress(image.Progress{Step: "build"})
 	}
-	built, err := attempt(ctx, ctx, i.e.patience.build, "build an image",
+	built, err := call.Attempt(ctx, ctx, i.e.patience.Build, "build an image",
 		func(ctx context.Context) (*sdk.Image, error) {
 			return from.Build(context.WithValue(ctx, anewKey{}, anew), i.e.apps.own, nil)
 		})
 	if err != nil {
 		return image.Image{}, buildError(err, spec)
 	}
-	r := record{Modal: built.ImageID, Image: image.Image{
+	r := records.Image{Modal: built.ImageID, Image: image.Image{
 		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Spec: spec, Built: time.Now(),
 		BuildTime: time.Since(begin),
 		Names:     []string{}, Parts: []image.Part{}, Missing: []image.Part{},
@@ -78,11 +67,11 @@ func (i *images) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if spec.Base != "" && len(spec.Commands) == 0 {
 		r.Names = append(r.Names, spec.Base)
 	}
-	return i.named(r, opts.Names)
+	return i.records.Named(r, opts.Names)
 }
 
 // pulled reports whether an image is a plain registry image of that name, so that a newer one can be pulled.
-func pulled(r record, name string) bool {
+func pulled(r records.Image, name string) bool {
 	return r.Spec.Base == name && len(r.Spec.Commands) == 0 && r.Spec.Dockerfile == "" && r.Snapshot == nil
 }
 
@@ -171,7 +160,7 @@ func (i *images) from(ctx context.Context, owner, base string, opts image.BuildO
 			params.Secret, err = i.e.client.Secrets.FromMap(ctx, map[string]string{"REGISTRY_USERNAME": login.User,
 				"REGISTRY_PASSWORD": login.Password}, nil)
 			if err != nil {
-				return nil, explain(err, "pass the registry's credentials to Modal")
+				return nil, call.Explain(err, "pass the registry's credentials to Modal")
 			}
 		}
 	}
@@ -223,111 +212,25 @@ func digestOfSpec(spec image.Spec, base string) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// named writes r's record, and takes its names away from other images.
-func (i *images) named(r record, names []string) (image.Image, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	all, err := i.read()
-	if err != nil {
-		return image.Image{}, err
-	}
-	for _, name := range names {
-		if !slices.Contains(r.Names, name) {
-			r.Names = append(r.Names, name)
-		}
-	}
-	for _, other := range all {
-		kept := slices.DeleteFunc(slices.Clone(other.Names),
-			func(name string) bool { return slices.Contains(r.Names, name) })
-		if other.ID != r.ID && other.Spec.Owner == r.Spec.Owner && len(kept) != len(other.Names) {
-			other.Names = kept
-			if err := i.write(other); err != nil {
-				return image.Image{}, err
-			}
-		}
-	}
-	return r.Image, i.write(r)
-}
-
 // learn records an image's defaults for commands. Modal does not report them, but the image's first sandbox
 // shows them.
-func (i *images) learn(r record, found wire.Found) error {
+func (i *images) learn(r records.Image, found wire.Found) error {
 	r.Config.Env, r.Config.Dir = map[string]string{}, found.Dir
 	for name, value := range found.Env {
 		if !strings.HasPrefix(name, "MODAL_") { // added by Modal
 			r.Config.Env[name] = value
 		}
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.write(r)
-}
-
-func (i *images) path(id string) string { return filepath.Join(i.dir, id+".json") }
-
-func (i *images) write(r record) error {
-	data, err := json.Marshal(r)
-	if err == nil {
-		err = atomicfile.Write(i.path(r.ID), data, 0o600)
-	}
-	return errors.Wrapf(err, "note an image")
-}
-
-// read returns all records, newest first.
-func (i *images) read() ([]record, error) {
-	files, err := filepath.Glob(filepath.Join(i.dir, "img_*.json"))
-	if err != nil {
-		return nil, errors.Wrapf(err, "list the images")
-	}
-	var all []record
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if errors.IsNotExist(err) {
-			continue // it was deleted meanwhile
-		}
-		var r record
-		if err == nil {
-			err = json.Unmarshal(data, &r)
-		}
-		if err != nil {
-			return nil, errors.Wrapf(err, "read an image's record")
-		}
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b record) int { return b.Built.Compare(a.Built) })
-	return all, nil
-}
-
-func (i *images) find(ref string) (record, error) {
-	i.mu.Lock()
-	all, err := i.read()
-	i.mu.Unlock()
-	if err != nil {
-		return record{}, err
-	}
-	var found []record
-	for _, r := range all {
-		if ref != "" && (r.ID == ref || r.Digest == ref || slices.Contains(r.Names, ref)) {
-			return r, nil
-		}
-		if strings.HasPrefix(ref, "img_") && strings.HasPrefix(r.ID, ref) {
-			found = append(found, r)
-		}
-	}
-	if len(found) == 1 {
-		return found[0], nil
-	}
-	return record{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
-		"build it, or name one of a registry")
+	return i.records.Write(r)
 }
 
 // owned finds an image that is visible to an owner, as defined by image.Of.
-func (i *images) owned(ctx context.Context, owner, ref string) (record, error) {
+func (i *images) owned(ctx context.Context, owner, ref string) (records.Image, error) {
 	img, err := image.Of(i, owner).Find(ctx, ref)
 	if err != nil {
-		return record{}, err
+		return records.Image{}, err
 	}
-	return i.find(img.ID)
+	return i.records.Find(img.ID)
 }
 
 // checkNames refuses the names of Harvest's own images.
@@ -343,15 +246,13 @@ func checkNames(names []string) error {
 
 // Find implements image.Builder.
 func (i *images) Find(_ context.Context, ref string) (image.Image, error) {
-	r, err := i.find(ref)
+	r, err := i.records.Find(ref)
 	return r.Image, err
 }
 
 // List implements image.Builder.
 func (i *images) List(context.Context) ([]image.Image, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	all, err := i.read()
+	all, err := i.records.All()
 	list := []image.Image{}
 	for _, r := range all {
 		list = append(list, r.Image)
@@ -361,14 +262,14 @@ func (i *images) List(context.Context) ([]image.Image, error) {
 
 // Use protects an image from deletion until release is called, which is idempotent. NotFound for an unknown ID.
 func (i *images) Use(id, who string) (release func(), err error) {
-	r, err := i.find(id)
+	r, err := i.records.Find(id)
 	if err != nil {
 		return nil, err
 	}
-	if release, err = i.uses.take(r.ID, who); err != nil {
+	if release, err = i.uses.Take(r.ID, who); err != nil {
 		return nil, err
 	}
-	if _, err := i.find(r.ID); err != nil { // it was deleted meanwhile
+	if _, err := i.records.Find(r.ID); err != nil { // it was deleted meanwhile
 		release()
 		return nil, err
 	}
@@ -378,11 +279,11 @@ func (i *images) Use(id, who string) (release func(), err error) {
 // Delete removes an image. It deletes snapshots at Modal, too. Built images stay there for as long as Modal
 // likes, because others in the workspace may have built the same image.
 func (i *images) Delete(ctx context.Context, id string) error {
-	r, err := i.find(id)
+	r, err := i.records.Find(id)
 	if err != nil {
 		return err
 	}
-	unbar, err := i.uses.bar(r.ID, "image "+r.ID)
+	unbar, err := i.uses.Bar(r.ID, "image "+r.ID)
 	if err != nil {
 		return err
 	}
@@ -392,12 +293,7 @@ func (i *images) Delete(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err := os.Remove(i.path(r.ID)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "forget an image")
-	}
-	return nil
+	return i.records.Remove(r.ID)
 }
 
 var _ image.Builder = (*images)(nil)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 )
@@ -29,25 +31,25 @@ func TestExplain(t *testing.T) {
 		errors.Unavailable:     status.Error(codes.Unavailable, "x"),
 		errors.Unsupported:     status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss, "x"),
 	} {
-		got := explain(err, "do it")
+		got := call.Explain(err, "do it")
 		if errors.KindOf(got) != want || !strings.Contains(got.Error(), "do it") {
 			t.Errorf("%T %v is %v (%s), want %s", err, err, got, errors.KindOf(got), want)
 		}
 	}
-	if err := explain(nil, "do it"); err != nil {
+	if err := call.Explain(nil, "do it"); err != nil {
 		t.Errorf("no error is %v", err)
 	}
 	for _, code := range []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument,
 		codes.ResourceExhausted} {
-		if kind := errors.KindOf(explain(status.Error(code, "x"), "do it")); kind == errors.Internal {
+		if kind := errors.KindOf(call.Explain(status.Error(code, "x"), "do it")); kind == errors.Internal {
 			t.Errorf("%s is internal", code)
 		}
 	}
-	if m := errors.Message(explain(status.Error(codes.InvalidArgument, "the reason"), "do it")); !strings.Contains(m,
-		"the reason") {
+	m := errors.Message(call.Explain(status.Error(codes.InvalidArgument, "the reason"), "do it"))
+	if !strings.Contains(m, "the reason") {
 		t.Errorf("Modal's reason is not in %q", m)
 	}
-	missing := explain(errors.Errorf("missing credentials, please set them"), "do it")
+	missing := call.Explain(errors.Errorf("missing credentials, please set them"), "do it")
 	if errors.KindOf(missing) != errors.Unauthenticated || !strings.Contains(errors.RemedyOf(missing),
 		"MODAL_TOKEN_ID") {
 		t.Errorf("without credentials: %v, %s", missing, errors.RemedyOf(missing))
@@ -56,7 +58,7 @@ func TestExplain(t *testing.T) {
 
 func TestAttempt(t *testing.T) {
 	t.Parallel()
-	calls, e := 0, &Engine{patience: usual}
+	calls, e := 0, &Engine{patience: call.Usual}
 	got, err := ask(t.Context(), e, "do it", func(context.Context) (int, error) {
 		if calls++; calls < 3 {
 			return 0, status.Error(codes.Unavailable, "busy")
@@ -95,7 +97,7 @@ func TestAttempt(t *testing.T) {
 	}
 	never := make(chan struct{}) // as a call of the SDK that does not mind its context
 	defer close(never)
-	_, err = attempt(t.Context(), t.Context(), 10*time.Millisecond, "do it",
+	_, err = call.Attempt(t.Context(), t.Context(), 10*time.Millisecond, "do it",
 		func(context.Context) (int, error) { <-never; return 0, nil })
 	if errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
 		t.Errorf("no answer: %v", err)
@@ -119,11 +121,12 @@ func TestImages(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	e := &Engine{opts: Options{Image: DefaultImage}}
-	i := &images{e: e, dir: t.TempDir()}
+	i := &images{e: e, records: records.Images{Dir: t.TempDir()}}
 	for n, id := range []string{"img_aaaa000000000000", "img_bbbb000000000000"} {
-		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{"base"},
+		r := records.Image{Modal: "im-1", Image: image.Image{
+			ID: id, Digest: "sha256:" + id[4:], Names: []string{"base"},
 			Built: time.Unix(int64(n), 0)}}
-		if _, err := i.named(r, []string{id[4:8]}); err != nil {
+		if _, err := i.records.Named(r, []string{id[4:8]}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,7 +141,7 @@ func TestImages(t *testing.T) {
 			t.Errorf("%q: %v", ref, err)
 		}
 	}
-	r, err := i.find("aaaa")
+	r, err := i.records.Find("aaaa")
 	if err == nil {
 		err = i.learn(r, wire.Found{Env: map[string]string{"A": "1", "MODAL_TASK_ID": "x"}, Dir: "/work"})
 	}
@@ -180,7 +183,7 @@ func TestImages(t *testing.T) {
 func TestImagesOfAccounts(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	i := &images{e: &Engine{opts: Options{Image: DefaultImage}}, dir: t.TempDir()}
+	i := &images{e: &Engine{opts: Options{Image: DefaultImage}}, records: records.Images{Dir: t.TempDir()}}
 	for id, owner := range map[string]string{"img_aaaa000000000000": "a", "img_bbbb000000000000": "b",
 		"img_cccc000000000000": ""} {
 		base := "x"
@@ -191,12 +194,12 @@ func TestImagesOfAccounts(t *testing.T) {
 		if owner == "b" {
 			names = []string{"bs", ownImage} // as an earlier version let them
 		}
-		r := record{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{},
+		r := records.Image{Modal: "im-1", Image: image.Image{ID: id, Digest: "sha256:" + id[4:], Names: []string{},
 			Spec: image.Spec{Owner: owner, Base: base}, Built: time.Now()}}
 		if owner == "" {
 			names = []string{ownImage}
 		}
-		if _, err := i.named(r, names); err != nil {
+		if _, err := i.records.Named(r, names); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,7 +237,7 @@ func TestRegistryOf(t *testing.T) {
 
 func TestBuildErrors(t *testing.T) {
 	t.Parallel()
-	err := buildError(explain(sdk.RemoteError{Exception: "step 2 failed"}, "build"), image.Spec{})
+	err := buildError(call.Explain(sdk.RemoteError{Exception: "step 2 failed"}, "build"), image.Spec{})
 	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "step 2 failed") {
 		t.Errorf("a failed step: %v", err)
 	}

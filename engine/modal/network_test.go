@@ -2,19 +2,14 @@ package modal
 
 import (
 	"context"
-	"io"
-	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hashicorp/yamux"
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/RelevanceAI/harvest/engine"
-	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
-	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/engine/modal/policy"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -51,9 +46,9 @@ func TestNetwork(t *testing.T) {
 		len(p.OutboundDomainAllowlist.Entries) != 0 {
 		t.Errorf("addresses alone leave names as they are: %+v, %v", p, err)
 	}
-	a, _ := policyOf(allow("a.org", "b.org"))
-	b, _ := policyOf(allow("b.org", "a.org", "a.org"))
-	if c, _ := policyOf(allow("a.org")); a.String() != b.String() || a.String() == c.String() {
+	a, _ := policy.Of(allow("a.org", "b.org"))
+	b, _ := policy.Of(allow("b.org", "a.org", "a.org"))
+	if c, _ := policy.Of(allow("a.org")); a.String() != b.String() || a.String() == c.String() {
 		t.Errorf("%s, %s, %s", a, b, c)
 	}
 	for want, list := range map[errors.Kind][]engine.Network{
@@ -92,109 +87,6 @@ func TestNetworkOfAnEnd(t *testing.T) {
 	}
 	if _, err := s.Dial(t.Context(), 80); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("Dial: %v", err)
-	}
-}
-
-// portPair is a connection as Dial makes it, and the other end, which receives frames.
-func portPair(t *testing.T) (*portConn, *wire.Conn, *yamux.Session) {
-	t.Helper()
-	a, b := net.Pipe()
-	ours, err := yamux.Client(a, inside.Mux())
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := yamux.Server(b, inside.Mux())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = ours.Close()
-		_ = theirs.Close()
-	})
-	stream, err := ours.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := theirs.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := wire.NewConn(stream)
-	return newPortConn(conn), wire.NewConn(other), theirs
-}
-
-func TestPortConn(t *testing.T) {
-	t.Parallel()
-	c, other, _ := portPair(t)
-	text := strings.Repeat("0123456789", frame/4)
-	written := make(chan error, 1)
-	go func() {
-		_, err := io.WriteString(c, text)
-		written <- errors.Join(err, c.CloseWrite())
-	}()
-	var got strings.Builder
-	for {
-		kind, payload, err := other.Receive()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if kind == wire.KindStdinEnd {
-			break
-		}
-		got.Write(payload)
-	}
-	if err := <-written; err != nil || got.String() != text {
-		t.Errorf("%d bytes of %d, %v", got.Len(), len(text), err)
-	}
-	if _, err := io.WriteString(other.Conn, "still here"); err != nil {
-		t.Fatal(err)
-	}
-	buf := make([]byte, 10)
-	if _, err := io.ReadFull(c, buf); err != nil || string(buf) != "still here" {
-		t.Errorf("after the end of what is written: %q, %v", buf, err)
-	}
-	reading := make(chan error, 1)
-	go func() {
-		_, err := c.Read(buf)
-		reading <- err
-	}()
-	if err := errors.Join(c.Close(), c.Close()); err != nil {
-		t.Error(err)
-	}
-	if err := <-reading; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("a read when it was closed: %v", err)
-	}
-	_, read := c.Read(buf)
-	_, wrote := c.Write(buf)
-	for what, err := range map[string]error{"Read": read, "Write": wrote, "CloseWrite": c.CloseWrite()} {
-		if !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%s afterwards: %v", what, err)
-		}
-	}
-
-	c, other, _ = portPair(t)
-	if err := c.SetReadDeadline(time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	var late net.Error
-	if _, err := c.Read(buf); !errors.As(err, &late) || !late.Timeout() {
-		t.Errorf("after its time: %v", err)
-	}
-	if err := errors.Join(c.SetReadDeadline(time.Time{}), other.Conn.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(buf); err != io.EOF {
-		t.Errorf("at the end: %v", err)
-	}
-	c, _, session := portPair(t)
-	if err := session.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(buf); errors.KindOf(err) != errors.Unavailable {
-		t.Errorf("a link that broke: %v", err)
-	}
-	if _, err := c.Write(buf); err == nil {
-		t.Error("a write to a link that broke")
 	}
 }
 

@@ -23,7 +23,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
@@ -250,10 +252,10 @@ func (r *plainRouter) TaskSnapshotFilesystem(context.Context,
 }
 
 // little is the timeouts of an engine whose Modal does not answer.
-func little() patience {
+func little() call.Patience {
 	const d = 250 * time.Millisecond
-	return patience{open: 10 * time.Second, call: d, stream: d, poll: d, create: d, link: d, build: d, upload: d,
-		snapshot: d, reload: d, measure: d}
+	return call.Patience{Open: 10 * time.Second, Call: d, Stream: d, Poll: d, Create: d, Link: d, Build: d, Upload: d,
+		Snapshot: d, Reload: d, Measure: d}
 }
 
 // situation is an engine that has an image, a volume and a sandbox.
@@ -283,18 +285,19 @@ func (p *plane) situate(t *testing.T, token string, h *hush) (s situation, err e
 	if err := s.e.attendants.begin(t.Context()); err != nil {
 		return s, err
 	}
-	for n, r := range []record{
+	for n, r := range []records.Image{
 		{Modal: "im-1", Image: image.Image{ID: "img_aaaa000000000000", Digest: "sha256:a", Names: []string{ownImage},
 			Spec: image.Spec{Base: ownImage}}},
 		{Modal: "im-2", Image: image.Image{ID: "img_bbbb000000000000", Digest: "sha256:b", Names: []string{"snap"},
 			Snapshot: &image.Snapshot{}}},
 	} {
 		r.Built = time.Unix(int64(n), 0)
-		if s.img, err = s.e.images.named(r, nil); err != nil {
+		if s.img, err = s.e.images.records.Named(r, nil); err != nil {
 			return s, err
 		}
 	}
-	if err := s.e.volumes.write(volumeNote{Name: "data", Modal: s.e.volumes.nameOf("data"), Made: true}); err != nil {
+	data := records.Volume{Name: "data", Modal: s.e.volumes.nameOf("data"), Made: true}
+	if err := s.e.volumes.records.Write(data); err != nil {
 		return s, err
 	}
 	s.vol = &modalVolume{s.e.volumes, "data"}
@@ -470,7 +473,7 @@ func TestModalIsDeaf(t *testing.T) {
 	t.Cleanup(func() { _ = l.Close() })
 	t.Setenv("MODAL_SERVER_URL", "http://"+l.Addr().String()) // only the kernel accepts its connections
 	short := little()
-	short.open = short.call
+	short.Open = short.Call
 	if _, err := p.open(t, Options{TokenID: "ak-x", TokenSecret: "as-x",
 		patience: short}); errors.KindOf(err) != errors.Unavailable || errors.RemedyOf(err) == "" {
 		t.Errorf("it ended with %v (%s)", err, errors.KindOf(err))

@@ -11,6 +11,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/engine/modal/call"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
@@ -41,7 +43,7 @@ func (s *Sandbox) SnapshotImage(ctx context.Context, parent image.Image,
 	if parent.Snapshot != nil {
 		snap.Lineage = append(slices.Clone(parent.Snapshot.Lineage), snap.Lineage...)
 	}
-	img, err := s.e.images.named(record{Modal: id, Image: image.Image{
+	img, err := s.e.images.records.Named(records.Image{Modal: id, Image: image.Image{
 		ID: "img_" + strings.TrimPrefix(digest, "sha256:")[:16], Digest: digest, Names: []string{}, Spec: spec,
 		Config: parent.Config,
 		Built:  time.Now().UTC(), BuildTime: time.Since(begin), Parts: slices.Clone(parent.Parts),
@@ -63,10 +65,10 @@ func (s *Sandbox) capture(ctx context.Context, ttl time.Duration) (string, error
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		img, err := attempt(s.e.ctx, ctx, s.e.patience.snapshot, "take a snapshot",
+		img, err := call.Attempt(s.e.ctx, ctx, s.e.patience.Snapshot, "take a snapshot",
 			func(ctx context.Context) (*sdk.Image, error) {
 				return s.box.SnapshotFilesystem(ctx,
-					&sdk.SandboxSnapshotFilesystemParams{Timeout: usual.snapshot, TTL: ttl})
+					&sdk.SandboxSnapshotFilesystemParams{Timeout: call.Usual.Snapshot, TTL: ttl})
 			})
 		if err != nil {
 			answered <- answer{err: err}
@@ -102,7 +104,7 @@ func (e *Engine) forget(ctx context.Context, id string) error {
 		return nil
 	case errors.Conflict:
 		return errors.Remedy(errors.Explainf(err, errors.Conflict, "Modal does not delete the image: %.300s",
-			plain(err)), "end its users first")
+			call.Plain(err)), "end its users first")
 	}
 	return err
 }
@@ -144,7 +146,7 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 		return nil, errors.Stage(err, "carry over")
 	}
 	// A Config with an environment keeps launch from learning it anew.
-	img := record{Modal: id, Image: image.Image{Config: image.Config{Env: map[string]string{}}}}
+	img := records.Image{Modal: id, Image: image.Image{Config: image.Config{Env: map[string]string{}}}}
 	next, err := s.e.launch(ctx, spec, img, s.e.nameOf(spec.ID+"."+strconv.FormatInt(time.Now().UnixMilli(), 36)))
 	if err != nil {
 		return nil, errors.Stage(errors.Join(err, s.e.forget(context.WithoutCancel(ctx), id)), "carry over")

@@ -3,6 +3,7 @@ package modal
 import (
 	"archive/tar"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -17,10 +19,10 @@ import (
 // noted are volumes of which only notes exist.
 func noted(t *testing.T, names ...string) *volumes {
 	t.Helper()
-	v := &volumes{e: &Engine{server: "abcdefghijkl"}, dir: t.TempDir()}
+	v := &volumes{e: &Engine{server: "abcdefghijkl"}, records: records.Volumes{Dir: t.TempDir()}}
 	for _, name := range names {
-		if err := v.write(volumeNote{Name: name, Modal: v.nameOf(name), Created: time.Unix(5, 0), Made: true, Size: 3,
-			Files: 2}); err != nil {
+		n := records.Volume{Name: name, Modal: v.nameOf(name), Created: time.Unix(5, 0), Made: true, Size: 3, Files: 2}
+		if err := v.records.Write(n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -33,7 +35,7 @@ func TestVolumeNotes(t *testing.T) {
 	ctx := t.Context()
 	long := "acme~" + strings.Repeat("x", 128)
 	v := noted(t, "b", "a", long)
-	if err := v.write(volumeNote{Name: "half"}); err != nil {
+	if err := v.records.Write(records.Volume{Name: "half"}); err != nil {
 		t.Fatal(err)
 	}
 	list, err := v.List(ctx)
@@ -68,7 +70,7 @@ func TestVolumeNotes(t *testing.T) {
 	}
 	release()
 	release()
-	unbar, err := v.uses.bar("a", "it")
+	unbar, err := v.uses.Bar("a", "it")
 	if err != nil {
 		t.Fatalf("after its release: %v", err)
 	}
@@ -86,16 +88,16 @@ func TestVolumeNotes(t *testing.T) {
 	} else {
 		release()
 	}
-	if err := v.change("none", func(*volumeNote) {}); errors.KindOf(err) != errors.NotFound {
+	if err := v.records.Change("none", func(*records.Volume) {}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a change of none: %v", err)
 	}
-	if err := os.WriteFile(v.path("a"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(v.records.Dir, records.Digest("a")+".json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := v.List(ctx); err == nil {
 		t.Error("a damaged note is no error")
 	}
-	if err := v.change("a", func(*volumeNote) {}); err == nil {
+	if err := v.records.Change("a", func(*records.Volume) {}); err == nil {
 		t.Error("a change of a damaged note is no error")
 	}
 	if _, err := v.Create(ctx, "a"); err == nil {
@@ -143,7 +145,7 @@ func TestMountsThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := v.uses.bar("a", "it"); err != nil {
+	if _, err := v.uses.Bar("a", "it"); err != nil {
 		t.Error(err)
 	}
 }

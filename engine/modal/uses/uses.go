@@ -1,4 +1,5 @@
-package modal
+// Package uses tracks the users of objects that may be deleted only when nobody uses them.
+package uses
 
 import (
 	"slices"
@@ -8,16 +9,16 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// uses tracks the users of named objects within this process. The zero value is ready to use.
-type uses struct {
+// Set tracks the users of named objects within this process. The zero value is ready to use.
+type Set struct {
 	mu     sync.Mutex
 	by     map[string][]string // guarded by mu
 	barred map[string]bool     // guarded by mu; names that are being deleted
 }
 
-// take registers who as a user of name until release is called, which is idempotent. Conflict if name is being
+// Take registers who as a user of name until release is called, which is idempotent. Conflict if name is being
 // deleted.
-func (u *uses) take(name, who string) (release func(), err error) {
+func (u *Set) Take(name, who string) (release func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.barred[name] {
@@ -40,13 +41,13 @@ func (u *uses) take(name, who string) (release func(), err error) {
 	}), nil
 }
 
-// bar makes take fail for name until unbar is called; what describes it in errors. Conflict if name has users
+// Bar makes Take fail for name until unbar is called; what describes it in errors. Conflict if name has users
 // or is barred.
-func (u *uses) bar(name, what string) (unbar func(), err error) {
+func (u *Set) Bar(name, what string) (unbar func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if users := u.by[name]; len(users) > 0 {
-		return nil, inUse(what, users...)
+		return nil, InUse(what, users...)
 	}
 	if u.barred[name] {
 		return nil, errors.Newf(errors.Conflict, "%s is being deleted", what)
@@ -62,7 +63,8 @@ func (u *uses) bar(name, what string) (unbar func(), err error) {
 	}, nil
 }
 
-func inUse(what string, users ...string) error {
+// InUse returns the Conflict of an object that has users.
+func InUse(what string, users ...string) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "%s is in use by %s", what, strings.Join(users, ", ")),
 		"end its users first")
 }

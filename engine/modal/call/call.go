@@ -1,4 +1,6 @@
-package modal
+// Package call makes calls of Modal: with deadlines, which its SDK lacks, with retries, and with errors that say what
+// to do.
+package call
 
 import (
 	"context"
@@ -11,53 +13,49 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/RelevanceAI/harvest/engine/modal/credentials"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// patience is how long the engine waits for Modal, since the SDK itself waits indefinitely.
-type patience struct {
-	open     time.Duration // to open the engine, for which a starting server waits
-	call     time.Duration // for the answer to one call
-	stream   time.Duration // for the next message of a stream; the SDK has Modal end streams after 55 seconds
-	poll     time.Duration // to find out whether a sandbox has ended
-	create   time.Duration // to create a sandbox
-	link     time.Duration // for a write to a command, and for an answer of the program in a sandbox
-	build    time.Duration // to build an image
-	upload   time.Duration // to upload the program that runs in each sandbox
-	snapshot time.Duration // to take a snapshot of a sandbox's files
-	reload   time.Duration // to commit and reload a sandbox's volumes
-	measure  time.Duration // to measure a volume
+// Patience is how long the engine waits for Modal, since the SDK itself waits indefinitely.
+type Patience struct {
+	Open     time.Duration // to open the engine, for which a starting server waits
+	Call     time.Duration // for the answer to one call
+	Stream   time.Duration // for the next message of a stream; the SDK has Modal end streams after 55 seconds
+	Poll     time.Duration // to find out whether a sandbox has ended
+	Create   time.Duration // to create a sandbox
+	Link     time.Duration // for a write to a command, and for an answer of the program in a sandbox
+	Build    time.Duration // to build an image
+	Upload   time.Duration // to upload the program that runs in each sandbox
+	Snapshot time.Duration // to take a snapshot of a sandbox's files
+	Reload   time.Duration // to commit and reload a sandbox's volumes
+	Measure  time.Duration // to measure a volume
 }
 
-// usual is the patience of every engine outside tests.
-var usual = patience{
-	open: 12 * time.Second, call: 30 * time.Second, stream: 90 * time.Second, poll: 10 * time.Second,
-	create: 5 * time.Minute, link: inside.Mux().ConnectionWriteTimeout,
-	build: time.Hour, upload: 10 * time.Minute, snapshot: 10 * time.Minute, reload: 2 * time.Minute,
-	measure: 10 * time.Second,
+// Usual is the patience of every engine outside tests.
+var Usual = Patience{
+	Open: 12 * time.Second, Call: 30 * time.Second, Stream: 90 * time.Second, Poll: 10 * time.Second,
+	Create: 5 * time.Minute, Link: inside.Mux().ConnectionWriteTimeout,
+	Build: time.Hour, Upload: 10 * time.Minute, Snapshot: 10 * time.Minute, Reload: 2 * time.Minute,
+	Measure: 10 * time.Second,
 }
 
 // Delays between retries while Modal is temporarily unable to serve a call.
 const (
-	firstPause = 250 * time.Millisecond
-	lastPause  = 8 * time.Second
-	retryFor   = 45 * time.Second
+	FirstPause = 250 * time.Millisecond
+	LastPause  = 8 * time.Second
+	RetryFor   = 45 * time.Second
 )
 
-// ask makes a call that may be repeated, with a deadline.
-func ask[T any](ctx context.Context, e *Engine, what string, call func(ctx context.Context) (T, error)) (T, error) {
-	return attempt(ctx, ctx, e.patience.call, what, call)
-}
-
-// attempt makes a call until it succeeds, fails permanently, or wanted ends. It retries calls that fail because
+// Attempt makes a call until it succeeds, fails permanently, or wanted ends. It retries calls that fail because
 // Modal is busy, at a limit or unreachable, with increasing delays.
-func attempt[T any](ctx, wanted context.Context, patience time.Duration, what string,
+func Attempt[T any](ctx, wanted context.Context, patience time.Duration, what string,
 	call func(ctx context.Context) (T, error)) (T, error) {
-	begin, pause := time.Now(), firstPause
+	begin, pause := time.Now(), FirstPause
 	for {
 		limited, cancel := context.WithTimeout(ctx, patience)
-		value, err := bounded(limited, call)
+		value, err := Bounded(limited, call)
 		late := limited.Err() != nil
 		cancel()
 		switch {
@@ -66,14 +64,14 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 		case ctx.Err() != nil:
 			return value, errors.Wrapf(ctx.Err(), "%s", what)
 		case late:
-			return value, unanswered(errors.Wrapf(err, "%s", what), patience)
+			return value, Unanswered(errors.Wrapf(err, "%s", what), patience)
 		}
 		if kindOf(err) == errors.Unauthenticated {
-			return value, revoked(err, what)
+			return value, Revoked(err, what)
 		}
-		err = explain(err, what)
+		err = Explain(err, what)
 		if kind := errors.KindOf(err); kind != errors.Unavailable && kind != errors.Exhausted ||
-			time.Since(begin)+pause > retryFor {
+			time.Since(begin)+pause > RetryFor {
 			return value, err
 		}
 		select {
@@ -81,13 +79,13 @@ func attempt[T any](ctx, wanted context.Context, patience time.Duration, what st
 			return value, errors.Wrapf(wanted.Err(), "%s", what)
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, lastPause)
+		pause = min(2*pause, LastPause)
 	}
 }
 
-// bounded returns when call returns or ctx ends, because some calls of the SDK ignore their context. A result
+// Bounded returns when call returns or ctx ends, because some calls of the SDK ignore their context. A result
 // that arrives after that is dropped.
-func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (T, error) {
+func Bounded[T any](ctx context.Context, call func(ctx context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -105,20 +103,20 @@ func bounded[T any](ctx context.Context, call func(ctx context.Context) (T, erro
 	select {
 	case a := <-answered:
 		return a.value, a.err
-	case <-time.After(grace):
+	case <-time.After(Grace):
 		var none T
 		return none, ctx.Err()
 	}
 }
 
-// limit gives each call of the SDK a deadline, including those that one SDK method makes repeatedly, such as in
+// Limit gives each call of the SDK a deadline, including those that one SDK method makes repeatedly, such as in
 // its waits.
-func (p patience) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+func (p Patience) Limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	most := p.call
+	most := p.Call
 	switch r := req.(type) {
 	case *pb.SandboxCreateV2Request, *pb.SandboxCreateRequest:
-		most = p.create
+		most = p.Create
 	case interface{ GetTimeout() float32 }: // Modal may take this long to answer
 		most += time.Duration(float64(r.GetTimeout()) * float64(time.Second))
 	}
@@ -127,13 +125,13 @@ func (p patience) limit(ctx context.Context, method string, req, reply any, conn
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// limitStream ends a stream that is silent for too long.
-func (p patience) limitStream(
+// LimitStream ends a stream that is silent for too long.
+func (p Patience) LimitStream(
 	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
 	opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &limitedStream{most: p.stream, cancel: cancel}
+	s := &limitedStream{most: p.Stream, cancel: cancel}
 	return s, s.within(func() (err error) {
 		s.ClientStream, err = open(ctx, desc, conn, method, opts...)
 		return err
@@ -165,26 +163,26 @@ func (s *limitedStream) within(do func() error) error {
 	return err
 }
 
-// grace is how long a call may take to return after its context has ended.
-const grace = time.Second
+// Grace is how long a call may take to return after its context has ended.
+const Grace = time.Second
 
-// unanswered returns the error of a call that Modal did not answer in time.
-func unanswered(err error, patience time.Duration) error {
+// Unanswered returns the error of a call that Modal did not answer in time.
+func Unanswered(err error, patience time.Duration) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unavailable,
 		"Modal cannot be reached: it did not answer within %v", patience),
 		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
 }
 
-// revoked returns the error of credentials that were valid when the engine was opened. Its kind is Unavailable,
+// Revoked returns the error of credentials that were valid when the engine was opened. Its kind is Unavailable,
 // because the client whose request fails is not at fault.
-func revoked(err error, what string) error {
+func Revoked(err error, what string) error {
 	return errors.Remedy(errors.Explainf(errors.Wrapf(err, "%s", what), errors.Unavailable,
 		"Modal no longer accepts Harvest's credentials"), "%s; then end the server (harvest down) and start it again",
-		SetCredentials)
+		credentials.Remedy)
 }
 
-// explain turns an error of the SDK into one of package errors, with the details that concern clients.
-func explain(err error, what string) error {
+// Explain turns an error of the SDK into one of package errors, with the details that concern clients.
+func Explain(err error, what string) error {
 	if err == nil {
 		return nil
 	}
@@ -193,9 +191,11 @@ func explain(err error, what string) error {
 	switch kind {
 	case errors.Unauthenticated:
 		if missing(err) {
-			return errors.Remedy(errors.Explainf(err, kind, "there are no credentials for Modal"), "%s", SetCredentials)
+			return errors.Remedy(errors.Explainf(err, kind, "there are no credentials for Modal"), "%s",
+				credentials.Remedy)
 		}
-		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s", SetCredentials)
+		return errors.Remedy(errors.Explainf(err, kind, "Modal does not accept the credentials"), "%s",
+			credentials.Remedy)
 	case errors.Denied:
 		return errors.Remedy(errors.Explainf(err, kind, "the account at Modal may not do this"),
 			"look at the workspace's members and limits at https://modal.com/settings")
@@ -210,9 +210,9 @@ func explain(err error, what string) error {
 	case errors.Conflict:
 		return errors.Explainf(err, kind, "Modal has one of that name already")
 	case errors.Invalid:
-		return errors.Explainf(err, kind, "Modal refuses this: %.300s", plain(err))
+		return errors.Explainf(err, kind, "Modal refuses this: %.300s", Plain(err))
 	case errors.Unsupported:
-		return errors.Explainf(err, kind, "the server at Modal's place does not offer this: %.300s", plain(err))
+		return errors.Explainf(err, kind, "the server at Modal's place does not offer this: %.300s", Plain(err))
 	}
 	return err
 }
@@ -271,8 +271,8 @@ func kindOf(err error) errors.Kind {
 	return errors.Internal
 }
 
-// plain returns the message of the server itself.
-func plain(err error) string {
+// Plain returns the message of the server itself.
+func Plain(err error) string {
 	var coded interface{ GRPCStatus() *status.Status }
 	var invalid sdk.InvalidError
 	switch {
@@ -284,7 +284,8 @@ func plain(err error) string {
 	return err.Error()
 }
 
-func pauseFor(ctx context.Context, d time.Duration) error {
+// Pause waits for d, or until ctx ends, whose error it then returns.
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return errors.Wrapf(ctx.Err(), "wait for Modal")

@@ -1,4 +1,5 @@
-package modal
+// Package credentials finds the credentials with which Modal's SDK would speak to Modal.
+package credentials
 
 import (
 	"cmp"
@@ -12,14 +13,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// SetCredentials is the remedy for missing or wrong credentials.
-const SetCredentials = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
+// Remedy is the remedy for missing or wrong credentials.
+const Remedy = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
 	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
 
-// check returns nil if Modal's SDK finds complete credentials, valid or not, in the given token, in the environment or
+// Check returns nil if Modal's SDK finds complete credentials, valid or not, in the given token, in the environment or
 // in its file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or
 // ambiguous, or if the file cannot be read, without which the SDK does not work.
-func check(tokenID, tokenSecret string, env func(string) string) error {
+func Check(tokenID, tokenSecret string, env func(string) string) error {
 	p, err := readProfile(env)
 	if err != nil {
 		return err
@@ -47,7 +48,7 @@ func check(tokenID, tokenSecret string, env func(string) string) error {
 		return lacking(secret.name, "the token's ID", "modal.token_id, MODAL_TOKEN_ID or token_id "+p.where)
 	}
 	return errors.Remedy(errors.Newf(errors.Unauthenticated, "there are no credentials for Modal: %s", p.without), "%s",
-		SetCredentials)
+		Remedy)
 }
 
 // lacking returns the error for a pair of credentials with one half missing.

@@ -1,0 +1,137 @@
+// Package records keeps records of the images and volumes at Modal: its SDK cannot list volumes, and does not report an
+// image's defaults for commands.
+package records
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
+)
+
+// Images are the records of images, a file each.
+type Images struct {
+	Dir string // must exist
+
+	mu sync.Mutex // held while records are written or read
+}
+
+// Image is the record of an image.
+type Image struct {
+	image.Image
+	Modal string `json:"modal"` // Modal's ID
+}
+
+func (i *Images) path(id string) string { return filepath.Join(i.Dir, id+".json") }
+
+// Write stores a record, and replaces an earlier one.
+func (i *Images) Write(r Image) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.write(r)
+}
+
+// write is Write with mu held.
+func (i *Images) write(r Image) error {
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = atomicfile.Write(i.path(r.ID), data, 0o600)
+	}
+	return errors.Wrapf(err, "record an image")
+}
+
+// Named stores r with names, which it takes away from the owner's other images, and returns the image.
+func (i *Images) Named(r Image, names []string) (image.Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	all, err := i.read()
+	if err != nil {
+		return image.Image{}, err
+	}
+	for _, name := range names {
+		if !slices.Contains(r.Names, name) {
+			r.Names = append(r.Names, name)
+		}
+	}
+	for _, other := range all {
+		kept := slices.DeleteFunc(slices.Clone(other.Names),
+			func(name string) bool { return slices.Contains(r.Names, name) })
+		if other.ID != r.ID && other.Spec.Owner == r.Spec.Owner && len(kept) != len(other.Names) {
+			other.Names = kept
+			if err := i.write(other); err != nil {
+				return image.Image{}, err
+			}
+		}
+	}
+	return r.Image, i.write(r)
+}
+
+// All returns all records, newest first.
+func (i *Images) All() ([]Image, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.read()
+}
+
+// read is All with mu held.
+func (i *Images) read() ([]Image, error) {
+	files, err := filepath.Glob(filepath.Join(i.Dir, "img_*.json"))
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the images")
+	}
+	var all []Image
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if errors.IsNotExist(err) {
+			continue // it was deleted meanwhile
+		}
+		var r Image
+		if err == nil {
+			err = json.Unmarshal(data, &r)
+		}
+		if err != nil {
+			return nil, errors.Wrapf(err, "read an image's record")
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b Image) int { return b.Built.Compare(a.Built) })
+	return all, nil
+}
+
+// Find returns the record of an image by ID, unique beginning of an ID, digest or name. NotFound if there is none.
+func (i *Images) Find(ref string) (Image, error) {
+	all, err := i.All()
+	if err != nil {
+		return Image{}, err
+	}
+	var found []Image
+	for _, r := range all {
+		if ref != "" && (r.ID == ref || r.Digest == ref || slices.Contains(r.Names, ref)) {
+			return r, nil
+		}
+		if strings.HasPrefix(ref, "img_") && strings.HasPrefix(r.ID, ref) {
+			found = append(found, r)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
+		"build it, or name one of a registry")
+}
+
+// Remove removes a record, if there is one.
+func (i *Images) Remove(id string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err := os.Remove(i.path(id)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "remove the record of an image")
+	}
+	return nil
+}
