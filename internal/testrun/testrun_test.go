@@ -245,9 +245,9 @@ func TestTimeForLongTestsIsLimited(t *testing.T) {
 	list[0].long = []string{"TestLong", "TestHangs"}
 	o.suite, o.start, o.slots = "long", time.Nanosecond, 2
 	text, err := runSample(t, "long", o, list)
-	left, readErr := os.ReadFile(filepath.Join(o.out, "left.txt"))
-	if readErr != nil || strings.Count(string(left), "\n") != 2 {
-		t.Errorf("the coverage gate reads %q: %v", left, readErr)
+	names, readErr := os.ReadFile(filepath.Join(o.out, "left.txt"))
+	if readErr != nil || strings.Count(string(names), "\n") != 2 {
+		t.Errorf("the coverage gate reads %q: %v", names, readErr)
 	}
 	if err == nil || !strings.Contains(text, "left for next time: 2") {
 		t.Errorf("without time: %v\n%s", err, text)
