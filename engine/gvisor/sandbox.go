@@ -9,7 +9,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
-	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
@@ -35,7 +34,7 @@ func (s *Sandbox) Handle() engine.Handle { return s.h }
 
 // dial connects to the keeper of the sandbox in dir.
 func dial(ctx context.Context, dir string) (*wire.Conn, error) {
-	c, err := socket.Dial(ctx, dir, keeper.Socket)
+	c, err := socket.Dial(ctx, dir, wire.Socket)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +104,7 @@ func (e *Engine) alive(ctx context.Context, ref string) bool {
 
 func (e *Engine) readState(ref string) (wire.State, error) {
 	var s wire.State
-	b, err := os.ReadFile(filepath.Join(e.dir(ref), keeper.StateFile))
+	b, err := os.ReadFile(filepath.Join(e.dir(ref), wire.StateFile))
 	if err == nil {
 		err = json.Unmarshal(b, &s)
 	}

@@ -25,9 +25,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
+// DefaultPath is the PATH of commands if the image sets none.
+const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 const (
-	// DefaultPath is the PATH of commands if the image sets none.
-	DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	// marker is the environment variable by which Kill finds a command's descendants.
 	marker = "HARVEST_PROCESS"
 	// keptCommands limits the ended commands whose output is kept.

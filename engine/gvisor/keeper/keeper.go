@@ -36,12 +36,6 @@ import (
 // Name is the first argument of a keeper's process.
 const Name = "harvest-keeper"
 
-// Socket and StateFile are files in a sandbox's directory.
-const (
-	Socket    = "keeper.sock"
-	StateFile = "state.json"
-)
-
 // bootFD is the file descriptor of the connection to the server that started the keeper.
 const bootFD = 3
 
@@ -216,7 +210,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	if err := k.begin(claim, stage); err != nil {
 		return nil, err
 	}
-	listener, err := socket.Listen(k.args.Dir, Socket)
+	listener, err := socket.Listen(k.args.Dir, wire.Socket)
 	if err != nil {
 		_ = k.guest.destroy()
 		return nil, errors.Wrapf(err, "listen")
@@ -542,7 +536,7 @@ func (k *Keeper) state() wire.State {
 func (k *Keeper) saveState() {
 	b, err := json.Marshal(k.state())
 	if err == nil {
-		err = atomicfile.Write(StateFile, b, 0o600)
+		err = atomicfile.Write(wire.StateFile, b, 0o600)
 	}
 	if err != nil {
 		log.Warningf("keep state: %v", err)

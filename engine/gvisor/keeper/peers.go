@@ -52,7 +52,7 @@ func (n *network) setPrivate(p netstack.Private, link func(*os.File) error) erro
 
 // dialPeer connects to the gateway in the keeper of dir.
 func dialPeer(ctx context.Context, dir string) (net.Conn, error) {
-	c, err := socket.Dial(ctx, dir, Socket)
+	c, err := socket.Dial(ctx, dir, wire.Socket)
 	if err != nil {
 		return nil, err
 	}

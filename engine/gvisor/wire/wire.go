@@ -36,6 +36,12 @@ const (
 	KindExit      Kind = 'x' // keeper: JSON of engine.Exit; after all output
 )
 
+// Socket and StateFile are the files of a keeper in its sandbox's directory.
+const (
+	Socket    = "keeper.sock"
+	StateFile = "state.json"
+)
+
 // MaxFrame is the maximum payload size that a reader accepts. A command's environment and arguments are in one
 // frame.
 const MaxFrame = 64 << 20
