@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -176,7 +177,7 @@ func (w *warm) Prepare(ctx context.Context, image string, warmUp []string) error
 
 // imageEnv returns the image's environment for commands.
 func imageEnv(img image.Image) map[string]string {
-	env := map[string]string{"PATH": keeper.DefaultPath}
+	env := map[string]string{"PATH": guest.DefaultPath}
 	maps.Copy(env, img.Config.Env)
 	return env
 }

@@ -21,7 +21,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
-	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -131,7 +131,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := os.MkdirAll(e.sandboxes(), 0o700); err != nil {
 		return nil, errors.Wrapf(err, "create directory of sandboxes")
 	}
-	if err := keeper.WriteInit(e.initImage()); err != nil {
+	if err := initprog.Write(e.initImage()); err != nil {
 		return nil, err
 	}
 	e.trash = openTrash(filepath.Join(opts.Dir, "trash"))
@@ -164,7 +164,7 @@ func checkStatic(path string) error {
 }
 
 func (e *Engine) sandboxes() string        { return filepath.Join(e.opts.Dir, "sandboxes") }
-func (e *Engine) initImage() string        { return filepath.Join(e.opts.Dir, keeper.InitName()) }
+func (e *Engine) initImage() string        { return filepath.Join(e.opts.Dir, initprog.Name()) }
 func (e *Engine) dir(ref string) string    { return filepath.Join(e.sandboxes(), ref) }
 func (e *Engine) cgroup(ref string) string { return "harvest-" + ref }
 

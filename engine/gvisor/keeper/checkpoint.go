@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -70,7 +71,7 @@ func (k *Keeper) checkpoint(dir string) error {
 	if err != nil {
 		return err
 	}
-	inside, err := layer.Keep(k.guest.sb, k.guest.mainID(), kept)
+	inside, err := layer.Keep(k.guest.Sandbox, k.guest.MainID(), kept)
 	if err != nil {
 		return errors.Stage(err, "checkpoint")
 	}
@@ -112,12 +113,12 @@ func (k *Keeper) checkKeepable() error {
 }
 
 // end ends the relay. r.mu is held. The next connection starts a new one.
-func (r *relay) end(g *guest) {
+func (r *relay) end(g *guest.Guest) {
 	if r.conn == nil {
 		return
 	}
-	_ = g.sb.Signal(g.mainID(), r.pid, syscall.SIGKILL, false)
-	_, _ = g.sb.WaitPID(g.mainID(), r.pid)
+	_ = g.Sandbox.Signal(g.MainID(), r.pid, syscall.SIGKILL, false)
+	_, _ = g.Sandbox.WaitPID(g.MainID(), r.pid)
 	_ = r.conn.Close()
 	r.conn = nil
 }
@@ -125,15 +126,15 @@ func (r *relay) end(g *guest) {
 // pauseBetweenEnds pauses the sandbox at a moment when each command either runs or is known to have ended.
 func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 	resume = func() {
-		if err := k.guest.sb.Resume(); err != nil {
+		if err := k.guest.Sandbox.Resume(); err != nil {
 			log.Warningf("resume after a checkpoint: %v", err)
 		}
 	}
 	for range checkpointTries {
-		if err := k.guest.sb.Pause(); err != nil {
+		if err := k.guest.Sandbox.Pause(); err != nil {
 			return nil, errors.Wrapf(err, "pause sandbox")
 		}
-		all, err := k.guest.sb.Processes(k.guest.mainID())
+		all, err := k.guest.Sandbox.Processes(k.guest.MainID())
 		if err != nil {
 			resume()
 			return nil, errors.Wrapf(err, "list processes")
@@ -170,14 +171,14 @@ func (k *Keeper) inventory() (*wire.Saved, layer.Kept, error) {
 	if err := unix.Stat(os.DevNull, &null); err != nil {
 		return nil, layer.Kept{}, errors.Wrapf(err, "look at the null device")
 	}
-	kept := layer.Kept{Root: k.guest.args.Ref,
+	kept := layer.Kept{Root: k.guest.Args.Ref,
 		Files: []layer.KeptFile{{Device: null.Dev, Inode: null.Ino, Number: layer.NullFile}}}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	claim := k.args.Claim
 	saved := &wire.Saved{Version: wire.GVisor, Platform: k.args.Platform, Rootless: k.args.Rootless,
-		Ref: k.guest.args.Ref, Prepared: k.guest.taken,
-		Hostname: k.guest.hostname, MachineID: k.guest.machineID, Limits: k.args.Limits, Started: k.started,
+		Ref: k.guest.Args.Ref, Prepared: k.guest.Taken,
+		Hostname: k.guest.Hostname, MachineID: k.guest.MachineID, Limits: k.args.Limits, Started: k.started,
 		Files: map[string]wire.File{},
 		Claim: wire.ClaimArgs{Env: claim.Env, Dir: claim.Dir, User: claim.User}}
 	for _, id := range k.order {
@@ -214,7 +215,7 @@ func (k *Keeper) write(dir string, saved *wire.Saved) (err error) {
 			return errors.Wrapf(err, "create file of a checkpoint")
 		}
 	}
-	if err := k.guest.sb.Checkpoint(files); err != nil {
+	if err := k.guest.Sandbox.Checkpoint(files); err != nil {
 		return saveError(err)
 	}
 	for i, name := range checkpointFiles {
@@ -225,8 +226,8 @@ func (k *Keeper) write(dir string, saved *wire.Saved) (err error) {
 			return errors.Wrapf(err, "write checkpoint")
 		}
 	}
-	for name, from := range map[string]string{wire.CheckpointRoot: k.guest.root,
-		wire.CheckpointInit: k.guest.args.Init} {
+	for name, from := range map[string]string{wire.CheckpointRoot: k.guest.Root,
+		wire.CheckpointInit: k.guest.Args.Init} {
 		if err := linkOrCopy(from, filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -18,15 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/spool"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
-
-// DefaultPath is the PATH of commands if the image sets none.
-const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 const (
 	// marker is the environment variable by which Kill finds a command's descendants.
@@ -198,9 +196,10 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 	}
 	k.starting.RLock()
 	defer k.starting.RUnlock()
-	if c.pid, err = k.guest.sb.Execute(exec, p.guest, program); err != nil {
+	if c.pid, err = k.guest.Sandbox.Execute(exec, p.guest, program); err != nil {
 		p.closeAll()
-		return nil, nil, startError(err, string(args.Args[0]), exec.WorkingDirectory, k.guest.args.Limits.Processes)
+		return nil, nil, guest.StartError(err, string(args.Args[0]), exec.WorkingDirectory,
+			k.guest.Args.Limits.Processes)
 	}
 	if c.terminal != nil && !args.Stdin {
 		c.endStdin()
@@ -212,7 +211,7 @@ func (k *Keeper) start(args *wire.StartArgs) (c *command, follower *spool.Follow
 
 // execArgs translates args for gVisor.
 func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string) (*runsc.Exec, error) {
-	env := map[string]string{"PATH": DefaultPath}
+	env := map[string]string{"PATH": guest.DefaultPath}
 	maps.Copy(env, claim.Env)
 	if args.Terminal != nil {
 		env["TERM"] = "xterm-256color"
@@ -222,13 +221,13 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 		env[name] = value
 	}
 	env[marker] = id
-	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.mainID(),
+	exec := &runsc.Exec{WorkingDirectory: cmp.Or(args.Dir, claim.Dir, "/"), ContainerID: k.guest.MainID(),
 		StdioIsPty:      args.Terminal != nil,
 		NoNewPrivileges: k.args.NoSetuid}
 	for _, arg := range args.Args {
 		exec.Argv = append(exec.Argv, string(arg))
 	}
-	exec.Envv = environment(env)
+	exec.Envv = guest.Environment(env)
 	name := cmp.Or(args.User, claim.User)
 	if args.Tool {
 		name, exec.WorkingDirectory = "", "/"
@@ -248,16 +247,6 @@ func (k *Keeper) execArgs(args *wire.StartArgs, claim *wire.ClaimArgs, id string
 	return exec, k.enter(exec.WorkingDirectory)
 }
 
-// environment returns env as a sorted list of NAME=value pairs.
-func environment(env map[string]string) []string {
-	pairs := make([]string, 0, len(env))
-	for name, value := range env {
-		pairs = append(pairs, name+"="+value)
-	}
-	slices.Sort(pairs)
-	return pairs
-}
-
 // enter checks the working directory of a command, once per directory, because gVisor also starts commands in
 // files.
 func (k *Keeper) enter(dir string) error {
@@ -267,56 +256,13 @@ func (k *Keeper) enter(dir string) error {
 	if known {
 		return nil
 	}
-	if err := k.guest.checkDir(dir); err != nil {
+	if err := k.guest.CheckDir(dir); err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.dirs[dir] = true
 	return nil
-}
-
-// startError explains why gVisor did not start a command. gVisor's errors arrive as text: in the words of its
-// package linuxerr, or in those of Linux if the host kernel refused. processes is the sandbox's limit.
-func startError(err error, program, dir string, processes int) error {
-	text := err.Error()
-	has := func(texts ...string) bool {
-		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(text, t) })
-	}
-	switch {
-	case strings.Contains(text, "working directory"):
-		err = errors.Explainf(err, errors.Invalid, "there is no directory %q in the sandbox to start in", dir)
-		return errors.Remedy(err, "create it first, or name another one with -w")
-	case strings.Contains(text, "no such file"), strings.Contains(text, "name too long"),
-		strings.Contains(text, "finding executable"), strings.Contains(text, "not a directory"):
-		err = errors.Explainf(err, errors.Invalid, "there is no program %q in the sandbox", program)
-		return errors.Exit(errors.Remedy(err, "check its name, or use an image that contains it"), engine.ExitNoProgram)
-	case has("permission denied", "is a directory", "operation not permitted", "text file busy",
-		"too many symbolic links", "too many levels of symbolic links"):
-		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q cannot be executed", program),
-			"check its permissions (chmod +x)")
-		return errors.Exit(err, engine.ExitNotExecutable)
-	case strings.Contains(text, "exec format"):
-		err = errors.Remedy(errors.Explainf(err, errors.Invalid, "%q is not a program for this machine", program),
-			"a script needs a first line such as #!/bin/sh")
-		return errors.Exit(err, engine.ExitNotExecutable)
-	case strings.Contains(text, "argument list too long"):
-		return errors.Remedy(errors.Explainf(err, errors.Invalid,
-			"the arguments and the environment of %q are too long", program),
-			"pass large data as a file or as standard input")
-	case has("resource temporarily unavailable", "try again"): // EAGAIN
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
-			"the sandbox runs as many processes as it may, which is %d", processes),
-			"end some, or create it with a higher --processes")
-	case has("out of memory", "cannot allocate memory"): // ENOMEM
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no memory for another command"),
-			"end some, or create it with more --memory")
-	case has("too many open files", "file table overflow", "no space left",
-		"quota exceeded"): // EMFILE, ENFILE, ENOSPC, EDQUOT
-		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
-			"the sandbox has no open files or disk left for another command"), "end some commands, or remove files")
-	}
-	return errors.Wrapf(err, "start %q", program)
 }
 
 // listed returns arguments in a form that can be displayed.
@@ -362,7 +308,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		drained.Add(1)
 		go func() { collect(c.out, kind, f, exited, drained.Done) }()
 	}
-	ws, err := k.guest.sb.WaitPID(k.guest.mainID(), cmp.Or(c.inside, c.pid))
+	ws, err := k.guest.Sandbox.WaitPID(k.guest.MainID(), cmp.Or(c.inside, c.pid))
 	if err != nil {
 		<-k.ended // only the end of the sandbox breaks the connection
 		ws = unix.WaitStatus(syscall.SIGKILL)
@@ -373,7 +319,7 @@ func (k *Keeper) tend(c *command, p *plumbing) {
 		c.exit.OutOfMemory = k.end.OutOfMemory
 	default:
 		// The OOM killer may be ending the whole sandbox, which then is the reason why the command died.
-		if c.exit.Signal == "KILL" && k.guest.outOfMemory() {
+		if c.exit.Signal == "KILL" && k.guest.OutOfMemory() {
 			<-k.ended
 			c.exit.OutOfMemory = true
 		}

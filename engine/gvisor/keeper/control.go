@@ -3,7 +3,6 @@ package keeper
 import (
 	"bytes"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -61,11 +60,11 @@ func (k *Keeper) signal(c *command, sig syscall.Signal) error {
 	leader := c.terminal == nil
 	var err error
 	if c.terminal != nil {
-		err = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, true)
+		err = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true)
 		leader = err != nil || sig == syscall.SIGHUP || sig == syscall.SIGTERM || sig == syscall.SIGKILL
 	}
 	if leader {
-		err = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, false)
+		err = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, false)
 	}
 	if err != nil && ended(c) {
 		return nil
@@ -100,7 +99,7 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 			return err
 		}
 		if sig != 0 {
-			_ = k.guest.sb.Signal(k.guest.mainID(), c.pid, sig, true) // it may have just ended
+			_ = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true) // it may have just ended
 		}
 		typed = typed[n:]
 	}
@@ -118,9 +117,6 @@ func signalKey(typed []byte, mode *unix.Termios) (n int, sig syscall.Signal) {
 	}
 	return len(typed), 0
 }
-
-// maxDatabase limits how much of /etc/passwd and /etc/group is read.
-const maxDatabase = 1 << 20
 
 // lookUp finds a user of the sandbox, by "name", "uid", or either with ":group". "" is root.
 func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
@@ -149,45 +145,5 @@ func (k *Keeper) lookUp(name string) (*user.ExecUser, error) {
 
 // readFile reads a small file of the sandbox from outside. A missing file is empty.
 func (k *Keeper) readFile(path string) ([]byte, error) {
-	return k.guest.readFile(k.guest.mainID(), path)
-}
-
-// readFile reads a small file in one of the containers. A missing file is empty.
-func (g *guest) readFile(container, path string) ([]byte, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Wrapf(err, "pipe")
-	}
-	defer r.Close()
-	done := make(chan error, 1)
-	go func() {
-		err := g.sb.ReadFile(container, path, maxDatabase, w)
-		_ = w.Close()
-		done <- err
-	}()
-	b, err := io.ReadAll(io.LimitReader(r, maxDatabase))
-	if rpcErr := <-done; rpcErr != nil {
-		return nil, nil
-	}
-	return b, errors.Wrapf(err, "read %s", path)
-}
-
-// checkDir returns an error if commands cannot start in dir.
-func (g *guest) checkDir(dir string) error {
-	if dir == "" || dir == "/" {
-		return nil
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		return errors.Wrapf(err, "open null device")
-	}
-	defer null.Close()
-	err = g.sb.ReadFile(g.mainID(), dir, 1, null)
-	if err != nil && strings.Contains(err.Error(), "is a directory") {
-		return nil // dir exists
-	}
-	if err == nil {
-		err = errors.Errorf("%s is a file", dir)
-	}
-	return startError(errors.Wrapf(err, "working directory"), "", dir, g.args.Limits.Processes)
+	return k.guest.ReadFile(k.guest.MainID(), path)
 }

@@ -14,11 +14,11 @@ import (
 
 	"gvisor.dev/gvisor/pkg/log"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 )
 
 const (
-	gvisorLog = "gvisor.log"
 	// Reports that wait for the end of their command, and files in the directory of crashes.
 	keptCrashes   = 64
 	listedCrashes = 3 // per command
@@ -53,7 +53,7 @@ func (k *Keeper) crashesOf(c *command) string {
 
 // readCrashes reads the new part of gVisor's log. k.crashes.mu is held.
 func (k *Keeper) readCrashes() {
-	f, err := os.Open(filepath.Join(k.args.Dir, gvisorLog))
+	f, err := os.Open(filepath.Join(k.args.Dir, guest.GVisorLog))
 	if err != nil {
 		return
 	}

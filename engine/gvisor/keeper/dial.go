@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
@@ -102,11 +103,11 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 		return nil, errors.Wrapf(err, "relay")
 	}
 	exec := &runsc.Exec{Argv: []string{wire.ToolName, wire.ToolRelay, "."}, WorkingDirectory: "/",
-		ContainerID: k.guest.mainID(), NoNewPrivileges: true,
+		ContainerID: k.guest.MainID(), NoNewPrivileges: true,
 		Capabilities: &runsc.Capabilities{}}
-	pid, err := k.guest.sb.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.tools)
+	pid, err := k.guest.Sandbox.Execute(exec, map[int]*os.File{0: theirs, 1: null, 2: null}, k.tools)
 	if err != nil {
-		return nil, errors.Join(startError(err, wire.ToolName, "/", k.guest.args.Limits.Processes), c.Close())
+		return nil, errors.Join(guest.StartError(err, wire.ToolName, "/", k.guest.Args.Limits.Processes), c.Close())
 	}
 	r.conn, r.pid = c.(*net.UnixConn), pid
 	go k.tendRelay(r.conn, pid)
@@ -115,7 +116,7 @@ func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 
 // tendRelay waits for the end of the relay, and clears its state.
 func (k *Keeper) tendRelay(conn *net.UnixConn, pid int32) {
-	_, _ = k.guest.sb.WaitPID(k.guest.mainID(), pid)
+	_, _ = k.guest.Sandbox.WaitPID(k.guest.MainID(), pid)
 	k.relay.mu.Lock()
 	defer k.relay.mu.Unlock()
 	if k.relay.conn == conn {

@@ -25,6 +25,8 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/network"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
@@ -61,7 +63,7 @@ type Keeper struct {
 	mu       sync.Mutex
 	args     wire.BootArgs       // guarded by mu; Claim is set once claimed
 	dirs     map[string]bool     // directories that commands have started in; guarded by mu
-	guest    *guest              // guarded by mu; nil before boot
+	guest    *guest.Guest        // guarded by mu; nil before boot
 	commands map[string]*command // guarded by mu
 	order    []string            // IDs of commands, oldest first; guarded by mu
 	started  int                 // number of commands ever started; guarded by mu
@@ -69,7 +71,7 @@ type Keeper struct {
 	cpu      time.Duration       // highest processor time seen; guarded by mu
 	destroy  bool                // Destroy was requested; guarded by mu
 	booted   time.Time
-	network  network
+	network  network.Network
 	relay    relay
 
 	crashes crashes
@@ -187,14 +189,14 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	k.args = *req.Boot
 	claim := k.args.Claim
 	k.args.Claim = nil
-	stage := stageClock(conn)
+	stage := guest.StageClock(conn)
 	if err := os.Chdir(k.args.Dir); err != nil {
 		return nil, errors.Wrapf(err, "enter directory")
 	}
 	if err := os.Mkdir("empty", 0o755); err != nil && !os.IsExist(err) {
 		return nil, errors.Wrapf(err, "create empty directory")
 	}
-	if err := logTo(gvisorLog); err != nil {
+	if err := logTo(guest.GVisorLog); err != nil {
 		return nil, err
 	}
 	if k.tools, err = os.Open(cmp.Or(k.args.Tools, "/proc/self/exe")); err != nil {
@@ -212,7 +214,7 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	}
 	listener, err := socket.Listen(k.args.Dir, wire.Socket)
 	if err != nil {
-		_ = k.guest.destroy()
+		_ = k.guest.Destroy()
 		return nil, errors.Wrapf(err, "listen")
 	}
 	k.saveState()
@@ -228,7 +230,7 @@ func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
 		return k.restore(claim)
 	}
 	err = k.onThread(func() error {
-		k.guest, err = bootGuest(k.args)
+		k.guest, err = guest.Boot(k.args)
 		return err
 	})
 	if err != nil {
@@ -237,7 +239,7 @@ func (k *Keeper) begin(claim *wire.ClaimArgs, stage func(string)) (err error) {
 	stage("boot")
 	if claim != nil {
 		if err := k.claim(claim); err != nil {
-			_ = k.guest.destroy()
+			_ = k.guest.Destroy()
 			return err
 		}
 		stage("start")
@@ -293,26 +295,26 @@ func (k *Keeper) claim(c *wire.ClaimArgs) error {
 	if k.args.Claim != nil {
 		return errors.Newf(errors.Conflict, "the sandbox is taken")
 	}
-	if err := k.onThread(func() error { return k.guest.claim(c) }); err != nil {
+	if err := k.onThread(func() error { return k.guest.Claim(c) }); err != nil {
 		return err
 	}
 	go k.awaitInits()
 	switch {
-	case k.guest.taken: // filled by the preparation
+	case k.guest.Taken: // filled by the preparation
 	case c.Layer != "": // nothing else may write meanwhile
 		select {
 		case <-k.ready:
 		case <-time.After(initTime):
 			return errors.Stage(errors.Errorf("the sandbox's first process does not start"), "start")
 		}
-		if err := k.guest.fill(k.guest.mainID(), c.Layer); err != nil {
+		if err := k.guest.Fill(k.guest.MainID(), c.Layer); err != nil {
 			return errors.Stage(err, "snapshot")
 		}
 	}
-	if p := k.guest.prepared; p != nil && !p.gone && !k.guest.taken {
-		k.clearing.Go(k.guest.unprepare)
+	if p := k.guest.Prepared; p != nil && !p.Gone && !k.guest.Taken {
+		k.clearing.Go(k.guest.Unprepare)
 	}
-	if err := k.network.set(c.Network, k.guest.addLink); err != nil {
+	if err := k.network.Set(c.Network, k.guest.AddLink); err != nil {
 		return errors.Stage(err, "network")
 	}
 	owner, err := k.lookUp(c.User)
@@ -343,8 +345,8 @@ func (k *Keeper) giveVolumes(mounts []wire.Mount, owner *user.ExecUser) error {
 
 // claimed completes a claim when the sandbox has its image. k.mu is held.
 func (k *Keeper) claimed(c *wire.ClaimArgs) error {
-	if n := k.args.Limits.Memory; c.Keep && k.guest.group != nil && n > 0 {
-		if err := k.guest.group.RaiseMemory(n + sentryMemory + reserve(n)); err != nil {
+	if n := k.args.Limits.Memory; c.Keep && k.guest.Group != nil && n > 0 {
+		if err := k.guest.Group.RaiseMemory(n + guest.SentryMemory + reserve(n)); err != nil {
 			return errors.Stage(err, "start")
 		}
 	}
@@ -382,7 +384,7 @@ func receiveRequest(conn *wire.Conn) (wire.Request, error) {
 func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
 	switch {
 	case req.Op == wire.Claim && req.Claim != nil:
-		stage := stageClock(conn)
+		stage := guest.StageClock(conn)
 		if err := k.claim(req.Claim); err != nil {
 			return err
 		}
@@ -476,7 +478,7 @@ func (k *Keeper) serveDestroy(conn *wire.Conn) error {
 
 // release ends gVisor and frees its resources. watch then notices the end.
 func (k *Keeper) release() error {
-	return errors.Join(k.onThread(k.guest.destroy), k.network.close())
+	return errors.Join(k.onThread(k.guest.Destroy), k.network.Close())
 }
 
 // watch waits for the end of the sandbox and determines its reason.
@@ -485,10 +487,10 @@ func (k *Keeper) watch() {
 	if k.args.Limits.Memory > 0 {
 		go k.watchMemory(stop)
 	}
-	status := k.guest.sb.Wait()
+	status := k.guest.Sandbox.Wait()
 	close(stop)
 	k.mu.Lock()
-	oom := k.oom || k.guest.outOfMemory()
+	oom := k.oom || k.guest.OutOfMemory()
 	destroyed := k.destroy && !oom
 	k.mu.Unlock()
 	switch {
@@ -506,11 +508,11 @@ func (k *Keeper) watch() {
 // watchMain ends the sandbox when process 1 of its main container has ended, because no command can start in it
 // then.
 func (k *Keeper) watchMain() {
-	_ = k.guest.sb.WaitContainer(k.guest.mainID())
+	_ = k.guest.Sandbox.WaitContainer(k.guest.MainID())
 	select {
 	case <-k.ended:
 	default:
-		k.guest.sb.Kill()
+		k.guest.Sandbox.Kill()
 	}
 }
 
@@ -518,11 +520,11 @@ func (k *Keeper) watchMain() {
 func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.sb.Pid(), Started: k.booted,
+	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.Sandbox.Pid(), Started: k.booted,
 		Cgroup: k.args.Cgroup,
 		Limits: k.args.Limits}
 	if k.args.Claim != nil {
-		s.ID, s.Network = k.args.Claim.ID, k.network.state()
+		s.ID, s.Network = k.args.Claim.ID, k.network.State()
 	}
 	select {
 	case <-k.ended:

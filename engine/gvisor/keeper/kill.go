@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"bytes"
-	"fmt"
 	"syscall"
 	"time"
 
@@ -34,14 +33,14 @@ func (k *Keeper) killTree(c *command) error {
 		return nil
 	}
 	if !ended(c) {
-		_ = k.guest.sb.Signal(k.guest.mainID(), c.pid, syscall.SIGKILL, false)
+		_ = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, syscall.SIGKILL, false)
 	}
 	return k.killAll(func(owner string) bool { return owner == c.id })
 }
 
 // killAll kills the processes of the commands whose IDs mine accepts, until none is left.
 func (k *Keeper) killAll(mine func(owner string) bool) error {
-	known := newCensus(k.guest.environ)
+	known := newCensus(k.guest.Environ)
 	n := 0
 	for clear, round := 0, 0; round < killRounds; round++ {
 		var err error
@@ -71,7 +70,7 @@ func (k *Keeper) killAll(mine func(owner string) bool) error {
 // killRound kills the current processes that mine accepts, and returns their number. If frozen, it pauses the
 // sandbox for the scan and the signals.
 func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen bool) (int, error) {
-	sb, id := k.guest.sb, k.guest.mainID()
+	sb, id := k.guest.Sandbox, k.guest.MainID()
 	if frozen {
 		if err := sb.Pause(); err != nil {
 			return 0, errors.Wrapf(err, "pause sandbox")
@@ -91,13 +90,6 @@ func (k *Keeper) killRound(known *census, mine func(owner string) bool, frozen b
 		_ = sb.Signal(id, pid, syscall.SIGKILL, false)
 	}
 	return len(victims), nil
-}
-
-// environ returns a process's environment, or nothing if the process is gone. The root container sees all
-// processes.
-func (g *guest) environ(pid int32) []byte {
-	b, _ := g.readFile(g.args.Ref, fmt.Sprintf("/proc/%d/environ", pid))
-	return b
 }
 
 // census determines the command of each process. A child belongs to the command of its parent, and a member of

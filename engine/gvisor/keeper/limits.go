@@ -55,8 +55,8 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			watched = true
 			tick.Reset(memoryWatchInterval)
 		}
-		gone := k.guest.outOfMemory()
-		above := (watched || k.guest.sharedAbove(k.args.Limits.Memory)) && k.guest.memoryAbove(k.args.Limits.Memory)
+		gone := k.guest.OutOfMemory()
+		above := (watched || k.guest.SharedAbove(k.args.Limits.Memory)) && k.guest.MemoryAbove(k.args.Limits.Memory)
 		looks++
 		if !above {
 			looks = 0
@@ -68,29 +68,10 @@ func (k *Keeper) watchMemory(stop <-chan struct{}) {
 			if keep && !gone {
 				k.keepLayer()
 			}
-			k.guest.sb.Kill()
+			k.guest.Sandbox.Kill()
 			return
 		}
 	}
-}
-
-// outOfMemory reports whether the kernel's OOM killer has killed a process in the sandbox's cgroup.
-func (g *guest) outOfMemory() bool { return g.group != nil && g.group.OutOfMemory() }
-
-// sharedAbove reports whether programs use more than limit bytes according to the cgroup. It first reads a
-// counter that is cheap for the kernel.
-func (g *guest) sharedAbove(limit int64) bool {
-	if charged, err := g.group.Charged(); err != nil || charged <= limit {
-		return false
-	}
-	shared, err := g.group.Shared()
-	return err == nil && shared > limit
-}
-
-// memoryAbove reports whether the sandbox uses more than limit bytes according to gVisor.
-func (g *guest) memoryAbove(limit int64) bool {
-	used, err := g.sb.Memory()
-	return err == nil && used > uint64(limit)
 }
 
 // The pause between two scans of the volumes: volumeInterval, or volumeShare times the duration of a scan if that is
@@ -137,7 +118,7 @@ func (k *Keeper) watchVolumes(mounts []wire.Mount) {
 				}
 				counted[m.Source] = files
 				room.set(m.Path, int64(limits.VolumeFiles)-files,
-					func(r layer.Room) error { return layer.SetRoom(k.guest.sb, []layer.Room{r}) })
+					func(r layer.Room) error { return layer.SetRoom(k.guest.Sandbox, []layer.Room{r}) })
 			}
 		}
 		pause = max(volumeInterval, volumeShare*time.Since(begin))

@@ -1,6 +1,8 @@
 package keeper
 
-import "os"
+import (
+	"os"
+)
 
 // Handover turns the process into a keeper if it was started as one, and then never returns.
 func Handover() {

@@ -4,87 +4,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/tool"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/gateway"
 )
-
-func TestDenialsAreKeptAndTold(t *testing.T) {
-	t.Parallel()
-	var d denials
-	found, more := d.after(0)
-	if len(found) != 0 || more == nil {
-		t.Fatalf("%+v", found)
-	}
-	d.add(gateway.Denial{Protocol: "dns", Domain: "x.org", Reason: "no rule allows it", Count: 2})
-	<-more
-	found, _ = d.after(0)
-	if len(found) != 1 || found[0].Seq != 1 || found[0].Domain != "x.org" || found[0].Count != 2 {
-		t.Errorf("%+v", found)
-	}
-	for range 2 * keptDenials {
-		d.add(gateway.Denial{Protocol: "tcp"})
-	}
-	found, _ = d.after(1)
-	if len(found) != keptDenials || found[0].Seq != keptDenials+2 || found[len(found)-1].Seq != 2*keptDenials+1 {
-		t.Errorf("%d are kept, from %d", len(found), found[0].Seq)
-	}
-	if found, _ := d.after(found[len(found)-1].Seq); len(found) != 0 {
-		t.Errorf("after the last: %+v", found)
-	}
-	if found, _ := d.after(1 << 40); len(found) != keptDenials { // of another sandbox's count
-		t.Errorf("after what never was: %d", len(found))
-	}
-}
-
-func TestNetworkWithoutOne(t *testing.T) {
-	t.Parallel()
-	var n network
-	for _, mode := range []engine.NetworkMode{"", engine.NetworkNone} {
-		if err := n.set(engine.Network{Mode: mode}, nil); err != nil || n.gateway != nil ||
-			n.state().Mode != engine.NetworkNone {
-			t.Errorf("mode %q: %v, %+v", mode, err, n.state())
-		}
-	}
-	if err := n.set(engine.Network{Mode: "odd"}, nil); !errors.Is(err, errors.Invalid) ||
-		n.state().Mode != engine.NetworkNone {
-		t.Errorf("an odd mode: %v, %+v", err, n.state())
-	}
-	if err := n.close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestFilesOfNames(t *testing.T) {
-	t.Parallel()
-	steps := nameFiles("box", "")
-	if len(steps) != 2 || steps[0].rename != "/etc/hosts" || !strings.Contains(steps[0].content, "127.0.1.1\tbox\n") ||
-		steps[1].rename != "/etc/resolv.conf" || !strings.HasPrefix(steps[1].content, "nameserver 10.0.2.3\n") {
-		t.Errorf("%+v", steps)
-	}
-	if all := nameFiles("box", "0123"); len(all) != 4 || all[2].rename != "/etc/hostname" ||
-		all[2].content != "box\n" || all[3].rename != "/etc/machine-id" || all[3].content != "0123\n" {
-		t.Errorf("%+v", all)
-	}
-	if s := nameFiles("localhost", "")[0].content; strings.Count(s, "\n") != 2 {
-		t.Errorf("hosts %q", s)
-	}
-	want := []string{"/init", "box", "/d", "/d/f", "text", "/d/g"}
-	if got := initArgs("/init", "box", initStep{"/d", "/d/f", "text", "/d/g"}); !slices.Equal(got, want) {
-		t.Errorf("arguments %q", got)
-	}
-	if n := len(initCode()); n > initData {
-		t.Errorf("the code of %d bytes overlaps its data at %d", n, initData)
-	}
-}
 
 // TestRelay checks that the relay receives connections, and connects them to a listener here.
 func TestRelay(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/log"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/guest"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/spool"
@@ -38,7 +40,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	defer func() {
 		r.close()
 		if err != nil {
-			err = errors.Stage(errors.Join(err, k.network.close()), "restore")
+			err = errors.Stage(errors.Join(err, k.network.Close()), "restore")
 		}
 	}()
 	if r.saved, err = wire.ReadSaved(r.dir); err != nil {
@@ -50,7 +52,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 		close(r.checked)
 	}()
 	defer func() { <-r.checked }()
-	if err := k.network.set(claim.Network, r.connect); err != nil {
+	if err := k.network.Set(claim.Network, r.connect); err != nil {
 		return err
 	}
 	kept, err := r.open()
@@ -58,7 +60,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 		err = k.onThread(func() error {
 			args := k.args
 			args.Ref, args.Init = r.saved.Ref, filepath.Join(r.dir, wire.CheckpointInit)
-			k.guest, err = bootWith(args, kept, r.start)
+			k.guest, err = guest.BootWith(args, kept, r.start)
 			return err
 		})
 	}
@@ -71,7 +73,7 @@ func (k *Keeper) restore(claim *wire.ClaimArgs) (err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.claimed(claim); err != nil {
-		return errors.Join(err, k.onThread(k.guest.destroy))
+		return errors.Join(err, k.onThread(k.guest.Destroy))
 	}
 	close(k.ready)
 	k.takeOver(r)
@@ -85,7 +87,7 @@ func (r *restoration) connect(theirs *os.File) error {
 		return errors.Wrapf(err, "duplicate the link")
 	}
 	r.link = os.NewFile(uintptr(fd), "link")
-	r.links = linkTo(r.link)
+	r.links = guest.LinkTo(r.link)
 	return nil
 }
 
@@ -166,19 +168,19 @@ func (r *restoration) open() (map[int]*os.File, error) {
 }
 
 // start resumes the containers.
-func (r *restoration) start(g *guest) error {
+func (r *restoration) start(g *guest.Guest) error {
 	if <-r.checked; r.damaged != nil { // with damaged files, gVisor may wait forever
 		return r.damaged
 	}
-	g.taken, g.root, g.hostname, g.machineID = r.saved.Prepared, r.claim.Root, r.saved.Hostname, r.saved.MachineID
-	args := initArgs(initPath+"/init", g.hostname, mainFiles(g.hostname, g.machineID)...)
+	g.Taken, g.Root, g.Hostname, g.MachineID = r.saved.Prepared, r.claim.Root, r.saved.Hostname, r.saved.MachineID
+	args := initprog.Args(initprog.Path+"/init", g.Hostname, guest.MainFiles(g.Hostname, g.MachineID)...)
 	var stdin *os.File
-	if g.taken { // its standard input was a pipe, and gVisor requires one again
+	if g.Taken { // its standard input was a pipe, and gVisor requires one again
 		args, stdin = args[:1], r.others[len(r.others)-1]
 	}
-	spec := g.mainSpec(args, r.claim.Root, nil)
-	return g.start(spec, r.claim.Root, g.mainID(), stdin,
-		func(c *runsc.Container) error { return g.sb.Restore(r.state, r.links, c) })
+	spec := g.MainSpec(args, r.claim.Root, nil)
+	return g.Start(spec, r.claim.Root, g.MainID(), stdin,
+		func(c *runsc.Container) error { return g.Sandbox.Restore(r.state, r.links, c) })
 }
 
 // close closes the files that gVisor has received.

@@ -33,7 +33,7 @@ func (k *Keeper) serveSnapshot(conn *wire.Conn, path string) error {
 	}
 	k.snapshot.Lock()
 	defer k.snapshot.Unlock()
-	if err := layer.Read(k.guest.sb, k.guest.mainID(), path, frames{conn}); err != nil {
+	if err := layer.Read(k.guest.Sandbox, k.guest.MainID(), path, frames{conn}); err != nil {
 		if ended := k.errEnded(); ended != nil {
 			return ended
 		}
@@ -60,7 +60,7 @@ func (k *Keeper) keepLayer() {
 		log.Warningf("keep the writable layer: %v", err)
 		return
 	}
-	err = layer.Read(k.guest.sb, k.guest.mainID(), "", f)
+	err = layer.Read(k.guest.Sandbox, k.guest.MainID(), "", f)
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(keptFile+".new", keptFile)
 	}
@@ -107,17 +107,4 @@ func (f frames) Write(p []byte) (int, error) {
 		return 0, errors.Explainf(err, errors.Unavailable, "the connection to the sandbox broke")
 	}
 	return len(p), f.conn.Send(wire.KindStdout, p)
-}
-
-// fill unpacks a tar stream into a container's writable layer, if path is not empty.
-func (g *guest) fill(container, path string) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return errors.Wrapf(err, "open the layer of the snapshot")
-	}
-	defer f.Close()
-	return layer.Apply(g.sb, container, g.mounted, f)
 }

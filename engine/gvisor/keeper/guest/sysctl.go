@@ -1,6 +1,10 @@
-package keeper
+package guest
 
-import "path/filepath"
+import (
+	"path/filepath"
+
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
+)
 
 // sysctlFS is the mount point of a tmpfs in sandboxes. It covers gVisor's directory, which lacks files that
 // programs read.
@@ -8,8 +12,8 @@ const sysctlFS = "/proc/sys/fs"
 
 // sysctlFiles returns the files of sysctlFS. gVisor does not limit inotify or the open files of all processes,
 // so the values are those of a large machine. The last three are gVisor's own.
-func sysctlFiles() []initStep {
-	var steps []initStep
+func sysctlFiles() []initprog.Step {
+	var steps []initprog.Step
 	for _, f := range [][2]string{
 		{"inotify/max_queued_events", "16384"}, {"inotify/max_user_instances", "8192"},
 		{"inotify/max_user_watches", "1048576"},
@@ -17,18 +21,18 @@ func sysctlFiles() []initStep {
 		{"mount-max", "10000"}, {"nr_open", "2147483647"}, {"pipe-max-size", "1048576"},
 	} {
 		file := filepath.Join(sysctlFS, f[0])
-		steps = append(steps, initStep{dir: filepath.Dir(file), file: file, content: f[1] + "\n"})
+		steps = append(steps, initprog.Step{Dir: filepath.Dir(file), File: file, Content: f[1] + "\n"})
 	}
 	return steps
 }
 
 // traceStep lets programs trace processes of the same user that they did not start (gdb -p, strace -p), as
 // distributions do on servers. This is safe, because all processes of a sandbox belong to one user of Harvest.
-func traceStep() initStep {
-	return initStep{dir: "/proc", file: "/proc/sys/kernel/yama/ptrace_scope", content: "0"}
+func traceStep() initprog.Step {
+	return initprog.Step{Dir: "/proc", File: "/proc/sys/kernel/yama/ptrace_scope", Content: "0"}
 }
 
-// mainFiles returns the files that the init program of a main container writes.
-func mainFiles(hostname, machineID string) []initStep {
+// MainFiles returns the files that the init program of a main container writes.
+func MainFiles(hostname, machineID string) []initprog.Step {
 	return append(nameFiles(hostname, machineID), sysctlFiles()...)
 }

@@ -1,4 +1,6 @@
-package keeper
+// Package initprog makes the first program of each container: a few instructions that write files such as /etc/hosts
+// and then sleep, or start a command.
+package initprog
 
 import (
 	"crypto/sha256"
@@ -12,12 +14,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// initPath is the mount point of the init image in every sandbox. Because it is below /dev, it is in no
+// Path is the mount point of the init image in every sandbox. Because it is below /dev, it is in no
 // snapshot.
-const initPath = "/dev/.harvest"
+const Path = "/dev/.harvest"
 
-// initBlock is the size to which the program is padded, because gVisor reads file data in whole blocks only.
-const initBlock = 4096
+// block is the size to which the program is padded, because gVisor reads file data in whole blocks only.
+const block = 4096
 
 // assembler builds the init program: x86-64 machine code that is loaded at initBase.
 type assembler struct{ code []byte }
@@ -51,35 +53,35 @@ func (a *assembler) length() {
 	a.emit(0xeb, 0xf6)          // jmp to the cmp
 }
 
-// initStep is a file that the init program writes.
-type initStep struct {
-	dir     string // created if missing
-	file    string // created if missing, and written
-	content string
-	rename  string // final path; replaces an existing file or symbolic link; "" for no rename
+// Step is a file that the init program writes.
+type Step struct {
+	Dir     string // created if missing
+	File    string // created if missing, and written
+	Content string
+	Rename  string // final path; replaces an existing file or symbolic link; "" for no rename
 }
 
-// initArgs returns the arguments of the init program.
-func initArgs(program, hostname string, steps ...initStep) []string {
+// Args returns the arguments of the init program.
+func Args(program, hostname string, steps ...Step) []string {
 	args := []string{program, hostname}
 	for _, s := range steps {
-		args = append(args, s.dir, s.file, s.content, s.rename)
+		args = append(args, s.Dir, s.File, s.Content, s.Rename)
 	}
 	return args
 }
 
-// initOrders is the address of the orders of an init program without arguments. It reads them from its standard
+// orders is the address of the orders of an init program without arguments. It reads them from its standard
 // input: the stack that it would have had with arguments, at that address.
 const (
-	initOrders    = 0x600000
-	maxInitOrders = 4096 // within PIPE_BUF, so that a write is atomic
+	orders    = 0x600000
+	maxOrders = 4096 // within PIPE_BUF, so that a write is atomic
 )
 
-// initStack encodes initArgs for an init program without arguments.
-func initStack(args []string) ([]byte, error) {
+// Stack encodes the arguments for an init program without arguments.
+func Stack(args []string) ([]byte, error) {
 	le := binary.LittleEndian
 	stack := le.AppendUint64(nil, uint64(len(args)))
-	end := initOrders + 8*(1+len(args)+1)
+	end := orders + 8*(1+len(args)+1)
 	for _, arg := range args {
 		stack = le.AppendUint64(stack, uint64(end))
 		end += len(arg) + 1
@@ -88,7 +90,7 @@ func initStack(args []string) ([]byte, error) {
 	for _, arg := range args {
 		stack = append(append(stack, arg...), 0)
 	}
-	if len(stack) > maxInitOrders {
+	if len(stack) > maxOrders {
 		return nil, errors.Errorf("%d bytes are too much for the init program", len(stack))
 	}
 	return stack, nil
@@ -96,17 +98,17 @@ func initStack(args []string) ([]byte, error) {
 
 // Offsets of the init program's data from the start of its code.
 const (
-	initData    = 320
-	initAct     = initData      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
-	initCapHead = initData + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
-	initCapData = initData + 40 // two empty struct cap_data
-	initMounts  = initData + 64 // "/proc/mounts"
-	initMtab    = initData + 80 // "/etc/mtab"
-	initEnd     = initData + 96
+	data        = 320
+	initAct     = data      // struct sigaction: SIG_IGN, SA_NOCLDWAIT, no restorer, no mask
+	initCapHead = data + 32 // struct cap_header: _LINUX_CAPABILITY_VERSION_3, this process
+	initCapData = data + 40 // two empty struct cap_data
+	initMounts  = data + 64 // "/proc/mounts"
+	initMtab    = data + 80 // "/etc/mtab"
+	initEnd     = data + 96
 )
 
-// initCode returns the code of the init program.
-func initCode() []byte {
+// code returns the code of the init program.
+func code() []byte {
 	var a assembler
 	// rt_sigaction(SIGCHLD, act, nil, 8)
 	a.emit(0xbf, 17, 0, 0, 0)             // mov edi, 17
@@ -117,10 +119,10 @@ func initCode() []byte {
 	a.emit(0x48, 0x83, 0x3c, 0x24, 2) // cmp qword [rsp], 2
 	arguments := a.ahead(0x0f, 0x8d)  // jge
 	// read(0, orders, maxInitOrders); without input, there is nothing to do
-	a.emit(0x31, 0xff)                                            // xor edi, edi
-	a.emit(0xbe)                                                  // mov esi, orders
-	a.code = binary.LittleEndian.AppendUint32(a.code, initOrders) //
-	a.emit(0xba, 0, maxInitOrders>>8, 0, 0)                       // mov edx, maxInitOrders
+	a.emit(0x31, 0xff)                                        // xor edi, edi
+	a.emit(0xbe)                                              // mov esi, orders
+	a.code = binary.LittleEndian.AppendUint32(a.code, orders) //
+	a.emit(0xba, 0, maxOrders>>8, 0, 0)                       // mov edx, maxInitOrders
 	a.syscall(0)
 	a.emit(0x85, 0xc0)             // test eax, eax
 	nothing := a.ahead(0x0f, 0x8e) // jle
@@ -186,7 +188,7 @@ func initCode() []byte {
 // image needs no files for it. It costs one page of memory and no start-up time.
 func initProgram() []byte {
 	const headers = 64 + 2*56
-	image := make([]byte, initBlock)
+	image := make([]byte, block)
 	copy(image, "\x7fELF\x02\x01\x01") // 64 bit, little endian, version 1
 	le := binary.LittleEndian
 	le.PutUint16(image[16:], 2)  // ET_EXEC
@@ -204,15 +206,15 @@ func initProgram() []byte {
 	le.PutUint64(ph[24:], initBase)        // physical address
 	le.PutUint64(ph[32:], headers+initEnd) // size in the file
 	le.PutUint64(ph[40:], headers+initEnd) // size in memory
-	le.PutUint64(ph[48:], initBlock)       // alignment
+	le.PutUint64(ph[48:], block)           // alignment
 	ph = ph[56:]                           // data that it reads, in anonymous memory
 	le.PutUint32(ph, 1)                    // PT_LOAD
 	le.PutUint32(ph[4:], 6)                // readable, writable
-	le.PutUint64(ph[16:], initOrders)      // virtual address
-	le.PutUint64(ph[24:], initOrders)
-	le.PutUint64(ph[40:], maxInitOrders)
-	le.PutUint64(ph[48:], initBlock)
-	copy(image[headers:], initCode())
+	le.PutUint64(ph[16:], orders)          // virtual address
+	le.PutUint64(ph[24:], orders)
+	le.PutUint64(ph[40:], maxOrders)
+	le.PutUint64(ph[48:], block)
+	copy(image[headers:], code())
 	data := image[headers:]
 	le.PutUint64(data[initAct:], 1)              // SIG_IGN
 	le.PutUint64(data[initAct+8:], 2)            // SA_NOCLDWAIT
@@ -222,15 +224,15 @@ func initProgram() []byte {
 	return image
 }
 
-// InitName returns the file name of the init image. It depends on the program, so that a sandbox keeps its
+// Name returns the file name of the init image. It depends on the program, so that a sandbox keeps its
 // version.
-func InitName() string {
+func Name() string {
 	sum := sha256.Sum256(initProgram())
 	return "init-" + hex.EncodeToString(sum[:4]) + ".erofs"
 }
 
-// WriteInit creates the init image at path atomically, unless it exists.
-func WriteInit(path string) error {
+// Write creates the init image at path atomically, unless it exists.
+func Write(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}

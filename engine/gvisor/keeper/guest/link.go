@@ -1,4 +1,4 @@
-package keeper
+package guest
 
 import (
 	"crypto/sha256"
@@ -9,6 +9,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/urpc"
 
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 )
@@ -19,13 +20,13 @@ const linkName = "eth0"
 // connected.
 func linkAddress() net.HardwareAddr { return net.HardwareAddr{0x02, 0x68, 0x76, 0, 0, 1} }
 
-// addLink adds a network interface to the sandbox. Its other end is that of file. It works once per sandbox. It
+// AddLink adds a network interface to the sandbox. Its other end is that of file. It works once per sandbox. It
 // needs no device or namespace of the host: the link is a pair of sockets, and gVisor adds the interface while
 // it runs.
-func (g *guest) addLink(file *os.File) error { return g.sb.AddLinks(linkTo(file)) }
+func (g *Guest) AddLink(file *os.File) error { return g.Sandbox.AddLinks(LinkTo(file)) }
 
-// linkTo returns the interface's configuration.
-func linkTo(file *os.File) *runsc.Links {
+// LinkTo returns the interface's configuration.
+func LinkTo(file *os.File) *runsc.Links {
 	link := runsc.Link{
 		Name: linkName, MTU: netstack.MTU, NumChannels: 1, LinkAddress: linkAddress(),
 		// Received packets go directly to TCP, which has its own goroutines, rather than through another one.
@@ -61,21 +62,21 @@ func networkOf(p netip.Prefix) net.IPNet {
 // nameFiles returns the files for name resolution. The sandbox has its own, regardless of its image, and none
 // of them comes from the host. They are consistent with the host name. machineID is "" in checkpoints of
 // earlier versions, whose init program wrote no machine ID.
-func nameFiles(hostname, machineID string) []initStep {
+func nameFiles(hostname, machineID string) []initprog.Step {
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	if hostname != "" && hostname != "localhost" {
 		hosts += "127.0.1.1\t" + hostname + "\n"
 	}
-	steps := []initStep{
-		{dir: "/etc", file: "/etc/.harvest-hosts", content: hosts, rename: "/etc/hosts"},
-		{dir: "/etc", file: "/etc/.harvest-resolv.conf", content: "nameserver " + netstack.IPv4().DNS.String() + "\n",
-			rename: "/etc/resolv.conf"},
+	steps := []initprog.Step{
+		{Dir: "/etc", File: "/etc/.harvest-hosts", Content: hosts, Rename: "/etc/hosts"},
+		{Dir: "/etc", File: "/etc/.harvest-resolv.conf", Content: "nameserver " + netstack.IPv4().DNS.String() + "\n",
+			Rename: "/etc/resolv.conf"},
 	}
 	if machineID != "" {
-		steps = append(steps, initStep{dir: "/etc", file: "/etc/.harvest-hostname", content: hostname + "\n",
-			rename: "/etc/hostname"},
-			initStep{dir: "/etc", file: "/etc/.harvest-machine-id", content: machineID + "\n",
-				rename: "/etc/machine-id"})
+		steps = append(steps, initprog.Step{Dir: "/etc", File: "/etc/.harvest-hostname", Content: hostname + "\n",
+			Rename: "/etc/hostname"},
+			initprog.Step{Dir: "/etc", File: "/etc/.harvest-machine-id", Content: machineID + "\n",
+				Rename: "/etc/machine-id"})
 	}
 	return steps
 }

@@ -1,4 +1,5 @@
-package keeper
+// Package guest boots a sandbox of gVisor, and starts the container with the image in it.
+package guest
 
 import (
 	"cmp"
@@ -16,56 +17,60 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// sentryMemory is added to a sandbox's memory limit for gVisor itself, so that users get the full amount they
+// SentryMemory is added to a sandbox's memory limit for gVisor itself, so that users get the full amount they
 // requested.
-const sentryMemory = 64 << 20
+const SentryMemory = 64 << 20
 
-// guest is a booted gVisor sandbox: a root container that only sleeps, and, once it is claimed, a main
+// GVisorLog is the file of gVisor's log in the sandbox's directory.
+const GVisorLog = "gvisor.log"
+
+// Guest is a booted gVisor sandbox: a root container that only sleeps, and, once it is claimed, a main
 // container.
-type guest struct {
-	args     wire.BootArgs
-	sb       *runsc.Sandbox
-	root     string // path of the main container's image
-	hostname string // as passed to its init program
+type Guest struct {
+	Args     wire.BootArgs
+	Sandbox  *runsc.Sandbox
+	Root     string // path of the main container's image
+	Hostname string // as passed to its init program
 	// machineID is the content of /etc/machine-id, written by its init program.
-	machineID string
+	MachineID string
 	mounted   []string          // mount points in the main container
 	files     *runsc.FileServer // serves the main container's volumes, if any
-	group     *cgroup.Group     // nil without cgroups
+	Group     *cgroup.Group     // nil without cgroups
 
-	prepared *prepared // the prepared container that waits for a claim, or nil
-	taken    bool      // the prepared container is the main container
+	Prepared *prepared // the prepared container that waits for a claim, or nil
+	Taken    bool      // the prepared container is the main container
 }
 
-// bootGuest starts the gVisor process. It must run on the keeper's main thread, because gVisor dies with that
+// Boot starts the gVisor process. It must run on the keeper's main thread, because gVisor dies with that
 // thread.
-func bootGuest(args wire.BootArgs) (*guest, error) {
-	return bootWith(args, nil, func(g *guest) error { return g.sb.StartRoot() })
+func Boot(args wire.BootArgs) (*Guest, error) {
+	return BootWith(args, nil, func(g *Guest) error { return g.Sandbox.StartRoot() })
 }
 
-// bootWith starts the gVisor process with open files that it keeps (runsc.Options), and then calls start.
-func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) error) (_ *guest, err error) {
+// BootWith starts the gVisor process with open files that it keeps (runsc.Options), and then calls start.
+func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) error) (_ *Guest, err error) {
 	conf, err := runscConfig(args)
 	if err != nil {
 		return nil, err
 	}
-	g := &guest{args: args}
+	g := &Guest{Args: args}
 	defer func() {
 		if err != nil {
-			err = errors.Stage(errors.Join(err, g.destroy()), "boot")
+			err = errors.Stage(errors.Join(err, g.Destroy()), "boot")
 		}
 	}()
 	if args.Cgroup != "" {
-		if g.group, err = cgroup.Create(args.Cgroup, args.Limits, sentryMemory); err != nil {
+		if g.Group, err = cgroup.Create(args.Cgroup, args.Limits, SentryMemory); err != nil {
 			return nil, err
 		}
 	}
-	spec := g.baseSpec(initArgs("/init", "sandbox", append(g.processLimit(), traceStep())...))
+	spec := g.baseSpec(initprog.Args("/init", "sandbox", append(g.processLimit(), traceStep())...))
 	spec.Mounts = []specs.Mount{{Destination: cgroupsInside, Type: "cgroup2", Source: "cgroup2"}}
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
@@ -84,7 +89,7 @@ func bootWith(args wire.BootArgs, kept map[int]*os.File, start func(*guest) erro
 	if err != nil {
 		return nil, errors.Wrapf(err, "open init image")
 	}
-	g.sb, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref,
+	g.Sandbox, err = runsc.New(runsc.Options{Program: cmp.Or(args.Sentry, "/proc/self/exe"), Config: conf, ID: args.Ref,
 		Bundle: bundle, Spec: spec, Root: init,
 		Limits: args.Limits, Kept: kept})
 	if err != nil {
@@ -102,36 +107,36 @@ const cgroupsInside = "/sys/fs/cgroup"
 // processLimit returns the steps by which the root container's init program limits the processes of the main
 // container. Inside gVisor, exceeding the limit is an ordinary EAGAIN. The main container sees its group as the
 // root of its own namespace and cannot change the limit. The host's cgroup has a higher limit.
-func (g *guest) processLimit() []initStep {
-	n := g.args.Limits.Processes
+func (g *Guest) processLimit() []initprog.Step {
+	n := g.Args.Limits.Processes
 	if n <= 0 {
 		return nil
 	}
-	var steps []initStep
-	for _, id := range []string{g.args.Ref + mainSuffix, g.args.Ref + preparedSuffix} {
+	var steps []initprog.Step
+	for _, id := range []string{g.Args.Ref + mainSuffix, g.Args.Ref + PreparedSuffix} {
 		group := filepath.Join(cgroupsInside, id)
 		// The limit includes the init program.
-		steps = append(steps, initStep{dir: group, file: filepath.Join(group, "pids.max"),
-			content: strconv.Itoa(n + 1)})
+		steps = append(steps, initprog.Step{Dir: group, File: filepath.Join(group, "pids.max"),
+			Content: strconv.Itoa(n + 1)})
 	}
 	return steps
 }
 
 // joinCgroup moves gVisor's processes to their cgroup: the sentry, and the stubs that run programs. Processes
 // that they fork afterwards start in it.
-func (g *guest) joinCgroup() error {
-	sentry := g.sb.Pid()
-	if g.group == nil || sentry == 0 { // StartRoot reports that it has ended
+func (g *Guest) joinCgroup() error {
+	sentry := g.Sandbox.Pid()
+	if g.Group == nil || sentry == 0 { // StartRoot reports that it has ended
 		return nil
 	}
-	for outside := []int{sentry}; len(outside) > 0 && g.sb.Pid() != 0; {
+	for outside := []int{sentry}; len(outside) > 0 && g.Sandbox.Pid() != 0; {
 		for _, pid := range outside {
-			if err := g.group.Add(pid); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := g.Group.Add(pid); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		}
 		// Children that were forked while their parent was moved are outside.
-		outside = slices.DeleteFunc(family(sentry), g.group.Has)
+		outside = slices.DeleteFunc(family(sentry), g.Group.Has)
 	}
 	return nil
 }
@@ -186,7 +191,7 @@ const rootfsPrefix = "dev.gvisor.spec.rootfs."
 func runscConfig(args wire.BootArgs) (*config.Config, error) {
 	fs := flag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
-	log := filepath.Join(args.Dir, gvisorLog)
+	log := filepath.Join(args.Dir, GVisorLog)
 	overlay := "root:dir=" + args.Dir
 	if args.Limits.Disk > 0 {
 		overlay += fmt.Sprintf(",size=%d", args.Limits.Disk)
@@ -219,7 +224,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 }
 
 // baseSpec returns the common part of the root and main containers' specs.
-func (g *guest) baseSpec(args []string) *specs.Spec {
+func (g *Guest) baseSpec(args []string) *specs.Spec {
 	s := &specs.Spec{
 		Version: specs.Version,
 		Root:    &specs.Root{Path: g.emptyDir()},
@@ -231,7 +236,7 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 		Linux:       &specs.Linux{},
 		Annotations: map[string]string{},
 	}
-	if n := g.args.Limits.Files; n > 0 {
+	if n := g.Args.Limits.Files; n > 0 {
 		// Commands get the root container's limits (gVisor's loader, executeAsync).
 		s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: uint64(n), Hard: uint64(n)}}
 	}
@@ -242,18 +247,18 @@ func (g *guest) baseSpec(args []string) *specs.Spec {
 	return s
 }
 
-func (g *guest) emptyDir() string { return filepath.Join(g.args.Dir, "empty") }
+func (g *Guest) emptyDir() string { return filepath.Join(g.Args.Dir, "empty") }
 
 // setRoot sets the spec's root to the EROFS file at path. If medium is not empty, it has a writable layer
 // there.
-func (g *guest) setRoot(s *specs.Spec, path, medium string) {
+func (g *Guest) setRoot(s *specs.Spec, path, medium string) {
 	s.Annotations[rootfsPrefix+"type"] = "erofs"
 	s.Annotations[rootfsPrefix+"source"] = path
 	if medium == "" {
 		return
 	}
 	s.Annotations[rootfsPrefix+"overlay"] = medium
-	if n := g.args.Limits.Disk; n > 0 {
+	if n := g.Args.Limits.Disk; n > 0 {
 		s.Annotations[rootfsPrefix+"options"] = fmt.Sprintf("size=%d", n)
 	}
 }
@@ -273,40 +278,40 @@ func writeBundle(dir string, spec *specs.Spec) (string, error) {
 // Suffixes of the main container's ID, after the sandbox's name: without and with preparation.
 const (
 	mainSuffix     = "-main"
-	preparedSuffix = "-prepared"
+	PreparedSuffix = "-prepared"
 )
 
-// mainID returns the ID of the container that runs the image.
-func (g *guest) mainID() string {
-	if g.taken {
-		return g.args.Ref + preparedSuffix
+// MainID returns the ID of the container that runs the image.
+func (g *Guest) MainID() string {
+	if g.Taken {
+		return g.Args.Ref + PreparedSuffix
 	}
-	return g.args.Ref + mainSuffix
+	return g.Args.Ref + mainSuffix
 }
 
-// claim starts the main container, or uses the prepared one. It must run on the keeper's main thread.
-func (g *guest) claim(c *wire.ClaimArgs) error {
-	g.root, g.hostname, g.machineID = c.Root, c.Hostname, machineID(c.ID)
-	args := initArgs(initPath+"/init", c.Hostname, mainFiles(c.Hostname, g.machineID)...)
-	if g.prepared.fits(c) {
-		g.taken = true
-		return errors.Stage(g.prepared.order(args), "start")
+// Claim starts the main container, or uses the prepared one. It must run on the keeper's main thread.
+func (g *Guest) Claim(c *wire.ClaimArgs) error {
+	g.Root, g.Hostname, g.MachineID = c.Root, c.Hostname, machineID(c.ID)
+	args := initprog.Args(initprog.Path+"/init", c.Hostname, MainFiles(c.Hostname, g.MachineID)...)
+	if g.Prepared.fits(c) {
+		g.Taken = true
+		return errors.Stage(g.Prepared.order(args), "start")
 	}
-	spec := g.mainSpec(args, c.Root, c.Mounts)
-	return errors.Stage(errors.Wrapf(g.start(spec, c.Root, g.mainID(), nil, g.sb.Start), "start main container"),
+	spec := g.MainSpec(args, c.Root, c.Mounts)
+	return errors.Stage(errors.Wrapf(g.Start(spec, c.Root, g.MainID(), nil, g.Sandbox.Start), "start main container"),
 		"start")
 }
 
-// mainSpec returns the spec of a main container, with args for its init program.
-func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs.Spec {
+// MainSpec returns the spec of a main container, with args for its init program.
+func (g *Guest) MainSpec(args []string, root string, mounts []wire.Mount) *specs.Spec {
 	spec := g.baseSpec(args)
 	// The init program needs them for the host name and the files, and drops them afterwards.
 	names := []string{"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"}
 	spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 	spec.Process.Capabilities = &specs.LinuxCapabilities{Effective: names, Permitted: names, Bounding: names}
 	spec.Annotations[annotationType] = "container"
-	spec.Annotations[annotationSandbox] = g.args.Ref
-	g.setRoot(spec, root, "dir="+g.args.Dir)
+	spec.Annotations[annotationSandbox] = g.Args.Ref
+	g.setRoot(spec, root, "dir="+g.Args.Dir)
 	spec.Mounts = []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: sysctlFS, Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755", "size=1m"}},
@@ -317,7 +322,7 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 		// gVisor mounts a tmpfs on an empty /tmp. If /tmp is not empty, it stays on disk and counts against the
 		// disk limit.
 		{Destination: "/tmp/.X11-unix", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=1777"}},
-		{Destination: initPath, Type: "erofs", Source: g.args.Init, Options: []string{"ro"}},
+		{Destination: initprog.Path, Type: "erofs", Source: g.Args.Init, Options: []string{"ro"}},
 	}
 	for _, m := range mounts {
 		options := []string{"rbind", "rw"}
@@ -334,17 +339,17 @@ func (g *guest) mainSpec(args []string, root string, mounts []wire.Mount) *specs
 	return spec
 }
 
-// start starts a main container with the method by. The image, the writable layer and the init image are passed
+// Start starts a main container with the method by. The image, the writable layer and the init image are passed
 // as open files. Directories of the host need gVisor's file server, an additional process. stdin is the
 // standard input of the init program; nil is an empty one.
-func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func(*runsc.Container) error) error {
+func (g *Guest) Start(spec *specs.Spec, root, id string, stdin *os.File, by func(*runsc.Container) error) error {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
 			_ = f.Close()
 		}
 	}()
-	for _, path := range []string{root, g.args.Init, os.DevNull} {
+	for _, path := range []string{root, g.Args.Init, os.DevNull} {
 		f, err := os.Open(path)
 		if err != nil {
 			return errors.Wrapf(err, "open")
@@ -352,7 +357,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 		files = append(files, f)
 	}
 	null := files[2]
-	upper, err := os.CreateTemp(g.args.Dir, "upper-")
+	upper, err := os.CreateTemp(g.Args.Dir, "upper-")
 	if err != nil {
 		return errors.Wrapf(err, "create writable layer")
 	}
@@ -361,7 +366,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 		return errors.Wrapf(err, "unlink writable layer")
 	}
 	rootConf := runsc.MountConf{Lower: runsc.Erofs, Upper: runsc.Anonymous}
-	if n := g.args.Limits.Disk; n > 0 {
+	if n := g.Args.Limits.Disk; n > 0 {
 		rootConf.Size = fmt.Sprint(n)
 	}
 	if stdin == nil {
@@ -371,7 +376,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 		Files:  files[:2:2],
 		Mounts: []runsc.MountConf{rootConf, {Lower: runsc.Erofs}}}
 	// A checkpoint identifies the container by this name.
-	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.args.Ref+"-")
+	spec.Annotations[annotationName] = strings.TrimPrefix(id, g.Args.Ref+"-")
 	if err := g.serveFiles(c); err != nil {
 		return err
 	}
@@ -382,7 +387,7 @@ func (g *guest) start(spec *specs.Spec, root, id string, stdin *os.File, by func
 }
 
 // serveFiles starts the file server if the container mounts directories of the host.
-func (g *guest) serveFiles(c *runsc.Container) error {
+func (g *Guest) serveFiles(c *runsc.Container) error {
 	n := 0
 	for _, m := range c.Spec.Mounts {
 		if m.Type == "bind" {
@@ -393,40 +398,40 @@ func (g *guest) serveFiles(c *runsc.Container) error {
 	if n == 0 {
 		return nil
 	}
-	bundle, err := writeBundle(filepath.Join(g.args.Dir, "main"), c.Spec)
+	bundle, err := writeBundle(filepath.Join(g.Args.Dir, "main"), c.Spec)
 	if err != nil {
 		return err
 	}
 	if err := ownUsers(c.Spec); err != nil {
 		return err
 	}
-	if g.files, err = g.sb.ServeFiles(c.ID, bundle, c.Spec, c.Mounts); err != nil {
+	if g.files, err = g.Sandbox.ServeFiles(c.ID, bundle, c.Spec, c.Mounts); err != nil {
 		return err
 	}
 	c.Files, c.Spec.Mounts = append(c.Files, g.files.Files...), g.files.Mounts
-	if g.group != nil {
-		return g.group.Add(g.files.Pid)
+	if g.Group != nil {
+		return g.Group.Add(g.files.Pid)
 	}
 	return nil
 }
 
-// destroy ends the gVisor process and releases its resources on the host. It is idempotent.
-func (g *guest) destroy() error {
+// Destroy ends the gVisor process and releases its resources on the host. It is idempotent.
+func (g *Guest) Destroy() error {
 	var errs []error
-	if g.sb != nil {
-		errs = append(errs, g.sb.Destroy())
+	if g.Sandbox != nil {
+		errs = append(errs, g.Sandbox.Destroy())
 	}
 	if g.files != nil {
 		g.files.Destroy()
 	}
-	if g.group != nil {
-		errs = append(errs, g.group.Remove())
+	if g.Group != nil {
+		errs = append(errs, g.Group.Remove())
 	}
 	return errors.Join(errs...)
 }
 
-// stageClock returns a function that reports how long each step took.
-func stageClock(conn *wire.Conn) func(name string) {
+// StageClock returns a function that reports how long each step took.
+func StageClock(conn *wire.Conn) func(name string) {
 	last := time.Now()
 	return func(name string) {
 		now := time.Now()
