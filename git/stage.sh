@@ -27,6 +27,8 @@ END
 	fi
 	pending="$pending
 $(links)"
+	[ "$pending" != "
+" ] || return 0
 	top=$(pwd) store=$(git rev-parse --absolute-git-dir) shared=$(git rev-parse --path-format=absolute --git-common-dir) list=$(mktemp)
 	entries=${GIT_INDEX_FILE:-$store/index}
 	while [ -n "$pending" ]; do

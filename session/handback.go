@@ -84,8 +84,12 @@ begin() {
 // diffScript prints the agent's changes since a commit ("" for an empty tree), including untracked files, without
 // changing the agent's index: DIRECTORY COMMIT. The output does not depend on the agent's settings of git.
 var diffScript = quietGit + beginWork + `
+began=$(mktemp)
+trap 'rm -f "$began"' EXIT
+begin "$2" >"$began" &
 now=$(tree)
-from=$(begin "$2")
+wait $!
+read -r from <"$began" || true
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
 plain diff --binary ` + git.PatchFormat + ` "$from" "$now"`
 
