@@ -3,13 +3,16 @@ package keeper
 import (
 	"bytes"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
@@ -99,11 +102,36 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 			return err
 		}
 		if sig != 0 {
-			_ = k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true) // it may have just ended
+			settle(c.terminal)
+			if err := k.guest.Sandbox.Signal(k.guest.MainID(), c.pid, sig, true); err != nil {
+				log.Warningf("signal of a key: %v", err) // the command may have just ended
+			}
 		}
 		typed = typed[n:]
 	}
 	return nil
+}
+
+// settle waits until the kernel has processed what was written to a terminal. A key for a signal discards the output
+// that nobody has read yet. The kernel does so in a thread of its own: on a busy machine, the program would have
+// received its signal before, and its answer would be discarded.
+func settle(terminal *os.File) {
+	const patience, pause = 100 * time.Millisecond, time.Millisecond
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, terminal.Fd(), unix.TIOCGPTPEER,
+		unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return
+	}
+	defer unix.Close(int(peer))
+	// poll waits for that thread unless there is input, which the key discards, too (Linux, n_tty_poll). Programs may
+	// forbid that (NOFLSH).
+	for begin := time.Now(); time.Since(begin) < patience; {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(peer), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR && n <= 0 {
+			return
+		}
+		<-time.After(pause)
+	}
 }
 
 // signalKey finds the first key that generates a signal, and returns the number of bytes up to it.
