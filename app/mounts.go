@@ -10,8 +10,8 @@ import (
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/s3mount"
-	"github.com/RelevanceAI/harvest/s3sync"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 )

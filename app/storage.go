@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store"

@@ -11,8 +11,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/s3mount"
-	"github.com/RelevanceAI/harvest/s3sync"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/storage"
 )
 

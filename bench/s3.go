@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/tree"
-	"github.com/RelevanceAI/harvest/s3sync"
 )
 
 // rclone is the peer of P9: the usual tool for files in S3, with flags that preserve modes and links as Harvest

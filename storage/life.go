@@ -9,7 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 )
 
 // Job names the volume of a sandbox and its place in S3.

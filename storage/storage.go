@@ -17,8 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/tree"
-	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )

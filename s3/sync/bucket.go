@@ -1,0 +1,395 @@
+package sync
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	smithy "github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/internal/socket"
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// Location is the place of files in S3, and the way to reach it.
+type Location struct {
+	Bucket string
+	// Prefix precedes all keys; a slash is appended. "" is the whole bucket.
+	Prefix string
+	// Region is the bucket's region, such as "eu-central-1". "" uses the environment, or else
+	// us-east-1.
+	Region string
+	// Endpoint is the URL of an S3-compatible server; "" is AWS.
+	Endpoint string
+	// Socket is the Unix socket of the server of Endpoint; "" connects to Endpoint.
+	Socket string
+	// PathStyle puts the bucket into the path instead of the host name. Most servers other than AWS
+	// require it.
+	PathStyle bool
+	// CA holds PEM certificates to trust besides the system's.
+	CA []byte
+	// Proxy is the URL of an HTTP proxy; "" uses the environment.
+	Proxy string
+	// Rules restrict the addresses that requests may go to, including those to STS. nil allows any
+	// address, for places of the operator.
+	Rules *netguard.Rules `json:",omitempty"`
+	// Patience bounds the retries of one request while the server is unavailable or overloaded; 0
+	// means two minutes.
+	Patience time.Duration
+	Credentials
+}
+
+// Credentials sign the requests. If they are empty and Ambient is false, requests are anonymous.
+type Credentials struct {
+	AccessKeyID     string
+	SecretAccessKey string
+	SessionToken    string
+	// RoleARN is a role to assume with the keys above, or with the web identity token in the file
+	// TokenFile.
+	RoleARN    string
+	ExternalID string
+	TokenFile  string
+	// STS is the URL of the service that assumes roles; "" is AWS's.
+	STS string
+	// Ambient uses the credentials that the AWS SDK finds on this machine: environment, shared
+	// files, instance and container roles.
+	Ambient bool
+}
+
+// partSize is the minimum size of the parts of a large file: 16 MiB. Larger files are sent in
+// parts.
+const partSize = 16 << 20
+
+// maxParts is S3's limit for the number of parts.
+const maxParts = 10000
+
+// Bucket is a prefix in a bucket. All methods may be called concurrently.
+type Bucket struct {
+	loc     Location
+	prefix  string // "" or with a slash at its end
+	s3      *s3.Client
+	http    *http.Client
+	wire    *wire    // for frequent requests; nil if they cannot go directly
+	base    *url.URL // of the bucket
+	region  string
+	creds   aws.CredentialsProvider
+	signer  *signer
+	retry   aws.RetryerV2
+	silence time.Duration // maximum wait for an answer, besides the time for its body
+	skew    atomic.Int64  // correction of this machine's clock, in nanoseconds
+	md5     atomic.Bool   // the server does not know CRC-64/NVME
+	single  atomic.Bool   // the server deletes one object at a time
+	heed    *heeding      // of conditions
+}
+
+// Open returns the bucket at loc. It sends no request; Check does.
+func Open(ctx context.Context, loc Location) (*Bucket, error) {
+	if err := loc.check(); err != nil {
+		return nil, err
+	}
+	client, err := loc.client()
+	if err != nil {
+		return nil, err
+	}
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &signer{}, silence: time.Minute,
+		heed: &heeding{}}
+	if b.loc.Patience == 0 {
+		b.loc.Patience = 2 * time.Minute
+	}
+	b.retry = retryer(10 * time.Second)
+	cfg, err := loc.config(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	b.region, b.creds = cfg.Region, cfg.Credentials
+	b.s3 = s3.NewFromConfig(cfg, func(o *s3.Options) {
+		o.UsePathStyle = loc.PathStyle
+		// Servers other than AWS do not know trailing checksums; this package sends its own in
+		// headers.
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
+		if loc.Endpoint != "" {
+			o.BaseEndpoint = aws.String(strings.TrimSuffix(loc.Endpoint, "/"))
+		}
+		// The SDK signs Accept-Encoding, which proxies change: Google's storage refuses such a
+		// signature. The client asks for no compression anyway.
+		o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error {
+			_, _ = s.Finalize.Remove("DisableAcceptEncodingGzip") // not every call has this step
+			return nil
+		})
+	})
+	params := s3.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
+	params.Endpoint = b.s3.Options().BaseEndpoint // the location's endpoint, or that of the machine's settings
+	at, err := s3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
+	if err != nil {
+		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q",
+			loc.Bucket, b.region)
+	}
+	b.base = &at.URI
+	if t, ok := client.Transport.(*netguard.Transport); ok {
+		b.wire = newWire(t, b.base)
+	}
+	return b, nil
+}
+
+// retryer returns the retry rules, with the longest backoff given. The SDK's own rules do not retry
+// status 429, which servers other than AWS send when they are overloaded.
+func retryer(longest time.Duration) aws.RetryerV2 {
+	return retry.NewStandard(func(o *retry.StandardOptions) {
+		o.MaxAttempts, o.MaxBackoff, o.RateLimiter = 0, longest, ratelimit.None
+		o.Retryables = append(o.Retryables,
+			retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
+	})
+}
+
+// patient limits the SDK's retries by time instead of number. The call then returns the last error.
+type patient struct {
+	aws.RetryerV2
+	until time.Time
+}
+
+func (patient) MaxAttempts() int { return 0 }
+
+func (p patient) IsErrorRetryable(err error) bool {
+	return netguard.Refusal(err) == nil && p.RetryerV2.IsErrorRetryable(err) && time.Now().Before(p.until)
+}
+
+// within bounds a call through the SDK, for servers that accept a request and never answer.
+func (b *Bucket) within(ctx context.Context, extra time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, b.loc.Patience+2*time.Minute+extra)
+}
+
+// patiently is an option for each call through the SDK that sets the retry rules.
+func (b *Bucket) patiently(o *s3.Options) {
+	o.Retryer = patient{b.retry, time.Now().Add(b.loc.Patience)}
+}
+
+func (l Location) check() error {
+	switch {
+	case l.Bucket == "":
+		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named"), "name one")
+	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
+		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", l.Bucket)
+	case len(l.Prefix) > tree.MaxKey/2:
+		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix),
+			tree.MaxKey/2)
+	}
+	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix),
+			"use names with slashes between them, none of them '.' or '..'")
+	}
+	if l.Endpoint != "" {
+		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+			u.User != nil || u.RawQuery != "" {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"),
+				"write it as https://host:port, without user or query")
+		}
+	}
+	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region),
+			"use a name such as eu-central-1")
+	}
+	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
+		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
+	}
+	return l.checkRole()
+}
+
+// regionName restricts regions to characters that AWS uses, since a region becomes part of a host
+// name and must not lead to another host.
+var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
+
+func (l Location) checkRole() error {
+	switch {
+	case l.RoleARN == "":
+	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
+		return errors.Remedy(errors.Newf(errors.Invalid, "role %.200q: no credentials to assume it with", l.RoleARN),
+			"add an access key, or the file with a web identity token")
+	}
+	if l.STS != "" {
+		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+			u.User != nil {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"),
+				"write it as https://host:port")
+		}
+	}
+	return nil
+}
+
+func cleanPrefix(prefix string) string {
+	if prefix = strings.Trim(prefix, "/"); prefix == "" {
+		return ""
+	}
+	return prefix + "/"
+}
+
+// handshakeTime bounds a TLS handshake.
+const handshakeTime = 15 * time.Second
+
+// client returns an HTTP client that keeps as many idle connections as there are workers.
+func (l Location) client() (*http.Client, error) {
+	t := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		MaxIdleConns:        0,
+		MaxIdleConnsPerHost: workers,
+		IdleConnTimeout:     90 * time.Second,
+		TLSHandshakeTimeout: handshakeTime,
+		DisableCompression:  true,
+		WriteBufferSize:     32 << 10,
+		ReadBufferSize:      32 << 10,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12},
+	}
+	if len(l.CA) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(l.CA) {
+			return nil, errors.Newf(errors.Invalid, "the authority to trust for S3 is no certificate in PEM")
+		}
+		t.TLSClientConfig.RootCAs = pool
+	}
+	if l.Socket != "" {
+		t.Proxy = nil
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return socket.Dial(ctx, filepath.Dir(l.Socket), filepath.Base(l.Socket))
+		}
+		return &http.Client{Transport: netguard.Unguarded(t), CheckRedirect: keep}, nil
+	}
+	if l.Proxy != "" {
+		u, err := url.Parse(l.Proxy)
+		if err != nil || u.Host == "" {
+			return nil, errors.Newf(errors.Invalid, "the proxy for S3 is no URL")
+		}
+		t.Proxy = http.ProxyURL(u)
+	}
+	rules := netguard.Rules{Any: true}
+	if l.Rules != nil {
+		rules = *l.Rules
+	}
+	return &http.Client{Transport: rules.NewTransport(t), CheckRedirect: keep}, nil
+}
+
+// keep makes the client return redirects instead of following them.
+func keep(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// config returns an SDK configuration with region and credentials.
+func (l Location) config(ctx context.Context, client *http.Client) (aws.Config, error) {
+	cfg := aws.Config{Region: l.Region, HTTPClient: client, Credentials: aws.AnonymousCredentials{}}
+	if l.Ambient {
+		found, err := config.LoadDefaultConfig(ctx, config.WithRegion(l.Region))
+		if err != nil {
+			return cfg, errors.Remedy(errors.Explainf(err, errors.Unauthenticated,
+				"the AWS configuration of this machine cannot be read"),
+				"correct ~/.aws, or name a secret with the keys")
+		}
+		cfg = found
+		cfg.HTTPClient = client
+	}
+	if cfg.Region == "" {
+		cfg.Region = "us-east-1"
+	}
+	if l.AccessKeyID != "" {
+		cfg.Credentials = credentials.NewStaticCredentialsProvider(l.AccessKeyID, l.SecretAccessKey, l.SessionToken)
+	}
+	if l.RoleARN != "" {
+		cfg.Credentials = l.role(cfg)
+	}
+	return cfg, nil
+}
+
+// roleRenewed is how long before their expiry the credentials of a role are replaced. Requests in
+// progress still need them.
+const roleRenewed = 5 * time.Minute
+
+// role assumes the role with the credentials of cfg, or with the web identity. The provider renews
+// its credentials before they expire.
+func (l Location) role(cfg aws.Config) aws.CredentialsProvider {
+	client := sts.NewFromConfig(cfg, func(o *sts.Options) {
+		if l.STS != "" {
+			o.BaseEndpoint = aws.String(strings.TrimSuffix(l.STS, "/"))
+		}
+	})
+	early := func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = roleRenewed }
+	if l.TokenFile != "" {
+		return assumed{aws.NewCredentialsCache(stscreds.NewWebIdentityRoleProvider(client, l.RoleARN,
+			stscreds.IdentityTokenFile(l.TokenFile)), early)}
+	}
+	return assumed{aws.NewCredentialsCache(stscreds.NewAssumeRoleProvider(client, l.RoleARN,
+		func(o *stscreds.AssumeRoleOptions) {
+			if l.ExternalID != "" {
+				o.ExternalID = &l.ExternalID
+			}
+		}), early)}
+}
+
+// assumed marks errors of assuming a role, so that they are not taken for refusals by S3.
+type assumed struct{ *aws.CredentialsCache }
+
+// Retrieve implements aws.CredentialsProvider.
+func (a assumed) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	creds, err := a.CredentialsCache.Retrieve(ctx)
+	if err == nil || ctx.Err() != nil {
+		return creds, err
+	}
+	why := ""
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		why = " (" + api.ErrorCode() + ")"
+	}
+	return creds, errors.Remedy(errors.Explainf(err, errors.Unauthenticated,
+		"the role for S3 cannot be assumed%s", why),
+		"correct AWS_ROLE_ARN in the secret, and have the role trust the caller")
+}
+
+// Close closes idle connections.
+func (b *Bucket) Close() {
+	b.http.CloseIdleConnections()
+	if b.wire != nil {
+		b.wire.close()
+	}
+}
+
+// At returns another prefix of the same bucket.
+func (b *Bucket) At(prefix string) (*Bucket, error) {
+	loc := b.loc
+	loc.Prefix = prefix
+	if err := loc.check(); err != nil {
+		return nil, err
+	}
+	return b.at(prefix), nil
+}
+
+// at is At for a prefix that is known to be valid.
+func (b *Bucket) at(prefix string) *Bucket {
+	loc := b.loc
+	loc.Prefix = prefix
+	other := &Bucket{loc: loc, prefix: cleanPrefix(prefix), s3: b.s3, http: b.http, wire: b.wire, base: b.base,
+		region: b.region, creds: b.creds, signer: b.signer, retry: b.retry, silence: b.silence, heed: b.heed}
+	other.skew.Store(b.skew.Load())
+	other.md5.Store(b.md5.Load())
+	other.single.Store(b.single.Load())
+	return other
+}
+
+// String returns the bucket and prefix as an s3:// URL.
+func (b *Bucket) String() string { return "s3://" + b.loc.Bucket + "/" + b.prefix }

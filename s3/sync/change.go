@@ -1,0 +1,178 @@
+package sync
+
+import (
+	"context"
+	"maps"
+
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// change is a side's change of a path since this machine's last sync of it.
+type change struct {
+	content bool // or the kind, or existence
+	meta    bool // mode, owner, time, attributes
+}
+
+func (c change) any() bool { return c.content || c.meta }
+
+// newHere returns the change of a side of which this machine has no record.
+func newHere(e *tree.Entry) change { return change{e != nil, e != nil} }
+
+// known reports whether this machine had base in its volume.
+func known(base *tree.Entry) bool { return base != nil && base.Inode != 0 }
+
+// changedHere compares the volume's side with base, by its stat data only. A file with another or a
+// changed inode counts as changed in content and metadata.
+func (p policy) changedHere(local, base *tree.Entry) change {
+	switch {
+	case local == nil || local.Kind != base.Kind:
+		return change{true, true}
+	case local.Kind == tree.File && local.Untouched(base):
+		return change{}
+	case local.Kind == tree.File:
+		return change{true, true}
+	case local.Kind == tree.Symlink && local.Target != base.Target:
+		return change{true, true}
+	}
+	return change{meta: !sameMeta(local, p.restored(base, local))}
+}
+
+// changedThere compares the bucket's side with base.
+func changedThere(base, remote *tree.Entry) change {
+	switch {
+	case remote == nil:
+		return change{true, true}
+	case sameObject(base, remote):
+		return change{}
+	case sameStored(base, remote):
+		return change{meta: true}
+	}
+	return change{true, true}
+}
+
+// sameMeta compares the metadata that stat returns.
+func sameMeta(a, b *tree.Entry) bool {
+	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && a.ModTime == b.ModTime
+}
+
+// sameStored reports whether two entries of the bucket have the same content. Unknown content
+// counts as different.
+func sameStored(a, b *tree.Entry) bool {
+	switch {
+	case a.Kind != b.Kind:
+		return false
+	case a.Kind == tree.Dir:
+		return true
+	case a.Kind == tree.Symlink:
+		return a.Target == b.Target
+	case a.BodySize() != b.BodySize() || !b.Foreign && (a.Extents == nil) != (b.Extents == nil):
+		return false
+	}
+	return a.ETag != "" && a.ETag == b.ETag || a.HasCRC && b.HasCRC && a.CRC == b.CRC
+}
+
+// restored returns the entry that the volume has after e is restored over now.
+func (p policy) restored(e, now *tree.Entry) *tree.Entry {
+	out := *e
+	out.Mode = p.restores.Mode(e)
+	if !p.restores.Owners || !p.mayOwn {
+		out.UID, out.GID = now.UID, now.GID
+	}
+	return &out
+}
+
+// unclear reports whether the file must be read to find its change: its inode differs from this
+// machine's record, its size does not, and the bucket's side changed too.
+func (r *run) unclear(local, base, remote *tree.Entry) bool {
+	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File &&
+		local.Size == base.Size &&
+		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
+}
+
+// look reads a file if that is necessary and returns its change since base. A file that cannot be
+// read counts as changed.
+func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*change, error) {
+	if !r.unclear(local, base, remote) {
+		return nil, nil
+	}
+	all := &change{true, true}
+	e := *local
+	f, err := r.opened(&e)
+	if err != nil {
+		return all, nil
+	}
+	defer f.Close()
+	if e.CRC, err = r.checksum(ctx, f, &e); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil || unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
+		return all, nil
+	}
+	local.Xattrs = e.Xattrs
+	want := r.p.restored(base, &e)
+	return &change{meta: !sameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
+}
+
+// merged returns local with the metadata of remote that changed there since base, and not here.
+func (p policy) merged(local, base, remote *tree.Entry) *tree.Entry {
+	out, was := *local, p.restored(base, local)
+	now := p.restored(remote, local)
+	if local.Mode == was.Mode {
+		out.Mode = now.Mode
+	}
+	if local.UID == was.UID {
+		out.UID = now.UID
+	}
+	if local.GID == was.GID {
+		out.GID = now.GID
+	}
+	if local.ModTime == was.ModTime {
+		out.ModTime = now.ModTime
+	}
+	out.Xattrs = mergedXattrs(local.Xattrs, was.Xattrs, now.Xattrs)
+	return &out
+}
+
+// keepMeta gives e, which replaces a file with base's content, the metadata that changed here and
+// not in the bucket.
+func (p policy) keepMeta(e, local, base *tree.Entry) {
+	was := p.restored(base, local)
+	if local.Mode != was.Mode && e.Mode == base.Mode {
+		e.Mode = local.Mode
+	}
+	if local.UID != was.UID && e.UID == base.UID {
+		e.UID = local.UID
+	}
+	if local.GID != was.GID && e.GID == base.GID {
+		e.GID = local.GID
+	}
+	if local.ModTime != was.ModTime && e.ModTime == base.ModTime {
+		e.ModTime = local.ModTime
+	}
+	e.Xattrs = mergedXattrs(e.Xattrs, base.Xattrs, local.Xattrs)
+}
+
+// mergedXattrs returns mine with the changes that theirs has since base and mine does not have.
+func mergedXattrs(mine, base, theirs map[string]string) map[string]string {
+	if maps.Equal(base, theirs) {
+		return mine
+	}
+	out := map[string]string{}
+	for _, from := range []map[string]string{mine, theirs} {
+		for name := range from {
+			m, inMine := mine[name]
+			b, inBase := base[name]
+			v, inTheirs := theirs[name]
+			if m == b && inMine == inBase {
+				m, inMine = v, inTheirs
+			}
+			if inMine {
+				out[name] = m
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}

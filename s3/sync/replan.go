@@ -1,0 +1,244 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// replans is how often a path is planned again in one sync because others keep writing to it.
+const replans = 8
+
+// attempt does a worker's part of a job as planned. It plans again if the object differs from the
+// one that the plan saw.
+func (r *run) attempt(ctx context.Context, j *job) {
+	for n := 1; ; n++ {
+		j.err = nil
+		if j.unsure {
+			j.err = r.replan(ctx, j)
+		}
+		if j.err == nil {
+			r.carryOut(ctx, j)
+		}
+		if !errors.Is(j.err, errChangedObject) || r.o.Direction == Down || r.versions() || n == replans ||
+			ctx.Err() != nil {
+			return
+		}
+		j.unsure = true
+	}
+}
+
+// replan reads the bucket's current entry of a path and decides again.
+func (r *run) replan(ctx context.Context, j *job) error {
+	now, err := r.now(ctx, j)
+	if err != nil {
+		return err
+	}
+	read, err := r.look(ctx, j.local, j.base, now)
+	if err != nil {
+		return err
+	}
+	a := decide(r.p, j.local, j.base, now, read)
+	a.Path, a.Kind, a.was, a.empty, a.Conflict = j.Path, j.Kind, j.was, j.empty, firstOf(a.Conflict, j.Conflict)
+	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != tree.Dir && now.Foreign {
+		// The volume's side wins, but no plan has seen the object that it replaces.
+		a.keep(keptUnseen, r.p.stamp)
+	}
+	if r.o.Direction == Up && a.Op == DeleteRemote && now.Foreign {
+		a.Op, a.Conflict = Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
+	}
+	if a.copyTo != "" {
+		if err := r.reconcile(ctx, &a); err != nil {
+			return err
+		}
+	}
+	r.guard.planned(&a)
+	j.Action = a
+	return nil
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// now returns the entry of a path's current object, or nil if there is none.
+func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
+	var key string
+	var like *tree.Entry
+	for _, e := range []*tree.Entry{j.remote, j.was, j.base, j.local} {
+		if e != nil {
+			like = e
+			key = e.KeyUnder(r.b.prefix)
+			break
+		}
+	}
+	now, err := r.b.stat(ctx, key)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range []*tree.Entry{j.base, j.was, j.remote} {
+		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.KeyUnder(r.b.prefix) == key {
+			return e, nil
+		}
+	}
+	if like.Kind == tree.Dir {
+		if now.Size > 0 {
+			return nil, errDirContent
+		}
+		now.Kind = tree.Dir
+	}
+	now.Path = j.Path
+	if now.Kind == tree.Symlink {
+		if err := r.b.readTarget(ctx, key, now); err != nil {
+			return nil, err
+		}
+	}
+	return now, nil
+}
+
+// errDirContent reports an object that cannot be a file, since its key is that of a directory.
+var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported,
+	"its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
+	"give the object another key")
+
+// freeName returns a name for a copy beside path that is not in use in the volume.
+func (r *run) freeName(path string) (string, error) {
+	free := path
+	for n := 2; ; n++ {
+		now, err := r.t.Lstat(free)
+		if err != nil || now == nil {
+			return free, err
+		}
+		free = besideName(path, fmt.Sprintf("-%d", n))
+	}
+}
+
+// saveCopy copies the bucket's file beside the volume's, and records the name.
+func (r *run) saveCopy(ctx context.Context, j *job) error {
+	if r.o.Direction == Up {
+		return r.saveThere(ctx, j)
+	}
+	to, err := r.freeName(j.copyTo)
+	if err != nil {
+		return err
+	}
+	if _, err := r.download(ctx, &j.Action, to); err != nil {
+		return err
+	}
+	j.Conflict = strings.TrimSuffix(j.Conflict, j.copyTo) + to
+	j.copyTo = "" // the copy stays even if a later step fails
+	r.oncemore.Store(true)
+	return nil
+}
+
+// saveThere makes the server copy an object beside the one that replaces it.
+func (r *run) saveThere(ctx context.Context, j *job) error {
+	planned, key := j.copyTo, ""
+	for n := 2; ; n++ {
+		key = (&tree.Entry{Path: j.copyTo, Kind: tree.File}).KeyUnder(r.b.prefix)
+		err := r.b.holds(ctx, key, condition{absent: true})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errChangedObject) || n > maxCopies {
+			return err
+		}
+		j.copyTo = besideName(planned, fmt.Sprintf("-%d", n))
+	}
+	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.copyTo
+	if j.remote.Size > maxCopy {
+		return errors.Remedy(errors.Newf(errors.Conflict,
+			"somebody else stored another object of more than 5 GiB meanwhile"),
+			"sync again with --list, which replaces it")
+	}
+	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
+		return err
+	}
+	j.copyTo = ""
+	return nil
+}
+
+// maxCopies is the maximum number of conflict names of one file in one second.
+const maxCopies = 100
+
+// setAside renames a file that is in the way of a directory.
+func (r *run) setAside(path string) error {
+	to, err := r.freeName(conflictName(path, r.p.stamp))
+	if err != nil {
+		return err
+	}
+	if err := r.t.Rename(path, to); err != nil {
+		return err
+	}
+	r.oncemore.Store(true)
+	r.count(func(s *Stats) {
+		s.Conflicts++
+		if len(s.Decided) < maxNamed {
+			s.Decided = append(s.Decided, Failure{Path: path, Reason: keptAsideDir + to})
+		}
+	})
+	return nil
+}
+
+// makeWay makes the directory path and its parents. It renames a file that is in the way and that
+// both sides keep.
+func (r *run) makeWay(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := r.makeWay(tree.Parent(path)); err != nil {
+		return err
+	}
+	now, err := r.t.Lstat(path)
+	if err != nil || now != nil && now.Kind == tree.Dir {
+		return err
+	}
+	if now != nil {
+		if err := r.setAside(path); err != nil {
+			return err
+		}
+	}
+	if _, err := r.t.Mkdir(path); err != nil {
+		return err
+	}
+	_, err = r.t.SetMeta(&tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}, tree.Restoring{})
+	r.oncemore.Store(true)
+	return err
+}
+
+// mergeHere gives a file of the volume the metadata that changed in the bucket and not here, before
+// the upload.
+func (r *run) mergeHere(j *job) error {
+	have := *j.local
+	if have.Kind == tree.File {
+		f, err := r.opened(&have)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	want := r.p.merged(&have, j.base, j.remote)
+	if sameMeta(want, &have) && maps.Equal(want.Xattrs, have.Xattrs) {
+		return nil
+	}
+	if err := r.still(&j.Action); err != nil {
+		return err
+	}
+	at, err := r.t.SetMeta(want, r.restoring())
+	if err != nil {
+		return err
+	}
+	at.Target, at.Link, at.Xattrs = have.Target, have.Link, want.Xattrs
+	j.local = at
+	return nil
+}

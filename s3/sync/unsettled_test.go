@@ -1,0 +1,214 @@
+package sync
+
+import (
+	"cmp"
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// marks returns the records of restores in a state.
+func marks(t *testing.T, state string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(state, unsettledDir, "*"))
+	must(t, err)
+	return files
+}
+
+// failures returns the paths that a sync reported.
+func failures(stats Stats) []string {
+	paths := map[string]bool{}
+	for _, f := range stats.Failures {
+		paths[f.Path] = true
+	}
+	return slices.Sorted(maps.Keys(paths))
+}
+
+// lose does the same to a restored file as a power failure: the file keeps its name, mode and time, but loses its
+// content.
+func lose(t *testing.T, path, left string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
+	must(t, os.WriteFile(path, []byte(left), 0o644))
+	must(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+}
+
+// TestRestoredInVain checks that a restored file whose content was lost, because the disk refused it or the power
+// failed before it was durable, never replaces its object: it is restored again. Later changes are sent all the same.
+// mission: 3.4, 3.5, A8
+func TestRestoredInVain(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail   bool   // the disk refuses the written data
+		mark   string // the content of the mark afterwards; "" is the sync's
+		doubts bool
+	}{
+		"the disk failed":         {fail: true, doubts: true},
+		"the power failed":        {mark: `{"boot":"another"}`, doubts: true},
+		"while the mark was made": {mark: " ", doubts: true},
+		"killed":                  {mark: "{}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+			for _, f := range []string{"a", "b", "d/c"} {
+				write(t, dir, f, "content of "+f)
+			}
+			age(t, dir)
+			mustSync(t, dir, b, Options{Direction: Up})
+			down, up := Options{Direction: Down, State: state, Owners: true}, Options{Direction: Up, State: state}
+
+			tree := openTree(t, back)
+			tree.Syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
+			if _, err := Sync(t.Context(), tree, b, down); !errors.Is(err, unix.EIO) {
+				t.Fatalf("a disk that fails: %v", err)
+			}
+			files := marks(t, state)
+			if len(files) != 1 {
+				t.Fatalf("%d marks", len(files))
+			}
+			var mark unsettled
+			raw, err := os.ReadFile(files[0])
+			must(t, err)
+			must(t, json.Unmarshal(raw, &mark))
+			if !mark.Failed || mark.From == 0 || mark.Boot == "" || mark.Place != b.String() {
+				t.Fatalf("the mark says %s", raw)
+			}
+			if !c.fail {
+				mark.Failed = false
+				must(t, json.Unmarshal([]byte(cmp.Or(strings.TrimSpace(c.mark), "{}")), &mark))
+				raw, err := json.Marshal(mark)
+				must(t, err)
+				if c.mark == " " {
+					raw = nil
+				}
+				at := time.Unix(0, mark.From)
+				must(t, os.WriteFile(files[0], raw, 0o600))
+				must(t, os.Chtimes(files[0], at, at))
+			}
+			if c.doubts {
+				lose(t, filepath.Join(back, "a"), "")                    // shorter
+				lose(t, filepath.Join(back, "d/c"), "\x00ontent of d/c") // as long
+			}
+			write(t, back, "mine", "written since")
+
+			want := []string{"a", "b", "d/c"}
+			if !c.doubts {
+				want = nil
+			}
+			elsewhere := openBucket(t, location(t))
+			for _, to := range []*Bucket{b, elsewhere} {
+				stats, err := Sync(t.Context(), openTree(t, back), to, up)
+				must(t, err)
+				if got := failures(stats); !slices.Equal(got, want) {
+					t.Errorf("up named %q, want %q", got, want)
+				}
+				if c.doubts && (stats.Files != 1 || !strings.Contains(stats.Failures[0].Remedy, "sync down from ") ||
+					c.mark != " " && !strings.Contains(stats.Failures[0].Remedy, b.String())) {
+					t.Errorf("up: %s, %+v", stats, stats.Failures)
+				}
+			}
+			if got := len(marks(t, state)); got != 1 {
+				t.Errorf("%d marks after what changes nothing here", got)
+			}
+			stats := mustSync(t, back, b, down)
+			if got := len(marks(t, state)); got != 0 {
+				t.Errorf("%d marks after a restore", got)
+			}
+			if c.doubts && stats.Files != 3 {
+				t.Errorf("down again: %s", stats)
+			}
+			write(t, dir, "mine", "written since")
+			must(t, os.Chtimes(filepath.Join(dir, "mine"), time.Now(), modTime(t, filepath.Join(back, "mine"))))
+			must(t, os.Chtimes(filepath.Join(dir), time.Now(), modTime(t, back)))
+			sameTrees(t, dir, back)
+			if stats := mustSync(t, back, b, up); stats.Files != 0 {
+				t.Errorf("up at last: %s", stats)
+			}
+		})
+	}
+}
+
+func modTime(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	must(t, err)
+	return info.ModTime()
+}
+
+// TestDoubtsEnd checks that a suspect file that its owner has checked and touched counts as theirs, and that a file of
+// another tree at the same path was never suspect.
+func TestDoubtsEnd(t *testing.T) {
+	dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+	write(t, dir, "f", "content")
+	age(t, dir)
+	mustSync(t, dir, b, Options{Direction: Up})
+	tree := openTree(t, back)
+	tree.Syncfs = func(int) error { return unix.EIO }
+	if _, err := Sync(t.Context(), tree, b, Options{Direction: Down, State: state}); err == nil {
+		t.Fatal("a disk that fails was no error")
+	}
+	for _, direction := range []Direction{Up, Both} {
+		if stats, err := Sync(t.Context(), openTree(t, back), openBucket(t, location(t)),
+			Options{Direction: direction, State: state}); err != nil || stats.Failed != 1 {
+			t.Errorf("%s elsewhere: %s, %v", direction, stats, err)
+		}
+	}
+	must(t, os.Chtimes(filepath.Join(back, "f"), time.Now(), time.Now()))
+	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Failed+stats.Deleted > 0 {
+		t.Errorf("touched: %s", stats)
+	}
+	must(t, os.Rename(back, back+".old"))
+	must(t, os.Mkdir(back, 0o755))
+	write(t, back, "f", "of another tree")
+	age(t, back)
+	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+		t.Errorf("another tree: %s", stats)
+	}
+}
+
+// TestRecordsAreReplaced checks that a record is replaced at once when it changes: a process that is killed meanwhile
+// leaves the earlier record or the next one. An unsettled record of which a part is missing would mean that the disk
+// failed, and the next sync would restore over recent files. A file that is rewritten in place changes under all of its
+// names; one that is replaced does not.
+// mission: A8
+func TestRecordsAreReplaced(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := &state{dir: dir}
+	u := &unsettled{file: filepath.Join(dir, unsettledDir, "tree")}
+	up := uploads{dir: filepath.Join(dir, "uploads")}
+	for name, r := range map[string]struct {
+		file          string
+		first, second func() error
+	}{
+		"unsettled": {u.file, func() error { return u.begin(time.Now()) }, u.failed},
+		"doomed": {s.file(stateDoomed), func() error { return s.doom([]doomed{{"a", "1"}, {"b", "2"}}) },
+			func() error { return s.doom([]doomed{{"c", "3"}}) }},
+		"upload": {up.file("key"), func() error { up.note("key", &tree.Entry{Size: 1}, "the first"); return nil },
+			func() error { up.note("key", &tree.Entry{Size: 2}, "second"); return nil }},
+	} {
+		must(t, r.first())
+		before, err := os.ReadFile(r.file)
+		must(t, err)
+		other := filepath.Join(dir, "other name of "+name)
+		must(t, os.Link(r.file, other))
+		must(t, r.second())
+		after, err := os.ReadFile(r.file)
+		must(t, err)
+		kept, err := os.ReadFile(other)
+		must(t, err)
+		if string(kept) != string(before) || string(after) == string(before) {
+			t.Errorf("%s: %q became %q, and the earlier file %q", name, before, after, kept)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package sync
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"os"
+	"strings"
+
+	"github.com/minio/crc64nvme"
+	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// upload uploads an entry, and returns the bucket's entry.
+func (r *run) upload(ctx context.Context, a *Action) (*tree.Entry, error) {
+	e := *a.local
+	switch e.Kind {
+	case tree.Dir:
+		return r.uploadDir(ctx, a, &e)
+	case tree.Symlink:
+		return r.store(ctx, &e, []byte(e.Target), a.remote)
+	}
+	for attempt := 1; ; attempt++ {
+		out, err := r.uploadFile(ctx, e, a.remote)
+		if !errors.Is(err, tree.ErrChanged) || attempt == 3 {
+			return out, err
+		}
+	}
+}
+
+// uploadDir stores the object that shows an empty directory, or one with an unusual mode, to tools
+// that cannot read the manifest.
+func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.Entry, error) {
+	if a.remote != nil {
+		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
+	}
+	if a.remote != nil && a.remote.Blocked || !e.NeedsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode &&
+		!a.remote.Foreign {
+		return e, nil
+	}
+	return r.store(ctx, e, nil, a.remote)
+}
+
+// seen returns the condition under which an object replaces remote. A new version needs none, since
+// no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
+func (r *run) seen(key string, remote *tree.Entry) condition {
+	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil &&
+		remote.KeyUnder(r.b.prefix) != key {
+		return condition{}
+	}
+	return expecting(remote)
+}
+
+// store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
+func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tree.Entry) (*tree.Entry, error) {
+	key := e.KeyUnder(r.b.prefix)
+	e.Key = ""
+	if key != e.Order() {
+		e.Key = key
+	}
+	e.CRC, e.HasCRC = crc64nvme.Checksum(body), true
+	if body == nil {
+		body = []byte{}
+	}
+	var err error
+	h, c := metaHeader(e), r.seen(key, remote)
+	if err := r.b.keep(ctx, key, h, e, c); err != nil {
+		return nil, err
+	}
+	if err := r.noteSending(e); err != nil {
+		return nil, err
+	}
+	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, h, c)
+	return e, err
+}
+
+// opened opens a file for upload and updates e to its current state.
+func (r *run) opened(e *tree.Entry) (*os.File, error) {
+	f, st, err := r.t.Open(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	now := tree.FromStat(e.Path, st)
+	now.Link = e.Link
+	if r.t.StoredTime(e.ModTime) == now.ModTime {
+		now.ModTime = e.ModTime
+	}
+	*e = *now
+	if err := tree.Details(f, e); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// unchanged returns an error if f no longer matches e.
+func unchanged(f *os.File, e *tree.Entry) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return tree.ExplainFile(err)
+	}
+	if now := tree.FromStat(e.Path, &st); now.Size != e.Size ||
+		now.Change != e.Change { // includes changes of the mtime
+		return tree.ErrChanged
+	}
+	return nil
+}
+
+// uploadFile uploads a file, unless the bucket already has its content.
+func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) (*tree.Entry, error) {
+	f, err := r.opened(&e)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if e.BodySize() > partSize {
+		return r.uploadLarge(ctx, f, &e, remote)
+	}
+	n := e.BodySize()
+	buf, release, err := r.buffer(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := tree.ReadContent(f, &e, buf, 0); err != nil {
+		return nil, err
+	}
+	if err := unchanged(f, &e); err != nil {
+		return nil, err
+	}
+	e.CRC, e.HasCRC = crc64nvme.Checksum(buf), true
+	if has(remote, &e, func() string {
+		sum := md5.Sum(buf)
+		return hex.EncodeToString(sum[:])
+	}) {
+		return adopt(&e, remote), nil
+	}
+	return r.store(ctx, &e, buf, remote)
+}
+
+// buffer waits for memory for n bytes and returns it. The caller must call release.
+func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), err error) {
+	w := min(weight(n), r.room)
+	if err := r.sem.Acquire(ctx, w); err != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	b := r.buffers.get(n)
+	return b.b[:n], func() {
+		r.buffers.put(b)
+		r.sem.Release(w)
+	}, nil
+}
+
+// has reports whether the bucket's object has the content of e, whose checksum is known.
+func has(remote, e *tree.Entry, md5sum func() string) bool {
+	if remote == nil || remote.Kind != tree.File || remote.ETag == "" || remote.BodySize() != e.BodySize() ||
+		(remote.Extents == nil) != (e.Extents == nil) {
+		return false
+	}
+	if remote.HasCRC {
+		return remote.CRC == e.CRC
+	}
+	// A 32-digit ETag often is the MD5 of the content. If it is not, the file is uploaded.
+	return len(remote.ETag) == 32 && md5sum != nil && md5sum() == remote.ETag
+}
+
+// adopt makes e refer to an object that already has the content.
+func adopt(e, remote *tree.Entry) *tree.Entry {
+	e.Key, e.ETag = remote.Key, remote.ETag
+	return e
+}
+
+// updateRemote records new metadata for a path whose content is in the bucket. It changes only the
+// manifest: objects keep their headers.
+func (r *run) updateRemote(ctx context.Context, a *Action) (*tree.Entry, error) {
+	e := *a.local
+	if e.Kind != tree.File {
+		return r.upload(ctx, a)
+	}
+	if known(a.base) && !a.local.Untouched(a.base) || a.remote.Foreign || r.o.Contents {
+		// The inode is different or changed, but size and mtime are not: the content must be
+		// compared.
+		return r.upload(ctx, a)
+	}
+	f, err := r.opened(&e)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if !e.SameContent(a.remote) || (e.Extents == nil) != (a.remote.Extents == nil) {
+		return r.upload(ctx, a)
+	}
+	e.CRC, e.HasCRC = a.remote.CRC, a.remote.HasCRC
+	return adopt(&e, a.remote), nil
+}
