@@ -1,21 +1,14 @@
 package sync
 
 import (
-	"context"
-	"crypto/md5"
-	"encoding/base64"
 	"io"
-	"net/http"
-	"os"
+
+	"context"
+
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -133,7 +126,7 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 			return
 		}
 	}
-	key := j.remote.KeyUnder(r.b.prefix)
+	key := j.remote.KeyUnder(r.b.Prefix())
 	var refused error
 	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}},
 		func(_ string, err error) { refused = err }); j.err == nil {
@@ -245,7 +238,7 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 	case DeleteLocal:
 		r.deleteLocal(j)
 	case DeleteRemote:
-		if j.err = r.b.holds(ctx, j.remote.KeyUnder(r.b.prefix), condition{etag: j.remote.ETag}); j.err == nil {
+		if j.err = r.b.holds(ctx, j.remote.KeyUnder(r.b.Prefix()), condition{etag: j.remote.ETag}); j.err == nil {
 			r.deleteThere(j)
 		}
 	}
@@ -286,7 +279,7 @@ func (r *run) deleteLocal(j *job) {
 func (r *run) deleteThere(j *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removed = append(r.removed, doomed{j.remote.KeyUnder(r.b.prefix), j.remote.ETag})
+	r.removed = append(r.removed, doomed{j.remote.KeyUnder(r.b.Prefix()), j.remote.ETag})
 }
 
 // passingName matches the names under which versitygw briefly stores an object while it replaces
@@ -323,7 +316,7 @@ func (j *job) settle(op Op) {
 func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
 	want := j.remote
 	if want.Foreign {
-		now, err := r.b.stat(ctx, want.KeyUnder(r.b.prefix))
+		now, err := r.b.stat(ctx, want.KeyUnder(r.b.Prefix()))
 		if err != nil {
 			return nil, err
 		}
@@ -465,197 +458,50 @@ func (r *run) describeDirs(ctx context.Context) error {
 	return g.Wait()
 }
 
-// deleteAtOnce is the number of objects that one request can delete.
-// Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
-const deleteAtOnce = 1000
-
-// delete deletes at most deleteAtOnce objects. Missing ones count as deleted.
-func (b *Bucket) delete(ctx context.Context, keys []string, failed func(string, error)) error {
-	all := make([]doomed, len(keys))
-	for i, key := range keys {
-		all[i].Key = key
-	}
-	return b.deleteAll(ctx, all, failed)
-}
-
-// deleteKnown deletes at most deleteAtOnce objects that still have their ETags. The others fail
-// with errChangedObject.
-func (b *Bucket) deleteKnown(ctx context.Context, all []doomed, failed func(string, error)) error {
-	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
-	var mu sync.Mutex
-	var same []doomed
-	for _, d := range all {
-		g.Go(func() error {
-			res, err := b.head(asking, d.Key)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case errors.KindOf(err) == errors.NotFound:
-			case fatal(err) || asking.Err() != nil:
-				return err
-			case err != nil:
-				failed(d.Key, err)
-			case unquote(res.header.Get("ETag")) != d.ETag:
-				failed(d.Key, errChangedObject)
-			default:
-				same = append(same, d)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	// Some servers honour the condition of a single deletion and ignore the ETags of DeleteObjects, as versitygw does.
-	heeds, err := b.conditions(ctx)
+// durable flushes all written files, or records that they may be incomplete.
+func (r *run) durable() error {
+	err := r.t.Commit()
 	if err != nil {
-		return err
+		err = errors.Join(err, r.unsettled.failed())
 	}
-	if heeds {
-		return b.deleteSingly(ctx, same, failed)
-	}
-	return b.deleteAll(ctx, same, failed)
+	return err
 }
 
-// deleteAll is delete for objects with optional ETags, which are sent as conditions to servers that
-// support them.
-func (b *Bucket) deleteAll(ctx context.Context, all []doomed, failed func(string, error)) error {
-	if len(all) == 0 {
-		return nil
+// writing must be called before a file is made in the volume.
+func (r *run) writing(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	if b.single.Load() {
-		return b.deleteSingly(ctx, all, failed)
+	return r.unsettled.begin(r.start)
+}
+
+// openPacks returns the packs to fill the volume from. It returns nil if there are none, or if the
+// volume already has files, so that few may be missing.
+func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) {
+	if r.o.Direction != Down || r.o.Only != "" {
+		return nil, nil
 	}
-	in := &s3.DeleteObjectsInput{Bucket: &b.loc.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)},
-		ChecksumAlgorithm: types.ChecksumAlgorithmCrc32}
-	for _, d := range all {
-		in.Delete.Objects = append(in.Delete.Objects, types.ObjectIdentifier{Key: aws.String(b.prefix + d.Key),
-			ETag: d.match()})
-	}
-	call, cancel := b.within(ctx, 0)
-	defer cancel()
-	how := []func(*s3.Options){b.patiently}
-	if b.md5.Load() {
-		in.ChecksumAlgorithm, how = "", append(how, withMD5)
-	}
-	out, err := b.s3.DeleteObjects(call, in, how...)
-	if in.ChecksumAlgorithm != "" && (unknownSum(err) || wantsMD5(err)) {
-		in.ChecksumAlgorithm = ""
-		out, err = b.s3.DeleteObjects(call, in, b.patiently, withMD5)
-	}
-	if notImplemented(err) {
-		b.single.Store(true)
-		return b.deleteSingly(ctx, all, failed)
-	}
+	dir, err := r.t.OpenRoot()
 	if err != nil {
-		if err = b.failed(ctx, err); errors.KindOf(err) != errors.Denied {
-			return err
-		}
-		for _, d := range all {
-			failed(d.Key, err)
-		}
-		return nil
+		return nil, nil //nolint:nilerr // the scan of the volume reports the error
 	}
-	for _, e := range out.Errors {
-		key, code := aws.ToString(e.Key), aws.ToString(e.Code)
-		err := b.refused(errors.Newf(errors.Denied, "%s", code), http.StatusForbidden, code, "")
-		if errors.KindOf(err) != errors.NotFound {
-			failed(key[min(len(b.prefix), len(key)):], err)
-		}
+	_, err = dir.Readdirnames(1)
+	dir.Close()
+	if !errors.Is(err, io.EOF) {
+		return nil, nil //nolint:nilerr // see above
 	}
-	return nil
-}
-
-// deleteSingly is delete for servers that delete one object a request. It sends several requests at
-// once.
-func (b *Bucket) deleteSingly(ctx context.Context, all []doomed, failed func(string, error)) error {
-	g, deleting := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
-	var mu sync.Mutex
-	for _, d := range all {
-		g.Go(func() error {
-			call, cancel := b.within(deleting, 0)
-			defer cancel()
-			in := &s3.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + d.Key), IfMatch: d.match()}
-			_, err := b.s3.DeleteObject(call, in, b.patiently)
-			if in.IfMatch != nil && notImplemented(err) { // the check before the deletion has to suffice
-				in.IfMatch = nil
-				_, err = b.s3.DeleteObject(call, in, b.patiently)
-			}
-			if err == nil {
-				return nil
-			}
-			if err = b.failed(deleting, err); errors.KindOf(err) == errors.NotFound {
-				return nil
-			}
-			if errors.KindOf(err) != errors.Denied && !errors.Is(err, errChangedObject) {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed(d.Key, err)
-			return nil
-		})
+	index, _, err := r.b.index(ctx)
+	if fatal(err) {
+		return nil, err
 	}
-	return g.Wait()
-}
-
-// putManifest writes the manifest, unless another sync has replaced the one that this sync read.
-func (b *Bucket) putManifest(ctx context.Context, f *os.File, old *contents) (string, error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return "", errors.Wrapf(err, "read a manifest")
+	if err != nil || index == nil || len(index.Packs) == 0 {
+		return nil, nil //nolint:nilerr // all files are available without packs
 	}
-	etag := old.etag
-	if old.b != b {
-		etag = ""
+	if err := r.sem.Acquire(ctx, packsMemory); err != nil {
+		return nil, context.Cause(ctx)
 	}
-	return b.putIf(ctx, ManifestKey, f, size, "application/zstd", etag)
-}
-
-// putIf stores an object of Harvest's own if the current one still has the ETag, or does not exist
-// if etag is "". Otherwise it fails with errOvertaken.
-func (b *Bucket) putIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType,
-	etag string) (string, error) {
-	in := &s3.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size,
-		ContentType: &contentType,
-		Body:        io.NewSectionReader(body, 0, size)}
-	if etag != "" {
-		in.IfMatch = aws.String(`"` + etag + `"`)
-	} else {
-		in.IfNoneMatch = aws.String("*")
-	}
-	sum, plain := crc64nvme.New(), md5.New()
-	if _, err := io.Copy(io.MultiWriter(sum, plain), io.NewSectionReader(body, 0, size)); err != nil {
-		return "", errors.Wrapf(err, "read %s", key)
-	}
-	call, cancel := b.within(ctx, time.Minute)
-	defer cancel()
-	in.ChecksumCRC64NVME = aws.String(encodeCRC(sum.Sum64()))
-	withMD5 := func() {
-		in.ChecksumCRC64NVME, in.ContentMD5, in.Body = nil,
-			aws.String(base64.StdEncoding.EncodeToString(plain.Sum(nil))), io.NewSectionReader(body, 0, size)
-	}
-	if b.md5.Load() {
-		withMD5()
-	}
-	out, err := b.s3.PutObject(call, in, b.patiently)
-	if in.ContentMD5 == nil && unknownSum(err) {
-		withMD5()
-		out, err = b.s3.PutObject(call, in, b.patiently)
-	}
-	if notImplemented(err) {
-		// The server has no conditional writes: two syncs that end at the same moment do not notice
-		// each other.
-		in.IfMatch, in.IfNoneMatch, in.Body = nil, nil, io.NewSectionReader(body, 0, size)
-		out, err = b.s3.PutObject(call, in, b.patiently)
-	}
-	if err != nil {
-		if err = b.failed(ctx, err); errors.Is(err, errChangedObject) {
-			return "", errOvertaken
-		}
-		return "", err
-	}
-	return unquote(aws.ToString(out.ETag)), nil
+	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it forever
+	return newPacks(r.b, index, &r.buffers, g)
 }

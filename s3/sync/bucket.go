@@ -18,66 +18,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	smithy "github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
-	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/internal/socket"
-	"github.com/RelevanceAI/harvest/s3/tree"
 )
-
-// Location is the place of files in S3, and the way to reach it.
-type Location struct {
-	Bucket string
-	// Prefix precedes all keys; a slash is appended. "" is the whole bucket.
-	Prefix string
-	// Region is the bucket's region, such as "eu-central-1". "" uses the environment, or else
-	// us-east-1.
-	Region string
-	// Endpoint is the URL of an S3-compatible server; "" is AWS.
-	Endpoint string
-	// Socket is the Unix socket of the server of Endpoint; "" connects to Endpoint.
-	Socket string
-	// PathStyle puts the bucket into the path instead of the host name. Most servers other than AWS
-	// require it.
-	PathStyle bool
-	// CA holds PEM certificates to trust besides the system's.
-	CA []byte
-	// Proxy is the URL of an HTTP proxy; "" uses the environment.
-	Proxy string
-	// Rules restrict the addresses that requests may go to, including those to STS. nil allows any
-	// address, for places of the operator.
-	Rules *netguard.Rules `json:",omitempty"`
-	// Patience bounds the retries of one request while the server is unavailable or overloaded; 0
-	// means two minutes.
-	Patience time.Duration
-	Credentials
-}
-
-// Credentials sign the requests. If they are empty and Ambient is false, requests are anonymous.
-type Credentials struct {
-	AccessKeyID     string
-	SecretAccessKey string
-	SessionToken    string
-	// RoleARN is a role to assume with the keys above, or with the web identity token in the file
-	// TokenFile.
-	RoleARN    string
-	ExternalID string
-	TokenFile  string
-	// STS is the URL of the service that assumes roles; "" is AWS's.
-	STS string
-	// Ambient uses the credentials that the AWS SDK finds on this machine: environment, shared
-	// files, instance and container roles.
-	Ambient bool
-}
-
-// partSize is the minimum size of the parts of a large file: 16 MiB. Larger files are sent in
-// parts.
-const partSize = 16 << 20
 
 // maxParts is S3's limit for the number of parts.
 const maxParts = 10000
@@ -86,7 +35,7 @@ const maxParts = 10000
 type Bucket struct {
 	loc     Location
 	prefix  string // "" or with a slash at its end
-	s3      *s3.Client
+	s3      *sdk.Client
 	http    *http.Client
 	wire    *wire    // for frequent requests; nil if they cannot go directly
 	base    *url.URL // of the bucket
@@ -121,7 +70,7 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 		return nil, err
 	}
 	b.region, b.creds = cfg.Region, cfg.Credentials
-	b.s3 = s3.NewFromConfig(cfg, func(o *s3.Options) {
+	b.s3 = sdk.NewFromConfig(cfg, func(o *sdk.Options) {
 		o.UsePathStyle = loc.PathStyle
 		// Servers other than AWS do not know trailing checksums; this package sends its own in
 		// headers.
@@ -137,9 +86,9 @@ func Open(ctx context.Context, loc Location) (*Bucket, error) {
 			return nil
 		})
 	})
-	params := s3.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
+	params := sdk.EndpointParameters{Bucket: &loc.Bucket, Region: &b.region, ForcePathStyle: &loc.PathStyle}
 	params.Endpoint = b.s3.Options().BaseEndpoint // the location's endpoint, or that of the machine's settings
-	at, err := s3.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
+	at, err := sdk.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, params)
 	if err != nil {
 		return nil, errors.Explainf(err, errors.Invalid, "the bucket %q has no address in the region %q",
 			loc.Bucket, b.region)
@@ -179,60 +128,8 @@ func (b *Bucket) within(ctx context.Context, extra time.Duration) (context.Conte
 }
 
 // patiently is an option for each call through the SDK that sets the retry rules.
-func (b *Bucket) patiently(o *s3.Options) {
+func (b *Bucket) patiently(o *sdk.Options) {
 	o.Retryer = patient{b.retry, time.Now().Add(b.loc.Patience)}
-}
-
-func (l Location) check() error {
-	switch {
-	case l.Bucket == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named"), "name one")
-	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
-		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", l.Bucket)
-	case len(l.Prefix) > tree.MaxKey/2:
-		return errors.Newf(errors.Invalid, "the prefix has %d bytes; at most %d leave room for files", len(l.Prefix),
-			tree.MaxKey/2)
-	}
-	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix),
-			"use names with slashes between them, none of them '.' or '..'")
-	}
-	if l.Endpoint != "" {
-		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
-			u.User != nil || u.RawQuery != "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"),
-				"write it as https://host:port, without user or query")
-		}
-	}
-	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region),
-			"use a name such as eu-central-1")
-	}
-	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
-		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
-	}
-	return l.checkRole()
-}
-
-// regionName restricts regions to characters that AWS uses, since a region becomes part of a host
-// name and must not lead to another host.
-var regionName = pattern.New(`^[A-Za-z0-9-]{1,63}$`)
-
-func (l Location) checkRole() error {
-	switch {
-	case l.RoleARN == "":
-	case l.AccessKeyID == "" && l.TokenFile == "" && !l.Ambient:
-		return errors.Remedy(errors.Newf(errors.Invalid, "role %.200q: no credentials to assume it with", l.RoleARN),
-			"add an access key, or the file with a web identity token")
-	}
-	if l.STS != "" {
-		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
-			u.User != nil {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"),
-				"write it as https://host:port")
-		}
-	}
-	return nil
 }
 
 func cleanPrefix(prefix string) string {
@@ -241,9 +138,6 @@ func cleanPrefix(prefix string) string {
 	}
 	return prefix + "/"
 }
-
-// handshakeTime bounds a TLS handshake.
-const handshakeTime = 15 * time.Second
 
 // client returns an HTTP client that keeps as many idle connections as there are workers.
 func (l Location) client() (*http.Client, error) {
@@ -391,5 +285,21 @@ func (b *Bucket) at(prefix string) *Bucket {
 	return other
 }
 
+// Location returns the place of the bucket, and the way to reach it.
+func (b *Bucket) Location() Location { return b.loc }
+
+// Prefix returns the prefix of all keys: "", or a path with a slash at its end.
+func (b *Bucket) Prefix() string { return b.prefix }
+
+// Skew returns the correction of this machine's clock that the server's clock suggests.
+func (b *Bucket) Skew() time.Duration { return time.Duration(b.skew.Load()) }
+
+// URL returns the address of the bucket, without the prefix.
+func (b *Bucket) URL() string { return b.base.String() }
+
 // String returns the bucket and prefix as an s3:// URL.
 func (b *Bucket) String() string { return "s3://" + b.loc.Bucket + "/" + b.prefix }
+
+// workers is the maximum number of concurrent requests: enough for a server that answers after 20
+// ms (design: s3.md). maxInFlight bounds the memory of their bodies.
+const workers = 128

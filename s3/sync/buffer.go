@@ -77,6 +77,13 @@ func (p *pool) get(n int64) *buffer {
 	return &buffer{b: make([]byte, n)}
 }
 
+// Held returns the number of bytes in all buffers, used or free.
+func (p *pool) Held() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
 // put returns a buffer that is no longer in use.
 func (p *pool) put(b *buffer) {
 	p.mu.Lock()
@@ -110,3 +117,10 @@ func (p *pool) close() {
 		p.free[c] = nil
 	}
 }
+
+// partSize is the minimum size of the parts of a large file: 16 MiB. Larger files are sent in
+// parts.
+const partSize = 16 << 20
+
+// maxInFlight bounds the bytes of bodies in memory, for all files together.
+const maxInFlight = 64 << 20

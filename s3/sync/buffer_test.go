@@ -1,11 +1,8 @@
 package sync
 
 import (
-	"io"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/RelevanceAI/harvest/errors"
 )
 
 // TestBuffersAreBounded checks that for any mix of sizes, used and free buffers together stay within the limit for used
@@ -64,20 +61,8 @@ func TestBuffersAreBounded(t *testing.T) {
 	}
 }
 
-// TestLease checks that a transport that still reads a body after its caller has gone does not touch the caller's
-// memory.
-func TestLease(t *testing.T) {
-	l := &lease{b: []byte("hello")}
-	one, two := &leased{lease: l}, &leased{lease: l}
-	buf := make([]byte, 3)
-	if n, err := one.Read(buf); n != 3 || err != nil || string(buf) != "hel" {
-		t.Errorf("%d, %v: %q", n, err, buf)
-	}
-	if all, err := io.ReadAll(two); string(all) != "hello" || err != nil || two.Close() != nil {
-		t.Errorf("from the beginning: %q, %v", all, err)
-	}
-	l.end()
-	if n, err := one.Read(buf); n != 0 || err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("after the end: %d, %v", n, err)
+func TestUnusualSizes(t *testing.T) {
+	if class(partSize+1) != -1 || weight(partSize+1) != partSize+1 || weight(1<<40) != maxInFlight {
+		t.Error("buffers of an unusual size")
 	}
 }

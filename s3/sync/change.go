@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"context"
 	"maps"
 
 	"github.com/RelevanceAI/harvest/s3/tree"
@@ -79,38 +78,6 @@ func (p policy) restored(e, now *tree.Entry) *tree.Entry {
 		out.UID, out.GID = now.UID, now.GID
 	}
 	return &out
-}
-
-// unclear reports whether the file must be read to find its change: its inode differs from this
-// machine's record, its size does not, and the bucket's side changed too.
-func (r *run) unclear(local, base, remote *tree.Entry) bool {
-	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File &&
-		local.Size == base.Size &&
-		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
-}
-
-// look reads a file if that is necessary and returns its change since base. A file that cannot be
-// read counts as changed.
-func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*change, error) {
-	if !r.unclear(local, base, remote) {
-		return nil, nil
-	}
-	all := &change{true, true}
-	e := *local
-	f, err := r.opened(&e)
-	if err != nil {
-		return all, nil
-	}
-	defer f.Close()
-	if e.CRC, err = r.checksum(ctx, f, &e); ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err != nil || unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
-		return all, nil
-	}
-	local.Xattrs = e.Xattrs
-	want := r.p.restored(base, &e)
-	return &change{meta: !sameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
 }
 
 // merged returns local with the metadata of remote that changed there since base, and not here.

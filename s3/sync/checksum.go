@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	smithy "github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
@@ -167,7 +167,7 @@ func (b *Bucket) send(ctx context.Context, r request) (*response, error) {
 }
 
 // withMD5 makes a call through the SDK carry an MD5 of its body and no other checksum.
-func withMD5(o *s3.Options) {
+func withMD5(o *sdk.Options) {
 	o.APIOptions = append(o.APIOptions, smithyhttp.AddContentChecksumMiddleware, func(stack *middleware.Stack) error {
 		_, err := stack.Finalize.Remove("AWSChecksum:ComputeInputPayloadChecksum")
 		return err
@@ -216,4 +216,13 @@ func unknownSum(err error) bool {
 	}
 	return status == http.StatusBadRequest && (code == "InvalidArgument" || code == "InvalidRequest" ||
 		code == "NotImplemented")
+}
+
+// fullCRC returns the checksum of a whole object from the headers of an answer. Objects with a
+// composite checksum of their parts have none.
+func fullCRC(h http.Header) (uint64, bool) {
+	if h.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+		return 0, false
+	}
+	return decodeCRC(h.Get(checksumHeader))
 }

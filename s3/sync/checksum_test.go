@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -80,8 +80,19 @@ func TestServersWithoutCRC64(t *testing.T) {
 	a.reset(when("PUT", "work/", 400, "InvalidArgument"))
 	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
 	if err != nil || stats.Failed != 11 || !strings.Contains(stats.Failures[0].Reason,
-		"S3 refuses it (400 InvalidArgument)") || b.md5.Load() {
+		"S3 refuses it (400 InvalidArgument)") {
 		t.Errorf("refused for something else: %s, %+v, %v", stats, stats.Failures, err)
+	}
+	var sums atomic.Int32
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Content-Md5") != "" {
+			sums.Add(1)
+		}
+		return false
+	})
+	mustSync(t, dir, b, Options{Direction: Up})
+	if n := sums.Load(); n > 0 {
+		t.Errorf("%d requests had an MD5 for a server that accepts CRC-64/NVME", n)
 	}
 }
 
@@ -100,8 +111,8 @@ func TestChecksumsOfOthers(t *testing.T) {
 			"large": strings.Repeat(fmt.Sprintf("%-16.16s", kind), 17<<16)} {
 			name = string(kind) + "." + name
 			want[name] = content
-			key := b.prefix + name
-			_, err := b.s3.PutObject(t.Context(), &s3.PutObjectInput{Bucket: &loc.Bucket, Key: &key,
+			key := b.Prefix() + name
+			_, err := sdkOf(b).PutObject(t.Context(), &sdk.PutObjectInput{Bucket: &loc.Bucket, Key: &key,
 				Body: strings.NewReader(content), ChecksumAlgorithm: kind})
 			must(t, err)
 		}
@@ -109,7 +120,7 @@ func TestChecksumsOfOthers(t *testing.T) {
 	for _, times := range []int32{1, 1 << 20} {
 		hits := map[string]*atomic.Int32{}
 		for name := range want {
-			hits["/"+loc.Bucket+"/"+b.prefix+name] = new(atomic.Int32)
+			hits["/"+loc.Bucket+"/"+b.Prefix()+name] = new(atomic.Int32)
 		}
 		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			n := hits[r.URL.Path]
@@ -146,7 +157,7 @@ func TestDeletionsWithMD5(t *testing.T) {
 			a := between(t, &loc)
 			b := openBucket(t, loc)
 			mustSync(t, dir, b, Options{Direction: Up})
-			b.md5.Store(code == "") // known from before
+			b.Tune(Tuning{MD5: code == ""}) // known from before
 			var refused, sums atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				if _, ok := r.URL.Query()["delete"]; !ok {
@@ -198,8 +209,8 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 		"unequal": {types.ChecksumAlgorithmCrc32, []int{5 << 20, 6 << 20, 3}},
 		"large":   {types.ChecksumAlgorithmSha1, []int{8 << 20, 8 << 20, 8 << 20, 12345}},
 	} {
-		key := b.prefix + name
-		up, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket,
+		key := b.Prefix() + name
+		up, err := sdkOf(b).CreateMultipartUpload(t.Context(), &sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket,
 			Key: &key, ChecksumAlgorithm: c.kind})
 		must(t, err)
 		var done []types.CompletedPart
@@ -207,13 +218,13 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 			body := strings.Repeat(string(rune('a'+i)), n)
 			want[name] += body
 			number := int32(i + 1)
-			p, err := b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key,
+			p, err := sdkOf(b).UploadPart(t.Context(), &sdk.UploadPartInput{Bucket: &loc.Bucket, Key: &key,
 				UploadId: up.UploadId, PartNumber: &number, Body: strings.NewReader(body), ChecksumAlgorithm: c.kind})
 			must(t, err)
 			done = append(done, types.CompletedPart{PartNumber: &number, ETag: p.ETag, ChecksumCRC32: p.ChecksumCRC32,
 				ChecksumCRC32C: p.ChecksumCRC32C, ChecksumSHA1: p.ChecksumSHA1, ChecksumSHA256: p.ChecksumSHA256})
 		}
-		_, err = b.s3.CompleteMultipartUpload(t.Context(), &s3.CompleteMultipartUploadInput{Bucket: &loc.Bucket,
+		_, err = sdkOf(b).CompleteMultipartUpload(t.Context(), &sdk.CompleteMultipartUploadInput{Bucket: &loc.Bucket,
 			Key: &key, UploadId: up.UploadId, MultipartUpload: &types.CompletedMultipartUpload{Parts: done}})
 		must(t, err)
 	}

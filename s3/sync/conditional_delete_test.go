@@ -70,7 +70,7 @@ func TestDeleteDirectoryOfObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := openBucket(t, location(t))
-			b.single.Store(single)
+			b.Tune(Tuning{SingleDeletions: single})
 			body := []byte("content")
 			_, err := b.put(t.Context(), "d/f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)

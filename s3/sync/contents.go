@@ -156,10 +156,10 @@ func (c *contents) read(ctx context.Context, last iter.Seq2[*tree.Entry, error])
 
 // gone reports whether an object that lists do not show differs from this machine's record of it.
 func (c *contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
-	if e == nil || e.ETag == "" || !e.HiddenUnder(c.b.prefix) {
+	if e == nil || e.ETag == "" || !e.HiddenUnder(c.b.Prefix()) {
 		return false, nil
 	}
-	now, err := c.b.stat(ctx, e.KeyUnder(c.b.prefix))
+	now, err := c.b.stat(ctx, e.KeyUnder(c.b.Prefix()))
 	if errors.KindOf(err) == errors.NotFound {
 		return true, nil
 	}
@@ -170,13 +170,13 @@ func (c *contents) gone(ctx context.Context, e *tree.Entry) (bool, error) {
 // listed object above it, or "". Some servers list no keys beneath an object (MinIO: WalkDir in metacache-walk.go),
 // although the objects exist. missing asks for each of them: few places have an object and keys beneath it.
 func (c *contents) missing(ctx context.Context, m *tree.Entry, above string) (bool, error) {
-	if m.ETag == "" || m.HiddenUnder(c.b.prefix) {
+	if m.ETag == "" || m.HiddenUnder(c.b.Prefix()) {
 		return false, nil
 	}
 	if above == "" || c.complete {
 		return true, nil
 	}
-	_, err := c.b.stat(ctx, m.KeyUnder(c.b.prefix))
+	_, err := c.b.stat(ctx, m.KeyUnder(c.b.Prefix()))
 	if errors.KindOf(err) == errors.NotFound {
 		return true, nil
 	}

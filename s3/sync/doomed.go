@@ -2,40 +2,16 @@ package sync
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"io"
 	"iter"
-	"net/http"
 	"os"
 	"strings"
-	"sync"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
-
-// doomed is an object that a sync will delete. The list is recorded before the manifest without
-// these objects is stored, and the objects are deleted after it. A sync that is interrupted in
-// between leaves objects that no manifest has, and a list would bring their files back. The next
-// sync finishes the deletion.
-type doomed struct {
-	Key  string `json:"key"` // relative to the prefix
-	ETag string `json:"etag"`
-}
-
-// match returns the condition under which the object is deleted.
-func (d doomed) match() *string {
-	if d.ETag == "" {
-		return nil
-	}
-	etag := `"` + d.ETag + `"`
-	return &etag
-}
 
 // readDoomed returns the tombstones of an earlier sync, by key. The objects of unreadable ones stay
 // in the bucket.
@@ -129,67 +105,7 @@ func (s *state) keep(e *tree.Entry) {
 	}
 }
 
-// deleteRemote deletes the objects that the new manifest does not have. Objects that an earlier
-// sync left are deleted if they are unchanged.
-func (r *run) deleteRemote(ctx context.Context, st *state) error {
-	if r.o.Mirror && r.o.Direction == Up || r.o.Direction == Both {
-		if err := r.deleteLeft(ctx, st); err != nil {
-			return err
-		}
-	} else if len(st.left) > 0 {
-		return nil // wait for a sync that deletes
-	}
-	refused := false
-	for len(r.removed) > 0 {
-		some := r.removed[:min(deleteAtOnce, len(r.removed))]
-		r.removed = r.removed[len(some):]
-		if err := r.b.deleteKnown(ctx, some, func(key string, err error) {
-			refused = true
-			r.fail(key, err)
-		}); err != nil {
-			return err
-		}
-	}
-	if refused {
-		return nil
-	}
-	if err := r.forgetDeletions(ctx, st); err != nil {
-		return err
-	}
-	if err := os.Remove(st.file(stateDoomed)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "record a deletion")
-	}
-	return nil
-}
-
-// deleteLeft adds the objects that an earlier sync left to those to delete.
-func (r *run) deleteLeft(ctx context.Context, st *state) error {
-	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
-	var mu sync.Mutex
-	for key, t := range st.left {
-		if st.kept[key] {
-			continue
-		}
-		g.Go(func() error {
-			res, err := r.b.head(asking, key)
-			if errors.KindOf(err) == errors.NotFound {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			stored, err := http.ParseTime(res.header.Get("Last-Modified"))
-			if err != nil {
-				stored = time.Now()
-			}
-			if t.covers(unquote(res.header.Get("ETag")), stored) {
-				mu.Lock()
-				defer mu.Unlock()
-				r.removed = append(r.removed, doomed{key, t.etag})
-			}
-			return nil
-		})
-	}
-	return g.Wait()
+// finishDeletions reads the deletions that an earlier sync to the prefix has left.
+func (s *state) finishDeletions(prefix string) {
+	s.prefix, s.left, s.kept, s.void = prefix, s.readDoomed(), map[string]bool{}, map[string]bool{}
 }

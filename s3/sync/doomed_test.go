@@ -27,7 +27,7 @@ func TestDeletionsCutShort(t *testing.T) {
 		"mirror":         {Direction: Up, Mirror: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, state, loc := t.TempDir(), t.TempDir(), location(t)
+			dir, stateDir, loc := t.TempDir(), t.TempDir(), location(t)
 			for i := range 6 {
 				write(t, dir, fmt.Sprintf("gone/all/f%d", i), "one")
 			}
@@ -36,7 +36,7 @@ func TestDeletionsCutShort(t *testing.T) {
 			}
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
 			must(t, os.RemoveAll(filepath.Join(dir, "gone")))
 			for _, name := range []string{"again", "rewritten", "sent"} {
 				must(t, os.Remove(filepath.Join(dir, name)))
@@ -50,12 +50,12 @@ func TestDeletionsCutShort(t *testing.T) {
 				return xmlFault(w, 500, "InternalError")
 			})
 			if _, err := Sync(ctx, openTree(t, dir), b,
-				Options{Direction: Up, Mirror: true, State: state}); err == nil {
+				Options{Direction: Up, Mirror: true, State: stateDir}); err == nil {
 				t.Fatal("the sync was not cut short")
 			}
 			// Down, none of the files comes back, and a copy up deletes nothing.
-			mustSync(t, dir, b, Options{Direction: Down, List: true, State: state})
-			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			mustSync(t, dir, b, Options{Direction: Down, List: true, State: stateDir})
+			mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
 			for _, name := range []string{"gone", "again"} {
 				if _, err := os.Lstat(filepath.Join(dir, name)); !errors.IsNotExist(err) {
 					t.Fatalf("%s came back: %v", name, err)
@@ -70,7 +70,7 @@ func TestDeletionsCutShort(t *testing.T) {
 			write(t, other, "sent", "of sent")
 			write(t, other, "rewritten", "by another")
 			mustSync(t, other, b, Options{Direction: Up})
-			next.State = state
+			next.State = stateDir
 			mustSync(t, dir, b, next)
 			for i := range 6 {
 				if _, err := b.stat(t.Context(), fmt.Sprintf("gone/all/f%d",
@@ -92,7 +92,7 @@ func TestDeletionsCutShort(t *testing.T) {
 					t.Errorf("%s is %q, want %q: %v", name, raw, want[name], err)
 				}
 			}
-			if left, err := filepath.Glob(filepath.Join(state, "*", stateDoomed)); err != nil || len(left) > 0 {
+			if left, err := filepath.Glob(filepath.Join(stateDir, "*", stateDoomed)); err != nil || len(left) > 0 {
 				t.Errorf("%q are left, %v", left, err)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 // download puts an entry of the bucket at path, and returns it with its inode there. The content is
 // compared with the checksum of the manifest or the server (3.5) before the file gets its name.
 func (r *run) download(ctx context.Context, a *Action, path string) (*tree.Entry, error) {
-	e, key := *a.remote, a.remote.KeyUnder(r.b.prefix)
+	e, key := *a.remote, a.remote.KeyUnder(r.b.Prefix())
 	e.Path = path
 	if e.Kind == tree.Symlink {
 		return r.place(&e, a)
@@ -111,19 +111,22 @@ func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *Ac
 // downloadSmall reads a whole file into memory and checks it before it creates anything in the
 // volume.
 func (r *run) downloadSmall(ctx context.Context, e *tree.Entry, key string, a *Action) (*tree.Entry, error) {
-	body, packed, err := a.pack.find(ctx, e)
-	if err != nil {
-		return nil, err
-	}
-	if packed {
-		return r.makeSmall(ctx, e, body, a)
+	if a.packed != nil {
+		body, ok, err := a.packed(ctx, e)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return r.makeSmall(ctx, e, body, a)
+		}
 	}
 	buf, release, err := r.buffer(ctx, e.BodySize())
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if body, err = r.fetchSmall(ctx, e, key, buf); err != nil {
+	body, err := r.fetchSmall(ctx, e, key, buf)
+	if err != nil {
 		return nil, err
 	}
 	if e.Kind == tree.Symlink { // the object's metadata says so
@@ -276,15 +279,6 @@ func (r *run) fetchParts(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 		crc = combineCRC(crc, p.crc, p.length)
 	}
 	return crc, nil
-}
-
-// fullCRC returns the checksum of a whole object from the headers of an answer. Objects with a
-// composite checksum of their parts have none.
-func fullCRC(h http.Header) (uint64, bool) {
-	if h.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
-		return 0, false
-	}
-	return decodeCRC(h.Get(checksumHeader))
 }
 
 // timeLost reports whether a job gave an entry of the volume a time that the file system cannot

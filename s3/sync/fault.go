@@ -118,3 +118,20 @@ func noCredentials(err error) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "there are no credentials for S3"),
 		"set a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 }
+
+// errOvertaken reports that another sync replaced the manifest meanwhile.
+var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),
+	"sync again")
+
+// fatal reports whether an error will also affect all further requests. Then the sync ends, to be
+// continued later. A damaged object affects only itself.
+func fatal(err error) bool {
+	if errors.Is(err, errDamaged) {
+		return false
+	}
+	switch errors.KindOf(err) {
+	case errors.Unauthenticated, errors.Unavailable, errors.Canceled:
+		return true
+	}
+	return false
+}

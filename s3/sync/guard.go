@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"context"
 	"sync"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -45,52 +44,20 @@ func (g *guard) planned(a *Action) {
 	}
 }
 
-// check returns an error if a sync would delete more than its options allow. It runs before the
-// first deletion.
-func (g *guard) check(o *Options, b *Bucket) error {
+// check returns an error if a sync would delete files or more files that are more than percent of
+// the files of a side. there names the bucket's side. It runs before the first deletion.
+func (g *guard) check(files, percent int, there string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if o.DeleteMany || o.version || o.from != nil {
-		return nil
-	}
 	for _, s := range []struct {
 		side
 		name string
-	}{{g.here, "the volume"}, {g.there, b.String()}} {
-		if s.deleted >= int64(o.MaxDeleteFiles) && s.deleted*100 > s.files*int64(o.MaxDeletePercent) {
+	}{{g.here, "the volume"}, {g.there, there}} {
+		if s.deleted >= int64(files) && s.deleted*100 > s.files*int64(percent) {
 			return errors.Remedy(errors.Newf(errors.Conflict, "%d of the %d files of %s would be deleted, and none was",
 				s.deleted, s.files, s.name),
 				"look at both sides; if they are to go, sync again with --delete-many")
 		}
 	}
 	return nil
-}
-
-// refuseEmpty returns an error if an empty place would empty the volume.
-func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) error {
-	if !remote.empty || r.o.DeleteMany {
-		return nil
-	}
-	switch {
-	case r.o.Direction == Both:
-		for e, err := range st.last() {
-			if err != nil || e.Kind != tree.Dir && known(e) && r.concerns(nil, e) {
-				return errors.Join(err, errEmptyPlace(r.b))
-			}
-		}
-	case r.o.Direction == Down && r.o.Mirror:
-		for s := range r.local(ctx) {
-			if s.Err == nil && s.Kind != tree.Dir && r.concerns(s.Entry, nil) {
-				return errEmptyPlace(r.b)
-			}
-		}
-	}
-	return nil
-}
-
-// errEmptyPlace returns an error for an empty place of which this machine or the volume has files.
-func errEmptyPlace(b *Bucket) error {
-	return errors.Remedy(errors.Newf(errors.Conflict,
-		"%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
-		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")
 }

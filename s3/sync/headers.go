@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -64,7 +64,7 @@ func (b *Bucket) adoptHeaders(ctx context.Context, key string, h, from http.Head
 	}
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
-	tags, err := b.s3.GetObjectTagging(call, &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket,
+	tags, err := b.s3.GetObjectTagging(call, &sdk.GetObjectTaggingInput{Bucket: &b.loc.Bucket,
 		Key: aws.String(b.prefix + key)}, b.patiently)
 	if err != nil {
 		return errors.Wrapf(b.failed(ctx, err), "read the tags of an object")

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/crc64nvme"
 )
 
@@ -73,8 +73,8 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 				}
 			}
 			if name == "embedded" {
-				tags, err := b.s3.GetObjectTagging(t.Context(), &s3.GetObjectTaggingInput{Bucket: &b.loc.Bucket,
-					Key: aws.String(b.prefix + "small")})
+				tags, err := sdkOf(b).GetObjectTagging(t.Context(), &sdk.GetObjectTaggingInput{Bucket: aws.String(b.Location().Bucket),
+					Key: aws.String(b.Prefix() + "small")})
 				must(t, err)
 				for _, tag := range tags.TagSet {
 					if k, v := aws.ToString(tag.Key), aws.ToString(tag.Value); k+"="+v != "team=red one" &&

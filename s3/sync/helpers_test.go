@@ -1,9 +1,14 @@
 package sync
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"github.com/RelevanceAI/harvest/s3/tree"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/fxamacker/cbor/v2"
+	"github.com/klauspost/compress/zstd"
 	"io"
 	"io/fs"
 	"log"
@@ -22,7 +27,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sys/unix"
 )
 
@@ -256,10 +261,51 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 	return true
 }
 
+// sdkOf returns the SDK's client for the server of b, for requests that Bucket does not have.
+func sdkOf(b *Bucket) *sdk.Client {
+	loc := b.Location()
+	return sdk.New(sdk.Options{Region: loc.Region, BaseEndpoint: &loc.Endpoint, UsePathStyle: loc.PathStyle,
+		Credentials:                credentials.NewStaticCredentialsProvider(loc.AccessKeyID, loc.SecretAccessKey, ""),
+		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
+		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired})
+}
+
+// entriesFile returns a manifest of another version or with entries that no writer would write.
+func entriesFile(t *testing.T, version int, entries ...*tree.Entry) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out)
+	must(t, err)
+	enc := cbor.NewEncoder(z)
+	must(t, enc.Encode(map[int]any{1: "harvest-manifest", 2: version}))
+	for _, e := range entries {
+		must(t, enc.Encode(newRecord(e, false)))
+	}
+	must(t, enc.Encode(record{Count: int64(len(entries))}))
+	must(t, z.Close())
+	return out.Bytes()
+}
+
+// entriesOf returns a manifest of entries.
+func entriesOf(t *testing.T, local bool, entries ...*tree.Entry) []byte {
+	var b bytes.Buffer
+	w, err := newManifestWriter(&b, 1, local)
+	for i := 0; err == nil && i < len(entries); i++ {
+		err = w.add(entries[i])
+	}
+	if err == nil {
+		err = w.close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
 // begun finds an upload to key that is neither complete nor aborted.
 func (b *Bucket) begun(ctx context.Context, key string) string {
-	out, err := b.s3.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket,
-		Prefix: &key}, b.patiently)
+	out, err := sdkOf(b).ListMultipartUploads(ctx, &sdk.ListMultipartUploadsInput{Bucket: aws.String(b.Location().Bucket),
+		Prefix: &key})
 	if err != nil {
 		return ""
 	}

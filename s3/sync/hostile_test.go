@@ -97,7 +97,7 @@ func TestHostileManifestLinks(t *testing.T) {
 			Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
 	}
 	// A link and a directory of one name, in the order of a manifest.
-	raw := manifestOf(t, false,
+	raw := entriesOf(t, false,
 		&tree.Entry{Path: "d", Kind: tree.Symlink, Mode: 0o777, Target: outside},
 		&tree.Entry{Path: "d", Kind: tree.Dir, Mode: 0o711, UID: 1234, ModTime: tree.Nano(1e18)},
 		&tree.Entry{Path: "d/new", Kind: tree.Dir, Mode: 0o711},

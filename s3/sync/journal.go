@@ -2,14 +2,11 @@ package sync
 
 import (
 	"bufio"
-	"context"
 	"os"
-	"slices"
-	"strings"
+
 	"sync"
 
 	"github.com/fxamacker/cbor/v2"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -120,96 +117,16 @@ func readJournal(path string) map[string]*journey {
 		return nil
 	}
 	defer f.Close()
-	in := &itemReader{r: bufio.NewReader(f)}
-	dec, err := decoder(in)
-	if err != nil {
-		return nil
-	}
 	last := map[string]*journey{}
-	for {
-		in.next()
+	_ = decodeItems(bufio.NewReader(f), func(dec *cbor.Decoder) error {
 		var n journey
-		if dec.Decode(&n) != nil {
-			return last
+		if err := dec.Decode(&n); err != nil {
+			return err
 		}
 		last[string(n.Entry.Path)] = &n
-	}
-}
-
-// recover checks which steps in the journal of an interrupted sync happened, and adds them to the
-// results of that sync.
-func (r *run) recover(ctx context.Context, st *state) error {
-	if st.temp || r.versions() {
 		return nil
-	}
-	name := st.file(stateJournal)
-	st.journal = &journal{path: name, open: map[string]*journey{}}
-	noted := readJournal(name)
-	if len(noted) == 0 {
-		return nil
-	}
-	var mu sync.Mutex
-	var all []*tree.Entry
-	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
-	for _, n := range noted {
-		g.Go(func() error {
-			e, err := r.happened(asking, n)
-			if err != nil || e == nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, e)
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	slices.SortFunc(all, func(a, b *tree.Entry) int { return tree.CompareKeys(a.Order(), b.Order()) })
-	if err := st.addBefore(all); err != nil {
-		return err
-	}
-	return errors.Wrapf(os.Remove(name), "record a transfer under way")
-}
-
-// happened returns the entry of a step that was completed, as a state has it, or nil.
-func (r *run) happened(ctx context.Context, n *journey) (*tree.Entry, error) {
-	e, err := n.Entry.entry()
-	if err != nil {
-		return nil, nil // it is damaged
-	}
-	switch n.Step {
-	case fetched:
-		return e, nil
-	case fetching:
-		now, err := r.t.Lstat(e.Path)
-		if err != nil || now == nil || now.Kind != e.Kind || now.Inode != e.Inode || now.Size != e.Size {
-			return nil, nil
-		}
-		e.Change = 0 // unknown: the file is read before anything depends on it
-		return e, nil
-	case sending:
-		now, err := r.b.stat(ctx, e.KeyUnder(r.b.prefix))
-		if errors.KindOf(err) == errors.NotFound {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		size := e.BodySize()
-		if e.Kind == tree.Symlink {
-			size = int64(len(e.Target))
-			now.Kind, now.Size = tree.Symlink, size
-		}
-		if !e.HasCRC || !now.HasCRC || now.CRC != e.CRC || now.Size != size {
-			return nil, nil
-		}
-		e.ETag = now.ETag
-		return e, nil
-	}
-	return nil, nil
+	})
+	return last
 }
 
 // addBefore adds entries, in order, to the results of interrupted syncs. They replace earlier
@@ -238,14 +155,6 @@ func (s *state) addBefore(all []*tree.Entry) error {
 	})
 }
 
-// noteSending records that an entry is about to be stored, if it is in the volume.
-func (r *run) noteSending(e *tree.Entry) error {
-	if e.Inode == 0 || e.Kind == tree.Dir || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
-		return nil
-	}
-	return r.journal.note(sending, e)
-}
-
 // noteFetching records that a file is about to get its name.
 func (j *journal) noteFetching(w *tree.Writer, e *tree.Entry) error {
 	var st unix.Stat_t
@@ -258,4 +167,11 @@ func (j *journal) noteFetching(w *tree.Writer, e *tree.Entry) error {
 	coming := *e
 	coming.Inode = st.Ino
 	return j.note(fetching, &coming)
+}
+
+// openJournal opens the journal of a state, and returns the steps that an interrupted sync left.
+func (s *state) openJournal() map[string]*journey {
+	name := s.file(stateJournal)
+	s.journal = &journal{path: name, open: map[string]*journey{}}
+	return readJournal(name)
 }

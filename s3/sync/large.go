@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/s3/tree"
@@ -89,7 +89,7 @@ func (b *Bucket) beginUpload(ctx context.Context, key string, e *tree.Entry, h h
 		return up, nil
 	}
 	clear(up.there)
-	in := &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: userMeta(h),
+	in := &sdk.CreateMultipartUploadInput{Bucket: &b.loc.Bucket, Key: &full, Metadata: userMeta(h),
 		ContentType:  field1(h, "Content-Type"),
 		CacheControl: field1(h, "Cache-Control"), ContentDisposition: field1(h, "Content-Disposition"),
 		ContentEncoding: field1(h, "Content-Encoding"), ContentLanguage: field1(h, "Content-Language"),
@@ -123,7 +123,7 @@ func (b *Bucket) failed(ctx context.Context, err error) error {
 }
 
 func (b *Bucket) storedParts(ctx context.Context, key, id string, there map[int32]stored) error {
-	pages := s3.NewListPartsPaginator(b.s3, &s3.ListPartsInput{Bucket: &b.loc.Bucket, Key: &key, UploadId: &id})
+	pages := sdk.NewListPartsPaginator(b.s3, &sdk.ListPartsInput{Bucket: &b.loc.Bucket, Key: &key, UploadId: &id})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx, b.patiently)
 		if err != nil {
@@ -145,7 +145,7 @@ func (b *Bucket) completeUpload(ctx context.Context, up *multipart, crc uint64, 
 	if err != nil {
 		return "", err
 	}
-	in := &s3.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id,
+	in := &sdk.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.key), UploadId: &up.id,
 		MultipartUpload: &types.CompletedMultipartUpload{}}
 	for _, p := range up.parts {
 		done := types.CompletedPart{PartNumber: aws.Int32(p.number), ETag: aws.String(`"` + p.etag + `"`)}
@@ -178,7 +178,7 @@ func (b *Bucket) abortUpload(ctx context.Context, key, id string) {
 	ctx, cancel := b.within(ctx, 0)
 	defer cancel()
 	for range abortTries {
-		if _, err := b.s3.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.loc.Bucket,
+		if _, err := b.s3.AbortMultipartUpload(ctx, &sdk.AbortMultipartUploadInput{Bucket: &b.loc.Bucket,
 			Key: aws.String(b.prefix + key), UploadId: &id}, b.patiently); err != nil {
 			return // it is gone, or Sweep tries again later
 		}

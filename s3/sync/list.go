@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -25,7 +25,7 @@ type object struct {
 
 // Check checks that the bucket exists and can be listed.
 func (b *Bucket) Check(ctx context.Context) error {
-	_, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
+	_, err := b.page(ctx, &sdk.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
 		MaxKeys: aws.Int32(1)})
 	return err
 }
@@ -73,7 +73,7 @@ func inOrder(last *string, page []types.Object) error {
 // before its objects are yielded.
 func (b *Bucket) all(ctx context.Context, check func([]types.Object) error) iter.Seq2[object, error] {
 	return func(yield func(object, error) bool) {
-		in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)}
+		in := &sdk.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix)}
 		for page, err := range b.pages(ctx, in) {
 			if err == nil {
 				err = check(page.Contents)
@@ -101,8 +101,8 @@ func (b *Bucket) all(ctx context.Context, check func([]types.Object) error) iter
 func anyOrder([]types.Object) error { return nil }
 
 // pages yields the pages of a list, up to the last or the first error.
-func (b *Bucket) pages(ctx context.Context, in *s3.ListObjectsV2Input) iter.Seq2[*s3.ListObjectsV2Output, error] {
-	return func(yield func(*s3.ListObjectsV2Output, error) bool) {
+func (b *Bucket) pages(ctx context.Context, in *sdk.ListObjectsV2Input) iter.Seq2[*sdk.ListObjectsV2Output, error] {
+	return func(yield func(*sdk.ListObjectsV2Output, error) bool) {
 		for {
 			page, err := b.page(ctx, in)
 			if !yield(page, err) || err != nil {
@@ -119,7 +119,7 @@ func (b *Bucket) pages(ctx context.Context, in *s3.ListObjectsV2Input) iter.Seq2
 // page requests one page of a list. XML cannot hold all characters of keys, so it requests URL
 // encoding, and decodes the keys if the server says that they are encoded. AWS and MinIO do this;
 // other servers ignore the request.
-func (b *Bucket) page(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+func (b *Bucket) page(ctx context.Context, in *sdk.ListObjectsV2Input) (*sdk.ListObjectsV2Output, error) {
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
 	in.EncodingType = types.EncodingTypeUrl
@@ -165,7 +165,7 @@ func decodeListed(text *string) error {
 // uploadsBegun lists uploads in parts below the prefix that are neither complete nor aborted.
 func (b *Bucket) uploadsBegun(ctx context.Context) iter.Seq2[types.MultipartUpload, error] {
 	return func(yield func(types.MultipartUpload, error) bool) {
-		in := &s3.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
+		in := &sdk.ListMultipartUploadsInput{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix),
 			EncodingType: types.EncodingTypeUrl}
 		for {
 			call, cancel := b.within(ctx, 0)

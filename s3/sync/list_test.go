@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -94,8 +94,8 @@ func TestListsAsInURLs(t *testing.T) {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
 	// Abandoned uploads are aborted under their own keys.
-	_, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.loc.Bucket,
-		Key: aws.String(b.prefix + "ö +%")})
+	_, err := sdkOf(b).CreateMultipartUpload(t.Context(), &sdk.CreateMultipartUploadInput{Bucket: aws.String(b.Location().Bucket),
+		Key: aws.String(b.Prefix() + "ö +%")})
 	must(t, err)
 	if n, err := b.Sweep(t.Context(), -time.Hour); n != 1 || err != nil {
 		t.Errorf("%d uploads were aborted, %v", n, err)
@@ -164,7 +164,7 @@ func TestListOrder(t *testing.T) {
 				}
 				w.Header().Set("Content-Type", "application/xml")
 				fmt.Fprintf(w,
-					`<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>%s</ListBucketResult>`, strings.ReplaceAll(answer.list, "PREFIX", b.prefix))
+					`<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>%s</ListBucketResult>`, strings.ReplaceAll(answer.list, "PREFIX", b.Prefix()))
 				return true
 			})
 			_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Down, Mirror: true, List: true})
@@ -176,20 +176,4 @@ func TestListOrder(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzDecodeListed(f *testing.F) {
-	for _, s := range append(slices.Clone(oddNames), "\x01", "\xff", "%", "%zz") {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		key := url.QueryEscape(s)
-		if err := decodeListed(&key); err != nil || key != s {
-			t.Errorf("%q became %q, %v", s, key, err)
-		}
-		raw := s
-		if err := decodeListed(&raw); err == nil && !strings.ContainsAny(s, "%+") && raw != s {
-			t.Errorf("%q is no code, and became %q", s, raw)
-		}
-	})
 }

@@ -1,6 +1,9 @@
 package sync
 
 import (
+	"os"
+	"path/filepath"
+
 	"bufio"
 	"io"
 	"iter"
@@ -220,6 +223,18 @@ func decoder(r io.Reader) (*cbor.Decoder, error) {
 	return mode.NewDecoder(r), nil
 }
 
+// decodeItems calls decode for each item of a file with entries, until it returns an error. Each
+// item may take as much memory as an entry.
+func decodeItems(r io.Reader, decode func(*cbor.Decoder) error) error {
+	in := &itemReader{r: r}
+	dec, err := decoder(in)
+	for err == nil {
+		in.next()
+		err = decode(dec)
+	}
+	return err
+}
+
 // itemReader limits the size of one item to that of an entry, so that a small manifest cannot
 // expand to much memory.
 type itemReader struct {
@@ -301,4 +316,23 @@ func (r *record) entry() (*tree.Entry, error) {
 		}
 	}
 	return e, nil
+}
+
+// readFile yields the entries of a manifest on disk.
+func readFile(path string) iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
+		f, err := os.Open(path)
+		if err != nil {
+			if !errors.IsNotExist(err) {
+				yield(nil, errors.Wrapf(err, "read %s", filepath.Base(path)))
+			}
+			return
+		}
+		defer f.Close()
+		for e, err := range readManifest(bufio.NewReaderSize(f, 64<<10)) {
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
@@ -29,7 +29,7 @@ func TestModelMinIO(t *testing.T) {
 	model(t, func(t *testing.T) modelServer {
 		at := loc
 		at.Bucket = "bucket" + strconv.FormatInt(buckets.Add(1), 10)
-		_, err := openBucket(t, at).s3.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &at.Bucket})
+		_, err := sdkOf(openBucket(t, at)).CreateBucket(t.Context(), &sdk.CreateBucketInput{Bucket: &at.Bucket})
 		must(t, err)
 		return modelAt(t, at)
 	})

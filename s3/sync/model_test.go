@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	smithy "github.com/aws/smithy-go"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -311,8 +312,8 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			w.foreign(key, "stored over by another program")
 			body := []byte(content)
 			_, err := w.b.put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
-			var refused *serverError
-			if errors.As(err, &refused) && refused.code == "ExistingObjectIsDirectory" {
+			var refused smithy.APIError
+			if errors.As(err, &refused) && refused.ErrorCode() == "ExistingObjectIsDirectory" {
 				rt.Skip("an upload that ended early left a directory there")
 			}
 			must(w.t, err)
@@ -477,15 +478,15 @@ func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run 
 	defer end()
 	b, err := Open(w.t.Context(), loc)
 	must(w.t, err)
-	b.http.Transport, b.wire = tagged{b.http.Transport, name}, nil
+	b.Tune(Tuning{Transport: func(next http.RoundTripper) http.RoundTripper { return tagged{next, name} }})
 	defer b.Close()
 	tree, err := tree.Open(m.dir)
 	must(w.t, err)
 	defer tree.Close()
 	tree.Syncfs = func(int) error { return nil }
-	plan := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
+	note := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
 	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list,
-		DeleteMany: true, Plan: plan})
+		DeleteMany: true, Plan: note})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
 		w.fail(rt, "sync of %d: %v", i, err)
 	}

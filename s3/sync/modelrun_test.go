@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"pgregory.net/rapid"
 
@@ -60,12 +60,12 @@ func objectsOf(t *testing.T, b *Bucket) map[string]string {
 	t.Helper()
 	ctx := t.Context()
 	all := map[string]string{}
-	pages := s3.NewListObjectsV2Paginator(b.s3, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket})
+	pages := sdk.NewListObjectsV2Paginator(sdkOf(b), &sdk.ListObjectsV2Input{Bucket: aws.String(b.Location().Bucket)})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		must(t, err)
 		for _, o := range page.Contents {
-			out, err := b.s3.GetObject(ctx, &s3.GetObjectInput{Bucket: &b.loc.Bucket, Key: o.Key})
+			out, err := sdkOf(b).GetObject(ctx, &sdk.GetObjectInput{Bucket: aws.String(b.Location().Bucket), Key: o.Key})
 			var none *types.NoSuchKey
 			if errors.As(err, &none) {
 				continue // a request of a killed sync was still on its way

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
@@ -378,7 +378,7 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 			body := []byte("the content")
 			etag, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)
-			raw := manifestOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644,
+			raw := entriesOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644,
 				Size: int64(len(body)) + lie, ETag: etag})
 			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
@@ -510,11 +510,11 @@ func TestServerThatIsSilent(t *testing.T) {
 		return true
 	})
 	b := openBucket(t, loc)
-	b.silence = 5 * time.Second
+	b.Tune(Tuning{Silence: 5 * time.Second})
 	_, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Up})
 	short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	_, list := b.s3.ListObjectsV2(short, &s3.ListObjectsV2Input{Bucket: &loc.Bucket}, b.patiently)
+	_, list := sdkOf(b).ListObjectsV2(short, &sdk.ListObjectsV2Input{Bucket: &loc.Bucket})
 	for what, err := range map[string]error{"a sync": err, "a list": b.explain(list)} {
 		if !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), "S3 does not answer") ||
 			errors.RemedyOf(err) == "" {

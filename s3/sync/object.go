@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
@@ -98,7 +98,7 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*tree.Entry, err
 	if err != nil {
 		return nil, err
 	}
-	page, err := b.page(ctx, &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key),
+	page, err := b.page(ctx, &sdk.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: aws.String(b.prefix + key),
 		MaxKeys: aws.Int32(1)})
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*tree.Entry) 
 		}
 		under += key
 	}
-	in := &s3.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: &under, Delimiter: aws.String("/")}
+	in := &sdk.ListObjectsV2Input{Bucket: &b.loc.Bucket, Prefix: &under, Delimiter: aws.String("/")}
 	for {
 		page, err := b.pageWithin(ctx, in)
 		if err != nil {
@@ -168,7 +168,7 @@ func (b *Bucket) ReadDir(ctx context.Context, path string, do func(*tree.Entry) 
 	}
 }
 
-func (b *Bucket) pageWithin(ctx context.Context, in *s3.ListObjectsV2Input) (*s3.ListObjectsV2Output, error) {
+func (b *Bucket) pageWithin(ctx context.Context, in *sdk.ListObjectsV2Input) (*sdk.ListObjectsV2Output, error) {
 	ctx, cancel := b.bounded(ctx, 0)
 	defer cancel()
 	return b.page(ctx, in)
@@ -315,7 +315,7 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *tree.Entry) error {
 	if err != nil {
 		return err
 	}
-	res, err := b.s3.CopyObject(call, &s3.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key),
+	res, err := b.s3.CopyObject(call, &sdk.CopyObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key),
 		CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
 		CopySource:        aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)),
 		MetadataDirective: types.MetadataDirectiveReplace,

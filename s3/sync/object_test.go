@@ -3,7 +3,6 @@ package sync
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,24 +160,4 @@ func TestObjectsFail(t *testing.T) {
 			t.Errorf("a link to %q: %v", target, err)
 		}
 	}
-}
-
-// FuzzListed checks that any list and headers give a name directly below its directory, and metadata that files can
-// have.
-func FuzzListed(f *testing.F) {
-	f.Add("d", "p/d/x", "0100644", "33188", "1.5", "5ns")
-	f.Add("", "p/../x", "0120777", "", "-1", "ns")
-	f.Add("d", "p/d//x", "99999999999", "41471", "1e9", "99999999999999999999ns")
-	f.Fuzz(func(t *testing.T, dir, key, permissions, mode, mtime, fileMtime string) {
-		b := &Bucket{prefix: "p/"}
-		if path, ok := b.childPath(dir, key); ok && (!tree.ValidPath(path) || tree.Parent(path) != dir || path == dir) {
-			t.Errorf("%q in %q is %q", key, dir, path)
-		}
-		e := &tree.Entry{Kind: tree.File, Mode: 0o644}
-		describe(e, http.Header{"X-Amz-Meta-File-Permissions": {permissions}, "X-Amz-Meta-Mode": {mode},
-			"X-Amz-Meta-Mtime": {mtime}, "X-Amz-Meta-File-Mtime": {fileMtime}})
-		if e.Mode > 0o7777 || e.Kind != tree.File && e.Kind != tree.Symlink {
-			t.Errorf("it is %+v", e)
-		}
-	})
 }

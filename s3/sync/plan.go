@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"context"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -60,12 +61,13 @@ type Action struct {
 	base, was *tree.Entry
 	// copyTo is the path for the bucket's file beside the volume's.
 	copyTo string
-	empty  bool  // a directory of the volume without entries
-	first  bool  // delete it before later paths are uploaded
-	pack   *pack // may hold the file; nil if none
-	merge  bool  // one side changed the content, the other the metadata: keep both
-	aside  bool  // not part of the sync
-	unsure bool  // the object may have been replaced: look at it and decide again
+	empty  bool // a directory of the volume without entries
+	first  bool // delete it before later paths are uploaded
+	// packed returns the content of the file if a pack holds it; nil if none does.
+	packed func(ctx context.Context, e *tree.Entry) (body []byte, ok bool, err error)
+	merge  bool // one side changed the content, the other the metadata: keep both
+	aside  bool // not part of the sync
+	unsure bool // the object may have been replaced: look at it and decide again
 }
 
 // weight returns the share of heavyBytes that the entries of an action take.
@@ -308,3 +310,10 @@ func sameObject(a, b *tree.Entry) bool {
 
 // skipped returns an action for a path that cannot be synced.
 func skipped(path string, err error) Action { return Action{Op: Skip, Path: path, Err: err} }
+
+// An entry may have some MiB of attributes and extents. Entries over heavyEntry bytes share
+// heavyBytes while they are among the paths ahead.
+const (
+	heavyEntry = 8 << 10
+	heavyBytes = 32 << 20
+)

@@ -6,6 +6,7 @@ import (
 	"crypto/md5"
 	"encoding/hex"
 	"io"
+	"maps"
 	"math"
 
 	"github.com/minio/crc64nvme"
@@ -26,7 +27,7 @@ func (r *run) reconcile(ctx context.Context, a *Action) error {
 		if max(l.Size, int64(len(l.Target))) != rem.Size {
 			return nil
 		}
-		now, err := r.b.stat(ctx, rem.KeyUnder(r.b.prefix))
+		now, err := r.b.stat(ctx, rem.KeyUnder(r.b.Prefix()))
 		if err != nil && (fatal(err) || ctx.Err() != nil) {
 			return err
 		}
@@ -81,4 +82,36 @@ func md5sum(content io.ReaderAt) string {
 		return ""
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// unclear reports whether the file must be read to find its change: its inode differs from this
+// machine's record, its size does not, and the bucket's side changed too.
+func (r *run) unclear(local, base, remote *tree.Entry) bool {
+	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File &&
+		local.Size == base.Size &&
+		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
+}
+
+// look reads a file if that is necessary and returns its change since base. A file that cannot be
+// read counts as changed.
+func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*change, error) {
+	if !r.unclear(local, base, remote) {
+		return nil, nil
+	}
+	all := &change{true, true}
+	e := *local
+	f, err := r.opened(&e)
+	if err != nil {
+		return all, nil
+	}
+	defer f.Close()
+	if e.CRC, err = r.checksum(ctx, f, &e); ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err != nil || unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
+		return all, nil
+	}
+	local.Xattrs = e.Xattrs
+	want := r.p.restored(base, &e)
+	return &change{meta: !sameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
 }

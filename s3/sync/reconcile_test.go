@@ -14,8 +14,8 @@ import (
 // directions, conflicts only where it differs.
 // mission: 3.1, D1
 func TestBothWithoutMemory(t *testing.T) {
-	for _, manifest := range []bool{true, false} {
-		t.Run(map[bool]string{true: "manifest", false: "list"}[manifest], func(t *testing.T) {
+	for _, stored := range []bool{true, false} {
+		t.Run(map[bool]string{true: "manifest", false: "list"}[stored], func(t *testing.T) {
 			one, two, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 			for _, dir := range []string{one, two} {
 				write(t, dir, "same", "same content")
@@ -31,7 +31,7 @@ func TestBothWithoutMemory(t *testing.T) {
 				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, name), past, unix.AT_SYMLINK_NOFOLLOW))
 			}
 			mustSync(t, one, b, Options{Direction: Up})
-			if !manifest {
+			if !stored {
 				must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
 			}
 			var shown []string

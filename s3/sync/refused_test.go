@@ -6,9 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
-	"io"
-	"iter"
-	"maps"
+
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -19,8 +17,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	smithy "github.com/aws/smithy-go"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -106,8 +103,8 @@ func TestSweep(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	for _, key := range []string{"work/one", "work/two/three", "elsewhere"} {
-		_, err := b.s3.CreateMultipartUpload(t.Context(),
-			&s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+		_, err := sdkOf(b).CreateMultipartUpload(t.Context(),
+			&sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
 		must(t, err)
 	}
 	if n, err := b.Sweep(t.Context(), Stale); n != 0 || err != nil {
@@ -135,7 +132,7 @@ func TestSweep(t *testing.T) {
 func TestSweptLater(t *testing.T) {
 	for _, versioned := range []bool{false, true} {
 		t.Run(fmt.Sprintf("versioned=%t", versioned), func(t *testing.T) {
-			loc, dir, state := location(t), t.TempDir(), t.TempDir()
+			loc, dir, stateDir := location(t), t.TempDir(), t.TempDir()
 			a := between(t, &loc)
 			b := openBucket(t, loc)
 			under := "work/"
@@ -143,8 +140,8 @@ func TestSweptLater(t *testing.T) {
 				under = "work/1700000000/"
 			}
 			begin := func(key string, age time.Duration) {
-				out, err := b.s3.CreateMultipartUpload(t.Context(),
-					&s3.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
+				out, err := sdkOf(b).CreateMultipartUpload(t.Context(),
+					&sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
 				must(t, err)
 				// The server takes the time from the directory that has the parts.
 				place := filepath.Join(s3test.Dir(loc.Bucket), ".sgwtmp", "multipart",
@@ -153,7 +150,7 @@ func TestSweptLater(t *testing.T) {
 				must(t, os.Chtimes(place, at, at))
 			}
 			left := func(key string) bool {
-				out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket,
+				out, err := sdkOf(b).ListMultipartUploads(t.Context(), &sdk.ListMultipartUploadsInput{Bucket: &loc.Bucket,
 					Prefix: &key})
 				must(t, err)
 				return len(out.Uploads) > 0
@@ -163,9 +160,9 @@ func TestSweptLater(t *testing.T) {
 				var stats Stats
 				var err error
 				if versioned {
-					_, stats, err = Save(t.Context(), openTree(t, dir), b, Options{State: state})
+					_, stats, err = Save(t.Context(), openTree(t, dir), b, Options{State: stateDir})
 				} else {
-					stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+					stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: stateDir})
 				}
 				if err != nil || stats.Failed > 0 || stats.Files != 1 {
 					t.Fatalf("%s %+v, %v", stats, stats.Failures, err)
@@ -184,7 +181,7 @@ func TestSweptLater(t *testing.T) {
 			if !left(under + "old") {
 				t.Error("it was swept twice in a day")
 			}
-			marks, err := filepath.Glob(filepath.Join(state, "*", stateSwept))
+			marks, err := filepath.Glob(filepath.Join(stateDir, "*", stateSwept))
 			if err != nil || len(marks) != 1 {
 				t.Fatal(marks, err)
 			}
@@ -195,7 +192,7 @@ func TestSweptLater(t *testing.T) {
 			sync()
 			a.reset(nil)
 			must(t, os.Chtimes(marks[0], yesterday, yesterday))
-			mustSync(t, t.TempDir(), b, Options{Direction: Down, State: state})
+			mustSync(t, t.TempDir(), b, Options{Direction: Down, State: stateDir})
 			if !left(under + "old") {
 				t.Error("a restore swept")
 			}
@@ -309,11 +306,11 @@ func TestRefusedCopies(t *testing.T) {
 		},
 	} {
 		a.reset(fault)
-		if _, err := b.copyParts(t.Context(), source, b.prefix+"g", e, 5<<20); err == nil {
+		if _, err := b.copyParts(t.Context(), source, b.Prefix()+"g", e, 5<<20); err == nil {
 			t.Errorf("%s: copied", name)
 		}
 		a.reset(nil)
-		if b.begun(t.Context(), b.prefix+"g") != "" {
+		if b.begun(t.Context(), b.Prefix()+"g") != "" {
 			t.Errorf("%s: parts are still there", name)
 		}
 	}
@@ -331,20 +328,20 @@ func TestStateFaults(t *testing.T) {
 	for i := range 20 {
 		write(t, dir, fmt.Sprintf("f%d", i), "x")
 	}
-	seeded := func(t *testing.T, parent string) (state, place string) {
-		state = parent
-		mustSync(t, dir, b, Options{Direction: Up, State: state})
-		found, err := filepath.Glob(filepath.Join(state, "*", stateEntries))
+	seeded := func(t *testing.T, parent string) (stateDir, place string) {
+		stateDir = parent
+		mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
+		found, err := filepath.Glob(filepath.Join(stateDir, "*", stateEntries))
 		if err != nil || len(found) != 1 {
 			t.Fatal(found, err)
 		}
-		return state, filepath.Dir(found[0])
+		return stateDir, filepath.Dir(found[0])
 	}
 	full := func(path string) error { return errors.Join(os.RemoveAll(path), os.MkdirAll(path+"/x", 0o755)) }
-	for name, hurt := range map[string]func(state, place string) error{
-		"a file": func(state, _ string) error {
-			return errors.Join(os.RemoveAll(state),
-				os.WriteFile(state, nil, 0o600))
+	for name, hurt := range map[string]func(stateDir, place string) error{
+		"a file": func(stateDir, _ string) error {
+			return errors.Join(os.RemoveAll(stateDir),
+				os.WriteFile(stateDir, nil, 0o600))
 		},
 		"etag":    func(_, place string) error { return full(filepath.Join(place, stateETag)) },
 		"next":    func(_, place string) error { return full(filepath.Join(place, stateNext)) },
@@ -357,9 +354,9 @@ func TestStateFaults(t *testing.T) {
 		"loop":     func(_, place string) error { return os.Symlink(statePartial, filepath.Join(place, statePartial)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			state, place := seeded(t, filepath.Join(t.TempDir(), "state"))
-			must(t, hurt(state, place))
-			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true})
+			stateDir, place := seeded(t, filepath.Join(t.TempDir(), "state"))
+			must(t, hurt(stateDir, place))
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: stateDir, Mirror: true})
 			if err == nil || stats.Deleted != 0 {
 				t.Errorf("%s, %v", stats, err)
 			}
@@ -377,90 +374,6 @@ func TestStateFaults(t *testing.T) {
 	t.Setenv("TMPDIR", "/nonexistent")
 	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up}); err == nil {
 		t.Error("a sync without a place for its state")
-	}
-}
-
-// TestJoined checks that lists and manifests are joined by key, and that errors of either are reported.
-func TestJoined(t *testing.T) {
-	broken := errors.Newf(errors.Invalid, "broken")
-	file := func(path, etag string, size int64) *tree.Entry {
-		return &tree.Entry{Path: path, Kind: tree.File, ETag: etag, Size: size, Mode: 0o600}
-	}
-	manifest := []*tree.Entry{
-		{Path: "a", Kind: tree.Symlink, Target: "x", ETag: "1"},
-		file("b", "2", 5),
-		{Path: "d", Kind: tree.Dir, Mode: 0o700},
-		file("d/gone", "3", 1),
-		{Path: "d/hard", Kind: tree.File, Link: "b"},
-		{Path: "s", Kind: tree.File, Size: 9, ETag: "9", Extents: []tree.Extent{{Offset: 0, Length: 1}},
-			Key: tree.Hidden("sparse", "s")},
-		{Path: "z", Kind: tree.Dir, Mode: 0o711},
-	}
-	list := []object{{"a", 1, "1", time.Time{}}, {"b", 6, "other", time.Time{}}, {"bad//key", 1, "x", time.Time{}},
-		{"d/new", 2, "4", time.Time{}}}
-	all := func(entries []*tree.Entry, end error) iter.Seq2[*tree.Entry, error] {
-		return func(yield func(*tree.Entry, error) bool) {
-			for _, e := range entries {
-				if !yield(e, nil) {
-					return
-				}
-			}
-			if end != nil {
-				yield(nil, end)
-			}
-		}
-	}
-	objects := func(all []object, end error) iter.Seq2[item, error] {
-		return listed(func(yield func(object, error) bool) {
-			for _, o := range all {
-				if !yield(o, nil) {
-					return
-				}
-			}
-			if end != nil {
-				yield(object{}, end)
-			}
-		})
-	}
-	read := func(seq iter.Seq2[*tree.Entry, error], stop int) (got []string, last error) {
-		for e, err := range seq {
-			switch {
-			case e == nil:
-				last = err
-			case err != nil:
-				got = append(got, "bad "+e.Path)
-			default:
-				got = append(got, fmt.Sprintf("%s %s %o", e.Path, e.ETag, e.Mode))
-			}
-			if len(got) == stop {
-				return got, last
-			}
-		}
-		return got, last
-	}
-	want := []string{"a 1 0", "b other 644", "bad bad//key", "d  700", "d/hard  0", "d/new 4 644", "s 9 0", "z  711"}
-	missing := func(m *tree.Entry, above string) (bool, error) {
-		return (&contents{b: &Bucket{}}).missing(t.Context(), m, above)
-	}
-	if got, err := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)), -1); err != nil ||
-		!slices.Equal(got, want) {
-		t.Errorf("got  %q, %v\nwant %q", got, err, want)
-	}
-	for stop := range len(want) { // the caller may stop at any point
-		if got, _ := read(joined(missing, all(manifest, nil), objects(list, nil), new(bool)),
-			stop+1); !slices.Equal(got, want[:stop+1]) {
-			t.Errorf("the first %d are %q", stop+1, got)
-		}
-	}
-	for name, seq := range map[string]iter.Seq2[*tree.Entry, error]{
-		"list":              joined(missing, all(manifest, nil), objects(list[:2], broken), new(bool)),
-		"manifest":          joined(missing, all(manifest[:1], broken), objects(list, nil), new(bool)),
-		"manifest's end":    joined(missing, all(manifest, broken), objects(list, nil), new(bool)),
-		"manifest, no list": joined(missing, all(nil, broken), objects(nil, nil), new(bool)),
-	} {
-		if _, err := read(seq, -1); !errors.Is(err, broken) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 
@@ -627,54 +540,6 @@ func TestTLSAndProxy(t *testing.T) {
 	must(t, openBucket(t, plain).Check(t.Context()))
 }
 
-func TestSmallThings(t *testing.T) {
-	if class(partSize+1) != -1 || weight(partSize+1) != partSize+1 || weight(1<<40) != maxInFlight {
-		t.Error("buffers of an unusual size")
-	}
-	parts := split(3 * maxParts * partSize)
-	if len(parts) > maxParts || parts[0].length != 4*partSize {
-		t.Errorf("%d parts of %d", len(parts), parts[0].length)
-	}
-	p := &part{length: 3, crc: 7}
-	for s, want := range map[stored]bool{
-		{size: 4}: false, {size: 3, crc: 7, hasCRC: true}: true, {size: 3, crc: 8, hasCRC: true}: false,
-		{size: 3, etag: "900150983cd24fb0d6963f7d28e17f72"}: true, {size: 3, etag: "x"}: false,
-	} {
-		if s.matches(p, []byte("abc")) != want {
-			t.Errorf("%+v matches: %v", s, !want)
-		}
-	}
-	for text, want := range map[string]int64{"": -1, "x": -1, "12": 12, "-1": -1, "99999999999999999999": -1} {
-		if got := contentLength(http.Header{"Content-Length": {text}}); got != want {
-			t.Errorf("a length of %q is %d", text, got)
-		}
-	}
-	e := &serverError{status: 400, code: "C", text: "t"}
-	if e.ErrorMessage() != "t" || e.ErrorFault() != smithy.FaultUnknown || !strings.Contains(e.Error(), "400 C") {
-		t.Errorf("an error: %v", e)
-	}
-	err := refusal(&http.Response{StatusCode: 400,
-		Body: io.NopCloser(strings.NewReader("<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
-	b := openBucket(t, Location{Bucket: "b", Region: "r-2"})
-	if got := b.explain(err); !strings.Contains(errors.Message(got), "r-1, not in r-2") {
-		t.Errorf("another region: %v", got)
-	}
-	if (Stats{Bytes: 4, Duration: 2 * time.Second}).Rate() != 2 {
-		t.Error("a rate")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := wait(ctx, time.Hour); errors.KindOf(err) != errors.Canceled || noCredentials(err) != err {
-		t.Errorf("a wait that was given up: %v", err)
-	}
-	if maps.Equal(map[string]string{"a": "1"}, map[string]string{"b": "1"}) {
-		t.Error("other attributes are the same")
-	}
-	if _, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{}); errors.KindOf(err) != errors.Invalid {
-		t.Errorf("no direction: %v", err)
-	}
-}
-
 // TestOnlyManifestMissing checks that files sent by an interrupted sync get into the manifest of the next one, also if
 // it has nothing else to send.
 func TestOnlyManifestMissing(t *testing.T) {
@@ -698,4 +563,15 @@ func TestOnlyManifestMissing(t *testing.T) {
 	back := t.TempDir()
 	mustSync(t, back, b, Options{Direction: Down, Owners: true})
 	sameTrees(t, dir, back)
+}
+
+// TestOddOptions checks a rate, and a sync without a direction.
+func TestOddOptions(t *testing.T) {
+	if (Stats{Bytes: 4, Duration: 2 * time.Second}).Rate() != 2 {
+		t.Error("a rate")
+	}
+	b := openBucket(t, Location{Bucket: "b", Region: "r-2"})
+	if _, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{}); errors.KindOf(err) != errors.Invalid {
+		t.Errorf("no direction: %v", err)
+	}
 }

@@ -23,8 +23,7 @@ import (
 // repack maintains the packs during a sync up: it counts the changes in each range and rebuilds the
 // packs that have aged.
 type repack struct {
-	r  *run
-	st *state
+	packing
 
 	loaded  bool
 	at      int
@@ -37,13 +36,29 @@ type repack struct {
 	made map[string]bool // guarded by mu: packs that this sync has stored, or may have
 }
 
-// changes counts a small file of a job that was added, changed or removed. Jobs come in order.
-func (p *repack) changes(ctx context.Context, j *job) {
-	if p == nil || p.err != nil || j.err != nil {
+// packing has the two sides of a repack, and the resources that it shares with its sync.
+type packing struct {
+	b        *Bucket
+	from     *Bucket // the previous version; nil if there is none
+	versions bool    // b is one of several versions
+	t        *tree.Tree
+	st       *state
+	buffers  *pool
+	// memory waits for memory for n bytes. The caller must call release.
+	memory func(ctx context.Context, n int64) (buf []byte, release func(), err error)
+	lack   func(error) // reports a failure that affects no file
+}
+
+// newRepack begins to count changes.
+func newRepack(p packing) *repack { return &repack{packing: p, made: map[string]bool{}} }
+
+// changes counts a small file that op added, changed or removed. was and is are the bucket's entry
+// before and after it. Files come in order.
+func (p *repack) changes(ctx context.Context, op Op, was, is *tree.Entry) {
+	if p == nil || p.err != nil {
 		return
 	}
-	was, is := j.remote, j.out
-	if j.Op == DeleteRemote {
+	if op == DeleteRemote {
 		is = nil
 	}
 	if !packable(was) && !packable(is) || packable(was) && packable(is) && was.CRC == is.CRC && was.Size == is.Size {
@@ -81,9 +96,9 @@ func (p *repack) load(ctx context.Context) {
 		p.err = errors.Wrapf(err, "note that packs are to be made")
 		return
 	}
-	from := p.r.b
-	if p.r.o.from != nil {
-		from = p.r.o.from
+	from := p.b
+	if p.from != nil {
+		from = p.from
 	}
 	p.index, p.etag, p.err = from.index(ctx)
 	if errors.Is(p.err, errChangedObject) {
@@ -92,7 +107,7 @@ func (p *repack) load(ctx context.Context) {
 	if p.err == nil && (p.index == nil || len(p.index.Packs) == 0) {
 		p.index, p.changed = &packIndex{Format: packsFormat, Version: packsVersion, Packs: []packRow{{Stale: 1}}}, true
 	}
-	if p.r.o.from != nil { // its packs are not in this version
+	if p.from != nil { // its packs are not in this version
 		p.etag, p.changed = "", true
 	}
 }
@@ -103,7 +118,7 @@ func (p *repack) make(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	if _, err := os.Stat(p.st.file(statePacked)); err == nil && !p.loaded && !p.r.versions() {
+	if _, err := os.Stat(p.st.file(statePacked)); err == nil && !p.loaded && !p.versions {
 		return nil
 	}
 	p.load(ctx)
@@ -124,7 +139,7 @@ func (p *repack) make(ctx context.Context) error {
 		err = errors.Wrapf(os.WriteFile(p.st.file(statePacked), nil, 0o600), "note that packs are made")
 	}
 	if err != nil {
-		p.r.lack(packPrefix, errors.Explainf(err, errors.KindOf(err),
+		p.lack(errors.Explainf(err, errors.KindOf(err),
 			"packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
 	}
 	return nil
@@ -154,7 +169,7 @@ func (p *repack) recount() error {
 // replace writes the packs that must be rebuilt, then the index, and then deletes the packs that
 // are not in the index.
 func (p *repack) replace(ctx context.Context) error {
-	p.r.buffers.close() // free the unused buffers: other sizes are needed now
+	p.buffers.close() // free the unused buffers: other sizes are needed now
 	before := map[string]bool{}
 	for _, row := range p.index.Packs {
 		before[row.ID] = true
@@ -186,7 +201,7 @@ func (p *repack) write(ctx context.Context) ([]packRow, error) {
 	if len(raw) > maxIndex {
 		return nil, errTooManyPacks
 	}
-	_, err = p.r.b.putIf(ctx, packsKey, bytes.NewReader(raw), int64(len(raw)), "application/cbor", p.etag)
+	_, err = p.b.putIf(ctx, packsKey, bytes.NewReader(raw), int64(len(raw)), "application/cbor", p.etag)
 	return next, err
 }
 
@@ -200,7 +215,7 @@ const withdrawTime = 5 * time.Second
 func (p *repack) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
-	x, _, err := p.r.b.index(ctx)
+	x, _, err := p.b.index(ctx)
 	if err != nil {
 		return
 	}
@@ -219,9 +234,9 @@ func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packR
 	for _, row := range next {
 		has[row.ID] = true
 	}
-	now := time.Now().Add(time.Duration(p.r.b.skew.Load()))
+	now := time.Now().Add(p.b.Skew())
 	var gone []string
-	for o, err := range p.r.b.at(p.r.b.prefix+packPrefix).all(ctx, anyOrder) {
+	for o, err := range p.b.at(p.b.Prefix()+packPrefix).all(ctx, anyOrder) {
 		if err != nil {
 			return err
 		}
@@ -232,7 +247,7 @@ func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packR
 	var kept error
 	err := p.delete(ctx, gone, func(err error) { kept = err })
 	if err == nil && kept != nil {
-		p.r.lack(packPrefix, errors.Explainf(kept, errors.KindOf(kept),
+		p.lack(errors.Explainf(kept, errors.KindOf(kept),
 			"packs that are replaced could not be deleted: %s", errors.Message(kept)))
 	}
 	return err
@@ -240,7 +255,7 @@ func (p *repack) sweep(ctx context.Context, before map[string]bool, next []packR
 
 // delete deletes packs by their names.
 func (p *repack) delete(ctx context.Context, names []string, failed func(error)) error {
-	at := p.r.b.at(p.r.b.prefix + packPrefix)
+	at := p.b.at(p.b.Prefix() + packPrefix)
 	for some := range slices.Chunk(names, deleteAtOnce) {
 		if err := at.delete(ctx, some, func(_ string, err error) { failed(err) }); err != nil {
 			return err
@@ -289,7 +304,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 				open = false
 			}
 			next = append(next, row)
-			if p.r.o.from != nil && row.ID != "" {
+			if p.from != nil && row.ID != "" {
 				g.Go(func() error { return p.carry(making, row) })
 			}
 		}
@@ -338,7 +353,7 @@ func (p *repack) rows(ctx context.Context) ([]packRow, error) {
 // range.
 func (p *repack) carry(ctx context.Context, row *packRow) error {
 	key := packPrefix + "/" + p.name(row.ID)
-	etag, err := p.r.b.copyObject(ctx, p.r.o.from, key, key, row.ETag)
+	etag, err := p.b.copyObject(ctx, p.from, key, key, row.ETag)
 	if errors.KindOf(err) == errors.NotFound || errors.Is(err, errChangedObject) {
 		*row = packRow{First: row.First, Stale: 1, Sum: row.Sum}
 		return nil
@@ -350,12 +365,12 @@ func (p *repack) carry(ctx context.Context, row *packRow) error {
 // pack makes one pack of its members from the volume. It omits files that changed since they were
 // uploaded.
 func (p *repack) pack(ctx context.Context, row *packRow, entries []*tree.Entry) error {
-	buf, release, err := p.r.buffer(ctx, packSize)
+	buf, release, err := p.memory(ctx, packSize)
 	if err != nil {
 		return err
 	}
 	defer release()
-	out, releaseOut, err := p.r.buffer(ctx, 4<<20)
+	out, releaseOut, err := p.memory(ctx, 4<<20)
 	if err != nil {
 		return err
 	}
@@ -366,7 +381,7 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*tree.Entry) 
 			return context.Cause(ctx)
 		}
 		body := buf[n : n+e.Size]
-		if !p.r.t.Holds(e, body) {
+		if !p.t.Holds(e, body) {
 			continue
 		}
 		members, n = append(members, packMember{Place: []byte(e.Order()), Size: e.Size, CRC: e.CRC}), n+e.Size
@@ -380,6 +395,6 @@ func (p *repack) pack(ctx context.Context, row *packRow, entries []*tree.Entry) 
 	}
 	row.ID, row.Size, row.CRC, row.Count = p.name(rand.Text()), int64(len(raw)), crc64nvme.Checksum(raw),
 		int64(len(members))
-	row.ETag, err = p.r.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
+	row.ETag, err = p.b.put(ctx, row.key(), raw, row.CRC, http.Header{"Content-Type": {"application/zstd"}})
 	return err
 }

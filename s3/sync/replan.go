@@ -75,7 +75,7 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 	for _, e := range []*tree.Entry{j.remote, j.was, j.base, j.local} {
 		if e != nil {
 			like = e
-			key = e.KeyUnder(r.b.prefix)
+			key = e.KeyUnder(r.b.Prefix())
 			break
 		}
 	}
@@ -87,7 +87,7 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 		return nil, err
 	}
 	for _, e := range []*tree.Entry{j.base, j.was, j.remote} {
-		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.KeyUnder(r.b.prefix) == key {
+		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.KeyUnder(r.b.Prefix()) == key {
 			return e, nil
 		}
 	}
@@ -145,7 +145,7 @@ func (r *run) saveCopy(ctx context.Context, j *job) error {
 func (r *run) saveThere(ctx context.Context, j *job) error {
 	planned, key := j.copyTo, ""
 	for n := 2; ; n++ {
-		key = (&tree.Entry{Path: j.copyTo, Kind: tree.File}).KeyUnder(r.b.prefix)
+		key = (&tree.Entry{Path: j.copyTo, Kind: tree.File}).KeyUnder(r.b.Prefix())
 		err := r.b.holds(ctx, key, condition{absent: true})
 		if err == nil {
 			break
@@ -161,7 +161,7 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 			"somebody else stored another object of more than 5 GiB meanwhile"),
 			"sync again with --list, which replaces it")
 	}
-	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.prefix), key, j.remote.ETag); err != nil {
+	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.Prefix()), key, j.remote.ETag); err != nil {
 		return err
 	}
 	j.copyTo = ""

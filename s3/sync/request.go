@@ -22,13 +22,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
-// unsigned replaces the hash of the body in a signature. Bodies are protected by their CRC, which
-// is signed, and by TLS.
-const unsigned = "UNSIGNED-PAYLOAD"
-
-// checksumHeader carries a CRC-64/NVME, big-endian in base64 (AWS's "full object" checksum).
-const checksumHeader = "X-Amz-Checksum-Crc64nvme"
-
 // request is one of the few frequent calls: an object or a part up or down. Other calls go through
 // the SDK, which costs several times as much per call.
 type request struct {

@@ -143,3 +143,10 @@ func mac(key, text []byte) []byte {
 	h.Write(text)
 	return h.Sum(nil)
 }
+
+// unsigned replaces the hash of the body in a signature. Bodies are protected by their CRC, which
+// is signed, and by TLS.
+const unsigned = "UNSIGNED-PAYLOAD"
+
+// checksumHeader carries a CRC-64/NVME, big-endian in base64 (AWS's "full object" checksum).
+const checksumHeader = "X-Amz-Checksum-Crc64nvme"

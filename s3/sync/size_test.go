@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"github.com/RelevanceAI/harvest/s3/tree"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,17 +126,10 @@ func TestManyFilesInLittleMemory(t *testing.T) {
 // refused and stays unchanged.
 // mission: 3.2, 3.4
 func TestManifestThatCannotBeRead(t *testing.T) {
-	good := manifestOf(t, true, someEntries()...)
-	newer := func() []byte {
-		var b bytes.Buffer
-		w, err := newManifestWriter(&b, 1, false)
-		must(t, err)
-		b.Reset()
-		w.z.Reset(&b)
-		w.b.Reset(w.z)
-		must(t, errors.Join(w.enc.Encode(header{manifestFormat, manifestVersion + 1, 0}), w.close()))
-		return b.Bytes()
-	}()
+	good := entriesOf(t, true, &tree.Entry{Path: "a", Kind: tree.File, Mode: 0o644, Size: 7, ETag: "e", Inode: 9},
+		&tree.Entry{Path: "a-b", Kind: tree.Symlink, Mode: 0o777, Target: "../x"},
+		&tree.Entry{Path: "d", Kind: tree.Dir, Mode: 0o700})
+	newer := entriesFile(t, 2)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 0x55
 	for name, raw := range map[string][]byte{"empty": {}, "no manifest": []byte("something else"),

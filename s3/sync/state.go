@@ -1,10 +1,9 @@
 package sync
 
 import (
-	"bufio"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"iter"
 	"os"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -168,15 +166,6 @@ func (s *state) rewriteBefore(fill func(add func(*tree.Entry))) error {
 	return errors.Wrapf(os.Rename(next, s.file(stateBefore)), "read the state of a sync")
 }
 
-// remembered is an entry of the state. A fresh one comes from a sync that was interrupted before it
-// wrote a manifest. It differs from the record of the last complete sync, and may be in no
-// manifest.
-type remembered struct {
-	*tree.Entry
-	fresh bool
-	added bool // the last complete sync had no entry at the path
-}
-
 // read yields the state in order: the results of an interrupted sync, and the records of the last
 // complete one for all other paths. An unreadable state counts as empty, and everything is compared
 // anew.
@@ -212,25 +201,6 @@ func (s *state) read() iter.Seq[remembered] {
 	}
 }
 
-// readFile yields the entries of a manifest on disk.
-func readFile(path string) iter.Seq2[*tree.Entry, error] {
-	return func(yield func(*tree.Entry, error) bool) {
-		f, err := os.Open(path)
-		if err != nil {
-			if !errors.IsNotExist(err) {
-				yield(nil, errors.Wrapf(err, "read %s", filepath.Base(path)))
-			}
-			return
-		}
-		defer f.Close()
-		for e, err := range readManifest(bufio.NewReaderSize(f, 64<<10)) {
-			if !yield(e, err) {
-				return
-			}
-		}
-	}
-}
-
 // begin starts the next state and manifest.
 func (s *state) begin() error {
 	now := time.Now()
@@ -252,24 +222,25 @@ func (s *state) begin() error {
 	return err
 }
 
-// add records the result of a job.
-func (s *state) add(j *job) error {
+// add records the result of an action: the path's entry afterwards, nil if there is none, or the
+// reason why it failed.
+func (s *state) add(a *Action, out *tree.Entry, failed error) error {
 	if s.stateOut == nil {
 		if err := s.begin(); err != nil {
 			return err
 		}
 	}
-	e, mine := j.out, j.out // for the manifest, and for this machine
-	if j.err != nil || j.Op == Skip || j.aside {
-		if !j.aside {
-			e = j.was
+	e, mine := out, out // for the manifest, and for this machine
+	if failed != nil || a.Op == Skip || a.aside {
+		if !a.aside {
+			e = a.was
 		}
-		if mine = j.base; mine == nil {
+		if mine = a.base; mine == nil {
 			mine = unknown(e)
 		}
 	}
-	s.journal.done(j.Path)
-	if e != j.was && (e == nil || j.was == nil || !e.SameRecord(j.was)) {
+	s.journal.done(a.Path)
+	if e != a.was && (e == nil || a.was == nil || !e.SameRecord(a.was)) {
 		s.changed = true
 	}
 	if mine != e && (mine == nil || e == nil || !mine.SameRecord(e)) {
@@ -306,64 +277,6 @@ func unknown(e *tree.Entry) *tree.Entry {
 	return &out
 }
 
-// commit stores the new manifest if it differs from the bucket's, and then makes the new state
-// current.
-func (s *state) commit(ctx context.Context, r *run, remote *contents) error {
-	if s.stateOut == nil {
-		if err := s.begin(); err != nil {
-			return err
-		}
-	}
-	err := s.stateOut.close()
-	if s.out != nil {
-		err = errors.Join(err, s.out.close())
-	}
-	if err != nil {
-		return err
-	}
-	etag := remote.etag
-	if remote.healed {
-		etag = s.etag // the bucket has none that the next sync could trust
-	}
-	all := s.doomed(r.removed)
-	if err := s.doom(all); err != nil {
-		return err
-	}
-	if err := r.announceDeletions(ctx, s, all); err != nil {
-		return err
-	}
-	if !s.down && (s.changed || remote.healed || remote.dropped || remote.b != r.b) {
-		if etag, err = r.b.putManifest(ctx, s.manifest, remote); err != nil {
-			return err
-		}
-	}
-	if s.temp {
-		return nil
-	}
-	if err := s.entries.Sync(); err != nil {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	// Until the ETag is written, the entries belong to no manifest, and the next sync reads the
-	// bucket's.
-	if err := os.Remove(s.file(stateETag)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	if err := os.Rename(s.file(statePartial), s.file(stateEntries)); err != nil {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	if err := os.Remove(s.file(stateBefore)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	if err := os.Remove(s.file(stateJournal)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	s.done = true
-	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
-		etag = apartMark + etag
-	}
-	return errors.Wrapf(atomicfile.Write(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
-}
-
 // sweepDue reports whether the last sweep was longer than age ago, and if so records a new one.
 func (s *state) sweepDue(age time.Duration) bool {
 	info, err := os.Stat(s.file(stateSwept))
@@ -393,4 +306,82 @@ func (s *state) close() {
 	for _, name := range []string{stateNext, stateRemote} {
 		_ = os.Remove(s.file(name))
 	}
+}
+
+// interrupted reports whether an earlier sync left results that no manifest has.
+func (s *state) interrupted() bool {
+	for range readFile(s.file(stateBefore)) {
+		return true
+	}
+	return false
+}
+
+// last yields the entries of the last complete sync. If the state is unreadable, it deletes the
+// state and ends with errState.
+func (s *state) last() iter.Seq2[*tree.Entry, error] {
+	return func(yield func(*tree.Entry, error) bool) {
+		for e, err := range readFile(s.file(stateEntries)) {
+			if err != nil {
+				s.forget()
+				yield(nil, errors.Join(errState, err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// errState reports a damaged state on this machine. The next attempt runs without it.
+var errState = errors.Newf(errors.Unavailable, "the state of the last sync on this machine is damaged")
+
+// forget deletes the state, as before the first sync.
+func (s *state) forget() {
+	for _, name := range []string{stateETag, stateEntries, stateBefore, statePartial} {
+		_ = os.Remove(s.file(name))
+	}
+}
+
+// finish completes the next state and manifest, after the last path.
+func (s *state) finish() error {
+	if s.stateOut == nil {
+		if err := s.begin(); err != nil {
+			return err
+		}
+	}
+	err := s.stateOut.close()
+	if s.out != nil {
+		err = errors.Join(err, s.out.close())
+	}
+	return err
+}
+
+// replace makes the next state current. etag is that of the bucket's manifest.
+func (s *state) replace(etag string) error {
+	if s.temp {
+		return nil
+	}
+	if err := s.entries.Sync(); err != nil {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	// Until the ETag is written, the entries belong to no manifest, and the next sync reads the
+	// bucket's.
+	if err := os.Remove(s.file(stateETag)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if err := os.Rename(s.file(statePartial), s.file(stateEntries)); err != nil {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if err := os.Remove(s.file(stateBefore)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	if err := os.Remove(s.file(stateJournal)); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "write the state of a sync")
+	}
+	s.done = true
+	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
+		etag = apartMark + etag
+	}
+	return errors.Wrapf(atomicfile.Write(s.file(stateETag), []byte(etag), 0o600), "write the state of a sync")
 }

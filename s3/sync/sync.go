@@ -27,13 +27,6 @@ import (
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
-// workers is the maximum number of concurrent requests: enough for a server that answers after 20
-// ms (design: s3.md). maxInFlight bounds the memory of their bodies.
-const workers = 128
-
-// maxInFlight bounds the bytes of bodies in memory, for all files together.
-const maxInFlight = 64 << 20
-
 // writers is the number of small files created at the same time. Their content is in memory by
 // then. More writers would only wait for one another in the kernel, for the lock of the directory.
 const writers = 8
@@ -48,13 +41,6 @@ const (
 // ahead is the number of paths that may be finished before an earlier one. It bounds memory, and
 // the work that must be repeated after an interruption.
 const ahead = 4096
-
-// An entry may have some MiB of attributes and extents. Entries over heavyEntry bytes share
-// heavyBytes while they are among the paths ahead.
-const (
-	heavyEntry = 8 << 10
-	heavyBytes = 32 << 20
-)
 
 // Options configures a Sync.
 type Options struct {
@@ -283,10 +269,6 @@ func (o *Options) check() error {
 	return nil
 }
 
-// errOvertaken reports that another sync replaced the manifest meanwhile.
-var errOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),
-	"sync again")
-
 func (r *run) finished() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,6 +308,7 @@ type job struct {
 	out  *tree.Entry // the path's entry in the bucket and the volume afterwards; nil if there is none
 	err  error
 	done chan struct{}
+	pack *pack // may hold the file; nil if none
 
 	weight int64 // held of heavy
 }
@@ -348,7 +331,7 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	if !r.versions() { // versions never lose an object
-		st.prefix, st.left, st.kept, st.void = r.b.prefix, st.readDoomed(), map[string]bool{}, map[string]bool{}
+		st.finishDeletions(r.b.Prefix())
 	}
 	if err := r.recover(ctx, st); err != nil {
 		return err
@@ -378,20 +361,23 @@ func (r *run) sync(ctx context.Context) error {
 	switch {
 	case r.o.Direction == Down:
 	case r.o.Packs:
-		r.repack = &repack{r: r, st: st, made: map[string]bool{}}
+		r.repack = newRepack(packing{b: r.b, from: r.o.from, versions: r.versions(), t: r.t, st: st, buffers: &r.buffers,
+			memory: r.buffer, lack: func(err error) { r.lack(packPrefix, err) }})
 	default:
 		_ = os.Remove(st.file(statePacked)) // the files missing in packs are no longer counted
 	}
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
 	}
-	if err := r.guard.check(&r.o, r.b); err != nil {
-		return err
+	if !r.o.DeleteMany && !r.versions() {
+		if err := r.guard.check(r.o.MaxDeleteFiles, r.o.MaxDeletePercent, r.b.String()); err != nil {
+			return err
+		}
 	}
 	if err := r.finishLocal(ctx); err != nil {
 		return err
 	}
-	if err := st.commit(ctx, r, remote); err != nil {
+	if err := r.commit(ctx, st, remote); err != nil {
 		return err
 	}
 	if err := r.deleteRemote(ctx, st); err != nil {
@@ -406,11 +392,11 @@ func (r *run) sync(ctx context.Context) error {
 
 // home identifies the place of the state on this machine. All versions of a volume share one.
 func (r *run) home() string {
-	prefix := r.b.prefix
+	prefix := r.b.Prefix()
 	if r.versions() {
 		prefix = tree.Parent(strings.TrimSuffix(prefix, "/")) + "/*"
 	}
-	return r.b.base.String() + "\x00" + prefix
+	return r.b.URL() + "\x00" + prefix
 }
 
 // versions reports whether the prefix is one of several versions of the same files.
@@ -427,11 +413,11 @@ func (r *run) sweep(ctx context.Context, st *state) {
 	b := r.b
 	if r.versions() {
 		var err error
-		if b, err = r.b.At(tree.Parent(strings.TrimSuffix(r.b.prefix, "/"))); err != nil {
+		if b, err = r.b.At(tree.Parent(strings.TrimSuffix(r.b.Prefix(), "/"))); err != nil {
 			return
 		}
 	}
-	if r.o.Direction == Down || b.prefix == "" || !st.sweepDue(sweepEvery) {
+	if r.o.Direction == Down || b.Prefix() == "" || !st.sweepDue(sweepEvery) {
 		return
 	}
 	r.uploads.sweep(Stale)
@@ -496,8 +482,14 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 				return context.Cause(ctx)
 			}
 			r.atOnce(ctx, j)
-			if err := packs.assign(ctx, j); err != nil {
-				return err
+			if j.done != nil && j.Op == Download && j.copyTo == "" {
+				p, err := packs.assign(ctx, j.remote)
+				if err != nil {
+					return err
+				}
+				if j.pack = p; p != nil {
+					j.packed = p.find
+				}
 			}
 			if j.done != nil {
 				select {
@@ -586,24 +578,13 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		} else if j.Op != Skip {
 			r.count(func(s *Stats) { s.add(&j.Action) })
 		}
-		if err := st.add(j); err != nil {
+		if err := st.add(&j.Action, j.out, j.err); err != nil {
 			return err
 		}
-		r.repack.changes(ctx, j)
+		if j.err == nil {
+			r.repack.changes(ctx, j.Op, j.remote, j.out)
+		}
 		r.heavy.Release(j.weight)
 	}
 	return nil
-}
-
-// fatal reports whether an error will also affect all further requests. Then the sync ends, to be
-// continued later. A damaged object affects only itself.
-func fatal(err error) bool {
-	if errors.Is(err, errDamaged) {
-		return false
-	}
-	switch errors.KindOf(err) {
-	case errors.Unauthenticated, errors.Unavailable, errors.Canceled:
-		return true
-	}
-	return false
 }

@@ -1,7 +1,6 @@
 package sync
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -258,13 +257,13 @@ func TestDryRun(t *testing.T) {
 	b := openBucket(t, loc)
 	write(t, dir, "a/b", "1")
 	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644))
-	var plan []string
+	var actions []string
 	stats, err := Sync(t.Context(), openTree(t, dir), b,
-		Options{Direction: Up, DryRun: true, Plan: func(a Action) { plan = append(plan, string(a.Op)+" "+a.Path) }})
+		Options{Direction: Up, DryRun: true, Plan: func(a Action) { actions = append(actions, string(a.Op)+" "+a.Path) }})
 	must(t, err)
-	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(plan, want) || stats.Files != 1 ||
+	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(actions, want) || stats.Files != 1 ||
 		stats.Failed != 1 {
-		t.Errorf("the plan is %q with %s, want %q", plan, stats, want)
+		t.Errorf("the plan is %q with %s, want %q", actions, stats, want)
 	}
 	for _, call := range a.seen() {
 		if strings.HasPrefix(call, "PUT") {
@@ -387,17 +386,8 @@ func TestHostileManifest(t *testing.T) {
 			body := "good"
 			_, err := b.put(t.Context(), "good", []byte(body), crc64nvme.Checksum([]byte(body)), nil)
 			must(t, err)
-			var m bytes.Buffer
-			w, err := newManifestWriter(&m, 0, false)
-			must(t, err)
-			for _, e := range entries {
-				w.last = "" // the writer would refuse an entry that it never writes
-				w.count = 0
-				must(t, w.add(e))
-			}
-			w.count = int64(len(entries))
-			must(t, w.close())
-			_, err = b.put(t.Context(), ManifestKey, m.Bytes(), crc64nvme.Checksum(m.Bytes()), nil)
+			raw := entriesFile(t, 1, entries...)
+			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
 			above := t.TempDir()
 			back := filepath.Join(above, "volume")
@@ -478,7 +468,7 @@ func TestFaults(t *testing.T) {
 			loc.Patience = 2 * time.Minute
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			b.retry = retryer(20 * time.Millisecond)
+			b.Tune(Tuning{Backoff: 20 * time.Millisecond})
 			a.reset(fault)
 			mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
 			back := t.TempDir()

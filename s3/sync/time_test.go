@@ -141,20 +141,6 @@ func TestFarTimesAreExact(t *testing.T) {
 	}
 }
 
-// An older Harvest reads the nearest time that its nanoseconds hold, and manifests of older ones are read.
-func TestFarTimesInManifests(t *testing.T) {
-	r := record{Path: []byte("f"), Kind: tree.File, ModTime: -5}
-	if e, err := r.entry(); err != nil || e.ModTime != (tree.Time{Sec: -1, Nsec: 999_999_995}) {
-		t.Errorf("an older one is %+v, %v", e, err)
-	}
-	for _, bad := range []tree.Time{{Sec: tree.Farthest, Nsec: 0}, {Sec: 5, Nsec: -1}, {Sec: 5, Nsec: 1e9}} {
-		r := record{Path: []byte("f"), Kind: tree.File, Sec: bad.Sec, Nsec: bad.Nsec}
-		if e, err := r.entry(); err == nil {
-			t.Errorf("%v is read as %+v", bad, e)
-		}
-	}
-}
-
 // A time that the volume's file system cannot hold is named, and does not go back to the bucket.
 // mission: 3.2, D2
 func TestTimesThatAFileSystemCannotHold(t *testing.T) {

@@ -1,18 +1,11 @@
 package sync
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"os"
-	"strings"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
@@ -54,22 +47,6 @@ func (s *state) tombstonesKey() (string, error) {
 	return tombstonesDir + id, nil
 }
 
-// announceDeletions stores the tombstones of the objects to delete once the manifest is stored.
-func (r *run) announceDeletions(ctx context.Context, st *state, all []doomed) error {
-	if len(all) == 0 || r.versions() {
-		return nil
-	}
-	key, err := st.tombstonesKey()
-	if err != nil {
-		return err
-	}
-	body := encodeDoomed(all)
-	if _, err = r.b.put(ctx, key, body, crc64nvme.Checksum(body), nil); err == nil {
-		st.announced = append(st.announced, key)
-	}
-	return err
-}
-
 func encodeDoomed(all []doomed) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -77,52 +54,6 @@ func encodeDoomed(all []doomed) []byte {
 		_ = enc.Encode(d) // two strings
 	}
 	return b.Bytes()
-}
-
-// readTombstones adds the unfinished deletions of other machines to those of st.
-func (r *run) readTombstones(ctx context.Context, st *state) error {
-	in := &s3.ListObjectsV2Input{Bucket: &r.b.loc.Bucket, Prefix: aws.String(r.b.prefix + tombstonesDir)}
-	for page, err := range r.b.pages(ctx, in) {
-		if err != nil {
-			return err
-		}
-		for i := range page.Contents {
-			key, ok := strings.CutPrefix(aws.ToString(page.Contents[i].Key), r.b.prefix)
-			size := aws.ToInt64(page.Contents[i].Size)
-			if !ok || size > maxTombstones {
-				continue
-			}
-			raw := make([]byte, size)
-			_, err := r.b.get(ctx, key, unquote(aws.ToString(page.Contents[i].ETag)), 0, size, size, raw)
-			if errors.KindOf(err) == errors.NotFound || errors.Is(err, errChangedObject) {
-				continue // the other sync has finished or replaced it
-			}
-			if err != nil {
-				return err
-			}
-			for d := range readDoomed(bufio.NewReader(bytes.NewReader(raw))) {
-				if _, mine := st.left[d.Key]; !mine && d.ETag != "" {
-					st.left[d.Key] = tombstone{d.ETag, aws.ToTime(page.Contents[i].LastModified)}
-				}
-			}
-			st.announced = append(st.announced, key)
-		}
-	}
-	return nil
-}
-
-// forgetDeletions deletes the tombstones of finished deletions. It keeps those of other machines
-// while the manifest still has such objects, since a sync in progress may be about to drop them.
-func (r *run) forgetDeletions(ctx context.Context, st *state) error {
-	if len(st.announced) == 0 || r.o.Direction == Down {
-		return nil
-	}
-	for key := range st.kept {
-		if !st.void[key] && !st.ownOnly() {
-			return nil
-		}
-	}
-	return r.b.delete(ctx, st.announced, func(string, error) {}) // remains are small and read again
 }
 
 // ownOnly reports whether all tombstones that were read or stored are this machine's.

@@ -192,7 +192,7 @@ func TestKilledBeforeManifest(t *testing.T) {
 					t.Fatal("the sync was not canceled")
 				}
 			} else {
-				killedAt(t, a, childSpec{one.dir, one.state, Both, one.b.loc, ""}, http.MethodPut, ManifestKey)
+				killedAt(t, a, childSpec{one.dir, one.state, Both, one.b.Location(), ""}, http.MethodPut, ManifestKey)
 			}
 			a.reset(nil)
 			write(t, two.dir, "p", "the edit of two")

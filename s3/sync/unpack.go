@@ -2,21 +2,20 @@ package sync
 
 import (
 	"context"
-	"io"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // packs are the packs in use to fill an empty volume, in order: the one of the plan's current
 // range, some that are fetched ahead, and earlier ones until their last file is made.
 type packs struct {
-	r     *run
+	b     *Bucket
+	bufs  *pool
 	g     *errgroup.Group
 	index *packIndex
 	z     *zstd.Decoder
@@ -38,46 +37,23 @@ type pack struct {
 	users int // guarded by mu: files to be made from it, and the plan
 }
 
-// openPacks returns the packs to fill the volume from. It returns nil if there are none, or if the
-// volume already has files, so that few may be missing.
-func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) {
-	if r.o.Direction != Down || r.o.Only != "" {
-		return nil, nil
-	}
-	dir, err := r.t.OpenRoot()
-	if err != nil {
-		return nil, nil //nolint:nilerr // the scan of the volume reports the error
-	}
-	_, err = dir.Readdirnames(1)
-	dir.Close()
-	if !errors.Is(err, io.EOF) {
-		return nil, nil //nolint:nilerr // see above
-	}
-	index, _, err := r.b.index(ctx)
-	if fatal(err) {
-		return nil, err
-	}
-	if err != nil || index == nil || len(index.Packs) == 0 {
-		return nil, nil //nolint:nilerr // all files are available without packs
-	}
+// newPacks returns the packs of b's index, which is not empty. g runs the downloads.
+func newPacks(b *Bucket, index *packIndex, bufs *pool, g *errgroup.Group) (*packs, error) {
 	z, err := packReader()
 	if err != nil {
 		return nil, err
 	}
-	if err := r.sem.Acquire(ctx, packsMemory); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it forever
-	return &packs{r: r, g: g, index: index, z: z, slots: semaphore.NewWeighted(packsAhead), at: -1}, nil
+	return &packs{b: b, bufs: bufs, g: g, index: index, z: z, slots: semaphore.NewWeighted(packsAhead), at: -1}, nil
 }
 
-// assign assigns the pack of its range to a file to be downloaded. Jobs come in order. It waits
-// until there is room for the pack: the last file of an earlier pack frees its room.
-func (ps *packs) assign(ctx context.Context, j *job) error {
-	if ps == nil || j.done == nil || j.Op != Download || !packable(j.remote) || j.remote.Foreign || j.copyTo != "" {
-		return nil
+// assign returns the pack of the range of a file to be downloaded, or nil if none holds it. Files
+// come in order. It waits until there is room for the pack: the last file of an earlier pack frees
+// its room. The caller must release the pack.
+func (ps *packs) assign(ctx context.Context, e *tree.Entry) (*pack, error) {
+	if ps == nil || !packable(e) || e.Foreign {
+		return nil, nil
 	}
-	at := ps.index.row(max(ps.at, 0), j.remote.Order())
+	at := ps.index.row(max(ps.at, 0), e.Order())
 	for ; ps.at < at; ps.at++ {
 		if len(ps.open) > 0 {
 			ps.open[0].release()
@@ -86,16 +62,15 @@ func (ps *packs) assign(ctx context.Context, j *job) error {
 	}
 	if len(ps.open) == 0 {
 		if err := ps.slots.Acquire(ctx, 1); err != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		ps.fetch(ctx)
 	}
 	for ps.at+len(ps.open) < len(ps.index.Packs) && ps.slots.TryAcquire(1) {
 		ps.fetch(ctx)
 	}
-	j.pack = ps.open[0]
-	j.pack.use()
-	return nil
+	ps.open[0].use()
+	return ps.open[0], nil
 }
 
 // fetch begins to fetch the next pack, for which the caller has a slot.
@@ -113,13 +88,13 @@ func (ps *packs) fetch(ctx context.Context) {
 		defer close(p.ready)
 		// Without the pack, each of its files is downloaded from its object, and reports any
 		// problem.
-		raw := ps.r.buffers.get(row.Size)
-		defer ps.r.buffers.put(raw)
-		res, err := ps.r.b.getKnown(ctx, row.key(), row.ETag, 0, row.Size, row.Size, raw.b[:row.Size], &row.CRC)
+		raw := ps.bufs.get(row.Size)
+		defer ps.bufs.put(raw)
+		res, err := ps.b.getKnown(ctx, row.key(), row.ETag, 0, row.Size, row.Size, raw.b[:row.Size], &row.CRC)
 		if err != nil {
 			return nil //nolint:nilerr // see above
 		}
-		p.buf = ps.r.buffers.get(packSize)
+		p.buf = ps.bufs.get(packSize)
 		p.content, _ = decodePack(ps.z, res.body, p.buf.b)
 		return nil
 	})
@@ -132,7 +107,7 @@ func (ps *packs) close() {
 	}
 	for _, p := range ps.all {
 		if p.buf != nil {
-			ps.r.buffers.put(p.buf)
+			ps.bufs.put(p.buf)
 			p.content, p.buf = nil, nil
 		}
 	}
@@ -156,7 +131,7 @@ func (p *pack) release() {
 		return
 	}
 	if p.buf != nil {
-		p.ps.r.buffers.put(p.buf)
+		p.ps.bufs.put(p.buf)
 	}
 	p.content, p.buf = nil, nil
 	p.ps.slots.Release(1)
@@ -164,9 +139,6 @@ func (p *pack) release() {
 
 // find waits for the pack, and returns the content of a file if it matches the manifest.
 func (p *pack) find(ctx context.Context, e *tree.Entry) ([]byte, bool, error) {
-	if p == nil {
-		return nil, false, nil
-	}
 	select {
 	case <-p.ready:
 	case <-ctx.Done():

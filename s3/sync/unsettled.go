@@ -2,7 +2,6 @@ package sync
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -140,23 +139,4 @@ func (u *unsettled) again(a *Action, direction Direction) {
 			Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right",
 				cmp.Or(u.Place, "where it came from"))}
 	}
-}
-
-// durable flushes all written files, or records that they may be incomplete.
-func (r *run) durable() error {
-	err := r.t.Commit()
-	if err != nil {
-		err = errors.Join(err, r.unsettled.failed())
-	}
-	return err
-}
-
-// writing must be called before a file is made in the volume.
-func (r *run) writing(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return r.unsettled.begin(r.start)
 }

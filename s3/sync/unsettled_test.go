@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // marks returns the records of restores in a state.
-func marks(t *testing.T, state string) []string {
+func marks(t *testing.T, stateDir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(state, unsettledDir, "*"))
+	files, err := filepath.Glob(filepath.Join(stateDir, unsettledDir, "*"))
 	must(t, err)
 	return files
 }
@@ -59,20 +58,20 @@ func TestRestoredInVain(t *testing.T) {
 		"killed":                  {mark: "{}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
+			dir, back, stateDir, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
 			for _, f := range []string{"a", "b", "d/c"} {
 				write(t, dir, f, "content of "+f)
 			}
 			age(t, dir)
 			mustSync(t, dir, b, Options{Direction: Up})
-			down, up := Options{Direction: Down, State: state, Owners: true}, Options{Direction: Up, State: state}
+			down, up := Options{Direction: Down, State: stateDir, Owners: true}, Options{Direction: Up, State: stateDir}
 
 			tree := openTree(t, back)
 			tree.Syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
 			if _, err := Sync(t.Context(), tree, b, down); !errors.Is(err, unix.EIO) {
 				t.Fatalf("a disk that fails: %v", err)
 			}
-			files := marks(t, state)
+			files := marks(t, stateDir)
 			if len(files) != 1 {
 				t.Fatalf("%d marks", len(files))
 			}
@@ -117,11 +116,11 @@ func TestRestoredInVain(t *testing.T) {
 					t.Errorf("up: %s, %+v", stats, stats.Failures)
 				}
 			}
-			if got := len(marks(t, state)); got != 1 {
+			if got := len(marks(t, stateDir)); got != 1 {
 				t.Errorf("%d marks after what changes nothing here", got)
 			}
 			stats := mustSync(t, back, b, down)
-			if got := len(marks(t, state)); got != 0 {
+			if got := len(marks(t, stateDir)); got != 0 {
 				t.Errorf("%d marks after a restore", got)
 			}
 			if c.doubts && stats.Files != 3 {
@@ -173,42 +172,5 @@ func TestDoubtsEnd(t *testing.T) {
 	age(t, back)
 	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Files != 1 {
 		t.Errorf("another tree: %s", stats)
-	}
-}
-
-// TestRecordsAreReplaced checks that a record is replaced at once when it changes: a process that is killed meanwhile
-// leaves the earlier record or the next one. An unsettled record of which a part is missing would mean that the disk
-// failed, and the next sync would restore over recent files. A file that is rewritten in place changes under all of its
-// names; one that is replaced does not.
-// mission: A8
-func TestRecordsAreReplaced(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	s := &state{dir: dir}
-	u := &unsettled{file: filepath.Join(dir, unsettledDir, "tree")}
-	up := uploads{dir: filepath.Join(dir, "uploads")}
-	for name, r := range map[string]struct {
-		file          string
-		first, second func() error
-	}{
-		"unsettled": {u.file, func() error { return u.begin(time.Now()) }, u.failed},
-		"doomed": {s.file(stateDoomed), func() error { return s.doom([]doomed{{"a", "1"}, {"b", "2"}}) },
-			func() error { return s.doom([]doomed{{"c", "3"}}) }},
-		"upload": {up.file("key"), func() error { up.note("key", &tree.Entry{Size: 1}, "the first"); return nil },
-			func() error { up.note("key", &tree.Entry{Size: 2}, "second"); return nil }},
-	} {
-		must(t, r.first())
-		before, err := os.ReadFile(r.file)
-		must(t, err)
-		other := filepath.Join(dir, "other name of "+name)
-		must(t, os.Link(r.file, other))
-		must(t, r.second())
-		after, err := os.ReadFile(r.file)
-		must(t, err)
-		kept, err := os.ReadFile(other)
-		must(t, err)
-		if string(kept) != string(before) || string(after) == string(before) {
-			t.Errorf("%s: %q became %q, and the earlier file %q", name, before, after, kept)
-		}
 	}
 }

@@ -48,7 +48,7 @@ func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.En
 // no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
 func (r *run) seen(key string, remote *tree.Entry) condition {
 	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil &&
-		remote.KeyUnder(r.b.prefix) != key {
+		remote.KeyUnder(r.b.Prefix()) != key {
 		return condition{}
 	}
 	return expecting(remote)
@@ -56,7 +56,7 @@ func (r *run) seen(key string, remote *tree.Entry) condition {
 
 // store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
 func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tree.Entry) (*tree.Entry, error) {
-	key := e.KeyUnder(r.b.prefix)
+	key := e.KeyUnder(r.b.Prefix())
 	e.Key = ""
 	if key != e.Order() {
 		e.Key = key

@@ -25,7 +25,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 			return adopt(e, remote), unchanged(f, e)
 		}
 	}
-	key := e.KeyUnder(r.b.prefix)
+	key := e.KeyUnder(r.b.Prefix())
 	e.Key = ""
 	if key != e.Order() {
 		e.Key = key
@@ -34,7 +34,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	if err := r.b.keep(ctx, key, h, e, c); err != nil {
 		return nil, err // before spending time on the upload
 	}
-	id, other := r.uploads.find(r.b.prefix+key, e)
+	id, other := r.uploads.find(r.b.Prefix()+key, e)
 	if other != "" {
 		r.b.abortUpload(ctx, key, other)
 	}
@@ -43,7 +43,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 		return nil, err
 	}
 	if up.id != id {
-		r.uploads.note(r.b.prefix+key, e, up.id)
+		r.uploads.note(r.b.Prefix()+key, e, up.id)
 	}
 	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
@@ -64,7 +64,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 		r.b.abortUpload(context.WithoutCancel(ctx), key, up.id)
 	}
 	if !resumable {
-		r.uploads.forget(r.b.prefix + key)
+		r.uploads.forget(r.b.Prefix() + key)
 	}
 	return e, err
 }

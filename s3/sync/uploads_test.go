@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
+	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
@@ -31,11 +30,11 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	age(t, dir)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	key := b.prefix + "large"
-	theirs, err := b.s3.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &loc.Bucket,
+	key := b.Prefix() + "large"
+	theirs, err := sdkOf(b).CreateMultipartUpload(t.Context(), &sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket,
 		Key: &key, Metadata: map[string]string{"mode": "0100600"}})
 	must(t, err)
-	_, err = b.s3.UploadPart(t.Context(), &s3.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: theirs.UploadId,
+	_, err = sdkOf(b).UploadPart(t.Context(), &sdk.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: theirs.UploadId,
 		PartNumber: aws.Int32(1),
 		Body:       strings.NewReader(strings.Repeat("0123456789abcdef", 1<<20))})
 	must(t, err)
@@ -90,7 +89,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	}
 	uploads := func() []string {
 		t.Helper()
-		out, err := b.s3.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &loc.Bucket,
+		out, err := sdkOf(b).ListMultipartUploads(t.Context(), &sdk.ListMultipartUploadsInput{Bucket: &loc.Bucket,
 			Prefix: &key})
 		must(t, err)
 		var ids []string
@@ -142,42 +141,12 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 }
 
 // uploadsOf is the directory of the uploads of the only place in a state.
-func uploadsOf(t *testing.T, state string) string {
+func uploadsOf(t *testing.T, stateDir string) string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(state, "*", stateUploads))
+	all, err := filepath.Glob(filepath.Join(stateDir, "*", stateUploads))
 	must(t, err)
 	if len(all) != 1 {
 		t.Fatalf("%d places remember uploads", len(all))
 	}
 	return all[0]
-}
-
-// TestUploadsAreForgotten checks that unfinished uploads are forgotten when S3 has forgotten them, and that an
-// unreadable record is ignored.
-func TestUploadsAreForgotten(t *testing.T) {
-	u := uploads{dir: t.TempDir()}
-	e := &tree.Entry{Kind: tree.File, Size: 1}
-	u.note("old", e, "1")
-	u.note("new", e, "2")
-	must(t, os.Chtimes(u.file("old"), time.Now(), time.Now().Add(-2*Stale)))
-	u.sweep(Stale)
-	if id, _ := u.find("old", e); id != "" {
-		t.Errorf("it remembers %q", id)
-	}
-	if id, other := u.find("new", e); id != "2" || other != "" {
-		t.Errorf("found %q and %q", id, other)
-	}
-	if id, other := u.find("new", &tree.Entry{Kind: tree.File, Size: 2}); id != "" || other != "2" {
-		t.Errorf("found %q and %q for another file", id, other)
-	}
-	must(t, os.WriteFile(u.file("new"), []byte("{"), 0o600))
-	if id, other := u.find("new", e); id != "" || other != "" {
-		t.Errorf("found %q and %q in what is no record", id, other)
-	}
-	none := uploads{}
-	none.note("x", e, "1")
-	none.sweep(0)
-	if id, other := none.find("x", e); id != "" || other != "" {
-		t.Errorf("without a place it remembers %q, %q", id, other)
-	}
 }

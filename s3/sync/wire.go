@@ -43,6 +43,7 @@ type line struct {
 const (
 	lineIdle   = 60 * time.Second // idle time before a connection is closed: less than that of most servers
 	lineBuffer = 16 << 10         // limit for an answer's header
+	maxIdle    = 128              // maximum number of idle connections
 )
 
 // newWire returns a wire that reaches the server of base like t, or nil if t does not connect
@@ -123,7 +124,7 @@ func (w *wire) put(l *line) {
 	l.last = time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.idle) < workers {
+	if len(w.idle) < maxIdle {
 		w.idle = append(w.idle, l)
 		return
 	}
@@ -335,3 +336,6 @@ func (a *answer) Close() error {
 	}
 	return l.conn.Close()
 }
+
+// handshakeTime bounds a TLS handshake.
+const handshakeTime = 15 * time.Second

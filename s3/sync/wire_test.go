@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/pem"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
@@ -208,15 +208,15 @@ func TestWireTrusts(t *testing.T) {
 	}))
 	defer s.Close()
 	s.Config.ErrorLog = nil
-	transport := func(loc Location) *netguard.Transport {
-		client, err := loc.client()
-		must(t, err)
-		return client.Transport.(*netguard.Transport)
+	transport := func(roots *x509.CertPool, proxy func(*http.Request) (*url.URL, error)) *netguard.Transport {
+		return netguard.Rules{Any: true}.NewTransport(&http.Transport{Proxy: proxy,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}})
 	}
 	base, err := url.Parse(s.URL)
 	must(t, err)
-	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	w := newWire(transport(Location{CA: authority}), base)
+	authority := x509.NewCertPool()
+	authority.AddCert(s.Certificate())
+	w := newWire(transport(authority, nil), base)
 	defer w.close()
 	for range 2 {
 		if status, body, err := wireGet(t.Context(), t, w, "/a%20b"); err != nil || status != 200 ||
@@ -227,11 +227,11 @@ func TestWireTrusts(t *testing.T) {
 	if len(w.idle) != 1 {
 		t.Errorf("%d connections wait, want 1", len(w.idle))
 	}
-	if _, _, err := wireGet(t.Context(), t, newWire(transport(Location{}), base), "/"); err == nil ||
+	if _, _, err := wireGet(t.Context(), t, newWire(transport(nil, nil), base), "/"); err == nil ||
 		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without its authority: %v", err)
 	}
-	if newWire(transport(Location{Proxy: "http://127.0.0.1:1"}), base) != nil {
+	if newWire(transport(nil, http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1:1"})), base) != nil {
 		t.Error("a wire goes past the proxy")
 	}
 }
