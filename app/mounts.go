@@ -10,8 +10,9 @@ import (
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/s3"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 )
@@ -22,7 +23,7 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	var err error
 	m.Manager, err = s3mount.Open(ctx, s3mount.Options{
 		Dir: filepath.Join(a.cfg.Data, "mounts"),
-		Locate: func(ctx context.Context, about s3mount.About) (s3sync.Location, error) {
+		Locate: func(ctx context.Context, about s3mount.About) (s3.Location, error) {
 			return a.storage.Location(ctx, storage.Job{Sandbox: about.Sandbox, Account: about.Account,
 				Where: storage.Where{Bucket: about.Bucket, Prefix: about.Prefix, Secret: about.Secret}})
 		},
@@ -67,7 +68,7 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 			"name a secret with an access key for the bucket itself")
 	}
 	loc.Patience = bucketPatience
-	bucket, err := s3sync.Open(ctx, loc)
+	bucket, err := object.Open(ctx, loc)
 	if err != nil {
 		return modalengine.Place{}, err
 	}

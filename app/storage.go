@@ -18,7 +18,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store"
@@ -55,7 +57,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 		},
 		Tell: func(t storage.Told) {
 			a.events.Post(ctx, syncDrafts(t)...)
-			if t.Direction == s3sync.Up && t.Err == nil {
+			if t.Direction == plan.Up && t.Err == nil {
 				a.sent.note(ctx, t.Account, t.Sandbox)
 			}
 		},
@@ -131,10 +133,10 @@ func ownPlace(c config.S3, own *s3server.Server) storage.Place {
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
 	}
-	p.Local = func(bucket string) (s3sync.Location, error) {
+	p.Local = func(bucket string) (s3.Location, error) {
 		keys := own.Keys()
-		return s3sync.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
-				Credentials: s3sync.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}},
+		return s3.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
+				Credentials: s3.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}},
 			own.Bucket(bucket)
 	}
 	return p

@@ -7,7 +7,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	s3object "github.com/RelevanceAI/harvest/s3/object"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -49,7 +51,7 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	// Other clients may have written there, so use the list and not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket,
 		Prefix: found.S3.Prefix, Secret: found.S3.Secret,
-		List: req.Direction != string(s3sync.Up), DeleteMany: req.DeleteMany})
+		List: req.Direction != string(plan.Up), DeleteMany: req.DeleteMany})
 }
 
 func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {
@@ -57,16 +59,16 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 	if err != nil {
 		return err
 	}
-	if req.Version != "" && (!req.Versioned || req.Direction != string(s3sync.Down)) {
+	if req.Version != "" && (!req.Versioned || req.Direction != string(plan.Down)) {
 		return errors.Newf(errors.Invalid, "only a version can be restored: set versioned, and the direction down")
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
-	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror,
-		Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
+	o := s3sync.Options{Direction: plan.Direction(req.Direction), Mirror: req.Mirror,
+		Conflicts: plan.Conflicts(req.Conflicts), Only: req.Path,
 		List: req.List, Contents: req.Contents, DryRun: req.DryRun, DeleteMany: req.DeleteMany}
 	if req.DryRun {
-		o.Plan = func(a s3sync.Action) {
+		o.Plan = func(a plan.Action) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(out.Plan) < maxPlan {
@@ -149,7 +151,7 @@ func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, all, true, s3sync.Version.Name, func(v s3sync.Version) api.VolumeVersion {
+	return paged(s, w, r, all, true, s3object.Version.Name, func(v s3object.Version) api.VolumeVersion {
 		return api.VolumeVersion{Version: v.Name(), Created: v.Time.UTC(), Whole: v.Whole}
 	})
 }

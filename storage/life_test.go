@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -149,12 +150,12 @@ func TestFillAndSave(t *testing.T) {
 	from, to := l.volume(t, "from", "a", "b"), l.volume(t, "to")
 	must(t, l.Check(t.Context(), l.job("one", "from")))
 	must(t, l.Fill(t.Context(), l.job("one", "from"))) // empty
-	if told := l.next(t); told.Direction != s3sync.Down || told.Err != nil || told.Result.Stats.Files != 0 {
+	if told := l.next(t); told.Direction != plan.Down || told.Err != nil || told.Result.Stats.Files != 0 {
 		t.Errorf("an empty place: %+v", told)
 	}
 	must(t, syscall.Mkfifo(filepath.Join(dirOf(from), "pipe"), 0o600))
 	must(t, l.Save(t.Context(), l.job("one", "from")))
-	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 2 ||
+	if told := l.next(t); told.Direction != plan.Up || told.Result.Stats.Files != 2 ||
 		told.Result.Stats.Failed != 1 || told.Sandbox != "one" {
 		t.Errorf("sent: %+v", told)
 	}
@@ -193,7 +194,7 @@ func TestSendNow(t *testing.T) {
 	vol := l.volume(t, "data", "a")
 	job := l.job("one", "data")
 	must(t, l.Send(t.Context(), job))
-	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 1 || told.Err != nil {
+	if told := l.next(t); told.Direction != plan.Up || told.Result.Stats.Files != 1 || told.Err != nil {
 		t.Errorf("sent: %+v", told)
 	}
 	must(t, l.Send(t.Context(), job)) // nothing has changed
@@ -452,13 +453,13 @@ func TestDeleteUnsent(t *testing.T) {
 	elsewhere.Prefix, part.Only = "elsewhere", "a"
 	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up},
 		"down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
-		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}},
+		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: plan.Up, DryRun: true}},
 		"a version": {Where: l.place, Versioned: true, Sync: up}} {
 		l.sync(t, "acme", vol, r)
 		refused(what, del("data", false), "the sandbox one left")
 	}
 	l.sync(t, "acme", vol, Request{Where: l.place, Sync: up})
-	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != s3sync.Up || l.unsent() != 0 {
+	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != plan.Up || l.unsent() != 0 {
 		t.Errorf("sent by hand: %+v, %d are unsent", told, l.unsent())
 	}
 	must(t, del("data", false))

@@ -7,7 +7,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -23,19 +25,19 @@ func TestLocal(t *testing.T) {
 		o.Place.Endpoint, o.Place.Prefix, o.Place.Secret = "", "", ""
 		s3test.Named(t, "mine")
 		s3test.Named(t, "mine.acme")
-		o.Place.Local = func(bucket string) (s3sync.Location, error) {
+		o.Place.Local = func(bucket string) (s3.Location, error) {
 			asked = append(asked, bucket)
 			if failing {
-				return s3sync.Location{}, errors.Newf(errors.Exhausted, "no room")
+				return s3.Location{}, errors.Newf(errors.Exhausted, "no room")
 			}
-			return s3sync.Location{Endpoint: url, PathStyle: true,
-				Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
+			return s3.Location{Endpoint: url, PathStyle: true,
+				Credentials: s3.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
 		}
 	})
 	v := h.volume(t, "data", "a.txt")
 	for account, want := range map[string]string{"operator": "s3://mine/x/", "acme": "s3://mine.acme/x/"} {
 		if res := h.sync(t, account, v, Request{Where: Where{Bucket: "mine", Prefix: "x"},
-			Sync: s3sync.Options{Direction: s3sync.Up, List: true}}); res.Place != want {
+			Sync: s3sync.Options{Direction: plan.Up, List: true}}); res.Place != want {
 			t.Errorf("%s is at %s, want %s", account, res.Place, want)
 		}
 		bucket := strings.Split(want, "/")[2]
@@ -44,7 +46,7 @@ func TestLocal(t *testing.T) {
 		}
 	}
 	if res := h.sync(t, "acme", v,
-		Request{Sync: s3sync.Options{Direction: s3sync.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
+		Request{Sync: s3sync.Options{Direction: plan.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
 		t.Errorf("the server's bucket is %s", res.Place)
 	}
 	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Prefix: "y"}})

@@ -17,7 +17,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
@@ -56,7 +59,7 @@ type Place struct {
 	// Local returns the location of a bucket in this machine's own S3 and creates the bucket if it
 	// is missing. It is nil if there is no such S3. Requests without a secret use it. Each account
 	// has its own buckets: for accounts other than Account they are called BUCKET.ACCOUNT.
-	Local func(bucket string) (s3sync.Location, error)
+	Local func(bucket string) (s3.Location, error)
 }
 
 // DefaultSecret is the secret with the S3 credentials for requests that name none.
@@ -113,7 +116,7 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 		return Result{}, err
 	}
 	res, err := m.syncVolume(ctx, account, vol, req)
-	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
+	if o := req.Sync; err == nil && o.Direction != plan.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
 		len(res.Stats.Refused) == 0 {
 		m.sentByHand(ctx, waiting, req.Where, res)
 	}
@@ -144,14 +147,14 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	switch {
 	case !req.Versioned:
 		res.Stats, err = s3sync.Sync(ctx, tree, b.Bucket, o)
-	case o.Direction == s3sync.Up:
-		var v s3sync.Version
+	case o.Direction == plan.Up:
+		var v object.Version
 		if v, res.Stats, err = s3sync.Save(ctx, tree, b.Bucket, o); err == nil {
 			res.Version = v.Name()
 		}
-	case o.Direction == s3sync.Down:
-		var v s3sync.Version
-		if v, err = s3sync.ParseVersion(req.Version); err == nil {
+	case o.Direction == plan.Down:
+		var v object.Version
+		if v, err = object.ParseVersion(req.Version); err == nil {
 			v, res.Stats, err = s3sync.Restore(ctx, tree, b.Bucket, v, o)
 			res.Version = v.Name()
 		}
@@ -167,7 +170,7 @@ const syncNotes = "s3"
 
 // Versions lists the versions that Sync saved, latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string,
-	where Where) (place string, all []s3sync.Version, err error) {
+	where Where) (place string, all []object.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
@@ -179,7 +182,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string,
 
 // Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
 // deleted versions.
-func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
+func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]object.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err
@@ -189,7 +192,7 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 	if err != nil {
 		return deleted, err
 	}
-	_, err = b.Sweep(ctx, s3sync.Stale)
+	_, err = b.Sweep(ctx, object.Stale)
 	return deleted, err
 }
 
@@ -250,7 +253,7 @@ func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wai
 
 // opened is a bucket whose credentials are hidden from the log while it is open.
 type opened struct {
-	*s3sync.Bucket
+	*object.Bucket
 	release func()
 }
 
@@ -268,7 +271,7 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 		return opened{}, err
 	}
 	loc.Patience = patience
-	b, err := s3sync.Open(ctx, loc)
+	b, err := object.Open(ctx, loc)
 	if err != nil {
 		release()
 		return opened{}, err
@@ -279,7 +282,7 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 // location returns the location of a place, with the credentials. They are hidden from the log
 // until release is called.
 func (m *Manager) location(ctx context.Context, account, name string, where Where,
-	versioned bool) (loc s3sync.Location, release func(), err error) {
+	versioned bool) (loc s3.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
 		return loc, nil, err
@@ -325,7 +328,7 @@ func (m *Manager) isLocal(where Where) bool {
 }
 
 // local completes a location in this machine's own S3.
-func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3sync.Location, error) {
+func (m *Manager) local(loc s3.Location, account string, where Where) (s3.Location, error) {
 	p, bucket := m.opts.Place, loc.Bucket
 	if where.Bucket != "" {
 		if !localName().MatchString(bucket) {
@@ -353,9 +356,9 @@ var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate returns the location of a place without credentials, and the secret that holds them.
 func (m *Manager) locate(account, name string, where Where,
-	versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
+	versioned bool) (loc s3.Location, owner, secretName string, err error) {
 	p := m.opts.Place
-	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
+	loc = s3.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
 		PathStyle: p.PathStyle}
 	owner, named := account, where.Secret
 	if where.Bucket == "" {
@@ -384,13 +387,13 @@ func (m *Manager) locate(account, name string, where Where,
 
 // Location returns the location of a job's files, with the credentials. The caller must keep them
 // private. They stay hidden from the log until this process ends.
-func (m *Manager) Location(ctx context.Context, job Job) (s3sync.Location, error) {
+func (m *Manager) Location(ctx context.Context, job Job) (s3.Location, error) {
 	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Where, false)
 	return loc, err
 }
 
 // withKeys adds the credentials in pairs to a location.
-func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named string) (s3sync.Location, error) {
+func (m *Manager) withKeys(loc s3.Location, pairs secret.Pairs, owner, named string) (s3.Location, error) {
 	p := m.opts.Place
 	keys, err := pairs.AWS()
 	if err != nil {

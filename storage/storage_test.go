@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/logf"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
@@ -96,7 +97,7 @@ func (h *home) sync(t *testing.T, account string, v volume.Volume, r Request) Re
 	return res
 }
 
-var up, down = s3sync.Options{Direction: s3sync.Up}, s3sync.Options{Direction: s3sync.Down}
+var up, down = s3sync.Options{Direction: plan.Up}, s3sync.Options{Direction: plan.Down}
 
 // TestServersPlace checks that the server's place has a prefix for each volume of each account, and that no account
 // reaches another's prefix.
@@ -227,7 +228,7 @@ func TestVersions(t *testing.T) {
 		t.Errorf("keep none: %v", err)
 	}
 	for name, r := range map[string]Request{
-		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: s3sync.Both}},
+		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: plan.Both}},
 		"no version":    {Versioned: true, Version: "x", Sync: down},
 		"no direction":  {},
 		"a prefix":      {Where: Where{Prefix: "x"}, Sync: up},
@@ -249,7 +250,7 @@ func TestVersions(t *testing.T) {
 func TestRememberedOfAVolume(t *testing.T) {
 	h := newHome(t, nil)
 	h.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	both := Request{Where: Where{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: s3sync.Both}}
+	both := Request{Where: Where{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: plan.Both}}
 	there := func() []string {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(s3test.Dir(h.bucket), "shared", "[a-z]*"))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -95,7 +95,7 @@ func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, re
 			logf.Errorf(ctx, "record that the files of sandbox %s were sent: %v", u.Sandbox, err)
 			continue
 		}
-		m.tell(Told{Job: u.Job, Direction: s3sync.Up, Result: res})
+		m.tell(Told{Job: u.Job, Direction: plan.Up, Result: res})
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
 )
 
 // Name is argv[0] of the process that serves a mount.
@@ -36,7 +37,7 @@ const (
 
 // settings are passed to a new process over a pipe, so that no other process sees the credentials.
 type settings struct {
-	Location s3sync.Location
+	Location s3.Location
 	ReadOnly bool
 	Limit    int64 // bytes written but not yet stored
 	UID      int   // owner of the mount; 0 for root, which may keep file owners
@@ -141,7 +142,7 @@ type child struct {
 
 // open mounts the file system, or adopts the files to flush.
 func open(ctx context.Context, dir string, s settings) (*child, error) {
-	b, err := s3sync.Open(ctx, s.Location)
+	b, err := object.Open(ctx, s.Location)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func open(ctx context.Context, dir string, s settings) (*child, error) {
 }
 
 // check asks S3 whether the place exists and can be read.
-func check(ctx context.Context, b *s3sync.Bucket, patience time.Duration) error {
+func check(ctx context.Context, b *object.Bucket, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := b.Check(ctx)

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -222,11 +222,11 @@ func TestRefused(t *testing.T) {
 	p.loc.Bucket = "not a bucket"
 	refused(errors.Invalid, "invalid bucket name")
 	p.loc = good
-	p.opts.Locate = func(context.Context, About) (s3sync.Location, error) {
-		return s3sync.Location{}, errors.Newf(errors.NotFound, "no secret")
+	p.opts.Locate = func(context.Context, About) (s3.Location, error) {
+		return s3.Location{}, errors.Newf(errors.NotFound, "no secret")
 	}
 	refused(errors.NotFound, "no secret")
-	p.opts.Locate = func(context.Context, About) (s3sync.Location, error) { return good, nil }
+	p.opts.Locate = func(context.Context, About) (s3.Location, error) { return good, nil }
 	p.opts.Executable = "/bin/false"
 	refused(errors.Internal, "")
 	p.opts.Executable = "/nothing"

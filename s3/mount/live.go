@@ -16,7 +16,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/RelevanceAI/harvest/errors"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -35,7 +35,7 @@ const (
 // live is a mounted place. Its only lasting state is the spool: files that were written but not
 // stored yet.
 type live struct {
-	b        *s3sync.Bucket
+	b        *object.Bucket
 	readOnly bool
 	limit    int64  // of the spool, in bytes
 	spoolDir string // directory of unstored files
@@ -57,7 +57,7 @@ type live struct {
 var errQuiet = errors.Newf(errors.Unavailable, "the sandbox ends")
 
 // newLive returns a file system that works until its quiet is called.
-func newLive(ctx context.Context, b *s3sync.Bucket, spoolDir string, s settings) *live {
+func newLive(ctx context.Context, b *object.Bucket, spoolDir string, s settings) *live {
 	m := &live{b: b, readOnly: s.ReadOnly, limit: s.Limit, spoolDir: spoolDir, owner: uint32(s.UID),
 		oneOwner: s.UID != 0, spools: map[string]*spool{}, failed: func(string, error) {}}
 	m.windows.limit, m.windows.all = maxWindows, map[*window]struct{}{}

@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3"
 )
 
 func TestMain(m *testing.M) {
@@ -131,7 +131,7 @@ type place struct {
 	dir    string // of the Manager
 	bucket string
 	proxy  *proxy
-	loc    s3sync.Location
+	loc    s3.Location
 	told   chan Told
 }
 
@@ -144,9 +144,9 @@ func newPlace(t *testing.T) *place {
 	p := &place{t: t, dir: filepath.Join(t.TempDir(), "mounts"), bucket: bucket, proxy: newProxy(t, url),
 		told: make(chan Told, 1000)}
 	testenv.NoLeaks(t, p.dir)
-	p.loc = s3sync.Location{Bucket: bucket, Prefix: "work", Endpoint: "http://" + p.proxy.address, PathStyle: true,
+	p.loc = s3.Location{Bucket: bucket, Prefix: "work", Endpoint: "http://" + p.proxy.address, PathStyle: true,
 		Region:      "us-east-1",
-		Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
+		Credentials: s3.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
 	p.open()
 	return p
 }
@@ -155,7 +155,7 @@ func newPlace(t *testing.T) *place {
 func (p *place) open() {
 	p.t.Helper()
 	m, err := Open(p.t.Context(), Options{Dir: p.dir, Tell: func(t Told) { p.told <- t },
-		Locate: func(context.Context, About) (s3sync.Location, error) { return p.loc, nil }})
+		Locate: func(context.Context, About) (s3.Location, error) { return p.loc, nil }})
 	if err != nil {
 		p.t.Fatal(err)
 	}

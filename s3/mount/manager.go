@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3"
 )
 
 const (
@@ -38,7 +38,7 @@ type Options struct {
 	Executable string // program whose main calls Main; "" means this one
 	// Locate returns the location of a mount, with credentials. It is also called for mounts of an
 	// earlier Manager.
-	Locate func(ctx context.Context, about About) (s3sync.Location, error)
+	Locate func(ctx context.Context, about About) (s3.Location, error)
 	Tell   func(Told) // called for events that clients should see; may be nil; must return soon
 }
 

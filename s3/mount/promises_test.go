@@ -20,7 +20,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -120,28 +123,28 @@ func TestReadAgain(t *testing.T) {
 func TestReserved(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	p.put(s3sync.ManifestKey, "of syncs")
+	p.put(manifest.Key, "of syncs")
 	p.put("f", "seen")
 	dir := p.mounted(about("sbx_reserved"))
 	own := filepath.Join(dir, tree.Reserved)
-	manifest := filepath.Join(dir, s3sync.ManifestKey)
+	record := filepath.Join(dir, manifest.Key)
 	if got := listed(t, dir); got != `["f"]` {
 		t.Errorf("list %s", got)
 	}
-	for _, path := range []string{own, manifest} {
+	for _, path := range []string{own, record} {
 		_, err := os.Stat(path)
 		is(t, err, syscall.ENOENT)
 	}
-	is(t, os.WriteFile(manifest, []byte("mine"), 0o600), syscall.ENOENT)
+	is(t, os.WriteFile(record, []byte("mine"), 0o600), syscall.ENOENT)
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if got := listed(t, own); got != "[]" {
 		t.Errorf("in a program's own: %s", got)
 	}
-	write(t, manifest, "mine")
-	if got := p.object("%~2Eharvest/manifest-v1"); got != "mine" || read(t, manifest) != got {
-		t.Errorf("a program's own is stored as %q, and reads %q", got, read(t, manifest))
+	write(t, record, "mine")
+	if got := p.object("%~2Eharvest/manifest-v1"); got != "mine" || read(t, record) != got {
+		t.Errorf("a program's own is stored as %q, and reads %q", got, read(t, record))
 	}
 	if err := os.Rename(filepath.Join(dir, "f"), filepath.Join(own, "f")); err != nil {
 		t.Error(err)
@@ -153,8 +156,8 @@ func TestReserved(t *testing.T) {
 		t.Errorf("list %s", got)
 	}
 	if got := names(t, filepath.Join(s3test.Dir(p.bucket), "work", tree.Reserved)); got != `["manifest-v1"]` ||
-		p.object(s3sync.ManifestKey) != "of syncs" {
-		t.Errorf("Harvest's own are %s, the manifest is %q", got, p.object(s3sync.ManifestKey))
+		p.object(manifest.Key) != "of syncs" {
+		t.Errorf("Harvest's own are %s, the manifest is %q", got, p.object(manifest.Key))
 	}
 }
 
@@ -410,7 +413,7 @@ func TestBesideSyncs(t *testing.T) {
 	t.Parallel()
 	testenv.Long(t)
 	p := newPlace(t)
-	b, err := s3sync.Open(t.Context(), p.loc)
+	b, err := object.Open(t.Context(), p.loc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -437,8 +440,8 @@ func TestBesideSyncs(t *testing.T) {
 			t.Fatalf("sync: %v, %+v", err, stats.Failures)
 		}
 	}
-	sync(s3sync.Options{Direction: s3sync.Up})
-	manifest := p.object(s3sync.ManifestKey)
+	sync(s3sync.Options{Direction: plan.Up})
+	before := p.object(manifest.Key)
 	dir := p.mounted(about("sbx_beside"))
 	if got := names(t, dir); got != `["f" "link"]` {
 		t.Errorf("list %s", got)
@@ -456,14 +459,14 @@ func TestBesideSyncs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if p.object(s3sync.ManifestKey) != manifest {
+	if p.object(manifest.Key) != before {
 		t.Error("the mount has changed the manifest")
 	}
-	sync(s3sync.Options{Direction: s3sync.Down})
+	sync(s3sync.Options{Direction: plan.Down})
 	if got := names(t, volume); got != `["f" "link" "sparse"]` {
 		t.Errorf("without List comes %s", got)
 	}
-	sync(s3sync.Options{Direction: s3sync.Down, List: true})
+	sync(s3sync.Options{Direction: plan.Down, List: true})
 	if got := names(t, volume); got != `["f" "g" "link" "link2" "sparse"]` {
 		t.Errorf("with List comes %s", got)
 	}

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
 )
 
 // within is the file system in the test's own process, mounted nowhere. It has one file, f, which is kept in file.
@@ -21,9 +22,9 @@ func within(t *testing.T, content []byte) (m *live, a *asks, file string) {
 	url, bucket := s3test.Bucket(t)
 	a = newAsks(t, url)
 	file = filepath.Join(s3test.Dir(bucket), "f")
-	loc := s3sync.Location{Bucket: bucket, Endpoint: a.URL, PathStyle: true, Region: "us-east-1", Patience: time.Minute,
-		Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
-	b, err := s3sync.Open(t.Context(), loc)
+	loc := s3.Location{Bucket: bucket, Endpoint: a.URL, PathStyle: true, Region: "us-east-1", Patience: time.Minute,
+		Credentials: s3.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
+	b, err := object.Open(t.Context(), loc)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -56,7 +56,7 @@ func TestFarTimes(t *testing.T) {
 		}
 		set(path+".dir", at)
 	}
-	b, err := s3sync.Open(t.Context(), p.loc)
+	b, err := object.Open(t.Context(), p.loc)
 	if err != nil {
 		t.Fatal(err)
 	}

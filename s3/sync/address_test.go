@@ -9,6 +9,9 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestBucketInHost checks that a volume is uploaded and restored if the bucket is part of the host name, and that no
@@ -44,12 +47,13 @@ func TestBucketInHost(t *testing.T) {
 	}
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 17<<16)) // 17 MiB: 2 parts
 	age(t, dir)
-	b := openBucket(t, Location{Bucket: "files", Prefix: "work", Endpoint: "http://s3.test.invalid", Proxy: proxy.URL,
-		Credentials: Credentials{AccessKeyID: "AKIA", SecretAccessKey: "key"}})
-	if stats := mustSync(t, dir, b, Options{Direction: Up, Packs: true}); stats.Files != 6 {
+	b := openBucket(t, s3.Location{Bucket: "files", Prefix: "work", Endpoint: "http://s3.test.invalid",
+		Proxy:       proxy.URL,
+		Credentials: s3.Credentials{AccessKeyID: "AKIA", SecretAccessKey: "key"}})
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, Packs: true}); stats.Files != 6 {
 		t.Errorf("up: %s", stats)
 	}
-	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
 	if o, err := store.HeadObject("files", "work/d/g"); err != nil || o == nil {
 		t.Errorf("the bucket lacks a file: %v", err)

@@ -1,10 +1,8 @@
 package sync
 
 import (
-	"io"
-
 	"context"
-
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +12,10 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/pack"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -21,62 +23,62 @@ import (
 // worker gets a channel.
 func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
-	if j.merge && j.Kind == tree.Dir {
-		j.local, j.merge = r.p.merged(j.local, j.base, j.remote), false
-		r.dirs = append(r.dirs, j.local)
+	if j.Merge && j.Kind == tree.Dir {
+		j.Local, j.Merge = r.p.Merged(j.Local, j.Base, j.Remote), false
+		r.dirs = append(r.dirs, j.Local)
 	}
 	r.remember(j)
 	switch {
-	case j.unsure:
+	case j.Unsure:
 		j.done = make(chan struct{})
 		return
-	case j.aside:
-		j.out = j.remote
+	case j.Aside:
+		j.out = j.Remote
 		return
 	}
 	switch j.Op {
-	case Skip:
+	case plan.Skip:
 		j.err = j.Err
 		if r.elsewhere(j) {
 			j.done = make(chan struct{})
 		}
-	case Keep:
-		j.out = kept(j.local, j.remote)
+	case plan.Keep:
+		j.out = kept(j.Local, j.Remote)
 		if r.o.from != nil && j.out != nil && j.out.ETag != "" {
 			j.done = make(chan struct{})
 		}
-	case Download:
-		if j.remote.Kind == tree.Dir {
+	case plan.Download:
+		if j.Remote.Kind == tree.Dir {
 			j.out, j.err = r.makeDir(j)
 			return
 		}
-		if j.remote.Link != "" && j.copyTo == "" {
+		if j.Remote.Link != "" && j.CopyTo == "" {
 			// Its other name exists once all files are in place.
 			r.later = append(r.later, j)
-			j.out = j.remote
+			j.out = j.Remote
 			return
 		}
 		j.done = make(chan struct{})
-	case UpdateLocal:
-		if j.remote.Kind == tree.Dir {
-			r.dirs = append(r.dirs, j.remote)
-			j.out = kept(j.local, j.remote)
+	case plan.UpdateLocal:
+		if j.Remote.Kind == tree.Dir {
+			r.dirs = append(r.dirs, j.Remote)
+			j.out = kept(j.Local, j.Remote)
 			return
 		}
 		j.done = make(chan struct{})
-	case DeleteLocal:
-		if j.local.Kind == tree.Dir {
-			r.gone = append(r.gone, j.local)
+	case plan.DeleteLocal:
+		if j.Local.Kind == tree.Dir {
+			r.gone = append(r.gone, j.Local)
 			return
 		}
 		r.deleteLocal(j)
-	case DeleteRemote:
+	case plan.DeleteRemote:
 		if r.o.from != nil {
 			return // the previous version stays unchanged
 		}
-		if j.first {
+		if j.First {
 			r.deleteFirst(ctx, j)
-		} else if j.remote.ETag != "" {
+		} else if j.Remote.ETag != "" {
 			j.done = make(chan struct{})
 		}
 	default:
@@ -87,23 +89,23 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 // remember notes the directories above j. Their times change when an entry in them does, and are
 // restored at the end.
 func (r *run) remember(j *job) {
-	if r.o.Direction == Up {
+	if r.o.Direction == plan.Up {
 		return
 	}
 	for len(r.above) > 0 && !strings.HasPrefix(j.Path, r.above[len(r.above)-1].Path+"/") {
 		r.above = r.above[:len(r.above)-1]
 	}
 	if n := len(r.above); n > 0 && r.above[n-1].Path == tree.Parent(j.Path) &&
-		(j.Op == Download || j.Op == UpdateLocal || j.Op == DeleteLocal) {
+		(j.Op == plan.Download || j.Op == plan.UpdateLocal || j.Op == plan.DeleteLocal) {
 		if k := len(r.dirs); k == 0 || r.dirs[k-1] != r.above[n-1] {
 			r.dirs = append(r.dirs, r.above[n-1])
 		}
 	}
 	switch {
-	case j.remote != nil && j.remote.Kind == tree.Dir && j.Op == Keep && !j.remote.Unmarked():
-		r.above = append(r.above, j.remote)
-	case j.local != nil && j.local.Kind == tree.Dir && (j.Op == UpdateRemote || j.Op == Upload):
-		r.above = append(r.above, j.local) // as it is uploaded
+	case j.Remote != nil && j.Remote.Kind == tree.Dir && j.Op == plan.Keep && !j.Remote.Unmarked():
+		r.above = append(r.above, j.Remote)
+	case j.Local != nil && j.Local.Kind == tree.Dir && (j.Op == plan.UpdateRemote || j.Op == plan.Upload):
+		r.above = append(r.above, j.Local) // as it is uploaded
 	}
 }
 
@@ -121,14 +123,14 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 // deleteFirst deletes an object at once, since another one takes its place. If others changed it,
 // it is kept as a copy.
 func (r *run) deleteFirst(ctx context.Context, j *job) {
-	if j.copyTo != "" {
+	if j.CopyTo != "" {
 		if j.err = r.saveCopy(ctx, j); j.err != nil {
 			return
 		}
 	}
-	key := j.remote.KeyUnder(r.b.Prefix())
+	key := j.Remote.KeyUnder(r.b.Prefix())
 	var refused error
-	if j.err = r.b.deleteKnown(ctx, []doomed{{key, j.remote.ETag}},
+	if j.err = r.b.DeleteKnown(ctx, []object.Doomed{{Key: key, ETag: j.Remote.ETag}},
 		func(_ string, err error) { refused = err }); j.err == nil {
 		j.err = refused
 	}
@@ -136,7 +138,7 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 
 // makeDir makes a directory. Its metadata is set once its entries are in place.
 func (r *run) makeDir(j *job) (*tree.Entry, error) {
-	if r.o.Direction != Up && (r.o.Mirror || r.o.Direction == Both) {
+	if r.o.Direction != plan.Up && (r.o.Mirror || r.o.Direction == plan.Both) {
 		if now, err := r.t.Lstat(j.Path); err == nil && now != nil && now.Kind != tree.Dir {
 			if err := r.outOfTheWay(j.Path, now); err != nil {
 				return nil, err
@@ -144,16 +146,16 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 		}
 	}
 	if _, err := r.t.Mkdir(j.Path); err != nil {
-		if r.o.Direction != Both {
+		if r.o.Direction != plan.Both {
 			return nil, err
 		}
 		if err := r.makeWay(j.Path); err != nil {
 			return nil, err
 		}
 	}
-	r.dirs = append(r.dirs, j.remote)
+	r.dirs = append(r.dirs, j.Remote)
 	now, err := r.t.Lstat(j.Path)
-	return kept(now, j.remote), err
+	return kept(now, j.Remote), err
 }
 
 // outOfTheWay removes a file where a directory belongs, if the sync goes down only or was to delete
@@ -162,14 +164,14 @@ func (r *run) outOfTheWay(path string, now *tree.Entry) error {
 	r.way.Lock()
 	defer r.way.Unlock()
 	r.mu.Lock()
-	i := slices.IndexFunc(r.goneFiles, func(a Action) bool { return a.Path == path })
-	var gone Action
+	i := slices.IndexFunc(r.goneFiles, func(a plan.Action) bool { return a.Path == path })
+	var gone plan.Action
 	if i >= 0 {
 		gone = r.goneFiles[i]
 		r.goneFiles = slices.Delete(r.goneFiles, i, i+1)
 	}
 	r.mu.Unlock()
-	if r.o.Direction == Down || i >= 0 && r.stillIs(&gone, now) == nil {
+	if r.o.Direction == plan.Down || i >= 0 && r.stillIs(&gone, now) == nil {
 		return r.t.Remove(path, now.Kind)
 	}
 	return r.setAside(path)
@@ -178,21 +180,21 @@ func (r *run) outOfTheWay(path string, now *tree.Entry) error {
 // elsewhere reports whether the object of a path is in the previous version, and not in the new
 // one.
 func (r *run) elsewhere(j *job) bool {
-	return r.o.from != nil && j.remote != nil && j.remote.ETag != ""
+	return r.o.from != nil && j.Remote != nil && j.Remote.ETag != ""
 }
 
 // transfer does a worker's part of a job. If a file cannot be stored in a new version, the version
 // gets the file of the previous one.
 func (r *run) transfer(ctx context.Context, j *job) {
-	if j.Op != Skip {
+	if j.Op != plan.Skip {
 		r.attempt(ctx, j)
 	}
 	if j.err == nil || !r.elsewhere(j) {
 		return
 	}
 	var err error
-	if j.was, err = r.b.copy(ctx, r.o.from, j.remote); err != nil {
-		if j.was = nil; fatal(err) {
+	if j.Was, err = r.b.CopyEntry(ctx, r.o.from, j.Remote); err != nil {
+		if j.Was = nil; object.Fatal(err) {
 			j.err = err
 		}
 	}
@@ -200,45 +202,46 @@ func (r *run) transfer(ctx context.Context, j *job) {
 
 // carryOut carries out the action of a job.
 func (r *run) carryOut(ctx context.Context, j *job) {
-	if j.copyTo != "" {
+	if j.CopyTo != "" {
 		// Both changed: save the bucket's file beside the volume's before it is replaced.
 		if j.err = r.saveCopy(ctx, j); j.err != nil {
 			return
 		}
 	}
-	if j.merge && j.Op != Download {
+	if j.Merge && j.Op != plan.Download {
 		if j.err = r.mergeHere(j); j.err != nil {
 			return
 		}
 	}
 	switch j.Op {
-	case Upload:
+	case plan.Upload:
 		j.out, j.err = r.upload(ctx, &j.Action)
-		if j.err == nil && j.remote != nil && j.out.ETag == j.remote.ETag && j.Kind != tree.Dir {
-			j.settle(UpdateRemote)
+		if j.err == nil && j.Remote != nil && j.out.ETag == j.Remote.ETag && j.Kind != tree.Dir {
+			j.settle(plan.UpdateRemote)
 		}
-	case UpdateRemote:
+	case plan.UpdateRemote:
 		j.out, j.err = r.updateRemote(ctx, &j.Action)
 		if j.err == nil {
-			if j.out.ETag != j.remote.ETag && j.Kind != tree.Dir {
-				j.Op = Upload
+			if j.out.ETag != j.Remote.ETag && j.Kind != tree.Dir {
+				j.Op = plan.Upload
 			} else {
-				j.settle(UpdateRemote)
+				j.settle(plan.UpdateRemote)
 			}
 		}
-	case Keep:
-		if j.out = kept(j.local, j.remote); r.o.from != nil {
+	case plan.Keep:
+		if j.out = kept(j.Local, j.Remote); r.o.from != nil {
 			r.carry(ctx, j)
 		}
 		return
-	case Download:
+	case plan.Download:
 		r.bring(ctx, j)
-	case UpdateLocal:
+	case plan.UpdateLocal:
 		j.out, j.err = r.updateLocal(ctx, j)
-	case DeleteLocal:
+	case plan.DeleteLocal:
 		r.deleteLocal(j)
-	case DeleteRemote:
-		if j.err = r.b.holds(ctx, j.remote.KeyUnder(r.b.Prefix()), condition{etag: j.remote.ETag}); j.err == nil {
+	case plan.DeleteRemote:
+		if j.err = r.b.Holds(ctx, j.Remote.KeyUnder(r.b.Prefix()),
+			object.Condition{ETag: j.Remote.ETag}); j.err == nil {
 			r.deleteThere(j)
 		}
 	}
@@ -246,8 +249,8 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 		return
 	}
 	j.Size = j.out.BodySize()
-	if from := r.o.from; from != nil && j.remote != nil && j.out.ETag == j.remote.ETag &&
-		(j.Op == Keep || j.Op == UpdateRemote) {
+	if from := r.o.from; from != nil && j.Remote != nil && j.out.ETag == j.Remote.ETag &&
+		(j.Op == plan.Keep || j.Op == plan.UpdateRemote) {
 		r.carry(ctx, j)
 	}
 }
@@ -255,7 +258,7 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 // bring downloads a file.
 func (r *run) bring(ctx context.Context, j *job) {
 	j.out, j.err = r.download(ctx, &j.Action, j.Path)
-	if j.err != nil && r.o.Direction == Both && r.t.Shadowed(j.Path) {
+	if j.err != nil && r.o.Direction == plan.Both && r.t.Shadowed(j.Path) {
 		r.way.Lock()
 		err := r.makeWay(tree.Parent(j.Path))
 		r.way.Unlock()
@@ -263,8 +266,8 @@ func (r *run) bring(ctx context.Context, j *job) {
 			j.out, j.err = r.download(ctx, &j.Action, j.Path)
 		}
 	}
-	if j.local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
-		j.Op, j.out, j.err = Keep, nil, nil
+	if j.Local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
+		j.Op, j.out, j.err = plan.Keep, nil, nil
 	}
 }
 
@@ -279,7 +282,7 @@ func (r *run) deleteLocal(j *job) {
 func (r *run) deleteThere(j *job) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removed = append(r.removed, doomed{j.remote.KeyUnder(r.b.Prefix()), j.remote.ETag})
+	r.removed = append(r.removed, object.Doomed{Key: j.Remote.KeyUnder(r.b.Prefix()), ETag: j.Remote.ETag})
 }
 
 // passingName matches the names under which versitygw briefly stores an object while it replaces
@@ -294,59 +297,59 @@ func passing(path string) bool {
 
 // carry copies an object from the previous version. If that fails, the file is uploaded again.
 func (r *run) carry(ctx context.Context, j *job) {
-	out, err := r.b.copy(ctx, r.o.from, j.out)
-	if err != nil && ctx.Err() == nil && !fatal(err) && j.local != nil {
-		again := Action{Op: Upload, Path: j.Path, Kind: j.Kind, local: j.local, empty: true}
+	out, err := r.b.CopyEntry(ctx, r.o.from, j.out)
+	if err != nil && ctx.Err() == nil && !object.Fatal(err) && j.Local != nil {
+		again := plan.Action{Op: plan.Upload, Path: j.Path, Kind: j.Kind, Local: j.Local, Empty: true}
 		out, err = r.upload(ctx, &again)
 	}
 	j.out, j.err = out, err
 }
 
 // settle notes that at most the metadata changed.
-func (j *job) settle(op Op) {
+func (j *job) settle(op plan.Op) {
 	j.Op = op
-	if j.out.Same(j.remote) && (j.out.Extents == nil) == (j.remote.Extents == nil) {
-		j.Op = Keep
-		j.out = kept(j.out, j.remote)
+	if j.out.Same(j.Remote) && (j.out.Extents == nil) == (j.Remote.Extents == nil) {
+		j.Op = plan.Keep
+		j.out = kept(j.out, j.Remote)
 	}
 }
 
 // updateLocal gives a file or link the bucket's metadata, after checking that the content is the
 // same.
 func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
-	want := j.remote
+	want := j.Remote
 	if want.Foreign {
-		now, err := r.b.stat(ctx, want.KeyUnder(r.b.Prefix()))
+		now, err := r.b.Stat(ctx, want.KeyUnder(r.b.Prefix()))
 		if err != nil {
 			return nil, err
 		}
 		now.Path, now.Key = want.Path, want.Key
-		if !now.SameContent(j.local) {
-			j.Op = Download
+		if !now.SameContent(j.Local) {
+			j.Op = plan.Download
 			return r.download(ctx, &j.Action, j.Path)
 		}
 		want = now
 	}
-	if j.local.Kind == tree.File {
-		have := *j.local
+	if j.Local.Kind == tree.File {
+		have := *j.Local
 		f, err := r.opened(&have)
 		if err != nil {
 			return nil, err
 		}
 		defer f.Close()
-		if r.o.Contents || known(j.base) && !j.local.Untouched(j.base) {
+		if r.o.Contents || plan.Known(j.Base) && !j.Local.Untouched(j.Base) {
 			// If the inode changed, size and time prove nothing.
 			if have.CRC, err = r.checksum(ctx, f, &have); err != nil {
 				return nil, err
 			}
 			if !has(want, &have, func() string { return md5sum(f) }) {
-				j.Op = Download
+				j.Op = plan.Download
 				return r.download(ctx, &j.Action, j.Path)
 			}
 		}
 		if have.Link = want.Link; have.Same(r.restored(want, &have)) {
-			j.Op = Keep
-			return kept(j.local, want), nil
+			j.Op = plan.Keep
+			return kept(j.Local, want), nil
 		}
 	}
 	at, err := r.t.SetMeta(want, r.restoring())
@@ -355,21 +358,21 @@ func (r *run) updateLocal(ctx context.Context, j *job) (*tree.Entry, error) {
 }
 
 // restored returns the entry that the volume has after e is restored over now.
-func (r *run) restored(e, now *tree.Entry) *tree.Entry { return r.p.restored(e, now) }
+func (r *run) restored(e, now *tree.Entry) *tree.Entry { return r.p.Restored(e, now) }
 
 // asRestored handles effects of restores, which no plan knows. A directory or link that only lacks
 // attributes which a restore does not set is up to date. A file that an earlier restore left
 // without its setuid and setgid bits gets them if they are restored now.
 func (r *run) asRestored(j *job) {
-	l, rem := j.local, j.remote
-	if r.o.Direction == Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.Foreign || !r.concerns(l, rem) {
+	l, rem := j.Local, j.Remote
+	if r.o.Direction == plan.Up || l == nil || rem == nil || l.Kind != rem.Kind || rem.Foreign || !r.concerns(l, rem) {
 		return
 	}
 	switch {
-	case j.Op == Keep && r.o.SetID && l.Mode != rem.Mode && l.Mode == rem.Mode&^tree.SetID:
-		j.Op = UpdateLocal
-	case j.Op == UpdateLocal && l.Kind != tree.File && l.Same(r.restored(rem, l)):
-		j.Op = Keep
+	case j.Op == plan.Keep && r.o.SetID && l.Mode != rem.Mode && l.Mode == rem.Mode&^tree.SetID:
+		j.Op = plan.UpdateLocal
+	case j.Op == plan.UpdateLocal && l.Kind != tree.File && l.Same(r.restored(rem, l)):
+		j.Op = plan.Keep
 	}
 }
 
@@ -382,7 +385,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		err := r.still(&j.Action)
 		if err == nil {
-			_, err = r.t.Link(j.remote.Link, j.Path)
+			_, err = r.t.Link(j.Remote.Link, j.Path)
 		}
 		if err != nil {
 			// If its other name could not be restored, the file has its own object.
@@ -395,7 +398,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 	for _, a := range r.goneFiles {
 		err := r.still(&a)
 		if err == nil {
-			err = r.t.Remove(a.Path, a.local.Kind)
+			err = r.t.Remove(a.Path, a.Local.Kind)
 		}
 		if err != nil {
 			r.count(func(s *Stats) { s.Deleted-- })
@@ -404,7 +407,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 	}
 	for i := len(r.gone) - 1; i >= 0; i-- {
 		err := r.t.Remove(r.gone[i].Path, tree.Dir)
-		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == Both {
+		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == plan.Both {
 			r.count(func(s *Stats) { s.Deleted-- })
 			r.oncemore.Store(true) // it still holds files: it is uploaded again
 			continue
@@ -421,7 +424,7 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(r.dirs[i].Path, err)
 		}
 	}
-	if r.o.Direction == Up {
+	if r.o.Direction == plan.Up {
 		return nil
 	}
 	r.count(func(s *Stats) { s.There = time.Since(r.start) })
@@ -430,14 +433,14 @@ func (r *run) finishLocal(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.unsettled.settled(r.stats.Failed == 0 && r.o.Only == "")
+	return r.unsettled.Settle(r.stats.Failed == 0 && r.o.Only == "")
 }
 
 // describeDirs requests the metadata of directories that others stored as objects. Without
 // metadata, the entry stays as listed.
 func (r *run) describeDirs(ctx context.Context) error {
 	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
+	g.SetLimit(object.Workers)
 	asked := map[*tree.Entry]bool{}
 	for _, e := range r.dirs {
 		if !e.Foreign || e.Unmarked() || asked[e] {
@@ -445,8 +448,8 @@ func (r *run) describeDirs(ctx context.Context) error {
 		}
 		asked[e] = true
 		g.Go(func() error {
-			err := r.b.describeMarker(asking, e)
-			if fatal(err) || asking.Err() != nil {
+			err := r.b.DescribeMarker(asking, e)
+			if object.Fatal(err) || asking.Err() != nil {
 				return err
 			}
 			if err != nil {
@@ -462,7 +465,7 @@ func (r *run) describeDirs(ctx context.Context) error {
 func (r *run) durable() error {
 	err := r.t.Commit()
 	if err != nil {
-		err = errors.Join(err, r.unsettled.failed())
+		err = errors.Join(err, r.unsettled.Fail())
 	}
 	return err
 }
@@ -474,13 +477,13 @@ func (r *run) writing(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return r.unsettled.begin(r.start)
+	return r.unsettled.Begin(r.start)
 }
 
 // openPacks returns the packs to fill the volume from. It returns nil if there are none, or if the
 // volume already has files, so that few may be missing.
-func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) {
-	if r.o.Direction != Down || r.o.Only != "" {
+func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*pack.Packs, error) {
+	if r.o.Direction != plan.Down || r.o.Only != "" {
 		return nil, nil
 	}
 	dir, err := r.t.OpenRoot()
@@ -492,16 +495,16 @@ func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*packs, error) 
 	if !errors.Is(err, io.EOF) {
 		return nil, nil //nolint:nilerr // see above
 	}
-	index, _, err := r.b.index(ctx)
-	if fatal(err) {
+	index, _, err := pack.ReadIndex(ctx, r.b)
+	if object.Fatal(err) {
 		return nil, err
 	}
 	if err != nil || index == nil || len(index.Packs) == 0 {
 		return nil, nil //nolint:nilerr // all files are available without packs
 	}
-	if err := r.sem.Acquire(ctx, packsMemory); err != nil {
+	if err := r.sem.Acquire(ctx, pack.Memory); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	r.room = maxInFlight - packsMemory // a part of a very large file would wait for all of it forever
-	return newPacks(r.b, index, &r.buffers, g)
+	r.room = buffer.MaxInFlight - pack.Memory // a part of a very large file would wait for all of it forever
+	return pack.New(r.b, index, &r.buffers, g)
 }

@@ -13,6 +13,9 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestKeysOfAnyBytes checks that keys are bytes, which S3 lists URL-encoded: similar-looking keys are different files,
@@ -53,10 +56,10 @@ func TestKeysOfAnyBytes(t *testing.T) {
 		fmt.Fprint(w, `</ListBucketResult>`)
 	}))
 	t.Cleanup(s.Close)
-	b := openBucket(t, Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
-		Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}})
+	b := openBucket(t, s3.Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
+		Credentials: s3.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}})
 	back := t.TempDir()
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	for _, path := range good {
 		if raw, err := os.ReadFile(filepath.Join(back, path)); err != nil || string(raw) != path {

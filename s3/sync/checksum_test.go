@@ -18,6 +18,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/object/wire"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -39,7 +42,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 			b := openBucket(t, loc)
 			var refused, damaged, sums atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				if r.Header.Get(checksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
+				if r.Header.Get(wire.ChecksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
 					_, _ = io.Copy(io.Discard, r.Body)
 					refused.Add(1)
 					return xmlFault(w, status, code)
@@ -54,7 +57,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 				return false
 			})
 			state := t.TempDir()
-			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 			if n := refused.Load(); n == 0 || n > 12 {
 				t.Errorf("%d requests were refused", n)
 			}
@@ -62,12 +65,12 @@ func TestServersWithoutCRC64(t *testing.T) {
 				t.Errorf("%d requests had an MD5, %d of them the damaged one's", sums.Load(), damaged.Load())
 			}
 			back := t.TempDir()
-			mustSync(t, back, b, Options{Direction: Down, Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 			sameTrees(t, dir, back)
 			refused.Store(0)
 			write(t, dir, "f3", code)
 			age(t, dir)
-			mustSync(t, dir, b, Options{Direction: Up, State: state})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 			if n := refused.Load(); n > 0 {
 				t.Errorf("%d more requests were refused", n)
 			}
@@ -78,7 +81,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	a.reset(when("PUT", "work/", 400, "InvalidArgument"))
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
 	if err != nil || stats.Failed != 11 || !strings.Contains(stats.Failures[0].Reason,
 		"S3 refuses it (400 InvalidArgument)") {
 		t.Errorf("refused for something else: %s, %+v, %v", stats, stats.Failures, err)
@@ -90,7 +93,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 		}
 		return false
 	})
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	if n := sums.Load(); n > 0 {
 		t.Errorf("%d requests had an MD5 for a server that accepts CRC-64/NVME", n)
 	}
@@ -131,7 +134,7 @@ func TestChecksumsOfOthers(t *testing.T) {
 			return true
 		})
 		back := t.TempDir()
-		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 		if err != nil || times > 1 && stats.Failed != int64(len(want)) || times == 1 && stats.Failed != 0 {
 			t.Errorf("damaged %d times: %s, %+v, %v", times, stats, stats.Failures, err)
 		}
@@ -156,8 +159,8 @@ func TestDeletionsWithMD5(t *testing.T) {
 			}
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			mustSync(t, dir, b, Options{Direction: Up})
-			b.Tune(Tuning{MD5: code == ""}) // known from before
+			mustSync(t, dir, b, Options{Direction: plan.Up})
+			b.Tune(object.Tuning{MD5: code == ""}) // known from before
 			var refused, sums atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				if _, ok := r.URL.Query()["delete"]; !ok {
@@ -176,7 +179,7 @@ func TestDeletionsWithMD5(t *testing.T) {
 			})
 			must(t, os.Remove(filepath.Join(dir, "a")))
 			must(t, os.Remove(filepath.Join(dir, "b")))
-			if stats := mustSync(t, dir, b, Options{Direction: Up, Mirror: true}); stats.Deleted != 2 {
+			if stats := mustSync(t, dir, b, Options{Direction: plan.Up, Mirror: true}); stats.Deleted != 2 {
 				t.Errorf("did %s", stats)
 			}
 			if sums.Load() != 1 || // of the tombstones: the objects are deleted one by one, with a condition
@@ -184,7 +187,7 @@ func TestDeletionsWithMD5(t *testing.T) {
 				t.Errorf("%d refused, %d with an MD5", refused.Load(), sums.Load())
 			}
 			a.reset(nil)
-			if _, err := b.stat(t.Context(), "a"); !errors.Is(err, errors.NotFound) {
+			if _, err := b.Stat(t.Context(), "a"); !errors.Is(err, errors.NotFound) {
 				t.Errorf("a deleted object: %v", err)
 			}
 		})
@@ -246,7 +249,7 @@ func TestChecksumsOfPartsOfOthers(t *testing.T) {
 				return true
 			})
 			back := t.TempDir()
-			stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+			stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 			if err != nil || stats.Failed != c.failed {
 				t.Errorf("%s, %+v, %v", stats, stats.Failures, err)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -31,8 +32,8 @@ func TestDeletionsAreConditional(t *testing.T) {
 	direct := openBucket(t, loc)
 	put := func(content string) string {
 		t.Helper()
-		etag, err := direct.put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)),
-			metaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644}))
+		etag, err := direct.Put(t.Context(), "kept", []byte(content), crc64nvme.Checksum([]byte(content)),
+			object.MetaHeader(&tree.Entry{Kind: tree.File, Mode: 0o644}))
 		must(t, err)
 		return etag
 	}
@@ -53,11 +54,14 @@ func TestDeletionsAreConditional(t *testing.T) {
 	through.Endpoint = server.URL
 	b := openBucket(t, through)
 	var refused error
-	must(t, b.deleteKnown(t.Context(), []doomed{{"kept", etag}}, func(_ string, err error) { refused = err }))
-	if !errors.Is(refused, errChangedObject) {
+	must(t, b.DeleteKnown(t.Context(), []object.Doomed{{Key: "kept", ETag: etag}}, func(_ string,
+		err error) {
+		refused = err
+	}))
+	if !errors.Is(refused, object.ErrChangedObject) {
 		t.Errorf("the deletion was not refused: %v", refused)
 	}
-	if _, err := direct.head(t.Context(), "kept"); err != nil {
+	if _, err := direct.Head(t.Context(), "kept"); err != nil {
 		t.Errorf("the object that was written meanwhile is gone: %v", err)
 	}
 }
@@ -70,12 +74,12 @@ func TestDeleteDirectoryOfObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := openBucket(t, location(t))
-			b.Tune(Tuning{SingleDeletions: single})
+			b.Tune(object.Tuning{SingleDeletions: single})
 			body := []byte("content")
-			_, err := b.put(t.Context(), "d/f", body, crc64nvme.Checksum(body), nil)
+			_, err := b.Put(t.Context(), "d/f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)
-			must(t, b.delete(t.Context(), []string{"d/"}, func(key string, err error) { t.Errorf("%s: %v", key, err) }))
-			if _, err := b.head(t.Context(), "d/f"); err != nil {
+			must(t, b.Delete(t.Context(), []string{"d/"}, func(key string, err error) { t.Errorf("%s: %v", key, err) }))
+			if _, err := b.Head(t.Context(), "d/f"); err != nil {
 				t.Error(err)
 			}
 		})

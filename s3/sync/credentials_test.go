@@ -15,6 +15,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // signed records the origin of a sync's requests, and their session tokens.
@@ -61,14 +64,14 @@ func (s *signed) of(kind string) map[string]int {
 
 // anybodys is a new, empty bucket of a server that does not check signatures: the server that does cannot handle
 // session tokens.
-func anybodys(t *testing.T) Location {
+func anybodys(t *testing.T) s3.Location {
 	t.Helper()
 	store := s3mem.New()
 	must(t, store.CreateBucket("anybodys"))
 	s := httptest.NewServer(gofakes3.New(store).Server())
 	t.Cleanup(s.Close)
-	return Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1",
-		Credentials: Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
+	return s3.Location{Bucket: "anybodys", Prefix: "work", Endpoint: s.URL, PathStyle: true, Region: "us-east-1",
+		Credentials: s3.Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
 }
 
 // TestSessionToken checks that every request has the session token, whether the SDK or our code signs it.
@@ -85,8 +88,8 @@ func TestSessionToken(t *testing.T) {
 	var seen signed
 	a.reset(seen.note)
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up})
-	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
+	mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
 	for _, kind := range []string{"ours HEAD", "ours PUT", "ours GET", "the SDK's list", "the SDK's PUT",
 		"the SDK's POST"} {
@@ -124,7 +127,7 @@ func renewed(t *testing.T, valid time.Duration) (url string, asked func() int) {
 func TestRolesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for i := range workers + 20 { // so that some worker stores two, one after the other
+	for i := range object.Workers + 20 { // so that some worker stores two, one after the other
 		write(t, dir, fmt.Sprintf("f%03d", i), "x")
 	}
 	age(t, dir)
@@ -145,13 +148,13 @@ func TestRolesAreRenewed(t *testing.T) {
 			var seen signed
 			a.reset(seen.note)
 			b := openBucket(t, loc)
-			mustSync(t, dir, b, Options{Direction: Up})
+			mustSync(t, dir, b, Options{Direction: plan.Up})
 			if n, own := asked(), len(seen.of("ours PUT")); c.again != (n > 1) || c.again != (own > 1) ||
 				seen.of("ours PUT")[""] != 0 {
 				t.Errorf("the role was assumed %d times, and %d session tokens stored files", n, own)
 			}
 			before := asked()
-			mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
 			if n := asked() - before; c.again != (n > 1) {
 				t.Errorf("down, the role was assumed %d times", n)
 			}
@@ -193,8 +196,8 @@ func TestSecretsStayAway(t *testing.T) {
 		a := between(t, &loc)
 		a.reset(c.fault)
 		b := openBucket(t, loc)
-		_, sync := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
-		_, put := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
+		_, sync := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
+		_, put := b.Put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
 		_, list := b.Versions(t.Context())
 		for what, err := range map[string]error{"a sync": sync, "an object": put, "a list": list} {
 			if errors.KindOf(err) != errors.Unauthenticated || errors.RemedyOf(err) == "" {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 )
 
 // TestDeletionsCutShort checks that the next sync finishes a deletion that was interrupted between the manifest and the
@@ -21,10 +23,10 @@ import (
 // mission: A8, D1
 func TestDeletionsCutShort(t *testing.T) {
 	for name, next := range map[string]Options{
-		"both, listed":   {Direction: Both, List: true},
-		"both":           {Direction: Both},
-		"mirror, listed": {Direction: Up, Mirror: true, List: true},
-		"mirror":         {Direction: Up, Mirror: true},
+		"both, listed":   {Direction: plan.Both, List: true},
+		"both":           {Direction: plan.Both},
+		"mirror, listed": {Direction: plan.Up, Mirror: true, List: true},
+		"mirror":         {Direction: plan.Up, Mirror: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir, stateDir, loc := t.TempDir(), t.TempDir(), location(t)
@@ -36,7 +38,7 @@ func TestDeletionsCutShort(t *testing.T) {
 			}
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: stateDir})
 			must(t, os.RemoveAll(filepath.Join(dir, "gone")))
 			for _, name := range []string{"again", "rewritten", "sent"} {
 				must(t, os.Remove(filepath.Join(dir, name)))
@@ -50,18 +52,18 @@ func TestDeletionsCutShort(t *testing.T) {
 				return xmlFault(w, 500, "InternalError")
 			})
 			if _, err := Sync(ctx, openTree(t, dir), b,
-				Options{Direction: Up, Mirror: true, State: stateDir}); err == nil {
+				Options{Direction: plan.Up, Mirror: true, State: stateDir}); err == nil {
 				t.Fatal("the sync was not cut short")
 			}
 			// Down, none of the files comes back, and a copy up deletes nothing.
-			mustSync(t, dir, b, Options{Direction: Down, List: true, State: stateDir})
-			mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
+			mustSync(t, dir, b, Options{Direction: plan.Down, List: true, State: stateDir})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: stateDir})
 			for _, name := range []string{"gone", "again"} {
 				if _, err := os.Lstat(filepath.Join(dir, name)); !errors.IsNotExist(err) {
 					t.Fatalf("%s came back: %v", name, err)
 				}
 			}
-			if _, err := b.stat(t.Context(), "gone/all/f0"); err != nil {
+			if _, err := b.Stat(t.Context(), "gone/all/f0"); err != nil {
 				t.Errorf("a copy deleted: %v", err)
 			}
 			a.reset(nil) // now no deletion of the sync that was cut short is on its way
@@ -69,11 +71,11 @@ func TestDeletionsCutShort(t *testing.T) {
 			other := t.TempDir()
 			write(t, other, "sent", "of sent")
 			write(t, other, "rewritten", "by another")
-			mustSync(t, other, b, Options{Direction: Up})
+			mustSync(t, other, b, Options{Direction: plan.Up})
 			next.State = stateDir
 			mustSync(t, dir, b, next)
 			for i := range 6 {
-				if _, err := b.stat(t.Context(), fmt.Sprintf("gone/all/f%d",
+				if _, err := b.Stat(t.Context(), fmt.Sprintf("gone/all/f%d",
 					i)); errors.KindOf(err) != errors.NotFound {
 					t.Errorf("f%d is still there: %v", i, err)
 				}
@@ -82,9 +84,9 @@ func TestDeletionsCutShort(t *testing.T) {
 				t.Errorf("the directory came back: %v", err)
 			}
 			third := t.TempDir()
-			mustSync(t, third, b, Options{Direction: Down, List: true})
+			mustSync(t, third, b, Options{Direction: plan.Down, List: true})
 			want := map[string]string{"stays": "of stays", "again": "of again"}
-			if next.Direction == Both {
+			if next.Direction == plan.Both {
 				want["rewritten"], want["sent"] = "by another", "of sent"
 			}
 			for _, name := range []string{"stays", "again", "rewritten", "sent"} {
@@ -92,7 +94,7 @@ func TestDeletionsCutShort(t *testing.T) {
 					t.Errorf("%s is %q, want %q: %v", name, raw, want[name], err)
 				}
 			}
-			if left, err := filepath.Glob(filepath.Join(stateDir, "*", stateDoomed)); err != nil || len(left) > 0 {
+			if left, err := filepath.Glob(filepath.Join(stateDir, "*", state.DoomedFile)); err != nil || len(left) > 0 {
 				t.Errorf("%q are left, %v", left, err)
 			}
 		})
@@ -111,7 +113,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 3<<20)) // 48 MiB: 3 parts
 	must(t, os.Symlink("d00", filepath.Join(dir, "link")))
 	age(t, dir)
-	for _, direction := range []Direction{Up, Down} {
+	for _, direction := range []plan.Direction{plan.Up, plan.Down} {
 		t.Run(string(direction), func(t *testing.T) {
 			count := 10 // the first kill needs no count
 			for point := range 11 {
@@ -120,8 +122,8 @@ func TestKilledAtTenPoints(t *testing.T) {
 				plain := loc
 				a := between(t, &loc)
 				b := openBucket(t, plain)
-				if direction == Down {
-					mustSync(t, dir, b, Options{Direction: Up})
+				if direction == plan.Down {
+					mustSync(t, dir, b, Options{Direction: plan.Up})
 					tree = t.TempDir()
 				}
 				c := childSpec{tree, t.TempDir(), direction, loc, ""}
@@ -134,7 +136,7 @@ func TestKilledAtTenPoints(t *testing.T) {
 				}
 				mustSync(t, tree, b, Options{Direction: direction, State: c.State, Owners: true, Mirror: true})
 				back := t.TempDir()
-				mustSync(t, back, b, Options{Direction: Down, Owners: true})
+				mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 				sameTrees(t, dir, back)
 				sameTrees(t, dir, tree)
 			}

@@ -10,39 +10,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // download puts an entry of the bucket at path, and returns it with its inode there. The content is
 // compared with the checksum of the manifest or the server (3.5) before the file gets its name.
-func (r *run) download(ctx context.Context, a *Action, path string) (*tree.Entry, error) {
-	e, key := *a.remote, a.remote.KeyUnder(r.b.Prefix())
+func (r *run) download(ctx context.Context, a *plan.Action, path string) (*tree.Entry, error) {
+	e, key := *a.Remote, a.Remote.KeyUnder(r.b.Prefix())
 	e.Path = path
 	if e.Kind == tree.Symlink {
 		return r.place(&e, a)
 	}
 	out, err := r.downloadFile(ctx, &e, key, a)
-	if !errors.Is(err, errChangedObject) || r.o.Direction == Both {
+	if !errors.Is(err, object.ErrChangedObject) || r.o.Direction == plan.Both {
 		return out, err // with Both, a changed object is planned anew
 	}
 	// Another writer replaced the object after the manifest was stored: download the current one.
-	now, err := r.b.stat(ctx, key)
+	now, err := r.b.Stat(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	now.Path, now.Key = path, a.remote.Key
+	now.Path, now.Key = path, a.Remote.Key
 	return r.downloadFile(ctx, now, key, a)
 }
 
 // place makes a symbolic link.
-func (r *run) place(e *tree.Entry, a *Action) (*tree.Entry, error) {
-	if a.copyTo == "" {
+func (r *run) place(e *tree.Entry, a *plan.Action) (*tree.Entry, error) {
+	if a.CopyTo == "" {
 		if err := r.still(a); err != nil {
 			return nil, err
 		}
 	}
-	if a.merge {
-		r.p.keepMeta(e, a.local, a.base)
+	if a.Merge {
+		r.p.KeepMeta(e, a.Local, a.Base)
 	}
 	at, err := r.t.Symlink(e, r.restoring())
 	return arrived(e, at, err)
@@ -61,7 +65,7 @@ func arrived(e, at *tree.Entry, err error) (*tree.Entry, error) {
 
 // still fails if the volume no longer has the entry that the plan saw. Another process works there,
 // and its changes are not overwritten.
-func (r *run) still(a *Action) error {
+func (r *run) still(a *plan.Action) error {
 	now, err := r.t.Lstat(a.Path)
 	if err != nil {
 		return err
@@ -70,26 +74,26 @@ func (r *run) still(a *Action) error {
 }
 
 // stillIs is still for a caller that knows the volume's current entry.
-func (r *run) stillIs(a *Action, now *tree.Entry) error {
+func (r *run) stillIs(a *plan.Action, now *tree.Entry) error {
 	switch {
 	case now == nil:
 		return nil
-	case a.local == nil && now.Kind == tree.Dir && r.o.Mirror && r.o.Direction == Down:
+	case a.Local == nil && now.Kind == tree.Dir && r.o.Mirror && r.o.Direction == plan.Down:
 		return r.t.RemoveAll(a.Path)
-	case a.local == nil:
+	case a.Local == nil:
 		return tree.InTheWay(now.TypeBits())
-	case now.Kind != a.local.Kind || now.Kind != tree.Dir &&
-		(now.Inode != a.local.Inode || now.Change != a.local.Change):
+	case now.Kind != a.Local.Kind || now.Kind != tree.Dir &&
+		(now.Inode != a.Local.Inode || now.Change != a.Local.Change):
 		return tree.ErrChanged
 	}
 	return nil
 }
 
-func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *Action) (*tree.Entry, error) {
+func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *plan.Action) (*tree.Entry, error) {
 	if err := r.writing(ctx); err != nil {
 		return nil, err
 	}
-	if e.BodySize() <= partSize {
+	if e.BodySize() <= buffer.PartSize {
 		return r.downloadSmall(ctx, e, key, a)
 	}
 	w, err := r.t.Create(e.Path)
@@ -110,9 +114,9 @@ func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *Ac
 
 // downloadSmall reads a whole file into memory and checks it before it creates anything in the
 // volume.
-func (r *run) downloadSmall(ctx context.Context, e *tree.Entry, key string, a *Action) (*tree.Entry, error) {
-	if a.packed != nil {
-		body, ok, err := a.packed(ctx, e)
+func (r *run) downloadSmall(ctx context.Context, e *tree.Entry, key string, a *plan.Action) (*tree.Entry, error) {
+	if a.Packed != nil {
+		body, ok, err := a.Packed(ctx, e)
 		if err != nil {
 			return nil, err
 		}
@@ -136,7 +140,7 @@ func (r *run) downloadSmall(ctx context.Context, e *tree.Entry, key string, a *A
 }
 
 // makeSmall makes a file from content in memory.
-func (r *run) makeSmall(ctx context.Context, e *tree.Entry, body []byte, a *Action) (*tree.Entry, error) {
+func (r *run) makeSmall(ctx context.Context, e *tree.Entry, body []byte, a *plan.Action) (*tree.Entry, error) {
 	if err := r.disk.Acquire(ctx, 1); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -153,35 +157,35 @@ func (r *run) makeSmall(ctx context.Context, e *tree.Entry, body []byte, a *Acti
 }
 
 // settled moves a written file into place.
-func (r *run) settled(w *tree.Writer, e *tree.Entry, a *Action) (*tree.Entry, error) {
+func (r *run) settled(w *tree.Writer, e *tree.Entry, a *plan.Action) (*tree.Entry, error) {
 	if e.Extents != nil {
 		if err := w.Truncate(e.Size); err != nil {
 			return nil, tree.ExplainFile(err)
 		}
 	}
 	check := func(now *tree.Entry) error { return r.stillIs(a, now) }
-	if a.copyTo != "" {
+	if a.CopyTo != "" {
 		check = func(now *tree.Entry) error {
 			if now != nil {
 				return tree.InTheWay(now.TypeBits())
 			}
 			return nil
 		}
-	} else if a.merge {
-		r.p.keepMeta(e, a.local, a.base)
+	} else if a.Merge {
+		r.p.KeepMeta(e, a.Local, a.Base)
 	}
 	own := r.journal
-	if a.copyTo != "" || a.merge {
+	if a.CopyTo != "" || a.Merge {
 		own = nil // it differs from the bucket's object at the path
 	}
-	if err := own.noteFetching(w, e); err != nil {
+	if err := own.NoteFetching(w, e); err != nil {
 		return nil, err
 	}
-	at, err := w.Commit(e, r.restoring(), a.copyTo != "" || a.local == nil, check)
+	at, err := w.Commit(e, r.restoring(), a.CopyTo != "" || a.Local == nil, check)
 	if e, err = arrived(e, at, err); err != nil {
 		return nil, err
 	}
-	return e, own.note(fetched, e)
+	return e, own.Note(state.Arrived, e)
 }
 
 // fetchSmall reads an object into buf, and takes the metadata that no manifest has from its
@@ -192,20 +196,20 @@ func (r *run) fetchSmall(ctx context.Context, e *tree.Entry, key string, buf []b
 		known = &e.CRC
 	}
 	n := int64(len(buf))
-	res, err := r.b.getKnown(ctx, key, e.ETag, 0, n, n, buf, known)
+	res, err := r.b.GetKnown(ctx, key, e.ETag, 0, n, n, buf, known)
 	if err != nil {
 		return nil, err
 	}
 	if e.Foreign {
-		describe(e, res.header)
+		object.Describe(e, res.Header)
 		if e.Kind == tree.Symlink {
-			if e.Target = string(res.body); e.Target == "" || len(e.Target) > 4095 ||
+			if e.Target = string(res.Body); e.Target == "" || len(e.Target) > 4095 ||
 				strings.IndexByte(e.Target, 0) >= 0 {
 				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
 			}
 		}
 	}
-	return res.body, nil
+	return res.Body, nil
 }
 
 func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key string) error {
@@ -215,16 +219,16 @@ func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 	}
 	var header http.Header // with the checksum, if another program wrote the object
 	if e.Foreign {
-		res, err := r.b.head(ctx, key)
+		res, err := r.b.Head(ctx, key)
 		if err != nil {
 			return err
 		}
-		if describe(e, res.header); e.Kind == tree.Symlink {
+		if object.Describe(e, res.Header); e.Kind == tree.Symlink {
 			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
 		}
-		if !e.HasCRC && e.ETag == unquote(res.header.Get("ETag")) {
-			header = res.header
-			e.CRC, e.HasCRC = fullCRC(header)
+		if !e.HasCRC && e.ETag == object.Unquote(res.Header.Get("ETag")) {
+			header = res.Header
+			e.CRC, e.HasCRC = object.FullCRC(header)
 		}
 	}
 	for attempt := 1; ; attempt++ {
@@ -233,12 +237,12 @@ func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 			return err
 		}
 		if !e.HasCRC {
-			if err := r.b.sound(ctx, key, n, header, w); !errors.Is(err, errDamaged) {
+			if err := r.b.Sound(ctx, key, n, header, w); !errors.Is(err, object.ErrDamaged) {
 				return err
 			}
 		}
 		if attempt == 3 {
-			return errDamaged
+			return object.ErrDamaged
 		}
 	}
 }
@@ -248,24 +252,24 @@ func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 func (r *run) fetchParts(ctx context.Context, w *tree.Writer, e *tree.Entry, key string) (uint64, error) {
 	n := e.BodySize()
 	r.progress.part(e.Path, -1)
-	parts := cutUp(n, partSize) // downloads have no limit on the number of parts
+	parts := object.CutUp(n, buffer.PartSize) // downloads have no limit on the number of parts
 	g, part := errgroup.WithContext(ctx)
-	g.SetLimit(partsAtOnce)
+	g.SetLimit(object.PartsAtOnce)
 	for i := range parts {
 		p := &parts[i]
-		buf, release, err := r.buffer(part, p.length)
+		buf, release, err := r.buffer(part, p.Length)
 		if err != nil {
 			break
 		}
 		g.Go(func() error {
 			defer release()
-			res, err := r.b.get(part, key, e.ETag, p.at, p.length, n, buf)
+			res, err := r.b.Get(part, key, e.ETag, p.At, p.Length, n, buf)
 			if err != nil {
 				return err
 			}
-			p.crc = crc64nvme.Checksum(res.body)
-			r.progress.part(e.Path, p.length)
-			return tree.WriteContent(w, e, res.body, p.at)
+			p.Crc = crc64nvme.Checksum(res.Body)
+			r.progress.part(e.Path, p.Length)
+			return tree.WriteContent(w, e, res.Body, p.At)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -276,7 +280,7 @@ func (r *run) fetchParts(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 	}
 	crc := uint64(0)
 	for _, p := range parts {
-		crc = combineCRC(crc, p.crc, p.length)
+		crc = object.CombineCRC(crc, p.Crc, p.Length)
 	}
 	return crc, nil
 }
@@ -284,5 +288,6 @@ func (r *run) fetchParts(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 // timeLost reports whether a job gave an entry of the volume a time that the file system cannot
 // hold.
 func (r *run) timeLost(j *job) bool {
-	return (j.Op == Download || j.Op == UpdateLocal) && j.out != nil && r.t.StoredTime(j.out.ModTime) != j.out.ModTime
+	return (j.Op == plan.Download || j.Op == plan.UpdateLocal) && j.out != nil &&
+		r.t.StoredTime(j.out.ModTime) != j.out.ModTime
 }

@@ -22,14 +22,19 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // childSpec describes the sync of a child process of the test binary.
 type childSpec struct {
 	Dir, State string
-	Direction  Direction
-	Location   Location
+	Direction  plan.Direction
+	Location   s3.Location
 	Peak       string // a file for the child's peak memory in bytes; "" for no measurement
 }
 
@@ -46,7 +51,7 @@ func syncOnce(spec string) int {
 		return 2
 	}
 	ctx := context.Background()
-	b, err := Open(ctx, c.Location)
+	b, err := object.Open(ctx, c.Location)
 	if err != nil {
 		return 2
 	}
@@ -56,7 +61,7 @@ func syncOnce(spec string) int {
 	}
 	o := Options{Direction: c.Direction, State: c.State, Owners: true, Mirror: true}
 	if c.Tag != "" {
-		b.Tune(Tuning{Transport: func(next http.RoundTripper) http.RoundTripper { return tagged{next, c.Tag} }})
+		b.Tune(object.Tuning{Transport: func(next http.RoundTripper) http.RoundTripper { return tagged{next, c.Tag} }})
 		t.Syncfs = func(int) error { return nil }
 		o.Mirror, o.List, o.DeleteMany = false, c.List, true
 	}
@@ -96,15 +101,15 @@ func TestKilled(t *testing.T) {
 	plain := loc
 	a := between(t, &loc)
 	for i, after := range []int{1, 3, 50, 120, 200, 300, 390, 400, 405, 410} {
-		for _, c := range []childSpec{{dir, up, Up, loc, ""}, {back, down, Down, loc, ""}} {
+		for _, c := range []childSpec{{dir, up, plan.Up, loc, ""}, {back, down, plan.Down, loc, ""}} {
 			runUntil(t, a, c, after)
 		}
 		// Something changes between the attempts.
 		write(t, dir, fmt.Sprintf("d%02d/new%d", i, i), "new")
 	}
 	b := openBucket(t, plain)
-	mustSync(t, dir, b, Options{Direction: Up, State: up, Mirror: true})
-	mustSync(t, back, b, Options{Direction: Down, State: down, Owners: true, Mirror: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: up, Mirror: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, State: down, Owners: true, Mirror: true})
 	sameTrees(t, dir, back)
 }
 
@@ -114,8 +119,8 @@ func TestLeftFiles(t *testing.T) {
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "d/f", "x")
 	age(t, dir)
-	mustSync(t, dir, b, Options{Direction: Up})
-	down := Options{Direction: Down, Mirror: true, Owners: true}
+	mustSync(t, dir, b, Options{Direction: plan.Up})
+	down := Options{Direction: plan.Down, Mirror: true, Owners: true}
 	mustSync(t, back, b, down)
 	before := snapshot(t, back)
 	left := []string{tree.NewTempName(), "d/" + tree.NewTempName(), "gone/sub/" + tree.NewTempName()}
@@ -140,7 +145,7 @@ func TestLeftFiles(t *testing.T) {
 	dry.DryRun = true
 	mustSync(t, back, b, dry)
 	there("a dry run")
-	mustSync(t, back, openBucket(t, location(t)), Options{Direction: Up})
+	mustSync(t, back, openBucket(t, location(t)), Options{Direction: plan.Up})
 	there("up")
 	mustSync(t, back, b, down) // which removes gone, too
 	if got := snapshot(t, back); !maps.Equal(got, before) {
@@ -148,7 +153,7 @@ func TestLeftFiles(t *testing.T) {
 	}
 	plant()
 	write(t, back, "d/"+tree.TempPrefix+"notes", "somebody's own")
-	mustSync(t, back, b, Options{Direction: Both, State: t.TempDir()})
+	mustSync(t, back, b, Options{Direction: plan.Both, State: t.TempDir()})
 	for path := range snapshot(t, back) {
 		if tree.Temporary(path) && path != "d/"+tree.TempPrefix+"notes" {
 			t.Errorf("%s is still there", path)
@@ -177,7 +182,7 @@ func TestLargeContinues(t *testing.T) {
 		return false
 	})
 	if _, err := Sync(ctx, openTree(t, dir), b,
-		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+		Options{Direction: plan.Up, State: state}); errors.KindOf(err) != errors.Canceled {
 		t.Fatalf("an interrupted sync returned %v", err)
 	}
 	parts.Store(0)
@@ -187,23 +192,23 @@ func TestLargeContinues(t *testing.T) {
 		}
 		return false
 	})
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	if n := parts.Load(); n == 0 || n > 5 {
 		t.Errorf("%d of 7 parts were sent after the interruption", n)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 	// One bit differs: the parts are compared, and the file is sent.
 	must(t, os.Chtimes(filepath.Join(dir, "large"), someTime, someTime))
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 0 || stats.Updated != 1 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Files != 0 || stats.Updated != 1 {
 		t.Errorf("a large file that was only touched: %s", stats)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "large"), os.O_WRONLY, 0)
 	must(t, err)
 	_, err = f.WriteAt([]byte("X"), 99<<20)
 	must(t, errors.Join(err, f.Close()))
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Files != 1 {
 		t.Errorf("a large file with another byte: %s", stats)
 	}
 }
@@ -222,12 +227,12 @@ func TestLargeChanges(t *testing.T) {
 		}
 		return false
 	})
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "changed") {
 		t.Errorf("did %s with %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(nil)
-	if id := b.begun(t.Context(), b.Prefix()+"large"); id != "" {
+	if id := begun(t.Context(), b, b.Prefix()+"large"); id != "" {
 		t.Error("parts of the file are still there")
 	}
 }
@@ -269,14 +274,14 @@ func TestLargeChangesOnce(t *testing.T) {
 				return false
 			})
 			b := openBucket(t, loc)
-			if stats := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()}); stats.Files != 1 ||
+			if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()}); stats.Files != 1 ||
 				begun.Load() != 2 {
 				t.Errorf("%s, with %d uploads", stats, begun.Load())
 			}
-			for u, err := range b.uploadsBegun(t.Context()) {
+			for u, err := range b.UploadsBegun(t.Context()) {
 				t.Errorf("parts of %v are still there, %v", u.Key, err)
 			}
-			mustSync(t, back, b, Options{Direction: Down, Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 			sameTrees(t, dir, back)
 		})
 	}
@@ -300,36 +305,37 @@ func TestSmallChangesOnce(t *testing.T) {
 	t.Parallel()
 	dir, back, b := t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "as it was")
-	stats := mustSync(t, dir, b, Options{Direction: Up, Plan: func(a Action) {
+	stats := mustSync(t, dir, b, Options{Direction: plan.Up, Plan: func(a plan.Action) {
 		write(t, dir, a.Path, "changed after it was listed")
 		must(t, os.Chtimes(filepath.Join(dir, a.Path), someTime, someTime))
 	}})
 	if stats.Files != 1 || stats.Bytes != int64(len("changed after it was listed")) {
 		t.Errorf("listed: %s", stats)
 	}
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 	// Memory for its content is the first that is waited for once it is open.
 	opened := openTree(t, dir)
 	local, err := opened.Lstat("f")
 	must(t, err)
-	r := &run{b: b, t: opened, o: Options{Direction: Up}, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight}
-	defer r.buffers.close()
+	r := &run{b: b, t: opened, o: Options{Direction: plan.Up}, sem: semaphore.NewWeighted(buffer.MaxInFlight),
+		room: buffer.MaxInFlight}
+	defer r.buffers.Close()
 	changed := false
 	ctx := &hooked{Context: t.Context(), do: func() {
 		changed = true
 		write(t, dir, "f", "CHANGED after it was opened")
 		must(t, os.Chtimes(filepath.Join(dir, "f"), someTime, someTime.Add(time.Hour)))
 	}}
-	there, err := b.stat(t.Context(), "f")
+	there, err := b.Stat(t.Context(), "f")
 	must(t, err)
-	e, err := r.upload(ctx, &Action{Op: Upload, Path: "f", Kind: tree.File, local: local, remote: there})
+	e, err := r.upload(ctx, &plan.Action{Op: plan.Upload, Path: "f", Kind: tree.File, Local: local, Remote: there})
 	must(t, err)
 	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !changed || e.CRC != crc64nvme.Checksum(got) ||
 		e.ModTime != tree.At(someTime.Add(time.Hour)) {
 		t.Errorf("opened: %+v, %v", e, err)
 	}
-	now, err := b.stat(t.Context(), "f")
+	now, err := b.Stat(t.Context(), "f")
 	if err != nil || now.CRC != e.CRC || now.ModTime != e.ModTime || now.ETag != e.ETag {
 		t.Errorf("S3 has %+v, %v, want %+v", now, err, e)
 	}
@@ -341,12 +347,12 @@ func TestSkewedClock(t *testing.T) {
 	write(t, dir, "f", "x")
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	b.Tune(Tuning{Skew: -3 * time.Hour})
+	b.Tune(object.Tuning{Skew: -3 * time.Hour})
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
 		return err == nil && time.Since(at).Abs() > 15*time.Minute && xmlFault(w, 403, "RequestTimeTooSkewed")
 	})
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	if skew := b.Skew(); skew.Abs() > time.Minute {
 		t.Errorf("the clock is still taken to be off by %s", skew)
 	}
@@ -359,13 +365,13 @@ func TestOvertakenObjects(t *testing.T) {
 	write(t, dir, "f", "old")
 	write(t, dir, "gone", "gone")
 	write(t, dir, "stays", "stays")
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	body := []byte("somebody else's, and longer")
-	_, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), http.Header{"X-Amz-Meta-Mode": {"0100600"}})
+	_, err := b.Put(t.Context(), "f", body, crc64nvme.Checksum(body), http.Header{"X-Amz-Meta-Mode": {"0100600"}})
 	must(t, err)
-	must(t, b.delete(t.Context(), []string{"gone"}, func(string, error) {}))
+	must(t, b.Delete(t.Context(), []string{"gone"}, func(string, error) {}))
 	back := t.TempDir()
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	if raw, err := os.ReadFile(filepath.Join(back, "f")); err != nil || string(raw) != string(body) {
 		t.Errorf("restored %q, %v", raw, err)
@@ -374,10 +380,10 @@ func TestOvertakenObjects(t *testing.T) {
 		t.Errorf("what is gone: %+v", stats.Failures)
 	}
 	// A list sees the actual objects, and a sync up restores the missing ones.
-	if stats := mustSync(t, back, b, Options{Direction: Down, List: true}); stats.Failed != 0 {
+	if stats := mustSync(t, back, b, Options{Direction: plan.Down, List: true}); stats.Failed != 0 {
 		t.Errorf("with a list: %s", stats)
 	}
-	if stats := mustSync(t, dir, b, Options{Direction: Up, List: true}); stats.Files != 2 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, List: true}); stats.Files != 2 {
 		t.Errorf("up again: %s", stats)
 	}
 }
@@ -391,7 +397,7 @@ func TestMetadataComesDown(t *testing.T) {
 	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.a", []byte("1"), 0))
 	must(t, unix.Setxattr(filepath.Join(one, "f"), "user.b", []byte("2"), 0))
 	must(t, os.Symlink("f", filepath.Join(one, "l")))
-	up, down := Options{Direction: Up, State: s1}, Options{Direction: Down, State: s2, Owners: true}
+	up, down := Options{Direction: plan.Up, State: s1}, Options{Direction: plan.Down, State: s2, Owners: true}
 	mustSync(t, one, b, up)
 	mustSync(t, two, b, down)
 	must(t, os.Chmod(filepath.Join(one, "f"), 0o600))
@@ -429,11 +435,11 @@ func TestInTheWay(t *testing.T) {
 	write(t, dir, "f", "x")
 	write(t, dir, "g", "x")
 	must(t, os.Link(filepath.Join(dir, "g"), filepath.Join(dir, "h")))
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	write(t, back, "a", "a file where a directory should be")
 	write(t, back, "f/x", "a directory where a file should be")
 	must(t, unix.Mkfifo(filepath.Join(back, "g"), 0o644))
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	var failed []string
 	for _, f := range stats.Failures {
@@ -451,8 +457,8 @@ func TestInTheWay(t *testing.T) {
 	}
 	// A mirror clears the way.
 	must(t, os.Remove(filepath.Join(back, "g")))
-	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Owners: true})
-	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Mirror: true, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Mirror: true, Owners: true})
 	if raw, _ := os.ReadFile(filepath.Join(back, "a/b")); string(raw) != "x" {
 		t.Error("a mirror did not clear the way")
 	}
@@ -466,8 +472,8 @@ func TestFullDisk(t *testing.T) {
 	write(t, dir, "a", "fits")
 	write(t, dir, "b", strings.Repeat("x", 8<<20))
 	write(t, dir, "c", strings.Repeat("0123456789abcdef", 20<<16))
-	mustSync(t, dir, b, Options{Direction: Up})
-	stats, err := Sync(t.Context(), openTree(t, small), b, Options{Direction: Down})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
+	stats, err := Sync(t.Context(), openTree(t, small), b, Options{Direction: plan.Down})
 	must(t, err)
 	named := map[string]bool{}
 	for _, f := range stats.Failures {
@@ -482,7 +488,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	// With room, the next one brings the rest.
 	must(t, unix.Mount("", small, "", unix.MS_REMOUNT, "size=64m"))
-	mustSync(t, small, b, Options{Direction: Down, Owners: true})
+	mustSync(t, small, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, small)
 }
 
@@ -492,8 +498,8 @@ func TestDamagedState(t *testing.T) {
 	for i := range 50 {
 		write(t, dir, fmt.Sprintf("f%d", i), fmt.Sprint(i))
 	}
-	mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
-	found, err := filepath.Glob(filepath.Join(stateDir, "*", stateEntries))
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: stateDir})
+	found, err := filepath.Glob(filepath.Join(stateDir, "*", state.Entries))
 	if err != nil || len(found) != 1 {
 		t.Fatal(found, err)
 	}
@@ -502,11 +508,12 @@ func TestDamagedState(t *testing.T) {
 	for name, damaged := range map[string][]byte{"cut": raw[:len(raw)/2],
 		"changed": append(slices.Clone(raw[:len(raw)-20]), make([]byte, 20)...), "empty": nil} {
 		must(t, os.WriteFile(found[0], damaged, 0o600))
-		if stats := mustSync(t, dir, b, Options{Direction: Up, Mirror: true, State: stateDir}); stats.Deleted != 0 {
+		if stats := mustSync(t, dir, b, Options{Direction: plan.Up, Mirror: true,
+			State: stateDir}); stats.Deleted != 0 {
 			t.Errorf("%s: %s", name, stats)
 		}
 		back := t.TempDir()
-		mustSync(t, back, b, Options{Direction: Down, Owners: true})
+		mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 		sameTrees(t, dir, back)
 	}
 }
@@ -515,21 +522,21 @@ func TestDamagedState(t *testing.T) {
 func TestCopyInParts(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", strings.Repeat("0123456789abcdef", 12<<16))
-	mustSync(t, dir, b, Options{Direction: Up})
-	e, err := b.stat(t.Context(), "f")
+	mustSync(t, dir, b, Options{Direction: plan.Up})
+	e, err := b.Stat(t.Context(), "f")
 	must(t, err)
 	source := b.Location().Bucket + "/" + b.Prefix() + "f"
-	if _, err := b.copyParts(t.Context(), source, b.Prefix()+"g", e, 5<<20); err != nil {
+	if _, err := b.CopyParts(t.Context(), source, b.Prefix()+"g", e, 5<<20); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := b.stat(t.Context(), "g"); err != nil || got.Size != e.Size {
+	if got, err := b.Stat(t.Context(), "g"); err != nil || got.Size != e.Size {
 		t.Errorf("the copy is %+v, %v", got, err)
 	}
 	e.ETag = "another"
-	if _, err := b.copyParts(t.Context(), source, b.Prefix()+"h", e, 5<<20); errors.KindOf(err) != errors.Conflict {
+	if _, err := b.CopyParts(t.Context(), source, b.Prefix()+"h", e, 5<<20); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a copy of what changed: %v", err)
 	}
-	if id := b.begun(t.Context(), b.Prefix()+"h"); id != "" {
+	if id := begun(t.Context(), b, b.Prefix()+"h"); id != "" {
 		t.Error("parts of a failed copy are still there")
 	}
 }
@@ -545,20 +552,20 @@ func TestRefusedObjects(t *testing.T) {
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/b") && xmlFault(w, 403, "AccessDenied")
 	})
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "b" || stats.Failures[0].Remedy == "" ||
 		stats.Files != 2 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(nil)
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Files != 1 {
 		t.Errorf("afterwards: %s", stats)
 	}
 	must(t, os.Remove(filepath.Join(dir, "a")))
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Method == http.MethodDelete && xmlFault(w, 403, "AccessDenied")
 	})
-	stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, Mirror: true, State: state})
+	stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, Mirror: true, State: state})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "a" {
 		t.Errorf("a refused deletion: %s %+v, %v", stats, stats.Failures, err)
 	}
@@ -575,25 +582,25 @@ func TestSilent(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	})
-	if _, err := b2.head(ctx, "x"); errors.KindOf(err) != errors.Canceled {
+	if _, err := b2.Head(ctx, "x"); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("a caller who gave up got %v", err)
 	}
 }
 
 func TestAmbient(t *testing.T) {
 	loc := location(t)
-	loc.Credentials = Credentials{Ambient: true}
+	loc.Credentials = s3.Credentials{Ambient: true}
 	loc.Region = ""
 	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
 	t.Setenv("AWS_REGION", "us-east-1")
-	mustSync(t, t.TempDir(), openBucket(t, loc), Options{Direction: Up})
+	mustSync(t, t.TempDir(), openBucket(t, loc), Options{Direction: plan.Up})
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: plan.Up})
 	if errors.KindOf(err) != errors.Unauthenticated || errors.RemedyOf(err) == "" {
 		t.Errorf("no credentials: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestForeignDirectories checks that directories that another tool stored come with their metadata, and that
@@ -29,14 +30,14 @@ func TestForeignDirectories(t *testing.T) {
 		"rclone/f":    {},
 		"shown/sub/f": {},
 	} {
-		_, err := b.put(t.Context(), key, []byte{}, 0, header)
+		_, err := b.Put(t.Context(), key, []byte{}, 0, header)
 		must(t, err)
 	}
 	back := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(back, "shown"), 0o700))
 	must(t, os.Chmod(filepath.Join(back, "shown"), 0o700))
 	begin := time.Now().Add(-time.Minute)
-	mustSync(t, back, b, Options{Direction: Down, Owners: true, State: t.TempDir()})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true, State: t.TempDir()})
 	for name, want := range map[string]struct {
 		mode os.FileMode
 		uid  uint32
@@ -82,16 +83,16 @@ func TestLesserServer(t *testing.T) {
 		return false
 	})
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	for i := range 20 {
 		must(t, os.Remove(filepath.Join(dir, fmt.Sprintf("f%02d", i))))
 	}
 	write(t, dir, "g", "y")
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state, Mirror: true,
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Mirror: true,
 		DeleteMany: true}); stats.Deleted != 20 || single.Load() != 21 || refused.Load() < 3 {
 		t.Errorf("up: %s, with %d deletions, %d refused", stats, single.Load(), refused.Load())
 	}
-	mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
 	sameTrees(t, dir, back)
 	// Files that cannot be deleted are reported, and the others are deleted.
 	for _, name := range []string{"f20", "f21"} {
@@ -101,11 +102,11 @@ func TestLesserServer(t *testing.T) {
 		return r.Method == http.MethodDelete && strings.HasSuffix(r.URL.Path, "f20") &&
 			xmlFault(w, http.StatusForbidden, "AccessDenied")
 	})
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Mirror: true})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state, Mirror: true})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "f20" {
 		t.Errorf("a refused deletion: %+v, %v", stats.Failures, err)
 	}
-	if _, err := b.stat(t.Context(), "f21"); errors.KindOf(err) != errors.NotFound {
+	if _, err := b.Stat(t.Context(), "f21"); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("f21: %v", err)
 	}
 }

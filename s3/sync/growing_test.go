@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestGrowing checks that a file that a program writes all the time is not stored in a torn state.
@@ -29,7 +30,7 @@ func TestGrowing(t *testing.T) {
 			}
 		}
 	}()
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
 	close(stop)
 	<-ended
 	must(t, err)
@@ -53,11 +54,11 @@ func TestGrowing(t *testing.T) {
 			t.Errorf("%d bytes were stored that the file never had", stored.Size)
 		}
 	}
-	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.Files > 1 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up}); stats.Files > 1 {
 		t.Errorf("afterwards: %s", stats)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
@@ -78,7 +79,7 @@ func TestGrowingWithoutEnd(t *testing.T) {
 		}
 		return false
 	})
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: t.TempDir()})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: t.TempDir()})
 	must(t, err)
 	a.reset(nil)
 	if stats.Failed != 1 || stats.Failures[0].Path != "log" || !strings.Contains(stats.Failures[0].Reason, "changed") ||
@@ -88,11 +89,11 @@ func TestGrowingWithoutEnd(t *testing.T) {
 	if _, err := b.Describe(t.Context(), "log"); !errors.Is(err, errors.NotFound) {
 		t.Errorf("S3 has the file: %v", err)
 	}
-	for u, err := range b.uploadsBegun(t.Context()) {
+	for u, err := range b.UploadsBegun(t.Context()) {
 		t.Errorf("parts of %v are still there, %v", u.Key, err)
 	}
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // refusal of a sync that would delete much: the reason names both sides' numbers, and the remedy the option.
@@ -28,10 +30,10 @@ func TestMassDeletion(t *testing.T) {
 		o     Options
 		there bool // the bucket's files are the ones that go
 	}{
-		"up":         {Options{Direction: Up, Mirror: true}, true},
-		"down":       {Options{Direction: Down, Mirror: true}, false},
-		"both, here": {Options{Direction: Both}, false},
-		"both":       {Options{Direction: Both}, true},
+		"up":         {Options{Direction: plan.Up, Mirror: true}, true},
+		"down":       {Options{Direction: plan.Down, Mirror: true}, false},
+		"both, here": {Options{Direction: plan.Both}, false},
+		"both":       {Options{Direction: plan.Both}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, direct, _ := machines(t, 2)
@@ -49,7 +51,7 @@ func TestMassDeletion(t *testing.T) {
 					must(t, os.RemoveAll(filepath.Join(from.dir, fmt.Sprintf("d/f%02d", i))))
 				}
 				if from == two {
-					o := Options{Direction: Up, Mirror: true, State: two.state, DeleteMany: true}
+					o := Options{Direction: plan.Up, Mirror: true, State: two.state, DeleteMany: true}
 					mustSync(t, two.dir, direct, o)
 				}
 			}
@@ -82,7 +84,7 @@ func TestMassDeletion(t *testing.T) {
 			}
 			lax := o
 			lax.MaxDeletePercent = 90
-			if c.o.Direction == Down {
+			if c.o.Direction == plan.Down {
 				lax.MaxDeletePercent, lax.MaxDeleteFiles = 0, 26
 			}
 			mustSync(t, one.dir, one.b, lax)
@@ -110,7 +112,8 @@ func TestMassDeletion(t *testing.T) {
 // mission: 3.1, 3.6, D1
 func TestEmptiedPlace(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]Options{"both": {Direction: Both}, "down": {Direction: Down, Mirror: true}} {
+	for name, o := range map[string]Options{"both": {Direction: plan.Both}, "down": {Direction: plan.Down,
+		Mirror: true}} {
 		t.Run(name, func(t *testing.T) {
 			all, direct, _ := machines(t, 1)
 			one := all[0]
@@ -122,7 +125,7 @@ func TestEmptiedPlace(t *testing.T) {
 			for key := range keysOf(t, direct) {
 				keys = append(keys, key)
 			}
-			must(t, direct.delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
+			must(t, direct.Delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
 			o.State, o.Owners = one.state, true
 			for _, list := range []bool{false, true} {
 				o.List = list
@@ -133,7 +136,7 @@ func TestEmptiedPlace(t *testing.T) {
 				t.Errorf("the volume has %q", got)
 			}
 			// Filled again, it is a place like any other.
-			mustSync(t, one.dir, one.b, Options{Direction: Up, State: one.state})
+			mustSync(t, one.dir, one.b, Options{Direction: plan.Up, State: one.state})
 			if s := mustSync(t, one.dir, one.b, o); s.Files+s.Deleted > 0 {
 				t.Errorf("after it was filled again: %s", s)
 			}
@@ -141,7 +144,7 @@ func TestEmptiedPlace(t *testing.T) {
 			for key := range keysOf(t, direct) {
 				keys = append(keys, key)
 			}
-			must(t, direct.delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
+			must(t, direct.Delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
 			o.DeleteMany = true
 			mustSync(t, one.dir, one.b, o)
 			if got := filesOf(t, one.dir); len(got) != 0 {
@@ -170,10 +173,10 @@ func TestServerWithoutConditions(t *testing.T) {
 	one.both(t)
 	settle(t, one, two)
 	bothContents(t, one, "p", "edit of one", "the edit of two")
-	if _, err := b.stat(t.Context(), probeKey); errors.KindOf(err) != errors.NotFound {
+	if _, err := b.Stat(t.Context(), object.ProbeKey); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("the probe is left: %v", err)
 	}
-	if s := mustSync(t, one.dir, strictBucket(t), Options{Direction: Up}); s.Unconditional {
+	if s := mustSync(t, one.dir, strictBucket(t), Options{Direction: plan.Up}); s.Unconditional {
 		t.Error("a server that heeds conditions counts as one that does not")
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestHeadersOfOthersAreKept checks that headers that other programs set on an object stay when its file is edited, and
@@ -18,7 +21,7 @@ import (
 // mission: 3.4
 func TestHeadersOfOthersAreKept(t *testing.T) {
 	t.Parallel()
-	for name, b := range map[string]*Bucket{"embedded": openBucket(t, location(t)), "strict": strictBucket(t)} {
+	for name, b := range map[string]*object.Bucket{"embedded": openBucket(t, location(t)), "strict": strictBucket(t)} {
 		t.Run(name, func(t *testing.T) {
 			set := map[string]string{"Content-Type": "text/x-special", "Cache-Control": "max-age=60",
 				"Content-Disposition": `attachment; filename="x"`,
@@ -30,11 +33,11 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 				for k, v := range set {
 					h.Set(k, v)
 				}
-				_, err := b.put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), h)
+				_, err := b.Put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), h)
 				must(t, err)
 			}
 			dir, state := t.TempDir(), t.TempDir()
-			both := Options{Direction: Both, State: state, Owners: true}
+			both := Options{Direction: plan.Both, State: state, Owners: true}
 			mustSync(t, dir, b, both)
 			for _, key := range []string{"small", "large"} {
 				f, err := os.OpenFile(filepath.Join(dir, key), os.O_APPEND|os.O_WRONLY, 0)
@@ -55,26 +58,27 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 			must(t, b.CopyObject(t.Context(), e, &changed)) // as a live mount changes a mode
 			must(t, b.WriteObject(t.Context(), &changed, bytes.NewReader(make([]byte, changed.Size))))
 			for _, key := range []string{"small", "large"} {
-				res, err := b.head(t.Context(), key)
+				res, err := b.Head(t.Context(), key)
 				must(t, err)
 				for k, v := range set {
-					if got := res.header.Get(k); got != v && k != "X-Amz-Meta-Mode" {
+					if got := res.Header.Get(k); got != v && k != "X-Amz-Meta-Mode" {
 						t.Errorf("%s: %s is %q, want %q", key, k, got, v)
 					}
 				}
-				if n := res.header.Get("X-Amz-Tagging-Count"); n != "2" {
+				if n := res.Header.Get("X-Amz-Tagging-Count"); n != "2" {
 					t.Errorf("%s has %q tags", key, n)
 				}
 			}
 			for key, want := range map[string]string{"new.html": "text/html; charset=utf-8",
 				"unknown": "application/octet-stream"} {
-				if res, err := b.head(t.Context(), key); err != nil || res.header.Get("Content-Type") != want {
-					t.Errorf("%s has the type %q, %v, want %q", key, res.header.Get("Content-Type"), err, want)
+				if res, err := b.Head(t.Context(), key); err != nil || res.Header.Get("Content-Type") != want {
+					t.Errorf("%s has the type %q, %v, want %q", key, res.Header.Get("Content-Type"), err, want)
 				}
 			}
 			if name == "embedded" {
-				tags, err := sdkOf(b).GetObjectTagging(t.Context(), &sdk.GetObjectTaggingInput{Bucket: aws.String(b.Location().Bucket),
-					Key: aws.String(b.Prefix() + "small")})
+				tags, err := sdkOf(b).GetObjectTagging(t.Context(),
+					&sdk.GetObjectTaggingInput{Bucket: aws.String(b.Location().Bucket),
+						Key: aws.String(b.Prefix() + "small")})
 				must(t, err)
 				for _, tag := range tags.TagSet {
 					if k, v := aws.ToString(tag.Key), aws.ToString(tag.Value); k+"="+v != "team=red one" &&
@@ -94,12 +98,12 @@ func TestArchivedObject(t *testing.T) {
 	a := between(t, &loc)
 	b, dir := openBucket(t, loc), t.TempDir()
 	write(t, dir, "f", "x")
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/f") &&
 			xmlFault(w, http.StatusForbidden, "InvalidObjectState")
 	})
-	stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: plan.Down})
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "archived") ||
 		!strings.Contains(stats.Failures[0].Remedy, "restore it first") {
 		t.Errorf("%+v, %v", stats.Failures, err)

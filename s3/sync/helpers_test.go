@@ -5,10 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"github.com/RelevanceAI/harvest/s3/tree"
-	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/fxamacker/cbor/v2"
-	"github.com/klauspost/compress/zstd"
 	"io"
 	"io/fs"
 	"log"
@@ -27,8 +23,16 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/fxamacker/cbor/v2"
+	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // snapshot describes a tree independently of the code under test: one line for each path.
@@ -191,7 +195,7 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-func mustSync(t *testing.T, dir string, b *Bucket, o Options) Stats {
+func mustSync(t *testing.T, dir string, b *object.Bucket, o Options) Stats {
 	t.Helper()
 	stats, err := Sync(t.Context(), openTree(t, dir), b, o)
 	if err != nil {
@@ -212,7 +216,7 @@ type asked struct {
 }
 
 // between puts a proxy before the server of loc.
-func between(t *testing.T, loc *Location) *asked {
+func between(t *testing.T, loc *s3.Location) *asked {
 	t.Helper()
 	target, err := url.Parse(loc.Endpoint)
 	must(t, err)
@@ -262,7 +266,7 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 }
 
 // sdkOf returns the SDK's client for the server of b, for requests that Bucket does not have.
-func sdkOf(b *Bucket) *sdk.Client {
+func sdkOf(b *object.Bucket) *sdk.Client {
 	loc := b.Location()
 	return sdk.New(sdk.Options{Region: loc.Region, BaseEndpoint: &loc.Endpoint, UsePathStyle: loc.PathStyle,
 		Credentials:                credentials.NewStaticCredentialsProvider(loc.AccessKeyID, loc.SecretAccessKey, ""),
@@ -279,9 +283,9 @@ func entriesFile(t *testing.T, version int, entries ...*tree.Entry) []byte {
 	enc := cbor.NewEncoder(z)
 	must(t, enc.Encode(map[int]any{1: "harvest-manifest", 2: version}))
 	for _, e := range entries {
-		must(t, enc.Encode(newRecord(e, false)))
+		must(t, enc.Encode(manifest.NewRecord(e, false)))
 	}
-	must(t, enc.Encode(record{Count: int64(len(entries))}))
+	must(t, enc.Encode(manifest.Record{Count: int64(len(entries))}))
 	must(t, z.Close())
 	return out.Bytes()
 }
@@ -289,12 +293,12 @@ func entriesFile(t *testing.T, version int, entries ...*tree.Entry) []byte {
 // entriesOf returns a manifest of entries.
 func entriesOf(t *testing.T, local bool, entries ...*tree.Entry) []byte {
 	var b bytes.Buffer
-	w, err := newManifestWriter(&b, 1, local)
+	w, err := manifest.NewWriter(&b, 1, local)
 	for i := 0; err == nil && i < len(entries); i++ {
-		err = w.add(entries[i])
+		err = w.Add(entries[i])
 	}
 	if err == nil {
-		err = w.close()
+		err = w.Close()
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -303,9 +307,10 @@ func entriesOf(t *testing.T, local bool, entries ...*tree.Entry) []byte {
 }
 
 // begun finds an upload to key that is neither complete nor aborted.
-func (b *Bucket) begun(ctx context.Context, key string) string {
-	out, err := sdkOf(b).ListMultipartUploads(ctx, &sdk.ListMultipartUploadsInput{Bucket: aws.String(b.Location().Bucket),
-		Prefix: &key})
+func begun(ctx context.Context, b *object.Bucket, key string) string {
+	out, err := sdkOf(b).ListMultipartUploads(ctx,
+		&sdk.ListMultipartUploadsInput{Bucket: aws.String(b.Location().Bucket),
+			Prefix: &key})
 	if err != nil {
 		return ""
 	}

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestFileHidesDirectory checks that a file in place of a directory deletes nothing that another machine changed
@@ -24,7 +26,7 @@ func TestFileHidesDirectory(t *testing.T) {
 	one.both(t)
 	must(t, os.RemoveAll(filepath.Join(two.dir, "a")))
 	write(t, two.dir, "a", "a file of two")
-	_, err := Sync(t.Context(), openTree(t, two.dir), two.b, Options{Direction: Both, State: two.state,
+	_, err := Sync(t.Context(), openTree(t, two.dir), two.b, Options{Direction: plan.Both, State: two.state,
 		Owners: true, List: true})
 	must(t, err)
 	if got := filesOf(t, two.dir); len(got["a/x/y"]) != 1 {

@@ -17,6 +17,9 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -37,13 +40,13 @@ func TestHostileKeys(t *testing.T) {
 		_, err := store.PutObject("keys", "work/"+key, map[string]string{}, strings.NewReader("body"), 4, nil)
 		must(t, err)
 	}
-	loc := Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
-		Credentials: Credentials{AccessKeyID: "a", SecretAccessKey: "b"}}
+	loc := s3.Location{Bucket: "keys", Prefix: "work", Endpoint: s.URL, PathStyle: true,
+		Credentials: s3.Credentials{AccessKeyID: "a", SecretAccessKey: "b"}}
 	b := openBucket(t, loc)
 	above := t.TempDir()
 	back := filepath.Join(above, "volume")
 	must(t, os.Mkdir(back, 0o755))
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	failed := map[string]bool{}
 	for _, f := range stats.Failures {
@@ -68,7 +71,7 @@ func TestHostileKeys(t *testing.T) {
 	}
 	// A mirror deletes objects that the volume does not have, and none that the volume could not have had.
 	empty := t.TempDir()
-	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: Up, Mirror: true}); err != nil {
+	if _, err := Sync(t.Context(), openTree(t, empty), b, Options{Direction: plan.Up, Mirror: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range bad {
@@ -91,7 +94,7 @@ func TestHostileManifestLinks(t *testing.T) {
 	body := []byte("bad")
 	crc := crc64nvme.Checksum(body)
 	file := func(path, link string) *tree.Entry {
-		etag, err := b.put(t.Context(), tree.EncodePath(path), body, crc, nil)
+		etag, err := b.Put(t.Context(), tree.EncodePath(path), body, crc, nil)
 		must(t, err)
 		return &tree.Entry{Path: path, Kind: tree.File, Mode: 0o777, UID: 1234, ModTime: tree.Nano(1e18),
 			Size: int64(len(body)), Link: link, ETag: etag, CRC: crc, HasCRC: true}
@@ -105,15 +108,15 @@ func TestHostileManifestLinks(t *testing.T) {
 		file("hard", "d/secret"),
 		&tree.Entry{Path: "r", Kind: tree.Symlink, Mode: 0o777, Target: ".."},
 		file("r/x", ""))
-	_, err := b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
+	_, err := b.Put(t.Context(), manifest.Key, raw, crc64nvme.Checksum(raw), nil)
 	must(t, err)
 	before := snapshot(t, outside)
 	root, err := os.Stat(outside)
 	must(t, err)
 	for i, o := range []Options{{}, {}, {Mirror: true},
-		{Direction: Both, State: t.TempDir()}} { // at first the links are made, and then they are there
+		{Direction: plan.Both, State: t.TempDir()}} { // at first the links are made, and then they are there
 		if o.Direction == "" {
-			o.Direction = Down
+			o.Direction = plan.Down
 		}
 		o.Owners = true
 		stats, err := Sync(t.Context(), openTree(t, back), b, o)
@@ -171,7 +174,7 @@ func nobodys(t *testing.T) string {
 // still exist.
 // mission: 2.5
 func TestUnreadable(t *testing.T) {
-	for _, direction := range []Direction{Up, Both} {
+	for _, direction := range []plan.Direction{plan.Up, plan.Both} {
 		t.Run(string(direction), func(t *testing.T) {
 			dir, state, loc := nobodys(t), nobodys(t), location(t)
 			for _, name := range []string{"closed/f", "closed/g/h", "closed-more", "blind/f", "shut", "open"} {
@@ -198,7 +201,7 @@ func TestUnreadable(t *testing.T) {
 				t.Errorf("closed: %s, failed %q, want %q", stats, failed, want)
 			}
 			back := t.TempDir()
-			mustSync(t, back, openBucket(t, loc), Options{Direction: Down, List: true})
+			mustSync(t, back, openBucket(t, loc), Options{Direction: plan.Down, List: true})
 			for _, name := range []string{"closed/f", "closed/g/h", "closed-more", "blind/f", "shut", "open"} {
 				if raw, err := os.ReadFile(filepath.Join(back, name)); err != nil || string(raw) != name {
 					t.Errorf("%s: %q, %v", name, raw, err)
@@ -222,9 +225,9 @@ func TestRestoreAsNobody(t *testing.T) {
 	write(t, dir, "locked/b", "b")
 	write(t, dir, "open/c", "c")
 	must(t, os.Symlink("a", filepath.Join(dir, "link")))
-	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up})
+	mustSync(t, dir, openBucket(t, loc), Options{Direction: plan.Up})
 	must(t, os.Mkdir(filepath.Join(back, "locked"), 0o755)) // root's
-	down := childSpec{back, "", Down, loc, ""}
+	down := childSpec{back, "", plan.Down, loc, ""}
 	stats := asNobody(t, down)
 	if stats.Files != 3 || stats.Failed < 1 {
 		t.Errorf("%s %+v", stats, stats.Failures)
@@ -244,14 +247,14 @@ func TestRestoreAsNobody(t *testing.T) {
 func TestClosedTree(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "x")
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	closed, err := tree.Open(dir)
 	must(t, err)
 	must(t, closed.Close())
-	if _, err := Sync(t.Context(), closed, b, Options{Direction: Up, Mirror: true}); err == nil {
+	if _, err := Sync(t.Context(), closed, b, Options{Direction: plan.Up, Mirror: true}); err == nil {
 		t.Error("a closed tree was synchronised")
 	}
-	if _, err := b.stat(t.Context(), "f"); err != nil {
+	if _, err := b.Stat(t.Context(), "f"); err != nil {
 		t.Errorf("the object is gone: %v", err)
 	}
 	e := &tree.Entry{Path: "a/b", Kind: tree.File}
@@ -276,7 +279,7 @@ func TestDeep(t *testing.T) {
 	dir, b := t.TempDir(), openBucket(t, location(t))
 	must(t, os.MkdirAll(dir+strings.Repeat("/d", tree.MaxDepth+5), 0o755))
 	write(t, dir, "z", "z")
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "deep") || stats.Files != 1 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}

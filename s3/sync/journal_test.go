@@ -8,17 +8,19 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // gone fails if a file is on one of the machines or in the bucket.
-func gone(t *testing.T, b *Bucket, path string, all ...*machine) {
+func gone(t *testing.T, b *object.Bucket, path string, all ...*machine) {
 	t.Helper()
 	for i, m := range all {
 		if _, err := os.Lstat(filepath.Join(m.dir, path)); !errors.IsNotExist(err) {
 			t.Errorf("%s came back on machine %d: %v", path, i, err)
 		}
 	}
-	if _, err := b.stat(t.Context(), path); errors.KindOf(err) != errors.NotFound {
+	if _, err := b.Stat(t.Context(), path); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("%s came back in the bucket: %v", path, err)
 	}
 }
@@ -38,13 +40,13 @@ func TestDeletedAfterKilledUpload(t *testing.T) {
 	write(t, one.dir, "zz", "the last")
 	stored := func() bool {
 		for _, path := range []string{"deleted", "edited", "link"} {
-			if _, err := direct.stat(t.Context(), path); err != nil {
+			if _, err := direct.Stat(t.Context(), path); err != nil {
 				return false
 			}
 		}
 		return true
 	}
-	killedWhen(t, a, childSpec{Dir: one.dir, State: one.state, Direction: Both, Location: loc},
+	killedWhen(t, a, childSpec{Dir: one.dir, State: one.state, Direction: plan.Both, Location: loc},
 		func(r *http.Request) bool {
 			if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
 				return false
@@ -90,7 +92,7 @@ func TestDeletedAfterKilledDownload(t *testing.T) {
 		}
 		return true
 	}
-	killedWhen(t, a, childSpec{Dir: two.dir, State: two.state, Direction: Both, Location: loc},
+	killedWhen(t, a, childSpec{Dir: two.dir, State: two.state, Direction: plan.Both, Location: loc},
 		func(r *http.Request) bool {
 			if r.Method != http.MethodPut || filepath.Base(r.URL.Path) != "zz" {
 				return false

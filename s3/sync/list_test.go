@@ -19,6 +19,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -64,18 +67,18 @@ func TestListsAsInURLs(t *testing.T) {
 	loc.Prefix = "ein Ort+50%"
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()})
 	a.reset(asAWS)
 
 	// With a manifest that is compared with the list nothing is new, and nothing is gone.
-	stats := mustSync(t, dir, b, Options{Direction: Both, State: t.TempDir(), List: true})
+	stats := mustSync(t, dir, b, Options{Direction: plan.Both, State: t.TempDir(), List: true})
 	if stats.Files+stats.Deleted+stats.Updated > 0 || stats.Skipped < int64(len(oddNames)) {
 		t.Errorf("a list shows the same, and a sync did %s", stats)
 	}
 	// Without a manifest, only the list remains.
-	must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
+	must(t, b.Delete(t.Context(), []string{manifest.Key}, func(_ string, err error) { t.Error(err) }))
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, State: t.TempDir()})
+	mustSync(t, back, b, Options{Direction: plan.Down, State: t.TempDir()})
 	for _, name := range oddNames {
 		if raw, err := os.ReadFile(filepath.Join(back, name)); err != nil || string(raw) != "of "+name {
 			t.Errorf("%q came as %q, %v", name, raw, err)
@@ -94,13 +97,14 @@ func TestListsAsInURLs(t *testing.T) {
 		t.Errorf("a directory is %+v, %v", e, err)
 	}
 	// Abandoned uploads are aborted under their own keys.
-	_, err := sdkOf(b).CreateMultipartUpload(t.Context(), &sdk.CreateMultipartUploadInput{Bucket: aws.String(b.Location().Bucket),
-		Key: aws.String(b.Prefix() + "ö +%")})
+	_, err := sdkOf(b).CreateMultipartUpload(t.Context(),
+		&sdk.CreateMultipartUploadInput{Bucket: aws.String(b.Location().Bucket),
+			Key: aws.String(b.Prefix() + "ö +%")})
 	must(t, err)
 	if n, err := b.Sweep(t.Context(), -time.Hour); n != 1 || err != nil {
 		t.Errorf("%d uploads were aborted, %v", n, err)
 	}
-	for u, err := range b.uploadsBegun(t.Context()) {
+	for u, err := range b.UploadsBegun(t.Context()) {
 		t.Errorf("the upload to %q is still there, %v", aws.ToString(u.Key), err)
 	}
 }
@@ -130,11 +134,11 @@ func TestVersionsAsInURLs(t *testing.T) {
 	}
 	at, err := b.Version(first)
 	must(t, err)
-	for o, err := range at.all(t.Context(), anyOrder) {
-		t.Errorf("of the version that was pruned there is %q, %v", o.key, err)
+	for o, err := range at.All(t.Context(), object.AnyOrder) {
+		t.Errorf("of the version that was pruned there is %q, %v", o.Key, err)
 	}
 	back := t.TempDir()
-	_, _, err = Restore(t.Context(), openTree(t, back), b, Version{}, Options{})
+	_, _, err = Restore(t.Context(), openTree(t, back), b, object.Version{}, Options{})
 	must(t, err)
 	if raw, err := os.ReadFile(filepath.Join(back, "ä/ö ü+%.txt")); err != nil || len(raw) == 0 {
 		t.Errorf("the version that was kept has %q, %v", raw, err)
@@ -167,7 +171,7 @@ func TestListOrder(t *testing.T) {
 					`<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>%s</ListBucketResult>`, strings.ReplaceAll(answer.list, "PREFIX", b.Prefix()))
 				return true
 			})
-			_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Down, Mirror: true, List: true})
+			_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Down, Mirror: true, List: true})
 			if errors.KindOf(err) != answer.kind || errors.RemedyOf(err) == "" {
 				t.Errorf("a sync ended with %v", err)
 			}

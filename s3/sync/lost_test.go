@@ -9,6 +9,9 @@ import (
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -35,27 +38,27 @@ func hiddenTree(t *testing.T) string {
 // deleted because a list does not show it.
 // mission: 3.4, D2
 func TestLostManifest(t *testing.T) {
-	lose := map[string]func(t *testing.T, b *Bucket){
-		"damaged": func(t *testing.T, b *Bucket) {
-			_, err := b.put(t.Context(), ManifestKey, []byte("none"), crc64nvme.Checksum([]byte("none")),
-				metaHeader(&tree.Entry{Kind: tree.File}))
+	lose := map[string]func(t *testing.T, b *object.Bucket){
+		"damaged": func(t *testing.T, b *object.Bucket) {
+			_, err := b.Put(t.Context(), manifest.Key, []byte("none"), crc64nvme.Checksum([]byte("none")),
+				object.MetaHeader(&tree.Entry{Kind: tree.File}))
 			must(t, err)
 		},
-		"missing": func(t *testing.T, b *Bucket) {
-			must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
+		"missing": func(t *testing.T, b *object.Bucket) {
+			must(t, b.Delete(t.Context(), []string{manifest.Key}, func(_ string, err error) { t.Error(err) }))
 		},
 	}
 	for name, lose := range lose {
 		t.Run(name, func(t *testing.T) {
 			dir, back, b := hiddenTree(t), t.TempDir(), openBucket(t, location(t))
-			up, down := Options{Direction: Up, State: t.TempDir()},
-				Options{Direction: Down, State: t.TempDir(), Owners: true}
+			up, down := Options{Direction: plan.Up, State: t.TempDir()},
+				Options{Direction: plan.Down, State: t.TempDir(), Owners: true}
 			mustSync(t, dir, b, up)
 			mustSync(t, back, b, down)
 			sameTrees(t, dir, back)
 			lose(t, b)
 			down.Mirror = true
-			for _, o := range []Options{down, {Direction: Both, State: down.State, Owners: true, DryRun: true}} {
+			for _, o := range []Options{down, {Direction: plan.Both, State: down.State, Owners: true, DryRun: true}} {
 				if stats := mustSync(t, back, b, o); stats.Files+stats.Deleted+stats.Conflicts > 0 {
 					t.Errorf("%s did %s", o.Direction, stats)
 				}
@@ -63,7 +66,7 @@ func TestLostManifest(t *testing.T) {
 			}
 			if name == "damaged" {
 				// A machine without state keeps files that may exist, and the result says so.
-				o := Options{Direction: Down, Mirror: true, Owners: true, State: t.TempDir()}
+				o := Options{Direction: plan.Down, Mirror: true, Owners: true, State: t.TempDir()}
 				for range 2 {
 					stats, err := Sync(t.Context(), openTree(t, back), b, o)
 					must(t, err)
@@ -79,7 +82,7 @@ func TestLostManifest(t *testing.T) {
 				t.Errorf("up did %s", stats)
 			}
 			third := t.TempDir()
-			mustSync(t, third, b, Options{Direction: Down, Owners: true})
+			mustSync(t, third, b, Options{Direction: plan.Down, Owners: true})
 			sameTrees(t, dir, third)
 		})
 	}
@@ -87,18 +90,18 @@ func TestLostManifest(t *testing.T) {
 
 // TestEmptiedBucket checks that the recorded state of an emptied bucket does not count as its content.
 func TestEmptiedBucket(t *testing.T) {
-	dir, b, o := hiddenTree(t), openBucket(t, location(t)), Options{Direction: Up, State: t.TempDir()}
+	dir, b, o := hiddenTree(t), openBucket(t, location(t)), Options{Direction: plan.Up, State: t.TempDir()}
 	mustSync(t, dir, b, o)
 	var keys []string
-	for object, err := range b.all(t.Context(), anyOrder) {
+	for object, err := range b.All(t.Context(), object.AnyOrder) {
 		must(t, err)
-		keys = append(keys, object.key)
+		keys = append(keys, object.Key)
 	}
-	must(t, b.delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
+	must(t, b.Delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
 	if stats := mustSync(t, dir, b, o); stats.Files != 4 {
 		t.Errorf("into the empty bucket went %s", stats)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -17,17 +19,17 @@ func TestMain(m *testing.M) {
 }
 
 // location is a new, empty bucket.
-func location(t *testing.T) Location {
+func location(t *testing.T) s3.Location {
 	t.Helper()
 	url, name := s3test.Bucket(t)
-	return Location{Bucket: name, Prefix: "work", Endpoint: url, PathStyle: true, Region: "us-east-1",
+	return s3.Location{Bucket: name, Prefix: "work", Endpoint: url, PathStyle: true, Region: "us-east-1",
 		Patience:    20 * time.Second,
-		Credentials: Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
+		Credentials: s3.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}
 }
 
-func openBucket(t *testing.T, loc Location) *Bucket {
+func openBucket(t *testing.T, loc s3.Location) *object.Bucket {
 	t.Helper()
-	b, err := Open(t.Context(), loc)
+	b, err := object.Open(t.Context(), loc)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3"
 )
 
 // TestModelMinIO checks that two-way synchronization loses nothing on MinIO, a third implementation of S3.
@@ -36,7 +37,7 @@ func TestModelMinIO(t *testing.T) {
 }
 
 // startMinIO starts MinIO until the test ends, and returns a location without a bucket.
-func startMinIO(t *testing.T, program string) Location {
+func startMinIO(t *testing.T, program string) s3.Location {
 	t.Helper()
 	const user, password = "the-user-of-tests", "a-secret-of-the-tests"
 	address := "127.0.0.1:" + testenv.FreePort(t)
@@ -58,7 +59,8 @@ func startMinIO(t *testing.T, program string) Location {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	return Location{Bucket: "none", Prefix: "work", Endpoint: "http://" + address, PathStyle: true, Region: "us-east-1",
+	return s3.Location{Bucket: "none", Prefix: "work", Endpoint: "http://" + address, PathStyle: true,
+		Region:      "us-east-1",
 		Patience:    20 * time.Second,
-		Credentials: Credentials{AccessKeyID: user, SecretAccessKey: password}}
+		Credentials: s3.Credentials{AccessKeyID: user, SecretAccessKey: password}}
 }

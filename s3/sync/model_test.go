@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	smithy "github.com/aws/smithy-go"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -18,10 +17,15 @@ import (
 	"testing"
 	"time"
 
+	smithy "github.com/aws/smithy-go"
 	"github.com/minio/crc64nvme"
 	"pgregory.net/rapid"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -31,7 +35,7 @@ import (
 type world struct {
 	t      *testing.T
 	server modelServer
-	b      *Bucket
+	b      *object.Bucket
 	all    []*machine
 	// written are all contents.
 	written []string
@@ -49,7 +53,7 @@ type world struct {
 	log    []string // guarded by mu
 	close  func()
 
-	loc  Location
+	loc  s3.Location
 	next int // number of the next sync
 
 	mu   sync.Mutex
@@ -59,7 +63,7 @@ type world struct {
 // modelServer is an S3 that the model uses, with an empty place.
 type modelServer struct {
 	handler http.Handler
-	loc     Location                 // without the server's address
+	loc     s3.Location              // without the server's address
 	objects func() map[string]string // the objects of the bucket, by key
 }
 
@@ -118,7 +122,7 @@ func newWorld(t *testing.T, server modelServer) *world {
 	loc.Endpoint = proxy.URL
 	w.runs = map[string]*attempt{"": {}}
 	var err error
-	w.b, err = Open(t.Context(), loc)
+	w.b, err = object.Open(t.Context(), loc)
 	must(t, err)
 	w.close = func() {
 		w.b.Close()
@@ -311,7 +315,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			w.note("another program stores %s as %s", content, key)
 			w.foreign(key, "stored over by another program")
 			body := []byte(content)
-			_, err := w.b.put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
+			_, err := w.b.Put(w.t.Context(), key, body, crc64nvme.Checksum(body), nil)
 			var refused smithy.APIError
 			if errors.As(err, &refused) && refused.ErrorCode() == "ExistingObjectIsDirectory" {
 				rt.Skip("an upload that ended early left a directory there")
@@ -322,7 +326,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			key := w.foreignKey(rt)
 			w.note("another program deletes %s", key)
 			w.foreign(key, "deleted by another program")
-			must(w.t, w.b.delete(w.t.Context(), []string{key}, func(_ string, err error) { must(w.t, err) }))
+			must(w.t, w.b.Delete(w.t.Context(), []string{key}, func(_ string, err error) { must(w.t, err) }))
 		},
 		"sync":    func(rt *rapid.T) { w.sync(rt, false, 0) },
 		"sync 2":  func(rt *rapid.T) { w.sync(rt, false, 0) },
@@ -394,7 +398,7 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 	run.nested.Wait()
 	if killed && rapid.Bool().Draw(rt, "torn") {
 		// State that a process had not written when it was killed is lost.
-		for _, path := range glob(w.t, m.state, "*", statePartial) {
+		for _, path := range glob(w.t, m.state, "*", state.Partial) {
 			if info, err := os.Stat(path); err == nil {
 				must(w.t, os.Truncate(path, info.Size()*int64(rapid.IntRange(0, 9).Draw(rt, "tenths"))/10))
 			}
@@ -454,7 +458,8 @@ func (w *world) sigkill(rt *rapid.T) {
 		return n > at || n == at && !after
 	}})
 	defer end()
-	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: Both}, name,
+	spec, err := json.Marshal(modelSpec{childSpec{Location: w.loc, Dir: m.dir, State: m.state, Direction: plan.Both},
+		name,
 		list})
 	must(w.t, err)
 	cmd = exec.Command("/proc/self/exe")
@@ -467,7 +472,7 @@ func (w *world) sigkill(rt *rapid.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	w.note("   %d: %v %s", i, err, problem.String())
-	if err != nil && !killed && !strings.Contains(problem.String(), errOvertaken.Error()) {
+	if err != nil && !killed && !strings.Contains(problem.String(), object.ErrOvertaken.Error()) {
 		w.fail(rt, "the process that synchronises %d ends with %v: %s", i, err, problem.String())
 	}
 }
@@ -476,18 +481,18 @@ func (w *world) syncOne(ctx context.Context, rt *rapid.T, i int, list bool, run 
 	m, loc := w.all[i], w.loc
 	name, end := w.begins(run)
 	defer end()
-	b, err := Open(w.t.Context(), loc)
+	b, err := object.Open(w.t.Context(), loc)
 	must(w.t, err)
-	b.Tune(Tuning{Transport: func(next http.RoundTripper) http.RoundTripper { return tagged{next, name} }})
+	b.Tune(object.Tuning{Transport: func(next http.RoundTripper) http.RoundTripper { return tagged{next, name} }})
 	defer b.Close()
 	tree, err := tree.Open(m.dir)
 	must(w.t, err)
 	defer tree.Close()
 	tree.Syncfs = func(int) error { return nil }
-	note := func(a Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
-	stats, err := Sync(ctx, tree, b, Options{Direction: Both, State: m.state, Owners: true, List: list,
+	note := func(a plan.Action) { w.note("      %d: %s %s", i, a.Op, a.Path) }
+	stats, err := Sync(ctx, tree, b, Options{Direction: plan.Both, State: m.state, Owners: true, List: list,
 		DeleteMany: true, Plan: note})
-	if err != nil && ctx.Err() == nil && !errors.Is(err, errOvertaken) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, object.ErrOvertaken) {
 		w.fail(rt, "sync of %d: %v", i, err)
 	}
 	w.note("   %d: %s %+v %+v", i, stats, stats.Decided, stats.Failures)

@@ -19,6 +19,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
 )
 
 // TestModel checks that no content is lost without having been replaced or deleted, whatever the machines do and
@@ -41,7 +43,7 @@ func TestModelEmbedded(t *testing.T) {
 }
 
 // modelAt is a place of any server.
-func modelAt(t *testing.T, loc Location) modelServer {
+func modelAt(t *testing.T, loc s3.Location) modelServer {
 	t.Helper()
 	target, err := url.Parse(loc.Endpoint)
 	must(t, err)
@@ -56,7 +58,7 @@ func modelAt(t *testing.T, loc Location) modelServer {
 var modelTransport = &http.Transport{MaxIdleConnsPerHost: 200}
 
 // objectsOf returns all objects of a bucket, whatever the prefix of b.
-func objectsOf(t *testing.T, b *Bucket) map[string]string {
+func objectsOf(t *testing.T, b *object.Bucket) map[string]string {
 	t.Helper()
 	ctx := t.Context()
 	all := map[string]string{}
@@ -65,7 +67,8 @@ func objectsOf(t *testing.T, b *Bucket) map[string]string {
 		page, err := pages.NextPage(ctx)
 		must(t, err)
 		for _, o := range page.Contents {
-			out, err := sdkOf(b).GetObject(ctx, &sdk.GetObjectInput{Bucket: aws.String(b.Location().Bucket), Key: o.Key})
+			out, err := sdkOf(b).GetObject(ctx, &sdk.GetObjectInput{Bucket: aws.String(b.Location().Bucket),
+				Key: o.Key})
 			var none *types.NoSuchKey
 			if errors.As(err, &none) {
 				continue // a request of a killed sync was still on its way

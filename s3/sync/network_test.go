@@ -21,6 +21,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -41,14 +44,14 @@ func forbid(what string) func(int, http.ResponseWriter, *http.Request) bool {
 func TestNotAllowed(t *testing.T) {
 	for _, c := range []struct {
 		lacks string
-		dir   Direction
+		dir   plan.Direction
 		known bool // the bucket has a manifest
 		want  string
 	}{
-		{"list", Up, false, "denied"}, {"list", Down, true, "fine"}, {"list", Up, true, "fine"},
-		{"read", Down, true, "denied"}, {"read", Up, true, "denied"},
-		{"write", Up, false, "all"}, {"write", Up, true, "denied"}, {"write", Down, true, "fine"},
-		{"delete", Up, true, "one"},
+		{"list", plan.Up, false, "denied"}, {"list", plan.Down, true, "fine"}, {"list", plan.Up, true, "fine"},
+		{"read", plan.Down, true, "denied"}, {"read", plan.Up, true, "denied"},
+		{"write", plan.Up, false, "all"}, {"write", plan.Up, true, "denied"}, {"write", plan.Down, true, "fine"},
+		{"delete", plan.Up, true, "one"},
 	} {
 		t.Run(fmt.Sprintf("%s %s %t", c.lacks, c.dir, c.known), func(t *testing.T) {
 			loc, dir := location(t), t.TempDir()
@@ -57,16 +60,16 @@ func TestNotAllowed(t *testing.T) {
 			b := openBucket(t, loc)
 			if c.known {
 				write(t, dir, "gone", "gone")
-				mustSync(t, dir, b, Options{Direction: Up})
+				mustSync(t, dir, b, Options{Direction: plan.Up})
 				must(t, os.Remove(filepath.Join(dir, "gone")))
 			}
 			write(t, dir, "b", "new")
 			a.reset(forbid(c.lacks))
 			from := dir
-			if c.dir == Down {
+			if c.dir == plan.Down {
 				from = t.TempDir()
 			}
-			stats, err := Sync(t.Context(), openTree(t, from), b, Options{Direction: c.dir, Mirror: c.dir == Up})
+			stats, err := Sync(t.Context(), openTree(t, from), b, Options{Direction: c.dir, Mirror: c.dir == plan.Up})
 			switch c.want {
 			case "fine":
 				if err != nil || stats.Failed > 0 {
@@ -94,9 +97,9 @@ func TestNotAllowed(t *testing.T) {
 			}
 			// With the permission, all is done that was not.
 			a.reset(nil)
-			mustSync(t, dir, b, Options{Direction: Up, Mirror: true, List: true})
+			mustSync(t, dir, b, Options{Direction: plan.Up, Mirror: true, List: true})
 			back := t.TempDir()
-			mustSync(t, back, b, Options{Direction: Down, List: true, Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, List: true, Owners: true})
 			sameTrees(t, dir, back)
 		})
 	}
@@ -107,7 +110,7 @@ func TestNotAllowed(t *testing.T) {
 func TestWrongRegion(t *testing.T) {
 	loc := location(t)
 	loc.Region = "eu-north-1"
-	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: Up})
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), openBucket(t, loc), Options{Direction: plan.Up})
 	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region eu-north-1") ||
 		errors.RemedyOf(err) == "" {
 		t.Errorf("another region: %v; remedy %q", err, errors.RemedyOf(err))
@@ -179,12 +182,12 @@ func TestDamagedOnTheWay(t *testing.T) {
 				// Only twice: all hits may be for the same object, which is requested three times.
 				return fault.hits(r) && hits.Add(1) <= 2 && fault.do(w, r)
 			})
-			mustSync(t, dir, b, Options{Direction: Up})
+			mustSync(t, dir, b, Options{Direction: plan.Up})
 			if fault.bare {
-				must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
+				must(t, b.Delete(t.Context(), []string{manifest.Key}, func(_ string, err error) { t.Error(err) }))
 			}
 			back := t.TempDir()
-			mustSync(t, back, b, Options{Direction: Down, Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 			if !fault.bare {
 				sameTrees(t, dir, back)
 			} else if got, want := contentsOf(t, back), contentsOf(t, dir); !maps.Equal(got, want) {
@@ -252,7 +255,7 @@ func TestSlowAndOverloaded(t *testing.T) {
 		}
 		return false
 	})
-	_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state})
+	_, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state})
 	if errors.KindOf(err) != errors.Unavailable || !strings.Contains(errors.Message(err), "overloaded") ||
 		errors.RemedyOf(err) == "" {
 		t.Errorf("overloaded for long: %v", err)
@@ -261,9 +264,9 @@ func TestSlowAndOverloaded(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		return false
 	})
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
@@ -294,8 +297,8 @@ func TestAwayForLong(t *testing.T) {
 	for _, c := range []struct {
 		dir string
 		o   Options
-	}{{dir, Options{Direction: Up, State: t.TempDir()}},
-		{back, Options{Direction: Down, State: t.TempDir(), Owners: true}}} {
+	}{{dir, Options{Direction: plan.Up, State: t.TempDir()}},
+		{back, Options{Direction: plan.Down, State: t.TempDir(), Owners: true}}} {
 		var until atomic.Int64
 		var refused atomic.Int32
 		a.reset(func(n int, w http.ResponseWriter, _ *http.Request) bool {
@@ -311,7 +314,7 @@ func TestAwayForLong(t *testing.T) {
 		})
 		t.Log(mustSync(t, c.dir, b, c.o))
 		// Each worker backs off, up to ten seconds on average.
-		if got, most := refused.Load(), int32(workers*(8+away/(3*time.Second))); got == 0 || got > most {
+		if got, most := refused.Load(), int32(object.Workers*(8+away/(3*time.Second))); got == 0 || got > most {
 			t.Errorf("%s: S3 refused %d requests, want 1 to %d", c.o.Direction, got, most)
 		}
 	}
@@ -332,16 +335,16 @@ func TestExpiresHalfway(t *testing.T) {
 		return n > 250 && xmlFault(w, http.StatusBadRequest, "ExpiredToken")
 	})
 	if _, err := Sync(t.Context(), openTree(t, dir), b,
-		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Unauthenticated ||
+		Options{Direction: plan.Up, State: state}); errors.KindOf(err) != errors.Unauthenticated ||
 		!strings.Contains(errors.Message(err), "expired") {
 		t.Errorf("expired: %v", err)
 	}
 	a.reset(nil)
-	if stats := mustSync(t, dir, openBucket(t, loc), Options{Direction: Up, State: state}); stats.Skipped == 0 {
+	if stats := mustSync(t, dir, openBucket(t, loc), Options{Direction: plan.Up, State: state}); stats.Skipped == 0 {
 		t.Errorf("nothing of what was sent was used: %s", stats)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
@@ -360,11 +363,11 @@ func TestETagIsNoMD5(t *testing.T) {
 	must(t, err)
 	must(t, os.Chtimes(filepath.Join(dir, "f"), info.ModTime(), info.ModTime().Truncate(time.Second)))
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down})
+	mustSync(t, back, b, Options{Direction: plan.Down})
 	if raw, _ := os.ReadFile(filepath.Join(back, "f")); string(raw) != others {
 		t.Errorf("restored %q", raw)
 	}
-	mustSync(t, dir, b, Options{Direction: Up, Contents: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up, Contents: true})
 	if raw, _ := os.ReadFile(object); string(raw) != mine {
 		t.Errorf("the bucket has %q", raw)
 	}
@@ -376,14 +379,14 @@ func TestManifestLiesAboutSizes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := openBucket(t, location(t))
 			body := []byte("the content")
-			etag, err := b.put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
+			etag, err := b.Put(t.Context(), "f", body, crc64nvme.Checksum(body), nil)
 			must(t, err)
 			raw := entriesOf(t, false, &tree.Entry{Path: "f", Kind: tree.File, Mode: 0o644,
 				Size: int64(len(body)) + lie, ETag: etag})
-			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
+			_, err = b.Put(t.Context(), manifest.Key, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
 			back := t.TempDir()
-			mustSync(t, back, b, Options{Direction: Down})
+			mustSync(t, back, b, Options{Direction: plan.Down})
 			if got, err := os.ReadFile(filepath.Join(back, "f")); string(got) != string(body) {
 				t.Errorf("restored %q, %v", got, err)
 			}
@@ -406,7 +409,7 @@ func TestReplacedByLink(t *testing.T) {
 			write(t, dir, "d/f", "inside")
 			write(t, dir, "z", "z")
 			stats, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc),
-				Options{Direction: Up, Plan: func(a Action) {
+				Options{Direction: plan.Up, Plan: func(a plan.Action) {
 					if a.Path == trigger {
 						must(t, os.Rename(filepath.Join(dir, "d"), filepath.Join(dir, "was")))
 						must(t, os.Symlink(outside, filepath.Join(dir, "d")))
@@ -417,7 +420,7 @@ func TestReplacedByLink(t *testing.T) {
 				t.Errorf("nothing was said: %s", stats)
 			}
 			back := t.TempDir()
-			mustSync(t, back, openBucket(t, loc), Options{Direction: Down, List: true})
+			mustSync(t, back, openBucket(t, loc), Options{Direction: plan.Down, List: true})
 			for path := range snapshot(t, back) {
 				if raw, _ := os.ReadFile(filepath.Join(back, path)); strings.Contains(string(raw), "secret") {
 					t.Errorf("%s has what is outside", path)
@@ -443,11 +446,11 @@ func TestSparseTebibyte(t *testing.T) {
 	must(t, f.Close())
 	age(t, dir)
 	b := openBucket(t, loc)
-	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.Bytes > 1<<20 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up}); stats.Bytes > 1<<20 {
 		t.Errorf("%d bytes were sent", stats.Bytes)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down})
+	mustSync(t, back, b, Options{Direction: plan.Down})
 	var st unix.Stat_t
 	must(t, unix.Stat(filepath.Join(back, "disk.img"), &st))
 	if st.Size != 1<<40 || st.Blocks*512 > 1<<20 {
@@ -475,12 +478,12 @@ func TestPassingObjects(t *testing.T) {
 		write(t, dir, "d/"+name, "y")
 		a := between(t, &loc)
 		b := openBucket(t, loc)
-		mustSync(t, dir, b, Options{Direction: Up})
+		mustSync(t, dir, b, Options{Direction: plan.Up})
 		a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 			return gets(r) && strings.Contains(r.URL.Path, ".sgwtmp.") && !stays &&
 				xmlFault(w, http.StatusNotFound, "NoSuchKey")
 		})
-		for _, direction := range []Direction{Down, Both} {
+		for _, direction := range []plan.Direction{plan.Down, plan.Both} {
 			stats := mustSync(t, back, b, Options{Direction: direction, List: true, State: t.TempDir()})
 			if _, err := os.Stat(filepath.Join(back, "d", name)); (err == nil) != stays || stats.Failed > 0 {
 				t.Errorf("%s, stays=%t: %v; %s", direction, stays, err, stats)
@@ -490,7 +493,7 @@ func TestPassingObjects(t *testing.T) {
 			return gets(r) && strings.HasSuffix(r.URL.Path, "/d/f") && xmlFault(w, http.StatusNotFound, "NoSuchKey")
 		})
 		if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b,
-			Options{Direction: Down, List: true}); err != nil || stats.Failed != 1 {
+			Options{Direction: plan.Down, List: true}); err != nil || stats.Failed != 1 {
 			t.Errorf("another object that is gone: %s, %v", stats, err)
 		}
 	}
@@ -510,12 +513,12 @@ func TestServerThatIsSilent(t *testing.T) {
 		return true
 	})
 	b := openBucket(t, loc)
-	b.Tune(Tuning{Silence: 5 * time.Second})
-	_, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Up})
+	b.Tune(object.Tuning{Silence: 5 * time.Second})
+	_, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: plan.Up})
 	short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	_, list := sdkOf(b).ListObjectsV2(short, &sdk.ListObjectsV2Input{Bucket: &loc.Bucket})
-	for what, err := range map[string]error{"a sync": err, "a list": b.explain(list)} {
+	for what, err := range map[string]error{"a sync": err, "a list": b.Explain(list)} {
 		if !errors.Is(err, errors.Unavailable) || !strings.Contains(errors.Message(err), "S3 does not answer") ||
 			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v; remedy %q", what, err, errors.RemedyOf(err))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // sourceTree is a copy of real sources with additions: links of both kinds, modes, empty directories, attributes, odd
@@ -60,10 +61,10 @@ func TestOthersSeeTheSame(t *testing.T) {
 		testenv.RequireTool(t, "aws", "awscli")
 	dir, loc := sourceTree(t), location(t)
 	b := openBucket(t, loc)
-	up := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	up := mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()})
 	t.Log(up)
 	back := t.TempDir()
-	t.Log(mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true}))
+	t.Log(mustSync(t, back, b, Options{Direction: plan.Down, State: t.TempDir(), Owners: true}))
 	must(t, os.Chmod(back, 0o755)) // a sync does not restore the root of a volume
 	if diff := tool(t, nil, rsync, "-aHXn", "--checksum", "--delete", "--itemize-changes", dir+"/",
 		back+"/"); differs(diff) {
@@ -73,7 +74,7 @@ func TestOthersSeeTheSame(t *testing.T) {
 	if int64(len(files)) > up.Files {
 		t.Errorf("%d of %d files went up", up.Files, len(files))
 	}
-	if e, err := b.stat(t.Context(), "extras/large"); err != nil || !strings.HasSuffix(e.ETag, "-2") {
+	if e, err := b.Stat(t.Context(), "extras/large"); err != nil || !strings.HasSuffix(e.ETag, "-2") {
 		t.Errorf("the large file is %+v, %v, not of two parts", e, err)
 	}
 	place := loc.Bucket + "/" + loc.Prefix

@@ -19,6 +19,12 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/pack"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // packedTree has one of everything, and small files for several packs.
@@ -54,16 +60,16 @@ func plantMany(t *testing.T, dir string) {
 
 // fill fills an empty volume from the bucket, compares it with the tree, and returns the small objects that were
 // requested singly.
-func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
+func fill(t *testing.T, dir string, loc s3.Location, o Options) (singly []string) {
 	t.Helper()
 	proxy := between(t, &loc)
 	back := t.TempDir()
-	o.Direction, o.Owners, o.SetID = Down, true, true
+	o.Direction, o.Owners, o.SetID = plan.Down, true, true
 	mustSync(t, back, openBucket(t, loc), o)
 	sameTrees(t, dir, back)
 	for _, call := range proxy.seen() {
 		if method, key, _ := strings.Cut(call, " "); method == http.MethodGet &&
-			!strings.Contains(key, "/"+packPrefix) && !strings.HasSuffix(key, ManifestKey) &&
+			!strings.Contains(key, "/"+pack.Prefix) && !strings.HasSuffix(key, manifest.Key) &&
 			strings.Count(key, "/") > 1 &&
 			!strings.HasSuffix(key, "/big.bin") && !strings.Contains(key, "/sparse/") {
 			singly = append(singly, key)
@@ -73,15 +79,15 @@ func fill(t *testing.T, dir string, loc Location, o Options) (singly []string) {
 }
 
 // packsOf returns the names of the packs in a bucket, and of those in its index.
-func packsOf(t *testing.T, b *Bucket) (stored, indexed []string) {
+func packsOf(t *testing.T, b *object.Bucket) (stored, indexed []string) {
 	t.Helper()
-	at, err := b.At(b.Prefix() + packPrefix)
+	at, err := b.At(b.Prefix() + pack.Prefix)
 	must(t, err)
-	for o, err := range at.all(t.Context(), anyOrder) {
+	for o, err := range at.All(t.Context(), object.AnyOrder) {
 		must(t, err)
-		stored = append(stored, o.key)
+		stored = append(stored, o.Key)
 	}
-	x, _, err := b.index(t.Context())
+	x, _, err := pack.ReadIndex(t.Context(), b)
 	must(t, err)
 	if x != nil {
 		for _, row := range x.Packs {
@@ -101,7 +107,7 @@ func TestPacksFillEmptyVolumes(t *testing.T) {
 	testenv.Long(t)
 	dir, loc := packedTree(t), location(t)
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir(), Packs: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir(), Packs: true})
 	stored, indexed := packsOf(t, b)
 	if len(stored) < 3 || !slices.Equal(stored, indexed) {
 		t.Fatalf("there are the packs %v, and the index has %v", stored, indexed)
@@ -114,7 +120,7 @@ func TestPacksFillEmptyVolumes(t *testing.T) {
 	// Not into a volume that has files.
 	half := t.TempDir()
 	write(t, half, "many/00/small-1", "mine")
-	mustSync(t, half, b, Options{Direction: Down, Owners: true, SetID: true, Mirror: true})
+	mustSync(t, half, b, Options{Direction: plan.Down, Owners: true, SetID: true, Mirror: true})
 	sameTrees(t, dir, half)
 }
 
@@ -123,7 +129,7 @@ func TestPacksFollowChanges(t *testing.T) {
 	t.Parallel()
 	dir, loc, state := plainTree(t), location(t), t.TempDir()
 	b := openBucket(t, loc)
-	up := Options{Direction: Up, State: state, Packs: true, Mirror: true, DeleteMany: true}
+	up := Options{Direction: plan.Up, State: state, Packs: true, Mirror: true, DeleteMany: true}
 	mustSync(t, dir, b, up)
 	first, _ := packsOf(t, b)
 	write(t, dir, "many/03/small-3", "changed")
@@ -169,13 +175,13 @@ func TestPacksAskNothing(t *testing.T) {
 	dir, loc, state := richTree(t), location(t), t.TempDir()
 	proxy := between(t, &loc)
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
-	mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true}) // switched on later
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Packs: true}) // switched on later
 	if stored, _ := packsOf(t, b); len(stored) != 1 {
 		t.Fatalf("there are the packs %v", stored)
 	}
 	proxy.reset(nil)
-	mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Packs: true})
 	if got := proxy.seen(); len(got) != 1 {
 		t.Errorf("an unchanged tree was asked about: %v", got)
 	}
@@ -185,36 +191,36 @@ func TestPacksAskNothing(t *testing.T) {
 func TestBadPacks(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
-	for name, spoil := range map[string]func(t *testing.T, b *Bucket, x *packIndex){
-		"a pack is gone": func(t *testing.T, b *Bucket, x *packIndex) { remove(t, b, x.Packs[1].key()) },
-		"a pack is damaged": func(t *testing.T, b *Bucket, x *packIndex) {
-			overwrite(t, b, x.Packs[0].key(),
+	for name, spoil := range map[string]func(t *testing.T, b *object.Bucket, x *pack.Index){
+		"a pack is gone": func(t *testing.T, b *object.Bucket, x *pack.Index) { remove(t, b, x.Packs[1].Key()) },
+		"a pack is damaged": func(t *testing.T, b *object.Bucket, x *pack.Index) {
+			overwrite(t, b, x.Packs[0].Key(),
 				[]byte("no pack"))
 		},
-		"a pack lies": func(t *testing.T, b *Bucket, x *packIndex) {
-			raw, err := encodePack([]packMember{{Place: []byte("a0"), Size: 9, CRC: 1},
+		"a pack lies": func(t *testing.T, b *object.Bucket, x *pack.Index) {
+			raw, err := pack.Encode([]pack.Member{{Place: []byte("a0"), Size: 9, CRC: 1},
 				{Place: []byte("many/00/small-1"), Size: 4}}, []byte("otherwise and"), nil)
 			must(t, err)
-			overwrite(t, b, x.Packs[0].key(), raw)
+			overwrite(t, b, x.Packs[0].Key(), raw)
 			x.Packs[0].ETag, x.Packs[0].Size, x.Packs[0].CRC = "", int64(len(raw)), crc64nvme.Checksum(raw)
 			putIndex(t, b, x)
 		},
-		"the index is damaged": func(t *testing.T, b *Bucket, _ *packIndex) {
-			overwrite(t, b, packsKey,
+		"the index is damaged": func(t *testing.T, b *object.Bucket, _ *pack.Index) {
+			overwrite(t, b, pack.IndexKey,
 				[]byte("no index"))
 		},
-		"the index is newer": func(t *testing.T, b *Bucket, x *packIndex) {
+		"the index is newer": func(t *testing.T, b *object.Bucket, x *pack.Index) {
 			x.Version++
 			putIndex(t, b, x)
 		},
-		"packs are exchanged": func(t *testing.T, b *Bucket, x *packIndex) {
+		"packs are exchanged": func(t *testing.T, b *object.Bucket, x *pack.Index) {
 			x.Packs[0].ID, x.Packs[1].ID = x.Packs[1].ID, x.Packs[0].ID
 			x.Packs[0].ETag, x.Packs[1].ETag = x.Packs[1].ETag, x.Packs[0].ETag
 			x.Packs[0].Size, x.Packs[1].Size = x.Packs[1].Size, x.Packs[0].Size
 			x.Packs[0].CRC, x.Packs[1].CRC = x.Packs[1].CRC, x.Packs[0].CRC
 			putIndex(t, b, x)
 		},
-		"the index leads out": func(t *testing.T, b *Bucket, x *packIndex) {
+		"the index leads out": func(t *testing.T, b *object.Bucket, x *pack.Index) {
 			x.Packs[0].ID = "../../x"
 			putIndex(t, b, x)
 		},
@@ -223,8 +229,8 @@ func TestBadPacks(t *testing.T) {
 			t.Parallel()
 			loc, state := location(t), t.TempDir()
 			b := openBucket(t, loc)
-			mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
-			x, _, err := b.index(t.Context())
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Packs: true})
+			x, _, err := pack.ReadIndex(t.Context(), b)
 			must(t, err)
 			spoil(t, b, x)
 			if got := fill(t, dir, loc, Options{}); len(got) < 5 {
@@ -233,7 +239,7 @@ func TestBadPacks(t *testing.T) {
 			// A machine that never had the packs makes them anew if the index is unreadable, but does not replace those
 			// of a newer Harvest.
 			stats, err := Sync(t.Context(), openTree(t, dir), b,
-				Options{Direction: Up, State: t.TempDir(), Packs: true})
+				Options{Direction: plan.Up, State: t.TempDir(), Packs: true})
 			if newer := strings.Contains(name, "newer"); err != nil || newer != (stats.Failed == 1) || newer &&
 				stats.Failures[0].Remedy != "use a newer Harvest" {
 				t.Errorf("the next sync up ended with %+v, %v", stats, err)
@@ -253,10 +259,10 @@ func TestPacksAreOlderThanObjects(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
 	b := openBucket(t, loc)
-	mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir(), Packs: true})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir(), Packs: true})
 	overwrite(t, b, "many/07/small-2", []byte("another's"))
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, List: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, List: true})
 	if got, err := os.ReadFile(filepath.Join(back, "many/07/small-2")); err != nil || string(got) != "another's" {
 		t.Errorf("the file is %q, %v", got, err)
 	}
@@ -267,7 +273,7 @@ func TestPacksAreOlderThanObjects(t *testing.T) {
 func TestPacksThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	dir := plainTree(t)
-	for name, hit := range map[string]string{"a pack": "/" + packPrefix + "/", "the index": "/" + packsKey} {
+	for name, hit := range map[string]string{"a pack": "/" + pack.Prefix + "/", "the index": "/" + pack.IndexKey} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			loc, state := location(t), t.TempDir()
@@ -277,8 +283,8 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, hit) &&
 					xmlFault(w, http.StatusForbidden, "AccessDenied")
 			})
-			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: state, Packs: true})
-			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != packPrefix ||
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state, Packs: true})
+			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != pack.Prefix ||
 				!strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
 				t.Fatalf("it ended with %+v, %v", stats, err)
 			}
@@ -290,7 +296,7 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 				t.Errorf("packs that no index has are left: %v", stored)
 			}
 			fill(t, dir, loc, Options{})
-			mustSync(t, dir, b, Options{Direction: Up, State: state, Packs: true})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: state, Packs: true})
 			if got := fill(t, dir, loc, Options{}); len(got) > 0 {
 				t.Errorf("afterwards these came by themselves: %v", got)
 			}
@@ -302,10 +308,10 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 // any reason, although it has nothing to send.
 func TestPacksThatFellBehind(t *testing.T) {
 	t.Parallel()
-	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options){
-		"they could not be stored": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
+	for name, behind := range map[string]func(t *testing.T, dir string, proxy *asked, b *object.Bucket, up Options){
+		"they could not be stored": func(t *testing.T, dir string, proxy *asked, b *object.Bucket, up Options) {
 			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/"+packPrefix+"/") &&
+				return r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/"+pack.Prefix+"/") &&
 					xmlFault(w, http.StatusForbidden, "AccessDenied")
 			})
 			stats, err := Sync(t.Context(), openTree(t, dir), b, up)
@@ -314,13 +320,13 @@ func TestPacksThatFellBehind(t *testing.T) {
 			}
 			proxy.reset(nil)
 		},
-		"they were switched off": func(t *testing.T, dir string, _ *asked, b *Bucket, up Options) {
+		"they were switched off": func(t *testing.T, dir string, _ *asked, b *object.Bucket, up Options) {
 			up.Packs = false
 			mustSync(t, dir, b, up)
 		},
-		"another sync ended first": func(t *testing.T, dir string, proxy *asked, b *Bucket, up Options) {
+		"another sync ended first": func(t *testing.T, dir string, proxy *asked, b *object.Bucket, up Options) {
 			proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+packsKey) &&
+				return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/"+pack.IndexKey) &&
 					xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
 			})
 			mustSync(t, dir, b, up)
@@ -331,7 +337,7 @@ func TestPacksThatFellBehind(t *testing.T) {
 			t.Parallel()
 			dir, loc := plainTree(t), location(t)
 			proxy := between(t, &loc)
-			b, up := openBucket(t, loc), Options{Direction: Up, State: t.TempDir(), Packs: true}
+			b, up := openBucket(t, loc), Options{Direction: plan.Up, State: t.TempDir(), Packs: true}
 			mustSync(t, dir, b, up)
 			first, _ := packsOf(t, b)
 			for i := range 45 {
@@ -361,21 +367,21 @@ func TestPacksThatFellBehind(t *testing.T) {
 func TestPacksInterrupted(t *testing.T) {
 	t.Parallel()
 	dir, loc := plainTree(t), location(t)
-	mustSync(t, dir, openBucket(t, loc), Options{Direction: Up, State: t.TempDir(), Packs: true})
+	mustSync(t, dir, openBucket(t, loc), Options{Direction: plan.Up, State: t.TempDir(), Packs: true})
 	through := loc
 	proxy := between(t, &through)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var packs atomic.Int32
 	proxy.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/"+packPrefix+"/") && packs.Add(1) == 3 {
+		if strings.Contains(r.URL.Path, "/"+pack.Prefix+"/") && packs.Add(1) == 3 {
 			cancel(errors.Newf(errors.Canceled, "enough"))
 			return xmlFault(w, http.StatusServiceUnavailable, "SlowDown")
 		}
 		return false
 	})
 	back, state := t.TempDir(), t.TempDir()
-	down := Options{Direction: Down, State: state, Owners: true, SetID: true}
+	down := Options{Direction: plan.Down, State: state, Owners: true, SetID: true}
 	if _, err := Sync(ctx, openTree(t, back), openBucket(t, through), down); errors.KindOf(err) != errors.Canceled {
 		t.Errorf("it ended with %v", err)
 	}
@@ -398,7 +404,7 @@ func TestPacksOfVersions(t *testing.T) {
 	must(t, err)
 	copied := 0
 	for _, call := range proxy.seen() {
-		if strings.HasPrefix(call, http.MethodPut) && strings.Contains(call, "/"+packPrefix+"/") {
+		if strings.HasPrefix(call, http.MethodPut) && strings.Contains(call, "/"+pack.Prefix+"/") {
 			copied++
 		}
 	}
@@ -435,22 +441,22 @@ func TestPacksOfVersions(t *testing.T) {
 	}
 }
 
-func remove(t *testing.T, b *Bucket, key string) {
+func remove(t *testing.T, b *object.Bucket, key string) {
 	t.Helper()
-	must(t, b.delete(t.Context(), []string{key}, func(_ string, err error) { t.Error(err) }))
+	must(t, b.Delete(t.Context(), []string{key}, func(_ string, err error) { t.Error(err) }))
 }
 
-func overwrite(t *testing.T, b *Bucket, key string, body []byte) {
+func overwrite(t *testing.T, b *object.Bucket, key string, body []byte) {
 	t.Helper()
-	_, err := b.put(t.Context(), key, body, crc64nvme.Checksum(body), nil)
+	_, err := b.Put(t.Context(), key, body, crc64nvme.Checksum(body), nil)
 	must(t, err)
 }
 
-func putIndex(t *testing.T, b *Bucket, x *packIndex) {
+func putIndex(t *testing.T, b *object.Bucket, x *pack.Index) {
 	t.Helper()
 	raw, err := cbor.Marshal(x)
 	must(t, err)
-	overwrite(t, b, packsKey, raw)
+	overwrite(t, b, pack.IndexKey, raw)
 }
 
 // TestPacksLeaveRoom checks that a part of a file may exceed the memory for bodies that packs leave.
@@ -458,18 +464,19 @@ func TestPacksLeaveRoom(t *testing.T) {
 	t.Parallel()
 	loc := location(t)
 	b := openBucket(t, loc)
-	mustSync(t, richTree(t), b, Options{Direction: Up, Packs: true})
-	r := &run{b: b, t: openTree(t, t.TempDir()), o: Options{Direction: Down}, sem: semaphore.NewWeighted(maxInFlight),
-		room: maxInFlight}
+	mustSync(t, richTree(t), b, Options{Direction: plan.Up, Packs: true})
+	r := &run{b: b, t: openTree(t, t.TempDir()), o: Options{Direction: plan.Down},
+		sem:  semaphore.NewWeighted(buffer.MaxInFlight),
+		room: buffer.MaxInFlight}
 	g, ctx := errgroup.WithContext(t.Context())
 	ps, err := r.openPacks(ctx, g)
 	if err != nil || ps == nil {
 		t.Fatalf("there are no packs: %v", err)
 	}
-	defer ps.close()
-	_, release, err := r.buffer(ctx, maxInFlight)
+	defer ps.Close()
+	_, release, err := r.buffer(ctx, buffer.MaxInFlight)
 	must(t, err)
 	release()
 	must(t, g.Wait())
-	r.buffers.close()
+	r.buffers.Close()
 }

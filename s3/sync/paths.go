@@ -3,46 +3,52 @@ package sync
 import (
 	"cmp"
 	"context"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3/tree"
 	"iter"
 	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/remote"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // plan calls do with the action for each path, in the order of keys. It holds at most one entry of
 // each side at a time.
-func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Action) error) error {
+func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents, do func(plan.Action) error) error {
 	local := r.local(ctx)
-	both := remote.known && !remote.list && !st.interrupted()
-	baseSeq := st.read()
-	remoteSeq := st.spared(r.b.Prefix(), remote.read(ctx, st.last()))
+	both := remote.Known && !remote.List && !st.Interrupted()
+	baseSeq := st.Read()
+	remoteSeq := st.Spared(r.b.Prefix(), remote.Read(ctx, st.Last()))
 	if both {
 		// The state is the bucket's manifest: read it only once.
-		baseSeq = func(func(remembered) bool) {}
+		baseSeq = func(func(plan.Remembered) bool) {}
 	}
 	unread := map[string]bool{} // paths of the volume that could not be read
-	return merge(local, baseSeq, remoteSeq, func(l *tree.Scanned, base *remembered, rem *tree.Entry, rerr error) error {
+	return plan.Merge(local, baseSeq, remoteSeq, func(l *tree.Scanned, base *plan.Remembered, rem *tree.Entry,
+		rerr error) error {
 		if err := ctx.Err(); err != nil {
 			return context.Cause(ctx)
 		}
 		if base == nil && both && rem != nil {
-			base = &remembered{Entry: rem}
+			base = &plan.Remembered{Entry: rem}
 		}
-		p := place{Scanned: l, remote: rem, list: remote.list}
+		p := plan.Sides{Scanned: l, Remote: rem, List: remote.List}
 		if base != nil {
-			p.base, p.fresh, p.added = base.Entry, base.fresh, base.added
+			p.Base, p.Fresh, p.Added = base.Entry, base.Fresh, base.Added
 		}
 		if rerr != nil {
 			if !r.about(rem.Path, false) {
 				return nil
 			}
-			return do(skipped(rem.Path, rerr))
+			return do(plan.Skipped(rem.Path, rerr))
 		}
 		if rem != nil && rem.Kind != tree.Dir && tree.Temporary(rem.Path) {
 			if !r.about(rem.Path, false) {
 				return nil
 			}
-			return do(skipped(rem.Path, tree.ErrTemporary))
+			return do(plan.Skipped(rem.Path, tree.ErrTemporary))
 		}
 		if rem != nil && rem.Blocked && r.about(rem.Path, true) {
 			r.fail(rem.Path+"/", errDirContent)
@@ -53,46 +59,46 @@ func (r *run) plan(ctx context.Context, st *state, remote *contents, do func(Act
 		if l != nil && l.Err != nil {
 			unread[l.FailedPath] = true
 			if !r.about(l.FailedPath, l.OfDirectory) {
-				return p.aside(do)
+				return p.Aside(do)
 			}
-			a := skipped(l.FailedPath, l.Err)
-			a.remote, a.was, a.base = rem, rem, p.base
+			a := plan.Skipped(l.FailedPath, l.Err)
+			a.Remote, a.Was, a.Base = rem, rem, p.Base
 			return do(a)
 		}
-		le := p.local()
-		if le == nil && rem == nil && !p.fresh {
+		le := p.Local()
+		if le == nil && rem == nil && !p.Fresh {
 			return nil // both sides deleted it
 		}
-		if le == nil && rem != nil && beneath(unread, rem.Path) || !r.concerns(le, cmp.Or(rem, p.base)) {
-			return p.aside(do) // unknown in the volume, or outside of Only
+		if le == nil && rem != nil && plan.Beneath(unread, rem.Path) || !r.concerns(le, cmp.Or(rem, p.Base)) {
+			return p.Aside(do) // unknown in the volume, or outside of Only
 		}
 		return r.planned(ctx, &p, remote, do)
 	})
 }
 
 // planned decides about one path and passes the action to do.
-func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(Action) error) error {
-	local, rem, unsure := p.local(), p.remote, false
-	if p.fresh && r.o.Direction != Down {
-		rem, unsure = p.resumed(r.b.Prefix())
+func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Contents, do func(plan.Action) error) error {
+	local, rem, unsure := p.Local(), p.Remote, false
+	if p.Fresh && r.o.Direction != plan.Down {
+		rem, unsure = p.Resumed(r.b.Prefix())
 	}
 	if local == nil && rem == nil {
 		return nil
 	}
-	r.t.AdoptTime(local, p.base, rem)
-	read, err := r.look(ctx, local, p.base, rem)
+	r.t.AdoptTime(local, p.Base, rem)
+	read, err := r.look(ctx, local, p.Base, rem)
 	if err != nil {
 		return err
 	}
-	a := decide(r.p, local, p.base, rem, read)
-	a.was, a.unsure = p.remote, unsure
-	if (a.Op == DeleteLocal || a.Op == DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
-		return p.aside(do) // it may hold files that are not part of the sync
+	a := plan.Decide(r.p, local, p.Base, rem, read)
+	a.Was, a.Unsure = p.Remote, unsure
+	if (a.Op == plan.DeleteLocal || a.Op == plan.DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
+		return p.Aside(do) // it may hold files that are not part of the sync
 	}
-	if r.o.Direction == Both && a.Op == Download && local == nil && rem.Kind != tree.Dir && !unsure {
+	if r.o.Direction == plan.Both && a.Op == plan.Download && local == nil && rem.Kind != tree.Dir && !unsure {
 		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir {
-			a.Op, a.first = DeleteRemote, true
-			a.keep(keptAsFile, r.p.stamp)
+			a.Op, a.First = plan.DeleteRemote, true
+			a.Keep(plan.KeptAsFile, r.p.Stamp)
 		}
 	}
 	if a.Conflict != "" && !unsure {
@@ -100,17 +106,17 @@ func (r *run) planned(ctx context.Context, p *place, remote *contents, do func(A
 			return err
 		}
 	}
-	if a.Op == DeleteLocal && remote.healed && !remote.memory {
-		a = skipped(a.Path, errUnlisted)
-		a.was, a.base = p.remote, p.base
+	if a.Op == plan.DeleteLocal && remote.Healed && !remote.Memory {
+		a = plan.Skipped(a.Path, errUnlisted)
+		a.Was, a.Base = p.Remote, p.Base
 		return do(a)
 	}
-	a.empty = p.Scanned != nil && p.EmptyDir
-	if r.unsettled.doubts(local) {
-		r.unsettled.again(&a, r.o.Direction)
+	a.Empty = p.Scanned != nil && p.EmptyDir
+	if r.unsettled.Doubts(local) {
+		r.unsettled.Again(&a, r.o.Direction)
 	}
 	r.replaced(&a)
-	r.guard.planned(&a)
+	r.guard.Planned(&a)
 	return do(a)
 }
 
@@ -143,7 +149,7 @@ func (r *run) local(ctx context.Context) iter.Seq[tree.Scanned] {
 	return func(yield func(tree.Scanned) bool) {
 		for s := range r.t.Scan(ctx) {
 			if s.Err == nil && s.Kind != tree.Dir && tree.Temporary(s.Path) {
-				if r.o.Direction != Up && !r.o.DryRun {
+				if r.o.Direction != plan.Up && !r.o.DryRun {
 					r.t.RemoveLeft(s.Path)
 				}
 				continue
@@ -166,31 +172,32 @@ func (r *run) local(ctx context.Context) iter.Seq[tree.Scanned] {
 // replaced handles a path of the bucket at which the volume has an entry of another kind, which
 // replaces it. A file must be deleted before objects can be stored below its name, since many
 // servers store objects as files.
-func (r *run) replaced(a *Action) {
-	if a.local != nil || a.remote == nil || r.o.Direction == Down || a.Op != Keep && a.Op != DeleteRemote {
+func (r *run) replaced(a *plan.Action) {
+	if a.Local != nil || a.Remote == nil || r.o.Direction == plan.Down || a.Op != plan.Keep &&
+		a.Op != plan.DeleteRemote {
 		return
 	}
 	here, err := r.t.Lstat(a.Path)
 	if err != nil || here == nil && !r.t.Shadowed(a.Path) || here != nil && here.Kind == a.Kind {
 		return // made since the scan: left to the next sync
 	}
-	a.Op = DeleteRemote
-	a.first = here != nil && here.Kind == tree.Dir
+	a.Op = plan.DeleteRemote
+	a.First = here != nil && here.Kind == tree.Dir
 }
 
 // refuseEmpty returns an error if an empty place would empty the volume.
-func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) error {
-	if !remote.empty || r.o.DeleteMany {
+func (r *run) refuseEmpty(ctx context.Context, st *state.State, remote *remote.Contents) error {
+	if !remote.Empty || r.o.DeleteMany {
 		return nil
 	}
 	switch {
-	case r.o.Direction == Both:
-		for e, err := range st.last() {
-			if err != nil || e.Kind != tree.Dir && known(e) && r.concerns(nil, e) {
+	case r.o.Direction == plan.Both:
+		for e, err := range st.Last() {
+			if err != nil || e.Kind != tree.Dir && plan.Known(e) && r.concerns(nil, e) {
 				return errors.Join(err, errEmptyPlace(r.b))
 			}
 		}
-	case r.o.Direction == Down && r.o.Mirror:
+	case r.o.Direction == plan.Down && r.o.Mirror:
 		for s := range r.local(ctx) {
 			if s.Err == nil && s.Kind != tree.Dir && r.concerns(s.Entry, nil) {
 				return errEmptyPlace(r.b)
@@ -201,7 +208,7 @@ func (r *run) refuseEmpty(ctx context.Context, st *state, remote *contents) erro
 }
 
 // errEmptyPlace returns an error for an empty place of which this machine or the volume has files.
-func errEmptyPlace(b *Bucket) error {
+func errEmptyPlace(b *object.Bucket) error {
 	return errors.Remedy(errors.Newf(errors.Conflict,
 		"%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
 		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")

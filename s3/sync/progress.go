@@ -5,6 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/remote"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -35,16 +39,16 @@ func (p *progress) part(path string, n int64) {
 }
 
 // done notes that j's path is finished.
-func (p *progress) done(j *job, d Direction) {
+func (p *progress) done(j *job, d plan.Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.parts, j.Path)
-	delete(p.parts, j.copyTo)
+	delete(p.parts, j.CopyTo)
 	switch {
-	case d == Down && j.remote != nil && j.remote.Kind == tree.File:
-		p.seen += j.remote.BodySize()
-	case d != Down && j.local != nil && j.local.Kind == tree.File:
-		p.seen += j.local.Size
+	case d == plan.Down && j.Remote != nil && j.Remote.Kind == tree.File:
+		p.seen += j.Remote.BodySize()
+	case d != plan.Down && j.Local != nil && j.Local.Kind == tree.File:
+		p.seen += j.Local.Size
 	}
 }
 
@@ -65,17 +69,17 @@ func (r *run) shown() Stats {
 
 // measure counts the work: for Down, the files of the manifest, otherwise those of the volume.
 // Without a manifest, the work of a Down is unknown until its end.
-func (r *run) measure(ctx context.Context, st *state, remote *contents) {
+func (r *run) measure(ctx context.Context, st *state.State, remote *remote.Contents) {
 	n := int64(0)
-	if r.o.Direction == Down {
-		file := remote.file
-		if remote.known {
-			file = st.file(stateEntries)
+	if r.o.Direction == plan.Down {
+		file := remote.File
+		if remote.Known {
+			file = st.File(state.Entries)
 		}
-		if file == "" || remote.healed {
+		if file == "" || remote.Healed {
 			return
 		}
-		for e, err := range readFile(file) {
+		for e, err := range manifest.ReadFile(file) {
 			if err != nil || ctx.Err() != nil {
 				return
 			}
@@ -99,7 +103,7 @@ func (r *run) measure(ctx context.Context, st *state, remote *contents) {
 }
 
 // report calls Progress until the returned function is called.
-func (r *run) report(ctx context.Context, st *state, remote *contents) func() {
+func (r *run) report(ctx context.Context, st *state.State, remote *remote.Contents) func() {
 	if r.o.Progress == nil {
 		return func() {}
 	}

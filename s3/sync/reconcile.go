@@ -11,6 +11,8 @@ import (
 
 	"github.com/minio/crc64nvme"
 
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -18,8 +20,8 @@ import (
 // content. Then there is no conflict. That is so for a tree that both sides have when this machine
 // first syncs it. Content that cannot be read counts as different; the operation that follows
 // reports why.
-func (r *run) reconcile(ctx context.Context, a *Action) error {
-	l, rem := a.local, a.remote
+func (r *run) reconcile(ctx context.Context, a *plan.Action) error {
+	l, rem := a.Local, a.Remote
 	if l == nil || rem == nil || l.Kind == tree.Dir || rem.Kind == tree.Dir || l.Kind != rem.Kind && !rem.Foreign {
 		return nil
 	}
@@ -27,8 +29,8 @@ func (r *run) reconcile(ctx context.Context, a *Action) error {
 		if max(l.Size, int64(len(l.Target))) != rem.Size {
 			return nil
 		}
-		now, err := r.b.stat(ctx, rem.KeyUnder(r.b.Prefix()))
-		if err != nil && (fatal(err) || ctx.Err() != nil) {
+		now, err := r.b.Stat(ctx, rem.KeyUnder(r.b.Prefix()))
+		if err != nil && (object.Fatal(err) || ctx.Err() != nil) {
 			return err
 		}
 		if err != nil || now.ETag != rem.ETag || now.Kind != l.Kind {
@@ -42,7 +44,7 @@ func (r *run) reconcile(ctx context.Context, a *Action) error {
 		return context.Cause(ctx)
 	}
 	if same {
-		a.Op, a.Conflict, a.copyTo, a.remote = UpdateRemote, "", "", rem
+		a.Op, a.Conflict, a.CopyTo, a.Remote = plan.UpdateRemote, "", "", rem
 	}
 	return nil
 }
@@ -87,18 +89,19 @@ func md5sum(content io.ReaderAt) string {
 // unclear reports whether the file must be read to find its change: its inode differs from this
 // machine's record, its size does not, and the bucket's side changed too.
 func (r *run) unclear(local, base, remote *tree.Entry) bool {
-	return r.o.Direction == Both && local != nil && known(base) && local.Kind == tree.File && base.Kind == tree.File &&
+	return r.o.Direction == plan.Both && local != nil && plan.Known(base) && local.Kind == tree.File &&
+		base.Kind == tree.File &&
 		local.Size == base.Size &&
-		!local.Untouched(base) && (remote == nil || !sameObject(base, remote))
+		!local.Untouched(base) && (remote == nil || !plan.SameObject(base, remote))
 }
 
 // look reads a file if that is necessary and returns its change since base. A file that cannot be
 // read counts as changed.
-func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*change, error) {
+func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*plan.Change, error) {
 	if !r.unclear(local, base, remote) {
 		return nil, nil
 	}
-	all := &change{true, true}
+	all := &plan.Change{Content: true, Meta: true}
 	e := *local
 	f, err := r.opened(&e)
 	if err != nil {
@@ -112,6 +115,6 @@ func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*chang
 		return all, nil
 	}
 	local.Xattrs = e.Xattrs
-	want := r.p.restored(base, &e)
-	return &change{meta: !sameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
+	want := r.p.Restored(base, &e)
+	return &plan.Change{Meta: !plan.SameMeta(&e, want) || !maps.Equal(e.Xattrs, want.Xattrs)}, nil
 }

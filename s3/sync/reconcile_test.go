@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // TestBothWithoutMemory checks that a tree that both sides already have, when a machine first synchronises it in both
@@ -30,17 +33,17 @@ func TestBothWithoutMemory(t *testing.T) {
 					unix.NsecToTimespec(time.Now().Add(-time.Hour).UnixNano())}
 				must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(one, name), past, unix.AT_SYMLINK_NOFOLLOW))
 			}
-			mustSync(t, one, b, Options{Direction: Up})
+			mustSync(t, one, b, Options{Direction: plan.Up})
 			if !stored {
-				must(t, b.delete(t.Context(), []string{ManifestKey}, func(_ string, err error) { t.Error(err) }))
+				must(t, b.Delete(t.Context(), []string{manifest.Key}, func(_ string, err error) { t.Error(err) }))
 			}
 			var shown []string
-			dry := mustSync(t, two, b, Options{Direction: Both, DryRun: true, Plan: func(a Action) {
+			dry := mustSync(t, two, b, Options{Direction: plan.Both, DryRun: true, Plan: func(a plan.Action) {
 				if a.Conflict != "" {
 					shown = append(shown, a.Path)
 				}
 			}})
-			stats := mustSync(t, two, b, Options{Direction: Both, State: t.TempDir()})
+			stats := mustSync(t, two, b, Options{Direction: plan.Both, State: t.TempDir()})
 			if dry.Conflicts != 1 || len(shown) != 1 || stats.Conflicts != 1 || len(stats.Decided) != 1 ||
 				stats.Decided[0].Path != "differs" {
 				t.Errorf("in conflict should be one: %+v; shown before: %q", stats.Decided, shown)

@@ -2,29 +2,33 @@ package sync
 
 import (
 	"context"
-	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3/tree"
-	"golang.org/x/sync/errgroup"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // recover checks which steps in the journal of an interrupted sync happened, and adds them to the
 // results of that sync.
-func (r *run) recover(ctx context.Context, st *state) error {
-	if st.temp || r.versions() {
+func (r *run) recover(ctx context.Context, st *state.State) error {
+	if st.Temp || r.versions() {
 		return nil
 	}
-	noted := st.openJournal()
+	noted := st.OpenJournal()
 	if len(noted) == 0 {
 		return nil
 	}
 	var mu sync.Mutex
 	var all []*tree.Entry
 	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(workers)
+	g.SetLimit(object.Workers)
 	for _, n := range noted {
 		g.Go(func() error {
 			e, err := r.happened(asking, n)
@@ -41,30 +45,30 @@ func (r *run) recover(ctx context.Context, st *state) error {
 		return err
 	}
 	slices.SortFunc(all, func(a, b *tree.Entry) int { return tree.CompareKeys(a.Order(), b.Order()) })
-	if err := st.addBefore(all); err != nil {
+	if err := st.AddBefore(all); err != nil {
 		return err
 	}
-	return errors.Wrapf(os.Remove(st.file(stateJournal)), "record a transfer under way")
+	return errors.Wrapf(os.Remove(st.File(state.JournalFile)), "record a transfer under way")
 }
 
 // happened returns the entry of a step that was completed, as a state has it, or nil.
-func (r *run) happened(ctx context.Context, n *journey) (*tree.Entry, error) {
-	e, err := n.Entry.entry()
+func (r *run) happened(ctx context.Context, n *state.Journey) (*tree.Entry, error) {
+	e, err := n.Entry.Entry()
 	if err != nil {
 		return nil, nil // it is damaged
 	}
 	switch n.Step {
-	case fetched:
+	case state.Arrived:
 		return e, nil
-	case fetching:
+	case state.Fetching:
 		now, err := r.t.Lstat(e.Path)
 		if err != nil || now == nil || now.Kind != e.Kind || now.Inode != e.Inode || now.Size != e.Size {
 			return nil, nil
 		}
 		e.Change = 0 // unknown: the file is read before anything depends on it
 		return e, nil
-	case sending:
-		now, err := r.b.stat(ctx, e.KeyUnder(r.b.Prefix()))
+	case state.Sending:
+		now, err := r.b.Stat(ctx, e.KeyUnder(r.b.Prefix()))
 		if errors.KindOf(err) == errors.NotFound {
 			return nil, nil
 		}
@@ -90,5 +94,5 @@ func (r *run) noteSending(e *tree.Entry) error {
 	if e.Inode == 0 || e.Kind == tree.Dir || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
 		return nil
 	}
-	return r.journal.note(sending, e)
+	return r.journal.Note(state.Sending, e)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/pem"
 	"fmt"
-
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,6 +22,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -40,33 +43,36 @@ func TestRefusedRequests(t *testing.T) {
 	b := openBucket(t, loc)
 	write(t, dir, "f", "x")
 	write(t, dir, "large", strings.Repeat("0123456789abcdef", 17<<16))
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	for name, c := range map[string]struct {
 		fault func(int, http.ResponseWriter, *http.Request) bool
 		o     Options
 		kind  errors.Kind // of the end; "" if paths fail
 	}{
-		"manifest":      {when("GET", "manifest", 403, "AccessDenied"), Options{Direction: Down}, errors.Denied},
-		"manifest size": {when("HEAD", "manifest", 400, "Odd"), Options{Direction: Down}, errors.Invalid},
-		"list": {when("GET", "list-type", 403, "AccessDenied"), Options{Direction: Down, List: true},
+		"manifest":      {when("GET", "manifest", 403, "AccessDenied"), Options{Direction: plan.Down}, errors.Denied},
+		"manifest size": {when("HEAD", "manifest", 400, "Odd"), Options{Direction: plan.Down}, errors.Invalid},
+		"list": {when("GET", "list-type", 403, "AccessDenied"), Options{Direction: plan.Down, List: true},
 			errors.Denied},
-		"put manifest":   {when("PUT", "manifest", 507, "QuotaExceeded"), Options{Direction: Up}, errors.Exhausted},
-		"overtaken":      {when("PUT", "manifest", 412, "PreconditionFailed"), Options{Direction: Up}, errors.Conflict},
-		"begin parts":    {when("POST", "uploads=", 403, "AccessDenied"), Options{Direction: Up}, ""},
-		"a part":         {when("PUT", "partNumber=2", 403, "AccessDenied"), Options{Direction: Up}, ""},
-		"complete":       {when("POST", "uploadId=", 403, "AccessDenied"), Options{Direction: Up}, ""},
-		"expired object": {when("PUT", "work/f", 400, "ExpiredToken"), Options{Direction: Up}, errors.Unauthenticated},
+		"put manifest": {when("PUT", "manifest", 507, "QuotaExceeded"), Options{Direction: plan.Up},
+			errors.Exhausted},
+		"overtaken": {when("PUT", "manifest", 412, "PreconditionFailed"), Options{Direction: plan.Up},
+			errors.Conflict},
+		"begin parts": {when("POST", "uploads=", 403, "AccessDenied"), Options{Direction: plan.Up}, ""},
+		"a part":      {when("PUT", "partNumber=2", 403, "AccessDenied"), Options{Direction: plan.Up}, ""},
+		"complete":    {when("POST", "uploadId=", 403, "AccessDenied"), Options{Direction: plan.Up}, ""},
+		"expired object": {when("PUT", "work/f", 400, "ExpiredToken"), Options{Direction: plan.Up},
+			errors.Unauthenticated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(t, dir, "f", name)
 			write(t, dir, "large", strings.Repeat(fmt.Sprintf("%-16.16s", name),
 				17<<16)+name) // no part is like one of another case
 			a.reset(c.fault)
-			if c.o.Direction == Up {
+			if c.o.Direction == plan.Up {
 				c.o.State = t.TempDir()
 			}
 			tree := openTree(t, dir)
-			if c.o.Direction == Down {
+			if c.o.Direction == plan.Down {
 				tree = openTree(t, t.TempDir())
 			}
 			stats, err := Sync(t.Context(), tree, b, c.o)
@@ -77,23 +83,24 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	// If the parts of an upload cannot be listed, a new one begins.
 	a.reset(nil)
-	e, err := b.stat(t.Context(), "f")
+	e, err := b.Stat(t.Context(), "f")
 	must(t, err)
-	up, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), "")
+	up, err := b.BeginUpload(t.Context(), "other", e, object.MetaHeader(e), "")
 	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
-	if again, err := b.beginUpload(t.Context(), "other", e, metaHeader(e), up.id); err != nil || again.id == up.id ||
-		again.id == "" {
+	if again, err := b.BeginUpload(t.Context(), "other", e, object.MetaHeader(e), up.Id); err != nil ||
+		again.Id == up.Id ||
+		again.Id == "" {
 		t.Errorf("another upload: %+v, %v", again, err)
 	}
-	b.abortUpload(t.Context(), "other", up.id)
+	b.AbortUpload(t.Context(), "other", up.Id)
 	a.reset(nil)
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	// A deletion that fails as a whole.
 	must(t, os.Remove(filepath.Join(dir, "f")))
 	a.reset(when("POST", "delete", 400, "MalformedXML"))
 	if _, err := Sync(t.Context(), openTree(t, dir), b,
-		Options{Direction: Up, State: state, Mirror: true}); err == nil {
+		Options{Direction: plan.Up, State: state, Mirror: true}); err == nil {
 		t.Errorf("a refused deletion: %v", err)
 	}
 }
@@ -107,13 +114,13 @@ func TestSweep(t *testing.T) {
 			&sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket, Key: &key})
 		must(t, err)
 	}
-	if n, err := b.Sweep(t.Context(), Stale); n != 0 || err != nil {
+	if n, err := b.Sweep(t.Context(), object.Stale); n != 0 || err != nil {
 		t.Errorf("swept %d young uploads, %v", n, err)
 	}
 	if n, err := b.Sweep(t.Context(), 0); n != 2 || err != nil {
 		t.Errorf("swept %d, %v, want 2", n, err)
 	}
-	if b.begun(t.Context(), "work/one") != "" || b.begun(t.Context(), "elsewhere") == "" {
+	if begun(t.Context(), b, "work/one") != "" || begun(t.Context(), b, "elsewhere") == "" {
 		t.Error("the wrong uploads were swept")
 	}
 	a.reset(when("GET", "uploads", 403, "AccessDenied"))
@@ -150,8 +157,9 @@ func TestSweptLater(t *testing.T) {
 				must(t, os.Chtimes(place, at, at))
 			}
 			left := func(key string) bool {
-				out, err := sdkOf(b).ListMultipartUploads(t.Context(), &sdk.ListMultipartUploadsInput{Bucket: &loc.Bucket,
-					Prefix: &key})
+				out, err := sdkOf(b).ListMultipartUploads(t.Context(),
+					&sdk.ListMultipartUploadsInput{Bucket: &loc.Bucket,
+						Prefix: &key})
 				must(t, err)
 				return len(out.Uploads) > 0
 			}
@@ -162,26 +170,26 @@ func TestSweptLater(t *testing.T) {
 				if versioned {
 					_, stats, err = Save(t.Context(), openTree(t, dir), b, Options{State: stateDir})
 				} else {
-					stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: stateDir})
+					stats, err = Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: stateDir})
 				}
 				if err != nil || stats.Failed > 0 || stats.Files != 1 {
 					t.Fatalf("%s %+v, %v", stats, stats.Failures, err)
 				}
 			}
-			begin(under+"old", Stale+time.Hour)
-			begin(under+"young", Stale-time.Hour)
-			begin("elsewhere", Stale+time.Hour)
+			begin(under+"old", object.Stale+time.Hour)
+			begin(under+"young", object.Stale-time.Hour)
+			begin("elsewhere", object.Stale+time.Hour)
 			sync()
 			if left(under+"old") || !left(under+"young") || !left("elsewhere") {
 				t.Errorf("left: old %t, young %t, elsewhere %t", left(under+"old"), left(under+"young"),
 					left("elsewhere"))
 			}
-			begin(under+"old", Stale+time.Hour)
+			begin(under+"old", object.Stale+time.Hour)
 			sync()
 			if !left(under + "old") {
 				t.Error("it was swept twice in a day")
 			}
-			marks, err := filepath.Glob(filepath.Join(stateDir, "*", stateSwept))
+			marks, err := filepath.Glob(filepath.Join(stateDir, "*", state.Swept))
 			if err != nil || len(marks) != 1 {
 				t.Fatal(marks, err)
 			}
@@ -192,7 +200,7 @@ func TestSweptLater(t *testing.T) {
 			sync()
 			a.reset(nil)
 			must(t, os.Chtimes(marks[0], yesterday, yesterday))
-			mustSync(t, t.TempDir(), b, Options{Direction: Down, State: stateDir})
+			mustSync(t, t.TempDir(), b, Options{Direction: plan.Down, State: stateDir})
 			if !left(under + "old") {
 				t.Error("a restore swept")
 			}
@@ -227,7 +235,10 @@ func TestRefusedVersions(t *testing.T) {
 		"save": {when("GET", "list-type", 403, "AccessDenied"),
 			func() error { _, _, err := Save(t.Context(), openTree(t, dir), b, Options{}); return err }},
 		"restore latest": {when("GET", "list-type", 403, "AccessDenied"),
-			func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, Version{}, Options{}); return err }},
+			func() error {
+				_, _, err := Restore(t.Context(), openTree(t, dir), b, object.Version{}, Options{})
+				return err
+			}},
 		"restore": {when("HEAD", "manifest", 403, "AccessDenied"),
 			func() error { _, _, err := Restore(t.Context(), openTree(t, dir), b, first, Options{}); return err }},
 		"whole or not": {when("HEAD", "manifest", 403, "AccessDenied"),
@@ -235,7 +246,7 @@ func TestRefusedVersions(t *testing.T) {
 		"prune": {when("GET", "list-type", 403, "AccessDenied"),
 			func() error { _, err := b.Prune(t.Context(), 1); return err }},
 		"delete manifest": {when("POST", "delete", 403, "AccessDenied"),
-			func() error { return b.deleteVersion(t.Context(), first) }},
+			func() error { return b.DeleteVersion(t.Context(), first) }},
 	} {
 		a.reset(c.fault)
 		if err := c.do(); errors.KindOf(err) != errors.Denied {
@@ -247,7 +258,7 @@ func TestRefusedVersions(t *testing.T) {
 	old := time.Now().Add(-48 * time.Hour).Unix()
 	for _, key := range []string{"notes/x", "007/x", "latest/x", fmt.Sprintf("%d/f", old),
 		fmt.Sprintf("%d/f", time.Now().Unix()-5)} {
-		_, err := b.put(t.Context(), key, []byte("x"), crc64nvme.Checksum([]byte("x")), nil)
+		_, err := b.Put(t.Context(), key, []byte("x"), crc64nvme.Checksum([]byte("x")), nil)
 		must(t, err)
 	}
 	deleted, err := b.Prune(t.Context(), 1)
@@ -272,12 +283,12 @@ func TestRefusedVersions(t *testing.T) {
 	}
 	sameTrees(t, dir, back)
 	for _, name := range []string{"x", "-5", "007", "0", "99999999999999999999"} {
-		if _, err := ParseVersion(name); errors.KindOf(err) != errors.Invalid {
+		if _, err := object.ParseVersion(name); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s is a version: %v", name, err)
 		}
 	}
 	for _, name := range []string{"", "latest"} {
-		if v, err := ParseVersion(name); err != nil || !v.Time.IsZero() {
+		if v, err := object.ParseVersion(name); err != nil || !v.Time.IsZero() {
 			t.Errorf("%q: %v, %v", name, v, err)
 		}
 	}
@@ -294,8 +305,8 @@ func TestRefusedCopies(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	write(t, dir, "f", strings.Repeat("0123456789abcdef", 12<<16))
-	mustSync(t, dir, b, Options{Direction: Up})
-	e, err := b.stat(t.Context(), "f")
+	mustSync(t, dir, b, Options{Direction: plan.Up})
+	e, err := b.Stat(t.Context(), "f")
 	must(t, err)
 	source := loc.Bucket + "/" + loc.Prefix + "/f"
 	for name, fault := range map[string]func(int, http.ResponseWriter, *http.Request) bool{
@@ -306,17 +317,17 @@ func TestRefusedCopies(t *testing.T) {
 		},
 	} {
 		a.reset(fault)
-		if _, err := b.copyParts(t.Context(), source, b.Prefix()+"g", e, 5<<20); err == nil {
+		if _, err := b.CopyParts(t.Context(), source, b.Prefix()+"g", e, 5<<20); err == nil {
 			t.Errorf("%s: copied", name)
 		}
 		a.reset(nil)
-		if b.begun(t.Context(), b.Prefix()+"g") != "" {
+		if begun(t.Context(), b, b.Prefix()+"g") != "" {
 			t.Errorf("%s: parts are still there", name)
 		}
 	}
 	big := *e
-	big.Size = maxCopy + 1
-	if _, err := b.copy(t.Context(), b, &big); err == nil {
+	big.Size = object.MaxCopy + 1
+	if _, err := b.CopyEntry(t.Context(), b, &big); err == nil {
 		t.Error("more was copied than there is")
 	}
 }
@@ -330,8 +341,8 @@ func TestStateFaults(t *testing.T) {
 	}
 	seeded := func(t *testing.T, parent string) (stateDir, place string) {
 		stateDir = parent
-		mustSync(t, dir, b, Options{Direction: Up, State: stateDir})
-		found, err := filepath.Glob(filepath.Join(stateDir, "*", stateEntries))
+		mustSync(t, dir, b, Options{Direction: plan.Up, State: stateDir})
+		found, err := filepath.Glob(filepath.Join(stateDir, "*", state.Entries))
 		if err != nil || len(found) != 1 {
 			t.Fatal(found, err)
 		}
@@ -343,20 +354,24 @@ func TestStateFaults(t *testing.T) {
 			return errors.Join(os.RemoveAll(stateDir),
 				os.WriteFile(stateDir, nil, 0o600))
 		},
-		"etag":    func(_, place string) error { return full(filepath.Join(place, stateETag)) },
-		"next":    func(_, place string) error { return full(filepath.Join(place, stateNext)) },
-		"before":  func(_, place string) error { return full(filepath.Join(place, stateBefore)) },
-		"entries": func(_, place string) error { return full(filepath.Join(place, stateEntries)) },
+		"etag":    func(_, place string) error { return full(filepath.Join(place, state.ETag)) },
+		"next":    func(_, place string) error { return full(filepath.Join(place, state.Next)) },
+		"before":  func(_, place string) error { return full(filepath.Join(place, state.Before)) },
+		"entries": func(_, place string) error { return full(filepath.Join(place, state.Entries)) },
 		"fetched": func(_, place string) error {
-			return errors.Join(full(filepath.Join(place, stateRemote)), os.Remove(filepath.Join(place, stateETag)))
+			return errors.Join(full(filepath.Join(place, state.Fetched)), os.Remove(filepath.Join(place, state.ETag)))
 		},
-		"dangling": func(_, place string) error { return os.Symlink("x/y", filepath.Join(place, statePartial)) },
-		"loop":     func(_, place string) error { return os.Symlink(statePartial, filepath.Join(place, statePartial)) },
+		"dangling": func(_, place string) error { return os.Symlink("x/y", filepath.Join(place, state.Partial)) },
+		"loop": func(_, place string) error {
+			return os.Symlink(state.Partial, filepath.Join(place,
+				state.Partial))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stateDir, place := seeded(t, filepath.Join(t.TempDir(), "state"))
 			must(t, hurt(stateDir, place))
-			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: stateDir, Mirror: true})
+			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: stateDir,
+				Mirror: true})
 			if err == nil || stats.Deleted != 0 {
 				t.Errorf("%s, %v", stats, err)
 			}
@@ -366,13 +381,13 @@ func TestStateFaults(t *testing.T) {
 		small := testenv.SmallDisk(t, "size=64k")
 		seeded(t, small)
 		_ = os.WriteFile(filepath.Join(small, "filler"), make([]byte, 64<<10), 0o600)
-		stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up, State: small, Mirror: true})
+		stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: small, Mirror: true})
 		if err == nil || stats.Deleted != 0 {
 			t.Errorf("with a full disk: %s, %v", stats, err)
 		}
 	})
 	t.Setenv("TMPDIR", "/nonexistent")
-	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up}); err == nil {
+	if _, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up}); err == nil {
 		t.Error("a sync without a place for its state")
 	}
 }
@@ -388,7 +403,7 @@ func TestForeignOdd(t *testing.T) {
 		for k, v := range meta {
 			h.Set("X-Amz-Meta-"+k, v)
 		}
-		_, err := b.put(t.Context(), key, body, crc64nvme.Checksum(body), h)
+		_, err := b.Put(t.Context(), key, body, crc64nvme.Checksum(body), h)
 		must(t, err)
 	}
 	large := bytes.Repeat([]byte("0123456789abcdef"), 17<<16)
@@ -397,7 +412,7 @@ func TestForeignOdd(t *testing.T) {
 	put("large", large, map[string]string{"mode": "0100600", "mtime": "1709210096.5"})
 	put("small", []byte("s"), map[string]string{"mode": "0100600", "mtime": "1709210096.5"})
 	back := t.TempDir()
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	var failed []string
 	for _, f := range stats.Failures {
@@ -415,7 +430,7 @@ func TestForeignOdd(t *testing.T) {
 	}
 	// Again, with files of the same size and time: only the differing ones are downloaded.
 	must(t, os.Chmod(filepath.Join(back, "small"), 0o644))
-	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, List: true}); err != nil ||
+	if stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down, List: true}); err != nil ||
 		stats.Failed != 2 {
 		t.Errorf("again: %s %+v, %v", stats, stats.Failures, err)
 	}
@@ -424,12 +439,12 @@ func TestForeignOdd(t *testing.T) {
 	}
 	// Objects that vanish or change between the list and the fetch.
 	a.reset(when("GET", "work/small", 412, "PreconditionFailed"))
-	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil ||
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: plan.Down}); err != nil ||
 		stats.Failed != 3 {
 		t.Errorf("changed: %s %+v, %v", stats, stats.Failures, err)
 	}
 	a.reset(when("HEAD", "work/large", 403, "AccessDenied"))
-	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: Down}); err != nil ||
+	if stats, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{Direction: plan.Down}); err != nil ||
 		stats.Failed < 2 {
 		t.Errorf("refused: %s %+v, %v", stats, stats.Failures, err)
 	}
@@ -441,7 +456,7 @@ func TestForeignOdd(t *testing.T) {
 		w.WriteHeader(200)
 		return true
 	})
-	if _, err := b.stat(t.Context(), "small"); errors.KindOf(err) != errors.Invalid {
+	if _, err := b.Stat(t.Context(), "small"); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("an object without a size: %v", err)
 	}
 }
@@ -454,7 +469,7 @@ func TestChangedWhileRestored(t *testing.T) {
 	write(t, dir, "f", "bucket's")
 	write(t, dir, "g", "bucket's")
 	must(t, os.Symlink("target", filepath.Join(dir, "l")))
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	for _, mirror := range []bool{false, true} {
 		back := t.TempDir()
 		write(t, back, "f", "mine")
@@ -467,7 +482,7 @@ func TestChangedWhileRestored(t *testing.T) {
 			}
 			return false
 		})
-		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down, Mirror: mirror})
+		stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down, Mirror: mirror})
 		must(t, err)
 		if raw, _ := os.ReadFile(filepath.Join(back, "f")); string(raw) != "mine, and newer" {
 			t.Errorf("f is %q after %s", raw, stats)
@@ -516,7 +531,7 @@ func TestRoles(t *testing.T) {
 	must(t, os.WriteFile(bad, []byte("[profile x\n"), 0o600))
 	t.Setenv("AWS_CONFIG_FILE", bad)
 	t.Setenv("AWS_PROFILE", "x")
-	if _, err := Open(t.Context(), loc); errors.KindOf(err) != errors.Unauthenticated {
+	if _, err := object.Open(t.Context(), loc); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("a broken configuration: %v", err)
 	}
 }
@@ -548,20 +563,20 @@ func TestOnlyManifestMissing(t *testing.T) {
 	b := openBucket(t, loc)
 	write(t, dir, "old", "old")
 	write(t, dir, "changed", "one")
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	write(t, dir, "new", "new")
 	write(t, dir, "changed", "two")
 	a.reset(when("PUT", "manifest", 403, "AccessDenied"))
 	if _, err := Sync(t.Context(), openTree(t, dir), b,
-		Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Denied {
+		Options{Direction: plan.Up, State: state}); errors.KindOf(err) != errors.Denied {
 		t.Fatalf("without a manifest: %v", err)
 	}
 	a.reset(nil)
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 0 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Files != 0 {
 		t.Errorf("sent again: %s", stats)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
@@ -570,7 +585,7 @@ func TestOddOptions(t *testing.T) {
 	if (Stats{Bytes: 4, Duration: 2 * time.Second}).Rate() != 2 {
 		t.Error("a rate")
 	}
-	b := openBucket(t, Location{Bucket: "b", Region: "r-2"})
+	b := openBucket(t, s3.Location{Bucket: "b", Region: "r-2"})
 	if _, err := Sync(t.Context(), openTree(t, t.TempDir()), b, Options{}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("no direction: %v", err)
 	}

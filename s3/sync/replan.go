@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -18,17 +20,17 @@ const replans = 8
 func (r *run) attempt(ctx context.Context, j *job) {
 	for n := 1; ; n++ {
 		j.err = nil
-		if j.unsure {
+		if j.Unsure {
 			j.err = r.replan(ctx, j)
 		}
 		if j.err == nil {
 			r.carryOut(ctx, j)
 		}
-		if !errors.Is(j.err, errChangedObject) || r.o.Direction == Down || r.versions() || n == replans ||
+		if !errors.Is(j.err, object.ErrChangedObject) || r.o.Direction == plan.Down || r.versions() || n == replans ||
 			ctx.Err() != nil {
 			return
 		}
-		j.unsure = true
+		j.Unsure = true
 	}
 }
 
@@ -38,25 +40,26 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	read, err := r.look(ctx, j.local, j.base, now)
+	read, err := r.look(ctx, j.Local, j.Base, now)
 	if err != nil {
 		return err
 	}
-	a := decide(r.p, j.local, j.base, now, read)
-	a.Path, a.Kind, a.was, a.empty, a.Conflict = j.Path, j.Kind, j.was, j.empty, firstOf(a.Conflict, j.Conflict)
-	if a.copyTo == "" && r.o.Direction == Up && a.Op == Upload && now != nil && now.Kind != tree.Dir && now.Foreign {
+	a := plan.Decide(r.p, j.Local, j.Base, now, read)
+	a.Path, a.Kind, a.Was, a.Empty, a.Conflict = j.Path, j.Kind, j.Was, j.Empty, firstOf(a.Conflict, j.Conflict)
+	if a.CopyTo == "" && r.o.Direction == plan.Up && a.Op == plan.Upload && now != nil && now.Kind != tree.Dir &&
+		now.Foreign {
 		// The volume's side wins, but no plan has seen the object that it replaces.
-		a.keep(keptUnseen, r.p.stamp)
+		a.Keep(plan.KeptUnseen, r.p.Stamp)
 	}
-	if r.o.Direction == Up && a.Op == DeleteRemote && now.Foreign {
-		a.Op, a.Conflict = Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
+	if r.o.Direction == plan.Up && a.Op == plan.DeleteRemote && now.Foreign {
+		a.Op, a.Conflict = plan.Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
 	}
-	if a.copyTo != "" {
+	if a.CopyTo != "" {
 		if err := r.reconcile(ctx, &a); err != nil {
 			return err
 		}
 	}
-	r.guard.planned(&a)
+	r.guard.Planned(&a)
 	j.Action = a
 	return nil
 }
@@ -72,21 +75,21 @@ func firstOf(a, b string) string {
 func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 	var key string
 	var like *tree.Entry
-	for _, e := range []*tree.Entry{j.remote, j.was, j.base, j.local} {
+	for _, e := range []*tree.Entry{j.Remote, j.Was, j.Base, j.Local} {
 		if e != nil {
 			like = e
 			key = e.KeyUnder(r.b.Prefix())
 			break
 		}
 	}
-	now, err := r.b.stat(ctx, key)
+	now, err := r.b.Stat(ctx, key)
 	if errors.KindOf(err) == errors.NotFound {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range []*tree.Entry{j.base, j.was, j.remote} {
+	for _, e := range []*tree.Entry{j.Base, j.Was, j.Remote} {
 		if e != nil && e.ETag == now.ETag && e.Kind == like.Kind && e.KeyUnder(r.b.Prefix()) == key {
 			return e, nil
 		}
@@ -99,7 +102,7 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 	}
 	now.Path = j.Path
 	if now.Kind == tree.Symlink {
-		if err := r.b.readTarget(ctx, key, now); err != nil {
+		if err := r.b.ReadTarget(ctx, key, now); err != nil {
 			return nil, err
 		}
 	}
@@ -119,52 +122,52 @@ func (r *run) freeName(path string) (string, error) {
 		if err != nil || now == nil {
 			return free, err
 		}
-		free = besideName(path, fmt.Sprintf("-%d", n))
+		free = plan.BesideName(path, fmt.Sprintf("-%d", n))
 	}
 }
 
 // saveCopy copies the bucket's file beside the volume's, and records the name.
 func (r *run) saveCopy(ctx context.Context, j *job) error {
-	if r.o.Direction == Up {
+	if r.o.Direction == plan.Up {
 		return r.saveThere(ctx, j)
 	}
-	to, err := r.freeName(j.copyTo)
+	to, err := r.freeName(j.CopyTo)
 	if err != nil {
 		return err
 	}
 	if _, err := r.download(ctx, &j.Action, to); err != nil {
 		return err
 	}
-	j.Conflict = strings.TrimSuffix(j.Conflict, j.copyTo) + to
-	j.copyTo = "" // the copy stays even if a later step fails
+	j.Conflict = strings.TrimSuffix(j.Conflict, j.CopyTo) + to
+	j.CopyTo = "" // the copy stays even if a later step fails
 	r.oncemore.Store(true)
 	return nil
 }
 
 // saveThere makes the server copy an object beside the one that replaces it.
 func (r *run) saveThere(ctx context.Context, j *job) error {
-	planned, key := j.copyTo, ""
+	planned, key := j.CopyTo, ""
 	for n := 2; ; n++ {
-		key = (&tree.Entry{Path: j.copyTo, Kind: tree.File}).KeyUnder(r.b.Prefix())
-		err := r.b.holds(ctx, key, condition{absent: true})
+		key = (&tree.Entry{Path: j.CopyTo, Kind: tree.File}).KeyUnder(r.b.Prefix())
+		err := r.b.Holds(ctx, key, object.Condition{Absent: true})
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, errChangedObject) || n > maxCopies {
+		if !errors.Is(err, object.ErrChangedObject) || n > maxCopies {
 			return err
 		}
-		j.copyTo = besideName(planned, fmt.Sprintf("-%d", n))
+		j.CopyTo = plan.BesideName(planned, fmt.Sprintf("-%d", n))
 	}
-	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.copyTo
-	if j.remote.Size > maxCopy {
+	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.CopyTo
+	if j.Remote.Size > object.MaxCopy {
 		return errors.Remedy(errors.Newf(errors.Conflict,
 			"somebody else stored another object of more than 5 GiB meanwhile"),
 			"sync again with --list, which replaces it")
 	}
-	if _, err := r.b.copyObject(ctx, r.b, j.remote.KeyUnder(r.b.Prefix()), key, j.remote.ETag); err != nil {
+	if _, err := r.b.CopyFrom(ctx, r.b, j.Remote.KeyUnder(r.b.Prefix()), key, j.Remote.ETag); err != nil {
 		return err
 	}
-	j.copyTo = ""
+	j.CopyTo = ""
 	return nil
 }
 
@@ -173,7 +176,7 @@ const maxCopies = 100
 
 // setAside renames a file that is in the way of a directory.
 func (r *run) setAside(path string) error {
-	to, err := r.freeName(conflictName(path, r.p.stamp))
+	to, err := r.freeName(plan.ConflictName(path, r.p.Stamp))
 	if err != nil {
 		return err
 	}
@@ -184,7 +187,7 @@ func (r *run) setAside(path string) error {
 	r.count(func(s *Stats) {
 		s.Conflicts++
 		if len(s.Decided) < maxNamed {
-			s.Decided = append(s.Decided, Failure{Path: path, Reason: keptAsideDir + to})
+			s.Decided = append(s.Decided, Failure{Path: path, Reason: plan.KeptAsideDir + to})
 		}
 	})
 	return nil
@@ -219,7 +222,7 @@ func (r *run) makeWay(path string) error {
 // mergeHere gives a file of the volume the metadata that changed in the bucket and not here, before
 // the upload.
 func (r *run) mergeHere(j *job) error {
-	have := *j.local
+	have := *j.Local
 	if have.Kind == tree.File {
 		f, err := r.opened(&have)
 		if err != nil {
@@ -227,8 +230,8 @@ func (r *run) mergeHere(j *job) error {
 		}
 		f.Close()
 	}
-	want := r.p.merged(&have, j.base, j.remote)
-	if sameMeta(want, &have) && maps.Equal(want.Xattrs, have.Xattrs) {
+	want := r.p.Merged(&have, j.Base, j.Remote)
+	if plan.SameMeta(want, &have) && maps.Equal(want.Xattrs, have.Xattrs) {
 		return nil
 	}
 	if err := r.still(&j.Action); err != nil {
@@ -239,6 +242,6 @@ func (r *run) mergeHere(j *job) error {
 		return err
 	}
 	at.Target, at.Link, at.Xattrs = have.Target, have.Link, want.Xattrs
-	j.local = at
+	j.Local = at
 	return nil
 }

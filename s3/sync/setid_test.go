@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/minio/crc64nvme"
+
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // setIDModes are the modes of files and directories with setuid and setgid bits.
@@ -52,8 +54,8 @@ func TestSetIDStaysAway(t *testing.T) {
 		for _, list := range []bool{false, true} {
 			t.Run(fmt.Sprintf("remembers=%t list=%t", remembers, list), func(t *testing.T) {
 				dir, back, b := setIDTree(t), t.TempDir(), openBucket(t, location(t))
-				mustSync(t, dir, b, Options{Direction: Up})
-				down := Options{Direction: Down, Owners: true, List: list}
+				mustSync(t, dir, b, Options{Direction: plan.Up})
+				down := Options{Direction: plan.Down, Owners: true, List: list}
 				if remembers {
 					down.State = t.TempDir()
 				}
@@ -65,13 +67,13 @@ func TestSetIDStaysAway(t *testing.T) {
 				}
 				if remembers {
 					// A sync up does not remove the bits in the bucket.
-					for _, d := range []Direction{Both, Up, Both} {
+					for _, d := range []plan.Direction{plan.Both, plan.Up, plan.Both} {
 						o := down
 						o.Direction = d
 						mustSync(t, back, b, o)
 					}
 					third := t.TempDir()
-					mustSync(t, third, b, Options{Direction: Down, Owners: true, SetID: true})
+					mustSync(t, third, b, Options{Direction: plan.Down, Owners: true, SetID: true})
 					for _, name := range []string{"suid", "sgid", "both"} {
 						if info, err := os.Stat(filepath.Join(third, name)); err != nil ||
 							info.Mode() != setIDModes[name] {
@@ -108,7 +110,7 @@ func TestSetIDOfOthers(t *testing.T) {
 		"decimal": {"X-Amz-Meta-Mode": {"36333"}, "X-Amz-Meta-Mtime": {"1709210096"}}, // 0106755, as s3fs writes it
 		"shared/": {"X-Amz-Meta-Mode": {"042775"}, "X-Amz-Meta-Mtime": {"1709210096"}},
 	} {
-		_, err := b.put(t.Context(), key, []byte{}, crc64nvme.Checksum(nil), header)
+		_, err := b.Put(t.Context(), key, []byte{}, crc64nvme.Checksum(nil), header)
 		must(t, err)
 	}
 	modes := func() {
@@ -120,7 +122,7 @@ func TestSetIDOfOthers(t *testing.T) {
 			}
 		}
 	}
-	down := Options{Direction: Down, Owners: true, State: state}
+	down := Options{Direction: plan.Down, Owners: true, State: state}
 	mustSync(t, back, b, down)
 	modes()
 	if stats := mustSync(t, back, b, down); stats.Files != 0 {

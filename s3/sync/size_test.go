@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"github.com/RelevanceAI/harvest/s3/tree"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // peak is the memory that a sync takes in a separate process.
@@ -69,10 +71,10 @@ func TestLargeFileInLittleMemory(t *testing.T) {
 	}
 	must(t, f.Close())
 	age(t, dir)
-	if got := peak(t, childSpec{Dir: dir, State: t.TempDir(), Direction: Up, Location: loc}); got > limit {
+	if got := peak(t, childSpec{Dir: dir, State: t.TempDir(), Direction: plan.Up, Location: loc}); got > limit {
 		t.Errorf("up took %d MiB", got>>20)
 	}
-	if got := peak(t, childSpec{Dir: back, State: t.TempDir(), Direction: Down, Location: loc}); got > limit {
+	if got := peak(t, childSpec{Dir: back, State: t.TempDir(), Direction: plan.Down, Location: loc}); got > limit {
 		t.Errorf("down took %d MiB", got>>20)
 	}
 	sameTrees(t, dir, back)
@@ -107,9 +109,9 @@ func TestManyFilesInLittleMemory(t *testing.T) {
 		what string
 		spec childSpec
 	}{
-		{"up", childSpec{Dir: dir, State: up, Direction: Up, Location: loc}},
-		{"nothing changed", childSpec{Dir: dir, State: up, Direction: Up, Location: loc}},
-		{"down", childSpec{Dir: back, State: t.TempDir(), Direction: Down, Location: loc}},
+		{"up", childSpec{Dir: dir, State: up, Direction: plan.Up, Location: loc}},
+		{"nothing changed", childSpec{Dir: dir, State: up, Direction: plan.Up, Location: loc}},
+		{"down", childSpec{Dir: back, State: t.TempDir(), Direction: plan.Down, Location: loc}},
 	} {
 		got := peak(t, c.spec)
 		t.Logf("%d files, %s: %d MiB", n, c.what, got>>20)
@@ -136,8 +138,8 @@ func TestManifestThatCannotBeRead(t *testing.T) {
 		"half": good[:len(good)/2], "another byte": flipped, "newer": newer} {
 		t.Run(name, func(t *testing.T) {
 			b := openBucket(t, location(t))
-			for key, body := range map[string]string{"good": "good", ManifestKey: string(raw)} {
-				_, err := b.put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), nil)
+			for key, body := range map[string]string{"good": "good", manifest.Key: string(raw)} {
+				_, err := b.Put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), nil)
 				must(t, err)
 			}
 			back, dir := t.TempDir(), t.TempDir()
@@ -145,8 +147,8 @@ func TestManifestThatCannotBeRead(t *testing.T) {
 			if name == "newer" {
 				for _, c := range []struct {
 					dir       string
-					direction Direction
-				}{{back, Down}, {dir, Up}, {dir, Both}} {
+					direction plan.Direction
+				}{{back, plan.Down}, {dir, plan.Up}, {dir, plan.Both}} {
 					_, err := Sync(t.Context(), openTree(t, c.dir), b, Options{Direction: c.direction})
 					if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.RemedyOf(err), "newer") {
 						t.Errorf("%s: %v; remedy %q", c.direction, err, errors.RemedyOf(err))
@@ -157,14 +159,14 @@ func TestManifestThatCannotBeRead(t *testing.T) {
 				}
 				return
 			}
-			mustSync(t, back, b, Options{Direction: Down})
+			mustSync(t, back, b, Options{Direction: plan.Down})
 			if text, err := os.ReadFile(filepath.Join(back, "good")); string(text) != "good" ||
 				len(snapshot(t, back)) != 1 {
 				t.Errorf("restored %q, %v, of %v", text, err, snapshot(t, back))
 			}
-			mustSync(t, dir, b, Options{Direction: Up})
+			mustSync(t, dir, b, Options{Direction: plan.Up})
 			again := t.TempDir()
-			mustSync(t, again, b, Options{Direction: Down})
+			mustSync(t, again, b, Options{Direction: plan.Down})
 			if got := snapshot(t, again); len(got) != 2 {
 				t.Errorf("afterwards there is %v", got)
 			}

@@ -15,6 +15,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/object/wire"
 )
 
 // strictServer is an S3 server with one process and one bucket. It keeps objects in memory under any key, checks the
@@ -42,12 +46,12 @@ type strictUpload struct {
 }
 
 // strictBucket opens a place on a new strict server.
-func strictBucket(t *testing.T) *Bucket {
+func strictBucket(t *testing.T) *object.Bucket {
 	t.Helper()
 	return openBucket(t, strictLocation(t, &strictServer{}))
 }
 
-func strictLocation(t *testing.T, s *strictServer) Location {
+func strictLocation(t *testing.T, s *strictServer) s3.Location {
 	t.Helper()
 	loc := strictPlace(s)
 	server := httptest.NewServer(s)
@@ -57,10 +61,11 @@ func strictLocation(t *testing.T, s *strictServer) Location {
 }
 
 // strictPlace is a place on a server that has nothing yet, without its address.
-func strictPlace(s *strictServer) Location {
+func strictPlace(s *strictServer) s3.Location {
 	s.objects, s.uploads = map[string]*strictObject{}, map[string]*strictUpload{}
-	return Location{Bucket: "strict", Prefix: "work", PathStyle: true, Region: "us-east-1", Patience: 20 * time.Second,
-		Credentials: Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}}
+	return s3.Location{Bucket: "strict", Prefix: "work", PathStyle: true, Region: "us-east-1",
+		Patience:    20 * time.Second,
+		Credentials: s3.Credentials{AccessKeyID: "key", SecretAccessKey: "secret"}}
 }
 
 // ServeHTTP implements http.Handler.
@@ -133,7 +138,7 @@ func keptFields(h http.Header) http.Header {
 	out := http.Header{}
 	for name, v := range h {
 		switch {
-		case strings.HasPrefix(name, "X-Amz-Meta-"), name == checksumHeader, name == "X-Amz-Tagging",
+		case strings.HasPrefix(name, "X-Amz-Meta-"), name == wire.ChecksumHeader, name == "X-Amz-Tagging",
 			slices.Contains([]string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding",
 				"Content-Language", "Expires"}, name):
 			out[name] = v

@@ -2,13 +2,13 @@
 //
 // Each file is an object whose key is its path, so that any tool can read it, with metadata in
 // headers that rclone, s3fs and AWS's own services understand. Harvest adds one object of its own,
-// the manifest (see ManifestKey). It holds the data that does not fit into headers, and lets a sync
+// the manifest (see package manifest). It holds the data that does not fit into headers, and lets a sync
 // without changes finish after one request. A bucket filled by other tools has no manifest; Harvest
 // then lists its objects, which is slower.
 //
 // A sync scans, plans and applies at the same time, in the order of keys, and holds at most a few
 // thousand paths in memory. It records its results as it goes, so that the next sync can continue
-// an interrupted one. Both sides are treated as hostile: see Tree and readManifest.
+// an interrupted one. Both sides are treated as hostile: see packages tree and manifest.
 package sync
 
 import (
@@ -24,6 +24,12 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/pack"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/remote"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -44,12 +50,12 @@ const ahead = 4096
 
 // Options configures a Sync.
 type Options struct {
-	Direction Direction
+	Direction plan.Direction
 	// Mirror deletes entries on the changing side that the other side does not have. Without it
 	// nothing is deleted (2.1), except by Both, which propagates deletions.
 	Mirror bool
 	// Conflicts is the policy of Both; "" is KeepBoth.
-	Conflicts Conflicts
+	Conflicts plan.Conflicts
 	// State is a directory outside of the tree with this machine's records of the last sync of the
 	// tree with each place. It is created if missing. Trees must not share it: Both would take
 	// files that only the other tree has for deleted. With "" nothing is recorded: unchanged files
@@ -73,7 +79,7 @@ type Options struct {
 	Packs bool
 	// Plan is called for each action but Keep, before any action is done. With DryRun, the sync
 	// ends there.
-	Plan   func(Action)
+	Plan   func(plan.Action)
 	DryRun bool
 	// DeleteMany allows a sync to delete MaxDeleteFiles or more files that are more than
 	// MaxDeletePercent of a side's files, or all files of a volume whose place is empty. Otherwise
@@ -87,7 +93,7 @@ type Options struct {
 
 	// from is the prefix of the previous version. Unchanged files are copied from there instead of
 	// uploaded.
-	from *Bucket
+	from *object.Bucket
 	// version means that the prefix is one of several versions of the same files.
 	version bool
 }
@@ -156,10 +162,10 @@ func (s Stats) String() string {
 
 // run is a sync in progress.
 type run struct {
-	b     *Bucket
+	b     *object.Bucket
 	t     *tree.Tree
 	o     Options
-	p     policy
+	p     plan.Policy
 	sem   *semaphore.Weighted // bytes of bodies in memory
 	room  int64               // maximum of them for one body
 	disk  *semaphore.Weighted // small files being made
@@ -167,12 +173,12 @@ type run struct {
 	start time.Time
 
 	progress progress
-	buffers  pool
+	buffers  buffer.Pool
 
-	uploads   uploads
-	repack    *repack // nil if no packs are kept
-	journal   *journal
-	unsettled *unsettled // guarded by mu once files are made
+	uploads   state.Uploads
+	repack    *pack.Repack // nil if no packs are kept
+	journal   *state.Journal
+	unsettled *state.Unsettled // guarded by mu once files are made
 
 	mu    sync.Mutex // guards the fields below
 	stats Stats
@@ -183,12 +189,12 @@ type run struct {
 	later []*job               // hard links
 	gone  []*tree.Entry        // local directories to remove, parents first
 	// goneFiles are files and links of the volume to remove once all paths are decided.
-	goneFiles []Action // guarded by mu
-	guard     guard
+	goneFiles []plan.Action // guarded by mu
+	guard     plan.Guard
 	way       sync.Mutex  // held to make way where the two sides differ in kind
 	oncemore  atomic.Bool // sync again, to include the results of conflicts
 	// removed are objects to delete once the new manifest is stored.
-	removed []doomed
+	removed []object.Doomed
 }
 
 // Sync makes one side like the other and returns the statistics. Paths that fail are in the
@@ -197,7 +203,7 @@ type run struct {
 // the same State continues an interrupted one.
 //
 // Sync returns Conflict if another sync to the same place ended meanwhile, three times in a row.
-func Sync(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Stats, error) {
+func Sync(ctx context.Context, t *tree.Tree, b *object.Bucket, o Options) (Stats, error) {
 	if err := o.check(); err != nil {
 		return Stats{}, err
 	}
@@ -205,10 +211,10 @@ func Sync(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Stats, error
 	for attempt, pass := 1, 1; ; attempt++ {
 		r := newRun(t, b, o)
 		err := r.sync(ctx)
-		r.buffers.close()
+		r.buffers.Close()
 		stats := r.finished()
 		switch {
-		case (errors.Is(err, errOvertaken) || errors.Is(err, errState)) && attempt < 3:
+		case (errors.Is(err, object.ErrOvertaken) || errors.Is(err, state.ErrState)) && attempt < 3:
 			done = done.then(stats)
 			continue
 		case err == nil && r.oncemore.Load() && pass < 3:
@@ -220,12 +226,13 @@ func Sync(ctx context.Context, t *tree.Tree, b *Bucket, o Options) (Stats, error
 	}
 }
 
-func newRun(t *tree.Tree, b *Bucket, o Options) *run {
-	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(maxInFlight), room: maxInFlight,
-		disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(heavyBytes),
+func newRun(t *tree.Tree, b *object.Bucket, o Options) *run {
+	return &run{b: b, t: t, o: o, sem: semaphore.NewWeighted(buffer.MaxInFlight), room: buffer.MaxInFlight,
+		disk: semaphore.NewWeighted(writers), heavy: semaphore.NewWeighted(plan.HeavyBytes),
 		start: time.Now(), links: map[[2]uint64]string{},
-		p: policy{dir: o.Direction, mirror: o.Mirror, conflict: o.Conflicts, stamp: time.Now(), checked: o.Contents,
-			restores: tree.Restoring{Owners: o.Owners, SetID: o.SetID}, mayOwn: t.CanChown()}}
+		p: plan.Policy{Dir: o.Direction, Mirror: o.Mirror, Conflict: o.Conflicts, Stamp: time.Now(),
+			Checked:  o.Contents,
+			Restores: tree.Restoring{Owners: o.Owners, SetID: o.SetID}, MayOwn: t.CanChown()}}
 }
 
 // then combines the statistics of two syncs in a row. The second retried the failures of the first.
@@ -245,23 +252,25 @@ func (s Stats) then(next Stats) Stats {
 
 func (o *Options) check() error {
 	switch o.Direction {
-	case Up, Down, Both:
+	case plan.Up, plan.Down, plan.Both:
 	default:
-		return errors.Newf(errors.Invalid, "%q is no direction: use %s, %s or %s", o.Direction, Up, Down, Both)
+		return errors.Newf(errors.Invalid, "%q is no direction: use %s, %s or %s", o.Direction, plan.Up, plan.Down,
+			plan.Both)
 	}
 	switch o.Conflicts {
 	case "":
-		o.Conflicts = KeepBoth
-	case KeepBoth, KeepNewer, KeepLocal, KeepRemote:
+		o.Conflicts = plan.KeepBoth
+	case plan.KeepBoth, plan.KeepNewer, plan.KeepLocal, plan.KeepRemote:
 	default:
-		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts, KeepBoth,
-			KeepNewer, KeepLocal, KeepRemote)
+		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts,
+			plan.KeepBoth,
+			plan.KeepNewer, plan.KeepLocal, plan.KeepRemote)
 	}
 	if o.MaxDeleteFiles <= 0 {
-		o.MaxDeleteFiles = DefaultMaxDeleteFiles
+		o.MaxDeleteFiles = plan.DefaultMaxDeleteFiles
 	}
 	if o.MaxDeletePercent <= 0 {
-		o.MaxDeletePercent = DefaultMaxDeletePercent
+		o.MaxDeletePercent = plan.DefaultMaxDeletePercent
 	}
 	if o.Only != "" && !tree.ValidPath(o.Only) {
 		return errors.Newf(errors.Invalid, "%.200q is no path beneath the volume", o.Only)
@@ -272,7 +281,7 @@ func (o *Options) check() error {
 func (r *run) finished() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stats.Duration, r.stats.Unconditional = time.Since(r.start), r.b.unconditional()
+	r.stats.Duration, r.stats.Unconditional = time.Since(r.start), r.b.Unconditional()
 	return r.stats
 }
 
@@ -284,7 +293,7 @@ func (r *run) count(change func(*Stats)) {
 }
 
 // fail records the failure of a path.
-func (r *run) fail(path string, err error) { r.failed(path, err, refusedNow(err)) }
+func (r *run) fail(path string, err error) { r.failed(path, err, object.RefusedNow(err)) }
 
 // lack records a failure that affects no file, so that nothing needs to be sent again.
 func (r *run) lack(path string, err error) { r.failed(path, err, false) }
@@ -304,45 +313,45 @@ func (r *run) failed(path string, err error, refused bool) {
 
 // job is an action in progress.
 type job struct {
-	Action
+	plan.Action
 	out  *tree.Entry // the path's entry in the bucket and the volume afterwards; nil if there is none
 	err  error
 	done chan struct{}
-	pack *pack // may hold the file; nil if none
+	pack *pack.Pack // may hold the file; nil if none
 
 	weight int64 // held of heavy
 }
 
 // sync runs the whole sync.
 func (r *run) sync(ctx context.Context) error {
-	st, err := openState(r.o.State, r.home(), r.o.Direction)
+	st, err := state.Open(r.o.State, r.home(), r.o.Direction)
 	if err != nil {
 		return err
 	}
-	defer st.close()
+	defer st.Close()
 	source := r.b
 	if r.o.from != nil {
 		source = r.o.from
 	}
-	if !st.temp {
-		r.uploads.dir = st.file(stateUploads)
+	if !st.Temp {
+		r.uploads.Dir = st.File(state.UploadsDir)
 	}
-	if r.unsettled, err = openUnsettled(r.o.State, r.t, source.String()); err != nil {
+	if r.unsettled, err = state.OpenUnsettled(r.o.State, r.t, source.String()); err != nil {
 		return err
 	}
 	if !r.versions() { // versions never lose an object
-		st.finishDeletions(r.b.Prefix())
+		st.FinishDeletions(r.b.Prefix())
 	}
 	if err := r.recover(ctx, st); err != nil {
 		return err
 	}
-	r.journal = st.journal
-	remote, err := source.contents(ctx, st, r.o.List)
+	r.journal = st.Journal
+	remote, err := remote.Read(ctx, source, st, r.o.List)
 	if err != nil {
 		return err
 	}
-	defer remote.close()
-	if remote.list && !remote.healed && !r.versions() {
+	defer remote.Close()
+	if remote.List && !remote.Healed && !r.versions() {
 		if err := r.readTombstones(ctx, st); err != nil {
 			return err
 		}
@@ -351,7 +360,7 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	if r.o.DryRun {
-		return r.plan(ctx, st, remote, func(a Action) error {
+		return r.plan(ctx, st, remote, func(a plan.Action) error {
 			r.announce(a)
 			return nil
 		})
@@ -359,18 +368,19 @@ func (r *run) sync(ctx context.Context) error {
 	stop := r.report(ctx, st, remote)
 	defer stop()
 	switch {
-	case r.o.Direction == Down:
+	case r.o.Direction == plan.Down:
 	case r.o.Packs:
-		r.repack = newRepack(packing{b: r.b, from: r.o.from, versions: r.versions(), t: r.t, st: st, buffers: &r.buffers,
-			memory: r.buffer, lack: func(err error) { r.lack(packPrefix, err) }})
+		r.repack = pack.NewRepack(pack.Packing{B: r.b, From: r.o.from, Versions: r.versions(), T: r.t, St: st,
+			Buffers: &r.buffers,
+			Memory:  r.buffer, Lack: func(err error) { r.lack(pack.Prefix, err) }})
 	default:
-		_ = os.Remove(st.file(statePacked)) // the files missing in packs are no longer counted
+		_ = os.Remove(st.File(state.Packed)) // the files missing in packs are no longer counted
 	}
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
 	}
 	if !r.o.DeleteMany && !r.versions() {
-		if err := r.guard.check(r.o.MaxDeleteFiles, r.o.MaxDeletePercent, r.b.String()); err != nil {
+		if err := r.guard.Check(r.o.MaxDeleteFiles, r.o.MaxDeletePercent, r.b.String()); err != nil {
 			return err
 		}
 	}
@@ -383,7 +393,7 @@ func (r *run) sync(ctx context.Context) error {
 	if err := r.deleteRemote(ctx, st); err != nil {
 		return err
 	}
-	if err := r.repack.make(ctx); err != nil {
+	if err := r.repack.Make(ctx); err != nil {
 		return err
 	}
 	r.sweep(ctx, st)
@@ -409,7 +419,7 @@ const sweepEvery = 24 * time.Hour
 // several. It does not report a failure, since permission to store objects does not always include
 // listing uploads, and tries again after sweepEvery. It never sweeps a whole bucket without a
 // prefix, which may have uploads of other programs.
-func (r *run) sweep(ctx context.Context, st *state) {
+func (r *run) sweep(ctx context.Context, st *state.State) {
 	b := r.b
 	if r.versions() {
 		var err error
@@ -417,22 +427,22 @@ func (r *run) sweep(ctx context.Context, st *state) {
 			return
 		}
 	}
-	if r.o.Direction == Down || b.Prefix() == "" || !st.sweepDue(sweepEvery) {
+	if r.o.Direction == plan.Down || b.Prefix() == "" || !st.SweepDue(sweepEvery) {
 		return
 	}
-	r.uploads.sweep(Stale)
-	_, _ = b.Sweep(ctx, Stale)
+	r.uploads.Sweep(object.Stale)
+	_, _ = b.Sweep(ctx, object.Stale)
 }
 
 // announce reports an action to Plan. For a dry run it also counts the action.
-func (r *run) announce(a Action) {
-	if a.Op != Keep && r.o.Plan != nil {
+func (r *run) announce(a plan.Action) {
+	if a.Op != plan.Keep && r.o.Plan != nil {
 		r.o.Plan(a)
 	}
 	if !r.o.DryRun {
 		return
 	}
-	if a.Op == Skip {
+	if a.Op == plan.Skip {
 		r.fail(a.Path, a.Err)
 		return
 	}
@@ -440,18 +450,18 @@ func (r *run) announce(a Action) {
 }
 
 // add counts a finished action.
-func (s *Stats) add(a *Action) {
+func (s *Stats) add(a *plan.Action) {
 	switch a.Op {
-	case Keep:
+	case plan.Keep:
 		s.Skipped++
-	case Upload, Download:
+	case plan.Upload, plan.Download:
 		if a.Kind != tree.Dir {
 			s.Files++
 			s.Bytes += a.Size
 		}
-	case UpdateRemote, UpdateLocal:
+	case plan.UpdateRemote, plan.UpdateLocal:
 		s.Updated++
-	case DeleteRemote, DeleteLocal:
+	case plan.DeleteRemote, plan.DeleteLocal:
 		s.Deleted++
 	}
 	if a.Conflict != "" {
@@ -464,31 +474,31 @@ func (s *Stats) add(a *Action) {
 
 // apply executes the plan. It does some work at once and passes the rest to workers. The results
 // are recorded in order.
-func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
+func (r *run) apply(ctx context.Context, st *state.State, remote *remote.Contents) error {
 	g, ctx := errgroup.WithContext(ctx)
 	packs, err := r.openPacks(ctx, g)
 	if err != nil {
 		return err
 	}
-	defer packs.close()
+	defer packs.Close()
 	work, order := make(chan *job), make(chan *job, ahead)
 	g.Go(func() error {
 		defer close(order)
 		defer close(work)
-		return r.plan(ctx, st, remote, func(a Action) error {
+		return r.plan(ctx, st, remote, func(a plan.Action) error {
 			r.announce(a)
-			j := &job{Action: a, weight: a.weight()}
+			j := &job{Action: a, weight: a.Weight()}
 			if err := r.heavy.Acquire(ctx, j.weight); err != nil {
 				return context.Cause(ctx)
 			}
 			r.atOnce(ctx, j)
-			if j.done != nil && j.Op == Download && j.copyTo == "" {
-				p, err := packs.assign(ctx, j.remote)
+			if j.done != nil && j.Op == plan.Download && j.CopyTo == "" {
+				p, err := packs.Assign(ctx, j.Remote)
 				if err != nil {
 					return err
 				}
 				if j.pack = p; p != nil {
-					j.packed = p.find
+					j.Packed = p.Find
 				}
 			}
 			if j.done != nil {
@@ -506,11 +516,11 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 			}
 		})
 	})
-	for range workers {
+	for range object.Workers {
 		g.Go(func() error {
 			for j := range work {
 				r.transfer(ctx, j)
-				j.pack.release()
+				j.pack.Release()
 				close(j.done)
 			}
 			return nil
@@ -521,7 +531,7 @@ func (r *run) apply(ctx context.Context, st *state, remote *contents) error {
 		defer close(written)
 		return r.write(ctx, st, order)
 	})
-	if r.o.Direction != Up {
+	if r.o.Direction != plan.Up {
 		g.Go(func() error { return r.flush(ctx, written) })
 	}
 	return g.Wait()
@@ -551,7 +561,7 @@ func (r *run) flush(ctx context.Context, end <-chan struct{}) error {
 }
 
 // write adds finished jobs, in order, to the new manifest and the new state.
-func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
+func (r *run) write(ctx context.Context, st *state.State, order <-chan *job) error {
 	for j := range order {
 		if j.done != nil {
 			select {
@@ -563,10 +573,10 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 		if j.err != nil && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if fatal(j.err) {
+		if object.Fatal(j.err) {
 			return j.err
 		}
-		if r.concerns(j.local, j.remote) {
+		if r.concerns(j.Local, j.Remote) {
 			r.progress.done(j, r.o.Direction)
 		}
 		if j.err != nil {
@@ -575,14 +585,14 @@ func (r *run) write(ctx context.Context, st *state, order <-chan *job) error {
 			r.lack(j.Path, tree.ErrTime)
 		}
 		if j.err != nil {
-		} else if j.Op != Skip {
+		} else if j.Op != plan.Skip {
 			r.count(func(s *Stats) { s.add(&j.Action) })
 		}
-		if err := st.add(&j.Action, j.out, j.err); err != nil {
+		if err := st.Add(&j.Action, j.out, j.err); err != nil {
 			return err
 		}
 		if j.err == nil {
-			r.repack.changes(ctx, j.Op, j.remote, j.out)
+			r.repack.Changes(ctx, j.Op, j.Remote, j.out)
 		}
 		r.heavy.Release(j.weight)
 	}

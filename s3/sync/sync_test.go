@@ -20,6 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -27,10 +32,10 @@ import (
 func TestRoundTrip(t *testing.T) {
 	dir := richTree(t)
 	b := openBucket(t, location(t))
-	up := mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	up := mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()})
 	t.Log(up)
 	back := t.TempDir()
-	down := mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true, SetID: true})
+	down := mustSync(t, back, b, Options{Direction: plan.Down, State: t.TempDir(), Owners: true, SetID: true})
 	t.Log(down)
 	sameTrees(t, dir, back)
 	if up.Files != down.Files || up.Files < 20 {
@@ -45,15 +50,15 @@ func TestNothingChanged(t *testing.T) {
 	a := between(t, &loc)
 	b := openBucket(t, loc)
 	state := t.TempDir()
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	a.reset(nil)
-	stats := mustSync(t, dir, b, Options{Direction: Up, State: state})
+	stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	if calls := a.seen(); len(calls) != 1 || stats.Files+stats.Updated+stats.Deleted != 0 || stats.Skipped < 30 {
 		t.Errorf("nothing changed, and a sync asked %q and did %s", calls, stats)
 	}
 	// Another machine has no inodes recorded: it requests the manifest, and sends nothing.
 	a.reset(nil)
-	stats = mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+	stats = mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()})
 	for _, call := range a.seen() {
 		if strings.HasPrefix(call, "PUT") || strings.HasPrefix(call, "POST") || strings.HasPrefix(call, "DELETE") {
 			t.Errorf("nothing changed, and a sync without a state did %s", call)
@@ -63,16 +68,16 @@ func TestNothingChanged(t *testing.T) {
 		t.Errorf("nothing changed, and a sync without a state did %s", stats)
 	}
 	// With a list it sees each object, and still sends nothing.
-	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state,
+	if stats = mustSync(t, dir, b, Options{Direction: plan.Up, State: state,
 		List: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync with a list did %s", stats)
 	}
-	if stats = mustSync(t, dir, b, Options{Direction: Down, State: state, Owners: true,
+	if stats = mustSync(t, dir, b, Options{Direction: plan.Down, State: state, Owners: true,
 		SetID: true}); stats.Files+stats.Updated+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a restore did %s", stats)
 	}
 	// Contents are compared on request, and are equal.
-	if stats = mustSync(t, dir, b, Options{Direction: Up, State: state,
+	if stats = mustSync(t, dir, b, Options{Direction: plan.Up, State: state,
 		Contents: true}); stats.Files+stats.Deleted != 0 {
 		t.Errorf("nothing changed, and a sync of contents did %s", stats)
 	}
@@ -89,8 +94,8 @@ func TestChanges(t *testing.T) {
 			}
 			write(t, dir, "to-file/x", "x")
 			age(t, dir)
-			up := Options{Direction: Up, Mirror: true, State: state, List: list}
-			down := Options{Direction: Down, Mirror: true, State: otherState, List: list, Owners: true}
+			up := Options{Direction: plan.Up, Mirror: true, State: state, List: list}
+			down := Options{Direction: plan.Down, Mirror: true, State: otherState, List: list, Owners: true}
 			mustSync(t, dir, b, up)
 			mustSync(t, other, b, down)
 			sameTrees(t, dir, other)
@@ -127,12 +132,12 @@ func TestDisguised(t *testing.T) {
 	dir, b, state := t.TempDir(), openBucket(t, location(t)), t.TempDir()
 	write(t, dir, "f", "aaaa")
 	age(t, dir)
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	info, err := os.Stat(filepath.Join(dir, "f"))
 	must(t, err)
 	write(t, dir, "f", "bbbb")
 	must(t, os.Chtimes(filepath.Join(dir, "f"), info.ModTime(), info.ModTime()))
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Files != 1 {
 		t.Errorf("a file with another content, the same size and time, was not sent: %s", stats)
 	}
 }
@@ -144,14 +149,14 @@ func TestCopyDeletesNothing(t *testing.T) {
 	write(t, dir, "a", "a")
 	write(t, dir, "b", "b")
 	state := t.TempDir()
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	must(t, os.Remove(filepath.Join(dir, "a")))
-	if stats := mustSync(t, dir, b, Options{Direction: Up, State: state}); stats.Deleted != 0 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state}); stats.Deleted != 0 {
 		t.Errorf("a copy deleted: %s", stats)
 	}
 	back := t.TempDir()
 	write(t, back, "mine", "mine")
-	mustSync(t, back, b, Options{Direction: Down})
+	mustSync(t, back, b, Options{Direction: plan.Down})
 	for _, name := range []string{"a", "b", "mine"} {
 		if _, err := os.Stat(filepath.Join(back, name)); err != nil {
 			t.Error(err)
@@ -160,17 +165,17 @@ func TestCopyDeletesNothing(t *testing.T) {
 }
 
 func TestTwoWays(t *testing.T) {
-	for policy, want := range map[Conflicts]map[string]string{
-		KeepBoth:   {"conflict": "one", "conflict.conflict-*": "two"},
-		KeepLocal:  {"conflict": "one"},
-		KeepRemote: {"conflict": "two"},
-		KeepNewer:  {"conflict": "two"},
+	for policy, want := range map[plan.Conflicts]map[string]string{
+		plan.KeepBoth:   {"conflict": "one", "conflict.conflict-*": "two"},
+		plan.KeepLocal:  {"conflict": "one"},
+		plan.KeepRemote: {"conflict": "two"},
+		plan.KeepNewer:  {"conflict": "two"},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			b := openBucket(t, location(t))
 			one, two, s1, s2 := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
-			o1 := Options{Direction: Both, Conflicts: policy, State: s1}
-			o2 := Options{Direction: Both, Conflicts: policy, State: s2}
+			o1 := Options{Direction: plan.Both, Conflicts: policy, State: s1}
+			o2 := Options{Direction: plan.Both, Conflicts: policy, State: s2}
 			for _, name := range []string{"conflict", "gone-here", "gone-there", "edited-there", "edited-here",
 				"gone-and-edited"} {
 				write(t, one, name, "zero")
@@ -196,7 +201,7 @@ func TestTwoWays(t *testing.T) {
 			before, objects := snapshot(t, one), keysOf(t, b)
 			var shown []Failure
 			look := o1
-			look.DryRun, look.Plan = true, func(a Action) {
+			look.DryRun, look.Plan = true, func(a plan.Action) {
 				if a.Conflict != "" {
 					shown = append(shown, Failure{Path: a.Path, Reason: a.Conflict})
 				}
@@ -241,12 +246,12 @@ func TestTwoWays(t *testing.T) {
 }
 
 // keysOf returns the keys in a bucket with their ETags.
-func keysOf(t *testing.T, b *Bucket) map[string]string {
+func keysOf(t *testing.T, b *object.Bucket) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for o, err := range b.all(t.Context(), anyOrder) {
+	for o, err := range b.All(t.Context(), object.AnyOrder) {
 		must(t, err)
-		all[o.key] = o.etag
+		all[o.Key] = o.ETag
 	}
 	return all
 }
@@ -259,7 +264,10 @@ func TestDryRun(t *testing.T) {
 	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o644))
 	var actions []string
 	stats, err := Sync(t.Context(), openTree(t, dir), b,
-		Options{Direction: Up, DryRun: true, Plan: func(a Action) { actions = append(actions, string(a.Op)+" "+a.Path) }})
+		Options{Direction: plan.Up, DryRun: true, Plan: func(a plan.Action) {
+			actions = append(actions,
+				string(a.Op)+" "+a.Path)
+		}})
 	must(t, err)
 	if want := []string{"upload a", "upload a/b", "skip pipe"}; !slices.Equal(actions, want) || stats.Files != 1 ||
 		stats.Failed != 1 {
@@ -287,7 +295,7 @@ func TestOddFiles(t *testing.T) {
 	} else {
 		t.Logf("without a device, which cannot be made here (%v): run the tests as root", err)
 	}
-	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: Up})
+	stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up})
 	must(t, err)
 	if int(stats.Failed) != len(want) || stats.Files != 2 {
 		t.Errorf("did %s with %+v", stats, stats.Failures)
@@ -302,10 +310,10 @@ func TestOddFiles(t *testing.T) {
 // mission: 3.3
 func TestOnly(t *testing.T) {
 	dir, b := richTree(t), openBucket(t, location(t))
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	back := t.TempDir()
 	write(t, back, "mine", "stays")
-	mustSync(t, back, b, Options{Direction: Down, Mirror: true, Only: "src/deep"})
+	mustSync(t, back, b, Options{Direction: plan.Down, Mirror: true, Only: "src/deep"})
 	got := slices.Sorted(maps.Keys(snapshot(t, back)))
 	if want := []string{"mine", "src", "src/deep", "src/deep/er", "src/deep/er/file"}; !slices.Equal(got, want) {
 		t.Errorf("restored %q, want %q", got, want)
@@ -315,7 +323,7 @@ func TestOnly(t *testing.T) {
 // mission: 3.6
 func TestEmptyBucket(t *testing.T) {
 	back := t.TempDir()
-	if stats := mustSync(t, back, openBucket(t, location(t)), Options{Direction: Down}); stats.Files != 0 {
+	if stats := mustSync(t, back, openBucket(t, location(t)), Options{Direction: plan.Down}); stats.Files != 0 {
 		t.Errorf("an empty bucket gave %s", stats)
 	}
 }
@@ -331,7 +339,7 @@ func TestForeign(t *testing.T) {
 		for k, v := range meta {
 			h.Set("X-Amz-Meta-"+k, v)
 		}
-		if _, err := b.put(t.Context(), key, []byte(body), crc(body), h); err != nil {
+		if _, err := b.Put(t.Context(), key, []byte(body), crc(body), h); err != nil {
 			t.Fatalf("put %q: %v", key, err)
 		}
 	}
@@ -343,7 +351,7 @@ func TestForeign(t *testing.T) {
 	put("dir/sub/file", "d", nil)
 	put("void/", "", nil)
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down})
+	mustSync(t, back, b, Options{Direction: plan.Down})
 	want := map[string]string{"plain": "-rw-r--r--", "rclone": "-rwxr-xr-x", "s3fs": "-rwxr-xr-x", "aws": "-rw-r-----",
 		"awslink": "Lrwxrwxrwx",
 		"dir":     "drwxr-xr-x", "dir/sub": "drwxr-xr-x", "dir/sub/file": "-rw-r--r--", "void": "drwxr-xr-x"}
@@ -362,7 +370,7 @@ func TestForeign(t *testing.T) {
 		t.Errorf("rclone's time came as %v", info.ModTime())
 	}
 	// Equal files are not sent again when the volume goes up: the bucket gets its manifest.
-	if stats := mustSync(t, back, b, Options{Direction: Up}); stats.Files > 1 {
+	if stats := mustSync(t, back, b, Options{Direction: plan.Up}); stats.Files > 1 {
 		t.Errorf("a volume that was just restored went up again: %s", stats)
 	}
 }
@@ -384,15 +392,15 @@ func TestHostileManifest(t *testing.T) {
 			loc := location(t)
 			b := openBucket(t, loc)
 			body := "good"
-			_, err := b.put(t.Context(), "good", []byte(body), crc64nvme.Checksum([]byte(body)), nil)
+			_, err := b.Put(t.Context(), "good", []byte(body), crc64nvme.Checksum([]byte(body)), nil)
 			must(t, err)
 			raw := entriesFile(t, 1, entries...)
-			_, err = b.put(t.Context(), ManifestKey, raw, crc64nvme.Checksum(raw), nil)
+			_, err = b.Put(t.Context(), manifest.Key, raw, crc64nvme.Checksum(raw), nil)
 			must(t, err)
 			above := t.TempDir()
 			back := filepath.Join(above, "volume")
 			must(t, os.Mkdir(back, 0o755))
-			mustSync(t, back, b, Options{Direction: Down})
+			mustSync(t, back, b, Options{Direction: plan.Down})
 			if got := slices.Sorted(maps.Keys(snapshot(t, above))); !slices.Equal(got,
 				[]string{"volume", "volume/good"}) {
 				t.Errorf("restored %q", got)
@@ -407,12 +415,12 @@ func TestPlantedLinks(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "lnk/pwn", "bad")
 	write(t, dir, "file", "bad")
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	outside, back := t.TempDir(), t.TempDir()
 	write(t, outside, "target", "good")
 	must(t, os.Symlink(outside, filepath.Join(back, "lnk")))
 	must(t, os.Symlink(filepath.Join(outside, "target"), filepath.Join(back, "file")))
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	must(t, err)
 	if got := snapshot(t, outside); len(got) != 1 {
 		t.Errorf("files left the volume: %v", got)
@@ -468,11 +476,11 @@ func TestFaults(t *testing.T) {
 			loc.Patience = 2 * time.Minute
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			b.Tune(Tuning{Backoff: 20 * time.Millisecond})
+			b.Tune(object.Tuning{Backoff: 20 * time.Millisecond})
 			a.reset(fault)
-			mustSync(t, dir, b, Options{Direction: Up, State: t.TempDir()})
+			mustSync(t, dir, b, Options{Direction: plan.Up, State: t.TempDir()})
 			back := t.TempDir()
-			mustSync(t, back, b, Options{Direction: Down, State: t.TempDir(), Owners: true})
+			mustSync(t, back, b, Options{Direction: plan.Down, State: t.TempDir(), Owners: true})
 			sameTrees(t, dir, back)
 		})
 	}
@@ -484,19 +492,19 @@ func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "f", "x")
 	for name, c := range map[string]struct {
-		change func(*Location)
+		change func(*s3.Location)
 		status int
 		code   string
 		kind   errors.Kind
 		text   string
 	}{
-		"no bucket": {change: func(l *Location) { l.Bucket = "no-such-bucket-here" }, kind: errors.NotFound,
+		"no bucket": {change: func(l *s3.Location) { l.Bucket = "no-such-bucket-here" }, kind: errors.NotFound,
 			text: "no bucket"},
-		"wrong key": {change: func(l *Location) { l.AccessKeyID = "AKIANOBODY" }, kind: errors.Unauthenticated,
+		"wrong key": {change: func(l *s3.Location) { l.AccessKeyID = "AKIANOBODY" }, kind: errors.Unauthenticated,
 			text: "access key"},
-		"wrong secret": {change: func(l *Location) { l.SecretAccessKey = "nobody-has-this-one" },
+		"wrong secret": {change: func(l *s3.Location) { l.SecretAccessKey = "nobody-has-this-one" },
 			kind: errors.Unauthenticated, text: "secret access key is wrong"},
-		"nobody there": {change: func(l *Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second },
+		"nobody there": {change: func(l *s3.Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second },
 			kind: errors.Unavailable, text: "cannot be reached"},
 		"expired":        {status: 400, code: "ExpiredToken", kind: errors.Unauthenticated, text: "expired"},
 		"not allowed":    {status: 403, code: "AccessDenied", kind: errors.Denied, text: "does not allow"},
@@ -518,7 +526,7 @@ func TestRefusals(t *testing.T) {
 						c.status, c.code)
 				})
 			}
-			_, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: Up})
+			_, err := Sync(t.Context(), openTree(t, dir), openBucket(t, loc), Options{Direction: plan.Up})
 			t.Logf("%v", err)
 			if errors.KindOf(err) != c.kind || !strings.Contains(errors.Message(err), c.text) {
 				t.Errorf("got %v: %q, want %v with %q", errors.KindOf(err), errors.Message(err), c.kind, c.text)
@@ -552,7 +560,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			return false
 		})
-		o := Options{Direction: Up, State: state, Progress: func(st Stats) {
+		o := Options{Direction: plan.Up, State: state, Progress: func(st Stats) {
 			if st.Files+st.Skipped >= 10 {
 				cancel()
 			}
@@ -563,12 +571,12 @@ func TestInterrupted(t *testing.T) {
 		cancel()
 	}
 	a.reset(nil)
-	stats := mustSync(t, dir, b, Options{Direction: Up, State: state})
+	stats := mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	if stats.Skipped == 0 {
 		t.Errorf("nothing of the interrupted sync was used: %s", stats)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
@@ -582,18 +590,18 @@ func TestOvertaken(t *testing.T) {
 	write(t, two, "two", "2")
 	var begun atomic.Bool
 	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, ManifestKey) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, manifest.Key) {
 			if begun.CompareAndSwap(false, true) {
-				if _, err := Sync(t.Context(), openTree(t, two), b, Options{Direction: Up}); err != nil {
+				if _, err := Sync(t.Context(), openTree(t, two), b, Options{Direction: plan.Up}); err != nil {
 					t.Error(err)
 				}
 			}
 		}
 		return false
 	})
-	mustSync(t, one, b, Options{Direction: Up})
+	mustSync(t, one, b, Options{Direction: plan.Up})
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down})
+	mustSync(t, back, b, Options{Direction: plan.Down})
 	if got := slices.Sorted(maps.Keys(snapshot(t, back))); !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("the bucket has %q", got)
 	}
@@ -607,7 +615,7 @@ func TestDamagedObject(t *testing.T) {
 	b := openBucket(t, loc)
 	write(t, dir, "good", "good content")
 	write(t, dir, "hurt", "hurt content")
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/hurt") {
 			return false
@@ -616,7 +624,7 @@ func TestDamagedObject(t *testing.T) {
 		return true
 	})
 	back := t.TempDir()
-	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: Down})
+	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "hurt" ||
 		!strings.Contains(stats.Failures[0].Reason, "other bytes") {
 		t.Errorf("a damaged object: %s, %+v, %v", stats, stats.Failures, err)
@@ -665,7 +673,7 @@ func TestVersions(t *testing.T) {
 		t.Errorf("the second version %s did %s: %+v", second.Name(), stats, stats.Failures)
 	}
 	back := t.TempDir()
-	got, _, err := Restore(t.Context(), openTree(t, back), b, Version{}, Options{Owners: true, SetID: true})
+	got, _, err := Restore(t.Context(), openTree(t, back), b, object.Version{}, Options{Owners: true, SetID: true})
 	if err != nil || got.Name() != second.Name() {
 		t.Errorf("the latest is %s, %v", got.Name(), err)
 	}
@@ -677,7 +685,7 @@ func TestVersions(t *testing.T) {
 	if got := snapshot(t, old); !maps.Equal(got, before) {
 		t.Error("the first version is not what it was")
 	}
-	if _, _, err := Restore(t.Context(), openTree(t, old), b, Version{Time: time.Unix(5, 0)},
+	if _, _, err := Restore(t.Context(), openTree(t, old), b, object.Version{Time: time.Unix(5, 0)},
 		Options{}); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a version that is not there: %v", err)
 	}
@@ -692,7 +700,7 @@ func TestVersions(t *testing.T) {
 	if err != nil || len(all) != 1 || all[0].Name() != second.Name() {
 		t.Errorf("left: %v, %v", all, err)
 	}
-	if _, err := b.Sweep(t.Context(), Stale); err != nil {
+	if _, err := b.Sweep(t.Context(), object.Stale); err != nil {
 		t.Error(err)
 	}
 }
@@ -716,7 +724,7 @@ func TestProgress(t *testing.T) {
 	for _, c := range []struct {
 		dir string
 		o   Options
-	}{{dir, Options{Direction: Up}}, {back, Options{Direction: Down, Owners: true}}} {
+	}{{dir, Options{Direction: plan.Up}}, {back, Options{Direction: plan.Down, Owners: true}}} {
 		t.Run(string(c.o.Direction), func(t *testing.T) {
 			known, within := make(chan struct{}), make(chan struct{})
 			var parts atomic.Int32
@@ -751,7 +759,7 @@ func TestProgress(t *testing.T) {
 				default:
 					close(known)
 				}
-				if s.Seen >= sizes-int64(partSize) && s.Seen < sizes {
+				if s.Seen >= sizes-int64(buffer.PartSize) && s.Seen < sizes {
 					select {
 					case <-within:
 					default:
@@ -777,10 +785,10 @@ func TestWhenAllIsThere(t *testing.T) {
 	dir, loc := t.TempDir(), location(t)
 	write(t, dir, "d/f", "x")
 	b := openBucket(t, loc)
-	if stats := mustSync(t, dir, b, Options{Direction: Up}); stats.There != 0 {
+	if stats := mustSync(t, dir, b, Options{Direction: plan.Up}); stats.There != 0 {
 		t.Errorf("what went up was there after %s", stats.There)
 	}
-	if stats := mustSync(t, t.TempDir(), b, Options{Direction: Down}); stats.There <= 0 ||
+	if stats := mustSync(t, t.TempDir(), b, Options{Direction: plan.Down}); stats.There <= 0 ||
 		stats.There > stats.Duration {
 		t.Errorf("all was there after %s, and on the disk after %s", stats.There, stats.Duration)
 	}

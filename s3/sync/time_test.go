@@ -10,6 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -47,7 +50,7 @@ func TestTimes(t *testing.T) {
 			}
 		}
 		var e tree.Entry
-		describe(&e, metaHeader(&tree.Entry{Kind: tree.File, ModTime: at}))
+		object.Describe(&e, object.MetaHeader(&tree.Entry{Kind: tree.File, ModTime: at}))
 		if e.ModTime != at {
 			t.Errorf("%v comes back from headers as %v", at, e.ModTime)
 		}
@@ -75,7 +78,7 @@ func TestTimesOfRclone(t *testing.T) {
 		"-0.000000001": {Sec: -1, Nsec: 999999999}, "-2145916799.25": {Sec: -2145916800, Nsec: 75e7},
 		"981173106.123456789": {Sec: 981173106, Nsec: 123456789}} {
 		var e tree.Entry
-		describe(&e, http.Header{"X-Amz-Meta-Mtime": {text}})
+		object.Describe(&e, http.Header{"X-Amz-Meta-Mtime": {text}})
 		if e.ModTime != at {
 			t.Errorf("%q of rclone is %v, want %v", text, e.ModTime, at)
 		}
@@ -126,14 +129,14 @@ func TestFarTimesAreExact(t *testing.T) {
 	if got := timeOf(t, filepath.Join(first.dir, "9999")); got != farTimes["1000"] {
 		t.Errorf("the changed one has %v", got)
 	}
-	res, err := b.head(t.Context(), "2400")
+	res, err := b.Head(t.Context(), "2400")
 	must(t, err)
-	if got := res.header.Get("X-Amz-Meta-Mtime"); got != "13569465600.999999999" {
+	if got := res.Header.Get("X-Amz-Meta-Mtime"); got != "13569465600.999999999" {
 		t.Errorf("other tools read %q", got)
 	}
-	must(t, b.delete(t.Context(), []string{ManifestKey}, func(string, error) {}))
+	must(t, b.Delete(t.Context(), []string{manifest.Key}, func(string, error) {}))
 	listed := shmDir(t)
-	mustSync(t, listed, b, Options{Direction: Down})
+	mustSync(t, listed, b, Options{Direction: plan.Down})
 	for name, at := range farTimes {
 		if got := timeOf(t, filepath.Join(listed, name)); got != at && name != "9999" {
 			t.Errorf("without a manifest %s has %v, want %v", name, got, at)
@@ -157,7 +160,7 @@ func TestTimesThatAFileSystemCannotHold(t *testing.T) {
 	for _, name := range []string{"f", "d"} {
 		setTime(t, filepath.Join(first.dir, name), farTimes["9999"])
 	}
-	o := Options{Direction: Both, Owners: true}
+	o := Options{Direction: plan.Both, Owners: true}
 	sync := func(m *machine) Stats {
 		t.Helper()
 		o := o

@@ -13,6 +13,9 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -21,7 +24,8 @@ import (
 // stores at the path meanwhile is a new file.
 // mission: A8, D1
 func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
-	for name, o := range map[string]Options{"mirror": {Direction: Up, Mirror: true}, "both": {Direction: Both}} {
+	for name, o := range map[string]Options{"mirror": {Direction: plan.Up, Mirror: true},
+		"both": {Direction: plan.Both}} {
 		t.Run(name, func(t *testing.T) {
 			loc := location(t)
 			a := between(t, &loc)
@@ -31,7 +35,7 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 			for _, name := range []string{"gone", "dir/gone", "anew", "stays"} {
 				write(t, first.dir, name, "of "+name)
 			}
-			both := Options{Direction: Both, List: true}
+			both := Options{Direction: plan.Both, List: true}
 			sync := func(m *machine, o Options) {
 				t.Helper()
 				o.State = m.state
@@ -56,13 +60,13 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 			if _, err := Sync(ctx, openTree(t, first.dir), b, o); err == nil {
 				t.Fatal("the sync was not cut short")
 			}
-			if _, err := b.stat(t.Context(), "gone"); err != nil {
+			if _, err := b.Stat(t.Context(), "gone"); err != nil {
 				t.Fatalf("the object is not there any more: %v", err)
 			}
 			nextSecond(t, b)
 			a.reset(nil)                 // now no deletion of the sync that was cut short is on its way
 			put(t, b, "anew", "of anew") // by another program, with the earlier content
-			sync(third, Options{Direction: Down, List: true})
+			sync(third, Options{Direction: plan.Down, List: true})
 			sync(second, both)
 			sync(third, both)
 			sync(first, both)
@@ -78,9 +82,9 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 					}
 				}
 			}
-			for o, err := range b.all(t.Context(), anyOrder) {
-				if must(t, err); strings.HasSuffix(o.key, "gone") || strings.HasPrefix(o.key, tombstonesDir) {
-					t.Errorf("%s is left", o.key)
+			for o, err := range b.All(t.Context(), object.AnyOrder) {
+				if must(t, err); strings.HasSuffix(o.Key, "gone") || strings.HasPrefix(o.Key, state.TombstonesDir) {
+					t.Errorf("%s is left", o.Key)
 				}
 			}
 		})
@@ -88,20 +92,20 @@ func TestDeletionsCutShortAreSeenByOthers(t *testing.T) {
 }
 
 // put stores an object as another program does.
-func put(t *testing.T, b *Bucket, key, content string) {
+func put(t *testing.T, b *object.Bucket, key, content string) {
 	t.Helper()
-	_, err := b.put(t.Context(), key, []byte(content), crc64nvme.Checksum([]byte(content)), nil)
+	_, err := b.Put(t.Context(), key, []byte(content), crc64nvme.Checksum([]byte(content)), nil)
 	must(t, err)
 }
 
 // nextSecond waits until new objects get times of the next second, by the server's clock.
-func nextSecond(t *testing.T, b *Bucket) {
+func nextSecond(t *testing.T, b *object.Bucket) {
 	t.Helper()
 	last := func() string {
 		put(t, b, tree.Reserved+"/clock", "tick")
-		res, err := b.head(t.Context(), tree.Reserved+"/clock")
+		res, err := b.Head(t.Context(), tree.Reserved+"/clock")
 		must(t, err)
-		return res.header.Get("Last-Modified")
+		return res.Header.Get("Last-Modified")
 	}
 	for began := last(); last() == began; {
 		time.Sleep(20 * time.Millisecond)
@@ -116,7 +120,7 @@ func TestFileBesideDirectoryOfItsName(t *testing.T) {
 	put(t, b, "a", "of the file")
 	put(t, b, "a/b", "beneath it")
 	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
-	s, err := Sync(t.Context(), openTree(t, one.dir), b, Options{Direction: Both, State: one.state, Owners: true})
+	s, err := Sync(t.Context(), openTree(t, one.dir), b, Options{Direction: plan.Both, State: one.state, Owners: true})
 	must(t, err)
 	if s.Conflicts+s.Failed == 0 {
 		t.Errorf("nothing is named: %s", s)

@@ -19,17 +19,20 @@ import (
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // machine is a volume with its machine's state.
 type machine struct {
 	dir, state string
-	b          *Bucket
+	b          *object.Bucket
 }
 
 // machines returns n machines that synchronise one place, and direct access to the place.
-func machines(t *testing.T, n int) ([]*machine, *Bucket, *asked) {
+func machines(t *testing.T, n int) ([]*machine, *object.Bucket, *asked) {
 	t.Helper()
 	loc := location(t)
 	direct := openBucket(t, loc)
@@ -45,7 +48,7 @@ func machines(t *testing.T, n int) ([]*machine, *Bucket, *asked) {
 // both synchronises in both directions. Nothing may fail.
 func (m *machine) both(t *testing.T) Stats {
 	t.Helper()
-	return mustSync(t, m.dir, m.b, Options{Direction: Both, State: m.state, Owners: true})
+	return mustSync(t, m.dir, m.b, Options{Direction: plan.Both, State: m.state, Owners: true})
 }
 
 // settle synchronises all machines until nothing is left to do, which must be soon, and compares them.
@@ -140,7 +143,7 @@ func TestOverlapKeepsBothEdits(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string][2]string{
 		"before the object":   {http.MethodPut, "work/p"},
-		"before the manifest": {http.MethodPut, ManifestKey},
+		"before the manifest": {http.MethodPut, manifest.Key},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, _, a := machines(t, 2)
@@ -186,13 +189,14 @@ func TestKilledBeforeManifest(t *testing.T) {
 			must(t, os.Remove(filepath.Join(one.dir, "q")))
 			if gently {
 				ctx, cancel := context.WithCancel(t.Context())
-				asks(a, http.MethodPut, ManifestKey, cancel)
-				if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state,
+				asks(a, http.MethodPut, manifest.Key, cancel)
+				if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: plan.Both, State: one.state,
 					Owners: true}); err == nil {
 					t.Fatal("the sync was not canceled")
 				}
 			} else {
-				killedAt(t, a, childSpec{one.dir, one.state, Both, one.b.Location(), ""}, http.MethodPut, ManifestKey)
+				killedAt(t, a, childSpec{one.dir, one.state, plan.Both, one.b.Location(), ""}, http.MethodPut,
+					manifest.Key)
 			}
 			a.reset(nil)
 			write(t, two.dir, "p", "the edit of two")
@@ -249,10 +253,10 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 	t.Parallel()
 	b := openBucket(t, location(t))
 	strict := strictBucket(t)
-	for name, b := range map[string]*Bucket{"embedded": b, "strict": strict} {
+	for name, b := range map[string]*object.Bucket{"embedded": b, "strict": strict} {
 		t.Run(name, func(t *testing.T) {
 			body := []byte("content")
-			etag, err := b.put(t.Context(), "d/", body, crc64nvme.Checksum(body), nil)
+			etag, err := b.Put(t.Context(), "d/", body, crc64nvme.Checksum(body), nil)
 			if err != nil {
 				t.Skipf("this server cannot have such objects: %v", err)
 			}
@@ -263,35 +267,35 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 				if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "d/" {
 					t.Errorf("%s: %s %+v, %v", o.Direction, stats, stats.Failures, err)
 				}
-				if now, err := b.head(t.Context(), "d/"); err != nil || unquote(now.header.Get("ETag")) != etag {
+				if now, err := b.Head(t.Context(), "d/"); err != nil || object.Unquote(now.Header.Get("ETag")) != etag {
 					t.Errorf("%s: the object is another one: %v", o.Direction, err)
 				}
 			}
-			names(Options{Direction: Down, State: state})
+			names(Options{Direction: plan.Down, State: state})
 			must(t, os.Chmod(filepath.Join(dir, "d"), 0o700))
 			write(t, dir, "d/x", "x")
 			must(t, os.Chmod(filepath.Join(dir, "d"), 0o700))
-			names(Options{Direction: Up, State: state, List: true})
+			names(Options{Direction: plan.Up, State: state, List: true})
 			must(t, os.RemoveAll(filepath.Join(dir, "d")))
 			write(t, dir, "other", "x")
-			names(Options{Direction: Up, State: state, List: true, Mirror: true})
-			names(Options{Direction: Both, State: state, List: true})
+			names(Options{Direction: plan.Up, State: state, List: true, Mirror: true})
+			names(Options{Direction: plan.Both, State: state, List: true})
 		})
 	}
 	// A sync that relies on the manifest does not see it.
 	dir := t.TempDir()
 	write(t, dir, "f", "x")
 	state := t.TempDir()
-	mustSync(t, dir, strict, Options{Direction: Up, State: state})
+	mustSync(t, dir, strict, Options{Direction: plan.Up, State: state})
 	body := []byte("content")
-	_, err := strict.put(t.Context(), "e/", body, crc64nvme.Checksum(body), nil)
+	_, err := strict.Put(t.Context(), "e/", body, crc64nvme.Checksum(body), nil)
 	must(t, err)
 	must(t, os.Mkdir(filepath.Join(dir, "e"), 0o700))
-	stats, err := Sync(t.Context(), openTree(t, dir), strict, Options{Direction: Up, State: state})
+	stats, err := Sync(t.Context(), openTree(t, dir), strict, Options{Direction: plan.Up, State: state})
 	if err != nil || stats.Failed != 1 {
 		t.Errorf("%s, %v", stats, err)
 	}
-	if now, err := strict.stat(t.Context(), "e/"); err != nil || now.Size != 7 {
+	if now, err := strict.Stat(t.Context(), "e/"); err != nil || now.Size != 7 {
 		t.Errorf("the object is %+v, %v", now, err)
 	}
 }
@@ -301,7 +305,7 @@ func TestContentOfDirectoryKeys(t *testing.T) {
 func TestReplacedByRename(t *testing.T) {
 	t.Parallel()
 	for _, list := range []bool{false, true} {
-		for _, direction := range []Direction{Up, Both} {
+		for _, direction := range []plan.Direction{plan.Up, plan.Both} {
 			t.Run(fmt.Sprintf("%s list=%v", direction, list), func(t *testing.T) {
 				all, _, _ := machines(t, 2)
 				one, two := all[0], all[1]
@@ -331,7 +335,7 @@ func TestReplacedByRename(t *testing.T) {
 				must(t, os.Remove(filepath.Join(one.dir, "p")))
 				write(t, one.dir, "p", "gone bad")
 				must(t, os.Chtimes(filepath.Join(one.dir, "p"), someTime, someTime))
-				mustSync(t, one.dir, one.b, Options{Direction: Down, State: one.state, List: list, Owners: true})
+				mustSync(t, one.dir, one.b, Options{Direction: plan.Down, State: one.state, List: list, Owners: true})
 				if got := filesOf(t, one.dir)["p"]; got[0] != "replaced" {
 					t.Errorf("restored %q", got)
 				}
@@ -390,13 +394,13 @@ func TestNamesLikeTemporary(t *testing.T) {
 	// A real temporary file that another program stored is reported.
 	name := tree.NewTempName()
 	body := []byte("half")
-	_, err := direct.put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
+	_, err := direct.Put(t.Context(), name, body, crc64nvme.Checksum(body), nil)
 	must(t, err)
-	stats, err := Sync(t.Context(), openTree(t, two.dir), direct, Options{Direction: Down, List: true})
+	stats, err := Sync(t.Context(), openTree(t, two.dir), direct, Options{Direction: plan.Down, List: true})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != name {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
-	if _, err := direct.stat(t.Context(), name); err != nil {
+	if _, err := direct.Stat(t.Context(), name); err != nil {
 		t.Errorf("the object: %v", err)
 	}
 }
@@ -433,9 +437,9 @@ func TestFileAndDirectory(t *testing.T) {
 				var s [4]Stats
 				for i := range 2 {
 					s[2*i], _ = Sync(t.Context(), openTree(t, first.dir), first.b,
-						Options{Direction: Both, State: first.state, Owners: true})
+						Options{Direction: plan.Both, State: first.state, Owners: true})
 					s[2*i+1], _ = Sync(t.Context(), openTree(t, second.dir), second.b,
-						Options{Direction: Both, State: second.state, Owners: true})
+						Options{Direction: plan.Both, State: second.state, Owners: true})
 				}
 				settle(t, one, two)
 				for _, m := range all {
@@ -454,7 +458,7 @@ func TestFileAndDirectory(t *testing.T) {
 // mission: 3.1
 func TestForeignWritesAreKept(t *testing.T) {
 	t.Parallel()
-	for _, direction := range []Direction{Both, Up} {
+	for _, direction := range []plan.Direction{plan.Both, plan.Up} {
 		t.Run(string(direction), func(t *testing.T) {
 			all, direct, _ := machines(t, 1)
 			one := all[0]
@@ -465,21 +469,21 @@ func TestForeignWritesAreKept(t *testing.T) {
 			one.both(t)
 			for key, body := range map[string]string{"p": "of another program", "new": "also of another",
 				"gone": "changed by another", "large": "of another"} {
-				_, err := direct.put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), nil)
+				_, err := direct.Put(t.Context(), key, []byte(body), crc64nvme.Checksum([]byte(body)), nil)
 				must(t, err)
 			}
 			write(t, one.dir, "p", "edited")
 			write(t, one.dir, "new", "made here")
 			write(t, one.dir, "large", large+"!")
 			must(t, os.Remove(filepath.Join(one.dir, "gone")))
-			o := Options{Direction: direction, State: one.state, Owners: true, Mirror: direction == Up}
+			o := Options{Direction: direction, State: one.state, Owners: true, Mirror: direction == plan.Up}
 			stats, err := Sync(t.Context(), openTree(t, one.dir), one.b, o)
 			must(t, err)
 			for _, name := range []string{"p", "new", "large"} {
 				named(t, name, stats)
 			}
 			back := &machine{t.TempDir(), t.TempDir(), direct}
-			mustSync(t, back.dir, direct, Options{Direction: Down, List: true})
+			mustSync(t, back.dir, direct, Options{Direction: plan.Down, List: true})
 			bothContents(t, back, "p", "edited", "of another program")
 			bothContents(t, back, "new", "made here", "also of another")
 			bothContents(t, back, "large", large+"!", "of another")
@@ -520,7 +524,7 @@ func TestMetadataAgainstContent(t *testing.T) {
 					order = []*machine{two, one, two}
 				}
 				for _, m := range order {
-					if s := mustSync(t, m.dir, m.b, Options{Direction: Both, State: m.state, Owners: true,
+					if s := mustSync(t, m.dir, m.b, Options{Direction: plan.Both, State: m.state, Owners: true,
 						List: list}); s.Conflicts > 1 {
 						t.Errorf("in conflict: %+v", s.Decided)
 					}
@@ -563,8 +567,8 @@ func TestInterruptedDeletion(t *testing.T) {
 	two.both(t)
 	write(t, one.dir, "f9", "edited")
 	ctx, cancel := context.WithCancel(t.Context())
-	asks(a, http.MethodPut, ManifestKey, cancel)
-	if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: Both, State: one.state,
+	asks(a, http.MethodPut, manifest.Key, cancel)
+	if _, err := Sync(ctx, openTree(t, one.dir), one.b, Options{Direction: plan.Both, State: one.state,
 		Owners: true}); err == nil {
 		t.Fatal("the sync was not canceled")
 	}
@@ -584,7 +588,7 @@ func TestConflictsOfOneSecond(t *testing.T) {
 	name := strings.Repeat("n", 250)
 	want := map[string]bool{}
 	for range 3 {
-		free, err := r.freeName(conflictName("d/"+name, time.Unix(0, 0)))
+		free, err := r.freeName(plan.ConflictName("d/"+name, time.Unix(0, 0)))
 		must(t, err)
 		if want[free] || len(filepath.Base(free)) > 255 {
 			t.Fatalf("the name %q", free)

@@ -10,6 +10,10 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -77,9 +81,9 @@ func TestVeryLargeDown(t *testing.T) {
 		ranges = append(ranges, r.Header.Get("Range"))
 		return xmlFault(w, http.StatusForbidden, "AccessDenied")
 	})
-	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(maxInFlight),
-		room: maxInFlight}
-	defer r.buffers.close()
+	r := &run{b: openBucket(t, loc), t: openTree(t, t.TempDir()), sem: semaphore.NewWeighted(buffer.MaxInFlight),
+		room: buffer.MaxInFlight}
+	defer r.buffers.Close()
 	w, err := r.t.Create("f")
 	must(t, err)
 	defer w.Discard()
@@ -91,11 +95,11 @@ func TestVeryLargeDown(t *testing.T) {
 	defer mu.Unlock()
 	for _, text := range ranges {
 		var from, to int64
-		if n, err := fmt.Sscanf(text, "bytes=%d-%d", &from, &to); n != 2 || err != nil || to-from+1 != partSize {
+		if n, err := fmt.Sscanf(text, "bytes=%d-%d", &from, &to); n != 2 || err != nil || to-from+1 != buffer.PartSize {
 			t.Errorf("asked for %s", text)
 		}
 	}
-	if len(ranges) == 0 || r.buffers.Held() > maxInFlight {
+	if len(ranges) == 0 || r.buffers.Held() > buffer.MaxInFlight {
 		t.Errorf("%d parts, with %d bytes of memory", len(ranges), r.buffers.Held())
 	}
 }
@@ -127,26 +131,26 @@ func (f sliceFile) WriteAt(p []byte, at int64) (int, error) { return copy(f[at:]
 func (f sliceFile) ReadAt(p []byte, at int64) (int, error)  { return copy(p, f[at:]), nil }
 
 func TestBadLocations(t *testing.T) {
-	good := Location{Bucket: "b", Endpoint: "http://127.0.0.1:9"}
-	for name, change := range map[string]func(*Location){
-		"no bucket":      func(l *Location) { l.Bucket = "" },
-		"bucket":         func(l *Location) { l.Bucket = "a/b" },
-		"prefix":         func(l *Location) { l.Prefix = "a/../b" },
-		"long prefix":    func(l *Location) { l.Prefix = strings.Repeat("a/", 300) },
-		"endpoint":       func(l *Location) { l.Endpoint = "ftp://x" },
-		"user":           func(l *Location) { l.Endpoint = "http://user:pw@x" },
-		"half a key":     func(l *Location) { l.AccessKeyID = "x" },
-		"no certificate": func(l *Location) { l.CA = []byte("x") },
-		"proxy":          func(l *Location) { l.Proxy = "nothing" },
+	good := s3.Location{Bucket: "b", Endpoint: "http://127.0.0.1:9"}
+	for name, change := range map[string]func(*s3.Location){
+		"no bucket":      func(l *s3.Location) { l.Bucket = "" },
+		"bucket":         func(l *s3.Location) { l.Bucket = "a/b" },
+		"prefix":         func(l *s3.Location) { l.Prefix = "a/../b" },
+		"long prefix":    func(l *s3.Location) { l.Prefix = strings.Repeat("a/", 300) },
+		"endpoint":       func(l *s3.Location) { l.Endpoint = "ftp://x" },
+		"user":           func(l *s3.Location) { l.Endpoint = "http://user:pw@x" },
+		"half a key":     func(l *s3.Location) { l.AccessKeyID = "x" },
+		"no certificate": func(l *s3.Location) { l.CA = []byte("x") },
+		"proxy":          func(l *s3.Location) { l.Proxy = "nothing" },
 	} {
 		l := good
 		change(&l)
-		if _, err := Open(t.Context(), l); errors.KindOf(err) != errors.Invalid {
+		if _, err := object.Open(t.Context(), l); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, o := range []Options{{}, {Direction: "sideways"}, {Direction: Up, Conflicts: "no"},
-		{Direction: Up, Only: "../x"}} {
+	for _, o := range []Options{{}, {Direction: "sideways"}, {Direction: plan.Up, Conflicts: "no"},
+		{Direction: plan.Up, Only: "../x"}} {
 		if err := o.check(); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%+v: %v", o, err)
 		}

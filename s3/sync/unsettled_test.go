@@ -14,12 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 )
 
 // marks returns the records of restores in a state.
 func marks(t *testing.T, stateDir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(stateDir, unsettledDir, "*"))
+	files, err := filepath.Glob(filepath.Join(stateDir, state.UnsettledDir, "*"))
 	must(t, err)
 	return files
 }
@@ -63,8 +66,9 @@ func TestRestoredInVain(t *testing.T) {
 				write(t, dir, f, "content of "+f)
 			}
 			age(t, dir)
-			mustSync(t, dir, b, Options{Direction: Up})
-			down, up := Options{Direction: Down, State: stateDir, Owners: true}, Options{Direction: Up, State: stateDir}
+			mustSync(t, dir, b, Options{Direction: plan.Up})
+			down, up := Options{Direction: plan.Down, State: stateDir, Owners: true}, Options{Direction: plan.Up,
+				State: stateDir}
 
 			tree := openTree(t, back)
 			tree.Syncfs = func(int) error { return unix.EIO } // which, for a crash, is as if the sync had been killed before
@@ -75,7 +79,7 @@ func TestRestoredInVain(t *testing.T) {
 			if len(files) != 1 {
 				t.Fatalf("%d marks", len(files))
 			}
-			var mark unsettled
+			var mark state.Unsettled
 			raw, err := os.ReadFile(files[0])
 			must(t, err)
 			must(t, json.Unmarshal(raw, &mark))
@@ -105,7 +109,7 @@ func TestRestoredInVain(t *testing.T) {
 				want = nil
 			}
 			elsewhere := openBucket(t, location(t))
-			for _, to := range []*Bucket{b, elsewhere} {
+			for _, to := range []*object.Bucket{b, elsewhere} {
 				stats, err := Sync(t.Context(), openTree(t, back), to, up)
 				must(t, err)
 				if got := failures(stats); !slices.Equal(got, want) {
@@ -150,27 +154,27 @@ func TestDoubtsEnd(t *testing.T) {
 	dir, back, state, b := t.TempDir(), t.TempDir(), t.TempDir(), openBucket(t, location(t))
 	write(t, dir, "f", "content")
 	age(t, dir)
-	mustSync(t, dir, b, Options{Direction: Up})
+	mustSync(t, dir, b, Options{Direction: plan.Up})
 	tree := openTree(t, back)
 	tree.Syncfs = func(int) error { return unix.EIO }
-	if _, err := Sync(t.Context(), tree, b, Options{Direction: Down, State: state}); err == nil {
+	if _, err := Sync(t.Context(), tree, b, Options{Direction: plan.Down, State: state}); err == nil {
 		t.Fatal("a disk that fails was no error")
 	}
-	for _, direction := range []Direction{Up, Both} {
+	for _, direction := range []plan.Direction{plan.Up, plan.Both} {
 		if stats, err := Sync(t.Context(), openTree(t, back), openBucket(t, location(t)),
 			Options{Direction: direction, State: state}); err != nil || stats.Failed != 1 {
 			t.Errorf("%s elsewhere: %s, %v", direction, stats, err)
 		}
 	}
 	must(t, os.Chtimes(filepath.Join(back, "f"), time.Now(), time.Now()))
-	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Failed+stats.Deleted > 0 {
+	if stats := mustSync(t, back, b, Options{Direction: plan.Up, State: state}); stats.Failed+stats.Deleted > 0 {
 		t.Errorf("touched: %s", stats)
 	}
 	must(t, os.Rename(back, back+".old"))
 	must(t, os.Mkdir(back, 0o755))
 	write(t, back, "f", "of another tree")
 	age(t, back)
-	if stats := mustSync(t, back, b, Options{Direction: Up, State: state}); stats.Files != 1 {
+	if stats := mustSync(t, back, b, Options{Direction: plan.Up, State: state}); stats.Files != 1 {
 		t.Errorf("another tree: %s", stats)
 	}
 }

@@ -11,20 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // upload uploads an entry, and returns the bucket's entry.
-func (r *run) upload(ctx context.Context, a *Action) (*tree.Entry, error) {
-	e := *a.local
+func (r *run) upload(ctx context.Context, a *plan.Action) (*tree.Entry, error) {
+	e := *a.Local
 	switch e.Kind {
 	case tree.Dir:
 		return r.uploadDir(ctx, a, &e)
 	case tree.Symlink:
-		return r.store(ctx, &e, []byte(e.Target), a.remote)
+		return r.store(ctx, &e, []byte(e.Target), a.Remote)
 	}
 	for attempt := 1; ; attempt++ {
-		out, err := r.uploadFile(ctx, e, a.remote)
+		out, err := r.uploadFile(ctx, e, a.Remote)
 		if !errors.Is(err, tree.ErrChanged) || attempt == 3 {
 			return out, err
 		}
@@ -33,25 +36,25 @@ func (r *run) upload(ctx context.Context, a *Action) (*tree.Entry, error) {
 
 // uploadDir stores the object that shows an empty directory, or one with an unusual mode, to tools
 // that cannot read the manifest.
-func (r *run) uploadDir(ctx context.Context, a *Action, e *tree.Entry) (*tree.Entry, error) {
-	if a.remote != nil {
-		e.Key, e.ETag, e.CRC, e.HasCRC = a.remote.Key, a.remote.ETag, a.remote.CRC, a.remote.HasCRC
+func (r *run) uploadDir(ctx context.Context, a *plan.Action, e *tree.Entry) (*tree.Entry, error) {
+	if a.Remote != nil {
+		e.Key, e.ETag, e.CRC, e.HasCRC = a.Remote.Key, a.Remote.ETag, a.Remote.CRC, a.Remote.HasCRC
 	}
-	if a.remote != nil && a.remote.Blocked || !e.NeedsObject(a.empty) || e.ETag != "" && a.remote.Mode == e.Mode &&
-		!a.remote.Foreign {
+	if a.Remote != nil && a.Remote.Blocked || !e.NeedsObject(a.Empty) || e.ETag != "" && a.Remote.Mode == e.Mode &&
+		!a.Remote.Foreign {
 		return e, nil
 	}
-	return r.store(ctx, e, nil, a.remote)
+	return r.store(ctx, e, nil, a.Remote)
 }
 
 // seen returns the condition under which an object replaces remote. A new version needs none, since
 // no other sync writes to it, nor do keys in the reserved directory, which only Harvest uses.
-func (r *run) seen(key string, remote *tree.Entry) condition {
+func (r *run) seen(key string, remote *tree.Entry) object.Condition {
 	if r.versions() || strings.HasPrefix(key, tree.Reserved+"/") || remote != nil &&
 		remote.KeyUnder(r.b.Prefix()) != key {
-		return condition{}
+		return object.Condition{}
 	}
-	return expecting(remote)
+	return object.Expecting(remote)
 }
 
 // store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
@@ -66,14 +69,14 @@ func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tre
 		body = []byte{}
 	}
 	var err error
-	h, c := metaHeader(e), r.seen(key, remote)
-	if err := r.b.keep(ctx, key, h, e, c); err != nil {
+	h, c := object.MetaHeader(e), r.seen(key, remote)
+	if err := r.b.KeepHeaders(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
 	if err := r.noteSending(e); err != nil {
 		return nil, err
 	}
-	e.ETag, err = r.b.putAs(ctx, key, body, e.CRC, h, c)
+	e.ETag, err = r.b.PutAs(ctx, key, body, e.CRC, h, c)
 	return e, err
 }
 
@@ -116,7 +119,7 @@ func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) 
 		return nil, err
 	}
 	defer f.Close()
-	if e.BodySize() > partSize {
+	if e.BodySize() > buffer.PartSize {
 		return r.uploadLarge(ctx, f, &e, remote)
 	}
 	n := e.BodySize()
@@ -143,13 +146,13 @@ func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) 
 
 // buffer waits for memory for n bytes and returns it. The caller must call release.
 func (r *run) buffer(ctx context.Context, n int64) (buf []byte, release func(), err error) {
-	w := min(weight(n), r.room)
+	w := min(buffer.Weight(n), r.room)
 	if err := r.sem.Acquire(ctx, w); err != nil {
 		return nil, nil, context.Cause(ctx)
 	}
-	b := r.buffers.get(n)
-	return b.b[:n], func() {
-		r.buffers.put(b)
+	b := r.buffers.Get(n)
+	return b.B[:n], func() {
+		r.buffers.Put(b)
 		r.sem.Release(w)
 	}, nil
 }
@@ -175,12 +178,12 @@ func adopt(e, remote *tree.Entry) *tree.Entry {
 
 // updateRemote records new metadata for a path whose content is in the bucket. It changes only the
 // manifest: objects keep their headers.
-func (r *run) updateRemote(ctx context.Context, a *Action) (*tree.Entry, error) {
-	e := *a.local
+func (r *run) updateRemote(ctx context.Context, a *plan.Action) (*tree.Entry, error) {
+	e := *a.Local
 	if e.Kind != tree.File {
 		return r.upload(ctx, a)
 	}
-	if known(a.base) && !a.local.Untouched(a.base) || a.remote.Foreign || r.o.Contents {
+	if plan.Known(a.Base) && !a.Local.Untouched(a.Base) || a.Remote.Foreign || r.o.Contents {
 		// The inode is different or changed, but size and mtime are not: the content must be
 		// compared.
 		return r.upload(ctx, a)
@@ -190,9 +193,9 @@ func (r *run) updateRemote(ctx context.Context, a *Action) (*tree.Entry, error) 
 		return nil, err
 	}
 	defer f.Close()
-	if !e.SameContent(a.remote) || (e.Extents == nil) != (a.remote.Extents == nil) {
+	if !e.SameContent(a.Remote) || (e.Extents == nil) != (a.Remote.Extents == nil) {
 		return r.upload(ctx, a)
 	}
-	e.CRC, e.HasCRC = a.remote.CRC, a.remote.HasCRC
-	return adopt(&e, a.remote), nil
+	e.CRC, e.HasCRC = a.Remote.CRC, a.Remote.HasCRC
+	return adopt(&e, a.Remote), nil
 }

@@ -7,9 +7,11 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/RelevanceAI/harvest/s3/tree"
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // uploadLarge uploads a file in parts. If it is interrupted, the parts stay and the next sync sends
@@ -30,20 +32,20 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	if key != e.Order() {
 		e.Key = key
 	}
-	h, c := metaHeader(e), r.seen(key, remote)
-	if err := r.b.keep(ctx, key, h, e, c); err != nil {
+	h, c := object.MetaHeader(e), r.seen(key, remote)
+	if err := r.b.KeepHeaders(ctx, key, h, e, c); err != nil {
 		return nil, err // before spending time on the upload
 	}
-	id, other := r.uploads.find(r.b.Prefix()+key, e)
+	id, other := r.uploads.Find(r.b.Prefix()+key, e)
 	if other != "" {
-		r.b.abortUpload(ctx, key, other)
+		r.b.AbortUpload(ctx, key, other)
 	}
-	up, err := r.b.beginUpload(ctx, key, e, h, id)
+	up, err := r.b.BeginUpload(ctx, key, e, h, id)
 	if err != nil {
 		return nil, err
 	}
-	if up.id != id {
-		r.uploads.note(r.b.Prefix()+key, e, up.id)
+	if up.Id != id {
+		r.uploads.Note(r.b.Prefix()+key, e, up.Id)
 	}
 	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
@@ -52,19 +54,19 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	}
 	if err == nil {
 		e.CRC, e.HasCRC = 0, true
-		for _, p := range up.parts {
-			e.CRC = combineCRC(e.CRC, p.crc, p.length)
+		for _, p := range up.Parts {
+			e.CRC = object.CombineCRC(e.CRC, p.Crc, p.Length)
 		}
 		if err = r.noteSending(e); err == nil {
-			e.ETag, err = r.b.completeUpload(ctx, up, e.CRC, c)
+			e.ETag, err = r.b.CompleteUpload(ctx, up, e.CRC, c)
 		}
 	}
-	resumable := err != nil && (ctx.Err() != nil || fatal(err))
+	resumable := err != nil && (ctx.Err() != nil || object.Fatal(err))
 	if err != nil && !resumable {
-		r.b.abortUpload(context.WithoutCancel(ctx), key, up.id)
+		r.b.AbortUpload(context.WithoutCancel(ctx), key, up.Id)
 	}
 	if !resumable {
-		r.uploads.forget(r.b.Prefix() + key)
+		r.uploads.Forget(r.b.Prefix() + key)
 	}
 	return e, err
 }
@@ -99,34 +101,34 @@ func (r *run) checksum(ctx context.Context, f *os.File, e *tree.Entry) (uint64, 
 }
 
 // sendParts sends the parts that the bucket does not have yet.
-func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *multipart) error {
+func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *object.Multipart) error {
 	g, sending := errgroup.WithContext(ctx)
-	g.SetLimit(partsAtOnce)
-	for i := range up.parts {
-		p := &up.parts[i]
-		buf, release, err := r.buffer(sending, p.length)
+	g.SetLimit(object.PartsAtOnce)
+	for i := range up.Parts {
+		p := &up.Parts[i]
+		buf, release, err := r.buffer(sending, p.Length)
 		if err != nil {
 			break // the group has the reason, or the caller's context
 		}
 		g.Go(func() error {
 			defer release()
-			if err := tree.ReadContent(f, e, buf, p.at); err != nil {
+			if err := tree.ReadContent(f, e, buf, p.At); err != nil {
 				return err
 			}
-			p.crc = crc64nvme.Checksum(buf)
-			if old, ok := up.there[p.number]; ok && old.matches(p, buf) {
-				p.etag = old.etag
-				r.progress.part(e.Path, p.length)
+			p.Crc = crc64nvme.Checksum(buf)
+			if old, ok := up.There[p.Number]; ok && old.Matches(p, buf) {
+				p.ETag = old.ETag
+				r.progress.part(e.Path, p.Length)
 				return nil
 			}
-			q := url.Values{"partNumber": {strconv.Itoa(int(p.number))}, "uploadId": {up.id}}
-			res, err := r.b.send(sending, request{method: http.MethodPut, key: up.key, query: q,
-				body: buf, crc: &p.crc})
+			q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.Id}}
+			res, err := r.b.Send(sending, object.Request{Method: http.MethodPut, Key: up.Key, Query: q,
+				Body: buf, Crc: &p.Crc})
 			if err != nil {
 				return err
 			}
-			p.etag = unquote(res.header.Get("ETag"))
-			r.progress.part(e.Path, p.length)
+			p.ETag = object.Unquote(res.Header.Get("ETag"))
+			r.progress.part(e.Path, p.Length)
 			return nil
 		})
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 )
 
 // TestOnlyOwnUploadsContinue checks that an interrupted multipart upload is resumed only by the client that began it,
@@ -34,7 +36,8 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	theirs, err := sdkOf(b).CreateMultipartUpload(t.Context(), &sdk.CreateMultipartUploadInput{Bucket: &loc.Bucket,
 		Key: &key, Metadata: map[string]string{"mode": "0100600"}})
 	must(t, err)
-	_, err = sdkOf(b).UploadPart(t.Context(), &sdk.UploadPartInput{Bucket: &loc.Bucket, Key: &key, UploadId: theirs.UploadId,
+	_, err = sdkOf(b).UploadPart(t.Context(), &sdk.UploadPartInput{Bucket: &loc.Bucket, Key: &key,
+		UploadId:   theirs.UploadId,
 		PartNumber: aws.Int32(1),
 		Body:       strings.NewReader(strings.Repeat("0123456789abcdef", 1<<20))})
 	must(t, err)
@@ -79,7 +82,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 			}
 		}))
 		if _, err := Sync(ctx, openTree(t, dir), b,
-			Options{Direction: Up, State: state}); errors.KindOf(err) != errors.Canceled {
+			Options{Direction: plan.Up, State: state}); errors.KindOf(err) != errors.Canceled {
 			t.Fatalf("an interrupted sync: %v", err)
 		}
 		a.reset(nil)
@@ -103,7 +106,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 		t.Fatalf("%d uploads, want theirs and ours", got)
 	}
 	a.reset(count(func(int) {}))
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	sent, ids := 0, 0
 	mu.Lock() // the last answers may be counted after they have arrived
 	for id, n := range parts {
@@ -120,7 +123,7 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	if got := uploads(); len(got) != 1 || got[0] != aws.ToString(theirs.UploadId) {
 		t.Errorf("afterwards there are the uploads %q, want theirs", got)
 	}
-	if e, err := b.stat(t.Context(), "large"); err != nil || e.Mode != 0o644 {
+	if e, err := b.Stat(t.Context(), "large"); err != nil || e.Mode != 0o644 {
 		t.Errorf("the object says %+v, %v", e, err)
 	}
 	if files, err := os.ReadDir(uploadsOf(t, state)); err != nil || len(files) != 0 {
@@ -131,19 +134,19 @@ func TestOnlyOwnUploadsContinue(t *testing.T) {
 	write(t, dir, "large", strings.Repeat("0123456789abcdeF", 80<<16))
 	interrupt()
 	must(t, os.Chtimes(filepath.Join(dir, "large"), time.Now(), someTime))
-	mustSync(t, dir, b, Options{Direction: Up, State: state})
+	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	if got := uploads(); len(got) != 1 {
 		t.Errorf("afterwards there are the uploads %q, want theirs", got)
 	}
 	back := t.TempDir()
-	mustSync(t, back, b, Options{Direction: Down, Owners: true})
+	mustSync(t, back, b, Options{Direction: plan.Down, Owners: true})
 	sameTrees(t, dir, back)
 }
 
 // uploadsOf is the directory of the uploads of the only place in a state.
 func uploadsOf(t *testing.T, stateDir string) string {
 	t.Helper()
-	all, err := filepath.Glob(filepath.Join(stateDir, "*", stateUploads))
+	all, err := filepath.Glob(filepath.Join(stateDir, "*", state.UploadsDir))
 	must(t, err)
 	if len(all) != 1 {
 		t.Fatalf("%d places remember uploads", len(all))
