@@ -58,6 +58,7 @@ type Credentials struct {
 	Ambient bool
 }
 
+// Check returns Invalid for a location that no server can have.
 func (l Location) Check() error {
 	switch {
 	case l.Bucket == "":

@@ -14,7 +14,7 @@ import (
 type Pool struct {
 	mu   sync.Mutex
 	free [len(sizes)][]*Buffer // guarded by mu
-	// held is the number of bytes in all buffers, used or free. It is at most maxInFlight, unless
+	// held is the number of bytes in all buffers, used or free. It is at most MaxInFlight, unless
 	// the used ones take more.
 	held int64 // guarded by mu
 }

@@ -87,6 +87,7 @@ func NewWriter(w io.Writer, created int64, local bool) (*Writer, error) {
 	return m, errors.Wrapf(m.enc.Encode(header{format, version, created}), "write a manifest")
 }
 
+// Add appends an entry. Entries come in the order of their keys.
 func (m *Writer) Add(e *tree.Entry) error {
 	place := e.Order()
 	if m.count > 0 && tree.CompareKeys(m.last, place) >= 0 {
@@ -144,7 +145,7 @@ func (m *Writer) Close() error {
 // ErrTorn reports a manifest that ends before its trailer. The entries before the end are valid.
 var ErrTorn = errors.Newf(errors.Invalid, "the manifest is cut off")
 
-// Read yields the entries of a manifest in order. An error ends the sequence: errTorn, or
+// Read yields the entries of a manifest in order. An error ends the sequence: ErrTorn, or
 // Invalid for a file that is not a Harvest manifest, or a damaged or inconsistent one. The content
 // is not trusted: each path must be below the root, and each place must occur once and in order.
 func Read(r io.Reader) iter.Seq2[*tree.Entry, error] {

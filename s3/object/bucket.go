@@ -305,5 +305,5 @@ func (b *Bucket) URL() string { return b.base.String() }
 func (b *Bucket) String() string { return "s3://" + b.loc.Bucket + "/" + b.prefix }
 
 // Workers is the maximum number of concurrent requests: enough for a server that answers after 20
-// ms (design: s3.md). maxInFlight bounds the memory of their bodies.
+// ms (design: s3.md). MaxInFlight bounds the memory of their bodies.
 const Workers = 128

@@ -38,7 +38,7 @@ var sums = []struct {
 	{"X-Amz-Checksum-Sha1", sha1.New},
 }
 
-// Sound returns errDamaged if an object of size bytes does not match the checksum in the headers of
+// Sound returns ErrDamaged if an object of size bytes does not match the checksum in the headers of
 // an answer. Without a checksum it returns nil.
 func (b *Bucket) Sound(ctx context.Context, key string, size int64, h http.Header, body io.ReaderAt) error {
 	for _, s := range sums {

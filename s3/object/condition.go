@@ -86,7 +86,7 @@ func (b *Bucket) Unconditional() bool {
 }
 
 // expect returns the condition to send with a write to key. If the server does not support
-// conditions, expect checks the object now, and returns errChangedObject if it does not meet c.
+// conditions, expect checks the object now, and returns ErrChangedObject if it does not meet c.
 func (b *Bucket) expect(ctx context.Context, key string, c Condition) (Condition, error) {
 	if c == (Condition{}) {
 		return c, nil
@@ -97,7 +97,7 @@ func (b *Bucket) expect(ctx context.Context, key string, c Condition) (Condition
 	return Condition{}, b.Holds(ctx, key, c)
 }
 
-// Holds returns errChangedObject if the bucket's object at key does not meet c at the moment.
+// Holds returns ErrChangedObject if the bucket's object at key does not meet c at the moment.
 func (b *Bucket) Holds(ctx context.Context, key string, c Condition) error {
 	now, err := b.Head(ctx, key)
 	etag := ""
@@ -116,7 +116,7 @@ func (b *Bucket) Holds(ctx context.Context, key string, c Condition) error {
 	return nil
 }
 
-// unmet turns the refusal of a write into errChangedObject if the condition did not hold. An object
+// unmet turns the refusal of a write into ErrChangedObject if the condition did not hold. An object
 // that was deleted meanwhile has no ETag, which is NotFound.
 func (c Condition) unmet(err error) error {
 	if c.ETag != "" && errors.KindOf(err) == errors.NotFound {
@@ -134,7 +134,7 @@ func (c Condition) unmetUpload(err error) error {
 	return err
 }
 
-// PutAs is put under the condition c. It returns errChangedObject if c does not hold.
+// PutAs is put under the condition c. It returns ErrChangedObject if c does not hold.
 func (b *Bucket) PutAs(ctx context.Context, key string, body []byte, crc uint64, header http.Header,
 	c Condition) (string, error) {
 	c, err := b.expect(ctx, key, c)

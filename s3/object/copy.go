@@ -51,7 +51,7 @@ func copySource(from *Bucket, key string) string {
 	return url.PathEscape(from.loc.Bucket) + "/" + escapeKey(from.prefix+key)
 }
 
-// CopyFrom copies an object of at most maxCopy bytes that still has its ETag. It returns the ETag
+// CopyFrom copies an object of at most MaxCopy bytes that still has its ETag. It returns the ETag
 // of the copy, or "" if the server does not return it.
 func (b *Bucket) CopyFrom(ctx context.Context, from *Bucket, key, target, etag string) (string, error) {
 	call, cancel := b.within(ctx, 10*time.Minute)

@@ -22,7 +22,7 @@ import (
 // Source: https://docs.aws.amazon.com/AmazonS3/latest/API/API_DeleteObjects.html
 const DeleteAtOnce = 1000
 
-// Delete deletes at most deleteAtOnce objects. Missing ones count as deleted.
+// Delete deletes at most DeleteAtOnce objects. Missing ones count as deleted.
 func (b *Bucket) Delete(ctx context.Context, keys []string, failed func(string, error)) error {
 	all := make([]Doomed, len(keys))
 	for i, key := range keys {
@@ -31,8 +31,8 @@ func (b *Bucket) Delete(ctx context.Context, keys []string, failed func(string, 
 	return b.deleteAll(ctx, all, failed)
 }
 
-// DeleteKnown deletes at most deleteAtOnce objects that still have their ETags. The others fail
-// with errChangedObject.
+// DeleteKnown deletes at most DeleteAtOnce objects that still have their ETags. The others fail
+// with ErrChangedObject.
 func (b *Bucket) DeleteKnown(ctx context.Context, all []Doomed, failed func(string, error)) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(Workers)
@@ -155,7 +155,7 @@ func (b *Bucket) deleteSingly(ctx context.Context, all []Doomed, failed func(str
 }
 
 // PutIf stores an object of Harvest's own if the current one still has the ETag, or does not exist
-// if etag is "". Otherwise it fails with errOvertaken.
+// if etag is "". Otherwise it fails with ErrOvertaken.
 func (b *Bucket) PutIf(ctx context.Context, key string, body io.ReaderAt, size int64, contentType,
 	etag string) (string, error) {
 	in := &sdk.PutObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + key), ContentLength: &size,

@@ -34,7 +34,7 @@ var ownMeta = map[string]bool{"Mode": true, "Uid": true, "Gid": true, "Mtime": t
 	"File-Group": true, "File-Mtime": true}
 
 // KeepHeaders adds to h the headers, user metadata and tags that other programs set on the current object
-// of key, so that a new object keeps them. It returns errChangedObject if that object is not the
+// of key, so that a new object keeps them. It returns ErrChangedObject if that object is not the
 // one of c.
 func (b *Bucket) KeepHeaders(ctx context.Context, key string, h http.Header, e *tree.Entry, c Condition) error {
 	if c.ETag == "" || e.Kind != tree.File {
@@ -189,6 +189,7 @@ func parseMode(permissions, mode string) (uint32, bool) {
 	return 0, false
 }
 
+// ContentLength returns the length that a header has, or -1.
 func ContentLength(h http.Header) int64 {
 	var n int64
 	text := h.Get("Content-Length")

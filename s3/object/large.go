@@ -32,7 +32,7 @@ type part struct {
 
 // split divides n bytes to upload into parts of equal size, within S3's limit on their number. The
 // part size doubles as needed. A part that exceeds the room beside others is in memory alone: those
-// of a file beyond 625 GiB take more than maxInFlight, up to 1 GiB at 5 TiB.
+// of a file beyond 625 GiB take more than MaxInFlight, up to 1 GiB at 5 TiB.
 func split(n int64) []part {
 	size := int64(buffer.PartSize)
 	for n > size*maxParts {

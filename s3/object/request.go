@@ -391,4 +391,5 @@ func (b *Bucket) Head(ctx context.Context, key string) (*response, error) {
 		header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)
 }
 
+// Unquote returns an ETag of a header without its quotes and without the mark of a weak one.
 func Unquote(etag string) string { return strings.Trim(strings.TrimPrefix(etag, "W/"), `"`) }

@@ -57,7 +57,7 @@ func (r *run) seen(key string, remote *tree.Entry) object.Condition {
 	return object.Expecting(remote)
 }
 
-// store uploads a body if the bucket still has remote. Otherwise it returns errChangedObject.
+// store uploads a body if the bucket still has remote. Otherwise it returns ErrChangedObject.
 func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tree.Entry) (*tree.Entry, error) {
 	key := e.KeyUnder(r.b.Prefix())
 	e.Key = ""

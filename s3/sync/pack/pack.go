@@ -42,7 +42,7 @@ const (
 	maxPackID   = 64                   // bytes of a pack's name
 	packsAtOnce = 2                    // built at a time
 	packsAhead  = 4                    // fetched at a time, including those in use
-	Memory      = packsAhead * 8 << 20 // their share of maxInFlight, compressed and not
+	Memory      = packsAhead * 8 << 20 // their share of MaxInFlight, compressed and not
 )
 
 // Index lists the packs in the order of their ranges.
@@ -65,6 +65,7 @@ type Row struct {
 	Sum   uint64 `cbor:"8,keyasint"` // exclusive or of the marks of all small files in Count and Stale
 }
 
+// Key returns the key of the pack, below the prefix of the bucket.
 func (p *Row) Key() string { return Prefix + "/" + p.ID }
 
 // aged reports whether so much of a range has changed that its pack must be rebuilt.

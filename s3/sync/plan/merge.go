@@ -12,10 +12,11 @@ import (
 type Sides struct {
 	*tree.Scanned // of the volume; nil if there is none
 	Base, Remote  *tree.Entry
-	Fresh, Added  bool // of base: see remembered
+	Fresh, Added  bool // of base: see Remembered
 	List          bool // remote comes from a list
 }
 
+// Local returns the volume's entry, or nil if there is none.
 func (p *Sides) Local() *tree.Entry {
 	if p.Scanned == nil {
 		return nil

@@ -72,7 +72,7 @@ type Action struct {
 	Unsure bool // the object may have been replaced: look at it and decide again
 }
 
-// Weight returns the share of heavyBytes that the entries of an action take.
+// Weight returns the share of HeavyBytes that the entries of an action take.
 func (a *Action) Weight() int64 {
 	n := int64(0)
 	for i, e := range []*tree.Entry{a.Local, a.Remote, a.Base} {
@@ -314,7 +314,7 @@ func SameObject(a, b *tree.Entry) bool {
 func Skipped(path string, err error) Action { return Action{Op: Skip, Path: path, Err: err} }
 
 // An entry may have some MiB of attributes and extents. Entries over heavyEntry bytes share
-// heavyBytes while they are among the paths ahead.
+// HeavyBytes while they are among the paths ahead.
 const (
 	heavyEntry = 8 << 10
 	HeavyBytes = 32 << 20

@@ -49,6 +49,7 @@ const (
 	fewBytes   = 16 << 20
 )
 
+// Close removes the fetched manifest.
 func (c *Contents) Close() {
 	if c.File != "" {
 		_ = os.Remove(c.File)

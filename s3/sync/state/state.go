@@ -36,7 +36,7 @@ type State struct {
 	flushed  time.Time
 
 	prefix  string
-	Left    map[string]Tombstone // objects that an earlier sync was to delete and perhaps did not: see doomed
+	Left    map[string]Tombstone // objects that an earlier sync was to delete and perhaps did not: see ReadDoomed
 	Kept    map[string]bool      // those of left that are in the bucket's next manifest
 	Void    map[string]bool      // those of left whose keys have another object now; written by the plan
 	Journal *Journal
@@ -94,6 +94,7 @@ func Open(dir, place string, direction plan.Direction) (*State, error) {
 	return s, nil
 }
 
+// File returns the path of a file of the state.
 func (s *State) File(name string) string { return filepath.Join(s.dir, name) }
 
 // Written returns the file with the entries of the last committed sync.
@@ -321,7 +322,7 @@ func (s *State) Interrupted() bool {
 }
 
 // Last yields the entries of the last complete sync. If the state is unreadable, it deletes the
-// state and ends with errState.
+// state and ends with ErrState.
 func (s *State) Last() iter.Seq2[*tree.Entry, error] {
 	return func(yield func(*tree.Entry, error) bool) {
 		for e, err := range manifest.ReadFile(s.File(Entries)) {

@@ -48,6 +48,7 @@ func (s *State) TombstonesKey() (string, error) {
 	return TombstonesDir + id, nil
 }
 
+// EncodeDoomed returns objects as ReadDoomed reads them.
 func EncodeDoomed(all []object.Doomed) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -92,7 +92,7 @@ func (u *Unsettled) write() error {
 	if err := os.MkdirAll(filepath.Dir(u.file), 0o700); err != nil {
 		return errors.Wrapf(err, "record a restored file")
 	}
-	// Half a record would mean that the disk failed: see openUnsettled.
+	// Half a record would mean that the disk failed: see OpenUnsettled.
 	return errors.Wrapf(atomicfile.WriteDurable(u.file, raw, 0o600), "record a restored file")
 }
 

@@ -58,6 +58,7 @@ func (u Uploads) Find(key string, e *tree.Entry) (id, other string) {
 	return b.ID, ""
 }
 
+// Note records an upload to key that was begun for e.
 func (u Uploads) Note(key string, e *tree.Entry, id string) {
 	if u.Dir == "" {
 		return
@@ -67,6 +68,7 @@ func (u Uploads) Note(key string, e *tree.Entry, id string) {
 	}
 }
 
+// Forget removes the record of an upload to key.
 func (u Uploads) Forget(key string) {
 	if u.Dir != "" {
 		_ = os.Remove(u.file(key))
