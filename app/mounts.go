@@ -25,7 +25,7 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 		Dir: filepath.Join(a.cfg.Data, "mounts"),
 		Locate: func(ctx context.Context, about s3mount.About) (s3.Location, error) {
 			return a.storage.Location(ctx, storage.Job{Sandbox: about.Sandbox, Account: about.Account,
-				Where: storage.Where{Bucket: about.Bucket, Prefix: about.Prefix, Secret: about.Secret}})
+				Place: about.Place})
 		},
 		Tell: func(t s3mount.Told) {
 			if t.What == s3mount.Lost {
@@ -54,7 +54,7 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 		return modalengine.Place{Local: true}, nil
 	}
 	loc, err := a.storage.Location(ctx,
-		storage.Job{Account: owner, Where: storage.Where{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
+		storage.Job{Account: owner, Place: s3.Place{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
 	if err != nil {
 		return modalengine.Place{}, err
 	}
@@ -94,16 +94,15 @@ type mounter struct {
 func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
 
 // Mount mounts an S3 location.
-func (m *mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
-	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket,
-		Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
+func (m *mounter) Mount(ctx context.Context, j storage.Job, readOnly bool, limit int64) (string, error) {
+	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Place: j.Place,
+		ReadOnly: readOnly, Limit: limit})
 }
 
 // mountData is the data of the events of a mount: s3.file_failed, s3.lost, s3.left and s3.sent.
 type mountData struct {
 	SandboxID string           `json:"sandbox_id"`
-	Bucket    string           `json:"bucket"`
-	Prefix    string           `json:"prefix,omitempty"`
+	s3.Place                   // without the secret
 	Path      string           `json:"path,omitempty"` // in the mount
 	Reason    string           `json:"reason,omitempty"`
 	Dir       string           `json:"directory,omitempty"` // local directory that keeps the files not yet stored
@@ -112,7 +111,7 @@ type mountData struct {
 
 // mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
-	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason,
+	data := mountData{SandboxID: t.Sandbox, Place: s3.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path, Reason: t.Reason,
 		Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)
 	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account),

@@ -50,7 +50,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	}
 	a.storage = storage.New(storage.Options{
 		Rules:   rules,
-		Secrets: a.secrets, Place: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
+		Secrets: a.secrets, Server: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
 		MaxDeleteFiles: a.cfg.S3.MaxDeleteFiles, MaxDeletePercent: a.cfg.S3.MaxDeletePercent,
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
@@ -64,7 +64,7 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	})
 	a.storage.Start(ctx)
 	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
-	return syncer{a.storage}, nil
+	return a.storage, nil
 }
 
 // sentLater reports late uploads of ended sandboxes to the fleet. Reports wait until there is a fleet.
@@ -127,8 +127,8 @@ func embeddedS3(data string) string { return filepath.Join(data, "s3server") }
 const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
-func ownPlace(c config.S3, own *s3server.Server) storage.Place {
-	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile,
+func ownPlace(c config.S3, own *s3server.Server) storage.Server {
+	p := storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile,
 		Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
@@ -168,27 +168,10 @@ func ownS3(ctx context.Context, data string) finding {
 }
 
 // place is the default location of volumes. Its credentials are a secret of the operator.
-func place(c config.S3) storage.Place {
-	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region,
-		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
+func place(c config.S3) storage.Server {
+	return storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret}, Endpoint: c.Endpoint, Region: c.Region,
+		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 }
-
-// syncer implements sandbox.Syncer with the storage.
-type syncer struct{ *storage.Manager }
-
-func job(j sandbox.S3Job) storage.Job {
-	return storage.Job{Sandbox: j.Sandbox, Account: j.Account, Volume: j.Volume,
-		Where: storage.Where{Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret}}
-}
-
-// Check implements sandbox.Syncer, as do those below.
-func (s syncer) Check(ctx context.Context, j sandbox.S3Job) error {
-	return s.Manager.Check(ctx, job(j))
-}
-func (s syncer) Fill(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Fill(ctx, job(j)) }
-func (s syncer) Note(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Note(ctx, job(j)) }
-func (s syncer) Send(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Send(ctx, job(j)) }
-func (s syncer) Save(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Save(ctx, job(j)) }
 
 // The events of syncs between a sandbox's volume and S3.
 const (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
 	s3object "github.com/RelevanceAI/harvest/s3/object"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
@@ -87,7 +88,7 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		}
 	}
 	res, err := s.opts.Storage.Sync(r.Context(), accountOf(r.Context()), vol, storage.Request{
-		Where: where(req.Bucket, req.Prefix, req.Secret), Versioned: req.Versioned, Version: req.Version, Sync: o})
+		Place: s3.Place{Bucket: req.Bucket, Prefix: req.Prefix, Secret: req.Secret}, Versioned: req.Versioned, Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil
@@ -101,10 +102,6 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		return nil
 	}
 	return respond(w, http.StatusOK, out)
-}
-
-func where(bucket, prefix, secret string) storage.Where {
-	return storage.Where{Bucket: bucket, Prefix: prefix, Secret: secret}
 }
 
 func reason(err error) string {
@@ -127,9 +124,9 @@ func syncStats(st s3sync.Stats) api.SyncStats {
 	return out
 }
 
-func whereOf(r *http.Request) storage.Where {
+func whereOf(r *http.Request) s3.Place {
 	q := r.URL.Query()
-	return where(q.Get("bucket"), q.Get("prefix"), q.Get("secret"))
+	return s3.Place{Bucket: q.Get("bucket"), Prefix: q.Get("prefix"), Secret: q.Get("secret")}
 }
 
 // stored returns an error unless the volume exists and S3 is supported.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
@@ -18,7 +19,7 @@ type Job struct {
 	Sandbox string `json:"sandbox"` // sandbox ID
 	Account string `json:"-"`
 	Volume  string `json:"volume"`
-	Where
+	s3.Place
 }
 
 // Unsent is a job whose volume has not been uploaded yet.
@@ -96,7 +97,7 @@ func (m *Manager) Stop() {
 // Check returns the problems of a job that can be found without asking S3: no bucket, no secret, or
 // no credentials in the secret.
 func (m *Manager) Check(ctx context.Context, job Job) error {
-	b, err := m.bucket(ctx, job.Account, job.Volume, job.Where, false, patience)
+	b, err := m.bucket(ctx, job.Account, job.Volume, job.Place, false, patience)
 	if err != nil {
 		return err
 	}
@@ -229,7 +230,7 @@ func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error
 	if err != nil {
 		return Result{}, err
 	}
-	req.Where, req.Patience = job.Where, lifePatience
+	req.Place, req.Patience = job.Place, lifePatience
 	res, err := m.syncVolume(ctx, job.Account, vol, req)
 	if errors.Is(err, errors.NotFound) {
 		if _, gone := m.opts.Open(ctx, job.Account, job.Volume); errors.Is(gone, errors.NotFound) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
+	"github.com/RelevanceAI/harvest/s3"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
@@ -68,14 +69,14 @@ type life struct {
 	full  atomic.Bool // S3 has no space for objects called large
 	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
-	place Where
+	place s3.Place
 }
 
 func newLife(t *testing.T) *life {
 	t.Helper()
 	l := &life{store: &unsentStore{all: map[string]Unsent{}}, told: make(chan Told, 1000)}
 	l.home = newHome(t, func(o *Options) {
-		behind, err := url.Parse(o.Place.Endpoint)
+		behind, err := url.Parse(o.Server.Endpoint)
 		must(t, err)
 		proxy := httputil.NewSingleHostReverseProxy(behind)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,17 +103,17 @@ func newLife(t *testing.T) *life {
 		})}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { server.Close() })
-		o.Place.Endpoint = "http://" + listener.Addr().String()
+		o.Server.Endpoint = "http://" + listener.Addr().String()
 		o.Store, o.Tell = l.store, func(told Told) { l.told <- told }
 		o.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return l.volumes.Open(ctx, name) }
 	})
 	l.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	l.place = Where{Bucket: l.bucket, Prefix: "work"}
+	l.place = s3.Place{Bucket: l.bucket, Prefix: "work"}
 	return l
 }
 
 func (l *life) job(sandbox, volume string) Job {
-	return Job{Sandbox: sandbox, Account: "acme", Volume: volume, Where: l.place}
+	return Job{Sandbox: sandbox, Account: "acme", Volume: volume, Place: l.place}
 }
 
 func (l *life) unsent() int {
@@ -176,7 +177,7 @@ func TestFillAndSave(t *testing.T) {
 		!strings.Contains(errors.Message(err), "could not be copied") {
 		t.Errorf("a file in the way: %v", err)
 	}
-	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err,
+	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Place: l.place}); !errors.Is(err,
 		errors.NotFound) {
 		t.Errorf("without a secret: %v", err)
 	}
@@ -307,7 +308,7 @@ func TestSaveRefusedFiles(t *testing.T) {
 		there("a") != "a" {
 		t.Errorf("S3 is full: %+v, %d are unsent", told, l.unsent())
 	}
-	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil ||
+	if res, err := l.Sync(t.Context(), "acme", vol, Request{Place: l.place, Sync: up}); err != nil ||
 		res.Stats.Failed != 2 {
 		t.Errorf("by hand: %s, %v", res.Stats, err)
 	}
@@ -451,14 +452,14 @@ func TestDeleteUnsent(t *testing.T) {
 	l.away.Store(false)
 	elsewhere, part := l.place, up
 	elsewhere.Prefix, part.Only = "elsewhere", "a"
-	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up},
-		"down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
-		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: plan.Up, DryRun: true}},
-		"a version": {Where: l.place, Versioned: true, Sync: up}} {
+	for what, r := range map[string]Request{"another place": {Place: elsewhere, Sync: up},
+		"down": {Place: l.place, Sync: down}, "a part": {Place: l.place, Sync: part},
+		"a dry run": {Place: l.place, Sync: s3sync.Options{Direction: plan.Up, DryRun: true}},
+		"a version": {Place: l.place, Versioned: true, Sync: up}} {
 		l.sync(t, "acme", vol, r)
 		refused(what, del("data", false), "the sandbox one left")
 	}
-	l.sync(t, "acme", vol, Request{Where: l.place, Sync: up})
+	l.sync(t, "acme", vol, Request{Place: l.place, Sync: up})
 	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != plan.Up || l.unsent() != 0 {
 		t.Errorf("sent by hand: %+v, %d are unsent", told, l.unsent())
 	}

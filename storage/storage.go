@@ -29,10 +29,10 @@ import (
 // Options configures a Manager.
 type Options struct {
 	Secrets *secret.Vault
-	Place   Place // default place of files
-	Packs   bool  // uploads keep packs: see s3sync.Options.Packs
+	Server  Server // default place of files
+	Packs   bool   // uploads keep packs: see s3sync.Options.Packs
 	// Rules returns the addresses that an account's secrets may lead to. If it is nil, they are
-	// those of the internet. Place.Endpoint is always allowed.
+	// those of the internet. Server.Endpoint is always allowed.
 	Rules func(account string) netguard.Rules
 	// Limits of the guard against mass deletion: see s3sync.Options. 0 selects the defaults.
 	MaxDeleteFiles, MaxDeletePercent int
@@ -44,17 +44,15 @@ type Options struct {
 	Tell func(Told)
 }
 
-// Place is the bucket of the server's operator. Each volume has its own prefix in it.
-type Place struct {
-	Bucket    string // "" for none
-	Prefix    string
+// Server is the S3 of the server's operator.
+type Server struct {
+	s3.Place         // each volume has its own prefix in it; Bucket is "" for none
 	Endpoint  string // "" is AWS; also applies to buckets that requests name
 	Region    string // "" selects the region of the secret
 	PathStyle bool
 	CAFile    string // PEM file of CAs to trust besides the system's; "" for none
 	Proxy     string // URL of an HTTP proxy; "" uses the environment
 	Account   string // owner of Secret
-	Secret    string // secret with the credentials
 
 	// Local returns the location of a bucket in this machine's own S3 and creates the bucket if it
 	// is missing. It is nil if there is no such S3. Requests without a secret use it. Each account
@@ -65,18 +63,11 @@ type Place struct {
 // DefaultSecret is the secret with the S3 credentials for requests that name none.
 const DefaultSecret = "aws"
 
-// Where names a place in S3.
-type Where struct {
-	// Bucket is a bucket of the account, which needs a secret of the account. "" selects the
-	// server's place, at a prefix that belongs to the volume.
-	Bucket string
-	Prefix string // in Bucket
-	Secret string // "" is DefaultSecret
-}
-
 // Request is a sync of a volume.
 type Request struct {
-	Where
+	// Place is a bucket of the account, which needs a secret of the account. Without a bucket it is
+	// the server's place, at a prefix that belongs to the volume. "" as Secret is DefaultSecret.
+	s3.Place
 	// Versioned saves the volume as a new version, or restores one. Version is the name of the
 	// version to restore; "" is the latest.
 	Versioned bool
@@ -118,7 +109,7 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 	res, err := m.syncVolume(ctx, account, vol, req)
 	if o := req.Sync; err == nil && o.Direction != plan.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
 		len(res.Stats.Refused) == 0 {
-		m.sentByHand(ctx, waiting, req.Where, res)
+		m.sentByHand(ctx, waiting, req.Place, res)
 	}
 	return res, errors.Stage(err, "sync")
 }
@@ -130,7 +121,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, err
 	}
 	defer release()
-	b, err := m.bucket(ctx, account, vol.Name(), req.Where, req.Versioned, orPatience(req.Patience))
+	b, err := m.bucket(ctx, account, vol.Name(), req.Place, req.Versioned, orPatience(req.Patience))
 	if err != nil {
 		return Result{}, err
 	}
@@ -170,7 +161,7 @@ const syncNotes = "s3"
 
 // Versions lists the versions that Sync saved, latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string,
-	where Where) (place string, all []object.Version, err error) {
+	where s3.Place) (place string, all []object.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
@@ -182,7 +173,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string,
 
 // Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
 // deleted versions.
-func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]object.Version, error) {
+func (m *Manager) Prune(ctx context.Context, account, name string, where s3.Place, keep int) ([]object.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err
@@ -264,7 +255,7 @@ func (o opened) close() {
 
 // bucket opens a place. Only requests for the server's own place get the server's credentials, and
 // only below the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool,
+func (m *Manager) bucket(ctx context.Context, account, name string, where s3.Place, versioned bool,
 	patience time.Duration) (opened, error) {
 	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
@@ -281,7 +272,7 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 
 // location returns the location of a place, with the credentials. They are hidden from the log
 // until release is called.
-func (m *Manager) location(ctx context.Context, account, name string, where Where,
+func (m *Manager) location(ctx context.Context, account, name string, where s3.Place,
 	versioned bool) (loc s3.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
@@ -308,7 +299,7 @@ func (m *Manager) rules(account, bucket string) *netguard.Rules {
 	if m.opts.Rules != nil {
 		r = m.opts.Rules(account)
 	}
-	if u, err := url.Parse(m.opts.Place.Endpoint); err == nil && u.Host != "" {
+	if u, err := url.Parse(m.opts.Server.Endpoint); err == nil && u.Host != "" {
 		at := u.Host
 		if u.Port() == "" {
 			port := "443"
@@ -323,13 +314,13 @@ func (m *Manager) rules(account, bucket string) *netguard.Rules {
 }
 
 // isLocal reports whether a place is in this machine's own S3.
-func (m *Manager) isLocal(where Where) bool {
-	return m.opts.Place.Local != nil && (where.Bucket == "" || where.Secret == "")
+func (m *Manager) isLocal(where s3.Place) bool {
+	return m.opts.Server.Local != nil && (where.Bucket == "" || where.Secret == "")
 }
 
 // local completes a location in this machine's own S3.
-func (m *Manager) local(loc s3.Location, account string, where Where) (s3.Location, error) {
-	p, bucket := m.opts.Place, loc.Bucket
+func (m *Manager) local(loc s3.Location, account string, where s3.Place) (s3.Location, error) {
+	p, bucket := m.opts.Server, loc.Bucket
 	if where.Bucket != "" {
 		if !localName().MatchString(bucket) {
 			return loc, errors.Remedy(errors.Newf(errors.Invalid, "invalid bucket name %.100q in this machine's own S3",
@@ -355,9 +346,9 @@ const maxBucket = 63
 var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate returns the location of a place without credentials, and the secret that holds them.
-func (m *Manager) locate(account, name string, where Where,
+func (m *Manager) locate(account, name string, where s3.Place,
 	versioned bool) (loc s3.Location, owner, secretName string, err error) {
-	p := m.opts.Place
+	p := m.opts.Server
 	loc = s3.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
 		PathStyle: p.PathStyle}
 	owner, named := account, where.Secret
@@ -388,13 +379,13 @@ func (m *Manager) locate(account, name string, where Where,
 // Location returns the location of a job's files, with the credentials. The caller must keep them
 // private. They stay hidden from the log until this process ends.
 func (m *Manager) Location(ctx context.Context, job Job) (s3.Location, error) {
-	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Where, false)
+	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Place, false)
 	return loc, err
 }
 
 // withKeys adds the credentials in pairs to a location.
 func (m *Manager) withKeys(loc s3.Location, pairs secret.Pairs, owner, named string) (s3.Location, error) {
-	p := m.opts.Place
+	p := m.opts.Server
 	keys, err := pairs.AWS()
 	if err != nil {
 		return loc, err

@@ -164,7 +164,7 @@ func (p *place) open() {
 }
 
 func about(sandbox string) About {
-	return About{Sandbox: sandbox, Account: "personal", Bucket: "b", Limit: 1 << 30}
+	return About{Sandbox: sandbox, Account: "personal", Place: s3.Place{Bucket: "b"}, Limit: 1 << 30}
 }
 
 // mounted mounts the place, until the test ends.

@@ -44,13 +44,11 @@ type Options struct {
 
 // About describes a mount. It is also stored on disk, and holds no credentials.
 type About struct {
-	Sandbox  string `json:"sandbox"`
-	Account  string `json:"account"`
-	Bucket   string `json:"bucket"`
-	Prefix   string `json:"prefix"`
-	Secret   string `json:"secret"`
-	ReadOnly bool   `json:"read_only"`
-	Limit    int64  `json:"limit"` // maximum bytes written but not yet stored
+	Sandbox string `json:"sandbox"`
+	Account string `json:"account"`
+	s3.Place
+	ReadOnly bool  `json:"read_only"`
+	Limit    int64 `json:"limit"` // maximum bytes written but not yet stored
 }
 
 // Told is an event of a mount.
