@@ -111,8 +111,9 @@ type mountData struct {
 
 // mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
-	data := mountData{SandboxID: t.Sandbox, Place: s3.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path, Reason: t.Reason,
-		Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
+	data := mountData{SandboxID: t.Sandbox, Place: s3.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path,
+		Reason: t.Reason,
+		Dir:    t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)
 	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account),
 		Type: kind, Data: data}}

@@ -128,7 +128,8 @@ const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
 func ownPlace(c config.S3, own *s3server.Server) storage.Server {
-	p := storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile,
+	p := storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region,
+		PathStyle: c.PathStyle, CAFile: c.CAFile,
 		Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
@@ -169,7 +170,8 @@ func ownS3(ctx context.Context, data string) finding {
 
 // place is the default location of volumes. Its credentials are a secret of the operator.
 func place(c config.S3) storage.Server {
-	return storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret}, Endpoint: c.Endpoint, Region: c.Region,
+	return storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret},
+		Endpoint: c.Endpoint, Region: c.Region,
 		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 }
 

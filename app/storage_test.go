@@ -83,7 +83,8 @@ func TestSyncDrafts(t *testing.T) {
 // mission: D5
 func TestMountDrafts(t *testing.T) {
 	t.Parallel()
-	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Place: s3.Place{Bucket: "files", Prefix: "work", Secret: "aws"}}
+	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Place: s3.Place{Bucket: "files", Prefix: "work",
+		Secret: "aws"}}
 	const of = `{"sandbox_id":"sbx_1","bucket":"files","prefix":"work"`
 	unsent := []s3mount.Unsent{{Path: "a.txt", File: "/mounts/sbx_1/spool/1", Reason: "S3 is away"}}
 	for kind, c := range map[string]struct {

@@ -77,7 +77,8 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sand
 		return nil, nil
 	}
 	m := def.GetCloudBucketMounts()[0]
-	mount := &sandbox.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()}, MountPath: m.GetMountPath(), Mount: true,
+	mount := &sandbox.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
+		MountPath: m.GetMountPath(), Mount: true,
 		ReadOnly: m.GetReadOnly()}
 	where, err := s.whereBucket(acc, m)
 	if err != nil {

@@ -165,7 +165,8 @@ func TestBucketsOfAClient(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := sandbox.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true, ReadOnly: c.m.ReadOnly}
+		want := sandbox.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
+			ReadOnly: c.m.ReadOnly}
 		if c.m.KeyPrefix != nil {
 			want.Prefix = prefix
 		}

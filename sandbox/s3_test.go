@@ -62,7 +62,8 @@ func s3World() (*world, *s3Stub) {
 }
 
 func s3Request(init, end bool) sandbox.Request {
-	return sandbox.Request{S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work", Init: init,
+	return sandbox.Request{S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
+		Init:            init,
 		SyncOnTerminate: end}}
 }
 
@@ -330,13 +331,16 @@ func TestS3Requests(t *testing.T) {
 	f := w.open(t)
 	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]sandbox.Request{
-		"no bucket":           {S3: &sandbox.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
-		"no volume at":        {S3: &sandbox.S3{MountPath: "/work"}},
-		"invalid bucket":      {S3: &sandbox.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
-		"invalid prefix":      {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
-		"s3: 4":               {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data", SyncEverySeconds: 4}},
-		"s3: NaN":             {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data", SyncEverySeconds: math.NaN()}},
-		"s3: 86401":           {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data", SyncEverySeconds: 86401}},
+		"no bucket":      {S3: &sandbox.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
+		"no volume at":   {S3: &sandbox.S3{MountPath: "/work"}},
+		"invalid bucket": {S3: &sandbox.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
+		"invalid prefix": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
+		"s3: 4": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: 4}},
+		"s3: NaN": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: math.NaN()}},
+		"s3: 86401": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: 86401}},
 		"secret":              {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
 		"invalid mount point": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}}},
 		"would cover /etc":    {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/etc"}},

@@ -89,7 +89,8 @@ func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 	case at == "":
 		at = api.ModalMountPath
 	}
-	return &sandbox.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret}, MountPath: at, Init: req.InitFromS3,
+	return &sandbox.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
+		MountPath: at, Init: req.InitFromS3,
 		SyncOnTerminate: req.SyncToS3}
 }
 

@@ -88,7 +88,8 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		}
 	}
 	res, err := s.opts.Storage.Sync(r.Context(), accountOf(r.Context()), vol, storage.Request{
-		Place: s3.Place{Bucket: req.Bucket, Prefix: req.Prefix, Secret: req.Secret}, Versioned: req.Versioned, Version: req.Version, Sync: o})
+		Place: s3.Place{Bucket: req.Bucket, Prefix: req.Prefix, Secret: req.Secret}, Versioned: req.Versioned,
+		Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil

@@ -52,7 +52,8 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
 	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} },
-		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: s3.Place{Bucket: bucket, Prefix: "harvest"},
+		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: s3.Place{Bucket: bucket,
+			Prefix: "harvest"},
 			Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
@@ -595,3 +596,10 @@ func (s *secretStore) List(_ context.Context, account string) ([]secret.Record, 
 
 func (s *secretStore) Used(context.Context, string, string, time.Time) error { return nil }
 func (s *secretStore) Loans(context.Context) ([]secret.Loan, error)          { return nil, nil }
+
+func (s *secretStore) Delete(_ context.Context, account, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, [2]string{account, name})
+	return nil
+}
