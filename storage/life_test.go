@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"net"
 	"net/http"
@@ -517,4 +518,13 @@ func TestSyncsTakeTurns(t *testing.T) {
 	}
 	release()
 	must(t, <-done)
+}
+
+// TestRecordsOfEarlierVersions checks that a record is read whose place has capital names.
+func TestRecordsOfEarlierVersions(t *testing.T) {
+	var u Unsent
+	err := json.Unmarshal([]byte(`{"sandbox": "sbx_1", "volume": "v", "Bucket": "b", "Prefix": "p", "Secret": "s"}`), &u)
+	if want := (s3.Place{Bucket: "b", Prefix: "p", Secret: "s"}); err != nil || u.Place != want || u.Volume != "v" {
+		t.Errorf("read as %+v, %v", u, err)
+	}
 }

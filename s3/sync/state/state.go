@@ -57,10 +57,10 @@ const (
 	Before         = "entries.before"   // of an earlier interrupted sync, during the next
 	Next           = "manifest.next"    //
 	Fetched        = "manifest.fetched" //
-	UploadsDir     = "uploads"          // a directory: see uploads
-	DoomedFile     = "doomed"           // see doomed
+	UploadsDir     = "uploads"          // a directory: see Uploads
+	DoomedFile     = "doomed"           // see ReadDoomed
 	TombstonesFile = "tombstones"       // name of this machine's tombstones in the bucket
-	JournalFile    = "journal"          // see journal
+	JournalFile    = "journal"          // see Journal
 	Swept          = "swept"            // empty; its mtime is that of the last sweep of the bucket
 	Packed         = "packed"           // empty; the bucket's packs are up to date with the last sync
 )
