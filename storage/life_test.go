@@ -523,7 +523,8 @@ func TestSyncsTakeTurns(t *testing.T) {
 // TestRecordsOfEarlierVersions checks that a record is read whose place has capital names.
 func TestRecordsOfEarlierVersions(t *testing.T) {
 	var u Unsent
-	err := json.Unmarshal([]byte(`{"sandbox": "sbx_1", "volume": "v", "Bucket": "b", "Prefix": "p", "Secret": "s"}`), &u)
+	old := `{"sandbox": "sbx_1", "volume": "v", "Bucket": "b", "Prefix": "p", "Secret": "s"}`
+	err := json.Unmarshal([]byte(old), &u)
 	if want := (s3.Place{Bucket: "b", Prefix: "p", Secret: "s"}); err != nil || u.Place != want || u.Volume != "v" {
 		t.Errorf("read as %+v, %v", u, err)
 	}

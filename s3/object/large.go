@@ -53,7 +53,7 @@ func CutUp(n, size int64) []part {
 // Multipart is an upload in parts.
 type Multipart struct {
 	Key   string
-	Id    string
+	ID    string
 	Parts []part
 	There map[int32]stored // parts that the bucket already has
 }
@@ -86,7 +86,7 @@ func (b *Bucket) BeginUpload(ctx context.Context, key string, e *tree.Entry, h h
 	call, cancel := b.within(ctx, 0)
 	defer cancel()
 	if id != "" && b.storedParts(call, full, id, up.There) == nil {
-		up.Id = id
+		up.ID = id
 		return up, nil
 	}
 	clear(up.There)
@@ -111,7 +111,7 @@ func (b *Bucket) BeginUpload(ctx context.Context, key string, e *tree.Entry, h h
 	if err != nil {
 		return nil, b.failed(ctx, err)
 	}
-	up.Id = aws.ToString(out.UploadId)
+	up.ID = aws.ToString(out.UploadId)
 	return up, nil
 }
 
@@ -146,7 +146,7 @@ func (b *Bucket) CompleteUpload(ctx context.Context, up *Multipart, crc uint64, 
 	if err != nil {
 		return "", err
 	}
-	in := &sdk.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.Key), UploadId: &up.Id,
+	in := &sdk.CompleteMultipartUploadInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + up.Key), UploadId: &up.ID,
 		MultipartUpload: &types.CompletedMultipartUpload{}}
 	for _, p := range up.Parts {
 		done := types.CompletedPart{PartNumber: aws.Int32(p.Number), ETag: aws.String(`"` + p.ETag + `"`)}

@@ -265,7 +265,7 @@ func (b *Bucket) writeParts(ctx context.Context, key string, e *tree.Entry, f io
 		e.ETag, err = b.CompleteUpload(ctx, up, crc, Condition{})
 	}
 	if err != nil {
-		b.AbortUpload(context.WithoutCancel(ctx), key, up.Id)
+		b.AbortUpload(context.WithoutCancel(ctx), key, up.ID)
 	}
 	return err
 }
@@ -285,7 +285,7 @@ func (b *Bucket) writePart(ctx context.Context, up *Multipart, p *part, f io.Rea
 	}
 	ctx, cancel := b.bounded(ctx, p.Length)
 	defer cancel()
-	q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.Id}}
+	q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.ID}}
 	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: up.Key, Query: q, Body: body, Crc: &p.Crc})
 	if err == nil {
 		p.ETag = Unquote(res.Header.Get("ETag"))

@@ -88,12 +88,12 @@ func TestRefusedRequests(t *testing.T) {
 	up, err := b.BeginUpload(t.Context(), "other", e, object.MetaHeader(e), "")
 	must(t, err)
 	a.reset(when("GET", "uploadId=", 403, "AccessDenied"))
-	if again, err := b.BeginUpload(t.Context(), "other", e, object.MetaHeader(e), up.Id); err != nil ||
-		again.Id == up.Id ||
-		again.Id == "" {
+	if again, err := b.BeginUpload(t.Context(), "other", e, object.MetaHeader(e), up.ID); err != nil ||
+		again.ID == up.ID ||
+		again.ID == "" {
 		t.Errorf("another upload: %+v, %v", again, err)
 	}
-	b.AbortUpload(t.Context(), "other", up.Id)
+	b.AbortUpload(t.Context(), "other", up.ID)
 	a.reset(nil)
 	mustSync(t, dir, b, Options{Direction: plan.Up, State: state})
 	// A deletion that fails as a whole.

@@ -44,8 +44,8 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	if err != nil {
 		return nil, err
 	}
-	if up.Id != id {
-		r.uploads.Note(r.b.Prefix()+key, e, up.Id)
+	if up.ID != id {
+		r.uploads.Note(r.b.Prefix()+key, e, up.ID)
 	}
 	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
@@ -63,7 +63,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	}
 	resumable := err != nil && (ctx.Err() != nil || object.Fatal(err))
 	if err != nil && !resumable {
-		r.b.AbortUpload(context.WithoutCancel(ctx), key, up.Id)
+		r.b.AbortUpload(context.WithoutCancel(ctx), key, up.ID)
 	}
 	if !resumable {
 		r.uploads.Forget(r.b.Prefix() + key)
@@ -121,7 +121,7 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *obje
 				r.progress.part(e.Path, p.Length)
 				return nil
 			}
-			q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.Id}}
+			q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.ID}}
 			res, err := r.b.Send(sending, object.Request{Method: http.MethodPut, Key: up.Key, Query: q,
 				Body: buf, Crc: &p.Crc})
 			if err != nil {
