@@ -100,7 +100,7 @@ test-modal: deps
 # The first use compiles MinIO, which takes some minutes.
 test-s3: deps
 	HARVEST_TEST_MINIO="$$(CGO_ENABLED=0 go -C internal/peers/minio tool -n github.com/minio/minio)" HARVEST_TEST_TREE="$$(go env GOROOT)" HARVEST_TEST_FILES=1000000 HARVEST_TEST_AWAY=10m HARVEST_TEST_SEEDS=2000 CGO_ENABLED=0 \
-	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3sync
+	go test -count=1 -timeout 3h -v -run '^(TestOthersSeeTheSame|TestManyFilesInLittleMemory|TestAwayForLong|TestModel|TestModelEmbedded|TestModelMinIO)$$' ./s3/sync
 
 # The first use compiles BuildKit, which takes some minutes. It needs root, and Debian's runc.
 test-images:

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
-	"github.com/RelevanceAI/harvest/s3mount"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 )
 
 // Helpers does not return in the helper processes of the engines and of mounts, as which a program with a server

@@ -10,8 +10,9 @@ import (
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/s3mount"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 )
@@ -22,9 +23,9 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	var err error
 	m.Manager, err = s3mount.Open(ctx, s3mount.Options{
 		Dir: filepath.Join(a.cfg.Data, "mounts"),
-		Locate: func(ctx context.Context, about s3mount.About) (s3sync.Location, error) {
+		Locate: func(ctx context.Context, about s3mount.About) (s3.Location, error) {
 			return a.storage.Location(ctx, storage.Job{Sandbox: about.Sandbox, Account: about.Account,
-				Where: storage.Where{Bucket: about.Bucket, Prefix: about.Prefix, Secret: about.Secret}})
+				Place: about.Place})
 		},
 		Tell: func(t s3mount.Told) {
 			if t.What == s3mount.Lost {
@@ -53,7 +54,7 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 		return modalengine.Place{Local: true}, nil
 	}
 	loc, err := a.storage.Location(ctx,
-		storage.Job{Account: owner, Where: storage.Where{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
+		storage.Job{Account: owner, Place: s3.Place{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
 	if err != nil {
 		return modalengine.Place{}, err
 	}
@@ -67,7 +68,7 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 			"name a secret with an access key for the bucket itself")
 	}
 	loc.Patience = bucketPatience
-	bucket, err := s3sync.Open(ctx, loc)
+	bucket, err := object.Open(ctx, loc)
 	if err != nil {
 		return modalengine.Place{}, err
 	}
@@ -93,16 +94,15 @@ type mounter struct {
 func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
 
 // Mount mounts an S3 location.
-func (m *mounter) Mount(ctx context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
-	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Bucket: j.Bucket,
-		Prefix: j.Prefix, Secret: j.Secret, ReadOnly: readOnly, Limit: limit})
+func (m *mounter) Mount(ctx context.Context, j storage.Job, readOnly bool, limit int64) (string, error) {
+	return m.Manager.Mount(ctx, s3mount.About{Sandbox: j.Sandbox, Account: j.Account, Place: j.Place,
+		ReadOnly: readOnly, Limit: limit})
 }
 
 // mountData is the data of the events of a mount: s3.file_failed, s3.lost, s3.left and s3.sent.
 type mountData struct {
 	SandboxID string           `json:"sandbox_id"`
-	Bucket    string           `json:"bucket"`
-	Prefix    string           `json:"prefix,omitempty"`
+	s3.Place                   // without the secret
 	Path      string           `json:"path,omitempty"` // in the mount
 	Reason    string           `json:"reason,omitempty"`
 	Dir       string           `json:"directory,omitempty"` // local directory that keeps the files not yet stored
@@ -111,8 +111,9 @@ type mountData struct {
 
 // mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
-	data := mountData{SandboxID: t.Sandbox, Bucket: t.Bucket, Prefix: t.Prefix, Path: t.Path, Reason: t.Reason,
-		Dir: t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
+	data := mountData{SandboxID: t.Sandbox, Place: s3.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path,
+		Reason: t.Reason,
+		Dir:    t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)
 	return []event.Draft{{Stream: t.Sandbox, Type: kind, Data: data}, {Stream: event.AccountStream(t.Account),
 		Type: kind, Data: data}}

@@ -18,7 +18,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store"
@@ -48,21 +50,21 @@ func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) 
 	}
 	a.storage = storage.New(storage.Options{
 		Rules:   rules,
-		Secrets: a.secrets, Place: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
+		Secrets: a.secrets, Server: where, Packs: a.cfg.S3.Packs, Store: db.Unsent(),
 		MaxDeleteFiles: a.cfg.S3.MaxDeleteFiles, MaxDeletePercent: a.cfg.S3.MaxDeletePercent,
 		Open: func(ctx context.Context, owner, name string) (volume.Volume, error) {
 			return volume.Of(eng.Volumes(), account.Owner(owner)).Open(ctx, name)
 		},
 		Tell: func(t storage.Told) {
 			a.events.Post(ctx, syncDrafts(t)...)
-			if t.Direction == s3sync.Up && t.Err == nil {
+			if t.Direction == plan.Up && t.Err == nil {
 				a.sent.note(ctx, t.Account, t.Sandbox)
 			}
 		},
 	})
 	a.storage.Start(ctx)
 	a.then("the syncs with S3", func(context.Context) error { a.storage.Stop(); return nil })
-	return syncer{a.storage}, nil
+	return a.storage, nil
 }
 
 // sentLater reports late uploads of ended sandboxes to the fleet. Reports wait until there is a fleet.
@@ -125,16 +127,17 @@ func embeddedS3(data string) string { return filepath.Join(data, "s3server") }
 const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
-func ownPlace(c config.S3, own *s3server.Server) storage.Place {
-	p := storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Region: c.Region, PathStyle: c.PathStyle, CAFile: c.CAFile,
+func ownPlace(c config.S3, own *s3server.Server) storage.Server {
+	p := storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region,
+		PathStyle: c.PathStyle, CAFile: c.CAFile,
 		Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
 		p.Bucket = ownBucket
 	}
-	p.Local = func(bucket string) (s3sync.Location, error) {
+	p.Local = func(bucket string) (s3.Location, error) {
 		keys := own.Keys()
-		return s3sync.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
-				Credentials: s3sync.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}},
+		return s3.Location{Endpoint: "http://localhost", Socket: own.Socket(), Region: "us-east-1", PathStyle: true,
+				Credentials: s3.Credentials{AccessKeyID: keys.AccessKeyID, SecretAccessKey: keys.SecretAccessKey}},
 			own.Bucket(bucket)
 	}
 	return p
@@ -166,27 +169,11 @@ func ownS3(ctx context.Context, data string) finding {
 }
 
 // place is the default location of volumes. Its credentials are a secret of the operator.
-func place(c config.S3) storage.Place {
-	return storage.Place{Bucket: c.Bucket, Prefix: c.Prefix, Endpoint: c.Endpoint, Region: c.Region,
-		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal, Secret: c.Secret}
+func place(c config.S3) storage.Server {
+	return storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret},
+		Endpoint: c.Endpoint, Region: c.Region,
+		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 }
-
-// syncer implements sandbox.Syncer with the storage.
-type syncer struct{ *storage.Manager }
-
-func job(j sandbox.S3Job) storage.Job {
-	return storage.Job{Sandbox: j.Sandbox, Account: j.Account, Volume: j.Volume,
-		Where: storage.Where{Bucket: j.Bucket, Prefix: j.Prefix, Secret: j.Secret}}
-}
-
-// Check implements sandbox.Syncer, as do those below.
-func (s syncer) Check(ctx context.Context, j sandbox.S3Job) error {
-	return s.Manager.Check(ctx, job(j))
-}
-func (s syncer) Fill(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Fill(ctx, job(j)) }
-func (s syncer) Note(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Note(ctx, job(j)) }
-func (s syncer) Send(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Send(ctx, job(j)) }
-func (s syncer) Save(ctx context.Context, j sandbox.S3Job) error { return s.Manager.Save(ctx, job(j)) }
 
 // The events of syncs between a sandbox's volume and S3.
 const (

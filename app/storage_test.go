@@ -11,8 +11,10 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/s3mount"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -50,14 +52,14 @@ func TestSyncDrafts(t *testing.T) {
 	t.Parallel()
 	told := storage.Told{
 		Job: storage.Job{Sandbox: "sbx_1", Account: "acme", Volume: "data",
-			Where: storage.Where{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: s3sync.Up,
+			Place: s3.Place{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: plan.Up,
 		Result: storage.Result{Place: "s3://files/data/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2,
 			Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
 			Failures: []s3sync.Failure{{Path: "pipe", Reason: "a FIFO", Remedy: "remove it"}}}},
 	}
 	wantDrafts(t, syncDrafts(told), "volume.synced", `{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/data/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
 		"failed":1,"duration_ms":1.5,"failures":[{"path":"pipe","reason":"a FIFO","remedy":"remove it"}]}`)
-	told.Direction, told.Result = s3sync.Down, storage.Result{}
+	told.Direction, told.Result = plan.Down, storage.Result{}
 	told.Err = errors.Remedy(errors.Newf(errors.Unavailable, "S3 is away"), "wait")
 	told.Retry = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	wantDrafts(t, syncDrafts(told), "volume.sync_failed", `{"sandbox_id":"sbx_1","volume":"data","direction":"down","files":0,"bytes":0,"updated":0,"skipped":0,"failed":0,"duration_ms":0,
@@ -81,7 +83,8 @@ func TestSyncDrafts(t *testing.T) {
 // mission: D5
 func TestMountDrafts(t *testing.T) {
 	t.Parallel()
-	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Bucket: "files", Prefix: "work", Secret: "aws"}
+	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Place: s3.Place{Bucket: "files", Prefix: "work",
+		Secret: "aws"}}
 	const of = `{"sandbox_id":"sbx_1","bucket":"files","prefix":"work"`
 	unsent := []s3mount.Unsent{{Path: "a.txt", File: "/mounts/sbx_1/spool/1", Reason: "S3 is away"}}
 	for kind, c := range map[string]struct {

@@ -18,8 +18,11 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
-	"github.com/RelevanceAI/harvest/s3sync"
 )
 
 // rclone is the peer of P9: the usual tool for files in S3, with flags that preserve modes and links as Harvest
@@ -61,7 +64,7 @@ const farAway = 20 * time.Millisecond
 // syncing is the task of a client.
 type syncing struct {
 	Dir, State, Endpoint, Prefix string
-	Direction                    s3sync.Direction
+	Direction                    plan.Direction
 	List                         bool // look at every object
 	Packs                        bool // keep packs
 }
@@ -88,9 +91,9 @@ func playRole(ctx context.Context, args []string) (bool, error) {
 }
 
 func (s syncing) run(ctx context.Context, out io.Writer) error {
-	b, err := s3sync.Open(ctx, s3sync.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1",
+	b, err := object.Open(ctx, s3.Location{Bucket: s3Bucket, Prefix: s.Prefix, Region: "us-east-1",
 		Endpoint: s.Endpoint, PathStyle: true,
-		Credentials: s3sync.Credentials{AccessKeyID: s3Key, SecretAccessKey: s3Secret}})
+		Credentials: s3.Credentials{AccessKeyID: s3Key, SecretAccessKey: s3Secret}})
 	if err != nil {
 		return err
 	}
@@ -105,7 +108,7 @@ func (s syncing) run(ctx context.Context, out io.Writer) error {
 	if err == nil && stats.Failed > 0 {
 		err = errors.Errorf("%s: %s", stats, stats.Failures[0].Reason)
 	}
-	if err == nil && s.Direction == s3sync.Down {
+	if err == nil && s.Direction == plan.Down {
 		_, err = fmt.Fprintln(out, int64(stats.Duration-stats.There)) // wait for the disk only, in ns
 	}
 	return err
@@ -254,11 +257,11 @@ func (c *sender) up(ctx context.Context) (sample, error) {
 		}
 	}
 	c.prefix = c.next(c.name)
-	return c.sync(ctx, c.source, s3sync.Up)
+	return c.sync(ctx, c.source, plan.Up)
 }
 
 // again uploads the unchanged tree.
-func (c *sender) again(ctx context.Context) (sample, error) { return c.sync(ctx, c.source, s3sync.Up) }
+func (c *sender) again(ctx context.Context) (sample, error) { return c.sync(ctx, c.source, plan.Up) }
 
 // listed is again with a listing of the bucket, which finds changes by others. rclone always lists.
 func (c *sender) listed(ctx context.Context) (sample, error) {
@@ -307,7 +310,7 @@ func (c *sender) changed(ctx context.Context) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.sync(ctx, c.source, s3sync.Up)
+	return c.sync(ctx, c.source, plan.Up)
 }
 
 // down restores into a new directory.
@@ -316,7 +319,7 @@ func (c *sender) down(ctx context.Context) (sample, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	got, err := c.sync(ctx, dir, s3sync.Down)
+	got, err := c.sync(ctx, dir, plan.Down)
 	if err != nil {
 		return nil, err
 	}
@@ -344,7 +347,7 @@ func (c *sender) compare(ctx context.Context, dir string) error {
 }
 
 // sync runs a client to its end and measures its process.
-func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Direction) (sample, error) {
+func (c *sender) sync(ctx context.Context, dir string, direction plan.Direction) (sample, error) {
 	var cmd *exec.Cmd
 	endpoint := c.endpoint
 	if c.far {
@@ -352,7 +355,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 	}
 	if c.name == harvest {
 		state := c.state()
-		if direction == s3sync.Down {
+		if direction == plan.Down {
 			state += strconv.Itoa(c.round) // a new state, as on another machine
 		}
 		spec, err := json.Marshal(syncing{Dir: dir, State: state, Endpoint: endpoint, Prefix: c.prefix,
@@ -363,7 +366,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		cmd = exec.CommandContext(ctx, c.program, roleClient, string(spec))
 	} else {
 		from, to := dir, "s3:"+s3Bucket+"/"+c.prefix
-		if direction == s3sync.Down {
+		if direction == plan.Down {
 			from, to = to, from
 		}
 		cmd = exec.CommandContext(ctx, c.rclone, "sync", "--config=", "--metadata", "--links", "--transfers", "64",
@@ -394,7 +397,7 @@ func (c *sender) sync(ctx context.Context, dir string, direction s3sync.Directio
 		return nil, errors.Errorf("%s: %v: %.300s", c.name, err, output.String())
 	}
 	got := sample{"wall": wall.Seconds()}
-	if direction == s3sync.Down {
+	if direction == plan.Down {
 		if got[there], got[durable], err = c.ends(dir, begin, wall, tail.String()); err != nil {
 			return nil, err
 		}

@@ -71,7 +71,7 @@ type S3 struct {
 	CAFile    string // authorities to trust besides the system's; "" for none
 	Proxy     string // URL of an HTTP proxy; "" means the environment's
 	Secret    string // name of the personal account's secret with the credentials
-	Packs     bool   // keep packs of small files: s3sync.Options.Packs
+	Packs     bool   // keep packs of small files: see sync.Options.Packs
 	// A sync that would delete at least MaxDeleteFiles files and more than MaxDeletePercent of a side's files
 	// fails, unless the request allows it.
 	MaxDeleteFiles, MaxDeletePercent int

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 )
@@ -76,7 +77,8 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sand
 		return nil, nil
 	}
 	m := def.GetCloudBucketMounts()[0]
-	mount := &sandbox.S3{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix(), MountPath: m.GetMountPath(), Mount: true,
+	mount := &sandbox.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
+		MountPath: m.GetMountPath(), Mount: true,
 		ReadOnly: m.GetReadOnly()}
 	where, err := s.whereBucket(acc, m)
 	if err != nil {
@@ -216,7 +218,7 @@ func (s *Server) sweepBuckets(ctx context.Context) {
 		}
 		for _, found := range secrets {
 			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // the sandbox may not exist yet
-				s.dropBucket(ctx, acc, &sandbox.S3{Secret: found.Name})
+				s.dropBucket(ctx, acc, &sandbox.S3{Place: s3.Place{Secret: found.Name}})
 			}
 		}
 	}

@@ -13,8 +13,10 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -38,9 +40,9 @@ type someS3 struct {
 	sandbox.Mounter
 }
 
-func (someS3) Check(context.Context, sandbox.S3Job) error { return nil }
-func (someS3) Watch(func(sandbox, reason string))         {}
-func (someS3) Mount(context.Context, sandbox.S3Job, bool, int64) (string, error) {
+func (someS3) Check(context.Context, storage.Job) error { return nil }
+func (someS3) Watch(func(sandbox, reason string))       {}
+func (someS3) Mount(context.Context, storage.Job, bool, int64) (string, error) {
 	return "/mounts/x", nil
 }
 func (someS3) Quiet(context.Context, string)                    {}
@@ -163,7 +165,8 @@ func TestBucketsOfAClient(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := sandbox.S3{Bucket: "files", MountPath: "/data", Mount: true, ReadOnly: c.m.ReadOnly, Secret: c.name}
+		want := sandbox.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
+			ReadOnly: c.m.ReadOnly}
 		if c.m.KeyPrefix != nil {
 			want.Prefix = prefix
 		}
@@ -256,7 +259,7 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 		}
 	}
 	mounts := func(name string) *sandbox.S3 {
-		return &sandbox.S3{Bucket: "files", MountPath: "/data", Mount: true, Secret: name}
+		return &sandbox.S3{Place: s3.Place{Bucket: "files", Secret: name}, MountPath: "/data", Mount: true}
 	}
 	lives := own("b")
 	sb, err := s.opts.Fleet.Create(ctx, "personal", sandbox.Request{S3: mounts(lives)})

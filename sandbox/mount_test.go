@@ -7,13 +7,15 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/storage"
 )
 
 // mountStub records its calls, like s3Stub, and can mount.
 type mountStub struct{ *s3Stub }
 
-func (m mountStub) Mount(_ context.Context, j sandbox.S3Job, readOnly bool, limit int64) (string, error) {
+func (m mountStub) Mount(_ context.Context, j storage.Job, readOnly bool, limit int64) (string, error) {
 	if err := m.call("mount", j); err != nil {
 		return "", err
 	}
@@ -24,11 +26,11 @@ func (m mountStub) Mount(_ context.Context, j sandbox.S3Job, readOnly bool, limi
 }
 
 func (m mountStub) Quiet(_ context.Context, sandboxID string) {
-	_ = m.call("quiet", sandbox.S3Job{Sandbox: sandboxID})
+	_ = m.call("quiet", storage.Job{Sandbox: sandboxID})
 }
 
 func (m mountStub) Finish(_ context.Context, sandboxID string) error {
-	return m.call("finish", sandbox.S3Job{Sandbox: sandboxID})
+	return m.call("finish", storage.Job{Sandbox: sandboxID})
 }
 
 func (m mountStub) Watch(lost func(sandbox, reason string)) {
@@ -41,7 +43,7 @@ func (m mountStub) Recover(_ context.Context, lives func(string) bool) error {
 	if lives("no sandbox") {
 		return errors.Errorf("everything lives")
 	}
-	return m.call("recover", sandbox.S3Job{})
+	return m.call("recover", storage.Job{})
 }
 
 func mountWorld() (*world, *s3Stub) {
@@ -51,7 +53,7 @@ func mountWorld() (*world, *s3Stub) {
 }
 
 func mountRequest(change func(*sandbox.S3)) sandbox.Request {
-	s := &sandbox.S3{Bucket: "files", Prefix: "work", MountPath: "/data", Mount: true}
+	s := &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/data", Mount: true}
 	if change != nil {
 		change(s)
 	}

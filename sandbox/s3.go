@@ -12,15 +12,16 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
 // S3 is a location in S3 for the files of the volume at MountPath. The volume is one of the request's volumes, or
 // else one for this bucket and prefix that all sandboxes of the account with the same location share.
 type S3 struct {
-	Bucket    string `json:"bucket,omitempty"` // "" means the server's own, where each volume has a separate prefix
-	Prefix    string `json:"prefix,omitempty"`
+	s3.Place
 	MountPath string `json:"mount_path"`
 	// Init copies the files from S3 into the volume before the sandbox is ready. It does not if another sandbox that
 	// has done so still uses the volume: its files are newer.
@@ -30,7 +31,6 @@ type S3 struct {
 	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
 	// SyncEverySeconds is the interval at which the volume is copied to S3 while the sandbox runs; 0 means never.
 	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
-	Secret           string  `json:"secret,omitempty"` // secret with the credentials; "" means "aws"
 	// Mount mounts the bucket itself at MountPath, without a volume: a file is stored as soon as it is closed.
 	Mount    bool `json:"mount,omitempty"`
 	ReadOnly bool `json:"read_only,omitempty"` // of Mount
@@ -48,24 +48,18 @@ type S3Volume struct {
 	own bool // the volume is named after the location
 }
 
-// S3Job is a sandbox's volume and its location in S3.
-type S3Job struct {
-	Sandbox, Account, Volume string
-	Bucket, Prefix, Secret   string // as in S3
-}
-
-// Syncer copies files between volumes and S3.
+// Syncer copies files between volumes and S3. A *storage.Manager is one.
 type Syncer interface {
 	// Check reports the problems of a job that can be detected without S3.
-	Check(ctx context.Context, job S3Job) error
+	Check(ctx context.Context, job storage.Job) error
 	// Fill copies the files from S3 into the volume. Unsent data of earlier sandboxes is sent first.
-	Fill(ctx context.Context, job S3Job) error
+	Fill(ctx context.Context, job storage.Job) error
 	// Note records that the volume must be sent. The record remains until it has been sent.
-	Note(ctx context.Context, job S3Job) error
+	Note(ctx context.Context, job storage.Job) error
 	// Send sends the current state of the volume, unless a transfer is under way. It is not retried after an error.
-	Send(ctx context.Context, job S3Job) error
+	Send(ctx context.Context, job storage.Job) error
 	// Save calls Note, and then sends the volume. It is retried automatically after an error.
-	Save(ctx context.Context, job S3Job) error
+	Save(ctx context.Context, job storage.Job) error
 }
 
 // Mounter mounts S3 locations as directories of this machine.
@@ -75,7 +69,7 @@ type Mounter interface {
 	Watch(lost func(sandbox, reason string))
 	// Mount mounts a location for a sandbox. At most limit bytes may be written and not stored yet. On failure it
 	// leaves nothing behind.
-	Mount(ctx context.Context, job S3Job, readOnly bool, limit int64) (dir string, err error)
+	Mount(ctx context.Context, job storage.Job, readOnly bool, limit int64) (dir string, err error)
 	// Quiet makes all operations fail that wait for S3 in a sandbox's mount, so that the sandbox can be destroyed.
 	Quiet(ctx context.Context, sandbox string)
 	// Finish unmounts a sandbox's mount, and stores the remaining data, for a bounded time. The error says which data
@@ -160,17 +154,16 @@ func s3VolumeName(bucket, prefix string) string {
 func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }
 
 // s3Job returns the job for e's volume.
-func (f *Fleet) s3Job(e *entry) S3Job {
+func (f *Fleet) s3Job(e *entry) storage.Job {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return e.s3Job()
 }
 
 // s3Job is Fleet.s3Job. Fleet.mu is held.
-func (e *entry) s3Job() S3Job {
+func (e *entry) s3Job() storage.Job {
 	s := e.record.S3
-	return S3Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Bucket: s.Bucket, Prefix: s.Prefix,
-		Secret: s.Secret}
+	return storage.Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Place: s.Place}
 }
 
 func (f *Fleet) syncsAtEnd(e *entry) bool {

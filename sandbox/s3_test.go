@@ -11,7 +11,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/storage"
 )
 
 // s3Stub records its calls.
@@ -23,7 +25,7 @@ type s3Stub struct {
 	lost  func(sandbox, reason string)
 }
 
-func (s *s3Stub) call(name string, j sandbox.S3Job) error {
+func (s *s3Stub) call(name string, j storage.Job) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, name+" "+j.Account+"/"+j.Bucket+"/"+j.Prefix)
 	err, hook := s.fails[name], s.hooks[name]
@@ -34,11 +36,11 @@ func (s *s3Stub) call(name string, j sandbox.S3Job) error {
 	return err
 }
 
-func (s *s3Stub) Check(_ context.Context, j sandbox.S3Job) error { return s.call("check", j) }
-func (s *s3Stub) Fill(_ context.Context, j sandbox.S3Job) error  { return s.call("fill", j) }
-func (s *s3Stub) Note(_ context.Context, j sandbox.S3Job) error  { return s.call("note", j) }
-func (s *s3Stub) Send(_ context.Context, j sandbox.S3Job) error  { return s.call("send", j) }
-func (s *s3Stub) Save(_ context.Context, j sandbox.S3Job) error  { return s.call("save", j) }
+func (s *s3Stub) Check(_ context.Context, j storage.Job) error { return s.call("check", j) }
+func (s *s3Stub) Fill(_ context.Context, j storage.Job) error  { return s.call("fill", j) }
+func (s *s3Stub) Note(_ context.Context, j storage.Job) error  { return s.call("note", j) }
+func (s *s3Stub) Send(_ context.Context, j storage.Job) error  { return s.call("send", j) }
+func (s *s3Stub) Save(_ context.Context, j storage.Job) error  { return s.call("save", j) }
 
 // asked returns the calls since the last time, one word for each.
 func (s *s3Stub) asked() string {
@@ -60,7 +62,8 @@ func s3World() (*world, *s3Stub) {
 }
 
 func s3Request(init, end bool) sandbox.Request {
-	return sandbox.Request{S3: &sandbox.S3{Bucket: "files", Prefix: "work", MountPath: "/work", Init: init,
+	return sandbox.Request{S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
+		Init:            init,
 		SyncOnTerminate: end}}
 }
 
@@ -328,17 +331,20 @@ func TestS3Requests(t *testing.T) {
 	f := w.open(t)
 	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]sandbox.Request{
-		"no bucket":           {S3: &sandbox.S3{MountPath: "/work", Prefix: "x"}, Volumes: data},
-		"no volume at":        {S3: &sandbox.S3{MountPath: "/work"}},
-		"invalid bucket":      {S3: &sandbox.S3{Bucket: "s3://x", MountPath: "/work"}},
-		"invalid prefix":      {S3: &sandbox.S3{Bucket: "files", Prefix: "a\nb", MountPath: "/work"}},
-		"s3: 4":               {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 4}},
-		"s3: NaN":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: math.NaN()}},
-		"s3: 86401":           {S3: &sandbox.S3{Bucket: "files", MountPath: "/data", SyncEverySeconds: 86401}},
-		"secret":              {S3: &sandbox.S3{Bucket: "files", Secret: "a b", MountPath: "/work"}},
-		"invalid mount point": {S3: &sandbox.S3{Bucket: "files"}},
-		"would cover /etc":    {S3: &sandbox.S3{Bucket: "files", MountPath: "/etc"}},
-		"overlap":             {S3: &sandbox.S3{Bucket: "files", MountPath: "/data/x"}, Volumes: data},
+		"no bucket":      {S3: &sandbox.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
+		"no volume at":   {S3: &sandbox.S3{MountPath: "/work"}},
+		"invalid bucket": {S3: &sandbox.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
+		"invalid prefix": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
+		"s3: 4": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: 4}},
+		"s3: NaN": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: math.NaN()}},
+		"s3: 86401": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+			SyncEverySeconds: 86401}},
+		"secret":              {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
+		"invalid mount point": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}}},
+		"would cover /etc":    {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/etc"}},
+		"overlap":             {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)

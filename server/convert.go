@@ -2,12 +2,13 @@ package server
 
 import (
 	"encoding/json"
+	"time"
+
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
-	"time"
 )
 
 // The structs of the API are separate from those of the core, so that a change of one does not change the other by
@@ -39,7 +40,9 @@ func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
 	if s == nil {
 		return nil
 	}
-	return &api.SandboxS3{S3: api.S3(s.S3), Volume: s.Volume, SyncError: s.SyncError, MountError: s.MountError}
+	return &api.SandboxS3{S3: api.S3{Bucket: s.Bucket, Prefix: s.Prefix, MountPath: s.MountPath,
+		Init: s.Init, SyncOnTerminate: s.SyncOnTerminate, SyncEverySeconds: s.SyncEverySeconds, Secret: s.Secret,
+		Mount: s.Mount, ReadOnly: s.ReadOnly}, Volume: s.Volume, SyncError: s.SyncError, MountError: s.MountError}
 }
 
 func usageOut(u sandbox.Usage) api.Used {

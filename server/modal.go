@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -88,8 +89,9 @@ func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 	case at == "":
 		at = api.ModalMountPath
 	}
-	return &sandbox.S3{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, MountPath: at, Init: req.InitFromS3,
-		SyncOnTerminate: req.SyncToS3, Secret: req.S3Secret}
+	return &sandbox.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
+		MountPath: at, Init: req.InitFromS3,
+		SyncOnTerminate: req.SyncToS3}
 }
 
 func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {

@@ -7,7 +7,10 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3object "github.com/RelevanceAI/harvest/s3/object"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -49,7 +52,7 @@ func (s *Server) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 	// Other clients may have written there, so use the list and not the manifest.
 	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket,
 		Prefix: found.S3.Prefix, Secret: found.S3.Secret,
-		List: req.Direction != string(s3sync.Up), DeleteMany: req.DeleteMany})
+		List: req.Direction != string(plan.Up), DeleteMany: req.DeleteMany})
 }
 
 func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {
@@ -57,16 +60,16 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 	if err != nil {
 		return err
 	}
-	if req.Version != "" && (!req.Versioned || req.Direction != string(s3sync.Down)) {
+	if req.Version != "" && (!req.Versioned || req.Direction != string(plan.Down)) {
 		return errors.Newf(errors.Invalid, "only a version can be restored: set versioned, and the direction down")
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
-	o := s3sync.Options{Direction: s3sync.Direction(req.Direction), Mirror: req.Mirror,
-		Conflicts: s3sync.Conflicts(req.Conflicts), Only: req.Path,
+	o := s3sync.Options{Direction: plan.Direction(req.Direction), Mirror: req.Mirror,
+		Conflicts: plan.Conflicts(req.Conflicts), Only: req.Path,
 		List: req.List, Contents: req.Contents, DryRun: req.DryRun, DeleteMany: req.DeleteMany}
 	if req.DryRun {
-		o.Plan = func(a s3sync.Action) {
+		o.Plan = func(a plan.Action) {
 			mu.Lock()
 			defer mu.Unlock()
 			if len(out.Plan) < maxPlan {
@@ -85,7 +88,8 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		}
 	}
 	res, err := s.opts.Storage.Sync(r.Context(), accountOf(r.Context()), vol, storage.Request{
-		Where: where(req.Bucket, req.Prefix, req.Secret), Versioned: req.Versioned, Version: req.Version, Sync: o})
+		Place: s3.Place{Bucket: req.Bucket, Prefix: req.Prefix, Secret: req.Secret}, Versioned: req.Versioned,
+		Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
 		ev.send(api.EventProblem, problem(r.Context(), err))
 		return nil
@@ -99,10 +103,6 @@ func (s *Server) sync(w http.ResponseWriter, r *http.Request, volume string, req
 		return nil
 	}
 	return respond(w, http.StatusOK, out)
-}
-
-func where(bucket, prefix, secret string) storage.Where {
-	return storage.Where{Bucket: bucket, Prefix: prefix, Secret: secret}
 }
 
 func reason(err error) string {
@@ -125,9 +125,9 @@ func syncStats(st s3sync.Stats) api.SyncStats {
 	return out
 }
 
-func whereOf(r *http.Request) storage.Where {
+func whereOf(r *http.Request) s3.Place {
 	q := r.URL.Query()
-	return where(q.Get("bucket"), q.Get("prefix"), q.Get("secret"))
+	return s3.Place{Bucket: q.Get("bucket"), Prefix: q.Get("prefix"), Secret: q.Get("secret")}
 }
 
 // stored returns an error unless the volume exists and S3 is supported.
@@ -149,7 +149,7 @@ func (s *Server) volumeVersions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, all, true, s3sync.Version.Name, func(v s3sync.Version) api.VolumeVersion {
+	return paged(s, w, r, all, true, s3object.Version.Name, func(v s3object.Version) api.VolumeVersion {
 		return api.VolumeVersion{Version: v.Name(), Created: v.Time.UTC(), Whole: v.Whole}
 	})
 }

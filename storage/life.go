@@ -9,7 +9,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
 
 // Job names the volume of a sandbox and its place in S3.
@@ -17,7 +19,7 @@ type Job struct {
 	Sandbox string `json:"sandbox"` // sandbox ID
 	Account string `json:"-"`
 	Volume  string `json:"volume"`
-	Where
+	s3.Place
 }
 
 // Unsent is a job whose volume has not been uploaded yet.
@@ -42,7 +44,7 @@ type Store interface {
 // Told reports the outcome of a Fill or Save.
 type Told struct {
 	Job
-	Direction s3sync.Direction
+	Direction plan.Direction
 	Result    Result
 	Err       error     // nil on success; files that failed are in Result.Stats.Failures
 	Retry     time.Time // time of the next attempt; zero if there is none
@@ -95,7 +97,7 @@ func (m *Manager) Stop() {
 // Check returns the problems of a job that can be found without asking S3: no bucket, no secret, or
 // no credentials in the secret.
 func (m *Manager) Check(ctx context.Context, job Job) error {
-	b, err := m.bucket(ctx, job.Account, job.Volume, job.Where, false, patience)
+	b, err := m.bucket(ctx, job.Account, job.Volume, job.Place, false, patience)
 	if err != nil {
 		return err
 	}
@@ -118,11 +120,11 @@ func (m *Manager) Fill(ctx context.Context, job Job) error {
 		}
 	}
 	// Other writers may have changed the place: list the bucket instead of relying on the manifest.
-	res, err := m.sync(ctx, job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Down, List: true}})
+	res, err := m.sync(ctx, job, Request{Wait: true, Sync: s3sync.Options{Direction: plan.Down, List: true}})
 	if err == nil {
 		err = missing(res.Stats.Failed, res.Stats.Failures)
 	}
-	m.tell(Told{Job: job, Direction: s3sync.Down, Result: res, Err: err})
+	m.tell(Told{Job: job, Direction: plan.Down, Result: res, Err: err})
 	return err
 }
 
@@ -165,12 +167,12 @@ func (m *Manager) Save(ctx context.Context, job Job) error {
 // another sync of the volume is in progress. Failures are reported but not retried: the next Send
 // or Save uploads the files.
 func (m *Manager) Send(ctx context.Context, job Job) error {
-	res, err := m.sync(ctx, job, Request{Sync: s3sync.Options{Direction: s3sync.Up}})
+	res, err := m.sync(ctx, job, Request{Sync: s3sync.Options{Direction: plan.Up}})
 	if errors.Is(err, errBusy) {
 		return nil
 	}
 	if st := res.Stats; ctx.Err() == nil && (err != nil || st.Files+st.Updated+st.Deleted+st.Failed > 0) {
-		m.tell(Told{Job: job, Direction: s3sync.Up, Result: res, Err: err})
+		m.tell(Told{Job: job, Direction: plan.Up, Result: res, Err: err})
 	}
 	return errors.Stage(err, "s3 sync")
 }
@@ -179,14 +181,14 @@ func (m *Manager) Send(ctx context.Context, job Job) error {
 // rewrite.
 func (m *Manager) send(ctx context.Context, u Unsent, rewrite func(context.Context, Unsent) error) error {
 	defer m.begin(u.Sandbox)()
-	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: s3sync.Up}})
+	res, err := m.sync(ctx, u.Job, Request{Wait: true, Sync: s3sync.Options{Direction: plan.Up}})
 	if err == nil {
 		err = missing(int64(len(res.Stats.Refused)), res.Stats.Refused)
 	}
 	if err != nil && ctx.Err() != nil {
 		return errors.Stage(err, "s3 sync")
 	}
-	told := Told{Job: u.Job, Direction: s3sync.Up, Result: res, Err: err}
+	told := Told{Job: u.Job, Direction: plan.Up, Result: res, Err: err}
 	// The outcome must be recorded even if the caller's context is canceled.
 	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", u.Sandbox, "account", u.Account)
 	var noted error
@@ -228,7 +230,7 @@ func (m *Manager) sync(ctx context.Context, job Job, req Request) (Result, error
 	if err != nil {
 		return Result{}, err
 	}
-	req.Where, req.Patience = job.Where, lifePatience
+	req.Place, req.Patience = job.Place, lifePatience
 	res, err := m.syncVolume(ctx, job.Account, vol, req)
 	if errors.Is(err, errors.NotFound) {
 		if _, gone := m.opts.Open(ctx, job.Account, job.Volume); errors.Is(gone, errors.NotFound) {

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"net"
 	"net/http"
@@ -19,7 +20,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -67,14 +70,14 @@ type life struct {
 	full  atomic.Bool // S3 has no space for objects called large
 	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
-	place Where
+	place s3.Place
 }
 
 func newLife(t *testing.T) *life {
 	t.Helper()
 	l := &life{store: &unsentStore{all: map[string]Unsent{}}, told: make(chan Told, 1000)}
 	l.home = newHome(t, func(o *Options) {
-		behind, err := url.Parse(o.Place.Endpoint)
+		behind, err := url.Parse(o.Server.Endpoint)
 		must(t, err)
 		proxy := httputil.NewSingleHostReverseProxy(behind)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,17 +104,17 @@ func newLife(t *testing.T) *life {
 		})}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { server.Close() })
-		o.Place.Endpoint = "http://" + listener.Addr().String()
+		o.Server.Endpoint = "http://" + listener.Addr().String()
 		o.Store, o.Tell = l.store, func(told Told) { l.told <- told }
 		o.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return l.volumes.Open(ctx, name) }
 	})
 	l.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	l.place = Where{Bucket: l.bucket, Prefix: "work"}
+	l.place = s3.Place{Bucket: l.bucket, Prefix: "work"}
 	return l
 }
 
 func (l *life) job(sandbox, volume string) Job {
-	return Job{Sandbox: sandbox, Account: "acme", Volume: volume, Where: l.place}
+	return Job{Sandbox: sandbox, Account: "acme", Volume: volume, Place: l.place}
 }
 
 func (l *life) unsent() int {
@@ -149,12 +152,12 @@ func TestFillAndSave(t *testing.T) {
 	from, to := l.volume(t, "from", "a", "b"), l.volume(t, "to")
 	must(t, l.Check(t.Context(), l.job("one", "from")))
 	must(t, l.Fill(t.Context(), l.job("one", "from"))) // empty
-	if told := l.next(t); told.Direction != s3sync.Down || told.Err != nil || told.Result.Stats.Files != 0 {
+	if told := l.next(t); told.Direction != plan.Down || told.Err != nil || told.Result.Stats.Files != 0 {
 		t.Errorf("an empty place: %+v", told)
 	}
 	must(t, syscall.Mkfifo(filepath.Join(dirOf(from), "pipe"), 0o600))
 	must(t, l.Save(t.Context(), l.job("one", "from")))
-	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 2 ||
+	if told := l.next(t); told.Direction != plan.Up || told.Result.Stats.Files != 2 ||
 		told.Result.Stats.Failed != 1 || told.Sandbox != "one" {
 		t.Errorf("sent: %+v", told)
 	}
@@ -175,7 +178,7 @@ func TestFillAndSave(t *testing.T) {
 		!strings.Contains(errors.Message(err), "could not be copied") {
 		t.Errorf("a file in the way: %v", err)
 	}
-	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Where: l.place}); !errors.Is(err,
+	if err := l.Check(t.Context(), Job{Account: "nobody", Volume: "from", Place: l.place}); !errors.Is(err,
 		errors.NotFound) {
 		t.Errorf("without a secret: %v", err)
 	}
@@ -193,7 +196,7 @@ func TestSendNow(t *testing.T) {
 	vol := l.volume(t, "data", "a")
 	job := l.job("one", "data")
 	must(t, l.Send(t.Context(), job))
-	if told := l.next(t); told.Direction != s3sync.Up || told.Result.Stats.Files != 1 || told.Err != nil {
+	if told := l.next(t); told.Direction != plan.Up || told.Result.Stats.Files != 1 || told.Err != nil {
 		t.Errorf("sent: %+v", told)
 	}
 	must(t, l.Send(t.Context(), job)) // nothing has changed
@@ -306,7 +309,7 @@ func TestSaveRefusedFiles(t *testing.T) {
 		there("a") != "a" {
 		t.Errorf("S3 is full: %+v, %d are unsent", told, l.unsent())
 	}
-	if res, err := l.Sync(t.Context(), "acme", vol, Request{Where: l.place, Sync: up}); err != nil ||
+	if res, err := l.Sync(t.Context(), "acme", vol, Request{Place: l.place, Sync: up}); err != nil ||
 		res.Stats.Failed != 2 {
 		t.Errorf("by hand: %s, %v", res.Stats, err)
 	}
@@ -450,15 +453,15 @@ func TestDeleteUnsent(t *testing.T) {
 	l.away.Store(false)
 	elsewhere, part := l.place, up
 	elsewhere.Prefix, part.Only = "elsewhere", "a"
-	for what, r := range map[string]Request{"another place": {Where: elsewhere, Sync: up},
-		"down": {Where: l.place, Sync: down}, "a part": {Where: l.place, Sync: part},
-		"a dry run": {Where: l.place, Sync: s3sync.Options{Direction: s3sync.Up, DryRun: true}},
-		"a version": {Where: l.place, Versioned: true, Sync: up}} {
+	for what, r := range map[string]Request{"another place": {Place: elsewhere, Sync: up},
+		"down": {Place: l.place, Sync: down}, "a part": {Place: l.place, Sync: part},
+		"a dry run": {Place: l.place, Sync: s3sync.Options{Direction: plan.Up, DryRun: true}},
+		"a version": {Place: l.place, Versioned: true, Sync: up}} {
 		l.sync(t, "acme", vol, r)
 		refused(what, del("data", false), "the sandbox one left")
 	}
-	l.sync(t, "acme", vol, Request{Where: l.place, Sync: up})
-	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != s3sync.Up || l.unsent() != 0 {
+	l.sync(t, "acme", vol, Request{Place: l.place, Sync: up})
+	if told := l.last(); told.Sandbox != "one" || told.Err != nil || told.Direction != plan.Up || l.unsent() != 0 {
 		t.Errorf("sent by hand: %+v, %d are unsent", told, l.unsent())
 	}
 	must(t, del("data", false))
@@ -515,4 +518,14 @@ func TestSyncsTakeTurns(t *testing.T) {
 	}
 	release()
 	must(t, <-done)
+}
+
+// TestRecordsOfEarlierVersions checks that a record is read whose place has capital names.
+func TestRecordsOfEarlierVersions(t *testing.T) {
+	var u Unsent
+	old := `{"sandbox": "sbx_1", "volume": "v", "Bucket": "b", "Prefix": "p", "Secret": "s"}`
+	err := json.Unmarshal([]byte(old), &u)
+	if want := (s3.Place{Bucket: "b", Prefix: "p", Secret: "s"}); err != nil || u.Place != want || u.Volume != "v" {
+		t.Errorf("read as %+v, %v", u, err)
+	}
 }

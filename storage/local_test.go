@@ -7,7 +7,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -19,23 +21,23 @@ func TestLocal(t *testing.T) {
 	var asked []string
 	failing := false
 	h := newHome(t, func(o *Options) {
-		url := o.Place.Endpoint
-		o.Place.Endpoint, o.Place.Prefix, o.Place.Secret = "", "", ""
+		url := o.Server.Endpoint
+		o.Server.Endpoint, o.Server.Prefix, o.Server.Secret = "", "", ""
 		s3test.Named(t, "mine")
 		s3test.Named(t, "mine.acme")
-		o.Place.Local = func(bucket string) (s3sync.Location, error) {
+		o.Server.Local = func(bucket string) (s3.Location, error) {
 			asked = append(asked, bucket)
 			if failing {
-				return s3sync.Location{}, errors.Newf(errors.Exhausted, "no room")
+				return s3.Location{}, errors.Newf(errors.Exhausted, "no room")
 			}
-			return s3sync.Location{Endpoint: url, PathStyle: true,
-				Credentials: s3sync.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
+			return s3.Location{Endpoint: url, PathStyle: true,
+				Credentials: s3.Credentials{AccessKeyID: s3test.AccessKey, SecretAccessKey: s3test.SecretKey}}, nil
 		}
 	})
 	v := h.volume(t, "data", "a.txt")
 	for account, want := range map[string]string{"operator": "s3://mine/x/", "acme": "s3://mine.acme/x/"} {
-		if res := h.sync(t, account, v, Request{Where: Where{Bucket: "mine", Prefix: "x"},
-			Sync: s3sync.Options{Direction: s3sync.Up, List: true}}); res.Place != want {
+		if res := h.sync(t, account, v, Request{Place: s3.Place{Bucket: "mine", Prefix: "x"},
+			Sync: s3sync.Options{Direction: plan.Up, List: true}}); res.Place != want {
 			t.Errorf("%s is at %s, want %s", account, res.Place, want)
 		}
 		bucket := strings.Split(want, "/")[2]
@@ -44,17 +46,17 @@ func TestLocal(t *testing.T) {
 		}
 	}
 	if res := h.sync(t, "acme", v,
-		Request{Sync: s3sync.Options{Direction: s3sync.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
+		Request{Sync: s3sync.Options{Direction: plan.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
 		t.Errorf("the server's bucket is %s", res.Place)
 	}
-	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Prefix: "y"}})
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "mine", Prefix: "y"}})
 	if err != nil || loc.Bucket != "mine.acme" || loc.Prefix != "y" || loc.SecretAccessKey != s3test.SecretKey {
 		t.Errorf("the location is %s/%s, %v", loc.Bucket, loc.Prefix, err)
 	}
 	long := strings.Repeat("b", 60)
 	for _, name := range []string{"mine.acme", "Mine", "b", "-b-", "b/c", "..", long + long, long} {
 		if _, err := h.Location(t.Context(),
-			Job{Account: "acme", Where: Where{Bucket: name}}); errors.KindOf(err) != errors.Invalid ||
+			Job{Account: "acme", Place: s3.Place{Bucket: name}}); errors.KindOf(err) != errors.Invalid ||
 			errors.RemedyOf(err) == "" {
 			t.Errorf("the bucket %s: %v", name, err)
 		}
@@ -63,14 +65,14 @@ func TestLocal(t *testing.T) {
 	_, err = h.vault.Set(t.Context(), "acme", "own", secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER",
 		"AWS_SECRET_ACCESS_KEY": "x"}, secret.Replace)
 	must(t, err)
-	loc, err = h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "mine", Secret: "own"}})
+	loc, err = h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "mine", Secret: "own"}})
 	if err != nil || loc.Bucket != "mine" || loc.AccessKeyID != "AKIAOTHER" || loc.Endpoint != "" ||
 		len(asked) != before {
 		t.Errorf("with a secret: %s at %q, %v", loc.Bucket, loc.Endpoint, err)
 	}
 	failing = true
 	if _, err := h.Location(t.Context(),
-		Job{Account: "acme", Where: Where{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
+		Job{Account: "acme", Place: s3.Place{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("a bucket that cannot be made: %v", err)
 	}
 }

@@ -17,8 +17,11 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/object"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
-	"github.com/RelevanceAI/harvest/s3sync"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -26,10 +29,10 @@ import (
 // Options configures a Manager.
 type Options struct {
 	Secrets *secret.Vault
-	Place   Place // default place of files
-	Packs   bool  // uploads keep packs: see s3sync.Options.Packs
+	Server  Server // default place of files
+	Packs   bool   // uploads keep packs: see s3sync.Options.Packs
 	// Rules returns the addresses that an account's secrets may lead to. If it is nil, they are
-	// those of the internet. Place.Endpoint is always allowed.
+	// those of the internet. Server.Endpoint is always allowed.
 	Rules func(account string) netguard.Rules
 	// Limits of the guard against mass deletion: see s3sync.Options. 0 selects the defaults.
 	MaxDeleteFiles, MaxDeletePercent int
@@ -41,39 +44,30 @@ type Options struct {
 	Tell func(Told)
 }
 
-// Place is the bucket of the server's operator. Each volume has its own prefix in it.
-type Place struct {
-	Bucket    string // "" for none
-	Prefix    string
+// Server is the S3 of the server's operator.
+type Server struct {
+	s3.Place         // each volume has its own prefix in it; Bucket is "" for none
 	Endpoint  string // "" is AWS; also applies to buckets that requests name
 	Region    string // "" selects the region of the secret
 	PathStyle bool
 	CAFile    string // PEM file of CAs to trust besides the system's; "" for none
 	Proxy     string // URL of an HTTP proxy; "" uses the environment
 	Account   string // owner of Secret
-	Secret    string // secret with the credentials
 
 	// Local returns the location of a bucket in this machine's own S3 and creates the bucket if it
 	// is missing. It is nil if there is no such S3. Requests without a secret use it. Each account
 	// has its own buckets: for accounts other than Account they are called BUCKET.ACCOUNT.
-	Local func(bucket string) (s3sync.Location, error)
+	Local func(bucket string) (s3.Location, error)
 }
 
 // DefaultSecret is the secret with the S3 credentials for requests that name none.
 const DefaultSecret = "aws"
 
-// Where names a place in S3.
-type Where struct {
-	// Bucket is a bucket of the account, which needs a secret of the account. "" selects the
-	// server's place, at a prefix that belongs to the volume.
-	Bucket string
-	Prefix string // in Bucket
-	Secret string // "" is DefaultSecret
-}
-
 // Request is a sync of a volume.
 type Request struct {
-	Where
+	// Place is a bucket of the account, which needs a secret of the account. Without a bucket it is
+	// the server's place, at a prefix that belongs to the volume. "" as Secret is DefaultSecret.
+	s3.Place
 	// Versioned saves the volume as a new version, or restores one. Version is the name of the
 	// version to restore; "" is the latest.
 	Versioned bool
@@ -113,9 +107,9 @@ func (m *Manager) Sync(ctx context.Context, account string, vol volume.Volume, r
 		return Result{}, err
 	}
 	res, err := m.syncVolume(ctx, account, vol, req)
-	if o := req.Sync; err == nil && o.Direction != s3sync.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
+	if o := req.Sync; err == nil && o.Direction != plan.Down && !req.Versioned && !o.DryRun && o.Only == "" &&
 		len(res.Stats.Refused) == 0 {
-		m.sentByHand(ctx, waiting, req.Where, res)
+		m.sentByHand(ctx, waiting, req.Place, res)
 	}
 	return res, errors.Stage(err, "sync")
 }
@@ -127,7 +121,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, err
 	}
 	defer release()
-	b, err := m.bucket(ctx, account, vol.Name(), req.Where, req.Versioned, orPatience(req.Patience))
+	b, err := m.bucket(ctx, account, vol.Name(), req.Place, req.Versioned, orPatience(req.Patience))
 	if err != nil {
 		return Result{}, err
 	}
@@ -144,14 +138,14 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 	switch {
 	case !req.Versioned:
 		res.Stats, err = s3sync.Sync(ctx, tree, b.Bucket, o)
-	case o.Direction == s3sync.Up:
-		var v s3sync.Version
+	case o.Direction == plan.Up:
+		var v object.Version
 		if v, res.Stats, err = s3sync.Save(ctx, tree, b.Bucket, o); err == nil {
 			res.Version = v.Name()
 		}
-	case o.Direction == s3sync.Down:
-		var v s3sync.Version
-		if v, err = s3sync.ParseVersion(req.Version); err == nil {
+	case o.Direction == plan.Down:
+		var v object.Version
+		if v, err = object.ParseVersion(req.Version); err == nil {
 			v, res.Stats, err = s3sync.Restore(ctx, tree, b.Bucket, v, o)
 			res.Version = v.Name()
 		}
@@ -167,7 +161,7 @@ const syncNotes = "s3"
 
 // Versions lists the versions that Sync saved, latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string,
-	where Where) (place string, all []s3sync.Version, err error) {
+	where s3.Place) (place string, all []object.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
@@ -179,7 +173,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string,
 
 // Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
 // deleted versions.
-func (m *Manager) Prune(ctx context.Context, account, name string, where Where, keep int) ([]s3sync.Version, error) {
+func (m *Manager) Prune(ctx context.Context, account, name string, where s3.Place, keep int) ([]object.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err
@@ -189,7 +183,7 @@ func (m *Manager) Prune(ctx context.Context, account, name string, where Where, 
 	if err != nil {
 		return deleted, err
 	}
-	_, err = b.Sweep(ctx, s3sync.Stale)
+	_, err = b.Sweep(ctx, object.Stale)
 	return deleted, err
 }
 
@@ -250,7 +244,7 @@ func (m *Manager) turn(ctx context.Context, d volume.Directory, name string, wai
 
 // opened is a bucket whose credentials are hidden from the log while it is open.
 type opened struct {
-	*s3sync.Bucket
+	*object.Bucket
 	release func()
 }
 
@@ -261,14 +255,14 @@ func (o opened) close() {
 
 // bucket opens a place. Only requests for the server's own place get the server's credentials, and
 // only below the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where Where, versioned bool,
+func (m *Manager) bucket(ctx context.Context, account, name string, where s3.Place, versioned bool,
 	patience time.Duration) (opened, error) {
 	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
 		return opened{}, err
 	}
 	loc.Patience = patience
-	b, err := s3sync.Open(ctx, loc)
+	b, err := object.Open(ctx, loc)
 	if err != nil {
 		release()
 		return opened{}, err
@@ -278,8 +272,8 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where Where,
 
 // location returns the location of a place, with the credentials. They are hidden from the log
 // until release is called.
-func (m *Manager) location(ctx context.Context, account, name string, where Where,
-	versioned bool) (loc s3sync.Location, release func(), err error) {
+func (m *Manager) location(ctx context.Context, account, name string, where s3.Place,
+	versioned bool) (loc s3.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
 		return loc, nil, err
@@ -305,7 +299,7 @@ func (m *Manager) rules(account, bucket string) *netguard.Rules {
 	if m.opts.Rules != nil {
 		r = m.opts.Rules(account)
 	}
-	if u, err := url.Parse(m.opts.Place.Endpoint); err == nil && u.Host != "" {
+	if u, err := url.Parse(m.opts.Server.Endpoint); err == nil && u.Host != "" {
 		at := u.Host
 		if u.Port() == "" {
 			port := "443"
@@ -320,13 +314,13 @@ func (m *Manager) rules(account, bucket string) *netguard.Rules {
 }
 
 // isLocal reports whether a place is in this machine's own S3.
-func (m *Manager) isLocal(where Where) bool {
-	return m.opts.Place.Local != nil && (where.Bucket == "" || where.Secret == "")
+func (m *Manager) isLocal(where s3.Place) bool {
+	return m.opts.Server.Local != nil && (where.Bucket == "" || where.Secret == "")
 }
 
 // local completes a location in this machine's own S3.
-func (m *Manager) local(loc s3sync.Location, account string, where Where) (s3sync.Location, error) {
-	p, bucket := m.opts.Place, loc.Bucket
+func (m *Manager) local(loc s3.Location, account string, where s3.Place) (s3.Location, error) {
+	p, bucket := m.opts.Server, loc.Bucket
 	if where.Bucket != "" {
 		if !localName().MatchString(bucket) {
 			return loc, errors.Remedy(errors.Newf(errors.Invalid, "invalid bucket name %.100q in this machine's own S3",
@@ -352,10 +346,10 @@ const maxBucket = 63
 var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate returns the location of a place without credentials, and the secret that holds them.
-func (m *Manager) locate(account, name string, where Where,
-	versioned bool) (loc s3sync.Location, owner, secretName string, err error) {
-	p := m.opts.Place
-	loc = s3sync.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
+func (m *Manager) locate(account, name string, where s3.Place,
+	versioned bool) (loc s3.Location, owner, secretName string, err error) {
+	p := m.opts.Server
+	loc = s3.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,
 		PathStyle: p.PathStyle}
 	owner, named := account, where.Secret
 	if where.Bucket == "" {
@@ -384,14 +378,14 @@ func (m *Manager) locate(account, name string, where Where,
 
 // Location returns the location of a job's files, with the credentials. The caller must keep them
 // private. They stay hidden from the log until this process ends.
-func (m *Manager) Location(ctx context.Context, job Job) (s3sync.Location, error) {
-	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Where, false)
+func (m *Manager) Location(ctx context.Context, job Job) (s3.Location, error) {
+	loc, _, err := m.location(ctx, job.Account, job.Volume, job.Place, false)
 	return loc, err
 }
 
 // withKeys adds the credentials in pairs to a location.
-func (m *Manager) withKeys(loc s3sync.Location, pairs secret.Pairs, owner, named string) (s3sync.Location, error) {
-	p := m.opts.Place
+func (m *Manager) withKeys(loc s3.Location, pairs secret.Pairs, owner, named string) (s3.Location, error) {
+	p := m.opts.Server
 	keys, err := pairs.AWS()
 	if err != nil {
 		return loc, err

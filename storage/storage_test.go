@@ -13,16 +13,19 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	s3sync "github.com/RelevanceAI/harvest/s3/sync"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -42,14 +45,15 @@ type home struct {
 func newHome(t *testing.T, change func(*Options)) *home {
 	t.Helper()
 	url, bucket := s3test.Bucket(t)
-	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	vault, err := secret.Open(t.Context(), secret.Options{Store: &secretStore{all: map[[2]string]secret.Record{}},
 		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	must(t, err)
 	volumes, err := volume.OpenDir(t.TempDir())
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
 	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} },
-		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Place: Place{Bucket: bucket, Prefix: "harvest",
+		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: s3.Place{Bucket: bucket,
+			Prefix: "harvest"},
 			Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
 		change(&o)
@@ -96,7 +100,7 @@ func (h *home) sync(t *testing.T, account string, v volume.Volume, r Request) Re
 	return res
 }
 
-var up, down = s3sync.Options{Direction: s3sync.Up}, s3sync.Options{Direction: s3sync.Down}
+var up, down = s3sync.Options{Direction: plan.Up}, s3sync.Options{Direction: plan.Down}
 
 // TestServersPlace checks that the server's place has a prefix for each volume of each account, and that no account
 // reaches another's prefix.
@@ -123,26 +127,26 @@ func TestServersPlace(t *testing.T) {
 // TestOwnBucket checks that an account's own bucket needs the account's own secret.
 // mission: D1
 func TestOwnBucket(t *testing.T) {
-	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
+	h := newHome(t, func(o *Options) { o.Server.Region = "us-east-1" })
 	v := h.volume(t, "data", "a")
-	where := Where{Bucket: h.bucket, Prefix: "mine"}
+	where := s3.Place{Bucket: h.bucket, Prefix: "mine"}
 	if _, err := h.Sync(t.Context(), "acme", v,
-		Request{Where: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
+		Request{Place: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
 		t.Errorf("without a secret: %v", err)
 	}
 	h.set(t, "acme", "mine", s3test.SecretKey)
 	h.set(t, "acme", "wrong", "not-the-key-of-anybody")
 	where.Secret = "mine"
-	if res := h.sync(t, "acme", v, Request{Where: where, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/" ||
+	if res := h.sync(t, "acme", v, Request{Place: where, Sync: up}); res.Place != "s3://"+h.bucket+"/mine/" ||
 		res.Stats.Files != 1 {
 		t.Errorf("%s: %s", res.Place, res.Stats)
 	}
-	if res := h.sync(t, "acme", v, Request{Where: where, Versioned: true,
+	if res := h.sync(t, "acme", v, Request{Place: where, Versioned: true,
 		Sync: up}); res.Place != "s3://"+h.bucket+"/mine/acme/" {
 		t.Errorf("versions are at %s", res.Place)
 	}
 	where.Secret = "wrong"
-	_, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up})
+	_, err := h.Sync(t.Context(), "acme", v, Request{Place: where, Sync: up})
 	if errors.KindOf(err) != errors.Unauthenticated || strings.Contains(errors.Message(err), "not-the-key") {
 		t.Errorf("the wrong secret: %v", err)
 	}
@@ -151,7 +155,7 @@ func TestOwnBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	where.Secret = "other"
-	if _, err := h.Sync(t.Context(), "acme", v, Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Invalid {
+	if _, err := h.Sync(t.Context(), "acme", v, Request{Place: where, Sync: up}); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("a secret of something else: %v", err)
 	}
 }
@@ -166,11 +170,11 @@ func TestHiddenWhileOpen(t *testing.T) {
 	_, err := h.vault.Set(t.Context(), "acme", "brief", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
 		"AWS_SECRET_ACCESS_KEY": token}, secret.Replace)
 	must(t, err)
-	where := Where{Bucket: h.bucket, Secret: "brief"}
+	where := s3.Place{Bucket: h.bucket, Secret: "brief"}
 	b, err := h.Manager.bucket(t.Context(), "acme", "data", where, false, patience)
 	must(t, err)
 	if _, err := h.Sync(t.Context(), "acme", v,
-		Request{Where: where, Sync: up}); errors.KindOf(err) != errors.Unauthenticated {
+		Request{Place: where, Sync: up}); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("with a wrong key: %v", err)
 	}
 	_, _, _ = h.Versions(t.Context(), "acme", "data", where)
@@ -207,7 +211,7 @@ func TestVersions(t *testing.T) {
 	if res := h.sync(t, "acme", v, Request{Sync: mirror}); res.Stats.Deleted != 0 || res.Stats.Files != 1 {
 		t.Errorf("a mirror did %s", res.Stats)
 	}
-	place, all, err := h.Versions(t.Context(), "acme", "data", Where{})
+	place, all, err := h.Versions(t.Context(), "acme", "data", s3.Place{})
 	if err != nil || place != "s3://"+h.bucket+"/harvest/acme/.versions/data/" || len(all) != 2 ||
 		all[0].Name() != second.Version || !all[1].Whole {
 		t.Errorf("versions at %s: %+v, %v", place, all, err)
@@ -219,20 +223,20 @@ func TestVersions(t *testing.T) {
 	if res := h.sync(t, "acme", v, Request{Versioned: true, Sync: down}); res.Version != second.Version {
 		t.Errorf("the latest is %s", res.Version)
 	}
-	deleted, err := h.Prune(t.Context(), "acme", "data", Where{}, 1)
+	deleted, err := h.Prune(t.Context(), "acme", "data", s3.Place{}, 1)
 	if err != nil || len(deleted) != 1 || deleted[0].Name() != first.Version {
 		t.Errorf("pruned %+v, %v", deleted, err)
 	}
-	if _, err := h.Prune(t.Context(), "acme", "data", Where{}, 0); errors.KindOf(err) != errors.Invalid {
+	if _, err := h.Prune(t.Context(), "acme", "data", s3.Place{}, 0); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("keep none: %v", err)
 	}
 	for name, r := range map[string]Request{
-		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: s3sync.Both}},
+		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: plan.Both}},
 		"no version":    {Versioned: true, Version: "x", Sync: down},
 		"no direction":  {},
-		"a prefix":      {Where: Where{Prefix: "x"}, Sync: up},
-		"a secret":      {Where: Where{Secret: "x"}, Sync: up},
-		"a bad bucket":  {Where: Where{Bucket: "a/b", Secret: "mine"}, Sync: up},
+		"a prefix":      {Place: s3.Place{Prefix: "x"}, Sync: up},
+		"a secret":      {Place: s3.Place{Secret: "x"}, Sync: up},
+		"a bad bucket":  {Place: s3.Place{Bucket: "a/b", Secret: "mine"}, Sync: up},
 		"a bad version": {Versioned: true, Version: "-1", Sync: down},
 	} {
 		h.set(t, "acme", "mine", s3test.SecretKey)
@@ -249,7 +253,7 @@ func TestVersions(t *testing.T) {
 func TestRememberedOfAVolume(t *testing.T) {
 	h := newHome(t, nil)
 	h.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	both := Request{Where: Where{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: s3sync.Both}}
+	both := Request{Place: s3.Place{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: plan.Both}}
 	there := func() []string {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(s3test.Dir(h.bucket), "shared", "[a-z]*"))
@@ -296,11 +300,11 @@ func TestRememberedOfAVolume(t *testing.T) {
 }
 
 func TestNoPlace(t *testing.T) {
-	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
+	h := newHome(t, func(o *Options) { o.Server.Bucket = "" })
 	v := h.volume(t, "data")
 	_, err := h.Sync(t.Context(), "acme", v, Request{Sync: up})
-	_, _, versions := h.Versions(t.Context(), "acme", "data", Where{})
-	_, prune := h.Prune(t.Context(), "acme", "data", Where{}, 1)
+	_, _, versions := h.Versions(t.Context(), "acme", "data", s3.Place{})
+	_, prune := h.Prune(t.Context(), "acme", "data", s3.Place{}, 1)
 	for what, err := range map[string]error{"sync": err, "versions": versions, "prune": prune} {
 		if errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", what, err)
@@ -310,7 +314,7 @@ func TestNoPlace(t *testing.T) {
 
 func TestAuthorities(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.pem")
-	h := newHome(t, func(o *Options) { o.Place.CAFile = file })
+	h := newHome(t, func(o *Options) { o.Server.CAFile = file })
 	v := h.volume(t, "data")
 	if _, err := h.Sync(t.Context(), "acme", v, Request{Sync: up}); errors.KindOf(err) != errors.Invalid ||
 		!strings.Contains(errors.Message(err), "ca_file") {
@@ -372,7 +376,7 @@ func TestHold(t *testing.T) {
 // TestSecretsEndpoint checks that the secret's endpoint is used if the configuration has none.
 func TestSecretsEndpoint(t *testing.T) {
 	url := ""
-	h := newHome(t, func(o *Options) { url, o.Place.Endpoint = o.Place.Endpoint, "" })
+	h := newHome(t, func(o *Options) { url, o.Server.Endpoint = o.Server.Endpoint, "" })
 	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
 		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
@@ -384,7 +388,7 @@ func TestSecretsEndpoint(t *testing.T) {
 		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
 	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"),
-		Request{Where: Where{Bucket: "files", Secret: "mine"}, Sync: up})
+		Request{Place: s3.Place{Bucket: "files", Secret: "mine"}, Sync: up})
 	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an endpoint of one's own: %v", err)
 	}
@@ -394,7 +398,7 @@ func TestSecretsEndpoint(t *testing.T) {
 // have.
 func TestEndpointsFollowTheRules(t *testing.T) {
 	url := ""
-	h := newHome(t, func(o *Options) { url, o.Place.Endpoint, o.Rules = o.Place.Endpoint, "", nil })
+	h := newHome(t, func(o *Options) { url, o.Server.Endpoint, o.Rules = o.Server.Endpoint, "", nil })
 	_, err := h.vault.Set(t.Context(), "operator", DefaultSecret, secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
 		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
@@ -408,7 +412,7 @@ func TestEndpointsFollowTheRules(t *testing.T) {
 func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
 	for endpoint, want := range map[string]string{"": "", "http://minio": "minio:80 b.minio:80",
 		"https://minio/": "minio:443 b.minio:443", "http://10.0.0.1:9000": "10.0.0.1:9000 b.10.0.0.1:9000"} {
-		r := New(Options{Place: Place{Endpoint: endpoint}}).rules("acme", "b")
+		r := New(Options{Server: Server{Endpoint: endpoint}}).rules("acme", "b")
 		if got := strings.Join(r.Hosts, " "); got != want || r.Any || r.Loopback {
 			t.Errorf("%q: %+v", endpoint, r)
 		}
@@ -418,19 +422,19 @@ func TestRulesOfTheConfiguredEndpoint(t *testing.T) {
 // TestLocation checks that Location returns the place of a job's files, and no credentials without a secret.
 func TestLocation(t *testing.T) {
 	t.Parallel()
-	h := newHome(t, func(o *Options) { o.Place.Bucket = "" })
+	h := newHome(t, func(o *Options) { o.Server.Bucket = "" })
 	_, err := h.vault.Set(t.Context(), "acme", DefaultSecret,
 		secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token",
 			"AWS_REGION": "us-east-1"}, secret.Replace)
 	must(t, err)
-	loc, err := h.Location(t.Context(), Job{Account: "acme", Where: Where{Bucket: "b", Prefix: "p"}})
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "b", Prefix: "p"}})
 	must(t, err)
 	if loc.Bucket != "b" || loc.Prefix != "p" || loc.AccessKeyID != "id" || loc.SecretAccessKey != "key" ||
 		loc.SessionToken != "token" || loc.Region != "us-east-1" || !loc.PathStyle {
 		t.Errorf("it is at %s/%s in %s", loc.Bucket, loc.Prefix, loc.Region)
 	}
-	for words, where := range map[string]Where{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
-		_, err := h.Location(t.Context(), Job{Account: "acme", Where: where})
+	for words, where := range map[string]s3.Place{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
+		_, err := h.Location(t.Context(), Job{Account: "acme", Place: where})
 		if err == nil || !strings.Contains(errors.Message(err), words) {
 			t.Errorf("%v, want %q", err, words)
 		}
@@ -465,7 +469,7 @@ func TestRoles(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
 	t.Setenv("AWS_CONFIG_FILE", "/nonexistent")
 	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-	h := newHome(t, func(o *Options) { o.Place.Region = "us-east-1" })
+	h := newHome(t, func(o *Options) { o.Server.Region = "us-east-1" })
 	v := h.volume(t, "data", "a")
 	keys := secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER", "AWS_SECRET_ACCESS_KEY": "another-key"}
 	const role = "arn:aws:iam::123456789012:role/"
@@ -502,7 +506,7 @@ func TestRoles(t *testing.T) {
 			_, err := h.vault.Set(t.Context(), c.account, "roles", pairs, secret.Replace)
 			must(t, err)
 			_, err = h.Sync(t.Context(), c.account, v,
-				Request{Where: Where{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
+				Request{Place: s3.Place{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
 			if errors.KindOf(err) != c.kind || err != nil && (!strings.Contains(errors.Message(err), c.text) ||
 				errors.RemedyOf(err) == "") {
 				t.Errorf("%v; remedy %q", err, errors.RemedyOf(err))
@@ -514,14 +518,14 @@ func TestRoles(t *testing.T) {
 	}
 	// Without an endpoint, a region in a secret is part of a host's name: it must not lead to another host, not even
 	// with a bucket in the path.
-	h.opts.Place.Region = ""
+	h.opts.Server.Region = ""
 	odd := secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "another-key",
 		"AWS_ROLE_ARN": role + "sync", "AWS_REGION": "x.example.org/#"}
-	for _, endpoint := range []string{h.opts.Place.Endpoint, ""} {
-		h.opts.Place.Endpoint, h.opts.Place.PathStyle = endpoint, true
+	for _, endpoint := range []string{h.opts.Server.Endpoint, ""} {
+		h.opts.Server.Endpoint, h.opts.Server.PathStyle = endpoint, true
 		_, err := h.vault.Set(t.Context(), "acme", "odd", odd, secret.Replace)
 		must(t, err)
-		if _, err := h.Sync(t.Context(), "acme", v, Request{Where: Where{Bucket: h.bucket, Secret: "odd"},
+		if _, err := h.Sync(t.Context(), "acme", v, Request{Place: s3.Place{Bucket: h.bucket, Secret: "odd"},
 			Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
 			t.Errorf("a region that is a host: %v", err)
 		}
@@ -534,7 +538,7 @@ func TestRoles(t *testing.T) {
 func TestProxy(t *testing.T) {
 	var asked atomic.Int32
 	h := newHome(t, func(o *Options) {
-		at, err := url.Parse(o.Place.Endpoint)
+		at, err := url.Parse(o.Server.Endpoint)
 		must(t, err)
 		onwards := httputil.NewSingleHostReverseProxy(at)
 		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -544,10 +548,58 @@ func TestProxy(t *testing.T) {
 			onwards.ServeHTTP(w, r)
 		}))
 		t.Cleanup(proxy.Close)
-		o.Place.Proxy, o.Place.Endpoint = proxy.URL, "http://s3.invalid"
+		o.Server.Proxy, o.Server.Endpoint = proxy.URL, "http://s3.invalid"
 	})
 	if res := h.sync(t, "operator", h.volume(t, "data", "a"), Request{Sync: up}); res.Stats.Files != 1 ||
 		asked.Load() == 0 {
 		t.Errorf("%s, %d requests through the proxy", res.Stats, asked.Load())
 	}
+}
+
+// secretStore keeps secrets in memory. The other methods of secret.Store are not needed here.
+type secretStore struct {
+	secret.Store
+	mu  sync.Mutex
+	all map[[2]string]secret.Record // guarded by mu; by account and name
+}
+
+func (s *secretStore) Put(_ context.Context, records ...secret.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range records {
+		s.all[[2]string{r.Account, r.Name}] = r
+	}
+	return nil
+}
+
+func (s *secretStore) Get(_ context.Context, account, name string) (secret.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.all[[2]string{account, name}]
+	if !ok {
+		return r, errors.Newf(errors.NotFound, "no secret %q", name)
+	}
+	return r, nil
+}
+
+func (s *secretStore) List(_ context.Context, account string) ([]secret.Record, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []secret.Record
+	for at, r := range s.all {
+		if account == "" || at[0] == account {
+			all = append(all, r)
+		}
+	}
+	return all, nil
+}
+
+func (s *secretStore) Used(context.Context, string, string, time.Time) error { return nil }
+func (s *secretStore) Loans(context.Context) ([]secret.Loan, error)          { return nil, nil }
+
+func (s *secretStore) Delete(_ context.Context, account, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, [2]string{account, name})
+	return nil
 }

@@ -7,7 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3sync"
+	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -84,7 +85,7 @@ func (m *Manager) unsentOf(ctx context.Context, account, name string) ([]Unsent,
 }
 
 // sentByHand removes the unsent jobs that a manual sync to the same place has completed.
-func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, res Result) {
+func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to s3.Place, res Result) {
 	ctx = context.WithoutCancel(ctx)
 	for _, u := range waiting {
 		if u.Bucket != to.Bucket || strings.Trim(u.Prefix, "/") != strings.Trim(to.Prefix, "/") ||
@@ -95,7 +96,7 @@ func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to Where, re
 			logf.Errorf(ctx, "record that the files of sandbox %s were sent: %v", u.Sandbox, err)
 			continue
 		}
-		m.tell(Told{Job: u.Job, Direction: s3sync.Up, Result: res})
+		m.tell(Told{Job: u.Job, Direction: plan.Up, Result: res})
 	}
 }
 

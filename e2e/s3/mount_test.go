@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/s3mount"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 )
 
 // mountHost is a server whose sandboxes mount buckets of the S3 of the tests.

@@ -17,8 +17,8 @@ var exceptions = map[string]string{
 
 	"internal/s3server/serve/child.go os.Exit": "the entry of a helper process",
 
-	"s3mount/child.go os.Exit":      "the entry of a helper process",
-	"s3mount/manager.go time.Sleep": "there is no event for the end of processes that are not children",
+	"s3/mount/child.go os.Exit":      "the entry of a helper process",
+	"s3/mount/manager.go time.Sleep": "there is no event for the end of processes that are not children",
 
 	"engine/gvisor/boot.go exec.Command":            "a keeper outlives who started it",
 	"engine/gvisor/cgroup/cgroup.go time.Sleep":     "cgroup v1 sends no event when a cgroup is empty",

@@ -305,7 +305,7 @@ const temporary = ".harvest-"
 // TemporaryName returns a name for a file that is being written. A watch does not report it.
 func TemporaryName() string { return temporary + rand.Text() }
 
-// Temporary reports whether name is from TemporaryName or package s3sync.
+// Temporary reports whether name is from TemporaryName or package s3/sync.
 func Temporary(name string) bool {
 	rest, ok := strings.CutPrefix(name, temporary)
 	return ok && len(strings.TrimPrefix(rest, "sync-")) == len(rand.Text())

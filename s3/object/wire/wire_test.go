@@ -1,0 +1,294 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/netguard"
+)
+
+// wireTo is a wire to a server.
+func wireTo(t *testing.T, address string, config *tls.Config) *Wire {
+	t.Helper()
+	base := &url.URL{Scheme: "http", Host: address}
+	if config != nil {
+		base.Scheme = "https"
+	}
+	w := New(netguard.Rules{Any: true}.NewTransport(&http.Transport{TLSClientConfig: config}), base)
+	t.Cleanup(w.Close)
+	return w
+}
+
+func wireGet(ctx context.Context, t *testing.T, w *Wire, path string) (int, string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+path, nil)
+	must(t, err)
+	req.Header = http.Header{"If-Match": {`"tag"`}}
+	res, err := w.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(body), err
+}
+
+// scripted is a server that answers the requests of all connections, in order, with the given bytes. It closes a
+// connection after an answer that ends with "!", which it does not send.
+func scripted(t *testing.T, answers ...string) (address string, connections func() int) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	var mu sync.Mutex
+	n := 0
+	next := func() (string, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(answers) == 0 {
+			return "", false
+		}
+		a := answers[0]
+		answers = answers[1:]
+		return a, true
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			n++
+			mu.Unlock()
+			go func() {
+				defer c.Close()
+				in := bufio.NewReader(c)
+				for {
+					req, err := http.ReadRequest(in)
+					if err != nil || req.Header.Get("If-Match") != `"tag"` || req.Host == "" {
+						return
+					}
+					a, ok := next()
+					if !ok {
+						return
+					}
+					text, last := strings.CutSuffix(a, "!")
+					if _, err := io.WriteString(c, text); err != nil || last {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return l.Addr().String(), func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// TestWireAnswers checks that every answer is read as net/http reads it, and that a connection is reused only if that
+// is safe.
+func TestWireAnswers(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"x\"\r\n\r\nhello"
+	for name, c := range map[string]struct {
+		answers     []string
+		want        string
+		fails       bool // the first of them
+		connections int
+	}{
+		"ordinary": {[]string{ok, ok, ok}, "200 hello", false, 1},
+		"empty":    {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ok}, "200 ", false, 1},
+		"refused": {[]string{"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", ok},
+			"404 no!", false, 2},
+		"chunks":        {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", ok}, "200 hello", false, 2},
+		"until the end": {[]string{"HTTP/1.0 200 OK\r\n\r\nhello!", ok}, "200 hello", false, 2},
+		"the last one": {[]string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello!",
+			ok}, "200 hello", false, 2},
+		"ended meanwhile": {[]string{ok + "!", ok}, "200 hello", false, 2},
+		"early hints": {[]string{"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok, ok},
+			"200 hello", false, 1},
+		"bytes that are extra": {[]string{ok + "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", ok},
+			"200 hello", false, 2},
+		"cut in the body":   {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel!", ok}, "", true, 2},
+		"cut in the header": {[]string{"HTTP/1.1 200 OK\r\nContent-Le!", ok}, "", true, 2},
+		"two lengths": {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 3\r\n\r\nhello",
+			ok}, "", true, 2},
+		"no HTTP": {[]string{"SSH-2.0-OpenSSH\r\n\r\n", ok}, "", true, 2},
+		"a header of 20 KiB": {[]string{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x",
+			20<<10) + "\r\nContent-Length: 5\r\n\r\nhello", ok}, "200 hello", false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answers := c.answers
+			for i, a := range answers { // "!" ends a connection, and is a part of this body
+				if strings.HasSuffix(a, "no!") {
+					answers[i] += "!"
+				}
+			}
+			address, connections := scripted(t, answers...)
+			w := wireTo(t, address, nil)
+			for i := range len(c.answers) {
+				status, body, err := wireGet(t.Context(), t, w, "/bucket/key")
+				got, want := fmt.Sprint(status, " ", body), c.want
+				if i > 0 {
+					want = "200 hello"
+				}
+				switch {
+				case i == 0 && c.fails:
+					if err == nil {
+						t.Errorf("answer %d: %s, which it is not", i, got)
+					}
+				case err != nil || got != want:
+					t.Errorf("answer %d: %q, %v; want %q", i, got, err, want)
+				}
+			}
+			if got := connections(); got != c.connections {
+				t.Errorf("%d connections, want %d", got, c.connections)
+			}
+		})
+	}
+}
+
+// TestWireGivesUp checks that a caller that stops waiting is not blocked by a server that does not answer, and leaves
+// no connection to the next caller.
+func TestWireGivesUp(t *testing.T) {
+	asked, release := make(chan struct{}, 2), make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/body" {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "half")
+			w.(http.Flusher).Flush()
+		}
+		asked <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer s.Close()
+	defer close(release)
+	w := wireTo(t, s.Listener.Addr().String(), nil)
+	gone := errors.Newf(errors.Unavailable, "gone")
+	for _, path := range []string{"/header", "/body"} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			<-asked
+			cancel(gone)
+		}()
+		if _, _, err := wireGet(ctx, t, w, path); !errors.Is(err, gone) {
+			t.Errorf("%s: %v", path, err)
+		}
+		if len(w.idle) != 0 {
+			t.Errorf("%s: its connection waits for another request", path)
+		}
+	}
+}
+
+// TestWireTrusts checks that the wire works over TLS, and only with servers that the transport trusts. Requests through
+// a proxy are left to the transport.
+func TestWireTrusts(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "for ",
+			r.URL.EscapedPath())
+	}))
+	defer s.Close()
+	s.Config.ErrorLog = nil
+	transport := func(roots *x509.CertPool, proxy func(*http.Request) (*url.URL, error)) *netguard.Transport {
+		return netguard.Rules{Any: true}.NewTransport(&http.Transport{Proxy: proxy,
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}})
+	}
+	base, err := url.Parse(s.URL)
+	must(t, err)
+	authority := x509.NewCertPool()
+	authority.AddCert(s.Certificate())
+	w := New(transport(authority, nil), base)
+	defer w.Close()
+	for range 2 {
+		if status, body, err := wireGet(t.Context(), t, w, "/a%20b"); err != nil || status != 200 ||
+			body != "for /a%20b" {
+			t.Errorf("%d %q %v", status, body, err)
+		}
+	}
+	if len(w.idle) != 1 {
+		t.Errorf("%d connections wait, want 1", len(w.idle))
+	}
+	if _, _, err := wireGet(t.Context(), t, New(transport(nil, nil), base), "/"); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
+		t.Errorf("without its authority: %v", err)
+	}
+	if New(transport(nil, http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1:1"})), base) != nil {
+		t.Error("a wire goes past the proxy")
+	}
+}
+
+// TestWireHeader checks that values that no header may have are left to net/http to refuse.
+func TestWireHeader(t *testing.T) {
+	for value, want := range map[string]bool{`"etag"`: true, "": true, "a\r\nX-Evil: 1": false, "a\x00": false,
+		"ü": false} {
+		if got := OrdinaryHeader(http.Header{"If-Match": {value}}); got != want {
+			t.Errorf("%q: %v", value, got)
+		}
+	}
+	if OrdinaryHeader(http.Header{"a b": {"x"}}) || OrdinaryHeader(http.Header{"A": {"x", "y"}}) {
+		t.Error("a name with a space, or two values, are taken for ordinary")
+	}
+}
+
+// TestWireForgets checks that a connection that has been idle for long is not reused.
+func TestWireForgets(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+	address, connections := scripted(t, ok, ok)
+	w := wireTo(t, address, nil)
+	for i := range 2 {
+		if _, body, err := wireGet(t.Context(), t, w, "/"); err != nil || body != "hello" || connections() != i+1 {
+			t.Fatalf("%q, %v, %d connections", body, err, connections())
+		}
+		for _, l := range w.idle {
+			l.last = time.Now().Add(-2 * lineIdle)
+		}
+	}
+}
+
+// FuzzOrdinaryAnswer checks that answers which count as ordinary are read as net/http reads them.
+func FuzzOrdinaryAnswer(f *testing.F) {
+	for _, seed := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+		"HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
+		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: +1\r\n\r\n"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, head []byte) {
+		if i := bytes.Index(head, []byte("\r\n\r\n")); i < 0 || i+4 != len(head) {
+			return
+		}
+		n, ok := ordinaryAnswer(head)
+		if !ok {
+			return
+		}
+		res, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), &http.Request{Method: http.MethodGet})
+		if err != nil {
+			t.Fatalf("%q: net/http does not read it: %v", head, err)
+		}
+		if res.StatusCode != 200 || res.ContentLength != n || len(res.TransferEncoding) > 0 || res.Close {
+			t.Fatalf("%q: %d bytes; net/http: %d %d %v %v", head, n, res.StatusCode, res.ContentLength,
+				res.TransferEncoding, res.Close)
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package sync
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
+)
+
+// refusal of a sync that would delete much: the reason names both sides' numbers, and the remedy the option.
+func refusedMass(t *testing.T, err error, reason string) {
+	t.Helper()
+	if errors.KindOf(err) != errors.Conflict || !strings.Contains(errors.Message(err), reason) ||
+		!strings.Contains(errors.RemedyOf(err), "--delete-many") {
+		t.Errorf("refused with %v, %s; want %q", err, errors.RemedyOf(err), reason)
+	}
+}
+
+// TestMassDeletion checks that a sync that would delete most files of one side deletes none of them and reports this,
+// unless the deletion is allowed.
+// mission: 3.1, D1
+func TestMassDeletion(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		o     Options
+		there bool // the bucket's files are the ones that go
+	}{
+		"up":         {Options{Direction: plan.Up, Mirror: true}, true},
+		"down":       {Options{Direction: plan.Down, Mirror: true}, false},
+		"both, here": {Options{Direction: plan.Both}, false},
+		"both":       {Options{Direction: plan.Both}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, direct, _ := machines(t, 2)
+			one, two := all[0], all[1]
+			for i := range 30 {
+				write(t, one.dir, fmt.Sprintf("d/f%02d", i), "x")
+			}
+			settle(t, one, two)
+			from := two
+			if c.there {
+				from = one
+			}
+			deleteTo := func(n int) {
+				for i := range n {
+					must(t, os.RemoveAll(filepath.Join(from.dir, fmt.Sprintf("d/f%02d", i))))
+				}
+				if from == two {
+					o := Options{Direction: plan.Up, Mirror: true, State: two.state, DeleteMany: true}
+					mustSync(t, two.dir, direct, o)
+				}
+			}
+			o := c.o
+			o.State, o.Owners = one.state, true
+			files := func() (int, int) {
+				n := 0
+				for key := range keysOf(t, direct) {
+					if strings.HasPrefix(key, "d/f") {
+						n++
+					}
+				}
+				return len(filesOf(t, one.dir)), n
+			}
+			deleteTo(15) // half of them
+			mustSync(t, one.dir, one.b, o)
+			deleteTo(30)
+			mustSync(t, one.dir, one.b, o) // fifteen are few
+			for i := range 30 {
+				write(t, one.dir, fmt.Sprintf("d/f%02d", i), "again")
+			}
+			settle(t, one, two)
+			deleteTo(25)
+			for range 2 {
+				_, err := Sync(t.Context(), openTree(t, one.dir), one.b, o)
+				refusedMass(t, err, "25 of the 30 files")
+				if here, there := files(); c.there && there != 30 || !c.there && here != 30 {
+					t.Errorf("%d files are here and %d there after a refusal", here, there)
+				}
+			}
+			lax := o
+			lax.MaxDeletePercent = 90
+			if c.o.Direction == plan.Down {
+				lax.MaxDeletePercent, lax.MaxDeleteFiles = 0, 26
+			}
+			mustSync(t, one.dir, one.b, lax)
+			if here, there := files(); here != 5 || there != 5 {
+				t.Errorf("%d files are here and %d there after the limit was raised", here, there)
+			}
+			for i := range 30 {
+				write(t, one.dir, fmt.Sprintf("d/f%02d", i), "once more")
+			}
+			settle(t, one, two)
+			deleteTo(30)
+			_, err := Sync(t.Context(), openTree(t, one.dir), one.b, o)
+			refusedMass(t, err, "30 of the 30 files")
+			o.DeleteMany = true
+			mustSync(t, one.dir, one.b, o)
+			if here, there := files(); here+there != 0 {
+				t.Errorf("%d files are here and %d there although deletions were allowed", here, there)
+			}
+		})
+	}
+}
+
+// TestEmptiedPlace checks that a place without any object, not even a manifest, does not empty a volume: the place was
+// emptied, or another server answers.
+// mission: 3.1, 3.6, D1
+func TestEmptiedPlace(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Options{"both": {Direction: plan.Both}, "down": {Direction: plan.Down,
+		Mirror: true}} {
+		t.Run(name, func(t *testing.T) {
+			all, direct, _ := machines(t, 1)
+			one := all[0]
+			for _, name := range []string{"a", "b", "d/c"} { // too few for the guard's numbers
+				write(t, one.dir, name, "the only copy")
+			}
+			one.both(t)
+			var keys []string
+			for key := range keysOf(t, direct) {
+				keys = append(keys, key)
+			}
+			must(t, direct.Delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
+			o.State, o.Owners = one.state, true
+			for _, list := range []bool{false, true} {
+				o.List = list
+				_, err := Sync(t.Context(), openTree(t, one.dir), one.b, o)
+				refusedMass(t, err, "holds nothing")
+			}
+			if got := filesOf(t, one.dir); len(got) != 3 {
+				t.Errorf("the volume has %q", got)
+			}
+			// Filled again, it is a place like any other.
+			mustSync(t, one.dir, one.b, Options{Direction: plan.Up, State: one.state})
+			if s := mustSync(t, one.dir, one.b, o); s.Files+s.Deleted > 0 {
+				t.Errorf("after it was filled again: %s", s)
+			}
+			keys = keys[:0]
+			for key := range keysOf(t, direct) {
+				keys = append(keys, key)
+			}
+			must(t, direct.Delete(t.Context(), keys, func(key string, err error) { t.Error(key, err) }))
+			o.DeleteMany = true
+			mustSync(t, one.dir, one.b, o)
+			if got := filesOf(t, one.dir); len(got) != 0 {
+				t.Errorf("the volume has %q although deletions were allowed", got)
+			}
+		})
+	}
+}
+
+// TestServerWithoutConditions checks that a server that ignores conditions is detected after one write, which leaves
+// nothing, and that a read then precedes each write.
+func TestServerWithoutConditions(t *testing.T) {
+	t.Parallel()
+	server := &strictServer{lax: true}
+	loc := strictLocation(t, server)
+	b := openBucket(t, loc)
+	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	write(t, one.dir, "p", "zero")
+	if s := one.both(t); !s.Unconditional {
+		t.Errorf("the server was not found out: %+v", s)
+	}
+	two.both(t)
+	write(t, one.dir, "p", "edit of one")
+	write(t, two.dir, "p", "the edit of two")
+	two.both(t)
+	one.both(t)
+	settle(t, one, two)
+	bothContents(t, one, "p", "edit of one", "the edit of two")
+	if _, err := b.Stat(t.Context(), object.ProbeKey); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("the probe is left: %v", err)
+	}
+	if s := mustSync(t, one.dir, strictBucket(t), Options{Direction: plan.Up}); s.Unconditional {
+		t.Error("a server that heeds conditions counts as one that does not")
+	}
+}

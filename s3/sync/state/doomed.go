@@ -1,0 +1,112 @@
+package state
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"iter"
+	"os"
+	"strings"
+
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
+	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/tree"
+)
+
+// readDoomed returns the tombstones of an earlier sync, by key. The objects of unreadable ones stay
+// in the bucket.
+func (s *State) readDoomed() map[string]Tombstone {
+	left := map[string]Tombstone{}
+	f, err := os.Open(s.File(DoomedFile))
+	if err != nil {
+		return left
+	}
+	defer f.Close()
+	for d := range ReadDoomed(bufio.NewReader(f)) {
+		left[d.Key] = Tombstone{ETag: d.ETag}
+	}
+	return left
+}
+
+// ReadDoomed yields the recorded objects, up to the end or the first error.
+func ReadDoomed(in io.Reader) iter.Seq[object.Doomed] {
+	return func(yield func(object.Doomed) bool) {
+		for dec := json.NewDecoder(in); ; {
+			var d object.Doomed
+			if err := dec.Decode(&d); err != nil || !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// ToDelete returns the objects to delete once the manifest is stored: those of this sync, and those
+// that an earlier one left.
+func (s *State) ToDelete(all []object.Doomed) []object.Doomed {
+	for key, t := range s.Left {
+		if !s.Kept[key] {
+			all = append(all, object.Doomed{Key: key, ETag: t.ETag})
+		}
+	}
+	return all
+}
+
+// Doom records the objects to delete.
+func (s *State) Doom(all []object.Doomed) error {
+	if s.Temp || len(all) == 0 {
+		return nil
+	}
+	return errors.Wrapf(atomicfile.WriteDurable(s.File(DoomedFile), EncodeDoomed(all), 0o600), "record a deletion")
+}
+
+// Spared omits objects that an earlier sync was to delete, if they are unchanged and in no
+// manifest. It also omits directories that exist only through such objects.
+func (s *State) Spared(prefix string, entries iter.Seq2[*tree.Entry, error]) iter.Seq2[*tree.Entry, error] {
+	if len(s.Left) == 0 {
+		return entries
+	}
+	return func(yield func(*tree.Entry, error) bool) {
+		var held []*tree.Entry // directories above the next entry
+		for e, err := range entries {
+			if err == nil && e.Foreign {
+				key := e.KeyUnder(prefix)
+				t, left := s.Left[key]
+				if left && !t.Covers(e.ETag, e.ModTime.Std()) {
+					left, s.Void[key] = false, true
+				}
+				if e.Kind == tree.Dir && (left || e.ETag == "") {
+					held = append(held, e)
+					continue
+				}
+				if left {
+					continue
+				}
+			}
+			for _, dir := range held {
+				if err == nil && strings.HasPrefix(e.Path, dir.Path+"/") && !yield(dir, nil) {
+					return
+				}
+			}
+			held = nil
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// keep notes that the bucket's next manifest has a key, even if an earlier sync was to delete it.
+func (s *State) keep(e *tree.Entry) {
+	if len(s.Left) == 0 || e.ETag == "" {
+		return
+	}
+	if key := e.KeyUnder(s.prefix); s.Left[key].ETag != "" {
+		s.Kept[key] = true
+	}
+}
+
+// FinishDeletions reads the deletions that an earlier sync to the prefix has left.
+func (s *State) FinishDeletions(prefix string) {
+	s.prefix, s.Left, s.Kept, s.Void = prefix, s.readDoomed(), map[string]bool{}, map[string]bool{}
+}
