@@ -17,7 +17,6 @@ var largePackages = map[string]int{
 	"cmd/harvest":       9010,  // a command per file
 	"engine/enginetest": 5690,  // a check of the suite per function
 	"modalapi":          11780, // the handlers of Modal's RPCs
-	"s3sync":            9240,
 	"sandbox":           6270,
 	"server":            7420,
 	"session":           6390,
