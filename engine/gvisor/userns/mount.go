@@ -16,8 +16,8 @@ func Map(first int) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: Size}}
 }
 
-// Namespace returns a user namespace whose users are the range from first. No process is in it. program is the file of
-// any program: a process of it makes the namespace, and never runs.
+// Namespace returns a user namespace whose users are the range from first. No process is in it. program is the
+// file of any program: a process of it makes the namespace, and never runs.
 func Namespace(first int, program string) (_ *os.File, err error) {
 	f, err := os.Open(program)
 	if err != nil {
@@ -32,8 +32,8 @@ func Namespace(first int, program string) (_ *os.File, err error) {
 			GidMappings: Map(first), Ptrace: true, Pdeathsig: unix.SIGKILL}})
 	if err != nil {
 		err = errors.Explainf(err, errors.Unsupported, "the server cannot make user namespaces for sandboxes")
-		return nil, errors.Remedy(err, "let it have them: user.max_user_namespaces above 0; CAP_SETUID, CAP_SETGID and "+
-			"CAP_SETFCAP; and program files that all users may read and execute")
+		return nil, errors.Remedy(err, "let it have them: user.max_user_namespaces above 0, CAP_SETUID, "+
+			"CAP_SETGID and CAP_SETFCAP, and program files that all users may read and execute")
 	}
 	defer func() {
 		_ = p.Kill()
@@ -43,9 +43,9 @@ func Namespace(first int, program string) (_ *os.File, err error) {
 	return namespace, errors.Wrapf(err, "open a user namespace")
 }
 
-// Mount returns a mount of the directory that is attached nowhere. In it, users see files of the host's user n as those
-// of their namespace's user n, and files that they create belong to that user on the host. Without a namespace, the
-// mount shows the host's owners.
+// Mount returns a mount of the directory that is attached nowhere. In it, users see files of the host's user n as
+// those of their namespace's user n, and files that they create belong to that user on the host. Without a
+// namespace, the mount shows the host's owners.
 func Mount(dir string, namespace *os.File) (*os.File, error) {
 	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, flags)
@@ -76,8 +76,8 @@ func explain(err error, dir, what string) error {
 	return errors.Wrapf(err, "%s %s", what, dir)
 }
 
-// Check reports whether sandboxes with gVisor's program can have users of their own, and files in dir. Unsupported: they
-// cannot.
+// Check reports whether sandboxes with gVisor's program can have users of their own, and files in dir.
+// Unsupported: they cannot.
 func Check(dir, program string) error {
 	free, err := machine.free()
 	if err != nil {
