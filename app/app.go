@@ -30,6 +30,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi"
 	"github.com/RelevanceAI/harvest/repo"
+	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
@@ -45,6 +46,7 @@ type App struct {
 	background bool
 	secrets    *secret.Vault
 	storage    *storage.Manager
+	mounts     *s3mount.Manager // nil before openMounts
 	sent       sentLater
 	events     *event.Journal
 	fleet      *sandbox.Fleet
@@ -114,7 +116,7 @@ func (a *App) open(ctx context.Context) error {
 	}); err != nil {
 		return errors.Stage(err, "secrets")
 	}
-	eng, err := openEngine(ctx, a.cfg, a.bucketAt)
+	eng, err := openEngine(ctx, a.cfg, a.bucketAt, a.setOwner)
 	if err != nil {
 		return errors.Stage(err, startup.StageEngine)
 	}

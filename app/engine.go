@@ -21,7 +21,8 @@ import (
 type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error)
 
 // openEngine opens the configured engine. Its Close also closes the parts below it.
-func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engine.Engine, error) {
+func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
+	owner func(context.Context, string, int) (bool, error)) (engine.Engine, error) {
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing; use it only in tests")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes,
@@ -46,7 +47,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder) (engi
 	eng, err := gvisor.Open(ctx, gvisor.Options{
 		Dir: cfg.Data, Executable: programs.Keeper, Sentry: programs.Sentry, Tools: programs.Tools, Images: images,
 		Volumes: volumes, Platform: cfg.Platform,
-		NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes,
+		NoSetuid: !cfg.Setuid, OutputBytes: cfg.OutputBytes, SetOwner: owner,
 	})
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())

@@ -40,8 +40,17 @@ func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.mounts = m.Manager
 	a.then("the mounts of S3", func(context.Context) error { m.Close(); return nil })
 	return m, nil
+}
+
+// setOwner is gvisor.Options.SetOwner: mounts of S3 show the users of their sandboxes.
+func (a *App) setOwner(ctx context.Context, dir string, first int) (bool, error) {
+	if a.mounts == nil {
+		return false, nil
+	}
+	return a.mounts.SetOwner(ctx, dir, first)
 }
 
 // bucketPatience is how long S3 may take to confirm that a bucket exists.

@@ -63,6 +63,10 @@ func TestSandboxMount(t *testing.T) {
 	if got := s3.Get("data/moved/200"); got != "200\n" {
 		t.Errorf("the bucket has %q", got)
 	}
+	owners := in("touch /data/mine; chown 1000:7 /data/mine; stat -c %u:%g /data /data/mine; rm /data/mine")
+	if owners != "0:0\n1000:7" {
+		t.Errorf("it has the owners %q", owners)
+	}
 	// An unprivileged user is refused, as on any file system.
 	if _, stderr, code := h.Run("sandbox", "exec", "-u", "nobody", "one", "--", "cat",
 		"/data/moved/e.txt"); code == 0 || !strings.Contains(stderr, "Permission denied") {

@@ -39,7 +39,7 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 	if e.cgroups {
 		args.Cgroup = e.cgroup(ref)
 	}
-	conn, kill, err := e.startKeeper(ref)
+	conn, kill, err := e.startWith(ctx, &args)
 	if err != nil {
 		return errors.Stage(err, "boot")
 	}
@@ -63,8 +63,25 @@ func (e *Engine) boot(ctx context.Context, ref string, spec engine.Spec, claim *
 	return errors.Stage(errors.Wrapf(err, "boot sandbox %s%s", ref, e.lastWords(ref)), "boot")
 }
 
-// startKeeper starts the keeper's process. kill ends it, and with it the sandbox.
-func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err error) {
+// startWith starts the keeper with users for the sandbox, and with its mounts.
+func (e *Engine) startWith(ctx context.Context, args *wire.BootArgs) (conn *wire.Conn, kill func(), err error) {
+	lease, err := e.leaseUsers()
+	if err != nil {
+		return nil, nil, err
+	}
+	if lease != nil {
+		defer lease.Hold.Close() // the keeper holds it
+		args.FirstUser = lease.First
+	}
+	if err := e.openMounts(ctx, args.Claim, args.FirstUser); err != nil {
+		return nil, nil, err
+	}
+	defer args.Claim.CloseFiles()
+	return e.startKeeper(args.Ref, handOver(lease, args.Claim))
+}
+
+// startKeeper starts the keeper's process, with further open files. kill ends it, and with it the sandbox.
+func (e *Engine) startKeeper(ref string, files []*os.File) (conn *wire.Conn, kill func(), err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, errors.Wrapf(err, "socket pair")
@@ -87,7 +104,7 @@ func (e *Engine) startKeeper(ref string) (conn *wire.Conn, kill func(), err erro
 	cmd.Env = keeperEnv()
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = append([]*os.File{theirs}, files...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if e.rootless {
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
@@ -193,13 +210,34 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 	if err != nil {
 		return nil, errors.Join(err, w.discard(ctx))
 	}
+	if err := w.send(ctx, claim, spec); err != nil {
+		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
+	}
+	w.claimed = true
+	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.ref}), nil
+}
+
+// send sends the claim to the keeper, with the sandbox's mounts.
+func (w *warm) send(ctx context.Context, claim *wire.ClaimArgs, spec engine.Spec) error {
+	state, err := w.e.readState(w.ref)
+	if err != nil {
+		return err
+	}
+	if err := w.e.openMounts(ctx, claim, state.FirstUser); err != nil {
+		return err
+	}
+	defer claim.CloseFiles()
 	conn, err := dial(ctx, w.e.dir(w.ref))
 	if err != nil {
-		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
+		return err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Claim, Claim: claim}); err == nil {
+	err = conn.SendJSON(wire.KindRequest, wire.Request{Op: wire.Claim, Claim: claim})
+	if err == nil {
+		err = conn.SendFiles(claim.Files)
+	}
+	if err == nil {
 		_, err = conn.ReceiveReply(func(s wire.Stage) {
 			if spec.Stage != nil {
 				spec.Stage(s.Name, s.Took)
@@ -207,13 +245,9 @@ func (w *warm) Claim(ctx context.Context, spec engine.Spec) (engine.Sandbox, err
 		})
 	}
 	if ctx.Err() != nil {
-		err = errors.Wrapf(ctx.Err(), "claim sandbox %s", w.ref)
+		return errors.Wrapf(ctx.Err(), "claim sandbox %s", w.ref)
 	}
-	if err != nil {
-		return nil, errors.Join(errors.Stage(err, "start"), w.discard(ctx))
-	}
-	w.claimed = true
-	return w.e.sandbox(engine.Handle{ID: spec.ID, Ref: w.ref}), nil
+	return err
 }
 
 // discard destroys the sandbox even if ctx has ended.

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
+	"github.com/RelevanceAI/harvest/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -30,7 +32,8 @@ const checkTime = 30 * time.Second
 // Check reports which features of this machine sandboxes can use. It boots a sandbox in a temporary directory
 // below dir. executable and sentry are as in Options.
 func Check(ctx context.Context, dir, executable, sentry string) []Finding {
-	return []Finding{checkPrivileges(), checkCgroups(), checkKVM(), checkFilter(),
+	users := checkUsers(dir, cmp.Or(sentry, executable, "/proc/self/exe"))
+	return []Finding{checkPrivileges(), users, checkCgroups(), checkKVM(), checkFilter(),
 		checkBoot(ctx, dir, executable, sentry)}
 }
 
@@ -49,6 +52,26 @@ func checkPrivileges() Finding {
 	f := Finding{Name: "user", OK: true, Detail: "root"}
 	if os.Geteuid() != 0 {
 		f.Detail = "ordinary user: sandboxes run rootless, in user namespaces"
+	}
+	return f
+}
+
+// checkUsers reports which users of this machine sandboxes have.
+func checkUsers(dir, program string) Finding {
+	f := Finding{Name: "users of sandboxes", OK: true, Weaker: true,
+		Detail: "each sandbox has unprivileged users of its own; volumes keep the owners of files"}
+	if os.Geteuid() != 0 {
+		f.Detail = "the user who runs the server, in user namespaces"
+		return f
+	}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = userns.Check(dir, program)
+	}
+	if err != nil {
+		f.OK = false
+		f.Detail = "sandboxes run as this machine's user 0, without its capabilities: " + err.Error()
+		f.Remedy = errors.RemedyOf(err)
 	}
 	return f
 }

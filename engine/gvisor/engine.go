@@ -70,6 +70,10 @@ type Options struct {
 	// Tools is a static program that first in main calls tool.Handover and the handovers of the programs of
 	// Command.Own. "" means Executable.
 	Tools string
+	// SetOwner makes the file system that serves a directory of engine.Mount show files of its user n as those of
+	// this machine's user first+n, for a sandbox with users of its own. It reports false if it does not serve the
+	// directory. Owners in such directories are mapped as in volumes, as with a SetOwner of nil.
+	SetOwner func(ctx context.Context, dir string, first int) (bool, error)
 }
 
 // defaultOutput is the default of Options.OutputBytes.
@@ -80,6 +84,7 @@ type Engine struct {
 	opts     Options
 	rootless bool
 	cgroups  bool
+	shared   error // why sandboxes of a server of root have no users of their own; nil if they have
 	trash    *trash
 
 	mu      sync.Mutex
@@ -131,6 +136,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	if err := os.MkdirAll(e.sandboxes(), 0o700); err != nil {
 		return nil, errors.Wrapf(err, "create directory of sandboxes")
 	}
+	e.findUsers(ctx)
 	if err := initprog.Write(e.initImage()); err != nil {
 		return nil, err
 	}
@@ -276,6 +282,10 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		Limits: []string{"cpu", "memory", "processes", "disk", "files", "volume_files"}}
 	if e.rootless {
 		c.Isolation += " rootless"
+	}
+	if e.shared != nil {
+		c.Missing = append(c.Missing,
+			"no users of its own: the sandbox runs as this machine's user 0, without its capabilities")
 	}
 	if !e.cgroups {
 		c.Missing = append(c.Missing,

@@ -57,6 +57,7 @@ type (
 	request struct {
 		Op      string  `json:"op"`
 		Seconds float64 `json:"seconds,omitempty"`
+		First   uint32  `json:"first,omitempty"` // of opOwner
 	}
 	// told is a file that could not be stored, reported by opWatch.
 	told struct {
@@ -73,6 +74,7 @@ type (
 const (
 	opWatch  = "watch"  // report files that could not be stored, until the process ends
 	opQuiet  = "quiet"  // make requests that wait for S3 fail
+	opOwner  = "owner"  // show files of user 0 as those of the user First, and so on
 	opFinish = "finish" // store unstored files for at most Seconds, unmount and exit
 )
 
@@ -246,6 +248,9 @@ func (c *child) answer(conn net.Conn) {
 		c.watched(conn, out)
 	case opQuiet:
 		c.m.quiet(errQuiet)
+		_ = out.Encode(struct{}{})
+	case opOwner:
+		c.m.setOwner(r.First)
 		_ = out.Encode(struct{}{})
 	case opFinish:
 		left := c.finish(time.Duration(r.Seconds * float64(time.Second)))

@@ -9,6 +9,7 @@ package mount
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,8 +42,12 @@ type live struct {
 	spoolDir string // directory of unstored files
 	owner    uint32 // owner of all files, if oneOwner is set because owners cannot be kept
 	oneOwner bool
-	failed   func(path string, err error) // called for files that could not be stored
-	windows  windows
+	// first is the machine's user that has the files of user 0, for a sandbox with users of its own. The bucket has
+	// the sandbox's users.
+	first   atomic.Uint32
+	top     *node                        // the root, once mounted
+	failed  func(path string, err error) // called for files that could not be stored
+	windows windows
 
 	ctx   context.Context // for requests to S3; canceled by quiet
 	quiet context.CancelCauseFunc
@@ -85,7 +90,8 @@ func (m *live) mount(dir string) (*fuse.Server, error) {
 			o.Options = append(o.Options, "ro")
 		}
 	}
-	return fs.Mount(dir, m.root(), o)
+	m.top = m.root()
+	return fs.Mount(dir, m.top, o)
 }
 
 // errno converts an error to the errno that programs in the sandbox get.
@@ -275,12 +281,46 @@ func (m *live) fill(a *fuse.Attr, e *tree.Entry) {
 	if e.Kind == tree.Symlink {
 		a.Mode = syscall.S_IFLNK | 0o777
 	}
-	a.Uid, a.Gid = e.UID, e.GID
+	a.Uid, a.Gid = m.shown(e.UID), m.shown(e.GID)
 	if m.oneOwner { // there is no other owner in an ordinary user's sandbox
 		a.Uid, a.Gid = m.owner, m.owner
 	}
 	t := e.ModTime.Std()
 	a.SetTimes(&t, &t, &t)
+}
+
+// Users of a sandbox with users of its own.
+const (
+	ownUsers = 1 << 16
+	nobody   = ownUsers - 2
+)
+
+// shown returns the machine's user, or group, for one of the sandbox.
+func (m *live) shown(id uint32) uint32 {
+	first := m.first.Load()
+	if first != 0 && id >= ownUsers { // the sandbox has no such user
+		id = nobody
+	}
+	return first + id
+}
+
+// kept returns the sandbox's user, or group, for one of the machine. Processes outside of the sandbox are its root.
+func (m *live) kept(id uint32) uint32 {
+	first := m.first.Load()
+	switch {
+	case first == 0:
+		return id
+	case id < first || id-first >= ownUsers:
+		return 0
+	}
+	return id - first
+}
+
+// setOwner sets first, and makes the kernel ask for the attributes of the root again. It asks for those of other files
+// anyway, which nobody has looked at.
+func (m *live) setOwner(first uint32) {
+	m.first.Store(first)
+	_ = m.top.NotifyContent(-1, 0)
 }
 
 func typeBits(k tree.Kind) uint32 {

@@ -262,6 +262,61 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// TestOwnersOfASandboxWithUsersOfItsOwn checks that the bucket keeps the sandbox's owners, and that the mount shows
+// them as users of the sandbox's range.
+func TestOwnersOfASandboxWithUsersOfItsOwn(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	const first = 0x7000_0000
+	owners := func(dir string) string {
+		t.Helper()
+		var all []string
+		for _, name := range []string{".", "made", "given", "far"} {
+			var st syscall.Stat_t
+			if err := syscall.Stat(filepath.Join(dir, name), &st); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, fmt.Sprintf("%d:%d", st.Uid, st.Gid))
+		}
+		return strings.Join(all, " ")
+	}
+	dir := p.mounted(about("sbx_own1"))
+	if _, err := os.Stat(dir); err != nil { // the kernel keeps the attributes
+		t.Fatal(err)
+	}
+	if ok, err := p.SetOwner(t.Context(), dir, first); err != nil || !ok {
+		t.Fatalf("SetOwner: %t, %v", ok, err)
+	}
+	for name, id := range map[string]int{"made": -1, "given": first + 1234, "far": -1} {
+		write(t, filepath.Join(dir, name), "content")
+		if err := os.Chown(filepath.Join(dir, name), id, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := owners(dir), fmt.Sprintf("%[1]d:%[1]d %[1]d:%[1]d %[2]d:%[2]d %[1]d:%[1]d", first,
+		first+1234); got != want {
+		t.Errorf("the mount shows %s, want %s", got, want)
+	}
+	plain := p.mounted(about("sbx_own2"))
+	if err := os.Chown(filepath.Join(plain, "far"), 70000, 7); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := owners(plain), "0:0 0:0 1234:1234 70000:7"; got != want {
+		t.Errorf("a mount of the host's users shows %s, want %s", got, want)
+	}
+	again := p.mounted(about("sbx_own3"))
+	if ok, err := p.SetOwner(t.Context(), again, first); err != nil || !ok {
+		t.Fatalf("SetOwner: %t, %v", ok, err)
+	}
+	if got, want := owners(again), fmt.Sprintf("%[1]d:%[1]d %[1]d:%[1]d %[2]d:%[2]d %[3]d:%[4]d", first,
+		first+1234, first+nobody, first+7); got != want {
+		t.Errorf("a later mount shows %s, want %s", got, want)
+	}
+	if ok, err := p.SetOwner(t.Context(), t.TempDir(), first); err != nil || ok {
+		t.Errorf("a directory that is not a mount: %t, %v", ok, err)
+	}
+}
+
 // TestLargeFile checks that a large file is uploaded and downloaded in parts, in order and out of order.
 func TestLargeFile(t *testing.T) {
 	t.Parallel()

@@ -336,6 +336,23 @@ func (m *Manager) Quiet(ctx context.Context, sandbox string) {
 	}
 }
 
+// SetOwner makes the mount whose directory Mount returned show files of user n as those of this machine's user
+// first+n, and store files of that user as user n's. It must be called before the sandbox uses the mount. It reports
+// false if the directory is not one of its mounts.
+func (m *Manager) SetOwner(ctx context.Context, dir string, first int) (bool, error) {
+	sandbox := filepath.Base(filepath.Dir(dir))
+	if dir != filepath.Join(m.dir(sandbox), Files) {
+		return false, nil
+	}
+	conn, err := m.ask(ctx, sandbox, request{Op: opOwner, First: uint32(first)}, quietTime)
+	if err != nil {
+		return false, errors.Wrapf(err, "set the owner of a mount")
+	}
+	defer conn.Close()
+	var answer struct{}
+	return true, errors.Wrapf(json.NewDecoder(conn).Decode(&answer), "set the owner of a mount")
+}
+
 // Finish unmounts the mount of a sandbox and stores its unstored files, for a bounded time. Files
 // that remain are kept, reported, and named in the error. It is not an error if the sandbox has no
 // mount.

@@ -42,7 +42,7 @@ func keptMode(mode uint32) uint32 { return mode & 0o1777 }
 func (m *live) newEntry(ctx context.Context, path string, kind tree.Kind, mode uint32) tree.Entry {
 	e := tree.Entry{Path: path, Kind: kind, Mode: keptMode(mode), ModTime: tree.Now()}
 	if who, ok := fuse.FromContext(ctx); ok && !m.oneOwner {
-		e.UID, e.GID = who.Uid, who.Gid
+		e.UID, e.GID = m.kept(who.Uid), m.kept(who.Gid)
 	}
 	return e
 }
@@ -272,10 +272,10 @@ func (m *live) apply(e *tree.Entry, in *fuse.SetAttrIn) {
 		e.Mode = keptMode(mode)
 	}
 	if uid, ok := in.GetUID(); ok && !m.oneOwner {
-		e.UID = uid
+		e.UID = m.kept(uid)
 	}
 	if gid, ok := in.GetGID(); ok && !m.oneOwner {
-		e.GID = gid
+		e.GID = m.kept(gid)
 	}
 	if t, ok := in.GetMTime(); ok {
 		e.ModTime = tree.At(t)

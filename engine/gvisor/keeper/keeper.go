@@ -54,6 +54,7 @@ const initTime = 30 * time.Second
 type Keeper struct {
 	thread chan func()   // functions for the main thread; gVisor's process dies with that thread
 	tools  *os.File      // the program of the tools inside
+	users  *os.File      // the lease of the sandbox's users, as long as this process runs; nil without
 	inits  *os.File      // receives a byte from each of the two init programs when it is done
 	ready  chan struct{} // closed when both are done
 
@@ -189,6 +190,8 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	k.args = *req.Boot
 	claim := k.args.Claim
 	k.args.Claim = nil
+	k.inherit(claim)
+	defer claim.CloseFiles()
 	stage := guest.StageClock(conn)
 	if err := os.Chdir(k.args.Dir); err != nil {
 		return nil, errors.Wrapf(err, "enter directory")
@@ -220,6 +223,19 @@ func (k *Keeper) boot(conn *wire.Conn) (net.Listener, error) {
 	k.saveState()
 	go k.watch()
 	return listener, nil
+}
+
+// inherit takes the files of wire.BootArgs.FirstUser.
+func (k *Keeper) inherit(claim *wire.ClaimArgs) {
+	if k.args.FirstUser == 0 {
+		return
+	}
+	k.users = os.NewFile(wire.FirstFile, "users")
+	if claim != nil {
+		for i := range claim.Mounts {
+			claim.Files = append(claim.Files, os.NewFile(uintptr(wire.FirstFile+1+i), "mount"))
+		}
+	}
 }
 
 // begin boots gVisor, and gives the sandbox its image unless it is a warm one.
@@ -381,10 +397,16 @@ func receiveRequest(conn *wire.Conn) (wire.Request, error) {
 }
 
 // answer executes req and sends the reply.
-func (k *Keeper) answer(conn *wire.Conn, req wire.Request) error {
+func (k *Keeper) answer(conn *wire.Conn, req wire.Request) (err error) {
 	switch {
 	case req.Op == wire.Claim && req.Claim != nil:
 		stage := guest.StageClock(conn)
+		if n := len(req.Claim.Mounts); n > 0 && k.args.FirstUser != 0 {
+			if req.Claim.Files, err = conn.ReceiveFiles(n); err != nil {
+				return err
+			}
+			defer req.Claim.CloseFiles()
+		}
 		if err := k.claim(req.Claim); err != nil {
 			return err
 		}
@@ -521,7 +543,7 @@ func (k *Keeper) state() wire.State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := wire.State{Ref: k.args.Ref, Keeper: os.Getpid(), Sentry: k.guest.Sandbox.Pid(), Started: k.booted,
-		Cgroup: k.args.Cgroup,
+		Cgroup: k.args.Cgroup, FirstUser: k.args.FirstUser,
 		Limits: k.args.Limits}
 	if k.args.Claim != nil {
 		s.ID, s.Network = k.args.Claim.ID, k.network.State()

@@ -111,7 +111,8 @@ func (s *Sandbox) Execute(e *Exec, files map[int]*os.File, program *os.File) (pi
 		e.Files = append(e.Files, files[fd])
 	}
 	if e.StdioIsPty && !s.opts.Config.Rootless {
-		if err := files[0].Chown(os.Getuid(), os.Getgid()); err != nil && !errors.Is(err, unix.EPERM) {
+		uid, gid := hostRoot(s.opts.Spec.Linux.UIDMappings), hostRoot(s.opts.Spec.Linux.GIDMappings)
+		if err := files[0].Chown(uid, gid); err != nil && !errors.Is(err, unix.EPERM) {
 			return 0, errors.Wrapf(err, "give the terminal to the sandbox")
 		}
 	}

@@ -32,8 +32,10 @@ type FileServer struct {
 }
 
 // ServeFiles starts the file server of a container. bundle is the directory with the spec as config.json. The
-// spec has a user namespace with mappings. The caller closes the files.
-func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountConf) (f *FileServer, err error) {
+// spec has a user namespace with mappings. volumes are the mounts whose entries in the spec have mappings, too, by
+// mount point. They are attached nowhere. The caller closes the files.
+func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountConf,
+	volumes map[string]*os.File) (f *FileServer, err error) {
 	f = &FileServer{}
 	defer func() {
 		if err != nil {
@@ -84,7 +86,7 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 	d.close() // so that the pipe ends with the process
 	f.Pid, f.kill = cmd.Process.Pid, func() { _ = cmd.Process.Kill() }
 	f.wait = sync.OnceFunc(func() { _ = cmd.Wait() })
-	if err := openMountsFor(f.Pid, ours); err != nil {
+	if err := openMountsFor(f.Pid, ours, volumes); err != nil {
 		return f, err
 	}
 	_ = mounts.SetReadDeadline(time.Now().Add(mountPatience)) // pipes support deadlines
@@ -124,7 +126,7 @@ func socketPair(name string) (ours, theirs *os.File, err error) {
 }
 
 // openMountsFor serves the file server with this PID until the file server closes its end of the connection.
-func openMountsFor(pid int, conn *os.File) error {
+func openMountsFor(pid int, conn *os.File, volumes map[string]*os.File) error {
 	fd, err := unix.FcntlInt(conn.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return errors.Wrapf(err, "duplicate a socket")
@@ -134,13 +136,16 @@ func openMountsFor(pid int, conn *os.File) error {
 		return errors.Join(errors.Wrapf(err, "gofer rpc"), unix.Close(fd))
 	}
 	rpc := urpc.NewServer()
-	rpc.Register(&goferToHostRPC{pid: pid})
+	rpc.Register(&goferToHostRPC{pid: pid, volumes: volumes})
 	rpc.StartHandling(socket)
 	return nil
 }
 
 // goferToHostRPC holds the methods that the file server may call. gVisor requires this name.
-type goferToHostRPC struct{ pid int }
+type goferToHostRPC struct {
+	pid     int
+	volumes map[string]*os.File
+}
 
 type openMountArgs struct {
 	Mount *specs.Mount
@@ -149,8 +154,21 @@ type openMountArgs struct {
 
 type openMountResult struct{ urpc.FilePayload }
 
-// OpenMount opens a mount's source as it is visible to the file server, whose user may not open it.
+// OpenMount opens a mount's source as it is visible to the file server, whose user may not open it. A mount with mapped
+// owners is open already, and the file server attaches it.
 func (g *goferToHostRPC) OpenMount(args *openMountArgs, result *openMountResult) error {
+	if len(args.Mount.UIDMappings) > 0 {
+		f, ok := g.volumes[args.Mount.Destination]
+		if !ok {
+			return errors.Errorf("no mount for %s", args.Mount.Destination)
+		}
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) // the result's files are closed when they are sent
+		if err != nil {
+			return errors.Wrapf(err, "duplicate a mount")
+		}
+		result.Files = []*os.File{os.NewFile(uintptr(fd), args.Mount.Destination)}
+		return nil
+	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine

@@ -307,7 +307,7 @@ func TestFileServerIsLikeGVisors(t *testing.T) {
 	}
 	s := &Sandbox{opts: ours, program: program}
 	confs := []MountConf{{Lower: Erofs, Upper: Anonymous}, {Lower: Erofs}, {Lower: Gofer}}
-	if f, err := s.ServeFiles("one-main", ours.Bundle, ours.Spec, confs); err == nil || f.Pid == 0 {
+	if f, err := s.ServeFiles("one-main", ours.Bundle, ours.Spec, confs, nil); err == nil || f.Pid == 0 {
 		t.Fatalf("it serves, or did not start: %v", err)
 	}
 	want, got := born(t, theirs), born(t, ours)

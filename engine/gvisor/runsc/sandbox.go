@@ -186,6 +186,18 @@ func isolate(cmd *exec.Cmd, spec *specs.Spec) {
 	a.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUSER
 	a.UidMappings, a.GidMappings = mappings(spec.Linux.UIDMappings), mappings(spec.Linux.GIDMappings)
 	a.Credential = &syscall.Credential{Uid: 0, Gid: 0}
+	// With users of its own, it gives up this process's groups, which then are others'.
+	a.GidMappingsEnableSetgroups = hostRoot(spec.Linux.GIDMappings) != 0
+}
+
+// hostRoot returns the host's id of id 0, or 0 if it has none.
+func hostRoot(of []specs.LinuxIDMapping) int {
+	for _, m := range of {
+		if m.ContainerID == 0 {
+			return int(m.HostID)
+		}
+	}
+	return 0
 }
 
 func mappings(of []specs.LinuxIDMapping) []syscall.SysProcIDMap {

@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ const (
 	KindStderr    Kind = 'u' // keeper: error output
 	KindTruncated Kind = 't' // keeper: JSON number of dropped bytes; before any output
 	KindExit      Kind = 'x' // keeper: JSON of engine.Exit; after all output
+	KindFiles     Kind = 'f' // keeper: JSON number of open files that it awaits, beside a byte without a frame
 )
 
 // Socket and StateFile are the files of a keeper in its sandbox's directory.
@@ -143,6 +145,10 @@ type BootArgs struct {
 	OutputBytes int64      // kept output of each command
 	Claim       *ClaimArgs `json:",omitempty"` // nil for a warm sandbox
 	Restore     string     `json:",omitempty"` // directory of a checkpoint to start from, already claimed
+
+	// FirstUser is the host's user that becomes user 0 of the sandbox, 0 for the keeper's own users. If it is set, the
+	// keeper inherits its lease as FirstFile, and after it the files of the claim's mounts.
+	FirstUser int `json:",omitempty"`
 }
 
 // PrepareArgs describe the part of a claim that can be done in advance.
@@ -165,11 +171,29 @@ type ClaimArgs struct {
 	Network  engine.Network
 	Keep     bool // read the writable layer first when memory runs out
 
+	// Files are mounts that are attached nowhere, one per element of Mounts, if the sandbox has users of its own.
+	// They travel beside the request: KindFiles.
+	Files []*os.File `json:"-"`
+
 	OutputBytes int64 `json:",omitempty"` // kept output of each command, if not set at boot
 
 	// Spec is the sandbox's spec, for engines that can replace the sandbox and store the spec nowhere else.
 	Spec *engine.Spec `json:",omitempty"`
 }
+
+// CloseFiles closes the files. c may be nil.
+func (c *ClaimArgs) CloseFiles() {
+	if c == nil {
+		return
+	}
+	for _, f := range c.Files {
+		_ = f.Close()
+	}
+	c.Files = nil
+}
+
+// FirstFile is the first descriptor that a keeper may inherit after its connection to the server.
+const FirstFile = 4
 
 // Mount is a directory of the host at a path of the sandbox.
 type Mount struct {
@@ -244,7 +268,9 @@ type State struct {
 	Cgroup  string
 	Limits  engine.Limits
 	Network engine.Network
-	End     *engine.End `json:",omitempty"`
+	// FirstUser is the host's user that is user 0 of the sandbox, 0 if the sandbox has no users of its own.
+	FirstUser int         `json:",omitempty"`
+	End       *engine.End `json:",omitempty"`
 }
 
 // Stage is a completed step of booting.

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
 	"github.com/RelevanceAI/harvest/engine/gvisor/keeper/initprog"
 	"github.com/RelevanceAI/harvest/engine/gvisor/runsc"
+	"github.com/RelevanceAI/harvest/engine/gvisor/userns"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -39,9 +40,10 @@ type Guest struct {
 	Hostname string // as passed to its init program
 	// machineID is the content of /etc/machine-id, written by its init program.
 	MachineID string
-	mounted   []string          // mount points in the main container
-	files     *runsc.FileServer // serves the main container's volumes, if any
-	Group     *cgroup.Group     // nil without cgroups
+	mounted   []string            // mount points in the main container
+	files     *runsc.FileServer   // serves the main container's volumes, if any
+	volumes   map[string]*os.File // mounts with mapped owners, by mount point, during a claim
+	Group     *cgroup.Group       // nil without cgroups
 
 	Prepared *prepared // the prepared container that waits for a claim, or nil
 	Taken    bool      // the prepared container is the main container
@@ -75,7 +77,7 @@ func BootWith(args wire.BootArgs, kept map[int]*os.File, start func(*Guest) erro
 	spec.Root.Readonly = true
 	spec.Annotations[annotationType] = "sandbox"
 	g.setRoot(spec, args.Init, "")
-	if err := ownUsers(spec); err != nil {
+	if err := g.setUsers(spec); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(conf.RootDir, 0o700); err != nil {
@@ -156,10 +158,14 @@ func family(pid int) []int {
 	return all
 }
 
-// ownUsers gives the spec its own user namespace with all users of the current one, which gVisor requires for
-// volumes.
-func ownUsers(s *specs.Spec) error {
+// setUsers gives the spec its own user namespace, which gVisor requires for volumes: with the sandbox's own users, or
+// else with all users of the current namespace.
+func (g *Guest) setUsers(s *specs.Spec) error {
 	s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+	if own := g.ownUsers(); own != nil {
+		s.Linux.UIDMappings, s.Linux.GIDMappings = own, own
+		return nil
+	}
 	for file, to := range map[string]*[]specs.LinuxIDMapping{"uid_map": &s.Linux.UIDMappings,
 		"gid_map": &s.Linux.GIDMappings} {
 		b, err := os.ReadFile(filepath.Join("/proc/self", file))
@@ -175,6 +181,14 @@ func ownUsers(s *specs.Spec) error {
 		}
 	}
 	return nil
+}
+
+// ownUsers returns the map of the sandbox's own users, or nil.
+func (g *Guest) ownUsers() []specs.LinuxIDMapping {
+	if g.Args.FirstUser == 0 {
+		return nil
+	}
+	return []specs.LinuxIDMapping{{HostID: uint32(g.Args.FirstUser), Size: userns.Size}}
 }
 
 // gVisor's annotations that distinguish a sandbox's root container from the others.
@@ -298,6 +312,11 @@ func (g *Guest) Claim(c *wire.ClaimArgs) error {
 		return errors.Stage(g.Prepared.order(args), "start")
 	}
 	spec := g.MainSpec(args, c.Root, c.Mounts)
+	g.volumes = map[string]*os.File{}
+	for i, f := range c.Files {
+		g.volumes[c.Mounts[i].Path] = f
+	}
+	defer func() { g.volumes = nil }()
 	return errors.Stage(errors.Wrapf(g.Start(spec, c.Root, g.MainID(), nil, g.Sandbox.Start), "start main container"),
 		"start")
 }
@@ -329,8 +348,9 @@ func (g *Guest) MainSpec(args []string, root string, mounts []wire.Mount) *specs
 		if m.ReadOnly {
 			options[1] = "ro"
 		}
+		// With a map, the file server asks for the mount itself, and does not look at the map.
 		spec.Mounts = append(spec.Mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.Source,
-			Options: options})
+			Options: options, UIDMappings: g.ownUsers(), GIDMappings: g.ownUsers()})
 	}
 	g.mounted = nil
 	for _, m := range spec.Mounts {
@@ -402,10 +422,10 @@ func (g *Guest) serveFiles(c *runsc.Container) error {
 	if err != nil {
 		return err
 	}
-	if err := ownUsers(c.Spec); err != nil {
+	if err := g.setUsers(c.Spec); err != nil {
 		return err
 	}
-	if g.files, err = g.Sandbox.ServeFiles(c.ID, bundle, c.Spec, c.Mounts); err != nil {
+	if g.files, err = g.Sandbox.ServeFiles(c.ID, bundle, c.Spec, c.Mounts, g.volumes); err != nil {
 		return err
 	}
 	c.Files, c.Spec.Mounts = append(c.Files, g.files.Files...), g.files.Mounts
