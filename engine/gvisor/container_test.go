@@ -105,7 +105,7 @@ func prepareData(t *testing.T) string {
 }
 
 // TestInContainer checks that sandboxes run with weaker limits in an ordinary container, where control groups are
-// mounted read-only, and that their ends are not failures.
+// mounted read-only, that they have no users of their own, which is reported, and that their ends are not failures.
 //
 // mission: A6
 func TestInContainer(t *testing.T) {
@@ -115,6 +115,10 @@ func TestInContainer(t *testing.T) {
 		!strings.Contains(f.Remedy, "--cgroupns") {
 		t.Errorf("doctor about cgroups: %+v", f)
 	}
+	if f := found["users of sandboxes"]; f.OK || f.Needed || !strings.Contains(f.Detail, "this machine's user 0") ||
+		!strings.Contains(f.Remedy, "CAP_SYS_ADMIN") {
+		t.Errorf("doctor about users: %+v", f)
+	}
 	if f := found["sandbox"]; !f.OK {
 		t.Errorf("doctor about a trial sandbox: %+v", f)
 	}
@@ -122,6 +126,9 @@ func TestInContainer(t *testing.T) {
 		t.Errorf("run printed %q", out)
 	}
 	id := strings.TrimSpace(c.harvest("sandbox", "create", "-o", "name"))
+	if record := c.harvest("sandbox", "get", "-o", "json", id); !strings.Contains(record, "systrap shared users") {
+		t.Errorf("the record of the sandbox:\n%s", record)
+	}
 	c.harvest("sandbox", "rm", id)
 	c.harvest("down", "--sandboxes")
 	c.run("wait", c.id)
@@ -166,8 +173,12 @@ func TestLiveMountInContainer(t *testing.T) {
 		return c.harvest("sandbox", "exec", "box", "--", "sh", "-c", "cat /data/b || true") == "other"
 	})
 	c.harvest("sandbox", "rm", "box")
-	if f := c.doctor()["mounts of S3"]; !f.OK || !strings.Contains(f.Detail, "FUSE") {
+	found := c.doctor()
+	if f := found["mounts of S3"]; !f.OK || !strings.Contains(f.Detail, "FUSE") {
 		t.Errorf("doctor about mounts of S3: %+v", f)
+	}
+	if f := found["users of sandboxes"]; !f.OK || !strings.Contains(f.Detail, "of its own") {
+		t.Errorf("doctor about users: %+v", f)
 	}
 	c.harvest("down", "--sandboxes")
 	c.run("wait", c.id)

@@ -284,8 +284,9 @@ func (e *Engine) Capabilities() engine.Capabilities {
 		c.Isolation += " rootless"
 	}
 	if e.shared != nil {
+		c.Isolation += " shared users"
 		c.Missing = append(c.Missing,
-			"no users of its own: the sandbox runs as this machine's user 0, without its capabilities")
+			"no users of their own: sandboxes run as this machine's user 0, without its capabilities")
 	}
 	if !e.cgroups {
 		c.Missing = append(c.Missing,

@@ -1,6 +1,7 @@
 package gvisor_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -51,7 +52,7 @@ func TestSandboxesHaveUsersOfTheirOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = two.Destroy(t.Context()) })
+	t.Cleanup(func() { _ = two.Destroy(context.WithoutCancel(t.Context())) })
 	got := runAs(t, two, "root", `cd /data; stat -c %u:%g root user dir
 echo more >>user; chown 7:8 root; stat -c %u:%g root; touch dir/new; stat -c %u dir/new`)
 	if want := "0:0\n1000:1000\n1000:1000\n7:8\n0\n"; got != want {

@@ -79,11 +79,11 @@ func explain(err error, dir, what string) error {
 // Check reports whether sandboxes with gVisor's program can have users of their own, and files in dir.
 // Unsupported: they cannot.
 func Check(dir, program string) error {
-	free, err := machine.free()
+	first, err := machine.free()
 	if err != nil {
 		return err
 	}
-	namespace, err := Namespace(free[0], program)
+	namespace, err := Namespace(first, program)
 	if err != nil {
 		return err
 	}

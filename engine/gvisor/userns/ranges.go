@@ -43,21 +43,36 @@ type Lease struct {
 func Take() (*Lease, error) { return machine.take() }
 
 func (p pool) take() (*Lease, error) {
-	free, err := p.free()
+	known, err := p.read()
 	if err != nil {
 		return nil, err
 	}
-	for _, i := range rand.Perm(len(free)) { // servers that start at the same range would meet at every step
-		hold, err := listen(p.name + strconv.Itoa(free[i]))
+	free := 0
+	for _, i := range rand.Perm(p.ranges) { // servers that start at the same range would meet at every step
+		first := p.first + i*Size
+		if !known.free(first) {
+			continue
+		}
+		free++
+		hold, err := listen(p.name + strconv.Itoa(first))
 		if err == nil {
-			return &Lease{First: free[i], Hold: hold}, nil
+			return &Lease{First: first, Hold: hold}, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return nil, errors.Wrapf(err, "lease a range of users")
 		}
 	}
-	err = errors.Newf(errors.Exhausted, "all %d ranges of users for sandboxes are in use on this machine", len(free))
+	if free == 0 {
+		return nil, p.noneFree()
+	}
+	err = errors.Newf(errors.Exhausted, "all %d ranges of users for sandboxes are in use on this machine", free)
 	return nil, errors.Remedy(err, "destroy sandboxes that are not needed")
+}
+
+func (p pool) noneFree() error {
+	err := errors.Newf(errors.Unsupported, "this machine has no free ids for the users of sandboxes: "+
+		"%d to %d are assigned, or missing in the server's user namespace", p.first, p.first+p.ranges*Size-1)
+	return errors.Remedy(err, "run the server outside of a user namespace, or free a part of these ids")
 }
 
 // listen returns a socket with an abstract address.
@@ -72,9 +87,13 @@ func listen(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// free returns the first ids of the ranges that belong to no one, leases aside.
-func (p pool) free() ([]int, error) {
-	var taken []span
+// ids are the ids of this machine that others have, and those of this process's user namespace.
+type ids struct {
+	taken []span
+	maps  [][]span
+}
+
+func (p pool) read() (known ids, err error) {
 	for _, path := range p.taken {
 		all, err := readSpans(path, ":", func(f []string) (span, bool) {
 			if strings.HasPrefix(baseName(path), "sub") {
@@ -83,31 +102,38 @@ func (p pool) free() ([]int, error) {
 			return spanOf(f, 2, -1)
 		})
 		if err != nil && !errors.IsNotExist(err) {
-			return nil, err
+			return known, err
 		}
-		taken = append(taken, all...)
+		known.taken = append(known.taken, all...)
 	}
-	var maps [][]span
 	for _, path := range p.maps {
 		all, err := readSpans(path, "", func(f []string) (span, bool) { return spanOf(f, 0, 2) })
 		if err != nil {
-			return nil, err
+			return known, err
 		}
-		maps = append(maps, all)
+		known.maps = append(known.maps, all)
 	}
-	var free []int
+	return known, nil
+}
+
+// free reports whether the range from first belongs to no one, leases aside.
+func (k ids) free(first int) bool {
+	r := span{first, Size}
+	return !r.touches(k.taken) && r.within(k.maps)
+}
+
+// free returns the first range that belongs to no one, leases aside.
+func (p pool) free() (int, error) {
+	known, err := p.read()
+	if err != nil {
+		return 0, err
+	}
 	for i := range p.ranges {
-		r := span{p.first + i*Size, Size}
-		if !r.touches(taken) && r.within(maps) {
-			free = append(free, r.first)
+		if first := p.first + i*Size; known.free(first) {
+			return first, nil
 		}
 	}
-	if len(free) == 0 {
-		err := errors.Newf(errors.Unsupported, "this machine has no free ids for the users of sandboxes: "+
-			"%d to %d are assigned, or missing in the server's user namespace", p.first, p.first+p.ranges*Size-1)
-		return nil, errors.Remedy(err, "run the server outside of a user namespace, or free a part of these ids")
-	}
-	return free, nil
+	return 0, p.noneFree()
 }
 
 func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

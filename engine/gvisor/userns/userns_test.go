@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -25,7 +26,7 @@ const (
 // small returns a pool of its own with the files in texts, by name.
 func small(t *testing.T, ranges int, texts map[string]string) pool {
 	t.Helper()
-	p := pool{first: base, ranges: ranges, name: "@harvest-test-" + filepath.Base(t.TempDir()) + t.Name() + "-"}
+	p := pool{first: base, ranges: ranges, name: "@harvest-test-" + ulid.Make().String() + "-"}
 	dir := t.TempDir()
 	for name, text := range texts {
 		path := filepath.Join(dir, name)
@@ -125,8 +126,23 @@ func TestRangesOfOthersAreAvoided(t *testing.T) {
 		for file, text := range test.texts {
 			texts[file] = text
 		}
-		if got, err := small(t, 3, texts).free(); err != nil || !slices.Equal(got, test.want) {
-			t.Errorf("%s: got %x, %v, want %x", name, got, err, test.want)
+		p := small(t, 3, texts)
+		var got []int
+		for range test.want {
+			l, err := p.take()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			defer l.Hold.Close()
+			got = append(got, l.First)
+		}
+		slices.Sort(got)
+		first, err := p.free()
+		if err != nil || first != test.want[0] || !slices.Equal(got, test.want) {
+			t.Errorf("%s: leased %x, first of all %x, %v, want %x", name, got, first, err, test.want)
+		}
+		if _, err := p.take(); !errors.Is(err, errors.Exhausted) {
+			t.Errorf("%s: one more: %v", name, err)
 		}
 	}
 	for name, texts := range map[string]map[string]string{
