@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -96,7 +97,7 @@ type ids struct {
 func (p pool) read() (known ids, err error) {
 	for _, path := range p.taken {
 		all, err := readSpans(path, ":", func(f []string) (span, bool) {
-			if strings.HasPrefix(baseName(path), "sub") {
+			if strings.HasPrefix(filepath.Base(path), "sub") {
 				return spanOf(f, 1, 2)
 			}
 			return spanOf(f, 2, -1)
@@ -135,8 +136,6 @@ func (p pool) free() (int, error) {
 	}
 	return 0, p.noneFree()
 }
-
-func baseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // span is a sequence of ids.
 type span struct{ first, n int }
