@@ -292,7 +292,7 @@ func (m *Model) agentEvent(kind string, e api.SessionEvent) {
 	case "agent.asked":
 		m.ask(e)
 	case "agent.withdrawn":
-		m.questions = slices.DeleteFunc(m.questions, func(q *question) bool { return q.id == e.ID })
+		m.settled(e)
 	}
 }
 

@@ -254,13 +254,23 @@ func TestQuestions(t *testing.T) {
 		}
 	}
 	s.has(s.all(), "? May Bash run?  rm x\n  1. yes\n")
-	s.event("agent.asked", `{"id":"plan","tool":"ExitPlanMode","input":{"plan":"# First\n\n1. look"}}`)
+	s.event("agent.asked", `{"id":"plan","tool":"ExitPlanMode","input":{},"text":"# First\n\n1. look"}`)
 	s.event("agent.asked", `{"id":"next","tool":"Bash","input":{"command":"second"}}`)
 	s.has(s.all(), "First\n\n1. look\n\n? Is the plan right?")
 	s.lacks(s.all(), "second")
 	s.typed("y\r")
 	s.has(s.all(), "second")
-	s.event("agent.withdrawn", `{"id":"next"}`)
+	s.event("agent.withdrawn", `{"id":"plan","text":"yes"}`) // the answer of this terminal
+	if n := strings.Count(s.all(), "› y"); n != 1 {
+		t.Errorf("the own answer is there %d times", n)
+	}
+	s.event("agent.asked", `{"id":"last","tool":"Bash","input":{"command":"third"}}`)
+	s.lacks(s.all(), "third")
+	s.event("agent.withdrawn", `{"id":"next","text":"no: not on main"}`) // of another client
+	for _, text := range []string{"second", "› no: not on main", "third"} {
+		s.has(s.all(), text)
+	}
+	s.event("agent.withdrawn", `{"id":"last"}`)
 	s.has(s.screen(), "waiting for the model")
 	if got := choose(api.Question{Options: []api.Option{{Label: "a"}}}, "7"); got != "7" {
 		t.Errorf("a number without an option: %q", got)

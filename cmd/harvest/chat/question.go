@@ -3,6 +3,7 @@ package chat
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,13 +15,14 @@ type question struct {
 	id        string
 	tool      string
 	input     json.RawMessage
+	text      string // what the decision is about, such as a plan
 	questions []api.Question
 	answers   map[string]string
 }
 
 // ask shows a question of the agent.
 func (m *Model) ask(e api.SessionEvent) {
-	q := &question{id: e.ID, tool: e.Tool, input: e.Input, questions: e.Questions, answers: map[string]string{}}
+	q := &question{id: e.ID, tool: e.Tool, input: e.Input, text: e.Text, questions: e.Questions, answers: map[string]string{}}
 	m.questions = append(m.questions, q)
 	if len(m.questions) == 1 {
 		m.showQuestion(q)
@@ -48,11 +50,8 @@ func (m *Model) showQuestion(q *question) {
 		}
 		return
 	}
-	var plan struct {
-		Plan string `json:"plan"`
-	}
-	if json.Unmarshal(q.input, &plan) == nil && plan.Plan != "" {
-		m.block(m.markdown(plan.Plan, m.room())...)
+	if q.text != "" {
+		m.block(m.markdown(q.text, m.room())...)
 		m.block(m.in(yellow, "? ") + m.in(bold, "Is the plan right?"))
 	} else {
 		text := m.in(yellow, "? ") + m.in(bold, "May "+Plain(q.tool)+" run?") + "  " + expand(ToolInput(q.input))
@@ -110,7 +109,27 @@ func (m *Model) answer(text string) {
 
 func (m *Model) reply(q *question, a api.AnswerRequest) {
 	m.questions = m.questions[1:]
+	m.answered[q.id] = true
 	m.act(Action{Act: Answer, ID: q.id, Answer: a})
+	if next := m.current(); next != nil {
+		m.showQuestion(next)
+	}
+}
+
+// settled closes a question. It shows the answer if another client or Harvest itself has given it.
+func (m *Model) settled(e api.SessionEvent) {
+	if m.answered[e.ID] {
+		delete(m.answered, e.ID)
+		return
+	}
+	shown := m.current()
+	m.questions = slices.DeleteFunc(m.questions, func(q *question) bool { return q.id == e.ID })
+	if shown == nil || shown.id != e.ID {
+		return
+	}
+	if e.Text != "" {
+		m.print("  " + m.in(bold, m.mark()+FirstLine(e.Text)))
+	}
 	if next := m.current(); next != nil {
 		m.showQuestion(next)
 	}
