@@ -1,8 +1,7 @@
 // Changes of files, as lines.
 
 import { button, h, windowed } from './dom.js';
-
-const most = 2000; // maximum of compared lines; the cost is quadratic
+import { matches } from './text.js';
 
 // lineDiff returns [sign, line] pairs that turn one text into another.
 export function lineDiff(from, to) {
@@ -15,28 +14,22 @@ export function lineDiff(from, to) {
   const x = a.slice(start, a.length - end);
   const y = b.slice(start, b.length - end);
   const middle = [];
-  if (x.length * y.length > most * most) {
-    for (const l of x) middle.push(['-', l]);
-    for (const l of y) middle.push(['+', l]);
-  } else { // the longest common subsequence
-    const width = y.length + 1;
-    const table = new Uint32Array((x.length + 1) * width);
-    for (let i = x.length - 1; i >= 0; i--) {
-      for (let j = y.length - 1; j >= 0; j--) {
-        table[i * width + j] = x[i] === y[j] ? table[(i + 1) * width + j + 1] + 1 : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
-      }
-    }
-    let i = 0;
-    let j = 0;
-    while (i < x.length || j < y.length) {
-      if (i < x.length && j < y.length && x[i] === y[j]) {
-        middle.push([' ', x[i]]);
-        i++;
-        j++;
-      } else if (i < x.length && (j === y.length || table[(i + 1) * width + j] >= table[i * width + j + 1])) middle.push(['-', x[i++]]);
-      else middle.push(['+', y[j++]]);
+  const found = matches(x, y);
+  let i = 0;
+  let added = [];
+  const flush = (to) => { // removed lines stand before the added ones
+    while (i < to) middle.push(['-', x[i++]]);
+    for (const line of added) middle.push(['+', line]);
+    added = [];
+  };
+  for (const [j, line] of y.entries()) {
+    if (found[j] < 0) added.push(['+', line]);
+    else {
+      flush(found[j]);
+      middle.push([' ', x[i++]]);
     }
   }
+  flush(x.length);
   return [...a.slice(0, start).slice(-3).map((l) => [' ', l]), ...middle, ...a.slice(a.length - end).slice(0, 3).map((l) => [' ', l])];
 }
 

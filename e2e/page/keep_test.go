@@ -73,6 +73,13 @@ func TestPageKeepsFiles(t *testing.T) {
 		t.Errorf("the file is %s", text)
 	}
 
+	b.edits("ONE\ntwo\nbetween\nthree\nFOUR")
+	b.click("button", "Save")
+	b.sees(".opened [role=status]", "Saved")
+	if text, _ := b.file(box, dir+"/mixed.txt"); text != quoted("\ufeffONE\r\ntwo\nbetween\r\nthree\r\nFOUR") {
+		t.Errorf("after two edits, the file is %s", text)
+	}
+
 	// Another version can be compared, overwritten or loaded.
 	b.edits("mine")
 	sh(`cd ` + dir + ` && echo theirs > mixed.txt`)
