@@ -4,8 +4,8 @@
 import { announcer } from './announce.js';
 import { call, follow } from './api.js';
 import { intent, keep, kept } from './drafts.js';
-import { endNotice } from './end.js';
-import { button, h, money, ms, problemBox, soon, sure, tabs } from './dom.js';
+import { endNotice, ends } from './end.js';
+import { button, h, money, ms, problemBox, soon, tabs } from './dom.js';
 import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
@@ -342,13 +342,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   });
 
   function confirmEnd() {
-    sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
-      try { // the data disappears with the sandbox
-        facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
-      } catch { /* best effort: the session may have no diff now */ }
-      ending = true;
-      act(() => call('DELETE', `v1/sessions/${session.id}`));
-    });
+    ends(session, facts, act, (is) => { ending = is; });
   }
 
   // Totals of the events.

@@ -2,7 +2,8 @@
 
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
-import { button, bytes, fill, h, problemBox, windowed } from './dom.js';
+import { button, bytes, fill, h, problemBox, sure, windowed } from './dom.js';
+import { intent } from './drafts.js';
 import { disable } from './focus.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
@@ -64,7 +65,10 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   async function go() {
     const enable = disable([...row.querySelectorAll('button')]);
     try {
-      const made = await call('POST', 'v1/sessions', { continues: session.id, limits: session.limits });
+      const body = { continues: session.id, limits: session.limits };
+      const once = intent(`resume:${session.id}`, body);
+      const made = await call('POST', 'v1/sessions', body, once);
+      once.done();
       location.hash = `#/s/${made.id}`;
     } catch (p) {
       error.replaceChildren(problemBox(p));
@@ -76,3 +80,24 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
 
 const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);
 const unsent = (why) => problemBox({ detail: `The files could not be sent to S3: ${why}`, remedy: 'It is tried again.' });
+
+// ends asks whether to end a session, and ends it. It asks again if changes would be lost that are not handed back. act
+// shows the problem of an action, and ending learns whether the session is being ended.
+export function ends(session, facts, act, ending) {
+  const end = async (query) => {
+    ending(true);
+    try {
+      await call('DELETE', `v1/sessions/${session.id}${query}`);
+    } catch (p) {
+      ending(false);
+      if (p.status === 409 && query) sure('End the session and lose changes?', p.detail, 'End and lose them', () => end(''));
+      else act(() => { throw p; });
+    }
+  };
+  sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
+    try { // the data disappears with the sandbox
+      facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
+    } catch { /* best effort: the session may have no diff now */ }
+    end('?discard=false');
+  });
+}

@@ -3,7 +3,7 @@
 import { call } from './api.js';
 import { bare, coloured } from './ansi.js';
 import { clipped, edited, edits } from './diff.js';
-import { button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
+import { add, button, copyButton, fill, h, ms, problemBox, soon, windowed } from './dom.js';
 import { disable } from './focus.js';
 import { markdown } from './markdown.js';
 
@@ -222,7 +222,7 @@ export function question(session, e) {
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
     if (e.text) form.append(h('p', null, 'The agent asks whether this plan is good:'), h('pre', { tabindex: '0' }, e.text));
-    else form.append(h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), ...edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input)));
+    else add(form, [h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input))].flat());
     form.addEventListener('submit', (event) => event.preventDefault());
     row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),
       button('Deny', () => send({ allow: false, message: 'the person said no' })));

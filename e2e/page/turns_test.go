@@ -78,8 +78,17 @@ func TestPageEnd(t *testing.T) {
 	b.sees(".find", "2 of 2")
 	b.sees(".item.found", "searched for")
 
+	// The end asks again before it loses a commit that is not handed back.
+	b.send("/run git commit -q --allow-empty -m Base; git switch -q -c aside; " +
+		"git commit -q --allow-empty -m Aside; git switch -q -; echo aside it is")
+	b.sees(".tool .output", "aside it is")
+	b.sees(".status", "Done")
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
+	b.sees("dialog", "lose changes?")
+	b.sees("dialog", "branch aside")
+	b.accessible("the end that loses changes")
+	b.click("dialog button", "End and lose them")
 	b.sees(".ended", "Reason:")
 	b.sees(".ended .s3", "s3://"+s3.Bucket+"/work")
 	b.until(`/: \d+ files?, \d+ B; 1 file had been there before\.$/.test(document.querySelector('.ended .s3').textContent)`)

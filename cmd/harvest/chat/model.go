@@ -97,7 +97,8 @@ func NewModel(s api.Session, first int64, color, plain bool, explain func(api.Se
 	return &Model{
 		style: style{color}, plain: plain, width: 80, height: 24, id: s.ID, status: s.Status,
 		first: first, seen: first == 0, spaced: true,
-		texts: map[string]*message{}, tools: map[string]*tool{}, answered: map[string]bool{}, files: map[string]bool{}, explain: explain,
+		texts: map[string]*message{}, tools: map[string]*tool{}, answered: map[string]bool{}, files: map[string]bool{},
+		explain: explain,
 	}
 }
 

@@ -22,7 +22,8 @@ type question struct {
 
 // ask shows a question of the agent.
 func (m *Model) ask(e api.SessionEvent) {
-	q := &question{id: e.ID, tool: e.Tool, input: e.Input, text: e.Text, questions: e.Questions, answers: map[string]string{}}
+	q := &question{id: e.ID, tool: e.Tool, input: e.Input, text: e.Text, questions: e.Questions,
+		answers: map[string]string{}}
 	m.questions = append(m.questions, q)
 	if len(m.questions) == 1 {
 		m.showQuestion(q)
