@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/privilege"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -31,7 +32,7 @@ func TestCapabilities(t *testing.T) {
 	server := serverOf(t, h)
 	hostUsers := usersOf(t, os.Getpid())
 	seen := map[string]int{}
-	for _, pid := range append([]int{server}, descendants(server)...) {
+	for _, pid := range append([]int{server}, processes.Below(server)...) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil {
 			continue // it has ended
@@ -81,20 +82,6 @@ func serverOf(t *testing.T, h *host.Host) int {
 		t.Fatalf("the server's PID is %d, %v", pid, err)
 	}
 	return pid
-}
-
-func descendants(pid int) []int {
-	var all []int
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, task := range tasks {
-		b, _ := os.ReadFile(task)
-		for _, field := range strings.Fields(string(b)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				all = append(append(all, child), descendants(child)...)
-			}
-		}
-	}
-	return all
 }
 
 func usersOf(t *testing.T, pid int) string {

@@ -3,31 +3,12 @@ package gvisor
 import (
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/errors"
 )
-
-// keepersOf finds the keepers of the sandbox in dir by their arguments.
-func keepersOf(dir string) []int {
-	want := keeper.Name + "\x00" + dir + "\x00"
-	var pids []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); err == nil && string(b) == want {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
 
 // trash removes directories in the background. It renames them first. Otherwise, on ext4, creating files is
 // slow right after the deletion of a similar tree in the same place.

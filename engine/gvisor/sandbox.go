@@ -9,8 +9,10 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
+	"github.com/RelevanceAI/harvest/engine/gvisor/keeper"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -134,7 +136,7 @@ func (e *Engine) remove(ref string) error {
 		return nil
 	}
 	// gVisor's processes die with the keeper.
-	for _, pid := range keepersOf(dir) {
+	for _, pid := range processes.WithArgs(keeper.Name, dir) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	err := cgroup.Open(e.cgroup(ref)).Remove()

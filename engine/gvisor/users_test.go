@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
@@ -117,7 +118,7 @@ func usersOf(t *testing.T, dir string, sb engine.Sandbox) int {
 	if first < size {
 		t.Fatalf("the users of sandbox %s begin at %d", state.ID, first)
 	}
-	pids := children(state.Keeper)
+	pids := processes.Below(state.Keeper)
 	if !slices.Contains(pids, state.Sentry) {
 		t.Fatalf("the keeper's processes %d do not include gVisor's, %d", pids, state.Sentry)
 	}
@@ -137,21 +138,6 @@ func usersOf(t *testing.T, dir string, sb engine.Sandbox) int {
 		}
 	}
 	return first
-}
-
-// children returns the processes below a process.
-func children(pid int) []int {
-	var all []int
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
-	for _, task := range tasks {
-		b, _ := os.ReadFile(task)
-		for _, field := range strings.Fields(string(b)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				all = append(append(all, child), children(child)...)
-			}
-		}
-	}
-	return all
 }
 
 // TestVolumesWithoutMappedOwnersAreRefused checks that a volume whose file system cannot map owners is refused, and

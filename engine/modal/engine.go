@@ -97,7 +97,7 @@ type Engine struct {
 var _ engine.Engine = (*Engine)(nil)
 
 // Configured returns nil if Modal's SDK finds complete credentials, valid or not, in opts, in the environment or in its
-// file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or ambiguous, or
+// file, in this order for each part. Unauthenticated without any. Invalid if they are incomplete or ambiguous, or
 // if the file cannot be read, without which the SDK does not work.
 func Configured(opts Options, env func(string) string) error {
 	return credentials.Check(opts.TokenID, opts.TokenSecret, env)

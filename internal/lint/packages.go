@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// packageLines is the maximum number of lines of a package, without tests and generated files: more than that, nobody
-// keeps in mind.
+// packageLines is the maximum number of lines of a package, without tests and generated files: a person can keep no
+// larger package in mind.
 const packageLines = 3000
 
 // largePackages are the packages with more lines, and their maximum, which only falls.

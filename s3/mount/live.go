@@ -316,8 +316,8 @@ func (m *live) kept(id uint32) uint32 {
 	return id - first
 }
 
-// setOwner sets first, and makes the kernel ask for the attributes of the root again. It asks for those of other files
-// anyway, which nobody has looked at.
+// setOwner sets first, and makes the kernel ask for the attributes of the root again. The kernel has no attributes of
+// other files yet.
 func (m *live) setOwner(first uint32) {
 	m.first.Store(first)
 	_ = m.top.NotifyContent(-1, 0)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
@@ -269,7 +269,7 @@ const lostReason = "the process that served the mount ended, and a running sandb
 // retries until everything is stored or the sandbox ends.
 func (m *Manager) rescue(about About) {
 	dir := m.dir(about.Sandbox)
-	for pause := rescuePause; unsent(dir) && len(processes(dir)) == 0; pause = min(2*pause, longPause) {
+	for pause := rescuePause; unsent(dir) && len(processes.WithArgs(Name, dir)) == 0; pause = min(2*pause, longPause) {
 		m.mu.Lock()
 		ends := m.ending[about.Sandbox]
 		m.mu.Unlock()
@@ -475,7 +475,7 @@ func killAll(dir string) { endAll(dir, 0) }
 func endAll(dir string, grace time.Duration) {
 	const pause = 20 * time.Millisecond
 	for waited := time.Duration(0); waited < grace+longestEnd; waited += pause {
-		pids := processes(dir)
+		pids := processes.WithArgs(Name, dir)
 		if len(pids) == 0 {
 			return
 		}
@@ -490,20 +490,3 @@ func endAll(dir string, grace time.Duration) {
 
 // longestEnd bounds the wait for a killed process on a busy machine.
 const longestEnd = 10 * time.Second
-
-// processes finds the processes of the mount in dir by their arguments.
-func processes(dir string) []int {
-	want := Name + "\x00" + dir + "\x00"
-	var pids []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline")); err == nil && string(text) == want {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}

@@ -221,7 +221,8 @@ func TestSmallThings(t *testing.T) {
 		t.Errorf("an error: %v", e)
 	}
 	err := refusal(&http.Response{StatusCode: 400,
-		Body: io.NopCloser(strings.NewReader("<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
+		Body: io.NopCloser(strings.NewReader(
+			"<Error><Code>AuthorizationHeaderMalformed</Code><Region>r-1</Region></Error>"))})
 	b := opened(t, s3.Location{Bucket: "b", Region: "r-2"})
 	if got := b.Explain(err); !strings.Contains(errors.Message(got), "r-1, not in r-2") {
 		t.Errorf("another region: %v", got)

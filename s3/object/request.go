@@ -385,7 +385,7 @@ func (b *Bucket) GetKnown(ctx context.Context, key, etag string, offset, length,
 	}
 }
 
-// Head requests the headers of an object. It returns NotFound if there is none.
+// Head requests the headers of an object. It returns NotFound if the object does not exist.
 func (b *Bucket) Head(ctx context.Context, key string) (*response, error) {
 	return b.do(ctx, Request{Method: http.MethodHead, Key: key,
 		header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}}, nil)

@@ -62,7 +62,7 @@ func (b *Bucket) Versions(ctx context.Context) ([]Version, error) {
 	return all, nil
 }
 
-// Latest returns the latest complete version, or NotFound if there is none.
+// Latest returns the latest complete version, or NotFound if no version exists.
 func (b *Bucket) Latest(ctx context.Context) (Version, error) {
 	all, err := b.Versions(ctx)
 	if err != nil {

@@ -480,7 +480,7 @@ func (r *run) writing(ctx context.Context) error {
 	return r.unsettled.Begin(r.start)
 }
 
-// openPacks returns the packs to fill the volume from. It returns nil if there are none, or if the
+// openPacks returns the packs to fill the volume from. It returns nil without any, or if the
 // volume already has files, so that few may be missing.
 func (r *run) openPacks(ctx context.Context, g *errgroup.Group) (*pack.Packs, error) {
 	if r.o.Direction != plan.Down || r.o.Only != "" {

@@ -211,5 +211,6 @@ func (r *run) refuseEmpty(ctx context.Context, st *state.State, remote *remote.C
 func errEmptyPlace(b *object.Bucket) error {
 	return errors.Remedy(errors.Newf(errors.Conflict,
 		"%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
-		"see whether it is the right place; to fill it again, sync up; to delete the files here, too, sync again with --delete-many")
+		"see whether it is the right place; to fill it again, sync up; "+
+			"to delete the files here, too, sync again with --delete-many")
 }

@@ -504,7 +504,7 @@ func TestRefusals(t *testing.T) {
 			text: "access key"},
 		"wrong secret": {change: func(l *s3.Location) { l.SecretAccessKey = "nobody-has-this-one" },
 			kind: errors.Unauthenticated, text: "secret access key is wrong"},
-		"nobody there": {change: func(l *s3.Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second },
+		"no server": {change: func(l *s3.Location) { l.Endpoint, l.Patience = "http://127.0.0.1:1", time.Second },
 			kind: errors.Unavailable, text: "cannot be reached"},
 		"expired":        {status: 400, code: "ExpiredToken", kind: errors.Unauthenticated, text: "expired"},
 		"not allowed":    {status: 403, code: "AccessDenied", kind: errors.Denied, text: "does not allow"},

@@ -112,9 +112,9 @@ func (k *Keeper) typeIn(c *command, r io.Reader) error {
 	return nil
 }
 
-// settle waits until the kernel has processed what was written to a terminal. A key for a signal discards the output
-// that nobody has read yet. The kernel does so in a thread of its own: on a busy machine, the program would have
-// received its signal before, and its answer would be discarded.
+// settle waits until the kernel has processed the input of a terminal. A key for a signal discards unread output. The
+// kernel does so in a separate thread: on a busy machine, the program would have received its signal before, and its
+// answer would be discarded.
 func settle(terminal *os.File) {
 	const patience, pause = 100 * time.Millisecond, time.Millisecond
 	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, terminal.Fd(), unix.TIOCGPTPEER,

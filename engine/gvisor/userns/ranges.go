@@ -22,7 +22,7 @@ const Size = 1 << 16
 type pool struct {
 	first, ranges int
 	name          string   // prefix of the names of leases
-	taken         []string // files with ids of others: passwd(5), group(5), subuid(5), subgid(5)
+	taken         []string // files with ids in use: passwd(5), group(5), subuid(5), subgid(5)
 	maps          []string // the ids of this process's user namespace: uid_map and gid_map of user_namespaces(7)
 }
 

@@ -14,11 +14,12 @@ import (
 )
 
 // Remedy is the remedy for missing or wrong credentials.
-const Remedy = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), or MODAL_TOKEN_ID and " +
+const Remedy = "set modal.token_id and modal.token_secret (HARVEST_MODAL_TOKEN_ID, HARVEST_MODAL_TOKEN_SECRET), " +
+	"or MODAL_TOKEN_ID and " +
 	"MODAL_TOKEN_SECRET in the environment of the server, or run `modal token new`, which writes ~/.modal.toml"
 
 // Check returns nil if Modal's SDK finds complete credentials, valid or not, in the given token, in the environment or
-// in its file, in this order for each part. Unauthenticated if there are none. Invalid if they are incomplete or
+// in its file, in this order for each part. Unauthenticated without any. Invalid if they are incomplete or
 // ambiguous, or if the file cannot be read, without which the SDK does not work.
 func Check(tokenID, tokenSecret string, env func(string) string) error {
 	p, err := readProfile(env)

@@ -104,7 +104,7 @@ func (i *Images) read() ([]Image, error) {
 	return all, nil
 }
 
-// Find returns the record of an image by ID, unique beginning of an ID, digest or name. NotFound if there is none.
+// Find returns the record of an image by ID, unique beginning of an ID, digest or name. NotFound without a match.
 func (i *Images) Find(ref string) (Image, error) {
 	all, err := i.All()
 	if err != nil {

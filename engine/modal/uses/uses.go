@@ -1,4 +1,4 @@
-// Package uses tracks the users of objects that may be deleted only when nobody uses them.
+// Package uses tracks the users of objects, which may be deleted only when they are unused.
 package uses
 
 import (

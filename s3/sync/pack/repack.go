@@ -44,7 +44,7 @@ type Repack struct {
 // Packing has the two sides of a repack, and the resources that it shares with its sync.
 type Packing struct {
 	B        *object.Bucket
-	From     *object.Bucket // the previous version; nil if there is none
+	From     *object.Bucket // the previous version, or nil
 	Versions bool           // b is one of several versions
 	T        *tree.Tree
 	St       *state.State

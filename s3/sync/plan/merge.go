@@ -10,13 +10,13 @@ import (
 
 // Sides is the state of one path on all sides.
 type Sides struct {
-	*tree.Scanned // of the volume; nil if there is none
+	*tree.Scanned // of the volume, or nil
 	Base, Remote  *tree.Entry
 	Fresh, Added  bool // of base: see Remembered
 	List          bool // remote comes from a list
 }
 
-// Local returns the volume's entry, or nil if there is none.
+// Local returns the volume's entry, or nil.
 func (p *Sides) Local() *tree.Entry {
 	if p.Scanned == nil {
 		return nil

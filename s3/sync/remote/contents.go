@@ -23,7 +23,7 @@ const maxManifest = 4 << 30
 // Contents is the content of a bucket below its prefix.
 type Contents struct {
 	B *object.Bucket
-	// ETag is the manifest's ETag, "" if there is none.
+	// ETag is the manifest's ETag, or "".
 	ETag string
 	// known: the manifest is the one in this machine's state.
 	Known bool

@@ -227,7 +227,7 @@ func (s *State) begin() error {
 	return err
 }
 
-// Add records the result of an action: the path's entry afterwards, nil if there is none, or the
+// Add records the result of an action: the path's entry afterwards or nil, or the
 // reason why it failed.
 func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 	if s.stateOut == nil {

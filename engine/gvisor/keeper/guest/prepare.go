@@ -42,7 +42,7 @@ func (p *prepared) order(args []string) error {
 const (
 	// warmUpTime limits the run time of a warm-up.
 	warmUpTime = 10 * time.Second
-	// nobody is the user of the warm-up. It is unprivileged, so that it can change almost nothing.
+	// nobody (65534) is the user of the warm-up. The user is unprivileged, so that it can change almost nothing.
 	nobody = 65534
 )
 

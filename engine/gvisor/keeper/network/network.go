@@ -113,7 +113,7 @@ func (d *denials) add(n gateway.Denial) {
 	}
 }
 
-// After returns the denials after seq. If there are none yet, it returns a channel that the next add closes.
+// After returns the denials after seq. Without any, it returns a channel that the next add closes.
 func (d *denials) After(seq uint64) ([]engine.Denial, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
