@@ -68,8 +68,8 @@ func (a *App) openModal(ctx context.Context, db *store.DB, eng engine.Engine) er
 	}
 	a.modal, err = modalapi.New(ctx, modalapi.Options{
 		Fleet: a.fleet, Images: eng.Images(), Volumes: eng.Volumes(), Secrets: a.secrets, Keys: a.ring,
-		Dicts: db.Dicts(),
-		Dir:   filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint,
+		Dicts: db.Dicts(), Records: db.Records(),
+		Dir: filepath.Join(a.cfg.Data, modalName), Secret: secret, Output: a.cfg.OutputBytes, S3Endpoint: endpoint,
 		URL:   a.cfg.Modal.URL,
 		Audit: a.auditModal,
 	})

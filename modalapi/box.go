@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,17 +12,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 // remembered is how long output can be read after the end of a sandbox.
 const remembered = time.Hour
 
-// journalEnd is the suffix of journals: files of JSON lines with the state of a sandbox that a restarted server
-// needs.
-const journalEnd = ".journal"
-
-// note is one line of a journal.
+// note is a record of a sandbox's journal: the state that a restarted server needs, as JSON.
 type note struct {
 	Def     []byte   `json:"def,omitempty"`     // the sandbox as its client defined it, without environment values
 	Main    string   `json:"main,omitempty"`    // id of the process of the sandbox's own command
@@ -57,7 +51,7 @@ type box struct {
 	mu      sync.Mutex
 	main    *command            // guarded by mu; nil for a sandbox without a command of its own
 	execs   map[string]*command // guarded by mu; by ID
-	journal *os.File            // guarded by mu
+	noted   int64               // guarded by mu; number of records in the journal
 	code    *int32              // guarded by mu; of main
 	stopped bool                // guarded by mu
 	blocked bool                // guarded by mu; the client has blocked the network
@@ -88,12 +82,10 @@ type boxes struct {
 func (s *Server) openBoxes() error {
 	bs := &boxes{s: s, byID: map[string]*box{}}
 	s.boxes = bs // before any of them is loaded
-	if err := os.MkdirAll(s.opts.Dir, 0o700); err != nil {
-		return errors.Wrapf(err, "make the directory of Modal's protocol")
-	}
-	entries, err := os.ReadDir(s.opts.Dir)
+	s.removeContexts()
+	journals, err := s.opts.Records.IDs(s.ctx, records.Journal)
 	if err != nil {
-		return errors.Wrapf(err, "read the directory of Modal's protocol")
+		return errors.Wrapf(err, "look for the journals of sandboxes")
 	}
 	all, err := s.opts.Fleet.List(s.ctx, "", sandbox.Filter{All: true})
 	if err != nil {
@@ -104,24 +96,19 @@ func (s *Server) openBoxes() error {
 	for _, sb := range all {
 		known[sb.ID] = sb
 	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), contextPrefix) { // of an interrupted build
-			_ = os.Remove(filepath.Join(s.opts.Dir, e.Name())) // best effort: the next start retries
-		}
-		id, ok := strings.CutSuffix(e.Name(), journalEnd)
-		if !ok {
-			continue
-		}
-		sb, found := known[id]
+	for _, j := range journals {
+		sb, found := known[j.ID]
 		switch {
 		case !found:
-			_ = os.Remove(bs.path(id)) // best effort: the next start retries
+			if err := s.opts.Records.Delete(s.ctx, records.Journal, j); err != nil {
+				logf.Warnf(s.ctx, "remove the journal of %s: %v", j.ID, err) // the next start retries
+			}
 		case sb.Status.Ended():
 			ended = append(ended, sb)
 		default:
 			s.tasks.Go(func() {
-				if _, err := bs.get(s.ctx, sb.Account, id); err != nil {
-					logf.Warnf(s.ctx, "take up %s: %v", id, err)
+				if _, err := bs.get(s.ctx, sb.Account, sb.ID); err != nil {
+					logf.Warnf(s.ctx, "take up %s: %v", sb.ID, err)
 				}
 			})
 		}
@@ -130,8 +117,6 @@ func (s *Server) openBoxes() error {
 	s.tasks.Go(func() { s.settle(s.ctx, ended) })
 	return nil
 }
-
-func (bs *boxes) path(id string) string { return filepath.Join(bs.s.opts.Dir, id+journalEnd) }
 
 // get returns the account's sandbox with that id, or NotFound.
 func (bs *boxes) get(ctx context.Context, account, id string) (*box, error) {
@@ -210,34 +195,32 @@ func (bs *boxes) forget(b *box) {
 	if b.main != nil {
 		b.main.forget()
 	}
-	if b.journal != nil {
-		_ = b.journal.Close() // writes were unbuffered
-		b.journal = nil
-	}
 }
 
-// write adds lines to the journal. Best effort: the action has already happened, and only a restarted server
+// write adds records to the journal. Best effort: the action has already happened, and only a restarted server
 // would miss the record.
 func (b *box) write(ctx context.Context, notes ...note) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	added := make([]records.Record, len(notes))
 	var err error
-	if b.journal == nil {
-		b.journal, err = os.OpenFile(b.s.boxes.path(b.id), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	}
-	for _, n := range notes {
-		if err != nil {
+	for i, n := range notes {
+		added[i] = records.Record{Kind: records.Journal, ID: journalOf(b.id), Number: b.noted + int64(i)}
+		if added[i].Data, err = json.Marshal(n); err != nil {
 			break
 		}
-		var line []byte
-		if line, err = json.Marshal(n); err == nil {
-			_, err = b.journal.Write(append(line, '\n'))
-		}
+	}
+	if err == nil {
+		err = b.s.opts.Records.Put(context.WithoutCancel(ctx), added...)
 	}
 	if err != nil {
 		logf.Errorf(ctx, "record an event of %s: %v", b.id, err)
+		return
 	}
+	b.noted += int64(len(notes))
 }
+
+func journalOf(id string) records.ID { return records.ID{ID: id} }
 
 // noteInput records for the next server how much input each command has read. No input arrives any longer.
 func (b *box) noteInput(ctx context.Context) {
@@ -259,12 +242,6 @@ func (b *box) noteInput(ctx context.Context) {
 		return
 	}
 	b.write(ctx, n)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.journal != nil {
-		_ = b.journal.Close() // writes were unbuffered
-		b.journal = nil
-	}
 }
 
 // watch ends the sandbox when its own command ends, and publishes the end of the sandbox.

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/anonymous"
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
@@ -72,8 +73,8 @@ func bucketWorld(t *testing.T) (s *Server, records *memory.Sandboxes, secrets *m
 			t.Error(err)
 		}
 	})
-	server := &Server{opts: Options{Fleet: fleet, Secrets: vault, Dir: t.TempDir()}, ctx: t.Context()}
-	if err := server.openLoose(); err != nil {
+	server := &Server{opts: Options{Fleet: fleet, Secrets: vault}, ctx: t.Context()}
+	if server.secrets, err = anonymous.Open(t.Context(), new(memory.Records), []byte("key")); err != nil {
 		t.Fatal(err)
 	}
 	return server, records, secrets
@@ -109,7 +110,7 @@ func TestBucketsOfAClient(t *testing.T) {
 	s.setSecret(t, "personal", "google", secret.Pairs{"GOOGLE_ACCESS_KEY_ID": "GOOG1",
 		"GOOGLE_ACCESS_KEY_SECRET": "the-google-key"})
 	s.setSecret(t, "personal", "empty", secret.Pairs{"OTHER": "x"})
-	loose, err := s.loose.add(t.Context(), "personal", keys)
+	loose, err := s.addSecret("personal", keys)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -80,4 +81,12 @@ func (s *Server) pack(acc string, files []*pb.ImageContextFile,
 		return "", nil, tarfs.Explain(err, "the build context")
 	}
 	return f.Name(), remove, nil
+}
+
+// removeContexts removes the files of interrupted builds.
+func (s *Server) removeContexts() {
+	left, _ := filepath.Glob(filepath.Join(s.opts.Dir, contextPrefix+"*")) // the pattern is valid
+	for _, name := range left {
+		_ = os.Remove(name) // best effort: the next start retries
+	}
 }

@@ -101,7 +101,10 @@ func (c *control) EnvironmentGetOrCreate(ctx context.Context,
 
 // knownEnvs returns the names of the environments that were created, or have apps, Dicts or queues.
 func (s *Server) knownEnvs(ctx context.Context, acc string) ([]string, error) {
-	prefixes := s.queues.envs(acc)
+	var prefixes []string
+	for _, q := range s.queues.List(acc, "") {
+		prefixes = append(prefixes, q.Environment)
+	}
 	for _, a := range s.apps.List(acc, false) {
 		prefixes = append(prefixes, a.Env)
 	}
@@ -254,7 +257,11 @@ func (c *control) EnvironmentDelete(ctx context.Context, req *pb.EnvironmentDele
 	if err := c.s.deleteDicts(ctx, acc, prefix); err != nil {
 		return nil, err
 	}
-	c.s.queues.dropEnv(ctx, acc, prefix)
+	for _, q := range c.s.queues.List(acc, prefix) {
+		if err := c.s.queues.Delete(q.ID); err != nil && errors.KindOf(err) != errors.NotFound {
+			return nil, err
+		}
+	}
 	return &emptypb.Empty{}, c.s.envs.Delete(acc, req.GetName())
 }
 

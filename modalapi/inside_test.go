@@ -3,19 +3,14 @@ package modalapi
 import (
 	"bytes"
 	"context"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
-	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/secret"
 )
 
 // Sweep is the server's periodic cleanup.
@@ -78,42 +73,6 @@ func TestSpoolWaitsForReaders(t *testing.T) {
 	s.end()
 	if all := <-got; !bytes.Equal(all, append([]byte("begin"), data...)) {
 		t.Errorf("the reader got %d bytes of %d", len(all), len(data)+5)
-	}
-}
-
-func TestSealedDirectories(t *testing.T) {
-	data := bytes.Repeat([]byte("directory"), 300_000) // of more than one part
-	key := []byte("key")
-	for name, size := range map[string]int{"nothing": 0, "one part exactly": partSize, "several": len(data)} {
-		var sealedData bytes.Buffer
-		if err := seal(&sealedData, key, bytes.NewReader(data[:size])); err != nil {
-			t.Fatal(err)
-		}
-		raw := sealedData.Bytes()
-		r, err := unseal(bytes.NewReader(raw), key)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, data[:size]) {
-			t.Errorf("%s: %d bytes, %v", name, len(got), err)
-		}
-		if size > 0 && bytes.Contains(raw, data[:64]) {
-			t.Errorf("%s: it is not sealed", name)
-		}
-		for _, wrong := range [][]byte{nil, []byte("other")} {
-			if _, err := unseal(bytes.NewReader(raw), wrong); errors.KindOf(err) != errors.Denied {
-				t.Errorf("%s with the key %q: %v", name, wrong, err)
-			}
-		}
-		if size == len(data) { // a part is missing at the end
-			r, err := unseal(bytes.NewReader(raw[:1+saltSize+partSize+16]), key)
-			if err == nil {
-				_, err = io.ReadAll(r)
-			}
-			if errors.KindOf(err) != errors.Denied {
-				t.Errorf("%s cut off: %v", name, err)
-			}
-		}
 	}
 }
 
@@ -218,158 +177,5 @@ func TestNetworksOfClients(t *testing.T) {
 		if err != nil || n.Mode != c.mode || strings.Join(n.Allow, " ") != c.allow {
 			t.Errorf("%s: %+v, %v", name, n, err)
 		}
-	}
-}
-
-// kept returns a Server with only its stored data in dir, and the context of a caller.
-func kept(t *testing.T, dir, key string) (*control, context.Context) {
-	t.Helper()
-	s := &Server{opts: Options{Dir: dir}, key: []byte(key), ctx: t.Context()}
-	if err := errors.Join(s.openLoose(), s.openQueues()); err != nil {
-		t.Fatal(err)
-	}
-	return &control{s: s}, context.WithValue(t.Context(), callerKey{},
-		caller{Principal: account.Principal{Account: "acc"}})
-}
-
-// TestLooseSecrets checks that unnamed secrets live as long as they are used, across restarts, and no longer.
-func TestLooseSecrets(t *testing.T) {
-	dir := t.TempDir()
-	c, ctx := kept(t, dir, "key")
-	l := &c.s.loose
-	old, err1 := l.add(ctx, "acc", secret.Pairs{"A": "value-of-old"})
-	used, err2 := l.add(ctx, "acc", secret.Pairs{"A": "value-of-used"})
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	if data, err := os.ReadFile(l.byID["acc "+used].path); err != nil || bytes.Contains(data, []byte("value-of-used")) {
-		t.Errorf("the file has the value, or there is none: %v", err)
-	}
-	l.byID["acc "+old].used = time.Now().Add(-2 * looseLife)
-	l.byID["acc "+used].used = time.Now().Add(-looseLife)
-	if pairs, ok := l.get("acc", used); !ok || pairs["A"] != "value-of-used" {
-		t.Errorf("a secret that is used has %v, %v", pairs, ok)
-	}
-	l.sweep()
-	next, _ := kept(t, dir, "key")
-	for name, l := range map[string]*loose{"this server": l, "the next": &next.s.loose} {
-		if pairs, ok := l.get("acc", used); !ok || pairs["A"] != "value-of-used" {
-			t.Errorf("%s: a secret that was used has %v, %v", name, pairs, ok)
-		}
-		if _, ok := l.get("acc", old); ok {
-			t.Errorf("%s: a secret that nobody uses is there", name)
-		}
-		if _, ok := l.get("other", used); ok {
-			t.Errorf("%s: another account has it", name)
-		}
-	}
-	stranger, _ := kept(t, dir, "another key")
-	left, err := filepath.Glob(filepath.Join(dir, "*"+looseEnd))
-	if _, ok := stranger.s.loose.get("acc", used); ok || err != nil || len(left) != 0 {
-		t.Errorf("with another key there is %v, files %v, %v", ok, left, err)
-	}
-	if next.s.loose.drop("acc", used); next.s.loose.drop("acc", used) {
-		t.Error("a secret was dropped twice")
-	}
-}
-
-// TestQueuesAreKept checks that queues keep their values across restarts, in files that do not grow with removed
-// values. Unnamed queues end with their clients.
-func TestQueuesAreKept(t *testing.T) {
-	dir := t.TempDir()
-	c, ctx := kept(t, dir, "key")
-	queue := func(name string, how pb.ObjectCreationType) string {
-		t.Helper()
-		made, err := c.QueueGetOrCreate(ctx, pb.QueueGetOrCreateRequest_builder{DeploymentName: name,
-			ObjectCreationType: how}.Build())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made.GetQueueId()
-	}
-	named := queue("jobs", pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING)
-	loose := queue("", pb.ObjectCreationType_OBJECT_CREATION_TYPE_EPHEMERAL)
-	put := func(id, part string, values ...string) {
-		t.Helper()
-		req := pb.QueuePutRequest_builder{QueueId: id, PartitionKey: []byte(part)}
-		for _, v := range values {
-			req.Values = append(req.Values, []byte(v))
-		}
-		if _, err := c.QueuePut(ctx, req.Build()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	get := func(id, part string, n int32) string {
-		t.Helper()
-		got, err := c.QueueGet(ctx, pb.QueueGetRequest_builder{QueueId: id, PartitionKey: []byte(part),
-			NValues: n}.Build())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(bytes.Join(got.GetValues(), []byte(" ")))
-	}
-	put(named, "", "a", "b", "c")
-	put(named, "part", "x")
-	put(named, "gone", "y")
-	put(loose, "", "1")
-	if got := get(named, "", 1); got != "a" {
-		t.Errorf("first there comes %q", got)
-	}
-	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named,
-		PartitionKey: []byte("gone")}.Build()); err != nil {
-		t.Fatal(err)
-	}
-	file := c.s.queues.byID["acc "+named].path
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString(`{"v":["brok`) // by a server that was killed
-		err = errors.Join(err, f.Close())
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, ctx = kept(t, dir, "key")
-	items, err := c.QueueNextItems(ctx, pb.QueueNextItemsRequest_builder{QueueId: named, LastEntryId: "2"}.Build())
-	if err != nil || len(items.GetItems()) != 1 || items.GetItems()[0].GetEntryId() != "3" {
-		t.Errorf("behind the second value there is %v, %v", items, err)
-	}
-	if got := get(named, "", 5) + "," + get(named, "part", 5) + "," + get(named, "gone", 5) + "," + get(loose, "",
-		5); got != "b c,x,,1" {
-		t.Errorf("the next server has %q", got)
-	}
-	large := strings.Repeat("v", 600<<10)
-	for range 3 {
-		put(named, "", large)
-	}
-	if get(named, "", 3); c.s.queues.bytes != 0 {
-		t.Errorf("there are %d bytes in empty queues", c.s.queues.bytes)
-	}
-	if info, err := os.Stat(file); err != nil || info.Size() > 1<<10 {
-		t.Errorf("the file of an empty queue has %d bytes, %v", info.Size(), err)
-	}
-	put(loose, "", "2")
-	c.s.queues.byID["acc "+loose].heard = time.Now().Add(-2 * ephemeral)
-	c.s.queues.sweep(ctx)
-	if _, err := c.QueueHeartbeat(ctx,
-		pb.QueueHeartbeatRequest_builder{QueueId: loose}.Build()); errors.KindOf(err) != errors.NotFound ||
-		c.s.queues.bytes != 0 {
-		t.Errorf("a queue without a client: %v, %d bytes", err, c.s.queues.bytes)
-	}
-	put(named, "", "z")
-	if _, err := c.QueueClear(ctx, pb.QueueClearRequest_builder{QueueId: named,
-		AllPartitions: true}.Build()); err != nil {
-		t.Fatal(err)
-	}
-	c, ctx = kept(t, dir, "key")
-	if n, err := c.QueueLen(ctx, pb.QueueLenRequest_builder{QueueId: named, Total: true}.Build()); err != nil ||
-		n.GetLen() != 0 {
-		t.Errorf("a queue that was cleared has %v, %v", n, err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.QueuePut(ctx, pb.QueuePutRequest_builder{QueueId: named,
-		Values: [][]byte{{1}}}.Build()); err == nil {
-		t.Error("a value was taken that cannot be kept")
 	}
 }

@@ -1,11 +1,9 @@
 package modalapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
-	"os"
 	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
@@ -13,20 +11,20 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
-// notes returns the lines of a journal; none without a journal.
-func (bs *boxes) notes(id string) ([]note, error) {
-	data, err := os.ReadFile(bs.path(id))
-	if err != nil && !errors.IsNotExist(err) {
+// notes returns the records of a journal; none without a journal.
+func (bs *boxes) notes(ctx context.Context, id string) ([]note, error) {
+	rows, err := bs.s.opts.Records.Get(ctx, records.Journal, journalOf(id))
+	if err != nil {
 		return nil, errors.Wrapf(err, "read the journal of %s", id)
 	}
-	var all []note
-	for line := range bytes.Lines(data) {
-		var n note
-		if json.Unmarshal(line, &n) == nil { // an incomplete line is from a killed server
-			all = append(all, n)
+	all := make([]note, len(rows))
+	for i, r := range rows {
+		if err := json.Unmarshal(r.Data, &all[i]); err != nil {
+			return nil, errors.Wrapf(err, "read the journal of %s", id)
 		}
 	}
 	return all, nil
@@ -35,10 +33,11 @@ func (bs *boxes) notes(id string) ([]note, error) {
 // replay restores the state that an earlier server recorded of a sandbox. A sandbox without a journal was not
 // created with this protocol and has no command of its own.
 func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
-	notes, err := b.s.boxes.notes(b.id)
+	notes, err := b.s.boxes.notes(ctx, b.id)
 	if err != nil {
 		return err
 	}
+	b.noted = int64(len(notes))
 	main, execs, input := "", []note{}, map[string]int64{}
 	for _, n := range notes {
 		b.take(n)
@@ -74,7 +73,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 	return nil
 }
 
-// take applies one line.
+// take applies one record.
 func (b *box) take(n note) {
 	if n.Def != nil {
 		def := &pb.Sandbox{}

@@ -3,7 +3,6 @@ package modalapi_test
 import (
 	"io"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -135,9 +135,9 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 	if err := errors.Join(err1, err2, w.sdk.Queues.Delete(t.Context(), "jobs", nil)); err != nil {
 		t.Error(err)
 	}
-	for _, end := range []string{"*.secret", "*.queue", "*.new"} {
-		if left, err := filepath.Glob(filepath.Join(w.dir, end)); err != nil || len(left) != 0 {
-			t.Errorf("there are left %v, %v", left, err)
+	for _, kind := range []records.Kind{records.Secret, records.Queue, records.QueueValue} {
+		if left, err := w.records.IDs(t.Context(), kind); err != nil || len(left) != 0 {
+			t.Errorf("there are left %v of %s, %v", left, kind, err)
 		}
 	}
 }

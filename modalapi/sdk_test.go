@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -339,9 +340,8 @@ func TestVolumesAreCommittedAndReloaded(t *testing.T) {
 	if _, err := one.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := filepath.Glob(filepath.Join(w.dir, "*.base"))
-	if err != nil || len(entries) != 0 {
-		t.Errorf("of the copies there is left %v, %v", entries, err)
+	if left, err := w.records.IDs(t.Context(), records.View); err != nil || len(left) != 0 {
+		t.Errorf("of the copies there is left %v, %v", left, err)
 	}
 }
 

@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"crypto/rand"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -35,7 +37,7 @@ func (c *control) SecretGetOrCreate(ctx context.Context,
 				return nil, err
 			}
 		}
-		id, err := once1(ctx, c.s, "secret", func() (string, error) { return c.s.loose.add(ctx, account, pairs) })
+		id, err := once1(ctx, c.s, "secret", func() (string, error) { return c.s.addSecret(account, pairs) })
 		return pb.SecretGetOrCreateResponse_builder{SecretId: id}.Build(), err
 	}
 	vault, err := c.s.vault()
@@ -102,9 +104,15 @@ func lookup(ctx context.Context, vault *secret.Vault, account, name, plain strin
 	return found, err
 }
 
+// addSecret adds an anonymous secret and returns its ID.
+func (s *Server) addSecret(account string, pairs secret.Pairs) (string, error) {
+	id := secretID + looseMark + rand.Text()
+	return id, s.secrets.Add(records.ID{Account: account, ID: id}, pairs)
+}
+
 // pairs returns the values of the secret with that ID.
 func (s *Server) pairs(ctx context.Context, account, id string) (secret.Pairs, string, error) {
-	if pairs, ok := s.loose.get(account, id); ok {
+	if pairs, ok := s.secrets.Get(records.ID{Account: account, ID: id}, time.Now()); ok {
 		return pairs, "", nil
 	}
 	name, err := nameOf(id, secretID, "Secret")
@@ -164,8 +172,8 @@ func (s *Server) environment(ctx context.Context, ids []string, sources []*pb.Se
 // SecretDelete implements ModalClient.
 func (c *control) SecretDelete(ctx context.Context, req *pb.SecretDeleteRequest) (*emptypb.Empty, error) {
 	account := callerOf(ctx).Account
-	if c.s.loose.drop(account, req.GetSecretId()) {
-		return &emptypb.Empty{}, nil
+	if found, err := c.s.secrets.Delete(records.ID{Account: account, ID: req.GetSecretId()}); found || err != nil {
+		return &emptypb.Empty{}, err
 	}
 	name, err := nameOf(req.GetSecretId(), secretID, "Secret")
 	if err != nil {

@@ -25,10 +25,14 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/anonymous"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/modalapi/dicts"
 	"github.com/RelevanceAI/harvest/modalapi/environments"
+	"github.com/RelevanceAI/harvest/modalapi/migrate"
 	"github.com/RelevanceAI/harvest/modalapi/oldfiles"
+	"github.com/RelevanceAI/harvest/modalapi/queues"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/modalapi/transfer"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
@@ -43,8 +47,8 @@ type Options struct {
 	Secrets *secret.Vault // nil: no named secrets
 	Keys    *account.Ring
 	Dicts   dicts.Store // nil: no Dicts
-	// Dir is this package's own directory, for the output of commands and for state that must survive a
-	// restart.
+	Records records.Store
+	// Dir is this package's own directory, for uploaded files and the output of commands.
 	Dir string
 	// Secret signs the tokens of clients. Without a secret, tokens end with this Server.
 	Secret []byte
@@ -76,13 +80,13 @@ type Server struct {
 	envs    *environments.Map
 	boxes   *boxes
 	builds  builds
-	loose   loose // secrets without a name
+	secrets *anonymous.Secrets
 	ring    present
 	once    once
 	earlier earlier
 	tunnels tunnels
 	volumes views
-	queues  queues
+	queues  *queues.Queues
 	uploads uploads
 	dicts   *dicts.Dicts // nil without a store
 
@@ -127,16 +131,7 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 		return nil, errors.Wrapf(err, "make the directory of Modal's protocol")
 	}
 	s.oldfiles = oldfiles.New(s.ctx, opts.Dir)
-	if s.apps, err = apps.Open(opts.Dir, time.Now); err != nil {
-		return nil, err
-	}
-	if s.envs, err = environments.Open(opts.Dir); err != nil {
-		return nil, err
-	}
-	if err = s.openLoose(); err != nil {
-		return nil, err
-	}
-	if err = s.openQueues(); err != nil {
+	if err = s.openRecords(); err != nil {
 		return nil, err
 	}
 	if err = s.openUploads(); err != nil {
@@ -162,6 +157,24 @@ func New(ctx context.Context, opts Options) (*Server, error) {
 	return s, nil
 }
 
+// openRecords loads the records of an earlier server.
+func (s *Server) openRecords() (err error) {
+	if err := migrate.Files(s.ctx, s.opts.Dir, s.opts.Records); err != nil {
+		return err
+	}
+	if s.apps, err = apps.Open(s.ctx, s.opts.Records, time.Now); err != nil {
+		return err
+	}
+	if s.envs, err = environments.Open(s.ctx, s.opts.Records); err != nil {
+		return err
+	}
+	s.secrets, err = anonymous.Open(s.ctx, s.opts.Records, []byte(s.seal("secrets without a name")))
+	if err != nil {
+		return err
+	}
+	return s.openQueues()
+}
+
 // Serve answers the connections of l until Close or Stop. It returns an earlier error of the listener.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
@@ -183,7 +196,7 @@ func (s *Server) Close() error {
 	s.stop()
 	s.grpc.Stop()
 	for _, b := range known {
-		b.noteInput(s.ctx)
+		b.noteInput(s.ctx) // which records it although ctx has ended
 	}
 	s.tunnels.close()
 	s.tasks.Wait()

@@ -18,7 +18,7 @@ func (s *Server) settle(ctx context.Context, ended []sandbox.Sandbox) {
 		if ctx.Err() != nil {
 			return
 		}
-		notes, err := s.boxes.notes(sb.ID)
+		notes, err := s.boxes.notes(ctx, sb.ID)
 		if err == nil && slices.ContainsFunc(notes, func(n note) bool { return n.Settled }) {
 			continue
 		}

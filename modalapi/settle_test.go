@@ -1,7 +1,6 @@
 package modalapi_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 )
 
 // fleetID is the Fleet's name of a sandbox.
@@ -80,7 +80,7 @@ func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {
 	if got := w.output(w.create(mount), "cat", "volume/last"); got != "third\n" {
 		t.Errorf("the volume has %q", got)
 	}
-	kept, err := filepath.Glob(filepath.Join(w.dir, "*.base*"))
+	kept, err := w.records.IDs(t.Context(), records.View)
 	if err != nil || len(kept) != 1 {
 		t.Errorf("of the copies there are %v, %v", kept, err)
 	}

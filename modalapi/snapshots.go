@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/sealing"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -136,7 +137,7 @@ func (s *Server) keepDirectory(acc, id string, key []byte, stream io.Reader) (er
 			err = errors.Join(err, f.Close(), os.Remove(name+".new"))
 		}
 	}()
-	if err := seal(f, key, stream); err != nil {
+	if err := sealing.Seal(f, key, stream); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -165,7 +166,7 @@ func (s *Server) openDirectory(acc, id string, key []byte) (io.ReadCloser, error
 	if err != nil {
 		return nil, errors.Wrapf(err, "open a directory that was kept")
 	}
-	plain, err := unseal(f, key)
+	plain, err := sealing.Unseal(f, key)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -219,8 +220,8 @@ func (s *Server) sweep(ctx context.Context) {
 	}
 	s.sweepVolumes(ctx)
 	s.sweepBuckets(ctx)
-	s.loose.sweep()
-	s.queues.sweep(ctx)
+	s.secrets.Sweep(time.Now())
+	s.queues.Sweep(time.Now())
 	s.uploads.sweep(time.Now())
 	s.sweepDicts(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -42,7 +44,7 @@ func (c *control) TokenInfoGet(ctx context.Context, _ *pb.TokenInfoGetRequest) (
 // storedSecret returns a named secret that may be changed, by its ID.
 func (c *control) storedSecret(ctx context.Context, id string) (*secret.Vault, secret.Secret, error) {
 	acc := callerOf(ctx).Account
-	if _, ok := c.s.loose.get(acc, id); ok {
+	if _, ok := c.s.secrets.Get(records.ID{Account: acc, ID: id}, time.Now()); ok {
 		return nil, secret.Secret{}, errors.Remedy(errors.Newf(errors.Unsupported,
 			"a secret without a name does not change"), "Make another one, or use a secret with a name")
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -13,8 +12,8 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -150,7 +149,10 @@ func (s *Server) discardViews(ctx context.Context, acc string, made []*view) {
 			logf.Errorf(ctx, "remove the copy of a volume: %v", err)
 			continue
 		}
-		_ = os.Remove(s.basePath(v)) // may be missing; a copy cannot be committed without it, so it goes last
+		// A copy cannot be committed without its record, so that goes last.
+		if err := s.opts.Records.Delete(context.WithoutCancel(ctx), records.View, v.record()); err != nil {
+			logf.Errorf(ctx, "remove the record of a volume's copy: %v", err)
+		}
 	}
 }
 
@@ -226,28 +228,31 @@ func (s *Server) pullLocked(ctx context.Context, v *view, whole, private *os.Roo
 	if v.base, err = scan(ctx, private); err != nil {
 		return err
 	}
-	return s.keepBase(v)
+	return s.keepBase(ctx, v)
 }
 
-// basePath is the file that keeps the last common state of a copy and its volume for a later server.
-func (s *Server) basePath(v *view) string { return filepath.Join(s.opts.Dir, v.Private+".base") }
+func (v *view) record() records.ID { return records.ID{ID: v.Private} }
 
-func (s *Server) keepBase(v *view) error {
+// keepBase records the last common state of a copy and its volume for a later server.
+func (s *Server) keepBase(ctx context.Context, v *view) error {
 	data, err := json.Marshal(v.base)
 	if err == nil {
-		err = atomicfile.Write(s.basePath(v), data, 0o600)
+		err = s.opts.Records.Put(ctx, records.Record{Kind: records.View, ID: v.record(), Data: data})
 	}
 	return errors.Wrapf(err, "record the contents of a volume")
 }
 
-// loadBase reads that file.
-func (s *Server) loadBase(v *view) error {
+// loadBase reads that record.
+func (s *Server) loadBase(ctx context.Context, v *view) error {
 	if v.base != nil {
 		return nil
 	}
-	data, err := os.ReadFile(s.basePath(v))
+	found, err := s.opts.Records.Get(ctx, records.View, v.record())
+	if err == nil && len(found) == 0 {
+		err = errors.Newf(errors.Internal, "the copy %s has no record", v.Private)
+	}
 	if err == nil {
-		err = json.Unmarshal(data, &v.base)
+		err = json.Unmarshal(found[0].Data, &v.base)
 	}
 	return errors.Wrapf(err, "read the contents of a volume")
 }
@@ -263,7 +268,7 @@ func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) e
 	}
 	defer whole.Close()
 	defer private.Close()
-	if err := s.loadBase(v); err != nil {
+	if err := s.loadBase(ctx, v); err != nil {
 		return err
 	}
 	if !v.ReadOnly {
@@ -275,7 +280,7 @@ func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) e
 			return err
 		}
 		v.base = ours
-		if err := s.keepBase(v); err != nil {
+		if err := s.keepBase(ctx, v); err != nil {
 			return err
 		}
 	}

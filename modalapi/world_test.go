@@ -168,12 +168,14 @@ type world struct {
 	boxes  *memory.Sandboxes // records
 	sealed *memory.Secrets
 	dicts  memory.Dicts
-	dir    string
-	url    string
-	id     string // of the key
-	secret string
-	sdk    *modal.Client
-	calls  calls
+	// records outlive the server, as the dicts do
+	records memory.Records
+	dir     string
+	url     string
+	id      string // of the key
+	secret  string
+	sdk     *modal.Client
+	calls   calls
 
 	conn    *grpc.ClientConn
 	control pb.ModalClientClient
@@ -275,7 +277,7 @@ func (w *world) listenAt(l net.Listener) {
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
 		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir,
-		Dicts:  &w.dicts,
+		Dicts: &w.dicts, Records: &w.records,
 		Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
 		w.t.Fatal(err)

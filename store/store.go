@@ -1,7 +1,7 @@
 // Package store stores Harvest's records in one SQLite file and locks the data directory of that
 // file.
 //
-// Each of Sandboxes, Secrets, Events, Schedules and Repos implements the small Store interface of
+// Each of Sandboxes, Secrets, Events, Schedules, Repos, Dicts and Records implements the small Store interface of
 // the package that owns the records. Package storetest has the tests of these interfaces.
 package store
 

@@ -272,6 +272,7 @@ func oldRows(t *testing.T) []oldRow {
 		{16, "dicts", "number, account, id, environment, name, created_at, heard_at, bytes",
 			"1, 'acme', 'di-old', 'main', 'd', 1, 1, 2", nil},
 		{16, "dict_entries", "dict, key, value, used_at", "1, x'01', x'02', 1", nil},
+		{17, "modal_records", "row, kind, account, id, number, data", "1, 'app', 'acme', 'ap-old', 0, x'7b7d'", nil},
 		{11, "usage", "id, data", `'sbx_old', '{"interval_seconds":5,"samples":[]}'`, nil},
 	}
 }

@@ -116,8 +116,25 @@ func (b *tab) do(actions ...chromedp.Action) {
 // until waits for an expression to be true.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond),
-		chromedp.WithPollingTimeout(0)))
+	b.do(evaluated{chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond),
+		chromedp.WithPollingTimeout(0))})
+}
+
+// evaluated is an action that evaluates one expression. It starts again if the page was replaced before the browser
+// began to evaluate: the protocol names the page by a number, which is then stale.
+type evaluated struct{ chromedp.Action }
+
+// Do implements chromedp.Action.
+func (e evaluated) Do(ctx context.Context) error {
+	for {
+		err := e.Action.Do(ctx)
+		if err == nil || !strings.Contains(err.Error(), "Cannot find context with specified id") {
+			return err
+		}
+		if err := chromedp.Sleep(50 * time.Millisecond).Do(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // sees waits for a text in the elements of a selector.
@@ -141,7 +158,7 @@ func (b *tab) press(label string) {
 func (b *tab) value(expression string) string {
 	b.t.Helper()
 	text := ""
-	b.do(chromedp.Evaluate(`String(`+expression+`)`, &text))
+	b.do(evaluated{chromedp.Evaluate(`String(`+expression+`)`, &text)})
 	return text
 }
 

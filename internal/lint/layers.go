@@ -106,8 +106,9 @@ var rows = []row{
 		"repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"modalapi/dicts", nil, "Dicts are records; modalapi knows the protocol"},
-	{"store/...", []string{"account", "agent", "modalapi/dicts", "sandbox", "session", "repo", "schedule",
-		"secret", "storage", "event", "engine", "internal/..."},
+	{"modalapi/records", nil, "records are bytes; the packages that make them know their meaning"},
+	{"store/...", []string{"account", "agent", "modalapi/dicts", "modalapi/records", "sandbox", "session", "repo",
+		"schedule", "secret", "storage", "event", "engine", "internal/..."},
 		"the store implements small interfaces of the packages whose records it keeps"},
 
 	{"api", nil, "the wire format is plain; server and client convert"},

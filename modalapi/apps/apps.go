@@ -4,24 +4,20 @@
 package apps
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"maps"
 	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 )
-
-// fileName stores the records. Harvest itself stores all other named objects.
-const fileName = "apps.json"
 
 // State is the state of an app.
 type State string
@@ -49,13 +45,12 @@ const (
 
 // App groups sandboxes, which have its key as a tag.
 type App struct {
-	Account     string            `json:"account"`
+	Account     string            `json:"-"`
 	ID          string            `json:"-"`
 	Env         string            `json:"environment"`
 	Name        string            `json:"name"` // an app without a name has its ID here
 	Created     time.Time         `json:"created_at"`
-	Proxy       bool              `json:"proxy,omitempty"`   // a proxy, not an app
-	Deleted     bool              `json:"deleted,omitempty"` // the ID of a deleted image, which is not reused
+	Proxy       bool              `json:"proxy,omitempty"` // a proxy, not an app
 	State       State             `json:"state,omitempty"`
 	Description string            `json:"description,omitempty"`
 	Tags        map[string]string `json:"tags,omitempty"`
@@ -124,33 +119,40 @@ func NewID() (string, error) {
 
 // Registry holds every app, proxy and deleted image ID. Its methods may be called concurrently.
 type Registry struct {
-	path string
-	now  func() time.Time
+	ctx   context.Context // of changes; it never ends
+	store records.Store
+	now   func() time.Time
 
-	mu    sync.Mutex
-	byID  map[string]App       // guarded by mu; by account and ID
-	heard map[string]time.Time // guarded by mu; the last heartbeats, by account and ID
+	mu      sync.Mutex
+	byID    map[records.ID]App       // guarded by mu
+	heard   map[records.ID]time.Time // guarded by mu; the last heartbeats
+	deleted map[records.ID]bool      // guarded by mu; IDs of deleted images
 }
 
-// Open reads the registry in a directory. The heartbeats before are unknown, so they count as now.
-func Open(dir string, now func() time.Time) (*Registry, error) {
-	r := &Registry{path: filepath.Join(dir, fileName), now: now, byID: map[string]App{}, heard: map[string]time.Time{}}
-	data, err := os.ReadFile(r.path)
-	if errors.IsNotExist(err) {
-		return r, nil
+// Open reads the registry. The heartbeats before are unknown, so they count as now.
+func Open(ctx context.Context, store records.Store, now func() time.Time) (*Registry, error) {
+	r := &Registry{ctx: context.WithoutCancel(ctx), store: store, now: now, byID: map[records.ID]App{},
+		heard: map[records.ID]time.Time{}, deleted: map[records.ID]bool{}}
+	all, err := store.List(ctx, records.App)
+	if err != nil {
+		return nil, errors.Wrapf(err, "read the apps")
 	}
-	if err == nil {
-		err = json.Unmarshal(data, &r.byID)
+	for _, kept := range all {
+		var a App
+		if err := json.Unmarshal(kept.Data, &a); err != nil {
+			return nil, errors.Wrapf(err, "read the app %s", kept.ID.ID)
+		}
+		a.Account, a.ID = kept.Account, kept.ID.ID
+		r.byID[kept.ID], r.heard[kept.ID] = a, now()
 	}
-	for key, a := range r.byID {
-		_, a.ID, _ = strings.Cut(key, " ")
-		r.byID[key] = a
-		r.heard[key] = now()
+	deleted, err := store.IDs(ctx, records.DeletedImage)
+	for _, id := range deleted {
+		r.deleted[id] = true
 	}
-	return r, errors.Wrapf(err, "read the apps")
+	return r, errors.Wrapf(err, "read the deleted images")
 }
 
-func keyOf(account, id string) string { return account + " " + id }
+func keyOf(account, id string) records.ID { return records.ID{Account: account, ID: id} }
 
 func notFound(id string) error { return errors.Newf(errors.NotFound, "App '%.100s' not found", id) }
 
@@ -199,7 +201,7 @@ func (r *Registry) Add(made App) error {
 func (r *Registry) room(account string) error {
 	n := 0
 	for _, a := range r.byID {
-		if a.Account == account && !a.Deleted && !a.Proxy {
+		if a.Account == account && !a.Proxy {
 			n++
 		}
 	}
@@ -220,9 +222,13 @@ func (r *Registry) prune() {
 	for _, all := range stopped {
 		slices.SortFunc(all, func(a, b App) int { return b.Stopped.Compare(a.Stopped) }) // newest first
 		for i, a := range all {
-			if i >= mostStopped || r.now().Sub(a.Stopped) > keptStopped {
-				delete(r.byID, keyOf(a.Account, a.ID))
-				delete(r.heard, keyOf(a.Account, a.ID))
+			if i < mostStopped && r.now().Sub(a.Stopped) <= keptStopped {
+				continue
+			}
+			// After an error, the next call retries.
+			if key := keyOf(a.Account, a.ID); r.store.Delete(r.ctx, records.App, key) == nil {
+				delete(r.byID, key)
+				delete(r.heard, key)
 			}
 		}
 	}
@@ -233,7 +239,7 @@ func (r *Registry) Get(account, id string) (App, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a, ok := r.byID[keyOf(account, id)]
-	if !ok || a.Proxy || a.Deleted {
+	if !ok || a.Proxy {
 		return App{}, notFound(id)
 	}
 	return a, nil
@@ -245,7 +251,7 @@ func (r *Registry) Change(account, id string, change func(App) (App, error)) (Ap
 	defer r.mu.Unlock()
 	key := keyOf(account, id)
 	a, ok := r.byID[key]
-	if !ok || a.Proxy || a.Deleted {
+	if !ok || a.Proxy {
 		return App{}, notFound(id)
 	}
 	a, err := change(a)
@@ -260,15 +266,13 @@ func (r *Registry) Remove(account, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := keyOf(account, id)
-	old, ok := r.byID[key]
-	if !ok {
+	if _, ok := r.byID[key]; !ok {
 		return notFound(id)
 	}
-	delete(r.byID, key)
-	if err := r.save(); err != nil {
-		r.byID[key] = old
-		return err
+	if err := r.store.Delete(r.ctx, records.App, key); err != nil {
+		return errors.Wrapf(err, "remove an app")
 	}
+	delete(r.byID, key)
 	delete(r.heard, key)
 	return nil
 }
@@ -278,7 +282,7 @@ func (r *Registry) Hear(account, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := keyOf(account, id)
-	if a, ok := r.byID[key]; !ok || !a.Running() || a.Proxy || a.Deleted {
+	if a, ok := r.byID[key]; !ok || !a.Running() || a.Proxy {
 		return notFound(id)
 	}
 	r.heard[key] = r.now()
@@ -308,31 +312,36 @@ func (r *Registry) Unattended(at time.Time) []App {
 func (r *Registry) Delete(account, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.put(keyOf(account, id), App{Account: account, ID: id, Name: id, Created: r.now().UTC(), Deleted: true})
+	key := keyOf(account, id)
+	if err := r.store.Put(r.ctx, records.Record{Kind: records.DeletedImage, ID: key}); err != nil {
+		return errors.Wrapf(err, "record a deleted image")
+	}
+	r.deleted[key] = true
+	return nil
 }
 
 // Undelete removes the records that Delete made for IDs.
 func (r *Registry) Undelete(account string, ids ...string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed := false
 	for _, id := range ids {
-		if key := keyOf(account, id); r.byID[key].Deleted {
-			delete(r.byID, key)
-			changed = true
+		key := keyOf(account, id)
+		if !r.deleted[key] {
+			continue
 		}
+		if err := r.store.Delete(r.ctx, records.DeletedImage, key); err != nil {
+			return errors.Wrapf(err, "forget a deleted image")
+		}
+		delete(r.deleted, key)
 	}
-	if !changed {
-		return nil
-	}
-	return r.save()
+	return nil
 }
 
 // Deleted reports whether Delete recorded the image.
 func (r *Registry) Deleted(account, id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.byID[keyOf(account, id)].Deleted
+	return r.deleted[keyOf(account, id)]
 }
 
 // List returns the apps or proxies of an account, sorted by ID.
@@ -340,32 +349,24 @@ func (r *Registry) List(account string, proxies bool) []App {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var found []App
-	for _, key := range slices.Sorted(maps.Keys(r.byID)) {
-		if a := r.byID[key]; a.Account == account && a.Proxy == proxies && !a.Deleted {
+	byID := func(a, b App) int { return strings.Compare(a.ID, b.ID) }
+	for _, a := range slices.SortedFunc(maps.Values(r.byID), byID) {
+		if a.Account == account && a.Proxy == proxies {
 			found = append(found, a)
 		}
 	}
 	return found
 }
 
-// put stores a record, or returns why it could not. r.mu is held.
-func (r *Registry) put(key string, a App) error {
-	old, had := r.byID[key]
-	r.byID[key] = a
-	err := r.save()
-	if err != nil {
-		if delete(r.byID, key); had {
-			r.byID[key] = old
-		}
-	}
-	return err
-}
-
-// save writes the file. r.mu is held.
-func (r *Registry) save() error {
-	data, err := json.Marshal(r.byID)
+// put stores an app, or returns why it could not. r.mu is held.
+func (r *Registry) put(key records.ID, a App) error {
+	data, err := json.Marshal(a)
 	if err == nil {
-		err = atomicfile.Write(r.path, data, 0o600)
+		err = r.store.Put(r.ctx, records.Record{Kind: records.App, ID: key, Data: data})
 	}
-	return errors.Wrapf(err, "remember an app")
+	if err != nil {
+		return errors.Wrapf(err, "record an app")
+	}
+	r.byID[key] = a
+	return nil
 }

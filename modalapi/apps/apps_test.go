@@ -1,19 +1,20 @@
 package apps_test
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
+	"github.com/RelevanceAI/harvest/modalapi/records"
+	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
-func open(t *testing.T, dir string, now *time.Time) *apps.Registry {
+func open(t *testing.T, store records.Store, now *time.Time) *apps.Registry {
 	t.Helper()
-	r, err := apps.Open(dir, func() time.Time { return *now })
+	r, err := apps.Open(t.Context(), store, func() time.Time { return *now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +45,8 @@ func unattended(r *apps.Registry, at time.Time) (ids []string) {
 // as a heartbeat.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
-	now, dir := time.Now(), t.TempDir()
-	r := open(t, dir, &now)
+	now, store := time.Now(), &memory.Records{}
+	r := open(t, store, &now)
 	silent, heard := add(t, r, apps.Ephemeral, now), add(t, r, apps.Ephemeral, now)
 	stopping := add(t, r, apps.Stopping, now)
 	if _, err := r.Ensure(apps.App{Account: "acme", ID: "ap-named", Name: "named", Created: now}, true); err != nil {
@@ -61,7 +62,7 @@ func TestSilentClients(t *testing.T) {
 	if got := unattended(r, now); !slices.Equal(got, want) {
 		t.Errorf("unattended are %v, want %v", got, want)
 	}
-	r = open(t, dir, &now)
+	r = open(t, store, &now)
 	if got := unattended(r, now); !slices.Equal(got, []string{stopping}) {
 		t.Errorf("after a restart, unattended are %v", got)
 	}
@@ -79,8 +80,8 @@ func TestSilentClients(t *testing.T) {
 // that the records of those without one go after a day.
 func TestStoppedApps(t *testing.T) {
 	t.Parallel()
-	now, dir := time.Now(), t.TempDir()
-	r := open(t, dir, &now)
+	now, store := time.Now(), &memory.Records{}
+	r := open(t, store, &now)
 	named := apps.App{Account: "acme", ID: "ap-named", Env: "main", Name: "named", Created: now}
 	if _, err := r.Ensure(named, false); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("a missing app: %v", err)
@@ -115,7 +116,7 @@ func TestStoppedApps(t *testing.T) {
 	if _, err := r.Get("acme", loose); errors.KindOf(err) != errors.NotFound {
 		t.Errorf("one without a name, a day later: %v", err)
 	}
-	if a, err := open(t, dir, &now).Get("acme", named.ID); err != nil || a.ID != named.ID || a.Name != "named" {
+	if a, err := open(t, store, &now).Get("acme", named.ID); err != nil || a.ID != named.ID || a.Name != "named" {
 		t.Errorf("after a restart: %+v, %v", a, err)
 	}
 }
@@ -124,7 +125,7 @@ func TestStoppedApps(t *testing.T) {
 func TestManyRuns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	r := open(t, t.TempDir(), &now)
+	r := open(t, &memory.Records{}, &now)
 	first := ""
 	for range 230 {
 		now = now.Add(time.Second)
@@ -162,15 +163,13 @@ func TestDeployments(t *testing.T) {
 // TestUnwritable checks that a change that cannot be stored is not made.
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
-	now, dir := time.Now(), filepath.Join(t.TempDir(), "modal")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	r := open(t, dir, &now)
+	now, store := time.Now(), &storetest.Unwritable{Store: &memory.Records{}}
+	r := open(t, store, &now)
 	id := add(t, r, apps.Ephemeral, now)
-	if err := os.RemoveAll(dir); err != nil {
+	if err := r.Delete("acme", "im-1"); err != nil {
 		t.Fatal(err)
 	}
+	store.Err = errors.Newf(errors.Exhausted, "the disk is full")
 	if _, err := r.Change("acme", id, func(a apps.App) (apps.App, error) {
 		a.State = apps.Stopped
 		return a, nil
@@ -185,5 +184,35 @@ func TestUnwritable(t *testing.T) {
 	}
 	if _, err := r.Get("acme", id); err != nil {
 		t.Errorf("after the removal: %v", err)
+	}
+	if err := r.Delete("acme", "im-2"); err == nil || r.Deleted("acme", "im-2") {
+		t.Errorf("the image is deleted: %v", err)
+	}
+	if err := r.Undelete("acme", "im-1", "im-2"); err == nil || !r.Deleted("acme", "im-1") {
+		t.Errorf("the deletion is forgotten: %v", err)
+	}
+}
+
+// TestDeletedImages checks that the IDs of deleted images are kept across restarts, apart from apps.
+func TestDeletedImages(t *testing.T) {
+	t.Parallel()
+	now, store := time.Now(), &memory.Records{}
+	r := open(t, store, &now)
+	for _, id := range []string{"im-1", "im-2"} {
+		if err := r.Delete("acme", id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Undelete("acme", "im-2", "im-3"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !r.Deleted("acme", "im-1") || r.Deleted("acme", "im-2") || r.Deleted("other", "im-1") {
+			t.Error("other images are deleted")
+		}
+		if _, err := r.Get("acme", "im-1"); errors.KindOf(err) != errors.NotFound || len(r.List("acme", false)) != 0 {
+			t.Errorf("a deleted image is an app: %v", err)
+		}
+		r = open(t, store, &now)
 	}
 }

@@ -6,53 +6,82 @@
 package environments
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
+	"github.com/RelevanceAI/harvest/modalapi/records"
 )
 
 // Main is the environment of requests that name none. It has no prefix, and cannot be renamed or deleted.
 const Main = "main"
 
-const (
-	fileName = "environments.json"
-	mostEnvs = 1500 // of one account, as at Modal
-)
+const mostEnvs = 1500 // of one account, as at Modal
 
 // Environment is the record of an environment.
 type Environment struct {
-	Prefix  string    `json:"prefix"`
+	Prefix  string
+	Created time.Time
+}
+
+// Record is the JSON of an environment's record. The record's ID is the prefix.
+type Record struct {
+	Name    string    `json:"name"`
 	Created time.Time `json:"created_at"`
 }
 
 // Map holds the environments. Its methods may be called concurrently.
 type Map struct {
-	path string
+	ctx   context.Context // of changes; it never ends
+	store records.Store
 
 	mu     sync.Mutex
 	byName map[string]map[string]Environment // guarded by mu; by account and name
 }
 
-// Open reads the environments in a directory.
-func Open(dir string) (*Map, error) {
-	m := &Map{path: filepath.Join(dir, fileName), byName: map[string]map[string]Environment{}}
-	data, err := os.ReadFile(m.path)
-	if errors.IsNotExist(err) {
-		return m, nil
+// Open reads the environments.
+func Open(ctx context.Context, store records.Store) (*Map, error) {
+	m := &Map{ctx: context.WithoutCancel(ctx), store: store, byName: map[string]map[string]Environment{}}
+	all, err := store.List(ctx, records.Environment)
+	if err != nil {
+		return nil, errors.Wrapf(err, "read the environments")
 	}
+	for _, r := range all {
+		var e Record
+		if err := json.Unmarshal(r.Data, &e); err != nil {
+			return nil, errors.Wrapf(err, "read the environment %s", r.ID.ID)
+		}
+		m.set(r.Account, e.Name, Environment{Prefix: r.ID.ID, Created: e.Created})
+	}
+	return m, nil
+}
+
+// set records an environment in memory. m.mu is held, or m is new.
+func (m *Map) set(account, name string, e Environment) {
+	if m.byName[account] == nil {
+		m.byName[account] = map[string]Environment{}
+	}
+	m.byName[account][name] = e
+}
+
+// put records an environment, also under another name than before. m.mu is held.
+func (m *Map) put(account, name string, e Environment) error {
+	data, err := json.Marshal(Record{name, e.Created})
 	if err == nil {
-		err = json.Unmarshal(data, &m.byName)
+		err = m.store.Put(m.ctx, records.Record{Kind: records.Environment,
+			ID: records.ID{Account: account, ID: e.Prefix}, Data: data})
 	}
-	return m, errors.Wrapf(err, "read the environments")
+	if err != nil {
+		return errors.Wrapf(err, "record an environment")
+	}
+	m.set(account, name, e)
+	return nil
 }
 
 // List returns the recorded environments of an account, by name.
@@ -119,7 +148,7 @@ func (m *Map) add(account, name string) (Environment, error) {
 	if m.holder(account, name) != "" {
 		e.Prefix = "env_" + strings.ToLower(rand.Text())[:12]
 	}
-	return e, m.change(account, func(envs map[string]Environment) { envs[name] = e })
+	return e, m.put(account, name, e)
 }
 
 // Create records an environment. Conflict if it is recorded.
@@ -152,39 +181,26 @@ func (m *Map) Rename(account, from, to string) error {
 			return err
 		}
 	}
-	return m.change(account, func(envs map[string]Environment) {
-		delete(envs, from)
-		envs[to] = e
-	})
+	if err := m.put(account, to, e); err != nil {
+		return err
+	}
+	delete(m.byName[account], from)
+	return nil
 }
 
 // Delete removes the record of an environment, if there is one.
 func (m *Map) Delete(account, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.byName[account][name]; !ok {
+	e, ok := m.byName[account][name]
+	if !ok {
 		return nil
 	}
-	return m.change(account, func(envs map[string]Environment) { delete(envs, name) })
-}
-
-// change changes the environments of an account in memory and on disk, or neither. m.mu is held.
-func (m *Map) change(account string, change func(map[string]Environment)) error {
-	before := m.byName[account]
-	after := maps.Clone(before)
-	if after == nil {
-		after = map[string]Environment{}
+	if err := m.store.Delete(m.ctx, records.Environment, records.ID{Account: account, ID: e.Prefix}); err != nil {
+		return errors.Wrapf(err, "remove an environment")
 	}
-	change(after)
-	m.byName[account] = after
-	data, err := json.Marshal(m.byName)
-	if err == nil {
-		err = atomicfile.Write(m.path, data, 0o600)
-	}
-	if err != nil {
-		m.byName[account] = before
-	}
-	return errors.Wrapf(err, "remember an environment")
+	delete(m.byName[account], name)
+	return nil
 }
 
 // Known returns the sorted names of environments: Main, the recorded ones, and those with one of the prefixes.

@@ -1,18 +1,19 @@
 package environments_test
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/environments"
+	"github.com/RelevanceAI/harvest/modalapi/records"
+	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
-func open(t *testing.T, dir string) *environments.Map {
+func open(t *testing.T, store records.Store) *environments.Map {
 	t.Helper()
-	m, err := environments.Open(dir)
+	m, err := environments.Open(t.Context(), store)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +33,8 @@ func prefix(t *testing.T, m *environments.Map, account, name string) string {
 // survive a restart.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	m := open(t, dir)
+	store := &memory.Records{}
+	m := open(t, store)
 	if m.Renamed("acme") || prefix(t, m, "acme", "dev") != "dev" {
 		t.Error("a new environment has another prefix than its name")
 	}
@@ -51,7 +52,7 @@ func TestRename(t *testing.T) {
 		if prefix(t, m, "other", "dev") != "dev" || m.Renamed("other") {
 			t.Error("another account is affected")
 		}
-		m = open(t, dir)
+		m = open(t, store)
 	}
 	if err := m.Rename("acme", "staging", "dev"); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("to a taken name: %v", err)
@@ -73,11 +74,8 @@ func TestRename(t *testing.T) {
 // TestCreate checks that names are recorded once, and that a record that cannot be stored is not made.
 func TestCreate(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "modal")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	m := open(t, dir)
+	store := &storetest.Unwritable{Store: &memory.Records{}}
+	m := open(t, store)
 	if err := m.Create("acme", "dev"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,11 +84,15 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s twice: %v", name, err)
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
+	store.Err = errors.Newf(errors.Exhausted, "the disk is full")
+	if err := m.Create("acme", "new"); errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("on a full disk: %v", err)
 	}
-	if err := m.Create("acme", "new"); err == nil {
-		t.Error("it was stored without a directory")
+	if err := m.Rename("acme", "dev", "new"); errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("a rename on a full disk: %v", err)
+	}
+	if err := m.Delete("acme", "dev"); errors.KindOf(err) != errors.Exhausted {
+		t.Errorf("a deletion on a full disk: %v", err)
 	}
 	if got := m.Known("acme"); !slices.Equal(got, []string{"dev", "main"}) {
 		t.Errorf("known are %v", got)

@@ -1,4 +1,6 @@
-package modalapi
+// Package sealing encrypts streams with a key of any length: snapshots of directories, whose clients may give a key,
+// and anonymous secrets.
+package sealing
 
 import (
 	"bufio"
@@ -12,8 +14,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// The first byte of a kept directory is its format: plain, or in parts sealed by AES-256-GCM with SHA-256 of
-// the client's key. The nonce of a part combines the file's salt and the part's number. The last part is marked
+// The first byte of a stream is its format: plain, or in parts sealed by AES-256-GCM with SHA-256 of
+// the key. The nonce of a part combines the file's salt and the part's number. The last part is marked
 // as the last, so that no part can be left out.
 const (
 	asItIs   = 0
@@ -41,14 +43,14 @@ func nonce(salt []byte, number uint64, last bool) []byte {
 	return binary.BigEndian.AppendUint64(n, number)
 }
 
-// seal writes the content of from, sealed if there is a key.
-func seal(w io.Writer, key []byte, from io.Reader) error {
+// Seal writes the content of from, sealed if there is a key.
+func Seal(w io.Writer, key []byte, from io.Reader) error {
 	if len(key) == 0 {
 		if _, err := w.Write([]byte{asItIs}); err != nil {
-			return errors.Wrapf(err, "keep a directory")
+			return errors.Wrapf(err, "seal data")
 		}
 		_, err := io.Copy(w, from)
-		return errors.Wrapf(err, "keep a directory")
+		return errors.Wrapf(err, "seal data")
 	}
 	aead, err := sealer(key)
 	if err != nil {
@@ -57,19 +59,19 @@ func seal(w io.Writer, key []byte, from io.Reader) error {
 	salt := make([]byte, saltSize)
 	_, _ = rand.Read(salt) // never fails
 	if _, err := w.Write(append([]byte{sealed}, salt...)); err != nil {
-		return errors.Wrapf(err, "keep a directory")
+		return errors.Wrapf(err, "seal data")
 	}
 	in := bufio.NewReaderSize(from, partSize)
 	buf := make([]byte, partSize)
 	for number := uint64(0); ; number++ {
 		n, err := io.ReadFull(in, buf)
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return errors.Wrapf(err, "keep a directory")
+			return errors.Wrapf(err, "seal data")
 		}
 		_, more := in.Peek(1)
 		last := more != nil
 		if _, err := w.Write(aead.Seal(nil, nonce(salt, number, last), buf[:n], nil)); err != nil {
-			return errors.Wrapf(err, "keep a directory")
+			return errors.Wrapf(err, "seal data")
 		}
 		if last {
 			return nil
@@ -77,14 +79,14 @@ func seal(w io.Writer, key []byte, from io.Reader) error {
 	}
 }
 
-// unseal reads the output of seal. Denied if the key is wrong, or a key is missing or superfluous.
-func unseal(from io.Reader, key []byte) (io.Reader, error) {
+// Unseal reads the output of Seal. Denied if the key is wrong, or a key is missing or superfluous.
+func Unseal(from io.Reader, key []byte) (io.Reader, error) {
 	refused := errors.Remedy(errors.Newf(errors.Denied,
 		"the encryption key is not the one that the snapshot was taken with"), "Give the key of the snapshot")
 	in := bufio.NewReaderSize(from, partSize+64)
 	kind, err := in.ReadByte()
 	if err != nil {
-		return nil, errors.Wrapf(err, "read a directory that was kept")
+		return nil, errors.Wrapf(err, "read sealed data")
 	}
 	if kind == asItIs {
 		if len(key) > 0 {
@@ -101,7 +103,7 @@ func unseal(from io.Reader, key []byte) (io.Reader, error) {
 	}
 	salt := make([]byte, saltSize)
 	if _, err := io.ReadFull(in, salt); err != nil {
-		return nil, errors.Wrapf(err, "read a directory that was kept")
+		return nil, errors.Wrapf(err, "read sealed data")
 	}
 	u := &unsealer{in: in, aead: aead, salt: salt, refused: refused}
 	return u, u.next() // detect a wrong key at once
@@ -121,7 +123,7 @@ func (u *unsealer) next() error {
 	buf := make([]byte, partSize+u.aead.Overhead())
 	n, err := io.ReadFull(u.in, buf)
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.Wrapf(err, "read a directory that was kept")
+		return errors.Wrapf(err, "read sealed data")
 	}
 	_, more := u.in.Peek(1)
 	u.last = more != nil
