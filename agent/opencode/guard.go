@@ -1,6 +1,10 @@
 package opencode
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
 
 // Guarded implements agent.Guard: files cannot set the program's own variables.
 func (Agent) Guarded() []string { return nil }
@@ -16,17 +20,52 @@ func (Agent) SettingsFiles() []string {
 // Redirects implements agent.Guard.
 func (Agent) Redirects(text []byte) (names []string) {
 	var config struct {
-		Provider map[string]struct{ Options map[string]any }
+		Model      string
+		SmallModel string   `json:"small_model"`
+		Enabled    []string `json:"enabled_providers"`
+		Disabled   []string `json:"disabled_providers"`
+		Agent      map[string]struct{ Model string }
+		Mode       map[string]struct{ Model string }
+		Provider   map[string]struct {
+			NPM     string
+			Options map[string]any
+		}
 	}
 	if json.Unmarshal(text, &config) != nil {
 		return nil // it may contain comments; Harvest's settings take precedence anyway
 	}
-	for _, provider := range []string{"amazon-bedrock", "anthropic"} {
+	foreign := func(model, name string) {
+		if provider, _, ok := strings.Cut(model, "/"); ok && packages[provider] == "" {
+			names = append(names, name)
+		}
+	}
+	foreign(config.Model, "model")
+	foreign(config.SmallModel, "small_model")
+	for section, agents := range map[string]map[string]struct{ Model string }{"agent": config.Agent, "mode": config.Mode} {
+		for name, a := range agents {
+			foreign(a.Model, section+"."+name+".model")
+		}
+	}
+	for name, set := range map[string]bool{"enabled_providers": config.Enabled != nil,
+		"disabled_providers": config.Disabled != nil} {
+		if set {
+			names = append(names, name)
+		}
+	}
+	for provider, p := range config.Provider {
+		if packages[provider] == "" {
+			names = append(names, "provider."+provider)
+			continue
+		}
+		if p.NPM != "" && p.NPM != packages[provider] {
+			names = append(names, provider+".npm")
+		}
 		for _, option := range []string{"apiKey", "baseURL"} {
-			if _, ok := config.Provider[provider].Options[option]; ok {
+			if _, ok := p.Options[option]; ok {
 				names = append(names, provider+"."+option)
 			}
 		}
 	}
+	slices.Sort(names)
 	return names
 }

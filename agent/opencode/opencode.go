@@ -73,7 +73,7 @@ func (Agent) Command(s agent.Setup) engine.Command {
 		"OPENCODE_PERMISSION":           permissions[s.Approval],
 	}
 	if s.Access != nil {
-		maps.Copy(env, environment(*s.Access))
+		maps.Copy(env, environment(*s.Access, s.Model))
 	}
 	if s.MCPConfig != "" {
 		env["OPENCODE_CONFIG"] = s.MCPConfig
@@ -89,9 +89,10 @@ func (Agent) Kept() string { return `"$XDG_DATA_HOME"/opencode/opencode.db` }
 func (Agent) MCPConfig(servers []mcp.Server) ([]byte, error) { return mcp.OpenCodeConfig(servers) }
 
 // environment returns the environment variables that tell the program how to reach its model: the key, and the
-// address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). It supports
-// keys of Anthropic's API and of Bedrock; tokens of subscriptions are for Claude Code only.
-func environment(a agent.Access) map[string]string {
+// address as a piece of configuration that takes precedence over files (https://opencode.ai/docs/config). That enables
+// the provider of the key, and that of the model which the user chose; those of files are not used. It supports keys of
+// Anthropic's API and of Bedrock; tokens of subscriptions are for Claude Code only.
+func environment(a agent.Access, model string) map[string]string {
 	provider, key, url := "anthropic", "ANTHROPIC_API_KEY", cmp.Or(a.URL, "https://api.anthropic.com")+"/v1"
 	env := map[string]string{}
 	if a.Kind == agent.AccessBedrock {
@@ -104,12 +105,22 @@ func environment(a agent.Access) map[string]string {
 	if a.Kind != agent.AccessBedrock {
 		options["apiKey"] = a.Token // a project's file would take precedence over the variable
 	}
-	config, err := json.Marshal(map[string]any{"provider": map[string]any{provider: map[string]any{"options": options}}})
+	enabled := []string{provider}
+	if chosen, _, ok := strings.Cut(model, "/"); ok && chosen != provider {
+		enabled = append(enabled, chosen)
+	}
+	config, err := json.Marshal(map[string]any{
+		"enabled_providers": enabled, "disabled_providers": []string{},
+		"provider": map[string]any{provider: map[string]any{"npm": packages[provider], "options": options}},
+	})
 	if err == nil { // cannot fail: only strings
 		env["OPENCODE_CONFIG_CONTENT"] = string(config)
 	}
 	return env
 }
+
+// packages are the programs that speak to a provider, which a file of the repository could replace.
+var packages = map[string]string{"anthropic": "@ai-sdk/anthropic", "amazon-bedrock": "@ai-sdk/amazon-bedrock"}
 
 // permissions maps approvals to the server's rules (https://opencode.ai/docs/permissions).
 var permissions = map[agent.Approval]string{

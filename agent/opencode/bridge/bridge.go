@@ -80,6 +80,7 @@ func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, s
 
 type bridge struct {
 	dir, session, model, system string
+	chosen                      bool // chooseModel has run
 	password                    string
 	base                        string // URL of the server
 	http                        *http.Client
@@ -390,11 +391,7 @@ func (b *bridge) askMCP(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, mcpTime)
 	defer cancel()
 	var servers map[string]struct{ Status, Error string }
-	resp, err := b.do(ctx, http.MethodGet, "/mcp", nil)
-	if err == nil {
-		err = json.NewDecoder(io.LimitReader(resp.Body, maxLine)).Decode(&servers)
-		_ = resp.Body.Close()
-	}
+	err := b.get(ctx, "/mcp", &servers)
 	if err != nil {
 		fmt.Fprintln(b.err, "ask for MCP servers:", err)
 	}
@@ -409,6 +406,7 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 	session := "/session/" + url.PathEscape(b.session)
 	switch r.Op {
 	case "prompt":
+		b.chooseModel(ctx)
 		body := map[string]any{"parts": []any{map[string]string{"type": "text", "text": r.Text}}}
 		if provider, model, ok := strings.Cut(b.model, "/"); ok {
 			body["model"] = map[string]string{"providerID": provider, "modelID": model}

@@ -67,6 +67,10 @@ func serve(mode string) int {
 	mux.HandleFunc("GET /mcp", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"good":{"status":"connected"},"bad":{"status":"failed","error":"it died"}}`)
 	})
+	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, configurations[mode]) })
+	mux.HandleFunc("GET /config/providers", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"providers":[],"default":{"other":"wrong","good":"default"}}`)
+	})
 	mux.HandleFunc("POST /", s.echo)
 	fmt.Println("some noise")
 	fmt.Println("opencode server listening on http://" + l.Addr().String())
@@ -221,6 +225,45 @@ func TestBridge(t *testing.T) {
 	r.in.Close()
 	if code := <-r.code; code != 0 {
 		t.Errorf("exit %d: %s", code, r.stderr.String())
+	}
+}
+
+// configurations are the configurations of the server, by mode.
+var configurations = map[string]string{
+	"foreign":       `{"model":"evil/m","enabled_providers":["good"]}`,
+	"foreign agent": `{"model":"good/m","enabled_providers":["good"],"agent":{"build":{"model":"evil/m"}}}`,
+	"foreign mode":  `{"enabled_providers":["good"],"mode":{"build":{"model":"evil/m"}}}`,
+	"own":           `{"model":"good/m","enabled_providers":["good"],"agent":{"build":{"model":"good/b"}}}`,
+	"all":           `{"model":"any/m"}`,
+}
+
+// TestModelOfRepository checks that a prompt names a model of an enabled provider if a file of the repository names
+// another one, and that otherwise OpenCode chooses.
+//
+// mission: E1 4.2
+func TestModelOfRepository(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{
+		"foreign":       `"model":{"modelID":"default","providerID":"good"}`,
+		"foreign agent": `"model":{"modelID":"m","providerID":"good"}`,
+		"foreign mode":  `"model":{"modelID":"default","providerID":"good"}`,
+		"own":           "", "all": "", "plain": "",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode)
+			r.next(t)
+			for range 2 {
+				r.send(t, opencode.Request{Op: "prompt", Text: "go"})
+				line := r.next(t)
+				if !strings.Contains(line, `"asked"`) || !strings.Contains(line, want) ||
+					want == "" && strings.Contains(line, "modelID") {
+					t.Errorf("the prompt is %s", line)
+				}
+			}
+			r.in.Close()
+			<-r.code
+		})
 	}
 }
 
