@@ -32,6 +32,9 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # file system to write counters to (the snapshots of engine/enginetest run it).
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
+# Compilers that collect garbage less often need a sixth less time.
+COMPILE  := GOGC=400
+
 # Systems for which harvest is the command line alone, without the server.
 CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 
@@ -45,15 +48,15 @@ PACK     := GOOS= GOARCH= go run ./cmd/harvest/inner/pack
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
 # cmd/harvest/inner.
 build: keeper
-	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
+	$(COMPILE) CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
 	$(PACK) bin/harvest-server cmd/harvest/inner/server.zst
-	CGO_ENABLED=0 go build -buildvcs=auto -tags keeper,clientonly -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+	$(COMPILE) CGO_ENABLED=0 go build -buildvcs=auto -tags keeper,clientonly -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-tools ./cmd/harvest/tools
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-tools ./cmd/harvest/tools
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
 	$(PACK) bin/harvest-keeper cmd/harvest/inner/keeper.zst
 	$(PACK) bin/harvest-sentry cmd/harvest/inner/sentry.zst
 	$(PACK) bin/harvest-tools cmd/harvest/inner/tools.zst
@@ -121,6 +124,7 @@ fmt:
 # With the flags of build, so that what that has compiled is not compiled again.
 check: export CGO_ENABLED = 0
 check: export GOFLAGS = -trimpath
+check: export GOGC = 400
 check: fmt
 	go vet ./...
 	go mod tidy -diff
@@ -150,8 +154,8 @@ cover: deps
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
 	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/runsc ./bench/runsc
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/s3server ./bench/s3server
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/runsc ./bench/runsc
+	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/s3server ./bench/s3server
 	bin/bench $(BENCH)
 
 clean:

@@ -36,7 +36,7 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 // steps, each with its own directory, because their binaries have the same name.
 func (b *builder) compile(ctx context.Context, list []*pkg) error {
 	kind := "plain"
-	var flags []string
+	flags := []string{"-ldflags=-w"} // without DWARF, as go test links
 	if b.o.race {
 		kind, flags = "race", append(flags, "-race")
 	}
@@ -64,7 +64,7 @@ func (b *builder) compile(ctx context.Context, list []*pkg) error {
 		b.say("compiling the tests of %d packages", len(list)-len(rest))
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Stdout, cmd.Stderr = b.w, b.w
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", testenv.CompilerGC)
 		if err := cmd.Run(); err != nil {
 			return errors.Wrapf(err, "compile the tests")
 		}
