@@ -29,17 +29,23 @@ export async function open(body, { session, sandbox, facts, signIn }) {
   ];
   body.replaceChildren(h('h2', null, 'Changes'), h('div', { class: 'row' }, which, button('Refresh', () => load()), save, ...actions), result, fresh, files);
 
-  const act = async (doing, what, told) => {
-    const enable = disable(actions);
-    result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ` ${doing}`));
+  // act does what a button, or the form of a dialog, is for. An open dialog closes when that has succeeded; else it
+  // keeps its text and shows the problem.
+  const act = async (doing, what, told, el) => {
+    const enable = disable(el ? [...actions, ...el.querySelectorAll('[type=submit]')] : actions);
+    const problem = el?.querySelector('[role=status]');
+    const at = (node) => (el?.open ? problem : result).replaceChildren(node);
+    at(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ` ${doing}`));
     try {
       const said = told(await what());
-      result.replaceChildren(typeof said === 'string' ? h('p', null, said) : said);
+      enable(); // before the dialog returns the focus to its button
+      el?.close();
+      at(typeof said === 'string' ? h('p', null, said) : said);
     } catch (p) {
+      enable();
       if (p.status === 401) signIn(p);
-      result.replaceChildren(problemBox(p));
+      at(problemBox(p));
     }
-    enable();
     load();
   };
 
@@ -52,16 +58,15 @@ export async function open(body, { session, sandbox, facts, signIn }) {
 
   function commit() {
     const text = h('textarea', { rows: '4', required: true, autofocus: true });
-    const form = h('form', null, field('Message', text), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Commit everything'), button('Not now', () => el.close())));
+    const form = h('form', null, field('Message', text), h('div', { role: 'status' }), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Commit everything'), button('Not now', () => el.close())));
     const el = dialog('Commit', h('h2', null, 'Commit'), form);
     form.addEventListener('submit', (e) => {
       e.preventDefault();
-      el.close();
       act('Committing…', async () => {
         if (facts.working) throw new Problem({ detail: 'The agent is at work in the repository.', remedy: 'Wait until its turn is done, or stop it.' });
         await git('add', '--all');
         return git('commit', '--message', text.value);
-      }, (said) => `Committed: ${said.split('\n')[0]}`);
+      }, (said) => `Committed: ${said.split('\n')[0]}`, el);
     });
   }
 
@@ -69,14 +74,13 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     const title = h('input', { type: 'text', placeholder: 'the agent writes it', autofocus: true });
     const text = h('textarea', { rows: '5', placeholder: 'the agent writes it' });
     const ready = h('input', { type: 'checkbox' });
-    const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')),
+    const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')), h('div', { role: 'status' }),
       h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
     const el = dialog('Open a pull request', h('h2', null, 'Open a pull request'), form);
     form.addEventListener('submit', (e) => {
       e.preventDefault();
-      el.close();
       act('Opening a pull request…', () => call('POST', `${at}/pull-request`, { repository: repository(), title: title.value, body: text.value, ready: ready.checked }, long),
-        (r) => h('p', null, r.new ? 'Opened ' : r.updated ? 'Updated ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url, r.note ? `: ${r.note}` : ''));
+        (r) => h('p', null, r.new ? 'Opened ' : r.updated ? 'Updated ' : 'There was one already: ', /^https?:/.test(r.url) ? h('a', { href: r.url, target: '_blank', rel: 'noopener noreferrer' }, r.url) : r.url, r.note ? `: ${r.note}` : ''), el);
     });
   }
 

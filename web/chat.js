@@ -35,7 +35,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const costs = h('span', { class: 'costs' });
   const error = h('div');
   const queue = new Queue(session.id, (what) => act(what), (prompt) => post(prompt));
-  const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Say what to do', autocomplete: 'off', maxlength: '900000' });
+  const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Say what to do', autocomplete: 'off' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
   const stop = button('Stop', () => act(async () => {
     await queue.hold();

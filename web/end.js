@@ -2,8 +2,8 @@
 
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
-import { button, bytes, fill, h, problemBox, sure, windowed } from './dom.js';
-import { intent } from './drafts.js';
+import { button, bytes, fill, h, plain, problemBox, sure, windowed } from './dom.js';
+import { files as edited, intent, keep, unsaved } from './drafts.js';
 import { disable } from './focus.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
@@ -81,20 +81,26 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
 const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);
 const unsent = (why) => problemBox({ detail: `The files could not be sent to S3: ${why}`, remedy: 'It is tried again.' });
 
-// ends asks whether to end a session, and ends it. It asks again if changes would be lost that are not handed back. act
+// ends asks whether to end a session, and ends it. It names edits of files that are not saved, and asks again if changes
+// would be lost that are not handed back. act
 // shows the problem of an action, and ending learns whether the session is being ended.
 export function ends(session, facts, act, ending) {
+  const of = `${edited}${session.sandbox_id}:`;
+  const edits = unsaved(of);
+  const names = edits.slice(0, 5).map((name) => plain(name.slice(of.length))).join(', ') + (edits.length > 5 ? ', …' : '');
+  const lost = edits.length > 0 ? ` Your unsaved edits are lost: ${names}.` : '';
   const end = async (query) => {
     ending(true);
     try {
       await call('DELETE', `v1/sessions/${session.id}${query}`);
+      for (const name of edits) keep(name, '');
     } catch (p) {
       ending(false);
       if (p.status === 409 && query) sure('End the session and lose changes?', p.detail, 'End and lose them', () => end(''));
       else act(() => { throw p; });
     }
   };
-  sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.', 'End it', async () => {
+  sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.' + lost, 'End it', async () => {
     try { // the data disappears with the sandbox
       facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
     } catch { /* best effort: the session may have no diff now */ }

@@ -12,13 +12,16 @@ export async function open(body, { failed }) {
   const add = h('form', { class: 'inline' }, field('Secret', name), field('Variable', variable), field('Value', value), h('button', { type: 'submit', class: 'primary' }, 'Set'));
   add.addEventListener('submit', (e) => {
     e.preventDefault();
-    act(async () => {
-      await call('POST', 'v1/secrets', { name: name.value.trim(), pairs: { [variable.value.trim()]: value.value }, mode: known.has(name.value.trim()) ? 'merge' : undefined });
+    const [secret, key] = [name.value.trim(), variable.value.trim()];
+    const set = () => act(async () => {
+      await call('POST', 'v1/secrets', { name: secret, pairs: { [key]: value.value }, mode: known.has(secret) ? 'merge' : undefined });
       add.reset();
     });
+    if (!known.get(secret)?.includes(key)) set();
+    else sure(`Replace ${key} of ${secret}?`, 'Its value is lost. Sandboxes that have it keep the old one.', 'Replace it', set);
   });
   body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Nobody sees a value again, here or anywhere.'), add, error, list);
-  let known = new Set();
+  let known = new Map(); // variables of the stored secrets, by name
   async function act(what) {
     error.replaceChildren();
     try {
@@ -31,7 +34,7 @@ export async function open(body, { failed }) {
   async function load() {
     try {
       const rows = await all('v1/secrets');
-      known = new Set(rows.map((s) => s.name));
+      known = new Map(rows.map((s) => [s.name, s.keys]));
       refill(list, table('Secrets', ['Secret', 'Variables', 'From', 'Changed', 'Last used', ''], rows.map((s) => [s.name, s.keys.map((k) => h('code', { class: 'chip' }, k)).reduce((span, k) => (span.append(k), span), h('span')),
         s.origin === 'stored' ? 'stored' : 'the server\'s environment', when(s.updated_at), when(s.last_used_at),
         s.origin === 'stored' && button('Delete', () => sure(`Delete ${s.name}?`, 'Sandboxes that have it keep it.', 'Delete it', () => act(() => call('DELETE', `v1/secrets/${encodeURIComponent(s.name)}`))), { class: 'small danger', 'aria-label': `Delete ${s.name}` })]), 'There is no secret.'));

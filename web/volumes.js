@@ -11,14 +11,16 @@ export async function open(body, { failed }) {
   const make = h('form', { class: 'inline' }, field('New volume', name), h('button', { type: 'submit' }, 'Create'));
   make.addEventListener('submit', (e) => {
     e.preventDefault();
-    act(() => call('POST', 'v1/volumes', { name: name.value.trim() }));
+    act(async () => {
+      await call('POST', 'v1/volumes', { name: name.value.trim() });
+      name.value = '';
+    });
   });
   body.replaceChildren(make, error, list);
   async function act(what) {
     error.replaceChildren();
     try {
       await what();
-      name.value = '';
     } catch (p) {
       error.replaceChildren(problemBox(p));
     }

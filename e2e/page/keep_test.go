@@ -153,6 +153,73 @@ func TestPageKeepsFiles(t *testing.T) {
 	if text, _ := b.file(box, dir+"/fresh.txt"); text != quoted("fresh") {
 		t.Errorf("the other file: %s", text)
 	}
+
+	// The end of the session names edits that it would lose, and then they are gone.
+	b.opens("mixed.txt")
+	b.edits("never saved")
+	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
+	b.click("header button", "End")
+	b.sees("dialog", "Your unsaved edits are lost: "+dir+"/plain.txt, "+dir+"/mixed.txt.")
+	b.click("dialog button", "End it")
+	b.sees(".ended", "This session has ended")
+	b.until(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e); return !e.defaultPrevented; })()`)
+	b.clean()
+	b.leavesNoImages()
+}
+
+// TestPageKeepsForms checks that a form keeps its text when another action succeeds, that a variable of a secret is
+// replaced only after the person confirms, and that a prompt that the server refuses stays.
+// mission: 7.6, F2
+func TestPageKeepsForms(t *testing.T) {
+	t.Parallel()
+	h, b := started(t)
+	h.Must("volume", "create", "old")
+	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
+	b.sees(".of-volumes td", "old")
+	b.fill("New volume", "half a na")
+	b.press("Delete old")
+	b.click("dialog button", "Delete it")
+	b.sees(".of-volumes", "There is no volume.")
+	b.until(`document.querySelector('.of-volumes form input').value === 'half a na'`)
+	b.fill("New volume", "new")
+	b.click(".of-volumes button", "Create")
+	b.sees(".of-volumes td", "new")
+	b.until(`document.querySelector('.of-volumes form input').value === ''`)
+
+	b.do(chromedp.Evaluate(`location.hash = '#/secrets'`, nil))
+	set := func(variable, value string) {
+		t.Helper()
+		b.fill("Secret", "keys")
+		b.fill("Variable", variable)
+		b.fill("Value", value)
+		b.click(".of-secrets button", "Set")
+	}
+	set("KEY", "first")
+	b.sees(".of-secrets td", "KEY")
+	value := func() string { t.Helper(); return h.Must("run", "--secret", "keys", "--", "sh", "-c", "echo $KEY") }
+	set("KEY", "second")
+	b.sees("dialog", "Replace KEY of keys?")
+	b.accessible("a variable to replace")
+	b.click("dialog button", "Keep it")
+	b.until(`!document.querySelector('dialog')`)
+	if got := value(); got != "first" {
+		t.Errorf("the value is %q, before the person agreed", got)
+	}
+	b.until(`document.querySelector('.of-secrets [type=password]').value === 'second'`)
+	b.click(".of-secrets button", "Set")
+	b.click("dialog button", "Replace it")
+	b.until(`document.querySelector('.of-secrets [type=password]').value === ''`)
+	if got := value(); got != "second" {
+		t.Errorf("the value is %q", got)
+	}
+	set("OTHER", "third") // another variable needs no question
+	b.sees(".of-secrets td", "OTHER")
+
+	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
+	b.creates()
+	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.value = 'x'.repeat(1100000); e.form.requestSubmit(); }`, nil))
+	b.sees(".composer .problem", "more than the maximum")
+	b.until(`document.querySelector('.composer textarea').value.length === 1100000`)
 	b.clean()
 	b.leavesNoImages()
 }

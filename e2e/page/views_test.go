@@ -213,7 +213,9 @@ func viewChanges(b *tab, g *host.Git) {
 	commit("By hand: $(touch /tmp/pwned) <b>all</b>")
 	b.sees(".of-changes [role=status]", "By hand: $(touch /tmp/pwned) <b>all</b>")
 	commit("Nothing")
-	b.sees(".of-changes .problem", "nothing to commit")
+	b.sees("dialog .problem", "nothing to commit")
+	b.until(`document.querySelector('dialog textarea').value === 'Nothing'`)
+	b.click("dialog button", "Not now")
 	b.click(".of-changes button", "Push")
 	b.sees(".of-changes [role=status]", "Pushed the branch harvest/")
 	if branches := host.RunGit(b.t, filepath.Join(g.Dir, "sample.git"), "branch", "--list",
@@ -228,7 +230,8 @@ func viewChanges(b *tab, g *host.Git) {
 	b.sees(".of-changes [role=status]", "The work stands on")
 	b.click(".of-changes button", "Pull request")
 	b.click("dialog button", "Open it")
-	b.sees(".of-changes .problem", "GitHub")
+	b.sees("dialog .problem", "GitHub")
+	b.click("dialog button", "Not now")
 }
 
 func viewPreview(b *tab) {

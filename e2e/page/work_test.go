@@ -116,16 +116,18 @@ func TestPageRepository(t *testing.T) {
 	b.sees(".status", "Done")
 	b.view("Changes")
 	b.sees(".of-changes .diff .added", "Look first.")
-	pull := func(title string) {
-		t.Helper()
-		b.click(".of-changes button", "Pull request")
-		b.fill("Title", title)
-		b.fill("What it does", "It looks.")
-		b.click("dialog button", "Open it")
+	b.click(".of-changes button", "Pull request")
+	b.fill("Title", "A first attempt")
+	b.fill("What it does", "It looks.")
+	b.click("dialog button", "Open it")
+	b.sees("dialog .problem", "Resource not accessible")
+	b.accessible("a refused pull request")
+	if got := b.value(`[...document.querySelectorAll('dialog input[type=text], dialog textarea')].map((e) => e.value)`); got !=
+		"A first attempt,It looks." {
+		t.Errorf("after the refusal, the dialog has %q", got)
 	}
-	pull("A first attempt")
-	b.sees(".of-changes .problem", "Resource not accessible")
-	pull("Look first")
+	b.fill("Title", "Look first")
+	b.click("dialog button", "Open it")
 	b.sees(".of-changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
 	if got := b.value(`document.querySelector('.of-changes [role=status] a').rel`); got != "noopener noreferrer" {
 		t.Errorf("the link is %s", got)
