@@ -151,7 +151,7 @@ func TestBadRepositories(t *testing.T) {
 	g.add("owner/private", map[string]string{"a": "a\n"})
 	g.add("public/empty", nil)
 	g.add("public/plain", map[string]string{"a": "a\n"})
-	random := make([]byte, 96<<20)
+	random := make([]byte, 24<<20)
 	if _, err := io.ReadFull(rand.Reader, random); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestBadRepositories(t *testing.T) {
 		"not allowed": {session.Request{Repo: "https://git.nowhere.example/a/b"},
 			"the network policy of the sandbox refused git.nowhere.example: "},
 		"too large": {session.Request{Repo: g.url("public/large"),
-			Sandbox: sandbox.Request{Disk: 64 << 20}}, "too large for the sandbox's disk"},
+			Sandbox: sandbox.Request{Disk: 16 << 20}}, "too large for the sandbox's disk"},
 		"an ext:: submodule": {session.Request{Repo: g.url("public/evil"), Submodules: true},
 			"has an address that is not taken"},
 		"no git-lfs":       {session.Request{Repo: g.url("public/plain"), LFS: true}, "the image has no git-lfs"},

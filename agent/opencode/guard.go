@@ -41,10 +41,11 @@ func (Agent) Redirects(text []byte) (names []string) {
 	}
 	foreign(config.Model, "model")
 	foreign(config.SmallModel, "small_model")
-	for section, agents := range map[string]map[string]struct{ Model string }{"agent": config.Agent, "mode": config.Mode} {
-		for name, a := range agents {
-			foreign(a.Model, section+"."+name+".model")
-		}
+	for name, a := range config.Agent {
+		foreign(a.Model, "agent."+name+".model")
+	}
+	for name, a := range config.Mode {
+		foreign(a.Model, "mode."+name+".model")
 	}
 	for name, set := range map[string]bool{"enabled_providers": config.Enabled != nil,
 		"disabled_providers": config.Disabled != nil} {

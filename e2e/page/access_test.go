@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // noted is a script that collects every text that the elements of a selector get, in a list of that name.
@@ -24,6 +25,7 @@ func noted(list, selector string) string {
 // and questions, and nothing of the past.
 // mission: 7.5, 7.10, F2
 func TestPageAnnounces(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	_, b := started(t)
 	b.creates()
@@ -71,6 +73,7 @@ func TestPageAnnounces(t *testing.T) {
 // tabs, and that the selected one is in sight on a phone.
 // mission: F2
 func TestPageTabs(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, b := started(t)
 	id := b.creates()
@@ -115,6 +118,7 @@ func TestPageTabs(t *testing.T) {
 // neighbour if the control that had it disappears.
 // mission: F2
 func TestPageFocus(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.New(t, "fake", host.GVisor(t))
 	h.Up()
@@ -175,6 +179,7 @@ func TestPageFocus(t *testing.T) {
 // TestPageForcedColours checks that states that are otherwise shown by a colour can be seen with a forced palette, too.
 // mission: F2
 func TestPageForcedColours(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	_, b := started(t)
 	b.creates()
@@ -201,6 +206,7 @@ func TestPageForcedColours(t *testing.T) {
 // that views have no style of something else with the same name.
 // mission: 7.9, F2
 func TestPagePolls(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := host.New(t, "fake", host.GVisor(t))
 	h.Up()
@@ -255,6 +261,7 @@ func TestPagePolls(t *testing.T) {
 // that heading, title and list show the name of the open session.
 // mission: 7.8, 7.10
 func TestPageResumed(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	_, b := started(t)
 	first := b.creates()

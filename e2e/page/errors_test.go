@@ -14,6 +14,7 @@ import (
 // withdrawn link to a port. The page of the port goes away by itself once a server listens.
 // mission: 7.7, 7.8
 func TestPageErrors(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, b := started(t)
 	// Pages that lead to others, or reload, end scripts.

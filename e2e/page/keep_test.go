@@ -162,7 +162,8 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.sees("dialog", "Your unsaved edits are lost: "+dir+"/plain.txt, "+dir+"/mixed.txt.")
 	b.click("dialog button", "End it")
 	b.sees(".ended", "This session has ended")
-	b.until(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e); return !e.defaultPrevented; })()`)
+	b.until(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e);
+		return !e.defaultPrevented; })()`)
 	b.clean()
 	b.leavesNoImages()
 }
@@ -217,7 +218,8 @@ func TestPageKeepsForms(t *testing.T) {
 
 	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
 	b.creates()
-	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea'); e.value = 'x'.repeat(1100000); e.form.requestSubmit(); }`, nil))
+	b.do(chromedp.Evaluate(`{ const e = document.querySelector('.composer textarea');
+		e.value = 'x'.repeat(1100000); e.form.requestSubmit(); }`, nil))
 	b.sees(".composer .problem", "more than the maximum")
 	b.until(`document.querySelector('.composer textarea').value.length === 1100000`)
 	b.clean()
@@ -286,6 +288,7 @@ func TestPageKeepsPrompts(t *testing.T) {
 // One event, one long line or one large change does not stop the page, and outputs have their colours.
 // mission: 7.4, 7.6, F2
 func TestPageBearsMuch(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	_, b := started(t)
 	b.creates()
@@ -346,6 +349,7 @@ func TestPageBearsMuch(t *testing.T) {
 // their answers, and that a stop holds the queued prompts.
 // mission: 7.4, 7.5, 7.10
 func TestPageAnswers(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	_, b := started(t)
 	b.creates()
@@ -403,6 +407,7 @@ func TestPageAnswers(t *testing.T) {
 // after it.
 // mission: 7.8, 7.10
 func TestPageAddresses(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, b := started(t)
 	id := b.creates()

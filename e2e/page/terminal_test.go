@@ -115,6 +115,7 @@ func (b *tab) terminalCopies() {
 // that the base image has an editor.
 // mission: 7.6, F2, C1
 func TestPageShells(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h, b := started(t)
 	b.creates()

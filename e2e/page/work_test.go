@@ -122,8 +122,8 @@ func TestPageRepository(t *testing.T) {
 	b.click("dialog button", "Open it")
 	b.sees("dialog .problem", "Resource not accessible")
 	b.accessible("a refused pull request")
-	if got := b.value(`[...document.querySelectorAll('dialog input[type=text], dialog textarea')].map((e) => e.value)`); got !=
-		"A first attempt,It looks." {
+	if got := b.value(`[...document.querySelectorAll('dialog input[type=text], dialog textarea')]
+		.map((e) => e.value)`); got != "A first attempt,It looks." {
 		t.Errorf("after the refusal, the dialog has %q", got)
 	}
 	b.fill("Title", "Look first")

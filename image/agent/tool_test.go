@@ -152,6 +152,7 @@ func (h *host) publish() {
 // mission: B3
 // mission: B4
 func TestProjectsGetTheVersionTheyAskFor(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := newHost(t)
 	h.publish()
@@ -278,6 +279,7 @@ func version(t testing.TB, name string) string {
 }
 
 func TestProjectsThatAskForTheImpossible(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := newHost(t)
 	h.publish()
@@ -407,6 +409,7 @@ func TestManyAtOnceInstallOnce(t *testing.T) {
 }
 
 func TestWhatToolsPassOn(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	h := newHost(t)
 	cmd := h.command("", nil, "node", "-e",

@@ -4,10 +4,13 @@ import (
 	"os"
 	"testing"
 	"testing/fstest"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // TestGrantsAreUsed checks that the layers allow no import that does not exist.
 func TestGrantsAreUsed(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	tree, err := load(os.DirFS("../.."))
 	if err != nil {

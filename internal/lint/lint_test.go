@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 func TestHouseRules(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	tree, err := load(os.DirFS("../.."))
 	if err != nil {
@@ -24,6 +27,7 @@ func TestHouseRules(t *testing.T) {
 
 // TestWidths checks that no line is added that is too wide.
 func TestWidths(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	tree, err := load(os.DirFS("../.."))
 	if err != nil {

@@ -4,11 +4,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // TestPackageSizes checks that no package grows beyond what a person keeps in mind, and that those that are too large
 // only shrink.
 func TestPackageSizes(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	tree, err := load(os.DirFS("../.."))
 	if err != nil {

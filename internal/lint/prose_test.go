@@ -6,11 +6,14 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // TestProse checks that prose gets plainer: no area has more marked lines than its ceiling, and the ceiling of an area
 // well below it must be lowered.
 func TestProse(t *testing.T) {
+	testenv.Long(t)
 	t.Parallel()
 	counts, err := countProse(os.DirFS("../.."))
 	if err != nil {

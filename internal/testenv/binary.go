@@ -21,8 +21,8 @@ import (
 // modulePath is the module to count coverage of.
 const modulePath = "github.com/RelevanceAI/harvest"
 
-// CompilerGC is an environment variable for go build, as in the Makefile: compilers that collect garbage less often need a
-// sixth less time, and up to 2 GB of memory for the largest program.
+// CompilerGC is an environment variable for go build, as in the Makefile: compilers that collect garbage less often
+// need a sixth less time, and up to 2 GB of memory for the largest program.
 const CompilerGC = "GOGC=400"
 
 // kept is how long binaries of earlier builds stay, because a test may still run one.

@@ -265,10 +265,14 @@ func xmlFault(w http.ResponseWriter, status int, code string) bool {
 	return true
 }
 
+// sdkHTTP is shared: each client of its own would keep an idle connection.
+var sdkHTTP = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
+
 // sdkOf returns the SDK's client for the server of b, for requests that Bucket does not have.
 func sdkOf(b *object.Bucket) *sdk.Client {
 	loc := b.Location()
-	return sdk.New(sdk.Options{Region: loc.Region, BaseEndpoint: &loc.Endpoint, UsePathStyle: loc.PathStyle,
+	return sdk.New(sdk.Options{HTTPClient: sdkHTTP, Region: loc.Region, BaseEndpoint: &loc.Endpoint,
+		UsePathStyle:               loc.PathStyle,
 		Credentials:                credentials.NewStaticCredentialsProvider(loc.AccessKeyID, loc.SecretAccessKey, ""),
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired})
