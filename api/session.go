@@ -189,15 +189,18 @@ type SessionEvent struct {
 	Questions   []Question      `json:"questions,omitempty"`
 	Interrupted bool            `json:"interrupted,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
-	Took        float64         `json:"took_ms,omitempty"` // of tool.completed, in milliseconds; 0 if unknown
-	Usage       *Usage          `json:"usage,omitempty"`
-	MessageID   string          `json:"message_id,omitempty"`
-	Message     *Message        `json:"message,omitempty"`
-	Position    int             `json:"position,omitempty"`
-	Status      string          `json:"status,omitempty"`
-	Stage       *Stage          `json:"stage,omitempty"`
-	Synced      *RepoSynced     `json:"synced,omitempty"` // of repo.synced
-	Git         *GitEvent       `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic
+	// Cause is set in done if the turn failed and the same prompt would fail again: "cost_limit", "no_credit",
+	// "key_refused", "unknown_model" or "prompt_too_long".
+	Cause     string      `json:"cause,omitempty"`
+	Took      float64     `json:"took_ms,omitempty"` // of tool.completed, in milliseconds; 0 if unknown
+	Usage     *Usage      `json:"usage,omitempty"`
+	MessageID string      `json:"message_id,omitempty"`
+	Message   *Message    `json:"message,omitempty"`
+	Position  int         `json:"position,omitempty"`
+	Status    string      `json:"status,omitempty"`
+	Stage     *Stage      `json:"stage,omitempty"`
+	Synced    *RepoSynced `json:"synced,omitempty"` // of repo.synced
+	Git       *GitEvent   `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic
 }
 
 // RepoSynced is the result of updating a session that started from an image of its repository.

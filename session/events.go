@@ -23,7 +23,9 @@ type Event struct {
 	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
 	// Took is the duration in milliseconds since tool.started, of tool.completed. It is 0 if the turn began under
 	// another server.
-	Took   float64 `json:"took_ms,omitempty"`
+	Took float64 `json:"took_ms,omitempty"`
+	// Cause is set in done if the turn failed and the same prompt would fail again.
+	Cause  Cause   `json:"cause,omitempty"`
 	Limit  string  `json:"limit,omitempty"`
 	Synced *Synced `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.

@@ -505,7 +505,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	e = r.panicEnds(e)
 	m := *r.current
 	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), Completed
-	status, reason := Done, ""
+	status, reason, cause := Done, "", Cause("")
 	if e.Usage != nil {
 		m.Usage = *e.Usage
 	}
@@ -520,15 +520,16 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 		}
 	case e.Failed && r.overspent() != "":
 		e.Text = r.overspent()
-		m.State, m.Reply, status, reason = Broken, e.Text, Failed, e.Text
+		m.State, m.Reply, status, reason, cause = Broken, e.Text, Failed, e.Text, CauseCost
 	case e.Failed:
 		m.State, status, reason = Broken, Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
+		cause = causeOf(reason)
 	}
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
 	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); s.Answered, s.Stopping, r.spent = nil, "", 0 })
-	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Offset: end}})...)
+	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Cause: cause, Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)

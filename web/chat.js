@@ -19,6 +19,11 @@ const words = {
   creating: 'Making the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
   hung: 'Nothing was heard of the agent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
 };
+// permanent has the next steps after failures after which the same prompt would fail again.
+const permanent = {
+  cost_limit: 'Begin another session with a higher limit of cost.', no_credit: 'Buy credit from the provider of the model, or use another key.',
+  key_refused: 'Use a valid key that may use the model.', unknown_model: 'Begin a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or begin a new session.',
+};
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 
 // openChat fills main with a session and returns a function that closes it. again starts a session with the
@@ -265,7 +270,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       });
       if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
       else if (e.failed && e.message?.purpose) put(note(`The agent wrote no text: ${e.text || e.reason || 'its turn failed'}`));
-      else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: 'The session continues: send the prompt again, or another one.' }, ...(e.message ? [retry] : [])));
+      else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: permanent[e.cause] ?? 'The session continues: send the prompt again, or another one.' }, ...(e.message && !permanent[e.cause] ? [retry] : [])));
       else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '))).classList.add('turn');
     },
   };

@@ -254,25 +254,17 @@ func left(id string) error {
 		"harvest attach %s to follow it again, harvest stop %s to interrupt it", id, id)
 }
 
-// hopeless lists error texts of agents and models that mean that a retry would fail again.
-var hopeless = []struct {
-	said   string // in lower case
+// permanent are the failures after which a retry would fail again, by the cause in the event.
+var permanent = map[string]struct {
 	kind   errors.Kind
 	remedy string
 }{
-	{"limit of cost", errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
-	{"credit balance", errors.Denied,
+	"cost_limit": {errors.Denied, "begin another session with a higher --max-usd: harvest agent --continue SESSION"},
+	"no_credit": {errors.Denied,
 		"buy credit from the provider of the model, or use another key: harvest secret set"},
-	{"billing", errors.Denied, "buy credit from the provider of the model, or use another key: harvest secret set"},
-	{"permission_error", errors.Denied, "use a key that may use the model: harvest secret set"},
-	{"authentication", errors.Denied, "use a valid key: harvest secret set"},
-	{"api key", errors.Denied, "use a valid key: harvest secret set"},
-	{"selected model", errors.Invalid, "name an existing model: harvest agent --model"},
-	{"not_found_error", errors.Invalid, "name an existing model: harvest agent --model"},
-	{"model not found", errors.Invalid, "name an existing model: harvest agent --model"},
-	{"too long", errors.Invalid,
-		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
-	{"contextoverflow", errors.Invalid,
+	"key_refused":   {errors.Denied, "use a valid key that may use the model: harvest secret set"},
+	"unknown_model": {errors.Invalid, "name an existing model: harvest agent --model"},
+	"prompt_too_long": {errors.Invalid,
 		"send a shorter prompt, or continue in a session with less history: harvest agent --continue SESSION"},
 }
 
@@ -293,10 +285,8 @@ func turnError(id string, end api.SessionEvent) error {
 		return errors.Remedy(errors.Newf(errors.Canceled, "the turn was interrupted: %s", end.Reason),
 			"to continue: harvest send %s \"…\"", id)
 	case end.Failed:
-		for _, h := range hopeless {
-			if strings.Contains(strings.ToLower(text), h.said) {
-				return errors.Remedy(errors.Newf(h.kind, "the turn failed: %s", text), "%s", h.remedy)
-			}
+		if p, ok := permanent[end.Cause]; ok {
+			return errors.Remedy(errors.Newf(p.kind, "the turn failed: %s", text), "%s", p.remedy)
 		}
 		return errors.Remedy(errors.Newf(errors.Unavailable, "the turn failed: %s", text),
 			"to try again in the same conversation: harvest send %s \"…\"", id)

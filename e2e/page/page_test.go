@@ -142,6 +142,12 @@ func TestPage(t *testing.T) {
 	b.send("/fail out of luck")
 	b.sees(".problem", "out of luck")
 	b.sees(".problem", "send the prompt again")
+	b.sees(".problem button", "Send it again")
+	b.send("/fail the credit balance is too low") // the same prompt would fail again
+	b.sees(".problem", "Buy credit")
+	if n := b.value(`document.querySelectorAll('.items .problem button').length`); n != "1" {
+		t.Errorf("%s failures offer to send the prompt again", n)
+	}
 
 	// Another browser, behind a proxy that serves the server below a path, sees the same, and both continue after a
 	// restart of the server.
