@@ -25,9 +25,9 @@ type Event struct {
 	// another server.
 	Took float64 `json:"took_ms,omitempty"`
 	// Cause is set in done if the turn failed and the same prompt would fail again.
-	Cause  Cause   `json:"cause,omitempty"`
-	Limit  string  `json:"limit,omitempty"`
-	Synced *Synced `json:"synced,omitempty"` // of repo.synced
+	Cause  agent.Cause `json:"cause,omitempty"`
+	Limit  string      `json:"limit,omitempty"`
+	Synced *Synced     `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
 	Git *git.Event `json:"git,omitempty"`
 	// GitLines is the number of harvest-git lines converted to events, including this one.

@@ -505,7 +505,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	e = r.panicEnds(e)
 	m := *r.current
 	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), Completed
-	status, reason, cause := Done, "", Cause("")
+	status, reason, cause := Done, "", agent.Cause("")
 	if e.Usage != nil {
 		m.Usage = *e.Usage
 	}
@@ -520,10 +520,10 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 		}
 	case e.Failed && r.overspent() != "":
 		e.Text = r.overspent()
-		m.State, m.Reply, status, reason, cause = Broken, e.Text, Failed, e.Text, CauseCost
+		m.State, m.Reply, status, reason, cause = Broken, e.Text, Failed, e.Text, agent.CauseCost
 	case e.Failed:
 		m.State, status, reason = Broken, Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
-		cause = causeOf(reason)
+		cause = agent.CauseOf(reason)
 	}
 	clear(r.tools)
 	clear(r.asked)

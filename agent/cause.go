@@ -1,4 +1,4 @@
-package session
+package agent
 
 import "strings"
 
@@ -26,8 +26,8 @@ var causes = []struct {
 	{"too long", CauseLength}, {"contextoverflow", CauseLength},
 }
 
-// causeOf returns the cause of a failure with that text, or "".
-func causeOf(text string) Cause {
+// CauseOf returns the cause of a failure with that text, or "".
+func CauseOf(text string) Cause {
 	text = strings.ToLower(text)
 	for _, c := range causes {
 		if strings.Contains(text, c.text) {
