@@ -36,20 +36,35 @@ function request(form) {
 }
 
 // announcer returns a function that announces the form's session, without its prompt, so that the server can make one
-// like it ahead. It does nothing while the session stays the same.
+// like it ahead. It does nothing while the session stays the same. The server takes an announcement a second: later
+// ones wait, and the last one counts.
 function announcer(form) {
   let last;
-  return () => {
+  let timer;
+  let free = 0; // when the server takes the next one, in milliseconds
+  const later = () => { timer = setTimeout(() => { if (form.isConnected) announce(); }, Math.max(0, free - Date.now())); };
+  const announce = () => {
+    clearTimeout(timer);
     const body = request(form) ?? {};
     delete body.prompt;
     delete body.limits;
     const text = JSON.stringify(body);
     if (text === last) return;
-    last = text;
-    call('POST', 'v1/sessions/warm', body).catch(() => {}); // without it the session only takes longer
+    if (Date.now() < free) {
+      later();
+      return;
+    }
+    [last, free] = [text, Date.now() + pause];
+    call('POST', 'v1/sessions/warm', body).catch((p) => { // without it the session only takes longer
+      if (p.status !== 429 || text !== last) return; // another tab announces, too
+      [last, free] = [undefined, Date.now() + pause];
+      later();
+    });
   };
+  return announce;
 }
 
+const pause = 1100; // milliseconds between announcements
 const patience = 1000; // milliseconds
 
 const draft = 'form:session';

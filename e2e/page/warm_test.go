@@ -4,12 +4,36 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
+
+// TestPageAnnouncesLastForm checks that the last state of the form is announced, although the server takes only one
+// announcement a second, from this and other tabs.
+func TestPageAnnouncesLastForm(t *testing.T) {
+	t.Parallel()
+	_, b := started(t)
+	b.do(chromedp.Evaluate(`window.announced = []; window.through = window.fetch; window.fetch = async (to, o) => {
+		const r = await window.through(to, o);
+		if (String(to).endsWith('/sessions/warm')) window.announced.push([r.status, JSON.parse(o.body).repo ?? '']);
+		return r;
+	}; document.querySelector('.new details').open = true`, nil))
+	// Another tab announces right before, and the form changes three times at once.
+	b.run(`await window.through('v1/sessions/warm', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })`)
+	b.do(chromedp.Evaluate(`for (const text of ['https://git.example/a/b', 'https://git.example/a/c', 'https://git.example/a/d']) {
+		const i = [...document.querySelectorAll('label.field')].find((l) => l.firstChild.textContent === 'Repository').querySelector('input');
+		i.value = text; i.dispatchEvent(new Event('change', { bubbles: true }));
+	}`, nil))
+	b.until(`(([status, repo]) => status < 300 && repo === 'https://git.example/a/d')(window.announced.at(-1) ?? [])`)
+	if got := b.value(`window.announced.filter(([, repo]) => repo.endsWith('/c')).length`); got != "0" {
+		t.Error("each change is announced")
+	}
+	b.leavesNoImages()
+}
 
 // TestPageAnnouncesSession checks that a session is made ahead while a person types the first prompt, and that the form
 // then gets that session.
