@@ -426,6 +426,19 @@ func TestPageAddresses(t *testing.T) {
 	b.send("/say a title for it")
 	b.until(`document.title.startsWith('/say a title for it')`)
 
+	// The views of a sandbox without a conversation are addresses, too.
+	b.do(chromedp.Evaluate(`location.hash = '#/b/`+h.Box()+`'`, nil))
+	b.until(`document.querySelector('[aria-label="Views of the sandbox"]')`)
+	for _, view := range []string{"Files", "Usage"} {
+		b.click("[role=tab]", view)
+		b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === ` + quoted(view))
+	}
+	for _, want := range []string{"Files", "Start"} {
+		b.do(chromedp.Evaluate(`history.back()`, nil))
+		b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === ` + quoted(want) +
+			` && location.hash.startsWith('#/b/')`)
+	}
+
 	b.click("button", "Sign out")
 	b.sees("main", "You are not signed in")
 	b.do(chromedp.Evaluate(`location.hash = '#/s/`+id+`/usage'`, nil), chromedp.Reload())
