@@ -200,7 +200,8 @@ type SessionEvent struct {
 	Status    string      `json:"status,omitempty"`
 	Stage     *Stage      `json:"stage,omitempty"`
 	Synced    *RepoSynced `json:"synced,omitempty"` // of repo.synced
-	Git       *GitEvent   `json:"git,omitempty"`    // of git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic
+	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left and git.panic.
+	Git *GitEvent `json:"git,omitempty"`
 }
 
 // RepoSynced is the result of updating a session that started from an image of its repository.

@@ -23,10 +23,12 @@ func TestPageAnnouncesLastForm(t *testing.T) {
 		return r;
 	}; document.querySelector('.new details').open = true`, nil))
 	// Another tab announces right before, and the form changes three times at once.
-	b.run(`await window.through('v1/sessions/warm', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })`)
-	b.do(chromedp.Evaluate(`for (const text of ['https://git.example/a/b', 'https://git.example/a/c', 'https://git.example/a/d']) {
-		const i = [...document.querySelectorAll('label.field')].find((l) => l.firstChild.textContent === 'Repository').querySelector('input');
-		i.value = text; i.dispatchEvent(new Event('change', { bubbles: true }));
+	b.run(`await window.through('v1/sessions/warm',
+		{ method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })`)
+	b.do(chromedp.Evaluate(`for (const name of ['b', 'c', 'd']) {
+		const field = [...document.querySelectorAll('label.field')].find((l) => l.firstChild.textContent === 'Repository');
+		const i = field.querySelector('input');
+		i.value = 'https://git.example/a/' + name; i.dispatchEvent(new Event('change', { bubbles: true }));
 	}`, nil))
 	b.until(`(([status, repo]) => status < 300 && repo === 'https://git.example/a/d')(window.announced.at(-1) ?? [])`)
 	if got := b.value(`window.announced.filter(([, repo]) => repo.endsWith('/c')).length`); got != "0" {
