@@ -130,8 +130,8 @@ func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
 	}
 }
 
-// TestSparseFiles checks that neither the disk limit nor df counts the holes of a file, and that data in them counts. The
-// text of docs/inside.md on du and lseek is for a gVisor that behaves as checked here.
+// TestSparseFiles checks that neither the disk limit nor df counts the holes of a file, and that data in them counts.
+// The text of docs/inside.md on du and lseek is for a gVisor that behaves as checked here.
 //
 // mission: A3
 func TestSparseFiles(t *testing.T) {
@@ -162,8 +162,9 @@ func TestSparseFiles(t *testing.T) {
 			t.Errorf("df shows %d bytes more after %q, want about %d", grown, step.script, step.grows)
 		}
 	}
-	if got := runAs(t, sb, "root", "cd /root; truncate -s 1G hole; dd if=/dev/zero of=hole bs=1M count=128 conv=notrunc "+
-		"2>&1 | head -1; rm hole"); !strings.Contains(got, "No space left on device") {
+	if got := runAs(t, sb, "root", "cd /root; truncate -s 1G hole; "+
+		"dd if=/dev/zero of=hole bs=1M count=128 conv=notrunc 2>&1 | head -1; rm hole"); !strings.Contains(got,
+		"No space left on device") {
 		t.Errorf("writing 128 MiB into a hole, with a disk limit of 64 MiB: %q", got)
 	}
 	got := runAs(t, sb, "root", `cd /root; truncate -s 1M hole; stat -c '%b blocks' hole; python3 -c '
@@ -185,7 +186,8 @@ func TestTerminalHasNoNameInside(t *testing.T) {
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
 	var out strings.Builder
 	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c",
-		"test -t 0 && tty; readlink /proc/self/fd/0 | tr -d 0-9; test -e /proc/self/fd/0 && echo it opens; echo x >/dev/tty"},
+		"test -t 0 && tty; readlink /proc/self/fd/0 | tr -d 0-9; " +
+			"test -e /proc/self/fd/0 && echo it opens; echo x >/dev/tty"},
 		Stdout: &out, Terminal: &engine.Size{Rows: 24, Cols: 80}})
 	if err != nil {
 		t.Fatal(err)
