@@ -23,7 +23,8 @@ type container struct {
 // page is the page with the command line that runs Harvest in a container.
 const page = "../../docs/operations.md"
 
-// published returns the words of the page's command line between "docker run" and the image, and those behind the image.
+// published returns the words of the page's command line between "docker run" and the image, and those behind the
+// image.
 func published(t *testing.T) (flags, command []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
