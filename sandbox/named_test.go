@@ -22,9 +22,9 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 				t.Errorf("%s is %s, %s (%s), %v; want %s", "web", sb.ID, sb.Status, sb.Reason, err, want.ID)
 			}
 		}
-		if _, err := f.Get(t.Context(), account, "web"); errors.KindOf(err) != errors.NotFound {
-			t.Errorf("never made: %v", err)
-		}
+		_, err := f.Get(t.Context(), account, "web")
+		wantError(t, err, errors.NotFound, `sandbox "web": not found`,
+			`list sandboxes, including ended ones, with "harvest sandbox ls --all"`)
 		first := create(t, f, sandbox.Request{Name: "web"})
 		get(f, first, sandbox.Running)
 		if err := f.Destroy(t.Context(), account, "web"); err != nil {

@@ -47,6 +47,12 @@ func TestBadRequests(t *testing.T) {
 		"name that looks like an id": {sandbox.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
 		"host name": {sandbox.Request{Hostname: "a_b"}, errors.Invalid,
 			[]string{`"a_b"`, "host name"}},
+		"host name that is too long": {sandbox.Request{Hostname: strings.Repeat("a", 64)}, errors.Invalid,
+			[]string{"host name", "1 to 63"}},
+		"host name with a leading hyphen": {sandbox.Request{Hostname: "-a"}, errors.Invalid,
+			[]string{`"-a"`, "host name", "not at the ends"}},
+		"host name with a trailing hyphen": {sandbox.Request{Hostname: "a-"}, errors.Invalid,
+			[]string{`"a-"`, "host name", "not at the ends"}},
 		"image with a line break": {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
 		"tag name": {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid,
 			[]string{`"a b"`, "tag"}},
@@ -180,6 +186,7 @@ func TestGoodRequests(t *testing.T) {
 		"an empty value":    {Env: map[string]string{"A": "", "ünï": "ö=ä\n"}},
 		"tags":              {Tags: map[string]string{"example.org/team": "größe, 10 cm"}},
 		"names":             {Name: "A.b_c-1", Hostname: "a-1"},
+		"longest host name": {Hostname: strings.Repeat("a", 63)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

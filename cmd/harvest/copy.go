@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bufio"
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -167,7 +168,7 @@ func (c *copying) source(ctx context.Context, p location, name string) (*origin,
 			"check SOURCE; a path that is not on this machine is %s:PATH", c.noun)
 	case slash && found.Kind != "directory":
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", p.show(name)),
-			"write SOURCE without the trailing slash")
+			"to copy the file, name %s", p.show(path.Clean(name)))
 	case found.Kind == "other" && o.base != "":
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%s: not a file, directory or link", p.show(name)),
 			"copy its contents with a command")
@@ -194,9 +195,7 @@ func followLinks(ctx context.Context, p location, name string) (real string, fou
 	if strings.HasSuffix(real, "/.") {
 		real = strings.TrimRight(strings.TrimSuffix(real, "."), "/")
 	}
-	if real == "" {
-		real = "/"
-	}
+	real = cmp.Or(real, "/")
 	for range maxLinks {
 		found, err := exists(ctx, p, real)
 		if err != nil || found == nil || found.Kind != "symlink" {
@@ -246,7 +245,7 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 			o.show(o.given)), "name a directory as TARGET, or a path that does not exist")
 	case slash:
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: not a directory", to.show(name)),
-			"write TARGET without the trailing slash")
+			"to replace the file, name %s", to.show(path.Clean(name)))
 	}
 	return o.send(ctx, to, path.Dir(real), path.Base(real))
 }
@@ -254,8 +253,8 @@ func (o *origin) copyTo(ctx context.Context, to location, name string) error {
 // send copies into a directory, under a name. Without a name, it adds the files of a directory to the existing
 // ones.
 func (o *origin) send(ctx context.Context, to location, dir, name string) error {
-	if target, self := to.show(path.Join(dir, name)), o.show(o.name); o.file.Kind == "directory" &&
-		(target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
+	target, self := to.show(path.Join(dir, name)), o.show(o.name)
+	if o.file.Kind == "directory" && (target == self || strings.HasPrefix(target, strings.TrimRight(self, "/")+"/")) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "%s: cannot be copied into itself", self),
 			"name a TARGET outside of SOURCE")
 	}
@@ -264,7 +263,15 @@ func (o *origin) send(ctx context.Context, to location, dir, name string) error 
 		return err
 	}
 	defer stream.Close()
-	return to.in(ctx, dir, stream)
+	if err = to.in(ctx, dir, stream); err == nil {
+		return nil
+	}
+	at, _ := to.lstat(ctx, path.Join(dir, name)) // best effort: err names only the end of the path
+	if (at.Kind == "directory") != (o.file.Kind == "directory") && (at.Kind == "directory" || at.Kind == "file") {
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: is a %s, but %s is a %s", target, at.Kind,
+			o.show(o.given), o.file.Kind), "remove %s first, or name another TARGET", target)
+	}
+	return err
 }
 
 // stream returns a tar stream of the file or directory under a name. Without a name, it has the files of the

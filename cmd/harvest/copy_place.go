@@ -20,9 +20,7 @@ type inSandbox struct {
 }
 
 func (s inSandbox) show(name string) string { return s.ref + ":" + path.Clean(name) }
-func (s inSandbox) mkdir(dir string) string {
-	return "harvest sandbox files mkdir -p " + s.show(dir)
-}
+func (s inSandbox) mkdir(dir string) string { return "harvest sandbox files mkdir -p " + s.show(dir) }
 
 func (s inSandbox) lstat(ctx context.Context, name string) (api.File, error) {
 	f, err := s.server.StatFile(ctx, s.ref, path.Clean(name), false)

@@ -16,6 +16,7 @@ import (
 var fileChecks = []check{
 	{"files/version", "a file's version changes with its content, also if size and time stay, and not otherwise", nil,
 		checkFileVersion},
+	{"files/version on a volume", "the same for files on a volume", mounts, checkVolumeFileVersion},
 }
 
 // look returns the result of a stat request.
@@ -34,29 +35,35 @@ func look(t *testing.T, sb engine.Sandbox, name string) tarfs.Entry {
 	return e
 }
 
-func checkFileVersion(t *testing.T, s *suite) {
-	dir := newDir(t, s.shared)
+func checkFileVersion(t *testing.T, s *suite) { fileVersions(t, s.shared, newDir(t, s.shared)) }
+
+func checkVolumeFileVersion(t *testing.T, s *suite) {
+	fileVersions(t, s.create(t, mounted(newVolume(t, s), "/mnt/data")), "/mnt/data")
+}
+
+func fileVersions(t *testing.T, sb engine.Sandbox, dir string) {
+	t.Helper()
 	name := path.Join(dir, "file")
 	seen := map[string]string{}
 	change := func(what, run string) {
 		t.Helper()
-		script(t, s.shared, dir, run)
-		e := look(t, s.shared, name)
+		script(t, sb, dir, run)
+		e := look(t, sb, name)
 		if before, found := seen[e.Version]; found || e.Version == "" {
 			t.Errorf("%s: the version %q is that of: %s", what, e.Version, before)
 		}
 		seen[e.Version] = what
-		if again := look(t, s.shared, name); again.Version != e.Version {
+		if again := look(t, sb, name); again.Version != e.Version {
 			t.Errorf("%s: the version is %q, then %q", what, e.Version, again.Version)
 		}
 	}
 	change("made", `printf one >file; touch -d @1600000000 file`)
 	change("written over", `printf two >file; touch -d @1600000000 file`)
 	change("replaced", `printf 333 >new; touch -d @1600000000 new; mv new file`)
-	put(t, s.shared, dir, file("file", "444", 0o644))
-	first := look(t, s.shared, name)
-	put(t, s.shared, dir, file("file", "555", 0o644))
-	if e := look(t, s.shared, name); e.Version == first.Version || e.Version == "" {
+	put(t, sb, dir, file("file", "444", 0o644))
+	first := look(t, sb, name)
+	put(t, sb, dir, file("file", "555", 0o644))
+	if e := look(t, sb, name); e.Version == first.Version || e.Version == "" {
 		t.Errorf("copied over: the version stays %q", e.Version)
 	}
 }

@@ -20,6 +20,57 @@ type container struct {
 	id     string
 }
 
+// page is the page with the command line that runs Harvest in a container.
+const page = "../../docs/operations.md"
+
+// published returns the words of the page's command line between "docker run" and the image, and those behind the
+// image.
+func published(t *testing.T) (flags, command []string) {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\ndocker run ")
+	line, _, end := strings.Cut(strings.ReplaceAll(rest, "\\\n", " "), "\n")
+	words := strings.Fields(line)
+	image := slices.Index(words, "IMAGE")
+	if !found || !end || image < 0 {
+		t.Fatalf("%s has no command docker run with an IMAGE", page)
+	}
+	return words[:image], words[image+1:]
+}
+
+// optional returns flags that the page's table has as optional.
+func optional(t *testing.T, flags string) []string {
+	t.Helper()
+	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "\n| `"+flags+"` | optional: ") {
+		t.Fatalf("%s does not have the optional flags %s: %v", page, flags, err)
+	}
+	return strings.Fields(flags)
+}
+
+// adapted makes the flags of the page work in tests: the data directory is data, no port of this machine is used, and
+// outside of CI, --init is left out if its program is missing.
+func adapted(t *testing.T, flags []string, data string) []string {
+	t.Helper()
+	const volume, port = "harvest:/var/lib/harvest", "127.0.0.1:7777:7777"
+	for _, pair := range [][2]string{{"--volume", volume}, {"--publish", port}, {"--init", "--security-opt"}} {
+		if i := slices.Index(flags, pair[0]); i < 0 || flags[i+1] != pair[1] {
+			t.Fatalf("%s has the flags %q, without %s", page, flags, pair)
+		}
+	}
+	i := slices.Index(flags, "--publish")
+	flags = slices.Delete(slices.Clone(flags), i, i+2)
+	flags[slices.Index(flags, volume)] = data + ":/var/lib/harvest"
+	i = slices.Index(flags, "--init")
+	program, err := exec.LookPath("catatonit")
+	if err != nil && os.Getenv("CI") != "true" {
+		return slices.Delete(flags, i, i+1)
+	}
+	return slices.Insert(flags, i+1, "--init-path", program)
+}
+
 // startContainer starts the server in a container with the flags of docs/operations.md, and further ones. It is removed
 // when t ends.
 func startContainer(t *testing.T, data string, more ...string) *container {
@@ -28,7 +79,7 @@ func startContainer(t *testing.T, data string, more ...string) *container {
 	testenv.RequireTool(t, "podman", "podman")
 	testenv.RequireTool(t, "runc", "runc") // crun refuses to run where cgroups are hybrid
 	dir, root := t.TempDir(), t.TempDir()
-	for _, name := range []string{"bin", "data", "dev", "etc", "proc", "sys", "tmp"} {
+	for _, name := range []string{"bin", "dev", "etc", "proc", "sys", "tmp"} {
 		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -37,13 +88,14 @@ func startContainer(t *testing.T, data string, more ...string) *container {
 		dir + "/tmp", "--storage-driver", "vfs",
 		"--cgroup-manager", "cgroupfs", "--runtime", "runc"}}
 	// The limits are below the host's: raising them takes CAP_SYS_RESOURCE.
-	flags := []string{"run", "--detach", "--security-opt", "seccomp=unconfined", "--network", "none", "--ulimit",
-		"nofile=4096:4096", "--ulimit", "nproc=4096:4096",
-		"-v", testenv.Binary(t) + ":/bin/harvest:ro", "-v", data + ":/data", "-e", "HARVEST_DATA=/data"}
+	documented, command := published(t)
+	flags := append([]string{"run", "--network", "none", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096",
+		"-v", testenv.Binary(t) + ":/bin/harvest:ro"}, adapted(t, documented, data)...)
 	if coverage := testenv.CoverDir(); coverage != "" {
 		flags = append(flags, "-v", coverage+":"+coverage, "-e", "GOCOVERDIR="+coverage)
 	}
-	flags = append(slices.Concat(flags, more), "--rootfs", root, "/bin/harvest", "up", "--listen", "none")
+	flags = append(slices.Concat(flags, more), "--rootfs", root, "/bin/harvest")
+	flags = append(flags, command...)
 	c.id = strings.TrimSpace(c.run(flags...))
 	t.Cleanup(func() { c.run("rm", "--force", "--time", "60", c.id) })
 	return c
@@ -140,7 +192,7 @@ func TestInContainer(t *testing.T) {
 // With the host's control groups, limits are the kernel's as outside of a container.
 func TestInContainerWithCgroups(t *testing.T) {
 	testenv.Long(t)
-	c := startContainer(t, prepareData(t), "--cgroupns", "host", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw")
+	c := startContainer(t, prepareData(t), optional(t, "--cgroupns=host --volume /sys/fs/cgroup:/sys/fs/cgroup:rw")...)
 	if out := c.harvest("run", "--memory", "256MiB", "--cpu", "0.5", "--code", "print(6*7)"); out != "42\n" {
 		t.Errorf("run printed %q", out)
 	}
@@ -160,8 +212,8 @@ func TestLiveMountInContainer(t *testing.T) {
 		t.Skip("no FUSE: load the kernel module fuse, and allow /dev/fuse")
 	}
 	data := prepareData(t)
-	c := startContainer(t, data, "--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", "-e",
-		"HARVEST_S3_ENDPOINT=embedded")
+	c := startContainer(t, data, append(optional(t, "--device /dev/fuse --cap-add SYS_ADMIN"), "-e",
+		"HARVEST_S3_ENDPOINT=embedded")...)
 	c.harvest("sandbox", "create", "--name", "box", "--s3", "s3://live/data:/data:mount")
 	c.harvest("sandbox", "exec", "box", "--", "sh", "-ec", "mkdir /data/d; printf inside > /data/d/a; cat /data/d/a")
 	other := []string{"run", "--s3", "s3://live/data:/data:mount", "--"}

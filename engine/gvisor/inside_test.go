@@ -2,6 +2,7 @@ package gvisor_test
 
 import (
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -43,9 +44,16 @@ func TestSetuidPrograms(t *testing.T) {
 	testenv.Root(t)
 	dir := testenv.DataDir(t)
 	sb := create(t, open(t, dir), engine.Spec{ID: "one", Limits: engine.Limits{Processes: 40}})
-	runAs(t, sb, "root", "cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id;"+withCapability)
+	runAs(t, sb, "root", "cp /usr/bin/id /tmp/id && chmod 4755 /tmp/id; cp /usr/bin/id /tmp/id-of-group && "+
+		"chgrp 4321 /tmp/id-of-group && chmod 2755 /tmp/id-of-group;"+withCapability)
 	for _, test := range []struct{ name, user, script, want string }{
 		{"setuid", "1234", "/tmp/id -u", "0\n"},
+		{"setgid", "1234", "/tmp/id-of-group -g", "4321\n"},
+		{"a setuid program of the image", "nobody", "stat -c '%a %U' /usr/bin/passwd; passwd -S | cut -d ' ' -f 1,2",
+			"4755 root\nnobody L\n"},
+		{"a setgid program of the image", "nobody",
+			"stat -c '%a %G' /usr/bin/chage; chage -l nobody | grep -c '^Last password change'", "2755 shadow\n1\n"},
+		{"the file that both read", "nobody", "cat /etc/shadow 2>&1 | grep -c 'Permission denied'", "1\n"},
 		{"file capabilities", "1234", openRawSocket, "raw\n"},
 		{"no privileges without either", "1234", "id -u; grep CapEff /proc/self/status",
 			"1234\nCapEff:\t0000000000000000\n"},
@@ -99,6 +107,10 @@ func TestNoSetuid(t *testing.T) {
 		!strings.HasPrefix(got, "1234\n") {
 		t.Errorf("programs gain privileges: %q", got)
 	}
+	if got := runAs(t, sb, "nobody", "passwd -S; chage -l nobody"); strings.Contains(got, "nobody L") ||
+		strings.Contains(got, "Last") {
+		t.Errorf("programs of the image gain privileges: %q", got)
+	}
 }
 
 func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
@@ -118,6 +130,76 @@ func TestFileSystemsHaveSizesOfTheSandbox(t *testing.T) {
 	}
 }
 
+// TestSparseFiles checks that neither the disk limit nor df counts the holes of a file, and that data in them counts.
+// The text of docs/inside.md on du and lseek is for a gVisor that behaves as checked here.
+//
+// mission: A3
+func TestSparseFiles(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one", Limits: engine.Limits{Disk: 64 << 20}})
+	used := func(after string) int64 {
+		t.Helper()
+		got := runAs(t, sb, "root", "cd /root && "+after+" && df -B1 --output=used . | tail -1")
+		n, err := strconv.ParseInt(strings.TrimSpace(got), 10, 64)
+		if err != nil {
+			t.Fatalf("df after %q: %q", after, got)
+		}
+		return n
+	}
+	const piece, slack = 16 << 20, 2 << 20
+	before := used("true")
+	for _, step := range []struct {
+		script string
+		grows  int64
+	}{
+		{"truncate -s 1G sparse", 0},
+		{"dd if=/dev/zero of=sparse bs=1M count=16 seek=512 conv=notrunc status=none", piece},
+		{"head -c 16M /dev/zero >data", 2 * piece},
+		{"rm sparse", piece},
+		{"rm data", 0},
+	} {
+		if grown := used(step.script) - before; grown < step.grows-slack || grown > step.grows+slack {
+			t.Errorf("df shows %d bytes more after %q, want about %d", grown, step.script, step.grows)
+		}
+	}
+	if got := runAs(t, sb, "root", "cd /root; truncate -s 1G hole; "+
+		"dd if=/dev/zero of=hole bs=1M count=128 conv=notrunc 2>&1 | head -1; rm hole"); !strings.Contains(got,
+		"No space left on device") {
+		t.Errorf("writing 128 MiB into a hole, with a disk limit of 64 MiB: %q", got)
+	}
+	got := runAs(t, sb, "root", `cd /root; truncate -s 1M hole; stat -c '%b blocks' hole; python3 -c '
+import os
+for whence in os.SEEK_DATA, os.SEEK_HOLE:
+    try: print(os.lseek(os.open("hole", os.O_RDONLY), 0, whence))
+    except OSError as e: print(e.strerror)'`)
+	if want := "2048 blocks\nInvalid argument\nInvalid argument\n"; got != want {
+		t.Errorf("a file of one hole of 1 MiB: %q, want %q; docs/inside.md describes this", got, want)
+	}
+}
+
+// TestTerminalHasNoNameInside checks what docs/inside.md says of a terminal that Harvest opens: its device has no name
+// inside, and /dev/tty opens it. If gVisor names it, the text must change.
+//
+// mission: A3
+func TestTerminalHasNoNameInside(t *testing.T) {
+	testenv.Root(t)
+	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
+	var out strings.Builder
+	p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c",
+		"test -t 0 && tty; readlink /proc/self/fd/0 | tr -d 0-9; " +
+			"test -e /proc/self/fd/0 && echo it opens; echo x >/dev/tty"},
+		Stdout: &out, Terminal: &engine.Size{Rows: 24, Cols: 80}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "not a tty\r\nhost:[]\r\nit opens\r\nx\r\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestFilesOfInotify(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
@@ -128,7 +210,8 @@ func TestFilesOfInotify(t *testing.T) {
 	}
 }
 
-// TestAttachToOwnProcesses checks that debuggers attach to processes of their own user that they have not started.
+// TestAttachToOwnProcesses checks that debuggers attach to processes of their own user that they have not started:
+// with PTRACE_ATTACH, as gdb -p does, and with PTRACE_SEIZE, as strace -p does.
 func TestAttachToOwnProcesses(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
@@ -141,9 +224,30 @@ if libc.ptrace(16, pid, None, None): raise OSError(ctypes.get_errno(), "PTRACE_A
 os.waitpid(pid, 0)
 if libc.ptrace(17, pid, None, None): raise OSError(ctypes.get_errno(), "PTRACE_DETACH")
 print("attached")`
-	for user, want := range map[string]string{"1234": "attached\n", "root": "attached\n"} {
-		if got := runAs(t, sb, user, "sleep 1000 & python3 -c '"+attach+"' $! 2>&1 | tail -1; kill $!"); got != want {
-			t.Errorf("as %s: %q", user, got)
+	// The system call that PTRACE_INTERRUPT interrupts starts again, which PTRACE_SYSCALL reports.
+	const seize = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+pid = int(sys.argv[1])
+TRACESYSGOOD = 1
+def call(request, name, data=None):
+    if libc.ptrace(request, pid, None, data): raise OSError(ctypes.get_errno(), name)
+call(0x4206, "PTRACE_SEIZE", TRACESYSGOOD)
+call(0x4207, "PTRACE_INTERRUPT")
+status = os.waitpid(pid, 0)[1]
+if status >> 16 != 128: raise OSError(0, "no PTRACE_EVENT_STOP: %x" % status)
+call(24, "PTRACE_SYSCALL")
+status = os.waitpid(pid, 0)[1]
+if status >> 8 != 5 | 0x80: raise OSError(0, "no stop at a system call: %x" % status)
+call(17, "PTRACE_DETACH")
+print("attached")`
+	for _, user := range []string{"1234", "root"} {
+		for name, program := range map[string]string{"PTRACE_ATTACH": attach, "PTRACE_SEIZE": seize} {
+			if got := runAs(t, sb, user, "sleep 1000 & python3 -c '"+program+"' $! 2>&1 | tail -1; kill $!"); got !=
+				"attached\n" {
+				t.Errorf("%s as %s: %q", name, user, got)
+			}
 		}
 	}
 	other, err := sb.Start(t.Context(), engine.Command{Args: []string{"sleep", "1000"}, User: "1234"})
@@ -151,9 +255,11 @@ print("attached")`
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.Kill(t.Context()) })
-	if got := runAs(t, sb, "4321", "python3 -c '"+attach+"' $(pgrep -n sleep) 2>&1 | tail -1"); !strings.Contains(got,
-		"PermissionError") {
-		t.Errorf("another user's process: %q", got)
+	for name, program := range map[string]string{"PTRACE_ATTACH": attach, "PTRACE_SEIZE": seize} {
+		got := runAs(t, sb, "4321", "python3 -c '"+program+"' $(pgrep -n sleep) 2>&1 | tail -1")
+		if !strings.Contains(got, "PermissionError") {
+			t.Errorf("%s of another user's process: %q", name, got)
+		}
 	}
 }
 

@@ -64,6 +64,7 @@ func calls(t *tree) []Finding {
 				}
 			case *ast.CompositeLit:
 				all = append(all, bareClient(f, n)...)
+				all = append(all, undated(f, n)...)
 			case *ast.CallExpr:
 				if x, ok := n.Fun.(*ast.Ident); ok {
 					all = append(all, forbid(f, n, x.Name)...)
@@ -77,21 +78,40 @@ func calls(t *tree) []Finding {
 
 // bareClient finds an http.Client without a Transport, which uses http.DefaultTransport.
 func bareClient(f *file, lit *ast.CompositeLit) []Finding {
-	t, ok := lit.Type.(*ast.SelectorExpr)
-	if !ok || t.Sel.Name != "Client" || slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
+	if !lacks(f, lit, "net/http", "Client", "Transport") ||
+		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
 		return nil
-	}
-	if x, ok := t.X.(*ast.Ident); !ok || f.imports[x.Name] != "net/http" {
-		return nil
-	}
-	for _, e := range lit.Elts {
-		if kv, ok := e.(*ast.KeyValueExpr); ok {
-			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Transport" {
-				return nil
-			}
-		}
 	}
 	return []Finding{{f.path, f.line(lit), "http.Client", "there is an http.Client without a Transport", guarded}}
+}
+
+// undated finds a tar.Header without a ModTime. The file would have the date 1970-01-01, which misleads make and
+// Python's caches.
+func undated(f *file, lit *ast.CompositeLit) []Finding {
+	if !lacks(f, lit, "archive/tar", "Header", "ModTime") {
+		return nil
+	}
+	return []Finding{{f.path, f.line(lit), "tar.Header", "there is a tar.Header without a ModTime",
+		"set the time of the file, or of the write"}}
+}
+
+// lacks reports whether lit is a literal of the struct pkg.name without that field.
+func lacks(f *file, lit *ast.CompositeLit, pkg, name, field string) bool {
+	t, ok := lit.Type.(*ast.SelectorExpr)
+	if !ok || t.Sel.Name != name {
+		return false
+	}
+	if x, ok := t.X.(*ast.Ident); !ok || f.imports[x.Name] != pkg {
+		return false
+	}
+	return !slices.ContainsFunc(lit.Elts, func(e ast.Expr) bool {
+		kv, ok := e.(*ast.KeyValueExpr)
+		if !ok {
+			return false
+		}
+		key, ok := kv.Key.(*ast.Ident)
+		return ok && key.Name == field
+	})
 }
 
 func forbid(f *file, n ast.Node, name string) []Finding {

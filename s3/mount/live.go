@@ -8,6 +8,7 @@ package mount
 
 import (
 	"context"
+	"hash/crc32"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -228,6 +229,7 @@ func (n *node) hasName() bool {
 func (n *node) spoolChild(name string, s *spool, out *fuse.EntryOut) *fs.Inode {
 	e, at := s.entry(), time.Now()
 	n.m.fill(&out.Attr, e)
+	s.stamp(&out.Attr)
 	out.SetEntryTimeout(remember)
 	out.SetAttrTimeout(remember)
 	s.mu.Lock()
@@ -266,6 +268,9 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 		}
 	}
 	n.m.fill(&out.Attr, e)
+	if s != nil {
+		s.stamp(&out.Attr)
+	}
 	if gone {
 		out.Nlink = 0
 	}
@@ -286,7 +291,25 @@ func (m *live) fill(a *fuse.Attr, e *tree.Entry) {
 		a.Uid, a.Gid = m.owner, m.owner
 	}
 	t := e.ModTime.Std()
-	a.SetTimes(&t, &t, &t)
+	change := t
+	if e.ETag != "" { // the same for all mounts of the object, and another one for other content of the same mtime
+		change = time.Unix(t.Unix(), int64(crc32.ChecksumIEEE([]byte(e.ETag))%1e9))
+	}
+	a.SetTimes(&t, &t, &change)
+}
+
+// stamp sets the ctime of a file in the spool whose content has no ETag yet.
+func (s *spool) stamp(a *fuse.Attr) {
+	s.mu.Lock()
+	dirty := s.dirty
+	s.mu.Unlock()
+	if !dirty {
+		return
+	}
+	if info, err := s.file.Stat(); err == nil { // best effort: the file may have been stored and dropped
+		change := info.Sys().(*syscall.Stat_t).Ctim
+		a.Ctime, a.Ctimensec = uint64(change.Sec), uint32(change.Nsec)
+	}
 }
 
 // Users of a sandbox with users of its own.
