@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/claude"
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/session"
 )
 
@@ -21,7 +22,7 @@ type likeClaude struct{ claude.Agent }
 func (likeClaude) Modelless() bool { return true }
 
 const likeClaudeProgram = `
-import json, sys, time
+import json, os, subprocess, sys, time
 
 def say(**line):
     line["session_id"] = "c1"
@@ -29,7 +30,8 @@ def say(**line):
 
 def lifecycle(state): say(type="command_lifecycle", command_uuid=uuid, state=state)
 def init(): say(type="system", subtype="init")
-def result(text, **more): say(type="result", subtype="success", result=text, model_usage_since_last_result={"m": {"inputTokens": 5}}, **more)
+def result(text, tokens=5, **more): say(type="result", subtype="success", result=text, model_usage_since_last_result={"m": {"inputTokens": tokens}}, **more)
+def commit(subject): subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", subject], check=True, stdout=sys.stderr)
 def own():
     say(type="system", subtype="task_notification", summary="the build ended")
     init()
@@ -58,20 +60,23 @@ for text in sys.stdin:
     if prompt.startswith("race"): # the turn of its own began before the prompt was there
         own()
         if "die" in prompt and len(sys.argv[2]) == 0: sys.exit(3)
-        result("by itself")
+        result("by itself", 7)
     if prompt.startswith("join"):
         own()
     lifecycle("started")
     if not prompt.startswith("join"):
         init()
+    if "commit" in prompt: commit("asked for")
     result("answer to " + prompt + ", asked " + str(asked))
     lifecycle("completed")
     if prompt.startswith("background"):
+        while "commit" in prompt and not os.path.exists("/tmp/go"): time.sleep(0.05)
         own()
         if "forever" in prompt:
             running = True
             continue
-        result("by itself")
+        if "commit" in prompt: commit("by itself")
+        result("by itself", 7)
 `
 
 // Command implements agent.Agent.
@@ -132,16 +137,20 @@ func TestPromptWaitsForServers(t *testing.T) {
 func TestOwnTurns(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, StopGrace: time.Minute})
-	for _, test := range []struct{ name, want string }{
+	for _, test := range []struct {
+		name, want string
+		own, all   int64 // tokens of the turn that the agent began, and of all turns
+	}{
 		{"background",
-			"sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself"},
+			"sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself", 7, 12},
 		{"race",
-			"sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0"},
+			"sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0", 7, 12},
 		{"join",
-			"sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0"},
+			"sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0", 0, 5},
 		{"race die",
 			"sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
-				"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:"},
+				"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:",
+			0, 5},
 	} {
 		s := h.create(t, session.Request{})
 		w := h.watch(s.ID)
@@ -155,8 +164,11 @@ func TestOwnTurns(t *testing.T) {
 		}
 		messages, err := h.Messages(t.Context(), account, s.ID)
 		own := slices.IndexFunc(messages, func(m session.Message) bool { return m.Own })
-		if err != nil || own < 0 || messages[own].Ended.IsZero() {
+		if err != nil || own < 0 || messages[own].Ended.IsZero() || messages[own].Usage.InputTokens != test.own {
 			t.Errorf("%s: %v, %+v", test.name, err, messages)
+		}
+		if got := mustGet(t, h, s.ID).Usage.InputTokens; got != test.all {
+			t.Errorf("%s: the turns used %d tokens, want %d", test.name, got, test.all)
 		}
 		if err := h.End(t.Context(), account, s.ID); err != nil {
 			t.Error(err)
@@ -180,5 +192,22 @@ func TestOwnTurns(t *testing.T) {
 	}
 	if got, err := h.Get(t.Context(), account, s.ID); err != nil || got.Turns != 4 || got.Usage.InputTokens == 0 {
 		t.Errorf("%v, %+v", err, got)
+	}
+}
+
+// TestOwnTurnReportsCommits checks that a commit of a turn that the agent begins by itself is reported.
+//
+// mission: E1, E10
+func TestOwnTurnReportsCommits(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
+	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "background commit",
+		Author: session.Author{Name: "Ada", Email: "ada@example.org"}})
+	w := h.watch(s.ID)
+	for _, want := range []string{"asked for", "by itself"} {
+		if got := w.until(t, git.Committed).data.Git.Subject; got != want {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		h.sh(t, s.ID, "touch /tmp/go") // the turn of the prompt was reported: the agent begins its own
 	}
 }
