@@ -132,3 +132,18 @@ func TestCarryShallow(t *testing.T) {
 		t.Errorf("%q", req.Shallow)
 	}
 }
+
+// TestEmptyBundleIsRefused checks that a git that succeeds without writing a bundle is an error.
+// mission: E3
+func TestEmptyBundleIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "git"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	err := bundle(t.Context(), dir, &api.SessionRequest{})
+	if errors.KindOf(err) != errors.Invalid || !strings.Contains(err.Error(), "empty bundle") ||
+		!strings.Contains(errors.RemedyOf(err), "--repo") {
+		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+}
