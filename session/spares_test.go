@@ -431,3 +431,54 @@ func TestSpareAndQuota(t *testing.T) {
 		t.Errorf("the second session: %s", reason)
 	}
 }
+
+// TestSpareWaitsForServers checks that a session is offered only after its agent's MCP servers are ready, and that the
+// prompt which takes it does not wait for them.
+//
+// mission: E5
+func TestSpareWaitsForServers(t *testing.T) {
+	t.Parallel()
+	h := newSpareHouse(t, session.Options{Spares: 1, Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
+	req := session.Request{MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`)}
+	h.warm(t, req)
+	req.Prompt = "hello"
+	s, taken := h.takes(t, req)
+	if !taken {
+		t.Fatalf("not made ahead: %+v", s)
+	}
+	w := h.watch(s.ID)
+	w.until(t, string(agent.Done))
+	var order []string
+	for _, e := range w.all {
+		switch {
+		case e.typ == session.EventMCPReady:
+			order = append(order, e.typ+" "+e.data.ID)
+		case e.typ == session.EventStage && e.data.Stage.Name == "made ahead", e.typ == session.EventQueued,
+			e.typ == session.EventStarted, e.typ == session.EventSent:
+			order = append(order, e.typ)
+		}
+	}
+	wantEqual(t, "order", strings.Join(order, ", "),
+		"agent.started, mcp.ready quick, mcp.ready slow, session.stage, message.queued, message.sent")
+}
+
+// TestAgentStartsBeforeFirstPrompt checks that a new session without a prompt, as the terminal opens it, starts its
+// agent ahead, and that the first prompt goes to that process.
+//
+// mission: E5
+func TestAgentStartsBeforeFirstPrompt(t *testing.T) {
+	t.Parallel()
+	h := newSpareHouse(t, session.Options{Spares: 1})
+	s := h.create(t, session.Request{})
+	w := h.watch(s.ID)
+	w.until(t, session.EventStarted)
+	h.send(t, s.ID, "/say hello")
+	w.until(t, string(agent.Done))
+	var order []string
+	for _, e := range w.all {
+		if e.typ == session.EventStarted || e.typ == session.EventQueued || e.typ == session.EventSent {
+			order = append(order, e.typ)
+		}
+	}
+	wantEqual(t, "order", strings.Join(order, ", "), "agent.started, message.queued, message.sent")
+}
