@@ -30,8 +30,11 @@ def say(**line):
 
 def lifecycle(state): say(type="command_lifecycle", command_uuid=uuid, state=state)
 def init(): say(type="system", subtype="init")
-def result(text, tokens=5, **more): say(type="result", subtype="success", result=text, model_usage_since_last_result={"m": {"inputTokens": tokens}}, **more)
-def commit(subject): subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", subject], check=True, stdout=sys.stderr)
+def result(text, tokens=5, **more):
+    used = {"m": {"inputTokens": tokens}}
+    say(type="result", subtype="success", result=text, model_usage_since_last_result=used, **more)
+def commit(subject):
+    subprocess.run(["git", "commit", "-q", "--allow-empty", "-m", subject], check=True, stdout=sys.stderr)
 def own():
     say(type="system", subtype="task_notification", summary="the build ended")
     init()
