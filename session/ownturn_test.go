@@ -44,13 +44,16 @@ statuses = [
     [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "pending"}],
     [{"name": "quick", "status": "connected"}, {"name": "slow", "status": "connected"}],
 ]
-asked, running = 0, False
+if "slow start" in sys.argv[1]: time.sleep(6)
+asked, running, prompted = 0, False, False
 for text in sys.stdin:
     line = json.loads(text)
     if line["type"] == "control_request":
         response = {}
         if line["request"]["subtype"] == "mcp_status":
-            response = {"mcpServers": statuses[min(asked, 2)]}
+            response = {"mcpServers": [dict(s) for s in statuses[min(asked, 2)]]}
+            if "broken" in sys.argv[1] and asked >= 2: response["mcpServers"][1].update(status="failed", error="it died")
+            if "late" in sys.argv[1] and not prompted: response["mcpServers"][1]["status"] = "pending"
             asked += 1
             if asked == 1 and "die early" in sys.argv[1]: sys.exit(3)
         say(type="control_response", response={"subtype": "success", "request_id": line["request_id"], "response": response})
@@ -58,7 +61,7 @@ for text in sys.stdin:
             running = False
             result("", terminal_reason="aborted_streaming", is_error=True)
         continue
-    uuid, prompt = line["uuid"], line["message"]["content"]
+    uuid, prompt, prompted = line["uuid"], line["message"]["content"], True
     lifecycle("queued")
     if prompt.startswith("race"): # the turn of its own began before the prompt was there
         own()
@@ -72,6 +75,10 @@ for text in sys.stdin:
     if "commit" in prompt: commit("asked for")
     result("answer to " + prompt + ", asked " + str(asked))
     lifecycle("completed")
+    if prompt == "task": # a background command of the turn runs on
+        say(type="system", subtype="background_tasks_changed", tasks=[{"task_id": "b1"}])
+        while not os.path.exists("/tmp/over"): time.sleep(0.05)
+        say(type="system", subtype="background_tasks_changed", tasks=[])
     if prompt.startswith("background"):
         while "commit" in prompt and not os.path.exists("/tmp/go"): time.sleep(0.05)
         own()
@@ -130,6 +137,48 @@ func TestPromptWaitsForServers(t *testing.T) {
 	w.status(t, session.Ready)
 	if done := h.turn(t, w, "hello"); !done.data.Failed || !strings.Contains(done.data.Text, "code 3") {
 		t.Errorf("an agent that ends before its prompt: %+v", done.data)
+	}
+}
+
+// TestPromptOrder checks that the first prompt follows the report of each server: that it is ready, that it has failed,
+// or that it was not ready in time. A server that is ready later is reported again. The time begins with the agent's
+// first line, and the limit of a turn's time with its prompt.
+//
+// mission: E5
+func TestPromptOrder(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, MCPWait: 5 * time.Second})
+	for _, test := range []struct {
+		model string
+		want  []string
+	}{
+		{"broken", []string{"mcp.ready quick: ", "mcp.failed slow: it died", "sent"}},
+		{"late", []string{"mcp.ready quick: ", "mcp.failed slow: it was not ready after 5s", "sent", "mcp.ready slow: "}},
+		{"slow start", []string{"mcp.ready quick: ", "mcp.ready slow: ", "sent"}}, // the start takes longer than MCPWait
+	} {
+		t.Run(test.model, func(t *testing.T) {
+			t.Parallel()
+			s := h.create(t, session.Request{Model: test.model, Prompt: "hello", Limits: session.Limits{Seconds: 4},
+				MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`)})
+			w := h.watch(s.ID)
+			var got []string
+			for completed := false; !completed || len(got) < len(test.want); {
+				switch e := w.next(t); e.typ {
+				case session.EventMCPReady, session.EventMCPFailed:
+					got = append(got, e.typ+" "+e.data.ID+": "+e.data.Reason)
+				case session.EventSent:
+					got = append(got, "sent")
+				case string(agent.Done):
+					completed = true
+					if e.data.Failed {
+						t.Fatalf("the turn failed: %+v", e.data)
+					}
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("the events are %q, want %q", got, test.want)
+			}
+		})
 	}
 }
 
