@@ -107,8 +107,11 @@ const (
 	Retrying   Type = "agent.retrying"   // Text, Attempt: the model's API failed and the request is retried
 	Overridden Type = "agent.overridden" // Text: settings of the repository that are overridden
 	MCPStatus  Type = "mcp.status"       // MCP: the answer to AskMCP; not for clients
-	Done       Type = "done"             // Text, Failed, Interrupted, Reason, Usage: the turn has ended
-	Other      Type = "agent.other"      // Raw: a line that Harvest does not recognize, as printed
+	// Background reports in Tasks how many background tasks run, such as commands that outlive their turn; not for
+	// clients.
+	Background Type = "background.tasks"
+	Done       Type = "done"        // Text, Failed, Interrupted, Reason, Usage: the turn has ended
+	Other      Type = "agent.other" // Raw: a line that Harvest does not recognize, as printed
 )
 
 // Event is an event of an agent. Type determines which fields are set.
@@ -136,7 +139,8 @@ type Event struct {
 	Usage       *Usage `json:"usage,omitempty"`
 	// Own marks a Ready or Done event of a turn that the program began by itself, for example because a background
 	// command ended. In such a Ready event, Text is the reason.
-	Own bool `json:"own,omitempty"`
+	Own   bool `json:"own,omitempty"`
+	Tasks int  `json:"-"`
 	// Prompts are the IDs of the prompts that a Done event answers; empty if the program does not report them.
 	Prompts []string `json:"-"`
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"time"
 
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -19,11 +20,11 @@ func (b *busy) end() {
 	*b = busy{}
 }
 
-// keepBusy keeps the sandbox from becoming idle while a turn is under way or a prompt is queued. Between turns the
-// agent's process keeps running, and the sandbox counts as idle.
+// keepBusy keeps the sandbox from becoming idle while a turn is under way, a prompt is queued, or background tasks of
+// the agent run. Otherwise the sandbox counts as idle between turns, although the agent's process keeps running.
 func (r *runner) keepBusy(ctx context.Context) {
 	box := ""
-	if r.current != nil || len(r.queue) > 0 {
+	if r.current != nil || len(r.queue) > 0 || time.Now().Before(r.occupied) {
 		box = r.session().SandboxID
 	}
 	if box == r.busy.sandbox {

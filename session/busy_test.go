@@ -2,7 +2,9 @@ package session_test
 
 import (
 	"testing"
+	"time"
 
+	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
@@ -56,4 +58,40 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 		t.Errorf("the next turn is in sandbox %s, which has the file with %q", now.SandboxID, text)
 	}
 	w.until(t, "done")
+}
+
+// TestBackgroundTasksKeepSandbox checks that a sandbox is not idle while the agent reports a background task between
+// turns, up to a limit, and that it is idle afterwards.
+//
+// mission: A5, E1
+func TestBackgroundTasksKeepSandbox(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
+	ended := func(h *house, id string) bool {
+		sb, err := h.fleet.Get(t.Context(), account, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sb.Status.Ended() && sb.End == sandbox.EndIdle
+	}
+	for _, limit := range []time.Duration{time.Hour, time.Second} {
+		h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, BackgroundLimit: limit})
+		s := h.create(t, session.Request{Sandbox: limited, Prompt: "task"})
+		w := h.watch(s.ID)
+		w.status(t, session.Done)
+		box := mustGet(t, h, s.ID).SandboxID
+		if limit == time.Hour {
+			other, err := h.fleet.Create(t.Context(), account, limited) // it shows that the limit has passed
+			if err != nil {
+				t.Fatal(err)
+			}
+			testenv.Eventually(t, "an idle sandbox ends", func() bool { return ended(h, other.ID) })
+			if ended(h, box) {
+				t.Fatal("the sandbox has ended as idle although a background task runs")
+			}
+			h.sh(t, s.ID, "touch /tmp/over")
+		}
+		testenv.Eventually(t, "the sandbox ends as idle", func() bool { return ended(h, box) })
+	}
 }

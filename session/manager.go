@@ -60,6 +60,9 @@ type Options struct {
 	MCPWait       time.Duration // maximum wait of the first prompt for MCP servers: 30 s
 	HangAfter     time.Duration // time without activity of the model until the session counts as hung: 5 minutes
 	ToolHangAfter time.Duration // the same while a tool runs: 30 minutes
+	// BackgroundLimit is how long background tasks of the agent keep the sandbox from becoming idle after the last of
+	// them began or ended: 6 hours.
+	BackgroundLimit time.Duration
 	// QuestionWait is how long the model's questions wait for a person who follows a session that asks nothing: 5
 	// minutes. If nobody follows it, they do not wait.
 	QuestionWait time.Duration
@@ -92,6 +95,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	}
 	opts.MCPWait = cmp.Or(opts.MCPWait, 30*time.Second)
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
+	opts.BackgroundLimit = cmp.Or(opts.BackgroundLimit, 6*time.Hour)
 	opts.ToolHangAfter = cmp.Or(opts.ToolHangAfter, 30*time.Minute)
 	opts.QuestionWait = cmp.Or(opts.QuestionWait, 5*time.Minute)
 	opts.SummaryWait = cmp.Or(opts.SummaryWait, 3*time.Minute)

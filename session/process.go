@@ -254,7 +254,7 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	}
 	p, waiting := r.agent, r.current == nil && r.gate.closed() && len(r.queue) > 0
 	p.close()
-	r.agent, r.gate, r.behind = nil, nil, false
+	r.agent, r.gate, r.behind, r.occupied = nil, nil, false, time.Time{}
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })

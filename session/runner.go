@@ -58,6 +58,7 @@ type runner struct {
 	early     string    // ID of the prompt for which a crashed agent restarted before it received the prompt
 	agent     *process  // nil while none runs
 	busy      busy      // the sandbox, during a turn
+	occupied  time.Time // until when background tasks keep the sandbox busy; zero without them
 	gate      *gate     // nil when prompts may be sent
 	line      *Line     // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
@@ -399,7 +400,7 @@ func (r *runner) read(l line) {
 			}
 			drafts = append(drafts, status...)
 			switch {
-			case e.Type == agent.MCPStatus:
+			case e.Type == agent.MCPStatus || e.Type == agent.Background:
 				continue
 			case e.Type == agent.Done:
 				r.done(e, l.end, drafts...)
@@ -480,6 +481,11 @@ func (r *runner) track(e agent.Event) {
 		r.open(e)
 	case agent.Withdrawn:
 		delete(r.asked, e.ID)
+	case agent.Background:
+		r.occupied = time.Time{}
+		if e.Tasks > 0 {
+			r.occupied = time.Now().Add(r.m.opts.BackgroundLimit)
+		}
 	case agent.Done:
 		clear(r.tools)
 		clear(r.asked)
@@ -594,6 +600,9 @@ func (r *runner) answer(question string, a agent.Answer) error {
 func (r *runner) wait() time.Duration {
 	due := r.gateDue()
 	if r.current == nil {
+		if time.Now().Before(r.occupied) && (due.IsZero() || r.occupied.Before(due)) {
+			due = r.occupied
+		}
 		if due.IsZero() {
 			return time.Hour
 		}

@@ -358,6 +358,19 @@ func TestAccess(t *testing.T) {
 }
 
 // mission: E5
+// TestBackgroundTasks checks that the agent's list of background tasks is counted, except for tasks that are no work in
+// the sandbox.
+func TestBackgroundTasks(t *testing.T) {
+	t.Parallel()
+	got := decode(t, claude.Agent{}.Open(agent.Setup{}),
+		`{"type":"system","subtype":"background_tasks_changed","tasks":[{"task_id":"a"},{"task_id":"b","ambient":true},{"task_id":"c","off_host":true},{"task_id":"d"}]}`,
+		`{"type":"system","subtype":"background_tasks_changed","tasks":[]}`)
+	want := []agent.Event{{Type: agent.Background, Tasks: 2}, {Type: agent.Background}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestMCPStatus(t *testing.T) {
 	t.Parallel()
 	c := claude.Agent{}.Open(agent.Setup{})

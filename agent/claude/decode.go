@@ -48,6 +48,11 @@ type printed struct {
 	State       string `json:"state"`
 	Summary     string `json:"summary"`
 
+	Tasks []struct {
+		Ambient bool `json:"ambient"`  // not work that anything waits for
+		OffHost bool `json:"off_host"` // runs elsewhere
+	} `json:"tasks"`
+
 	ToolUseID   string `json:"tool_use_id"`
 	Description string `json:"description"`
 
@@ -304,6 +309,14 @@ func (c *conversation) system(p *printed) ([]agent.Event, bool) {
 	case "task_notification":
 		c.notice = p.Summary
 		return nil, false
+	case "background_tasks_changed":
+		e := agent.Event{Type: agent.Background}
+		for _, task := range p.Tasks {
+			if !task.Ambient && !task.OffHost {
+				e.Tasks++
+			}
+		}
+		return []agent.Event{e}, true
 	case "api_retry":
 		text := fmt.Sprintf("attempt %d of %d in %.1f s: %s", p.Attempt, p.MaxRetries, float64(p.Delay)/1000, p.Error)
 		if p.ErrorStatus != 0 {
