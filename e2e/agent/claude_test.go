@@ -26,8 +26,8 @@ func TestModalClaude(t *testing.T) {
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("work",
 		modeltest.Step{Say: "I look.", Call: "Bash",
-			Input: map[string]any{"command": "pwd; echo token ${ANTHROPIC_API_KEY%_*}; printf 'x\\033[31my'",
-				"description": "look"}},
+			Input: map[string]any{"command": "pwd; echo token ${ANTHROPIC_API_KEY%_*}; printf 'x\\033[31my'; " +
+				"touch written && stat -c ' written by %U' written", "description": "look"}},
 		modeltest.Step{Say: "That is it."})
 	stub.Script("curl", modeltest.Step{Say: "Hello, curl."})
 	stub.Script("long", modeltest.Step{Call: "Bash", Input: map[string]any{"command": "tail -f /dev/null",
@@ -83,6 +83,10 @@ func TestModalClaude(t *testing.T) {
 	// mission: 4.8, 4.9
 	if !strings.Contains(text, `"text":"/data\ntoken hvm`) {
 		t.Errorf("directory and environment: %.5000s", text)
+	}
+	// The image's user is not root, and the volume is a new one.
+	if !strings.Contains(text, " written by agent") {
+		t.Errorf("no file in the volume: %.5000s", text)
 	}
 	// mission: 4.7
 	if list := h.Must("sandbox", "ps", made.SandboxID, "-o", "json"); !strings.Contains(list, `"terminal":true`) &&
