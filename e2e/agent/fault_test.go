@@ -33,9 +33,12 @@ func TestFaultsOfClaude(t *testing.T) {
 		{"once429", "Well.", false, true},
 		{"once529", "Well.", false, true},
 		{"cut", "Well.", false, false},
+		{"after429", "Well.", false, true},
+		{"hour429", "429", true, false},
 	} {
 		done, again := f.turn("["+c.name+"] go", "", nil)
-		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || c.again && !again {
+		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) || c.again && !again ||
+			c.name == "hour429" && again {
 			t.Errorf("%s: %+v, again %t", c.name, done, again)
 		}
 	}
@@ -172,8 +175,10 @@ func newFaults(t *testing.T, name string, flags ...string) *faults {
 		"e429": {Status: 429, Kind: "rate_limit_error"},
 		"e529": {Status: 529, Kind: "overloaded_error"}, "once429": {Status: 429, Kind: "rate_limit_error", Times: 1,
 			Say: "Well."},
-		"once529": {Status: 529, Kind: "overloaded_error", Times: 1, Say: "Well."},
-		"cut":     {Cut: true, Times: 1, Say: "Well."}, "hang": {Hang: true},
+		"after429": {Status: 429, Kind: "rate_limit_error", After: "3", Times: 1, Say: "Well."},
+		"hour429":  {Status: 429, Kind: "rate_limit_error", After: "3600"},
+		"once529":  {Status: 529, Kind: "overloaded_error", Times: 1, Say: "Well."},
+		"cut":      {Cut: true, Times: 1, Say: "Well."}, "hang": {Hang: true},
 		"twice429": {Status: 429, Kind: "rate_limit_error", Times: 2, Say: "Well."},
 		"twice529": {Status: 529, Kind: "overloaded_error", Times: 2, Say: "Well."},
 	} {
