@@ -110,7 +110,8 @@ func missingTools(stub *modeltest.Stub, prompt string, prefixes ...string) (miss
 }
 
 // TestClaudeContinuesByItself checks that a turn that the real Claude begins by itself when a background command ends
-// is a turn of the session, and that the next prompt gets its own answer.
+// is a turn of the session, that the idle limit does not end the sandbox before, and that the next prompt gets its own
+// answer.
 //
 // mission: E1
 func TestClaudeContinuesByItself(t *testing.T) {
@@ -118,7 +119,7 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	t.Parallel()
 	stub := modeltest.New(t, host.ModelKey)
 	stub.Script("background",
-		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 3; echo over", "description": "wait",
+		modeltest.Step{Call: "Bash", Input: map[string]any{"command": "sleep 12; echo over", "description": "wait",
 			"run_in_background": true}},
 		modeltest.Step{Say: "It runs."})
 	stub.Script(modeltest.Notified, modeltest.Step{Say: "It is over."})
@@ -126,7 +127,8 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	h := host.NewModel(t, stub)
 	h.Env.Setenv("ANTHROPIC_API_KEY", host.ModelKey)
 	dir := h.Project()
-	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "-o", "json", "[background] go")
+	out, stderr, code := h.In(dir, "agent", "--agent", "claude", "--idle-timeout", "5s", "-o", "json",
+		"[background] go")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.Log())
 	}
