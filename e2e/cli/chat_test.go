@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -30,6 +31,12 @@ func openWindow(t *testing.T, h *host.Host, dir string, args ...string) *window 
 	t.Helper()
 	cmd := h.Command(t.Context(), args...)
 	cmd.Dir = dir
+	return openCommand(t, cmd)
+}
+
+// openCommand opens a window in which cmd runs.
+func openCommand(t *testing.T, cmd *exec.Cmd) *window {
+	t.Helper()
 	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
 	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80})
 	if err != nil {
@@ -163,6 +170,69 @@ func TestConversation(t *testing.T) {
 	w = openWindow(t, h, project, "agent", "--continue", "/say I am back")
 	w.shows("● Bash  seq 1 60", "› /say I am back", "I am back\n", "ready · $0.00")
 	w.types("/end\r")
+	w.shows("The session has ended.")
+	w.ends()
+	if text := h.Must("sessions", "-o", "name"); text != "" {
+		t.Errorf("sessions that stay: %s", text)
+	}
+}
+
+// overSSH returns a command that runs cmd in a terminal on a server of OpenSSH. The server has its own keys and handles
+// one connection, on the pipes of its client.
+func overSSH(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	client := testenv.RequireTool(t, "ssh", "openssh-client")
+	keygen := testenv.RequireTool(t, "ssh-keygen", "openssh-client")
+	const server = "/usr/sbin/sshd" // it requires its absolute path
+	if _, err := os.Stat(server); err != nil {
+		t.Skip("sshd is missing: apt-get install openssh-server (not in scripts/deps: it starts a server)")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"host", "user"} {
+		if out, err := exec.CommandContext(t.Context(), keygen, "-q", "-t", "ed25519", "-N", "", "-f",
+			dir+"/"+name).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	settings := fmt.Sprintf("HostKey %[1]s/host\nAuthorizedKeysFile %[1]s/user.pub\nStrictModes no\nUsePAM no\n"+
+		"PermitRootLogin prohibit-password\nPidFile none\n", dir)
+	if err := os.WriteFile(dir+"/settings", []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	quote := func(words []string) string {
+		var b strings.Builder
+		for _, word := range words {
+			b.WriteString(" '" + strings.ReplaceAll(word, "'", `'\''`) + "'")
+		}
+		return b.String()
+	}
+	line := "cd" + quote([]string{cmd.Dir}) + " && exec env -i TERM=$TERM" + quote(cmd.Env) + quote(cmd.Args)
+	return exec.CommandContext(t.Context(), client, "-tt", "-F", "none", "-i", dir+"/user", "-o", "LogLevel=ERROR",
+		"-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile="+dir+"/known",
+		"-o", "ProxyCommand="+server+" -i -f "+dir+"/settings", "root@harvest", line)
+}
+
+// TestConversationOverSSH checks that the conversation works through ssh in a terminal of 80 x 24.
+// mission: A4, C3
+func TestConversationOverSSH(t *testing.T) {
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	cmd := h.Command(t.Context(), "agent", "--agent", "scripted")
+	cmd.Dir = h.Project()
+	w := openCommand(t, overSSH(t, cmd))
+	w.shows("› a prompt, or /help", "ready · $0.00 · /help")
+	w.types("say **hello**\r")
+	w.shows("› say **hello**", "You said: say hello", "● Write  SCRIPTED-AGENT.md", "1 file changed")
+	w.types("/ask Which colour? | red | blue\r")
+	w.shows("? Which colour?", "1. red", "2. blue")
+	w.types("2\r")
+	w.shows("The answer is blue.")
+	w.types("/run sleep 1000\r")
+	w.shows("running Bash", "Esc stops")
+	w.types("\x1b")
+	w.shows("stopped", "ready")
+	w.types("/end discard\r")
 	w.shows("The session has ended.")
 	w.ends()
 	if text := h.Must("sessions", "-o", "name"); text != "" {
