@@ -400,3 +400,20 @@ func TestRepositoryToken(t *testing.T) {
 		t.Errorf("the token is in %s", where)
 	}
 }
+
+// TestRepositoryAddReportsRefusal checks that a repository whose host the network policy refuses is reported as
+// refused, with the remedy.
+// mission: C3
+func TestRepositoryAddReportsRefusal(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	testenv.Root(t)
+	h := host.New(t, "gvisor", host.GVisor(t))
+	_, said, code := h.Run("repo", "add", "https://git.nowhere.example/a/b", "--name", "refused", "--image", "base",
+		"--network", "allow=example.org")
+	if code == 0 || !strings.Contains(said, "the network policy of the sandbox refused git.nowhere.example: ") ||
+		!strings.Contains(said, "--network allow=git.nowhere.example") {
+		t.Errorf("exit code %d: %s", code, said)
+	}
+	h.Run("repo", "rm", "refused")
+}
