@@ -76,7 +76,8 @@ func TestBackgroundTasksKeepSandbox(t *testing.T) {
 		return sb.Status.Ended() && sb.End == sandbox.EndIdle
 	}
 	for _, limit := range []time.Duration{time.Hour, time.Second} {
-		h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, BackgroundLimit: limit})
+		h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}},
+			BackgroundLimit: limit})
 		s := h.create(t, session.Request{Sandbox: limited, Prompt: "task"})
 		w := h.watch(s.ID)
 		w.status(t, session.Done)

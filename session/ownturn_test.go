@@ -52,7 +52,8 @@ for text in sys.stdin:
         response = {}
         if line["request"]["subtype"] == "mcp_status":
             response = {"mcpServers": [dict(s) for s in statuses[min(asked, 2)]]}
-            if "broken" in sys.argv[1] and asked >= 2: response["mcpServers"][1].update(status="failed", error="it died")
+            if "broken" in sys.argv[1] and asked >= 2:
+                response["mcpServers"][1].update(status="failed", error="it died")
             if "late" in sys.argv[1] and not prompted: response["mcpServers"][1]["status"] = "pending"
             asked += 1
             if asked == 1 and "die early" in sys.argv[1]: sys.exit(3)
@@ -147,14 +148,17 @@ func TestPromptWaitsForServers(t *testing.T) {
 // mission: E5
 func TestPromptOrder(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}, MCPWait: 5 * time.Second})
+	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}},
+		MCPWait: 5 * time.Second})
 	for _, test := range []struct {
 		model string
 		want  []string
 	}{
 		{"broken", []string{"mcp.ready quick: ", "mcp.failed slow: it died", "sent"}},
-		{"late", []string{"mcp.ready quick: ", "mcp.failed slow: it was not ready after 5s", "sent", "mcp.ready slow: "}},
-		{"slow start", []string{"mcp.ready quick: ", "mcp.ready slow: ", "sent"}}, // the start takes longer than MCPWait
+		{"late", []string{"mcp.ready quick: ", "mcp.failed slow: it was not ready after 5s", "sent",
+			"mcp.ready slow: "}},
+		// The start takes longer than MCPWait.
+		{"slow start", []string{"mcp.ready quick: ", "mcp.ready slow: ", "sent"}},
 	} {
 		t.Run(test.model, func(t *testing.T) {
 			t.Parallel()

@@ -36,7 +36,7 @@ export function openMachine(el, id, { failed }) {
 
   // Each curve has a title, the unit of its axis, its series, and a description in words.
   const kinds = [
-    { title: 'Processors', unit: (n) => String(n), series: [['cores', 'cores']], words: (p, box) => `${cores(p.at(-1).cores)} now${box.limits.cpu ? ` of ${box.limits.cpu}` : ''}, at most ${cores(Math.max(...p.map((one) => one.cores)))}` },
+    { title: 'Processors', unit: (n) => String(n), series: [['cores', 'cores']], words: (p, box) => `${cores(p.at(-1).cores)} now${box.limits.cpu ? ` of ${box.limits.cpu}` : ''}, at most ${cores(p.reduce((n, one) => Math.max(n, one.cores), 0))}` },
     { title: 'Memory', unit: bytes, series: [['memory', 'memory']], words: (p, box, used) => `${bytes(p.at(-1).memory)} now${box.limits.memory_bytes ? ` of ${bytes(box.limits.memory_bytes)}` : ''}, at most ${bytes(used.peak_memory_bytes)}` },
     { title: 'Network', unit: rate, series: [['received', 'received'], ['sent', 'sent']], words: (p, box, used) => `${rate(p.at(-1).received)} received and ${rate(p.at(-1).sent)} sent now, ${bytes(used.samples.at(-1).received_bytes)} and ${bytes(used.samples.at(-1).sent_bytes)} in all` },
   ];
