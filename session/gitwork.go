@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // harvest-git reports its actions as lines of a file in the sandbox. A follower in the sandbox prints that file as it
@@ -38,13 +39,13 @@ exec tail -n "+$2" -F "$1" 2>/dev/null`
 
 // follower prints harvest-git's event lines.
 type follower struct {
-	lines chan line
+	lines chan pipe.Line
 	stop  chan struct{} // closed when the reader of lines stops
 	ended chan struct{} // closed when the follower has ended
 }
 
 // gitLines returns the channel of event lines; nil if no follower runs.
-func (r *runner) gitLines() <-chan line {
+func (r *runner) gitLines() <-chan pipe.Line {
 	if r.follower == nil {
 		return nil
 	}
@@ -62,14 +63,14 @@ func (r *runner) followGit(ctx context.Context) {
 	}
 	r.letGitGo()
 	s, from := r.session(), r.gitSeen+1
-	f := &follower{lines: make(chan line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
+	f := &follower{lines: make(chan pipe.Line, 64), stop: make(chan struct{}), ended: make(chan struct{})}
 	r.follower = f
 	r.m.work.Go(func() { // in the background, so that it does not delay the agent's first output
 		defer close(f.ended)
 		x, err := r.m.opts.Fleet.Exec(r.m.ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 			Args: []string{"/bin/sh", "-euc", followScript, "sh", s.gitEvents(), strconv.Itoa(from)}, Workdir: "/",
 			Timeout: agentLife, Detach: true, Background: true,
-			Stdout: &splitter{lines: f.lines, stop: f.stop},
+			Stdout: &pipe.Splitter{Lines: f.lines, Stop: f.stop},
 		})
 		if err != nil {
 			if r.m.ctx.Err() == nil {
@@ -90,9 +91,9 @@ func (r *runner) letGitGo() {
 }
 
 // gitLine converts a line to an event.
-func (r *runner) gitLine(l line) {
+func (r *runner) gitLine(l pipe.Line) {
 	r.gitSeen++
-	if kind, e, ok := git.ParseEvent(string(l.text)); ok && !l.cut {
+	if kind, e, ok := git.ParseEvent(string(l.Text)); ok && !l.Cut {
 		r.gitEvent(kind, e)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/mcp"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // TestGate checks that each change of a server is reported once. Servers that are not ready in time are reported as
@@ -81,7 +82,8 @@ func TestOnce(t *testing.T) {
 	for _, piece := range []string{
 		"\x1b[?25l{\"type\":\"message.delta\",\"te", "xt\":\"hi\"}\r\n\x1b]0;title\x07\r\n",
 		"warning: \x1b[31mold\x1b[0m\r\n",
-		`{"type":"done","reason":"completed"}` + "\r\n", strings.Repeat("x", maxLine+10) + "\n", "the rest\x1b[?25h",
+		`{"type":"done","reason":"completed"}` + "\r\n", strings.Repeat("x", pipe.MaxLine+10) + "\n",
+		"the rest\x1b[?25h",
 	} {
 		if n, err := o.Write([]byte(piece)); n != len(piece) || err != nil {
 			t.Errorf("%d, %v", n, err)

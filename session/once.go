@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // onceScript runs a command with a file as its standard input. The first parameter is the file's name.
@@ -168,7 +169,7 @@ func (o *once) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {
 		text, after, whole := bytes.Cut(b, []byte{'\n'})
-		if room := maxLine - len(o.line); len(text) > room {
+		if room := pipe.MaxLine - len(o.line); len(text) > room {
 			text, o.cut = text[:room], true
 		}
 		o.line = append(o.line, text...)

@@ -14,13 +14,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // process is a running agent. Its methods are no-ops on a nil process.
 type process struct {
 	x      *sandbox.Execution
-	in     *inbox
-	lines  chan line
+	in     *pipe.Inbox
+	lines  chan pipe.Line
 	ended  chan procEnd
 	stop   chan struct{} // closed when the reader of lines stops
 	once   sync.Once
@@ -38,10 +39,11 @@ type procEnd struct {
 }
 
 func newProcess() *process {
-	return &process{in: newInbox(), lines: make(chan line, 64), ended: make(chan procEnd, 1), stop: make(chan struct{})}
+	return &process{in: pipe.NewInbox(), lines: make(chan pipe.Line, 64), ended: make(chan procEnd, 1),
+		stop: make(chan struct{})}
 }
 
-func (p *process) output() <-chan line {
+func (p *process) output() <-chan pipe.Line {
 	if p == nil {
 		return nil
 	}
@@ -66,13 +68,13 @@ func (p *process) letGo() {
 // write writes to the process's input. It never blocks.
 func (p *process) write(text []byte) {
 	p.written += int64(len(text))
-	p.in.write(text)
+	p.in.Append(text)
 }
 
 // close closes the input of a process that has ended.
 func (p *process) close() {
 	if p != nil {
-		p.in.close()
+		p.in.Close()
 	}
 }
 
@@ -138,7 +140,7 @@ func (r *runner) start(ctx context.Context) bool {
 	r.published = 0
 	r.publish(draft{EventStarted, Event{}}) // with the offset of a process without output
 	p := newProcess()
-	out := &splitter{lines: p.lines, stop: p.stop}
+	out := &pipe.Splitter{Lines: p.lines, Stop: p.stop}
 	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
 		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out,
 		Stderr: &p.stderr, Detach: true,
@@ -219,9 +221,9 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 // output that became events earlier.
 func (r *runner) attach(ctx context.Context, s Session) {
 	p := newProcess()
-	out := &splitter{lines: p.lines, stop: p.stop}
+	out := &pipe.Splitter{Lines: p.lines, Stop: p.stop}
 	stdio := engine.Stdio{
-		Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.at = n },
+		Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.At = n },
 		Input: func(n int64, _ bool) { p.received, p.written, p.counted = n, n, true },
 	}
 	x, err := r.m.opts.Fleet.Attach(r.m.ctx, r.account, s.SandboxID, s.Process, stdio)

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // runner owns a session that has not ended. One goroutine, its loop, processes all operations on the session in
@@ -376,16 +377,16 @@ func (r *runner) makeCurrent(m *Message) {
 }
 
 // read converts a line to events, and all further lines that are available.
-func (r *runner) read(l line) {
+func (r *runner) read(l pipe.Line) {
 	const batch = 200 // lines
 	var drafts []draft
 	fresh := false // whether this server is the first to read it
 	for n := 0; ; n++ {
 		events := []agent.Event{agent.OtherLine([]byte("a line that is too long"))}
-		if !l.cut {
-			events = r.conv.Decode(l.text)
+		if !l.Cut {
+			events = r.conv.Decode(l.Text)
 		}
-		if l.end > r.published {
+		if l.End > r.published {
 			fresh = true
 			if !isStatus(events) {
 				r.heard = time.Now()
@@ -395,7 +396,7 @@ func (r *runner) read(l line) {
 			took := r.took(e)
 			r.track(e)
 			status := r.servers(e)
-			if l.end <= r.published {
+			if l.End <= r.published {
 				continue // published by an earlier server
 			}
 			drafts = append(drafts, status...)
@@ -403,14 +404,14 @@ func (r *runner) read(l line) {
 			case e.Type == agent.MCPStatus || e.Type == agent.Background:
 				continue
 			case e.Type == agent.Done:
-				r.done(e, l.end, drafts...)
+				r.done(e, l.End, drafts...)
 				drafts = nil
 				continue
 			case e.Type == agent.Ready && e.Own && r.stopped == "" && (r.current == nil || !r.current.Own):
-				r.beginOwn(e.Text, l.end, drafts...)
+				r.beginOwn(e.Text, l.End, drafts...)
 				drafts, e.Text = nil, ""
 			}
-			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Took: took, Offset: l.end}})
+			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Took: took, Offset: l.End}})
 		}
 		more := false
 		if n < batch {
@@ -424,11 +425,11 @@ func (r *runner) read(l line) {
 			break
 		}
 	}
-	r.behind = r.behind && l.end < r.published
-	if l.end < r.published || !fresh && r.session().Status == Hung {
+	r.behind = r.behind && l.End < r.published
+	if l.End < r.published || !fresh && r.session().Status == Hung {
 		return // the earlier server set the state already
 	}
-	r.publishLines(drafts, l.end)
+	r.publishLines(drafts, l.End)
 	for id, q := range maps.Clone(r.asked) {
 		r.answerItself(id, q)
 	}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,77 +36,6 @@ func TestDiagram(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// splitAll writes text in pieces of n bytes and returns the lines.
-func splitAll(text []byte, n int) []line {
-	lines := make(chan line, 1000)
-	w := &splitter{lines: lines, stop: make(chan struct{})}
-	for len(text) > 0 {
-		k := min(n, len(text))
-		w.Write(text[:k])
-		text = text[k:]
-	}
-	close(lines)
-	var all []line
-	for l := range lines {
-		all = append(all, l)
-	}
-	return all
-}
-
-func TestSplitter(t *testing.T) {
-	t.Parallel()
-	text := []byte("one\n\ntwo two\nrest")
-	want := []line{{[]byte("one"), 4, false}, {nil, 5, false}, {[]byte("two two"), 13, false}}
-	for n := 1; n <= len(text); n++ {
-		if diff := cmp.Diff(want, splitAll(text, n), cmp.AllowUnexported(line{}),
-			cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
-			t.Errorf("%d: %s", n, diff)
-		}
-	}
-	long := append(bytes.Repeat([]byte("x"), maxLine+5), "\nnext\n"...)
-	got := splitAll(long, 1<<20)
-	if len(got) != 2 || !got[0].cut || len(got[0].text) != maxLine || got[0].end != int64(maxLine+6) || got[1].cut ||
-		string(got[1].text) != "next" {
-		t.Errorf("%d lines", len(got))
-	}
-	stop := make(chan struct{})
-	close(stop)
-	if _, err := (&splitter{lines: make(chan line), stop: stop}).Write([]byte("a\n")); err != io.ErrClosedPipe {
-		t.Errorf("nobody takes lines: %v", err)
-	}
-}
-
-// FuzzSplitter checks that the lines are the same for each way to cut the output into pieces, and that their end
-// offsets add up.
-func FuzzSplitter(f *testing.F) {
-	f.Add([]byte("a\nb\n\nc"), 2)
-	f.Fuzz(func(t *testing.T, text []byte, n int) {
-		if n < 1 || bytes.Count(text, []byte{'\n'}) > 900 {
-			return
-		}
-		var at int64
-		for i, l := range splitAll(text, n) {
-			at += int64(len(l.text)) + 1
-			if l.end != at {
-				t.Fatalf("line %d ends at %d, want %d", i, l.end, at)
-			}
-		}
-	})
-}
-
-func TestInbox(t *testing.T) {
-	t.Parallel()
-	in := newInbox()
-	go func() {
-		in.write([]byte("one "))
-		in.write([]byte("two"))
-		in.close()
-	}()
-	if text, err := io.ReadAll(in); err != nil || string(text) != "one two" {
-		t.Errorf("%q, %v", text, err)
 	}
 }
 
@@ -254,8 +182,9 @@ func TestDeliverAgain(t *testing.T) {
 			r.agent.received, r.agent.written, r.agent.counted = c.received, c.received, true
 			r.current, r.recheck, r.lost = &Message{ID: turn, Prompt: prompt}, true, []Delivery{c.d}
 			r.redeliver(t.Context())
-			if got := string(r.agent.in.text); got != c.want {
-				t.Errorf("written: %q, want %q", got, c.want)
+			r.agent.in.Close()
+			if got, err := io.ReadAll(r.agent.in); err != nil || string(got) != c.want {
+				t.Errorf("written: %q, %v, want %q", got, err, c.want)
 			}
 			if c.want == "" {
 				return
