@@ -363,7 +363,7 @@ func TestAccess(t *testing.T) {
 func TestBackgroundTasks(t *testing.T) {
 	t.Parallel()
 	got := decode(t, claude.Agent{}.Open(agent.Setup{}),
-		`{"type":"system","subtype":"background_tasks_changed","tasks":[{"task_id":"a"},` +
+		`{"type":"system","subtype":"background_tasks_changed","tasks":[{"task_id":"a"},`+
 			`{"task_id":"b","ambient":true},{"task_id":"c","off_host":true},{"task_id":"d"}]}`,
 		`{"type":"system","subtype":"background_tasks_changed","tasks":[]}`)
 	want := []agent.Event{{Type: agent.Background, Tasks: 2}, {Type: agent.Background}}
