@@ -53,7 +53,8 @@ const (
 )
 
 // Main runs OpenCode until the input or ctx ends, and returns the exit code. args are the arguments after the
-// program's name. server is the command that starts the server; Main appends the address.
+// program's name. server is the command that starts the server; Main appends the address. The bridge and its server
+// write to stderr at the same time.
 func Main(ctx context.Context, args, server []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(opencode.Program, flag.ContinueOnError)
 	flags.SetOutput(stderr)

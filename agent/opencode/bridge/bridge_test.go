@@ -67,7 +67,13 @@ func serve(mode string) int {
 	mux.HandleFunc("GET /mcp", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"good":{"status":"connected"},"bad":{"status":"failed","error":"it died"}}`)
 	})
-	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, configurations[mode]) })
+	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
+		config, ok := configurations[mode]
+		if !ok {
+			config = "{}"
+		}
+		fmt.Fprint(w, config)
+	})
 	mux.HandleFunc("GET /config/providers", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `{"providers":[],"default":{"other":"wrong","good":"default"}}`)
 	})
@@ -148,7 +154,26 @@ type run struct {
 	in     *io.PipeWriter
 	out    *bufio.Scanner
 	code   chan int
-	stderr bytes.Buffer // read it after code
+	stderr output
+}
+
+// output is a buffer to which the bridge and the copy of its server's output write at the same time.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 func start(t *testing.T, mode string, args ...string) *run {
