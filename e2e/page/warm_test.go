@@ -26,7 +26,8 @@ func TestPageAnnouncesLastForm(t *testing.T) {
 	b.run(`await window.through('v1/sessions/warm',
 		{ method: 'POST', headers: { 'Content-Type': 'application/json' }, body: '{}' })`)
 	b.do(chromedp.Evaluate(`for (const name of ['b', 'c', 'd']) {
-		const field = [...document.querySelectorAll('label.field')].find((l) => l.firstChild.textContent === 'Repository');
+		const fields = [...document.querySelectorAll('label.field')];
+		const field = fields.find((l) => l.firstChild.textContent === 'Repository');
 		const i = field.querySelector('input');
 		i.value = 'https://git.example/a/' + name; i.dispatchEvent(new Event('change', { bubbles: true }));
 	}`, nil))

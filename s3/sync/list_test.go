@@ -167,7 +167,8 @@ func TestListOrder(t *testing.T) {
 					return false
 				}
 				w.Header().Set("Content-Type", "application/xml")
-				fmt.Fprintf(w, `<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`+
+				fmt.Fprintf(w, `<?xml version="1.0"?>`+
+					`<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">`+
 					`<IsTruncated>false</IsTruncated>%s</ListBucketResult>`,
 					strings.ReplaceAll(answer.list, "PREFIX", b.Prefix()))
 				return true
