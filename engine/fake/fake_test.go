@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -341,6 +343,35 @@ func TestKilledServer(t *testing.T) {
 		t.Error(err)
 	}
 	noLeaks(t, dir)
+}
+
+// TestIgnoredSignals checks that commands start with the default actions of signals, even if the process of the engine
+// was started with ignored ones, as nohup does.
+func TestIgnoredSignals(t *testing.T) {
+	ignored := []os.Signal{syscall.SIGHUP, syscall.SIGINT}
+	for _, detached := range []bool{true, false} {
+		func() {
+			defer proc.Detach(detached)()
+			signal.Ignore(ignored...)
+			defer signal.Reset(ignored...)
+			sb, err := openFake(t, dataDir(t)).Create(t.Context(), engine.Spec{ID: "a", Image: "base"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"HUP", "INT"} {
+				p, err := sb.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "kill -" + name + " $$"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != name {
+					t.Errorf("keepers are processes: %t, SIG%s: the command ended with %+v, %v", detached, name, exit, err)
+				}
+			}
+			if err := sb.Destroy(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
 }
 
 // TestKilledKeeper checks that a killed keeper loses its command's exit, but not the output.

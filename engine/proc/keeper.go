@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -137,6 +138,17 @@ func keep(conn net.Conn) error {
 	return err
 }
 
+// resetIgnored makes commands start with the default action of signals that this process ignores because it was
+// started so, for example by nohup. They are the two that Go's runtime keeps ignored, and that a program would inherit;
+// actions other than ignoring are not inherited.
+func resetIgnored() {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig) // still without effect on this process
+		}
+	}
+}
+
 func (k *keeper) start() (err error) {
 	if k.spool, err = createSpool(k.Keep, k.Limit); err != nil {
 		return err
@@ -152,6 +164,7 @@ func (k *keeper) start() (err error) {
 	}
 	theirs, err := k.connect()
 	if err == nil {
+		resetIgnored()
 		err = k.cmd.Start()
 	}
 	for _, f := range theirs {
