@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +62,7 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 }
 
 // TestBackgroundTasksKeepSandbox checks that a sandbox is not idle while the agent reports a background task between
-// turns, up to a limit, and that it is idle afterwards.
+// turns, also after a restart of the server, up to a limit, and that it is idle afterwards.
 //
 // mission: A5, E1
 func TestBackgroundTasksKeepSandbox(t *testing.T) {
@@ -82,15 +83,24 @@ func TestBackgroundTasksKeepSandbox(t *testing.T) {
 		w := h.watch(s.ID)
 		w.status(t, session.Done)
 		box := mustGet(t, h, s.ID).SandboxID
-		if limit == time.Hour {
+		for _, when := range []string{"while a background task runs", "after a restart of the server"} {
+			if limit != time.Hour {
+				break
+			}
+			if strings.HasSuffix(when, "server") {
+				h.close(t)
+				h.open(t)
+			}
 			other, err := h.fleet.Create(t.Context(), account, limited) // it shows that the limit has passed
 			if err != nil {
 				t.Fatal(err)
 			}
 			testenv.Eventually(t, "an idle sandbox ends", func() bool { return ended(h, other.ID) })
 			if ended(h, box) {
-				t.Fatal("the sandbox has ended as idle although a background task runs")
+				t.Fatalf("the sandbox has ended as idle %s", when)
 			}
+		}
+		if limit == time.Hour {
 			h.sh(t, s.ID, "touch /tmp/over")
 		}
 		testenv.Eventually(t, "the sandbox ends as idle", func() bool { return ended(h, box) })
