@@ -59,8 +59,9 @@ const unseen = 20e3;
 
 // follow reads an event stream from its beginning. When the stream breaks, it reconnects after the last event
 // it received, so that no event is lost or repeated. It returns a function that stops it. If the handler of an
-// event fails, the error goes to broken, and the following events are still handled.
-export function follow(path, { event, state, problem, broken }) {
+// event fails, the error goes to broken, and the following events are still handled. begins gets the id after which a
+// connection begins.
+export function follow(path, { event, state, problem, broken, begins }) {
   let last = null;
   let stopped = false;
   let abort;
@@ -108,6 +109,7 @@ export function follow(path, { event, state, problem, broken }) {
           const id = frame.id === null ? null : Number(frame.id);
           const known = id !== null && last !== null && id <= last;
           if (id !== null && !known) last = id; // also if the event cannot be shown: the stream continues after it
+          if (frame.data === '' && id !== null) begins?.(id);
           if (frame.data === '' || known) return;
           try {
             event(frame.name, JSON.parse(frame.data), id);

@@ -3,9 +3,10 @@
 
 import { announcer } from './announce.js';
 import { call, follow } from './api.js';
+import { Conversation } from './conversation.js';
 import { intent, keep, kept } from './drafts.js';
 import { endNotice, ends } from './end.js';
-import { button, h, money, ms, problemBox, soon, tabs } from './dom.js';
+import { button, h, money, problemBox, soon, tabs } from './dom.js';
 import { isLost, keyboard, take } from './focus.js';
 import { Log } from './log.js';
 import { openPanel, panels } from './panel.js';
@@ -13,16 +14,11 @@ import { past } from './past.js';
 import { Queue } from './queue.js';
 import { finder } from './find.js';
 import { Start } from './start.js';
-import { Message, note, question, Tool, userMessage } from './turn.js';
+import { note } from './turn.js';
 
 const words = {
   creating: 'Making the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
   hung: 'Nothing was heard of the agent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
-};
-// permanent has the next steps after failures after which the same prompt would fail again.
-const permanent = {
-  cost_limit: 'Begin another session with a higher limit of cost.', no_credit: 'Buy credit from the provider of the model, or use another key.',
-  key_refused: 'Use a valid key that may use the model.', unknown_model: 'Begin a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or begin a new session.',
 };
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 
@@ -62,6 +58,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   // bookmarked and shared.
   let shown = '';
   let left = false; // the address already names another page
+  const leaving = new AbortController();
   let closePanel = () => {};
   // Facts about the start, the turns and the files, for the views.
   const facts = { stages: [], turns: [], changed: new Set(), working: false };
@@ -92,14 +89,12 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let state = session.status;
   let since = performance.now();
   let usage = { ...session.usage, turns: session.turns };
-  let messages = new Map();
-  let tools = new Map();
-  const asked = new Map();
   let over = false;
   let ending = false; // by this browser
   let started = null;
 
   const put = (part) => log.put(part);
+  const talk = new Conversation(session, put, (prompt) => post(prompt));
 
   async function act(what) {
     error.replaceChildren();
@@ -118,7 +113,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     facts.working = working.includes(to);
     status.dataset.status = to;
     stop.hidden = !working.includes(to);
-    send.textContent = asked.size > 0 ? 'Answer' : working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
+    send.textContent = talk.asked.size > 0 ? 'Answer' : working.includes(to) || to === 'creating' ? 'Queue' : 'Send';
     tick(reason);
     changed(session.id, to, session.title);
   }
@@ -161,8 +156,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     named();
   }
 
+  // handlers do what events mean beside the conversation. part is the part of it that the event completes.
   const handlers = {
-    'session.created': () => {},
     'session.stage': (e) => stage(e.stage),
     'session.queued': () => put(note('The sandbox waits for its turn to start.')),
     'session.status_changed': (e) => {
@@ -173,7 +168,8 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'session.ended': (e) => {
       ready(e.status !== 'failed', e.reason);
       over = true;
-      settleAll();
+      talk.settle();
+      answering();
       queue.clear();
       show(e.status);
       finished(e.reason);
@@ -184,116 +180,40 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     'message.sent': (e) => {
       ready(true);
       queue.remove(e.message.id);
-      messages = new Map();
-      tools = new Map();
-      if (e.message.purpose) {
-        put(note('Harvest asks the agent for the text of a pull request.'));
-        return;
-      }
+      if (e.message.purpose) return;
       if (!session.title) learnName();
-      put(userMessage(e.message.prompt));
       news.say(`Sent: ${e.message.prompt}`);
     },
-    'message.cancelled': (e) => {
-      queue.remove(e.message.id);
-      if (!e.message.purpose && (e.message.reply || e.reason)) put(note(`Not sent: ${e.message.prompt.slice(0, 80)} (${e.reason || e.message.reply})`));
-    },
-    'message.started': (e) => message(e, true),
-    'message.delta': (e) => message(e).add(e.text ?? ''),
-    'message.completed': (e) => {
-      const m = message(e);
-      m.finish(e.text);
-      messages.delete(e.id);
+    'message.cancelled': (e) => queue.remove(e.message.id),
+    'message.completed': (e, m) => {
       if (!m.thinking) news.say(`Agent: ${m.text}`);
     },
-    'tool.started': (e) => {
-      const t = new Tool(e);
-      tools.set(e.id, t);
-      put(t);
+    'tool.completed': (e, tool) => {
+      if (e.failed) news.say(`${tool.tool} failed`);
     },
-    'tool.output': (e) => {
-      tools.get(e.id)?.add(e.text ?? '');
-    },
-    'tool.completed': (e) => {
-      if (!tools.has(e.id)) handlers['tool.started'](e);
-      tools.get(e.id).finish(e);
-      if (e.failed) news.say(`${tools.get(e.id).tool} failed`);
-    },
-    'file.changed': (e) => {
-      const text = `${e.created ? 'created' : 'changed'} ${e.path}`;
-      facts.changed.add(e.path);
-      if (tools.has(e.id)) tools.get(e.id).note(text);
-      else put(note(text));
-    },
+    'file.changed': (e) => facts.changed.add(e.path),
     'agent.asked': (e) => {
-      const form = put(question(session.id, e));
-      asked.set(e.id, form);
       news.say(`The agent asks: ${e.questions?.map((q) => q.text).join(' ') || `whether ${e.tool ?? 'a tool'} may run`}`);
       answering();
     },
-    'agent.withdrawn': (e) => {
-      if (asked.get(e.id)?.settle(e.answer) && keyboard()) input.focus();
-      asked.delete(e.id);
+    'agent.withdrawn': (e, focused) => {
+      if (focused && keyboard()) input.focus();
       answering();
     },
-    'agent.retrying': (e) => put(note(`The model's API failed and is asked again: ${e.text ?? ''}`)),
-    'mcp.failed': (e) => put(note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`)),
-    'agent.crashed': (e) => put(note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`)),
-    'agent.continued': (e) => {
-      put(note(`The agent continues by itself: ${e.reason || 'no reason given'}`));
-      messages = new Map();
-      tools = new Map();
-    },
-    'agent.overridden': (e) => put(note(e.text ?? '')),
-    'session.recalled': (e) => put(note(`Of the conversation before, ${e.text ?? ''}`)),
-    'repo.synced': (e) => put(note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
-      : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`)),
-    'git.committed': (e) => put(note(`Committed: ${e.git?.subject ?? e.git?.commit ?? ''}`)),
-    'git.pushed': (e) => put(note(`Pushed ${e.git?.branch ?? ''}`)),
-    'git.stashed': (e) => put(note(`The agent stashed changes (${e.git?.commits ?? 0}); harvest checkout brings them as branches.`)),
-    'git.left': (e) => put(note(`Not handed back: ${e.git?.reason ?? ''}`)),
-    'git.panic': (e) => put(problemBox({ detail: `git could not go on: ${e.git?.reason ?? ''}`, remedy: e.git?.need })),
-    error: (e) => put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
     done: (e) => {
-      for (const m of messages.values()) m.finish();
-      settleAll();
-      for (const t of tools.values()) if (t.running) t.finish({ failed: true, text: t.text });
+      answering();
       const u = e.usage;
       usage.turns++;
       facts.turns.push({ at: e.message?.ended_at, usage: u, ms: e.message?.started_at ? new Date(e.message.ended_at) - new Date(e.message.started_at) : 0 });
       for (const k of ['input_tokens', 'output_tokens', 'cache_read_tokens', 'cache_write_tokens', 'cost_usd']) usage[k] += u?.[k] ?? 0;
       showCosts();
-      const took = e.message?.ended_at && e.message.started_at ? ms(new Date(e.message.ended_at) - new Date(e.message.started_at)) : '';
-      const retry = button('Send it again', async () => {
-        retry.disabled = true;
-        if (!await post(e.message.prompt)) retry.disabled = false;
-      });
-      if (e.interrupted) put(note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`));
-      else if (e.failed && e.message?.purpose) put(note(`The agent wrote no text: ${e.text || e.reason || 'its turn failed'}`));
-      else if (e.failed) put(problemBox({ detail: e.text || e.reason || 'The turn failed.', remedy: permanent[e.cause] ?? 'The session continues: send the prompt again, or another one.' }, ...(e.message && !permanent[e.cause] ? [retry] : [])));
-      else put(note([took, u?.cost_usd ? money(u.cost_usd) : ''].filter(Boolean).join(' · '))).classList.add('turn');
     },
   };
 
-  function settleAll() {
-    for (const f of asked.values()) f.settle();
-    asked.clear();
-    answering();
-  }
   // answering adapts the input if its text will answer a question.
   function answering() {
-    input.placeholder = asked.size > 0 ? 'Your answer' : 'Say what to do';
+    input.placeholder = talk.asked.size > 0 ? 'Your answer' : 'Say what to do';
     show(state);
-  }
-
-  function message(e, fresh) {
-    let m = messages.get(e.id);
-    if (!m || fresh) {
-      m = new Message(e.thinking);
-      messages.set(e.id, m);
-      put(m);
-    }
-    return m;
   }
 
   // finished shows that the session has ended, the reason, and the options.
@@ -328,7 +248,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     input.value = ''; // later input belongs to the next prompt
     sending = prompt;
     grow();
-    const open = asked.values().next().value;
+    const open = talk.asked.values().next().value;
     if (!await (open ? open.say(prompt) : post(prompt))) input.value = [prompt, input.value].filter(Boolean).join('\n');
     sending = '';
     grow();
@@ -356,8 +276,13 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   show(session.status, session.reason);
   named();
   const timer = setInterval(tick, 1000);
+  const linked = (to) => {
+    if (left) return;
+    link.textContent = to === 'live' || to === 'paused' ? '' : 'Connection lost; trying again…';
+    main.dataset.link = to;
+  };
   let unfollow = () => {};
-  past(session).catch((p) => [note(`The conversation before could not be loaded: ${p.message}`)]).then((parts) => {
+  past(session, { state: linked, signal: leaving.signal }).catch((p) => [note(`The conversation before could not be loaded: ${p.message}`)]).then((parts) => {
     if (left) return;
     for (const part of parts) put(part);
     started ??= put(new Start(session.created_at, state === 'creating'));
@@ -366,12 +291,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {
     event(name, e) {
       news.heard();
-      handlers[name]?.(e);
+      const part = talk.show(name, e);
+      handlers[name]?.(e, part);
     },
-    state(to) {
-      link.textContent = to === 'live' || to === 'paused' ? '' : 'Connection lost; trying again…';
-      main.dataset.link = to;
-    },
+    state: linked,
     problem(p) {
       if (p.status === 401) signIn(p);
       else if (!over) put(problemBox(p));
@@ -386,6 +309,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   if (keyboard()) input.focus();
   const close = () => {
     left = true;
+    leaving.abort();
     unfollow();
     closePanel();
     log.close();

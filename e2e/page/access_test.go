@@ -299,3 +299,76 @@ func TestPageResumed(t *testing.T) {
 	b.clean()
 	b.leavesNoImages()
 }
+
+// TestPageResumedPast checks that a resumed session shows the earlier conversation as that session did: prompts, texts,
+// tool calls with their results, changed files, questions with their answers, and the ends of turns. Tool calls are
+// folded, and nothing can be answered or sent again. Without events, prompts and replies remain.
+// mission: 7.5, 7.8, 7.10
+func TestPageResumedPast(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	_, b := started(t)
+	first := b.creates()
+	b.send("/think a while\n/run echo from the past; echo more of it\n/write kept.txt It is kept.\n/say the words of before")
+	b.sees(".message.agent", "the words of before")
+	b.sees(".status", "Done")
+	b.send("/ask Which colour? | red | blue")
+	b.sees("form.question legend", "Which colour?")
+	b.do(chromedp.Evaluate(`document.querySelector('.composer textarea').focus()`, nil))
+	b.types("green\r")
+	b.sees(".question.settled", "Which colour? green")
+	b.sees(".status", "Done")
+	b.send("/ask And the size? | small | large")
+	b.sees("form.question legend", "And the size?")
+	b.click(".question button", "No answer")
+	b.sees(".question.settled", "And the size? no answer")
+	b.sees(".status", "Done")
+	b.send("/run echo to no avail; exit 3")
+	b.sees(".tool.failed .state", "exit 3")
+	b.until(`document.querySelector('.items').lastElementChild.querySelector('.turn')`)
+	const parts = `[...document.querySelectorAll('.items > .item')].filter((e) => !e.querySelector('.start'))
+		.map((e) => e.textContent)`
+	live := b.value(`JSON.stringify(` + parts + `)`)
+	b.send("/fail out of luck")
+	b.sees(".problem button", "Send it again")
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.click(".ended .resume", "Resume with its files")
+	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
+	b.sees(".start", "Sandbox ready in")
+	const past = `((all) => all.slice(0, all.findIndex((text) => text.startsWith('Resumed'))))(` + parts + `)`
+	for _, when := range []string{"at first", "after a reload"} {
+		b.sees(".note", "Resumed: the conversation continues from here")
+		if got := b.value(`JSON.stringify(` + past + `.slice(0, -2))`); got != live {
+			t.Errorf("%s, the past is %s, and was %s", when, got, live)
+		}
+		if got := b.value(past + `.slice(-2).join('; ')`); got != "/fail out of luck; out of luck" {
+			t.Errorf("%s, the past ends with %q", when, got)
+		}
+		if got := b.value(`document.querySelectorAll('.tool[open], .items form:not(.settled)').length + ' '
+			+ [...document.querySelectorAll('.items button')].filter((e) => e.textContent === 'Send it again').length`); got != "0 0" {
+			t.Errorf("%s, open parts and buttons to send again: %s", when, got)
+		}
+		b.do(chromedp.Reload())
+	}
+	b.sees(".note", "Resumed: the conversation continues from here")
+	b.click(".tool summary", "from the past")
+	b.sees(".tool[open] .output", "more of it")
+	b.accessible("the past of a resumed session")
+	b.picture("past")
+
+	// The server removed the events.
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = (to, o) => (String(to).includes(`+quoted(first)+`)
+		&& String(to).endsWith('/events') ? Promise.resolve(new Response(
+			'id: 0\n\nevent: stream.pruned\ndata: {"after":0,"first":1000000}\n\n')) : window.through(to, o));
+		window.here = location.hash; location.hash = '#/'`, nil))
+	b.sees("button", "Create a sandbox")
+	b.do(chromedp.Evaluate(`location.hash = window.here`, nil))
+	b.sees(".note", "Resumed: the conversation continues from here")
+	b.sees(".message.user", "/ask Which colour?")
+	b.sees(".message.agent", "the words of before")
+	b.sees(".note", "The turn failed.")
+	b.until(`document.querySelectorAll('.tool, .question').length === 0`)
+	b.clean()
+	b.leavesNoImages()
+}

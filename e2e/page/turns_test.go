@@ -169,7 +169,17 @@ func TestPageClaude(t *testing.T) {
 		t.Errorf("what was denied was written: %q", out)
 	}
 	b.picture("claude")
+
+	b.click(".top button", "End")
+	b.click("dialog button", "End it")
+	b.click(".ended .resume", "Resume with its files")
+	b.sees(".start", "Sandbox ready in")
+	b.until(`document.querySelector('.items').textContent.includes('Resumed: ') && [...document.querySelectorAll(
+		'.question.settled')].map((e) => /asked to run: (\w+)/.exec(e.textContent)?.[1]).join() === 'allowed,denied'`)
+	b.sees(".question.settled", "the person said no")
+	b.sees(".tool.failed summary", "other.txt")
 	b.clean()
+	b.leavesNoImages()
 }
 
 // TestPageLong checks that the page handles ten thousand messages: messages far from the view are not in the document,

@@ -245,9 +245,9 @@ func TestPageOwnPrompt(t *testing.T) {
 	const asks = `[...document.querySelectorAll('.items .note')].map((e) => e.textContent)
 		.filter((text) => text.startsWith('Harvest ask')).join()`
 	const people = `[...document.querySelectorAll('.items .message.user, .queue li')].map((e) => e.textContent).join()`
-	shows := func(when, note string) {
+	shows := func(when string) {
 		t.Helper()
-		b.until(asks + ` === ` + quoted(note))
+		b.until(asks + ` === 'Harvest asks the agent for the text of a pull request.'`)
 		if n := b.value(`document.querySelectorAll('.items .message.agent').length`); n != "2" {
 			t.Errorf("%s: %s texts of the agent", when, n)
 		}
@@ -258,11 +258,9 @@ func TestPageOwnPrompt(t *testing.T) {
 			t.Errorf("%s: the session is called %q", when, got)
 		}
 	}
-	const live, past = "Harvest asks the agent for the text of a pull request.",
-		"Harvest asked the agent for the text of a pull request."
-	shows("live", live)
+	shows("live")
 	b.do(chromedp.Reload())
-	shows("after a reload", live)
+	shows("after a reload")
 
 	// The server's events of such a turn that fails, and one without its data.
 	const message = `"message":{"id":"msg_x","purpose":"pull_request","prompt":"This request"}`
@@ -284,7 +282,7 @@ func TestPageOwnPrompt(t *testing.T) {
 	b.sees(".start", "Sandbox ready in")
 	for _, when := range []string{"in the past", "in the past, after a reload"} {
 		b.sees(".note", "Resumed: the conversation continues from here")
-		shows(when, past)
+		shows(when)
 		b.do(chromedp.Reload())
 	}
 	b.sees(".note", "Resumed: the conversation continues from here")
