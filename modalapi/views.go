@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/records"
+	"github.com/RelevanceAI/harvest/modalapi/trees"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -27,7 +28,7 @@ type view struct {
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	base tree // guarded by views.lock of the volume; the last common state of both
+	base trees.Tree // guarded by views.lock of the volume; the last common state of both
 }
 
 func (v *view) mount() sandbox.Mount {
@@ -210,22 +211,18 @@ func (s *Server) pull(ctx context.Context, acc string, v *view) error {
 }
 
 func (s *Server) pullLocked(ctx context.Context, v *view, whole, private *os.Root) error {
-	theirs, err := scan(ctx, whole)
+	theirs, err := trees.Scan(ctx, whole)
 	if err != nil {
 		return err
 	}
-	ours, err := scan(ctx, private)
+	ours, err := trees.Scan(ctx, private)
 	if err != nil {
 		return err
 	}
-	changes := difference(ours, theirs)
-	for i := range changes {
-		changes[i].share = v.ReadOnly
-	}
-	if err := apply(ctx, private, whole, changes); err != nil {
+	if err := trees.Copy(ctx, private, whole, ours, theirs, v.ReadOnly); err != nil {
 		return err
 	}
-	if v.base, err = scan(ctx, private); err != nil {
+	if v.base, err = trees.Scan(ctx, private); err != nil {
 		return err
 	}
 	return s.keepBase(ctx, v)
@@ -272,11 +269,11 @@ func (s *Server) commit(ctx context.Context, acc string, v *view, reload bool) e
 		return err
 	}
 	if !v.ReadOnly {
-		ours, err := scan(ctx, private)
+		ours, err := trees.Scan(ctx, private)
 		if err != nil {
 			return err
 		}
-		if err := apply(ctx, whole, private, difference(v.base, ours)); err != nil {
+		if err := trees.Copy(ctx, whole, private, v.base, ours, false); err != nil {
 			return err
 		}
 		v.base = ours

@@ -16,7 +16,7 @@ var largePackages = map[string]int{
 	"bench":             5900,  // a row of the benchmark per file
 	"cmd/harvest":       9010,  // a command per file
 	"engine/enginetest": 5690,  // a check of the suite per function
-	"modalapi":          11010, // the handlers of Modal's RPCs
+	"modalapi":          10820, // the handlers of Modal's RPCs
 	"sandbox":           6270,
 	"server":            7420,
 	"session":           6310,

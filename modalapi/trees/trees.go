@@ -1,4 +1,5 @@
-package modalapi
+// Package trees copies the changes of one directory to another, for the copies of volumes that sandboxes have.
+package trees
 
 import (
 	"context"
@@ -17,8 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// stamp is the state of a file that shows whether it has changed.
-type stamp struct {
+// Stamp is the state of a file that shows whether it has changed.
+type Stamp struct {
 	Mode     uint32
 	Size     int64
 	Modified int64 // ns
@@ -26,14 +27,14 @@ type stamp struct {
 	Link     string
 }
 
-// tree maps the paths below a directory to the stamps of the files.
-type tree map[string]stamp
+// Tree maps the paths below a directory to the stamps of the files.
+type Tree map[string]Stamp
 
-func (s stamp) kind() uint32 { return s.Mode & unix.S_IFMT }
+func (s Stamp) kind() uint32 { return s.Mode & unix.S_IFMT }
 
-// scan reads the files below root. Links cannot lead out of it.
-func scan(ctx context.Context, root *os.Root) (tree, error) {
-	t := tree{}
+// Scan reads the files below root. Links cannot lead out of it.
+func Scan(ctx context.Context, root *os.Root) (Tree, error) {
+	t := Tree{}
 	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -56,7 +57,7 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 		if !ok {
 			return errors.Errorf("no details of a file")
 		}
-		s := stamp{Mode: st.Mode, Size: st.Size, Modified: st.Mtim.Nano(), UID: st.Uid, GID: st.Gid}
+		s := Stamp{Mode: st.Mode, Size: st.Size, Modified: st.Mtim.Nano(), UID: st.Uid, GID: st.Gid}
 		switch s.kind() {
 		case unix.S_IFDIR:
 			s.Size, s.Modified = 0, 0 // they change with the directory's entries
@@ -79,12 +80,11 @@ func scan(ctx context.Context, root *os.Root) (tree, error) {
 type change struct {
 	name   string
 	remove bool
-	share  bool // as a hard link, for a sandbox that cannot write it
-	stamp
+	Stamp
 }
 
 // difference returns the changes that turn was into is: removals bottom-up, then the rest top-down.
-func difference(was, is tree) []change {
+func difference(was, is Tree) []change {
 	var removals, changes []change
 	for _, name := range slices.Sorted(maps.Keys(was)) {
 		if now, ok := is[name]; !ok || now.kind() != was[name].kind() {
@@ -94,19 +94,20 @@ func difference(was, is tree) []change {
 	slices.Reverse(removals)
 	for _, name := range slices.Sorted(maps.Keys(is)) {
 		if before, ok := was[name]; !ok || before != is[name] {
-			changes = append(changes, change{name: name, stamp: is[name]})
+			changes = append(changes, change{name: name, Stamp: is[name]})
 		}
 	}
 	return append(removals, changes...)
 }
 
-// apply makes the changes in dst, with the contents of src.
-func apply(ctx context.Context, dst, src *os.Root, changes []change) error {
-	for _, c := range changes {
+// Copy makes the changes from was to is in dst, with the contents of src. With share, files become hard links where
+// that is possible, for a sandbox that cannot write them.
+func Copy(ctx context.Context, dst, src *os.Root, was, is Tree, share bool) error {
+	for _, c := range difference(was, is) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := c.do(dst, src); err != nil && !errors.IsNotExist(err) { // removed meanwhile, on either side
+		if err := c.do(dst, src, share); err != nil && !errors.IsNotExist(err) { // removed meanwhile, on either side
 			if errors.Is(err, syscall.ENOSPC) {
 				return errors.Explainf(err, errors.Exhausted, "there is no space left for the volume")
 			}
@@ -116,12 +117,12 @@ func apply(ctx context.Context, dst, src *os.Root, changes []change) error {
 	return nil
 }
 
-func (c change) do(dst, src *os.Root) error {
+func (c change) do(dst, src *os.Root, share bool) error {
 	if c.remove {
 		err := dst.RemoveAll(c.name)
 		return err
 	}
-	if now, err := dst.Lstat(c.name); err == nil && uint32(now.Mode().Type()) != uint32(typeOf(c.stamp)) {
+	if now, err := dst.Lstat(c.name); err == nil && uint32(now.Mode().Type()) != uint32(typeOf(c.Stamp)) {
 		if err := dst.RemoveAll(c.name); err != nil {
 			return err
 		}
@@ -143,7 +144,7 @@ func (c change) do(dst, src *os.Root) error {
 		}
 		return own(dst.Lchown(c.name, int(c.UID), int(c.GID)))
 	default:
-		if c.share && linkFile(dst, src, c.name) == nil {
+		if share && linkFile(dst, src, c.name) == nil {
 			return nil
 		}
 		if err := copyFile(dst, src, c.name); err != nil {
@@ -171,7 +172,7 @@ func own(err error) error {
 	return err
 }
 
-func typeOf(s stamp) fs.FileMode {
+func typeOf(s Stamp) fs.FileMode {
 	switch s.kind() {
 	case unix.S_IFDIR:
 		return fs.ModeDir
