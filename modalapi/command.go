@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/syncs"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -18,8 +19,9 @@ import (
 type command struct {
 	out, err *spool // nil: discarded
 	in       *stdin
-	exec     *sandbox.Execution // nil if it is not a process
-	joined   bool               // stdout and stderr are one stream
+	exec     *sandbox.Execution              // nil if it is not a process
+	joined   bool                            // stdout and stderr are one stream
+	flush    func(context.Context, *command) // called at the end of a process; nil if it flushes no volume
 
 	done   chan struct{} // closed once the following are set
 	result sandbox.Result
@@ -37,6 +39,7 @@ type order struct {
 	stderr   bool
 	joined   bool // stderr goes to stdout
 	detached bool // does not count as activity of the sandbox
+	flush    *syncs.Flush
 }
 
 func (b *box) newCommand(o order) *command {
@@ -75,7 +78,7 @@ func (b *box) start(ctx context.Context, ref string, o order) (*command, error) 
 	if err != nil {
 		return nil, err
 	}
-	c.exec = exec
+	c.exec, c.flush = exec, b.flushing(ref, o.flush)
 	b.s.tasks.Go(func() { c.follow(b.s.ctx) })
 	return c, nil
 }
@@ -93,7 +96,7 @@ func (b *box) attach(ctx context.Context, ref, process string, noted int64, o or
 	if err != nil {
 		return nil, err
 	}
-	c.exec = exec
+	c.exec, c.flush = exec, b.flushing(ref, o.flush)
 	b.s.tasks.Go(func() { c.follow(b.s.ctx) })
 	return c, nil
 }
@@ -117,6 +120,9 @@ func (c *command) follow(ctx context.Context) {
 		return
 	}
 	c.reportCrash()
+	if c.flush != nil && c.fault == nil {
+		c.flush(ctx, c)
+	}
 	c.finish()
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/syncs"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -80,7 +81,7 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 		if err != nil {
 			return nil, over(err)
 		}
-		b.remember(ctx, req.GetExecId(), ref, c)
+		b.remember(ctx, req.GetExecId(), ref, c, nil)
 		return c, nil
 	}
 	if o.env, _, err = r.s.environment(ctx, req.GetSecretIds(), req.GetSecretSources(), req.GetEnv()); err != nil {
@@ -96,6 +97,7 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 		}
 		o.limit = limitOf(sb)
 	}
+	o.flush = syncs.Of(o.args, o.dir)
 	c, err := b.start(ctx, ref, o)
 	if errors.KindOf(err) == errors.NotFound { // the program, not the sandbox
 		if sb, getErr := r.s.opts.Fleet.Get(ctx, b.account, ref); getErr == nil && sb.Status == sandbox.Running {
@@ -105,19 +107,19 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 	if err != nil {
 		return nil, over(err)
 	}
-	b.remember(ctx, req.GetExecId(), ref, c)
+	b.remember(ctx, req.GetExecId(), ref, c, o.flush)
 	return c, nil
 }
 
 // remember registers a command under the ID that its client chose.
-func (b *box) remember(ctx context.Context, id, ref string, c *command) {
+func (b *box) remember(ctx context.Context, id, ref string, c *command, flush *syncs.Flush) {
 	b.mu.Lock()
 	b.execs[id] = c
 	b.mu.Unlock()
 	if c.exec == nil { // file operations do not outlive the server
 		return
 	}
-	n := note{Exec: id, Process: c.exec.ID(), Joined: c.joined}
+	n := note{Exec: id, Process: c.exec.ID(), Joined: c.joined, Flush: flush}
 	if ref != b.id {
 		n.Box = ref
 	}

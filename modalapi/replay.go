@@ -62,7 +62,7 @@ func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
 		if n.Box != "" {
 			ref = n.Box
 		}
-		c, err := b.attach(ctx, ref, n.Process, input[n.Exec], order{joined: n.Joined})
+		c, err := b.attach(ctx, ref, n.Process, input[n.Exec], order{joined: n.Joined, flush: n.Flush})
 		if err != nil {
 			logf.Debugf(ctx, "take up command %s: %v", n.Process, err) // it ended, and the engine has dropped it
 			continue

@@ -1,0 +1,84 @@
+package modal
+
+import (
+	"io"
+	"testing"
+
+	modal "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/e2e/modalhost"
+	"github.com/RelevanceAI/harvest/internal/testenv"
+)
+
+// TestModalSync checks that sync commits a volume while the sandbox runs, as in Modal's guide on volumes: as a command,
+// in a script, and in a sidecar. Other sandboxes see the files when they reload.
+//
+// mission: 8.1
+func TestModalSync(t *testing.T) {
+	testenv.Long(t)
+	h := modalhost.WithBase(t)
+	m := newModalClient(t, h, "sync")
+	ctx, stub := plain(h, t)
+	vol, err := m.sdk.Volumes.FromName(t.Context(), "synced", &modal.VolumeFromNameParams{CreateIfMissing: true,
+		Version: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed := func(name string) string {
+		file, err := stub.VolumeGetFile(ctx, pb.VolumeGetFileRequest_builder{VolumeId: vol.VolumeID,
+			Path: name}.Build())
+		if err != nil {
+			return ""
+		}
+		return string(file.GetData())
+	}
+	params := &modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": vol}}
+	sb, other := m.create(t, "base", params), m.create(t, "base", params)
+	direct := func(p *modal.ContainerProcess, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, err := io.ReadAll(p.Stderr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 {
+			t.Errorf("sync: exit code %d, %v: %s", code, err, said)
+		}
+	}
+	if out, code := m.run(t, sb, "mkdir /data/d && echo hello >/data/d/f"); code != 0 || committed("d/f") != "" {
+		t.Fatalf("before sync: %s, and the volume has %q", out, committed("d/f"))
+	}
+	direct(sb.Exec(t.Context(), []string{"sync", "/data"}, nil))
+	if got := committed("d/f"); got != "hello\n" {
+		t.Errorf("after sync the volume has %q", got)
+	}
+	if out, code := m.run(t, other, "ls /data"); code != 0 || out != "" {
+		t.Errorf("another sandbox sees %q before it reloads", out)
+	}
+	if err := other.ReloadVolumes(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := m.run(t, other, "cat /data/d/f"); out != "hello\n" {
+		t.Errorf("another sandbox reads %q after it has reloaded", out)
+	}
+	out, code := m.run(t, sb, "cd /data && echo again >d/f && sync /data")
+	if code != 0 || committed("d/f") != "again\n" {
+		t.Errorf("sync in a script: %s, and the volume has %q", out, committed("d/f"))
+	}
+	img, err := m.sdk.Images.FromRegistry("base", nil).Build(t.Context(), m.app, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side, err := sb.ExperimentalSidecars.Create(t.Context(), "side", img,
+		&modal.SidecarCreateParams{Command: []string{"sleep", "300"}, Volumes: map[string]*modal.Volume{"/own": vol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct(side.Exec(t.Context(), []string{"sh", "-c", "echo beside >/own/g && sync /own"}, nil))
+	if got := committed("g"); got != "beside\n" {
+		t.Errorf("after sync in a sidecar the volume has %q", got)
+	}
+}
