@@ -381,7 +381,7 @@ func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string
 			commands[i] = strings.Join(words, " ")
 		}
 	}
-	return steps.Expanding(commands), nil
+	return steps.Adapt(commands), nil
 }
 
 // dockerfile builds the Spec from the commands. FROM alone means the base image itself.

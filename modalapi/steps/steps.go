@@ -2,6 +2,8 @@
 package steps
 
 import (
+	"bytes"
+	"encoding/json"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/internal/pattern"
@@ -9,12 +11,18 @@ import (
 
 var (
 	environment = pattern.New(`(?i)^\s*ENV\s`)
+	list        = pattern.New(`(?i)^(\s*(?:ENTRYPOINT|CMD|SHELL)\s+)\["(.*)"\]\s*$`)
 	heredoc     = pattern.New(`<<-?["']?([A-Za-z_][A-Za-z0-9_]*)["']?`)
 )
 
-// Expanding returns commands in which single quotes of ENV are double quotes. SDKs put the values of an image's
-// environment in the shell's single quotes, and Modal expands variables in them; in Dockerfiles they are literal.
-func Expanding(commands []string) []string {
+// Adapt returns commands that mean in Dockerfiles what clients of Modal mean:
+//   - Single quotes of ENV become double quotes. SDKs put the values of an image's environment in the shell's single
+//     quotes, and Modal expands variables in them; in Dockerfiles they are literal.
+//   - Lists of ENTRYPOINT, CMD and SHELL become JSON. Python's SDK puts quotes around the arguments, without escaping
+//     quotes and backslashes in them, and Dockerfiles take a list that is not JSON for a command of the shell.
+//
+// The commands are otherwise unchanged: RUN, WORKDIR and COPY mean the same.
+func Adapt(commands []string) []string {
 	made := make([]string, len(commands))
 	inside, continued, until := false, false, ""
 	for i, line := range commands {
@@ -30,12 +38,26 @@ func Expanding(commands []string) []string {
 		}
 		if inside {
 			made[i] = double(line)
+		} else if m := list().FindStringSubmatch(line); m != nil && !continued {
+			made[i] = m[1] + array(m[2])
 		} else if m := heredoc().FindStringSubmatch(line); m != nil && !strings.Contains(line, "\n") {
 			until = m[1]
 		}
 		continued = strings.HasSuffix(strings.TrimRight(line, " \t"), `\`)
 	}
 	return made
+}
+
+// array returns a list of arguments as JSON. text is the list without its brackets and its first and last quote.
+func array(text string) string {
+	if all := `["` + text + `"]`; json.Valid([]byte(all)) {
+		return all
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(strings.Split(text, `", "`)) // strings can always be encoded
+	return strings.TrimSpace(b.String())
 }
 
 // double replaces the single quotes around text with double quotes, and keeps all other characters of the text.
