@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	modal "github.com/modal-labs/modal-client/go"
+	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/errors"
@@ -39,6 +40,56 @@ for name in sys.argv[1:]:
             time.sleep(0.1)
 `
 
+// sidecars makes sandboxes with sidecars.
+type sidecars struct {
+	*modalClient
+	t   *testing.T
+	img *modal.Image
+}
+
+func newSidecars(t *testing.T, h *modalhost.Host) *sidecars {
+	t.Helper()
+	m := newModalClient(t, h, "sidecars")
+	img, err := m.sdk.Images.FromRegistry("base", nil).Build(t.Context(), m.app, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sidecars{m, t, img}
+}
+
+// add adds a sidecar that serves a word.
+func (s *sidecars) add(sb *modal.Sandbox, name string, command []string) *modal.SidecarContainer {
+	s.t.Helper()
+	c, err := sb.ExperimentalSidecars.Create(s.t.Context(), name, s.img, &modal.SidecarCreateParams{Command: command})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// answers asks the named containers from within one, a sandbox or a sidecar, and returns their answers.
+func (s *sidecars) answers(from any, names ...string) string {
+	s.t.Helper()
+	command := append([]string{"python3", "-c", ask}, names...)
+	var p *modal.ContainerProcess
+	var err error
+	switch c := from.(type) {
+	case *modal.Sandbox:
+		p, err = c.Exec(s.t.Context(), command, nil)
+	case *modal.SidecarContainer:
+		p, err = c.Exec(s.t.Context(), command, nil)
+	}
+	if err != nil {
+		return err.Error()
+	}
+	out, err := io.ReadAll(p.Stdout)
+	errs, err2 := io.ReadAll(p.Stderr)
+	if err := errors.Join(err, err2); err != nil {
+		return err.Error()
+	}
+	return strings.TrimSpace(string(out) + string(errs))
+}
+
 // TestModalSidecars checks that a sandbox and its sidecars find each other by name, also without the internet, as
 // the proxies of Modal's guide require, and that nothing else is reached that way.
 //
@@ -46,51 +97,41 @@ for name in sys.argv[1:]:
 func TestModalSidecars(t *testing.T) {
 	testenv.Long(t)
 	testenv.Root(t)
-	h := modalhost.WithBase(t)
-	m := newModalClient(t, h, "sidecars")
-	img, err := m.sdk.Images.FromRegistry("base", nil).Build(t.Context(), m.app, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := func(p *modal.ContainerProcess, err error) string {
-		t.Helper()
-		if err != nil {
-			return err.Error()
-		}
-		out, err := io.ReadAll(p.Stdout)
-		errs, err2 := io.ReadAll(p.Stderr)
-		if err := errors.Join(err, err2); err != nil {
-			return err.Error()
-		}
-		return strings.TrimSpace(string(out) + string(errs))
-	}
-	query := func(names ...string) []string { return append([]string{"python3", "-c", ask}, names...) }
-	side := func(sb *modal.Sandbox, name string, command []string) *modal.SidecarContainer {
-		t.Helper()
-		c, err := sb.ExperimentalSidecars.Create(t.Context(), name, img, &modal.SidecarCreateParams{Command: command})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	sb := m.create(t, "base", &modal.SandboxCreateParams{Command: serve("0.0.0.0", "main"),
+	s := newSidecars(t, modalhost.WithBase(t))
+	s.find()
+	t.Run("blocked later", func(t *testing.T) { s.t = t; s.block() })
+}
+
+// TestModalSidecarsWithoutRoot is TestModalSidecars with a server of an ordinary user.
+//
+// mission: 8.1 A9
+func TestModalSidecarsWithoutRoot(t *testing.T) {
+	testenv.Long(t)
+	newSidecars(t, modalhost.Ordinary(t)).find()
+}
+
+// find checks which containers find each other.
+func (s *sidecars) find() {
+	t := s.t
+	t.Helper()
+	sb := s.create(t, "base", &modal.SandboxCreateParams{Command: serve("0.0.0.0", "main"),
 		OutboundCIDRAllowlist: &modal.Allowlist{}})
-	db := side(sb, "db", serve("0.0.0.0", "one"))
-	side(sb, "my_cache.local", serve("0.0.0.0", "two"))
-	side(sb, "shut", serve("127.0.0.1", "three"))
+	db := s.add(sb, "db", serve("0.0.0.0", "one"))
+	s.add(sb, "my_cache.local", serve("0.0.0.0", "two"))
+	s.add(sb, "shut", serve("127.0.0.1", "three"))
 	const all = "db one\nmy_cache.local two\nmain main\n-shut ConnectionRefusedError\n-other gaierror"
-	if got := said(sb.Exec(t.Context(), query("db", "my_cache.local", "main", "-shut", "-other"), nil)); got != all {
+	if got := s.answers(sb, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
 		t.Errorf("the main container:\n%s", got)
 	}
-	if got := said(db.Exec(t.Context(), query("db", "my_cache.local", "main", "-shut", "-other"), nil)); got != all {
+	if got := s.answers(db, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
 		t.Errorf("a sidecar:\n%s", got)
 	}
-	other := m.create(t, "base", &modal.SandboxCreateParams{BlockNetwork: true, Command: serve("0.0.0.0", "other")})
-	second := side(other, "db", serve("0.0.0.0", "four"))
-	if got := said(other.Exec(t.Context(), query("-db"), nil)); got != "-db gaierror" {
+	other := s.create(t, "base", &modal.SandboxCreateParams{BlockNetwork: true, Command: serve("0.0.0.0", "other")})
+	second := s.add(other, "db", serve("0.0.0.0", "four"))
+	if got := s.answers(other, "-db"); got != "-db gaierror" {
 		t.Errorf("a sandbox whose network is blocked:\n%s", got)
 	}
-	if got := said(second.Exec(t.Context(), query("-main"), nil)); got != "-main gaierror" {
+	if got := s.answers(second, "-main"); got != "-main gaierror" {
 		t.Errorf("its sidecar:\n%s", got)
 	}
 	// An ended sidecar is not found any longer; another one may have its name.
@@ -98,10 +139,83 @@ func TestModalSidecars(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, "the name of an ended sidecar is free", func() bool {
-		return said(sb.Exec(t.Context(), query("-db"), nil)) == "-db gaierror"
+		return s.answers(sb, "-db") == "-db gaierror"
 	})
-	side(sb, "db", serve("0.0.0.0", "five"))
-	if got := said(sb.Exec(t.Context(), query("db", "my_cache.local"), nil)); got != "db five\nmy_cache.local two" {
+	s.add(sb, "db", serve("0.0.0.0", "five"))
+	if got := s.answers(sb, "db", "my_cache.local"); got != "db five\nmy_cache.local two" {
 		t.Errorf("with another sidecar of the name:\n%s", got)
+	}
+}
+
+// block checks that a sandbox whose network is blocked while it runs leaves the private network, in which its sidecars
+// stay, also over a restart of the server, and that it returns.
+func (s *sidecars) block() {
+	t := s.t
+	t.Helper()
+	sb := s.create(t, "base", &modal.SandboxCreateParams{Command: serve("0.0.0.0", "main")})
+	one := s.add(sb, "one", serve("0.0.0.0", "1"))
+	s.add(sb, "two", serve("0.0.0.0", "2"))
+	want := func(when, fromMain, fromSidecar string) {
+		t.Helper()
+		if got := s.answers(sb, strings.Fields(fromMain)[0]); got != fromMain {
+			t.Errorf("%s, the sandbox: %s", when, got)
+		}
+		if got := s.answers(one, "two", strings.Fields(fromSidecar)[0]); got != "two 2\n"+fromSidecar {
+			t.Errorf("%s, a sidecar: %s", when, got)
+		}
+	}
+	access := func(kind pb.NetworkAccess_NetworkAccessType) {
+		t.Helper()
+		address := strings.TrimPrefix(s.h.Modal[0], "MODAL_SERVER_URL=http://")
+		y := s.typing(t, sb, address)
+		if _, err := y.router.TaskSetNetworkAccess(y.ctx, pb.TaskSetNetworkAccessRequest_builder{TaskId: y.task,
+			NetworkAccess: pb.NetworkAccess_builder{NetworkAccessType: kind}.Build()}.Build()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("at first", "one 1", "main main")
+	access(pb.NetworkAccess_BLOCKED)
+	want("blocked", "-one gaierror", "-main gaierror")
+	s.killServer(t)
+	want("blocked, after a restart", "-one gaierror", "-main gaierror")
+	access(pb.NetworkAccess_OPEN)
+	want("open again", "one 1", "main main")
+	s.killServer(t)
+	want("after another restart", "one 1", "main main")
+}
+
+// TestModalSidecarsOfSnapshots checks that a snapshot of memory has no sidecars: those of the sandbox end with it, and
+// the restored sandbox can have others under the same names.
+//
+// mission: 8.1 A4
+func TestModalSidecarsOfSnapshots(t *testing.T) {
+	testenv.Long(t)
+	testenv.Root(t)
+	s := newSidecars(t, modalhost.WithBase(t))
+	sb := s.create(t, "base", &modal.SandboxCreateParams{Command: serve("0.0.0.0", "main"),
+		ExperimentalEnableSnapshot: true})
+	db := s.add(sb, "db", serve("0.0.0.0", "one"))
+	if got := s.answers(sb, "db", "main"); got != "db one\nmain main" {
+		t.Fatalf("before the snapshot: %s", got)
+	}
+	snapshot, err := sb.ExperimentalSnapshot(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Wait(t.Context(), nil); err != nil {
+		t.Errorf("the sidecar does not end with the sandbox: %v", err)
+	}
+	for range 2 {
+		again := s.restored(t, snapshot, nil)
+		if got := s.answers(again, "-db"); got != "-db gaierror" {
+			t.Errorf("the restored sandbox finds the sidecar: %s", got)
+		}
+		next := s.add(again, "db", serve("0.0.0.0", "two"))
+		if got := s.answers(again, "db", "main"); got != "db two\nmain main" {
+			t.Errorf("the restored sandbox with another sidecar: %s", got)
+		}
+		if got := s.answers(next, "main"); got != "main main" {
+			t.Errorf("that sidecar: %s", got)
+		}
 	}
 }

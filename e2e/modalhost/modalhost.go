@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/e2e/host"
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/testenv"
@@ -23,6 +25,7 @@ import (
 type Host struct {
 	T       *testing.T
 	Program string
+	UID     int // the user and group that run the program; 0: those of the test
 	Environ []string
 	Up      *exec.Cmd
 	Ended   <-chan struct{} // closed when Up has ended
@@ -68,6 +71,41 @@ func Of(t *testing.T, program string) *Host {
 	return h
 }
 
+// Ordinary is WithBase with a server of an ordinary user, not of root.
+func Ordinary(t *testing.T) *Host {
+	t.Helper()
+	testenv.Root(t)
+	h := &Host{T: t, Program: testenv.Binary(t), UID: 65534}
+	dir := testenv.DataDir(t)
+	images := filepath.Join(dir, "images")
+	library := imagetest.Library(t)
+	base := filepath.Dir(library.Root(imagetest.Base(t, library)))
+	err := errors.Join(os.CopyFS(filepath.Join(images, filepath.Base(base)), os.DirFS(base)),
+		os.MkdirAll(filepath.Join(images, ".names"), 0o700),
+		os.Symlink(filepath.Base(base), filepath.Join(images, ".names", "base")),
+		filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(path, h.UID, h.UID))
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Environ = append(Env(dir), "HOME="+dir)
+	h.Start()
+	t.Cleanup(h.Stop)
+	h.Modal = h.ClientEnv()
+	return h
+}
+
+// command returns a command line of the host's user.
+func (h *Host) command(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(context.WithoutCancel(h.T.Context()), h.Program, args...)
+	cmd.Env = h.Environ
+	if h.UID != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(h.UID), Gid: uint32(h.UID)}}
+	}
+	return cmd
+}
+
 // Env returns the environment of a server that listens on TCP for Modal's protocol only.
 func Env(dir string) []string {
 	return append(testenv.CleanEnv(), "HARVEST_DATA="+dir, "HARVEST_POOL=2", "HARVEST_REFRESH=false",
@@ -78,8 +116,7 @@ func Env(dir string) []string {
 // Start starts the server and waits until it answers.
 func (h *Host) Start() {
 	h.T.Helper()
-	h.Up = exec.CommandContext(context.WithoutCancel(h.T.Context()), h.Program, "up")
-	h.Up.Env = h.Environ
+	h.Up = h.command("up")
 	log := &h.Log
 	h.Up.Stdout, h.Up.Stderr = log, log
 	if err := h.Up.Start(); err != nil {
@@ -134,9 +171,7 @@ func (h *Host) Stop() {
 
 // Run runs a command line to its end, and returns its outputs together.
 func (h *Host) Run(args ...string) (string, error) {
-	cmd := exec.CommandContext(context.WithoutCancel(h.T.Context()), h.Program, args...)
-	cmd.Env = h.Environ
-	out, err := cmd.CombinedOutput()
+	out, err := h.command(args...).CombinedOutput()
 	return string(out), err
 }
 
