@@ -309,7 +309,8 @@ func TestPageResumedPast(t *testing.T) {
 	t.Parallel()
 	_, b := started(t)
 	first := b.creates()
-	b.send("/think a while\n/run echo from the past; echo more of it\n/write kept.txt It is kept.\n/say the words of before")
+	b.send("/think a while\n/run echo from the past; echo more of it\n/write kept.txt It is kept.\n" +
+		"/say the words of before")
 	b.sees(".message.agent", "the words of before")
 	b.sees(".status", "Done")
 	b.send("/ask Which colour? | red | blue")
@@ -345,8 +346,9 @@ func TestPageResumedPast(t *testing.T) {
 		if got := b.value(past + `.slice(-2).join('; ')`); got != "/fail out of luck; out of luck" {
 			t.Errorf("%s, the past ends with %q", when, got)
 		}
-		if got := b.value(`document.querySelectorAll('.tool[open], .items form:not(.settled)').length + ' '
-			+ [...document.querySelectorAll('.items button')].filter((e) => e.textContent === 'Send it again').length`); got != "0 0" {
+		got := b.value(`document.querySelectorAll('.tool[open], .items form:not(.settled)').length + ' '
+			+ [...document.querySelectorAll('.items button')].filter((e) => e.textContent === 'Send it again').length`)
+		if got != "0 0" {
 			t.Errorf("%s, open parts and buttons to send again: %s", when, got)
 		}
 		b.do(chromedp.Reload())
@@ -358,8 +360,8 @@ func TestPageResumedPast(t *testing.T) {
 	b.picture("past")
 
 	// The server removed the events.
-	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = (to, o) => (String(to).includes(`+quoted(first)+`)
-		&& String(to).endsWith('/events') ? Promise.resolve(new Response(
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = (to, o) => (
+		String(to).includes(`+quoted(first)+`) && String(to).endsWith('/events') ? Promise.resolve(new Response(
 			'id: 0\n\nevent: stream.pruned\ndata: {"after":0,"first":1000000}\n\n')) : window.through(to, o));
 		window.here = location.hash; location.hash = '#/'`, nil))
 	b.sees("button", "Create a sandbox")

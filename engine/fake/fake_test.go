@@ -364,7 +364,8 @@ func TestIgnoredSignals(t *testing.T) {
 					t.Fatal(err)
 				}
 				if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != name {
-					t.Errorf("keepers are processes: %t, SIG%s: the command ended with %+v, %v", detached, name, exit, err)
+					t.Errorf("keepers are processes: %t, SIG%s: the command ended with %+v, %v",
+						detached, name, exit, err)
 				}
 			}
 			if err := sb.Destroy(t.Context()); err != nil {
