@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // visit collects data about a request while it is processed.
@@ -57,13 +58,13 @@ func (s *Server) audit(r *http.Request, v *visit, status int) {
 	}
 	ctx := r.Context()
 	line := api.AuditLine{
-		Time: time.Now().UTC(), RequestID: requestID(ctx), Account: v.who.Account, KeyID: v.who.KeyID,
+		Time: time.Now().UTC(), RequestID: edge.RequestID(ctx), Account: v.who.Account, KeyID: v.who.KeyID,
 		Method: r.Method, Path: r.URL.Path, Status: status,
 	}
 	if from := peerOf(ctx); !from.local {
 		line.Address = from.addr.String()
 	}
-	text := append([]byte(logf.Redacted(string(marshal(line)))), '\n')
+	text := append([]byte(logf.Redacted(string(edge.Marshal(line)))), '\n')
 	s.auditing.Lock()
 	defer s.auditing.Unlock()
 	if _, err := s.opts.Audit.Write(text); err != nil {
@@ -77,13 +78,13 @@ const auditShown = 2 << 20
 // listAudit lists the changes of the account; for the operator, those of all accounts.
 func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.AuditFile == "" {
-		return lacks("audit log")
+		return edge.Lacks("audit log")
 	}
 	end, err := tailOf(s.opts.AuditFile, auditShown)
 	if err != nil {
 		return err
 	}
-	who := principalOf(r.Context())
+	who := edge.PrincipalOf(r.Context())
 	var found []api.AuditLine
 	for text := range bytes.Lines(end) {
 		var line api.AuditLine
@@ -94,7 +95,7 @@ func (s *Server) listAudit(w http.ResponseWriter, r *http.Request) error {
 	}
 	key := func(l api.AuditLine) string { return l.Time.Format(auditOrder) + l.RequestID }
 	slices.SortStableFunc(found, func(a, b api.AuditLine) int { return strings.Compare(key(b), key(a)) })
-	return paged(s, w, r, found, true, key, func(l api.AuditLine) api.AuditLine { return l })
+	return edge.Paged(s.settings, w, r, found, true, key, func(l api.AuditLine) api.AuditLine { return l })
 }
 
 // auditOrder is a time format whose lexical order is the chronological order.
@@ -121,7 +122,7 @@ func tailOf(name string, n int64) ([]byte, error) {
 // doctor checks the machine.
 func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Doctor == nil {
-		return lacks("doctor")
+		return edge.Lacks("doctor")
 	}
-	return respond(w, http.StatusOK, api.List[api.Finding]{Data: s.opts.Doctor(r.Context())})
+	return edge.Respond(w, http.StatusOK, api.List[api.Finding]{Data: s.opts.Doctor(r.Context())})
 }

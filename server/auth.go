@@ -11,22 +11,16 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
+
+// strangers is the limit of requests without valid credentials, per second and address.
+const strangers = 20
 
 type (
-	principalKey struct{}
-	peerKey      struct{}
-	localKey     struct{}
+	peerKey  struct{}
+	localKey struct{}
 )
-
-// principalOf returns the authenticated caller. Every handler of a route with a scope has one.
-func principalOf(ctx context.Context) account.Principal {
-	p, _ := ctx.Value(principalKey{}).(account.Principal)
-	return p
-}
-
-// accountOf returns the caller's account, which owns everything that the request creates or sees.
-func accountOf(ctx context.Context) string { return principalOf(ctx).Account }
 
 // localListener marks its connections as local: they need no key.
 type localListener struct{ net.Listener }
@@ -120,7 +114,7 @@ func (s *Server) checkHost(p peer) error {
 		slices.Contains(s.opts.Names, name) {
 		return nil
 	}
-	return withStatus(errors.Remedy(errors.Newf(errors.Denied, "unknown server name %.100q", name),
+	return edge.WithStatus(errors.Remedy(errors.Newf(errors.Denied, "unknown server name %.100q", name),
 		"use the server's address, or add the name to public_names in its configuration"),
 		http.StatusMisdirectedRequest)
 }
@@ -131,7 +125,7 @@ func (s *Server) checkHost(p peer) error {
 // there.
 func (p peer) checkSite(r *http.Request) error {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
-	safe := (r.Method == http.MethodGet || r.Method == http.MethodHead) && !isUpgrade(r)
+	safe := (r.Method == http.MethodGet || r.Method == http.MethodHead) && !edge.IsUpgrade(r)
 	switch {
 	case site == "cross-site" || site == "same-site":
 	case origin != "" && !p.isOrigin(origin):
@@ -151,8 +145,6 @@ func (p peer) isOrigin(origin string) bool {
 	}
 	return err == nil && u.Scheme == scheme && strings.EqualFold(u.Host, p.host)
 }
-
-func isUpgrade(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
 // authenticate returns the caller: by a key, else as the user of the Unix socket, else by a browser's cookie. It
 // returns Unauthenticated if there is no valid credential, and Denied if a foreign page sends the cookie.

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // maxTail limits how many past events a reader may request.
@@ -23,7 +24,7 @@ const maxTail = 10_000
 // server ends the stream.
 func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	if s.opts.Events == nil {
-		return lacks("events")
+		return edge.Lacks("events")
 	}
 	reader, err := s.reader(r)
 	if err != nil {
@@ -31,11 +32,11 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer reader.Close()
 	if s.opts.Sessions != nil && r.URL.Query().Get("attended") == "true" {
-		defer s.opts.Sessions.Attend(r.Context(), accountOf(r.Context()), streamRef(r))()
+		defer s.opts.Sessions.Attend(r.Context(), edge.Account(r), streamRef(r))()
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
+	defer context.AfterFunc(s.settings.Stopping, cancel)()
 	h := w.Header()
 	h.Set("Content-Type", api.TypeEvents)
 	h.Set("Cache-Control", "no-cache, no-transform")
@@ -44,8 +45,8 @@ func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	logf.Infof(ctx, "a client follows events")
 	sent, err := s.sendEvents(ctx, w, reader)
 	if why := account.Ended(r.Context()); why != nil {
-		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(marshal(problem(r.Context(),
-			why))) + "\n\n")); err == nil {
+		data := edge.Marshal(edge.Problem(r.Context(), why))
+		if _, err := w.Write([]byte("event: " + api.EventProblem + "\ndata: " + string(data) + "\n\n")); err == nil {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}
@@ -64,24 +65,24 @@ func streamRef(r *http.Request) string {
 // reader subscribes to the stream that r requests.
 func (s *Server) reader(r *http.Request) (*event.Reader, error) {
 	ctx, query := r.Context(), r.URL.Query()
-	stream := event.AccountStream(accountOf(ctx))
+	stream := event.AccountStream(edge.AccountOf(ctx))
 	ref := streamRef(r)
 	switch {
 	case ref == "":
 	case s.opts.Repos != nil && (strings.HasPrefix(r.URL.Path, api.Repos+"/") || strings.HasPrefix(ref, "repo_")):
-		of, err := s.opts.Repos.Get(ctx, accountOf(ctx), ref)
+		of, err := s.opts.Repos.Get(ctx, edge.AccountOf(ctx), ref)
 		if err != nil {
 			return nil, err
 		}
 		stream = of.ID
 	case s.opts.Sessions != nil && (r.PathValue("id") != "" || strings.HasPrefix(ref, "ses_")):
-		of, err := s.opts.Sessions.Get(ctx, accountOf(ctx), ref)
+		of, err := s.opts.Sessions.Get(ctx, edge.AccountOf(ctx), ref)
 		if err != nil {
 			return nil, err
 		}
 		stream = of.ID
 	default:
-		sb, err := s.opts.Fleet.Get(ctx, accountOf(ctx), ref)
+		sb, err := s.opts.Fleet.Get(ctx, edge.AccountOf(ctx), ref)
 		if err != nil {
 			return nil, err
 		}

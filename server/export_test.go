@@ -1,6 +1,8 @@
 package server
 
-import "github.com/RelevanceAI/harvest/account"
+import (
+	"github.com/RelevanceAI/harvest/account"
+)
 
 // Route is a row of the router, for tests that walk all of them.
 type Route struct {
@@ -14,7 +16,7 @@ type Route struct {
 func Routes(s *Server) []Route {
 	var all []Route
 	for _, rt := range s.routes() {
-		all = append(all, Route{rt.method, rt.path, rt.scope, rt.operator, rt.changes()})
+		all = append(all, Route{rt.Method, rt.Path, rt.Scope, rt.Operator, rt.Changes()})
 	}
 	return all
 }

@@ -8,27 +8,18 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
-
-func TestTables(t *testing.T) {
-	t.Parallel()
-	for _, kind := range errors.Kinds {
-		if statuses[kind] == 0 {
-			t.Errorf("%s has no status", kind)
-		}
-	}
-}
 
 // TestHalfAnAnswer checks that a failure after the beginning of an answer breaks the answer off, so that clients do not
 // take a part for the whole.
 func TestHalfAnAnswer(t *testing.T) {
 	t.Parallel()
-	for name, h := range map[string]handler{
+	for name, h := range map[string]edge.Handler{
 		"error": func(w http.ResponseWriter, _ *http.Request) error {
 			io.WriteString(w, "half")
 			return errors.Errorf("late")
@@ -40,7 +31,7 @@ func TestHalfAnAnswer(t *testing.T) {
 	} {
 		for _, proto := range []int{1, 2} {
 			s := New(t.Context(), Options{})
-			ts := httptest.NewUnstartedServer(s.middleware(s.handle(h)))
+			ts := httptest.NewUnstartedServer(s.middleware(h))
 			ts.EnableHTTP2 = proto == 2
 			ts.StartTLS()
 			resp, err := ts.Client().Get(ts.URL)
@@ -70,7 +61,8 @@ func TestTimesThatNobodyNames(t *testing.T) {
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
 	s := New(t.Context(), Options{})
-	ts := httptest.NewServer(s.middleware(s.handle(func(http.ResponseWriter, *http.Request) error { panic("secret") })))
+	h := edge.Handler(func(http.ResponseWriter, *http.Request) error { panic("secret") })
+	ts := httptest.NewServer(s.middleware(h))
 	defer ts.Close()
 	resp, err := http.Get(ts.URL)
 	if err != nil {
@@ -84,68 +76,6 @@ func TestPanicIsInternal(t *testing.T) {
 	}
 }
 
-func TestWindow(t *testing.T) {
-	t.Parallel()
-	told := 0
-	w := newWindow(func(n int) { told += n })
-	if err := w.add(make([]byte, api.Window)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.add([]byte{1}); errors.KindOf(err) != errors.Invalid {
-		t.Errorf("more than fits: %v", err)
-	}
-	read := 0
-	for buf := make([]byte, 1000); read < api.Window; {
-		n, err := w.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		read += n
-		if told > read || read-told >= api.Window/4+len(buf) {
-			t.Fatalf("told %d of %d", told, read)
-		}
-	}
-	w.end()
-	if n, err := w.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Errorf("at the end: %d, %v", n, err)
-	}
-	if err := w.add([]byte{1}); err != nil {
-		t.Errorf("input after its end, which is passed over: %v", err)
-	}
-}
-
-func FuzzDecode(f *testing.F) {
-	for _, seed := range []string{`{}`, `{"args":["a"],"terminal":{"rows":1}}`, `{"code":1}`, `[`,
-		`{"sandbox":{"cpu":"x"}}`, `{"x":1}`, `null`, `{} {}`} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		var exec api.ExecRequest
-		if err := decode(data, &exec); err != nil && errors.KindOf(err) != errors.Invalid {
-			t.Errorf("decode: %v", err)
-		}
-		if _, err := decodeRun(data); err != nil && errors.KindOf(err) != errors.Invalid &&
-			errors.KindOf(err) != errors.Unsupported {
-			t.Errorf("decodeRun: %v", err)
-		}
-	})
-}
-
-func FuzzPartial(f *testing.F) {
-	f.Add([]byte("a\xc3"))
-	f.Add([]byte("\xf0\x9f\x98"))
-	f.Add([]byte("\xff\x80\x80\x80\x80"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		n := partial(data)
-		if n < 0 || n >= utf8.UTFMax || n > len(data) {
-			t.Fatalf("%d of %d bytes", n, len(data))
-		}
-		if n > 0 && utf8.FullRune(data[len(data)-n:]) {
-			t.Errorf("%q is held back although it is complete", data[len(data)-n:])
-		}
-	})
-}
-
 // TestEveryRouteHasAScope checks that every route requires a scope or is public, and that a read-only key changes
 // nothing.
 //
@@ -156,11 +86,11 @@ func TestEveryRouteHasAScope(t *testing.T) {
 		"GET " + api.SignIn, "POST " + api.SignIn,
 		"GET " + api.SignInOIDC, "GET " + api.SignInBack}
 	for _, rt := range New(t.Context(), Options{}).routes() {
-		name := rt.method + " " + rt.path
+		name := rt.Method + " " + rt.Path
 		switch {
-		case rt.scope == "" && !slices.Contains(everybody, name):
+		case rt.Scope == "" && !slices.Contains(everybody, name):
 			t.Errorf("%s has no scope", name)
-		case rt.scope == account.Read && rt.method != http.MethodGet &&
+		case rt.Scope == account.Read && rt.Method != http.MethodGet &&
 			name != "POST "+api.SignOut: // which every browser may do
 			t.Errorf("%s changes something, and needs a key with the scope read only", name)
 		}

@@ -8,12 +8,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // ring returns the server's keys, or Unsupported.
 func (s *Server) ring() (*account.Ring, error) {
 	if s.opts.Keys == nil {
-		return nil, lacks("keys")
+		return nil, edge.Lacks("keys")
 	}
 	return s.opts.Keys, nil
 }
@@ -24,22 +25,22 @@ func (s *Server) createKey(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var req api.KeyRequest
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	life, err := seconds("expires_in_seconds", req.ExpiresIn)
+	life, err := edge.Seconds("expires_in_seconds", req.ExpiresIn)
 	if err != nil {
 		return err
 	}
-	made, secret, err := ring.Create(r.Context(), principalOf(r.Context()), account.Request{
+	made, secret, err := ring.Create(r.Context(), edge.PrincipalOf(r.Context()), account.Request{
 		Name: req.Name, Account: req.Account, Role: account.Role(req.Role), Life: life,
-		Scopes: each(req.Scopes, func(text string) account.Scope { return account.Scope(text) }),
+		Scopes: edge.Each(req.Scopes, func(text string) account.Scope { return account.Scope(text) }),
 	})
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	return respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
+	return edge.Respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
 }
 
 func (s *Server) listKeys(w http.ResponseWriter, r *http.Request) error {
@@ -47,15 +48,15 @@ func (s *Server) listKeys(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	everyone, err := flag(r, "all")
+	everyone, err := edge.Flag(r, "all")
 	if err != nil {
 		return err
 	}
-	found, err := ring.List(r.Context(), principalOf(r.Context()), everyone)
+	found, err := ring.List(r.Context(), edge.PrincipalOf(r.Context()), everyone)
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, found, true, func(k account.Key) string { return k.ID }, keyOut)
+	return edge.Paged(s.settings, w, r, found, true, func(k account.Key) string { return k.ID }, keyOut)
 }
 
 func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
@@ -63,7 +64,7 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.Revoke(r.Context(), principalOf(r.Context()), r.PathValue("id")); err != nil {
+	if err := ring.Revoke(r.Context(), edge.PrincipalOf(r.Context()), r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -71,13 +72,13 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) self(w http.ResponseWriter, r *http.Request) error {
-	p := principalOf(r.Context())
+	p := edge.PrincipalOf(r.Context())
 	used, err := s.accountUsage(r.Context(), p.Account)
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role), Scopes: scopesOut(p.Scopes),
-		KeyID: p.KeyID, User: user(p), Usage: used})
+	return edge.Respond(w, http.StatusOK, api.Self{Account: p.Account, Role: string(p.Role),
+		Scopes: scopesOut(p.Scopes), KeyID: p.KeyID, User: user(p), Usage: used})
 }
 
 // accountUsage returns the total usage of an account.
@@ -113,12 +114,12 @@ func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	link, err := SignInLink(ring, principalOf(r.Context()), base)
+	link, err := SignInLink(ring, edge.PrincipalOf(r.Context()), base)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	return respond(w, http.StatusCreated, api.Link{URL: link})
+	return edge.Respond(w, http.StatusCreated, api.Link{URL: link})
 }
 
 // SignInLink returns a single-use link that signs a browser in, at the server whose address is base.
@@ -142,7 +143,7 @@ func (s *Server) offerSignIn(w http.ResponseWriter, r *http.Request) error {
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	err = sendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Harvest</title>
+	err = edge.SendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Harvest</title>
 <style>body{font:16px/1.5 system-ui,sans-serif;margin:20vh auto;text-align:center}button{font:inherit;padding:.5rem 1.5rem}</style></head>
 <body><p>Sign this browser in to Harvest?</p><form method="post"><button id="sign-in">Sign in</button></form></body></html>`), "'self'", "same-origin")
 	return err
@@ -177,7 +178,7 @@ func (s *Server) signOut(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.SignOut(r.Context(), principalOf(r.Context())); err != nil {
+	if err := ring.SignOut(r.Context(), edge.PrincipalOf(r.Context())); err != nil {
 		return err
 	}
 	s.setCookie(w, r, "", time.Unix(1, 0))
@@ -202,5 +203,5 @@ func keyOut(k account.Key) api.Key {
 }
 
 func scopesOut(scopes []account.Scope) []string {
-	return each(scopes, func(s account.Scope) string { return string(s) })
+	return edge.Each(scopes, func(s account.Scope) string { return string(s) })
 }

@@ -12,25 +12,29 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
-// linkRoutes returns the routes for links to ports of sandboxes.
-func (s *Server) linkRoutes() []route {
-	return []route{
-		{method: "POST", path: api.SandboxLinks, handle: s.createPortLink, scope: account.Exec,
-			summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
-			in:      api.PortLinkRequest{}, out: api.NewPortLink{}, status: 201, secret: true},
-		{method: "GET", path: api.SandboxLinks, handle: s.listPortLinks, scope: account.Read,
-			summary: "List the valid links of a sandbox, newest first",
-			query:   queryPage, out: api.List[api.PortLink]{}, status: 200},
-		{method: "DELETE", path: api.SandboxLinked, handle: s.revokePortLink, scope: account.Exec,
-			summary: "Revoke a link, also in browsers that have opened it", status: 204},
+// linkRoutes returns the routes for connections and links to ports of sandboxes.
+func (s *Server) linkRoutes() []edge.Route {
+	return []edge.Route{
+		{Method: "GET", Path: api.SandboxConnect, Handle: s.connectPort, Scope: account.Exec,
+			Summary: "Connect to a port in a sandbox", Query: "port: number of the port",
+			Socket: "binary messages carry the bytes, a text message is the end of its sender's stream"},
+		{Method: "POST", Path: api.SandboxLinks, Handle: s.createPortLink, Scope: account.Exec,
+			Summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
+			In:      api.PortLinkRequest{}, Out: api.NewPortLink{}, Status: 201, Secret: true},
+		{Method: "GET", Path: api.SandboxLinks, Handle: s.listPortLinks, Scope: account.Read,
+			Summary: "List the valid links of a sandbox, newest first",
+			Query:   edge.QueryPage, Out: api.List[api.PortLink]{}, Status: 200},
+		{Method: "DELETE", Path: api.SandboxLinked, Handle: s.revokePortLink, Scope: account.Exec,
+			Summary: "Revoke a link, also in browsers that have opened it", Status: 204},
 	}
 }
 
 // found returns the sandbox that a request names.
 func (s *Server) found(r *http.Request) (sandbox.Sandbox, error) {
-	return s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	return s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
 }
 
 func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
@@ -39,13 +43,13 @@ func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var req api.PortLinkRequest
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
 	if req.Port < 1 || req.Port > 65535 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid port %d", req.Port), "give a number from 1 to 65535")
 	}
-	life, err := seconds("expires_in_seconds", req.ExpiresIn)
+	life, err := edge.Seconds("expires_in_seconds", req.ExpiresIn)
 	if err != nil {
 		return err
 	}
@@ -61,13 +65,13 @@ func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	made, secret, err := ring.Share(r.Context(), principalOf(r.Context()), to.subject(), life)
+	made, secret, err := ring.Share(r.Context(), edge.PrincipalOf(r.Context()), to.subject(), life)
 	if err != nil {
 		return err
 	}
 	where.RawQuery = url.Values{api.LinkParameter: {secret.Reveal()}}.Encode()
 	w.Header().Set("Cache-Control", "no-store")
-	return respond(w, http.StatusCreated, api.NewPortLink{PortLink: linkOut(made), URL: where.String()})
+	return edge.Respond(w, http.StatusCreated, api.NewPortLink{PortLink: linkOut(made), URL: where.String()})
 }
 
 func (s *Server) listPortLinks(w http.ResponseWriter, r *http.Request) error {
@@ -79,11 +83,11 @@ func (s *Server) listPortLinks(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	all, err := ring.Shares(r.Context(), principalOf(r.Context()), box.ID+":")
+	all, err := ring.Shares(r.Context(), edge.PrincipalOf(r.Context()), box.ID+":")
 	if err != nil {
 		return err
 	}
-	return paged(s, w, r, all, true, func(k account.Key) string { return k.ID }, linkOut)
+	return edge.Paged(s.settings, w, r, all, true, func(k account.Key) string { return k.ID }, linkOut)
 }
 
 func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
@@ -95,7 +99,7 @@ func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.Unshare(r.Context(), principalOf(r.Context()), box.ID+":", r.PathValue("link")); err != nil {
+	if err := ring.Unshare(r.Context(), edge.PrincipalOf(r.Context()), box.ID+":", r.PathValue("link")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

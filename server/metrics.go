@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // metrics are the metrics at /metrics (https://prometheus.io/docs/instrumenting/exposition_formats/). Labels never
@@ -94,7 +95,7 @@ func (m *metrics) done(pattern string, status int, took time.Duration) {
 
 // showMetrics is for the operator: a key of the personal account with read access.
 func (s *Server) showMetrics(w http.ResponseWriter, r *http.Request) error {
-	if accountOf(r.Context()) != account.Personal {
+	if edge.Account(r) != account.Personal {
 		return errors.Remedy(errors.Newf(errors.Denied, "metrics are for operators of the server only"),
 			"use a key of the account %q", account.Personal)
 	}

@@ -1,15 +1,12 @@
 package server
 
 import (
-	"bufio"
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,14 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
-
-type requestIDKey struct{}
-
-func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestIDKey{}).(string)
-	return id
-}
 
 // ownID matches a request ID that a client may set: it is returned in headers and written to the log.
 var ownID = pattern.New(`^[A-Za-z0-9._-]{1,64}$`)
@@ -38,11 +29,11 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		if !ownID().MatchString(id) {
 			id = "req_" + strings.ToLower(ulid.Make().String())
 		}
-		ctx := logf.With(context.WithValue(r.Context(), requestIDKey{}, id), "request_id", id)
+		ctx := logf.With(edge.WithRequestID(r.Context(), id), "request_id", id)
 		from, v := s.peer(r), &visit{}
 		ctx = context.WithValue(context.WithValue(ctx, peerKey{}, from), visitKey{}, v)
 		r = r.WithContext(ctx)
-		if r.Body != nil && r.Body != http.NoBody && !isUpgrade(r) {
+		if r.Body != nil && r.Body != http.NoBody && !edge.IsUpgrade(r) {
 			r.Body = &patient{ReadCloser: r.Body, rc: http.NewResponseController(w), limit: s.opts.Patience}
 		}
 		w.Header().Set(api.HeaderRequestID, id)
@@ -50,7 +41,7 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		if from.https {
 			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		rec := &recorder{ResponseWriter: w}
+		rec := &edge.Recorder{ResponseWriter: w}
 
 		to, isPort := s.portHost(from)
 		health := !isPort && (r.URL.Path == api.Healthz || r.URL.Path == api.Readyz)
@@ -64,23 +55,23 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			start := time.Now()
 			defer func() {
 				logf.Infof(logf.With(ctx, v.attributes(from)...), "%s %.200q: %d, %d bytes in %.1f ms", r.Method,
-					r.URL.Path, rec.status, rec.bytes,
+					r.URL.Path, rec.Status, rec.Bytes,
 					float64(time.Since(start).Microseconds())/1000)
-				s.audit(r, v, rec.status)
-				s.metrics.done(r.Pattern, rec.status, time.Since(start))
+				s.audit(r, v, rec.Status)
+				s.metrics.done(r.Pattern, rec.Status, time.Since(start))
 			}()
 		}
 		defer caught(rec, r)
-		if !health && s.stopping.Err() != nil {
-			fail(rec, r, errStopping())
+		if !health && s.settings.Stopping.Err() != nil {
+			edge.Fail(rec, r, edge.ErrStopping())
 			return
 		}
 		if isPort {
-			s.handle(s.servePort(to)).ServeHTTP(rec, r)
+			s.servePort(to).ServeHTTP(rec, r)
 			return
 		}
 		if err := s.checkHost(from); err != nil {
-			fail(rec, r, err)
+			edge.Fail(rec, r, err)
 			return
 		}
 		next.ServeHTTP(rec, r)
@@ -126,74 +117,18 @@ func (p *patient) Read(b []byte) (int, error) {
 	case err == io.EOF:
 		_ = p.rc.SetReadDeadline(time.Time{}) // for the next request
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = withStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "no data of the request's body for %s",
+		err = edge.WithStatus(errors.Remedy(errors.Explainf(err, errors.Timeout, "no data of the request's body for %s",
 			p.limit), "send the whole body, as Content-Length says, without pauses"), http.StatusRequestTimeout)
 	}
 	return n, err
-}
-
-func errStopping() error {
-	return errors.Remedy(errors.Newf(errors.Unavailable, "the server is stopping"), "try again in a moment")
 }
 
 // caught turns a panic of a handler into an internal error.
 func caught(w http.ResponseWriter, r *http.Request) {
 	p := recover()
 	if p == http.ErrAbortHandler { // from abort, or from a proxy whose upstream has disconnected
-		abort(w)
+		edge.Abort(w)
 	} else if p != nil {
-		fail(w, r, errors.Errorf("panic: %v\n%s", p, debug.Stack()))
+		edge.Fail(w, r, errors.Errorf("panic: %v\n%s", p, debug.Stack()))
 	}
 }
-
-// recorder records the status and size of a response.
-type recorder struct {
-	http.ResponseWriter
-	status int // 0 until the answer begins
-	bytes  int64
-
-	mu       sync.Mutex
-	hijacked net.Conn // guarded by mu; of a WebSocket
-}
-
-// Hijack implements http.Hijacker.
-func (rec *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(rec.ResponseWriter).Hijack()
-	if err == nil {
-		rec.mu.Lock()
-		rec.hijacked = conn
-		rec.mu.Unlock()
-	}
-	return conn, rw, err
-}
-
-// cut aborts reads and writes in progress.
-func (rec *recorder) cut() {
-	rec.mu.Lock()
-	conn := rec.hijacked
-	rec.mu.Unlock()
-	if conn != nil {
-		_ = conn.Close()
-		return
-	}
-	_ = http.NewResponseController(rec.ResponseWriter).SetWriteDeadline(time.Unix(1, 0))
-}
-
-func (rec *recorder) WriteHeader(status int) {
-	if rec.status == 0 {
-		rec.status = status
-	}
-	rec.ResponseWriter.WriteHeader(status)
-}
-
-func (rec *recorder) Write(p []byte) (int, error) {
-	if rec.status == 0 {
-		rec.status = http.StatusOK
-	}
-	n, err := rec.ResponseWriter.Write(p)
-	rec.bytes += int64(n)
-	return n, err
-}
-
-// Unwrap is for http.ResponseController and the WebSocket library.
-func (rec *recorder) Unwrap() http.ResponseWriter { return rec.ResponseWriter }

@@ -14,29 +14,30 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // modalRoutes returns the routes of the Modal Sandbox System, as specified in its document.
-func (s *Server) modalRoutes() []route {
-	return []route{
-		{method: "POST", path: api.ModalSandboxes, handle: s.modalCreate, scope: account.Write,
-			summary: "Create a sandbox", in: api.ModalRequest{},
-			out: api.ModalSandbox{}, status: 200},
-		{method: "GET", path: api.ModalSandboxed, handle: s.modalGet, scope: account.Read,
-			summary: "Get the status and metadata of a sandbox", out: api.ModalSandbox{}, status: 200},
-		{method: "DELETE", path: api.ModalSandboxed, handle: s.modalDelete, scope: account.Write,
-			summary: "Terminate a sandbox",
-			query:   "sync: upload its volume to S3 first (default: the sandbox's setting)",
-			out:     api.ModalSandbox{}, status: 200},
-		{method: "POST", path: api.ModalClaude, handle: s.modalClaude, scope: account.Exec,
-			summary: "Run Claude with a prompt, as a stream of events",
-			in:      api.ModalPrompt{}, status: 200, events: "message.delta and others, then done"},
+func (s *Server) modalRoutes() []edge.Route {
+	return []edge.Route{
+		{Method: "POST", Path: api.ModalSandboxes, Handle: s.modalCreate, Scope: account.Write,
+			Summary: "Create a sandbox", In: api.ModalRequest{},
+			Out: api.ModalSandbox{}, Status: 200},
+		{Method: "GET", Path: api.ModalSandboxed, Handle: s.modalGet, Scope: account.Read,
+			Summary: "Get the status and metadata of a sandbox", Out: api.ModalSandbox{}, Status: 200},
+		{Method: "DELETE", Path: api.ModalSandboxed, Handle: s.modalDelete, Scope: account.Write,
+			Summary: "Terminate a sandbox",
+			Query:   "sync: upload its volume to S3 first (default: the sandbox's setting)",
+			Out:     api.ModalSandbox{}, Status: 200},
+		{Method: "POST", Path: api.ModalClaude, Handle: s.modalClaude, Scope: account.Exec,
+			Summary: "Run Claude with a prompt, as a stream of events",
+			In:      api.ModalPrompt{}, Status: 200, Events: "message.delta and others, then done"},
 	}
 }
 
 func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 	var req api.ModalRequest
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
 	if req.VolumeMountPath != "" && req.VolumeName == "" {
@@ -60,20 +61,20 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		if base == "" {
 			base = "base"
 		}
-		built, err := s.images(r).Build(r.Context(), image.Spec{Base: base, Commands: req.DockerfileCommands},
+		built, err := s.parts.images.Of(r).Build(r.Context(), image.Spec{Base: base, Commands: req.DockerfileCommands},
 			image.BuildOptions{
-				Credentials: s.opts.Fleet.Credentials(accountOf(r.Context()), ""),
+				Credentials: s.opts.Fleet.Credentials(edge.Account(r), ""),
 			})
 		if err != nil {
 			return errors.Stage(err, "image")
 		}
 		create.Image = built.ID
 	}
-	made, err := s.create(r.Context(), create)
+	made, err := s.parts.sandboxes.Create(r.Context(), create)
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, modalOut(made))
+	return edge.Respond(w, http.StatusOK, modalOut(made))
 }
 
 // modalS3 returns the S3 request for the document's fields; nil if all are missing. Without a mount path, the bucket
@@ -95,17 +96,17 @@ func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 }
 
 func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
-	found, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id"))
+	found, err := s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusOK, modalOut(found))
+	return edge.Respond(w, http.StatusOK, modalOut(found))
 }
 
 // modalDelete responds with the state of the sandbox after its end. If its release fails, that error is the response,
 // and the Fleet keeps retrying (5.5).
 func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
-	if err := s.destroy(r, accountOf(r.Context())); err != nil {
+	if err := s.parts.sandboxes.Destroy(r, edge.Account(r)); err != nil {
 		return err
 	}
 	return s.modalGet(w, r)
@@ -115,25 +116,25 @@ func (s *Server) modalDelete(w http.ResponseWriter, r *http.Request) error {
 // disconnects, the run ends.
 func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 	var req api.ModalPrompt
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
 	if strings.TrimSpace(req.Prompt) == "" {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the prompt is empty"), "write the task into \"prompt\"")
 	}
-	if _, err := s.opts.Fleet.Get(r.Context(), accountOf(r.Context()), r.PathValue("id")); err != nil {
+	if _, err := s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id")); err != nil {
 		return err
 	}
-	m, err := s.sessions()
-	if err != nil {
-		return err
+	if s.opts.Sessions == nil {
+		return edge.Lacks("sessions")
 	}
-	ctx, cancel := s.commandContext(r)
+	ctx, cancel := s.parts.sandboxes.CommandContext(r)
 	defer cancel()
 	logf.Infof(ctx, "sent a prompt to Claude in %s", r.PathValue("id"))
-	stream := &modalStream{begin: func() *events { return s.newEvents(w) }}
+	stream := &modalStream{begin: func() *edge.Events { return s.settings.NewEvents(w) }}
 	defer stream.close()
-	result, err := m.RunOnce(ctx, accountOf(ctx), r.PathValue("id"), "claude", req.Prompt, stream.tell)
+	result, err := s.opts.Sessions.RunOnce(ctx, edge.AccountOf(ctx), r.PathValue("id"), "claude", req.Prompt,
+		stream.tell)
 	if err != nil && stream.events == nil {
 		return err // as a status: nothing was sent yet
 	}
@@ -147,7 +148,7 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if err != nil {
-		stream.events.send("error", problem(ctx, err))
+		stream.events.Send("error", edge.Problem(ctx, err))
 	} else if done.Failed {
 		message := done.Text
 		if message == "" {
@@ -156,9 +157,9 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 		if message == "" {
 			message = "Claude ended with exit code " + strconv.Itoa(result.ReturnCode) + " and no output"
 		}
-		stream.events.send("error", map[string]any{"detail": message, "returncode": result.ReturnCode})
+		stream.events.Send("error", map[string]any{"detail": message, "returncode": result.ReturnCode})
 	}
-	stream.events.send("done", done)
+	stream.events.Send("done", done)
 	logf.Infof(ctx, "Claude ended in %s: exit code %d after %.1f s", r.PathValue("id"), result.ReturnCode,
 		result.Duration)
 	return nil
@@ -166,8 +167,8 @@ func (s *Server) modalClaude(w http.ResponseWriter, r *http.Request) error {
 
 // modalStream is the response of modalClaude. It starts with the first event.
 type modalStream struct {
-	begin  func() *events
-	events *events
+	begin  func() *edge.Events
+	events *edge.Events
 	done   *agent.Event
 	said   []string // last lines that are not events
 }
@@ -180,7 +181,7 @@ func (s *modalStream) open() {
 
 func (s *modalStream) close() {
 	if s.events != nil {
-		s.events.close()
+		s.events.Close()
 	}
 }
 
@@ -197,7 +198,7 @@ func (s *modalStream) tell(e agent.Event) {
 		s.said = append(s.said[max(0, len(s.said)-maxSaid+1):], text)
 	}
 	s.open()
-	s.events.send(string(e.Type), e)
+	s.events.Send(string(e.Type), e)
 }
 
 // modalStatus maps a state to the document's term (5.7).

@@ -12,20 +12,21 @@ import (
 	"github.com/RelevanceAI/harvest/account/oidc"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // oidcRoutes returns the routes for sign-in with a provider.
-func (s *Server) oidcRoutes() []route {
+func (s *Server) oidcRoutes() []edge.Route {
 	if s.opts.OIDC == nil {
 		return nil
 	}
-	return []route{
-		{method: "GET", path: api.SignInOIDC, handle: s.beginSignIn,
-			summary: "Sign in with the OpenID Connect provider", status: 303},
-		{method: "GET", path: api.SignInBack, handle: s.endSignIn, signsIn: true,
-			summary: "Redirect target of the provider",
-			query:   "state: state of the sign-in; code: authorization code of the provider", status: 200,
-			rawOut: "text/html"},
+	return []edge.Route{
+		{Method: "GET", Path: api.SignInOIDC, Handle: s.beginSignIn,
+			Summary: "Sign in with the OpenID Connect provider", Status: 303},
+		{Method: "GET", Path: api.SignInBack, Handle: s.endSignIn, SignsIn: true,
+			Summary: "Redirect target of the provider",
+			Query:   "state: state of the sign-in; code: authorization code of the provider", Status: 200,
+			RawOut: "text/html"},
 	}
 }
 
@@ -39,7 +40,7 @@ func (p peer) attemptCookie() string {
 
 // beginSignIn redirects a browser to the provider.
 func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
-	if err := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); err != nil {
+	if err := s.limits.Allow(w, peerOf(r.Context()).addr.String(), strangers); err != nil {
 		return err
 	}
 	base, err := s.base(r)
@@ -60,7 +61,7 @@ func (s *Server) beginSignIn(w http.ResponseWriter, r *http.Request) error {
 // endSignIn signs a browser in after the provider has redirected it back.
 func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	p := peerOf(r.Context())
-	if err := s.limits.allow(w, p.addr.String(), strangers); err != nil {
+	if err := s.limits.Allow(w, p.addr.String(), strangers); err != nil {
 		return err
 	}
 	ring, err := s.ring()
@@ -84,7 +85,7 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	s.setCookie(w, r, secret.Reveal(), expires)
 	// The browser would send no cookie with a redirect, since the request chain began on another site; a page of this
 	// server starts a new chain.
-	return sendPage(w,
+	return edge.SendPage(w,
 		[]byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
 }
 
@@ -98,7 +99,7 @@ func (s *Server) setAttempt(w http.ResponseWriter, r *http.Request, value string
 }
 
 func (s *Server) attemptSum(data []byte) []byte {
-	mac := hmac.New(sha256.New, s.key)
+	mac := hmac.New(sha256.New, s.settings.Key)
 	mac.Write([]byte("oidc\x00"))
 	mac.Write(data)
 	return mac.Sum(nil)
@@ -106,7 +107,7 @@ func (s *Server) attemptSum(data []byte) []byte {
 
 // sealAttempt encodes an attempt with a signature, so that it cannot be forged.
 func (s *Server) sealAttempt(a oidc.Attempt) string {
-	data := marshal(a)
+	data := edge.Marshal(a)
 	return base64.RawURLEncoding.EncodeToString(append(s.attemptSum(data), data...))
 }
 

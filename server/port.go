@@ -6,25 +6,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/bytestream"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
-
-// setNetwork replaces the network policy of a sandbox.
-func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
-	var req api.Network
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
-		return err
-	}
-	changed, err := s.opts.Fleet.SetNetwork(r.Context(), accountOf(r.Context()), r.PathValue("id"),
-		sandbox.Network(req))
-	if err != nil {
-		return err
-	}
-	return respond(w, http.StatusOK, sandboxOut(changed))
-}
 
 // connectPort connects a WebSocket to a port in a sandbox. The connection is closed when the server stops.
 func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
@@ -37,11 +22,11 @@ func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid ?port=: %.40q", r.URL.Query().Get("port")),
 			"give a number from 1 to 65535")
 	}
-	up, err := s.opts.Fleet.Dial(r.Context(), accountOf(r.Context()), r.PathValue("id"), port)
+	up, err := s.opts.Fleet.Dial(r.Context(), edge.Account(r), r.PathValue("id"), port)
 	if err != nil {
 		return err
 	}
-	ws, release, err := accept(w, r)
+	ws, release, err := edge.Accept(w, r)
 	if err != nil {
 		_ = up.Close()
 		return nil // accept has responded
@@ -49,7 +34,7 @@ func (s *Server) connectPort(w http.ResponseWriter, r *http.Request) error {
 	defer release()
 	ctx, leave := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer leave()
-	defer context.AfterFunc(s.stopping, leave)()
+	defer context.AfterFunc(s.settings.Stopping, leave)()
 	bytestream.Join(bytestream.New(ctx, ws), up)
 	return nil
 }

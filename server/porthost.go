@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // portHost is a port of a sandbox with a separate host name, PORT-SANDBOX.DOMAIN, where SANDBOX is the ID with '-'
@@ -63,23 +63,22 @@ func (p peer) origin() string {
 
 // servePort serves a request for the host name of a port: a link is redirected, and other requests are passed to the
 // port.
-func (s *Server) servePort(to portHost) handler {
+func (s *Server) servePort(to portHost) edge.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		r.Pattern = "a port's host name" // for the metrics
 		who, opened, err := s.authenticatePort(r, to)
 		if err != nil {
-			if limit := s.limits.allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
+			if limit := s.limits.Allow(w, peerOf(r.Context()).addr.String(), strangers); limit != nil {
 				return limit
 			}
 			return err
 		}
-		ctx := context.WithValue(logf.With(r.Context(), "account", who.Account, "key_id", who.KeyID),
-			principalKey{}, who)
+		ctx := edge.WithPrincipal(logf.With(r.Context(), "account", who.Account, "key_id", who.KeyID), who)
 		r = r.WithContext(ctx)
 		if v := visitOf(ctx); v != nil {
 			v.who, v.audited = who, true
 		}
-		if err := s.limits.allow(w, who.KeyID, s.opts.Rate); err != nil {
+		if err := s.limits.Allow(w, who.KeyID, s.opts.Rate); err != nil {
 			return err
 		}
 		if err := who.May(account.Exec); err != nil {
@@ -111,7 +110,7 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 	}
 	p := peerOf(r.Context())
 	secret := r.URL.Query().Get(api.LinkParameter)
-	opened = secret != "" && !isUpgrade(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
+	opened = secret != "" && !edge.IsUpgrade(r) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if !opened {
 		window, frame := p.portCookies()
 		cookie, err := r.Cookie(frame) // sent only in a frame of the server's page
@@ -142,7 +141,7 @@ func (s *Server) authenticatePort(r *http.Request, to portHost) (who account.Pri
 func (s *Server) checkVisit(r *http.Request) error {
 	p, site, origin := peerOf(r.Context()), r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	dest := r.Header.Get("Sec-Fetch-Dest")
-	follows := r.Method == http.MethodGet && !isUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+	follows := r.Method == http.MethodGet && !edge.IsUpgrade(r) && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		(dest == "document" || isFrame(r) && s.fromPage(r))
 	if follows || site != "cross-site" && site != "same-site" && (origin == "" || p.isOrigin(origin)) {
 		return nil

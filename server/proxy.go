@@ -14,15 +14,16 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // proxyRoutes returns the routes to ports of sandboxes: HTTP, WebSockets and server-sent events.
-func (s *Server) proxyRoutes() []route {
-	var all []route
+func (s *Server) proxyRoutes() []edge.Route {
+	var all []edge.Route
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
-		all = append(all, route{method: method, path: api.SandboxPort, handle: s.proxyPort, scope: account.Exec,
-			raw: true, status: 200, rawOut: "*/*",
-			summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event streams"})
+		all = append(all, edge.Route{Method: method, Path: api.SandboxPort, Handle: s.proxyPort, Scope: account.Exec,
+			Raw: true, Status: 200, RawOut: "*/*",
+			Summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event streams"})
 	}
 	return all
 }
@@ -91,13 +92,12 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 		Rewrite: p.request, ModifyResponse: p.response,
 		// ErrorHandler's argument is the outgoing request, which may have no body.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			err = endedBy(r.Context(), err)
+			err = edge.EndedBy(r.Context(), err)
 			if errors.KindOf(err) == errors.Internal {
-				err = withStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "port %d: no answer", port),
-					"check the server inside the sandbox"),
-					http.StatusBadGateway)
+				err = edge.WithStatus(errors.Remedy(errors.Explainf(err, errors.Unavailable, "port %d: no answer",
+					port), "check the server inside the sandbox"), http.StatusBadGateway)
 			}
-			fail(w, r, err)
+			edge.Fail(w, r, err)
 		},
 	}
 	proxy.ServeHTTP(w, r)

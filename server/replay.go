@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 const (
@@ -56,7 +57,7 @@ func (f *flights) board(name [2]string) (wait <-chan struct{}, land func()) {
 // once executes a request with an Idempotency-Key, unless it was executed before: then it repeats the response.
 // Responses that report that nothing was done, or an internal failure, are not kept, so that the same request can
 // succeed later.
-func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
+func (s *Server) once(rt edge.Route, w http.ResponseWriter, r *http.Request) error {
 	key := r.Header.Get(api.HeaderIdempotency)
 	if !replayPattern().MatchString(key) {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid header %s: %.80q", api.HeaderIdempotency, key),
@@ -66,16 +67,16 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "this server does not store answers"),
 			"omit the header %s", api.HeaderIdempotency)
 	}
-	data, err := body(w, r, api.MaxExec)
+	data, err := edge.Body(w, r, api.MaxExec)
 	if err != nil {
 		return err
 	}
 	// Use an HMAC: the body may contain a secret, and readers of the records could guess it from a plain digest.
-	mac := hmac.New(sha256.New, s.key)
+	mac := hmac.New(sha256.New, s.settings.Key)
 	mac.Write([]byte(r.Method + "\x00" + r.URL.RequestURI() + "\x00" + r.Header.Get("Accept") + "\x00"))
 	mac.Write(data)
 	now := time.Now()
-	want := account.Replay{Account: accountOf(r.Context()), Key: key,
+	want := account.Replay{Account: edge.Account(r), Key: key,
 		Request: hex.EncodeToString(mac.Sum(nil)), Created: now}
 	for {
 		wait, land := s.flying.board([2]string{want.Account, key})
@@ -100,19 +101,19 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 	}
 	r.Body = io.NopCloser(bytes.NewReader(data))
 	kept := &keeper{ResponseWriter: w}
-	err = rt.handle(kept, r)
+	err = rt.Handle(kept, r)
 	if err != nil && kept.status == 0 {
-		p := problem(r.Context(), err)
+		p := edge.Problem(r.Context(), err)
 		kept.Header().Set("Content-Type", api.TypeProblem)
 		kept.WriteHeader(p.Status)
-		encode(kept, p)
+		edge.Encode(kept, p)
 		err = nil
 	}
 	want.Status, want.Type, want.Body = kept.status, kept.Header().Get("Content-Type"), kept.body.Bytes()
 	left := r.Context().Err() != nil && kept.status >= 400
 	switch {
 	// Keep no response if the command has run anyway, or if the response is secret or too long.
-	case left && rt.scope == account.Exec, rt.secret && kept.status < 300, kept.overflow:
+	case left && rt.Scope == account.Exec, rt.Secret && kept.status < 300, kept.overflow:
 		want.Status, want.Body = unkept, nil
 	case err != nil || kept.status == 0 || kept.status == http.StatusTooManyRequests ||
 		kept.status >= http.StatusInternalServerError || left:
@@ -128,7 +129,7 @@ func (s *Server) once(rt route, w http.ResponseWriter, r *http.Request) error {
 func replay(w http.ResponseWriter, want, known account.Replay) error {
 	switch {
 	case known.Request != want.Request:
-		return withStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was already used for another request",
+		return edge.WithStatus(errors.Remedy(errors.Newf(errors.Invalid, "this %s was already used for another request",
 			api.HeaderIdempotency), "use a new one for each request"),
 			http.StatusUnprocessableEntity)
 	case known.Status == unkept:

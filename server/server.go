@@ -1,5 +1,5 @@
-// Package server is Harvest's HTTP API: it decodes requests, calls package sandbox and the engine's images and
-// volumes, and encodes their results. It contains no policy. errors.go is the only exit for errors.
+// Package server is Harvest's HTTP API: it authenticates requests, limits and audits them, and passes them to the
+// handlers of their subject, which are packages below it. It contains no policy.
 package server
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/volume"
@@ -90,26 +91,21 @@ type Options struct {
 
 // Server serves HTTP. All methods may be called concurrently.
 type Server struct {
-	opts   Options
-	http   http.Server
-	key    []byte // for signatures
-	limits limits
-	// warmLimits are those of announced sessions, by account.
-	warmLimits limits
+	opts     Options
+	http     http.Server
+	settings edge.Settings // its Stopping ends with Stop
+	parts    parts
+	limits   edge.Limits
 
-	terms    terminals
-	attached attachments
-	ports    http.RoundTripper // connects to ports of sandboxes
-	metrics  *metrics
-	tracer   trace.Tracer // no-op unless package internal/trace is open
-	flying   flights      // requests with an Idempotency-Key
-	changing fileLocks    // files that requests are changing
+	ports   http.RoundTripper // connects to ports of sandboxes
+	metrics *metrics
+	tracer  trace.Tracer // no-op unless package internal/trace is open
+	flying  flights      // requests with an Idempotency-Key
 	// auditing is held while a line of the audit log is written.
 	auditing sync.Mutex
 
-	stopping context.Context // ends with Stop
-	stop     context.CancelFunc
-	done     chan struct{} // closed by Close
+	stop context.CancelFunc
+	done chan struct{} // closed by Close
 
 	mu       sync.Mutex
 	requests int       // guarded by mu: in progress, except those for health and shutdown
@@ -127,12 +123,14 @@ func New(ctx context.Context, opts Options) *Server {
 	if s.opts.Heartbeat == 0 {
 		s.opts.Heartbeat = 15 * time.Second
 	}
-	s.stopping, s.stop = context.WithCancel(ctx)
-	if s.key = opts.Secret; len(s.key) == 0 {
-		s.key = []byte(rand.Text())
+	s.settings = edge.Settings{Key: opts.Secret, Heartbeat: s.opts.Heartbeat}
+	s.settings.Stopping, s.stop = context.WithCancel(ctx)
+	if len(s.settings.Key) == 0 {
+		s.settings.Key = []byte(rand.Text())
 	}
 	s.ports, s.metrics = s.openTransport(), newMetrics(s)
 	s.tracer = otel.Tracer("github.com/RelevanceAI/harvest/server")
+	s.parts = s.openParts()
 	// HTTP/2 is for TLS listeners that offer it. Browsers use HTTP/1.1 connections for WebSockets even then.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -164,7 +162,7 @@ func (s *Server) ServeLocal(l net.Listener) error { return s.Serve(localListener
 // error if it ended earlier.
 func (s *Server) Serve(l net.Listener) error {
 	err := s.http.Serve(l)
-	if errors.Is(err, http.ErrServerClosed) || s.stopping.Err() != nil && errors.Is(err, net.ErrClosed) {
+	if errors.Is(err, http.ErrServerClosed) || s.settings.Stopping.Err() != nil && errors.Is(err, net.ErrClosed) {
 		return nil
 	}
 	return errors.Wrapf(err, "serve")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
@@ -18,30 +19,30 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) error {
 
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
 	status, code := "ready", http.StatusOK
-	if s.stopping.Err() != nil {
+	if s.settings.Stopping.Err() != nil {
 		status, code = "stopping", http.StatusServiceUnavailable
 	}
 	who, err := s.authenticate(r)
 	if err != nil { // sufficient for a load balancer
-		return respond(w, code, struct {
+		return edge.Respond(w, code, struct {
 			Status string `json:"status"`
 		}{status})
 	}
 	w.Header().Set(api.HeaderVersion, s.opts.Version)
 	if who.MustBeOperator() != nil { // hide data of other accounts
 		can := s.opts.Fleet.Capabilities()
-		return respond(w, code, api.ServerInfo{
+		return edge.Respond(w, code, api.ServerInfo{
 			Status: status, Version: s.opts.Version, Engine: s.opts.Engine, Isolation: can.Isolation,
-			Limits:  each(can.Limits, strings.Clone),
-			Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+			Limits:  edge.Each(can.Limits, strings.Clone),
+			Missing: edge.Each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 		})
 	}
 	can, stats := s.opts.Fleet.Capabilities(), s.opts.Fleet.Stats()
-	return respond(w, code, api.Server{
+	return edge.Respond(w, code, api.Server{
 		Status: status, Version: s.opts.Version, PID: os.Getpid(), Background: s.opts.Background,
 		Requests: s.active(), Sandboxes: s.sandboxes(), Spares: s.spares(), Commands: stats.Commands,
-		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: each(can.Limits, strings.Clone),
-		Missing: each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
+		Engine: s.opts.Engine, Isolation: can.Isolation, Limits: edge.Each(can.Limits, strings.Clone),
+		Missing: edge.Each(can.Missing, strings.Clone), ModalURL: s.opts.ModalURL,
 	})
 }
 
@@ -67,7 +68,7 @@ func (s *Server) spares() int {
 // for it.
 func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 	var req api.ShutdownRequest
-	if err := decodeBody(w, r, api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
 	if s.opts.Shutdown == nil {
@@ -79,7 +80,7 @@ func (s *Server) shutdown(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", api.TypeJSON)
 	w.WriteHeader(http.StatusAccepted)
-	encode(w, struct{}{})
+	edge.Encode(w, struct{}{})
 	// Without the flush, the client would receive the response only at its end.
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return errors.Wrapf(err, "answer")

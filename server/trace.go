@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -11,9 +10,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // Spans contain the route, the result, the account and the sandbox ID. They contain no data that clients choose, such
@@ -22,7 +20,7 @@ import (
 
 // traced starts the span of a request, as a part of the trace that its sender names. The returned function ends the
 // span.
-func (s *Server) traced(r *http.Request, rec *recorder) (context.Context, func(r *http.Request, v *visit)) {
+func (s *Server) traced(r *http.Request, rec *edge.Recorder) (context.Context, func(r *http.Request, v *visit)) {
 	ctx := otel.GetTextMapPropagator().Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := s.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
 	if !span.IsRecording() {
@@ -36,12 +34,12 @@ func (s *Server) traced(r *http.Request, rec *recorder) (context.Context, func(r
 		}
 		span.SetAttributes(attribute.String("http.request.method", method(r)),
 			attribute.String("http.route", r.Pattern),
-			attribute.Int("http.response.status_code", rec.status),
-			attribute.Int64("http.response.body.size", rec.bytes),
-			attribute.String("harvest.request_id", requestID(r.Context())),
+			attribute.Int("http.response.status_code", rec.Status),
+			attribute.Int64("http.response.body.size", rec.Bytes),
+			attribute.String("harvest.request_id", edge.RequestID(r.Context())),
 			attribute.String("harvest.account", v.who.Account))
-		if rec.status >= http.StatusInternalServerError {
-			span.SetStatus(codes.Error, http.StatusText(rec.status))
+		if rec.Status >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, http.StatusText(rec.Status))
 		}
 	}
 }
@@ -53,26 +51,4 @@ func method(r *http.Request) string {
 		return r.Method
 	}
 	return "_OTHER"
-}
-
-// create is Fleet.Create with a span, which has a child span for each stage.
-func (s *Server) create(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
-	ctx, span := s.tracer.Start(ctx, "sandbox.create")
-	defer span.End()
-	at := time.Now()
-	made, err := s.opts.Fleet.Create(ctx, accountOf(ctx), req)
-	if !span.IsRecording() {
-		return made, err
-	}
-	for _, stage := range made.Stages {
-		_, part := s.tracer.Start(ctx, "sandbox.create."+stage.Name, trace.WithTimestamp(at))
-		at = at.Add(time.Duration(stage.MS * float64(time.Millisecond)))
-		part.End(trace.WithTimestamp(at))
-	}
-	span.SetAttributes(attribute.String("harvest.sandbox_id", made.ID), attribute.Bool("harvest.warm", made.Warm))
-	if err != nil {
-		span.SetAttributes(attribute.String("harvest.failed_stage", errors.StageOf(err)))
-		span.SetStatus(codes.Error, string(errors.KindOf(err)))
-	}
-	return made, err
 }

@@ -16,6 +16,9 @@ type row struct {
 // above is allowed in every package but the two at the bottom.
 var above = []string{"errors", "logf", "internal/pattern", "internal/fault", "internal/ids"}
 
+// handlersHint is the hint for the packages of handlers.
+const handlersHint = "handlers know one subject; server joins them"
+
 // rows are the layers of ARCHITECTURE.md, from the bottom to the top. The first matching row counts.
 var rows = []row{
 	{"errors", nil, "errors is at the bottom; what needs more belongs above it"},
@@ -116,10 +119,22 @@ var rows = []row{
 	{"client", []string{"api", "internal/..."},
 		"the client knows the wire format only, so that programs can import it alone"},
 	{"web", nil, "the UI is files; the server serves them"},
-	{"server", []string{"account", "account/oidc", "api", "web", "config", "sandbox", "session", "git", "memory",
-		"repo", "schedule", "s3", "s3/object", "s3/sync", "s3/sync/plan", "storage", "secret", "engine", "image",
-		"volume", "event", "agent",
-		"internal/..."}, "the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"server/edge", []string{"account", "api"}, "the base of handlers knows no subject; pass values to it"},
+	{"server/openapi", []string{"api", "server/edge"}, "the description is made from routes alone"},
+	{"server/files", []string{"account", "api", "sandbox", "server/edge", "internal/tarfs"}, handlersHint},
+	{"server/images", []string{"account", "api", "image", "sandbox", "secret", "server/edge"}, handlersHint},
+	{"server/repos", []string{"account", "api", "repo", "sandbox", "server/edge"}, handlersHint},
+	{"server/sandboxes", []string{"account", "api", "engine", "image", "sandbox", "server/edge", "server/images"},
+		handlersHint},
+	{"server/schedules", []string{"account", "api", "schedule", "server/edge"}, handlersHint},
+	{"server/secrets", []string{"account", "api", "secret", "server/edge"}, handlersHint},
+	{"server/sessions", []string{"account", "agent", "api", "git", "memory", "sandbox", "server/edge", "session",
+		"volume"}, handlersHint},
+	{"server/volumes", []string{"account", "api", "s3", "s3/object", "s3/sync", "s3/sync/plan", "sandbox",
+		"server/edge", "storage", "volume"}, handlersHint},
+	{"server", []string{"account", "account/oidc", "agent", "api", "config", "event", "image", "repo", "s3",
+		"sandbox", "schedule", "secret", "server/...", "session", "storage", "volume", "web", "internal/..."},
+		"the server uses contracts; let cmd/harvest name the concrete engine"},
 	{"modalapi/...", []string{"modalapi/...", "account", "s3", "sandbox", "secret", "engine", "image", "volume",
 		"internal/..."}, "modalapi is a second face of the core beside server"},
 

@@ -18,7 +18,6 @@ var largePackages = map[string]int{
 	"engine/enginetest": 5690,  // a check of the suite per function
 	"modalapi":          10820, // the handlers of Modal's RPCs
 	"sandbox":           6270,
-	"server":            7420,
 	"session":           6310,
 }
 

@@ -1,0 +1,125 @@
+// Package secrets serves named secrets, without their values.
+package secrets
+
+import (
+	"net/http"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/server/edge"
+)
+
+// Service serves the routes for secrets.
+type Service struct {
+	edge.Settings
+	Secrets *secret.Vault // nil: not supported
+}
+
+// Routes returns one row per route.
+func (s *Service) Routes() []edge.Route {
+	const read, write = account.Read, account.Write
+	return []edge.Route{
+		{Method: "POST", Path: api.Secrets, Handle: s.setSecret, Scope: write,
+			Summary: "Store a secret; its values are never shown again",
+			In:      api.SecretRequest{}, Out: api.Secret{}, Status: 201},
+		{Method: "POST", Path: api.Rekey, Handle: s.rekey, Scope: write, Operator: true,
+			Summary: "Replace the key file, and encrypt all secrets with the new key",
+			Out:     api.Rekeyed{}, Status: 200},
+		{Method: "GET", Path: api.Secrets, Handle: s.listSecrets, Scope: read,
+			Summary: "List secrets by name, without their values",
+			Query:   edge.QueryPage, Out: api.List[api.Secret]{}, Status: 200},
+		{Method: "GET", Path: api.Secreted, Handle: s.getSecret, Scope: read,
+			Summary: "Get the description of a secret", Out: api.Secret{}, Status: 200},
+		{Method: "DELETE", Path: api.Secreted, Handle: s.deleteSecret, Scope: write,
+			Summary: "Delete a secret; running sandboxes keep its values", Status: 204},
+	}
+}
+
+// vault returns the server's secrets, or Unsupported.
+func (s *Service) vault() (*secret.Vault, error) {
+	if s.Secrets == nil {
+		return nil, edge.Lacks("secrets")
+	}
+	return s.Secrets, nil
+}
+
+var secretModes = map[string]secret.How{"": secret.Create, "create": secret.Create, "replace": secret.Replace,
+	"merge": secret.Merge}
+
+func (s *Service) setSecret(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	var req api.SecretRequest
+	if err := edge.DecodeBody(w, r, 2*api.MaxBody, &req); err != nil {
+		return err
+	}
+	how, ok := secretModes[req.Mode]
+	if !ok {
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.40q", req.Mode),
+			"use create, replace or merge")
+	}
+	made, err := vault.Set(r.Context(), edge.Account(r), req.Name, req.Pairs, how)
+	if err != nil {
+		return err
+	}
+	return edge.Respond(w, http.StatusCreated, secretOut(made))
+}
+
+func (s *Service) listSecrets(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	found, err := vault.List(r.Context(), edge.Account(r))
+	if err != nil {
+		return err
+	}
+	return edge.Paged(s.Settings, w, r, found, false, func(v secret.Secret) string { return v.Name }, secretOut)
+}
+
+func (s *Service) getSecret(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	found, err := vault.Get(r.Context(), edge.Account(r), r.PathValue("name"))
+	if err != nil {
+		return err
+	}
+	return edge.Respond(w, http.StatusOK, secretOut(found))
+}
+
+func (s *Service) deleteSecret(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	if err := vault.Delete(r.Context(), edge.Account(r), r.PathValue("name")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Service) rekey(w http.ResponseWriter, r *http.Request) error {
+	vault, err := s.vault()
+	if err != nil {
+		return err
+	}
+	n, err := vault.Rekey(r.Context())
+	if err != nil {
+		return err
+	}
+	return edge.Respond(w, http.StatusOK, api.Rekeyed{Secrets: n})
+}
+
+func secretOut(v secret.Secret) api.Secret {
+	return api.Secret{
+		Name: v.Name, Keys: edge.Each(v.Keys, func(k string) string { return k }), Origin: string(v.Origin),
+		Created: v.Created.UTC(), Updated: v.Updated.UTC(), LastUsed: v.Used.UTC(),
+	}
+}
