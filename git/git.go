@@ -9,6 +9,7 @@ package git
 import (
 	_ "embed" // for Program
 	"encoding/base64"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -282,11 +283,22 @@ func Unreachable(said string) bool {
 		func(words string) bool { return strings.Contains(said, words) })
 }
 
-// Refused returns the error for a repository whose server the sandbox's network policy blocks.
-func Refused(what, host, why string) error {
-	return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s",
-		what, host, why),
-		"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
+// Unreached returns the error for a repository whose server, host, could not be reached from a sandbox. The argument
+// what names the failed task, and why is the reason for which the sandbox's network policy refused the host, or "".
+// Unreached returns nil if the policy did not refuse the host and the host is not the loopback of the sandbox.
+func Unreached(what, host, why string) error {
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case why != "":
+		return errors.Remedy(errors.Newf(errors.Denied, "%s: the network policy of the sandbox refused %s: %s",
+			what, host, why),
+			"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
+	case err == nil && addr.IsLoopback(), host == "localhost", strings.HasSuffix(host, ".localhost"):
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s: inside a sandbox, %s is the sandbox itself", what, host),
+			"for a server on the loopback of Harvest's machine, give the address http://10.0.2.2:PORT and "+
+				"--network default --network allow=127.0.0.1:PORT")
+	}
+	return nil
 }
 
 // lastLines returns the last lines of git's output.

@@ -133,10 +133,22 @@ func TestUnreachable(t *testing.T) {
 		git.Unreachable("remote: Repository not found.") {
 		t.Error("wrong")
 	}
-	err := git.Refused("not cloned", "git.example.org", "no rule allows the name")
+	err := git.Unreached("not cloned", "git.example.org", "no rule allows the name")
 	if errors.KindOf(err) != errors.Denied || !strings.Contains(err.Error(), "git.example.org: no rule allows") ||
 		!strings.Contains(errors.RemedyOf(err), "allow=git.example.org") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+	for _, host := range []string{"127.0.0.1", "127.1.2.3", "::1", "localhost", "git.localhost"} {
+		err := git.Unreached("not cloned", host, "")
+		if errors.KindOf(err) != errors.Invalid || !strings.Contains(err.Error(), host+" is the sandbox itself") ||
+			!strings.Contains(errors.RemedyOf(err), "allow=127.0.0.1:PORT") {
+			t.Errorf("%s: %v, %q", host, err, errors.RemedyOf(err))
+		}
+	}
+	for _, host := range []string{"git.example.org", "10.1.2.3", "localhost.example.org", ""} {
+		if err := git.Unreached("not cloned", host, ""); err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 	for text, want := range map[string]string{"https://git.example.org:8443/a/b": "git.example.org",
 		"git@github.com:a/b": "github.com"} {

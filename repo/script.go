@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/sandbox"
 )
 
@@ -134,12 +135,10 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 	case err != nil:
 		return nil, err
 	case result.ReturnCode != 0:
-		if host := hostname(a.repo.URL); unreachable(complaint.String()) {
-			if why := a.m.opts.Fleet.Refusal(ctx, a.repo.Account, box, host); why != "" {
-				return nil, errors.Remedy(errors.Newf(errors.Denied,
-					"the repository's server cannot be reached: the network policy of the sandbox refused %s: %s", host,
-					why),
-					"allow it, if it is meant, beside the internet: --network default --network allow=%s", host)
+		if host := hostname(a.repo.URL); git.Unreachable(complaint.String()) {
+			why := a.m.opts.Fleet.Refusal(ctx, a.repo.Account, box, host)
+			if err := git.Unreached("the repository's server cannot be reached", host, why); err != nil {
+				return nil, err
 			}
 		}
 		return nil, gitError(complaint.String(), result.Reason, result.ReturnCode)
@@ -153,13 +152,6 @@ func (a *attempt) script(ctx context.Context, box string, c command) ([]byte, er
 func hostname(address string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(key(address), "/"), "/")
 	return (&url.URL{Host: host}).Hostname()
-}
-
-// unreachable reports whether git's output says that the repository's server could not be reached.
-func unreachable(said string) bool {
-	return slices.ContainsFunc([]string{"Could not resolve host", "Failed to connect", "Couldn't connect",
-		"Connection refused", "Connection timed out", "Network is unreachable"},
-		func(words string) bool { return strings.Contains(said, words) })
 }
 
 // gitError returns the error for the output of a failed script.
@@ -187,7 +179,7 @@ func gitError(text, reason string, code int) error {
 		return errors.Remedy(errors.Newf(errors.NotFound, "the repository is not there: %s", said),
 			"check its address and its branch")
 	}
-	if unreachable(text) {
+	if git.Unreachable(text) {
 		return errors.Remedy(errors.Newf(errors.Unavailable, "the repository's server cannot be reached: %s", said),
 			"check its address, and whether the sandbox may reach it (--network)")
 	}

@@ -283,17 +283,15 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	return err
 }
 
-// unreached returns the error of a clone. If the network policy caused the failure, it returns the policy's refusal
-// instead.
+// unreached returns the error of a clone, or a clearer one if the network policy refused the server, or if the server's
+// address is the loopback of the sandbox.
 func (p *preparation) unreached(ctx context.Context, from string, err error) error {
 	address, parseErr := git.ParseAddress(from)
 	if parseErr != nil || !git.Unreachable(err.Error()) {
 		return err
 	}
-	if why := p.m.opts.Fleet.Refusal(ctx, p.s.Account, p.sandbox, address.Hostname()); why != "" {
-		return git.Refused("the repository could not be cloned", address.Hostname(), why)
-	}
-	return err
+	why := p.m.opts.Fleet.Refusal(ctx, p.s.Account, p.sandbox, address.Hostname())
+	return cmp.Or(git.Unreached("the repository could not be cloned", address.Hostname(), why), err)
 }
 
 // copyBundle copies the bundle and the user's uncommitted changes into the sandbox, where the clone reads them.

@@ -409,11 +409,28 @@ func TestRepositoryAddReportsRefusal(t *testing.T) {
 	t.Parallel()
 	testenv.Root(t)
 	h := host.New(t, "gvisor", host.GVisor(t))
-	_, said, code := h.Run("repo", "add", "https://git.nowhere.example/a/b", "--name", "refused", "--image", "base",
-		"--network", "allow=example.org")
-	if code == 0 || !strings.Contains(said, "the network policy of the sandbox refused git.nowhere.example: ") ||
-		!strings.Contains(said, "--network allow=git.nowhere.example") {
-		t.Errorf("exit code %d: %s", code, said)
+	for _, c := range []struct {
+		address string
+		network string
+		want    []string
+	}{
+		{"https://git.nowhere.example/a/b", "allow=example.org",
+			[]string{"the network policy of the sandbox refused git.nowhere.example: ",
+				"--network allow=git.nowhere.example"}},
+		{"http://10.255.1.2/a/b", "default",
+			[]string{"the network policy of the sandbox refused 10.255.1.2: ", "--network allow=10.255.1.2"}},
+		{"http://intranet/a/b", "default",
+			[]string{"the network policy of the sandbox refused intranet: a name without a dot",
+				"--network allow=intranet"}},
+		{"http://127.0.0.1:9/a/b", "default",
+			[]string{"inside a sandbox, 127.0.0.1 is the sandbox itself", "--network allow=127.0.0.1:PORT"}},
+	} {
+		_, said, code := h.Run("repo", "add", c.address, "--name", "refused", "--image", "base", "--network", c.network)
+		for _, want := range c.want {
+			if code == 0 || !strings.Contains(said, want) {
+				t.Errorf("%s: exit code %d, %q is missing: %s", c.address, code, want, said)
+			}
+		}
+		h.Run("repo", "rm", "refused")
 	}
-	h.Run("repo", "rm", "refused")
 }

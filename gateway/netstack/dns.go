@@ -133,6 +133,10 @@ func readMessage(r io.Reader, most int) ([]byte, error) {
 	return msg, err
 }
 
+// noDot is the reason for which a name is not looked up: the resolver of the host would answer with addresses of the
+// host's own network.
+const noDot = "a name without a dot is looked up only if a rule allows exactly this name"
+
 // answerDNS answers one query, and pins the addresses in the answer. The zero Reply means no answer.
 func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 	q, reply, ok := gateway.ParseQuery(msg)
@@ -151,7 +155,8 @@ func (g *Gateway) answerDNS(msg []byte) gateway.Reply {
 		g.deny(gateway.Denial{Protocol: "dns", Domain: q.Name, Reason: v.Reason})
 		return q.Refuse()
 	} else if !strings.Contains(q.Name, ".") && !policy.Names(q.Name) {
-		return q.Refuse() // do not reveal the host's own names
+		g.deny(gateway.Denial{Protocol: "dns", Domain: q.Name, Reason: noDot})
+		return q.Refuse()
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, dnsTime)
 	defer cancel()

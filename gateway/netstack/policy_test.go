@@ -446,6 +446,22 @@ func TestANewPolicyCutsWhatItForbids(t *testing.T) {
 }
 
 // mission: A6
+func TestNamesWithoutDotAreRefused(t *testing.T) {
+	t.Parallel()
+	z := &zone{}
+	w := newWorld(t, policy(t, "default", "database"), func(o *netstack.Options) { o.Exchange = z.exchange })
+	z.set("intranet", "203.0.113.10")
+	z.set("database", "203.0.113.11")
+	if _, err := w.lookUp(t, "intranet"); err == nil {
+		t.Error("a name without a dot was looked up")
+	}
+	w.expectDenial(t, "dns", "intranet", "", "without a dot")
+	if _, err := w.lookUp(t, "database"); err != nil {
+		t.Error(err)
+	}
+}
+
+// mission: A6
 func TestDNSOverTCPAndIPv6(t *testing.T) {
 	t.Parallel()
 	z := &zone{}

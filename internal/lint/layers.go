@@ -106,7 +106,7 @@ var rows = []row{
 	{"session", []string{"session/pipe", "account", "config", "sandbox", "git", "github", "memory", "mcp", "engine",
 		"agent", "model/...", "image", "volume", "event", "secret"},
 		"session uses contracts; let cmd/harvest name the concrete agents"},
-	{"repo", []string{"account", "sandbox", "image", "event"},
+	{"repo", []string{"account", "sandbox", "image", "event", "git"},
 		"repo builds images through sandbox"},
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"modalapi/dicts", nil, "Dicts are records; modalapi knows the protocol"},
