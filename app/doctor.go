@@ -19,7 +19,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
-	"github.com/RelevanceAI/harvest/cmd/harvest/inner"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
@@ -116,7 +115,6 @@ func modalAccount(cfg config.Config, env func(string) string) (f finding, asked 
 	return f, f.Needed || errors.KindOf(err) != errors.Unauthenticated // incomplete credentials are worth a report
 }
 
-// trialDirectory is the directory for a trial sandbox's files: the data directory if it exists already.
 // isolation boots a sandbox with this program's own programs.
 func isolation(ctx context.Context, data string) []finding {
 	dir, err := os.MkdirTemp(trialDirectory(data), "trial-")
@@ -124,7 +122,7 @@ func isolation(ctx context.Context, data string) []finding {
 		return []finding{{Name: "sandbox", Needed: true, Detail: "cannot create a directory: " + err.Error()}}
 	}
 	defer os.RemoveAll(dir)
-	programs, err := inner.Unpack(filepath.Join(dir, "bin"))
+	programs, err := gvisorPrograms(dir)
 	if err != nil {
 		return []finding{{Name: "sandbox", Needed: true, Detail: errors.Message(err), Remedy: errors.RemedyOf(err)}}
 	}
@@ -135,6 +133,7 @@ func isolation(ctx context.Context, data string) []finding {
 	return all
 }
 
+// trialDirectory is the directory for a trial sandbox's files: the data directory if it exists already.
 func trialDirectory(data string) string {
 	if unix.Access(data, unix.W_OK) == nil {
 		return data

@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/engine/gvisor/helpers"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
@@ -40,7 +41,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 		return nil, err
 	}
 	volumes.SetQuota(cfg.Quotas.Volumes)
-	programs, err := inner.Unpack(filepath.Join(cfg.Data, "bin"))
+	programs, err := gvisorPrograms(cfg.Data)
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
@@ -53,6 +54,16 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 		return nil, errors.Join(err, volumes.Close())
 	}
 	return &withVolumes{eng, volumes, images, builds}, nil
+}
+
+// gvisorPrograms unpacks the programs for sandboxes into the data directory. Without them, this program must contain
+// gVisor.
+func gvisorPrograms(data string) (inner.Programs, error) {
+	programs, err := inner.Unpack(filepath.Join(data, "bin"))
+	if err == nil && programs.Sentry == "" && !helpers.Linked {
+		err = noPrograms(data)
+	}
+	return programs, err
 }
 
 // openModalEngine opens the engine that runs sandboxes at Modal.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/cmd/harvest/own"
 	"github.com/RelevanceAI/harvest/engine/fake"
-	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/engine/gvisor/helpers"
 	"github.com/RelevanceAI/harvest/engine/modal/inside"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 )
@@ -15,7 +15,7 @@ import (
 // starts itself. The program must call it first.
 func Helpers(ctx context.Context) {
 	inside.Main(ctx)
-	gvisor.Main()
+	helpers.Main()
 	fake.Main()
 	s3mount.Main(ctx)
 	s3Main(ctx)

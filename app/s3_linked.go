@@ -1,4 +1,4 @@
-//go:build !keeper
+//go:build !keeper && !race
 
 package app
 

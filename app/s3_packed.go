@@ -1,10 +1,11 @@
-//go:build keeper
+//go:build keeper || race
 
 package app
 
 import "context"
 
-// servesS3 reports whether this program contains the embedded S3. Here it is a program of package inner.
+// servesS3 reports whether this program contains the embedded S3. Here it is a program of package inner. Like gVisor, it
+// is not in programs with the race detector that were built without that package.
 const servesS3 = false
 
 func s3Main(context.Context) {}

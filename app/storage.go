@@ -114,7 +114,7 @@ func startS3(ctx context.Context, data string) (*s3server.Server, error) {
 	return s3server.Start(ctx, s3server.Options{Dir: embeddedS3(data), Executable: program})
 }
 
-// noPrograms is the error for an embedded S3 that cannot be started.
+// noPrograms is the error if a program that package inner should have put into the data directory is missing.
 func noPrograms(data string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "data directory %s: programs cannot be started from it", data),
 		"use a data directory on a file system that is mounted without noexec")

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/config"
-	"github.com/RelevanceAI/harvest/engine/gvisor"
+	"github.com/RelevanceAI/harvest/engine/gvisor/helpers"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 )
@@ -78,7 +78,7 @@ type options struct {
 const errorLevel = 8
 
 func main() {
-	gvisor.Main() // the engine starts this program as its helpers
+	helpers.Main() // the engine starts this program as its helpers
 	logf.Setup(os.Stderr, errorLevel, false)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	helper, err := playRole(ctx, os.Args[1:])

@@ -5,15 +5,17 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor/cgroup"
-	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/engine/gvisor/userns"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -32,19 +34,27 @@ const checkTime = 30 * time.Second
 // Check reports which features of this machine sandboxes can use. It boots a sandbox in a temporary directory
 // below dir. executable and sentry are as in Options.
 func Check(ctx context.Context, dir, executable, sentry string) []Finding {
-	users := checkUsers(dir, cmp.Or(sentry, executable, "/proc/self/exe"))
-	return []Finding{checkPrivileges(), users, checkCgroups(), checkKVM(), checkFilter(),
+	program := cmp.Or(sentry, executable, "/proc/self/exe")
+	return []Finding{checkPrivileges(), checkUsers(dir, program), checkCgroups(), checkKVM(), checkFilter(ctx, program),
 		checkBoot(ctx, dir, executable, sentry)}
 }
 
-// checkFilter compares the system call filter of gVisor's process with the one that gVisor would compile.
-func checkFilter() Finding {
-	const anySocket = 9
+// checkFilter lets the program that contains gVisor compare the system call filter of gVisor's process with the one that
+// gVisor would compile.
+func checkFilter(ctx context.Context, program string) Finding {
 	f := Finding{Name: "system call filter", OK: true, Detail: "compiled ahead, and the same as gVisor's own"}
-	if err := filter.Verify(anySocket); err != nil {
-		f.OK, f.Weaker, f.Detail = false, errors.Is(err, errors.Unsupported), err.Error()
-		f.Remedy = "build Harvest anew, with the version of gVisor that go.mod names"
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Args = []string{wire.VerifyName}
+	out, err := cmd.CombinedOutput()
+	said := strings.TrimSpace(string(out))
+	if said == wire.Verified && err == nil {
+		return f
 	}
+	f.OK, f.Weaker = false, cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == wire.VerifyUnsupported
+	f.Detail = cmp.Or(said, fmt.Sprintf("%s did not verify it: %v", program, err))
+	f.Remedy = "build Harvest anew, with the version of gVisor that go.mod names"
 	return f
 }
 

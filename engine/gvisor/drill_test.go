@@ -337,8 +337,11 @@ func TestCheckSaysWhatWorks(t *testing.T) {
 	if !found["sandbox"].OK || !strings.Contains(found["sandbox"].Detail, "booted") {
 		t.Errorf("a trial sandbox: %+v", found["sandbox"])
 	}
+	if f := found["system call filter"]; !f.OK {
+		t.Errorf("the filter: %+v", f)
+	}
 	for _, f := range gvisor.Check(t.Context(), testenv.DataDir(t), "/bin/sh", "") {
-		if f.Name == "sandbox" && (f.OK || f.Remedy == "") {
+		if (f.Name == "sandbox" || f.Name == "system call filter") && (f.OK || f.Remedy == "") {
 			t.Errorf("with a wrong program: %+v", f)
 		}
 	}

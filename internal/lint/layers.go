@@ -30,7 +30,7 @@ var rows = []row{
 	{"internal/testrun", []string{"internal/testenv"}, "the runner of tests reads packages, it imports none"},
 	{"internal/s3server/serve", []string{"internal/s3server"},
 		"the process that serves S3 knows who starts it, and nothing else"},
-	{"internal/s3server/s3test", []string{"internal/s3server/serve"},
+	{"internal/s3server/s3test", []string{"internal/testenv"},
 		"helpers of tests know the package that they are beside only"},
 	{"internal/netguard", []string{"internal/iprange"},
 		"the guard knows addresses and rules; its callers know accounts"},

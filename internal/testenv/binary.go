@@ -5,7 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,21 +43,25 @@ type binary struct {
 type program struct {
 	variable, pkg, tags string
 	race                bool
+	s3                  bool // embeds the program embedded, as a release does, and none of the other programs
 }
 
 var (
 	harvest = program{variable: "HARVEST_TEST_BINARY", pkg: "./cmd/harvest"}
-	racing  = program{variable: "HARVEST_TEST_RACE_BINARY", pkg: "./cmd/harvest", race: true}
+	racing  = program{variable: "HARVEST_TEST_RACE_BINARY", pkg: "./cmd/harvest", tags: "keeper", race: true, s3: true}
 	faulty  = program{variable: "HARVEST_TEST_FAULT_BINARY", pkg: "./cmd/harvest", tags: "harvest_faults"}
 	keeper  = program{variable: "HARVEST_TEST_KEEPER", pkg: "./cmd/harvest/keeper"}
 	sentry  = program{variable: "HARVEST_TEST_SENTRY", pkg: "./cmd/harvest/sentry"}
 	tools   = program{variable: "HARVEST_TEST_TOOLS", pkg: "./cmd/harvest/tools"}
+	server  = program{variable: "HARVEST_TEST_S3_SERVER", pkg: "./bench/s3server"}
+
+	embedded = program{pkg: "./cmd/harvest/s3"}
 )
 
 // Programs builds all programs that tests start, for a runner of many tests. It returns the environment that
 // names the binaries. module is the directory of the module.
 func Programs(ctx context.Context, module string, cover bool) (env []string, err error) {
-	for _, p := range []program{harvest, racing, faulty, keeper, sentry, tools} {
+	for _, p := range []program{harvest, server, racing, faulty, keeper, sentry, tools} {
 		path := os.Getenv(p.variable)
 		if path == "" {
 			if path, err = p.build(ctx, module, cover); err != nil {
@@ -76,7 +80,8 @@ func Binary(t testing.TB) string {
 	return harvest.path(t)
 }
 
-// RaceBinary returns the path of a harvest binary with the race detector, for runs on the fake engine.
+// RaceBinary returns the path of a harvest binary with the race detector, for runs on the fake engine. It contains no
+// gVisor.
 func RaceBinary(t testing.TB) string {
 	t.Helper()
 	return racing.path(t)
@@ -107,30 +112,62 @@ func ToolsBinary(t testing.TB) string {
 	return tools.path(t)
 }
 
+// S3Server returns the path of the program s3server, which serves a directory as S3.
+func S3Server(t testing.TB) string {
+	t.Helper()
+	return server.path(t)
+}
+
 // CommandLine builds the command line alone, without the server, in which the binary of Binary is embedded, as in a
 // release. It returns the path.
 func CommandLine(t testing.TB) string {
 	t.Helper()
 	dir, module := t.TempDir(), root(t)
-	path, packed := filepath.Join(dir, "harvest"), filepath.Join(dir, "server.zst")
-	overlay := filepath.Join(dir, "overlay.json")
-	text := fmt.Sprintf(`{"Replace": {%q: %q}}`, filepath.Join(module, "cmd/harvest/inner/server.zst"), packed)
-	if err := os.WriteFile(overlay, []byte(text), 0o600); err != nil {
+	path := filepath.Join(dir, "harvest")
+	overlay, err := embed(t.Context(), module, dir, map[string]string{"server": Binary(t)})
+	if err != nil {
 		t.Fatal(err)
 	}
-	build := []string{"build", "-trimpath", "-tags", "keeper,clientonly", "-overlay", overlay, "-o", path}
+	args := []string{"build", "-trimpath", "-tags", "keeper,clientonly", "-overlay", overlay, "-o", path}
 	if CoverDir() != "" {
-		build = append(build, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
+		args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
 	}
-	for _, args := range [][]string{{"run", "./cmd/harvest/inner/pack", Binary(t), packed},
-		append(build, "./cmd/harvest")} {
-		cmd := exec.CommandContext(t.Context(), "go", args...)
-		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0", CompilerGC)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %v: %v\n%s", args, err, out)
-		}
+	if err := compile(t.Context(), module, "CGO_ENABLED=0", append(args, "./cmd/harvest")...); err != nil {
+		t.Fatal(err)
 	}
 	return path
+}
+
+// embed compresses programs into dir, as make build does for package inner, and returns the path of an overlay for go
+// build that puts them into that package. The keys are names of the package's files; "" means an empty file.
+func embed(ctx context.Context, module, dir string, programs map[string]string) (overlay string, err error) {
+	replace := map[string]string{}
+	for name, path := range programs {
+		packed := filepath.Join(dir, name+".zst")
+		replace[filepath.Join(module, "cmd/harvest/inner", name+".zst")] = packed
+		if path == "" {
+			err = os.WriteFile(packed, nil, 0o600)
+		} else {
+			err = compile(ctx, module, "CGO_ENABLED=0", "run", "-trimpath", "./cmd/harvest/inner/pack", path, packed)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", errors.Wrapf(err, "name the embedded programs")
+	}
+	overlay = filepath.Join(dir, "overlay.json")
+	return overlay, errors.Wrapf(os.WriteFile(overlay, text, 0o600), "name the embedded programs")
+}
+
+// compile runs go in the directory of the module.
+func compile(ctx context.Context, module, cgo string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), cgo, CompilerGC)
+	out, err := cmd.CombinedOutput()
+	return errors.Wrapf(err, "go %v: %s", args, out)
 }
 
 // path returns the binary in the program's variable, or builds it, once in a process.
@@ -178,7 +215,10 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 		return "", err
 	}
 	defer unlock()
+	return buildLocked(ctx, module, p, dir, cover)
+}
 
+func buildLocked(ctx context.Context, module string, p program, dir string, cover bool) (string, error) {
 	target := filepath.Join(dir, "latest-"+filepath.Base(p.pkg))
 	args, cgo := []string{"build", "-tags", p.tags}, "CGO_ENABLED=0"
 	if p.tags != "" {
@@ -194,12 +234,19 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 		target += "-cover"
 		args = append(args, "-cover", "-covermode=atomic", "-coverpkg="+modulePath+"/...")
 	}
-	args = append(args, "-o", target, p.pkg)
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), cgo, CompilerGC)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", errors.Wrapf(err, "go %v: %s", args, out)
+	if p.s3 {
+		s3, err := buildLocked(ctx, module, embedded, dir, cover)
+		if err != nil {
+			return "", err
+		}
+		overlay, err := embed(ctx, module, dir, map[string]string{"keeper": "", "sentry": "", "tools": "", "s3": s3})
+		if err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	if err := compile(ctx, module, cgo, append(args, "-o", target, p.pkg)...); err != nil {
+		return "", err
 	}
 	id, err := exec.CommandContext(ctx, "go", "tool", "buildid", target).Output()
 	if err != nil {

@@ -3,6 +3,7 @@
 package sentry
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine/gvisor/filter"
 	"github.com/RelevanceAI/harvest/engine/gvisor/layer/agent"
+	"github.com/RelevanceAI/harvest/engine/gvisor/wire"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // Main takes the process over if it was started as a part of gVisor. gVisor also starts its own binary again
@@ -23,6 +26,9 @@ func Main() {
 		return
 	}
 	name := os.Args[0]
+	if name == wire.VerifyName {
+		os.Exit(verify())
+	}
 	if !strings.HasPrefix(name, "runsc-") && name != specutils.ExePath {
 		return
 	}
@@ -33,6 +39,22 @@ func Main() {
 	}
 	maincli.Main()
 	os.Exit(0)
+}
+
+// verify verifies the system call filter of this program: see wire.VerifyName.
+func verify() int {
+	const anySocket = 9
+	err := filter.Verify(anySocket)
+	switch {
+	case err == nil:
+		fmt.Println(wire.Verified)
+		return 0
+	case errors.Is(err, errors.Unsupported):
+		fmt.Println(err)
+		return wire.VerifyUnsupported
+	}
+	fmt.Println(err)
+	return 1
 }
 
 // bootTime is a time after which gVisor has certainly booted, and usually the first command has run.

@@ -44,6 +44,14 @@ const (
 	StateFile = "state.json"
 )
 
+// VerifyName is argv[0] of gVisor's program if it is to verify its compiled system call filter. It prints Verified or
+// an error, and ends with VerifyUnsupported if its build has no compiled filter.
+const (
+	VerifyName        = "harvest-verify"
+	Verified          = "verified"
+	VerifyUnsupported = 3
+)
+
 // MaxFrame is the maximum payload size that a reader accepts. A command's environment and arguments are in one
 // frame.
 const MaxFrame = 64 << 20

@@ -1,5 +1,5 @@
-// Package s3test runs the S3 server of tests: a third-party gateway, which checks signatures and checksums, in
-// a child of the test's own binary.
+// Package s3test runs the S3 server of tests: a third-party gateway, which checks signatures and checksums. It is a
+// program of its own (bench/s3server), so that test binaries do not contain it.
 package s3test
 
 import (
@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -18,7 +17,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/s3server/serve"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // Credentials of the server.
@@ -27,27 +26,11 @@ const (
 	SecretKey = "a-secret-of-the-tests"
 )
 
-// Environment variables of a child.
-const (
-	serveDir     = "S3TEST_SERVE"
-	serveAddress = "S3TEST_ADDRESS"
-)
-
-// M is a testing.M whose binary can serve S3. TestMain calls its Run, which stops the server after the tests.
+// M is a testing.M whose Run, which TestMain calls, stops the server after the tests.
 type M struct{ *testing.M }
 
-// Run runs the tests, or the server in a child, and returns the exit status.
+// Run runs the tests and returns the exit status.
 func (m M) Run() int {
-	if dir := os.Getenv(serveDir); dir != "" {
-		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		defer cancel()
-		if err := serve.Serve(ctx, serve.Config{Dir: dir, Address: os.Getenv(serveAddress), AccessKey: AccessKey,
-			SecretKey: SecretKey}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		return 0
-	}
 	defer shared.stop()
 	return m.M.Run()
 }
@@ -76,7 +59,7 @@ func Bucket(t testing.TB) (url, name string) {
 // Named makes an empty bucket with a name, and returns the server's URL.
 func Named(t testing.TB, name string) (url string) {
 	t.Helper()
-	shared.once.Do(func() { shared.err = shared.start(context.WithoutCancel(t.Context())) })
+	shared.once.Do(func() { shared.err = shared.start(context.WithoutCancel(t.Context()), testenv.S3Server(t)) })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
@@ -89,7 +72,7 @@ func Named(t testing.TB, name string) (url string) {
 // Dir is the server's directory of a bucket. Objects are files in it, named by their keys.
 func Dir(name string) string { return filepath.Join(shared.dir, name) }
 
-func (s *server) start(ctx context.Context) error {
+func (s *server) start(ctx context.Context, program string) error {
 	dir, err := os.MkdirTemp("", "s3test-")
 	if err != nil {
 		return err
@@ -104,13 +87,8 @@ func (s *server) start(ctx context.Context) error {
 	}
 	address := l.Addr().String()
 	l.Close()
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	s.url = "http://" + address
-	s.cmd = exec.CommandContext(ctx, program, "-test.run=^$")
-	s.cmd.Env = append(os.Environ(), serveDir+"="+dir, serveAddress+"="+address)
+	s.cmd = exec.CommandContext(ctx, program, dir, address, AccessKey, SecretKey)
 	s.cmd.Stderr = os.Stderr
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

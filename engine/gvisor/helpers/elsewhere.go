@@ -1,0 +1,10 @@
+//go:build keeper || race
+
+package helpers
+
+// Linked reports whether this program contains the helpers. Here they are programs of package inner. Programs with the
+// race detector do not contain them, because gVisor does not boot with it, and takes minutes to compile.
+const Linked = false
+
+// Main does nothing here: no helper process is this program.
+func Main() {}
