@@ -4,8 +4,8 @@ package app
 
 import "context"
 
-// servesS3 reports whether this program contains the embedded S3. Here it is a program of package inner. Like gVisor, it
-// is not in programs with the race detector that were built without that package.
+// servesS3 reports whether this program contains the embedded S3. Here it is a program of package inner. Like
+// gVisor, it is not in programs with the race detector that were built without that package.
 const servesS3 = false
 
 func s3Main(context.Context) {}

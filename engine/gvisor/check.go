@@ -39,8 +39,8 @@ func Check(ctx context.Context, dir, executable, sentry string) []Finding {
 		checkBoot(ctx, dir, executable, sentry)}
 }
 
-// checkFilter lets the program that contains gVisor compare the system call filter of gVisor's process with the one that
-// gVisor would compile.
+// checkFilter lets the program that contains gVisor compare the system call filter of gVisor's process with the
+// one that gVisor would compile.
 func checkFilter(ctx context.Context, program string) Finding {
 	f := Finding{Name: "system call filter", OK: true, Detail: "compiled ahead, and the same as gVisor's own"}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)

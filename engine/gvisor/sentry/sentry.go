@@ -4,6 +4,7 @@ package sentry
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -27,7 +28,7 @@ func Main() {
 	}
 	name := os.Args[0]
 	if name == wire.VerifyName {
-		os.Exit(verify())
+		os.Exit(verify(os.Stdout))
 	}
 	if !strings.HasPrefix(name, "runsc-") && name != specutils.ExePath {
 		return
@@ -41,19 +42,18 @@ func Main() {
 	os.Exit(0)
 }
 
-// verify verifies the system call filter of this program: see wire.VerifyName.
-func verify() int {
+// verify verifies the system call filter of this program, and returns its exit status: see wire.VerifyName.
+func verify(w io.Writer) int {
 	const anySocket = 9
 	err := filter.Verify(anySocket)
-	switch {
-	case err == nil:
-		fmt.Println(wire.Verified)
+	if err == nil {
+		fmt.Fprintln(w, wire.Verified)
 		return 0
-	case errors.Is(err, errors.Unsupported):
-		fmt.Println(err)
+	}
+	fmt.Fprintln(w, err)
+	if errors.Is(err, errors.Unsupported) {
 		return wire.VerifyUnsupported
 	}
-	fmt.Println(err)
 	return 1
 }
 
