@@ -16,12 +16,13 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-func (c *cli) applyCommand() *cobra.Command {
+func (c agentCommands) applyCommand() *cobra.Command {
 	var repository string
 	var check bool
 	cmd := &cobra.Command{
@@ -35,11 +36,11 @@ After a later turn of the agent, the command replaces the changes that it applie
 repository, and refuses symbolic links that lead out of it. Changes of submodules are reported, not applied.`,
 		Example: `  harvest apply --check ses_01jx
   harvest apply ses_01jx`,
-		Args: count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+		Args: cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			text, err := c.takeChanges(ctx, server, args[0], repository, check)
 			if err == nil {
-				fmt.Fprintln(c.out, text)
+				fmt.Fprintln(c.Out, text)
 			}
 			return err
 		}),
@@ -50,7 +51,7 @@ repository, and refuses symbolic links that lead out of it. Changes of submodule
 
 // takeChanges applies the changes of a session to the files of the repository of the current directory, or only checks
 // whether it could. It returns a text for the user.
-func (c *cli) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
+func (c agentCommands) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
 	check bool) (string, error) {
 	top, err := topLevel(ctx)
 	if err != nil {

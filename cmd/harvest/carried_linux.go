@@ -39,8 +39,8 @@ func programs(data string) string { return filepath.Join(data, "bin") }
 
 // handOver replaces this process with the server's program, which runs the same command line. A server stays in
 // the data directory. Other commands create no data directory: their program is in memory if there is none.
-func (c *cli) handOver(stays bool) error {
-	cfg, err := c.config()
+func (c commands) handOver(stays bool) error {
+	cfg, err := c.Config()
 	if err != nil {
 		return err
 	}
@@ -51,10 +51,10 @@ func (c *cli) handOver(stays bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Wrapf(syscall.Exec(program, os.Args, c.environ), "start the server's program")
+	return errors.Wrapf(syscall.Exec(program, os.Args, c.Environ), "start the server's program")
 }
 
-func (c *cli) handOverInMemory() error {
+func (c commands) handOverInMemory() error {
 	if err := canServe(); err != nil {
 		return err
 	}
@@ -63,5 +63,5 @@ func (c *cli) handOverInMemory() error {
 		return err
 	}
 	defer program.Close()
-	return errors.Wrapf(syscall.Exec(program.Name(), os.Args, c.environ), "start the server's program")
+	return errors.Wrapf(syscall.Exec(program.Name(), os.Args, c.Environ), "start the server's program")
 }

@@ -3,4 +3,4 @@
 package main
 
 // handOver fails: servers run on Linux only.
-func (c *cli) handOver(bool) error { return errNoServer() }
+func (c commands) handOver(bool) error { return errNoServer() }

@@ -16,7 +16,7 @@ import (
 )
 
 // repository sets the repositories of the request: addresses, or the commits of a directory.
-func (c *cli) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+func (c agentCommands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
 		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
@@ -104,13 +104,13 @@ var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
 
 // uncommitted adds the uncommitted changes, including untracked files. The repository and its index stay
 // unchanged.
-func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest) error {
+func (c agentCommands) uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest) error {
 	status, err := git(ctx, top, "status", "--porcelain=v2")
 	if err != nil || len(status) == 0 {
 		return err
 	}
 	if leave {
-		c.hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
+		c.Hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
 			bytes.Count(status, []byte{'\n'}))
 		return nil
 	}
@@ -119,7 +119,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 		return err
 	}
 	for _, module := range changedModules(string(status)) {
-		c.hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
+		c.Hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
 	}
 	if len(patch) == 0 {
 		return nil
@@ -130,7 +130,7 @@ func (c *cli) uncommitted(ctx context.Context, top string, leave bool, req *api.
 			*value = text
 		}
 	}
-	c.hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
+	c.Hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
 	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -17,7 +18,7 @@ func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	p.Helper()
 	var req api.SessionRequest
 	var hints bytes.Buffer
-	c := &cli{err: &hints}
+	c := agentCommands{&cli.CLI{Err: &hints}}
 	if err := c.repository(p.Context(), source{repo: dir}, &req); err != nil {
 		p.Fatal(err)
 	}

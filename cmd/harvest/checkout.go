@@ -11,10 +11,11 @@ import (
 
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c *cli) checkoutCommand() *cobra.Command {
+func (c agentCommands) checkoutCommand() *cobra.Command {
 	var repository, branch string
 	cmd := &cobra.Command{
 		Use:   "checkout SESSION [flags]",
@@ -30,15 +31,15 @@ with git stash apply.`,
 		Example: `  harvest checkout ses_01jx
   git merge harvest/01jx…
   harvest checkout ses_01jx --branch second-try`,
-		Args: count(1, 1, "a session"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
+		Args: cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			made, stashes, err := c.takeBranch(ctx, server, args[0], repository, branch)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, made)
+			fmt.Fprintln(c.Out, made)
 			for _, name := range stashes {
-				c.hint("the agent stashed changes: git stash apply %s", name)
+				c.Hint("the agent stashed changes: git stash apply %s", name)
 			}
 			return nil
 		}),
@@ -50,7 +51,7 @@ with git stash apply.`,
 // takeBranch fetches the branch of a session into the repository of the current directory, as branch or, if
 // that is "", under its own name. It returns the local names of that branch and of the branches of the agent's
 // stashes.
-func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, repository,
+func (c agentCommands) takeBranch(ctx context.Context, server *client.Client, ref, repository,
 	branch string) (made string, stashes []string, err error) {
 	top, err := topLevel(ctx)
 	if err != nil {
@@ -75,7 +76,8 @@ func (c *cli) takeBranch(ctx context.Context, server *client.Client, ref, reposi
 	if err := errors.Join(err, file.Close()); err != nil {
 		return "", nil, err
 	}
-	t := taking{top: top, session: s.ID, work: s.WorkBranch, branch: orElse(branch, s.WorkBranch), named: branch != ""}
+	t := taking{top: top, session: s.ID, work: s.WorkBranch, branch: cli.OrElse(branch, s.WorkBranch),
+		named: branch != ""}
 	all, err := t.run(ctx, file.Name())
 	if err != nil {
 		return "", nil, err
@@ -137,7 +139,8 @@ func (t taking) run(ctx context.Context, bundle string) ([]string, error) {
 			return nil, err
 		}
 		if next != old {
-			fmt.Fprintf(&moves, "update refs/heads/%s %s %s\n", name, next, orElse(old, strings.Repeat("0", len(next))))
+			fmt.Fprintf(&moves, "update refs/heads/%s %s %s\n", name, next,
+				cli.OrElse(old, strings.Repeat("0", len(next))))
 		}
 	}
 	if _, err := gitIn(ctx, t.top, strings.NewReader(moves.String()), "update-ref", "-m", "harvest checkout "+t.session,

@@ -9,11 +9,12 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c *cli) backupCommand() *cobra.Command {
+func (c commands) backupCommand() *cobra.Command {
 	keys := false
 	cmd := &cobra.Command{
 		Use:   "backup FILE",
@@ -31,9 +32,9 @@ To restore, unpack the archive into an empty directory of mode 0700, copy the ke
 start the server: harvest up --data DIR`,
 		Example: `  harvest backup /mnt/backup/harvest.tar
   mkdir -m 700 restored && tar -xpf /mnt/backup/harvest.tar -C restored`,
-		Args: count(1, 1, "one file"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			if _, tty := terminal(c.out); args[0] == "-" && tty {
+		Args: cli.Args(1, 1, "one file"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			if _, tty := cli.Terminal(c.Out); args[0] == "-" && tty {
 				return errors.Remedy(errors.Newf(errors.Invalid, "cannot write an archive to a terminal"),
 					"name a file, or write to a pipe")
 			}
@@ -43,14 +44,14 @@ start the server: harvest up --data DIR`,
 			}
 			defer archive.Close()
 			if args[0] == "-" {
-				_, err := io.Copy(c.out, archive)
+				_, err := io.Copy(c.Out, archive)
 				return err
 			}
-			if err := writeWhole(args[0], 0o600, archive); err != nil {
+			if err := cli.WriteWhole(args[0], 0o600, archive); err != nil {
 				return err
 			}
 			if !keys {
-				c.notef("not in the backup: %s; keep copies of them in another place",
+				c.Notef("not in the backup: %s; keep copies of them in another place",
 					strings.Join(config.KeyFiles, ", "))
 			}
 			return nil

@@ -4,9 +4,11 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-func (c *cli) configCommand() *cobra.Command {
+func (c commands) configCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config",
 		Short: "Show the effective configuration and its sources",
@@ -21,13 +23,13 @@ ones:
 		Example: `  harvest config
   HARVEST_LIMITS_MEMORY=4GiB harvest config
   harvest config > config.yaml`,
-		Args: count(0, 0, "no arguments"),
+		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
-			cfg, err := c.config()
+			cfg, err := c.Config()
 			if err != nil {
 				return err
 			}
-			fmt.Fprint(c.out, cfg.Effective())
+			fmt.Fprint(c.Out, cfg.Effective())
 			return nil
 		},
 	}

@@ -10,20 +10,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c *cli) doctorCommand() *cobra.Command {
+func (c commands) doctorCommand() *cobra.Command {
 	fix := false
-	cmd := c.withOutput(&cobra.Command{
+	cmd := c.WithOutput(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine, and suggest fixes",
 		Long:  "Check this machine, and suggest a fix for each problem. The exit code is 0 if sandboxes work, 1 if not.",
 		Example: `  harvest doctor
   sudo harvest doctor --fix`,
-		Args: count(0, 0, "no arguments"),
+		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := c.config()
+			cfg, err := c.Config()
 			if err != nil {
 				return err
 			}
@@ -34,21 +35,21 @@ func (c *cli) doctorCommand() *cobra.Command {
 				}
 				findings = examine(cmd.Context(), cfg)
 			}
-			if err := c.show(findingsView(findings)); err != nil {
+			if err := c.Show(findingsView(findings)); err != nil {
 				return err
 			}
 			if slices.ContainsFunc(findings, func(f api.Finding) bool { return f.Needed && !f.OK }) {
-				return ownExit(1)
+				return cli.OwnExit(1)
 			}
 			return nil
 		},
-	}, formatTable)
+	}, cli.FormatTable)
 	cmd.Flags().BoolVar(&fix, "fix", false, "install missing Debian packages, as root")
 	return cmd
 }
 
-func findingsView(findings []api.Finding) view {
-	v := view{json: findings, header: []string{"", "WHAT", "STATUS"}}
+func findingsView(findings []api.Finding) cli.View {
+	v := cli.View{JSON: findings, Header: []string{"", "WHAT", "STATUS"}}
 	for _, f := range findings {
 		mark := "ok"
 		switch {
@@ -58,18 +59,18 @@ func findingsView(findings []api.Finding) view {
 			mark = "weak"
 		}
 		if !f.OK {
-			v.names = append(v.names, f.Name)
+			v.Names = append(v.Names, f.Name)
 		}
-		v.rows = append(v.rows, []string{mark, f.Name, f.Detail})
+		v.Rows = append(v.Rows, []string{mark, f.Name, f.Detail})
 		if f.Remedy != "" {
-			v.rows = append(v.rows, []string{"", "", "→ " + f.Remedy})
+			v.Rows = append(v.Rows, []string{"", "", "→ " + f.Remedy})
 		}
 	}
 	return v
 }
 
 // fix installs the packages that the findings lack.
-func (c *cli) fix(ctx context.Context, findings []api.Finding) error {
+func (c commands) fix(ctx context.Context, findings []api.Finding) error {
 	var packages []string
 	for _, f := range findings {
 		if !f.OK && f.Fix != "" {
@@ -77,7 +78,7 @@ func (c *cli) fix(ctx context.Context, findings []api.Finding) error {
 		}
 	}
 	if len(packages) == 0 {
-		c.notef("--fix has nothing to install")
+		c.Notef("--fix has nothing to install")
 		return nil
 	}
 	if os.Geteuid() != 0 {
@@ -90,15 +91,15 @@ func (c *cli) fix(ctx context.Context, findings []api.Finding) error {
 	}
 	for _, args := range [][]string{{"update"}, append([]string{"install", "-y", "--no-install-recommends"},
 		packages...)} {
-		c.notef("apt-get %s", strings.Join(args, " "))
+		c.Notef("apt-get %s", strings.Join(args, " "))
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
-		cmd.Env = append(slices.Clone(c.environ), "DEBIAN_FRONTEND=noninteractive")
-		cmd.Stdout, cmd.Stderr = c.err, c.err
+		cmd.Env = append(slices.Clone(c.Environ), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = c.Err, c.Err
 		if err := cmd.Run(); err != nil {
 			return errors.Remedy(errors.Explainf(err, errors.Unavailable, "apt-get %s failed", args[0]),
 				"read its messages above, and check that the package sources are reachable")
 		}
 	}
-	c.notef("installed: %s", strings.Join(packages, " "))
+	c.Notef("installed: %s", strings.Join(packages, " "))
 	return nil
 }

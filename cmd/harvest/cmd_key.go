@@ -8,10 +8,11 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-func (c *cli) keyCommand() *cobra.Command {
-	return group(&cobra.Command{
+func (c commands) keyCommand() *cobra.Command {
+	return cli.Group(&cobra.Command{
 		Use:   "key",
 		Short: "Manage API keys",
 		Long: `API keys let programs and other machines use a server over TCP. Set HARVEST_URL and HARVEST_API_KEY
@@ -23,10 +24,10 @@ there. On the server's own machine, the owner of the data directory needs no key
 	}, c.keyCreate(), c.keyList(), c.keyRemove(), c.keyLink())
 }
 
-func (c *cli) keyCreate() *cobra.Command {
+func (c commands) keyCreate() *cobra.Command {
 	var req api.KeyRequest
-	var expires timeFlag
-	cmd := c.withOutput(&cobra.Command{
+	var expires cli.TimeFlag
+	cmd := c.WithOutput(&cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a key and print it once",
 		Long: `Create a key and print it. The server stores only a hash, so the key cannot be shown again. With
@@ -38,21 +39,21 @@ of other accounts with --account.`,
 		Example: `  harvest key create laptop --role admin
   harvest key create ci --quiet --scope exec --expires 720h
   harvest key create first --account acme --role admin`,
-		Args: count(1, 1, "one name"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, args []string) error {
-			req.Name, req.ExpiresIn = args[0], expires.seconds()
+		Args: cli.Args(1, 1, "one name"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			req.Name, req.ExpiresIn = args[0], expires.Seconds()
 			made, err := server.CreateKey(ctx, req)
 			if err != nil {
 				return err
 			}
-			if c.format == formatTable {
-				fmt.Fprintln(c.out, made.Secret)
-				c.notef("the key %s is shown only this time", made.ID)
+			if c.Format == cli.FormatTable {
+				fmt.Fprintln(c.Out, made.Secret)
+				c.Notef("the key %s is shown only this time", made.ID)
 				return nil
 			}
-			return c.show(view{json: made, names: []string{made.ID}})
+			return c.Show(cli.View{JSON: made, Names: []string{made.ID}})
 		}),
-	}, formatTable)
+	}, cli.FormatTable)
 	flags := cmd.Flags()
 	flags.StringVar(&req.Role, "role", "member", "member or admin")
 	flags.StringArrayVar(&req.Scopes, "scope", nil, "scope: read, write or exec, repeatable (default: all of yours)")
@@ -61,42 +62,42 @@ of other accounts with --account.`,
 	return cmd
 }
 
-func (c *cli) keyList() *cobra.Command {
+func (c commands) keyList() *cobra.Command {
 	everyone := false
-	cmd := listing(c, &cobra.Command{
+	cmd := cli.Listing(c.CLI, &cobra.Command{
 		Short: "List keys, newest first",
 		Example: `  harvest key ls
   harvest key ls --all -o json`,
 	}, []string{"ID", "NAME", "ACCOUNT", "ROLE", "SCOPES", "CREATED", "EXPIRES", "USED"},
 		func(ctx context.Context, server *client.Client) ([]api.Key, error) { return server.Keys(ctx, everyone) },
 		func(k api.Key) (string, []string) {
-			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, joined(k.Scopes), ago(k.Created), until(k.Expires),
-				ago(k.LastUsed)}
+			return k.Name, []string{k.ID, k.Name, k.Account, k.Role, cli.Joined(k.Scopes), cli.Ago(k.Created),
+				cli.Until(k.Expires), cli.Ago(k.LastUsed)}
 		})
 	cmd.Flags().BoolVar(&everyone, "all", false, "list the keys of all accounts")
 	return cmd
 }
 
-func (c *cli) keyRemove() *cobra.Command {
-	return c.removal(&cobra.Command{
+func (c commands) keyRemove() *cobra.Command {
+	return c.Removal(&cobra.Command{
 		Use:     "rm KEY…",
 		Short:   "Revoke keys, by id or name",
 		Example: "  harvest key rm ci",
 	}, "keys", func(ctx context.Context, server *client.Client, ref string) error { return server.RevokeKey(ctx, ref) })
 }
 
-func (c *cli) keyLink() *cobra.Command {
+func (c commands) keyLink() *cobra.Command {
 	return &cobra.Command{
 		Use:     "link",
 		Short:   "Print a single-use sign-in link for a browser, valid for 15 minutes",
 		Example: "  harvest key link",
-		Args:    count(0, 0, "no arguments"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+		Args:    cli.Args(0, 0, "no arguments"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			link, err := server.SignInLink(ctx)
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(c.out, link)
+			fmt.Fprintln(c.Out, link)
 			return nil
 		}),
 	}

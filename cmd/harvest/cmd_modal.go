@@ -9,11 +9,12 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c *cli) modalCommand() *cobra.Command {
-	return group(&cobra.Command{
+func (c commands) modalCommand() *cobra.Command {
+	return cli.Group(&cobra.Command{
 		Use:   "modal",
 		Short: "Run programs written for Modal on this machine",
 		Long: `A server that was started with harvest up --modal-listen speaks Modal's protocol. Programs that use
@@ -23,8 +24,8 @@ Modal's SDKs for Go, JavaScript or Python create their sandboxes there, without 
 	}, c.modalEnv())
 }
 
-func (c *cli) modalEnv() *cobra.Command {
-	var expires timeFlag
+func (c commands) modalEnv() *cobra.Command {
+	var expires cli.TimeFlag
 	var name string
 	cmd := &cobra.Command{
 		Use:   "env",
@@ -33,8 +34,8 @@ func (c *cli) modalEnv() *cobra.Command {
 key is shown only this time. harvest key rm revokes it.`,
 		Example: `  eval "$(harvest modal env)"
   harvest modal env --name ci --expires 720h`,
-		Args: count(0, 0, "no arguments"),
-		RunE: c.withServer(func(ctx context.Context, server *client.Client, _ []string) error {
+		Args: cli.Args(0, 0, "no arguments"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			info, err := server.Server(ctx)
 			if err != nil {
 				return err
@@ -47,11 +48,11 @@ key is shown only this time. harvest key rm revokes it.`,
 			if name == "" {
 				name = "modal-" + time.Now().UTC().Format("20060102-150405.000")
 			}
-			made, err := server.CreateKey(ctx, api.KeyRequest{Name: name, ExpiresIn: expires.seconds()})
+			made, err := server.CreateKey(ctx, api.KeyRequest{Name: name, ExpiresIn: expires.Seconds()})
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.out, "export MODAL_SERVER_URL=%s\nexport MODAL_TOKEN_ID=%s\nexport MODAL_TOKEN_SECRET=%s\n",
+			fmt.Fprintf(c.Out, "export MODAL_SERVER_URL=%s\nexport MODAL_TOKEN_ID=%s\nexport MODAL_TOKEN_SECRET=%s\n",
 				info.ModalURL, made.ID, made.Secret)
 			return nil
 		}),

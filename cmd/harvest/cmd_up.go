@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -21,7 +22,7 @@ var upFlags = []struct{ flag, key, help string }{
 	{"acme", "server.acme_domain", "domain name of this machine, to obtain a certificate for; needs port 443"},
 }
 
-func (c *cli) upCommand() *cobra.Command {
+func (c commands) upCommand() *cobra.Command {
 	background, insecure := false, false
 	values := make([]string, len(upFlags))
 	cmd := &cobra.Command{
@@ -37,7 +38,7 @@ that other machines can reach need TLS.`,
 		Example: `  harvest up
   harvest up --data ./data --listen 127.0.0.1:8080
   harvest up --listen 0.0.0.0:443 --acme harvest.example.org`,
-		Args: count(0, 0, "no arguments"),
+		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if background {
 				return c.serveBackground(cmd.Context())
@@ -68,7 +69,7 @@ that other machines can reach need TLS.`,
 	return cmd
 }
 
-func (c *cli) downCommand() *cobra.Command {
+func (c commands) downCommand() *cobra.Command {
 	sandboxes := false
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -77,10 +78,10 @@ func (c *cli) downCommand() *cobra.Command {
 adopts them.`,
 		Example: `  harvest down
   harvest down --sandboxes`,
-		Args: count(0, 0, "no arguments"),
+		Args: cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			cfg, err := c.config()
+			cfg, err := c.Config()
 			if err != nil {
 				return err
 			}
@@ -89,16 +90,16 @@ adopts them.`,
 					return err
 				}
 			}
-			server, err := c.existing(ctx, cfg)
+			server, err := c.Existing(ctx, cfg)
 			if errors.KindOf(err) == errors.Unavailable {
-				c.notef("no server is running")
+				c.Notef("no server is running")
 				return nil
 			}
 			if err != nil {
 				return err
 			}
 			defer server.Close()
-			defer c.waiting("waiting for the server to end")()
+			defer c.Waiting("waiting for the server to end")()
 			return server.Shutdown(ctx, api.ShutdownRequest{})
 		},
 	}
@@ -107,8 +108,8 @@ adopts them.`,
 }
 
 // endSandboxes ends all sandboxes. It starts a server if none runs, because only a server can find them.
-func (c *cli) endSandboxes(ctx context.Context) error {
-	server, err := c.connect(ctx)
+func (c commands) endSandboxes(ctx context.Context) error {
+	server, err := c.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -121,5 +122,5 @@ func (c *cli) endSandboxes(ctx context.Context) error {
 	for i, s := range all {
 		refs[i] = s.ID
 	}
-	return removeEach(refs, func(ref string) error { return server.DestroyAnySandbox(ctx, ref) })
+	return cli.RemoveEach(refs, func(ref string) error { return server.DestroyAnySandbox(ctx, ref) })
 }

@@ -5,16 +5,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/internal/release"
 )
 
-func (c *cli) versionCommand() *cobra.Command {
+func (c commands) versionCommand() *cobra.Command {
 	var check bool
 	var url string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version",
-		Args:  count(0, 0, "no arguments"),
+		Args:  cli.Args(0, 0, "no arguments"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := struct {
 				Version  string `json:"version"`
@@ -24,7 +25,7 @@ func (c *cli) versionCommand() *cobra.Command {
 				Newest   string `json:"newest,omitempty"`
 			}{Version: release.Version(), Revision: release.Commit(), Go: runtime.Version(),
 				Platform: runtime.GOOS + "/" + runtime.GOARCH}
-			rows := [][]string{{"harvest " + v.Version, orDash(v.Revision), v.Go, v.Platform}}
+			rows := [][]string{{"harvest " + v.Version, cli.OrDash(v.Revision), v.Go, v.Platform}}
 			if check {
 				var err error
 				if v.Newest, err = newest(cmd.Context(), url); err != nil {
@@ -32,10 +33,10 @@ func (c *cli) versionCommand() *cobra.Command {
 				}
 				rows = append(rows, []string{"newest release", v.Newest, standing(v.Version, v.Newest)})
 			}
-			return c.show(view{json: v, names: []string{v.Version}, rows: rows})
+			return c.Show(cli.View{JSON: v, Names: []string{v.Version}, Rows: rows})
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "ask the network for the newest release, and compare")
 	cmd.Flags().StringVar(&url, "url", newestRelease, "checksums.txt of the newest release, for --check")
-	return c.withOutput(cmd, formatTable)
+	return c.WithOutput(cmd, cli.FormatTable)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -43,7 +44,7 @@ func (r *agentRun) splitContinue(args []string) ([]string, error) {
 		}
 	}
 	if len(args) > 1 {
-		return nil, usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
+		return nil, cli.Usage(r.cmd, "%s takes one prompt; quote it", r.cmd.CommandPath())
 	}
 	return args, nil
 }
@@ -54,15 +55,15 @@ func (r *agentRun) converses() bool {
 	if r.detach || r.cmd.Flags().Changed("output") {
 		return false
 	}
-	_, in := terminal(r.in)
-	_, out := terminal(r.out)
+	_, in := cli.Terminal(r.In)
+	_, out := cli.Terminal(r.Out)
 	return r.plain || in && out
 }
 
 // recentFile returns the file with the newest session of the current directory, or of the repository that
 // contains it.
-func (c *cli) recentFile(ctx context.Context) (string, error) {
-	cfg, err := c.config()
+func (c agentCommands) recentFile(ctx context.Context) (string, error) {
+	cfg, err := c.Config()
 	if err != nil {
 		return "", err
 	}
@@ -72,13 +73,13 @@ func (c *cli) recentFile(ctx context.Context) (string, error) {
 			return "", errors.Explainf(err, errors.Unavailable, "cannot determine the current directory: %v", err)
 		}
 	}
-	sum := sha256.Sum256([]byte(c.env(envURL) + "\x00" + dir))
+	sum := sha256.Sum256([]byte(c.Env(cli.EnvURL) + "\x00" + dir))
 	return filepath.Join(cfg.Data, recentDir, hex.EncodeToString(sum[:16])), nil
 }
 
 // rememberSession records a session as the newest of the current directory. A failure is only logged, because
 // the session exists.
-func (c *cli) rememberSession(ctx context.Context, id string) {
+func (c agentCommands) rememberSession(ctx context.Context, id string) {
 	path, err := c.recentFile(ctx)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -90,12 +91,12 @@ func (c *cli) rememberSession(ctx context.Context, id string) {
 		}
 	}
 	if err != nil {
-		c.notef("harvest agent --continue cannot find session %s by directory: %v", id, err)
+		c.Notef("harvest agent --continue cannot find session %s by directory: %v", id, err)
 	}
 }
 
 // newest returns the newest session of the current directory, or NotFound.
-func (c *cli) newest(ctx context.Context) (string, error) {
+func (c agentCommands) newest(ctx context.Context) (string, error) {
 	path, err := c.recentFile(ctx)
 	if err != nil {
 		return "", err
@@ -133,7 +134,7 @@ func (r *agentRun) goOn(ctx context.Context, server *client.Client, talks bool) 
 			return
 		}
 		if r.cmd.LocalNonPersistentFlags().Lookup(f.Name) != nil {
-			given = usage(r.cmd, "session %s has not ended, and keeps its settings; omit --%s", s.ID, f.Name)
+			given = cli.Usage(r.cmd, "session %s has not ended, and keeps its settings; omit --%s", s.ID, f.Name)
 		}
 	})
 	return s, given
@@ -154,7 +155,7 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 	}
 	switch {
 	case r.detach:
-		return r.show(oneSession(s))
+		return r.Show(oneSession(s))
 	case talks:
 		return r.converse(ctx, server, s, r.plain)
 	}
@@ -162,12 +163,12 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 }
 
 // converse runs a conversation with a session on the terminal, or in plain lines.
-func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
-	in, inTerminal := terminal(c.in)
-	_, outTerminal := terminal(c.out)
-	plain = plain || c.env("TERM") == "dumb" || !inTerminal || !outTerminal
+func (c agentCommands) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
+	in, inTerminal := cli.Terminal(c.In)
+	_, outTerminal := cli.Terminal(c.Out)
+	plain = plain || c.Env("TERM") == "dumb" || !inTerminal || !outTerminal
 	o := chat.Options{
-		Server: server, Session: s, In: c.in, Out: c.out, Plain: plain, Color: !plain && c.env("NO_COLOR") == "",
+		Server: server, Session: s, In: c.In, Out: c.Out, Plain: plain, Color: !plain && c.Env("NO_COLOR") == "",
 		Explain: func(end api.SessionEvent) error { return turnError(s.ID, end) },
 		Checkout: func(ctx context.Context, branch string) (string, error) {
 			made, stashes, err := c.takeBranch(ctx, server, s.ID, "", branch)
@@ -197,7 +198,7 @@ func (c *cli) converse(ctx context.Context, server *client.Client, s api.Session
 func notifyResize() (resized <-chan struct{}, stop func()) {
 	signals, changed := make(chan os.Signal, 1), make(chan struct{})
 	over := make(chan struct{})
-	onResize(signals)
+	cli.OnResize(signals)
 	go func() {
 		for {
 			select {

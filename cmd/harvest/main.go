@@ -21,8 +21,8 @@ func main() {
 
 // run runs one command line and returns its exit code. The end of ctx acts like an interrupt.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, env []string) int {
-	c := newCLI(args[0], stdin, stdout, stderr, env)
+	c := newCommands(args[0], stdin, stdout, stderr, env)
 	root := c.root()
 	root.SetArgs(args[1:])
-	return c.exit(root.ExecuteContext(ctx))
+	return c.Exit(root.ExecuteContext(ctx))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/release"
 )
@@ -18,7 +19,7 @@ func manCommands() []*cobra.Command {
 		Use:    "man DIRECTORY",
 		Short:  "Write the manual pages",
 		Hidden: true,
-		Args:   count(1, 1, "a directory"),
+		Args:   cli.Args(1, 1, "a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return errors.Wrapf(err, "make the directory")

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -23,18 +24,18 @@ func TestParseNetwork(t *testing.T) {
 		"deny=a.org":                        {Mode: "default", Deny: []string{"a.org"}},
 		"allow=*.a.org deny=x.a.org,":       {Mode: "allow", Allow: []string{"*.a.org"}, Deny: []string{"x.a.org"}},
 	} {
-		got, err := parseNetwork(strings.Fields(text))
+		got, err := cli.ParseNetwork(strings.Fields(text))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
-		again, err := parseNetwork(strings.Fields(networkText(got)))
+		again, err := cli.ParseNetwork(strings.Fields(networkText(got)))
 		if diff := cmp.Diff(want, again); err != nil || diff != "" {
 			t.Errorf("%s as it is shown, %s: %v\n%s", text, networkText(got), err, diff)
 		}
 	}
 	for _, text := range []string{"odd", "allow", "allow=", "allow=,", "deny", "none=a", "none default", "=a",
 		"allow a.org"} {
-		if got, err := parseNetwork(strings.Fields(text)); !errors.Is(err, errors.Invalid) ||
+		if got, err := cli.ParseNetwork(strings.Fields(text)); !errors.Is(err, errors.Invalid) ||
 			errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
@@ -70,39 +71,5 @@ func TestParseForwards(t *testing.T) {
 	if _, err := listenAll([]forward{{port: 80, address: "127.0.0.1:0"},
 		{port: 81, address: taken.Addr().String()}}); !errors.Is(err, errors.Invalid) {
 		t.Errorf("an address that is taken: %v", err)
-	}
-}
-
-func TestParseS3(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]api.S3{
-		"s3://b/p/q:/data":  {Bucket: "b", Prefix: "p/q", MountPath: "/data"},
-		"s3://b:/data:init": {Bucket: "b", MountPath: "/data", Init: true},
-		"s3://b/p:/x:/data:sync:init": {Bucket: "b", Prefix: "p:/x", MountPath: "/data", Init: true,
-			SyncOnTerminate: true},
-		"s3:/data:sync":               {MountPath: "/data", SyncOnTerminate: true},
-		"s3://b/p:/data:every=90s":    {Bucket: "b", Prefix: "p", MountPath: "/data", SyncEverySeconds: 90},
-		"s3:/data:init:every=5m:sync": {MountPath: "/data", Init: true, SyncOnTerminate: true, SyncEverySeconds: 300},
-		"s3://b/p:every=x:/data":      {Bucket: "b", Prefix: "p:every=x", MountPath: "/data"},
-		"s3://b/p:/data:mount":        {Bucket: "b", Prefix: "p", MountPath: "/data", Mount: true},
-		"s3://b/ro:/data:mount:ro":    {Bucket: "b", Prefix: "ro", MountPath: "/data", Mount: true, ReadOnly: true},
-		"s3://b/init:/data:init:sync": {Bucket: "b", Prefix: "init", MountPath: "/data", Init: true,
-			SyncOnTerminate: true},
-	} {
-		if got, err := parseS3(text, ""); err != nil || *got != want {
-			t.Errorf("%s: %+v, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"b:/data", "s3://b/p", "s3://:/data", "s3:work", "s3://", "s3:", "s3:/data:every=",
-		"s3:/data:every=-5m", "s3:/data:every=5"} {
-		if got, err := parseS3(text, ""); err == nil {
-			t.Errorf("%s: %+v", text, got)
-		}
-	}
-	if _, err := parseS3("", "aws"); err == nil {
-		t.Error("a secret for nothing")
-	}
-	if got, err := parseS3("", ""); got != nil || err != nil {
-		t.Errorf("nothing: %+v, %v", got, err)
 	}
 }

@@ -9,17 +9,19 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
 // TestReference checks that docs/cli.md is what the commands' help says. HARVEST_TEST_UPDATE=1 writes it.
 func TestReference(t *testing.T) {
 	t.Parallel()
-	c := newCLI("harvest", strings.NewReader(""), io.Discard, io.Discard, nil)
+	c := newCommands("harvest", strings.NewReader(""), io.Discard, io.Discard, nil)
 	root := c.root()
 	var b strings.Builder
 	b.WriteString("# Commands\n\nThis page is generated from `harvest --help`. Every command has also these flags:\n\n")
 	flagTable(&b, root.PersistentFlags())
-	b.WriteString("\n" + strings.TrimSpace(strings.ReplaceAll(exitCodesHelp, "\n  ", "\n- ")) + "\n")
+	b.WriteString("\n" + strings.TrimSpace(strings.ReplaceAll(cli.ExitCodesHelp, "\n  ", "\n- ")) + "\n")
 	for _, child := range root.Commands() {
 		reference(&b, child, 2)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/dirlock"
@@ -27,7 +28,7 @@ const (
 
 // ensureServer returns when a server answers. If several commands need a server at the same time, one of them
 // starts it.
-func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+func (c commands) ensureServer(ctx context.Context, cfg config.Config, server *client.Client) error {
 	if err := canServe(); err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (c *cli) ensureServer(ctx context.Context, cfg config.Config, server *clien
 }
 
 // tryServer starts a server unless one answers. Conflict if another command is starting one.
-func (c *cli) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
+func (c commands) tryServer(ctx context.Context, cfg config.Config, server *client.Client) error {
 	if err := os.MkdirAll(cfg.Data, 0o700); err != nil {
 		return dataError(err, cfg.Data)
 	}
@@ -95,7 +96,7 @@ func dataError(err error, path string) error {
 }
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's error.
-func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
+func (c commands) startServer(ctx context.Context, cfg config.Config) error {
 	startup.KeepFiles()
 	log, err := openLog(filepath.Join(cfg.Data, startup.LogName))
 	if err != nil {
@@ -112,16 +113,16 @@ func (c *cli) startServer(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	args := []string{c.program, "up", "--background", "--data", cfg.Data}
-	if c.configFile != "" {
-		file, err := filepath.Abs(c.configFile)
+	args := []string{c.Program, "up", "--background", "--data", cfg.Data}
+	if c.ConfigFile != "" {
+		file, err := filepath.Abs(c.ConfigFile)
 		if err != nil {
 			return errors.Wrapf(err, "find the configuration")
 		}
 		args = append(args, "--config", file)
 	}
-	if c.engine != "" {
-		args = append(args, "--engine", c.engine)
+	if c.Engine != "" {
+		args = append(args, "--engine", c.Engine)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Args, cmd.Env, cmd.Dir = args, c.serverEnv(), "/"
@@ -167,11 +168,11 @@ var inherited = []string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDI
 	"MODAL_SERVER_URL", "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_PROFILE", "MODAL_CONFIG_PATH",
 	"MODAL_ENVIRONMENT"}
 
-func (c *cli) serverEnv() []string {
+func (c commands) serverEnv() []string {
 	var env []string
-	for _, pair := range c.environ {
+	for _, pair := range c.Environ {
 		name, _, _ := strings.Cut(pair, "=")
-		ours := strings.HasPrefix(name, "HARVEST_") && name != envURL && name != envKey
+		ours := strings.HasPrefix(name, "HARVEST_") && name != cli.EnvURL && name != cli.EnvKey
 		ours = ours || strings.HasPrefix(name, "OTEL_")
 		if ours || slices.Contains(inherited, name) || slices.Contains(secret.Known(), name) {
 			env = append(env, pair)

@@ -10,6 +10,6 @@ import (
 )
 
 // ensureServer returns an error: servers run on Linux only.
-func (c *cli) ensureServer(context.Context, config.Config, *client.Client) error {
+func (c commands) ensureServer(context.Context, config.Config, *client.Client) error {
 	return errNoServer()
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -20,15 +21,15 @@ const impatient = 3
 
 // stream connects this process's input, output, signals and terminal to a command that open starts, and returns
 // the command's result.
-func (c *cli) stream(ctx context.Context, flags processFlags,
+func (c sandboxCommands) stream(ctx context.Context, flags cli.ProcessFlags,
 	open func(context.Context, client.Streams) (*client.Process, error)) (api.Result, error) {
-	building := c.building()
-	defer building.done()
-	streams := client.Streams{Stdout: c.out, Stderr: c.err, Progress: building.update, Truncated: func(bytes int64) {
-		c.notef("the first %d bytes of the output are no longer kept", bytes)
+	building := c.Building()
+	defer building.Done()
+	streams := client.Streams{Stdout: c.Out, Stderr: c.Err, Progress: building.Update, Truncated: func(bytes int64) {
+		c.Notef("the first %d bytes of the output are no longer kept", bytes)
 	}}
-	if f, tty := terminal(c.in); flags.interactive && !(tty && background(f)) {
-		streams.Stdin = c.in
+	if f, tty := cli.Terminal(c.In); flags.Interactive && !(tty && background(f)) {
+		streams.Stdin = c.In
 	}
 	// Before the command runs, an interrupt cancels the start. Afterwards it goes to the command.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -38,10 +39,10 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 	for sig := range forwarded {
 		signal.Notify(signals, sig)
 	}
-	onResize(signals)
+	cli.OnResize(signals)
 	started := make(chan *client.Process, 1)
 	streams.Started = func(p *client.Process) { started <- p }
-	go c.forward(ctx, signals, started, flags.terminal, cancel)
+	go c.forward(ctx, signals, started, flags.Terminal, cancel)
 
 	p, err := open(ctx, streams)
 	if err != nil {
@@ -50,8 +51,8 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 		}
 		return api.Result{}, err
 	}
-	building.done()
-	if flags.terminal {
+	building.Done()
+	if flags.Terminal {
 		restore, err := c.rawTerminal()
 		if err != nil {
 			return api.Result{}, err
@@ -69,8 +70,8 @@ func (c *cli) stream(ctx context.Context, flags processFlags,
 }
 
 // forward passes signals to the command, once it has started, until ctx ends.
-func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process, tty bool,
-	giveUp func()) {
+func (c sandboxCommands) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process,
+	tty bool, giveUp func()) {
 	var p *client.Process
 	interrupts := 0
 	for {
@@ -107,26 +108,15 @@ func (c *cli) forward(ctx context.Context, signals <-chan os.Signal, started <-c
 	}
 }
 
-func (c *cli) resize(p *client.Process, tty bool) {
-	if size, ok := c.terminalSize(); ok && tty && p != nil {
+func (c sandboxCommands) resize(p *client.Process, tty bool) {
+	if size, ok := c.TerminalSize(); ok && tty && p != nil {
 		_ = p.Resize(size)
 	}
 }
 
-// terminalSize returns the size of the terminal, if there is one.
-func (c *cli) terminalSize() (api.Size, bool) {
-	for _, stream := range []any{c.in, c.out, c.err} {
-		if f, ok := terminal(stream); ok {
-			cols, rows, err := term.GetSize(int(f.Fd()))
-			return api.Size{Rows: rows, Cols: cols}, err == nil && rows > 0 && cols > 0
-		}
-	}
-	return api.Size{}, false
-}
-
 // rawTerminal puts the terminal into raw mode, if the input is one, so that the command gets all keys.
-func (c *cli) rawTerminal() (restore func(), err error) {
-	f, ok := terminal(c.in)
+func (c sandboxCommands) rawTerminal() (restore func(), err error) {
+	f, ok := cli.Terminal(c.In)
 	if !ok {
 		return func() {}, nil
 	}
@@ -138,25 +128,25 @@ func (c *cli) rawTerminal() (restore func(), err error) {
 }
 
 // finish reports the result of a command and returns its exit code as ownExit.
-func (c *cli) finish(res api.Result, asJSON bool) error {
+func (c sandboxCommands) finish(res api.Result, asJSON bool) error {
 	if asJSON {
-		line := json.NewEncoder(c.out)
+		line := json.NewEncoder(c.Out)
 		line.SetEscapeHTML(false)
 		if err := line.Encode(res); err != nil {
 			return errors.Wrapf(err, "print")
 		}
 	} else if why := res.Why(); why != "" {
-		c.notef("%s", why)
+		c.Notef("%s", why)
 	}
 	if res.ReturnCode == 0 {
 		return nil
 	}
-	return ownExit(res.ReturnCode)
+	return cli.OwnExit(res.ReturnCode)
 }
 
 // readAll reads all of standard input. Its size is limited to that of a request.
-func (c *cli) readAll() (string, error) {
-	data, err := io.ReadAll(io.LimitReader(c.in, api.MaxExec+1))
+func (c sandboxCommands) readAll() (string, error) {
+	data, err := io.ReadAll(io.LimitReader(c.In, api.MaxExec+1))
 	if err != nil {
 		return "", errors.Explainf(err, errors.Invalid, "cannot read standard input")
 	}

@@ -7,20 +7,21 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
 // turnView shows a session's events, as text for people or as lines of JSON.
 type turnView struct {
-	c       *cli
+	c       agentCommands
 	json    bool
 	writing string // id of the message in progress
 	deltas  map[string]bool
 	thought map[string]bool // ids of messages other than the answer
 }
 
-func newTurnView(c *cli, format string) *turnView {
-	return &turnView{c: c, json: format == formatJSON, deltas: map[string]bool{}, thought: map[string]bool{}}
+func newTurnView(c agentCommands, format string) *turnView {
+	return &turnView{c: c, json: format == cli.FormatJSON, deltas: map[string]bool{}, thought: map[string]bool{}}
 }
 
 // event shows an event and returns its data.
@@ -38,7 +39,7 @@ func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
 		if err != nil {
 			return data, errors.Wrapf(err, "encode an event")
 		}
-		fmt.Fprintf(v.c.out, "%s\n", line)
+		fmt.Fprintf(v.c.Out, "%s\n", line)
 		return data, nil
 	}
 	v.text(e.Type, data)
@@ -49,19 +50,19 @@ func (v *turnView) event(e api.Event) (api.SessionEvent, error) {
 func (v *turnView) text(kind string, e api.SessionEvent) {
 	switch kind {
 	case "session.stage":
-		if !v.c.quiet {
-			fmt.Fprintf(v.c.err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
+		if !v.c.Quiet {
+			fmt.Fprintf(v.c.Err, "%s ready in %.0f ms\n", e.Stage.Name, e.Stage.MS)
 		}
 	case "session.queued":
-		v.c.hint("the sandbox waits to start")
+		v.c.Hint("the sandbox waits to start")
 	case "agent.crashed", "agent.continued":
 		v.endLine()
-		v.c.notef("%s", agentText(kind, e.Reason))
+		v.c.Notef("%s", agentText(kind, e.Reason))
 	case "session.recalled":
-		v.c.hint("continues the earlier conversation: %s", e.Text)
+		v.c.Hint("continues the earlier conversation: %s", e.Text)
 	case "repo.synced":
 		v.endLine()
-		v.c.hint("%s", syncedText(e.Synced))
+		v.c.Hint("%s", syncedText(e.Synced))
 	case "message.sent":
 		v.sent(e.Message)
 	case "message.started":
@@ -76,8 +77,8 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		delete(v.thought, e.ID)
 		if e.Thinking {
 			v.endLine()
-			if text := strings.TrimSpace(chat.Plain(e.Text)); text != "" && !v.c.quiet {
-				fmt.Fprintf(v.c.err, "(thinking) %s\n", strings.ReplaceAll(text, "\n", "\n(thinking) "))
+			if text := strings.TrimSpace(chat.Plain(e.Text)); text != "" && !v.c.Quiet {
+				fmt.Fprintf(v.c.Err, "(thinking) %s\n", strings.ReplaceAll(text, "\n", "\n(thinking) "))
 			}
 			return
 		}
@@ -88,37 +89,37 @@ func (v *turnView) text(kind string, e api.SessionEvent) {
 		v.endLine()
 	case "tool.started":
 		v.endLine()
-		fmt.Fprintf(v.c.out, "▸ %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
+		fmt.Fprintf(v.c.Out, "▸ %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	case "tool.completed":
 		v.endLine()
 		if e.Failed {
-			fmt.Fprintf(v.c.out, "  failed: %s\n", chat.FirstLine(e.Text))
+			fmt.Fprintf(v.c.Out, "  failed: %s\n", chat.FirstLine(e.Text))
 		}
 	case "file.changed":
 		v.endLine()
-		fmt.Fprintf(v.c.out, "  changed %s\n", chat.Plain(e.Path))
+		fmt.Fprintf(v.c.Out, "  changed %s\n", chat.Plain(e.Path))
 	case "agent.overridden":
 		v.endLine()
-		v.c.notef("%s", chat.Plain(e.Text))
+		v.c.Notef("%s", chat.Plain(e.Text))
 	case "agent.retrying":
 		v.endLine()
-		fmt.Fprintf(v.c.err, "the model's API: %s\n", chat.Plain(e.Text))
+		fmt.Fprintf(v.c.Err, "the model's API: %s\n", chat.Plain(e.Text))
 	case "agent.asked":
 		v.asked(e)
 	case "agent.withdrawn":
 		if e.Text != "" {
 			v.endLine()
-			fmt.Fprintf(v.c.out, "  answered: %s\n", strings.ReplaceAll(chat.Plain(e.Text), "\n", "\n  "))
+			fmt.Fprintf(v.c.Out, "  answered: %s\n", strings.ReplaceAll(chat.Plain(e.Text), "\n", "\n  "))
 		}
 	case "git.synced", "git.committed", "git.pushed", "git.panic", "git.stashed", "git.left":
 		v.endLine()
 		if e.Git != nil {
-			fmt.Fprintf(v.c.out, "  %s\n", gitText(kind, *e.Git))
+			fmt.Fprintf(v.c.Out, "  %s\n", gitText(kind, *e.Git))
 		}
 	case "done":
 		v.endLine()
-		if u := e.Usage; u != nil && !v.c.quiet && u.InputTokens+u.OutputTokens > 0 {
-			fmt.Fprintf(v.c.err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
+		if u := e.Usage; u != nil && !v.c.Quiet && u.InputTokens+u.OutputTokens > 0 {
+			fmt.Fprintf(v.c.Err, "%d tokens in, %d out, $%.4f\n", u.InputTokens+u.CacheReadTokens+u.CacheWriteTokens,
 				u.OutputTokens, u.Cost)
 		}
 	}
@@ -129,23 +130,23 @@ func (v *turnView) sent(m *api.Message) {
 	switch {
 	case m == nil:
 	case m.Purpose != "":
-		v.c.hint("%s", chat.OwnPrompt)
+		v.c.Hint("%s", chat.OwnPrompt)
 	default:
-		v.c.hint("> %s", strings.ReplaceAll(chat.Plain(m.Prompt), "\n", "\n> "))
+		v.c.Hint("> %s", strings.ReplaceAll(chat.Plain(m.Prompt), "\n", "\n> "))
 	}
 }
 
 // asked prints a question of the agent, with the plan or the choices.
 func (v *turnView) asked(e api.SessionEvent) {
 	v.endLine()
-	fmt.Fprintf(v.c.out, "? %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
+	fmt.Fprintf(v.c.Out, "? %s %s\n", chat.Plain(e.Tool), chat.ToolInput(e.Input))
 	if plan := strings.TrimSpace(chat.Plain(e.Text)); plan != "" {
-		fmt.Fprintf(v.c.out, "  %s\n", strings.ReplaceAll(plan, "\n", "\n  "))
+		fmt.Fprintf(v.c.Out, "  %s\n", strings.ReplaceAll(plan, "\n", "\n  "))
 	}
 	for _, q := range e.Questions {
-		fmt.Fprintf(v.c.out, "  %s\n", chat.Plain(q.Text))
+		fmt.Fprintf(v.c.Out, "  %s\n", chat.Plain(q.Text))
 		for _, o := range q.Options {
-			fmt.Fprintf(v.c.out, "   - %s  %s\n", chat.Plain(o.Label), chat.Plain(o.Description))
+			fmt.Fprintf(v.c.Out, "   - %s  %s\n", chat.Plain(o.Label), chat.Plain(o.Description))
 		}
 	}
 }
@@ -155,7 +156,7 @@ func agentText(kind, reason string) string {
 	if kind == "agent.crashed" {
 		return chat.Plain(reason) + "; it is restarted"
 	}
-	return "the agent continues by itself: " + chat.Plain(orElse(reason, "no reason given"))
+	return "the agent continues by itself: " + chat.Plain(cli.OrElse(reason, "no reason given"))
 }
 
 // syncedText describes the age of the image of a session's repository.
@@ -163,7 +164,7 @@ func syncedText(s *api.RepoSynced) string {
 	if s == nil {
 		return ""
 	}
-	age := strings.TrimSuffix(ago(s.Built), " ago")
+	age := strings.TrimSuffix(cli.Ago(s.Built), " ago")
 	switch {
 	case s.Error != "":
 		return "image " + age + " old; newer commits could not be fetched: " + chat.FirstLine(s.Error)
@@ -201,12 +202,12 @@ func (v *turnView) write(id, text string) {
 		v.endLine()
 		v.writing = id
 	}
-	fmt.Fprint(v.c.out, chat.Plain(text))
+	fmt.Fprint(v.c.Out, chat.Plain(text))
 }
 
 func (v *turnView) endLine() {
 	if v.writing != "" {
-		fmt.Fprintln(v.c.out)
+		fmt.Fprintln(v.c.Out)
 		v.writing = ""
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestTurnView(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
-	c := newCLI("harvest", strings.NewReader(""), &out, &stderr, nil)
+	c := agentCommands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
 	v := newTurnView(c, "text")
 	for _, e := range []struct{ kind, data string }{
 		{"session.queued", `{}`},
@@ -63,7 +64,7 @@ func TestTurnView(t *testing.T) {
 // mission: C3
 func TestTurnResult(t *testing.T) {
 	t.Parallel()
-	c := newCLI("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)
+	c := agentCommands{cli.New("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)}
 	for cause, want := range map[string]struct {
 		kind   errors.Kind
 		remedy string

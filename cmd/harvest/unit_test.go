@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"os"
 	"os/exec"
@@ -11,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -21,86 +18,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
-
-func TestTables(t *testing.T) {
-	t.Parallel()
-	for _, kind := range errors.Kinds {
-		if exitCodes[kind] == 0 || remedies[kind] == "" {
-			t.Errorf("%s has exit code %d and the remedy %q", kind, exitCodes[kind], remedies[kind])
-		}
-	}
-}
-
-// TestExit checks that every failure prints a remedy, and that unexplained errors are shown to operators only.
-func TestExit(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		err  error
-		code int
-		want string
-	}{
-		"own":  {ownExit(7), 7, ""},
-		"none": {nil, 0, ""},
-		"own remedy": {errors.Remedy(errors.Newf(errors.NotFound, "no x"), "make x"), 4,
-			"harvest: no x\n  try:  make x\n"},
-		"stage": {errors.Stage(errors.Newf(errors.Exhausted, "full"), "image"), 75,
-			"harvest: full\n  step: image\n  try:  " + remedies[errors.Exhausted] + "\n"},
-		"unexplained": {errors.Errorf("a file broke"), 1,
-			"harvest: a file broke\n  try:  " + remedies[errors.Internal] + "\n"},
-		"interrupted": {errors.Wrapf(context.Canceled, "wait"), 130,
-			"harvest: the request was canceled\n  try:  " + remedies[errors.Canceled] + "\n"},
-	} {
-		var out bytes.Buffer
-		c := c
-		got := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil).exit(c.err)
-		if got != c.code || out.String() != c.want {
-			t.Errorf("%s: %d, %q; want %d, %q", name, got, out.String(), c.code, c.want)
-		}
-	}
-}
-
-func TestTimesAndSizes(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{"2s": 2 * time.Second, "1h30m": 90 * time.Minute,
-		"90": 90 * time.Second, "0.5": time.Second / 2} {
-		var d timeFlag
-		if err := d.Set(text); err != nil || time.Duration(d) != want {
-			t.Errorf("%s is %v, %v", text, time.Duration(d), err)
-		}
-	}
-	for _, text := range []string{"", "0", "-1s", "-3", "x", "1e300", "NaN", "+Inf"} {
-		var d timeFlag
-		if err := d.Set(text); errors.KindOf(err) != errors.Invalid || d != 0 {
-			t.Errorf("%q is %v, %v", text, time.Duration(d), err)
-		}
-	}
-	for text, want := range map[string]sizeFlag{"512MiB": 512 << 20, "2g": 2 << 30, "1000": 1000} {
-		var s sizeFlag
-		if err := s.Set(text); err != nil || s != want {
-			t.Errorf("%s is %d, %v", text, s, err)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "x"} {
-		var s sizeFlag
-		if err := s.Set(text); errors.KindOf(err) != errors.Invalid {
-			t.Errorf("%q is %d, %v", text, s, err)
-		}
-	}
-}
-
-func TestMounts(t *testing.T) {
-	t.Parallel()
-	got, err := mounts([]string{"a:/x", "b:/y:ro", "c:/z:rw"})
-	want := []api.Mount{{Name: "a", Path: "/x"}, {Name: "b", Path: "/y", ReadOnly: true}, {Name: "c", Path: "/z"}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v\n%s", err, diff)
-	}
-	for _, text := range []string{"a", "a:/x:rx", "a:/x:ro:more"} {
-		if _, err := mounts([]string{text}); errors.KindOf(err) != errors.Invalid {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}
 
 func TestRemote(t *testing.T) {
 	t.Parallel()
@@ -115,95 +32,12 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-func TestBuilding(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil)
-	b := c.building()
-	b.update(api.Progress{Step: "download"})
-	if out.Len() > 0 {
-		t.Errorf("shown at once: %q", out.String())
-	}
-	b.start = b.start.Add(-time.Minute)
-	b.update(api.Progress{Step: "install"})
-	b.update(api.Progress{Step: "install", Done: 0.5})
-	b.update(api.Progress{Step: "pack"})
-	b.noted = b.noted.Add(-noteEvery)
-	b.update(api.Progress{Step: "pack", Done: -1})
-	if got := out.String(); got != "harvest: building the image: install, 0 %, 1m0s\n"+
-		"harvest: building the image: pack, 0 %, 1m0s\nharvest: building the image: pack, 1m0s\n" {
-		t.Errorf("without a terminal: %q", got)
-	}
-	out.Reset()
-	b.tty = true
-	b.update(api.Progress{Step: "pack", Done: 0.5})
-	b.update(api.Progress{Step: "pack", Done: -1})
-	if got := out.String(); !strings.Contains(got, "pack") || !strings.Contains(got, "50%") {
-		t.Errorf("on a terminal: %q", got)
-	}
-	b.done()
-	b.done()
-	out.Reset()
-	c.quiet = true
-	b.update(api.Progress{Step: "quiet"})
-	c.notef("quiet")
-	if out.Len() > 0 {
-		t.Errorf("although it should be quiet: %q", out.String())
-	}
-}
-
-// TestBuildingTellsOfTheQueue checks that a long wait in the queue for a sandbox is reported, and only once.
-func TestBuildingTellsOfTheQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, nil)
-		queued := api.Progress{Step: api.StepQueue, Done: -1, Message: "7 wait before it"}
-		b := c.building()
-		b.update(queued)
-		b.done()
-		time.Sleep(2 * patience)
-		synctest.Wait()
-		if out.Len() > 0 {
-			t.Errorf("a short wait: %q", out.String())
-		}
-		b = c.building()
-		b.update(queued)
-		b.update(queued)
-		time.Sleep(2 * patience)
-		synctest.Wait()
-		if got, want := out.String(), "harvest: the sandbox waits to start, 7 wait before it…\n"; got != want {
-			t.Errorf("a long wait: %q, want %q", got, want)
-		}
-		b.done()
-	})
-}
-
-func TestWaiting(t *testing.T) {
-	t.Parallel()
-	out := &lines{wrote: make(chan string, 1)}
-	c := newCLI("harvest", strings.NewReader(""), io.Discard, out, nil)
-	c.waiting("not long")()
-	done := c.waiting("for long")
-	if got := <-out.wrote; got != "harvest: for long…\n" {
-		t.Errorf("%q", got)
-	}
-	done()
-}
-
-type lines struct{ wrote chan string }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.wrote <- string(p)
-	return len(p), nil
-}
-
 func TestDoctorView(t *testing.T) {
 	t.Parallel()
 	v := findingsView([]api.Finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})
-	if diff := cmp.Diff([]string{"b", "c"}, v.names); diff != "" || v.rows[1][0] != "FAIL" || v.rows[2][2] != "→ r" ||
-		v.rows[3][0] != "weak" {
-		t.Errorf("%s %q", diff, v.rows)
+	if diff := cmp.Diff([]string{"b", "c"}, v.Names); diff != "" || v.Rows[1][0] != "FAIL" || v.Rows[2][2] != "→ r" ||
+		v.Rows[3][0] != "weak" {
+		t.Errorf("%s %q", diff, v.Rows)
 	}
 }
 
@@ -216,7 +50,7 @@ func TestDoctorFix(t *testing.T) {
 	}
 	t.Setenv("PATH", bin)
 	var out bytes.Buffer
-	c := newCLI("harvest", strings.NewReader(""), io.Discard, &out, []string{"PATH=" + bin + ":/bin:/usr/bin"})
+	c := newCommands("harvest", strings.NewReader(""), io.Discard, &out, []string{"PATH=" + bin + ":/bin:/usr/bin"})
 	if err := c.fix(t.Context(), []api.Finding{{OK: true, Fix: "fine"}, {Name: "no package"}}); err != nil ||
 		!strings.Contains(out.String(), "nothing") {
 		t.Errorf("nothing to do: %v, %q", err, out.String())
@@ -248,7 +82,8 @@ func TestDoctorFix(t *testing.T) {
 
 func TestServerEnvironment(t *testing.T) {
 	t.Parallel()
-	c := newCLI("harvest", nil, nil, nil, []string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "SECRET=x", "PWD=/", "HOME=/h"})
+	c := newCommands("harvest", nil, nil, nil, []string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "SECRET=x", "PWD=/",
+		"HOME=/h"})
 	if diff := cmp.Diff([]string{"PATH=/bin", "HARVEST_LIMITS_CPU=1", "HOME=/h"}, c.serverEnv()); diff != "" {
 		t.Error(diff)
 	}
@@ -367,27 +202,6 @@ func TestSystemdUnit(t *testing.T) {
 	if verify(strings.Replace(text, "on-failure", "perhaps", 1)) == "" ||
 		verify(string(unit)+"[Service]\nNoSuchThing=1\n") == "" {
 		t.Error("faults are not found")
-	}
-}
-
-// Control characters in paths and keys are shown as escapes: in tables, notes, and errors.
-// mission: A8
-func TestPathsAreEscaped(t *testing.T) {
-	const odd, shown = "a\tb\x7fc\x1b[31md\u009be\xff", `a\tb\x7fc\x1b[31md\u009be\xff`
-	var out, notes strings.Builder
-	if err := printTable(&out, view{header: []string{"PATH"}, rows: [][]string{{odd}}}); err != nil ||
-		out.String() != "PATH\n"+shown+"\n" {
-		t.Errorf("in a table: %q, %v", out.String(), err)
-	}
-	c := &cli{err: &notes}
-	c.notef("%s: it failed\nsecond line", odd)
-	if want := "harvest: " + shown + ": it failed\nsecond line\n"; notes.String() != want {
-		t.Errorf("in a note: %q", notes.String())
-	}
-	notes.Reset()
-	c.exit(errors.Remedy(errors.Newf(errors.Invalid, "%s is bad", odd), "rename %s", odd))
-	if want := "harvest: " + shown + " is bad\n  try:  rename " + shown + "\n"; notes.String() != want {
-		t.Errorf("in an error: %q", notes.String())
 	}
 }
 

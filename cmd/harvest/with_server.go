@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/app"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -20,7 +21,7 @@ func helpers(ctx context.Context) { app.Helpers(ctx) }
 func part(ctx context.Context) (code int, ran bool) { return app.Part(ctx) }
 
 // ofServer returns a command that only a program with the server can run. This is one.
-func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command { return cmd }
+func (c commands) ofServer(cmd *cobra.Command) *cobra.Command { return cmd }
 
 // canServe returns an error if this program has no server, without a look at the data directory.
 func canServe() error { return nil }
@@ -31,26 +32,26 @@ func serverProgram(string) (string, error) {
 	return program, errors.Wrapf(err, "find the program itself")
 }
 
-func (c *cli) serveForeground(ctx context.Context, settings ...config.Setting) error {
-	cfg, err := c.config(settings...)
+func (c commands) serveForeground(ctx context.Context, settings ...config.Setting) error {
+	cfg, err := c.Config(settings...)
 	if err != nil {
 		return err
 	}
-	return app.Foreground(ctx, cfg, c.err, func(a *app.App) {
-		if !c.quiet {
-			_, shown := terminal(c.out)
-			a.Welcome(c.out, shown)
+	return app.Foreground(ctx, cfg, c.Err, func(a *app.App) {
+		if !c.Quiet {
+			_, shown := cli.Terminal(c.Out)
+			a.Welcome(c.Out, shown)
 		}
 	})
 }
 
-func (c *cli) serveBackground(ctx context.Context) error {
-	return app.Background(ctx, func() (config.Config, error) { return c.config() })
+func (c commands) serveBackground(ctx context.Context) error {
+	return app.Background(ctx, func() (config.Config, error) { return c.Config() })
 }
 
 func examine(ctx context.Context, cfg config.Config) []api.Finding { return app.Examine(ctx, cfg) }
 
 // contextOf returns the files of a build context as a tar stream.
-func (c *cli) contextOf(ctx context.Context, dir, dockerfile string) (io.ReadCloser, error) {
+func (c commands) contextOf(ctx context.Context, dir, dockerfile string) (io.ReadCloser, error) {
 	return app.Context(ctx, dir, dockerfile), nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -18,7 +19,7 @@ func helpers(context.Context) {}
 func part(context.Context) (code int, ran bool) { return 0, false }
 
 // ofServer makes a command that only a program with the server can run hand over to that.
-func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command {
+func (c commands) ofServer(cmd *cobra.Command) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return c.handOver(false) }
 	return cmd
 }
@@ -26,16 +27,17 @@ func (c *cli) ofServer(cmd *cobra.Command) *cobra.Command {
 // errNoServer is the error of commands that need a server on this machine.
 func errNoServer() error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "this harvest is the command line alone, without a server"),
-		"name a server with %s and %s, or use a harvest for linux/amd64 or linux/arm64 that has one", envURL, envKey)
+		"name a server with %s and %s, or use a harvest for linux/amd64 or linux/arm64 that has one",
+		cli.EnvURL, cli.EnvKey)
 }
 
-func (c *cli) serveForeground(context.Context, ...config.Setting) error { return c.handOver(true) }
-func (c *cli) serveBackground(context.Context) error                    { return c.handOver(true) }
+func (c commands) serveForeground(context.Context, ...config.Setting) error { return c.handOver(true) }
+func (c commands) serveBackground(context.Context) error                    { return c.handOver(true) }
 
 // examine has nothing to say without a server.
 func examine(context.Context, config.Config) []api.Finding { return nil }
 
 // contextOf lets the server's program run the command: only that program packs build contexts.
-func (c *cli) contextOf(context.Context, string, string) (io.ReadCloser, error) {
+func (c commands) contextOf(context.Context, string, string) (io.ReadCloser, error) {
 	return nil, c.handOver(false)
 }

@@ -1,0 +1,349 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/pattern"
+)
+
+// attempt is one session of a comparison, as -o json prints it.
+type attempt struct {
+	Number  int         `json:"number"` // from 1
+	Agent   string      `json:"agent"`
+	Model   string      `json:"model,omitempty"`
+	Session string      `json:"session_id,omitempty"` // "" if it could not be created
+	Status  string      `json:"status"`               // one of the constants below
+	Error   string      `json:"error,omitempty"`
+	Files   int         `json:"files"` // changed
+	Added   int         `json:"added"` // lines
+	Removed int         `json:"removed"`
+	Test    *testResult `json:"test,omitempty"` // of --test
+	Cost    float64     `json:"cost_usd"`
+	Seconds float64     `json:"seconds"` // of the turn
+	Reply   string      `json:"reply,omitempty"`
+	Kept    bool        `json:"kept"` // the session has not been ended
+
+	doing string // for the progress; guarded by comparison.mu
+}
+
+// The states of an attempt.
+const (
+	attemptWorks  = "working"
+	attemptDone   = "done"
+	attemptFailed = "failed"
+)
+
+// testResult is the result of the command of --test in a session's sandbox.
+type testResult struct {
+	Passed     bool    `json:"passed"`
+	ReturnCode int     `json:"returncode"`
+	TimedOut   bool    `json:"timed_out,omitempty"`
+	Seconds    float64 `json:"seconds"`
+	Output     string  `json:"output,omitempty"` // the end of it
+}
+
+const (
+	testTime   = 10 * time.Minute // time limit of --test
+	testOutput = 4 << 10          // bytes of its output that are kept
+)
+
+// comparison runs the same prompt in several sessions.
+type comparison struct {
+	agentCommands
+	server *client.Client
+	req    api.SessionRequest
+	test   string
+
+	mu       sync.Mutex
+	attempts []*attempt
+}
+
+// run runs all attempts. A failed one does not affect the others. When ctx ends, their agents go on.
+func (c *comparison) run(ctx context.Context) error {
+	var all sync.WaitGroup
+	for _, a := range c.attempts {
+		all.Go(func() {
+			if err := c.attempt(ctx, a); err != nil && ctx.Err() == nil {
+				c.set(a, func() { a.Status, a.Error = attemptFailed, cli.OrElse(errors.Message(err), err.Error()) })
+			}
+			if ctx.Err() == nil {
+				c.Hint("%s", c.line(a))
+			}
+		})
+	}
+	stop := c.progress()
+	all.Wait()
+	stop()
+	if ctx.Err() == nil {
+		return nil
+	}
+	ids := c.sessions(func(a *attempt) bool { return true })
+	return errors.Remedy(errors.Newf(errors.Canceled, "left %d sessions; their agents continue", len(ids)),
+		"follow one with harvest attach SESSION, or end all: harvest end --discard %s", strings.Join(ids, " "))
+}
+
+// attempt creates a session, waits for the end of its turn, and measures the result.
+func (c *comparison) attempt(ctx context.Context, a *attempt) error {
+	req := c.req
+	req.Agent, req.Model = a.Agent, a.Model
+	// Not canceled: otherwise the session may exist without a name to end it.
+	s, err := c.server.CreateSession(context.WithoutCancel(ctx), req)
+	if err != nil {
+		return err
+	}
+	c.set(a, func() { a.Session, a.Kept, a.doing = s.ID, true, "getting ready" })
+	end, err := c.follow(ctx, a)
+	if err != nil {
+		return err
+	}
+	if s, err = c.server.Session(ctx, s.ID); err != nil {
+		return err
+	}
+	c.set(a, func() {
+		a.Model, a.Cost, a.Reply, a.doing = cli.OrElse(a.Model, s.Model), s.Usage.Cost, end.Text, "reading its changes"
+		if end.Message != nil {
+			a.Seconds = end.Message.Ended.Sub(end.Message.Started).Seconds()
+		}
+	})
+	patch, err := c.server.SessionDiff(ctx, s.ID, "")
+	if err != nil {
+		return err
+	}
+	files, added, removed, err := patchSize(patch)
+	if err := errors.Join(err, patch.Close()); err != nil {
+		return err
+	}
+	c.set(a, func() { a.Files, a.Added, a.Removed = files, added, removed })
+	if c.test != "" {
+		if err := c.runTest(ctx, a, s); err != nil {
+			return errors.Explainf(err, errors.KindOf(err), "cannot run the test: %s", errors.Message(err))
+		}
+	}
+	if end.Failed || end.Interrupted {
+		return turnError(s.ID, end)
+	}
+	c.set(a, func() { a.Status = attemptDone })
+	return nil
+}
+
+// follow returns the end of the prompt's turn.
+func (c *comparison) follow(ctx context.Context, a *attempt) (api.SessionEvent, error) {
+	for e, err := range c.server.Events(ctx, client.Follow{Stream: a.Session}) {
+		if err != nil {
+			return api.SessionEvent{}, err
+		}
+		var data api.SessionEvent
+		if err := json.Unmarshal(e.Data, &data); err != nil {
+			return data, errors.Explainf(err, errors.Unavailable, "the server sent an invalid event")
+		}
+		switch e.Type {
+		case "done":
+			if data.Message == nil || !data.Message.Own {
+				return data, nil
+			}
+		case "message.sent":
+			c.set(a, func() { a.doing = "thinking" })
+		case "tool.started":
+			c.set(a, func() { a.doing = "running " + chat.Plain(data.Tool) })
+		case "tool.completed":
+			c.set(a, func() { a.doing = "thinking" })
+		case "session.ended":
+			c.set(a, func() { a.Kept = false })
+			return data, errors.Newf(errors.Unavailable, "the session ended: %s", chat.Plain(data.Reason))
+		}
+	}
+	return api.SessionEvent{}, errors.Newf(errors.Unavailable, "the events of the session ended")
+}
+
+// runTest runs the command of --test where the agent worked.
+func (c *comparison) runTest(ctx context.Context, a *attempt, s api.Session) error {
+	c.set(a, func() { a.doing = "running the test" })
+	dir := s.Dir
+	if c.req.Subdir != "" {
+		dir += "/" + c.req.Subdir
+	}
+	r, err := c.server.Exec(ctx, s.SandboxID, api.ExecRequest{Args: []string{"/bin/sh", "-c", c.test}, Workdir: dir,
+		TimeoutSeconds: testTime.Seconds()})
+	if err != nil {
+		return err
+	}
+	output := r.Stdout + r.Stderr + r.Why()
+	output = strings.ToValidUTF8(output[max(0, len(output)-testOutput):], "")
+	c.set(a, func() {
+		a.Test = &testResult{Passed: r.ReturnCode == 0, ReturnCode: r.ReturnCode, TimedOut: r.TimedOut,
+			Seconds: r.Duration, Output: output}
+	})
+	return nil
+}
+
+func (c *comparison) set(a *attempt, f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// sessions returns the ids of sessions that exist and fit.
+func (c *comparison) sessions(fits func(a *attempt) bool) (ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.attempts {
+		if a.Session != "" && a.Kept && fits(a) {
+			ids = append(ids, a.Session)
+		}
+	}
+	return ids
+}
+
+// progressEvery is the time between two lines about the sessions that are at work, on a terminal.
+const progressEvery = 10 * time.Second
+
+// progress prints what the sessions do, until stop is called.
+func (c *comparison) progress() (stop func()) {
+	if _, tty := cli.Terminal(c.Err); !tty {
+		return func() {}
+	}
+	over, ended := make(chan struct{}), make(chan struct{})
+	began := time.Now()
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case now := <-tick.C:
+				var doing []string
+				c.mu.Lock()
+				for _, a := range c.attempts {
+					if a.Status == attemptWorks {
+						doing = append(doing, fmt.Sprintf("%d %s", a.Number, a.doing))
+					}
+				}
+				c.mu.Unlock()
+				c.Hint("(%s; %s)", strings.Join(doing, ", "), now.Sub(began).Round(time.Second))
+			}
+		}
+	}()
+	return func() { close(over); <-ended }
+}
+
+// end ends the sessions that are not kept. Their changes are discarded.
+func (c *comparison) end(ctx context.Context, keep int) error {
+	var all error
+	for _, a := range c.attempts {
+		if a.Number == keep || a.Session == "" {
+			continue
+		}
+		if err := c.server.EndSession(ctx, a.Session); err != nil {
+			all = errors.Join(all, errors.Explainf(err, errors.KindOf(err), "session %s: cannot be ended: %s",
+				a.Session, errors.Message(err)))
+			continue
+		}
+		c.set(a, func() { a.Kept = false })
+	}
+	return all
+}
+
+// line describes an attempt in one line.
+func (c *comparison) line(a *attempt) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	text := fmt.Sprintf("%d %s: %s after %s", a.Number, a.Agent, a.Status, duration(a.Seconds))
+	if a.Error != "" {
+		text += ": " + chat.FirstLine(a.Error)
+	}
+	return text
+}
+
+// variants returns the attempts for all agents and models, n of each.
+func variants(agents, models []string, n int) (all []*attempt) {
+	if len(agents) == 0 {
+		agents = []string{"claude"}
+	}
+	if len(models) == 0 {
+		models = []string{""}
+	}
+	for _, name := range agents {
+		for _, model := range models {
+			for range n {
+				all = append(all, &attempt{Number: len(all) + 1, Agent: name, Model: model, Status: attemptWorks,
+					doing: "waiting"})
+			}
+		}
+	}
+	return all
+}
+
+// hunk matches the beginning of a hunk, with the numbers of its lines before and after.
+var hunk = pattern.New(`^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
+
+// patchSize counts the files and lines of a patch.
+func patchSize(r io.Reader) (files, added, removed int, err error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	before, after := 0, 0 // lines of the hunk that are still to come
+	for {
+		line, prefix, err := in.ReadLine()
+		if err == io.EOF {
+			return files, added, removed, nil
+		} else if err != nil {
+			return files, added, removed, err
+		}
+		switch m := hunkSize(hunk(), line); {
+		case before <= 0 && after <= 0:
+			if strings.HasPrefix(string(line), "diff --git ") {
+				files++
+			} else if m != nil {
+				before, after = m[0], m[1]
+			}
+		case len(line) > 0 && line[0] == '+':
+			added, after = added+1, after-1
+		case len(line) > 0 && line[0] == '-':
+			removed, before = removed+1, before-1
+		case len(line) == 0 || line[0] == ' ':
+			before, after = before-1, after-1
+		}
+		for prefix && err == nil { // the rest of a long line
+			_, prefix, err = in.ReadLine()
+		}
+	}
+}
+
+// hunkSize returns the numbers of lines of a hunk that begins with this line, or nil.
+func hunkSize(hunk *regexp.Regexp, line []byte) []int {
+	m := hunk.FindSubmatch(line)
+	if m == nil {
+		return nil
+	}
+	sizes := []int{1, 1}
+	for i, text := range m[1:] {
+		if n, err := strconv.Atoi(string(text)); err == nil {
+			sizes[i] = n
+		}
+	}
+	return sizes
+}
+
+// modelsDiffer reports whether the attempts have several models. Those that were not created have none.
+func (c *comparison) modelsDiffer() bool {
+	seen := map[string]bool{}
+	for _, a := range c.attempts {
+		seen[a.Model] = a.Model != ""
+	}
+	delete(seen, "")
+	return len(seen) > 1
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
+	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/errors"
+)
+
+// repositoryFlag adds the flag that selects a repository of a session.
+func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
+	cmd.Flags().StringVar(name, "repository", "",
+		"name of the repository, if the session has several; NAME/PATH is a submodule")
+	return cmd
+}
+
+func (c agentCommands) diffCommand() *cobra.Command {
+	var repository string
+	return repositoryFlag(&cobra.Command{
+		Use:     "diff SESSION",
+		Short:   "Print the agent's changes as a patch",
+		Example: "  harvest diff ses_01jx | less",
+		Args:    cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			patch, err := server.SessionDiff(ctx, args[0], repository)
+			if err != nil {
+				return err
+			}
+			defer patch.Close()
+			_, err = io.Copy(c.Out, patch)
+			return err
+		}),
+	}, &repository)
+}
+
+func (c agentCommands) pushCommand() *cobra.Command {
+	var req api.PushRequest
+	return repositoryFlag(&cobra.Command{
+		Use:   "push SESSION",
+		Short: "Push the agent's branch to the repository's origin",
+		Long: `Fold the "wip:" commits of the session into the others, and push its branch, harvest/ID, from the
+sandbox to the origin. The token comes from the account's secrets. Commits that others have pushed
+to the branch are never overwritten.`,
+		Example: `  harvest secret set github GITHUB_TOKEN
+  harvest push ses_01jx`,
+		Args: cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done, err := server.PushSession(ctx, args[0], req)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(c.Out, chat.Plain(done.Branch))
+			return nil
+		}),
+	}, &req.Repository)
+}
+
+func (c agentCommands) pullCommand() *cobra.Command {
+	var req api.PullRequestRequest
+	cmd := c.WithOutput(&cobra.Command{
+		Use:   "pr SESSION [flags]",
+		Short: "Push the agent's branch and open or update a pull request for it",
+		Long: `Push the branch of the session, and open a pull request on GitHub. The token in the account's secrets decides the
+author. The pull request is a draft, unless --ready. The agent writes title and text, by the repository's template if it
+has one, in a turn of the session that costs as much as any other. If the agent fails, or with --no-summary, the text
+lists the commits.
+
+If the branch already has a pull request, the command pushes, and the agent rewrites the text if there are new commits.
+Text that a person has changed on GitHub stays.`,
+		Example: `  harvest pr ses_01jx
+  harvest pr ses_01jx --title "Fix the parser" --ready`,
+		Args: cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done := c.Waiting("pushing, and waiting for the agent's summary")
+			made, err := server.OpenPull(ctx, args[0], req)
+			done()
+			if err != nil {
+				return err
+			}
+			c.Hint("%s", pullText(made))
+			return c.Show(cli.View{JSON: made, Names: []string{made.URL}, Rows: [][]string{{made.URL}}})
+		}),
+	}, cli.FormatName)
+	flags := cmd.Flags()
+	flags.StringVar(&req.Title, "title", "", "title (default: the agent's)")
+	flags.StringVar(&req.Body, "body", "", "text (default: the agent's)")
+	flags.BoolVar(&req.NoSummary, "no-summary", false, "do not ask the agent for the text")
+	flags.StringVar(&req.Base, "base", "",
+		"base branch of the pull request (default: the branch that the session began on)")
+	flags.BoolVar(&req.Ready, "ready", false, "open it as ready for review, not as a draft")
+	return repositoryFlag(cmd, &req.Repository)
+}
+
+// pullText describes the result of harvest pr.
+func pullText(p api.PullRequest) string {
+	text := "updated"
+	switch {
+	case p.New && p.Draft:
+		text = "opened as a draft"
+	case p.New:
+		text = "opened"
+	case !p.Updated:
+		text = "it was open already, and is up to date"
+	}
+	if p.Summary == "agent" {
+		text += "; the agent wrote its text"
+	}
+	if p.Note != "" {
+		text += "; " + chat.Plain(p.Note)
+	}
+	return text
+}
+
+func (c agentCommands) sessionCommand() *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use:     "session",
+		Short:   "Manage the repository of a session",
+		Example: "  harvest session sync ses_01jx",
+	}, c.syncCommand())
+}
+
+func (c agentCommands) syncCommand() *cobra.Command {
+	var req api.SyncRequest
+	cmd := c.WithOutput(&cobra.Command{
+		Use:   "sync SESSION [flags]",
+		Short: "Rebase the agent's work onto new upstream commits",
+		Long: `Commit everything, fetch, and rebase the work, with at most three attempts. A checkpoint branch is
+created first. If the rebase fails, the work is unchanged and the checkpoint branch stays. An upstream
+branch whose history was rewritten is refused, unless --rewritten is given.`,
+		Example: "  harvest session sync ses_01jx",
+		Args:    cli.Args(1, 1, "a session"),
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			done, err := server.SyncSession(ctx, args[0], req)
+			if err != nil {
+				return err
+			}
+			if done.Failed {
+				text := "not synchronised: " + done.Reason
+				if done.Tried != "" {
+					text += "\n" + done.Tried
+				}
+				if done.Checkpoint != "" {
+					text += "\nthe checkpoint is the branch " + done.Checkpoint
+				}
+				return errors.Remedy(errors.Newf(errors.Conflict, "%s", chat.Plain(text)),
+					"nothing has changed; have the agent look at it: harvest send %s \"…\"", args[0])
+			}
+			return c.Show(cli.View{JSON: done, Names: []string{done.Branch},
+				Rows: [][]string{{fmt.Sprintf("%s is on origin/%s, %d commits further", chat.Plain(done.Branch),
+					chat.Plain(done.Onto), done.Commits)}}})
+		}),
+	}, cli.FormatTable)
+	cmd.Flags().StringVar(&req.Branch, "onto", "",
+		"base branch of the pull request (default: the branch that the work began on)")
+	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "accept that the upstream branch was rewritten")
+	return repositoryFlag(cmd, &req.Repository)
+}
+
+// topLevel returns the directory of the user's repository.
+func topLevel(ctx context.Context) (string, error) {
+	out, err := gitIn(ctx, ".", nil, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", errors.Remedy(errors.Explainf(err, errors.Invalid,
+			"the current directory is not in a git repository"), "run the command in the repository of the session")
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// gitIn runs git in one of the user's own repositories and returns its output.
+func gitIn(ctx context.Context, dir string, in io.Reader, args ...string) ([]byte, error) {
+	return gitWith(ctx, dir, nil, in, args...)
+}
+
+// gitWith is gitIn with additional environment variables.
+func gitWith(ctx context.Context, dir string, env []string, in io.Reader, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
+	var complaint strings.Builder
+	cmd.Stdin, cmd.Stderr = in, &complaint
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C"), env...)
+	out, err := cmd.Output()
+	if err == nil {
+		return out, nil
+	}
+	said := strings.TrimSpace(complaint.String())
+	remedy := "run the command in the repository of the session"
+	switch {
+	case strings.Contains(said, "prerequisite commits"):
+		remedy = "the repository lacks commits of the session's repository: git fetch, then try again"
+	case strings.Contains(said, "refusing to fetch into"):
+		remedy = "the branch is checked out: git switch to another one, or choose a new branch with --branch NAME"
+	case strings.Contains(said, "patch does not apply"), strings.Contains(said, "already exists in"),
+		strings.Contains(said, "No such file"), strings.Contains(said, "is a directory"),
+		strings.Contains(said, "unable to write file"):
+		remedy = "nothing was changed; harvest checkout fetches the work as a branch, which can be merged"
+	}
+	return nil, errors.Remedy(errors.Explainf(err, errors.Conflict, "git failed: %s", chat.Plain(said)), "%s", remedy)
+}
