@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/worktree"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -198,6 +199,29 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")
 	flags.StringVar(&req.GitSecret, "git-secret", "",
 		"secret with git's credentials, or none (default: the first secret with credentials for the repository's host)")
+}
+
+// repository sets the repositories of the request: addresses, or the commits of a directory.
+func (c agentCommands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+	for _, text := range from.also {
+		address, branch, _ := strings.Cut(text, "#")
+		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
+			Submodules: req.Submodules})
+	}
+	repo := from.repo
+	if repo == "none" {
+		return nil
+	}
+	info, err := os.Stat(repo)
+	if err != nil || !info.IsDir() {
+		if !strings.Contains(repo, ":") {
+			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
+				"give a directory, an address such as https://github.com/owner/name, or none")
+		}
+		req.Repo = repo
+		return nil
+	}
+	return worktree.Carry(ctx, repo, from.committed, req, c.Hint)
 }
 
 func oneSession(s api.Session) cli.View {

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/worktree"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
 // attempt is one session of a comparison, as -o json prints it.
@@ -123,7 +119,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	files, added, removed, err := patchSize(patch)
+	files, added, removed, err := worktree.PatchSize(patch)
 	if err := errors.Join(err, patch.Close()); err != nil {
 		return err
 	}
@@ -287,55 +283,6 @@ func variants(agents, models []string, n int) (all []*attempt) {
 		}
 	}
 	return all
-}
-
-// hunk matches the beginning of a hunk, with the numbers of its lines before and after.
-var hunk = pattern.New(`^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@`)
-
-// patchSize counts the files and lines of a patch.
-func patchSize(r io.Reader) (files, added, removed int, err error) {
-	in := bufio.NewReaderSize(r, 64<<10)
-	before, after := 0, 0 // lines of the hunk that are still to come
-	for {
-		line, prefix, err := in.ReadLine()
-		if err == io.EOF {
-			return files, added, removed, nil
-		} else if err != nil {
-			return files, added, removed, err
-		}
-		switch m := hunkSize(hunk(), line); {
-		case before <= 0 && after <= 0:
-			if strings.HasPrefix(string(line), "diff --git ") {
-				files++
-			} else if m != nil {
-				before, after = m[0], m[1]
-			}
-		case len(line) > 0 && line[0] == '+':
-			added, after = added+1, after-1
-		case len(line) > 0 && line[0] == '-':
-			removed, before = removed+1, before-1
-		case len(line) == 0 || line[0] == ' ':
-			before, after = before-1, after-1
-		}
-		for prefix && err == nil { // the rest of a long line
-			_, prefix, err = in.ReadLine()
-		}
-	}
-}
-
-// hunkSize returns the numbers of lines of a hunk that begins with this line, or nil.
-func hunkSize(hunk *regexp.Regexp, line []byte) []int {
-	m := hunk.FindSubmatch(line)
-	if m == nil {
-		return nil
-	}
-	sizes := []int{1, 1}
-	for i, text := range m[1:] {
-		if n, err := strconv.Atoi(string(text)); err == nil {
-			sizes[i] = n
-		}
-	}
-	return sizes
 }
 
 // modelsDiffer reports whether the attempts have several models. Those that were not created have none.

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/worktree"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -67,7 +68,7 @@ func (c agentCommands) recentFile(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir, err := gitLine(ctx, ".", "rev-parse", "--show-toplevel")
+	dir, err := worktree.TopLevel(ctx)
 	if err != nil {
 		if dir, err = os.Getwd(); err != nil {
 			return "", errors.Explainf(err, errors.Unavailable, "cannot determine the current directory: %v", err)

@@ -142,6 +142,8 @@ var rows = []row{
 		"a conversation knows the wire format; the command line gives it what concerns git"},
 	{"cmd/harvest/cli", []string{"api", "client", "config", "secret", "internal/release", "internal/tarfs"},
 		"the base of commands knows no subject; pass values to it"},
+	{"cmd/harvest/worktree", []string{"api", "cmd/harvest/chat", "git", "internal/atomicfile"},
+		"it knows git and files; cmd/harvest/agents asks the server"},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

@@ -1,4 +1,4 @@
-package main
+package worktree
 
 import (
 	"bytes"
@@ -15,36 +15,20 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// repository sets the repositories of the request: addresses, or the commits of a directory.
-func (c agentCommands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
-	for _, text := range from.also {
-		address, branch, _ := strings.Cut(text, "#")
-		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
-			Submodules: req.Submodules})
-	}
-	repo := from.repo
-	if repo == "none" {
-		return nil
-	}
-	info, err := os.Stat(repo)
-	if err != nil || !info.IsDir() {
-		if !strings.Contains(repo, ":") {
-			return errors.Remedy(errors.Newf(errors.Invalid, "repository %q: not found", repo),
-				"give a directory, an address such as https://github.com/owner/name, or none")
-		}
-		req.Repo = repo
-		return nil
-	}
-	if _, err := git(ctx, repo, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
-		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", repo),
+// Carry adds the commits of the repository in dir to a request, and its uncommitted changes unless committed
+// is set or the request names a branch. hint gets notes for the user.
+func Carry(ctx context.Context, dir string, committed bool, req *api.SessionRequest,
+	hint func(format string, args ...any)) error {
+	if _, err := git(ctx, dir, "rev-parse", "--verify", "--quiet", "HEAD"); err != nil {
+		return errors.Remedy(errors.Explainf(err, errors.Invalid, "%s: not a git repository with a commit", dir),
 			"run the command in a git repository, or give --repo ADDRESS or --repo none")
 	}
 	// In a subdirectory, git takes "-" as a file name for a bundle. So all git commands run at the top level.
-	top, err := gitLine(ctx, repo, "rev-parse", "--show-toplevel")
+	top, err := gitLine(ctx, dir, "rev-parse", "--show-toplevel")
 	if err != nil {
 		return errors.Remedy(err, "run the command in a work tree of the repository")
 	}
-	if req.Subdir, err = gitLine(ctx, repo, "rev-parse", "--show-prefix"); err != nil {
+	if req.Subdir, err = gitLine(ctx, dir, "rev-parse", "--show-prefix"); err != nil {
 		return err
 	}
 	req.Subdir = strings.TrimSuffix(req.Subdir, "/")
@@ -67,7 +51,7 @@ func (c agentCommands) repository(ctx context.Context, from source, req *api.Ses
 			req.Name = ""
 		}
 	}
-	return c.uncommitted(ctx, top, from.committed || !here, req)
+	return uncommitted(ctx, top, committed || !here, req, hint)
 }
 
 // bundle adds the commits of a repository: those of HEAD and of the branch. A shallow repository lacks the
@@ -104,13 +88,14 @@ var unfit = pattern.New(`[^A-Za-z0-9._-]+`)
 
 // uncommitted adds the uncommitted changes, including untracked files. The repository and its index stay
 // unchanged.
-func (c agentCommands) uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest) error {
+func uncommitted(ctx context.Context, top string, leave bool, req *api.SessionRequest,
+	hint func(format string, args ...any)) error {
 	status, err := git(ctx, top, "status", "--porcelain=v2")
 	if err != nil || len(status) == 0 {
 		return err
 	}
 	if leave {
-		c.Hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
+		hint("uncommitted changes (%d files) stay here; the agent sees the last commit",
 			bytes.Count(status, []byte{'\n'}))
 		return nil
 	}
@@ -119,7 +104,7 @@ func (c agentCommands) uncommitted(ctx context.Context, top string, leave bool, 
 		return err
 	}
 	for _, module := range changedModules(string(status)) {
-		c.Hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
+		hint("changes in the submodule %s stay here; push them so that the agent can fetch them", chat.Plain(module))
 	}
 	if len(patch) == 0 {
 		return nil
@@ -130,7 +115,7 @@ func (c agentCommands) uncommitted(ctx context.Context, top string, leave bool, 
 			*value = text
 		}
 	}
-	c.Hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
+	hint("uncommitted changes (%d files) are sent as a separate commit; --committed leaves them here", files)
 	req.Uncommitted = &api.Uncommitted{Patch: patch, Author: by}
 	return nil
 }

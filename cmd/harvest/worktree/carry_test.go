@@ -1,7 +1,8 @@
-package main
+package worktree
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -18,8 +18,8 @@ func (p *pair) carried(dir string) (api.SessionRequest, string) {
 	p.Helper()
 	var req api.SessionRequest
 	var hints bytes.Buffer
-	c := agentCommands{&cli.CLI{Err: &hints}}
-	if err := c.repository(p.Context(), source{repo: dir}, &req); err != nil {
+	hint := func(format string, args ...any) { fmt.Fprintf(&hints, format+"\n", args...) }
+	if err := Carry(p.Context(), dir, false, &req, hint); err != nil {
 		p.Fatal(err)
 	}
 	return req, hints.String()
