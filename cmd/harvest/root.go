@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/RelevanceAI/harvest/cmd/harvest/agents"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 )
@@ -48,7 +49,7 @@ The first command that needs a server starts one.`,
 		scheduleCommand(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
 		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(sandboxCommandsOf(c.CLI)...)
-	root.AddCommand(agentCommandsOf(c.CLI)...)
+	root.AddCommand(agents.Commands(c.CLI)...)
 	root.AddCommand(manCommands()...)
 	return root
 }

@@ -19,6 +19,9 @@ var above = []string{"errors", "logf", "internal/pattern", "internal/fault", "in
 // handlersHint is the hint for the packages of handlers.
 const handlersHint = "handlers know one subject; server joins them"
 
+// commandsHint is the hint for the packages of commands.
+const commandsHint = "commands know one subject; package main joins them, and starts servers"
+
 // rows are the layers of ARCHITECTURE.md, from the bottom to the top. The first matching row counts.
 var rows = []row{
 	{"errors", nil, "errors is at the bottom; what needs more belongs above it"},
@@ -144,6 +147,8 @@ var rows = []row{
 		"the base of commands knows no subject; pass values to it"},
 	{"cmd/harvest/worktree", []string{"api", "cmd/harvest/chat", "git", "internal/atomicfile"},
 		"it knows git and files; cmd/harvest/agents asks the server"},
+	{"cmd/harvest/agents", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli", "cmd/harvest/worktree"},
+		commandsHint},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

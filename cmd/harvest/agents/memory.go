@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c agentCommands) memoryCommand() *cobra.Command {
+func (c commands) memoryCommand() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "memory",
 		Short: "Read and edit the memory that agents have of repositories",
@@ -27,7 +27,7 @@ func (c agentCommands) memoryCommand() *cobra.Command {
 // memoryName is the server's name of the memory of OWNER/REPOSITORY.
 func memoryName(text string) string { return strings.ToLower(strings.ReplaceAll(text, "/", "-")) }
 
-func (c agentCommands) memoryList() *cobra.Command {
+func (c commands) memoryList() *cobra.Command {
 	return cli.Listing(c.CLI, &cobra.Command{
 		Short:   "List the repositories that have memory entries",
 		Example: "  harvest memory ls",
@@ -38,7 +38,7 @@ func (c agentCommands) memoryList() *cobra.Command {
 		})
 }
 
-func (c agentCommands) memoryGet() *cobra.Command {
+func (c commands) memoryGet() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:   "get REPOSITORY [NAME]",
 		Short: "Print the memory of a repository, or one entry",
@@ -78,7 +78,7 @@ func (c agentCommands) memoryGet() *cobra.Command {
 	}, cli.FormatTable)
 }
 
-func (c agentCommands) memorySet() *cobra.Command {
+func (c commands) memorySet() *cobra.Command {
 	var req api.EntityRequest
 	cmd := &cobra.Command{
 		Use:     "set REPOSITORY NAME SENTENCE…",
@@ -94,7 +94,7 @@ func (c agentCommands) memorySet() *cobra.Command {
 	return cmd
 }
 
-func (c agentCommands) memoryRemove() *cobra.Command {
+func (c commands) memoryRemove() *cobra.Command {
 	var everything bool
 	cmd := &cobra.Command{
 		Use:   "rm REPOSITORY [NAME]",

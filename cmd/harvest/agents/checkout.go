@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c agentCommands) checkoutCommand() *cobra.Command {
+func (c commands) checkoutCommand() *cobra.Command {
 	var repository, branch string
 	cmd := &cobra.Command{
 		Use:   "checkout SESSION [flags]",
@@ -50,7 +50,7 @@ with git stash apply.`,
 // takeBranch fetches the branch of a session into the repository of the current directory, as branch or, if
 // that is "", under its own name. It returns the local names of that branch and of the branches of the agent's
 // stashes.
-func (c agentCommands) takeBranch(ctx context.Context, server *client.Client, ref, repository,
+func (c commands) takeBranch(ctx context.Context, server *client.Client, ref, repository,
 	branch string) (made string, stashes []string, err error) {
 	top, err := worktree.TopLevel(ctx)
 	if err != nil {

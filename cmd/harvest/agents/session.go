@@ -1,4 +1,6 @@
-package main
+// Package agents has the commands for agents and their sessions: start, follow, steer and compare them, fetch their
+// work, and edit their memory of repositories.
+package agents
 
 import (
 	"context"
@@ -13,18 +15,18 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-// agentCommands makes the commands of this package.
-type agentCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// agentCommandsOf returns the command for agents, and those for sessions.
-func agentCommandsOf(base *cli.CLI) []*cobra.Command {
-	c := agentCommands{base}
+// Commands returns the command for agents, and those for sessions.
+func Commands(base *cli.CLI) []*cobra.Command {
+	c := commands{base}
 	return []*cobra.Command{c.agentCommand(), c.sessionsCommand(), c.compareCommand(), c.sendCommand(),
 		c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(),
 		c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 
-func (c agentCommands) sessionsCommand() *cobra.Command {
+func (c commands) sessionsCommand() *cobra.Command {
 	all := false
 	cmd := cli.Listing(c.CLI, &cobra.Command{
 		Use:     "sessions",
@@ -42,7 +44,7 @@ func (c agentCommands) sessionsCommand() *cobra.Command {
 	return cmd
 }
 
-func (c agentCommands) sendCommand() *cobra.Command {
+func (c commands) sendCommand() *cobra.Command {
 	var format string
 	detach := false
 	cmd := &cobra.Command{
@@ -99,7 +101,7 @@ func lastEvent(ctx context.Context, server *client.Client, ref string) (int64, e
 	return 0, nil
 }
 
-func (c agentCommands) attachCommand() *cobra.Command {
+func (c commands) attachCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:     "attach SESSION",
@@ -118,7 +120,7 @@ func (c agentCommands) attachCommand() *cobra.Command {
 	return cmd
 }
 
-func (c agentCommands) stopCommand() *cobra.Command {
+func (c commands) stopCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "stop SESSION",
 		Short:   "Interrupt the current turn",
@@ -130,7 +132,7 @@ func (c agentCommands) stopCommand() *cobra.Command {
 	}
 }
 
-func (c agentCommands) answerCommand() *cobra.Command {
+func (c commands) answerCommand() *cobra.Command {
 	var a api.AnswerRequest
 	var deny bool
 	cmd := &cobra.Command{
@@ -168,7 +170,7 @@ func (c agentCommands) answerCommand() *cobra.Command {
 	return cmd
 }
 
-func (c agentCommands) endCommand() *cobra.Command {
+func (c commands) endCommand() *cobra.Command {
 	var discard bool
 	cmd := &cobra.Command{
 		Use:   "end SESSION… [flags]",

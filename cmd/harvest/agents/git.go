@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func repositoryFlag(cmd *cobra.Command, name *string) *cobra.Command {
 	return cmd
 }
 
-func (c agentCommands) diffCommand() *cobra.Command {
+func (c commands) diffCommand() *cobra.Command {
 	var repository string
 	return repositoryFlag(&cobra.Command{
 		Use:     "diff SESSION",
@@ -40,7 +40,7 @@ func (c agentCommands) diffCommand() *cobra.Command {
 	}, &repository)
 }
 
-func (c agentCommands) pushCommand() *cobra.Command {
+func (c commands) pushCommand() *cobra.Command {
 	var req api.PushRequest
 	return repositoryFlag(&cobra.Command{
 		Use:   "push SESSION",
@@ -62,7 +62,7 @@ to the branch are never overwritten.`,
 	}, &req.Repository)
 }
 
-func (c agentCommands) pullCommand() *cobra.Command {
+func (c commands) pullCommand() *cobra.Command {
 	var req api.PullRequestRequest
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "pr SESSION [flags]",
@@ -118,7 +118,7 @@ func pullText(p api.PullRequest) string {
 	return text
 }
 
-func (c agentCommands) sessionCommand() *cobra.Command {
+func (c commands) sessionCommand() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:     "session",
 		Short:   "Manage the repository of a session",
@@ -126,7 +126,7 @@ func (c agentCommands) sessionCommand() *cobra.Command {
 	}, c.syncCommand())
 }
 
-func (c agentCommands) syncCommand() *cobra.Command {
+func (c commands) syncCommand() *cobra.Command {
 	var req api.SyncRequest
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "sync SESSION [flags]",

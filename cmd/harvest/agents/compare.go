@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"bufio"
@@ -28,8 +28,8 @@ type compareRun struct {
 	n, keep        int
 }
 
-func (c agentCommands) compareCommand() *cobra.Command {
-	r := &compareRun{comparison: comparison{agentCommands: c}}
+func (c commands) compareCommand() *cobra.Command {
+	r := &compareRun{comparison: comparison{commands: c}}
 	cmd := &cobra.Command{
 		Use:   "compare [flags] PROMPT",
 		Short: "Run the same prompt in several sessions, and keep the best",

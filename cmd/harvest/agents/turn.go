@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"encoding/json"
@@ -13,14 +13,14 @@ import (
 
 // turnView shows a session's events, as text for people or as lines of JSON.
 type turnView struct {
-	c       agentCommands
+	c       commands
 	json    bool
 	writing string // id of the message in progress
 	deltas  map[string]bool
 	thought map[string]bool // ids of messages other than the answer
 }
 
-func newTurnView(c agentCommands, format string) *turnView {
+func newTurnView(c commands, format string) *turnView {
 	return &turnView{c: c, json: format == cli.FormatJSON, deltas: map[string]bool{}, thought: map[string]bool{}}
 }
 

@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -59,7 +59,7 @@ const (
 
 // comparison runs the same prompt in several sessions.
 type comparison struct {
-	agentCommands
+	commands
 	server *client.Client
 	req    api.SessionRequest
 	test   string

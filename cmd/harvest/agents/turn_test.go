@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 func TestTurnView(t *testing.T) {
 	t.Parallel()
 	var out, stderr bytes.Buffer
-	c := agentCommands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
+	c := commands{cli.New("harvest", strings.NewReader(""), &out, &stderr, nil)}
 	v := newTurnView(c, "text")
 	for _, e := range []struct{ kind, data string }{
 		{"session.queued", `{}`},
@@ -64,7 +64,7 @@ func TestTurnView(t *testing.T) {
 // mission: C3
 func TestTurnResult(t *testing.T) {
 	t.Parallel()
-	c := agentCommands{cli.New("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)}
+	c := commands{cli.New("harvest", strings.NewReader(""), &bytes.Buffer{}, &bytes.Buffer{}, nil)}
 	for cause, want := range map[string]struct {
 		kind   errors.Kind
 		remedy string
@@ -91,5 +91,25 @@ func TestTurnResult(t *testing.T) {
 	if err := left("ses_1"); errors.KindOf(err) != errors.Canceled || !strings.Contains(err.Error(), "continues") ||
 		!strings.Contains(errors.RemedyOf(err), "harvest attach ses_1") {
 		t.Errorf("%v, %q", err, errors.RemedyOf(err))
+	}
+}
+
+func TestGitText(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]struct {
+		kind string
+		e    api.GitEvent
+	}{
+		"pushed b":            {"git.pushed", api.GitEvent{Branch: "b"}},
+		"committed s":         {"git.committed", api.GitEvent{Subject: "s\nmore"}},
+		"not synchronised: r": {"git.synced", api.GitEvent{Failed: true, Reason: "r"}},
+		"synchronised with origin/main: 2 commits": {"git.synced",
+			api.GitEvent{Onto: "main", Commits: 2}},
+		"the agent pressed the panic button: r; a person must n": {"git.panic",
+			api.GitEvent{Reason: "r", Need: "n\x1b"}},
+	} {
+		if got := gitText(c.kind, c.e); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

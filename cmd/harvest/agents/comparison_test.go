@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"bytes"
@@ -31,9 +31,9 @@ func TestVariants(t *testing.T) {
 func TestComparisonTable(t *testing.T) {
 	t.Parallel()
 	var out, hints bytes.Buffer
-	c := agentCommands{cli.New("harvest", nil, &out, &hints, nil)}
+	c := commands{cli.New("harvest", nil, &out, &hints, nil)}
 	c.Format = cli.FormatTable
-	r := &compareRun{comparison: comparison{agentCommands: c, attempts: variants([]string{"opencode", "claude"},
+	r := &compareRun{comparison: comparison{commands: c, attempts: variants([]string{"opencode", "claude"},
 		[]string{"m-" + strings.Repeat("long", 10), ""}, 2)}}
 	for i, a := range r.attempts {
 		a.Session, a.Kept, a.Status = "ses_01m89qsa0zjp8k5t3cez3d432p", true, attemptDone

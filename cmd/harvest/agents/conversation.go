@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func (r *agentRun) converses() bool {
 
 // recentFile returns the file with the newest session of the current directory, or of the repository that
 // contains it.
-func (c agentCommands) recentFile(ctx context.Context) (string, error) {
+func (c commands) recentFile(ctx context.Context) (string, error) {
 	cfg, err := c.Config()
 	if err != nil {
 		return "", err
@@ -80,7 +80,7 @@ func (c agentCommands) recentFile(ctx context.Context) (string, error) {
 
 // rememberSession records a session as the newest of the current directory. A failure is only logged, because
 // the session exists.
-func (c agentCommands) rememberSession(ctx context.Context, id string) {
+func (c commands) rememberSession(ctx context.Context, id string) {
 	path, err := c.recentFile(ctx)
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -97,7 +97,7 @@ func (c agentCommands) rememberSession(ctx context.Context, id string) {
 }
 
 // newest returns the newest session of the current directory, or NotFound.
-func (c agentCommands) newest(ctx context.Context) (string, error) {
+func (c commands) newest(ctx context.Context) (string, error) {
 	path, err := c.recentFile(ctx)
 	if err != nil {
 		return "", err
@@ -164,7 +164,7 @@ func (r *agentRun) resume(ctx context.Context, server *client.Client, s api.Sess
 }
 
 // converse runs a conversation with a session on the terminal, or in plain lines.
-func (c agentCommands) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
+func (c commands) converse(ctx context.Context, server *client.Client, s api.Session, plain bool) error {
 	in, inTerminal := cli.Terminal(c.In)
 	_, outTerminal := cli.Terminal(c.Out)
 	plain = plain || c.Env("TERM") == "dumb" || !inTerminal || !outTerminal

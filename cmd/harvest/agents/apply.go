@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c agentCommands) applyCommand() *cobra.Command {
+func (c commands) applyCommand() *cobra.Command {
 	var repository string
 	var check bool
 	cmd := &cobra.Command{
@@ -43,7 +43,7 @@ repository, and refuses symbolic links that lead out of it. Changes of submodule
 
 // takeChanges applies the changes of a session to the files of the repository of the current directory, or only checks
 // whether it could. It returns a text for the user.
-func (c agentCommands) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
+func (c commands) takeChanges(ctx context.Context, server *client.Client, ref, repository string,
 	check bool) (string, error) {
 	top, err := worktree.TopLevel(ctx)
 	if err != nil {

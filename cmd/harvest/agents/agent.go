@@ -1,4 +1,4 @@
-package main
+package agents
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // prompt returns the prompt: given, or standard input if given is "-".
-func (c agentCommands) prompt(cmd *cobra.Command, given string) (string, error) {
+func (c commands) prompt(cmd *cobra.Command, given string) (string, error) {
 	if given == "-" {
 		text, err := io.ReadAll(io.LimitReader(c.In, api.MaxPrompt+1))
 		if err != nil {
@@ -34,7 +34,7 @@ func (c agentCommands) prompt(cmd *cobra.Command, given string) (string, error) 
 
 // agentRun is a command line of harvest agent.
 type agentRun struct {
-	agentCommands
+	commands
 	cmd             *cobra.Command
 	req             api.SessionRequest
 	box             cli.SandboxFlags
@@ -46,8 +46,8 @@ type agentRun struct {
 	idle            cli.TimeFlag
 }
 
-func (c agentCommands) agentCommand() *cobra.Command {
-	r := &agentRun{agentCommands: c}
+func (c commands) agentCommand() *cobra.Command {
+	r := &agentRun{commands: c}
 	cmd := &cobra.Command{
 		Use:   "agent [flags] [PROMPT]",
 		Short: "Run a coding agent on a repository in a sandbox",
@@ -169,7 +169,7 @@ func (r *agentRun) run(ctx context.Context, args []string) (err error) {
 }
 
 // agentSandbox returns the request for the sandbox of a new session.
-func (c agentCommands) agentSandbox(cmd *cobra.Command, box cli.SandboxFlags, where cli.ProcessFlags,
+func (c commands) agentSandbox(cmd *cobra.Command, box cli.SandboxFlags, where cli.ProcessFlags,
 	idle cli.TimeFlag) (api.SandboxRequest, error) {
 	req, err := box.Request(cmd)
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 }
 
 // repository sets the repositories of the request: addresses, or the commits of a directory.
-func (c agentCommands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
+func (c commands) repository(ctx context.Context, from source, req *api.SessionRequest) error {
 	for _, text := range from.also {
 		address, branch, _ := strings.Cut(text, "#")
 		req.More = append(req.More, api.RepositoryRequest{Repo: address, Branch: branch, Depth: req.Depth, LFS: req.LFS,
@@ -231,7 +231,7 @@ func oneSession(s api.Session) cli.View {
 
 // followTurn shows the events of a session after event after. It ends once the events up to last are shown and
 // no prompt among them is pending.
-func (c agentCommands) followTurn(ctx context.Context, server *client.Client, id string, after, last int64,
+func (c commands) followTurn(ctx context.Context, server *client.Client, id string, after, last int64,
 	format string) error {
 	show := newTurnView(c, format)
 	defer show.close()
@@ -294,7 +294,7 @@ var permanent = map[string]struct {
 }
 
 // turnResult is the error of a failed turn.
-func (c agentCommands) turnResult(id string, end api.SessionEvent) error {
+func (c commands) turnResult(id string, end api.SessionEvent) error {
 	if err := turnError(id, end); err != nil {
 		return err
 	}
