@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/files"
 )
 
 // sandboxCommands makes the commands of this package.
@@ -38,7 +39,7 @@ its id, or its name.`,
 	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(),
 		c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(),
 		c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
-	cmd.AddCommand(fileCommandsOf(c.CLI)...)
+	cmd.AddCommand(files.OfSandbox(c.CLI)...)
 	return cmd
 }
 

@@ -19,19 +19,6 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
-func TestRemote(t *testing.T) {
-	t.Parallel()
-	for arg, want := range map[string][2]string{
-		"box:/a": {"box", "/a"}, "box:": {"box", ""}, "v:a:b": {"v", "a:b"}, "./a:b": {}, "/a:b": {}, "../a:b": {},
-		"plain": {}, ":x": {},
-	} {
-		ref, file, ok := remote(arg)
-		if ok != (want[0] != "") || ok && [2]string{ref, file} != want {
-			t.Errorf("%q is %q, %q, %t", arg, ref, file, ok)
-		}
-	}
-}
-
 func TestDoctorView(t *testing.T) {
 	t.Parallel()
 	v := findingsView([]api.Finding{{Name: "a", OK: true}, {Name: "b", Needed: true, Remedy: "r"}, {Name: "c"}})

@@ -149,6 +149,7 @@ var rows = []row{
 		"it knows git and files; cmd/harvest/agents asks the server"},
 	{"cmd/harvest/agents", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli", "cmd/harvest/worktree"},
 		commandsHint},
+	{"cmd/harvest/files", []string{"api", "client", "cmd/harvest/cli", "internal/tarfs"}, commandsHint},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-func (c fileCommands) sandboxCopy() *cobra.Command {
+func (c commands) sandboxCopy() *cobra.Command {
 	return c.copyCommand("SANDBOX", "Copy files into or out of a sandbox", `  harvest sandbox cp data.csv dev:/tmp/
   harvest sandbox cp dev:/workspace ./workspace
   harvest sandbox cp ./src/. dev:/workspace
@@ -18,14 +18,14 @@ func (c fileCommands) sandboxCopy() *cobra.Command {
 		func(server *client.Client, ref string) location { return inSandbox{server, ref} })
 }
 
-func (c fileCommands) volumeCopy() *cobra.Command {
+func (c commands) volumeCopy() *cobra.Command {
 	return c.copyCommand("VOLUME", "Copy files into or out of a volume", `  harvest volume cp ./dataset data:/
   harvest volume cp data:/results.csv .
   harvest volume cp data:/ - > data.tar`,
 		func(server *client.Client, name string) location { return inVolume{server, name} })
 }
 
-func (c fileCommands) copyCommand(noun, short, example string,
+func (c commands) copyCommand(noun, short, example string,
 	open func(server *client.Client, ref string) location) *cobra.Command {
 	follow, special := false, false
 	cmd := &cobra.Command{

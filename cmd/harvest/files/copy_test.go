@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"bytes"
@@ -24,6 +24,12 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
+
+// TestMain runs the processes of the fake engine in this binary.
+func TestMain(m *testing.M) {
+	fake.Main()
+	os.Exit(m.Run())
+}
 
 // serveFake starts a server on the fake engine and returns a client of it.
 func serveFake(t *testing.T) *client.Client {
@@ -441,5 +447,18 @@ func TestCopyStreams(t *testing.T) {
 	if _, err := w.cp(false, "", "none:/x", w.dir); !strings.Contains(fmt.Sprint(err), "none") ||
 		strings.Contains(fmt.Sprint(err), "no such file") {
 		t.Errorf("no such sandbox: %v", err)
+	}
+}
+
+func TestRemote(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string][2]string{
+		"box:/a": {"box", "/a"}, "box:": {"box", ""}, "v:a:b": {"v", "a:b"}, "./a:b": {}, "/a:b": {}, "../a:b": {},
+		"plain": {}, ":x": {},
+	} {
+		ref, file, ok := remote(arg)
+		if ok != (want[0] != "") || ok && [2]string{ref, file} != want {
+			t.Errorf("%q is %q, %q, %t", arg, ref, file, ok)
+		}
 	}
 }

@@ -1,4 +1,5 @@
-package main
+// Package files has the commands for volumes, and those for files of sandboxes: copy, read, change, synchronize.
+package files
 
 import (
 	"context"
@@ -12,18 +13,18 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-// fileCommands makes the commands of this package.
-type fileCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// fileCommandsOf returns the subcommands of the command for sandboxes that copy, change and synchronize their files.
-func fileCommandsOf(base *cli.CLI) []*cobra.Command {
-	c := fileCommands{base}
+// OfSandbox returns the subcommands of the command for sandboxes that copy, change and synchronize their files.
+func OfSandbox(base *cli.CLI) []*cobra.Command {
+	c := commands{base}
 	return []*cobra.Command{c.sandboxCopy(), c.sandboxFiles(), c.sandboxSync()}
 }
 
-// volumeCommand returns the command for volumes.
-func volumeCommand(base *cli.CLI) *cobra.Command {
-	c := fileCommands{base}
+// Volume returns the command for volumes.
+func Volume(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return cli.Group(&cobra.Command{
 		Use:   "volume",
 		Short: "Manage volumes, whose files outlive sandboxes",
@@ -34,7 +35,7 @@ func volumeCommand(base *cli.CLI) *cobra.Command {
 		c.volumeRemove())
 }
 
-func (c fileCommands) volumeCreate() *cobra.Command {
+func (c commands) volumeCreate() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "create NAME",
 		Short:   "Create a volume if it is missing, and print its name",
@@ -50,7 +51,7 @@ func (c fileCommands) volumeCreate() *cobra.Command {
 	}, cli.FormatName)
 }
 
-func (c fileCommands) volumeList() *cobra.Command {
+func (c commands) volumeList() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "ls [VOLUME[:PATH]]",
 		Aliases: []string{"list"},
@@ -108,7 +109,7 @@ func directory(entries []api.Entry) cli.View {
 	return v
 }
 
-func (c fileCommands) volumeRemove() *cobra.Command {
+func (c commands) volumeRemove() *cobra.Command {
 	var force bool
 	cmd := c.Removal(&cobra.Command{
 		Use:   "rm VOLUME[:PATH]…",

@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c fileCommands) sandboxFiles() *cobra.Command {
+func (c commands) sandboxFiles() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "files",
 		Short: "Read and change single files of a sandbox",
@@ -29,7 +29,7 @@ harvest sandbox cp.`,
 }
 
 // onFile makes a command that works on SANDBOX:PATH.
-func (c fileCommands) onFile(cmd *cobra.Command, run func(ctx context.Context, server *client.Client, ref,
+func (c commands) onFile(cmd *cobra.Command, run func(ctx context.Context, server *client.Client, ref,
 	path string) error) *cobra.Command {
 	cmd.Args = cli.Args(1, 1, "SANDBOX:PATH")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -47,7 +47,7 @@ func (c fileCommands) onFile(cmd *cobra.Command, run func(ctx context.Context, s
 	return cmd
 }
 
-func (c fileCommands) filesList() *cobra.Command {
+func (c commands) filesList() *cobra.Command {
 	return c.WithOutput(c.onFile(&cobra.Command{
 		Use: "ls SANDBOX:PATH", Aliases: []string{"list"}, Short: "List a directory, or show a file's metadata",
 		Example: "  harvest sandbox files ls dev:/workspace -o json",
@@ -79,7 +79,7 @@ func (c fileCommands) filesList() *cobra.Command {
 	}), cli.FormatTable)
 }
 
-func (c fileCommands) filesCat() *cobra.Command {
+func (c commands) filesCat() *cobra.Command {
 	var offset, length int64
 	cmd := c.onFile(&cobra.Command{
 		Use: "cat SANDBOX:PATH", Short: "Print a file, or a part of it",
@@ -98,7 +98,7 @@ func (c fileCommands) filesCat() *cobra.Command {
 	return cmd
 }
 
-func (c fileCommands) filesPut() *cobra.Command {
+func (c commands) filesPut() *cobra.Command {
 	mode, source, cond := "", "", client.Condition{}
 	cmd := c.onFile(&cobra.Command{
 		Use: "put SANDBOX:PATH", Short: "Write a file atomically, from standard input or a file of this machine",
@@ -138,7 +138,7 @@ func (c fileCommands) filesPut() *cobra.Command {
 
 // sized returns a file, or standard input, with its size. Input of unknown size is copied to a temporary file,
 // because it may exceed the memory.
-func (c fileCommands) sized(source string) (io.ReadCloser, int64, error) {
+func (c commands) sized(source string) (io.ReadCloser, int64, error) {
 	if source != "" {
 		f, err := os.Open(source)
 		if err != nil {
@@ -172,7 +172,7 @@ func (c fileCommands) sized(source string) (io.ReadCloser, int64, error) {
 	return f, n, nil
 }
 
-func (c fileCommands) filesMove() *cobra.Command {
+func (c commands) filesMove() *cobra.Command {
 	overwrite := false
 	cmd := &cobra.Command{
 		Use: "mv SANDBOX:FROM TO", Short: "Move or rename a file or directory",
@@ -199,7 +199,7 @@ func (c fileCommands) filesMove() *cobra.Command {
 	return cmd
 }
 
-func (c fileCommands) filesMkdir() *cobra.Command {
+func (c commands) filesMkdir() *cobra.Command {
 	parents := false
 	cmd := c.onFile(&cobra.Command{Use: "mkdir SANDBOX:PATH", Short: "Create a directory",
 		Example: "  harvest sandbox files mkdir -p dev:/workspace/a/b"},
@@ -211,7 +211,7 @@ func (c fileCommands) filesMkdir() *cobra.Command {
 	return cmd
 }
 
-func (c fileCommands) filesRemove() *cobra.Command {
+func (c commands) filesRemove() *cobra.Command {
 	recursive, cond := false, client.Condition{}
 	cmd := c.onFile(&cobra.Command{Use: "rm SANDBOX:PATH", Short: "Remove a file or directory",
 		Example: "  harvest sandbox files rm -r dev:/tmp/build"},
@@ -223,7 +223,7 @@ func (c fileCommands) filesRemove() *cobra.Command {
 	return cmd
 }
 
-func (c fileCommands) filesWatch() *cobra.Command {
+func (c commands) filesWatch() *cobra.Command {
 	recursive := false
 	cmd := c.onFile(&cobra.Command{
 		Use: "watch SANDBOX:PATH", Short: "Print changes of files, one per line, until interrupted",

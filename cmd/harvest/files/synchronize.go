@@ -1,4 +1,4 @@
-package main
+package files
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func bucketOf(args []string) (bucket, prefix string, err error) {
 	return bucket, prefix, nil
 }
 
-func (c fileCommands) volumeSync() *cobra.Command {
+func (c commands) volumeSync() *cobra.Command {
 	var req api.VolumeSyncRequest
 	var down, both bool
 	cmd := &cobra.Command{
@@ -99,7 +99,7 @@ func direction(down, both bool) (string, error) {
 	return "up", nil
 }
 
-func (c fileCommands) sandboxSync() *cobra.Command {
+func (c commands) sandboxSync() *cobra.Command {
 	var req api.SandboxSyncRequest
 	var down, both bool
 	cmd := &cobra.Command{
@@ -129,7 +129,7 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 }
 
 // syncing shows the progress of a sync that takes long.
-func (c fileCommands) syncing(volume string) func(api.SyncStats) {
+func (c commands) syncing(volume string) func(api.SyncStats) {
 	start, last := time.Now(), time.Time{}
 	_, tty := cli.Terminal(c.Err)
 	return func(s api.SyncStats) {
@@ -163,7 +163,7 @@ func soFar(volume string, s api.SyncStats, bar bool) string {
 
 // synced shows the result of a sync: a plan, or one row; then the failures. It returns an error if there were
 // failures.
-func (c fileCommands) synced(done api.Synced) error {
+func (c commands) synced(done api.Synced) error {
 	if _, tty := cli.Terminal(c.Err); tty && !c.Quiet {
 		fmt.Fprint(c.Err, "\r\x1b[K")
 	}
@@ -194,7 +194,7 @@ func (c fileCommands) synced(done api.Synced) error {
 	return nil
 }
 
-func (c fileCommands) volumeVersions() *cobra.Command {
+func (c commands) volumeVersions() *cobra.Command {
 	secret := ""
 	cmd := &cobra.Command{
 		Use:     "versions VOLUME [s3://BUCKET/PREFIX]",
@@ -225,7 +225,7 @@ func (c fileCommands) volumeVersions() *cobra.Command {
 	return c.WithOutput(cmd, cli.FormatTable)
 }
 
-func (c fileCommands) volumePrune() *cobra.Command {
+func (c commands) volumePrune() *cobra.Command {
 	secret, keep := "", 0
 	cmd := &cobra.Command{
 		Use:     "prune VOLUME [s3://BUCKET/PREFIX] --keep N",
