@@ -5,6 +5,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/images"
 )
 
 func (c sandboxCommands) sandboxSnapshot() *cobra.Command {
@@ -27,7 +28,7 @@ When the id is printed, the image is on disk. It does not include volumes, proce
 			if err != nil {
 				return err
 			}
-			return c.Show(oneImage(made))
+			return c.Show(images.Details(made))
 		},
 	}, cli.FormatName)
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the image; an older image of that name loses it")

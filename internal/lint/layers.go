@@ -150,6 +150,8 @@ var rows = []row{
 	{"cmd/harvest/agents", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli", "cmd/harvest/worktree"},
 		commandsHint},
 	{"cmd/harvest/files", []string{"api", "client", "cmd/harvest/cli", "internal/tarfs"}, commandsHint},
+	{"cmd/harvest/images", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli", "internal/tarfs"},
+		commandsHint},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

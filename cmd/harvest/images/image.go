@@ -1,4 +1,5 @@
-package main
+// Package images has the commands for images: build, fetch, list, export, remove.
+package images
 
 import (
 	"context"
@@ -21,15 +22,15 @@ import (
 // not a file.
 type ContextOf func(ctx context.Context, dir, dockerfile string) (io.ReadCloser, error)
 
-// imageCommands makes the commands of this package.
-type imageCommands struct {
+// commands makes the commands of this package.
+type commands struct {
 	*cli.CLI
 	contextOf ContextOf
 }
 
-// imageCommand returns the command for images.
-func imageCommand(base *cli.CLI, contextOf ContextOf) *cobra.Command {
-	c := imageCommands{base, contextOf}
+// Command returns the command for images.
+func Command(base *cli.CLI, contextOf ContextOf) *cobra.Command {
+	c := commands{base, contextOf}
 	return cli.Group(&cobra.Command{
 		Use:   "image",
 		Short: "Manage images, the root file systems of sandboxes",
@@ -40,7 +41,7 @@ func imageCommand(base *cli.CLI, contextOf ContextOf) *cobra.Command {
 		c.imageCollect(), c.imageCache())
 }
 
-func (c imageCommands) imageList() *cobra.Command {
+func (c commands) imageList() *cobra.Command {
 	return cli.Listing(c.CLI, &cobra.Command{Short: "List images, newest first", Example: "  harvest image ls -o json"},
 		[]string{"ID", "NAMES", "KIND", "BASE", "SIZE", "BUILT", "MISSING"},
 		func(ctx context.Context, server *client.Client) ([]api.Image, error) { return server.Images(ctx) },
@@ -50,7 +51,7 @@ func (c imageCommands) imageList() *cobra.Command {
 		})
 }
 
-func (c imageCommands) imageInspect() *cobra.Command {
+func (c commands) imageInspect() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "inspect IMAGE",
 		Aliases: []string{"get"},
@@ -62,12 +63,12 @@ func (c imageCommands) imageInspect() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Show(oneImage(found))
+			return c.Show(Details(found))
 		}),
 	}, cli.FormatTable)
 }
 
-func (c imageCommands) imageRemove() *cobra.Command {
+func (c commands) imageRemove() *cobra.Command {
 	return c.Removal(&cobra.Command{
 		Use:   "rm IMAGE…",
 		Short: "Delete images that no sandbox uses",
@@ -159,8 +160,8 @@ func words(args []string) string {
 	return string(text)
 }
 
-// oneImage shows all details of an image.
-func oneImage(i api.Image) cli.View {
+// Details shows all details of an image.
+func Details(i api.Image) cli.View {
 	v := cli.View{JSON: i, Names: []string{i.ID}, Rows: [][]string{
 		{"id", i.ID}, {"digest", i.Digest}, {"names", cli.Joined(i.Names)}, {"size", cli.Size(i.Size)},
 		{"built", cli.Ago(i.Built)}, {"build time", fmt.Sprintf("%.1f s", i.BuildSeconds)},

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"context"
@@ -30,7 +30,7 @@ type buildFlags struct {
 	verbose   bool   // show each line of package managers
 }
 
-func (c imageCommands) imageBuild() *cobra.Command {
+func (c commands) imageBuild() *cobra.Command {
 	req, flags := api.BuildRequest{}, buildFlags{}
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "build [NAME|DIR]",
@@ -79,7 +79,7 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 	return cmd
 }
 
-func (c imageCommands) imagePull() *cobra.Command {
+func (c commands) imagePull() *cobra.Command {
 	req := api.BuildRequest{Pull: "always"}
 	cmd := c.WithOutput(&cobra.Command{
 		Use:     "pull NAME",
@@ -101,7 +101,7 @@ func (c imageCommands) imagePull() *cobra.Command {
 }
 
 // buildImage builds and shows an image.
-func (c imageCommands) buildImage(ctx context.Context, req api.BuildRequest, flags buildFlags) error {
+func (c commands) buildImage(ctx context.Context, req api.BuildRequest, flags buildFlags) error {
 	with := client.Build{}
 	if flags.directory != "" {
 		files, err := c.contextOf(ctx, flags.directory, flags.ignore)
@@ -127,11 +127,11 @@ func (c imageCommands) buildImage(ctx context.Context, req api.BuildRequest, fla
 	for _, part := range built.Missing {
 		c.Notef("missing in the image: %s (%s)", part.Name, part.Reason)
 	}
-	return c.Show(oneImage(built))
+	return c.Show(Details(built))
 }
 
 // readBuild fills the request from arguments and flags.
-func (c imageCommands) readBuild(req *api.BuildRequest, flags *buildFlags, args []string) (err error) {
+func (c commands) readBuild(req *api.BuildRequest, flags *buildFlags, args []string) (err error) {
 	if len(args) == 1 {
 		if isPath(args[0]) {
 			flags.directory = args[0]
@@ -175,7 +175,7 @@ func (c imageCommands) readBuild(req *api.BuildRequest, flags *buildFlags, args 
 // isPath reports whether an argument is a path: image names begin with a letter or digit.
 func isPath(arg string) bool { return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "/") }
 
-func (c imageCommands) dockerfile(file, directory string) (string, error) {
+func (c commands) dockerfile(file, directory string) (string, error) {
 	in := c.In
 	if file != "-" {
 		if file == "" {
@@ -201,7 +201,7 @@ func (c imageCommands) dockerfile(file, directory string) (string, error) {
 }
 
 // buildArgs parses NAME=VALUE, or NAME for a value from the environment.
-func (c imageCommands) buildArgs(pairs []string) (map[string]string, error) {
+func (c commands) buildArgs(pairs []string) (map[string]string, error) {
 	args := map[string]string{}
 	for _, pair := range pairs {
 		name, value, given := strings.Cut(pair, "=")
@@ -217,7 +217,7 @@ func (c imageCommands) buildArgs(pairs []string) (map[string]string, error) {
 }
 
 // buildSecrets parses id=ID,src=FILE and id=ID,env=NAME.
-func (c imageCommands) buildSecrets(specs []string) (map[string]string, error) {
+func (c commands) buildSecrets(specs []string) (map[string]string, error) {
 	secrets := map[string]string{}
 	for _, spec := range specs {
 		fields := map[string]string{}

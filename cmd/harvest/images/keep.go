@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"io"
@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c imageCommands) imageExport() *cobra.Command {
+func (c commands) imageExport() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "export IMAGE -o FILE",
@@ -48,7 +48,7 @@ func (c imageCommands) imageExport() *cobra.Command {
 	return cmd
 }
 
-func (c imageCommands) imageCollect() *cobra.Command {
+func (c commands) imageCollect() *cobra.Command {
 	var req api.CollectRequest
 	var age cli.TimeFlag
 	var limit cli.SizeFlag

@@ -1,4 +1,4 @@
-package main
+package images
 
 import (
 	"github.com/docker/go-units"
@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-func (c imageCommands) imageCache() *cobra.Command {
+func (c commands) imageCache() *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use:   "cache",
 		Short: "List and remove cached results of builds",
@@ -22,7 +22,7 @@ func (c imageCommands) imageCache() *cobra.Command {
 // shortID is the length of a shortened id.
 const shortID = 12
 
-func (c imageCommands) imageCacheList() *cobra.Command {
+func (c commands) imageCacheList() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
@@ -53,7 +53,7 @@ func (c imageCommands) imageCacheList() *cobra.Command {
 	}, cli.FormatTable)
 }
 
-func (c imageCommands) imageCacheRemove() *cobra.Command {
+func (c commands) imageCacheRemove() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "rm ID…",
