@@ -9,6 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -114,7 +115,7 @@ func (c commands) endSandboxes(ctx context.Context) error {
 		return err
 	}
 	defer server.Close()
-	all, err := everySandbox(ctx, server, api.SandboxFilter{Everyone: true})
+	all, err := sandboxes.All(ctx, server, api.SandboxFilter{Everyone: true})
 	if err != nil {
 		return err
 	}

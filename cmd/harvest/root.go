@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/cmd/harvest/files"
 	"github.com/RelevanceAI/harvest/cmd/harvest/images"
+	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
 	"github.com/RelevanceAI/harvest/config"
 )
 
@@ -50,7 +51,7 @@ The first command that needs a server starts one.`,
 	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repoCommand(c.CLI), secretCommand(c.CLI),
 		scheduleCommand(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
 		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
-	root.AddCommand(sandboxCommandsOf(c.CLI)...)
+	root.AddCommand(sandboxes.Commands(c.CLI)...)
 	root.AddCommand(agents.Commands(c.CLI)...)
 	root.AddCommand(manCommands()...)
 	return root

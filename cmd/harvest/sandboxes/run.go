@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c sandboxCommands) runCommand() *cobra.Command {
+func (c commands) runCommand() *cobra.Command {
 	var box cli.SandboxFlags
 	var how cli.ProcessFlags
 	var code string
@@ -68,7 +68,7 @@ exit code is that of the program, or 124 after --timeout.`,
 }
 
 // what sets the program to run, and reports whether it was read from standard input.
-func (c sandboxCommands) what(cmd *cobra.Command, req *api.ExecRequest, code string, args []string) (fromStdin bool,
+func (c commands) what(cmd *cobra.Command, req *api.ExecRequest, code string, args []string) (fromStdin bool,
 	err error) {
 	switch {
 	case cmd.Flags().Changed("code"):
@@ -109,7 +109,7 @@ func checkSource(what, code string) error {
 	return nil
 }
 
-func (c sandboxCommands) run(ctx context.Context, req api.RunRequest, how cli.ProcessFlags, forwards []forward) error {
+func (c commands) run(ctx context.Context, req api.RunRequest, how cli.ProcessFlags, forwards []forward) error {
 	opened, err := listenAll(forwards)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // statsEvery is the interval of --watch.
 const statsEvery = 2 * time.Second
 
-func (c sandboxCommands) sandboxStats() *cobra.Command {
+func (c commands) sandboxStats() *cobra.Command {
 	var watch bool
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "stats [SANDBOX…]",
@@ -61,7 +61,7 @@ type sandboxStats struct {
 }
 
 // stats shows the usage of the sandboxes with these refs, or of all.
-func (c sandboxCommands) stats(ctx context.Context, server *client.Client, refs []string, watch bool) error {
+func (c commands) stats(ctx context.Context, server *client.Client, refs []string, watch bool) error {
 	found, err := statsOf(ctx, server, refs)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func statsOf(ctx context.Context, server *client.Client, refs []string) ([]sandb
 	}
 	if len(refs) == 0 {
 		var err error
-		if boxes, err = everySandbox(ctx, server, api.SandboxFilter{}); err != nil {
+		if boxes, err = All(ctx, server, api.SandboxFilter{}); err != nil {
 			return nil, err
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"github.com/spf13/cobra"
@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/images"
 )
 
-func (c sandboxCommands) sandboxSnapshot() *cobra.Command {
+func (c commands) sandboxSnapshot() *cobra.Command {
 	var req api.SnapshotRequest
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "snapshot SANDBOX [--name NAME] [--path DIR]",
@@ -37,7 +37,7 @@ When the id is printed, the image is on disk. It does not include volumes, proce
 	return cmd
 }
 
-func (c sandboxCommands) sandboxFork() *cobra.Command {
+func (c commands) sandboxFork() *cobra.Command {
 	var req api.ForkRequest
 	var where cli.ProcessFlags
 	cmd := c.WithOutput(&cobra.Command{

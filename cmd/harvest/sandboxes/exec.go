@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c sandboxCommands) sandboxExec() *cobra.Command {
+func (c commands) sandboxExec() *cobra.Command {
 	var how cli.ProcessFlags
 	detach := false
 	cmd := &cobra.Command{
@@ -41,7 +41,7 @@ func (c sandboxCommands) sandboxExec() *cobra.Command {
 // bestShell runs the best shell of an image.
 var bestShell = []string{"/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh"}
 
-func (c sandboxCommands) sandboxShell() *cobra.Command {
+func (c commands) sandboxShell() *cobra.Command {
 	how := cli.ProcessFlags{Interactive: true, Terminal: true}
 	cmd := &cobra.Command{
 		Use:     "sh SANDBOX",
@@ -56,7 +56,7 @@ func (c sandboxCommands) sandboxShell() *cobra.Command {
 	return cmd
 }
 
-func (c sandboxCommands) exec(ctx context.Context, ref string, program []string, how cli.ProcessFlags,
+func (c commands) exec(ctx context.Context, ref string, program []string, how cli.ProcessFlags,
 	detach bool) error {
 	req, err := how.Request(c.CLI)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c sandboxCommands) exec(ctx context.Context, ref string, program []string,
 	return c.finish(res, how.JSON)
 }
 
-func (c sandboxCommands) sandboxProcesses() *cobra.Command {
+func (c commands) sandboxProcesses() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "ps SANDBOX",
 		Short:   "List the commands of a sandbox",
@@ -131,7 +131,7 @@ func processStatus(p api.Process) string {
 	return fmt.Sprintf("exit code %d", p.Exit.Code)
 }
 
-func (c sandboxCommands) sandboxLogs() *cobra.Command {
+func (c commands) sandboxLogs() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logs SANDBOX [PROCESS]",
 		Short: "Show the output of a command",
@@ -175,7 +175,7 @@ shown twice. The exit code is that of the command shown.`,
 
 // breaks returns a function that reports a broken connection. It stays silent if the previous break was less
 // than a minute ago.
-func (c sandboxCommands) breaks() func(error) {
+func (c commands) breaks() func(error) {
 	var told time.Time
 	return func(err error) {
 		if time.Since(told) > time.Minute {

@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/bytestream"
 )
 
-func (c sandboxCommands) sandboxNetwork() *cobra.Command {
+func (c commands) sandboxNetwork() *cobra.Command {
 	var rules []string
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "network SANDBOX --network RULE…",
@@ -82,7 +82,7 @@ func denialText(d api.Denial) string {
 
 // tellDenied reports the connections that the network policy of a sandbox has refused since a time. Programs
 // themselves report only that they cannot connect.
-func (c sandboxCommands) tellDenied(ctx context.Context, server *client.Client, id string, since time.Time) {
+func (c commands) tellDenied(ctx context.Context, server *client.Client, id string, since time.Time) {
 	if c.Quiet {
 		return
 	}
@@ -116,7 +116,7 @@ func networkText(n api.Network) string {
 	return strings.TrimPrefix(text, "allow ")
 }
 
-func (c sandboxCommands) sandboxPort() *cobra.Command {
+func (c commands) sandboxPort() *cobra.Command {
 	listen, link, expires := "", false, cli.TimeFlag(0)
 	cmd := &cobra.Command{
 		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT | --link]",
@@ -207,7 +207,7 @@ func wantRunning(s api.Sandbox) error {
 }
 
 // linkPorts prints a link to each port.
-func (c sandboxCommands) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int,
+func (c commands) linkPorts(ctx context.Context, server *client.Client, sandbox string, ports []int,
 	expires float64) error {
 	for _, port := range ports {
 		made, err := server.CreatePortLink(ctx, sandbox, api.PortLinkRequest{Port: port, ExpiresIn: expires})
@@ -220,7 +220,7 @@ func (c sandboxCommands) linkPorts(ctx context.Context, server *client.Client, s
 	return nil
 }
 
-func (c sandboxCommands) sandboxLinks() *cobra.Command {
+func (c commands) sandboxLinks() *cobra.Command {
 	var revoke []string
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "links SANDBOX [--revoke LINK…]",
@@ -339,7 +339,7 @@ func closeAll(opened []forward) {
 }
 
 // passOn forwards connections until ctx ends, and then closes the listeners.
-func (c sandboxCommands) passOn(ctx context.Context, server *client.Client, sandbox string, opened []forward) {
+func (c commands) passOn(ctx context.Context, server *client.Client, sandbox string, opened []forward) {
 	var all sync.WaitGroup
 	for _, f := range opened {
 		all.Go(func() {

@@ -1,4 +1,5 @@
-package main
+// Package sandboxes has the commands for sandboxes and the programs in them: create, run, stream, forward ports.
+package sandboxes
 
 import (
 	"context"
@@ -16,16 +17,16 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/files"
 )
 
-// sandboxCommands makes the commands of this package.
-type sandboxCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// sandboxCommandsOf returns the command for sandboxes, and the one that runs a program in a new sandbox.
-func sandboxCommandsOf(base *cli.CLI) []*cobra.Command {
-	c := sandboxCommands{base}
+// Commands returns the command for sandboxes, and the one that runs a program in a new sandbox.
+func Commands(base *cli.CLI) []*cobra.Command {
+	c := commands{base}
 	return []*cobra.Command{c.runCommand(), c.sandboxCommand()}
 }
 
-func (c sandboxCommands) sandboxCommand() *cobra.Command {
+func (c commands) sandboxCommand() *cobra.Command {
 	cmd := cli.Group(&cobra.Command{
 		Use:     "sandbox",
 		Aliases: []string{"sbx"},
@@ -43,7 +44,7 @@ its id, or its name.`,
 	return cmd
 }
 
-func (c sandboxCommands) sandboxCreate() *cobra.Command {
+func (c commands) sandboxCreate() *cobra.Command {
 	var box cli.SandboxFlags
 	var where cli.ProcessFlags
 	var life, idle cli.TimeFlag
@@ -99,7 +100,7 @@ func (c sandboxCommands) sandboxCreate() *cobra.Command {
 	return cmd
 }
 
-func (c sandboxCommands) sandboxList() *cobra.Command {
+func (c commands) sandboxList() *cobra.Command {
 	var filter api.SandboxFilter
 	var tagTexts []string
 	ended := ""
@@ -117,7 +118,7 @@ func (c sandboxCommands) sandboxList() *cobra.Command {
 					return nil, err
 				}
 			}
-			return everySandbox(ctx, server, filter)
+			return All(ctx, server, filter)
 		}, func(s api.Sandbox) (string, []string) {
 			expires := "-"
 			if s.Ended.IsZero() {
@@ -163,8 +164,8 @@ func countEnded(ctx context.Context, server *client.Client, filter api.SandboxFi
 	return "", nil
 }
 
-// everySandbox returns all pages.
-func everySandbox(ctx context.Context, server *client.Client, filter api.SandboxFilter) ([]api.Sandbox, error) {
+// All returns the sandboxes of all pages that match filter.
+func All(ctx context.Context, server *client.Client, filter api.SandboxFilter) ([]api.Sandbox, error) {
 	all := []api.Sandbox{}
 	for {
 		page, next, err := server.Sandboxes(ctx, filter)
@@ -179,7 +180,7 @@ func everySandbox(ctx context.Context, server *client.Client, filter api.Sandbox
 	}
 }
 
-func (c sandboxCommands) sandboxGet() *cobra.Command {
+func (c commands) sandboxGet() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use:     "get SANDBOX",
 		Short:   "Show a sandbox",
@@ -289,7 +290,7 @@ func s3Text(s api.SandboxS3) string {
 	return text
 }
 
-func (c sandboxCommands) sandboxExtend() *cobra.Command {
+func (c commands) sandboxExtend() *cobra.Command {
 	var life, idle cli.TimeFlag
 	cmd := c.WithOutput(&cobra.Command{
 		Use:     "extend SANDBOX [--timeout TIME] [--idle-timeout TIME]",
@@ -319,7 +320,7 @@ func (c sandboxCommands) sandboxExtend() *cobra.Command {
 	return cmd
 }
 
-func (c sandboxCommands) sandboxRemove() *cobra.Command {
+func (c commands) sandboxRemove() *cobra.Command {
 	var cmd *cobra.Command
 	var sync bool
 	cmd = c.RemovalOrAll(&cobra.Command{
@@ -329,7 +330,7 @@ func (c sandboxCommands) sandboxRemove() *cobra.Command {
   harvest sandbox rm --all`,
 	}, "sandboxes", "all sandboxes that have not ended",
 		func(ctx context.Context, server *client.Client) (ids []string, err error) {
-			found, err := everySandbox(ctx, server, api.SandboxFilter{})
+			found, err := All(ctx, server, api.SandboxFilter{})
 			for _, s := range found {
 				ids = append(ids, s.ID)
 			}
@@ -346,7 +347,7 @@ func (c sandboxCommands) sandboxRemove() *cobra.Command {
 }
 
 // removeSync ends a sandbox whose volume may be synced to S3, and reports a failed sync.
-func (c sandboxCommands) removeSync(ctx context.Context, server *client.Client, ref string, sync bool) error {
+func (c commands) removeSync(ctx context.Context, server *client.Client, ref string, sync bool) error {
 	before, err := server.Sandbox(ctx, ref)
 	if err != nil {
 		return err

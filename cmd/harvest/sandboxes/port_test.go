@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"net"
@@ -71,5 +71,26 @@ func TestParseForwards(t *testing.T) {
 	if _, err := listenAll([]forward{{port: 80, address: "127.0.0.1:0"},
 		{port: 81, address: taken.Addr().String()}}); !errors.Is(err, errors.Invalid) {
 		t.Errorf("an address that is taken: %v", err)
+	}
+}
+
+func TestPortsOfEndedSandboxes(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]struct {
+		kind   errors.Kind
+		remedy string
+	}{
+		"creating":   {errors.Conflict, "wait until it is running"},
+		"terminated": {errors.Gone, "harvest sandbox get sbx_1"},
+		"failed":     {errors.Gone, "harvest sandbox get sbx_1"},
+	} {
+		err := wantRunning(api.Sandbox{ID: "sbx_1", Status: status, Reason: "because"})
+		if !errors.Is(err, want.kind) || !strings.Contains(errors.Message(err), "sbx_1 is "+status+" (because)") ||
+			!strings.Contains(errors.RemedyOf(err), want.remedy) {
+			t.Errorf("%s: %v, remedy %q", status, err, errors.RemedyOf(err))
+		}
+	}
+	if err := wantRunning(api.Sandbox{ID: "sbx_1", Status: "running"}); err != nil {
+		t.Error(err)
 	}
 }

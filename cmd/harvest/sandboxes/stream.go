@@ -1,4 +1,4 @@
-package main
+package sandboxes
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const impatient = 3
 
 // stream connects this process's input, output, signals and terminal to a command that open starts, and returns
 // the command's result.
-func (c sandboxCommands) stream(ctx context.Context, flags cli.ProcessFlags,
+func (c commands) stream(ctx context.Context, flags cli.ProcessFlags,
 	open func(context.Context, client.Streams) (*client.Process, error)) (api.Result, error) {
 	building := c.Building()
 	defer building.Done()
@@ -70,7 +70,7 @@ func (c sandboxCommands) stream(ctx context.Context, flags cli.ProcessFlags,
 }
 
 // forward passes signals to the command, once it has started, until ctx ends.
-func (c sandboxCommands) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process,
+func (c commands) forward(ctx context.Context, signals <-chan os.Signal, started <-chan *client.Process,
 	tty bool, giveUp func()) {
 	var p *client.Process
 	interrupts := 0
@@ -108,14 +108,14 @@ func (c sandboxCommands) forward(ctx context.Context, signals <-chan os.Signal, 
 	}
 }
 
-func (c sandboxCommands) resize(p *client.Process, tty bool) {
+func (c commands) resize(p *client.Process, tty bool) {
 	if size, ok := c.TerminalSize(); ok && tty && p != nil {
 		_ = p.Resize(size)
 	}
 }
 
 // rawTerminal puts the terminal into raw mode, if the input is one, so that the command gets all keys.
-func (c sandboxCommands) rawTerminal() (restore func(), err error) {
+func (c commands) rawTerminal() (restore func(), err error) {
 	f, ok := cli.Terminal(c.In)
 	if !ok {
 		return func() {}, nil
@@ -128,7 +128,7 @@ func (c sandboxCommands) rawTerminal() (restore func(), err error) {
 }
 
 // finish reports the result of a command and returns its exit code as ownExit.
-func (c sandboxCommands) finish(res api.Result, asJSON bool) error {
+func (c commands) finish(res api.Result, asJSON bool) error {
 	if asJSON {
 		line := json.NewEncoder(c.Out)
 		line.SetEscapeHTML(false)
@@ -145,7 +145,7 @@ func (c sandboxCommands) finish(res api.Result, asJSON bool) error {
 }
 
 // readAll reads all of standard input. Its size is limited to that of a request.
-func (c sandboxCommands) readAll() (string, error) {
+func (c commands) readAll() (string, error) {
 	data, err := io.ReadAll(io.LimitReader(c.In, api.MaxExec+1))
 	if err != nil {
 		return "", errors.Explainf(err, errors.Invalid, "cannot read standard input")
