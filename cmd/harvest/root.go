@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/cmd/harvest/files"
 	"github.com/RelevanceAI/harvest/cmd/harvest/images"
+	"github.com/RelevanceAI/harvest/cmd/harvest/repos"
 	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
 	"github.com/RelevanceAI/harvest/config"
 )
@@ -48,7 +49,7 @@ The first command that needs a server starts one.`,
 		", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.ConfigFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress and no hints")
-	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repoCommand(c.CLI), secretCommand(c.CLI),
+	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI), secretCommand(c.CLI),
 		scheduleCommand(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
 		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(sandboxes.Commands(c.CLI)...)

@@ -1,4 +1,5 @@
-package main
+// Package repos has the command for images of repositories: add, build, refresh, and their history.
+package repos
 
 import (
 	"context"
@@ -16,12 +17,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// repoCommands makes the commands of this package.
-type repoCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// repoCommand returns the command for images of repositories.
-func repoCommand(base *cli.CLI) *cobra.Command {
-	c := repoCommands{base}
+// Command returns the command for images of repositories.
+func Command(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return cli.Group(&cobra.Command{
 		Use:   "repo",
 		Short: "Manage images of repositories with installed dependencies",
@@ -35,7 +36,7 @@ runs, it checks every half hour for new commits.`,
 		c.repoRemove())
 }
 
-func (c repoCommands) repoAdd() *cobra.Command {
+func (c commands) repoAdd() *cobra.Command {
 	var req api.RepoRequest
 	var box cli.SandboxFlags
 	var limit cli.TimeFlag
@@ -107,7 +108,7 @@ A private repository needs a secret with GITHUB_TOKEN, or GIT_TOKEN and GIT_USER
 }
 
 // showRepo shows a repository unless err is set.
-func (c repoCommands) showRepo(r api.Repo, err error) error {
+func (c commands) showRepo(r api.Repo, err error) error {
 	if err != nil {
 		return nil
 	}
@@ -132,7 +133,7 @@ func repos(found ...api.Repo) cli.View {
 	return v
 }
 
-func (c repoCommands) repoList() *cobra.Command {
+func (c commands) repoList() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List repositories", Example: "  harvest repo ls -o json",
 		Args: cli.Args(0, 0, "no arguments"),
@@ -146,7 +147,7 @@ func (c repoCommands) repoList() *cobra.Command {
 	}, cli.FormatTable)
 }
 
-func (c repoCommands) repoGet() *cobra.Command {
+func (c commands) repoGet() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use: "get REPO", Short: "Show a repository", Example: "  harvest repo get owner/name",
 		Args: cli.Args(1, 1, "one repository"),
@@ -157,13 +158,13 @@ func (c repoCommands) repoGet() *cobra.Command {
 	}, cli.FormatJSON)
 }
 
-func (c repoCommands) repoBuild() *cobra.Command {
+func (c commands) repoBuild() *cobra.Command {
 	return c.startBuild("build REPO…", "Build the image of a repository from scratch",
 		`Build the image from scratch. If the build fails, the last good image stays.`,
 		"  harvest repo build owner/name", (*client.Client).BuildRepo)
 }
 
-func (c repoCommands) repoRefresh() *cobra.Command {
+func (c commands) repoRefresh() *cobra.Command {
 	return c.startBuild("refresh [REPO…]", "Update the images of repositories",
 		`Update images with as little work as possible:
 
@@ -174,7 +175,7 @@ func (c repoCommands) repoRefresh() *cobra.Command {
 Without REPO, update all repositories.`, "  harvest repo refresh owner/name", (*client.Client).RefreshRepo)
 }
 
-func (c repoCommands) startBuild(use, short, long, example string, start func(*client.Client, context.Context,
+func (c commands) startBuild(use, short, long, example string, start func(*client.Client, context.Context,
 	string) (api.RepoBuilt, error)) *cobra.Command {
 	detach, least := false, 1
 	if strings.Contains(use, "[") {
@@ -213,7 +214,7 @@ func (c repoCommands) startBuild(use, short, long, example string, start func(*c
 }
 
 // followBuild shows a build and returns its failure as an error.
-func (c repoCommands) followBuild(ctx context.Context, server *client.Client, begun api.RepoBuilt) error {
+func (c commands) followBuild(ctx context.Context, server *client.Client, begun api.RepoBuilt) error {
 	ended, err := server.FollowRepoBuild(ctx, begun, c.buildEvent)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -225,7 +226,7 @@ func (c repoCommands) followBuild(ctx context.Context, server *client.Client, be
 }
 
 // buildEvent shows an event of a build.
-func (c repoCommands) buildEvent(kind string, e api.RepoEvent) {
+func (c commands) buildEvent(kind string, e api.RepoEvent) {
 	if c.Quiet {
 		return
 	}
@@ -242,7 +243,7 @@ func (c repoCommands) buildEvent(kind string, e api.RepoEvent) {
 }
 
 // buildResult is the error of a failed build.
-func (c repoCommands) buildResult(b api.RepoBuilt) error {
+func (c commands) buildResult(b api.RepoBuilt) error {
 	took := time.Duration(b.Seconds * float64(time.Second)).Round(time.Millisecond)
 	switch {
 	case b.Mode == "unchanged":
@@ -262,7 +263,7 @@ func (c repoCommands) buildResult(b api.RepoBuilt) error {
 	return err
 }
 
-func (c repoCommands) repoLog() *cobra.Command {
+func (c commands) repoLog() *cobra.Command {
 	return &cobra.Command{
 		Use:     "log REPO [BUILD]",
 		Short:   "Print the log of a build, and follow it while the build runs",
@@ -289,7 +290,7 @@ func (c repoCommands) repoLog() *cobra.Command {
 	}
 }
 
-func (c repoCommands) repoHistory() *cobra.Command {
+func (c commands) repoHistory() *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use: "history REPO", Short: "List the builds of a repository's image, newest first",
 		Example: "  harvest repo history owner/name -o json", Args: cli.Args(1, 1, "one repository"),
@@ -316,7 +317,7 @@ func (c repoCommands) repoHistory() *cobra.Command {
 	}, cli.FormatTable)
 }
 
-func (c repoCommands) repoRemove() *cobra.Command {
+func (c commands) repoRemove() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm REPO…", Short: "Unregister repositories and remove their images", Aliases: []string{"remove"},
 		Long:    "Unregister repositories and remove their unused images. Running sessions continue.",
