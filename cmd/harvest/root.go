@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/images"
 	"github.com/RelevanceAI/harvest/cmd/harvest/repos"
 	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
+	"github.com/RelevanceAI/harvest/cmd/harvest/schedules"
 	"github.com/RelevanceAI/harvest/config"
 )
 
@@ -50,7 +51,7 @@ The first command that needs a server starts one.`,
 	flags.StringVar(&c.ConfigFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress and no hints")
 	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI), secretCommand(c.CLI),
-		scheduleCommand(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
+		schedules.Command(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
 		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
 	root.AddCommand(sandboxes.Commands(c.CLI)...)
 	root.AddCommand(agents.Commands(c.CLI)...)

@@ -155,6 +155,7 @@ var rows = []row{
 	{"cmd/harvest/sandboxes", []string{"api", "client", "cmd/harvest/cli", "cmd/harvest/files", "cmd/harvest/images",
 		"internal/bytestream"}, commandsHint},
 	{"cmd/harvest/repos", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli"}, commandsHint},
+	{"cmd/harvest/schedules", []string{"api", "client", "cmd/harvest/cli"}, commandsHint},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

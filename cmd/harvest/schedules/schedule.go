@@ -1,4 +1,5 @@
-package main
+// Package schedules has the command for scheduled jobs: list, set, run, pause, and their history.
+package schedules
 
 import (
 	"context"
@@ -15,12 +16,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// scheduleCommands makes the commands of this package.
-type scheduleCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// scheduleCommand returns the command for scheduled jobs.
-func scheduleCommand(base *cli.CLI) *cobra.Command {
-	c := scheduleCommands{base}
+// Command returns the command for scheduled jobs.
+func Command(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return cli.Group(&cobra.Command{
 		Use:   "schedule",
 		Short: "Manage scheduled jobs",
@@ -39,7 +40,7 @@ them only on request. Harvest has two schedules of its own:
 		c.scheduleResume())
 }
 
-func (c scheduleCommands) scheduleList() *cobra.Command {
+func (c commands) scheduleList() *cobra.Command {
 	return cli.Listing(c.CLI, &cobra.Command{Short: "List schedules by name", Example: "  harvest schedule ls"},
 		scheduleHeader,
 		func(ctx context.Context, server *client.Client) ([]api.Schedule, error) { return server.Schedules(ctx) },
@@ -60,7 +61,7 @@ func scheduleRow(s api.Schedule) (name string, cells []string) {
 	return s.Name, []string{s.Name, s.Kind, s.Cron, zone, next}
 }
 
-func (c scheduleCommands) scheduleSet() *cobra.Command {
+func (c commands) scheduleSet() *cobra.Command {
 	var given api.ScheduleRequest
 	var arguments string
 	var limit cli.TimeFlag
@@ -126,7 +127,7 @@ func scheduleNow(ctx context.Context, server *client.Client, name string) (api.S
 	}, err
 }
 
-func (c scheduleCommands) scheduleRemove() *cobra.Command {
+func (c commands) scheduleRemove() *cobra.Command {
 	return c.Removal(&cobra.Command{
 		Use:   "rm NAME…",
 		Short: "Delete schedules and their history, and cancel their runs",
@@ -138,7 +139,7 @@ Harvest's own schedules; to stop one of those, pause it.`,
 	})
 }
 
-func (c scheduleCommands) scheduleRun() *cobra.Command {
+func (c commands) scheduleRun() *cobra.Command {
 	detach := false
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "run NAME",
@@ -169,7 +170,7 @@ background.`,
 }
 
 // ranNow shows a run and returns its failure as an error.
-func (c scheduleCommands) ranNow(run api.ScheduleRun) error {
+func (c commands) ranNow(run api.ScheduleRun) error {
 	if c.Format != cli.FormatTable {
 		if err := c.Show(cli.View{JSON: run, Names: []string{run.ID}}); err != nil {
 			return err
@@ -187,7 +188,7 @@ func (c scheduleCommands) ranNow(run api.ScheduleRun) error {
 		"see: harvest schedule history %s", run.Schedule)
 }
 
-func (c scheduleCommands) scheduleHistory() *cobra.Command {
+func (c commands) scheduleHistory() *cobra.Command {
 	limit := 20
 	cmd := c.WithOutput(&cobra.Command{
 		Use:   "history NAME",
@@ -217,17 +218,17 @@ func (c scheduleCommands) scheduleHistory() *cobra.Command {
 	return cmd
 }
 
-func (c scheduleCommands) schedulePause() *cobra.Command {
+func (c commands) schedulePause() *cobra.Command {
 	return c.changeSchedule("pause NAME", "Pause a schedule", "  harvest schedule pause environment-refresh",
 		(*client.Client).PauseSchedule)
 }
 
-func (c scheduleCommands) scheduleResume() *cobra.Command {
+func (c commands) scheduleResume() *cobra.Command {
 	return c.changeSchedule("resume NAME", "Resume a paused schedule", "  harvest schedule resume environment-refresh",
 		(*client.Client).ResumeSchedule)
 }
 
-func (c scheduleCommands) changeSchedule(use, short, example string, do func(*client.Client, context.Context,
+func (c commands) changeSchedule(use, short, example string, do func(*client.Client, context.Context,
 	string) (api.Schedule, error)) *cobra.Command {
 	return c.WithOutput(&cobra.Command{
 		Use: use, Short: short, Example: example, Args: cli.Args(1, 1, "one schedule"),
