@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/repos"
 	"github.com/RelevanceAI/harvest/cmd/harvest/sandboxes"
 	"github.com/RelevanceAI/harvest/cmd/harvest/schedules"
+	"github.com/RelevanceAI/harvest/cmd/harvest/secrets"
 	"github.com/RelevanceAI/harvest/config"
 )
 
@@ -50,9 +51,10 @@ The first command that needs a server starts one.`,
 		", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.ConfigFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress and no hints")
-	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI), secretCommand(c.CLI),
-		schedules.Command(c.CLI), c.keyCommand(), c.modalCommand(), c.upCommand(), c.downCommand(), c.backupCommand(),
-		c.ofServer(c.doctorCommand()), c.configCommand(), c.versionCommand())
+	root.AddCommand(c.upCommand(), c.downCommand(), c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(),
+		c.versionCommand(), c.keyCommand(), c.modalCommand())
+	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI),
+		secrets.Command(c.CLI), schedules.Command(c.CLI))
 	root.AddCommand(sandboxes.Commands(c.CLI)...)
 	root.AddCommand(agents.Commands(c.CLI)...)
 	root.AddCommand(manCommands()...)

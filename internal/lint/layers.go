@@ -156,6 +156,7 @@ var rows = []row{
 		"internal/bytestream"}, commandsHint},
 	{"cmd/harvest/repos", []string{"api", "client", "cmd/harvest/chat", "cmd/harvest/cli"}, commandsHint},
 	{"cmd/harvest/schedules", []string{"api", "client", "cmd/harvest/cli"}, commandsHint},
+	{"cmd/harvest/secrets", []string{"api", "client", "cmd/harvest/cli", "secret"}, commandsHint},
 	{"app/startup", []string{"api"}, "the command and the server that it starts share these few names"},
 	{"app", []string{"..."}, "app connects all parts; only commands import it"},
 	{"cmd/harvest/...", []string{"..."}, ""},

@@ -1,4 +1,5 @@
-package main
+// Package secrets has the command for secrets: set, list, remove.
+package secrets
 
 import (
 	"context"
@@ -15,12 +16,12 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 )
 
-// secretCommands makes the commands of this package.
-type secretCommands struct{ *cli.CLI }
+// commands makes the commands of this package.
+type commands struct{ *cli.CLI }
 
-// secretCommand returns the command for secrets.
-func secretCommand(base *cli.CLI) *cobra.Command {
-	c := secretCommands{base}
+// Command returns the command for secrets.
+func Command(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return cli.Group(&cobra.Command{
 		Use:   "secret",
 		Short: "Manage secrets",
@@ -41,7 +42,7 @@ registry of images.`,
 	}, c.secretSet(), c.secretList(), c.secretRemove(), c.secretRekey())
 }
 
-func (c secretCommands) secretSet() *cobra.Command {
+func (c commands) secretSet() *cobra.Command {
 	var file string
 	replace := false
 	cmd := c.WithOutput(&cobra.Command{
@@ -81,7 +82,7 @@ stay, unless --replace is given.`,
 }
 
 // pairs parses a file and arguments; later values win. Its errors name keys, never values.
-func (c secretCommands) pairs(file string, args []string) (map[string]string, error) {
+func (c commands) pairs(file string, args []string) (map[string]string, error) {
 	pairs := secret.Pairs{}
 	if file != "" {
 		in := c.In
@@ -113,7 +114,7 @@ func (c secretCommands) pairs(file string, args []string) (map[string]string, er
 	return pairs, pairs.Check()
 }
 
-func (c secretCommands) secretList() *cobra.Command {
+func (c commands) secretList() *cobra.Command {
 	return cli.Listing(c.CLI, &cobra.Command{
 		Short: "List secrets by name, without their values",
 		Example: `  harvest secret ls
@@ -125,7 +126,7 @@ func (c secretCommands) secretList() *cobra.Command {
 		})
 }
 
-func (c secretCommands) secretRemove() *cobra.Command {
+func (c commands) secretRemove() *cobra.Command {
 	return c.Removal(&cobra.Command{
 		Use:     "rm NAME…",
 		Short:   "Delete secrets; existing sandboxes keep their values",
@@ -135,7 +136,7 @@ func (c secretCommands) secretRemove() *cobra.Command {
 	})
 }
 
-func (c secretCommands) secretRekey() *cobra.Command {
+func (c commands) secretRekey() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rekey",
 		Short: "Replace the key file, and encrypt all secrets with the new key",
