@@ -51,12 +51,13 @@ The first command that needs a server starts one.`,
 		", ")+" (environment: HARVEST_ENGINE)")
 	flags.StringVar(&c.ConfigFile, "config", "", "configuration file (environment: HARVEST_CONFIG)")
 	flags.BoolVarP(&c.Quiet, "quiet", "q", false, "no progress and no hints")
-	root.AddCommand(c.upCommand(), c.downCommand(), c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(),
-		c.versionCommand(), c.keyCommand(), c.modalCommand())
-	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI),
-		secrets.Command(c.CLI), schedules.Command(c.CLI))
+	// Suggestions for unknown commands prefer those that come first.
 	root.AddCommand(sandboxes.Commands(c.CLI)...)
-	root.AddCommand(agents.Commands(c.CLI)...)
+	root.AddCommand(files.Volume(c.CLI), images.Command(c.CLI, c.contextOf), repos.Command(c.CLI),
+		secrets.Command(c.CLI), schedules.Command(c.CLI), c.keyCommand(), c.modalCommand(), agents.Command(c.CLI),
+		c.upCommand(), c.downCommand(), c.backupCommand(), c.ofServer(c.doctorCommand()), c.configCommand(),
+		c.versionCommand())
+	root.AddCommand(agents.Sessions(c.CLI)...)
 	root.AddCommand(manCommands()...)
 	return root
 }

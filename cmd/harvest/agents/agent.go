@@ -46,7 +46,9 @@ type agentRun struct {
 	idle            cli.TimeFlag
 }
 
-func (c commands) agentCommand() *cobra.Command {
+// Command returns the command that begins or continues a session.
+func Command(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	r := &agentRun{commands: c}
 	cmd := &cobra.Command{
 		Use:   "agent [flags] [PROMPT]",

@@ -18,12 +18,12 @@ import (
 // commands makes the commands of this package.
 type commands struct{ *cli.CLI }
 
-// Commands returns the command for agents, and those for sessions.
-func Commands(base *cli.CLI) []*cobra.Command {
+// Sessions returns the commands for sessions.
+func Sessions(base *cli.CLI) []*cobra.Command {
 	c := commands{base}
-	return []*cobra.Command{c.agentCommand(), c.sessionsCommand(), c.compareCommand(), c.sendCommand(),
-		c.attachCommand(), c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(),
-		c.pushCommand(), c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
+	return []*cobra.Command{c.sessionsCommand(), c.compareCommand(), c.sendCommand(), c.attachCommand(),
+		c.stopCommand(), c.answerCommand(), c.diffCommand(), c.applyCommand(), c.checkoutCommand(), c.pushCommand(),
+		c.pullCommand(), c.sessionCommand(), c.memoryCommand(), c.endCommand()}
 }
 
 func (c commands) sessionsCommand() *cobra.Command {

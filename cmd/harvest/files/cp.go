@@ -9,7 +9,9 @@ import (
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
 
-func (c commands) sandboxCopy() *cobra.Command {
+// SandboxCopy returns the command that copies files into and out of sandboxes.
+func SandboxCopy(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return c.copyCommand("SANDBOX", "Copy files into or out of a sandbox", `  harvest sandbox cp data.csv dev:/tmp/
   harvest sandbox cp dev:/workspace ./workspace
   harvest sandbox cp ./src/. dev:/workspace

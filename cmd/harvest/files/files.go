@@ -15,7 +15,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-func (c commands) sandboxFiles() *cobra.Command {
+// SandboxFiles returns the command for single files of sandboxes.
+func SandboxFiles(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	return cli.Group(&cobra.Command{
 		Use:   "files",
 		Short: "Read and change single files of a sandbox",

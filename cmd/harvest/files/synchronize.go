@@ -99,7 +99,9 @@ func direction(down, both bool) (string, error) {
 	return "up", nil
 }
 
-func (c commands) sandboxSync() *cobra.Command {
+// SandboxSync returns the command that synchronizes the volume of a sandbox with S3.
+func SandboxSync(base *cli.CLI) *cobra.Command {
+	c := commands{base}
 	var req api.SandboxSyncRequest
 	var down, both bool
 	cmd := &cobra.Command{

@@ -16,12 +16,6 @@ import (
 // commands makes the commands of this package.
 type commands struct{ *cli.CLI }
 
-// OfSandbox returns the subcommands of the command for sandboxes that copy, change and synchronize their files.
-func OfSandbox(base *cli.CLI) []*cobra.Command {
-	c := commands{base}
-	return []*cobra.Command{c.sandboxCopy(), c.sandboxFiles(), c.sandboxSync()}
-}
-
 // Volume returns the command for volumes.
 func Volume(base *cli.CLI) *cobra.Command {
 	c := commands{base}

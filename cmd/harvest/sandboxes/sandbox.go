@@ -27,7 +27,7 @@ func Commands(base *cli.CLI) []*cobra.Command {
 }
 
 func (c commands) sandboxCommand() *cobra.Command {
-	cmd := cli.Group(&cobra.Command{
+	return cli.Group(&cobra.Command{
 		Use:     "sandbox",
 		Aliases: []string{"sbx"},
 		Short:   "Manage sandboxes",
@@ -37,11 +37,10 @@ its id, or its name.`,
   harvest sandbox exec dev -- python3 --version
   harvest sandbox cp report.csv dev:/tmp/
   harvest sandbox rm dev`,
-	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(),
-		c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(), c.sandboxPort(), c.sandboxLinks(),
-		c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(), c.sandboxRemove())
-	cmd.AddCommand(files.OfSandbox(c.CLI)...)
-	return cmd
+	}, c.sandboxCreate(), c.sandboxList(), c.sandboxGet(), c.sandboxExec(), c.sandboxShell(), files.SandboxCopy(c.CLI),
+		files.SandboxFiles(c.CLI), c.sandboxProcesses(), c.sandboxLogs(), c.sandboxStats(), c.sandboxNetwork(),
+		c.sandboxPort(), c.sandboxLinks(), c.sandboxExtend(), c.sandboxSnapshot(), c.sandboxFork(),
+		files.SandboxSync(c.CLI), c.sandboxRemove())
 }
 
 func (c commands) sandboxCreate() *cobra.Command {

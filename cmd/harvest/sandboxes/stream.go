@@ -127,7 +127,7 @@ func (c commands) rawTerminal() (restore func(), err error) {
 	return func() { _ = term.Restore(int(f.Fd()), state) }, nil
 }
 
-// finish reports the result of a command and returns its exit code as ownExit.
+// finish reports the result of a command and returns its exit code as cli.OwnExit.
 func (c commands) finish(res api.Result, asJSON bool) error {
 	if asJSON {
 		line := json.NewEncoder(c.Out)
