@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // Repository is a repository that a session works on.
@@ -55,9 +56,6 @@ type given struct {
 	shallow     []byte // the bundle's commits without parents
 	uncommitted Uncommitted
 }
-
-// NoSecret is the GitSecret of a session without credentials.
-const NoSecret = "none"
 
 // Repositories returns all repositories of the session, the first one first.
 func (s Session) Repositories() []Repository {
@@ -233,7 +231,7 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 			shallow = bundleDir + "/shallow"
 		}
 	}
-	if other := p.logins.https(r.URL); other != "" { // the token is valid for https only
+	if other := p.logins.HTTPS(r.URL); other != "" { // the token is valid for https only
 		if from == origin {
 			from = other
 		}
@@ -247,13 +245,14 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 		}
 	}
 	by := p.given.uncommitted.Author
-	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{script: script, env: map[string]string{
-		"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth),
-		"WORK": p.s.WorkBranch(),
-		"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "SHALLOW": shallow,
-		"BY": by.Name, "BYMAIL": by.Email,
-		"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
-	}})
+	out, result, err := p.m.in(p.s.Account, p.sandbox).Run(ctx,
+		shell.Script{Text: script, Env: map[string]string{
+			"DIR": r.Dir, "FROM": from, "ORIGIN": origin, "BRANCH": branch, "DEPTH": strconv.Itoa(r.Depth),
+			"WORK": p.s.WorkBranch(),
+			"NAME": p.s.Author.Name + " (Harvest)", "EMAIL": p.s.Author.Email, "PATCH": patch, "SHALLOW": shallow,
+			"BY": by.Name, "BYMAIL": by.Email,
+			"CONFIG": p.s.gitConfig(branch), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+		}})
 	if err == nil && result.ReturnCode != 0 {
 		err = p.unreached(ctx, r.URL, git.Explain("the repository could not be cloned", result.Stderr+result.Why()))
 	}
@@ -274,8 +273,8 @@ func (p *preparation) clone(ctx context.Context, i int) error {
 	if !r.LFS && !r.Submodules {
 		return nil
 	}
-	_, result, err = p.m.inSandbox(ctx, p.s, p.sandbox,
-		shell{script: partsScript, params: []string{r.Dir, strconv.FormatBool(r.LFS),
+	_, result, err = p.m.in(p.s.Account, p.sandbox).Run(ctx,
+		shell.Script{Text: partsScript, Params: []string{r.Dir, strconv.FormatBool(r.LFS),
 			strconv.FormatBool(r.Submodules)}})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("the repository's large files or submodules could not be fetched", result.Stderr+result.Why())

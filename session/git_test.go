@@ -28,6 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -507,7 +508,7 @@ func TestWorkspace(t *testing.T) {
 	box.Image = h.imageWith(t,
 		`mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
 	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
-		GitSecret: session.NoSecret,
+		GitSecret: credentials.None,
 		Uncommitted: session.Uncommitted{Patch: []byte(patch),
 			Author: session.Author{Name: "Bob", Email: "bob@example.org"}},
 		More:   []session.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
@@ -548,7 +549,7 @@ func TestWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
-		GitSecret: session.NoSecret, Prompt: "/run cat /home/agent/.mcp-memory/memory.jsonl"})
+		GitSecret: credentials.None, Prompt: "/run cat /home/agent/.mcp-memory/memory.jsonl"})
 	w = h.watch(s.ID)
 	w.until(t, "done")
 	if strings.Contains(w.String(), "never pull") {

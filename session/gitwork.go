@@ -11,7 +11,9 @@ import (
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // harvest-git reports its actions as lines of a file in the sandbox. A follower in the sandbox prints that file as it
@@ -27,8 +29,8 @@ const eventsDir = "/var/lib/harvest-git"
 // followScript prints a file from a given line on, and new lines as they are appended: FILE LINE. It kills the
 // follower that an earlier server started.
 const followScript = `
-mkdir -p ` + credentialsDir + `
-pid=` + credentialsDir + `/follower
+mkdir -p ` + credentials.Dir + `
+pid=` + credentials.Dir + `/follower
 if [ -f "$pid" ]; then
 	old=$(cat "$pid")
 	if tr '\0' ' ' <"/proc/$old/cmdline" 2>/dev/null | grep -qF -- "-F $1"; then kill "$old" || true; fi
@@ -151,8 +153,8 @@ func (r *runner) reportGit() {
 	}
 	params := append([]string{git.Program}, s.dirs()...)
 	r.m.work.Go(func() {
-		if _, _, err := r.m.inSandbox(r.m.ctx, s, s.SandboxID,
-			shell{script: reportScript, params: params}); err != nil && r.m.ctx.Err() == nil {
+		if _, _, err := r.m.in(s.Account, s.SandboxID).Run(r.m.ctx,
+			shell.Script{Text: reportScript, Params: params}); err != nil && r.m.ctx.Err() == nil {
 			logf.Infof(r.m.ctx, "the git events of session %s are unknown: %v", r.id, err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // settingsFile is the agent's own settings file. It is in memory, since it may contain the token for the model.
@@ -45,13 +46,13 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 			}
 		}
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: readSettings, params: params})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx, shell.Script{Text: readSettings, Params: params})
 	if err != nil {
 		return nil, err
 	}
 	if result.ReturnCode != 0 {
 		return nil, errors.Newf(errors.Unavailable, "cannot read the repository's settings: %s",
-			lastLines(result.Stderr, result.Why()))
+			shell.LastLines(result.Stderr, result.Why()))
 	}
 	env, files := map[string]string{}, false
 	given := program.Command(*setup).Env
@@ -77,11 +78,12 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		return overridden, nil
 	}
 	setup.Settings = settingsFile
-	_, result, err = m.inSandbox(ctx, s, s.SandboxID, shell{script: keyScript, params: []string{settingsFile},
-		stdin: string(settings)})
+	_, result, err = m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: shell.PrivateFile, Params: []string{settingsFile},
+			Stdin: string(settings)})
 	if err == nil && result.ReturnCode != 0 {
 		err = errors.Newf(errors.Unavailable, "cannot write the agent's settings: %s",
-			lastLines(result.Stderr, result.Why()))
+			shell.LastLines(result.Stderr, result.Why()))
 	}
 	return overridden, err
 }

@@ -1,58 +1,15 @@
 package session
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"io"
-	"maps"
 	"path"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/fault"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
-
-// maxBundle is the size limit for output of a session, in bytes.
-const maxBundle = 256 << 20
-
-// shell is a script that runs in a sandbox. git never runs on the host in files that an agent wrote.
-type shell struct {
-	user   string
-	script string
-	params []string // $1, $2, …
-	name   string   // $0; "" means "sh"
-	env    map[string]string
-	stdin  string
-}
-
-// inSandbox runs a script and returns its output. It returns Exhausted if the output exceeds maxBundle.
-func (m *Manager) inSandbox(ctx context.Context, s Session, box string, sh shell) ([]byte, sandbox.Result, error) {
-	w := &bounded{}
-	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
-		"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
-	maps.Copy(env, sh.env)
-	req := sandbox.ExecRequest{Args: append([]string{"/bin/sh", "-euc", sh.script, cmp.Or(sh.name, "sh")},
-		sh.params...), User: sh.user, Workdir: "/", Stdout: w, Env: env}
-	if sh.stdin != "" {
-		req.Stdin = strings.NewReader(sh.stdin)
-	}
-	x, err := m.opts.Fleet.Exec(ctx, s.Account, box, req)
-	if err != nil {
-		return nil, sandbox.Result{}, err
-	}
-	result, err := x.Wait(ctx)
-	switch {
-	case err != nil:
-		return nil, result, err
-	case w.over:
-		return nil, result, errors.Remedy(errors.Newf(errors.Exhausted, "the changes of the session exceed %d MiB",
-			maxBundle>>20), "copy the files with \"harvest sandbox cp\"")
-	}
-	return w.Bytes(), result, nil
-}
 
 // quietGit defines functions for scripts that run git in files that an agent wrote. tree prints the tree of all
 // files, including those of nested repositories, without changing the index: DIRECTORY.
@@ -127,7 +84,8 @@ func (m *Manager) Diff(ctx context.Context, account, ref, repository string) ([]
 	if err != nil {
 		return nil, err
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID, shell{script: diffScript, params: []string{r.Dir, r.Start}})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: diffScript, Params: []string{r.Dir, r.Start}})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
@@ -142,8 +100,8 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 	if err != nil {
 		return nil, err
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: bundleScript, params: []string{r.Dir, s.WorkBranch(), r.Base, s.Title, r.Start}})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: bundleScript, Params: []string{r.Dir, s.WorkBranch(), r.Base, s.Title, r.Start}})
 	switch {
 	case err != nil:
 		return nil, err
@@ -173,8 +131,8 @@ func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, erro
 	if err != nil || r == nil || s.SandboxID == "" || s.Status == Creating {
 		return nil, err
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: leftScript, params: append([]string{git.Program}, s.dirs()...)})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: leftScript, Params: append([]string{git.Program}, s.dirs()...)})
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}
@@ -225,8 +183,8 @@ modules | grep -qxF -- "$3" && [ -e "$3/.git" ] || exit 9
 
 // submodule returns a submodule of a repository as a repository of its own, which can be handed back and not pushed.
 func (m *Manager) submodule(ctx context.Context, s Session, repo Repository, name string) (Repository, error) {
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: moduleScript, params: []string{repo.Dir, repo.Start, name}})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: moduleScript, Params: []string{repo.Dir, repo.Start, name}})
 	switch {
 	case err != nil:
 		return Repository{}, err
@@ -285,16 +243,16 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 		return git.Event{}, err
 	}
 	defer r.letGo(context.WithoutCancel(ctx))
-	fresh, err := m.freshLogins(ctx, s)
+	fresh, err := m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))
 	if err != nil {
 		return git.Event{}, err
 	}
 	if len(fresh) > 0 {
-		r.take(fresh)
+		r.creds.Take(fresh)
 	}
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: `cd "$1"; shift; export HARVEST_GIT_EVENTS=-; exec /bin/sh -c "$0" ` + git.ProgramName + ` "$@"`,
-			name: git.Program, params: append([]string{repo.Dir}, params...)})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: `cd "$1"; shift; export HARVEST_GIT_EVENTS=-; exec /bin/sh -c "$0" ` + git.ProgramName + ` "$@"`,
+			Name: git.Program, Params: append([]string{repo.Dir}, params...)})
 	if err != nil {
 		return git.Event{}, err
 	}
@@ -335,25 +293,3 @@ func (r *runner) letGo(ctx context.Context) {
 
 // Name returns the name that identifies a repository within a session.
 func (r Repository) Name() string { return path.Base(r.Dir) }
-
-// bounded stores the data that is written to it, up to maxBundle.
-type bounded struct {
-	bytes.Buffer
-	over bool
-}
-
-var _ io.Writer = (*bounded)(nil)
-
-func (w *bounded) Write(b []byte) (int, error) {
-	if w.over = w.over || w.Len()+len(b) > maxBundle; w.over {
-		return len(b), nil
-	}
-	return w.Buffer.Write(b)
-}
-
-// lastLines returns the last lines of a script's standard error; otherwise if it is empty.
-func lastLines(stderr, otherwise string) string {
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(stderr, "")), "\n")
-	text := strings.Join(lines[max(0, len(lines)-3):], "; ")
-	return cmp.Or(text, otherwise, "it failed and said nothing")
-}

@@ -20,6 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -303,6 +305,25 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 		return nil, hasEnded(s.ID)
 	}
 	return r, nil
+}
+
+// in returns a sandbox of an account, to run scripts in it.
+func (m *Manager) in(account, box string) shell.Sandbox {
+	return shell.Sandbox{Fleet: m.opts.Fleet, Account: account, ID: box}
+}
+
+// credentials is the source of git's credentials.
+func (m *Manager) credentials() credentials.Source {
+	return credentials.Source{Secrets: m.opts.Secrets, GitHub: m.opts.GitHub}
+}
+
+// logins describes the credentials for the session's repositories.
+func (s Session) logins() credentials.Request {
+	req := credentials.Request{Account: s.Account, Secret: s.GitSecret}
+	for _, r := range s.Repositories() {
+		req.URLs = append(req.URLs, r.URL)
+	}
+	return req
 }
 
 // Get returns a session.

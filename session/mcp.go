@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/mcp"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 const (
@@ -62,7 +63,7 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (file string, en
 	for _, server := range known {
 		params = append(params, filesOf(server)...)
 	}
-	out, err := p.script(ctx, "", mcpScript, params...)
+	out, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, mcpScript, params...)
 	if err != nil {
 		return "", nil, err
 	}
@@ -95,11 +96,8 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (file string, en
 	if err != nil {
 		return "", nil, err
 	}
-	return path.Join(mcpDir, mcpFile), env, r.m.copyFile(ctx, r.account, s.SandboxID, mcpDir, mcpFile, config)
+	return path.Join(mcpDir, mcpFile), env, r.m.in(r.account, s.SandboxID).CopyFile(ctx, mcpDir, mcpFile, config)
 }
-
-// keyScript writes its input to a file in memory that only the agent's user can read. No snapshot contains it.
-const keyScript = `umask 077; mkdir -p "${1%/*}"; cat >"$1"`
 
 // withKeys runs a command with the environment variables of a file.
 const withKeys = `set -a; . "$0"; set +a; exec "$@"`
@@ -127,14 +125,14 @@ func (r *runner) hideKeys(ctx context.Context, p preparation, servers []mcp.Serv
 		}
 		file := path.Join("/dev/shm/harvest-mcp", s.Name)
 		x, err := r.m.opts.Fleet.Exec(ctx, r.account, p.sandbox,
-			sandbox.ExecRequest{Args: []string{"/bin/sh", "-euc", keyScript, "sh", file}, Workdir: "/",
+			sandbox.ExecRequest{Args: []string{"/bin/sh", "-euc", shell.PrivateFile, "sh", file}, Workdir: "/",
 				Stdin: strings.NewReader(text.String())})
 		if err != nil {
 			return nil, nil, err
 		}
 		if result, err := x.Wait(ctx); err != nil || result.ReturnCode != 0 {
 			return nil, nil, errors.Errorf("write the key of the MCP server %s: %v, %s", s.Name, err,
-				lastLines(result.Stderr, result.Why()))
+				shell.LastLines(result.Stderr, result.Why()))
 		}
 		s.Command, s.Env = append([]string{"/bin/sh", "-c", withKeys, file}, s.Command...), nil
 		out = append(out, s)

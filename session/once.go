@@ -1,12 +1,10 @@
 package session
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
 	"context"
 	"strings"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/pipe"
@@ -61,10 +58,10 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	line := m.OpenLine(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
 	defer line.End(ctx)
 	dir := "/tmp/harvest-prompt-" + strings.ToLower(ulid.Make().String())
-	if err := m.copyFile(ctx, account, sb.ID, dir, "prompt", []byte(prompt)); err != nil {
+	if err := m.in(account, sb.ID).CopyFile(ctx, dir, "prompt", []byte(prompt)); err != nil {
 		return sandbox.Result{}, err
 	}
-	defer m.remove(context.WithoutCancel(ctx), account, sb.ID, dir)
+	defer m.in(account, sb.ID).Remove(context.WithoutCancel(ctx), dir)
 
 	overridden, err := m.guard(ctx, Session{Account: account, SandboxID: sb.ID}, m.opts.Agents[name], &setup, setup.Dir)
 	if err != nil {
@@ -118,38 +115,6 @@ func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Ac
 		return nil, err
 	}
 	return m.Access(ctx, sb.Account, sb.ID, sb.Secrets)
-}
-
-// copyFile creates a directory in the sandbox and writes a world-readable file into it.
-func (m *Manager) copyFile(ctx context.Context, account, sandboxID, dir, name string, text []byte) error {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text)), ModTime: time.Now()})
-	if err == nil {
-		_, err = w.Write(text)
-	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return errors.Wrapf(err, "pack %s", name)
-	}
-	return m.opts.Fleet.CopyIn(ctx, account, sandboxID, dir, &archive)
-}
-
-// remove removes a directory that copyFile created.
-func (m *Manager) remove(ctx context.Context, account, sandboxID, dir string) {
-	ctx, cancel := context.WithTimeout(ctx, programTime)
-	defer cancel()
-	req := sandbox.ExecRequest{Args: []string{"rm", "-rf", dir}, Workdir: "/"}
-	if m.opts.Fleet.Capabilities().Users {
-		req.User = "0:0"
-	}
-	x, err := m.opts.Fleet.Exec(ctx, account, sandboxID, req)
-	if err == nil {
-		_, err = x.Wait(ctx)
-	}
-	if kind := errors.KindOf(err); err != nil && kind != errors.NotFound && kind != errors.Gone &&
-		kind != errors.Conflict {
-		logf.Errorf(ctx, "remove %s in %s: %v", dir, sandboxID, err)
-	}
 }
 
 // terminalCodes matches terminal control sequences. Text in JSON has these characters escaped.

@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 const (
@@ -29,7 +31,7 @@ type prepared struct {
 	sandbox string // created, even if a later step failed
 	fresh   bool   // without the files of an earlier sandbox
 	repos   []Repository
-	logins  logins
+	logins  credentials.Logins
 	image   *RepoImage // image of the repository that the sandbox was created from
 	synced  *Synced    // set if the repository is up to date already
 	err     error
@@ -83,7 +85,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 			s.SandboxID, s.Repos, s.Base = p.sandbox, p.repos, p.repos[0].Base
 		})
 	}
-	r.renewLogins(p.logins)
+	r.creds.Take(p.logins)
 	if p.err == nil {
 		r.ready, r.given = true, given{}
 		r.catchUp(p)
@@ -127,7 +129,7 @@ type preparation struct {
 	sandbox string
 	fresh   bool         // the sandbox is new, without the files of an earlier one
 	repos   []Repository // the session's repositories, as prepared
-	logins  logins
+	logins  credentials.Logins
 	image   *RepoImage // image of the repository that the sandbox was created from
 	synced  *Synced
 }
@@ -139,13 +141,14 @@ func (p *preparation) run(ctx context.Context) error {
 	if err := p.stage("directories", func() error { return p.makeDirs(ctx) }); err != nil {
 		return err
 	}
-	if logins, err := p.m.logins(ctx, p.s); err != nil {
+	logins, err := p.m.credentials().Find(ctx, p.s.logins())
+	if err != nil {
 		return errors.Stage(err, "credentials")
-	} else if len(logins) > 0 {
+	}
+	if len(logins) > 0 {
 		p.logins = logins
 		if err := p.stage("credentials", func() error {
-			return p.m.putLogins(ctx, p.s, p.sandbox,
-				logins)
+			return logins.Put(ctx, p.m.in(p.s.Account, p.sandbox))
 		}); err != nil {
 			return err
 		}
@@ -225,18 +228,6 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	return nil
 }
 
-// script runs a script in the sandbox and returns its output. Its parameters are $1, $2, ….
-func (p *preparation) script(ctx context.Context, user, text string, params ...string) (string, error) {
-	out, result, err := p.m.inSandbox(ctx, p.s, p.sandbox, shell{user: user, script: text, params: params})
-	if err != nil {
-		return "", err
-	}
-	if result.ReturnCode != 0 {
-		return "", errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Why()))
-	}
-	return string(out), nil
-}
-
 // dirsScript creates directories that the agent's user cannot create, and changes their owner to that user: OWNER
 // PROGRAM DIRECTORY… The files of the memory belong to the agent, too.
 const dirsScript = `
@@ -250,7 +241,7 @@ if [ -d "$d" ] && [ "${d%/.mcp-memory}" != "$d" ]; then chown -R "$owner" "$d"; 
 
 // makeDirs creates directories, and installs harvest-git where agents find it.
 func (p *preparation) makeDirs(ctx context.Context) error {
-	ids, err := p.script(ctx, "", `id -u; id -g`)
+	ids, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, `id -u; id -g`)
 	if err != nil {
 		return err
 	}
@@ -266,11 +257,11 @@ func (p *preparation) makeDirs(ctx context.Context) error {
 		}
 		dirs = append(dirs, memoryMount)
 	}
-	_, result, err := p.m.inSandbox(ctx, p.s, p.sandbox,
-		shell{user: user, script: dirsScript, params: append([]string{owner, programPath}, dirs...),
-			stdin: git.Program})
+	_, result, err := p.m.in(p.s.Account, p.sandbox).Run(ctx,
+		shell.Script{User: user, Text: dirsScript, Params: append([]string{owner, programPath}, dirs...),
+			Stdin: git.Program})
 	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "%s", lastLines(result.Stderr, result.Why()))
+		err = errors.Newf(errors.Unavailable, "%s", shell.LastLines(result.Stderr, result.Why()))
 	}
 	return err
 }

@@ -167,7 +167,7 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 	setup = s.setup()
 	if s.Subdir != "" { // git does not track empty directories, and the agent may have removed it
 		p := preparation{m: r.m, s: s, sandbox: s.SandboxID}
-		if _, err := p.script(ctx, "", `mkdir -p "$1"`, setup.Dir); err != nil {
+		if _, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, `mkdir -p "$1"`, setup.Dir); err != nil {
 			return setup, err
 		}
 	}

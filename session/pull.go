@@ -72,20 +72,19 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	if err := req.check(); err != nil {
 		return Pull{}, err
 	}
-	l, err := m.logins(ctx, s)
+	l, err := m.credentials().Find(ctx, s.logins())
 	if err != nil {
 		return Pull{}, err
 	}
-	defer l.release()
-	defer l.revoke(context.WithoutCancel(ctx))
-	login, ok := l.of(repo.URL)
+	defer l.Release()
+	defer l.Revoke(context.WithoutCancel(ctx))
+	hub, ok := l.GitHub(repo.URL)
 	address, err := git.ParseAddress(repo.URL)
 	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
 		return Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s",
 			repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
 	}
-	p := &proposal{m: m, r: r, s: s, req: req, path: address.Path,
-		hub: &github.Client{API: login.api, Token: login.password, HTTP: login.client}}
+	p := &proposal{m: m, r: r, s: s, req: req, path: address.Path, hub: hub}
 	old, err := p.hub.FindPull(ctx, p.path, s.WorkBranch()) // before the push, so that a bad token changes nothing
 	if err != nil {
 		return Pull{}, err

@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
@@ -36,11 +37,11 @@ func (r *runner) inherit(ctx context.Context) {
 		return
 	}
 	from := Session{ID: s.Continues}.stateDir()
-	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: inheritScript, params: []string{from, s.stateDir()}})
+	_, result, err := r.m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: inheritScript, Params: []string{from, s.stateDir()}})
 	if err != nil || result.ReturnCode != 0 { // the agent receives the last messages instead
 		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err,
-			lastLines(result.Stderr, result.Why()))
+			shell.LastLines(result.Stderr, result.Why()))
 	}
 }
 
@@ -54,8 +55,8 @@ func (r *runner) resume(ctx context.Context, program agent.Agent, setup *agent.S
 	s := r.session()
 	env := maps.Clone(setup.Env)
 	env["CONVERSATION"] = setup.Conversation
-	_, result, err := r.m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, env: env})
+	_, result, err := r.m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: `for f in ` + k.Kept() + `; do [ ! -e "$f" ] || exit 0; done; exit 3`, Env: env})
 	if err != nil || result.ReturnCode != 3 {
 		return // it exists, or that is unknown: the agent reports an error if it cannot resume
 	}

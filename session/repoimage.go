@@ -144,7 +144,7 @@ func (r *runner) catchUp(done prepared) {
 	synced := Synced{RepoImage: *done.image, Behind: -1, Commit: done.repos[0].Base}
 	r.m.work.Go(func() {
 		ctx := logf.With(r.m.ctx, "session_id", r.id)
-		out, err := p.script(ctx, "", catchUpScript, p.s.Dir, synced.Branch, synced.RepoImage.Commit)
+		out, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, catchUpScript, p.s.Dir, synced.Branch, synced.RepoImage.Commit)
 		if err == nil {
 			_, err = fmt.Sscan(out, &synced.Behind, &synced.Commit)
 		}

@@ -8,55 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/secret"
 )
-
-// TestLogins checks that a token is used only for the host that its secret names, over https, and that a repository
-// with an SSH address is cloned from there.
-// mission: E7
-func TestLogins(t *testing.T) {
-	t.Parallel()
-	l := logins{{where: "https://github.com/o/n", user: "app"}, {where: "https://git.example.org", user: "all"}}
-	for address, want := range map[string]string{
-		"https://github.com/o/n.git": "app", "git@github.com:o/n.git": "app", "https://github.com/o/other": "",
-		"https://git.example.org/any/thing":  "all",
-		"ssh://git@git.example.org:2222/a/b": "all", "http://git.example.org/a/b": "", "git://github.com/o/n": "",
-		"ext::x": "", "https://git.example.org.evil.org/a/b": "",
-	} {
-		if got, _ := l.of(address); got.user != want {
-			t.Errorf("%s: %q, want %q", address, got.user, want)
-		}
-	}
-	for address, want := range map[string]string{
-		"git@github.com:o/n.git": "https://github.com/o/n", "git@github.com:o/other": "",
-		"ssh://git@git.example.org:2222/a/b": "https://git.example.org/a/b",
-		"https://github.com/o/n":             "", "x": "",
-	} {
-		if got := l.https(address); got != want {
-			t.Errorf("%s: %q, want %q", address, got, want)
-		}
-	}
-	if _, ok := (logins{{where: "http://github.com"}}).of("http://github.com/o/n"); ok {
-		t.Error("a token would be sent without TLS")
-	}
-	if l := (logins{}); !l.expires().IsZero() {
-		t.Error("nothing ends")
-	}
-	m := &Manager{}
-	if l, err := m.logins(t.Context(), Session{Repo: "https://github.com/o/n"}); l != nil || err != nil {
-		t.Errorf("no secrets: %v, %v", l, err)
-	}
-	m.opts.Secrets = new(secret.Vault)
-	if l, err := m.logins(t.Context(), Session{Repo: "https://github.com/o/n", GitSecret: NoSecret}); l != nil ||
-		err != nil {
-		t.Errorf("none wanted: %v, %v", l, err)
-	}
-	err := m.putLogins(t.Context(), Session{}, "",
-		logins{{where: "https://x", user: "u", password: "a\nhttps://y\tu\tp"}})
-	if err == nil {
-		t.Error("a token with a line end was taken")
-	}
-}
 
 // TestGitConfig checks that git reads back any title and any branch unchanged.
 func TestGitConfig(t *testing.T) {
@@ -96,15 +48,6 @@ func TestRepositories(t *testing.T) {
 		if got := memoryVolume(memoryOf(r)); got != want {
 			t.Errorf("%+v: %q, want %q", r, got, want)
 		}
-	}
-	w := &bounded{}
-	for range 3 {
-		if n, err := w.Write(make([]byte, maxBundle/2)); n != maxBundle/2 || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if !w.over || w.Len() > maxBundle {
-		t.Errorf("%d bytes are kept", w.Len())
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
@@ -74,13 +75,12 @@ type runner struct {
 	over      string                  // why the session ends
 	failed    bool                    // preparation failed
 
-	follower   *follower          // of harvest-git's event lines; nil if none runs
-	gitSeen    int                // number of its lines that have become events
-	panicked   *git.Event         // the panic that ends the turn
-	catching   bool               // the repository is updated to the newest commit in the background
-	held       bool               // an operation on the repository is under way without the agent
-	logins     logins             // logins in the sandbox
-	endRenewal context.CancelFunc // of logins; nil if there are none
+	follower *follower           // of harvest-git's event lines; nil if none runs
+	gitSeen  int                 // number of its lines that have become events
+	panicked *git.Event          // the panic that ends the turn
+	catching bool                // the repository is updated to the newest commit in the background
+	held     bool                // an operation on the repository is under way without the agent
+	creds    *credentials.Keeper // in the sandbox
 
 	// The remaining fields are for sessions made ahead.
 	warm  chan struct{} // closed by the loop when a prompt could be sent
@@ -88,9 +88,14 @@ type runner struct {
 }
 
 func newRunner(m *Manager, s Session) *runner {
-	return &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
+	r := &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
 		tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{},
 		opened: time.Now(), warm: make(chan struct{}), taken: make(chan struct{})}
+	r.creds = credentials.NewKeeper(m.ctx, &m.work, s.ID, func(ctx context.Context) (credentials.Logins, error) {
+		s := r.session()
+		return m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))
+	})
+	return r
 }
 
 // session returns the current record.
@@ -168,7 +173,9 @@ func (r *runner) begin(ctx context.Context) {
 		if r.current == nil && s.Status.working() { // the earlier server recorded only the end of the turn
 			r.setStatus(Done, "")
 		}
-		r.findLogins()
+		if m := r.m; m.credentials().Serves(r.session().logins()) {
+			r.creds.Find()
+		}
 		if r.current != nil {
 			r.followGit(ctx)
 		}
@@ -186,7 +193,7 @@ func (r *runner) leave() {
 	r.agent.letGo()
 	r.line.Close()
 	r.letGitGo()
-	r.dropLogins()
+	r.creds.Close()
 }
 
 // change changes the record and stores it. It logs failures to store it; the next change stores it again.
@@ -672,7 +679,7 @@ func (r *runner) finish(ctx context.Context) {
 	if r.undo != nil {
 		r.undo()
 		p := <-r.prepared
-		r.renewLogins(p.logins)
+		r.creds.Take(p.logins)
 		if p.sandbox != "" {
 			r.change(func(s *Session) { s.SandboxID = p.sandbox })
 		}
@@ -693,7 +700,7 @@ func (r *runner) finish(ctx context.Context) {
 	r.agent.letGo()
 	r.line.Close()
 	r.letGitGo()
-	r.endLogins(ctx)
+	r.creds.End(ctx)
 	if id := r.session().SandboxID; id != "" {
 		if err := r.m.opts.Fleet.Destroy(context.WithoutCancel(ctx), r.account, id); err != nil &&
 			errors.KindOf(err) != errors.NotFound {

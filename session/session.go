@@ -164,7 +164,7 @@ type Request struct {
 	More            []RepositoryRequest // further repositories, beside the first one
 	Name            string              // of the first repository's directory; "" means that of its address
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
-	// host, NoSecret means no credentials.
+	// host, credentials.None means no credentials.
 	GitSecret string
 	Agent     string         // "" means the Manager's default
 	Model     string         // "" means the agent's default

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -150,12 +151,13 @@ func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]Reposit
 	for _, pattern := range startFiles {
 		files = append(files, ":(glob)**/"+pattern)
 	}
-	out, result, err := r.m.inSandbox(ctx, own, own.SandboxID, shell{script: refreshScript, params: files,
-		env: map[string]string{
-			"DIR": own.Dir, "FROM": from, "ORIGIN": req.Repo, "BRANCH": own.Branch, "PATCH": patch,
-			"BY": req.Uncommitted.Author.Name, "BYMAIL": req.Uncommitted.Author.Email,
-			"CONFIG": configSection([2]string{"title", s.Title}), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
-		}})
+	out, result, err := r.m.in(own.Account, own.SandboxID).Run(ctx,
+		shell.Script{Text: refreshScript, Params: files,
+			Env: map[string]string{
+				"DIR": own.Dir, "FROM": from, "ORIGIN": req.Repo, "BRANCH": own.Branch, "PATCH": patch,
+				"BY": req.Uncommitted.Author.Name, "BYMAIL": req.Uncommitted.Author.Email,
+				"CONFIG": configSection([2]string{"title", s.Title}), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+			}})
 	switch {
 	case err != nil:
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/github"
+	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // pushed describes the work on a pushed branch.
@@ -50,8 +51,8 @@ done`
 
 // pushed reads the work on the branch of a session.
 func (m *Manager) pushed(ctx context.Context, s Session, repo Repository) (pushed, error) {
-	out, result, err := m.inSandbox(ctx, s, s.SandboxID,
-		shell{script: pushedScript, params: append([]string{repo.Dir, repo.Start, repo.Base}, github.Templates()...)})
+	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
+		shell.Script{Text: pushedScript, Params: append([]string{repo.Dir, repo.Start, repo.Base}, github.Templates()...)})
 	parts := strings.SplitN(strings.ToValidUTF8(string(out), ""), "\x00", 4)
 	switch {
 	case err != nil:
