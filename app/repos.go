@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -22,7 +23,7 @@ const refreshRepoKind = "refresh-repo"
 // openRepos opens the registered repositories.
 func (a *App) openRepos(ctx context.Context, db *store.DB, eng engine.Engine) (err error) {
 	a.repos, err = repo.Open(ctx, repo.Options{
-		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Check: session.CheckRepo,
+		Fleet: a.fleet, Images: eng.Images(), Journal: a.events, Store: db.Repos(), Check: workspace.CheckRepo,
 		Added: a.scheduleRepo,
 		Removed: func(ctx context.Context, r repo.Repo) error {
 			err := a.schedules.Delete(ctx, r.Account, repoJob(r))

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -61,7 +61,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	journal := event.Open(ctx, event.Options{Store: &memory.Events{}})
 	defer func() { err = errors.Join(err, journal.Close(context.WithoutCancel(ctx))) }()
 	if b.manage, err = repo.Open(ctx, repo.Options{Fleet: l.fleet, Images: l.engine.Images(), Journal: journal,
-		Store: &memory.Repos{}, Check: session.CheckRepo}); err != nil {
+		Store: &memory.Repos{}, Check: workspace.CheckRepo}); err != nil {
 		return err
 	}
 	defer b.manage.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -32,7 +32,7 @@ func options(t *testing.T) repo.Options {
 		}
 	})
 	return repo.Options{Fleet: fleet, Images: eng.Images(), Journal: journal, Store: &memory.Repos{},
-		Check: session.CheckRepo}
+		Check: workspace.CheckRepo}
 }
 
 // mission: B5

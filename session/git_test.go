@@ -29,6 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -50,7 +51,7 @@ func TestPrivateRepository(t *testing.T) {
 		"GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
 	h := newHouse(t, session.Options{Secrets: v})
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(),
-		Author: session.Author{Name: "Ada", Email: "ada@example.org"},
+		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"},
 		Prompt: "/run echo a >a; git add a; git commit -qm 'Add a'\n/write b b\n/run env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; git config --list"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
@@ -509,9 +510,9 @@ func TestWorkspace(t *testing.T) {
 		`mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
 	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
 		GitSecret: credentials.None,
-		Uncommitted: session.Uncommitted{Patch: []byte(patch),
-			Author: session.Author{Name: "Bob", Email: "bob@example.org"}},
-		More:   []session.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
+		Uncommitted: workspace.Uncommitted{Patch: []byte(patch),
+			Author: workspace.Author{Name: "Bob", Email: "bob@example.org"}},
+		More:   []workspace.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
 		Prompt: "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git log --format='%an|%s'; git status --porcelain"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
@@ -588,22 +589,22 @@ func (h *house) imageWith(t *testing.T, script string) string {
 func TestWorkspaceRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	more := make([]session.RepositoryRequest, 10)
+	more := make([]workspace.RepositoryRequest, 10)
 	for i := range more {
 		more[i].URL = fmt.Sprintf("https://example.org/%d", i)
 	}
 	for name, req := range map[string]session.Request{
 		"twice": {Repo: "https://example.org/a/x",
-			More: []session.RepositoryRequest{{URL: "https://example.com/b/x.git"}}},
-		"one without address": {Repo: "https://example.org/a/x", More: []session.RepositoryRequest{{}}},
+			More: []workspace.RepositoryRequest{{URL: "https://example.com/b/x.git"}}},
+		"one without address": {Repo: "https://example.org/a/x", More: []workspace.RepositoryRequest{{}}},
 		"too many":            {Repo: "https://example.org/a/x", More: more},
 		"a bad name":          {Name: "../x"},
 		"a branch": {Repo: "https://example.org/a/x",
-			More: []session.RepositoryRequest{{URL: "https://example.org/b", Branch: "--upload-pack=x"}}},
+			More: []workspace.RepositoryRequest{{URL: "https://example.org/b", Branch: "--upload-pack=x"}}},
 		"depth of a bundle": {Bundle: []byte("x"), Depth: 1},
-		"uncommitted alone": {Repo: "https://example.org/a/x", Uncommitted: session.Uncommitted{Patch: []byte("x"),
-			Author: session.Author{Name: "a", Email: "b"}}},
-		"nobody's":     {Bundle: []byte("x"), Uncommitted: session.Uncommitted{Patch: []byte("x")}},
+		"uncommitted alone": {Repo: "https://example.org/a/x", Uncommitted: workspace.Uncommitted{Patch: []byte("x"),
+			Author: workspace.Author{Name: "a", Email: "b"}}},
+		"nobody's":     {Bundle: []byte("x"), Uncommitted: workspace.Uncommitted{Patch: []byte("x")}},
 		"a main ext::": {Repo: "ext::sh -c x"},
 	} {
 		if s, err := h.Create(t.Context(), account, req); errors.KindOf(err) != errors.Invalid {

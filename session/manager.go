@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -41,12 +42,12 @@ type Options struct {
 	Models       *model.Gateway
 	DirectModels bool
 
-	Default string          // agent of requests without one: "claude"
-	Image   string          // image of sandboxes of requests without one: "agent"
-	Repos   Repos           // images of repositories; nil for none
-	Author  Author          // author of requests without one: "Harvest Agent"
-	Secrets *secret.Vault   // source of git credentials; nil for none
-	Volumes volume.Provider // volumes of all accounts, for memories; nil for none
+	Default string           // agent of requests without one: "claude"
+	Image   string           // image of sandboxes of requests without one: "agent"
+	Repos   Repos            // images of repositories; nil for none
+	Author  workspace.Author // author of requests without one: "Harvest Agent"
+	Secrets *secret.Vault    // source of git credentials; nil for none
+	Volumes volume.Provider  // volumes of all accounts, for memories; nil for none
 	// GitHub returns the client for GitHub's API at the address in an account's secrets; nil: a client that reaches
 	// the internet only.
 	GitHub func(account string) *http.Client
@@ -92,8 +93,8 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	}
 	opts.Default = cmp.Or(opts.Default, "claude")
 	opts.Image = cmp.Or(opts.Image, "agent")
-	if opts.Author == (Author{}) {
-		opts.Author = Author{Name: "Harvest Agent", Email: "agent@harvest.invalid"}
+	if opts.Author == (workspace.Author{}) {
+		opts.Author = workspace.Author{Name: "Harvest Agent", Email: "agent@harvest.invalid"}
 	}
 	opts.MCPWait = cmp.Or(opts.MCPWait, 30*time.Second)
 	opts.HangAfter = cmp.Or(opts.HangAfter, 5*time.Minute)
@@ -133,7 +134,7 @@ func (m *Manager) Close() {
 // Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the
 // first prompt waits for them. Kinds: Invalid, NotFound (no such agent).
 func (m *Manager) Create(ctx context.Context, account string, req Request) (Session, error) {
-	var repos []Repository
+	var repos []workspace.Repository
 	var err error
 	if req.Continues != "" {
 		if repos, err = m.goOn(ctx, account, &req); err != nil {
@@ -152,7 +153,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 	}
 	fault.Point("session.recorded")
 	r := m.add(s)
-	r.given, r.env = given{req.Bundle, req.Shallow, req.Uncommitted}, req.Sandbox.Env
+	r.given, r.env = req.given(), req.Sandbox.Env
 	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt, ""); err != nil {
@@ -165,7 +166,7 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 }
 
 // plan validates req. repos are the repositories of the session that req continues; nil: req names them.
-func (m *Manager) plan(account string, req Request, repos []Repository) (Session, error) {
+func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
@@ -182,7 +183,7 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 	}
 	if repos == nil {
 		var err error
-		if repos, err = checkRepos(req); err != nil {
+		if repos, err = workspace.Check(req.repositories()); err != nil {
 			return Session{}, err
 		}
 	}
@@ -190,10 +191,10 @@ func (m *Manager) plan(account string, req Request, repos []Repository) (Session
 		return Session{}, err
 	}
 	author := req.Author
-	if author == (Author{}) {
+	if author == (workspace.Author{}) {
 		author = m.opts.Author
 	}
-	if err := checkAuthor(author); err != nil {
+	if err := workspace.CheckAuthor(author); err != nil {
 		return Session{}, err
 	}
 	if len(req.MCP) > 0 {
@@ -310,6 +311,11 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 // in returns a sandbox of an account, to run scripts in it.
 func (m *Manager) in(account, box string) shell.Sandbox {
 	return shell.Sandbox{Fleet: m.opts.Fleet, Account: account, ID: box}
+}
+
+// tree returns the work of a session in a sandbox.
+func (m *Manager) tree(s Session, box string) workspace.Tree {
+	return workspace.Tree{Sandbox: m.in(s.Account, box), Session: s.ID, Title: s.Title, Author: s.Author}
 }
 
 // credentials is the source of git's credentials.

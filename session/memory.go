@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/mcp"
 	"github.com/RelevanceAI/harvest/memory"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -24,7 +25,7 @@ const (
 // memoryName returns the name of the memory of the session's first repository; "" if the session has none.
 func (s Session) memoryName() string { return memoryOf(s.Repositories()[0]) }
 
-func memoryOf(r Repository) string {
+func memoryOf(r workspace.Repository) string {
 	if a, err := git.ParseAddress(r.URL); err == nil {
 		return memory.Name(a.Host, a.Owner(), a.Name())
 	}

@@ -27,7 +27,7 @@ func (r *runner) beginOwn(why string, end int64, drafts ...draft) {
 	r.publish(append(drafts, draft{EventOwnTurn, Event{Event: agent.Event{Reason: why}, Message: &m, Offset: end}})...)
 	r.published = max(r.published, end)
 	r.setStatus(Thinking, "")
-	r.followGit(r.m.ctx)
+	r.followGit()
 	if err := r.used(0); err != nil {
 		r.interrupt(err.Error())
 	}

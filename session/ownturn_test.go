@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // likeClaude is an agent whose program prints the same lines as Claude Code when it begins turns by itself and while
@@ -258,7 +259,7 @@ func TestOwnTurnReportsCommits(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
 	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "background commit",
-		Author: session.Author{Name: "Ada", Email: "ada@example.org"}})
+		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"}})
 	w := h.watch(s.ID)
 	for _, want := range []string{"asked for", "by itself"} {
 		if got := w.until(t, git.Committed).data.Git.Subject; got != want {

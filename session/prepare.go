@@ -1,28 +1,24 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/credentials"
-	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 const (
-	workspace   = "/workspace"
 	stateVolume = "harvest-agent-state" // mission C2
 	stateMount  = "/mnt/state"
-	bundleDir   = "/tmp/harvest-bundle"
-	programPath = "/usr/local/bin/" + git.ProgramName
 	tagSession  = "harvest.session"
 )
 
@@ -30,7 +26,7 @@ const (
 type prepared struct {
 	sandbox string // created, even if a later step failed
 	fresh   bool   // without the files of an earlier sandbox
-	repos   []Repository
+	repos   []workspace.Repository
 	logins  credentials.Logins
 	image   *RepoImage // image of the repository that the sandbox was created from
 	synced  *Synced    // set if the repository is up to date already
@@ -87,7 +83,7 @@ func (r *runner) prepare(ctx context.Context, p prepared) {
 	}
 	r.creds.Take(p.logins)
 	if p.err == nil {
-		r.ready, r.given = true, given{}
+		r.ready, r.given = true, workspace.Given{}
 		r.catchUp(p)
 		if r.session().Status == Creating {
 			r.setStatus(Ready, "")
@@ -124,11 +120,11 @@ func (r *runner) staged(stage Stage) {
 type preparation struct {
 	m       *Manager
 	s       Session
-	given   given
+	given   workspace.Given
 	stages  chan<- Stage
 	sandbox string
-	fresh   bool         // the sandbox is new, without the files of an earlier one
-	repos   []Repository // the session's repositories, as prepared
+	fresh   bool                   // the sandbox is new, without the files of an earlier one
+	repos   []workspace.Repository // the session's repositories, as prepared
 	logins  credentials.Logins
 	image   *RepoImage // image of the repository that the sandbox was created from
 	synced  *Synced
@@ -228,40 +224,37 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 	return nil
 }
 
-// dirsScript creates directories that the agent's user cannot create, and changes their owner to that user: OWNER
-// PROGRAM DIRECTORY… The files of the memory belong to the agent, too.
-const dirsScript = `
-owner=$1 program=$2
-mkdir -p "${program%/*}"
-cat >"$program"
-chmod 755 "$program"
-shift 2
-for d; do [ -d "$d" ] || { mkdir -p "$d"; chown "$owner" "$d"; }; done
-if [ -d "$d" ] && [ "${d%/.mcp-memory}" != "$d" ]; then chown -R "$owner" "$d"; fi`
-
-// makeDirs creates directories, and installs harvest-git where agents find it.
+// makeDirs creates directories, installs harvest-git, and fills the memory.
 func (p *preparation) makeDirs(ctx context.Context) error {
-	ids, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, `id -u; id -g`)
-	if err != nil {
-		return err
-	}
-	owner := strings.Join(strings.Fields(ids), ":")
-	user := ""
-	if p.m.opts.Fleet.Capabilities().Users {
-		user = "0:0"
-	}
-	dirs := []string{path.Dir(p.s.Dir), p.s.stateDir(), eventsDir}
+	dirs := []string{path.Dir(p.s.Dir), p.s.stateDir()}
 	if p.s.memoryName() != "" {
 		if err := p.seedMemory(ctx); err != nil {
 			return err
 		}
 		dirs = append(dirs, memoryMount)
 	}
-	_, result, err := p.m.in(p.s.Account, p.sandbox).Run(ctx,
-		shell.Script{User: user, Text: dirsScript, Params: append([]string{owner, programPath}, dirs...),
-			Stdin: git.Program})
-	if err == nil && result.ReturnCode != 0 {
-		err = errors.Newf(errors.Unavailable, "%s", shell.LastLines(result.Stderr, result.Why()))
+	return p.m.tree(p.s, p.sandbox).MakeDirs(ctx, dirs...)
+}
+
+// clone clones the i-th repository with all its parts.
+func (p *preparation) clone(ctx context.Context, i int) error {
+	r, tree := &p.repos[i], p.m.tree(p.s, p.sandbox)
+	c := workspace.Clone{Repository: *r, HTTPS: p.logins.HTTPS(r.URL)}
+	if i == 0 {
+		c.Given = p.given
+		if p.image != nil {
+			c.InImage, c.Branch = true, cmp.Or(r.Branch, p.image.Branch)
+		}
 	}
-	return err
+	begun, err := tree.Clone(ctx, c)
+	if err != nil {
+		return err
+	}
+	if begun.Fresh && (p.s.Continues == "" || p.s.SandboxID != "" || r.Base == "") {
+		r.Base, r.Start = begun.Base, begun.Start
+	}
+	if begun.Behind >= 0 {
+		p.synced = &Synced{RepoImage: *p.image, Behind: begun.Behind, Commit: r.Base}
+	}
+	return tree.FetchParts(ctx, *r)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/github"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // PullRequest contains the fields of a session's pull request. Empty fields are filled: the text by the agent.
@@ -99,9 +100,8 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 	switch {
 	case old.Number != 0:
 		made, err = p.update(ctx, old)
-	case len(p.work.subjects) == 0:
-		err = errors.Remedy(errors.Newf(errors.Conflict, "the agent has changed nothing"),
-			"see its events: harvest attach %s", s.ID)
+	case len(p.work.Subjects) == 0:
+		err = workspace.Unchanged(s.ID)
 	default:
 		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
 	}
@@ -142,14 +142,14 @@ type pullText struct {
 func (p *proposal) text(ctx context.Context) pullText {
 	t := pullText{title: p.req.Title, body: p.req.Body, source: SummaryGiven}
 	if t.body == "" {
-		said := strings.TrimSpace(p.work.list() + "\n\n" + p.work.template)
+		said := strings.TrimSpace(p.work.list() + "\n\n" + p.work.Template)
 		t.source = SummaryCommits
 		if !p.req.NoSummary {
 			switch title, summary, err := p.work.summary(ctx, p.r); {
 			case err != nil:
 				t.note = errors.Message(err)
 			default:
-				t.title, said, t.source = cmp.Or(t.title, title), fill(p.work.template, summary), SummaryAgent
+				t.title, said, t.source = cmp.Or(t.title, title), fill(p.work.Template, summary), SummaryAgent
 			}
 		}
 		t.body = said
@@ -176,15 +176,15 @@ func (p *proposal) open(ctx context.Context, base string) (Pull, error) {
 func (p *proposal) update(ctx context.Context, old github.Pull) (Pull, error) {
 	before, rest := readMark(old.Body)
 	ownTitle, ownBody := before.title == digest(old.Title), before.body == digest(rest)
-	made := Pull{Pull: old, Summary: SummaryKept, Updated: before.head != p.work.head}
+	made := Pull{Pull: old, Summary: SummaryKept, Updated: before.head != p.work.Head}
 	if p.req.Ready && old.Draft {
 		made.Note = "it is still a draft; mark it as ready on GitHub"
 	}
 	setTitle, setBody := p.req.Title != "" || ownTitle, p.req.Body != "" || ownBody
 	switch given := p.req.Title != "" || p.req.Body != ""; {
 	case given:
-		p.req.NoSummary = p.req.NoSummary || before.head == p.work.head || !ownBody
-	case p.req.NoSummary || before.head == p.work.head:
+		p.req.NoSummary = p.req.NoSummary || before.head == p.work.Head || !ownBody
+	case p.req.NoSummary || before.head == p.work.Head:
 		return made, nil
 	case !ownTitle && !ownBody:
 		made.Note = "its text was changed on GitHub, or is not Harvest's, and stays"
@@ -218,7 +218,7 @@ var marks = pattern.New(`(?m)^<!-- harvest (ses_\w+) head=(\w*) title=([\w-]+) b
 
 // mark returns the mark for a text.
 func (p *proposal) mark(t pullText) mark {
-	after := mark{p.s.ID, p.work.head, digest(t.title), digest(t.body)}
+	after := mark{p.s.ID, p.work.Head, digest(t.title), digest(t.body)}
 	if p.req.Title != "" {
 		after.title = "-"
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
@@ -133,7 +134,7 @@ func quoted(who, text string) string {
 
 // goOn fills req from the session that it continues, and returns that session's repositories: their files are in the
 // sandbox's image. Kinds: NotFound, Conflict (it has not ended), Invalid, Gone (its files no longer exist).
-func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Repository, error) {
+func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]workspace.Repository, error) {
 	if req.Repo != "" || req.Branch != "" || len(req.Bundle) > 0 || len(req.More) > 0 {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "a session that continues another uses its repositories"),
 			"omit the repository, or the session to continue")
@@ -183,7 +184,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]Rep
 	if req.Approval == "" {
 		req.Approval = old.Approval
 	}
-	if req.Author == (Author{}) {
+	if req.Author == (workspace.Author{}) {
 		req.Author = old.Author
 	}
 	if req.Limits == (Limits{}) {

@@ -2,10 +2,7 @@ package session
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -43,16 +40,6 @@ type Synced struct {
 	Error  string `json:"error,omitempty"` // why the update failed
 }
 
-// CheckRepo returns the directory to which sandboxes clone a repository, or an error if its address or branch is
-// invalid.
-func CheckRepo(url, branch string) (dir string, err error) {
-	all, err := checkRepos(Request{Repo: url, Branch: branch})
-	if err != nil {
-		return "", err
-	}
-	return all[0].Dir, nil
-}
-
 // repoImage returns the repository image that replaces the session's image, nil if none is suitable.
 func (m *Manager) repoImage(ctx context.Context, s Session, req sandbox.Request) *RepoImage {
 	needs := m.imageFor(s.Agent)
@@ -84,51 +71,6 @@ func (p *preparation) createFrom(ctx context.Context, req sandbox.Request) (sand
 	return p.m.opts.Fleet.Create(ctx, account, req)
 }
 
-// imageScript is cloneScript for a repository in the image. It updates the repository to the newest commit of the
-// bundle FROM, if FROM is set. Its first output line is how many commits the image was behind the bundle.
-const imageScript = `
-git config --global user.name "$NAME"
-git config --global user.email "$EMAIL"
-git -C "$DIR" remote set-url origin "$ORIGIN"
-image=$(git -C "$DIR" rev-parse --verify HEAD)
-if [ -n "$FROM" ]; then
-	if [ -z "$SHALLOW" ]; then
-		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
-	elif ! git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD 2>/dev/null; then # the image has not the parents either
-		cat "$SHALLOW" >>"$DIR/.git/shallow"
-		git -C "$DIR" fetch --quiet --no-tags --no-recurse-submodules "$FROM" HEAD
-	fi
-	git -C "$DIR" checkout --quiet --force --detach FETCH_HEAD
-fi
-git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript
-
-// behindImage removes the commit count from the output of imageScript, records it, and returns the rest.
-func (p *preparation) behindImage(out string) string {
-	behind, rest, _ := strings.Cut(out, "\n")
-	if n, err := strconv.Atoi(behind); err == nil && p.given.bundle != nil {
-		p.synced = &Synced{RepoImage: *p.image, Behind: n}
-	}
-	return rest
-}
-
-// catchUpScript fetches commits that are newer than the image and fast-forwards to them if the work tree is
-// unchanged. It prints how many commits the image is behind, and the starting commit. Its parameters: directory,
-// branch, commit of the image.
-const catchUpScript = `
-cd "$1"
-git fetch --quiet --no-tags --no-recurse-submodules origin "+refs/heads/$2:refs/remotes/origin/$2"
-new=$(git rev-parse "refs/remotes/origin/$2") base=$3
-behind=$(git rev-list --count "$base..$new")
-if [ "$new" != "$base" ] && [ "$(git rev-parse HEAD)" = "$base" ] && git diff --quiet HEAD --; then
-	if git merge --quiet --ff-only "$new" >&2 || git reset --quiet --keep "$new" >&2; then
-		base=$new
-		git config harvest.base "$base"
-		git update-ref refs/harvest/reported "$base"
-	fi
-fi
-echo "$behind"
-echo "$base"`
-
 // catchUp updates a session that started from an image of its repository to the newest commit, in the background. The
 // agent may read meanwhile, and its changes are preserved.
 func (r *runner) catchUp(done prepared) {
@@ -139,18 +81,16 @@ func (r *runner) catchUp(done prepared) {
 	if done.image == nil {
 		return
 	}
-	p := preparation{m: r.m, s: r.session(), sandbox: done.sandbox}
+	s := r.session()
 	r.catching = true
 	synced := Synced{RepoImage: *done.image, Behind: -1, Commit: done.repos[0].Base}
 	r.m.work.Go(func() {
 		ctx := logf.With(r.m.ctx, "session_id", r.id)
-		out, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, catchUpScript, p.s.Dir, synced.Branch, synced.RepoImage.Commit)
-		if err == nil {
-			_, err = fmt.Sscan(out, &synced.Behind, &synced.Commit)
-		}
+		behind, commit, err := r.m.tree(s, done.sandbox).CatchUp(ctx, s.Dir, synced.Branch, synced.RepoImage.Commit)
 		if err != nil {
 			synced.Behind, synced.Error = -1, logf.Redacted(errors.Message(err))
 		} else {
+			synced.Behind, synced.Commit = behind, commit
 			r.m.opts.Repos.Saw(ctx, synced.RepoImage, synced.Behind)
 		}
 		if ctx.Err() != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // runner owns a session that has not ended. One goroutine, its loop, processes all operations on the session in
@@ -39,7 +40,7 @@ type runner struct {
 	people atomic.Int32 // who follow the session and can answer
 
 	// Only the loop uses the remaining fields.
-	given     given             // input of the session, until the repository is cloned
+	given     workspace.Given   // input of the session, until the repository is cloned
 	env       map[string]string // of the first sandbox
 	recovered bool
 	opened    time.Time     // when this server created or recovered the session
@@ -75,7 +76,7 @@ type runner struct {
 	over      string                  // why the session ends
 	failed    bool                    // preparation failed
 
-	follower *follower           // of harvest-git's event lines; nil if none runs
+	follower *workspace.Follower // of harvest-git's event lines; nil if none runs
 	gitSeen  int                 // number of its lines that have become events
 	panicked *git.Event          // the panic that ends the turn
 	catching bool                // the repository is updated to the newest commit in the background
@@ -148,7 +149,7 @@ func (r *runner) loop(ctx context.Context) {
 			r.read(l)
 		case end := <-r.agent.exit():
 			r.exited(ctx, end)
-		case l := <-r.gitLines():
+		case l := <-r.follower.Lines():
 			r.gitLine(l)
 		case <-timer.C:
 			r.watch(ctx)
@@ -177,7 +178,7 @@ func (r *runner) begin(ctx context.Context) {
 			r.creds.Find()
 		}
 		if r.current != nil {
-			r.followGit(ctx)
+			r.followGit()
 		}
 		return
 	}
@@ -374,7 +375,7 @@ func (r *runner) advance(ctx context.Context) {
 		r.setStatus(Thinking, "")
 		fault.Point("turn.recorded")
 		r.agent.write(text)
-		r.followGit(ctx)
+		r.followGit()
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // Session is the record of a session: a snapshot that does not change by itself.
@@ -23,21 +24,21 @@ type Session struct {
 	ID      string `json:"id"` // "ses_" and a ULID in lower case
 	Account string `json:"account"`
 	// Spare means that the session is made ahead for the account, which does not see it yet.
-	Spare  bool   `json:"spare,omitempty"`
-	Place  string `json:"place,omitempty"` // in lists: like an ID, and newer than ID for a session that was made ahead; "" means ID
-	Title  string `json:"title,omitempty"` // the beginning of the first prompt
-	Agent  string `json:"agent"`
-	Model  string `json:"model,omitempty"`
-	Repo   string `json:"repo,omitempty"`   // URL, without credentials
-	Branch string `json:"branch,omitempty"` // starting branch
-	Base   string `json:"base,omitempty"`   // starting commit
-	Dir    string `json:"dir"`              // of the first repository, in the sandbox
-	Subdir string `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
-	Author Author `json:"author"`
+	Spare  bool             `json:"spare,omitempty"`
+	Place  string           `json:"place,omitempty"` // in lists: like an ID, and newer than ID for a session that was made ahead; "" means ID
+	Title  string           `json:"title,omitempty"` // the beginning of the first prompt
+	Agent  string           `json:"agent"`
+	Model  string           `json:"model,omitempty"`
+	Repo   string           `json:"repo,omitempty"`   // URL, without credentials
+	Branch string           `json:"branch,omitempty"` // starting branch
+	Base   string           `json:"base,omitempty"`   // starting commit
+	Dir    string           `json:"dir"`              // of the first repository, in the sandbox
+	Subdir string           `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
+	Author workspace.Author `json:"author"`
 
-	Repos     []Repository `json:"repositories,omitempty"` // all; Repo, Branch, Base and Dir describe the first
-	GitSecret string       `json:"git_secret,omitempty"`   // with git's credentials; "" means the first that has some
-	Continues string       `json:"continues,omitempty"`    // session whose files and conversation this one started with
+	Repos     []workspace.Repository `json:"repositories,omitempty"` // all; Repo, Branch, Base and Dir describe the first
+	GitSecret string                 `json:"git_secret,omitempty"`   // with git's credentials; "" means the first that has some
+	Continues string                 `json:"continues,omitempty"`    // session whose files and conversation this one started with
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it
@@ -67,16 +68,35 @@ type Session struct {
 	Sandbox  sandbox.Request `json:"-"` // for a replacement of the first sandbox; without Env, which may be secret
 }
 
+// Repositories returns all repositories of the session, the first one first.
+func (s Session) Repositories() []workspace.Repository {
+	if len(s.Repos) > 0 {
+		return s.Repos
+	}
+	// A record of an earlier version has no Repos.
+	return []workspace.Repository{{URL: s.Repo, Branch: s.Branch, Dir: s.Dir, Base: s.Base, Start: s.Base}}
+}
+
+// WorkBranch is the branch that the agent works on.
+func (s Session) WorkBranch() string { return workspace.Branch(s.ID) }
+
+// given returns the user's own state of the first repository.
+func (req Request) given() workspace.Given {
+	return workspace.Given{Bundle: req.Bundle, Shallow: req.Shallow, Uncommitted: req.Uncommitted}
+}
+
+// repositories describes the repositories of req.
+func (req Request) repositories() workspace.Request {
+	first := workspace.RepositoryRequest{URL: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS,
+		Submodules: req.Submodules}
+	return workspace.Request{Repositories: slices.Concat([]workspace.RepositoryRequest{first}, req.More),
+		Name: req.Name, Subdir: req.Subdir, Given: req.given()}
+}
+
 // Totals is the usage of an account's sessions.
 type Totals struct {
 	Sessions, Turns int
 	Usage           agent.Usage
-}
-
-// Author is the author of commits: "Name (Harvest) <mail>".
-type Author struct {
-	Name  string `json:"name"`
-	Email string `json:"email"`
 }
 
 // Limits of a session; zero means no limit.
@@ -157,20 +177,20 @@ const (
 
 // Request describes a new session.
 type Request struct {
-	Repo            string              // URL; "" for none
-	Branch          string              // "" means the repository's default
-	Depth           int                 // of history; 0 means all
-	LFS, Submodules bool                // as in RepositoryRequest
-	More            []RepositoryRequest // further repositories, beside the first one
-	Name            string              // of the first repository's directory; "" means that of its address
+	Repo            string                        // URL; "" for none
+	Branch          string                        // "" means the repository's default
+	Depth           int                           // of history; 0 means all
+	LFS, Submodules bool                          // as in workspace.RepositoryRequest
+	More            []workspace.RepositoryRequest // further repositories, beside the first one
+	Name            string                        // of the first repository's directory; "" means that of its address
 	// GitSecret is the name of the secret with git's credentials; "" means the first that has some for the repository's
 	// host, credentials.None means no credentials.
 	GitSecret string
-	Agent     string         // "" means the Manager's default
-	Model     string         // "" means the agent's default
-	Prompt    string         // the first one; "" for none yet
-	Approval  agent.Approval //
-	Author    Author         // zero means the Manager's default
+	Agent     string           // "" means the Manager's default
+	Model     string           // "" means the agent's default
+	Prompt    string           // the first one; "" for none yet
+	Approval  agent.Approval   //
+	Author    workspace.Author // zero means the Manager's default
 	Limits    Limits
 	// MCP describes the user's own servers, in the format of mcp.Parse. ${NAME} stands for a variable of the agent.
 	MCP     []byte
@@ -187,7 +207,7 @@ type Request struct {
 	conversation string // conversation of the continued session, if the agent is the same
 	title        string // title of the continued session
 	// Uncommitted accompanies Bundle.
-	Uncommitted Uncommitted
+	Uncommitted workspace.Uncommitted
 }
 
 // Store stores records. Package store implements it on SQLite and in memory; package storetest tests the

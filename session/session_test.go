@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -573,7 +574,7 @@ func TestBadInput(t *testing.T) {
 		"token":             {Repo: "https://token@example.org/x"},
 		"control character": {Repo: "https://example.org/\n"},
 		"depth":             {Depth: -1},
-		"author":            {Author: session.Author{Name: "A <b>", Email: "x"}},
+		"author":            {Author: workspace.Author{Name: "A <b>", Email: "x"}},
 	} {
 		_, err := h.Create(t.Context(), account, req)
 		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.NotFound {

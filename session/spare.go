@@ -7,12 +7,11 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -99,76 +98,19 @@ func (r *runner) become(ctx context.Context, s Session, req Request, begin time.
 // the repository cannot be reached.
 const refreshLimit = 10 * time.Second
 
-// startFiles are the files that agents read when they start, as patterns of git. If they have changed, the agent must
-// start again.
-var startFiles = []string{"CLAUDE*.md", "AGENTS.md", ".mcp.json", ".claude/**", "opencode.json*", ".opencode/**"}
-
-// otherFiles is the exit code of refreshScript if startFiles have changed.
-const otherFiles = 9
-
-// refreshScript updates a repository in which no work has begun to its newest commit, or to that of the bundle FROM,
-// and adds the user's uncommitted changes. It prints the starting commit and the agent's starting commit. Its
-// parameters are startFiles, and environment variables.
-const refreshScript = `
-cd "$DIR"
-if [ -n "$FROM" ]; then
-	git fetch --quiet --no-tags --no-recurse-submodules "$FROM" "${BRANCH:+refs/heads/}${BRANCH:-HEAD}"
-	new=FETCH_HEAD
-elif [ -n "$ORIGIN" ]; then
-	git fetch --quiet --no-recurse-submodules --no-auto-maintenance origin
-	new=refs/remotes/origin/${BRANCH:-HEAD}
-else
-	new=HEAD
-fi
-old=$(git rev-parse HEAD)
-base=$(git rev-parse "$new^{commit}")
-[ "$base" = "$old" ] || git reset --quiet --hard "$base"
-start=$base` + applyScript + `
-if [ "$start" != "$old" ]; then
-	git diff --quiet "$old" "$start" -- "$@" || exit 9
-	git update-ref refs/harvest/reported "$start"
-	git config harvest.base "$start"
-fi
-printf %s "$CONFIG" >>.git/config
-echo "$base $start"`
-
 // refresh brings the repository of a session made ahead to the state from which s begins.
-func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]Repository, error) {
+func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]workspace.Repository, error) {
 	own := r.session()
-	repos := append([]Repository{}, own.Repositories()...)
+	repos := append([]workspace.Repository{}, own.Repositories()...)
 	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
 	defer cancel()
-	p := preparation{m: r.m, s: own, sandbox: own.SandboxID,
-		given: given{bundle: req.Bundle, uncommitted: req.Uncommitted}}
-	from, patch := "", ""
-	if req.Bundle != nil {
-		if err := p.copyBundle(ctx); err != nil {
-			return nil, err
-		}
-		from, patch = bundleDir+"/repo.bundle", bundleDir+"/uncommitted.patch"
-	}
-	var files []string
-	for _, pattern := range startFiles {
-		files = append(files, ":(glob)**/"+pattern)
-	}
-	out, result, err := r.m.in(own.Account, own.SandboxID).Run(ctx,
-		shell.Script{Text: refreshScript, Params: files,
-			Env: map[string]string{
-				"DIR": own.Dir, "FROM": from, "ORIGIN": req.Repo, "BRANCH": own.Branch, "PATCH": patch,
-				"BY": req.Uncommitted.Author.Name, "BYMAIL": req.Uncommitted.Author.Email,
-				"CONFIG": configSection([2]string{"title", s.Title}), "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
-			}})
-	switch {
-	case err != nil:
+	tree := r.m.tree(own, own.SandboxID)
+	tree.Title = s.Title
+	given := req.given()
+	given.Shallow = nil
+	base, start, err := tree.Refresh(ctx, workspace.Repository{Dir: own.Dir, Branch: own.Branch}, req.Repo, given)
+	if err != nil {
 		return nil, err
-	case result.ReturnCode == otherFiles:
-		return nil, errors.Newf(errors.Conflict, "files that the agent reads when it starts have changed")
-	case result.ReturnCode != 0:
-		return nil, git.Explain("cannot update the repository", result.Stderr+result.Why())
-	}
-	base, start, ok := strings.Cut(strings.TrimSpace(string(out)), " ")
-	if !ok {
-		return nil, errors.Errorf("the update of the repository printed %q", out)
 	}
 	repos[0].Base, repos[0].Start = base, start
 	return repos, nil

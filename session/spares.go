@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 const (
@@ -112,7 +113,7 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 	text, err := json.Marshal(struct {
 		Account, Agent, Model, Repo, Branch, Dir, Subdir, GitSecret, Image string
 		Approval                                                           string
-		Author                                                             Author
+		Author                                                             workspace.Author
 		MCP                                                                []byte
 		Sandbox                                                            sandbox.Request
 		Secrets                                                            []secret.Secret // a changed secret is another kind
@@ -127,7 +128,7 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 
 // want makes the sessions of a kind wait for the next request, from after on.
 func (sp *spares) want(key kindKey, account string, req Request, after time.Time) {
-	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, Uncommitted{}, Limits{}
+	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, workspace.Uncommitted{}, Limits{}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	k := sp.kinds[key]

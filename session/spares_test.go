@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // newSpareHouse is newHouse with the base image built: nothing is made ahead from images that do not exist.
@@ -192,8 +193,8 @@ func TestSpareTakesBundle(t *testing.T) {
 	if req.Bundle, err = os.ReadFile(bundle); err != nil {
 		t.Fatal(err)
 	}
-	req.Uncommitted = session.Uncommitted{Patch: []byte(g.git(clone, "diff", "HEAD") + "\n"),
-		Author: session.Author{Name: "Ada", Email: "ada@example.org"}}
+	req.Uncommitted = workspace.Uncommitted{Patch: []byte(g.git(clone, "diff", "HEAD") + "\n"),
+		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"}}
 	req.Prompt = "/run git log -2 --format='%an %s' | cut -c1-20; cat README.md; git config harvest.base; git rev-parse HEAD"
 	s, taken := h.takes(t, req)
 	if !taken {
@@ -234,7 +235,7 @@ func TestSpareOfAnotherKind(t *testing.T) {
 		"model":      like(func(r *session.Request) { r.Model = "m" }),
 		"approval":   like(func(r *session.Request) { r.Approval = agent.ApproveEdits }),
 		"author": like(func(r *session.Request) {
-			r.Author = session.Author{Name: "Ada",
+			r.Author = workspace.Author{Name: "Ada",
 				Email: "ada@example.org"}
 		}),
 		"servers": like(func(r *session.Request) { r.MCP = []byte(`{"mcpServers":{}}`) }),

@@ -8,18 +8,12 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/github"
-	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
-// pushed describes the work on a pushed branch.
-type pushed struct {
-	head     string   // commit
-	subjects []string // of the commits, oldest first
-	stat     string   // output of git diff --stat
-	template string   // the repository's template for pull requests; "" without one
-}
+// pushed is the work on a pushed branch.
+type pushed struct{ workspace.Work }
 
 // Limits of the parts of a pull request's text, in bytes. Together they are below maxPullBody.
 const (
@@ -28,56 +22,23 @@ const (
 	maxSubjects = 50 // commits that are listed
 )
 
-// pushedScript prints the commit, the subjects of the agent's commits, the statistics of its changes, and the
-// repository's template for pull requests as of the start of the session, with NUL between them: DIRECTORY START BASE
-// PATH….
-var pushedScript = quietGit + beginWork + `
-from=$(begin "$2")
-base=$3
-shift 3
-git rev-parse HEAD
-printf '\0'
-plain log --reverse --no-color --max-count=1000 --format=%s ${from:+"$from.."}HEAD -- | cut -c 1-200
-printf '\0'
-plain diff --stat=100 --no-ext-diff --no-textconv --no-color "${from:-$(git hash-object -t tree /dev/null)}" HEAD | tail -n 100
-printf '\0'
-for path; do
-	text=$(git cat-file blob "$base:$path" 2>/dev/null | head -c 65536 | tr -d '\0')
-	if [ -n "$text" ]; then
-		printf '%s\n' "$text"
-		break
-	fi
-done`
-
 // pushed reads the work on the branch of a session.
-func (m *Manager) pushed(ctx context.Context, s Session, repo Repository) (pushed, error) {
-	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx,
-		shell.Script{Text: pushedScript, Params: append([]string{repo.Dir, repo.Start, repo.Base}, github.Templates()...)})
-	parts := strings.SplitN(strings.ToValidUTF8(string(out), ""), "\x00", 4)
-	switch {
-	case err != nil:
-		return pushed{}, err
-	case len(parts) < 4: // with a template that git does not have, the last command fails
-		return pushed{}, git.Explain("git failed in the sandbox", result.Stderr+result.Why())
+func (m *Manager) pushed(ctx context.Context, s Session, repo workspace.Repository) (pushed, error) {
+	w, err := m.tree(s, s.SandboxID).Pushed(ctx, repo, github.Templates())
+	w.Stat = cut(w.Stat, maxSummary)
+	if len(w.Template) > maxTemplate {
+		w.Template = "" // it would leave no room for the text
 	}
-	p := pushed{head: strings.TrimSpace(parts[0]), stat: cut(parts[2], maxSummary),
-		template: strings.TrimSpace(parts[3])}
-	if len(p.template) > maxTemplate {
-		p.template = "" // it would leave no room for the text
-	}
-	for line := range strings.Lines(parts[1]) {
-		p.subjects = append(p.subjects, strings.TrimSpace(line))
-	}
-	return p, nil
+	return pushed{w}, err
 }
 
 // list returns the subjects of the commits as a list.
 func (p pushed) list() string {
 	var b strings.Builder
-	for _, subject := range p.subjects[:min(len(p.subjects), maxSubjects)] {
+	for _, subject := range p.Subjects[:min(len(p.Subjects), maxSubjects)] {
 		fmt.Fprintf(&b, "- %s\n", subject)
 	}
-	if more := len(p.subjects) - maxSubjects; more > 0 {
+	if more := len(p.Subjects) - maxSubjects; more > 0 {
 		fmt.Fprintf(&b, "- and %d more commits\n", more)
 	}
 	return strings.TrimSpace(b.String())
@@ -89,10 +50,10 @@ func (p pushed) prompt() string {
 		"Change no file, make no commit, and ask nothing. Reply with the text and nothing else.\n\n" +
 		"The first line is the title: plain text, at most 72 characters. After an empty line follows the description in Markdown: what changed and why, " +
 		"what a reviewer should look at, and how it was tested. Be brief. Claim nothing that you did not do. Leave out secrets, tokens and private paths.\n\n"
-	if p.template != "" {
-		text += "The repository has a template for the description. Keep all of its headings, in their order, and fill it in:\n\n" + p.template + "\n\n"
+	if p.Template != "" {
+		text += "The repository has a template for the description. Keep all of its headings, in their order, and fill it in:\n\n" + p.Template + "\n\n"
 	}
-	return text + "The commits:\n\n" + p.list() + "\n\nThe changed files:\n\n" + p.stat
+	return text + "The commits:\n\n" + p.list() + "\n\nThe changed files:\n\n" + p.Stat
 }
 
 // summary asks the agent for the title and the text of a pull request.

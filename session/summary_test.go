@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // TestSplitSummary checks that title and description are found in replies as agents format them, and are bounded.
@@ -63,7 +65,7 @@ func TestListOfCommits(t *testing.T) {
 	t.Parallel()
 	var p pushed
 	for i := range maxSubjects + 7 {
-		p.subjects = append(p.subjects, fmt.Sprint("commit ", i))
+		p.Subjects = append(p.Subjects, fmt.Sprint("commit ", i))
 	}
 	if got := p.list(); strings.Count(got, "\n") != maxSubjects || !strings.HasPrefix(got, "- commit 0\n") ||
 		!strings.HasSuffix(got, "\n- and 7 more commits") {
@@ -76,7 +78,7 @@ func TestListOfCommits(t *testing.T) {
 func TestMarkOfPullRequest(t *testing.T) {
 	t.Parallel()
 	body := "## What\n\nA text."
-	p := proposal{s: Session{ID: "ses_1"}, work: pushed{head: "abc"}}
+	p := proposal{s: Session{ID: "ses_1"}, work: pushed{workspace.Work{Head: "abc"}}}
 	k := p.mark(pullText{title: "T", body: body})
 	for name, c := range map[string]struct {
 		body string

@@ -103,44 +103,6 @@ func TestTitle(t *testing.T) {
 	}
 }
 
-func TestCheckRepo(t *testing.T) {
-	t.Parallel()
-	for repo, want := range map[string]string{
-		"": "/workspace/work", "https://example.org/a/b.git": "/workspace/b",
-		"ssh://git@example.org/a/b": "/workspace/b", "git@example.org:a/b.git": "/workspace/b",
-		"https://example.org/": "/workspace/work", "https://example.org/a/..": "/workspace/work",
-		"https://example.org/a/%2e%2e%2f": "/workspace/work",
-		"file:///srv/x":                   "/workspace/x", "https://example.org/a/-b c": "",
-	} {
-		got := ""
-		all, err := checkRepos(Request{Repo: repo})
-		if err == nil {
-			got = all[0].Dir
-		}
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: %q, %v", repo, got, err)
-		}
-	}
-}
-
-// FuzzCheckRepo checks that for any address the directory is directly below the workspace.
-func FuzzCheckRepo(f *testing.F) {
-	for _, repo := range []string{"https://example.org/a/..", "git@h:x/../..", "ext::sh", "-u",
-		"https://h/a/%2e%2e/%00"} {
-		f.Add(repo)
-	}
-	f.Fuzz(func(t *testing.T, repo string) {
-		all, err := checkRepos(Request{Repo: repo})
-		if err != nil {
-			return
-		}
-		dir := all[0].Dir
-		if !regexp.MustCompile(`^/workspace/[A-Za-z0-9._-]*[A-Za-z0-9_][A-Za-z0-9._-]*$`).MatchString(dir) {
-			t.Fatalf("%q: %q", repo, dir)
-		}
-	})
-}
-
 // recordOnly keeps the newest record of a session.
 type recordOnly struct {
 	Store

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -119,14 +120,14 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
-		in.More = append(in.More, session.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
+		in.More = append(in.More, workspace.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
 			Submodules: r.Submodules})
 	}
 	if u := req.Uncommitted; u != nil {
-		in.Uncommitted = session.Uncommitted{Patch: u.Patch, Author: session.Author(u.Author)}
+		in.Uncommitted = workspace.Uncommitted{Patch: u.Patch, Author: workspace.Author(u.Author)}
 	}
 	if req.Author != nil {
-		in.Author = session.Author(*req.Author)
+		in.Author = workspace.Author(*req.Author)
 	}
 	if len(req.Sandbox) > 0 {
 		in.Sandbox, err = sandbox.DecodeRequest(req.Sandbox)

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // RunSessions runs the suite of session.Store. open returns a new, empty store.
@@ -35,14 +36,14 @@ func FullSession(id string) session.Session {
 	return session.Session{
 		ID: id, Account: "acme", Title: "Do it", Agent: "claude", Model: "m", Repo: "https://example.org/a/b",
 		Branch: "main", Base: "abc", Dir: "/workspace/b",
-		Author: session.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c",
+		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c",
 		Approval: agent.ApproveEdits,
 		Limits:   session.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: session.Done, Reason: "r", Turns: 4,
 		Usage:   agent.Usage{InputTokens: 1, Cost: 0.5},
 		Created: day, Active: day.Add(time.Minute), Ended: day.Add(time.Hour), Process: "p1", GitSecret: "github",
 		Stopping:   "the user stopped it",
 		Deliveries: []session.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
-		Repos: []session.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
+		Repos: []workspace.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
 			Base: "abc", Start: "abc"}},
 		Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"},
 			Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},

@@ -1,4 +1,4 @@
-package session
+package workspace
 
 import (
 	"maps"
@@ -92,7 +92,7 @@ func (s *scripts) begin(script string, env map[string]string) string {
 	all := map[string]string{"DIR": filepath.Join(s.dir, "agent"), "ORIGIN": "", "BRANCH": "", "DEPTH": "0",
 		"WORK": "harvest/x", "NAME": "Ada (Harvest)", "EMAIL": "ada@example.org",
 		"PATCH": "", "SHALLOW": "", "BY": "Bob", "BYMAIL": "bob@example.org",
-		"CONFIG": Session{ID: "ses_x"}.gitConfig(env["BRANCH"])}
+		"CONFIG": Tree{Session: "ses_x"}.config(env["BRANCH"])}
 	maps.Copy(all, env)
 	out, code := s.run("", all, "/bin/sh", "-euc", script)
 	if code != 0 {
@@ -241,18 +241,6 @@ func TestLeftScript(t *testing.T) {
 	s.git("other", "commit", "-q", "--allow-empty", "-m", "Aside")
 	s.git("other", "switch", "-q", "main")
 	s.want("left", left(), "other: branch aside: 1 commits")
-}
-
-// TestReadSettings checks that variables and existing files are printed with NUL between them, whatever their content.
-func TestReadSettings(t *testing.T) {
-	s := newScripts(t)
-	s.write("a b", "{\n\"x\": 1}\n")
-	out, code := s.run("", map[string]string{"ONE": "1 '\"\n2"}, "/bin/sh", "-euc", readSettings, "sh", "ONE", "TWO",
-		"--", s.dir+"/a b", s.dir+"/gone")
-	if want := "ONE\x001 '\"\n2\x00TWO\x00\x00\x00\x00" + s.dir + "/a b\x00{\n\"x\": 1}\n\x00"; out != want ||
-		code != 0 {
-		t.Errorf("%q, want %q, %d", out, want, code)
-	}
 }
 
 // TestDiffScriptIgnoresSettings checks that a patch can be applied whatever the agent's settings of git are.
