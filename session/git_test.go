@@ -29,6 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/pulls"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -74,7 +75,7 @@ func TestPrivateRepository(t *testing.T) {
 		bytes.Contains(diff, []byte("theirs")) {
 		t.Errorf("a diff after others went on: %s, %v", diff, err)
 	}
-	pull, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Title: "My title"})
+	pull, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{Title: "My title"})
 	if err != nil || pull.Number != 12 || !pull.New {
 		t.Fatalf("%+v, %v", pull, err)
 	}
@@ -393,7 +394,7 @@ func TestSync(t *testing.T) {
 	for what, err := range map[string]error{
 		"a bad branch":           second(h.Sync(t.Context(), account, s.ID, session.Sync{Branch: "--exec=x"})),
 		"no such branch":         second(h.Sync(t.Context(), account, s.ID, session.Sync{Repository: "nosuch"})),
-		"a pull without a token": second(h.OpenPull(t.Context(), account, s.ID, session.PullRequest{})),
+		"a pull without a token": second(h.OpenPull(t.Context(), account, s.ID, pulls.Request{})),
 		"a push without a token": second(h.Push(t.Context(), account, s.ID, "")),
 	} {
 		if kind := errors.KindOf(err); kind != errors.Invalid && kind != errors.NotFound && kind != errors.Denied {

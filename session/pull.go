@@ -3,107 +3,61 @@ package session
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/github"
-	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/pulls"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
-
-// PullRequest contains the fields of a session's pull request. Empty fields are filled: the text by the agent.
-type PullRequest struct {
-	Repository string
-	Title      string
-	Body       string
-	Base       string // target branch; "" means the session's starting branch
-	Ready      bool   // not a draft
-	NoSummary  bool   // do not ask the agent for the text; the text of an existing pull request stays
-}
-
-// Pull is a session's pull request.
-type Pull struct {
-	github.Pull
-	New     bool   // it was just opened
-	Updated bool   // its commits or its text have changed
-	Summary string // source of its text, one of the constants below
-	Note    string // one sentence about what the caller may not expect; "" for nothing
-}
-
-// The sources of a pull request's text.
-const (
-	SummaryAgent   = "agent"   // the agent wrote it
-	SummaryCommits = "commits" // a list of the commits
-	SummaryGiven   = "given"   // by the caller
-	SummaryKept    = "kept"    // the text that it had
-)
-
-// Limits of a pull request, in bytes. GitHub accepts 256 characters of a title and 65,536 of a body.
-const (
-	maxPullTitle = 256
-	maxPullBody  = 60_000
-)
-
-func (p PullRequest) check() error {
-	switch {
-	case len(p.Title) > maxPullTitle || strings.ContainsAny(p.Title, "\n\r\x00"):
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid title: %d bytes, or several lines", len(p.Title)),
-			"give one line of at most %d bytes", maxPullTitle)
-	case len(p.Body) > maxPullBody || strings.ContainsRune(p.Body, 0):
-		return errors.Remedy(errors.Newf(errors.Invalid, "invalid text: %d bytes, or a NUL byte", len(p.Body)),
-			"give text of at most %d bytes", maxPullBody)
-	}
-	return git.CheckBranch(p.Base)
-}
 
 // OpenPull pushes the work branch and opens a pull request for it on GitHub, as the user who owns the token. The agent
 // writes its text; if it cannot, the text is a list of the commits. If one is open already, OpenPull updates it, except
 // for text that a person has changed there.
-func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullRequest) (Pull, error) {
+func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.Request) (pulls.Pull, error) {
 	s, repo, r, err := m.withRepository(ctx, account, ref, req.Repository)
 	if err != nil {
-		return Pull{}, err
+		return pulls.Pull{}, err
 	}
-	if err := req.check(); err != nil {
-		return Pull{}, err
+	if err := req.Check(); err != nil {
+		return pulls.Pull{}, err
 	}
 	l, err := m.credentials().Find(ctx, s.logins())
 	if err != nil {
-		return Pull{}, err
+		return pulls.Pull{}, err
 	}
 	defer l.Release()
 	defer l.Revoke(context.WithoutCancel(ctx))
 	hub, ok := l.GitHub(repo.URL)
 	address, err := git.ParseAddress(repo.URL)
 	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
-		return Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s",
+		return pulls.Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s",
 			repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
 	}
-	p := &proposal{m: m, r: r, s: s, req: req, path: address.Path, hub: hub}
-	old, err := p.hub.FindPull(ctx, p.path, s.WorkBranch()) // before the push, so that a bad token changes nothing
+	p := &pulls.Proposal{Request: req, Hub: hub, Path: address.Path, Session: s.ID, Name: s.Title,
+		Branch: s.WorkBranch(), Ask: func(ctx context.Context, prompt string) (string, error) {
+			return r.ask(ctx, PurposePull, prompt)
+		}}
+	old, err := hub.FindPull(ctx, p.Path, p.Branch) // before the push, so that a bad token changes nothing
 	if err != nil {
-		return Pull{}, err
+		return pulls.Pull{}, err
 	}
 	if _, err := m.Push(ctx, account, ref, req.Repository); err != nil {
-		return Pull{}, err
+		return pulls.Pull{}, err
 	}
-	if p.work, err = m.pushed(ctx, s, repo); err != nil {
-		return Pull{}, err
+	if p.Work, err = m.tree(s, s.SandboxID).Pushed(ctx, repo, github.Templates()); err != nil {
+		return pulls.Pull{}, err
 	}
-	var made Pull
+	var made pulls.Pull
 	switch {
 	case old.Number != 0:
-		made, err = p.update(ctx, old)
-	case len(p.work.Subjects) == 0:
+		made, err = p.Update(ctx, old)
+	case len(p.Work.Subjects) == 0:
 		err = workspace.Unchanged(s.ID)
 	default:
-		made, err = p.open(ctx, cmp.Or(req.Base, repo.Branch))
+		made, err = p.Open(ctx, cmp.Or(req.Base, repo.Branch))
 	}
 	if err != nil {
 		return made, err
@@ -119,138 +73,4 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req PullReq
 		})
 		return nil
 	})
-}
-
-// proposal is a pull request that is being opened or updated.
-type proposal struct {
-	m    *Manager
-	r    *runner
-	s    Session
-	req  PullRequest
-	path string // of the repository, such as "owner/name"
-	hub  *github.Client
-	work pushed
-}
-
-// pullText is the title and the body of a pull request.
-type pullText struct {
-	title, body  string
-	source, note string // as in Pull
-}
-
-// text returns the text of the pull request. It asks the agent unless the caller gave one.
-func (p *proposal) text(ctx context.Context) pullText {
-	t := pullText{title: p.req.Title, body: p.req.Body, source: SummaryGiven}
-	if t.body == "" {
-		said := strings.TrimSpace(p.work.list() + "\n\n" + p.work.Template)
-		t.source = SummaryCommits
-		if !p.req.NoSummary {
-			switch title, summary, err := p.work.summary(ctx, p.r); {
-			case err != nil:
-				t.note = errors.Message(err)
-			default:
-				t.title, said, t.source = cmp.Or(t.title, title), fill(p.work.Template, summary), SummaryAgent
-			}
-		}
-		t.body = said
-	}
-	t.title = logf.Redacted(cmp.Or(t.title, p.s.Title, p.s.WorkBranch()))
-	t.body = logf.Redacted(marks().ReplaceAllString(t.body,
-		"")) + "\n\n---\nThe work of an agent in Harvest session " + p.s.ID + "."
-	return t
-}
-
-// open opens the pull request.
-func (p *proposal) open(ctx context.Context, base string) (Pull, error) {
-	t := p.text(ctx)
-	if t.note != "" {
-		t.note = "its text lists the commits, because the agent wrote none: " + t.note
-	}
-	made, err := p.hub.OpenPull(ctx, p.path, github.PullRequest{
-		Title: t.title, Body: p.mark(t).attach(t.body), Head: p.s.WorkBranch(), Base: base, Draft: !p.req.Ready,
-	})
-	return Pull{Pull: made, New: true, Summary: t.source, Note: t.note}, err
-}
-
-// update updates a pull request whose branch was pushed. Title and body stay if a person has changed them there.
-func (p *proposal) update(ctx context.Context, old github.Pull) (Pull, error) {
-	before, rest := readMark(old.Body)
-	ownTitle, ownBody := before.title == digest(old.Title), before.body == digest(rest)
-	made := Pull{Pull: old, Summary: SummaryKept, Updated: before.head != p.work.Head}
-	if p.req.Ready && old.Draft {
-		made.Note = "it is still a draft; mark it as ready on GitHub"
-	}
-	setTitle, setBody := p.req.Title != "" || ownTitle, p.req.Body != "" || ownBody
-	switch given := p.req.Title != "" || p.req.Body != ""; {
-	case given:
-		p.req.NoSummary = p.req.NoSummary || before.head == p.work.Head || !ownBody
-	case p.req.NoSummary || before.head == p.work.Head:
-		return made, nil
-	case !ownTitle && !ownBody:
-		made.Note = "its text was changed on GitHub, or is not Harvest's, and stays"
-		return made, nil
-	}
-	t := p.text(ctx)
-	if t.source == SummaryCommits && p.req.Title == "" { // a summary of the agent is worth more
-		made.Note = "its text stays, because the agent wrote no new one: " + t.note
-		return made, nil
-	}
-	after, change := p.mark(t), github.PullChange{Title: t.title}
-	if !setTitle {
-		after.title, change.Title = before.title, ""
-	}
-	if !setBody || t.source == SummaryCommits {
-		after.body, t.body = before.body, rest
-	} else {
-		made.Summary = t.source
-	}
-	change.Body = after.attach(t.body)
-	updated, err := p.hub.UpdatePull(ctx, p.path, old.Number, change)
-	made.Pull, made.Updated = updated, true
-	return made, err
-}
-
-// mark is the last line of a body: an HTML comment, by which Harvest recognizes later whether a person has changed the
-// text. Fields are digests of the texts that Harvest wrote, "-" for texts that the caller gave.
-type mark struct{ session, head, title, body string }
-
-var marks = pattern.New(`(?m)^<!-- harvest (ses_\w+) head=(\w*) title=([\w-]+) body=([\w-]+) -->\s*$`)
-
-// mark returns the mark for a text.
-func (p *proposal) mark(t pullText) mark {
-	after := mark{p.s.ID, p.work.Head, digest(t.title), digest(t.body)}
-	if p.req.Title != "" {
-		after.title = "-"
-	}
-	if p.req.Body != "" {
-		after.body = "-"
-	}
-	return after
-}
-
-// attach returns a body with the mark.
-func (k mark) attach(body string) string {
-	return fmt.Sprintf("%s\n\n<!-- harvest %s head=%s title=%s body=%s -->", body, k.session, k.head,
-		cmp.Or(k.title, "-"), cmp.Or(k.body, "-"))
-}
-
-// readMark returns the mark of a body and the text around it.
-func readMark(body string) (k mark, rest string) {
-	at := marks().FindAllStringSubmatchIndex(body, -1)
-	if len(at) == 0 {
-		return mark{}, body
-	}
-	last := at[len(at)-1]
-	group := func(n int) string { return body[last[2*n]:last[2*n+1]] }
-	rest = strings.TrimRight(body[:last[0]], "\r\n")
-	if behind := strings.TrimSpace(body[last[1]:]); behind != "" {
-		rest += "\n\n" + behind
-	}
-	return mark{group(1), group(2), group(3), group(4)}, rest
-}
-
-// digest identifies a text. GitHub stores the line ends of browsers.
-func digest(text string) string {
-	sum := sha256.Sum256([]byte(strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n"))))
-	return hex.EncodeToString(sum[:8])
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/pulls"
 )
 
 // writer is an agent that runs its prompts as shell commands. Asked for the text of a pull request, it replies with the
@@ -70,8 +71,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 	w.status(t, session.Done)
 	h.writes(t, s.ID,
 		"```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+".\n\n## How it was tested\n\nNot at all.\n```")
-	made, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{})
-	if err != nil || !made.New || !made.Draft || made.Summary != session.SummaryAgent || made.Note != "" {
+	made, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{})
+	if err != nil || !made.New || !made.Draft || made.Summary != pulls.SummaryAgent || made.Note != "" {
 		t.Fatalf("%+v, %v", made, err)
 	}
 	title, body := g.setPull(nil)
@@ -100,8 +101,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 		t.Errorf("%+v", now)
 	}
 
-	again, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{})
-	if err != nil || again.New || again.Updated || again.Number != 12 || again.Summary != session.SummaryKept ||
+	again, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{})
+	if err != nil || again.New || again.Updated || again.Number != 12 || again.Summary != pulls.SummaryKept ||
 		mustGet(t, h, s.ID).Turns != 2 {
 		t.Errorf("without new commits: %+v, %v", again, err)
 	}
@@ -112,8 +113,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 		h.writes(t, s.ID, "Add "+text+"\n\nNo headings: "+text+".")
 	}
 	turn("b")
-	if again, err = h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Ready: true}); err != nil ||
-		!again.Updated || again.Summary != session.SummaryAgent || !strings.Contains(again.Note, "still a draft") {
+	if again, err = h.OpenPull(t.Context(), account, s.ID, pulls.Request{Ready: true}); err != nil ||
+		!again.Updated || again.Summary != pulls.SummaryAgent || !strings.Contains(again.Note, "still a draft") {
 		t.Errorf("a later turn: %+v, %v", again, err)
 	}
 	title, body = g.setPull(nil)
@@ -126,7 +127,7 @@ func TestPullRequestOfAgent(t *testing.T) {
 	theirs := strings.ReplaceAll(strings.Replace(body, "No headings: b.", "A person's text.", 1), "\n", "\r\n")
 	g.setPull(map[string]any{"body": theirs})
 	turn("c")
-	if again, err = h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); err != nil || !again.Updated {
+	if again, err = h.OpenPull(t.Context(), account, s.ID, pulls.Request{}); err != nil || !again.Updated {
 		t.Errorf("with a person's body: %+v, %v", again, err)
 	}
 	if title, body = g.setPull(nil); title != "Add c" || !strings.HasPrefix(body, "A person's text.\r\n") {
@@ -138,8 +139,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 	w.until(t, "done")
 	w.status(t, session.Done)
 	before := mustGet(t, h, s.ID).Turns
-	again, err = h.OpenPull(t.Context(), account, s.ID, session.PullRequest{Body: "Mine."})
-	if err != nil || again.Summary != session.SummaryGiven || mustGet(t, h, s.ID).Turns != before {
+	again, err = h.OpenPull(t.Context(), account, s.ID, pulls.Request{Body: "Mine."})
+	if err != nil || again.Summary != pulls.SummaryGiven || mustGet(t, h, s.ID).Turns != before {
 		t.Errorf("with a given body: %+v, %v", again, err)
 	}
 	if title, body = g.setPull(nil); title != "A person's title" || !strings.HasPrefix(body, "Mine.\n") ||
@@ -194,8 +195,8 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 			g.mu.Lock()
 			g.pull = nil
 			g.mu.Unlock()
-			made, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{NoSummary: c.none})
-			if err != nil || made.Summary != session.SummaryCommits || !strings.Contains(made.Note, c.want) ||
+			made, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{NoSummary: c.none})
+			if err != nil || made.Summary != pulls.SummaryCommits || !strings.Contains(made.Note, c.want) ||
 				(made.Note == "") != (c.want == "") {
 				t.Fatalf("%+v, %v", made, err)
 			}
@@ -210,14 +211,14 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := h.OpenPull(t.Context(), account, s.ID,
-				session.PullRequest{}); errors.KindOf(err) != errors.Gone {
+				pulls.Request{}); errors.KindOf(err) != errors.Gone {
 				t.Errorf("after the end: %v", err)
 			}
 		})
 	}
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach()})
 	h.watch(s.ID).status(t, session.Ready)
-	for name, req := range map[string]session.PullRequest{
+	for name, req := range map[string]pulls.Request{
 		"a long title":   {Title: strings.Repeat("x", 300)},
 		"a title's line": {Title: "a\nb"},
 		"a long body":    {Body: strings.Repeat("x", 70_000)},
@@ -229,7 +230,7 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 	g.mu.Lock()
 	g.pull = nil
 	g.mu.Unlock()
-	if _, err := h.OpenPull(t.Context(), account, s.ID, session.PullRequest{}); errors.KindOf(err) != errors.Conflict ||
+	if _, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{}); errors.KindOf(err) != errors.Conflict ||
 		mustGet(t, h, s.ID).Turns > 0 {
 		t.Errorf("without changes: %v", err)
 	}

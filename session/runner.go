@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -277,7 +278,7 @@ func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (Message, 
 	}
 	r.queue = append(r.queue, m)
 	if r.session().Title == "" && purpose == "" {
-		r.change(func(s *Session) { s.Title = title(prompt) })
+		r.change(func(s *Session) { s.Title = text.Title(prompt) })
 	}
 	r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
 	return m, nil

@@ -237,7 +237,6 @@ type Store interface {
 const (
 	MaxPrompt = 1 << 20 // bytes, as api.MaxPrompt
 	maxQueue  = 100     // queued prompts
-	maxTitle  = 80      // bytes
 )
 
 // checkPrompt returns Invalid if text is not a valid prompt.
@@ -252,19 +251,6 @@ func checkPrompt(text string) error {
 		return errors.Newf(errors.Invalid, "the prompt contains a NUL byte")
 	}
 	return nil
-}
-
-// title returns the beginning of a prompt, on one line.
-func title(prompt string) string {
-	text := strings.Join(strings.Fields(prompt), " ")
-	if len(text) <= maxTitle {
-		return text
-	}
-	cut := strings.ToValidUTF8(text[:maxTitle], "")
-	if i := strings.LastIndexByte(cut, ' '); i > maxTitle/2 {
-		cut = cut[:i]
-	}
-	return cut + "…"
 }
 
 // NotFound returns the error of a Store for a session that does not exist.

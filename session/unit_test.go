@@ -89,20 +89,6 @@ func FuzzFit(f *testing.F) {
 	})
 }
 
-func TestTitle(t *testing.T) {
-	t.Parallel()
-	for prompt, want := range map[string]string{
-		"":                        "",
-		" fix \n the  test ":      "fix the test",
-		strings.Repeat("ab ", 40): strings.TrimSpace(strings.Repeat("ab ", 26)) + "…",
-		strings.Repeat("ü", 100):  strings.Repeat("ü", 40) + "…",
-	} {
-		if got := title(prompt); got != want {
-			t.Errorf("%q: %q, want %q", prompt, got, want)
-		}
-	}
-}
-
 // recordOnly keeps the newest record of a session.
 type recordOnly struct {
 	Store

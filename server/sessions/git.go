@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/memory"
 	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/pulls"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -94,7 +95,7 @@ func (s *Service) openPull(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := m.OpenPull(r.Context(), edge.Account(r), r.PathValue("id"), session.PullRequest(req))
+	made, err := m.OpenPull(r.Context(), edge.Account(r), r.PathValue("id"), pulls.Request(req))
 	if err != nil {
 		return err
 	}

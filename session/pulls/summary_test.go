@@ -1,4 +1,4 @@
-package session
+package pulls
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -21,14 +22,14 @@ func TestSplitSummary(t *testing.T) {
 		"Fix it": {"Fix it", ""},
 		"":       {"", ""},
 	} {
-		if head, text := splitSummary(reply); head != want[0] || text != want[1] {
-			t.Errorf("%q: %q, %q", reply, head, text)
+		if head, body := splitSummary(reply); head != want[0] || body != want[1] {
+			t.Errorf("%q: %q, %q", reply, head, body)
 		}
 	}
-	head, text := splitSummary(strings.Repeat("é ", 500) + "\n" + strings.Repeat("é", maxSummary))
-	if len(head) > maxTitle+len("…") || len(text) > maxSummary+50 ||
-		!strings.HasSuffix(text, "\n\n[the rest is left out]") || strings.ContainsRune(text, '\uFFFD') {
-		t.Errorf("%q, %d bytes", head, len(text))
+	head, body := splitSummary(strings.Repeat("é ", 500) + "\n" + strings.Repeat("é", maxSummary))
+	if len(head) > text.MaxTitle+len("…") || len(body) > maxSummary+50 ||
+		!strings.HasSuffix(body, "\n\n[the rest is left out]") || strings.ContainsRune(body, '\uFFFD') {
+		t.Errorf("%q, %d bytes", head, len(body))
 	}
 }
 
@@ -63,11 +64,11 @@ func TestFillTemplate(t *testing.T) {
 // TestListOfCommits checks that the list of commits is bounded.
 func TestListOfCommits(t *testing.T) {
 	t.Parallel()
-	var p pushed
+	var subjects []string
 	for i := range maxSubjects + 7 {
-		p.Subjects = append(p.Subjects, fmt.Sprint("commit ", i))
+		subjects = append(subjects, fmt.Sprint("commit ", i))
 	}
-	if got := p.list(); strings.Count(got, "\n") != maxSubjects || !strings.HasPrefix(got, "- commit 0\n") ||
+	if got := list(subjects); strings.Count(got, "\n") != maxSubjects || !strings.HasPrefix(got, "- commit 0\n") ||
 		!strings.HasSuffix(got, "\n- and 7 more commits") {
 		t.Errorf("%q", got)
 	}
@@ -78,7 +79,7 @@ func TestListOfCommits(t *testing.T) {
 func TestMarkOfPullRequest(t *testing.T) {
 	t.Parallel()
 	body := "## What\n\nA text."
-	p := proposal{s: Session{ID: "ses_1"}, work: pushed{workspace.Work{Head: "abc"}}}
+	p := Proposal{Session: "ses_1", Work: workspace.Work{Head: "abc"}}
 	k := p.mark(pullText{title: "T", body: body})
 	for name, c := range map[string]struct {
 		body string
