@@ -188,7 +188,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 			return Session{}, err
 		}
 	}
-	if err := m.checkKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
+	if err := m.models().CheckKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
 		return Session{}, err
 	}
 	author := req.Author

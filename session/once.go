@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
@@ -55,7 +56,7 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	if setup.Access, err = m.onceAccess(ctx, sb); err != nil {
 		return sandbox.Result{}, err
 	}
-	line := m.OpenLine(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
+	line := m.models().Open(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
 	defer line.End(ctx)
 	dir := "/tmp/harvest-prompt-" + strings.ToLower(ulid.Make().String())
 	if err := m.in(account, sb.ID).CopyFile(ctx, dir, "prompt", []byte(prompt)); err != nil {
@@ -63,7 +64,7 @@ func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string
 	}
 	defer m.in(account, sb.ID).Remove(context.WithoutCancel(ctx), dir)
 
-	overridden, err := m.guard(ctx, Session{Account: account, SandboxID: sb.ID}, m.opts.Agents[name], &setup, setup.Dir)
+	overridden, err := models.Guard(ctx, m.in(account, sb.ID), m.opts.Agents[name], &setup, setup.Dir)
 	if err != nil {
 		return sandbox.Result{}, err
 	}
@@ -114,7 +115,7 @@ func (m *Manager) onceAccess(ctx context.Context, sb sandbox.Sandbox) (*agent.Ac
 	if err != nil || c.Value == "" {
 		return nil, err
 	}
-	return m.Access(ctx, sb.Account, sb.ID, sb.Secrets)
+	return m.models().Access(ctx, sb.Account, sb.ID, sb.Secrets)
 }
 
 // terminalCodes matches terminal control sequences. Text in JSON has these characters escaped.

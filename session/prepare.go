@@ -189,7 +189,7 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 		req.Tags = map[string]string{}
 	}
 	req.Tags[tagSession] = p.s.ID
-	req.Withhold = p.m.withheld()
+	req.Withhold = p.m.models().Withheld()
 	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
 	// sandbox if it is still ending: after that its files are known.
 	old, err := p.m.opts.Fleet.List(ctx, p.s.Account, sandbox.Filter{Tags: map[string]string{tagSession: p.s.ID}})

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
@@ -172,11 +173,11 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 		}
 	}
 	r.resume(ctx, program, &setup)
-	if needsModel(program) {
-		if setup.Access, err = r.m.Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
+	if models.Needed(program) {
+		if setup.Access, err = r.m.models().Access(ctx, r.account, r.id, s.Sandbox.Secrets); err != nil {
 			return setup, err
 		}
-		overridden, err := r.m.guard(ctx, s, program, &setup, s.Dir, setup.Dir)
+		overridden, err := models.Guard(ctx, r.m.in(s.Account, s.SandboxID), program, &setup, s.Dir, setup.Dir)
 		if err != nil {
 			return setup, err
 		}

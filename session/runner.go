@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
 	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -50,21 +51,21 @@ type runner struct {
 	stages    chan Stage
 	undo      context.CancelFunc
 	queue     []Message
-	current   *Message  // the turn under way
-	deferred  *Message  // a prompt that the agent postponed because it began a turn by itself; nil for none
-	began     time.Time // start of the turn
-	heard     time.Time // last sign of activity of the agent
-	killAt    time.Time // when an interrupted turn is killed; zero if none is interrupted
-	stopped   string    // why the turn was interrupted
-	sent      string    // ID of the last prompt for which EventSent was published
-	crashed   string    // ID of the prompt whose turn restarted after the agent crashed
-	ahead     bool      // startAhead has run
-	early     string    // ID of the prompt for which a crashed agent restarted before it received the prompt
-	agent     *process  // nil while none runs
-	busy      busy      // the sandbox, during a turn
-	occupied  time.Time // until when background tasks keep the sandbox busy; zero without them
-	gate      *gate     // nil when prompts may be sent
-	line      *Line     // to the model; nil unless an agent runs that needs one
+	current   *Message     // the turn under way
+	deferred  *Message     // a prompt that the agent postponed because it began a turn by itself; nil for none
+	began     time.Time    // start of the turn
+	heard     time.Time    // last sign of activity of the agent
+	killAt    time.Time    // when an interrupted turn is killed; zero if none is interrupted
+	stopped   string       // why the turn was interrupted
+	sent      string       // ID of the last prompt for which EventSent was published
+	crashed   string       // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool         // startAhead has run
+	early     string       // ID of the prompt for which a crashed agent restarted before it received the prompt
+	agent     *process     // nil while none runs
+	busy      busy         // the sandbox, during a turn
+	occupied  time.Time    // until when background tasks keep the sandbox busy; zero without them
+	gate      *gate        // nil when prompts may be sent
+	line      *models.Line // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
 	tools     map[string]time.Time    // running tools and their start; zero if unknown
 	timed     bool                    // the turn began under this server, so that durations of tools are known

@@ -114,6 +114,8 @@ var rows = []row{
 	{"session/text", nil, "texts only"},
 	{"session/pulls", []string{"git", "github", "session/text", "session/workspace"},
 		"it knows GitHub and the text; session pushes the work and asks the agent"},
+	{"session/models", []string{"agent", "engine", "model", "model/tunnel", "sandbox", "session/shell"},
+		"it connects any sandbox; session knows which agent needs it"},
 	{"session", []string{"session/...", "account", "config", "sandbox", "git", "github", "memory", "mcp", "engine",
 		"agent", "model/...", "image", "volume", "event", "secret"},
 		"session uses contracts; let cmd/harvest name the concrete agents"},

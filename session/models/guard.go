@@ -1,4 +1,4 @@
-package session
+package models
 
 import (
 	"context"
@@ -30,9 +30,9 @@ for f; do
 	printf '\0'
 done`
 
-// guard prevents a repository's settings from changing the address of the agent's model. It writes settings that take
-// precedence, and returns a text for each file whose settings are partly overridden.
-func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, setup *agent.Setup,
+// Guard prevents a repository's settings from changing the address of the agent's model. It writes settings that take
+// precedence, and returns a text for each file below dirs whose settings are partly overridden.
+func Guard(ctx context.Context, box shell.Sandbox, program agent.Agent, setup *agent.Setup,
 	dirs ...string) (overridden []string, err error) {
 	g, ok := program.(agent.Guard)
 	if !ok || setup.Access == nil {
@@ -46,7 +46,7 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 			}
 		}
 	}
-	out, result, err := m.in(s.Account, s.SandboxID).Run(ctx, shell.Script{Text: readSettings, Params: params})
+	out, result, err := box.Run(ctx, shell.Script{Text: readSettings, Params: params})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (m *Manager) guard(ctx context.Context, s Session, program agent.Agent, set
 		return overridden, nil
 	}
 	setup.Settings = settingsFile
-	_, result, err = m.in(s.Account, s.SandboxID).Run(ctx,
+	_, result, err = box.Run(ctx,
 		shell.Script{Text: shell.PrivateFile, Params: []string{settingsFile},
 			Stdin: string(settings)})
 	if err == nil && result.ReturnCode != 0 {
