@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/session/text"
+	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -210,7 +211,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
 		GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating,
 		Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name),
-			memoryVolume(memoryOf(repos[0]))),
+			volumes.Memory(repos[0])),
 	}, nil
 }
 

@@ -13,14 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
-const (
-	stateVolume = "harvest-agent-state" // mission C2
-	stateMount  = "/mnt/state"
-	tagSession  = "harvest.session"
-)
+// tagSession is the tag of a sandbox with the ID of its session.
+const tagSession = "harvest.session"
 
 // prepared is the result of session preparation.
 type prepared struct {
@@ -38,16 +36,7 @@ func sandboxOf(req sandbox.Request, image, memory string) sandbox.Request {
 	if req.Image == "" {
 		req.Image = image
 	}
-	req.Volumes = slices.Clone(req.Volumes)
-	mount := func(name, path string) {
-		if !slices.ContainsFunc(req.Volumes, func(m sandbox.Mount) bool { return m.Path == path }) {
-			req.Volumes = append(req.Volumes, sandbox.Mount{Name: name, Path: path})
-		}
-	}
-	mount(stateVolume, stateMount)
-	if memory != "" {
-		mount(memory, memoryMount)
-	}
+	req.Volumes = volumes.Mounted(req.Volumes, memory)
 	req.SnapshotOnEnd, req.Env, req.Progress = true, nil, nil
 	return req
 }
@@ -226,12 +215,12 @@ func (p *preparation) createSandbox(ctx context.Context) error {
 
 // makeDirs creates directories, installs harvest-git, and fills the memory.
 func (p *preparation) makeDirs(ctx context.Context) error {
-	dirs := []string{path.Dir(p.s.Dir), p.s.stateDir()}
-	if p.s.memoryName() != "" {
-		if err := p.seedMemory(ctx); err != nil {
+	dirs := []string{path.Dir(p.s.Dir), volumes.StateDir(p.s.ID)}
+	if memory := volumes.Memory(p.s.Repositories()[0]); memory != "" {
+		if err := volumes.Seed(ctx, p.m.opts.Volumes, p.m.in(p.s.Account, p.sandbox), p.s.ID, memory); err != nil {
 			return err
 		}
-		dirs = append(dirs, memoryMount)
+		dirs = append(dirs, volumes.MemoryMount)
 	}
 	return p.m.tree(p.s, p.sandbox).MakeDirs(ctx, dirs...)
 }

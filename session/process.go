@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/volumes"
 )
 
 // process is a running agent. Its methods are no-ops on a nil process.
@@ -185,12 +186,12 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 			r.publish(draft{string(agent.Overridden), Event{Event: agent.Event{Text: text}}})
 		}
 	}
-	file, env, err := r.prepareMCP(ctx, program)
+	config, err := r.prepareMCP(ctx, program)
 	if err != nil {
 		return setup, err
 	}
-	setup.MCPConfig = file
-	maps.Copy(setup.Env, env)
+	setup.MCPConfig = config.File
+	maps.Copy(setup.Env, config.Env)
 	return setup, nil
 }
 
@@ -255,7 +256,7 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	if r.m.ctx.Err() != nil {
 		return // the connection ended because this server is shutting down
 	}
-	p, waiting := r.agent, r.current == nil && r.gate.closed() && len(r.queue) > 0
+	p, waiting := r.agent, r.current == nil && r.gate.Closed() && len(r.queue) > 0
 	p.close()
 	r.agent, r.gate, r.behind, r.occupied = nil, nil, false, time.Time{}
 	r.line.End(ctx)
@@ -315,8 +316,6 @@ func (r *runner) turnEndedAs(e agent.Event) {
 
 // agentEnv returns the environment variables for the location of the agent's conversation.
 func (s Session) agentEnv() map[string]string {
-	return map[string]string{"CLAUDE_CONFIG_DIR": s.stateDir() + "/claude", "XDG_DATA_HOME": s.stateDir() + "/data"}
+	dir := volumes.StateDir(s.ID)
+	return map[string]string{"CLAUDE_CONFIG_DIR": dir + "/claude", "XDG_DATA_HOME": dir + "/data"}
 }
-
-// stateDir returns the directory for state that must outlive the session's sandbox.
-func (s Session) stateDir() string { return stateMount + "/sessions/" + s.ID }

@@ -154,3 +154,10 @@ func (r *runner) answerLate(now time.Time) {
 		}
 	}
 }
+
+// allow records that a tool no longer needs approval.
+func (r *runner) allow(tool string) {
+	if tool != "" && !slices.Contains(r.session().Allowed, tool) {
+		r.change(func(s *Session) { s.Allowed = append(slices.Clone(s.Allowed), tool) })
+	}
+}

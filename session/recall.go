@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -37,9 +38,8 @@ func (r *runner) inherit(ctx context.Context) {
 	if s.Continues == "" || s.Conversation == "" || s.Turns > 0 {
 		return
 	}
-	from := Session{ID: s.Continues}.stateDir()
 	_, result, err := r.m.in(s.Account, s.SandboxID).Run(ctx,
-		shell.Script{Text: inheritScript, Params: []string{from, s.stateDir()}})
+		shell.Script{Text: inheritScript, Params: []string{volumes.StateDir(s.Continues), volumes.StateDir(s.ID)}})
 	if err != nil || result.ReturnCode != 0 { // the agent receives the last messages instead
 		logf.Errorf(ctx, "copy the agent's record of session %s: %v, %s", s.Continues, err,
 			shell.LastLines(result.Stderr, result.Why()))

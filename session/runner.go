@@ -20,7 +20,9 @@ import (
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/servers"
 	"github.com/RelevanceAI/harvest/session/text"
+	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -36,8 +38,7 @@ type runner struct {
 	s  Session // guarded by mu for readers outside of the loop; only the loop changes it
 	// spent is the cost in USD of the turn's requests so far, by the gateway's price list; guarded by mu. When the
 	// turn ends, the agent's own total counts.
-	spent  float64
-	unkept int // changes that are not in the volume's history yet; guarded by mu
+	spent float64
 
 	people atomic.Int32 // who follow the session and can answer
 
@@ -51,21 +52,21 @@ type runner struct {
 	stages    chan Stage
 	undo      context.CancelFunc
 	queue     []Message
-	current   *Message     // the turn under way
-	deferred  *Message     // a prompt that the agent postponed because it began a turn by itself; nil for none
-	began     time.Time    // start of the turn
-	heard     time.Time    // last sign of activity of the agent
-	killAt    time.Time    // when an interrupted turn is killed; zero if none is interrupted
-	stopped   string       // why the turn was interrupted
-	sent      string       // ID of the last prompt for which EventSent was published
-	crashed   string       // ID of the prompt whose turn restarted after the agent crashed
-	ahead     bool         // startAhead has run
-	early     string       // ID of the prompt for which a crashed agent restarted before it received the prompt
-	agent     *process     // nil while none runs
-	busy      busy         // the sandbox, during a turn
-	occupied  time.Time    // until when background tasks keep the sandbox busy; zero without them
-	gate      *gate        // nil when prompts may be sent
-	line      *models.Line // to the model; nil unless an agent runs that needs one
+	current   *Message      // the turn under way
+	deferred  *Message      // a prompt that the agent postponed because it began a turn by itself; nil for none
+	began     time.Time     // start of the turn
+	heard     time.Time     // last sign of activity of the agent
+	killAt    time.Time     // when an interrupted turn is killed; zero if none is interrupted
+	stopped   string        // why the turn was interrupted
+	sent      string        // ID of the last prompt for which EventSent was published
+	crashed   string        // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool          // startAhead has run
+	early     string        // ID of the prompt for which a crashed agent restarted before it received the prompt
+	agent     *process      // nil while none runs
+	busy      busy          // the sandbox, during a turn
+	occupied  time.Time     // until when background tasks keep the sandbox busy; zero without them
+	gate      *servers.Gate // nil when prompts may be sent
+	line      *models.Line  // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
 	tools     map[string]time.Time    // running tools and their start; zero if unknown
 	timed     bool                    // the turn began under this server, so that durations of tools are known
@@ -84,6 +85,7 @@ type runner struct {
 	catching bool                // the repository is updated to the newest commit in the background
 	held     bool                // an operation on the repository is under way without the agent
 	creds    *credentials.Keeper // in the sandbox
+	history  volumes.History
 
 	// The remaining fields are for sessions made ahead.
 	warm  chan struct{} // closed by the loop when a prompt could be sent
@@ -98,6 +100,8 @@ func newRunner(m *Manager, s Session) *runner {
 		s := r.session()
 		return m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))
 	})
+	r.history = volumes.History{Context: m.ctx, Work: &m.work, Volumes: m.opts.Volumes, Read: m.opts.History,
+		Owner: s.Account, Session: s.ID}
 	return r
 }
 
@@ -357,7 +361,7 @@ func (r *runner) advance(ctx context.Context) {
 			}
 			continue // the prompt has failed
 		}
-		if r.gate.closed() {
+		if r.gate.Closed() {
 			return
 		}
 		m := r.queue[0]
@@ -405,7 +409,7 @@ func (r *runner) read(l pipe.Line) {
 		for _, e := range events {
 			took := r.took(e)
 			r.track(e)
-			status := r.servers(e)
+			status := gateEvents(r.gate.Hear(e))
 			if l.End <= r.published {
 				continue // published by an earlier server
 			}
@@ -552,7 +556,7 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	r.setStatus(status, reason)
 	r.tellWaiter(m)
 	r.reportGit()
-	r.keepHistory()
+	r.history.Keep(r.session().Sandbox.Volumes, r.session().Active)
 }
 
 // interrupt ends the current turn: it asks the agent to stop, and kills it after StopGrace.
@@ -609,7 +613,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 
 // wait returns how long the loop may sleep before watch must run.
 func (r *runner) wait() time.Duration {
-	due := r.gateDue()
+	due := r.gate.Due()
 	if r.current == nil {
 		if time.Now().Before(r.occupied) && (due.IsZero() || r.occupied.Before(due)) {
 			due = r.occupied
@@ -721,6 +725,6 @@ func (r *runner) finish(ctx context.Context) {
 	}
 	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
 	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
-	r.keepHistory()
+	r.history.Keep(r.session().Sandbox.Volumes, r.session().Active)
 	r.m.forget(r.id)
 }

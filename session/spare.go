@@ -2,17 +2,13 @@ package session
 
 import (
 	"context"
-	"strings"
 	"time"
 
-	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/volume"
 )
 
 // waitAhead starts the agent of a session made ahead, and reports when the session can take a prompt.
@@ -20,7 +16,7 @@ func (r *runner) waitAhead(ctx context.Context) {
 	if r.over != "" || !r.ready || r.catching || r.agent == nil && !r.start(ctx) {
 		return
 	}
-	if !r.gate.closed() && !isClosed(r.warm) {
+	if !r.gate.Closed() && !isClosed(r.warm) {
 		close(r.warm)
 	}
 }
@@ -114,18 +110,4 @@ func (r *runner) refresh(ctx context.Context, s Session, req Request) ([]workspa
 	}
 	repos[0].Base, repos[0].Start = base, start
 	return repos, nil
-}
-
-// removeState removes the files of a session from its account's volume.
-func (m *Manager) removeState(ctx context.Context, s Session) {
-	if m.opts.Volumes == nil {
-		return
-	}
-	v, err := volume.Of(m.opts.Volumes, account.Owner(s.Account)).Open(ctx, stateVolume)
-	if err == nil {
-		err = v.Remove(ctx, strings.TrimPrefix(s.stateDir(), stateMount+"/"))
-	}
-	if err != nil && errors.KindOf(err) != errors.NotFound {
-		logf.Errorf(ctx, "remove the files of session %s: %v", s.ID, err)
-	}
 }

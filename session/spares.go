@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -72,7 +73,7 @@ func (m *Manager) openSpares(ctx context.Context, live []Session) {
 // the account's volume.
 func (m *Manager) dropSpare(ctx context.Context, s Session) {
 	ctx = context.WithoutCancel(ctx)
-	m.removeState(ctx, s)
+	volumes.RemoveState(ctx, m.opts.Volumes, s.Account, s.ID)
 	_, err := m.opts.Journal.Prune(ctx, s.ID, time.Now().Add(time.Hour))
 	if err := errors.Join(err, m.opts.Store.DropSession(ctx, s.ID)); err != nil {
 		logf.Errorf(ctx, "remove spare session %s: %v", s.ID, err)

@@ -1,0 +1,58 @@
+// Package volumes keeps the files of sessions that outlive their sandboxes: the state of agents and the histories of
+// sessions, and the memory of each repository.
+package volumes
+
+import (
+	"context"
+	"slices"
+
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/volume"
+)
+
+const (
+	stateVolume = "harvest-agent-state" // mission C2
+	stateMount  = "/mnt/state"
+)
+
+// stateIn is the mount of the volume for state.
+func stateIn() sandbox.Mount { return sandbox.Mount{Name: stateVolume, Path: stateMount} }
+
+// Mounted adds the volumes of a session to the mounts of its sandbox, unless their places are taken. memory is the name
+// of its memory; "" for none.
+func Mounted(mounts []sandbox.Mount, memory string) []sandbox.Mount {
+	mounts = slices.Clone(mounts)
+	add := func(one sandbox.Mount) {
+		if !slices.ContainsFunc(mounts, func(m sandbox.Mount) bool { return m.Path == one.Path }) {
+			mounts = append(mounts, one)
+		}
+	}
+	add(stateIn())
+	if memory != "" {
+		add(sandbox.Mount{Name: memoryVolume(memory), Path: MemoryMount})
+	}
+	return mounts
+}
+
+// StateDir returns the directory in the sandbox of a session for state that must outlive the sandbox.
+func StateDir(session string) string { return stateMount + "/" + stateOf(session) }
+
+// stateOf returns that directory in the volume.
+func stateOf(session string) string { return "sessions/" + session }
+
+// RemoveState removes the files of a session from the volume of its account. It logs a failure.
+func RemoveState(ctx context.Context, volumes volume.Provider, owner, session string) {
+	if volumes == nil {
+		return
+	}
+	v, err := volume.Of(volumes, account.Owner(owner)).Open(ctx, stateVolume)
+	if err == nil {
+		err = v.Remove(ctx, stateOf(session))
+	}
+	if err != nil && errors.KindOf(err) != errors.NotFound {
+		logf.Errorf(ctx, "remove the files of session %s: %v", session, err)
+	}
+}
