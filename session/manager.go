@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/shell"
+	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -83,9 +84,9 @@ type Manager struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	runners map[string]*runner // guarded by mu; of sessions that have not ended
-	spares  *spares            // nil without sessions made ahead
-	once    map[string]bool    // guarded by mu; sandboxes in which an agent is answering one prompt
+	runners map[string]*runner    // guarded by mu; of sessions that have not ended
+	spares  *spares.Pool[*runner] // nil without sessions made ahead
+	once    map[string]bool       // guarded by mu; sandboxes in which an agent is answering one prompt
 }
 
 // Open returns a Manager that resumes the sessions of the Store. Close stops the Manager; agents keep running.
@@ -128,7 +129,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 // Close stops following the sessions. Their sandboxes and agents keep running, and the next Manager follows them
 // again. Close ends the sessions made ahead that nobody has taken.
 func (m *Manager) Close() {
-	m.spares.close()
+	m.closeSpares()
 	m.stop()
 	m.work.Wait()
 }

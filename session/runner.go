@@ -88,14 +88,14 @@ type runner struct {
 	history  volumes.History
 
 	// The remaining fields are for sessions made ahead.
-	warm  chan struct{} // closed by the loop when a prompt could be sent
-	taken chan struct{} // closed when no other request can take it
+	warm   chan struct{} // closed by the loop when a prompt could be sent
+	warmed bool          // warm is closed
 }
 
 func newRunner(m *Manager, s Session) *runner {
 	r := &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
 		tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{},
-		opened: time.Now(), warm: make(chan struct{}), taken: make(chan struct{})}
+		opened: time.Now(), warm: make(chan struct{})}
 	r.creds = credentials.NewKeeper(m.ctx, &m.work, s.ID, func(ctx context.Context) (credentials.Logins, error) {
 		s := r.session()
 		return m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))

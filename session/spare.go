@@ -16,7 +16,8 @@ func (r *runner) waitAhead(ctx context.Context) {
 	if r.over != "" || !r.ready || r.catching || r.agent == nil && !r.start(ctx) {
 		return
 	}
-	if !r.gate.Closed() && !isClosed(r.warm) {
+	if !r.gate.Closed() && !r.warmed {
+		r.warmed = true
 		close(r.warm)
 	}
 }
@@ -33,8 +34,14 @@ func (r *runner) startAhead(ctx context.Context) {
 	}
 }
 
-// giveUp ends a session made ahead. It waits for the end, and does nothing if the session was taken.
-func (r *runner) giveUp(why string) {
+// Warm implements spares.Session.
+func (r *runner) Warm() <-chan struct{} { return r.warm }
+
+// Gone implements spares.Session.
+func (r *runner) Gone() <-chan struct{} { return r.gone }
+
+// GiveUp implements spares.Session.
+func (r *runner) GiveUp(why string) {
 	ctx := context.WithoutCancel(r.m.ctx)
 	err := r.call(ctx, func() error {
 		if !r.session().Spare {

@@ -13,47 +13,13 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
-const (
-	// kindsPerAccount and maxSpares limit sessions made ahead, so that no account can fill the machine with them.
-	kindsPerAccount = 4
-	maxSpares       = 16
-	// settle is the pause before a session that was taken is replaced: the agent of the new session has priority.
-	settle = 2 * time.Second
-	// firstSparePause is the pause after a session made ahead was of no use; it doubles each time.
-	firstSparePause   = 5 * time.Second
-	longestSparePause = 10 * time.Minute
-)
-
-// kindKey identifies the sessions of an account that can replace each other.
-type kindKey [sha256.Size]byte
-
-// kind is a kind of sessions that are made ahead. Its fields are guarded by spares.mu.
-type kind struct {
-	account  string
-	req      Request   // to make more: without prompt and bundle
-	until    time.Time // when those that wait end, unless another request wants the kind
-	waiting  []*runner
-	making   int
-	failures int       // since the last one that was taken
-	after    time.Time // when the next one may be made
-}
-
-// spares makes sessions ahead. Each waits for a request of its kind, with its agent started. Each belongs to an
-// account from the beginning: no secret, volume or setting of one account reaches another. A nil spares has none.
-type spares struct {
-	m     *Manager
-	count int           // per kind
-	life  time.Duration // of those that wait
-	wake  chan struct{}
-
-	mu     sync.Mutex
-	kinds  map[kindKey]*kind // guarded by mu
-	closed bool              // guarded by mu
-}
+// settle is the pause before a session that was taken is replaced: the agent of the new session has priority.
+const settle = 2 * time.Second
 
 // openSpares removes the sessions that an earlier server made ahead, and starts making others.
 func (m *Manager) openSpares(ctx context.Context, live []Session) {
@@ -63,9 +29,7 @@ func (m *Manager) openSpares(ctx context.Context, live []Session) {
 		}
 	}
 	if m.opts.Spares > 0 {
-		m.spares = &spares{m: m, count: m.opts.Spares, life: m.opts.SpareLife, wake: make(chan struct{}, 1),
-			kinds: map[kindKey]*kind{}}
-		m.work.Go(m.spares.run)
+		m.spares = spares.NewPool[*runner](m.ctx, &m.work, m.opts.Spares, m.opts.SpareLife)
 	}
 }
 
@@ -80,10 +44,10 @@ func (m *Manager) dropSpare(ctx context.Context, s Session) {
 	}
 }
 
-// kindOf returns the kind of a planned session, or false if such sessions are not made ahead: those that differ from
+// kindOfSpare returns the kind of a planned session, or false if such sessions are not made ahead: those that differ from
 // every other one, and those with resources that another sandbox must not hold.
-func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindKey, ok bool) {
-	if sp == nil {
+func (m *Manager) kindOfSpare(ctx context.Context, s Session, req Request) (key spares.Key, ok bool) {
+	if m.spares == nil {
 		return key, false
 	}
 	box, first := req.Sandbox, s.Repos[0]
@@ -94,17 +58,17 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 		return key, false
 	}
 	name := s.Sandbox.Image
-	img := sp.m.repoImage(ctx, s, s.Sandbox)
+	img := m.repoImage(ctx, s, s.Sandbox)
 	if img != nil {
 		name = img.Image
 	}
-	id, err := sp.m.opts.Fleet.ImageID(ctx, s.Account, name)
+	id, err := m.opts.Fleet.ImageID(ctx, s.Account, name)
 	if err != nil {
 		return key, false // making a session ahead must not be the first to build an image
 	}
 	var secrets []secret.Secret
-	if sp.m.opts.Secrets != nil {
-		if secrets, err = sp.m.opts.Secrets.List(ctx, s.Account); err != nil {
+	if m.opts.Secrets != nil {
+		if secrets, err = m.opts.Secrets.List(ctx, s.Account); err != nil {
 			return key, false
 		}
 	}
@@ -127,236 +91,28 @@ func (sp *spares) kindOf(ctx context.Context, s Session, req Request) (key kindK
 	return sha256.Sum256(text), true
 }
 
-// want makes the sessions of a kind wait for the next request, from after on.
-func (sp *spares) want(key kindKey, account string, req Request, after time.Time) {
+// wantSpare makes sessions of a kind, like req, wait for the next request, from after on.
+func (m *Manager) wantSpare(key spares.Key, account string, req Request, after time.Time) {
 	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, workspace.Uncommitted{}, Limits{}
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	k := sp.kinds[key]
-	if k == nil {
-		sp.makeRoom(account)
-		k = &kind{account: account, req: req}
-		sp.kinds[key] = k
-	}
-	k.until = time.Now().Add(sp.life)
-	if after.After(k.after) {
-		k.after = after
-	}
-	sp.wakeUp()
+	m.spares.Want(key, account, after, func(ctx context.Context) (*runner, error) {
+		return m.createSpare(ctx, account, req)
+	})
 }
 
-// makeRoom ends the account's kind that was wanted least recently, if it has too many. sp.mu is held.
-func (sp *spares) makeRoom(account string) {
-	var oldest *kind
-	n := 0
-	for _, k := range sp.kinds {
-		if k.account != account || !k.until.After(time.Now()) {
-			continue
-		}
-		n++
-		if oldest == nil || k.until.Before(oldest.until) {
-			oldest = k
-		}
-	}
-	if n >= kindsPerAccount {
-		oldest.until = time.Time{}
-	}
-}
-
-func (sp *spares) wakeUp() {
-	select {
-	case sp.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run makes sessions ahead, one at a time, and ends those that have waited for too long.
-func (sp *spares) run() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-sp.m.ctx.Done():
-			return
-		case <-sp.wake:
-		case <-timer.C:
-		}
-		over, k, next := sp.next(time.Now())
-		for _, r := range over {
-			sp.m.work.Go(func() { r.giveUp("no request used it") })
-		}
-		if k != nil {
-			sp.m.work.Go(func() { sp.make(sp.m.ctx, k) })
-		}
-		timer.Reset(next)
-	}
-}
-
-// next returns the waiting sessions that must end, the kind of which one must be made, and when to look again.
-func (sp *spares) next(now time.Time) (over []*runner, due *kind, pause time.Duration) {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	pause = time.Hour
-	total, making := 0, 0
-	for key, k := range sp.kinds {
-		if !now.Before(k.until) {
-			over = append(over, k.waiting...)
-			k.waiting = nil
-			if k.making == 0 {
-				delete(sp.kinds, key)
-			}
-		} else {
-			pause = min(pause, k.until.Sub(now))
-		}
-		total += len(k.waiting) + k.making
-		making += k.making
-	}
-	if making > 0 || total >= maxSpares || sp.closed {
-		return over, nil, pause // the end of make wakes run
-	}
-	for _, k := range sp.kinds {
-		switch wait := k.after.Sub(now); {
-		case len(k.waiting) >= sp.count || !now.Before(k.until):
-		case wait > 0:
-			pause = min(pause, wait)
-		case due == nil || k.until.After(due.until): // the one that was wanted last
-			due = k
-		}
-	}
-	if due != nil {
-		due.making++
-	}
-	return over, due, pause
-}
-
-// make makes a session of a kind, and watches it until it is taken or has ended.
-func (sp *spares) make(ctx context.Context, k *kind) {
-	r, err := sp.m.createSpare(ctx, k.account, k.req)
-	if err == nil {
-		select {
-		case <-r.warm:
-		case <-r.gone:
-		}
-	}
-	sp.mu.Lock()
-	k.making--
-	warm := err == nil && isClosed(r.warm)
-	late := sp.closed || !time.Now().Before(k.until)
-	switch {
-	case !warm:
-		k.fail(time.Now())
-	case !late:
-		k.waiting = append(k.waiting, r)
-	}
-	sp.wakeUp()
-	sp.mu.Unlock()
-	switch {
-	case err != nil:
-		logf.Warnf(ctx, "make a spare session: %v", err)
-		return
-	case !warm:
-		return
-	case late:
-		r.giveUp("no request used it")
+// closeSpares ends all sessions made ahead that were not taken.
+func (m *Manager) closeSpares() {
+	if m.spares == nil {
 		return
 	}
-	select {
-	case <-r.taken:
-	case <-r.gone:
-		sp.died(k, r)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// fail delays the next session of the kind. spares.mu is held.
-func (k *kind) fail(now time.Time) {
-	pause := min(firstSparePause<<min(k.failures, 10), longestSparePause)
-	k.failures++
-	if at := now.Add(pause); at.After(k.after) {
-		k.after = at
-	}
-}
-
-// died records the end of a session that waited, unless run ended it.
-func (sp *spares) died(k *kind, r *runner) {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	for i, other := range k.waiting {
-		if other == r {
-			k.waiting = append(k.waiting[:i:i], k.waiting[i+1:]...)
-			k.fail(time.Now())
-			sp.wakeUp()
-		}
-	}
-}
-
-// pop removes a waiting session of the kind, the newest, and returns it; nil if none waits.
-func (sp *spares) pop(key kindKey) *runner {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	k := sp.kinds[key]
-	if k == nil || len(k.waiting) == 0 || sp.closed {
-		return nil
-	}
-	last := len(k.waiting) - 1
-	r := k.waiting[last]
-	k.waiting = k.waiting[:last:last]
-	close(r.taken)
-	return r
-}
-
-// took records whether a session that was popped became a session of the account.
-func (sp *spares) took(key kindKey, used bool) {
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	k := sp.kinds[key]
-	switch {
-	case k == nil:
-	case used:
-		k.failures = 0
-	default:
-		k.fail(time.Now())
-	}
-}
-
-// counts returns how many sessions wait, and how many are being made.
-func (sp *spares) counts() (waiting, making int) {
-	if sp == nil {
-		return 0, 0
-	}
-	sp.mu.Lock()
-	defer sp.mu.Unlock()
-	for _, k := range sp.kinds {
-		waiting += len(k.waiting)
-		making += k.making
-	}
-	return waiting, making
-}
-
-// close ends all sessions that nobody has taken.
-func (sp *spares) close() {
-	if sp == nil {
-		return
-	}
-	sp.mu.Lock()
-	sp.closed = true
-	sp.mu.Unlock()
+	m.spares.Close()
 	var ends sync.WaitGroup
-	for _, r := range sp.m.spareRunners() {
-		ends.Go(func() { r.giveUp("the server is shutting down") })
+	for _, r := range m.spareRunners() {
+		ends.Go(func() { r.GiveUp("the server is shutting down") })
 	}
 	ends.Wait()
 }
 
-// spareRunners returns the sessions made ahead that nobody has taken.
+// spareRunners returns the sessions made ahead that were not taken.
 func (m *Manager) spareRunners() (all []*runner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -394,12 +150,7 @@ func (m *Manager) createSpare(ctx context.Context, account string, req Request) 
 func (m *Manager) addSpare(r *runner) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.spares.mu.Lock()
-	defer m.spares.mu.Unlock()
-	if !m.spares.closed {
-		m.runners[r.id] = r
-	}
-	return !m.spares.closed
+	return m.spares.Admit(func() { m.runners[r.id] = r })
 }
 
 // Warm makes sessions like req wait for the next request, if the Manager makes sessions ahead. It returns the errors
@@ -409,32 +160,32 @@ func (m *Manager) Warm(ctx context.Context, account string, req Request) error {
 	if err != nil {
 		return errors.Stage(err, "validate")
 	}
-	if key, ok := m.spares.kindOf(ctx, s, req); ok {
-		m.spares.want(key, account, req, time.Time{})
+	if key, ok := m.kindOfSpare(ctx, s, req); ok {
+		m.wantSpare(key, account, req, time.Time{})
 	}
 	return nil
 }
 
 // Spares returns how many sessions made ahead wait, and how many are being made.
-func (m *Manager) Spares() (waiting, making int) { return m.spares.counts() }
+func (m *Manager) Spares() (waiting, making int) { return m.spares.Counts() }
 
 // takeSpare returns a session made ahead that has become the planned session s, or false.
 func (m *Manager) takeSpare(ctx context.Context, s Session, req Request) (Session, bool) {
-	key, ok := m.spares.kindOf(ctx, s, req)
+	key, ok := m.kindOfSpare(ctx, s, req)
 	if !ok {
 		return Session{}, false
 	}
-	defer func() { m.spares.want(key, s.Account, req, time.Now().Add(settle)) }()
-	r := m.spares.pop(key)
-	if r == nil {
+	defer func() { m.wantSpare(key, s.Account, req, time.Now().Add(settle)) }()
+	r, ok := m.spares.Pop(key)
+	if !ok {
 		return Session{}, false
 	}
 	begin := time.Now()
 	err := r.become(ctx, s, req, begin)
-	m.spares.took(key, err == nil)
+	m.spares.Took(key, err == nil)
 	if err != nil {
 		logf.Infof(ctx, "spare session %s: unusable: %v", r.id, err)
-		m.work.Go(func() { r.giveUp("it is unusable") })
+		m.work.Go(func() { r.GiveUp("it is unusable") })
 		return Session{}, false
 	}
 	return r.session(), true

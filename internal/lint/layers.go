@@ -120,6 +120,7 @@ var rows = []row{
 		"it knows servers and the agent's reports; session sends the agent's input"},
 	{"session/volumes", []string{"account", "git", "mcp", "memory", "sandbox", "session/shell", "session/workspace",
 		"volume"}, "it knows files; session knows when they change"},
+	{"session/spares", nil, "it counts and waits; session makes and takes"},
 	{"session", []string{"session/...", "account", "config", "sandbox", "git", "github", "memory", "mcp", "engine",
 		"agent", "model/...", "image", "volume", "event", "secret"},
 		"session uses contracts; let cmd/harvest name the concrete agents"},
