@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
+	"github.com/RelevanceAI/harvest/session/once"
 	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/text"
@@ -86,7 +87,7 @@ type Manager struct {
 	mu      sync.Mutex
 	runners map[string]*runner    // guarded by mu; of sessions that have not ended
 	spares  *spares.Pool[*runner] // nil without sessions made ahead
-	once    map[string]bool       // guarded by mu; sandboxes in which an agent is answering one prompt
+	once    once.Runner
 }
 
 // Open returns a Manager that resumes the sessions of the Store. Close stops the Manager; agents keep running.
@@ -107,8 +108,10 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.SummaryWait = cmp.Or(opts.SummaryWait, 3*time.Minute)
 	opts.SpareLife = cmp.Or(opts.SpareLife, 30*time.Minute)
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
-	m := &Manager{opts: opts, runners: map[string]*runner{}, once: map[string]bool{}}
+	m := &Manager{opts: opts, runners: map[string]*runner{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	m.once = once.Runner{Fleet: opts.Fleet, Agents: opts.Agents, Models: m.models(), Tag: tagSession,
+		Fit: func(e agent.Event) agent.Event { return fit(Event{Event: e}).Event }}
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
 		m.stop()
@@ -309,6 +312,20 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 		return nil, hasEnded(s.ID)
 	}
 	return r, nil
+}
+
+// RunOnce has an agent answer one prompt in an existing sandbox that belongs to no session. The agent runs under a
+// terminal, in the directory of its first volume or else in its own. RunOnce reports the agent's events as they
+// happen; it holds back the Done event, if there is one, until the agent has ended. Lines that are not events are
+// reported as Other. When ctx ends, the agent and all its descendants are killed. Kinds: Invalid, NotFound,
+// Unsupported (the agent has no one-shot mode), Conflict (the sandbox belongs to a session, or an agent is working in
+// it).
+func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string,
+	tell func(agent.Event)) (sandbox.Result, error) {
+	if err := checkPrompt(prompt); err != nil {
+		return sandbox.Result{}, err
+	}
+	return m.once.Run(ctx, account, ref, name, prompt, tell)
 }
 
 // in returns a sandbox of an account, to run scripts in it.

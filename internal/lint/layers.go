@@ -121,6 +121,8 @@ var rows = []row{
 	{"session/volumes", []string{"account", "git", "mcp", "memory", "sandbox", "session/shell", "session/workspace",
 		"volume"}, "it knows files; session knows when they change"},
 	{"session/spares", nil, "it counts and waits; session makes and takes"},
+	{"session/once", []string{"agent", "engine", "model", "sandbox", "session/models", "session/pipe", "session/shell"},
+		"it knows no session"},
 	{"session", []string{"session/...", "account", "config", "sandbox", "git", "github", "memory", "mcp", "engine",
 		"agent", "model/...", "image", "volume", "event", "secret"},
 		"session uses contracts; let cmd/harvest name the concrete agents"},

@@ -1,4 +1,4 @@
-package session
+package once
 
 import (
 	"fmt"
@@ -10,16 +10,15 @@ import (
 	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
-// TestOnce checks that terminal sequences are removed from lines, lines that are not events are reported, and the end
+// TestOutput checks that terminal sequences are removed from lines, lines that are not events are reported, and the end
 // comes last.
 //
 // mission: 4.10
-func TestOnce(t *testing.T) {
+func TestOutput(t *testing.T) {
 	t.Parallel()
 	var got []string
-	o := &once{conv: scripted.Agent{}.Open(agent.Setup{}), tell: func(e agent.Event) {
-		got = append(got, fmt.Sprintf("%s %s%.60s", e.Type, e.Text, e.Raw))
-	}}
+	o := &output{conv: scripted.Agent{}.Open(agent.Setup{}), fit: func(e agent.Event) agent.Event { return e },
+		tell: func(e agent.Event) { got = append(got, fmt.Sprintf("%s %s%.60s", e.Type, e.Text, e.Raw)) }}
 	for _, piece := range []string{
 		"\x1b[?25l{\"type\":\"message.delta\",\"te", "xt\":\"hi\"}\r\n\x1b]0;title\x07\r\n",
 		"warning: \x1b[31mold\x1b[0m\r\n",
