@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // EventCrashed reports that a signal killed the agent's process, which restarts with the same prompt and
@@ -20,14 +21,14 @@ const EventCrashed = "agent.crashed"
 var crashSignals = []string{"SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP", "SYS"}
 
 // crash describes how one of crashSignals killed the agent's process; "" if it ended in another way.
-func (r *runner) crash(end procEnd) string {
-	res := end.result
+func (r *runner) crash(end pipe.Exit) string {
+	res := end.Result
 	signal := res.Signal
 	if signal == "" && res.ReturnCode > shellSignal { // of its child
 		signal = engine.SignalName(syscall.Signal(res.ReturnCode - shellSignal))
 	}
 	switch {
-	case end.err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
+	case end.Err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
 		return ""
 	case !slices.Contains(crashSignals, signal):
 		return ""

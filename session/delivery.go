@@ -36,7 +36,7 @@ func (s *Session) recordDelivery(d Delivery) {
 
 // delivery returns the record of a text that is about to be written.
 func (r *runner) delivery(message string, size int, text []byte) Delivery {
-	return Delivery{Message: message, Process: r.session().Process, At: r.agent.written, Size: size, Text: text}
+	return Delivery{Message: message, Process: r.session().Process, At: r.agent.Written, Size: size, Text: text}
 }
 
 // redeliver writes again the recorded deliveries of an earlier server that the agent did not receive. It first waits
@@ -69,7 +69,7 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	}
 	received := 0
 	if d.Process == s.Process {
-		received = int(min(max(r.agent.received-d.At, 0), int64(d.Size)))
+		received = int(min(max(r.agent.Received-d.At, 0), int64(d.Size)))
 	}
 	if received == d.Size {
 		return
@@ -82,15 +82,15 @@ func (r *runner) deliverAgain(ctx context.Context, d Delivery) {
 	}
 	// The process received part of a different text, which no line can complete.
 	if len(text) != d.Size && received > 0 {
-		r.agent.kill(ctx)
+		r.agent.Kill(ctx)
 		return
 	}
-	d.Process, d.At, d.Size = s.Process, r.agent.written-int64(received), len(text)
+	d.Process, d.At, d.Size = s.Process, r.agent.Written-int64(received), len(text)
 	r.change(func(s *Session) {
 		s.Deliveries = slices.Clone(s.Deliveries)
 		s.Deliveries[i] = d
 	})
-	r.agent.write(text[received:])
+	r.agent.Write(text[received:])
 }
 
 // turn returns the message with this ID if its turn is under way or deferred, else nil.

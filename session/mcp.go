@@ -27,7 +27,7 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (servers.Config,
 func (r *runner) closeGate() {
 	if asker, ok := r.conv.(agent.MCPAsker); ok {
 		r.gate = servers.NewGate(r.m.opts.MCPWait, r.m.opts.HangAfter)
-		r.agent.write(asker.AskMCP())
+		r.agent.Write(asker.AskMCP())
 	}
 }
 
@@ -38,7 +38,7 @@ func (r *runner) watchGate(now time.Time) {
 		if !ok || r.agent == nil {
 			return false
 		}
-		r.agent.write(asker.AskMCP())
+		r.agent.Write(asker.AskMCP())
 		return true
 	}))
 	if len(drafts) > 0 {

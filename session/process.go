@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -18,109 +15,6 @@ import (
 	"github.com/RelevanceAI/harvest/session/pipe"
 	"github.com/RelevanceAI/harvest/session/volumes"
 )
-
-// process is a running agent. Its methods are no-ops on a nil process.
-type process struct {
-	x      *sandbox.Execution
-	in     *pipe.Inbox
-	lines  chan pipe.Line
-	ended  chan procEnd
-	stop   chan struct{} // closed when the reader of lines stops
-	once   sync.Once
-	stderr tail
-	// The loop of the session owns the remaining fields. received is the engine's initial count of input bytes that
-	// the process received from an earlier server. written adds the bytes that this server has written.
-	received, written int64
-	counted           bool // the engine counts input bytes
-}
-
-// procEnd is the end of a process; err is set if the result is unknown.
-type procEnd struct {
-	result sandbox.Result
-	err    error
-}
-
-func newProcess() *process {
-	return &process{in: pipe.NewInbox(), lines: make(chan pipe.Line, 64), ended: make(chan procEnd, 1),
-		stop: make(chan struct{})}
-}
-
-func (p *process) output() <-chan pipe.Line {
-	if p == nil {
-		return nil
-	}
-	return p.lines
-}
-
-// exit returns the channel with the end of the process, or nil while output is unread.
-func (p *process) exit() <-chan procEnd {
-	if p == nil || len(p.lines) > 0 {
-		return nil
-	}
-	return p.ended
-}
-
-// letGo stops reading output. The process keeps running, and blocks once its output is not read.
-func (p *process) letGo() {
-	if p != nil {
-		p.once.Do(func() { close(p.stop) })
-	}
-}
-
-// write writes to the process's input. It never blocks.
-func (p *process) write(text []byte) {
-	p.written += int64(len(text))
-	p.in.Append(text)
-}
-
-// close closes the input of a process that has ended.
-func (p *process) close() {
-	if p != nil {
-		p.in.Close()
-	}
-}
-
-func (p *process) kill(ctx context.Context) {
-	if p == nil {
-		return
-	}
-	if err := p.x.Kill(ctx); err != nil {
-		logf.Errorf(ctx, "kill the agent: %v", err)
-	}
-}
-
-// follow waits for the process to end.
-func (p *process) follow(ctx context.Context) {
-	result, err := p.x.Wait(ctx)
-	p.ended <- procEnd{result, err}
-}
-
-// tail stores the last bytes that are written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte // guarded by mu
-}
-
-// agentLife is the maximum lifetime of an agent's process, the same as that of its sandbox.
-const agentLife = 7 * 24 * time.Hour
-
-const tailSize = 4 << 10
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	if over := len(t.text) - tailSize; over > 0 {
-		t.text = append([]byte(nil), t.text[over:]...)
-	}
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(strings.ToValidUTF8(string(t.text), ""))
-}
 
 // setup returns the parameters for starting the agent.
 func (s Session) setup() agent.Setup {
@@ -141,22 +35,15 @@ func (r *runner) start(ctx context.Context) bool {
 	cmd := program.Command(setup)
 	r.published = 0
 	r.publish(draft{EventStarted, Event{}}) // with the offset of a process without output
-	p := newProcess()
-	out := &pipe.Splitter{Lines: p.lines, Stop: p.stop}
-	x, err := r.m.opts.Fleet.Exec(ctx, r.account, s.SandboxID, sandbox.ExecRequest{
-		Args: cmd.Args, Own: cmd.Own, Env: cmd.Env, Workdir: cmd.Dir, Timeout: agentLife, Stdin: p.in, Stdout: out,
-		Stderr: &p.stderr, Detach: true,
-		Background: true, // keepBusy determines when the sandbox is busy
-	})
+	p, err := pipe.Start(ctx, r.m.in(r.account, s.SandboxID), sandbox.ExecRequest{Args: cmd.Args, Own: cmd.Own,
+		Env: cmd.Env, Workdir: cmd.Dir})
 	if err != nil {
-		p.close()
 		return r.notStarted(ctx, err)
 	}
-	p.x = x
 	r.agent, r.conv = p, program.Open(setup)
-	r.change(func(s *Session) { s.Process = x.ID() })
-	r.m.work.Go(func() { p.follow(r.m.ctx) })
-	p.write(r.conv.Begin())
+	r.change(func(s *Session) { s.Process = p.ID() })
+	r.m.work.Go(func() { p.Follow(r.m.ctx) })
+	p.Write(r.conv.Begin())
 	if setup.MCPConfig != "" {
 		r.closeGate()
 	}
@@ -168,8 +55,7 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 	s := r.session()
 	setup = s.setup()
 	if s.Subdir != "" { // git does not track empty directories, and the agent may have removed it
-		p := preparation{m: r.m, s: s, sandbox: s.SandboxID}
-		if _, err := p.m.in(p.s.Account, p.sandbox).Output(ctx, `mkdir -p "$1"`, setup.Dir); err != nil {
+		if _, err := r.m.in(s.Account, s.SandboxID).Output(ctx, `mkdir -p "$1"`, setup.Dir); err != nil {
 			return setup, err
 		}
 	}
@@ -222,20 +108,12 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 // attach attaches to the agent process of an earlier server. It reads all its output again, but does not publish
 // output that became events earlier.
 func (r *runner) attach(ctx context.Context, s Session) {
-	p := newProcess()
-	out := &pipe.Splitter{Lines: p.lines, Stop: p.stop}
-	stdio := engine.Stdio{
-		Stdin: p.in, Stdout: out, Stderr: &p.stderr, Truncated: func(n int64) { out.At = n },
-		Input: func(n int64, _ bool) { p.received, p.written, p.counted = n, n, true },
-	}
-	x, err := r.m.opts.Fleet.Attach(r.m.ctx, r.account, s.SandboxID, s.Process, stdio)
+	p, err := pipe.Attach(r.m.ctx, r.m.in(r.account, s.SandboxID), s.Process)
 	if err != nil {
-		p.close()
 		logf.Errorf(ctx, "find the agent again: %v", err)
 		r.change(func(s *Session) { s.Process = "" })
 		return
 	}
-	p.x = x
 	setup := s.setup()
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
@@ -243,28 +121,28 @@ func (r *runner) attach(ctx context.Context, s Session) {
 		r.closeGate() // the first prompt may still have to wait
 	}
 	r.recheck, r.lost = true, nil
-	if p.counted {
+	if p.Counted {
 		r.lost = s.Deliveries
 	}
 	r.began, r.heard, r.behind, r.timed = time.Now(), time.Now(), r.published > 0, false
 	r.openLine()
-	r.m.work.Go(func() { p.follow(r.m.ctx) })
+	r.m.work.Go(func() { p.Follow(r.m.ctx) })
 }
 
 // exited handles the end of the agent's process. During a turn it is a failure, whatever the exit code.
-func (r *runner) exited(ctx context.Context, end procEnd) {
+func (r *runner) exited(ctx context.Context, end pipe.Exit) {
 	if r.m.ctx.Err() != nil {
 		return // the connection ended because this server is shutting down
 	}
 	p, waiting := r.agent, r.current == nil && r.gate.Closed() && len(r.queue) > 0
-	p.close()
+	p.Close()
 	r.agent, r.gate, r.behind, r.occupied = nil, nil, false, time.Time{}
 	r.line.End(ctx)
 	r.line = nil
 	r.change(func(s *Session) { s.Process = "" })
 	if r.session().Spare {
-		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.result.ReturnCode,
-			p.stderr.String())
+		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.Result.ReturnCode,
+			p.Stderr())
 		r.end("its agent has ended")
 		return
 	}
@@ -274,18 +152,18 @@ func (r *runner) exited(ctx context.Context, end procEnd) {
 	if how := r.crash(end); how != "" && (waiting && r.startAgain(ctx, how) || !waiting && r.again(ctx, how)) {
 		return
 	}
-	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.result.ReturnCode)
+	why := fmt.Sprintf("the agent's process ended with code %d and without a result", end.Result.ReturnCode)
 	switch {
-	case end.err != nil:
-		why = "the agent was lost: " + errors.Message(end.err)
-	case end.result.OutOfMemory:
+	case end.Err != nil:
+		why = "the agent was lost: " + errors.Message(end.Err)
+	case end.Result.OutOfMemory:
 		why = "the agent's process was ended because the sandbox ran out of memory"
 	case r.crash(end) != "":
 		why = r.crash(end)
-	case end.result.Why() != "":
-		why = "the agent's process ended: " + end.result.Why()
+	case end.Result.Why() != "":
+		why = "the agent's process ended: " + end.Result.Why()
 	}
-	if said := p.stderr.String(); said != "" && r.stopped == "" {
+	if said := p.Stderr(); said != "" && r.stopped == "" {
 		why += ": " + said
 	}
 	logf.Infof(ctx, "%s", why)

@@ -62,7 +62,7 @@ type runner struct {
 	crashed   string        // ID of the prompt whose turn restarted after the agent crashed
 	ahead     bool          // startAhead has run
 	early     string        // ID of the prompt for which a crashed agent restarted before it received the prompt
-	agent     *process      // nil while none runs
+	agent     *pipe.Process // nil while none runs
 	busy      busy          // the sandbox, during a turn
 	occupied  time.Time     // until when background tasks keep the sandbox busy; zero without them
 	gate      *servers.Gate // nil when prompts may be sent
@@ -151,9 +151,9 @@ func (r *runner) loop(ctx context.Context) {
 			r.staged(stage)
 		case p := <-r.prepared:
 			r.prepare(ctx, p)
-		case l := <-r.agent.output():
+		case l := <-r.agent.Lines():
 			r.read(l)
-		case end := <-r.agent.exit():
+		case end := <-r.agent.Ended():
 			r.exited(ctx, end)
 		case l := <-r.follower.Lines():
 			r.gitLine(l)
@@ -197,7 +197,7 @@ func (r *runner) leave() {
 		r.undo()
 		<-r.prepared
 	}
-	r.agent.letGo()
+	r.agent.Detach()
 	r.line.Close()
 	r.letGitGo()
 	r.creds.Close()
@@ -380,7 +380,7 @@ func (r *runner) advance(ctx context.Context) {
 		r.change(func(s *Session) { s.recordDelivery(sent) })
 		r.setStatus(Thinking, "")
 		fault.Point("turn.recorded")
-		r.agent.write(text)
+		r.agent.Write(text)
 		r.followGit()
 	}
 }
@@ -430,7 +430,7 @@ func (r *runner) read(l pipe.Line) {
 		more := false
 		if n < batch {
 			select {
-			case next := <-r.agent.lines:
+			case next := <-r.agent.Lines():
 				l, more = next, true
 			default:
 			}
@@ -566,7 +566,7 @@ func (r *runner) interrupt(why string) {
 	}
 	r.stopped, r.killAt = why, time.Now().Add(r.m.opts.StopGrace)
 	r.change(func(s *Session) { s.Stopping = why })
-	r.agent.write(r.conv.Interrupt())
+	r.agent.Write(r.conv.Interrupt())
 }
 
 // answer sends the answer to the agent's question.
@@ -603,7 +603,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 		s.recordDelivery(sent)
 	})
 	fault.Point("answer.recorded")
-	r.agent.write(text)
+	r.agent.Write(text)
 	shown := public(a)
 	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: shown,
 		Text: q.answered(*shown)}}})
@@ -670,7 +670,7 @@ func (r *runner) watch(ctx context.Context) {
 	switch d := r.deadline(); {
 	case !r.killAt.IsZero() && !now.Before(r.killAt):
 		r.killAt = time.Time{}
-		r.agent.kill(ctx)
+		r.agent.Kill(ctx)
 	case !d.IsZero() && r.stopped == "" && !now.Before(d):
 		r.interrupt(fmt.Sprintf("it took longer than its limit of %g s", r.session().Limits.Seconds))
 	case now.Sub(r.heard) >= r.patience():
@@ -703,8 +703,8 @@ func (r *runner) finish(ctx context.Context) {
 		r.stopped = r.over
 		r.turnEnded(agent.Event{Type: agent.Done}, 0)
 	}
-	defer r.agent.close()
-	r.agent.letGo()
+	defer r.agent.Close()
+	r.agent.Detach()
 	r.line.Close()
 	r.letGitGo()
 	r.creds.End(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/session/pipe"
 )
 
 // TestDiagram checks that the diagram in the docs shows exactly the existing transitions.
@@ -36,18 +37,6 @@ func TestDiagram(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-func TestTail(t *testing.T) {
-	t.Parallel()
-	var w tail
-	for range 100 {
-		fmt.Fprint(&w, strings.Repeat("x", 100))
-	}
-	fmt.Fprint(&w, "the end\n\xff")
-	if got := w.String(); len(got) > tailSize || !strings.HasSuffix(got, "xthe end") {
-		t.Errorf("%d bytes: …%q", len(got), got[max(0, len(got)-20):])
 	}
 }
 
@@ -126,20 +115,20 @@ func TestDeliverAgain(t *testing.T) {
 			store := &recordOnly{}
 			r := newRunner(&Manager{opts: Options{Store: store}, ctx: t.Context()},
 				Session{ID: "ses_1", Process: "p", Conversation: "c", Deliveries: []Delivery{c.d}})
-			r.agent, r.conv = newProcess(), scripted.Agent{}.Open(agent.Setup{})
-			r.agent.received, r.agent.written, r.agent.counted = c.received, c.received, true
+			r.agent, r.conv = &pipe.Process{In: pipe.NewInbox(), Received: c.received, Written: c.received,
+				Counted: true}, scripted.Agent{}.Open(agent.Setup{})
 			r.current, r.recheck, r.lost = &Message{ID: turn, Prompt: prompt}, true, []Delivery{c.d}
 			r.redeliver(t.Context())
-			r.agent.in.Close()
-			if got, err := io.ReadAll(r.agent.in); err != nil || string(got) != c.want {
+			r.agent.In.Close()
+			if got, err := io.ReadAll(r.agent.In); err != nil || string(got) != c.want {
 				t.Errorf("written: %q, %v, want %q", got, err, c.want)
 			}
 			if c.want == "" {
 				return
 			}
 			now := store.last.Deliveries[0]
-			if now.Process != "p" || now.At+int64(now.Size) != r.agent.written {
-				t.Errorf("recorded %+v, written %d", now, r.agent.written)
+			if now.Process != "p" || now.At+int64(now.Size) != r.agent.Written {
+				t.Errorf("recorded %+v, written %d", now, r.agent.Written)
 			}
 		})
 	}

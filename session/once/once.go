@@ -5,7 +5,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -15,14 +14,12 @@ import (
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/models"
+	"github.com/RelevanceAI/harvest/session/pipe"
 	"github.com/RelevanceAI/harvest/session/shell"
 )
 
 // inputScript runs a command with a file as its standard input. The first parameter is the file's name.
 const inputScript = `f=$1; shift; exec "$@" <"$f"`
-
-// timeLimit is the maximum duration of an agent.
-const timeLimit = 7 * 24 * time.Hour
 
 // Runner runs agents for one prompt each.
 type Runner struct {
@@ -84,7 +81,7 @@ func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
 	out := &output{conv: r.Agents[name].Open(setup), fit: r.Fit, tell: tell}
 	x, err := r.Fleet.Exec(ctx, account, sb.ID, sandbox.ExecRequest{
 		Args: append([]string{"/bin/sh", "-c", inputScript, "sh", dir + "/prompt"}, cmd.Args...), Env: cmd.Env,
-		Workdir: cmd.Dir, Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: timeLimit, Stdout: out,
+		Workdir: cmd.Dir, Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: pipe.Life, Stdout: out,
 	})
 	if err != nil {
 		return sandbox.Result{}, err

@@ -1,4 +1,4 @@
-// Package pipe connects a session with the input and output of an agent's process.
+// Package pipe starts the process of an agent, and connects a session with its input and output.
 package pipe
 
 import (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/logf"
@@ -42,9 +41,6 @@ type Follower struct {
 	ended chan struct{} // closed when the program in the sandbox has ended
 }
 
-// followLimit is the maximum lifetime of the program in the sandbox, the same as that of the sandbox.
-const followLimit = 7 * 24 * time.Hour
-
 // Follow starts a Follower at a line, the first of which is 1, in the background, so that it does not delay the agent's
 // first output. It runs until ctx ends or Close is called. work counts its goroutine.
 func (t Tree) Follow(ctx context.Context, work *sync.WaitGroup, line int) *Follower {
@@ -53,7 +49,7 @@ func (t Tree) Follow(ctx context.Context, work *sync.WaitGroup, line int) *Follo
 		defer close(f.ended)
 		x, err := t.Fleet.Exec(ctx, t.Account, t.ID, sandbox.ExecRequest{
 			Args: []string{"/bin/sh", "-euc", followScript, "sh", t.events(), strconv.Itoa(line)}, Workdir: "/",
-			Timeout: followLimit, Detach: true, Background: true,
+			Timeout: pipe.Life, Detach: true, Background: true,
 			Stdout: &pipe.Splitter{Lines: f.lines, Stop: f.stop},
 		})
 		if err != nil {
