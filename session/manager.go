@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/once"
+	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/text"
@@ -46,12 +47,12 @@ type Options struct {
 	Models       *model.Gateway
 	DirectModels bool
 
-	Default string           // agent of requests without one: "claude"
-	Image   string           // image of sandboxes of requests without one: "agent"
-	Repos   Repos            // images of repositories; nil for none
-	Author  workspace.Author // author of requests without one: "Harvest Agent"
-	Secrets *secret.Vault    // source of git credentials; nil for none
-	Volumes volume.Provider  // volumes of all accounts, for memories; nil for none
+	Default string            // agent of requests without one: "claude"
+	Image   string            // image of sandboxes of requests without one: "agent"
+	Repos   preparation.Repos // images of repositories; nil for none
+	Author  workspace.Author  // author of requests without one: "Harvest Agent"
+	Secrets *secret.Vault     // source of git credentials; nil for none
+	Volumes volume.Provider   // volumes of all accounts, for memories; nil for none
 	// GitHub returns the client for GitHub's API at the address in an account's secrets; nil: a client that reaches
 	// the internet only.
 	GitHub func(account string) *http.Client
@@ -110,7 +111,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	opts.StopGrace = cmp.Or(opts.StopGrace, time.Second)
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
-	m.once = once.Runner{Fleet: opts.Fleet, Agents: opts.Agents, Models: m.models(), Tag: tagSession,
+	m.once = once.Runner{Fleet: opts.Fleet, Agents: opts.Agents, Models: m.models(), Tag: preparation.Tag,
 		Fit: func(e agent.Event) agent.Event { return fit(Event{Event: e}).Event }}
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
@@ -214,7 +215,7 @@ func (m *Manager) plan(account string, req Request, repos []workspace.Repository
 		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
 		GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating,
-		Created: now, Active: now, MCP: req.MCP, Sandbox: sandboxOf(req.Sandbox, m.imageFor(name),
+		Created: now, Active: now, MCP: req.MCP, Sandbox: preparation.Request(req.Sandbox, m.imageFor(name),
 			volumes.Memory(repos[0])),
 	}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/servers"
 )
 
@@ -51,7 +52,7 @@ func gateEvents(reports []servers.Report) (drafts []draft) {
 	for _, report := range reports {
 		switch {
 		case report.Opened:
-			drafts = append(drafts, draft{EventStage, Event{Stage: &Stage{Name: "mcp servers",
+			drafts = append(drafts, draft{EventStage, Event{Stage: &preparation.Stage{Name: "mcp servers",
 				MS: float64(report.Waited.Microseconds()) / 1000}}})
 		case report.Failed:
 			drafts = append(drafts, draft{EventMCPFailed, Event{Event: agent.Event{ID: report.Server,

@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/servers"
 	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/volumes"
@@ -46,10 +47,10 @@ type runner struct {
 	given     workspace.Given   // input of the session, until the repository is cloned
 	env       map[string]string // of the first sandbox
 	recovered bool
-	opened    time.Time     // when this server created or recovered the session
-	ready     bool          // sandbox and repository are ready
-	prepared  chan prepared // receives the result of the preparation; nil if none is under way
-	stages    chan Stage
+	opened    time.Time               // when this server created or recovered the session
+	ready     bool                    // sandbox and repository are ready
+	prepared  chan preparation.Result // receives the result of the preparation; nil if none is under way
+	stages    chan preparation.Stage
 	undo      context.CancelFunc
 	queue     []Message
 	current   *Message      // the turn under way
@@ -686,9 +687,9 @@ func (r *runner) finish(ctx context.Context) {
 	if r.undo != nil {
 		r.undo()
 		p := <-r.prepared
-		r.creds.Take(p.logins)
-		if p.sandbox != "" {
-			r.change(func(s *Session) { s.SandboxID = p.sandbox })
+		r.creds.Take(p.Logins)
+		if p.Sandbox != "" {
+			r.change(func(s *Session) { s.SandboxID = p.Sandbox })
 		}
 	}
 	for _, m := range r.queue {

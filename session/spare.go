@@ -8,6 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -87,7 +88,7 @@ func (r *runner) become(ctx context.Context, s Session, req Request, begin time.
 		r.mu.Lock()
 		r.s = taken
 		r.mu.Unlock()
-		r.publish(draft{EventStage, Event{Stage: &Stage{Name: "made ahead",
+		r.publish(draft{EventStage, Event{Stage: &preparation.Stage{Name: "made ahead",
 			MS: float64(time.Since(begin).Microseconds()) / 1000}}})
 		for _, m := range first {
 			r.queue = append(r.queue, m)

@@ -58,7 +58,7 @@ func (m *Manager) kindOfSpare(ctx context.Context, s Session, req Request) (key 
 		return key, false
 	}
 	name := s.Sandbox.Image
-	img := m.repoImage(ctx, s, s.Sandbox)
+	img := m.preparer().RepoImage(ctx, m.preparation(s), s.Sandbox)
 	if img != nil {
 		name = img.Image
 	}

@@ -123,6 +123,8 @@ var rows = []row{
 	{"session/spares", nil, "it counts and waits; session makes and takes"},
 	{"session/once", []string{"agent", "engine", "model", "sandbox", "session/models", "session/pipe", "session/shell"},
 		"it knows no session"},
+	{"session/preparation", []string{"image", "sandbox", "session/credentials", "session/models", "session/shell",
+		"session/volumes", "session/workspace", "volume"}, "it does the steps; session starts and reports them"},
 	{"session", []string{"session/...", "account", "config", "sandbox", "git", "github", "memory", "mcp", "engine",
 		"agent", "model/...", "image", "volume", "event", "secret"},
 		"session uses contracts; let cmd/harvest name the concrete agents"},
