@@ -9,8 +9,9 @@ import (
 	"github.com/RelevanceAI/harvest/session/text"
 )
 
-// ask sends the agent a prompt of Harvest's own and returns its reply. The turn is one of the session, with events, cost
-// and limits; its messages have the purpose. ask does not wait for other turns: Conflict. Its time limit is SummaryWait.
+// ask sends the agent a prompt of Harvest's own and returns its reply. The turn is one of the session, with events,
+// cost and limits; its messages have the purpose. ask does not wait for other turns: Conflict. Its time limit is
+// SummaryWait.
 func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error) {
 	if !models.Needed(r.m.opts.Agents[r.session().Agent]) {
 		return "", errors.Newf(errors.Unsupported, "the agent has no model")

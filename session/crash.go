@@ -1,13 +1,10 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"slices"
-	"syscall"
 
 	"github.com/RelevanceAI/harvest/agent"
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/pipe"
 )
@@ -16,28 +13,13 @@ import (
 // conversation. Reason describes the crash.
 const EventCrashed = "agent.crashed"
 
-// crashSignals are the signals that the processor or a program's own check raises. SIGKILL is not in the list: it
-// results from limits, from an interrupted turn, and from the end of the sandbox, which may become known later.
-var crashSignals = []string{"SEGV", "BUS", "ILL", "FPE", "ABRT", "TRAP", "SYS"}
-
-// crash describes how one of crashSignals killed the agent's process; "" if it ended in another way.
+// crash describes how the agent's process crashed; "" if it ended in another way.
 func (r *runner) crash(end pipe.Exit) string {
-	res := end.Result
-	signal := res.Signal
-	if signal == "" && res.ReturnCode > shellSignal { // of its child
-		signal = engine.SignalName(syscall.Signal(res.ReturnCode - shellSignal))
-	}
-	switch {
-	case end.Err != nil || r.stopped != "" || res.OutOfMemory || res.TimedOut || res.Reason != "":
-		return ""
-	case !slices.Contains(crashSignals, signal):
+	if r.stopped != "" {
 		return ""
 	}
-	return "the agent's process ended: " + cmp.Or(res.Crashed, "it died of SIG"+signal)
+	return end.Crash()
 }
-
-// shellSignal is the offset that shells add to the number of the signal that killed a program.
-const shellSignal = 128
 
 // again puts the prompt of a turn whose agent crashed back at the head of the queue: advance restarts the agent,
 // which resumes the conversation. It does so once for each prompt, and reports whether it did.

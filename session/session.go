@@ -24,21 +24,26 @@ type Session struct {
 	ID      string `json:"id"` // "ses_" and a ULID in lower case
 	Account string `json:"account"`
 	// Spare means that the session is made ahead for the account, which does not see it yet.
-	Spare  bool             `json:"spare,omitempty"`
-	Place  string           `json:"place,omitempty"` // in lists: like an ID, and newer than ID for a session that was made ahead; "" means ID
-	Title  string           `json:"title,omitempty"` // the beginning of the first prompt
-	Agent  string           `json:"agent"`
-	Model  string           `json:"model,omitempty"`
-	Repo   string           `json:"repo,omitempty"`   // URL, without credentials
-	Branch string           `json:"branch,omitempty"` // starting branch
-	Base   string           `json:"base,omitempty"`   // starting commit
-	Dir    string           `json:"dir"`              // of the first repository, in the sandbox
-	Subdir string           `json:"subdir,omitempty"` // directory below Dir in which the agent starts; "" means Dir itself
+	Spare bool `json:"spare,omitempty"`
+	// Place is for lists: like an ID, and newer than ID for a session that was made ahead; "" means ID.
+	Place  string `json:"place,omitempty"`
+	Title  string `json:"title,omitempty"` // the beginning of the first prompt
+	Agent  string `json:"agent"`
+	Model  string `json:"model,omitempty"`
+	Repo   string `json:"repo,omitempty"`   // URL, without credentials
+	Branch string `json:"branch,omitempty"` // starting branch
+	Base   string `json:"base,omitempty"`   // starting commit
+	Dir    string `json:"dir"`              // of the first repository, in the sandbox
+	// Subdir is the directory below Dir in which the agent starts; "" means Dir itself.
+	Subdir string           `json:"subdir,omitempty"`
 	Author workspace.Author `json:"author"`
 
-	Repos     []workspace.Repository `json:"repositories,omitempty"` // all; Repo, Branch, Base and Dir describe the first
-	GitSecret string                 `json:"git_secret,omitempty"`   // with git's credentials; "" means the first that has some
-	Continues string                 `json:"continues,omitempty"`    // session whose files and conversation this one started with
+	// Repos are all repositories; Repo, Branch, Base and Dir describe the first.
+	Repos []workspace.Repository `json:"repositories,omitempty"`
+	// GitSecret is the secret with git's credentials; "" means the first that has some.
+	GitSecret string `json:"git_secret,omitempty"`
+	// Continues is the session whose files and conversation this one started with.
+	Continues string `json:"continues,omitempty"`
 
 	SandboxID    string         `json:"sandbox_id,omitempty"`
 	Conversation string         `json:"conversation,omitempty"` // the agent's own name for it

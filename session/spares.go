@@ -44,8 +44,8 @@ func (m *Manager) dropSpare(ctx context.Context, s Session) {
 	}
 }
 
-// kindOfSpare returns the kind of a planned session, or false if such sessions are not made ahead: those that differ from
-// every other one, and those with resources that another sandbox must not hold.
+// kindOfSpare returns the kind of a planned session, or false if such sessions are not made ahead: those that differ
+// from every other one, and those with resources that another sandbox must not hold.
 func (m *Manager) kindOfSpare(ctx context.Context, s Session, req Request) (key spares.Key, ok bool) {
 	if m.spares == nil {
 		return key, false

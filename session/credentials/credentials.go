@@ -115,8 +115,9 @@ type Source struct {
 // Request describes the credentials of a session.
 type Request struct {
 	Account string
-	Secret  string   // name of the secret; "" means the first that has credentials for a host; None means no credentials
-	URLs    []string // of the repositories; "" for one without an address
+	// Secret is the name of a secret; "" means the first that has credentials for a host. None means no credentials.
+	Secret string
+	URLs   []string // of the repositories; "" for one without an address
 }
 
 // Serves reports whether req may have credentials.

@@ -54,8 +54,8 @@ func TestLogins(t *testing.T) {
 	}
 }
 
-// TestKeeperAfterEnd checks that a Keeper releases the logins that it replaces, those that it has when it ends, and those
-// that it takes afterwards.
+// TestKeeperAfterEnd checks that a Keeper releases the logins that it replaces, those that it has when it ends, and
+// those that it takes afterwards.
 func TestKeeperAfterEnd(t *testing.T) {
 	t.Parallel()
 	released := ""

@@ -16,8 +16,8 @@ import (
 type Connector struct {
 	Fleet   *sandbox.Fleet
 	Gateway *model.Gateway // nil: agents reach models on their own
-	// Direct means that agents receive the credential itself. Otherwise they send their requests through the gateway, if
-	// the engine can connect into sandboxes.
+	// Direct means that agents receive the credential itself. Otherwise they send their requests through the gateway,
+	// if the engine can connect into sandboxes.
 	Direct bool
 }
 

@@ -15,12 +15,12 @@ import (
 // Life is the maximum lifetime of an agent's process, the same as that of its sandbox.
 const Life = 7 * 24 * time.Hour
 
-// Process is a running agent. Its methods accept a nil Process, which has no output and no end, except for Write and ID.
-// One goroutine owns it.
+// Process is a running agent. One goroutine owns it. Lines, Ended, Detach, Close and Kill accept a nil Process, which
+// has no output and no end.
 type Process struct {
 	In *Inbox
-	// Received is the engine's initial count of input bytes that the process received from an earlier server, if Counted.
-	// Written adds the bytes that this server has written.
+	// Received is the engine's initial count of input bytes that the process received from an earlier server. Written
+	// adds the bytes that this server has written.
 	Received, Written int64
 	Counted           bool // the engine counts input bytes
 

@@ -39,12 +39,16 @@ func list(subjects []string) string {
 
 // prompt returns the prompt that asks the agent for the text of a pull request.
 func (p *Proposal) prompt() string {
-	prompt := "This request is from Harvest, not from the user, whose conversation continues afterwards. Write the text of a pull request for the work on this branch. " +
+	prompt := "This request is from Harvest, not from the user, whose conversation continues afterwards. " +
+		"Write the text of a pull request for the work on this branch. " +
 		"Change no file, make no commit, and ask nothing. Reply with the text and nothing else.\n\n" +
-		"The first line is the title: plain text, at most 72 characters. After an empty line follows the description in Markdown: what changed and why, " +
-		"what a reviewer should look at, and how it was tested. Be brief. Claim nothing that you did not do. Leave out secrets, tokens and private paths.\n\n"
+		"The first line is the title: plain text, at most 72 characters. " +
+		"After an empty line follows the description in Markdown: what changed and why, " +
+		"what a reviewer should look at, and how it was tested. Be brief. Claim nothing that you did not do. " +
+		"Leave out secrets, tokens and private paths.\n\n"
 	if p.Work.Template != "" {
-		prompt += "The repository has a template for the description. Keep all of its headings, in their order, and fill it in:\n\n" + p.Work.Template + "\n\n"
+		prompt += "The repository has a template for the description. " +
+			"Keep all of its headings, in their order, and fill it in:\n\n" + p.Work.Template + "\n\n"
 	}
 	return prompt + "The commits:\n\n" + list(p.Work.Subjects) + "\n\nThe changed files:\n\n" + p.Work.Stat
 }

@@ -16,8 +16,8 @@ const (
 )
 
 // Gate delays the first prompt of an agent's process until each MCP server is ready or has failed, or a time limit has
-// passed: agents pass the list of tools to their model once. An open Gate still reports servers that are late. A nil Gate
-// is open.
+// passed: agents pass the list of tools to their model once. An open Gate still reports servers that are late. A nil
+// Gate is open.
 type Gate struct {
 	limit    time.Duration   // from the first output of the agent
 	silence  time.Duration   // until that output
@@ -119,8 +119,8 @@ func (g *Gate) Due() time.Time {
 	return g.until.Add(grace) // the agent does not answer
 }
 
-// Watch queries the agent again when that is due, or opens the Gate if the agent does not answer. ask sends the query; it
-// returns false if it cannot.
+// Watch queries the agent again when that is due, or opens the Gate if the agent does not answer. ask sends the query;
+// it returns false if it cannot.
 func (g *Gate) Watch(now time.Time, ask func() bool) []Report {
 	due := g.Due()
 	if due.IsZero() || now.Before(due) {

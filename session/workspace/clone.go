@@ -83,8 +83,8 @@ if [ -n "$FROM" ]; then
 fi
 git -C "$DIR" rev-list --count "$image..HEAD"` + beginScript
 
-// config returns a repository's settings for harvest-git, as a section of git's configuration (git-config(1), "Syntax").
-// Without onto, harvest-git determines the origin's default branch itself.
+// config returns a repository's settings for harvest-git, as a section of git's configuration (git-config(1),
+// "Syntax"). Without onto, harvest-git determines the origin's default branch itself.
 func (t Tree) config(onto string) string {
 	return configSection([2]string{"work", Branch(t.Session)}, [2]string{"onto", onto}, [2]string{"title", t.Title},
 		[2]string{"events", t.events()})
