@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/session/models"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/text"
 )
 
@@ -16,8 +17,8 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	if !models.Needed(r.m.opts.Agents[r.session().Agent]) {
 		return "", errors.Newf(errors.Unsupported, "the agent has no model")
 	}
-	var m Message
-	ended := make(chan Message, 1)
+	var m records.Message
+	ended := make(chan records.Message, 1)
 	err := r.call(ctx, func() (err error) {
 		if r.current != nil || len(r.queue) > 0 || r.held || !r.ready {
 			return errors.Newf(errors.Conflict, "it works on another prompt")
@@ -37,7 +38,7 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	defer limit.Stop()
 	select {
 	case m = <-ended:
-		if m.State != Completed {
+		if m.State != records.Completed {
 			return "", errors.Newf(errors.Unavailable, "its turn is %s: %s", m.State, text.Cut(m.Reply, 500))
 		}
 		return m.Reply, nil
@@ -65,7 +66,7 @@ func (r *runner) withdraw(ctx context.Context, id, why string) {
 }
 
 // tellWaiter passes a message that has ended to the caller that waits for it.
-func (r *runner) tellWaiter(m Message) {
+func (r *runner) tellWaiter(m records.Message) {
 	if ended := r.waiters[m.ID]; ended != nil {
 		ended <- m
 		delete(r.waiters, m.ID)

@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // TestIdleLimitEndsNoTurn checks that the idle limit of a session's sandbox counts only between turns, while the
@@ -24,7 +25,7 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 	s := h.create(t, session.Request{Sandbox: limited,
 		Prompt: "/run echo kept >kept; while [ ! -e /tmp/go ]; do sleep 0.05; done"})
 	w := h.watch(s.ID)
-	w.status(t, session.RunningTool)
+	w.status(t, records.RunningTool)
 	ended := func(id string) bool {
 		sb, err := h.fleet.Get(t.Context(), account, id)
 		if err != nil {
@@ -53,7 +54,7 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 	}
 	testenv.Eventually(t, "the sandbox ends after the turn", func() bool { return ended(box) })
 	h.send(t, s.ID, "/run while [ ! -e /tmp/go-on ]; do sleep 0.05; done")
-	w.status(t, session.RunningTool)
+	w.status(t, records.RunningTool)
 	now := mustGet(t, h, s.ID)
 	if text := h.sh(t, s.ID, "cat "+now.Dir+"/kept; touch /tmp/go-on"); text != "kept" || now.SandboxID == box {
 		t.Errorf("the next turn is in sandbox %s, which has the file with %q", now.SandboxID, text)
@@ -81,7 +82,7 @@ func TestBackgroundTasksKeepSandbox(t *testing.T) {
 			BackgroundLimit: limit})
 		s := h.create(t, session.Request{Sandbox: limited, Prompt: "task"})
 		w := h.watch(s.ID)
-		w.status(t, session.Done)
+		w.status(t, records.Done)
 		box := mustGet(t, h, s.ID).SandboxID
 		for _, when := range []string{"while a background task runs", "after a restart of the server"} {
 			if limit != time.Hour {

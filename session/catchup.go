@@ -6,16 +6,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 )
-
-// EventSynced reports that the commits since the image was built have been fetched, or why that failed.
-const EventSynced = "repo.synced"
 
 // catchUp updates a session that started from an image of its repository to the newest commit, in the background. The
 // agent may read meanwhile, and its changes are preserved.
 func (r *runner) catchUp(done preparation.Result) {
 	if done.Synced != nil { // by the bundle
-		r.publish(draft{EventSynced, Event{Synced: done.Synced}})
+		r.publish(draft{records.EventSynced, records.Event{Synced: done.Synced}})
 		return
 	}
 	if done.Image == nil {
@@ -39,12 +37,12 @@ func (r *runner) catchUp(done preparation.Result) {
 		err = r.call(ctx, func() error {
 			r.catching = false
 			if r.session().Base == done.Repos[0].Base && r.session().SandboxID == done.Sandbox {
-				r.change(func(s *Session) {
+				r.change(func(s *records.Session) {
 					s.Repos = slices.Clone(s.Repositories())
 					s.Base, s.Repos[0].Base, s.Repos[0].Start = synced.Commit, synced.Commit, synced.Commit
 				})
 			}
-			r.publish(draft{EventSynced, Event{Synced: &synced}})
+			r.publish(draft{records.EventSynced, records.Event{Synced: &synced}})
 			return nil
 		})
 		if err != nil && errors.KindOf(err) != errors.Gone {

@@ -7,11 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/records"
 )
-
-// EventCrashed reports that a signal killed the agent's process, which restarts with the same prompt and
-// conversation. Reason describes the crash.
-const EventCrashed = "agent.crashed"
 
 // crash describes how the agent's process crashed; "" if it ended in another way.
 func (r *runner) crash(end pipe.Exit) string {
@@ -29,14 +26,14 @@ func (r *runner) again(ctx context.Context, why string) bool {
 		return false
 	}
 	logf.Warnf(ctx, "session %s: %s; it is started again", r.id, why)
-	r.publish(draft{EventCrashed, Event{Event: agent.Event{Reason: why}}})
+	r.publish(draft{records.EventCrashed, records.Event{Event: agent.Event{Reason: why}}})
 	for id := range r.asked {
-		r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: id}}})
+		r.publish(draft{string(agent.Withdrawn), records.Event{Event: agent.Event{ID: id}}})
 	}
 	clear(r.tools)
 	clear(r.asked)
-	r.change(func(s *Session) { s.Answered = nil })
-	m.State = Queued
+	r.change(func(s *records.Session) { s.Answered = nil })
+	m.State = records.Queued
 	r.putMessage(m)
 	r.queue = slices.Insert(r.queue, 0, m)
 	r.crashed, r.current = m.ID, nil
@@ -50,7 +47,7 @@ func (r *runner) startAgain(ctx context.Context, why string) bool {
 	}
 	r.early = r.queue[0].ID
 	logf.Warnf(ctx, "session %s: %s; it is started again", r.id, why)
-	r.publish(draft{EventCrashed, Event{Event: agent.Event{Reason: why}}})
+	r.publish(draft{records.EventCrashed, records.Event{Event: agent.Event{Reason: why}}})
 	return true
 }
 
@@ -59,13 +56,13 @@ const afterCrash = "Your process crashed during this turn and was started again.
 
 // promptID returns the ID of a prompt for the agent's current process. It is a different one for each process, since
 // an agent that continues a conversation ignores a prompt whose ID is in its record.
-func (r *runner) promptID(m Message) string {
+func (r *runner) promptID(m records.Message) string {
 	s := r.session()
 	return m.ID + "." + s.SandboxID + "." + s.Process
 }
 
 // prompt returns the text of a message in the form that the agent receives.
-func (r *runner) prompt(ctx context.Context, m Message) string {
+func (r *runner) prompt(ctx context.Context, m records.Message) string {
 	text := r.recalled(ctx, m.Prompt)
 	if r.crashed == m.ID {
 		return afterCrash + text

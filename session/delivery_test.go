@@ -9,11 +9,12 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // restartWith stops the server, changes a session's record to the state that a server leaves if it is killed halfway,
 // and starts the next server.
-func (h *house) restartWith(t *testing.T, id string, f func(s *session.Session)) {
+func (h *house) restartWith(t *testing.T, id string, f func(s *records.Session)) {
 	t.Helper()
 	h.close(t)
 	s, err := h.sessions.Session(t.Context(), id)
@@ -37,18 +38,18 @@ func TestPromptLostWithServer(t *testing.T) {
 	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "the first"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
-	w.status(t, session.Done)
-	lost := func(id, prompt string, d session.Delivery) {
+	w.status(t, records.Done)
+	lost := func(id, prompt string, d records.Delivery) {
 		t.Helper()
-		h.restartWith(t, s.ID, func(s *session.Session) {
+		h.restartWith(t, s.ID, func(s *records.Session) {
 			last := s.Deliveries[len(s.Deliveries)-1]
 			end := last.At + int64(last.Size)
 			d.Message, d.At = id, end+d.At
 			if d.Process == "" {
 				d.Process = s.Process
 			}
-			s.Status, s.Deliveries = session.Thinking, []session.Delivery{d}
-			m := session.Message{ID: id, Session: s.ID, Prompt: prompt, State: session.Running, Created: time.Now(),
+			s.Status, s.Deliveries = records.Thinking, []records.Delivery{d}
+			m := records.Message{ID: id, Session: s.ID, Prompt: prompt, State: records.Running, Created: time.Now(),
 				Started: time.Now()}
 			if err := h.sessions.PutMessage(t.Context(), m); err != nil {
 				t.Fatal(err)
@@ -57,15 +58,15 @@ func TestPromptLostWithServer(t *testing.T) {
 		if done := w.until(t, "done"); done.data.Failed || done.data.Message.ID != id {
 			t.Errorf("%s: %+v", prompt, done.data)
 		}
-		w.status(t, session.Done)
+		w.status(t, records.Done)
 	}
-	lost("msg_lost", "lost as a whole", session.Delivery{Size: 60})
-	lost("msg_other", "written to another process", session.Delivery{At: -60, Size: 60, Process: "gone"})
+	lost("msg_lost", "lost as a whole", records.Delivery{Size: 60})
+	lost("msg_other", "written to another process", records.Delivery{At: -60, Size: 60, Process: "gone"})
 	h.send(t, s.ID, "/run sleep 2\nreceived by the agent")
 	w.until(t, string(agent.ToolStarted))
-	h.restartWith(t, s.ID, func(*session.Session) {})
+	h.restartWith(t, s.ID, func(*records.Session) {})
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	got := h.wrote(t, s.ID)
 	for _, prompt := range []string{"the first", "lost as a whole", "written to another process",
 		"received by the agent"} {
@@ -87,28 +88,28 @@ func TestAnswerAndStopLostWithServer(t *testing.T) {
 	h.send(t, s.ID, "/ask May I? | yes")
 	w := h.watch(s.ID)
 	question := w.until(t, string(agent.Asked)).data.ID
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	text, err := json.Marshal(scripted.Request{Op: "answer", ID: question,
 		Answer: &agent.Answer{Allow: true, Answers: map[string]string{"May I?": "yes"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	text = append(text, '\n')
-	h.restartWith(t, s.ID, func(s *session.Session) {
+	h.restartWith(t, s.ID, func(s *records.Session) {
 		last := s.Deliveries[len(s.Deliveries)-1]
-		s.Status, s.Answered = session.Thinking, []string{question}
-		s.Deliveries = append(s.Deliveries, session.Delivery{Message: last.Message, Process: s.Process,
+		s.Status, s.Answered = records.Thinking, []string{question}
+		s.Deliveries = append(s.Deliveries, records.Delivery{Message: last.Message, Process: s.Process,
 			At: last.At + int64(last.Size), Size: len(text), Text: text})
 	})
 	if done := w.until(t, "done"); done.data.Failed {
 		t.Errorf("after the answer: %+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 
 	h.send(t, s.ID, "/run sleep 600")
 	w.until(t, string(agent.ToolStarted))
-	h.restartWith(t, s.ID, func(s *session.Session) { s.Stopping = "you stopped it" })
-	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != session.Stopped {
+	h.restartWith(t, s.ID, func(s *records.Session) { s.Stopping = "you stopped it" })
+	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != records.Stopped {
 		t.Errorf("after the stop: %+v", done.data)
 	}
 }

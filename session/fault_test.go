@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // rude is an agent that speaks the scripted agent's protocol and misbehaves.
@@ -99,16 +100,16 @@ func TestAgentCrashes(t *testing.T) {
 	h := newRudeHouse(t, session.Options{})
 	s := h.create(t, session.Request{Approval: agent.ApproveNone})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	if done := h.turn(t, w, "crash"); done.data.Failed || done.data.Text != "did go on with c" ||
 		done.data.Message.Prompt != "crash" {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if done := h.turn(t, w, "crash of a child"); done.data.Failed || done.data.Text != "did go on with c" {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.send(t, w.id, "crash twice")
 	h.send(t, w.id, "noise")
 	if done := w.until(t, "done"); !done.data.Failed || done.data.Reason != "process_ended" ||
@@ -121,12 +122,12 @@ func TestAgentCrashes(t *testing.T) {
 	var all []string
 	for _, e := range w.all {
 		switch e.typ {
-		case session.EventCrashed:
+		case records.EventCrashed:
 			if !strings.Contains(e.data.Reason, "SIGSEGV") {
 				t.Errorf("it crashed, and the reason is %q", e.data.Reason)
 			}
 			all = append(all, e.typ)
-		case session.EventSent, string(agent.Withdrawn), string(agent.Done):
+		case records.EventSent, string(agent.Withdrawn), string(agent.Done):
 			all = append(all, e.typ)
 		}
 	}
@@ -146,7 +147,7 @@ func TestOutputOfAnotherKind(t *testing.T) {
 	h := newRudeHouse(t, session.Options{})
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	if done := h.turn(t, w, "noise"); done.data.Failed || done.data.Text != "did noise" {
 		t.Errorf("%+v", done.data)
 	}
@@ -160,7 +161,7 @@ func TestOutputOfAnotherKind(t *testing.T) {
 		!strings.HasSuffix(got, `|"{\"half\":"|[1,2]`) {
 		t.Errorf("%q", got)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if done := h.turn(t, w, "large"); done.data.Failed || done.data.Text != "did large" {
 		t.Errorf("%+v", done.data)
 	}
@@ -173,15 +174,15 @@ func TestOutputOfAnotherKind(t *testing.T) {
 	if string(told.data.Raw) != `"a line that is too long"` {
 		t.Errorf("of a line of 50 MB: %s %.100s", told.typ, told.data.Raw)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if done := h.turn(t, w, "unended"); !done.data.Failed || !strings.Contains(done.data.Text, "without a result") {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Failed)
+	w.status(t, records.Failed)
 	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 }
 
 // TestAgentOutOfMemory checks that an agent that uses up the memory ends with a reason. Its files stay, and the next
@@ -193,14 +194,14 @@ func TestAgentOutOfMemory(t *testing.T) {
 	h := newRudeHouse(t, session.Options{})
 	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Memory: 256 << 20}})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	h.sh(t, s.ID, "cd /workspace/work && echo kept >kept")
 	first := mustGet(t, h, s.ID).SandboxID
 	if done := h.turn(t, w, "hog"); !done.data.Failed || !strings.Contains(done.data.Text, "memory") ||
-		done.data.Message.State != session.Broken {
+		done.data.Message.State != records.Broken {
 		t.Errorf("%+v", done.data)
 	}
-	if failed := w.status(t, session.Failed); !strings.Contains(failed.data.Reason, "memory") {
+	if failed := w.status(t, records.Failed); !strings.Contains(failed.data.Reason, "memory") {
 		t.Errorf("%+v", failed.data)
 	}
 	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
@@ -222,9 +223,9 @@ func TestDiskFull(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Disk: 64 << 20}})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	done := h.turn(t, w, "/run head -c 500M /dev/zero >zeros\n/write note some text\n/say still here")
-	var results []session.Event
+	var results []records.Event
 	for _, e := range w.all {
 		if e.typ == string(agent.ToolCompleted) {
 			results = append(results, e.data)
@@ -234,7 +235,7 @@ func TestDiskFull(t *testing.T) {
 		!strings.Contains(results[0].Text, "No space left on device") || !results[1].Failed {
 		t.Errorf("%+v\n%+v", done.data, results)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if _, err := h.Diff(t.Context(), account, s.ID, ""); err == nil {
 		t.Log("a diff on a full disk works")
 	} else if !strings.Contains(err.Error(), "No space left") {
@@ -244,7 +245,7 @@ func TestDiskFull(t *testing.T) {
 		"/run rm zeros\n/write note some text\n/run git add -A && git commit -qm Note"); done.data.Failed {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if diff, err := h.Diff(t.Context(), account, s.ID, ""); err != nil ||
 		!strings.Contains(string(diff), "+some text") {
 		t.Errorf("%s, %v", diff, err)
@@ -276,10 +277,10 @@ func TestPromptsAtOnce(t *testing.T) {
 	for ended := 0; ended < many; {
 		e := w.next(t)
 		switch e.typ {
-		case session.EventQueued:
+		case records.EventQueued:
 			queued = append(queued, e.data.MessageID)
 			at[e.data.Position]++
-		case session.EventSent:
+		case records.EventSent:
 			if len(sent) != ended {
 				t.Fatalf("a turn begins while another one is under way: %s", w)
 			}
@@ -311,15 +312,15 @@ func TestOddPrompts(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
-	for _, prompt := range []string{"", " \n\t", "a\x00b", strings.Repeat("x", session.MaxPrompt+1)} {
+	w.status(t, records.Ready)
+	for _, prompt := range []string{"", " \n\t", "a\x00b", strings.Repeat("x", records.MaxPrompt+1)} {
 		if _, _, err := h.Send(t.Context(), account, s.ID, prompt); errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%.20q: %v", prompt, err)
 		}
 	}
 	for _, prompt := range []string{
 		"a\x1b[31mred\x1b[0m\a\b\x7f \u202e\u2028 b\tc",
-		strings.Repeat("long ", session.MaxPrompt/5),
+		strings.Repeat("long ", records.MaxPrompt/5),
 	} {
 		if done := h.turn(t, w, prompt); done.data.Failed {
 			t.Errorf("%.20q: %.500q", prompt, done.data.Text)
@@ -330,7 +331,7 @@ func TestOddPrompts(t *testing.T) {
 		}
 	}
 	messages, err := h.Messages(t.Context(), account, s.ID)
-	if err != nil || len(messages) != 2 || len(messages[1].Prompt) != session.MaxPrompt/5*5 {
+	if err != nil || len(messages) != 2 || len(messages[1].Prompt) != records.MaxPrompt/5*5 {
 		t.Errorf("%d messages, %v", len(messages), err)
 	}
 }
@@ -344,28 +345,28 @@ func TestHungAgent(t *testing.T) {
 	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond, StopGrace: 100 * time.Millisecond})
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	h.send(t, s.ID, "silent")
-	if hung := w.status(t, session.Hung); !strings.Contains(hung.data.Reason, "nothing was heard of the agent") {
+	if hung := w.status(t, records.Hung); !strings.Contains(hung.data.Reason, "nothing was heard of the agent") {
 		t.Errorf("%+v", hung.data)
 	}
-	if now := mustGet(t, h, s.ID); now.Status != session.Hung || now.Reason == "" {
+	if now := mustGet(t, h, s.ID); now.Status != records.Hung || now.Reason == "" {
 		t.Errorf("%+v", now)
 	}
 	h.sh(t, s.ID, "touch /tmp/speak")
 	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did silent" {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.send(t, s.ID, "deaf")
-	w.status(t, session.Hung)
+	w.status(t, records.Hung)
 	if err := h.Stop(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != session.Stopped {
+	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != records.Stopped {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if done := h.turn(t, w, "well"); done.data.Failed || done.data.Text != "did well" {
 		t.Errorf("%+v", done.data)
 	}
@@ -379,17 +380,17 @@ func TestHungOverRestart(t *testing.T) {
 	h := newRudeHouse(t, session.Options{HangAfter: 200 * time.Millisecond})
 	s := h.create(t, session.Request{Prompt: "silent"})
 	w := h.watch(s.ID)
-	w.status(t, session.Hung)
+	w.status(t, records.Hung)
 	h.close(t)
 	h.open(t)
-	if now := mustGet(t, h, s.ID); now.Status != session.Hung {
+	if now := mustGet(t, h, s.ID); now.Status != records.Hung {
 		t.Errorf("%+v", now)
 	}
 	h.sh(t, s.ID, "touch /tmp/speak")
 	if done := w.until(t, "done"); done.data.Failed || done.data.Text != "did silent" {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 }
 
 // TestQuestionsOverRestart checks that an answered question does not reopen when the next server reads the agent's
@@ -407,17 +408,17 @@ func TestQuestionsOverRestart(t *testing.T) {
 	h.close(t)
 	h.open(t)
 	defer h.Attend(t.Context(), account, s.ID)()
-	if now := mustGet(t, h, s.ID); now.Status != session.Thinking && now.Status != session.Waiting {
+	if now := mustGet(t, h, s.ID); now.Status != records.Thinking && now.Status != records.Waiting {
 		t.Errorf("%+v", now)
 	}
 	yes := func(question string) agent.Answer {
 		return agent.Answer{Allow: true, Answers: map[string]string{question: "yes"}}
 	}
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	if err := h.Answer(t.Context(), account, s.ID, first, yes("One?")); err != nil {
 		t.Fatal(err)
 	}
-	w.status(t, session.RunningTool)
+	w.status(t, records.RunningTool)
 	h.close(t)
 	h.open(t)
 	defer h.Attend(t.Context(), account, s.ID)()
@@ -426,15 +427,15 @@ func TestQuestionsOverRestart(t *testing.T) {
 	}
 	h.sh(t, s.ID, "touch /tmp/go")
 	second := w.until(t, string(agent.Asked)).data.ID
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	if err := h.Answer(t.Context(), account, s.ID, second, yes("Two?")); err != nil {
 		t.Fatal(err)
 	}
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	waited := 0
 	for _, e := range w.all {
-		if e.typ == session.EventStatus && e.data.Status == session.Waiting {
+		if e.typ == records.EventStatus && e.data.Status == records.Waiting {
 			waited++
 		}
 	}
@@ -456,18 +457,18 @@ func TestAllowedForAlways(t *testing.T) {
 	answer := func(a agent.Answer) {
 		t.Helper()
 		id := w.until(t, string(agent.Asked)).data.ID
-		w.status(t, session.Waiting)
+		w.status(t, records.Waiting)
 		if err := h.Answer(t.Context(), account, s.ID, id, a); err != nil {
 			t.Fatal(err)
 		}
 	}
 	answer(agent.Answer{Always: true, Message: "no"})
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.send(t, s.ID, "tools allowed")
 	answer(agent.Answer{Allow: true, Always: true})
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.close(t)
 	h.open(t)
 	if done := h.turn(t, w, "tools again"); done.data.Failed {
@@ -540,7 +541,7 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	h.send(t, s.ID, "/ask Which? | red | blue")
 	w := h.watch(s.ID)
 	id := w.until(t, string(agent.Asked)).data.ID
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	for name, c := range map[string]struct {
 		id     string
 		answer agent.Answer
@@ -572,7 +573,7 @@ func TestAnswersToWhatWasNotAsked(t *testing.T) {
 	s = rude.create(t, session.Request{Prompt: "tools", Approval: agent.ApproveEdits})
 	w = rude.watch(s.ID)
 	id = w.until(t, string(agent.Asked)).data.ID
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	err := rude.Answer(t.Context(), account, s.ID, id,
 		agent.Answer{Allow: true, Answers: map[string]string{"Why?": "x"}})
 	if errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), `has no question "Why?"`) {
@@ -597,8 +598,8 @@ func TestAgentThatIsNotThere(t *testing.T) {
 		done.data.Reason != "process_ended" || !strings.Contains(done.data.Text, "nosuchagent") {
 		t.Errorf("%+v", done.data)
 	}
-	w.status(t, session.Failed)
-	if done := h.turn(t, w, "again"); !done.data.Failed || done.data.Message.State != session.Broken {
+	w.status(t, records.Failed)
+	if done := h.turn(t, w, "again"); !done.data.Failed || done.data.Message.State != records.Broken {
 		t.Errorf("%+v", done.data)
 	}
 }

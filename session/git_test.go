@@ -30,6 +30,7 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/pulls"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -254,14 +255,14 @@ func TestLargeRepository(t *testing.T) {
 			box.Memory = 512 << 20
 			begun := time.Now()
 			s := h.create(t, session.Request{Repo: g.url("public/large"), Depth: depth, Sandbox: box})
-			for s.Status == session.Creating {
+			for s.Status == records.Creating {
 				time.Sleep(50 * time.Millisecond)
 				var err error
 				if s, err = h.Get(t.Context(), account, s.ID); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if s.Status != session.Ready {
+			if s.Status != records.Ready {
 				t.Fatalf("%+v", s)
 			}
 			cloned := time.Since(begun)
@@ -421,18 +422,18 @@ func TestPanic(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	done := w.until(t, "done")
-	if !done.data.Failed || done.data.Reason != "panic" || done.data.Message.State != session.Broken ||
+	if !done.data.Failed || done.data.Reason != "panic" || done.data.Message.State != records.Broken ||
 		!strings.Contains(done.data.Text, "A person must: choose a parser") {
 		t.Errorf("%+v", done.data)
 	}
-	if e := w.status(t, session.Failed); !strings.HasPrefix(e.data.Reason, "PANIC: make test") {
+	if e := w.status(t, records.Failed); !strings.HasPrefix(e.data.Reason, "PANIC: make test") {
 		t.Errorf("%+v", e.data)
 	}
 	if said := w.said(); len(said) > 0 {
 		t.Errorf("it went on: %q", said)
 	}
 	messages, err := h.Messages(t.Context(), account, s.ID)
-	if err != nil || len(messages) != 2 || messages[1].State != session.Cancelled {
+	if err != nil || len(messages) != 2 || messages[1].State != records.Cancelled {
 		t.Errorf("%+v, %v", messages, err)
 	}
 	wantEqual(t, "saved", h.sh(t, s.ID, "git show "+pressed.data.Git.Checkpoint+":half"), "half")
@@ -447,10 +448,10 @@ func TestPanic(t *testing.T) {
 			e.data.Git.Subject != "wip: once" {
 			t.Errorf("%+v", e.data.Git)
 		}
-		idle = idle || e.typ == session.EventStatus && e.data.Status == session.Done
+		idle = idle || e.typ == records.EventStatus && e.data.Status == records.Done
 	}
 	h.sh(t, s.ID, "HARVEST_GIT_WAIT=0 harvest-git panic --failed 'between turns' --need help || true")
-	if e := w.status(t, session.Failed); !strings.Contains(e.data.Reason, "between turns") {
+	if e := w.status(t, records.Failed); !strings.Contains(e.data.Reason, "between turns") {
 		t.Errorf("%+v", e.data)
 	}
 }
@@ -468,7 +469,7 @@ func TestGitEventsOfOthers(t *testing.T) {
 	lines := h.sh(t, s.ID, "head -n 1 "+file)
 	other := h.create(t, session.Request{Prompt: "/say ready"})
 	v := h.watch(other.ID)
-	v.status(t, session.Done)
+	v.status(t, records.Done)
 	forged := strings.ReplaceAll(lines, git.Committed, git.Panic)
 	script := "for f in " + file + " $(find / -xdev -name '" + path.Base(file) + "' -type f 2>/dev/null) /mnt/state/sessions/" + s.ID + "/git-events; do mkdir -p ${f%/*}; echo '" + forged + "' >>$f; done"
 	if done := h.turn(t, v, "/run "+script); done.data.Failed {

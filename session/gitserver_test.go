@@ -23,7 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -298,10 +298,10 @@ func (w *watcher) outcome(t *testing.T) string {
 	t.Helper()
 	for {
 		e := w.next(t)
-		if e.typ == session.EventStatus && e.data.Status == session.Ready {
+		if e.typ == records.EventStatus && e.data.Status == records.Ready {
 			return ""
 		}
-		if e.typ == session.EventEnded {
+		if e.typ == records.EventEnded {
 			return e.data.Reason
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -35,7 +36,7 @@ func (r *runner) gitLine(l pipe.Line) {
 
 // gitEvent publishes an event of git. Panic ends the turn and drops the queued prompts.
 func (r *runner) gitEvent(kind string, e git.Event) {
-	r.publish(draft{kind, Event{Git: &e}})
+	r.publish(draft{kind, records.Event{Git: &e}})
 	if kind != git.Panic {
 		return
 	}
@@ -48,8 +49,8 @@ func (r *runner) gitEvent(kind string, e git.Event) {
 		r.interrupt("the agent has pressed the panic button")
 		return
 	}
-	if s := r.session().Status; s == Done || s == Ready {
-		r.setStatus(Failed, e.Report())
+	if s := r.session().Status; s == records.Done || s == records.Ready {
+		r.setStatus(records.Failed, e.Report())
 	}
 }
 

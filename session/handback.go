@@ -7,6 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/internal/fault"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -39,7 +40,7 @@ func (m *Manager) Bundle(ctx context.Context, account, ref, repository string) (
 // commits on other branches. It returns nothing for a session without a repository and for one that has ended.
 func (m *Manager) Left(ctx context.Context, account, ref string) ([]string, error) {
 	s, r, err := m.find(ctx, account, ref)
-	if err != nil || r == nil || s.SandboxID == "" || s.Status == Creating {
+	if err != nil || r == nil || s.SandboxID == "" || s.Status == records.Creating {
 		return nil, err
 	}
 	return m.tree(s, s.SandboxID).Left(ctx, workspace.Dirs(s.Repositories()))
@@ -62,15 +63,15 @@ func (m *Manager) EndKeeping(ctx context.Context, account, ref string) error {
 
 // withRepository returns a session whose repositories are cloned, and the repository with this name, "" for the first.
 // NAME/PATH is a submodule.
-func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (Session, workspace.Repository,
+func (m *Manager) withRepository(ctx context.Context, account, ref, name string) (records.Session, workspace.Repository,
 	*runner, error) {
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
-		return Session{}, workspace.Repository{}, nil, err
+		return records.Session{}, workspace.Repository{}, nil, err
 	}
 	s := r.session()
-	if s.SandboxID == "" || s.Status == Creating {
-		return Session{}, workspace.Repository{}, nil,
+	if s.SandboxID == "" || s.Status == records.Creating {
+		return records.Session{}, workspace.Repository{}, nil,
 			errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"),
 				"wait until the session is ready")
 	}
@@ -126,7 +127,7 @@ func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, pa
 		return git.Event{}, err
 	}
 	defer r.letGo(context.WithoutCancel(ctx))
-	fresh, err := m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))
+	fresh, err := m.credentials().Refresh(ctx, loginsOf(s), m.in(s.Account, s.SandboxID))
 	if err != nil {
 		return git.Event{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // provider runs sandboxes for Harvest, and may end them on its own.
@@ -87,7 +88,7 @@ func TestSandboxTaken(t *testing.T) {
 	h := newHouseOf(t, session.Options{}, p)
 	s := h.create(t, session.Request{Prompt: "/say hello"})
 	w := h.watch(s.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.send(t, s.ID, "/run sleep 600")
 	w.until(t, string(agent.ToolStarted))
 	first := mustGet(t, h, s.ID).SandboxID

@@ -23,6 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/once"
 	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/text"
@@ -38,7 +39,7 @@ const idPrefix = "ses_"
 type Options struct {
 	Fleet   *sandbox.Fleet
 	Journal *event.Journal
-	Store   Store
+	Store   records.Store
 	Agents  map[string]agent.Agent
 
 	// Models is the gateway to the models of agents; nil: agents reach models on their own. If the engine can connect
@@ -112,7 +113,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	m := &Manager{opts: opts, runners: map[string]*runner{}}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.once = once.Runner{Fleet: opts.Fleet, Agents: opts.Agents, Models: m.models(), Tag: preparation.Tag,
-		Fit: func(e agent.Event) agent.Event { return fit(Event{Event: e}).Event }}
+		Fit: func(e agent.Event) agent.Event { return records.Fit(records.Event{Event: e}).Event }}
 	live, err := opts.Store.Sessions(ctx, "", true, "", 0)
 	if err != nil {
 		m.stop()
@@ -140,31 +141,31 @@ func (m *Manager) Close() {
 
 // Create creates a session. It returns at once: sandbox, repository and agent are prepared in the background, and the
 // first prompt waits for them. Kinds: Invalid, NotFound (no such agent).
-func (m *Manager) Create(ctx context.Context, account string, req Request) (Session, error) {
+func (m *Manager) Create(ctx context.Context, account string, req Request) (records.Session, error) {
 	var repos []workspace.Repository
 	var err error
 	if req.Continues != "" {
 		if repos, err = m.goOn(ctx, account, &req); err != nil {
-			return Session{}, errors.Stage(err, "validate")
+			return records.Session{}, errors.Stage(err, "validate")
 		}
 	}
 	s, err := m.plan(account, req, repos)
 	if err != nil {
-		return Session{}, errors.Stage(err, "validate")
+		return records.Session{}, errors.Stage(err, "validate")
 	}
 	if taken, ok := m.takeSpare(ctx, s, req); ok {
 		return taken, nil
 	}
 	if err := m.opts.Store.PutSession(ctx, s); err != nil {
-		return Session{}, errors.Wrapf(err, "record the session")
+		return records.Session{}, errors.Wrapf(err, "record the session")
 	}
 	fault.Point("session.recorded")
 	r := m.add(s)
 	r.given, r.env = req.given(), req.Sandbox.Env
-	r.publish(draft{Type: "session.created", Data: Event{Status: s.Status}})
+	r.publish(draft{Type: "session.created", Data: records.Event{Status: s.Status}})
 	if req.Prompt != "" {
 		if _, err := r.enqueue(ctx, req.Prompt, ""); err != nil {
-			return Session{}, err
+			return records.Session{}, err
 		}
 	}
 	created := r.session()
@@ -173,48 +174,48 @@ func (m *Manager) Create(ctx context.Context, account string, req Request) (Sess
 }
 
 // plan validates req. repos are the repositories of the session that req continues; nil: req names them.
-func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (Session, error) {
+func (m *Manager) plan(account string, req Request, repos []workspace.Repository) (records.Session, error) {
 	name := cmp.Or(req.Agent, m.opts.Default)
 	if m.opts.Agents[name] == nil {
 		names := strings.Join(slices.Sorted(maps.Keys(m.opts.Agents)), ", ")
-		return Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name),
+		return records.Session{}, errors.Remedy(errors.Newf(errors.NotFound, "unknown agent %.40q", name),
 			"use one of %s", names)
 	}
 	if req.Prompt != "" {
-		if err := checkPrompt(req.Prompt); err != nil {
-			return Session{}, err
+		if err := records.CheckPrompt(req.Prompt); err != nil {
+			return records.Session{}, err
 		}
 	}
 	if l := req.Limits; l.Turns < 0 || !(l.Seconds >= 0) || !(l.USD >= 0) {
-		return Session{}, errors.Newf(errors.Invalid, "limits must not be negative")
+		return records.Session{}, errors.Newf(errors.Invalid, "limits must not be negative")
 	}
 	if repos == nil {
 		var err error
 		if repos, err = workspace.Check(req.repositories()); err != nil {
-			return Session{}, err
+			return records.Session{}, err
 		}
 	}
 	if err := m.models().CheckKeys(m.opts.Agents[name], req.Sandbox.Env); err != nil {
-		return Session{}, err
+		return records.Session{}, err
 	}
 	author := req.Author
 	if author == (workspace.Author{}) {
 		author = m.opts.Author
 	}
 	if err := workspace.CheckAuthor(author); err != nil {
-		return Session{}, err
+		return records.Session{}, err
 	}
 	if len(req.MCP) > 0 {
 		if _, err := mcp.Parse(req.MCP); err != nil {
-			return Session{}, err
+			return records.Session{}, err
 		}
 	}
 	now := time.Now().UTC()
-	return Session{
+	return records.Session{
 		ID: idPrefix + ids.New(), Account: account, Title: cmp.Or(req.title, text.Title(req.Prompt)), Agent: name,
 		Model: req.Model, Repo: repos[0].URL, Branch: repos[0].Branch,
 		Continues: req.Continues, Conversation: req.conversation, Dir: repos[0].Dir, Subdir: req.Subdir, Repos: repos,
-		GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: Creating,
+		GitSecret: req.GitSecret, Author: author, Approval: req.Approval, Limits: req.Limits, Status: records.Creating,
 		Created: now, Active: now, MCP: req.MCP, Sandbox: preparation.Request(req.Sandbox, m.imageFor(name),
 			volumes.Memory(repos[0])),
 	}, nil
@@ -229,7 +230,7 @@ func (m *Manager) imageFor(name string) string {
 	return m.opts.Image
 }
 
-func (m *Manager) add(s Session) *runner {
+func (m *Manager) add(s records.Session) *runner {
 	r := newRunner(m, s)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,12 +246,12 @@ func (m *Manager) forget(id string) {
 }
 
 // recover resumes a session of an earlier server.
-func (m *Manager) recover(ctx context.Context, s Session) error {
+func (m *Manager) recover(ctx context.Context, s records.Session) error {
 	messages, err := m.opts.Store.Messages(ctx, s.ID)
 	if err != nil {
 		return err
 	}
-	last, err := m.lastEvent(ctx, s.ID)
+	last, err := records.LastEvent(ctx, m.opts.Journal, s.ID)
 	if err != nil {
 		return err
 	}
@@ -258,12 +259,12 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 	if last != nil {
 		r.published, r.gitSeen = last.Offset, last.GitLines
 	}
-	var running []Message
+	var running []records.Message
 	for _, msg := range messages {
 		switch msg.State {
-		case Running:
+		case records.Running:
 			running = append(running, msg)
-		case Queued:
+		case records.Queued:
 			if msg.Purpose != "" { // its caller is gone
 				r.drop(msg, "the server was restarted")
 				continue
@@ -279,7 +280,7 @@ func (m *Manager) recover(ctx context.Context, s Session) error {
 
 // find returns a session of the account by its ID or a unique prefix of it, and its runner; the runner is nil if the
 // session has ended.
-func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runner, error) {
+func (m *Manager) find(ctx context.Context, account, ref string) (records.Session, *runner, error) {
 	m.mu.Lock()
 	var found []*runner
 	for id, r := range m.runners {
@@ -290,15 +291,15 @@ func (m *Manager) find(ctx context.Context, account, ref string) (Session, *runn
 	}
 	m.mu.Unlock()
 	if len(found) > 1 {
-		return Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d sessions begin with it",
-			ref, len(found)), "give more characters of the id")
+		return records.Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid,
+			"%q is ambiguous: %d sessions begin with it", ref, len(found)), "give more characters of the id")
 	}
 	if len(found) == 1 {
 		return found[0].session(), found[0], nil
 	}
 	s, err := m.opts.Store.Session(ctx, ref)
 	if err == nil && (s.Account != account || s.Spare) {
-		err = NotFound(ref)
+		err = records.NotFound(ref)
 	}
 	return s, nil, err
 }
@@ -323,7 +324,7 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 // it).
 func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string,
 	tell func(agent.Event)) (sandbox.Result, error) {
-	if err := checkPrompt(prompt); err != nil {
+	if err := records.CheckPrompt(prompt); err != nil {
 		return sandbox.Result{}, err
 	}
 	return m.once.Run(ctx, account, ref, name, prompt, tell)
@@ -335,7 +336,7 @@ func (m *Manager) in(account, box string) shell.Sandbox {
 }
 
 // tree returns the work of a session in a sandbox.
-func (m *Manager) tree(s Session, box string) workspace.Tree {
+func (m *Manager) tree(s records.Session, box string) workspace.Tree {
 	return workspace.Tree{Sandbox: m.in(s.Account, box), Session: s.ID, Title: s.Title, Author: s.Author}
 }
 
@@ -344,8 +345,8 @@ func (m *Manager) credentials() credentials.Source {
 	return credentials.Source{Secrets: m.opts.Secrets, GitHub: m.opts.GitHub}
 }
 
-// logins describes the credentials for the session's repositories.
-func (s Session) logins() credentials.Request {
+// loginsOf describes the credentials for the session's repositories.
+func loginsOf(s records.Session) credentials.Request {
 	req := credentials.Request{Account: s.Account, Secret: s.GitSecret}
 	for _, r := range s.Repositories() {
 		req.URLs = append(req.URLs, r.URL)
@@ -354,23 +355,24 @@ func (s Session) logins() credentials.Request {
 }
 
 // Get returns a session.
-func (m *Manager) Get(ctx context.Context, account, ref string) (Session, error) {
+func (m *Manager) Get(ctx context.Context, account, ref string) (records.Session, error) {
 	s, _, err := m.find(ctx, account, ref)
 	return s, err
 }
 
 // List returns the account's sessions, newest first: at most limit (0: all), older than before unless that is "".
-func (m *Manager) List(ctx context.Context, account string, live bool, before string, limit int) ([]Session, error) {
+func (m *Manager) List(ctx context.Context, account string, live bool, before string,
+	limit int) ([]records.Session, error) {
 	return m.opts.Store.Sessions(ctx, account, live, before, limit)
 }
 
 // Totals returns the account's total usage over all sessions.
-func (m *Manager) Totals(ctx context.Context, account string) (Totals, error) {
+func (m *Manager) Totals(ctx context.Context, account string) (records.Totals, error) {
 	return m.opts.Store.Totals(ctx, account)
 }
 
 // Messages returns a session's prompts, oldest first.
-func (m *Manager) Messages(ctx context.Context, account, ref string) ([]Message, error) {
+func (m *Manager) Messages(ctx context.Context, account, ref string) ([]records.Message, error) {
 	s, _, err := m.find(ctx, account, ref)
 	if err != nil {
 		return nil, err
@@ -380,13 +382,14 @@ func (m *Manager) Messages(ctx context.Context, account, ref string) ([]Message,
 
 // Send queues a prompt and returns the number of prompts before it. Kinds: Invalid, NotFound, Conflict (ended),
 // Exhausted (the queue is full, or a limit of the session is reached).
-func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg Message, position int, err error) {
-	if err := checkPrompt(prompt); err != nil {
-		return Message{}, 0, err
+func (m *Manager) Send(ctx context.Context, account, ref, prompt string) (msg records.Message, position int,
+	err error) {
+	if err := records.CheckPrompt(prompt); err != nil {
+		return records.Message{}, 0, err
 	}
 	r, err := m.live(ctx, account, ref)
 	if err != nil {
-		return Message{}, 0, err
+		return records.Message{}, 0, err
 	}
 	err = r.call(ctx, func() error {
 		if err := r.exhausted(); err != nil {
@@ -474,4 +477,14 @@ func (m *Manager) End(ctx context.Context, account, ref string) error {
 	case <-ctx.Done():
 		return errors.Wrapf(ctx.Err(), "end session %s", s.ID)
 	}
+}
+
+// Events returns a reader of the session's events after the event ID after; see event.Journal.Subscribe. The caller
+// closes the reader.
+func (m *Manager) Events(ctx context.Context, account, ref string, after int64) (*event.Reader, error) {
+	s, _, err := m.find(ctx, account, ref)
+	if err != nil {
+		return nil, err
+	}
+	return m.opts.Journal.Subscribe(ctx, s.ID, after)
 }

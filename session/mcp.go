@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/servers"
 )
 
@@ -19,7 +20,7 @@ func (r *runner) prepareMCP(ctx context.Context, a agent.Agent) (servers.Config,
 	config, err := servers.Source{Sandbox: r.m.in(s.Account, s.SandboxID), Secrets: r.m.opts.Secrets,
 		Names: s.Sandbox.Secrets, Dir: s.Dir, Own: s.MCP}.Write(ctx, configurer)
 	for _, reason := range config.Invalid {
-		r.publish(draft{EventMCPFailed, Event{Event: agent.Event{ID: ".mcp.json", Reason: reason}}})
+		r.publish(draft{records.EventMCPFailed, records.Event{Event: agent.Event{ID: ".mcp.json", Reason: reason}}})
 	}
 	return config, err
 }
@@ -52,13 +53,13 @@ func gateEvents(reports []servers.Report) (drafts []draft) {
 	for _, report := range reports {
 		switch {
 		case report.Opened:
-			drafts = append(drafts, draft{EventStage, Event{Stage: &preparation.Stage{Name: "mcp servers",
-				MS: float64(report.Waited.Microseconds()) / 1000}}})
+			stage := preparation.Stage{Name: "mcp servers", MS: float64(report.Waited.Microseconds()) / 1000}
+			drafts = append(drafts, draft{records.EventStage, records.Event{Stage: &stage}})
 		case report.Failed:
-			drafts = append(drafts, draft{EventMCPFailed, Event{Event: agent.Event{ID: report.Server,
+			drafts = append(drafts, draft{records.EventMCPFailed, records.Event{Event: agent.Event{ID: report.Server,
 				Reason: report.Reason}}})
 		default:
-			drafts = append(drafts, draft{EventMCPReady, Event{Event: agent.Event{ID: report.Server}}})
+			drafts = append(drafts, draft{records.EventMCPReady, records.Event{Event: agent.Event{ID: report.Server}}})
 		}
 	}
 	return drafts

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -102,11 +103,11 @@ func (w *watcher) turns() string {
 	var all []string
 	for _, e := range w.all {
 		switch e.typ {
-		case session.EventMCPReady, session.EventMCPFailed:
+		case records.EventMCPReady, records.EventMCPFailed:
 			all = append(all, e.typ+" "+e.data.ID)
-		case session.EventSent:
+		case records.EventSent:
 			all = append(all, "sent "+e.data.Message.Prompt)
-		case session.EventOwnTurn:
+		case records.EventOwnTurn:
 			all = append(all, "own: "+e.data.Reason)
 		case string(agent.Done):
 			m := e.data.Message
@@ -125,18 +126,18 @@ func TestPromptWaitsForServers(t *testing.T) {
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}}})
 	s := h.create(t,
 		session.Request{MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`),
-			Limits: session.Limits{Seconds: 3600}})
+			Limits: records.Limits{Seconds: 3600}})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	h.turn(t, w, "hello")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	want := "mcp.ready quick\nmcp.ready slow\nsent hello\nhello: completed answer to hello, asked 3"
 	if got := w.turns(); got != want {
 		t.Errorf("the turns are:\n%s\nwant:\n%s", got, want)
 	}
 	dies := h.create(t, session.Request{Model: "die early", MCP: []byte(`{"mcpServers":{"quick":{"command":"true"}}}`)})
 	w = h.watch(dies.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	if done := h.turn(t, w, "hello"); !done.data.Failed || !strings.Contains(done.data.Text, "code 3") {
 		t.Errorf("an agent that ends before its prompt: %+v", done.data)
 	}
@@ -163,15 +164,15 @@ func TestPromptOrder(t *testing.T) {
 	} {
 		t.Run(test.model, func(t *testing.T) {
 			t.Parallel()
-			s := h.create(t, session.Request{Model: test.model, Prompt: "hello", Limits: session.Limits{Seconds: 4},
+			s := h.create(t, session.Request{Model: test.model, Prompt: "hello", Limits: records.Limits{Seconds: 4},
 				MCP: []byte(`{"mcpServers":{"quick":{"command":"true"},"slow":{"command":"true"}}}`)})
 			w := h.watch(s.ID)
 			var got []string
 			for completed := false; !completed || len(got) < len(test.want); {
 				switch e := w.next(t); e.typ {
-				case session.EventMCPReady, session.EventMCPFailed:
+				case records.EventMCPReady, records.EventMCPFailed:
 					got = append(got, e.typ+" "+e.data.ID+": "+e.data.Reason)
-				case session.EventSent:
+				case records.EventSent:
 					got = append(got, "sent")
 				case string(agent.Done):
 					completed = true
@@ -211,7 +212,7 @@ func TestOwnTurns(t *testing.T) {
 	} {
 		s := h.create(t, session.Request{})
 		w := h.watch(s.ID)
-		w.status(t, session.Ready)
+		w.status(t, records.Ready)
 		h.send(t, w.id, test.name)
 		for range strings.Count(test.want, ": completed") + strings.Count(test.want, ": failed") {
 			w.until(t, string(agent.Done))
@@ -220,7 +221,7 @@ func TestOwnTurns(t *testing.T) {
 			t.Errorf("%s: the turns are:\n%s\nwant:\n%s", test.name, got, test.want)
 		}
 		messages, err := h.Messages(t.Context(), account, s.ID)
-		own := slices.IndexFunc(messages, func(m session.Message) bool { return m.Own })
+		own := slices.IndexFunc(messages, func(m records.Message) bool { return m.Own })
 		if err != nil || own < 0 || messages[own].Ended.IsZero() || messages[own].Usage.InputTokens != test.own {
 			t.Errorf("%s: %v, %+v", test.name, err, messages)
 		}
@@ -231,11 +232,11 @@ func TestOwnTurns(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s := h.create(t, session.Request{Limits: session.Limits{Turns: 3}})
+	s := h.create(t, session.Request{Limits: records.Limits{Turns: 3}})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	h.turn(t, w, "background forever")
-	own := w.until(t, session.EventOwnTurn)
+	own := w.until(t, records.EventOwnTurn)
 	if err := h.Stop(t.Context(), account, s.ID); err != nil {
 		t.Error(err)
 	}

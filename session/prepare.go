@@ -6,6 +6,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -34,10 +35,10 @@ func (m *Manager) preparer() preparation.Preparer {
 }
 
 // preparation describes a session for its preparation.
-func (m *Manager) preparation(s Session) preparation.Session {
+func (m *Manager) preparation(s records.Session) preparation.Session {
 	return preparation.Session{ID: s.ID, Account: s.Account, Spare: s.Spare, Continues: s.Continues != "",
 		Old: s.SandboxID, Image: m.imageFor(s.Agent), Title: s.Title, Author: s.Author, Request: s.Sandbox,
-		Repos: s.Repositories(), Logins: s.logins()}
+		Repos: s.Repositories(), Logins: loginsOf(s)}
 }
 
 // prepare applies the result of the preparation.
@@ -52,7 +53,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 		r.staged(<-r.stages)
 	}
 	if p.Sandbox != "" {
-		r.change(func(s *Session) {
+		r.change(func(s *records.Session) {
 			s.SandboxID, s.Repos, s.Base = p.Sandbox, p.Repos, p.Repos[0].Base
 		})
 	}
@@ -60,8 +61,8 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 	if p.Err == nil {
 		r.ready, r.given = true, workspace.Given{}
 		r.catchUp(p)
-		if r.session().Status == Creating {
-			r.setStatus(Ready, "")
+		if r.session().Status == records.Creating {
+			r.setStatus(records.Ready, "")
 		}
 		return
 	}
@@ -77,7 +78,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 		r.drop(m, reason)
 	}
 	r.queue = nil
-	r.setStatus(Failed, reason)
+	r.setStatus(records.Failed, reason)
 	r.failed = true
 	r.end(reason)
 }
@@ -85,8 +86,8 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 // staged publishes a step of session preparation.
 func (r *runner) staged(stage preparation.Stage) {
 	if stage.Queued {
-		r.publish(draft{EventWaits, Event{}})
+		r.publish(draft{records.EventWaits, records.Event{}})
 		return
 	}
-	r.publish(draft{EventStage, Event{Stage: &stage}})
+	r.publish(draft{records.EventStage, records.Event{Stage: &stage}})
 }

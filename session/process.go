@@ -13,12 +13,13 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/volumes"
 )
 
-// setup returns the parameters for starting the agent.
-func (s Session) setup() agent.Setup {
-	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: s.agentEnv(),
+// setupOf returns the parameters for starting the agent.
+func setupOf(s records.Session) agent.Setup {
+	return agent.Setup{Dir: path.Join(s.Dir, s.Subdir), Conversation: s.Conversation, Model: s.Model, Env: agentEnv(s),
 		Approval: s.Approval}
 }
 
@@ -34,14 +35,14 @@ func (r *runner) start(ctx context.Context) bool {
 	}
 	cmd := program.Command(setup)
 	r.published = 0
-	r.publish(draft{EventStarted, Event{}}) // with the offset of a process without output
+	r.publish(draft{records.EventStarted, records.Event{}}) // with the offset of a process without output
 	p, err := pipe.Start(ctx, r.m.in(r.account, s.SandboxID), sandbox.ExecRequest{Args: cmd.Args, Own: cmd.Own,
 		Env: cmd.Env, Workdir: cmd.Dir})
 	if err != nil {
 		return r.notStarted(ctx, err)
 	}
 	r.agent, r.conv = p, program.Open(setup)
-	r.change(func(s *Session) { s.Process = p.ID() })
+	r.change(func(s *records.Session) { s.Process = p.ID() })
 	r.m.work.Go(func() { p.Follow(r.m.ctx) })
 	p.Write(r.conv.Begin())
 	if setup.MCPConfig != "" {
@@ -53,7 +54,7 @@ func (r *runner) start(ctx context.Context) bool {
 // equip returns the setup of the agent's process.
 func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Setup, err error) {
 	s := r.session()
-	setup = s.setup()
+	setup = setupOf(s)
 	if s.Subdir != "" { // git does not track empty directories, and the agent may have removed it
 		if _, err := r.m.in(s.Account, s.SandboxID).Output(ctx, `mkdir -p "$1"`, setup.Dir); err != nil {
 			return setup, err
@@ -69,7 +70,7 @@ func (r *runner) equip(ctx context.Context, program agent.Agent) (setup agent.Se
 			return setup, err
 		}
 		for _, text := range overridden {
-			r.publish(draft{string(agent.Overridden), Event{Event: agent.Event{Text: text}}})
+			r.publish(draft{string(agent.Overridden), records.Event{Event: agent.Event{Text: text}}})
 		}
 	}
 	config, err := r.prepareMCP(ctx, program)
@@ -107,14 +108,14 @@ func (r *runner) notStarted(ctx context.Context, err error) bool {
 
 // attach attaches to the agent process of an earlier server. It reads all its output again, but does not publish
 // output that became events earlier.
-func (r *runner) attach(ctx context.Context, s Session) {
+func (r *runner) attach(ctx context.Context, s records.Session) {
 	p, err := pipe.Attach(r.m.ctx, r.m.in(r.account, s.SandboxID), s.Process)
 	if err != nil {
 		logf.Errorf(ctx, "find the agent again: %v", err)
-		r.change(func(s *Session) { s.Process = "" })
+		r.change(func(s *records.Session) { s.Process = "" })
 		return
 	}
-	setup := s.setup()
+	setup := setupOf(s)
 	setup.Again = true
 	r.agent, r.conv = p, r.m.opts.Agents[s.Agent].Open(setup)
 	if r.current == nil {
@@ -139,7 +140,7 @@ func (r *runner) exited(ctx context.Context, end pipe.Exit) {
 	r.agent, r.gate, r.behind, r.occupied = nil, nil, false, time.Time{}
 	r.line.End(ctx)
 	r.line = nil
-	r.change(func(s *Session) { s.Process = "" })
+	r.change(func(s *records.Session) { s.Process = "" })
 	if r.session().Spare {
 		logf.Warnf(ctx, "the agent of a session made ahead has ended with code %d: %s", end.Result.ReturnCode,
 			p.Stderr())
@@ -186,14 +187,14 @@ func (r *runner) failFirst(why string) {
 
 // turnEndedAs is turnEnded for a turn that never began.
 func (r *runner) turnEndedAs(e agent.Event) {
-	if s := r.session().Status; s == Ready || s == Done || s == Failed {
-		r.setStatus(Thinking, "")
+	if s := r.session().Status; s == records.Ready || s == records.Done || s == records.Failed {
+		r.setStatus(records.Thinking, "")
 	}
 	r.turnEnded(e, 0)
 }
 
 // agentEnv returns the environment variables for the location of the agent's conversation.
-func (s Session) agentEnv() map[string]string {
+func agentEnv(s records.Session) map[string]string {
 	dir := volumes.StateDir(s.ID)
 	return map[string]string{"CLAUDE_CONFIG_DIR": dir + "/claude", "XDG_DATA_HOME": dir + "/data"}
 }

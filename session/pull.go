@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/git"
 	"github.com/RelevanceAI/harvest/github"
 	"github.com/RelevanceAI/harvest/session/pulls"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -24,7 +25,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.R
 	if err := req.Check(); err != nil {
 		return pulls.Pull{}, err
 	}
-	l, err := m.credentials().Find(ctx, s.logins())
+	l, err := m.credentials().Find(ctx, loginsOf(s))
 	if err != nil {
 		return pulls.Pull{}, err
 	}
@@ -38,7 +39,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.R
 	}
 	p := &pulls.Proposal{Request: req, Hub: hub, Path: address.Path, Session: s.ID, Name: s.Title,
 		Branch: s.WorkBranch(), Ask: func(ctx context.Context, prompt string) (string, error) {
-			return r.ask(ctx, PurposePull, prompt)
+			return r.ask(ctx, records.PurposePull, prompt)
 		}}
 	old, err := hub.FindPull(ctx, p.Path, p.Branch) // before the push, so that a bad token changes nothing
 	if err != nil {
@@ -63,7 +64,7 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.R
 		return made, err
 	}
 	return made, r.call(ctx, func() error {
-		r.change(func(s *Session) {
+		r.change(func(s *records.Session) {
 			s.Repos = slices.Clone(s.Repositories())
 			for i := range s.Repos {
 				if s.Repos[i].Dir == repo.Dir {

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/pulls"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // writer is an agent that runs its prompts as shell commands. Asked for the text of a pull request, it replies with the
@@ -65,10 +66,10 @@ func TestPullRequestOfAgent(t *testing.T) {
 		"GITHUB_API_URL": "http://" + g.addr + "/api/v3"})
 	h := newHouse(t, session.Options{Secrets: v, Agents: map[string]agent.Agent{"scripted": writer{}}})
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(),
-		Prompt: "echo a >a; git add a; git commit -qm 'Add a'", Limits: session.Limits{Turns: 20}})
+		Prompt: "echo a >a; git add a; git commit -qm 'Add a'", Limits: records.Limits{Turns: 20}})
 	w := h.watch(s.ID)
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	h.writes(t, s.ID,
 		"```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+".\n\n## How it was tested\n\nNot at all.\n```")
 	made, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{})
@@ -88,10 +89,10 @@ func TestPullRequestOfAgent(t *testing.T) {
 			t.Errorf("no %q in the prompt %q", want, asked)
 		}
 	}
-	if sent := w.until(t, session.EventSent).data.Message; sent.Purpose != session.PurposePull {
+	if sent := w.until(t, records.EventSent).data.Message; sent.Purpose != records.PurposePull {
 		t.Errorf("%+v", sent)
 	}
-	if done := w.until(t, "done").data.Message; done.Purpose != session.PurposePull || done.State != session.Completed {
+	if done := w.until(t, "done").data.Message; done.Purpose != records.PurposePull || done.State != records.Completed {
 		t.Errorf("%+v", done)
 	}
 	if said := w.said(); len(said) != 1 || said[0] != "No person reads this turn. Answer without it." {
@@ -109,7 +110,7 @@ func TestPullRequestOfAgent(t *testing.T) {
 	turn := func(text string) {
 		t.Helper()
 		h.turn(t, w, "echo "+text+" >"+text+"; git add .; git commit -qm 'Add "+text+"'")
-		w.status(t, session.Done)
+		w.status(t, records.Done)
 		h.writes(t, s.ID, "Add "+text+"\n\nNo headings: "+text+".")
 	}
 	turn("b")
@@ -122,7 +123,7 @@ func TestPullRequestOfAgent(t *testing.T) {
 		t.Errorf("after it: %q %q", title, body)
 	}
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 
 	theirs := strings.ReplaceAll(strings.Replace(body, "No headings: b.", "A person's text.", 1), "\n", "\r\n")
 	g.setPull(map[string]any{"body": theirs})
@@ -137,7 +138,7 @@ func TestPullRequestOfAgent(t *testing.T) {
 	h.send(t, s.ID, "true")
 	w.until(t, "done")
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	before := mustGet(t, h, s.ID).Turns
 	again, err = h.OpenPull(t.Context(), account, s.ID, pulls.Request{Body: "Mine."})
 	if err != nil || again.Summary != pulls.SummaryGiven || mustGet(t, h, s.ID).Turns != before {
@@ -181,17 +182,17 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 				h = hasty
 			}
 			s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(), Agent: c.agent,
-				Limits: session.Limits{Turns: c.turns}})
+				Limits: records.Limits{Turns: c.turns}})
 			w := h.watch(s.ID)
 			if c.agent == "" {
-				w.status(t, session.Ready)
+				w.status(t, records.Ready)
 				h.send(t, s.ID, "echo a >a; git add a; git commit -qm 'Add a'")
 				h.writes(t, s.ID, c.reply)
 			} else {
 				h.send(t, s.ID, "/run echo a >a; git add a; git commit -qm 'Add a'")
 			}
 			w.until(t, "done")
-			w.status(t, session.Done)
+			w.status(t, records.Done)
 			g.mu.Lock()
 			g.pull = nil
 			g.mu.Unlock()
@@ -217,7 +218,7 @@ func TestPullRequestWithoutSummary(t *testing.T) {
 		})
 	}
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach()})
-	h.watch(s.ID).status(t, session.Ready)
+	h.watch(s.ID).status(t, records.Ready)
 	for name, req := range map[string]pulls.Request{
 		"a long title":   {Title: strings.Repeat("x", 300)},
 		"a title's line": {Title: "a\nb"},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // TestSessionsWaitForTheirTurn checks that sessions that begin at the same moment start one after the other, and that
@@ -29,10 +30,10 @@ func TestSessionsWaitForTheirTurn(t *testing.T) {
 		}
 		queued := false
 		for _, e := range w.all {
-			if e.typ == session.EventWaits {
+			if e.typ == records.EventWaits {
 				queued = true
 			}
-			if e.typ == session.EventStage && e.data.Stage.Name == "sandbox" && queued {
+			if e.typ == records.EventStage && e.data.Stage.Name == "sandbox" && queued {
 				waited++
 			}
 		}

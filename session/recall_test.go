@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // keeping is the scripted agent with a file for its conversation.
@@ -43,14 +44,14 @@ func TestRecordGone(t *testing.T) {
 	w.until(t, "done")
 	h.send(t, s.ID, "with its record")
 	w.until(t, "done")
-	if strings.Contains(w.String(), session.EventRecalled) || strings.Contains(h.wrote(t, s.ID), "heron") {
+	if strings.Contains(w.String(), records.EventRecalled) || strings.Contains(h.wrote(t, s.ID), "heron") {
 		t.Errorf("what the agent knows was told again:\n%s", w)
 	}
 	h.send(t, s.ID, "/run rm $CLAUDE_CONFIG_DIR/x/scripted-1.kept\n/exit 1")
 	w.until(t, "done")
 	long := strings.Repeat("long ", 3000)
 	h.send(t, s.ID, "without it: "+strings.TrimSpace(long))
-	told := w.until(t, session.EventRecalled)
+	told := w.until(t, records.EventRecalled)
 	w.until(t, "done")
 	if !strings.Contains(told.data.Text, "got the last 7 messages") { // of four turns, one of which had no text
 		t.Errorf("%q", told.data.Text)
@@ -62,7 +63,7 @@ func TestRecordGone(t *testing.T) {
 	h.send(t, s.ID, "/exit 1")
 	w.until(t, "done")
 	h.send(t, s.ID, "once more")
-	told = w.until(t, session.EventRecalled)
+	told = w.until(t, records.EventRecalled)
 	w.until(t, "done")
 	if !strings.Contains(told.data.Text, "got the last 10 messages") {
 		t.Errorf("%q", told.data.Text)
@@ -85,7 +86,7 @@ func TestContinue(t *testing.T) {
 	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t),
 		Prompt: "remember the heron", Approval: agent.ApproveEdits, Sandbox: sandbox.Request{CPU: 1}})
 	w := h.watch(s.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	refused := func(want errors.Kind, in string, req session.Request) {
 		t.Helper()
 		if _, err := h.Create(t.Context(), in, req); errors.KindOf(err) != want {
@@ -109,8 +110,8 @@ func TestContinue(t *testing.T) {
 		t.Errorf("%+v", next)
 	}
 	w = h.watch(next.ID)
-	w.until(t, session.EventRecalled)
-	w.status(t, session.Done)
+	w.until(t, records.EventRecalled)
+	w.status(t, records.Done)
 	if now := mustGet(t, h, next.ID); now.Base != first.Base || now.SandboxID == first.SandboxID {
 		t.Errorf("%+v", now)
 	}
@@ -153,15 +154,15 @@ func TestContinueWithRecord(t *testing.T) {
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})
 	s := h.create(t, session.Request{Bundle: repository(t),
 		Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the heron"})
-	h.watch(s.ID).status(t, session.Done)
+	h.watch(s.ID).status(t, records.Done)
 	if err := h.End(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)
 	}
 	next := h.create(t, session.Request{Continues: s.ID,
 		Prompt: "go on\n/run echo two >>$CLAUDE_CONFIG_DIR/x/scripted-1.kept"})
 	w := h.watch(next.ID)
-	w.status(t, session.Done)
-	if strings.Contains(w.String(), session.EventRecalled) || mustGet(t, h, next.ID).Conversation != "scripted-1" {
+	w.status(t, records.Done)
+	if strings.Contains(w.String(), records.EventRecalled) || mustGet(t, h, next.ID).Conversation != "scripted-1" {
 		t.Errorf("the agent's own record was not used:\n%s", w)
 	}
 	kept := func(id string) string {
@@ -181,6 +182,6 @@ func TestContinueWithRecord(t *testing.T) {
 	}
 	last := h.create(t, session.Request{Continues: next.ID, Prompt: "once more"})
 	w = h.watch(last.ID)
-	w.until(t, session.EventRecalled)
-	w.status(t, session.Done)
+	w.until(t, records.EventRecalled)
+	w.status(t, records.Done)
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
 	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/questions"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/servers"
 	"github.com/RelevanceAI/harvest/session/text"
 	"github.com/RelevanceAI/harvest/session/volumes"
@@ -36,7 +38,7 @@ type runner struct {
 	gone        chan struct{} // closed when the loop has ended
 
 	mu sync.Mutex
-	s  Session // guarded by mu for readers outside of the loop; only the loop changes it
+	s  records.Session // guarded by mu for readers outside of the loop; only the loop changes it
 	// spent is the cost in USD of the turn's requests so far, by the gateway's price list; guarded by mu. When the
 	// turn ends, the agent's own total counts.
 	spent float64
@@ -52,33 +54,33 @@ type runner struct {
 	prepared  chan preparation.Result // receives the result of the preparation; nil if none is under way
 	stages    chan preparation.Stage
 	undo      context.CancelFunc
-	queue     []Message
-	current   *Message      // the turn under way
-	deferred  *Message      // a prompt that the agent postponed because it began a turn by itself; nil for none
-	began     time.Time     // start of the turn
-	heard     time.Time     // last sign of activity of the agent
-	killAt    time.Time     // when an interrupted turn is killed; zero if none is interrupted
-	stopped   string        // why the turn was interrupted
-	sent      string        // ID of the last prompt for which EventSent was published
-	crashed   string        // ID of the prompt whose turn restarted after the agent crashed
-	ahead     bool          // startAhead has run
-	early     string        // ID of the prompt for which a crashed agent restarted before it received the prompt
-	agent     *pipe.Process // nil while none runs
-	busy      busy          // the sandbox, during a turn
-	occupied  time.Time     // until when background tasks keep the sandbox busy; zero without them
-	gate      *servers.Gate // nil when prompts may be sent
-	line      *models.Line  // to the model; nil unless an agent runs that needs one
+	queue     []records.Message
+	current   *records.Message // the turn under way
+	deferred  *records.Message // a prompt that the agent postponed because it began a turn by itself; nil for none
+	began     time.Time        // start of the turn
+	heard     time.Time        // last sign of activity of the agent
+	killAt    time.Time        // when an interrupted turn is killed; zero if none is interrupted
+	stopped   string           // why the turn was interrupted
+	sent      string           // ID of the last prompt for which EventSent was published
+	crashed   string           // ID of the prompt whose turn restarted after the agent crashed
+	ahead     bool             // startAhead has run
+	early     string           // ID of the prompt for which a crashed agent restarted before it received the prompt
+	agent     *pipe.Process    // nil while none runs
+	busy      busy             // the sandbox, during a turn
+	occupied  time.Time        // until when background tasks keep the sandbox busy; zero without them
+	gate      *servers.Gate    // nil when prompts may be sent
+	line      *models.Line     // to the model; nil unless an agent runs that needs one
 	conv      agent.Conversation
-	tools     map[string]time.Time    // running tools and their start; zero if unknown
-	timed     bool                    // the turn began under this server, so that durations of tools are known
-	asked     map[string]question     // questions that wait for an answer
-	waiters   map[string]chan Message // callers that wait for the end of a message, by its ID
-	published int64                   // bytes of the process's output that have become events
-	recheck   bool                    // redeliver has not run yet
-	lost      []Delivery              // deliveries of an earlier server, which the agent may not have received
-	behind    bool                    // output that an earlier server published is being read again
-	over      string                  // why the session ends
-	failed    bool                    // preparation failed
+	tools     map[string]time.Time            // running tools and their start; zero if unknown
+	timed     bool                            // the turn began under this server, so that durations of tools are known
+	asked     map[string]questions.Question   // questions that wait for an answer
+	waiters   map[string]chan records.Message // callers that wait for the end of a message, by its ID
+	published int64                           // bytes of the process's output that have become events
+	recheck   bool                            // redeliver has not run yet
+	lost      []records.Delivery              // deliveries of an earlier server, which the agent may not have received
+	behind    bool                            // output that an earlier server published is being read again
+	over      string                          // why the session ends
+	failed    bool                            // preparation failed
 
 	follower *workspace.Follower // of harvest-git's event lines; nil if none runs
 	gitSeen  int                 // number of its lines that have become events
@@ -93,13 +95,19 @@ type runner struct {
 	warmed bool          // warm is closed
 }
 
-func newRunner(m *Manager, s Session) *runner {
+// draft is an event to publish.
+type draft struct {
+	Type string
+	Data records.Event
+}
+
+func newRunner(m *Manager, s records.Session) *runner {
 	r := &runner{m: m, id: s.ID, account: s.Account, do: make(chan func()), gone: make(chan struct{}), s: s,
-		tools: map[string]time.Time{}, asked: map[string]question{}, waiters: map[string]chan Message{},
-		opened: time.Now(), warm: make(chan struct{})}
+		tools: map[string]time.Time{}, asked: map[string]questions.Question{},
+		waiters: map[string]chan records.Message{}, opened: time.Now(), warm: make(chan struct{})}
 	r.creds = credentials.NewKeeper(m.ctx, &m.work, s.ID, func(ctx context.Context) (credentials.Logins, error) {
 		s := r.session()
-		return m.credentials().Refresh(ctx, s.logins(), m.in(s.Account, s.SandboxID))
+		return m.credentials().Refresh(ctx, loginsOf(s), m.in(s.Account, s.SandboxID))
 	})
 	r.history = volumes.History{Context: m.ctx, Work: &m.work, Volumes: m.opts.Volumes, Read: m.opts.History,
 		Owner: s.Account, Session: s.ID}
@@ -107,7 +115,7 @@ func newRunner(m *Manager, s Session) *runner {
 }
 
 // session returns the current record.
-func (r *runner) session() Session {
+func (r *runner) session() records.Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.s
@@ -169,7 +177,7 @@ func (r *runner) loop(ctx context.Context) {
 // begin prepares the session, or attaches to its running agent.
 func (r *runner) begin(ctx context.Context) {
 	s := r.session()
-	if r.recovered && s.SandboxID != "" && s.Status != Creating {
+	if r.recovered && s.SandboxID != "" && s.Status != records.Creating {
 		r.ready = true
 		if s.Process != "" {
 			r.attach(ctx, s)
@@ -178,10 +186,10 @@ func (r *runner) begin(ctx context.Context) {
 			r.turnEnded(agent.Event{Type: agent.Done, Failed: true, Reason: "lost",
 				Text: "the agent was gone when the server came back"}, 0)
 		}
-		if r.current == nil && s.Status.working() { // the earlier server recorded only the end of the turn
-			r.setStatus(Done, "")
+		if r.current == nil && s.Status.Working() { // the earlier server recorded only the end of the turn
+			r.setStatus(records.Done, "")
 		}
-		if m := r.m; m.credentials().Serves(r.session().logins()) {
+		if m := r.m; m.credentials().Serves(loginsOf(r.session())) {
 			r.creds.Find()
 		}
 		if r.current != nil {
@@ -205,7 +213,7 @@ func (r *runner) leave() {
 }
 
 // change changes the record and stores it. It logs failures to store it; the next change stores it again.
-func (r *runner) change(f func(s *Session)) {
+func (r *runner) change(f func(s *records.Session)) {
 	r.mu.Lock()
 	f(&r.s)
 	r.s.Active = time.Now().UTC()
@@ -217,17 +225,17 @@ func (r *runner) change(f func(s *Session)) {
 }
 
 // setStatus changes the state and publishes the change. It does nothing if the state is the same.
-func (r *runner) setStatus(to Status, reason string) {
+func (r *runner) setStatus(to records.Status, reason string) {
 	from := r.session().Status
 	if from == to {
 		return
 	}
-	if !from.may(to) {
+	if !from.May(to) {
 		logf.Errorf(r.m.ctx, "session %s cannot become %s from %s", r.id, to, from)
 		return
 	}
-	r.change(func(s *Session) { s.Status, s.Reason = to, reason })
-	r.publish(draft{EventStatus, Event{Event: agent.Event{Reason: reason}, Status: to}})
+	r.change(func(s *records.Session) { s.Status, s.Reason = to, reason })
+	r.publish(draft{records.EventStatus, records.Event{Event: agent.Event{Reason: reason}, Status: to}})
 }
 
 // publishRetry is the pause before a failed attempt to persist events is retried.
@@ -237,7 +245,7 @@ const publishRetry = time.Second
 func (r *runner) publish(drafts ...draft) {
 	var out []event.Draft
 	for _, d := range drafts {
-		d.Data = fit(d.Data)
+		d.Data = records.Fit(d.Data)
 		d.Data.Type = agent.Type(d.Type)
 		d.Data.Offset, d.Data.GitLines = max(d.Data.Offset, r.published), r.gitSeen
 		if d.Data.MessageID == "" && r.current != nil {
@@ -265,28 +273,29 @@ func (r *runner) publish(drafts ...draft) {
 }
 
 // putMessage stores a message.
-func (r *runner) putMessage(m Message) {
+func (r *runner) putMessage(m records.Message) {
 	if err := r.m.opts.Store.PutMessage(context.WithoutCancel(r.m.ctx), m); err != nil {
 		logf.Errorf(r.m.ctx, "record message %s: %v", m.ID, err)
 	}
 }
 
 // enqueue adds a prompt to the queue. purpose is that of a prompt of Harvest's own, otherwise "".
-func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (Message, error) {
+func (r *runner) enqueue(ctx context.Context, prompt, purpose string) (records.Message, error) {
 	if len(r.queue) >= maxQueue {
-		return Message{}, errors.Remedy(errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue),
+		return records.Message{}, errors.Remedy(
+			errors.Newf(errors.Exhausted, "%d prompts are already queued", maxQueue),
 			"wait until the agent has answered some, or cancel them")
 	}
-	m := Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: Queued, Created: time.Now().UTC(),
-		Purpose: purpose}
+	m := records.Message{ID: "msg_" + ids.New(), Session: r.id, Prompt: prompt, State: records.Queued,
+		Created: time.Now().UTC(), Purpose: purpose}
 	if err := r.m.opts.Store.PutMessage(ctx, m); err != nil {
-		return Message{}, errors.Wrapf(err, "record the message")
+		return records.Message{}, errors.Wrapf(err, "record the message")
 	}
 	r.queue = append(r.queue, m)
 	if r.session().Title == "" && purpose == "" {
-		r.change(func(s *Session) { s.Title = text.Title(prompt) })
+		r.change(func(s *records.Session) { s.Title = text.Title(prompt) })
 	}
-	r.publish(draft{EventQueued, Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
+	r.publish(draft{records.EventQueued, records.Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
 	return m, nil
 }
 
@@ -307,10 +316,11 @@ func (r *runner) cancel(id string) error {
 }
 
 // drop cancels a queued prompt and publishes that.
-func (r *runner) drop(m Message, why string) {
-	m.State, m.Ended = Cancelled, time.Now().UTC()
+func (r *runner) drop(m records.Message, why string) {
+	m.State, m.Ended = records.Cancelled, time.Now().UTC()
 	r.putMessage(m)
-	r.publish(draft{EventCancelled, Event{Event: agent.Event{Reason: why}, MessageID: m.ID, Message: &m}})
+	r.publish(draft{records.EventCancelled, records.Event{Event: agent.Event{Reason: why}, MessageID: m.ID,
+		Message: &m}})
 	r.tellWaiter(m)
 }
 
@@ -368,18 +378,18 @@ func (r *runner) advance(ctx context.Context) {
 		m := r.queue[0]
 		r.queue = r.queue[1:]
 		r.lost = nil // they belong to completed turns
-		m.State, m.Started = Running, time.Now().UTC()
+		m.State, m.Started = records.Running, time.Now().UTC()
 		r.putMessage(m)
 		r.makeCurrent(&m)
 		fault.Point("turn.started")
 		if r.sent != m.ID {
 			r.sent = m.ID
-			r.publish(draft{EventSent, Event{Message: &m}})
+			r.publish(draft{records.EventSent, records.Event{Message: &m}})
 		}
 		text := r.conv.Prompt(r.promptID(m), r.prompt(ctx, m))
 		sent := r.delivery(m.ID, len(text), nil)
-		r.change(func(s *Session) { s.recordDelivery(sent) })
-		r.setStatus(Thinking, "")
+		r.change(func(s *records.Session) { s.RecordDelivery(sent) })
+		r.setStatus(records.Thinking, "")
 		fault.Point("turn.recorded")
 		r.agent.Write(text)
 		r.followGit()
@@ -387,7 +397,7 @@ func (r *runner) advance(ctx context.Context) {
 }
 
 // makeCurrent makes m the current turn.
-func (r *runner) makeCurrent(m *Message) {
+func (r *runner) makeCurrent(m *records.Message) {
 	r.current, r.began, r.heard, r.killAt, r.stopped, r.timed = m, time.Now(), time.Now(), time.Time{}, "", true
 }
 
@@ -426,7 +436,7 @@ func (r *runner) read(l pipe.Line) {
 				r.beginOwn(e.Text, l.End, drafts...)
 				drafts, e.Text = nil, ""
 			}
-			drafts = append(drafts, draft{string(e.Type), Event{Event: e, Took: took, Offset: l.End}})
+			drafts = append(drafts, draft{string(e.Type), records.Event{Event: e, Took: took, Offset: l.End}})
 		}
 		more := false
 		if n < batch {
@@ -441,7 +451,7 @@ func (r *runner) read(l pipe.Line) {
 		}
 	}
 	r.behind = r.behind && l.End < r.published
-	if l.End < r.published || !fresh && r.session().Status == Hung {
+	if l.End < r.published || !fresh && r.session().Status == records.Hung {
 		return // the earlier server set the state already
 	}
 	r.publishLines(drafts, l.End)
@@ -479,7 +489,7 @@ func (r *runner) track(e agent.Event) {
 	case agent.Ready:
 		s := r.session()
 		if e.Conversation != "" && e.Conversation != s.Conversation || e.Model != "" && e.Model != s.Model {
-			r.change(func(s *Session) {
+			r.change(func(s *records.Session) {
 				s.Conversation, s.Model = cmp.Or(e.Conversation, s.Conversation), cmp.Or(e.Model, s.Model)
 			})
 		}
@@ -513,11 +523,11 @@ func (r *runner) showWork() {
 	switch {
 	case r.current == nil:
 	case len(r.asked) > 0:
-		r.setStatus(Waiting, "")
+		r.setStatus(records.Waiting, "")
 	case len(r.tools) > 0:
-		r.setStatus(RunningTool, "")
+		r.setStatus(records.RunningTool, "")
 	default:
-		r.setStatus(Thinking, "")
+		r.setStatus(records.Thinking, "")
 	}
 }
 
@@ -526,8 +536,8 @@ func (r *runner) showWork() {
 func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	e = r.panicEnds(e)
 	m := *r.current
-	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), Completed
-	status, reason, cause := Done, "", agent.Cause("")
+	m.Ended, m.Reply, m.State = time.Now().UTC(), logf.Redacted(e.Text), records.Completed
+	status, reason, cause := records.Done, "", agent.Cause("")
 	if e.Usage != nil {
 		m.Usage = *e.Usage
 	}
@@ -536,22 +546,27 @@ func (r *runner) turnEnded(e agent.Event, end int64, drafts ...draft) {
 	}
 	switch {
 	case e.Interrupted:
-		m.State, reason = Stopped, "the turn was interrupted"
+		m.State, reason = records.Stopped, "the turn was interrupted"
 		if r.stopped != "" {
 			reason += ": " + r.stopped
 		}
 	case e.Failed && r.overspent() != "":
 		e.Text = r.overspent()
-		m.State, m.Reply, status, reason, cause = Broken, e.Text, Failed, e.Text, agent.CauseCost
+		m.State, m.Reply, status, reason, cause = records.Broken, e.Text, records.Failed, e.Text, agent.CauseCost
 	case e.Failed:
-		m.State, status, reason = Broken, Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
+		m.State, status, reason = records.Broken, records.Failed, cmp.Or(e.Text, e.Reason, "the turn failed")
 		cause = agent.CauseOf(reason)
 	}
 	clear(r.tools)
 	clear(r.asked)
 	r.putMessage(m)
-	r.change(func(s *Session) { s.Turns++; s.Usage.Add(m.Usage); s.Answered, s.Stopping, r.spent = nil, "", 0 })
-	r.publish(append(drafts, draft{string(agent.Done), Event{Event: e, Message: &m, Cause: cause, Offset: end}})...)
+	r.change(func(s *records.Session) {
+		s.Turns++
+		s.Usage.Add(m.Usage)
+		s.Answered, s.Stopping, r.spent = nil, "", 0
+	})
+	r.publish(append(drafts, draft{string(agent.Done), records.Event{Event: e, Message: &m, Cause: cause,
+		Offset: end}})...)
 	r.published = max(r.published, end)
 	r.current, r.killAt, r.stopped = nil, time.Time{}, ""
 	r.setStatus(status, reason)
@@ -566,7 +581,7 @@ func (r *runner) interrupt(why string) {
 		return
 	}
 	r.stopped, r.killAt = why, time.Now().Add(r.m.opts.StopGrace)
-	r.change(func(s *Session) { s.Stopping = why })
+	r.change(func(s *records.Session) { s.Stopping = why })
 	r.agent.Write(r.conv.Interrupt())
 }
 
@@ -581,7 +596,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 	}
 	q, open := r.asked[question]
 	if open {
-		if err := q.answerable(a); err != nil {
+		if err := q.Answerable(a); err != nil {
 			return err
 		}
 	}
@@ -590,7 +605,7 @@ func (r *runner) answer(question string, a agent.Answer) error {
 		return err
 	}
 	if a.Allow && a.Always {
-		r.allow(q.tool)
+		r.allow(q.Tool)
 	}
 	delete(r.asked, question)
 	r.heard = time.Now()
@@ -599,15 +614,15 @@ func (r *runner) answer(question string, a agent.Answer) error {
 		turn = r.current.ID
 	}
 	sent := r.delivery(turn, len(text), text)
-	r.change(func(s *Session) {
+	r.change(func(s *records.Session) {
 		s.Answered = append(slices.Clone(s.Answered), question)
-		s.recordDelivery(sent)
+		s.RecordDelivery(sent)
 	})
 	fault.Point("answer.recorded")
 	r.agent.Write(text)
-	shown := public(a)
-	r.publish(draft{string(agent.Withdrawn), Event{Event: agent.Event{ID: question, Answer: shown,
-		Text: q.answered(*shown)}}})
+	shown := questions.Public(a)
+	r.publish(draft{string(agent.Withdrawn), records.Event{Event: agent.Event{ID: question, Answer: shown,
+		Text: q.Answered(*shown)}}})
 	r.showWork()
 	return nil
 }
@@ -643,7 +658,7 @@ func (r *runner) wait() time.Duration {
 // patience returns how long the agent may be silent before the turn counts as hung.
 func (r *runner) patience() time.Duration {
 	switch {
-	case len(r.asked) > 0 || r.session().Status == Hung:
+	case len(r.asked) > 0 || r.session().Status == records.Hung:
 		return 24 * time.Hour
 	case len(r.tools) > 0:
 		return r.m.opts.ToolHangAfter
@@ -675,7 +690,7 @@ func (r *runner) watch(ctx context.Context) {
 	case !d.IsZero() && r.stopped == "" && !now.Before(d):
 		r.interrupt(fmt.Sprintf("it took longer than its limit of %g s", r.session().Limits.Seconds))
 	case now.Sub(r.heard) >= r.patience():
-		r.setStatus(Hung, fmt.Sprintf("nothing was heard of the agent for %s", r.patience()))
+		r.setStatus(records.Hung, fmt.Sprintf("nothing was heard of the agent for %s", r.patience()))
 	}
 }
 
@@ -689,7 +704,7 @@ func (r *runner) finish(ctx context.Context) {
 		p := <-r.prepared
 		r.creds.Take(p.Logins)
 		if p.Sandbox != "" {
-			r.change(func(s *Session) { s.SandboxID = p.Sandbox })
+			r.change(func(s *records.Session) { s.SandboxID = p.Sandbox })
 		}
 	}
 	for _, m := range r.queue {
@@ -720,12 +735,14 @@ func (r *runner) finish(ctx context.Context) {
 		r.m.forget(r.id)
 		return
 	}
-	status := Ended
+	status := records.Ended
 	if r.failed {
-		status = Failed
+		status = records.Failed
 	}
-	r.change(func(s *Session) { s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), "" })
-	r.publish(draft{EventEnded, Event{Event: agent.Event{Reason: r.over}, Status: status}})
+	r.change(func(s *records.Session) {
+		s.Status, s.Reason, s.Ended, s.Process = status, r.over, time.Now().UTC(), ""
+	})
+	r.publish(draft{records.EventEnded, records.Event{Event: agent.Event{Reason: r.over}, Status: status}})
 	r.history.Keep(r.session().Sandbox.Volumes, r.session().Active)
 	r.m.forget(r.id)
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
@@ -163,7 +164,7 @@ func (h *house) close(t *testing.T) {
 	}
 }
 
-func (h *house) create(t *testing.T, req session.Request) session.Session {
+func (h *house) create(t *testing.T, req session.Request) records.Session {
 	t.Helper()
 	s, err := h.Create(t.Context(), account, req)
 	if err != nil {
@@ -172,7 +173,7 @@ func (h *house) create(t *testing.T, req session.Request) session.Session {
 	return s
 }
 
-func (h *house) send(t *testing.T, id, prompt string) session.Message {
+func (h *house) send(t *testing.T, id, prompt string) records.Message {
 	t.Helper()
 	m, _, err := h.Send(t.Context(), account, id, prompt)
 	if err != nil {
@@ -185,7 +186,7 @@ func (h *house) send(t *testing.T, id, prompt string) session.Message {
 type seen struct {
 	id   int64
 	typ  string
-	data session.Event
+	data records.Event
 }
 
 // watcher reads a session's events.
@@ -242,11 +243,11 @@ func (w *watcher) until(t *testing.T, typ string) seen {
 }
 
 // status waits for a state.
-func (w *watcher) status(t *testing.T, want session.Status) seen {
+func (w *watcher) status(t *testing.T, want records.Status) seen {
 	t.Helper()
 	for {
 		e := w.next(t)
-		if (e.typ == session.EventStatus || e.typ == session.EventEnded) && e.data.Status == want {
+		if (e.typ == records.EventStatus || e.typ == records.EventEnded) && e.data.Status == want {
 			return e
 		}
 	}
@@ -306,15 +307,15 @@ func TestTurn(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t),
 		Prompt: "say hello\n/run git log -1 --format=%s; git branch --show-current; git remote -v | head -1"})
-	if s.Status != session.Creating || s.Dir != "/workspace/project" || !strings.HasPrefix(s.Title, "say hello") {
+	if s.Status != records.Creating || s.Dir != "/workspace/project" || !strings.HasPrefix(s.Title, "say hello") {
 		t.Errorf("%+v", s)
 	}
 	w := h.watch(s.ID)
 	done := w.until(t, "done")
-	if done.data.Failed || done.data.Message == nil || done.data.Message.State != session.Completed {
+	if done.data.Failed || done.data.Message == nil || done.data.Message.State != records.Completed {
 		t.Errorf("%s", w)
 	}
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	var output string
 	var stages []string
 	for _, e := range w.all {
@@ -354,7 +355,7 @@ func TestTurn(t *testing.T) {
 	if err := h.End(t.Context(), account, s.ID); err != nil {
 		t.Errorf("again: %v", err)
 	}
-	if now, err := h.Get(t.Context(), account, s.ID); err != nil || now.Status != session.Ended || now.Ended.IsZero() {
+	if now, err := h.Get(t.Context(), account, s.ID); err != nil || now.Status != records.Ended || now.Ended.IsZero() {
 		t.Errorf("%+v, %v", now, err)
 	}
 	if _, _, err := h.Send(t.Context(), account, s.ID, "more"); errors.KindOf(err) != errors.Gone {
@@ -373,13 +374,13 @@ func TestQueue(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
-	w.status(t, session.Ready)
+	w.status(t, records.Ready)
 	defer h.Attend(t.Context(), account, s.ID)()
 	if _, err := h.Bundle(t.Context(), account, s.ID, ""); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a bundle of nothing: %v", err)
 	}
 	h.send(t, s.ID, "/say one\n/run sleep 600 & sleep 600")
-	w.status(t, session.RunningTool)
+	w.status(t, records.RunningTool)
 	h.send(t, s.ID, "/say two")
 	gone := h.send(t, s.ID, "/say three")
 	h.send(t, s.ID, "/ask Which? | red | blue")
@@ -392,11 +393,11 @@ func TestQueue(t *testing.T) {
 	if err := h.Stop(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)
 	}
-	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != session.Stopped {
+	if done := w.until(t, "done"); !done.data.Interrupted || done.data.Message.State != records.Stopped {
 		t.Errorf("%+v", done)
 	}
 	asked := w.until(t, string(agent.Asked))
-	w.status(t, session.Waiting)
+	w.status(t, records.Waiting)
 	if err := h.Answer(t.Context(), account, s.ID, asked.data.ID,
 		agent.Answer{Allow: true, Answers: map[string]string{"Which?": "blue"}}); err != nil {
 		t.Fatal(err)
@@ -406,7 +407,7 @@ func TestQueue(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if got := strings.Join(w.said(), "|"); got != "one|two|The answer is blue." {
 		t.Errorf("%q", got)
 	}
@@ -446,7 +447,7 @@ func TestRestart(t *testing.T) {
 	}
 	w.until(t, "done")
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if got := strings.Join(w.said(), "|"); got != "before|after|next" {
 		t.Errorf("%q\n%s", got, w)
 	}
@@ -455,7 +456,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func mustGet(t *testing.T, h *house, id string) session.Session {
+func mustGet(t *testing.T, h *house, id string) records.Session {
 	t.Helper()
 	s, err := h.Get(t.Context(), account, id)
 	if err != nil {
@@ -472,14 +473,14 @@ func TestAgentEnds(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Prompt: "/exit 0"})
 	w := h.watch(s.ID)
-	if done := w.until(t, "done"); !done.data.Failed || done.data.Message.State != session.Broken ||
+	if done := w.until(t, "done"); !done.data.Failed || done.data.Message.State != records.Broken ||
 		!strings.Contains(done.data.Text, "without a result") {
 		t.Errorf("%+v", done)
 	}
-	w.status(t, session.Failed)
+	w.status(t, records.Failed)
 	h.send(t, s.ID, "/say again")
 	w.until(t, "done")
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if got := w.said(); len(got) != 1 || got[0] != "again" {
 		t.Errorf("%q", got)
 	}
@@ -492,7 +493,7 @@ func TestSandboxEnds(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Bundle: repository(t), Prompt: "remember this"})
 	w := h.watch(s.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	first := mustGet(t, h, s.ID).SandboxID
 	if err := h.fleet.Destroy(t.Context(), account, first); err != nil {
 		t.Fatal(err)
@@ -520,13 +521,13 @@ func TestLimits(t *testing.T) {
 	h := newHouse(t, session.Options{ToolHangAfter: 300 * time.Millisecond})
 	// Two sessions: on a slow machine the limit of one could come before it hangs.
 	quiet := h.create(t, session.Request{Prompt: "/run sleep 600"})
-	if hung := h.watch(quiet.ID).status(t, session.Hung); !strings.Contains(hung.data.Reason, "nothing was heard") {
+	if hung := h.watch(quiet.ID).status(t, records.Hung); !strings.Contains(hung.data.Reason, "nothing was heard") {
 		t.Errorf("%+v", hung)
 	}
-	s := h.create(t, session.Request{Limits: session.Limits{Turns: 2, Seconds: 2}, Prompt: "/run sleep 600"})
+	s := h.create(t, session.Request{Limits: records.Limits{Turns: 2, Seconds: 2}, Prompt: "/run sleep 600"})
 	w := h.watch(s.ID)
 	if done := w.until(t, "done"); !strings.Contains(done.data.Reason, "limit of 2 s") ||
-		done.data.Message.State != session.Stopped {
+		done.data.Message.State != records.Stopped {
 		t.Errorf("%+v", done)
 	}
 	h.send(t, s.ID, "/say two")
@@ -542,16 +543,16 @@ func TestCloneFails(t *testing.T) {
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Repo: "file:///nosuch/repository", Prompt: "go"})
 	w := h.watch(s.ID)
-	ended := w.until(t, session.EventEnded)
-	if ended.data.Status != session.Failed || !strings.Contains(ended.data.Reason, "repository") ||
+	ended := w.until(t, records.EventEnded)
+	if ended.data.Status != records.Failed || !strings.Contains(ended.data.Reason, "repository") ||
 		!strings.Contains(ended.data.Reason, "could not be cloned") {
 		t.Errorf("%+v", ended)
 	}
-	if now := mustGet(t, h, s.ID); now.Status != session.Failed || now.Ended.IsZero() {
+	if now := mustGet(t, h, s.ID); now.Status != records.Failed || now.Ended.IsZero() {
 		t.Errorf("%+v", now)
 	}
 	if messages, err := h.Messages(t.Context(), account, s.ID); err != nil || len(messages) != 1 ||
-		messages[0].State != session.Cancelled {
+		messages[0].State != records.Cancelled {
 		t.Errorf("%+v, %v", messages, err)
 	}
 }
@@ -562,9 +563,9 @@ func TestBadInput(t *testing.T) {
 	for name, req := range map[string]session.Request{
 		"agent":             {Agent: "odd"},
 		"empty prompt":      {Prompt: " \n"},
-		"long prompt":       {Prompt: strings.Repeat("x", session.MaxPrompt+1)},
+		"long prompt":       {Prompt: strings.Repeat("x", records.MaxPrompt+1)},
 		"NUL":               {Prompt: "a\x00b"},
-		"negative limit":    {Limits: session.Limits{USD: -1}},
+		"negative limit":    {Limits: records.Limits{USD: -1}},
 		"option as branch":  {Branch: "--upload-pack=touch /tmp/x"},
 		"branch":            {Branch: "a..b"},
 		"transport":         {Repo: "ext::sh -c touch% /tmp/x"},

@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -22,7 +24,7 @@ import (
 const settle = 2 * time.Second
 
 // openSpares removes the sessions that an earlier server made ahead, and starts making others.
-func (m *Manager) openSpares(ctx context.Context, live []Session) {
+func (m *Manager) openSpares(ctx context.Context, live []records.Session) {
 	for _, s := range live {
 		if s.Spare {
 			m.dropSpare(ctx, s)
@@ -35,7 +37,7 @@ func (m *Manager) openSpares(ctx context.Context, live []Session) {
 
 // dropSpare removes the record of a session made ahead, whose sandbox has ended, and its traces: events, and files in
 // the account's volume.
-func (m *Manager) dropSpare(ctx context.Context, s Session) {
+func (m *Manager) dropSpare(ctx context.Context, s records.Session) {
 	ctx = context.WithoutCancel(ctx)
 	volumes.RemoveState(ctx, m.opts.Volumes, s.Account, s.ID)
 	_, err := m.opts.Journal.Prune(ctx, s.ID, time.Now().Add(time.Hour))
@@ -46,7 +48,7 @@ func (m *Manager) dropSpare(ctx context.Context, s Session) {
 
 // kindOfSpare returns the kind of a planned session, or false if such sessions are not made ahead: those that differ
 // from every other one, and those with resources that another sandbox must not hold.
-func (m *Manager) kindOfSpare(ctx context.Context, s Session, req Request) (key spares.Key, ok bool) {
+func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Request) (key spares.Key, ok bool) {
 	if m.spares == nil {
 		return key, false
 	}
@@ -93,7 +95,7 @@ func (m *Manager) kindOfSpare(ctx context.Context, s Session, req Request) (key 
 
 // wantSpare makes sessions of a kind, like req, wait for the next request, from after on.
 func (m *Manager) wantSpare(key spares.Key, account string, req Request, after time.Time) {
-	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, workspace.Uncommitted{}, Limits{}
+	req.Prompt, req.Bundle, req.Uncommitted, req.Limits = "", nil, workspace.Uncommitted{}, records.Limits{}
 	m.spares.Want(key, account, after, func(ctx context.Context) (*runner, error) {
 		return m.createSpare(ctx, account, req)
 	})
@@ -137,7 +139,7 @@ func (m *Manager) createSpare(ctx context.Context, account string, req Request) 
 	fault.Point("spare.recorded")
 	r := newRunner(m, s)
 	r.env = req.Sandbox.Env
-	r.publish(draft{Type: EventCreated, Data: Event{Status: s.Status}})
+	r.publish(draft{Type: records.EventCreated, Data: records.Event{Status: s.Status}})
 	if !m.addSpare(r) {
 		m.dropSpare(ctx, s)
 		return nil, errors.Newf(errors.Unavailable, "the server is shutting down")
@@ -170,15 +172,15 @@ func (m *Manager) Warm(ctx context.Context, account string, req Request) error {
 func (m *Manager) Spares() (waiting, making int) { return m.spares.Counts() }
 
 // takeSpare returns a session made ahead that has become the planned session s, or false.
-func (m *Manager) takeSpare(ctx context.Context, s Session, req Request) (Session, bool) {
+func (m *Manager) takeSpare(ctx context.Context, s records.Session, req Request) (records.Session, bool) {
 	key, ok := m.kindOfSpare(ctx, s, req)
 	if !ok {
-		return Session{}, false
+		return records.Session{}, false
 	}
 	defer func() { m.wantSpare(key, s.Account, req, time.Now().Add(settle)) }()
 	r, ok := m.spares.Pop(key)
 	if !ok {
-		return Session{}, false
+		return records.Session{}, false
 	}
 	begin := time.Now()
 	err := r.become(ctx, s, req, begin)
@@ -186,10 +188,119 @@ func (m *Manager) takeSpare(ctx context.Context, s Session, req Request) (Sessio
 	if err != nil {
 		logf.Infof(ctx, "spare session %s: unusable: %v", r.id, err)
 		m.work.Go(func() { r.GiveUp("it is unusable") })
-		return Session{}, false
+		return records.Session{}, false
 	}
 	return r.session(), true
 }
 
 // placeNow returns the place of a session that begins now.
 func placeNow() string { return idPrefix + ids.New() }
+
+// waitAhead starts the agent of a session made ahead, and reports when the session can take a prompt.
+func (r *runner) waitAhead(ctx context.Context) {
+	if r.over != "" || !r.ready || r.catching || r.agent == nil && !r.start(ctx) {
+		return
+	}
+	if !r.gate.Closed() && !r.warmed {
+		r.warmed = true
+		close(r.warm)
+	}
+}
+
+// startAhead starts the agent of a new session before its first prompt, on a server that makes sessions ahead. If that
+// fails, the prompt starts the agent and reports why.
+func (r *runner) startAhead(ctx context.Context) {
+	if r.m.spares == nil || r.ahead || r.over != "" || !r.ready || r.catching {
+		return
+	}
+	r.ahead = true
+	if s := r.session(); r.agent == nil && s.Turns == 0 && len(r.queue) == 0 && r.current == nil && !r.recovered {
+		r.start(ctx)
+	}
+}
+
+// Warm implements spares.Session.
+func (r *runner) Warm() <-chan struct{} { return r.warm }
+
+// Gone implements spares.Session.
+func (r *runner) Gone() <-chan struct{} { return r.gone }
+
+// GiveUp implements spares.Session.
+func (r *runner) GiveUp(why string) {
+	ctx := context.WithoutCancel(r.m.ctx)
+	err := r.call(ctx, func() error {
+		if !r.session().Spare {
+			return errors.Newf(errors.Conflict, "session %s: already taken", r.id)
+		}
+		r.end(why)
+		return nil
+	})
+	if err == nil {
+		<-r.gone
+	}
+}
+
+// become makes a session made ahead the planned session s: its repository is updated first, then the store moves
+// session, sandbox and prompt to the account in one transaction. On an error the session is of no use.
+func (r *runner) become(ctx context.Context, s records.Session, req Request, begin time.Time) error {
+	repos, err := r.refresh(ctx, s, req)
+	if err != nil {
+		return err
+	}
+	fault.Point("spare.fresh")
+	return r.call(ctx, func() error {
+		now := time.Now().UTC()
+		taken := r.session()
+		if r.over != "" || r.agent == nil || !taken.Spare {
+			return errors.Newf(errors.Conflict, "session %s: has ended", r.id)
+		}
+		taken.Spare, taken.Place, taken.Title, taken.Limits, taken.Created, taken.Active = false, placeNow(), s.Title,
+			s.Limits, now, now
+		taken.Repos, taken.Base = repos, repos[0].Base
+		var first []records.Message
+		if req.Prompt != "" {
+			first = []records.Message{{ID: "msg_" + ids.New(), Session: r.id, Prompt: req.Prompt,
+				State: records.Queued, Created: now}}
+		}
+		_, err := r.m.opts.Fleet.Adopt(ctx, r.account, taken.SandboxID,
+			func(ctx context.Context, box sandbox.Sandbox) error {
+				return r.m.opts.Store.TakeSession(ctx, taken, first, box)
+			})
+		if err != nil {
+			return err
+		}
+		fault.Point("spare.taken")
+		r.mu.Lock()
+		r.s = taken
+		r.mu.Unlock()
+		r.publish(draft{records.EventStage, records.Event{Stage: &preparation.Stage{Name: "made ahead",
+			MS: float64(time.Since(begin).Microseconds()) / 1000}}})
+		for _, m := range first {
+			r.queue = append(r.queue, m)
+			r.publish(draft{records.EventQueued, records.Event{MessageID: m.ID, Message: &m, Position: len(r.queue)}})
+		}
+		return nil
+	})
+}
+
+// refreshLimit is how long a request waits for the newest commit. After that it gets a new session, which reports why
+// the repository cannot be reached.
+const refreshLimit = 10 * time.Second
+
+// refresh brings the repository of a session made ahead to the state from which s begins.
+func (r *runner) refresh(ctx context.Context, s records.Session, req Request) ([]workspace.Repository, error) {
+	own := r.session()
+	repos := append([]workspace.Repository{}, own.Repositories()...)
+	ctx, cancel := context.WithTimeout(ctx, refreshLimit)
+	defer cancel()
+	tree := r.m.tree(own, own.SandboxID)
+	tree.Title = s.Title
+	given := req.given()
+	given.Shallow = nil
+	base, start, err := tree.Refresh(ctx, workspace.Repository{Dir: own.Dir, Branch: own.Branch}, req.Repo, given)
+	if err != nil {
+		return nil, err
+	}
+	repos[0].Base, repos[0].Start = base, start
+	return repos, nil
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -56,10 +57,10 @@ func (h *house) spareBoxes(t *testing.T) []sandbox.Sandbox {
 }
 
 // takes creates a session, and reports whether it was made ahead.
-func (h *house) takes(t *testing.T, req session.Request) (session.Session, bool) {
+func (h *house) takes(t *testing.T, req session.Request) (records.Session, bool) {
 	t.Helper()
 	s := h.create(t, req)
-	return s, s.Status != session.Creating
+	return s, s.Status != records.Creating
 }
 
 // printed returns the output of a session's commands, trimmed.
@@ -71,7 +72,7 @@ func (h *house) printed(t *testing.T, id string) string {
 	}
 	var all strings.Builder
 	for _, e := range events {
-		var data session.Event
+		var data records.Event
 		if err := json.Unmarshal(e.Data, &data); err != nil {
 			t.Fatal(err)
 		}
@@ -134,14 +135,15 @@ func TestSpareIsTaken(t *testing.T) {
 
 	g.push(clone, map[string]string{"README.md": "two\n"}, "Second")
 	first := req
-	first.Prompt,
-		first.Limits = "/run git log -1 --format=%s; git status --porcelain; git branch --show-current; git config harvest.title", session.Limits{Turns: 3}
+	first.Limits = records.Limits{Turns: 3}
+	first.Prompt = "/run git log -1 --format=%s; git status --porcelain; git branch --show-current; " +
+		"git config harvest.title"
 	s, taken := h.takes(t, first)
 	if !taken || s.SandboxID != ahead[0].ID || s.Limits.Turns != 3 || s.Title == "" || s.Spare {
 		t.Fatalf("%+v", s)
 	}
 	w := h.watch(s.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	wantEqual(t, "output", h.printed(t, s.ID), "Second\n"+s.WorkBranch()+"\n"+s.Title)
 	wantEqual(t, "base", s.Base, g.git(clone, "rev-parse", "HEAD"))
 	if got, err := h.fleet.Get(t.Context(), account, s.SandboxID); err != nil || got.Account != account ||
@@ -156,7 +158,7 @@ func TestSpareIsTaken(t *testing.T) {
 		t.Error("its agent had started with other instructions")
 	}
 	w = h.watch(second.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	if printed := h.printed(t, second.ID); !strings.HasPrefix(printed, "Third\n") {
 		t.Errorf("the session in its place: %q", printed)
 	}
@@ -201,7 +203,7 @@ func TestSpareTakesBundle(t *testing.T) {
 		t.Fatal("not taken")
 	}
 	w := h.watch(s.ID)
-	w.status(t, session.Done)
+	w.status(t, records.Done)
 	said := strings.Split(h.printed(t, s.ID), "\n")
 	if len(said) != 5 || said[0] != "Ada Uncommitted chan" || !strings.HasSuffix(said[1], "Not pushed") ||
 		said[2] != "changed" || said[3] != said[4] || said[4] != s.Repositories()[0].Start {
@@ -261,7 +263,7 @@ func TestSpareOfAnotherKind(t *testing.T) {
 		}
 	}
 	other, err := h.Create(t.Context(), "other", like(func(*session.Request) {}))
-	if err != nil || other.Status != session.Creating {
+	if err != nil || other.Status != records.Creating {
 		t.Errorf("another account: %+v, %v", other, err)
 	}
 	if err := h.End(t.Context(), "other", other.ID); err != nil {
@@ -291,12 +293,12 @@ func TestSpareCanary(t *testing.T) {
 	h.warm(t, req)
 	req.Prompt = "/run env; cat /dev/shm/.harvest-git/* /proc/*/environ 2>/dev/null | tr '\\0' '\\n'"
 	s, err := h.Create(t.Context(), "other", req)
-	if err != nil || s.Status != session.Creating {
+	if err != nil || s.Status != records.Creating {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	testenv.Eventually(t, "the other account's turn is over", func() bool {
 		got, err := h.Get(t.Context(), "other", s.ID)
-		return err == nil && got.Status == session.Done
+		return err == nil && got.Status == records.Done
 	})
 	if printed := h.printed(t, s.ID); !strings.Contains(printed, "PATH=") || strings.Contains(printed, canary) {
 		t.Errorf("in the other account's sandbox: %q", printed)
@@ -309,7 +311,7 @@ func TestSpareCanary(t *testing.T) {
 	if !taken {
 		t.Error("its own account did not get it")
 	}
-	h.watch(own.ID).status(t, session.Done)
+	h.watch(own.ID).status(t, records.Done)
 	noCanary(t, h, own.ID, canary)
 }
 
@@ -363,7 +365,7 @@ func TestSpareDies(t *testing.T) {
 	if s, taken := h.takes(t, session.Request{Prompt: "/say here"}); !taken {
 		t.Error("the other one was not taken")
 	} else {
-		h.watch(s.ID).status(t, session.Done)
+		h.watch(s.ID).status(t, records.Done)
 	}
 }
 
@@ -422,7 +424,7 @@ func TestSpareAndQuota(t *testing.T) {
 	if !taken {
 		t.Fatal("the quota has room for it")
 	}
-	h.watch(first.ID).status(t, session.Done)
+	h.watch(first.ID).status(t, records.Done)
 	h.waitSpares(t, 1)
 	second, taken := h.takes(t, session.Request{Prompt: "/say here"})
 	if taken {
@@ -452,10 +454,10 @@ func TestSpareWaitsForServers(t *testing.T) {
 	var order []string
 	for _, e := range w.all {
 		switch {
-		case e.typ == session.EventMCPReady:
+		case e.typ == records.EventMCPReady:
 			order = append(order, e.typ+" "+e.data.ID)
-		case e.typ == session.EventStage && e.data.Stage.Name == "made ahead", e.typ == session.EventQueued,
-			e.typ == session.EventStarted, e.typ == session.EventSent:
+		case e.typ == records.EventStage && e.data.Stage.Name == "made ahead", e.typ == records.EventQueued,
+			e.typ == records.EventStarted, e.typ == records.EventSent:
 			order = append(order, e.typ)
 		}
 	}
@@ -472,12 +474,12 @@ func TestAgentStartsBeforeFirstPrompt(t *testing.T) {
 	h := newSpareHouse(t, session.Options{Spares: 1})
 	s := h.create(t, session.Request{})
 	w := h.watch(s.ID)
-	w.until(t, session.EventStarted)
+	w.until(t, records.EventStarted)
 	h.send(t, s.ID, "/say hello")
 	w.until(t, string(agent.Done))
 	var order []string
 	for _, e := range w.all {
-		if e.typ == session.EventStarted || e.typ == session.EventQueued || e.typ == session.EventSent {
+		if e.typ == records.EventStarted || e.typ == records.EventQueued || e.typ == records.EventSent {
 			order = append(order, e.typ)
 		}
 	}

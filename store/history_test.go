@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // TestHistory checks that each session's history is a separate database without data of other sessions.
@@ -26,14 +26,14 @@ func TestHistory(t *testing.T) {
 	var all []*event.Event
 	for _, id := range []string{"ses_1", "ses_2"} {
 		err := errors.Join(
-			s.PutSession(t.Context(), session.Session{ID: id, Account: "acme", Agent: "claude",
-				Repo: "https://example.org/a/b", Status: session.Done, Turns: 2, Usage: agent.Usage{Cost: 0.5},
+			s.PutSession(t.Context(), records.Session{ID: id, Account: "acme", Agent: "claude",
+				Repo: "https://example.org/a/b", Status: records.Done, Turns: 2, Usage: agent.Usage{Cost: 0.5},
 				Created: at, Active: at}),
-			s.PutMessage(t.Context(), session.Message{ID: "msg_1" + id, Session: id, Prompt: "do it",
-				Reply: "done " + id, State: session.Completed, Created: at, Ended: at,
+			s.PutMessage(t.Context(), records.Message{ID: "msg_1" + id, Session: id, Prompt: "do it",
+				Reply: "done " + id, State: records.Completed, Created: at, Ended: at,
 				Usage: agent.Usage{InputTokens: 7, Cost: 0.25}}),
-			s.PutMessage(t.Context(), session.Message{ID: "msg_2" + id, Session: id, Prompt: "more",
-				State: session.Queued, Created: at}))
+			s.PutMessage(t.Context(), records.Message{ID: "msg_2" + id, Session: id, Prompt: "more",
+				State: records.Queued, Created: at}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,28 +8,28 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // Sessions stores the records of sessions and their messages.
 type Sessions struct{ db *DB }
 
-var _ session.Store = Sessions{}
+var _ records.Store = Sessions{}
 
 // Sessions returns the store of sessions.
 func (db *DB) Sessions() Sessions { return Sessions{db} }
 
 // storedSession is a session with the fields hidden from clients.
 type storedSession struct {
-	session.Session
+	records.Session
 	Process    string             `json:"process,omitempty"`
-	Deliveries []session.Delivery `json:"deliveries,omitempty"`
+	Deliveries []records.Delivery `json:"deliveries,omitempty"`
 	Stopping   string             `json:"stopping,omitempty"`
 	Sandbox    sandbox.Request    `json:"sandbox_request"`
 }
 
 // PutSession implements session.Store.
-func (s Sessions) PutSession(ctx context.Context, record session.Session) error {
+func (s Sessions) PutSession(ctx context.Context, record records.Session) error {
 	return s.put(ctx, s.db.write, record)
 }
 
@@ -39,7 +39,7 @@ type executor interface {
 }
 
 // put writes a record. In the columns, a spare belongs to no account, so that no query for an account finds it.
-func (s Sessions) put(ctx context.Context, on executor, record session.Session) error {
+func (s Sessions) put(ctx context.Context, on executor, record records.Session) error {
 	text, err := json.Marshal(storedSession{record, record.Process, record.Deliveries, record.Stopping, record.Sandbox})
 	if err != nil {
 		return errors.Wrapf(err, "encode session %s", record.ID)
@@ -55,7 +55,7 @@ func (s Sessions) put(ctx context.Context, on executor, record session.Session) 
 }
 
 // TakeSession implements session.Store.
-func (s Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message,
+func (s Sessions) TakeSession(ctx context.Context, record records.Session, messages []records.Message,
 	box sandbox.Sandbox) error {
 	tx, err := s.db.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -87,20 +87,20 @@ func (s Sessions) DropSession(ctx context.Context, id string) error {
 }
 
 // Session implements session.Store.
-func (s Sessions) Session(ctx context.Context, id string) (session.Session, error) {
+func (s Sessions) Session(ctx context.Context, id string) (records.Session, error) {
 	found, err := s.query(ctx, "SELECT account, record FROM sessions WHERE id = ?", id)
 	if err != nil {
-		return session.Session{}, err
+		return records.Session{}, err
 	}
 	if len(found) == 0 {
-		return session.Session{}, session.NotFound(id)
+		return records.Session{}, records.NotFound(id)
 	}
 	return found[0], nil
 }
 
 // Sessions implements session.Store.
 func (s Sessions) Sessions(ctx context.Context, account string, live bool, before string,
-	limit int) ([]session.Session, error) {
+	limit int) ([]records.Session, error) {
 	if limit <= 0 {
 		limit = -1
 	}
@@ -109,10 +109,10 @@ func (s Sessions) Sessions(ctx context.Context, account string, live bool, befor
 		account, live, before, limit)
 }
 
-func (s Sessions) query(ctx context.Context, query string, args ...any) ([]session.Session, error) {
+func (s Sessions) query(ctx context.Context, query string, args ...any) ([]records.Session, error) {
 	stored, err := decodeRows(ctx, s.db, "sessions",
 		func(r *storedSession, account string) { r.Account = cmp.Or(account, r.Account) }, query, args...)
-	list := make([]session.Session, 0, len(stored))
+	list := make([]records.Session, 0, len(stored))
 	for _, r := range stored {
 		r.Session.Process, r.Session.Sandbox, r.Session.Deliveries, r.Session.Stopping = r.Process, r.Sandbox,
 			r.Deliveries, r.Stopping
@@ -133,7 +133,7 @@ const totals = `SELECT coalesce(sum(json_valid(record)), 0),
 	FROM sessions WHERE account = ?`
 
 // Totals implements session.Store.
-func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals, err error) {
+func (s Sessions) Totals(ctx context.Context, account string) (t records.Totals, err error) {
 	known, err := s.db.statement(ctx, s.db.read, totals)
 	if err == nil {
 		u := &t.Usage
@@ -144,11 +144,11 @@ func (s Sessions) Totals(ctx context.Context, account string) (t session.Totals,
 }
 
 // PutMessage implements session.Store.
-func (s Sessions) PutMessage(ctx context.Context, m session.Message) error {
+func (s Sessions) PutMessage(ctx context.Context, m records.Message) error {
 	return s.putMessage(ctx, s.db.write, m)
 }
 
-func (s Sessions) putMessage(ctx context.Context, on executor, m session.Message) error {
+func (s Sessions) putMessage(ctx context.Context, on executor, m records.Message) error {
 	text, err := json.Marshal(m)
 	if err != nil {
 		return errors.Wrapf(err, "encode message %s", m.ID)
@@ -161,7 +161,7 @@ func (s Sessions) putMessage(ctx context.Context, on executor, m session.Message
 }
 
 // Messages implements session.Store.
-func (s Sessions) Messages(ctx context.Context, id string) ([]session.Message, error) {
-	return decodeRows(ctx, s.db, "messages", func(m *session.Message, of string) { m.Session = of },
+func (s Sessions) Messages(ctx context.Context, id string) ([]records.Message, error) {
+	return decodeRows(ctx, s.db, "messages", func(m *records.Message, of string) { m.Session = of },
 		"SELECT session, record FROM messages WHERE session = ? ORDER BY id", id)
 }

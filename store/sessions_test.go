@@ -6,13 +6,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
 func TestSessionsConformance(t *testing.T) {
 	t.Parallel()
-	storetest.RunSessions(t, func(t *testing.T) session.Store {
+	storetest.RunSessions(t, func(t *testing.T) records.Store {
 		return open(t,
 			filepath.Join(t.TempDir(), "db")).Sessions()
 	})
@@ -23,7 +23,7 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := open(t, filepath.Join(t.TempDir(), "db"))
 	s := db.Sessions()
-	spare := session.Session{ID: "ses_1", Account: "acme", Spare: true}
+	spare := records.Session{ID: "ses_1", Account: "acme", Spare: true}
 	waiting := sandbox.Sandbox{ID: "sbx_1", Account: sandbox.SpareAccount, Owner: "acme", Status: sandbox.Running}
 	named := sandbox.Sandbox{ID: "sbx_2", Account: "acme", Name: "taken", Status: sandbox.Running}
 	if err := errors.Join(s.PutSession(t.Context(), spare), db.Sandboxes().Put(t.Context(), waiting),
@@ -33,8 +33,8 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 	spare.Spare = false
 	box := waiting
 	box.Account, box.Owner, box.Name = "acme", "", "taken" // the last statement fails
-	m := session.Message{ID: "msg_1", Session: "ses_1"}
-	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, box); errors.KindOf(err) != errors.Conflict {
+	m := records.Message{ID: "msg_1", Session: "ses_1"}
+	if err := s.TakeSession(t.Context(), spare, []records.Message{m}, box); errors.KindOf(err) != errors.Conflict {
 		t.Fatal(err)
 	}
 	got, err := s.Session(t.Context(), "ses_1")
@@ -43,7 +43,7 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 		t.Errorf("after a failure: %+v, %d messages, %v", got, len(messages), err)
 	}
 	box.Name = ""
-	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, box); err != nil {
+	if err := s.TakeSession(t.Context(), spare, []records.Message{m}, box); err != nil {
 		t.Fatal(err)
 	}
 	got, err = s.Session(t.Context(), "ses_1")
@@ -73,10 +73,10 @@ func TestSessionsErrors(t *testing.T) {
 	_, list := s.Sessions(t.Context(), "", false, "", 0)
 	_, messages := s.Messages(t.Context(), "ses_1")
 	for what, err := range map[string]error{
-		"PutSession": s.PutSession(t.Context(), session.Session{}), "Session": get, "Sessions": list,
-		"TakeSession": s.TakeSession(t.Context(), session.Session{}, nil, sandbox.Sandbox{}),
+		"PutSession": s.PutSession(t.Context(), records.Session{}), "Session": get, "Sessions": list,
+		"TakeSession": s.TakeSession(t.Context(), records.Session{}, nil, sandbox.Sandbox{}),
 		"DropSession": s.DropSession(t.Context(), ""),
-		"PutMessage":  s.PutMessage(t.Context(), session.Message{}), "Messages": messages,
+		"PutMessage":  s.PutMessage(t.Context(), records.Message{}), "Messages": messages,
 	} {
 		if err == nil {
 			t.Errorf("%s on a closed database succeeded", what)

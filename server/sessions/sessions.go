@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -117,7 +118,7 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 		Repo: req.Repo, Branch: req.Branch, Depth: req.Depth, LFS: req.LFS, Submodules: req.Submodules, Name: req.Name,
 		GitSecret: req.GitSecret, Shallow: req.Shallow, Subdir: req.Subdir,
 		Bundle: req.Bundle, Continues: req.Continues, Agent: req.Agent, Model: req.Model, Prompt: req.Prompt,
-		Approval: agent.Approval(req.Approval), Limits: session.Limits(req.Limits), MCP: req.MCP,
+		Approval: agent.Approval(req.Approval), Limits: records.Limits(req.Limits), MCP: req.MCP,
 	}
 	for _, r := range req.More {
 		in.More = append(in.More, workspace.RepositoryRequest{URL: r.Repo, Branch: r.Branch, Depth: r.Depth, LFS: r.LFS,
@@ -149,7 +150,7 @@ func (s *Service) listSessions(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return edge.Paged(s.Settings, w, r, found, true,
-		func(v session.Session) string { return cmp.Or(v.Place, v.ID) }, sessionOut)
+		func(v records.Session) string { return cmp.Or(v.Place, v.ID) }, sessionOut)
 }
 
 func (s *Service) getSession(w http.ResponseWriter, r *http.Request) error {
@@ -216,7 +217,7 @@ func (s *Service) sendMessage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var req api.MessageRequest
-	if err := edge.DecodeBody(w, r, 6*session.MaxPrompt+api.MaxBody, &req); err != nil {
+	if err := edge.DecodeBody(w, r, 6*records.MaxPrompt+api.MaxBody, &req); err != nil {
 		return err
 	}
 	msg, position, err := m.Send(r.Context(), edge.Account(r), r.PathValue("id"), req.Prompt)
@@ -235,7 +236,7 @@ func (s *Service) listMessages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return edge.Paged(s.Settings, w, r, found, false, func(v session.Message) string { return v.ID }, messageOut)
+	return edge.Paged(s.Settings, w, r, found, false, func(v records.Message) string { return v.ID }, messageOut)
 }
 
 func (s *Service) sessionDiff(w http.ResponseWriter, r *http.Request) error {
@@ -256,7 +257,7 @@ func (s *Service) sessionBundle(w http.ResponseWriter, r *http.Request) error {
 	return edge.SendBytes(w, api.TypeBundle, bundle, err)
 }
 
-func sessionOut(s session.Session) api.Session {
+func sessionOut(s records.Session) api.Session {
 	repositories := []api.Repository{}
 	for _, r := range s.Repositories() {
 		repositories = append(repositories, api.Repository{Name: r.Name(), Repo: r.URL, Branch: r.Branch, Dir: r.Dir,
@@ -272,7 +273,7 @@ func sessionOut(s session.Session) api.Session {
 	}
 }
 
-func messageOut(m session.Message) api.Message {
+func messageOut(m records.Message) api.Message {
 	return api.Message{
 		ID: m.ID, Prompt: m.Prompt, State: string(m.State), Reply: m.Reply, Created: m.Created.UTC(),
 		Started: m.Started.UTC(), Ended: m.Ended.UTC(),

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 )
 
 // Sessions stores the records of sessions and their messages. The zero value is ready to use.
@@ -16,50 +16,50 @@ type Sessions struct {
 	Boxes *Sandboxes // for TakeSession; may be nil without spares
 
 	mu       sync.Mutex
-	sessions map[string]session.Session // guarded by mu; by id
-	messages map[string]session.Message // guarded by mu; by id
+	sessions map[string]records.Session // guarded by mu; by id
+	messages map[string]records.Message // guarded by mu; by id
 }
 
-var _ session.Store = (*Sessions)(nil)
+var _ records.Store = (*Sessions)(nil)
 
 // PutSession implements session.Store.
-func (s *Sessions) PutSession(_ context.Context, record session.Session) error {
+func (s *Sessions) PutSession(_ context.Context, record records.Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sessions == nil {
-		s.sessions = map[string]session.Session{}
+		s.sessions = map[string]records.Session{}
 	}
 	s.sessions[record.ID] = record
 	return nil
 }
 
 // Session implements session.Store.
-func (s *Sessions) Session(_ context.Context, id string) (session.Session, error) {
+func (s *Sessions) Session(_ context.Context, id string) (records.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	record, ok := s.sessions[id]
 	if !ok {
-		return session.Session{}, session.NotFound(id)
+		return records.Session{}, records.NotFound(id)
 	}
 	return record, nil
 }
 
 // Sessions implements session.Store.
 func (s *Sessions) Sessions(_ context.Context, account string, live bool, before string,
-	limit int) ([]session.Session, error) {
+	limit int) ([]records.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, known := s.sessions[before]; known {
 		before = place(r)
 	}
-	found := []session.Session{}
+	found := []records.Session{}
 	for _, r := range s.sessions {
 		if (account == "" || r.Account == account && !r.Spare) && (!live || r.Ended.IsZero()) &&
 			(before == "" || place(r) < before) {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, func(a, b session.Session) int { return cmp.Compare(place(b), place(a)) })
+	slices.SortFunc(found, func(a, b records.Session) int { return cmp.Compare(place(b), place(a)) })
 	if limit > 0 && len(found) > limit {
 		found = found[:limit]
 	}
@@ -67,10 +67,10 @@ func (s *Sessions) Sessions(_ context.Context, account string, live bool, before
 }
 
 // place returns the position of a session in lists.
-func place(s session.Session) string { return cmp.Or(s.Place, s.ID) }
+func place(s records.Session) string { return cmp.Or(s.Place, s.ID) }
 
 // TakeSession implements session.Store.
-func (s *Sessions) TakeSession(ctx context.Context, record session.Session, messages []session.Message,
+func (s *Sessions) TakeSession(ctx context.Context, record records.Session, messages []records.Message,
 	box sandbox.Sandbox) error {
 	if s.Boxes != nil {
 		if err := s.Boxes.Put(ctx, box); err != nil {
@@ -90,12 +90,12 @@ func (s *Sessions) DropSession(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, id)
-	maps.DeleteFunc(s.messages, func(_ string, m session.Message) bool { return m.Session == id })
+	maps.DeleteFunc(s.messages, func(_ string, m records.Message) bool { return m.Session == id })
 	return nil
 }
 
 // Totals implements session.Store.
-func (s *Sessions) Totals(_ context.Context, account string) (t session.Totals, err error) {
+func (s *Sessions) Totals(_ context.Context, account string) (t records.Totals, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.sessions {
@@ -109,26 +109,26 @@ func (s *Sessions) Totals(_ context.Context, account string) (t session.Totals, 
 }
 
 // PutMessage implements session.Store.
-func (s *Sessions) PutMessage(_ context.Context, m session.Message) error {
+func (s *Sessions) PutMessage(_ context.Context, m records.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.messages == nil {
-		s.messages = map[string]session.Message{}
+		s.messages = map[string]records.Message{}
 	}
 	s.messages[m.ID] = m
 	return nil
 }
 
 // Messages implements session.Store.
-func (s *Sessions) Messages(_ context.Context, id string) ([]session.Message, error) {
+func (s *Sessions) Messages(_ context.Context, id string) ([]records.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := []session.Message{}
+	found := []records.Message{}
 	for _, m := range s.messages {
 		if m.Session == id {
 			found = append(found, m)
 		}
 	}
-	slices.SortFunc(found, func(a, b session.Message) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(found, func(a, b records.Message) int { return cmp.Compare(a.ID, b.ID) })
 	return found, nil
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
 // RunSessions runs the suite of session.Store. open returns a new, empty store.
-func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
-	for name, check := range map[string]func(*testing.T, session.Store){
+func RunSessions(t *testing.T, open func(t *testing.T) records.Store) {
+	for name, check := range map[string]func(*testing.T, records.Store){
 		"a record comes back as it was put":      sessionRoundTrip,
 		"lists are by account, age and liveness": sessionLists,
 		"messages come back in order":            sessionMessages,
@@ -32,17 +32,17 @@ func RunSessions(t *testing.T, open func(t *testing.T) session.Store) {
 }
 
 // FullSession returns a record with every field set.
-func FullSession(id string) session.Session {
-	return session.Session{
+func FullSession(id string) records.Session {
+	return records.Session{
 		ID: id, Account: "acme", Title: "Do it", Agent: "claude", Model: "m", Repo: "https://example.org/a/b",
 		Branch: "main", Base: "abc", Dir: "/workspace/b",
 		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"}, SandboxID: "sbx_1", Conversation: "c",
 		Approval: agent.ApproveEdits,
-		Limits:   session.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: session.Done, Reason: "r", Turns: 4,
+		Limits:   records.Limits{Turns: 1, Seconds: 2.5, USD: 3}, Status: records.Done, Reason: "r", Turns: 4,
 		Usage:   agent.Usage{InputTokens: 1, Cost: 0.5},
 		Created: day, Active: day.Add(time.Minute), Ended: day.Add(time.Hour), Process: "p1", GitSecret: "github",
 		Stopping:   "the user stopped it",
-		Deliveries: []session.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
+		Deliveries: []records.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
 		Repos: []workspace.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
 			Base: "abc", Start: "abc"}},
 		Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"},
@@ -50,14 +50,14 @@ func FullSession(id string) session.Session {
 	}
 }
 
-func putSession(t *testing.T, s session.Store, r session.Session) {
+func putSession(t *testing.T, s records.Store, r records.Session) {
 	t.Helper()
 	if err := s.PutSession(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func sessionRoundTrip(t *testing.T, s session.Store) {
+func sessionRoundTrip(t *testing.T, s records.Store) {
 	want := FullSession("ses_1")
 	putSession(t, s, want)
 	for range 2 {
@@ -65,12 +65,12 @@ func sessionRoundTrip(t *testing.T, s session.Store) {
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%v\n%s", err, diff)
 		}
-		want = session.Session{ID: "ses_1", Account: "acme", Status: session.Thinking}
+		want = records.Session{ID: "ses_1", Account: "acme", Status: records.Thinking}
 		putSession(t, s, want)
 	}
 }
 
-func sessionLists(t *testing.T, s session.Store) {
+func sessionLists(t *testing.T, s records.Store) {
 	for i, account := range []string{"acme", "other", "acme", "acme"} {
 		r := FullSession(fmt.Sprintf("ses_%d", i))
 		r.Account = account
@@ -104,16 +104,16 @@ func sessionLists(t *testing.T, s session.Store) {
 	}
 }
 
-func sessionMessages(t *testing.T, s session.Store) {
-	want := []session.Message{
-		{ID: "msg_1", Session: "ses_1", Prompt: "a\x01\"", State: session.Completed, Reply: "ü", Created: day,
+func sessionMessages(t *testing.T, s records.Store) {
+	want := []records.Message{
+		{ID: "msg_1", Session: "ses_1", Prompt: "a\x01\"", State: records.Completed, Reply: "ü", Created: day,
 			Started: day, Ended: day.Add(1), Usage: agent.Usage{OutputTokens: 2}},
-		{ID: "msg_3", Session: "ses_1", Prompt: "c", State: session.Queued, Created: day},
+		{ID: "msg_3", Session: "ses_1", Prompt: "c", State: records.Queued, Created: day},
 	}
-	other := session.Message{ID: "msg_2", Session: "ses_2", Prompt: "b", State: session.Queued, Created: day}
+	other := records.Message{ID: "msg_2", Session: "ses_2", Prompt: "b", State: records.Queued, Created: day}
 	first := want[0]
-	first.State = session.Running
-	for _, m := range []session.Message{want[1], other, first, want[0]} {
+	first.State = records.Running
+	for _, m := range []records.Message{want[1], other, first, want[0]} {
 		if err := s.PutMessage(t.Context(), m); err != nil {
 			t.Fatal(err)
 		}
@@ -127,13 +127,13 @@ func sessionMessages(t *testing.T, s session.Store) {
 	}
 }
 
-func sessionMissing(t *testing.T, s session.Store) {
+func sessionMissing(t *testing.T, s records.Store) {
 	if _, err := s.Session(t.Context(), "ses_x"); errors.KindOf(err) != errors.NotFound {
 		t.Error(err)
 	}
 }
 
-func sessionTotals(t *testing.T, s session.Store) {
+func sessionTotals(t *testing.T, s records.Store) {
 	for i, account := range []string{"acme", "other", "acme"} {
 		r := FullSession(fmt.Sprintf("ses_%d", i))
 		r.Account = account
@@ -142,7 +142,7 @@ func sessionTotals(t *testing.T, s session.Store) {
 			CacheWriteTokens: 4000, Cost: 0.25}
 		putSession(t, s, r)
 	}
-	for account, want := range map[string]session.Totals{
+	for account, want := range map[string]records.Totals{
 		"acme": {Sessions: 2, Turns: 22, Usage: agent.Usage{InputTokens: 2, OutputTokens: 40, CacheReadTokens: 600,
 			CacheWriteTokens: 8000, Cost: 0.5}},
 		"other": {Sessions: 1, Turns: 11, Usage: agent.Usage{InputTokens: 1, OutputTokens: 20, CacheReadTokens: 300,
@@ -155,10 +155,10 @@ func sessionTotals(t *testing.T, s session.Store) {
 	}
 }
 
-func sessionSpares(t *testing.T, s session.Store) {
+func sessionSpares(t *testing.T, s records.Store) {
 	older, spare, newer, last := FullSession("ses_1"), FullSession("ses_2"), FullSession("ses_3"), FullSession("ses_4")
 	spare.Spare = true
-	for _, r := range []session.Session{older, spare, newer} {
+	for _, r := range []records.Session{older, spare, newer} {
 		putSession(t, s, r)
 	}
 	wantSessions(t, s, "acme", "", "[ses_3 ses_1]")
@@ -170,8 +170,8 @@ func sessionSpares(t *testing.T, s session.Store) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	spare.Spare, spare.Place = false, "ses_3a"
-	m := session.Message{ID: "msg_1", Session: "ses_2", Prompt: "a", State: session.Queued, Created: day}
-	if err := s.TakeSession(t.Context(), spare, []session.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme",
+	m := records.Message{ID: "msg_1", Session: "ses_2", Prompt: "a", State: records.Queued, Created: day}
+	if err := s.TakeSession(t.Context(), spare, []records.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme",
 		Status: sandbox.Running}); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func sessionSpares(t *testing.T, s session.Store) {
 	}
 }
 
-func wantSessions(t *testing.T, s session.Store, account, before, want string) {
+func wantSessions(t *testing.T, s records.Store, account, before, want string) {
 	t.Helper()
 	list, err := s.Sessions(t.Context(), account, false, before, 0)
 	ids := []string{}

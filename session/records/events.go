@@ -1,4 +1,4 @@
-package session
+package records
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/git"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/session/preparation"
 )
 
@@ -52,18 +51,28 @@ const (
 	EventStarted   = "agent.started" // a process of the agent started; it has not printed anything yet
 )
 
-type draft struct {
-	Type string
-	Data Event
-}
+// EventOwnTurn reports that the agent began a turn by itself, for example because a background command ended. Message
+// is the turn's record, Reason is the agent's reason.
+const EventOwnTurn = "agent.continued"
+
+// EventRecalled reports that the agent had no record of the conversation and received the end of it with the prompt.
+// Text says so.
+const EventRecalled = "session.recalled"
+
+// EventCrashed reports that a signal killed the agent's process, which restarts with the same prompt and
+// conversation. Reason describes the crash.
+const EventCrashed = "agent.crashed"
+
+// EventSynced reports that the commits since the image was built have been fetched, or why that failed.
+const EventSynced = "repo.synced"
 
 // maxText is the limit for a tool's output or an unrecognized line in an event, in bytes. The agent's own transcript
 // contains the full text.
 const maxText = 256 << 10
 
-// fit shortens an event that is too long. JSON encoding may take six times a text's bytes, so events that may be too
+// Fit shortens an event that is too long. JSON encoding may take six times a text's bytes, so events that may be too
 // long are measured.
-func fit(e Event) Event {
+func Fit(e Event) Event {
 	if e.size() < event.MaxData/8 {
 		return e
 	}
@@ -136,13 +145,13 @@ func (e Event) shortened(most int) Event {
 	return e
 }
 
-// lastEvent returns the session's newest event, or nil.
-func (m *Manager) lastEvent(ctx context.Context, id string) (*Event, error) {
-	last, err := m.opts.Journal.Last(ctx, id)
+// LastEvent returns the newest event of a session, or nil.
+func LastEvent(ctx context.Context, journal *event.Journal, id string) (*Event, error) {
+	last, err := journal.Last(ctx, id)
 	if err != nil || last == 0 {
 		return nil, errors.Wrapf(err, "read the events of session %s", id)
 	}
-	reader, err := m.opts.Journal.Subscribe(ctx, id, last-1)
+	reader, err := journal.Subscribe(ctx, id, last-1)
 	if err != nil {
 		return nil, errors.Wrapf(err, "read the events of session %s", id)
 	}
@@ -154,28 +163,4 @@ func (m *Manager) lastEvent(ctx context.Context, id string) (*Event, error) {
 	var e Event
 	newest := events[len(events)-1]
 	return &e, errors.Wrapf(json.Unmarshal(newest.Data, &e), "decode event %d of session %s", newest.ID, id)
-}
-
-// Events returns a reader of the session's events after the event ID after; see event.Journal.Subscribe. The caller
-// closes the reader.
-func (m *Manager) Events(ctx context.Context, account, ref string, after int64) (*event.Reader, error) {
-	s, _, err := m.find(ctx, account, ref)
-	if err != nil {
-		return nil, err
-	}
-	return m.opts.Journal.Subscribe(ctx, s.ID, after)
-}
-
-// public returns an answer in the form for events: with secrets redacted.
-func public(a agent.Answer) *agent.Answer {
-	a.Message = logf.Redacted(a.Message)
-	answers := a.Answers
-	a.Answers = nil
-	for question, answer := range answers {
-		if a.Answers == nil {
-			a.Answers = map[string]string{}
-		}
-		a.Answers[question] = logf.Redacted(answer)
-	}
-	return &a
 }
