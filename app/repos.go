@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/schedule"
-	"github.com/RelevanceAI/harvest/session/preparation"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -100,14 +100,14 @@ func (a *App) refreshRepo(ctx context.Context, args json.RawMessage) (any, error
 type sessionRepos struct{ *repo.Manager }
 
 // Image implements preparation.Repos.
-func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (preparation.RepoImage, bool) {
+func (r sessionRepos) Image(ctx context.Context, account, url, branch string) (records.RepoImage, bool) {
 	found, ok := r.Find(ctx, account, url, branch)
-	return preparation.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir,
+	return records.RepoImage{Repo: found.Repo, Image: found.Image, Base: found.Base, Dir: found.Dir,
 		Branch: found.Branch, Commit: found.Commit, Built: found.Built}, ok
 }
 
 // Saw implements preparation.Repos.
-func (r sessionRepos) Saw(ctx context.Context, img preparation.RepoImage, behind int) {
+func (r sessionRepos) Saw(ctx context.Context, img records.RepoImage, behind int) {
 	if err := r.Manager.Saw(ctx, img.Repo, img.Image, behind); err != nil {
 		logf.Errorf(ctx, "note how far the image of a repository is behind: %v", err)
 	}

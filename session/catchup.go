@@ -21,7 +21,7 @@ func (r *runner) catchUp(done preparation.Result) {
 	}
 	s := r.session()
 	r.catching = true
-	synced := preparation.Synced{RepoImage: *done.Image, Behind: -1, Commit: done.Repos[0].Base}
+	synced := records.Synced{RepoImage: *done.Image, Behind: -1, Commit: done.Repos[0].Base}
 	r.m.work.Go(func() {
 		ctx := logf.With(r.m.ctx, "session_id", r.id)
 		behind, commit, err := r.m.tree(s, done.Sandbox).CatchUp(ctx, s.Dir, synced.Branch, synced.RepoImage.Commit)

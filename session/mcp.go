@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
-	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/servers"
 )
@@ -53,7 +52,7 @@ func gateEvents(reports []servers.Report) (drafts []draft) {
 	for _, report := range reports {
 		switch {
 		case report.Opened:
-			stage := preparation.Stage{Name: "mcp servers", MS: float64(report.Waited.Microseconds()) / 1000}
+			stage := records.Stage{Name: "mcp servers", MS: float64(report.Waited.Microseconds()) / 1000}
 			drafts = append(drafts, draft{records.EventStage, records.Event{Stage: &stage}})
 		case report.Failed:
 			drafts = append(drafts, draft{records.EventMCPFailed, records.Event{Event: agent.Event{ID: report.Server,

@@ -13,13 +13,13 @@ import (
 // makeReady starts the preparation of sandbox and repository in the background.
 func (r *runner) makeReady(ctx context.Context) {
 	ctx, r.undo = context.WithCancel(ctx)
-	r.prepared, r.stages = make(chan preparation.Result, 1), make(chan preparation.Stage, 32)
+	r.prepared, r.stages = make(chan preparation.Result, 1), make(chan records.Stage, 32)
 	s, stages, result := r.session(), r.stages, r.prepared
 	s.Sandbox.Env, r.env = r.env, nil
 	session := r.m.preparation(s)
 	session.Given = r.given
 	r.m.work.Go(func() {
-		result <- r.m.preparer().Prepare(ctx, session, func(stage preparation.Stage) {
+		result <- r.m.preparer().Prepare(ctx, session, func(stage records.Stage) {
 			select {
 			case stages <- stage:
 			default: // no reader: the session is about to end
@@ -84,7 +84,7 @@ func (r *runner) prepare(ctx context.Context, p preparation.Result) {
 }
 
 // staged publishes a step of session preparation.
-func (r *runner) staged(stage preparation.Stage) {
+func (r *runner) staged(stage records.Stage) {
 	if stage.Queued {
 		r.publish(draft{records.EventWaits, records.Event{}})
 		return

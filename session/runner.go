@@ -52,7 +52,7 @@ type runner struct {
 	opened    time.Time               // when this server created or recovered the session
 	ready     bool                    // sandbox and repository are ready
 	prepared  chan preparation.Result // receives the result of the preparation; nil if none is under way
-	stages    chan preparation.Stage
+	stages    chan records.Stage
 	undo      context.CancelFunc
 	queue     []records.Message
 	current   *records.Message // the turn under way

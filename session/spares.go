@@ -13,7 +13,6 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/spares"
 	"github.com/RelevanceAI/harvest/session/volumes"
@@ -273,7 +272,7 @@ func (r *runner) become(ctx context.Context, s records.Session, req Request, beg
 		r.mu.Lock()
 		r.s = taken
 		r.mu.Unlock()
-		r.publish(draft{records.EventStage, records.Event{Stage: &preparation.Stage{Name: "made ahead",
+		r.publish(draft{records.EventStage, records.Event{Stage: &records.Stage{Name: "made ahead",
 			MS: float64(time.Since(begin).Microseconds()) / 1000}}})
 		for _, m := range first {
 			r.queue = append(r.queue, m)

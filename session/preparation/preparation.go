@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/models"
+	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/shell"
 	"github.com/RelevanceAI/harvest/session/volumes"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -48,22 +49,14 @@ type Session struct {
 	Logins      credentials.Request
 }
 
-// Stage is a completed step.
-type Stage struct {
-	Name string  `json:"name"`
-	MS   float64 `json:"ms"`
-
-	Queued bool `json:"-"` // not completed: the sandbox is queued for its start
-}
-
 // Result is the result of a preparation.
 type Result struct {
 	Sandbox string                 // created, even if a later step failed
 	Fresh   bool                   // the sandbox is new, without the files of an earlier one
 	Repos   []workspace.Repository // as prepared
 	Logins  credentials.Logins     // in the sandbox
-	Image   *RepoImage             // image of the repository that the sandbox was created from
-	Synced  *Synced                // set if the repository is up to date already
+	Image   *records.RepoImage     // image of the repository that the sandbox was created from
+	Synced  *records.Synced        // set if the repository is up to date already
 	Err     error
 }
 
@@ -78,7 +71,7 @@ func Request(req sandbox.Request, image, memory string) sandbox.Request {
 }
 
 // Prepare prepares sandbox and repositories. report receives each step.
-func (p Preparer) Prepare(ctx context.Context, s Session, report func(Stage)) Result {
+func (p Preparer) Prepare(ctx context.Context, s Session, report func(records.Stage)) Result {
 	w := &work{Preparer: p, s: s, report: report, Result: Result{Repos: slices.Clone(s.Repos)}}
 	w.Err = w.run(ctx)
 	return w.Result
@@ -89,7 +82,7 @@ type work struct {
 	Preparer
 	Result
 	s      Session
-	report func(Stage)
+	report func(records.Stage)
 }
 
 // box returns the sandbox.
@@ -143,7 +136,7 @@ func (p *work) stage(name string, run func() error) error {
 		}
 		return errors.Stage(err, name)
 	}
-	p.report(Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
+	p.report(records.Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
 	return nil
 }
 
@@ -178,7 +171,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 	}
 	req.Progress = func(progress image.Progress) {
 		if progress.Step == sandbox.StepQueue {
-			p.report(Stage{Name: progress.Step, Queued: true})
+			p.report(records.Stage{Name: progress.Step, Queued: true})
 		}
 	}
 	p.Fresh = req.Image == p.s.Request.Image
@@ -238,7 +231,7 @@ func (p *work) clone(ctx context.Context, i int) error {
 		r.Base, r.Start = begun.Base, begun.Start
 	}
 	if begun.Behind >= 0 {
-		p.Synced = &Synced{RepoImage: *p.Image, Behind: begun.Behind, Commit: r.Base}
+		p.Synced = &records.Synced{RepoImage: *p.Image, Behind: begun.Behind, Commit: r.Base}
 	}
 	return tree.FetchParts(ctx, *r)
 }

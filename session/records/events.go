@@ -4,36 +4,63 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/git"
-	"github.com/RelevanceAI/harvest/session/preparation"
 )
 
 // Event is the data of a session's events. The event type determines which fields are set. Package agent defines the
 // events of agents.
 type Event struct {
 	agent.Event
-	MessageID string             `json:"message_id,omitempty"` // prompt of the turn
-	Message   *Message           `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
-	Position  int                `json:"position,omitempty"`
-	Status    Status             `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
-	Stage     *preparation.Stage `json:"stage,omitempty"`  // of session.stage
+	MessageID string   `json:"message_id,omitempty"` // prompt of the turn
+	Message   *Message `json:"message,omitempty"`    // of message.queued, message.sent, message.cancelled
+	Position  int      `json:"position,omitempty"`
+	Status    Status   `json:"status,omitempty"` // of session.created, session.status_changed, session.ended
+	Stage     *Stage   `json:"stage,omitempty"`  // of session.stage
 	// Took is the duration in milliseconds since tool.started, of tool.completed. It is 0 if the turn began under
 	// another server.
 	Took float64 `json:"took_ms,omitempty"`
 	// Cause is set in done if the turn failed and the same prompt would fail again.
-	Cause  agent.Cause         `json:"cause,omitempty"`
-	Limit  string              `json:"limit,omitempty"`
-	Synced *preparation.Synced `json:"synced,omitempty"` // of repo.synced
+	Cause  agent.Cause `json:"cause,omitempty"`
+	Limit  string      `json:"limit,omitempty"`
+	Synced *Synced     `json:"synced,omitempty"` // of repo.synced
 	// Git is set in git.synced, git.committed, git.pushed, git.stashed, git.left, git.panic.
 	Git *git.Event `json:"git,omitempty"`
 	// GitLines is the number of harvest-git lines converted to events, including this one.
 	GitLines int `json:"git_lines,omitempty"`
 	// Offset is the number of bytes of the agent's output converted to events, including this one.
 	Offset int64 `json:"offset"`
+}
+
+// Stage is a completed step of session preparation.
+type Stage struct {
+	Name string  `json:"name"`
+	MS   float64 `json:"ms"`
+
+	Queued bool `json:"-"` // not completed: the sandbox is queued for its start
+}
+
+// RepoImage is the image of a repository.
+type RepoImage struct {
+	Repo   string    `json:"-"` // id
+	Image  string    `json:"image_id"`
+	Base   string    `json:"-"` // name of the image that it was built from
+	Dir    string    `json:"-"`
+	Branch string    `json:"branch"`
+	Commit string    `json:"image_commit"`
+	Built  time.Time `json:"image_built_at"`
+}
+
+// Synced is the result of updating a session that started from an image of its repository.
+type Synced struct {
+	RepoImage
+	Behind int    `json:"commits_behind"`  // commits behind the newest one when the session began; -1 if unknown
+	Commit string `json:"commit"`          // the starting commit after the update
+	Error  string `json:"error,omitempty"` // why the update failed
 }
 
 // Event types that do not come from the agent.
