@@ -73,7 +73,6 @@ func TestKeeperAfterEnd(t *testing.T) {
 	work.Wait()
 	k.End(t.Context())
 	k.Take(one("late"))
-	k.Close()
 	if want := "first second found late "; released != want {
 		t.Errorf("released: %q, want %q", released, want)
 	}
