@@ -66,6 +66,9 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	cmd.Dir = "/"
 	cmd.Env = environment(r.temp)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		confine(cmd.SysProcAttr)
+	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return errors.Wrapf(err, "make a pipe")
@@ -101,6 +104,19 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	reading.Wait()
 	waitErr := cmd.Wait()
 	return r.outcome(context.Cause(ctx), packErr, waitErr)
+}
+
+// ids is how many users and groups packages may have.
+const ids = 1 << 16
+
+// confine starts a build of root in a user namespace with the same users. The scripts of packages then have no
+// capabilities on this machine, and mmdebstrap has those that the server has given up. Builds of other users are in a
+// user namespace that mmdebstrap makes.
+func confine(a *syscall.SysProcAttr) {
+	a.Cloneflags = syscall.CLONE_NEWUSER
+	a.UidMappings = []syscall.SysProcIDMap{{Size: ids}}
+	a.GidMappings = []syscall.SysProcIDMap{{Size: ids}}
+	a.GidMappingsEnableSetgroups = true
 }
 
 // environment returns the environment of the build. Builds by root work in temp. Builds by other

@@ -18,7 +18,6 @@ var Server = append([]int{
 	unix.CAP_SYS_ADMIN,        // mounts that map the owners of volumes, live mounts of S3
 	unix.CAP_NET_BIND_SERVICE, // ports below 1024
 	unix.CAP_SETPCAP,          // keepers give up what only the server uses
-	unix.CAP_SYS_CHROOT,       // mmdebstrap installs the base image in a directory of its own
 }, Keeper...)
 
 // Keeper lists the capabilities of a keeper that root started.

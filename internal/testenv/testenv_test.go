@@ -69,7 +69,11 @@ func TestProcessesThatAreLeft(t *testing.T) {
 	impatient(t)
 	for name, start := range map[string]func(dir string) *exec.Cmd{
 		"cmdline": func(dir string) *exec.Cmd {
-			return exec.Command("sh", "-c", `sleep 600; : "$0"`, dir)
+			cmd := exec.Command("sh", "-c", `read line; : "$0"`, dir) // without children, which would be left
+			if _, err := cmd.StdinPipe(); err != nil {
+				t.Error(err)
+			}
+			return cmd
 		},
 		"environ": func(dir string) *exec.Cmd {
 			cmd := exec.Command("sleep", "600")
