@@ -297,6 +297,8 @@ func TestBuildExplainsFailures(t *testing.T) {
 			"image: download"},
 		{"no namespaces", "echo 'E: unable to unshare: Operation not permitted' >&2; exit 1", errors.Unsupported,
 			"image: download"},
+		{"no privilege", "echo 'I: extracting archives' >&2; echo 'E: chroot: Operation not permitted' >&2; exit 1",
+			errors.Unsupported, "image: install"},
 		{"anything else", "echo 'I: installing remaining packages' >&2; echo 'E: whatever' >&2; exit 2",
 			errors.Internal, "image: install"},
 		{"no tar", "echo noise", errors.Internal, "image: pack"},
