@@ -22,7 +22,7 @@ async function problemOf(resp) {
   try {
     return new Problem({ ...(await resp.json()), status: resp.status });
   } catch {
-    return new Problem({ status: resp.status, retryable: resp.status >= 500, detail: `The server answered with ${resp.status}.`, remedy: 'Is there a proxy between? Try again, or look at the server\'s log.' });
+    return new Problem({ status: resp.status, retryable: resp.status >= 500, detail: `The server responded with ${resp.status}.`, remedy: 'Is there a proxy between? Try again, or look at the server\'s log.' });
   }
 }
 

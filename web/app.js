@@ -10,7 +10,7 @@ import { openNew } from './new.js';
 // the page is usable.
 const chat = () => import('./chat.js');
 
-const states = { running_tool: 'running a tool', waiting_for_input: 'waits for you' };
+const states = { running_tool: 'running a tool', waiting_for_input: 'waiting for your answer' };
 
 const main = h('main', { id: 'main', tabindex: '-1' });
 const list = h('ul', { class: 'sessions' });
@@ -81,7 +81,7 @@ function signedOut(p) {
   document.title = 'Sign in · Harvest';
   const provider = h('p', { hidden: true }, h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
   document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
-    h('p', null, 'You are not signed in. Open the link that the server printed when it started, or make a new one:'), h('pre', null, 'harvest key link'),
+    h('p', null, 'You are not signed in. Open the sign-in link that the server printed when it started, or create another one:'), h('pre', null, 'harvest key link'),
     provider, p?.remedy && h('p', { class: 'meta' }, p.remedy), h('p', { class: 'meta' }, h('a', { href: 'docs' }, 'The API'))));
   call('GET', 'v1/openapi.json').then((doc) => { provider.hidden = !doc.paths['/sign-in/oidc']; }, () => {});
 }
@@ -112,7 +112,7 @@ function showList() {
   const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
   list.replaceChildren(...found.map((s) => h('li', null, h('a', { href: `#/s/${s.id}`, 'aria-current': s.id === current() ? 'page' : null },
     h('span', { class: 'title' }, s.title || 'New session'), h('span', { class: 'meta' }, h('i', { class: 'dot', 'data-status': s.status }), `${states[s.status] ?? s.status} · ${ago(s.active_at)}`)))));
-  if (found.length === 0) list.append(h('li', { class: 'meta' }, wanted ? 'None is like that.' : 'None yet.'));
+  if (found.length === 0) list.append(h('li', { class: 'meta' }, wanted ? 'No matches.' : 'No sessions yet.'));
   if (focused) list.querySelector(`a[href="${focused}"]`)?.focus();
 }
 

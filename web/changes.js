@@ -10,7 +10,7 @@ const long = { patience: 300e3 };
 
 export async function open(body, { session, sandbox, facts, signIn }) {
   const at = `v1/sessions/${session.id}`;
-  const files = h('div', { class: 'patches' }, h('p', null, 'Reading…'));
+  const files = h('div', { class: 'patches' }, h('p', null, 'Loading…'));
   const result = h('div', { role: 'status' });
   const fresh = h('div', { role: 'status' });
   let shown = null; // the changes as text
@@ -22,8 +22,8 @@ export async function open(body, { session, sandbox, facts, signIn }) {
   const save = h('a', { class: 'button', href: '#', download: `${session.id}.patch` }, 'Download');
   const actions = [
     button('Commit', commit),
-    button('Bring up to date', () => act('Bringing the work up to date…', () => call('POST', `${at}/sync`, { repository: repository() }, long),
-      (r) => (r.failed ? problemBox({ detail: `Everything is as it was: ${r.reason}`, remedy: r.need || r.tried }) : `The work stands on ${r.commits ?? 0} new commits of ${r.onto || 'its origin'}.`))),
+    button('Bring up to date', () => act('Bringing the branch up to date…', () => call('POST', `${at}/sync`, { repository: repository() }, long),
+      (r) => (r.failed ? problemBox({ detail: `Nothing was changed: ${r.reason}`, remedy: r.need || r.tried }) : `The branch is on top of ${r.commits ?? 0} new commits of ${r.onto || 'its origin'}.`))),
     button('Push', () => act('Pushing…', () => call('POST', `${at}/push`, { repository: repository() }, long), (r) => `Pushed the branch ${r.branch}, at ${String(r.commit ?? '').slice(0, 10)}.`)),
     button('Pull request', pull),
   ];
@@ -58,12 +58,12 @@ export async function open(body, { session, sandbox, facts, signIn }) {
 
   function commit() {
     const text = h('textarea', { rows: '4', required: true, autofocus: true });
-    const form = h('form', null, field('Message', text), h('div', { role: 'status' }), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Commit everything'), button('Not now', () => el.close())));
+    const form = h('form', null, field('Commit message', text), h('div', { role: 'status' }), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Commit all changes'), button('Not now', () => el.close())));
     const el = dialog('Commit', h('h2', null, 'Commit'), form);
     form.addEventListener('submit', (e) => {
       e.preventDefault();
       act('Committing…', async () => {
-        if (facts.working) throw new Problem({ detail: 'The agent is at work in the repository.', remedy: 'Wait until its turn is done, or stop it.' });
+        if (facts.working) throw new Problem({ detail: 'The agent is at work in the repository.', remedy: 'Wait until its turn has ended, or stop it.' });
         await git('add', '--all');
         return git('commit', '--message', text.value);
       }, (said) => `Committed: ${said.split('\n')[0]}`, el);
@@ -74,7 +74,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     const title = h('input', { type: 'text', placeholder: 'the agent writes it', autofocus: true });
     const text = h('textarea', { rows: '5', placeholder: 'the agent writes it' });
     const ready = h('input', { type: 'checkbox' });
-    const form = h('form', null, field('Title', title), field('What it does', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')), h('div', { role: 'status' }),
+    const form = h('form', null, field('Title', title), field('Text', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')), h('div', { role: 'status' }),
       h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
     const el = dialog('Open a pull request', h('h2', null, 'Open a pull request'), form);
     form.addEventListener('submit', (e) => {
@@ -91,7 +91,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
       fresh.replaceChildren();
       if (text === shown) return;
       shown = text;
-      if (text.trim() === '') fill(files, [h('p', null, 'Nothing has changed yet.')]);
+      if (text.trim() === '') fill(files, [h('p', null, 'There are no changes yet.')]);
       else {
         const all = patch(text);
         files.replaceChildren();

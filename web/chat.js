@@ -17,8 +17,8 @@ import { Start } from './start.js';
 import { note } from './turn.js';
 
 const words = {
-  creating: 'Making the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
-  hung: 'Nothing was heard of the agent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
+  creating: 'Creating the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
+  hung: 'The agent is silent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
 };
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 
@@ -36,7 +36,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const costs = h('span', { class: 'costs' });
   const error = h('div');
   const queue = new Queue(session.id, (what) => act(what), (prompt) => post(prompt));
-  const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Say what to do', autocomplete: 'off' });
+  const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Write a prompt', autocomplete: 'off' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
   const stop = button('Stop', () => act(async () => {
     await queue.hold();
@@ -46,9 +46,9 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const end = button('End', confirmEnd, { class: 'danger' });
   const title = h('h1', null, session.title || 'New session');
   const search = finder(log);
-  const choice = tabs('Views of the session', { chat: 'Chat', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id), (id) => (id === 'chat' ? 'panel-chat' : 'panel-view'));
+  const choice = tabs('Views of the session', { chat: 'Conversation', ...panels }, (id) => beside(id === 'chat' || id === shown ? '' : id), (id) => (id === 'chat' ? 'panel-chat' : 'panel-view'));
   const top = h('header', { class: 'top' }, h('div', { class: 'what' }, title, h('p', { class: 'meta' }, session.agent === 'scripted' ? 'Scripted agent: no model is at work' : session.agent,
-    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · resumed from ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, end), choice);
+    session.repo && ` · ${session.repo}`, session.branch && ` · ${session.branch}`, ` · ${session.id}`, session.continues && [' · continues ', h('a', { href: `#/s/${session.continues}` }, 'an earlier session')])), h('div', { class: 'row' }, search.button, end), choice);
   const chat = h('section', { class: 'chat', id: 'panel-chat', role: 'tabpanel', 'aria-labelledby': 'tab-chat' }, search.el, log.el, news.el, h('div', { class: 'foot' }, latest, h('div', { class: 'bar' }, status, link, costs), composer));
   const aside = h('section', { class: 'panel', id: 'panel-view', role: 'tabpanel', hidden: true, tabindex: '0' });
   const split = h('div', { class: 'split' }, chat, aside);
@@ -159,7 +159,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   // handlers do what events mean beside the conversation. part is the part of it that the event completes.
   const handlers = {
     'session.stage': (e) => stage(e.stage),
-    'session.queued': () => put(note('The sandbox waits for its turn to start.')),
+    'session.queued': () => put(note('The sandbox is queued: others start first.')),
     'session.status_changed': (e) => {
       if (e.status === 'failed' && !started?.finished) ready(false, e.reason);
       else if (e.status !== 'creating' && e.status !== 'ended') ready(true);
@@ -212,7 +212,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
 
   // answering adapts the input if its text will answer a question.
   function answering() {
-    input.placeholder = talk.asked.size > 0 ? 'Your answer' : 'Say what to do';
+    input.placeholder = talk.asked.size > 0 ? 'Your answer' : 'Write a prompt';
     show(state);
   }
 
@@ -282,7 +282,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     main.dataset.link = to;
   };
   let unfollow = () => {};
-  past(session, { state: linked, signal: leaving.signal }).catch((p) => [note(`The conversation before could not be loaded: ${p.message}`)]).then((parts) => {
+  past(session, { state: linked, signal: leaving.signal }).catch((p) => [note(`The earlier conversation could not be loaded: ${p.message}`)]).then((parts) => {
     if (left) return;
     for (const part of parts) put(part);
     started ??= put(new Start(session.created_at, state === 'creating'));

@@ -5,8 +5,8 @@ import { Message, note, question, Tool, userMessage } from './turn.js';
 
 // permanent has the next steps after failures after which the same prompt would fail again.
 const permanent = {
-  cost_limit: 'Begin another session with a higher limit of cost.', no_credit: 'Buy credit from the provider of the model, or use another key.',
-  key_refused: 'Use a valid key that may use the model.', unknown_model: 'Begin a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or begin a new session.',
+  cost_limit: 'Create a session with a higher cost limit.', no_credit: 'Buy credit from the provider of the model, or use another key.',
+  key_refused: 'Use a valid key that may use the model.', unknown_model: 'Create a session with an existing model.', prompt_too_long: 'Send a shorter prompt, or create a session.',
 };
 
 export const ownPrompt = 'Harvest asks the agent for the text of a pull request.';
@@ -97,22 +97,22 @@ const parts = {
     c.asked.delete(e.id);
     return focused;
   },
-  'agent.retrying': (c, e) => c.note(`The model's API failed and is asked again: ${e.text ?? ''}`),
-  'mcp.failed': (c, e) => c.note(`The MCP server ${e.id} is not there: ${e.reason ?? ''}`),
+  'agent.retrying': (c, e) => c.note(`The model's API failed, and is tried again: ${e.text ?? ''}`),
+  'mcp.failed': (c, e) => c.note(`The MCP server ${e.id} failed: ${e.reason ?? ''}`),
   'agent.crashed': (c, e) => c.note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`),
   'agent.continued': (c, e) => {
     c.note(`The agent continues by itself: ${e.reason || 'no reason given'}`);
     c.begin();
   },
   'agent.overridden': (c, e) => c.note(e.text ?? ''),
-  'session.recalled': (c, e) => c.note(`Of the conversation before, ${e.text ?? ''}`),
+  'session.recalled': (c, e) => c.note(`Of the earlier conversation, ${e.text ?? ''}`),
   'repo.synced': (c, e) => c.note(e.synced.error ? `The repository could not be brought up to date: ${e.synced.error}`
     : `The image was ${e.synced.commits_behind < 0 ? 'an unknown number of commits' : e.synced.commits_behind === 1 ? '1 commit' : `${e.synced.commits_behind} commits`} behind; now at ${e.synced.commit?.slice(0, 10)}`),
   'git.committed': (c, e) => c.note(`Committed: ${e.git?.subject ?? e.git?.commit ?? ''}`),
   'git.pushed': (c, e) => c.note(`Pushed ${e.git?.branch ?? ''}`),
-  'git.stashed': (c, e) => c.note(`The agent stashed changes (${e.git?.commits ?? 0}); harvest checkout brings them as branches.`),
+  'git.stashed': (c, e) => c.note(`The agent stashed changes (${e.git?.commits ?? 0}); harvest checkout fetches them as branches.`),
   'git.left': (c, e) => c.note(`Not handed back: ${e.git?.reason ?? ''}`),
-  'git.panic': (c, e) => c.put(problemBox({ detail: `git could not go on: ${e.git?.reason ?? ''}`, remedy: e.git?.need })),
+  'git.panic': (c, e) => c.put(problemBox({ detail: `git could not continue: ${e.git?.reason ?? ''}`, remedy: e.git?.need })),
   error: (c, e) => c.put(problemBox({ detail: e.text || e.detail || e.reason, remedy: e.remedy })),
   done,
 };
@@ -121,7 +121,7 @@ function done(c, e) {
   c.settle();
   const m = e.message;
   const took = m?.ended_at && m.started_at ? ms(new Date(m.ended_at) - new Date(m.started_at)) : '';
-  if (e.interrupted) c.note(`Stopped: ${e.reason || 'the turn was interrupted'}${took && ` · ${took}`}`);
+  if (e.interrupted) c.note(`Stopped${e.reason ? `: ${e.reason}` : ''}${took && ` · ${took}`}`);
   else if (e.failed && m?.purpose) c.note(`The agent wrote no text: ${e.text || e.reason || 'its turn failed'}`);
   else if (e.failed) failed(c, e);
   else c.note([took, e.usage?.cost_usd ? money(e.usage.cost_usd) : ''].filter(Boolean).join(' · ')).classList.add('turn');

@@ -30,9 +30,9 @@ export async function open(body, { failed }) {
   const rows = [...days];
   const sum = rows.reduce((n, [, d]) => n + d.sandboxes + d.models, 0);
   const chart = h('div', { class: 'charts wide-chart' });
-  body.replaceChildren(h('p', null, h('b', null, money(sum)), ` in ${shown} days. A sandbox counts on the day it was made, a session on the day of its last turn, in UTC.`), chart,
-    table('Costs by day', ['Day', 'Sandboxes', 'Made of them', 'Models', 'Together'], rows.reverse().filter(([, d]) => d.count > 0 || d.models > 0).map(([name, d]) => [name, money(d.sandboxes), String(d.count), money(d.models), money(d.sandboxes + d.models)]), 'Nothing was spent.'));
+  body.replaceChildren(h('p', null, h('b', null, money(sum)), ` in ${shown} days. A sandbox counts on the day of its creation, a session on the day of its last turn, in UTC.`), chart,
+    table('Costs by day', ['Day', 'Cost of sandboxes', 'Sandboxes created', 'Cost of models', 'Total cost'], rows.reverse().filter(([, d]) => d.count > 0 || d.models > 0).map(([name, d]) => [name, money(d.sandboxes), String(d.count), money(d.models), money(d.sandboxes + d.models)]), 'There are no costs.'));
   rows.reverse();
-  const drawn = await plot(chart, 'Dollars a day', rows.map(([name]) => new Date(name).getTime() / 1000), [['together', rows.map(([, d]) => d.sandboxes + d.models)]], { bars: true });
+  const drawn = await plot(chart, 'Cost by day, $', rows.map(([name]) => new Date(name).getTime() / 1000), [['total', rows.map(([, d]) => d.sandboxes + d.models)]], { bars: true });
   return () => drawn.destroy();
 }

@@ -68,7 +68,7 @@ const pathOf = (i) => i.file_path ?? i.filePath ?? i.path;
 
 // edited reports whether a tool call is an edit. edits shows its changes.
 export const edited = (tool, input) => pairs(tool, input).length > 0;
-export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(lineDiff(a, b), `Change of ${pathOf(input)}`));
+export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(lineDiff(a, b), `Changes of ${pathOf(input)}`));
 
 const openMost = 3000; // lines of files that are unfolded at first
 
@@ -84,7 +84,7 @@ export function patch(text) {
     const count = (sign) => body.reduce((n, l) => n + l.startsWith(sign), 0);
     const el = h('details', { class: 'file' }, h('summary', null, h('code', null, name), h('span', { class: 'meta' }, ` +${count('+')} −${count('-')}`)));
     const make = () => {
-      if (el.open && el.childElementCount === 1) el.append(lines(body.map((l) => [l.slice(0, 1), l.slice(1)]), `Change of ${name}`));
+      if (el.open && el.childElementCount === 1) el.append(lines(body.map((l) => [l.slice(0, 1), l.slice(1)]), `Changes of ${name}`));
     };
     el.addEventListener('toggle', make);
     el.open = opened < openMost;

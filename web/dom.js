@@ -151,7 +151,7 @@ export function sure(title, text, yes, act) {
 // table shows rows of cells below column names. Cells are texts or elements.
 export function table(label, columns, rows, none = 'There is nothing yet.') {
   if (rows.length === 0) return h('p', { class: 'meta' }, none);
-  return h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'list' }, h('thead', null, h('tr', null, columns.map((c) => h('th', { scope: 'col' }, c || h('span', { class: 'sr' }, 'What to do'))))),
+  return h('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, h('table', { class: 'list' }, h('thead', null, h('tr', null, columns.map((c) => h('th', { scope: 'col' }, c || h('span', { class: 'sr' }, 'Actions'))))),
     h('tbody', null, rows.map((cells) => h('tr', null, cells.map((c) => h('td', null, typeof c === 'string' ? plain(c) : c ?? '–')))))));
 }
 

@@ -83,9 +83,9 @@ export function openEditor(box, file, { write, fetchText, saved, tell, closed })
     const title = tag === null ? 'The file exists already' : theirs ? 'The file has changed' : 'The file was deleted';
     const shown = h('div');
     const el = dialog(title, h('h2', null, title), h('p', null, theirs ? `${file.path} has changed since you opened it.` : `${file.path} no longer exists.`), h('div', { class: 'row' },
-      theirs?.text !== undefined && button('Compare', () => shown.replaceChildren(lines(lineDiff(shownOf(theirs.text), edit.value), 'What your version changes'))),
-      button('Overwrite', () => done(() => send(theirs ? { 'If-Match': theirs.tag } : { 'If-None-Match': '*' })), { class: 'danger' }),
-      theirs?.text !== undefined && button('Reload', () => done(() => reset(theirs.text, theirs.tag, 'This is the file as it is now.'))),
+      theirs?.text !== undefined && button('Compare', () => shown.replaceChildren(lines(lineDiff(shownOf(theirs.text), edit.value), 'Your changes'))),
+      button('Replace', () => done(() => send(theirs ? { 'If-Match': theirs.tag } : { 'If-None-Match': '*' })), { class: 'danger' }),
+      theirs?.text !== undefined && button('Discard changes', () => done(() => reset(theirs.text, theirs.tag, 'Your changes were discarded.'))),
       button('Keep editing', () => el.close(), { autofocus: true })), shown);
     const done = (what) => {
       el.close();

@@ -15,9 +15,9 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
   const error = h('div');
   const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'));
   const el = h('section', { class: 'ended', role: 'alert', tabindex: '-1', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
-    h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox is gone.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
-  if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'What the agent has changed'), patch(text)), row);
-  else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files that the agent has changed'), paths([...changed])), row);
+    h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox has ended.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
+  if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'The agent\'s changes'), patch(text)), row);
+  else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files with changes of the agent'), paths([...changed])), row);
   resume(0);
 
   // resume offers to continue, as soon as the remains of the sandbox are known.
@@ -31,14 +31,14 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
         return;
       }
       const s3 = box.s3;
-      const place = s3?.sync_on_terminate && h('div', { class: 's3' }, s3.sync_error ? unsent(s3.sync_error) : `The volume ${s3.volume} was sent to s3://${s3.bucket ?? ''}/${s3.prefix ?? ''}.`);
+      const place = s3?.sync_on_terminate && h('div', { class: 's3' }, s3.sync_error ? unsent(s3.sync_error) : `The volume ${s3.volume} was uploaded to s3://${s3.bucket ?? ''}/${s3.prefix ?? ''}.`);
       if (place) sent(id, s3.volume, place);
       fill(files, [
         place || s3?.sync_error && unsent(s3.sync_error),
         box.snapshot_error && problemBox({ detail: `The files could not be kept: ${box.snapshot_error}` }),
-        box.snapshot_id && h('p', { class: 'meta' }, `Its files are kept as the image ${box.snapshot_id}.`),
+        box.snapshot_id && h('p', { class: 'meta' }, `Its files are kept as the snapshot ${box.snapshot_id}.`),
       ]);
-      if (box.snapshot_id && !row.querySelector('.resume')) row.insertBefore(button('Resume with its files', go, { class: 'resume' }), row.children[1]);
+      if (box.snapshot_id && !row.querySelector('.resume')) row.insertBefore(button('Continue with its files', go, { class: 'resume' }), row.children[1]);
     } catch (p) {
       if (p.status === 401) signIn(p);
       else if (p.status !== 404) error.replaceChildren(problemBox(p));
@@ -53,8 +53,8 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
         else if (e.sandbox_id !== id) return;
         else if (name === 'volume.sync_failed') place.replaceChildren(unsent(e.reason));
         else if (name === 'volume.synced' && e.direction === 'up') {
-          place.replaceChildren(`The volume ${volume} was sent to ${e.place}: ${count(e.files, 'file')}, ${bytes(e.bytes)}; ${count(e.skipped + e.updated, 'file')} had been there before`
-            + (e.failed > 0 ? `; ${count(e.failed, 'file')} could not be sent.` : '.'));
+          place.replaceChildren(`The volume ${volume} was uploaded to ${e.place}: ${count(e.files, 'file')}, ${bytes(e.bytes)}; unchanged: ${count(e.skipped + e.updated, 'file')}`
+            + (e.failed > 0 ? `; ${count(e.failed, 'file')} could not be uploaded.` : '.'));
         }
       },
       state: () => {}, problem: () => {},
@@ -79,7 +79,7 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
 }
 
 const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);
-const unsent = (why) => problemBox({ detail: `The files could not be sent to S3: ${why}`, remedy: 'It is tried again.' });
+const unsent = (why) => problemBox({ detail: `The files could not be uploaded to S3: ${why}`, remedy: 'It is tried again.' });
 
 // ends asks whether to end a session, and ends it. It names edits of files that are not saved, and asks again if changes
 // would be lost that are not handed back. act
@@ -88,7 +88,7 @@ export function ends(session, facts, act, ending) {
   const of = `${edited}${session.sandbox_id}:`;
   const edits = unsaved(of);
   const names = edits.slice(0, 5).map((name) => plain(name.slice(of.length))).join(', ') + (edits.length > 5 ? ', …' : '');
-  const lost = edits.length > 0 ? ` Your unsaved edits are lost: ${names}.` : '';
+  const lost = edits.length > 0 ? ` Your unsaved changes are discarded: ${names}.` : '';
   const end = async (query) => {
     ending(true);
     try {
@@ -96,11 +96,11 @@ export function ends(session, facts, act, ending) {
       for (const name of edits) keep(name, '');
     } catch (p) {
       ending(false);
-      if (p.status === 409 && query) sure('End the session and lose changes?', p.detail, 'End and lose them', () => end(''));
+      if (p.status === 409 && query) sure('End the session and discard changes?', p.detail, 'End and discard them', () => end(''));
       else act(() => { throw p; });
     }
   };
-  sure('End the session?', 'Its sandbox is removed. The conversation stays readable, and its files are kept as a snapshot.' + lost, 'End it', async () => {
+  sure('End the session?', 'Its sandbox ends, too. The conversation stays readable, and its files are kept as a snapshot.' + lost, 'End it', async () => {
     try { // the data disappears with the sandbox
       facts.patch = await call('GET', `v1/sessions/${session.id}/diff`);
     } catch { /* best effort: the session may have no diff now */ }

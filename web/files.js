@@ -37,7 +37,7 @@ export async function open(body, { sandbox, session, failed }) {
 
   function ask(label, then) {
     const name = h('input', { type: 'text', required: true, autofocus: true });
-    const form = h('form', null, field('Name', name), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Make it')));
+    const form = h('form', null, field('Name', name), h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Create it')));
     const el = dialog(label, h('h2', null, label), form);
     form.addEventListener('submit', (e) => {
       e.preventDefault();
@@ -90,7 +90,7 @@ export async function open(body, { sandbox, session, failed }) {
         return;
       }
       const now = await fetchText(path);
-      if (now?.text === undefined) show(path, now ? 'It is no text.' : 'It was deleted.');
+      if (now?.text === undefined) show(path, now ? 'It is not text.' : 'It was deleted.');
       else edit(path, now);
     });
   }
@@ -143,7 +143,7 @@ export async function open(body, { sandbox, session, failed }) {
     await tell(async () => {
       let done = 0;
       for (const f of chosen) {
-        result.replaceChildren(h('p', null, `Sending ${f.name}, ${done + 1} of ${chosen.length}…`));
+        result.replaceChildren(h('p', null, `Uploading ${f.name}, ${done + 1} of ${chosen.length}…`));
         try {
           await put(join(dir, f.name), f, condition);
           done++;
@@ -152,12 +152,12 @@ export async function open(body, { sandbox, session, failed }) {
           there.push(f);
         }
       }
-      result.replaceChildren(h('p', null, `Sent ${done} ${done === 1 ? 'file' : 'files'} to ${dir}.`));
+      result.replaceChildren(h('p', null, `Uploaded ${done} ${done === 1 ? 'file' : 'files'} to ${dir}.`));
     });
     pick.value = '';
     enterQuietly();
     if (there.length > 0) {
-      sure(there.length === 1 ? `Replace ${plain(there[0].name)}?` : `Replace ${there.length} files?`, `These exist already: ${there.map((f) => plain(f.name)).join(', ')}.`, 'Replace', () => upload(there, {}));
+      sure(there.length === 1 ? `Replace ${plain(there[0].name)}?` : `Replace ${there.length} files?`, `These exist already: ${there.map((f) => plain(f.name)).join(', ')}.`, 'Replace them', () => upload(there, {}));
     }
   }
   for (const name of ['dragenter', 'dragover', 'dragleave', 'drop']) {

@@ -6,8 +6,8 @@ export function finder(log) {
   const count = h('span', { class: 'meta', role: 'status' });
   const input = h('input', { type: 'search', 'aria-label': 'Search the conversation', placeholder: 'Search the conversation', oninput: () => look() });
   const open = button('Search', () => toggle(el.hidden), { 'aria-expanded': 'false' });
-  const el = h('div', { class: 'find row', hidden: true, role: 'search' }, input, count, button('↑', () => go(-1), { class: 'small', 'aria-label': 'The one before' }),
-    button('↓', () => go(1), { class: 'small', 'aria-label': 'The next one' }), button('Close', () => toggle(false), { class: 'small' }));
+  const el = h('div', { class: 'find row', hidden: true, role: 'search' }, input, count, button('↑', () => go(-1), { class: 'small', 'aria-label': 'Previous match' }),
+    button('↓', () => go(1), { class: 'small', 'aria-label': 'Next match' }), button('Close', () => toggle(false), { class: 'small' }));
   let found = [];
   let at = 0;
 
@@ -21,7 +21,7 @@ export function finder(log) {
     found = input.value.trim() === '' ? [] : log.find(input.value.trim());
     at = found.length;
     if (found.length > 0) go(-1);
-    else count.textContent = input.value.trim() === '' ? '' : 'Nothing is like that.';
+    else count.textContent = input.value.trim() === '' ? '' : 'No matches.';
   }
   function go(step) {
     if (found.length === 0) return;

@@ -11,8 +11,8 @@ export async function open(body, { failed }) {
   const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'purpose' });
   const days = h('input', { type: 'number', min: '0', step: 'any', placeholder: 'never' });
   const scopes = ['read', 'write', 'exec'].map((s) => [s, h('input', { type: 'checkbox', value: s, checked: true })]);
-  const make = h('form', { class: 'inline' }, field('New key', name), field('Ends after days', days),
-    h('fieldset', { class: 'row' }, h('legend', null, 'May'), scopes.map(([s, box]) => h('label', { class: 'choice' }, box, h('span', null, s)))), h('button', { type: 'submit', class: 'primary' }, 'Make it'));
+  const make = h('form', { class: 'inline' }, field('New key', name), field('Lifetime, days', days),
+    h('fieldset', { class: 'row' }, h('legend', null, 'Scopes'), scopes.map(([s, box]) => h('label', { class: 'choice' }, box, h('span', null, s)))), h('button', { type: 'submit', class: 'primary' }, 'Create'));
   make.addEventListener('submit', (e) => {
     e.preventDefault();
     act(async () => {
@@ -35,9 +35,9 @@ export async function open(body, { failed }) {
   }
   async function load() {
     try {
-      refill(list, table('Keys', ['Key', 'May', 'Role', 'Created', 'Ends', 'Last used', ''], (await all('v1/keys')).map((k) => [k.name, (k.scopes ?? []).join(', '), k.role, when(k.created_at),
+      refill(list, table('Keys', ['Key', 'Scopes', 'Role', 'Created', 'Expires', 'Last used', ''], (await all('v1/keys')).map((k) => [k.name, (k.scopes ?? []).join(', '), k.role, when(k.created_at),
         k.expires_at ? new Date(k.expires_at).toLocaleDateString() : 'never', when(k.last_used_at),
-        button('Revoke', () => sure(`Revoke ${k.name}?`, 'Programs that have it are refused from now on.', 'Revoke it', () => act(() => call('DELETE', `v1/keys/${k.id}`))), { class: 'small danger', 'aria-label': `Revoke ${k.name}` })]), 'There is no key.'));
+        button('Revoke', () => sure(`Revoke ${k.name}?`, 'Requests with this key are denied from now on.', 'Revoke it', () => act(() => call('DELETE', `v1/keys/${k.id}`))), { class: 'small danger', 'aria-label': `Revoke ${k.name}` })]), 'There is no key.'));
     } catch (p) {
       failed(p);
     }

@@ -29,14 +29,14 @@ export function openMachine(el, id, { failed }) {
   const about = h('p', { class: 'meta' });
   const charts = h('div', { class: 'charts' });
   const numbers = h('div');
-  el.replaceChildren(h('h2', null, 'The machine'), about, charts, h('details', null, h('summary', null, 'In numbers'), numbers));
+  el.replaceChildren(h('h2', null, 'The sandbox'), about, charts, h('details', null, h('summary', null, 'In numbers'), numbers));
   let ended = false;
   let timer;
   let drawn;
 
   // Each curve has a title, the unit of its axis, its series, and a description in words.
   const kinds = [
-    { title: 'Processors', unit: (n) => String(n), series: [['cores', 'cores']], words: (p, box) => `${cores(p.at(-1).cores)} now${box.limits.cpu ? ` of ${box.limits.cpu}` : ''}, at most ${cores(p.reduce((n, one) => Math.max(n, one.cores), 0))}` },
+    { title: 'Cores', unit: (n) => String(n), series: [['cores', 'cores']], words: (p, box) => `${cores(p.at(-1).cores)} now${box.limits.cpu ? ` of ${box.limits.cpu}` : ''}, at most ${cores(p.reduce((n, one) => Math.max(n, one.cores), 0))}` },
     { title: 'Memory', unit: bytes, series: [['memory', 'memory']], words: (p, box, used) => `${bytes(p.at(-1).memory)} now${box.limits.memory_bytes ? ` of ${bytes(box.limits.memory_bytes)}` : ''}, at most ${bytes(used.peak_memory_bytes)}` },
     { title: 'Network', unit: rate, series: [['received', 'received'], ['sent', 'sent']], words: (p, box, used) => `${rate(p.at(-1).received)} received and ${rate(p.at(-1).sent)} sent now, ${bytes(used.samples.at(-1).received_bytes)} and ${bytes(used.samples.at(-1).sent_bytes)} in all` },
   ];
@@ -47,7 +47,7 @@ export function openMachine(el, id, { failed }) {
       about.textContent = box.ended_at ? 'It ended before anything was measured.' : 'Nothing was measured yet.';
       return;
     }
-    about.textContent = `${used.samples.at(-1).cpu_seconds.toFixed(1)} s of processor time so far. Memory is without the cache of files.`;
+    about.textContent = `${used.samples.at(-1).cpu_seconds.toFixed(1)} s of CPU time so far. Memory excludes the page cache.`;
     const x = points.map((p) => p.x);
     const data = (k) => k.series.map(([name, key]) => [name, points.map((p) => p[key])]);
     drawn ??= Promise.all(kinds.map((k) => plot(charts, k.title, x, data(k), { unit: k.unit })));

@@ -17,12 +17,12 @@ export async function open(body, { sandbox, failed }) {
   const denied = h('div');
   const error = h('div');
   const entry = h('input', { type: 'text', placeholder: '*.example.com:443 or 10.1.2.3', autocomplete: 'off', spellcheck: 'false' });
-  const form = h('form', { class: 'inline' }, field('Allow, for as long as this sandbox lives', entry), h('button', { type: 'submit' }, 'Allow'));
+  const form = h('form', { class: 'inline' }, field('Allow until the sandbox ends', entry), h('button', { type: 'submit' }, 'Allow'));
   form.addEventListener('submit', (e) => {
     e.preventDefault();
     if (entry.value.trim() !== '') allow(entry.value.trim());
   });
-  body.replaceChildren(h('h2', null, 'Network'), policy, form, error, h('h3', null, 'What was refused'), denied);
+  body.replaceChildren(h('h2', null, 'Network'), policy, form, error, h('h3', null, 'Refused connections'), denied);
   let box;
   let shown = '';
 
@@ -44,15 +44,15 @@ export async function open(body, { sandbox, failed }) {
     if (now === shown && !force) return;
     shown = now;
     const list = (label, all) => all?.length > 0 && h('p', null, h('b', null, `${label}: `), all.map((a) => h('code', { class: 'chip' }, a)));
-    policy.replaceChildren(h('p', null, h('b', null, 'It reaches: '), modes[box.network.mode ?? ''] ?? box.network.mode), ...[list('Allowed', box.network.allow), list('Refused', box.network.deny)].filter(Boolean));
+    policy.replaceChildren(h('p', null, h('b', null, 'Network policy: '), modes[box.network.mode ?? ''] ?? box.network.mode), ...[list('Allowed', box.network.allow), list('Denied', box.network.deny)].filter(Boolean));
     form.hidden = Boolean(box.ended_at);
     const allowed = new Set(box.network.allow);
-    refill(denied, table('What was refused', ['Where to', 'Why', 'When', 'Times'], [...(box.denials ?? [])].reverse().map((d) => {
+    refill(denied, table('Refused connections', ['Host', 'Reason', 'Time', 'Count'], [...(box.denials ?? [])].reverse().map((d) => {
       const name = d.domain || d.address || '';
       const to = name && d.port && d.protocol !== 'dns' ? `${name.includes(':') ? `[${name}]` : name}:${d.port}` : name;
-      const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow for this session', () => allow(to), { class: 'small', 'aria-label': `Allow for this session: ${to}` }));
+      const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow until the sandbox ends', () => allow(to), { class: 'small', 'aria-label': `Allow until the sandbox ends: ${to}` }));
       return [h('div', null, h('p', null, h('code', null, `${to || '?'} (${d.protocol})`)), may), d.reason, when(d.time), String(d.count)];
-    }), 'Nothing was refused.'));
+    }), 'No connection was refused.'));
   }
 
   async function load() {

@@ -6,7 +6,7 @@ import { field, h, problemBox } from './dom.js';
 import { disable } from './focus.js';
 
 const keys = ['ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'];
-const approvals = { '': 'Everything runs, in its sandbox', edits: 'Edits run, commands are asked for', ask: 'Everything is asked for', plan: 'It only makes a plan' };
+const approvals = { '': 'No tool needs approval', edits: 'Commands need approval, changes of files do not', ask: 'Every tool needs approval', plan: 'The agent only plans' };
 
 const text = (name, attrs) => h('input', { name, type: 'text', autocomplete: 'off', spellcheck: 'false', ...attrs });
 const number = (name, attrs) => h('input', { name, type: 'number', min: '0', step: 'any', placeholder: 'default', ...attrs });
@@ -107,10 +107,10 @@ export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
     h('option', { value: 'scripted' }, 'Scripted agent (to try Harvest without a model)'));
-  const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also say it later.' });
+  const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also send it later.' });
   const [images, volumes, repos] = ['images', 'volumes', 'repos'].map((id) => h('datalist', { id }));
   const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only listed hosts'), h('option', { value: 'none' }, 'Nothing'));
-  const allowField = field('It may reach', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');
+  const allowField = field('Allowed hosts', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');
   const seen = () => { allowField.hidden = network.value !== 'allow'; };
   network.addEventListener('change', seen);
   seen();
@@ -119,18 +119,18 @@ export async function openNew(main, t, { created, signIn, still }) {
     h('p', null, 'Or ', h('a', { href: '#/secrets' }, 'add it here'), '. Until then, try the scripted agent. It has no model: it repeats your prompts, and runs lines such as ', h('code', null, '/run ls -la'), '.'));
   const grid = (...all) => h('div', { class: 'grid' }, all);
   const form = h('form', { class: 'new', 'aria-label': 'New session' },
-    h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in a sandbox of its own, which nothing leaves but what you take.'),
+    h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in its own sandbox. Nothing leaves it unless you take it.'),
     hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/… (or none)', value: t.repo ?? '' })), repos, field('First prompt', prompt),
     h('details', null, h('summary', null, 'Branch, image, network, limits'),
-      h('fieldset', null, h('legend', null, 'Work'), grid(field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
+      h('fieldset', null, h('legend', null, 'Session'), grid(field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
         field('Approval', h('select', { name: 'approval' }, Object.entries(approvals).map(([v, name]) => h('option', { value: v }, name)))))),
       h('fieldset', null, h('legend', null, 'Sandbox'), grid(field('Image', text('image', { list: 'images', placeholder: 'that of the agent' })), images, field('Network', network), allowField,
-        field('Secrets', text('secrets', { placeholder: 'names, with commas between them' })), field('Processors', number('cpu')), field('Memory, GiB', number('memory')), field('Lifetime, hours', number('hours', { placeholder: '24' })))),
-      h('fieldset', null, h('legend', null, 'Volume'), grid(field('Name', text('volume', { list: 'volumes', placeholder: 'none' })), volumes, field('At', text('volumePath', { placeholder: '/data' })))),
-      h('fieldset', null, h('legend', null, 'S3'), grid(field('Files at', text('mount', { placeholder: 'none, or a directory such as /data' })), field('Bucket', text('bucket', { placeholder: 'the server\'s own' })), field('Prefix', text('prefix', { placeholder: 'none' })),
-        check('init', 'Copy them in at the start', true), check('sync', 'Send them back at the end', true))),
+        field('Secrets', text('secrets', { placeholder: 'names, with commas between them' })), field('Cores', number('cpu')), field('Memory, GiB', number('memory')), field('Lifetime, hours', number('hours', { placeholder: '24' })))),
+      h('fieldset', null, h('legend', null, 'Volume'), grid(field('Name', text('volume', { list: 'volumes', placeholder: 'none' })), volumes, field('Path', text('volumePath', { placeholder: '/data' })))),
+      h('fieldset', null, h('legend', null, 'S3'), grid(field('Directory', text('mount', { placeholder: 'none, or a directory such as /data' })), field('Bucket', text('bucket', { placeholder: 'the server\'s own' })), field('Prefix', text('prefix', { placeholder: 'none' })),
+        check('init', 'Download the files at the start', true), check('sync', 'Upload the files at the end', true))),
       h('fieldset', null, h('legend', null, 'Limits'), grid(field('Turns at most', number('turns', { placeholder: 'no limit', step: '1', value: t.limits?.turns ?? '' })),
-        field('Seconds of a turn', number('seconds', { placeholder: 'no limit', value: t.limits?.seconds ?? '' })), field('Dollars at most', number('usd', { placeholder: 'no limit', value: t.limits?.usd ?? '' }))))),
+        field('Seconds per turn at most', number('seconds', { placeholder: 'no limit', value: t.limits?.seconds ?? '' })), field('Cost at most, $', number('usd', { placeholder: 'no limit', value: t.limits?.usd ?? '' }))))),
     error, create);
   agent.value = t.agent ?? 'claude';
   prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });

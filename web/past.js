@@ -13,7 +13,7 @@ export async function past(session, { state, signal }) {
   let id = session.continues;
   for (let n = 0; id && n < most; n++) {
     const [old, before] = await Promise.all([call('GET', `v1/sessions/${id}`), conversation(id, { state, signal })]);
-    parts = [...before, note('Resumed: the conversation continues from here'), ...parts];
+    parts = [...before, note('Continued: the new session starts here'), ...parts];
     id = old.continues;
   }
   return parts;

@@ -9,7 +9,7 @@ export class Queue {
   // act runs a request and shows its error; post sends a prompt and reports whether it was sent.
   constructor(session, act, post) {
     Object.assign(this, { session, act, post, waiting: new Map(), name: `held:${session}` });
-    this.el = h('ul', { class: 'queue', 'aria-label': 'Prompts that wait' });
+    this.el = h('ul', { class: 'queue', 'aria-label': 'Queued prompts' });
     this.draw();
   }
 
@@ -56,7 +56,7 @@ export class Queue {
       ...[...this.waiting.values()].map((m) => row(m.prompt, null, button('Cancel', () => this.act(() => this.cancel(m.id)), { class: 'small', 'aria-label': `Cancel: ${m.prompt.slice(0, 80)}` }))),
       ...this.held.map((prompt, i) => row(prompt, 'held',
         button('Send next', async () => { if (await this.post(prompt)) this.held = without(i); }, { class: 'small', 'aria-label': `Send next: ${prompt.slice(0, 80)}` }),
-        button('Discard', () => { this.held = without(i); }, { class: 'small', 'aria-label': `Discard: ${prompt.slice(0, 80)}` }))),
+        button('Cancel', () => { this.held = without(i); }, { class: 'small', 'aria-label': `Cancel: ${prompt.slice(0, 80)}` }))),
     );
     if (document.activeElement === this.el) this.el.closest('form').querySelector('textarea').focus(); // the last one has gone
   }

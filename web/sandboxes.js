@@ -8,7 +8,7 @@ export async function open(body, { failed }) {
   const error = h('div');
   const list = h('div');
   const ended = h('input', { type: 'checkbox', onchange: () => load() });
-  body.replaceChildren(h('label', { class: 'choice' }, ended, h('span', null, 'Also those that have ended')), error, list);
+  body.replaceChildren(h('label', { class: 'choice' }, ended, h('span', null, 'Show ended sandboxes, too')), error, list);
   async function act(what) {
     error.replaceChildren();
     try {
@@ -21,11 +21,11 @@ export async function open(body, { failed }) {
   async function load() {
     try {
       const rows = await all(`v1/sandboxes?all=${ended.checked}`);
-      refill(list, table('Sandboxes', ['Sandbox', 'State', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
+      refill(list, table('Sandboxes', ['Sandbox', 'Status', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
         h('a', { href: `#/b/${b.id}` }, b.name || b.id), b.reason ? `${b.status}: ${b.reason}` : b.status, b.image, b.isolation, when(b.created_at), money(b.cost_usd),
-        !b.ended_at && h('div', { class: 'row' }, button('One hour more', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - Date.now()) / 1000) + 3600 })), { class: 'small' }),
+        !b.ended_at && h('div', { class: 'row' }, button('Extend by an hour', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - Date.now()) / 1000) + 3600 })), { class: 'small' }),
           button('Snapshot', () => act(() => call('POST', `v1/sandboxes/${b.id}/snapshot`, {}, { patience: 300e3 })), { class: 'small' }),
-          button('End', () => sure(`End ${b.name || b.id}?`, 'The sandbox and all that is not in a volume is gone.', 'End it', () => act(() => call('DELETE', `v1/sandboxes/${b.id}`, undefined, { patience: 300e3 }))), { class: 'small danger', 'aria-label': `End ${b.name || b.id}` })),
+          button('End', () => sure(`End ${b.name || b.id}?`, 'Its files that are not in a volume are deleted.', 'End it', () => act(() => call('DELETE', `v1/sandboxes/${b.id}`, undefined, { patience: 300e3 }))), { class: 'small danger', 'aria-label': `End ${b.name || b.id}` })),
       ]), 'There is no sandbox.'));
     } catch (p) {
       failed(p);

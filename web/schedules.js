@@ -23,12 +23,12 @@ export async function open(body, { failed }) {
   async function history(name) {
     shown = name;
     const { data } = await call('GET', at(name, 'runs?limit=50'));
-    refill(runs, h('h2', null, `Runs of ${name}`), table('Runs', ['Begun', 'Attempt', 'Result', 'Time', 'Said'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
-      ms((r.duration_secs ?? 0) * 1000), r.output ? h('code', null, JSON.stringify(r.output).slice(0, 200)) : '–']), 'It never ran.'));
+    refill(runs, h('h2', null, `Runs of ${name}`), table('Runs', ['Started', 'Attempt', 'Status', 'Duration', 'Output'], data.map((r) => [when(r.started_at), String(r.attempt), r.reason ? `${r.status}: ${r.reason}` : r.status,
+      ms((r.duration_secs ?? 0) * 1000), r.output ? h('code', null, JSON.stringify(r.output).slice(0, 200)) : '–']), 'There is no run yet.'));
   }
   async function load() {
     try {
-      refill(list, table('Schedules', ['Schedule', 'What', 'When', 'Next', ''], (await all('v1/schedules')).map((s) => [s.name, s.kind, h('code', null, `${s.cron} ${s.zone ?? ''}`), s.paused ? 'paused' : s.next_at ? new Date(s.next_at).toLocaleString() : '–',
+      refill(list, table('Schedules', ['Schedule', 'Kind', 'Cron', 'Next run', ''], (await all('v1/schedules')).map((s) => [s.name, s.kind, h('code', null, `${s.cron} ${s.zone ?? ''}`), s.paused ? 'paused' : s.next_at ? new Date(s.next_at).toLocaleString() : '–',
         h('div', { class: 'row' }, button('Run now', () => act(async () => {
           await call('POST', at(s.name, 'run'));
           shown = s.name;

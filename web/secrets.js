@@ -18,9 +18,9 @@ export async function open(body, { failed }) {
       add.reset();
     });
     if (!known.get(secret)?.includes(key)) set();
-    else sure(`Replace ${key} of ${secret}?`, 'Its value is lost. Sandboxes that have it keep the old one.', 'Replace it', set);
+    else sure(`Replace ${key} of ${secret}?`, 'Its value is deleted. Sandboxes that have it keep the old one.', 'Replace it', set);
   });
-  body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Nobody sees a value again, here or anywhere.'), add, error, list);
+  body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Their values are never shown again.'), add, error, list);
   let known = new Map(); // variables of the stored secrets, by name
   async function act(what) {
     error.replaceChildren();

@@ -11,8 +11,8 @@ export async function open(body, { failed }) {
   function show() {
     const wanted = search.value.trim().toLowerCase();
     const found = rows.filter((s) => [s.title, s.repo, s.agent, s.id, s.status].join(' ').toLowerCase().includes(wanted));
-    list.replaceChildren(table('Sessions', ['Session', 'State', 'Agent', 'Repository', 'Turns', 'Cost', 'Last active'], found.map((s) => [h('a', { href: `#/s/${s.id}` }, s.title || 'New session'),
-      s.reason ? `${s.status}: ${s.reason}` : s.status, s.agent, s.repo || '–', String(s.turns), money(s.usage.cost_usd), when(s.active_at)]), wanted ? 'None is like that.' : 'There is no session.'));
+    list.replaceChildren(table('Sessions', ['Session', 'Status', 'Agent', 'Repository', 'Turns', 'Cost', 'Last active'], found.map((s) => [h('a', { href: `#/s/${s.id}` }, s.title || 'New session'),
+      s.reason ? `${s.status}: ${s.reason}` : s.status, s.agent, s.repo || '–', String(s.turns), money(s.usage.cost_usd), when(s.active_at)]), wanted ? 'No matches.' : 'There is no session.'));
   }
   try {
     rows = await all('v1/sessions?all=true');

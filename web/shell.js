@@ -124,12 +124,12 @@ export async function openShell(el, { id, name, dir }) {
     };
     ws.onclose = () => {
       if (closed) return;
-      if (over?.problem) ended(over.problem.code === 'conflict' ? 'Somebody else has the terminal now.' : '', 'Take it over', over.problem);
-      else if (over?.exit) ended(`The shell has ended with ${over.exit.returncode}.`, 'New shell');
+      if (over?.problem) ended(over.problem.code === 'conflict' ? 'Another browser controls the shell now.' : '', 'Take it over', over.problem);
+      else if (over?.exit) ended(`The shell has ended with exit code ${over.exit.returncode}.`, 'New shell');
       else if (tries++ < 8) {
         state.textContent = 'Connection lost; trying again…';
         setTimeout(again, Math.min(250 * 2 ** tries, 5000));
-      } else ended('The terminal cannot be reached. The sandbox may have ended.', 'Try again');
+      } else ended('The shell cannot be reached. The sandbox may have ended.', 'Try again');
     };
   }
   // again connects, unless the sandbox has ended meanwhile.
@@ -213,7 +213,7 @@ function keyBar(type, term) {
 function follow(to) {
   if (!/^https?:/i.test(to)) return;
   const el = dialog('Open a link', h('h2', null, 'Open this link?'), h('p', null, h('code', null, to)), h('div', { class: 'row' },
-    h('a', { class: 'button primary', href: to, target: '_blank', rel: 'noopener noreferrer nofollow', onclick: () => el.close() }, 'Open it'), button('Stay here', () => el.close(), { autofocus: true })));
+    h('a', { class: 'button primary', href: to, target: '_blank', rel: 'noopener noreferrer nofollow', onclick: () => el.close() }, 'Open it'), button('Not now', () => el.close(), { autofocus: true })));
 }
 
 // withoutStyles replaces document.createElement while the library is in use. The library creates style elements

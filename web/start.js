@@ -14,7 +14,7 @@ export class Start {
     this.begun = Date.parse(created);
     this.sum = 0; // milliseconds of the finished steps
     this.list = h('ol', { class: 'stages' });
-    this.head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Making the sandbox'));
+    this.head = h('summary', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), h('span', null, 'Creating the sandbox'));
     this.el = h('details', { class: 'start', open: true, 'aria-label': 'Start of the sandbox', 'aria-busy': 'true' }, this.head, this.list);
     this.next(stages.sandbox);
     if (making) call('GET', 'v1/images?limit=1').then(({ data }) => { if (data.length === 0) this.builds(); }, () => {}); // best effort
@@ -46,7 +46,7 @@ export class Start {
     if (!this.now || this.finished) return;
     const time = Math.max(0, Date.now() - this.begun);
     this.now.lastChild.textContent = ms(Math.max(0, time - this.sum));
-    this.head.lastChild.textContent = `Making the sandbox · ${ms(time)}`;
+    this.head.lastChild.textContent = `Creating the sandbox · ${ms(time)}`;
   }
 
   // finish shows the result, once.
@@ -54,8 +54,8 @@ export class Start {
     this.finished = true;
     this.now?.remove();
     this.el.removeAttribute('aria-busy');
-    this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : 'The sandbox could not be made'));
+    this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : 'The sandbox could not be created'));
     if (ok) this.el.open = false;
-    else this.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" says what works on this machine.' }));
+    else this.el.append(problemBox({ detail: reason, remedy: 'Change the settings and try again; "harvest doctor" checks the server\'s machine.' }));
   }
 }

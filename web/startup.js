@@ -17,8 +17,8 @@ export async function open(body, { facts, sandbox, session }) {
   if (box) {
     body.append(...waterfall('Its sandbox', box.stages ?? []));
     body.append(h('h3', null, 'The sandbox'), h('dl', null, ...Object.entries({
-      Id: box.id, State: box.status, Isolation: box.isolation, Image: box.image, Created: ago(box.created_at), 'Lives until': new Date(box.expires_at).toLocaleString(),
-      Booted: box.warm ? 'ahead of time' : 'for this', Processors: box.limits?.cpu, Memory: box.limits && bytes(box.limits.memory_bytes), Disk: box.limits && bytes(box.limits.disk_bytes),
+      Id: box.id, Status: box.status, Isolation: box.isolation, Image: box.image, Created: ago(box.created_at), Expires: new Date(box.expires_at).toLocaleString(),
+      Booted: box.warm ? 'ahead of time' : 'for this', Cores: box.limits?.cpu, Memory: box.limits && bytes(box.limits.memory_bytes), Disk: box.limits && bytes(box.limits.disk_bytes),
     }).filter(([, v]) => v).flatMap(([k, v]) => [h('dt', null, k), h('dd', null, String(v))])));
   }
   if (problem) body.append(problemBox(problem));

@@ -143,7 +143,7 @@ export class Tool {
     this.text = e.text ?? this.text;
     if (this.edit && !e.failed) this.text = '';
     const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
-    this.said = e.denied ? 'not allowed' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
+    this.said = e.denied ? 'denied' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
     if (e.took_ms) this.said += ` · ${ms(e.took_ms)}`;
     this.running = false;
     this.failed = Boolean(e.failed);

@@ -29,9 +29,9 @@ export async function open(body, { session, facts, sandbox, failed }) {
     drawn = rows.length < 2 ? [] : await Promise.all([
       plot(charts, 'Tokens by turn', rows.map((r) => r.n), [['in', rows.map((r) => r.input)], ['out', rows.map((r) => r.output)]], { time: false }),
       plot(charts, 'Seconds by turn', rows.map((r) => r.n), [['seconds', rows.map((r) => r.ms / 1000)]], { time: false }),
-      plot(charts, 'Dollars so far', rows.map((r) => r.n), [['dollars', rows.map((r) => r.cost)]], { time: false }),
+      plot(charts, 'Cost so far, $', rows.map((r) => r.n), [['dollars', rows.map((r) => r.cost)]], { time: false }),
     ]);
-    list.replaceChildren(table('Turns', ['Turn', 'Tokens in', 'Tokens out', 'Time', 'Cost so far'],
+    list.replaceChildren(table('Turns', ['Turn', 'Tokens in', 'Tokens out', 'Duration', 'Cost so far'],
       rows.map((r) => [String(r.n), String(r.input), String(r.output), ms(r.ms), money(r.cost)]), 'There was no turn yet.'));
   }
   await draw();
@@ -39,7 +39,7 @@ export async function open(body, { session, facts, sandbox, failed }) {
   const id = await sandbox().catch(() => null); // the sandbox may be gone
   if (id) {
     close = openMachine(machine, id, { failed: (p) => (p.status === 401 ? failed(p) : machine.replaceChildren()) });
-    call('GET', `v1/sandboxes/${id}`).then((b) => { box.textContent = `The sandbox itself: ${money(b.cost_usd)} at the configured prices.`; }, () => {});
+    call('GET', `v1/sandboxes/${id}`).then((b) => { box.textContent = `Cost of the sandbox itself: ${money(b.cost_usd)}.`; }, () => {});
   }
   return () => {
     close();

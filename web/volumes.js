@@ -32,19 +32,19 @@ export async function open(body, { failed }) {
     const direction = h('select', null, [['up', 'Volume to bucket'], ['down', 'Bucket to volume'], ['both', 'Both ways']].map(([value, label]) => h('option', { value }, label)));
     const dry = h('input', { type: 'checkbox', checked: true });
     const result = h('div', { role: 'status' });
-    const go = h('button', { type: 'submit', class: 'primary' }, 'Go');
-    const form = h('form', null, field('Direction', direction), field('Bucket', bucket), field('Prefix', prefix), h('label', { class: 'choice' }, dry, h('span', null, 'Only say what would be done')), result,
+    const go = h('button', { type: 'submit', class: 'primary' }, 'Sync');
+    const form = h('form', null, field('Direction', direction), field('Bucket', bucket), field('Prefix', prefix), h('label', { class: 'choice' }, dry, h('span', null, 'Only show the plan')), result,
       h('div', { class: 'row' }, go, button('Close', () => el.close())));
     const el = dialog(`Sync ${v.name}`, h('h2', null, `Sync ${v.name}`), form);
     form.addEventListener('submit', async (e) => {
       e.preventDefault();
       const enable = disable([go]);
-      result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' Working…'));
+      result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' Syncing…'));
       try {
         const r = await call('POST', `v1/volumes/${encodeURIComponent(v.name)}/sync`, { direction: direction.value, bucket: bucket.value.trim() || undefined, prefix: prefix.value.trim() || undefined, dry_run: dry.checked }, { patience: 3600e3 });
         result.replaceChildren(h('p', null, `${r.place}: ${r.files} files, ${bytes(r.bytes)}, ${r.skipped} unchanged, ${r.conflicts} conflicts, ${r.failed} failed, in ${ms(r.duration_ms)}.`),
-          ...(r.plan?.length ? [table('Plan', ['What', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, plain(a.path)), bytes(a.size_bytes ?? 0)]))] : []),
-          ...(r.failures?.length ? [table('Failures', ['Path', 'Why'], r.failures.slice(0, 200).map((f) => [h('code', null, plain(f.path)), f.reason]))] : []));
+          ...(r.plan?.length ? [table('Plan', ['Action', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, plain(a.path)), bytes(a.size_bytes ?? 0)]))] : []),
+          ...(r.failures?.length ? [table('Failures', ['Path', 'Reason'], r.failures.slice(0, 200).map((f) => [h('code', null, plain(f.path)), f.reason]))] : []));
       } catch (p) {
         result.replaceChildren(problemBox(p));
       }
@@ -55,12 +55,12 @@ export async function open(body, { failed }) {
   // A volume with files not yet uploaded to S3 is deleted only after the user has confirmed their loss.
   function remove(v) {
     const path = `v1/volumes/${encodeURIComponent(v.name)}`;
-    sure(`Delete ${v.name}?`, 'The volume and its files are gone.', 'Delete it', () => act(async () => {
+    sure(`Delete ${v.name}?`, 'The volume and its files are deleted.', 'Delete it', () => act(async () => {
       try {
         await call('DELETE', path);
       } catch (p) {
         if (p.status !== 409 || !p.remedy?.includes('force=true')) throw p;
-        sure(`Delete ${v.name} all the same?`, `Some of its files would be lost: ${p.detail.replace(/\.$/, '')}.`, 'Lose them', () => act(() => call('DELETE', `${path}?force=true`)));
+        sure(`Delete ${v.name} all the same?`, `Some of its files would be lost: ${p.detail.replace(/\.$/, '')}.`, 'Delete it', () => act(() => call('DELETE', `${path}?force=true`)));
       }
     }));
   }

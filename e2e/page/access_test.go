@@ -90,16 +90,16 @@ func TestPageTabs(t *testing.T) {
 		}
 		b.until(inSight)
 	}
-	panel("Chat")
+	panel("Conversation")
 	b.tabTo("[role=tablist] [aria-selected=true]")
 	b.keys(kb.End)
 	panel("Usage")
 	b.keys(kb.ArrowRight)
-	panel("Chat")
+	panel("Conversation")
 	b.keys(kb.ArrowLeft)
 	panel("Usage")
 	b.keys(kb.Home)
-	panel("Chat")
+	panel("Conversation")
 	b.accessible("tabs")
 
 	b.do(emulation.SetDeviceMetricsOverride(390, 844, 1, true))
@@ -230,8 +230,8 @@ func TestPagePolls(t *testing.T) {
 		}`).Do(ctx)
 		return err
 	}), chromedp.Evaluate(`location.hash = '#/b/`+box+`/network'`, nil), chromedp.Reload())
-	b.sees("h3", "What was refused")
-	b.sees(".sessions", "None yet.")
+	b.sees("h3", "Refused connections")
+	b.sees(".sessions", "No sessions yet.")
 	b.run(`window.most.clear(); window.holds = true; let ticks = 0; await new Promise((done) => { const t = setInterval(() => { if (window.held.length >= 2 && ++ticks > 40) { clearInterval(t); done(); } }, 20); });`)
 	for _, name := range []string{"/v1/sessions", "/v1/sandboxes/" + box} {
 		if got := b.value(`window.most.get(` + quoted(name) + `)`); got != "1" {
@@ -276,7 +276,7 @@ func TestPageResumed(t *testing.T) {
 	b.sees(".status", "Done")
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
-	b.click(".ended .resume", "Resume with its files")
+	b.click(".ended .resume", "Continue with its files")
 	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
 	b.sees(".start", "Sandbox ready in")
 	b.sees(".message.user", "the words of before")
@@ -285,7 +285,7 @@ func TestPageResumed(t *testing.T) {
 	b.send("/say what came after")
 	b.sees(".message.agent", "what came after")
 	for range 2 {
-		b.until(`(([...all]) => all.join('|').replace(/.*the words of before\|.*Resumed.*what came after$/, 'ok') === 'ok')([...document.querySelectorAll('.items .message.agent, .items .note')].map((e) => e.textContent.trim()).filter((t) => t === 'the words of before' || t.startsWith('Resumed') || t === 'what came after'))`)
+		b.until(`(([...all]) => all.join('|').replace(/.*the words of before\|.*Continued.*what came after$/, 'ok') === 'ok')([...document.querySelectorAll('.items .message.agent, .items .note')].map((e) => e.textContent.trim()).filter((t) => t === 'the words of before' || t.startsWith('Continued') || t === 'what came after'))`)
 		named()
 		b.do(chromedp.Reload())
 		b.sees(".message.agent", "what came after")
@@ -334,12 +334,12 @@ func TestPageResumedPast(t *testing.T) {
 	b.sees(".problem button", "Send it again")
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
-	b.click(".ended .resume", "Resume with its files")
+	b.click(".ended .resume", "Continue with its files")
 	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
 	b.sees(".start", "Sandbox ready in")
-	const past = `((all) => all.slice(0, all.findIndex((text) => text.startsWith('Resumed'))))(` + parts + `)`
+	const past = `((all) => all.slice(0, all.findIndex((text) => text.startsWith('Continued'))))(` + parts + `)`
 	for _, when := range []string{"at first", "after a reload"} {
-		b.sees(".note", "Resumed: the conversation continues from here")
+		b.sees(".note", "Continued: the new session starts here")
 		if got := b.value(`JSON.stringify(` + past + `.slice(0, -2))`); got != live {
 			t.Errorf("%s, the past is %s, and was %s", when, got, live)
 		}
@@ -353,7 +353,7 @@ func TestPageResumedPast(t *testing.T) {
 		}
 		b.do(chromedp.Reload())
 	}
-	b.sees(".note", "Resumed: the conversation continues from here")
+	b.sees(".note", "Continued: the new session starts here")
 	b.click(".tool summary", "from the past")
 	b.sees(".tool[open] .output", "more of it")
 	b.accessible("the past of a resumed session")
@@ -366,7 +366,7 @@ func TestPageResumedPast(t *testing.T) {
 		window.here = location.hash; location.hash = '#/'`, nil))
 	b.sees("button", "Create a sandbox")
 	b.do(chromedp.Evaluate(`location.hash = window.here`, nil))
-	b.sees(".note", "Resumed: the conversation continues from here")
+	b.sees(".note", "Continued: the new session starts here")
 	b.sees(".message.user", "/ask Which colour?")
 	b.sees(".message.agent", "the words of before")
 	b.sees(".note", "The turn failed.")

@@ -132,7 +132,7 @@ func TestPageFlow(t *testing.T) {
 			// The test's git server is in a network that sandboxes do not reach unless it is listed.
 			use.press("Branch, image, network, limits")
 			b.fill("Network", "allow")
-			b.fill("It may reach", address)
+			b.fill("Allowed hosts", address)
 			use.press("Create a sandbox")
 			b.sees(".status", "Done")
 			b.sees(".tool .diff .added", "Look first.")
@@ -140,7 +140,7 @@ func TestPageFlow(t *testing.T) {
 			b.sees(".of-changes .diff .added", "Look first.")
 			use.press("Pull request")
 			use.write("Title", "By "+name)
-			use.write("What it does", "It looks.")
+			use.write("Text", "It looks.")
 			b.picture("flow-" + name)
 			use.press("Open it")
 			b.sees(".of-changes [role=status]", "Opened https://github.example/owner/sample/pull/12")

@@ -62,7 +62,7 @@ func hostileViews(b *tab) {
 		b.t.Errorf("the title has %s elements", got)
 	}
 	b.harmless()
-	b.view("Chat")
+	b.view("Conversation")
 }
 
 func quotedAll(texts []string) string {

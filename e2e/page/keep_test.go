@@ -93,16 +93,16 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.click("dialog button", "Keep editing")
 	b.click("button", "Save")
 	b.sees("dialog", "The file has changed")
-	b.click("dialog button", "Overwrite")
+	b.click("dialog button", "Replace")
 	b.until(`!document.querySelector('dialog')`)
 	b.sees(".opened [role=status]", "Saved")
 	if text, _ := b.file(box, dir+"/mixed.txt"); text != quoted("\ufeffmine") {
-		t.Errorf("after Overwrite: %s", text)
+		t.Errorf("after Replace: %s", text)
 	}
 	b.edits("again")
 	sh(`cd ` + dir + ` && echo others > mixed.txt`)
 	b.click("button", "Save")
-	b.click("dialog button", "Reload")
+	b.click("dialog button", "Discard changes")
 	b.until(`document.querySelector('textarea.code').value === 'others\n'`)
 
 	// Unsaved changes survive other views and a reload, and the page asks before it is left.
@@ -134,7 +134,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	// An existing file is replaced only after the person confirms: by a new file, and by an upload.
 	b.click("button", "New file")
 	b.fill("Name", "plain.txt")
-	b.click("dialog button", "Make it")
+	b.click("dialog button", "Create it")
 	b.until(`document.querySelector('textarea.code').value === ''`)
 	b.edits("new")
 	b.click("button", "Save")
@@ -159,7 +159,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.edits("never saved")
 	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
 	b.click("header button", "End")
-	b.sees("dialog", "Your unsaved edits are lost: "+dir+"/plain.txt, "+dir+"/mixed.txt.")
+	b.sees("dialog", "Your unsaved changes are discarded: "+dir+"/plain.txt, "+dir+"/mixed.txt.")
 	b.click("dialog button", "End it")
 	b.sees(".ended", "This session has ended")
 	b.until(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e);
@@ -340,7 +340,7 @@ func TestPageBearsMuch(t *testing.T) {
 		t.Logf("End shows its notice in %s ms", took)
 	}
 	b.sees(".ended", "This session has ended")
-	b.sees(".ended summary", "What the agent has changed")
+	b.sees(".ended summary", "The agent's changes")
 	b.clean()
 	b.leavesNoImages()
 }
@@ -382,7 +382,7 @@ func TestPageAnswers(t *testing.T) {
 	b.picture("held")
 	b.do(chromedp.Reload())
 	b.until(`document.querySelectorAll('.queue .held').length === 2`)
-	b.press("Discard: /say held two")
+	b.press("Cancel: /say held two")
 	b.until(`document.querySelectorAll('.queue .held').length === 1`)
 	b.click(".queue button", "Send next")
 	b.sees(".message.agent", "held one")
@@ -414,7 +414,7 @@ func TestPageAddresses(t *testing.T) {
 	b.view("Files")
 	b.view("Changes")
 	b.do(chromedp.Evaluate(`window.here = document.querySelector('.log')`, nil))
-	for _, want := range []string{"Files", "Chat"} {
+	for _, want := range []string{"Files", "Conversation"} {
 		b.do(chromedp.Evaluate(`history.back()`, nil))
 		b.until(`document.querySelector('.tabs [aria-selected=true]').textContent === ` + quoted(want))
 	}

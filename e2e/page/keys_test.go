@@ -107,7 +107,7 @@ func TestPageKeys(t *testing.T) {
 	b.keys(kb.Enter)
 	b.tabTo(`.more a[href="#/keys"]`)
 	b.keys(kb.Enter)
-	b.sees(".list-view.of-keys button", "Make it")
+	b.sees(".list-view.of-keys button", "Create")
 	b.tabTo(".list-view.of-keys input[type=text]")
 	b.types("by-hand\r")
 	b.sees(".of-keys .secret", "hv_")

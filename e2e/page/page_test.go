@@ -213,7 +213,7 @@ func TestPage(t *testing.T) {
 	other.sees("button", "Create a sandbox")
 	other.do(chromedp.Evaluate(`document.querySelector('#side input[type=search]').focus()`, nil))
 	other.types("nosuch")
-	other.sees(".sessions", "None is like that.")
+	other.sees(".sessions", "No matches.")
 	if out := h.Must("sessions", "--all", "-o", "name"); out != id {
 		t.Errorf("the sessions are %q, the page showed %q", out, id)
 	}

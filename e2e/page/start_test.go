@@ -33,7 +33,7 @@ func TestPageStart(t *testing.T) {
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("Repository", "http://10.0.2.2:"+port+"/sample.git")
 	b.fill("Network", "allow")
-	b.fill("It may reach", strings.TrimPrefix(slow.URL, "http://"))
+	b.fill("Allowed hosts", strings.TrimPrefix(slow.URL, "http://"))
 	// As if it was the first session of all, for which the image is built.
 	b.do(chromedp.Evaluate(noted("steps", ".start li.now > :first-child")+`{
 		const real = window.fetch;

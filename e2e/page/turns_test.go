@@ -40,7 +40,7 @@ func TestPageEnd(t *testing.T) {
 	b := browser(t)
 	b.signedIn(h)
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
-	b.fill("Files at", "relative")
+	b.fill("Directory", "relative")
 	b.fill("Bucket", s3.Bucket)
 	b.click("button", "Create a sandbox")
 	b.sees(".problem", "invalid mount point \"relative\"")
@@ -48,7 +48,7 @@ func TestPageEnd(t *testing.T) {
 	b.sees("button", "Create a sandbox")
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("Bucket", s3.Bucket)
-	for label, value := range map[string]string{"Files at": "/data", "Prefix": "work", "Processors": "0.5",
+	for label, value := range map[string]string{"Directory": "/data", "Prefix": "work", "Cores": "0.5",
 		"Memory, GiB": "0.5", "Lifetime, hours": "2", "Turns at most": "3", "Network": "none"} {
 		b.fill(label, value)
 	}
@@ -85,14 +85,14 @@ func TestPageEnd(t *testing.T) {
 	b.sees(".status", "Done")
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
-	b.sees("dialog", "lose changes?")
+	b.sees("dialog", "discard changes?")
 	b.sees("dialog", "branch aside")
 	b.accessible("the end that loses changes")
-	b.click("dialog button", "End and lose them")
+	b.click("dialog button", "End and discard them")
 	b.sees(".ended", "Reason:")
 	b.sees(".ended .s3", "s3://"+s3.Bucket+"/work")
-	b.until(`/: \d+ files?, \d+ B; 1 file had been there before\.$/.test(document.querySelector('.ended .s3').textContent)`)
-	b.sees(".ended summary", "What the agent has changed")
+	b.until(`/: \d+ files?, \d+ B; unchanged: 1 file\.$/.test(document.querySelector('.ended .s3').textContent)`)
+	b.sees(".ended summary", "The agent's changes")
 	b.do(chromedp.Evaluate(`document.querySelector('.ended details').open = true`, nil))
 	b.sees(".ended .added", "It is kept.")
 	b.accessible("the end")
@@ -100,7 +100,7 @@ func TestPageEnd(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(s3.Dir, "work", "out.txt")); string(data) != "made\n" {
 		t.Errorf("the bucket has %q, %v", data, err)
 	}
-	b.click(".ended .resume", "Resume with its files")
+	b.click(".ended .resume", "Continue with its files")
 	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(id) + `) && document.querySelector('.top').textContent.includes(location.hash.slice(4))`)
 	b.sees(".start", "Sandbox ready in")
 	b.view("Files")
@@ -172,9 +172,9 @@ func TestPageClaude(t *testing.T) {
 
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
-	b.click(".ended .resume", "Resume with its files")
+	b.click(".ended .resume", "Continue with its files")
 	b.sees(".start", "Sandbox ready in")
-	b.until(`document.querySelector('.items').textContent.includes('Resumed: ') && [...document.querySelectorAll(
+	b.until(`document.querySelector('.items').textContent.includes('Continued: ') && [...document.querySelectorAll(
 		'.question.settled')].map((e) => /asked to run: (\w+)/.exec(e.textContent)?.[1]).join() === 'allowed,denied'`)
 	b.sees(".question.settled", "the person said no")
 	b.sees(".tool.failed summary", "other.txt")

@@ -33,7 +33,7 @@ func TestPageViews(t *testing.T) {
 	b.accessible("new session")
 	b.fill("Repository", g.URL("sample"))
 	b.fill("Network", "allow")
-	b.fill("It may reach", strings.TrimPrefix(g.Server.URL, "http://"))
+	b.fill("Allowed hosts", strings.TrimPrefix(g.Server.URL, "http://"))
 	b.creates()
 
 	viewTerminal(b)
@@ -52,7 +52,7 @@ func TestPageViews(t *testing.T) {
 	// The views have separate addresses, also for any sandbox.
 	b.do(chromedp.Reload())
 	b.sees(".of-usage .list", "Turn")
-	b.view("Chat")
+	b.view("Conversation")
 	b.until(`document.querySelector('.panel').hidden`)
 	b.accessible("chat")
 	b.do(chromedp.Evaluate(`location.hash = '#/sandboxes'`, nil))
@@ -82,7 +82,7 @@ func viewUsage(b *tab, h *host.Host) {
 	b.send(`/run python3 -c 'import os; b = bytearray(b"x") * (100 << 20); [None for _ in iter(lambda: os.path.exists("/tmp/stop"), True)]'`)
 	b.until(`(([cores, memory]) => cores > window.quiet[0] + 0.05 && memory > window.quiet[1] + 90 * 2 ** 20)(` + last + `)`)
 	words := b.value(`[...document.querySelectorAll('.machine figcaption')].map((e) => e.textContent).join(' | ')`)
-	for _, want := range []string{"Processors", "cores", "now of 2", "Memory", "MiB now of 2.0 GiB, at most 1",
+	for _, want := range []string{"Cores", "now of 2", "Memory", "MiB now of 2.0 GiB, at most 1",
 		"Network", "/s received and", "in all"} {
 		if !strings.Contains(words, want) {
 			b.t.Errorf("the words are %q, without %q", words, want)
@@ -125,10 +125,10 @@ func viewTerminal(b *tab) {
 	other.do(chromedp.Navigate(b.value(`location.href`)))
 	other.sees(".of-terminal [role=status]", "Connected")
 	other.until(screen + `.includes('it is 42')`)
-	b.sees(".of-terminal [role=status]", "Somebody else has the terminal")
+	b.sees(".of-terminal [role=status]", "Another browser controls the shell")
 	b.click(".termbar button", "Take it over")
 	b.until(screen + `.includes('it is 42')`)
-	other.sees(".of-terminal [role=status]", "Somebody else has the terminal")
+	other.sees(".of-terminal [role=status]", "Another browser controls the shell")
 	// The terminal has the size of the browser that holds it.
 	types("clear; echo size $(stty size)")
 	b.until(`/size \d+ \d+/.test(` + screen + `)`)
@@ -137,7 +137,7 @@ func viewTerminal(b *tab) {
 		b.t.Errorf("the shell has %s lines, the page %s", said, is)
 	}
 	types("exit")
-	b.sees(".of-terminal [role=status]", "The shell has ended with 0")
+	b.sees(".of-terminal [role=status]", "The shell has ended with exit code 0")
 	b.click(".termbar button", "New shell")
 	b.sees(".of-terminal [role=status]", "Connected")
 	other.clean()
@@ -155,7 +155,7 @@ func viewFiles(b *tab) {
 	// By drag, with names and contents that are hostile.
 	b.do(chromedp.Evaluate(`{ const d = new DataTransfer(); d.items.add(new File(['<script>window.pwned=1</script>'], '<img src=x onerror=window.pwned=1>.html')); d.items.add(new File([new Uint8Array([0, 255, 254])], 'binary'));
 		document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { dataTransfer: d, bubbles: true, cancelable: true })); }`, nil))
-	b.sees(".of-files [role=status]", "Sent 2 files")
+	b.sees(".of-files [role=status]", "Uploaded 2 files")
 	b.sees(".tree .name", "<img src=x onerror")
 	b.click(".tree .entry", "<img src=x")
 	b.until(`document.querySelector('.opened textarea')?.value.includes('pwned')`)
@@ -163,7 +163,7 @@ func viewFiles(b *tab) {
 	b.sees(".opened", "It is no text")
 	b.click(".of-files button", "New directory")
 	b.fill("Name", "notes")
-	b.click("dialog button", "Make it")
+	b.click("dialog button", "Create it")
 	b.click(".tree .entry", "notes")
 	b.sees(".tree", "The directory is empty")
 	b.click(".of-files button", "Up")
@@ -207,8 +207,8 @@ func viewChanges(b *tab, g *host.Git) {
 	commit := func(message string) {
 		b.t.Helper()
 		b.click(".of-changes button", "Commit")
-		b.fill("Message", message)
-		b.click("dialog button", "Commit everything")
+		b.fill("Commit message", message)
+		b.click("dialog button", "Commit all changes")
 	}
 	commit("By hand: $(touch /tmp/pwned) <b>all</b>")
 	b.sees(".of-changes [role=status]", "By hand: $(touch /tmp/pwned) <b>all</b>")
@@ -227,7 +227,7 @@ func viewChanges(b *tab, g *host.Git) {
 		b.t.Errorf("the last commit is %q", last)
 	}
 	b.click(".of-changes button", "Bring up to date")
-	b.sees(".of-changes [role=status]", "The work stands on")
+	b.sees(".of-changes [role=status]", "The branch is on top of")
 	b.click(".of-changes button", "Pull request")
 	b.click("dialog button", "Open it")
 	b.sees("dialog .problem", "GitHub")
@@ -264,13 +264,13 @@ func viewNetwork(b *tab) {
 	b.sees(".of-network .list", "203.0.113.7:4433")
 	b.accessible("network")
 	b.picture("network")
-	b.click(".of-network button", "Allow for this session")
+	b.click(".of-network button", "Allow until the sandbox ends")
 	b.sees(".of-network .chip", "203.0.113.7:4433")
 	b.sees(".of-network td", "allowed now")
-	b.fill("Allow, for as long as this sandbox lives", "not a/place")
+	b.fill("Allow until the sandbox ends", "not a/place")
 	b.do(chromedp.Evaluate(`document.querySelector('.of-network form').requestSubmit()`, nil))
 	b.sees(".of-network .problem", "not a/place")
-	b.fill("Allow, for as long as this sandbox lives", "*.example.org")
+	b.fill("Allow until the sandbox ends", "*.example.org")
 	b.do(chromedp.Evaluate(`document.querySelector('.of-network form').requestSubmit()`, nil))
 	b.sees(".of-network .chip", "*.example.org")
 }

@@ -101,7 +101,7 @@ func TestPageRepository(t *testing.T) {
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("Repository", g.URL("owner/sample"))
 	b.fill("Network", "allow")
-	b.fill("It may reach", strings.TrimPrefix(g.Server.URL, "http://"))
+	b.fill("Allowed hosts", strings.TrimPrefix(g.Server.URL, "http://"))
 	b.creates()
 	b.sees(".note", "commit behind")
 	session := b.value(`location.hash`)
@@ -118,7 +118,7 @@ func TestPageRepository(t *testing.T) {
 	b.sees(".of-changes .diff .added", "Look first.")
 	b.click(".of-changes button", "Pull request")
 	b.fill("Title", "A first attempt")
-	b.fill("What it does", "It looks.")
+	b.fill("Text", "It looks.")
 	b.click("dialog button", "Open it")
 	b.sees("dialog .problem", "Resource not accessible")
 	b.accessible("a refused pull request")
@@ -164,7 +164,7 @@ func pageAllows(b *tab) {
 	b.sees(".tool.failed .state", "exit")
 	b.view("Network")
 	b.sees(".of-network .list", port)
-	b.click(".of-network button", "Allow for this session")
+	b.click(".of-network button", "Allow until the sandbox ends")
 	b.sees(".of-network td", "allowed now")
 	b.send(try)
 	b.sees(".tool .output", "reached at last")
@@ -179,13 +179,13 @@ func pageSyncs(b *tab, s3 *host.S3) {
 	b.fill("Bucket", s3.Bucket)
 	b.fill("Prefix", "copy")
 	copied := filepath.Join(s3.Dir, "copy", "n.txt")
-	b.click("dialog button", "Go")
+	b.click("dialog button", "Sync")
 	b.sees("dialog td", "n.txt")
 	if _, err := os.Stat(copied); err == nil {
 		b.t.Error("what was only to be said was done")
 	}
 	b.do(chromedp.Evaluate(`document.querySelector('dialog [type=checkbox]').click()`, nil))
-	b.click("dialog button", "Go")
+	b.click("dialog button", "Sync")
 	b.until(`document.querySelector('dialog [role=status]').textContent.includes(': 1 files, ')`)
 	b.accessible("a sync")
 	b.picture("sync")
@@ -193,7 +193,7 @@ func pageSyncs(b *tab, s3 *host.S3) {
 		b.t.Errorf("the bucket has %q, %v", data, err)
 	}
 	b.do(chromedp.Evaluate(`{ const s = document.querySelector('dialog select'); s.value = 'down'; s.dispatchEvent(new Event('change', { bubbles: true })); }`, nil))
-	b.click("dialog button", "Go")
+	b.click("dialog button", "Sync")
 	b.sees("dialog [role=status]", "1 unchanged")
 	b.click("dialog button", "Close")
 }
@@ -230,7 +230,7 @@ func TestPageOwnPrompt(t *testing.T) {
 	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("Repository", g.URL("owner/sample"))
 	b.fill("Network", "allow")
-	b.fill("It may reach", address)
+	b.fill("Allowed hosts", address)
 	b.fill("First prompt", "[work] on it.")
 	first := b.creates()
 	b.sees(".message.agent", "Add the file a")
@@ -240,7 +240,7 @@ func TestPageOwnPrompt(t *testing.T) {
 	b.click(".of-changes button", "Pull request")
 	b.click("dialog button", "Open it") // without a text
 	b.sees(".of-changes [role=status]", "Opened https://github.example/owner/sample/pull/12")
-	b.view("Chat")
+	b.view("Conversation")
 
 	const asks = `[...document.querySelectorAll('.items .note')].map((e) => e.textContent)
 		.filter((text) => text.startsWith('Harvest ask')).join()`
@@ -277,15 +277,15 @@ func TestPageOwnPrompt(t *testing.T) {
 
 	b.click(".top button", "End")
 	b.click("dialog button", "End it")
-	b.click(".ended .resume", "Resume with its files")
+	b.click(".ended .resume", "Continue with its files")
 	b.until(`location.hash.startsWith('#/s/ses_') && !location.hash.includes(` + quoted(first) + `)`)
 	b.sees(".start", "Sandbox ready in")
 	for _, when := range []string{"in the past", "in the past, after a reload"} {
-		b.sees(".note", "Resumed: the conversation continues from here")
+		b.sees(".note", "Continued: the new session starts here")
 		shows(when)
 		b.do(chromedp.Reload())
 	}
-	b.sees(".note", "Resumed: the conversation continues from here")
+	b.sees(".note", "Continued: the new session starts here")
 	b.clean()
 	b.leavesNoImages()
 }
