@@ -38,10 +38,13 @@ const kinds = { '+': 'added', '-': 'removed', '@': 'hunk' };
 const widest = 2000; // characters of a line that are shown at first
 
 // lines shows [sign, line] pairs. Of a long list it shows the first ones and a button for more.
-export function lines(all, label) {
+export const lines = (all, label) => shown(all.length, (i) => all[i], label);
+
+// shown shows count lines, of which at(i) returns [sign, line].
+function shown(count, at, label) {
   const el = h('pre', { class: 'diff', tabindex: '0', role: 'group', 'aria-label': label });
-  return windowed(el, all.length, (i) => {
-    const [sign, line] = all[i];
+  return windowed(el, count, (i) => {
+    const [sign, line] = at(i);
     return h('span', { class: kinds[sign] ?? 'same' }, clipped(sign + line), '\n');
   });
 }
@@ -72,23 +75,48 @@ export const edits = (tool, input) => pairs(tool, input).map(([a, b]) => lines(l
 
 const openMost = 3000; // lines of files that are unfolded at first
 
+// sections returns the parts of a unified diff, one for each file.
+function sections(text) {
+  const all = [];
+  for (let from = 0; from < text.length;) {
+    const at = text.indexOf('\ndiff --git ', from);
+    const to = at < 0 ? text.length : at + 1;
+    const file = text.slice(from, to);
+    if (file.trim() !== '') all.push(file.endsWith('\n') ? file.slice(0, -1) : file);
+    from = to;
+  }
+  return all;
+}
+
+// counted returns the number of lines of a text behind an offset, and of those that begin with + and -.
+function counted(text, from) {
+  const n = { all: 0, '+': 0, '-': 0 };
+  for (let i = from; ; i++) {
+    n.all++;
+    if (text[i] === '+' || text[i] === '-') n[text[i]]++;
+    i = text.indexOf('\n', i);
+    if (i < 0) return n;
+  }
+}
+
 // patch returns sections of a unified diff, one for each file. The content of a section is built when it is
 // opened.
 export function patch(text) {
   let opened = 0;
-  return text.split(/^(?=diff --git )/m).filter((f) => f.trim() !== '').map((file) => {
-    const all = file.replace(/\n$/, '').split('\n');
-    const first = all.findIndex((l) => l.startsWith('@@'));
-    const body = first < 0 ? all : all.slice(first);
-    const name = /^diff --git "?a\/.* "?b\/(.*?)"?$/.exec(all[0])?.[1] ?? all[0];
-    const count = (sign) => body.reduce((n, l) => n + l.startsWith(sign), 0);
-    const el = h('details', { class: 'file' }, h('summary', null, h('code', null, name), h('span', { class: 'meta' }, ` +${count('+')} −${count('-')}`)));
+  return sections(text).map((file) => {
+    const first = file.startsWith('@@') ? 0 : file.indexOf('\n@@') + 1; // 0 without lines, such as of a binary file
+    const [head] = file.split('\n', 1);
+    const name = /^diff --git "?a\/.* "?b\/(.*?)"?$/.exec(head)?.[1] ?? head;
+    const count = counted(file, first);
+    const el = h('details', { class: 'file' }, h('summary', null, h('code', null, name), h('span', { class: 'meta' }, ` +${count['+']} −${count['-']}`)));
     const make = () => {
-      if (el.open && el.childElementCount === 1) el.append(lines(body.map((l) => [l.slice(0, 1), l.slice(1)]), `Changes of ${name}`));
+      if (!el.open || el.childElementCount > 1) return;
+      const all = file.slice(first).split('\n');
+      el.append(shown(all.length, (i) => [all[i].slice(0, 1), all[i].slice(1)], `Changes of ${name}`));
     };
     el.addEventListener('toggle', make);
     el.open = opened < openMost;
-    opened += body.length;
+    opened += count.all;
     make();
     return el;
   });

@@ -1,11 +1,13 @@
-// The views beside a conversation. Each view is a module of its own, loaded on first use.
+// The views beside a conversation. Each view is a module of its own, loaded on first use; that of the changes has no
+// libraries of its own, and loads with the conversation.
 
+import * as changes from './changes.js';
 import { h, problemBox } from './dom.js';
 
 export const panels = { terminal: 'Terminal', files: 'Files', changes: 'Changes', preview: 'Preview', network: 'Network', startup: 'Start', usage: 'Usage' };
 
 const modules = {
-  terminal: () => import('./terminal.js'), files: () => import('./files.js'), changes: () => import('./changes.js'), preview: () => import('./preview.js'),
+  terminal: () => import('./terminal.js'), files: () => import('./files.js'), changes: async () => changes, preview: () => import('./preview.js'),
   network: () => import('./network.js'), startup: () => import('./startup.js'), usage: () => import('./usage.js'),
 };
 

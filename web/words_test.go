@@ -91,8 +91,8 @@ func (s *script) quoted(i int) int {
 var (
 	// unseen ends the code before a string that people do not see.
 	unseen = regexp.MustCompile(`(?:\b(?:class|role|type|href|rel|id|autocomplete|cursor\w*|fontFamily): |` +
-		`'(?:data|aria)-[a-km-z][a-z]*': |(?:\b(?:import|call|all|keep|kept|socket|follow|url|matchMedia|closest|matches|` +
-		`querySelector|querySelectorAll|addEventListener|removeEventListener)\(|\bfrom ))$`)
+		`'(?:data|aria)-[a-km-z][a-z]*': |(?:\b(?:import|call|all|keep|kept|socket|follow|url|matchMedia|closest|` +
+		`matches|querySelector|querySelectorAll|addEventListener|removeEventListener|indexOf|startsWith)\(|\bfrom ))$`)
 	// seen ends the code before a string that people see.
 	seen = regexp.MustCompile(`(?:\b(?:placeholder|title|alt|what|remedy|detail): |'aria-label': |` +
 		`\b(?:textContent|title|placeholder) = | [?:] |\bbutton\(|\bfield\(|h\('\w+', null, )$`)

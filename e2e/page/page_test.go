@@ -207,7 +207,7 @@ func TestPage(t *testing.T) {
 	b.sees(".ended button", "New session, same agent and repository")
 	b.picture("ended")
 	other.sees(".ended", "Reason:")
-	other.sees(".ended summary", "Files that the agent has changed")
+	other.sees(".ended summary", "Files with changes of the agent")
 	other.until(`document.querySelector('.ended ul')?.textContent.includes('notes/plan.md')`)
 	other.click(".ended a", "New session")
 	other.sees("button", "Create a sandbox")

@@ -160,7 +160,7 @@ func viewFiles(b *tab) {
 	b.click(".tree .entry", "<img src=x")
 	b.until(`document.querySelector('.opened textarea')?.value.includes('pwned')`)
 	b.click(".tree .entry", "binary")
-	b.sees(".opened", "It is no text")
+	b.sees(".opened", "It is not text")
 	b.click(".of-files button", "New directory")
 	b.fill("Name", "notes")
 	b.click("dialog button", "Create it")

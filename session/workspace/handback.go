@@ -11,16 +11,21 @@ import (
 	"github.com/RelevanceAI/harvest/session/shell"
 )
 
-// quietGit defines functions for scripts that run git in files that an agent wrote. tree prints the tree of all
-// files, including those of nested repositories, without changing the index: DIRECTORY.
+// quietGit defines functions for scripts that run git in files that an agent wrote: DIRECTORY. staged copies the
+// index, adds all files to the copy, including those of nested repositories, and makes it the index of the next
+// commands: FILE. tree prints the tree of all files. Neither changes the agent's index.
 var quietGit = git.Stage + `
 cd "$1"
+staged() {
+	index=.git/index
+	[ -d .git ] || index=$(git rev-parse --git-path index)
+	if [ -f "$index" ]; then cp "$index" "$1"; else rm -f "$1"; fi
+	export GIT_INDEX_FILE="$1"
+	stage
+}
 tree() {
 	copy=$(mktemp)
-	index=$(git rev-parse --git-path index)
-	if [ -f "$index" ]; then cp "$index" "$copy"; else rm -f "$copy"; fi
-	(export GIT_INDEX_FILE="$copy" && stage)
-	GIT_INDEX_FILE=$copy git write-tree
+	(staged "$copy"; git write-tree)
 	rm -f "$copy"
 }`
 
@@ -41,14 +46,14 @@ begin() {
 // diffScript prints the agent's changes since a commit ("" for an empty tree), including untracked files, without
 // changing the agent's index: DIRECTORY COMMIT. The output does not depend on the agent's settings of git.
 var diffScript = quietGit + beginWork + `
-began=$(mktemp)
-trap 'rm -f "$began"' EXIT
-begin "$2" >"$began" &
-now=$(tree)
-wait $!
-read -r from <"$began" || true
+copy=$(mktemp)
+trap 'rm -f "$copy"' EXIT
+staged "$copy" &
+from=$(begin "$2")
 [ -n "$from" ] || from=$(git hash-object -t tree /dev/null)
-plain diff --binary ` + git.PatchFormat + ` "$from" "$now"`
+wait $!
+export GIT_INDEX_FILE="$copy"
+plain diff --cached --binary ` + git.PatchFormat + ` "$from"`
 
 // bundleScript prints the work branch as a bundle that requires the starting commit. Uncommitted changes become a
 // commit on top with the date of the commit below, so that repeated runs produce the same commit. Stash entries
