@@ -263,7 +263,7 @@ func (r *Ring) CheckLink(token string) error {
 func errLink() error {
 	return errors.Remedy(errors.Newf(errors.Unauthenticated, "this link was used already, or is older than %d minutes",
 		int(linkLife.Minutes())),
-		"make a new one with: harvest key link")
+		"create another one with: harvest key link")
 }
 
 // SignIn uses up a link and returns the secret of a new sign-in and its expiry. Unauthenticated if the link is

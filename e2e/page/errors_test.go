@@ -38,7 +38,6 @@ func TestPageErrors(t *testing.T) {
 	b.do(chromedp.Navigate(link))
 	shows("this link was used already", "Next: ")
 	b.accessible("a used link")
-	b.picture("used-link")
 	b.loads("main a")
 	b.sees("button", "Create a sandbox")
 
@@ -50,25 +49,15 @@ func TestPageErrors(t *testing.T) {
 	b.sees("button", "Create a sandbox")
 
 	box := h.Box()
-	share := func() (id, url string) {
-		t.Helper()
-		made := b.run(`const r = await fetch('v1/sandboxes/` + box + `/links', { method: 'POST',
-			headers: { 'Content-Type': 'application/json' },
-			body: JSON.stringify({ port: 8000, expires_in_seconds: 600 }) });
-			const l = await r.json();
-			return l.id + ' ' + l.url;`)
-		id, url, _ = strings.Cut(made, " ")
-		return id, url
-	}
-	id, withdrawn := share()
+	id, withdrawn := b.shares(box, "8000")
 	b.run(`await fetch('v1/sandboxes/` + box + `/links/` + id + `', { method: 'DELETE' })`)
-	_, shared := share()
+	_, shared := b.shares(box, "8000")
 	b.do(chromedp.Navigate(withdrawn))
 	shows("this link is not known, or has ended", "Next: ")
 	b.accessible("a withdrawn link")
 	b.do(chromedp.Navigate(shared))
 	shows("nothing listens on port 8000", "This page tries again by itself.")
-	b.picture("dead-port")
+	b.accessible("a dead port")
 	h.Must("sandbox", "exec", box, "--", "sh", "-c",
 		"mkdir /tmp/site && echo '<h1>Served inside</h1>' >/tmp/site/index.html && cd /tmp/site && "+
 			"(setsid python3 -m http.server 8000 >/dev/null 2>&1 &)")
@@ -77,4 +66,16 @@ func TestPageErrors(t *testing.T) {
 	b.sees("button", "Create a sandbox")
 	b.clean()
 	b.leavesNoImages()
+}
+
+// shares creates a link to a port of a sandbox.
+func (b *tab) shares(box, port string) (id, url string) {
+	b.t.Helper()
+	made := b.run(`const r = await fetch('v1/sandboxes/` + box + `/links', { method: 'POST',
+		headers: { 'Content-Type': 'application/json' },
+		body: JSON.stringify({ port: ` + port + `, expires_in_seconds: 600 }) });
+		const l = await r.json();
+		return l.id + ' ' + l.url;`)
+	id, url, _ = strings.Cut(made, " ")
+	return id, url
 }

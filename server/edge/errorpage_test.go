@@ -25,9 +25,9 @@ func TestErrorPage(t *testing.T) {
 	}{
 		{"a used link", "POST", api.SignIn, accept, "", gone,
 			[]string{"the link &lt;b&gt; was used", "Next: make a new one: harvest key link.", `href="./"`},
-			[]string{"http-equiv", "<b>"}},
-		{"a dead port", "GET", "/", accept, "", down, []string{"nothing listens on port 80", `http-equiv="refresh"`,
-			"tries again by itself"}, []string{`href="./"`}},
+			[]string{"<script", "http-equiv", "<b>"}},
+		{"a dead port", "GET", "/", accept, "", down, []string{"nothing listens on port 80",
+			"<script>" + again + "</script>", "tries again by itself"}, []string{`href="./"`}},
 		{"a program", "GET", "/v1/sandboxes/x", "*/*", "", gone, []string{`"code":"gone"`}, []string{"<html"}},
 		{"a program with a key", "GET", "/v1/sandboxes/x", accept, "Bearer hv_1", gone, []string{`"code":"gone"`},
 			[]string{"<html"}},

@@ -91,8 +91,7 @@ func Fail(w http.ResponseWriter, r *http.Request, err error) {
 		text = asPage(p, r)
 		h := w.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Security-Policy",
-			"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'")
+		h.Set("Content-Security-Policy", errorPagePolicy)
 		h.Set("Cache-Control", "no-store")
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
