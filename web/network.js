@@ -50,7 +50,7 @@ export async function open(body, { sandbox, failed }) {
     refill(denied, table('Refused connections', ['Host', 'Reason', 'Time', 'Count'], [...(box.denials ?? [])].reverse().map((d) => {
       const name = d.domain || d.address || '';
       const to = name && d.port && d.protocol !== 'dns' ? `${name.includes(':') ? `[${name}]` : name}:${d.port}` : name;
-      const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow until the sandbox ends', () => allow(to), { class: 'small', 'aria-label': `Allow until the sandbox ends: ${to}` }));
+      const may = to && !box.ended_at && (allowed.has(to) ? h('small', null, 'allowed now') : button('Allow', () => allow(to), { class: 'small', 'aria-label': `Allow until the sandbox ends: ${to}` }));
       return [h('div', null, h('p', null, h('code', null, `${to || '?'} (${d.protocol})`)), may), d.reason, when(d.time), String(d.count)];
     }), 'No connection was refused.'));
   }

@@ -1,7 +1,7 @@
 // Volumes, creating one, and syncing it with its S3 location.
 
 import { all, call } from './api.js';
-import { button, bytes, dialog, field, h, ms, plain, problemBox, sure, table, when } from './dom.js';
+import { button, bytes, dialog, field, fill, h, ms, plain, problemBox, sure, table, when } from './dom.js';
 import { disable, refill } from './focus.js';
 
 export async function open(body, { failed }) {
@@ -42,9 +42,11 @@ export async function open(body, { failed }) {
       result.replaceChildren(h('p', null, h('span', { class: 'spinner', 'aria-hidden': 'true' }), ' Syncing…'));
       try {
         const r = await call('POST', `v1/volumes/${encodeURIComponent(v.name)}/sync`, { direction: direction.value, bucket: bucket.value.trim() || undefined, prefix: prefix.value.trim() || undefined, dry_run: dry.checked }, { patience: 3600e3 });
-        result.replaceChildren(h('p', null, `${r.place}: ${r.files} files, ${bytes(r.bytes)}, ${r.skipped} unchanged, ${r.conflicts} conflicts, ${r.failed} failed, in ${ms(r.duration_ms)}.`),
-          ...(r.plan?.length ? [table('Plan', ['Action', 'Path', 'Size'], r.plan.slice(0, 200).map((a) => [a.action, h('code', null, plain(a.path)), bytes(a.size_bytes ?? 0)]))] : []),
-          ...(r.failures?.length ? [table('Failures', ['Path', 'Reason'], r.failures.slice(0, 200).map((f) => [h('code', null, plain(f.path)), f.reason]))] : []));
+        const paths = (label, columns, all, cells) => all?.length > 0 && [h('h3', null, label), table(label, columns, all.slice(0, 200).map(cells))];
+        const reasons = (label, all) => paths(label, ['Path', 'Reason'], all, (f) => [h('code', null, plain(f.path)), f.reason]);
+        fill(result, [h('p', null, `${r.place}: ${r.files} files, ${bytes(r.bytes)}, ${r.skipped} unchanged, ${r.conflicts} conflicts, ${r.failed} failed, in ${ms(r.duration_ms)}.`),
+          paths('Plan', ['Action', 'Path', 'Size', 'Reason'], r.plan, (a) => [a.action, h('code', null, plain(a.path)), bytes(a.size_bytes ?? 0), a.conflict ?? a.reason]),
+          reasons('Conflicts', r.decided), reasons('Failures', r.failures)].flat());
       } catch (p) {
         result.replaceChildren(problemBox(p));
       }

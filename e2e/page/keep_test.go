@@ -310,7 +310,7 @@ func TestPageBearsMuch(t *testing.T) {
 		t.Errorf("the stream went on with %s", got)
 	}
 
-	b.send("/run printf '\\033[1;31mred\\033[0m plain \\033[38;5;46mgreen\\033[0m\\rover it\\n'; printf 'p 1%%\\rp 100%%\\n'; head -c 30000 /dev/zero | tr '\\0' x; echo; seq 140000 > many.txt; seq 5000")
+	b.send("/run printf '\\033[1;31mred\\033[0m plain \\033[38;5;46mgreen\\033[0m\\rover it\\n'; printf 'p 1%%\\rp 100%%\\n'; head -c 30000 /dev/zero | tr '\\0' x; echo; head -c 100000 /dev/zero | tr '\\0' y > long.txt; seq 140000 > many.txt; seq 5000")
 	b.sees(".status", "Done")
 	b.click(".tool button", "Show all")
 	b.sees(".tool .output", "over it")
@@ -332,6 +332,13 @@ func TestPageBearsMuch(t *testing.T) {
 	if n := b.value(`document.querySelectorAll('.of-changes .diff span').length`); len(n) > 4 {
 		t.Errorf("%s lines of a diff are in the page", n)
 	}
+	b.sees(".of-changes .diff button", "98,001 more characters")
+	if wide := b.value(`document.documentElement.scrollWidth - innerWidth`); wide != "0" {
+		t.Errorf("with a long line, the page is %s pixels too wide", wide)
+	}
+	b.click(".of-changes .diff button", "more characters")
+	b.until(`[...document.querySelectorAll('.of-changes .diff .added')].some(
+		(e) => e.textContent === '+' + 'y'.repeat(100000) + '\n')`)
 	b.click(".of-changes .diff button", "Show")
 	b.until(`document.querySelectorAll('.of-changes .diff span').length > 2000`)
 	b.picture("large-change")

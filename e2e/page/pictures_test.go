@@ -109,7 +109,12 @@ func TestPagePictures(t *testing.T) {
 	b.do(chromedp.Navigate(root + "/"))
 	b.sees("main", "You are not signed in")
 	b.pictures("signed-out")
-	b.signedIn(h)
+	link := h.Must("key", "link")
+	b.do(chromedp.Navigate(link))
+	b.sees("button", "Sign in")
+	b.pictures("link")
+	b.loads("#sign-in")
+	b.sees("button", "Create a sandbox")
 	b.fill("Repository", g.URL("shop"))
 	b.fill("First prompt", "/say I read the cart first.")
 	b.pictures("new")
@@ -153,6 +158,15 @@ func TestPagePictures(t *testing.T) {
 	b.until(`window.framed`)
 	b.sees(".status", "Done")
 	b.pictures("preview")
+	out := b.another()
+	out.do(chromedp.Navigate(link))
+	out.sees("h1", "this link was used already")
+	out.pictures("used-link")
+	_, dead := b.shares(h.Box(), "8080")
+	out.do(chromedp.Navigate(dead))
+	out.sees("h1", "nothing listens on port 8080")
+	out.pictures("dead-port")
+	out.do(chromedp.Navigate("about:blank"))
 	b.view("Network")
 	b.sees(".of-network .list", "203.0.113.7:443")
 	b.pictures("network")
@@ -172,6 +186,14 @@ func picturesOfLists(b *tab, h *host.Host) {
 	h.Must("volume", "create", "models")
 	h.Must("secret", "set", "anthropic", "ANTHROPIC_API_KEY=sk-ant-example")
 	h.Must("key", "create", "deploy")
+	// The servers of all tests share the images: the pictures have the base image and those of this server.
+	b.do(chromedp.Evaluate(`{ const real = window.fetch, box = `+quoted(h.Box())+`; window.fetch = async (to, o) => {
+		const resp = await real(to, o);
+		if (!new URL(to, location.href).pathname.endsWith('/v1/images')) return resp;
+		const list = await resp.json();
+		list.data = list.data.filter((i) => i.names?.includes('base') || i.snapshot?.lineage.at(-1).sandbox === box);
+		return new Response(JSON.stringify(list), { headers: { 'Content-Type': 'application/json' } });
+	}; }`, nil))
 	for _, id := range []string{"sandboxes", "sessions", "images", "volumes", "secrets", "schedules", "keys", "costs",
 		"audit", "doctor"} {
 		b.do(chromedp.Evaluate(`location.hash = '#/`+id+`'`, nil))

@@ -105,7 +105,7 @@ func TestPageEnd(t *testing.T) {
 	b.sees(".start", "Sandbox ready in")
 	b.view("Files")
 	b.sees(".tree .name", "kept.txt")
-	pageSyncs(b, s3)
+	pageSyncs(b, h, s3)
 	b.clean()
 	b.leavesNoImages()
 }

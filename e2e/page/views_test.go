@@ -264,7 +264,7 @@ func viewNetwork(b *tab) {
 	b.sees(".of-network .list", "203.0.113.7:4433")
 	b.accessible("network")
 	b.picture("network")
-	b.click(".of-network button", "Allow until the sandbox ends")
+	b.click(".of-network td button", "Allow")
 	b.sees(".of-network .chip", "203.0.113.7:4433")
 	b.sees(".of-network td", "allowed now")
 	b.fill("Allow until the sandbox ends", "not a/place")

@@ -164,14 +164,14 @@ func pageAllows(b *tab) {
 	b.sees(".tool.failed .state", "exit")
 	b.view("Network")
 	b.sees(".of-network .list", port)
-	b.click(".of-network button", "Allow until the sandbox ends")
+	b.click(".of-network td button", "Allow")
 	b.sees(".of-network td", "allowed now")
 	b.send(try)
 	b.sees(".tool .output", "reached at last")
 }
 
-// pageSyncs uploads a volume to S3, first as a dry run.
-func pageSyncs(b *tab, s3 *host.S3) {
+// pageSyncs uploads a volume to S3, first as a dry run, and shows the conflict of a two-way sync.
+func pageSyncs(b *tab, h *host.Host, s3 *host.S3) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(`location.hash = '#/volumes'`, nil))
 	b.sees(".of-volumes td", "notes")
@@ -192,9 +192,29 @@ func pageSyncs(b *tab, s3 *host.S3) {
 	if data, err := os.ReadFile(copied); string(data) != "noted\n" {
 		b.t.Errorf("the bucket has %q, %v", data, err)
 	}
-	b.do(chromedp.Evaluate(`{ const s = document.querySelector('dialog select'); s.value = 'down'; s.dispatchEvent(new Event('change', { bubbles: true })); }`, nil))
+	b.fill("Direction", "down")
 	b.click("dialog button", "Sync")
 	b.sees("dialog [role=status]", "1 unchanged")
+
+	edit := func(volume string) {
+		b.t.Helper()
+		file := filepath.Join(b.t.TempDir(), "n.txt")
+		if err := os.WriteFile(file, []byte("edited in "+volume+"\n"), 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+		h.Must("volume", "cp", file, volume+":/n.txt")
+	}
+	h.Must("volume", "create", "other")
+	h.Must("volume", "sync", "other", "s3://"+s3.Bucket+"/copy", "--both")
+	edit("other")
+	h.Must("volume", "sync", "other", "s3://"+s3.Bucket+"/copy", "--both")
+	edit("notes")
+	b.fill("Direction", "both")
+	b.click("dialog button", "Sync")
+	b.sees("dialog h3", "Conflicts")
+	b.sees("dialog td", "n.txt.conflict-")
+	b.accessible("conflicts")
+	b.picture("conflicts")
 	b.click("dialog button", "Close")
 }
 
