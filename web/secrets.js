@@ -18,7 +18,7 @@ export async function open(body, { failed }) {
       add.reset();
     });
     if (!known.get(secret)?.includes(key)) set();
-    else sure(`Replace ${key} of ${secret}?`, 'Its value is deleted. Sandboxes that have it keep the old one.', 'Replace it', set);
+    else sure(`Replace ${key} of ${secret}?`, 'Its value is deleted. Running sandboxes keep it.', 'Replace it', set);
   });
   body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Their values are never shown again.'), add, error, list);
   let known = new Map(); // variables of the stored secrets, by name
@@ -37,7 +37,7 @@ export async function open(body, { failed }) {
       known = new Map(rows.map((s) => [s.name, s.keys]));
       refill(list, table('Secrets', ['Secret', 'Variables', 'From', 'Changed', 'Last used', ''], rows.map((s) => [s.name, s.keys.map((k) => h('code', { class: 'chip' }, k)).reduce((span, k) => (span.append(k), span), h('span')),
         s.origin === 'stored' ? 'stored' : 'the server\'s environment', when(s.updated_at), when(s.last_used_at),
-        s.origin === 'stored' && button('Delete', () => sure(`Delete ${s.name}?`, 'Sandboxes that have it keep it.', 'Delete it', () => act(() => call('DELETE', `v1/secrets/${encodeURIComponent(s.name)}`))), { class: 'small danger', 'aria-label': `Delete ${s.name}` })]), 'There is no secret.'));
+        s.origin === 'stored' && button('Delete', () => sure(`Delete ${s.name}?`, 'Running sandboxes keep it.', 'Delete it', () => act(() => call('DELETE', `v1/secrets/${encodeURIComponent(s.name)}`))), { class: 'small danger', 'aria-label': `Delete ${s.name}` })]), 'There is no secret.'));
     } catch (p) {
       failed(p);
     }
