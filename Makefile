@@ -9,8 +9,8 @@
 # make test-modal   the live test suites of Modal's own SDK against Harvest, and against Modal if HARVEST_TEST_MODAL_TOKEN_ID and _SECRET are set
 # make test-s3      the long tests of S3: all of Go's own tree, a million files, ten minutes without S3; two hours
 # make test-images   the same Dockerfiles with Harvest and BuildKit
-# make test-software   small programs of many kinds in a sandbox, with a table of those that work; twenty minutes, and the internet
-# make test-security   the abuse list against a built server, as root and rootless, with a table; an hour
+# make test-software   small programs of many kinds in a sandbox, with a table of those that work; ten to twenty minutes, and the internet
+# make test-security   the abuse list against a built server, as root and rootless, with a table; a quarter of an hour
 # make bench   the benchmarks, with the peers that are installed beside them
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)

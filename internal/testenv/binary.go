@@ -58,10 +58,15 @@ var (
 	embedded = program{pkg: "./cmd/harvest/s3"}
 )
 
-// Programs builds all programs that tests start, for a runner of many tests. It returns the environment that
-// names the binaries. module is the directory of the module.
-func Programs(ctx context.Context, module string, cover bool) (env []string, err error) {
-	for _, p := range []program{harvest, server, racing, faulty, keeper, sentry, tools} {
+// Programs builds the programs that tests start, for a runner of many tests. It returns the environment that
+// names the binaries. module is the directory of the module. Without long, it leaves out those that only long tests
+// start.
+func Programs(ctx context.Context, module string, cover, long bool) (env []string, err error) {
+	all := []program{harvest, server, racing, keeper, sentry, tools}
+	if long {
+		all = append(all, faulty)
+	}
+	for _, p := range all {
 		path := os.Getenv(p.variable)
 		if path == "" {
 			if path, err = p.build(ctx, module, cover); err != nil {
@@ -220,7 +225,8 @@ func build(ctx context.Context, module string, p program, dir string, cover bool
 
 func buildLocked(ctx context.Context, module string, p program, dir string, cover bool) (string, error) {
 	target := filepath.Join(dir, "latest-"+filepath.Base(p.pkg))
-	args, cgo := []string{"build", "-tags", p.tags}, "CGO_ENABLED=0"
+	// Without DWARF, which takes seconds for each program.
+	args, cgo := []string{"build", "-tags", p.tags, "-ldflags=-w"}, "CGO_ENABLED=0"
 	if p.tags != "" {
 		target += "-" + p.tags
 	}

@@ -30,7 +30,7 @@ func (b *builder) programs(ctx context.Context) ([]string, error) {
 		return nil, errors.Wrapf(err, "find the module")
 	}
 	b.say("compiling the programs")
-	env, err := testenv.Programs(ctx, dir, b.o.cover)
+	env, err := testenv.Programs(ctx, dir, b.o.cover, b.o.suite != "quick")
 	return append(os.Environ(), env...), err
 }
 
