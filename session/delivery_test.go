@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/session"
+	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/records"
 )
 
@@ -26,6 +27,28 @@ func (h *house) restartWith(t *testing.T, id string, f func(s *records.Session))
 		t.Fatal(err)
 	}
 	h.open(t)
+}
+
+// TestQueuedPromptAfterRestart checks that the next server sends a prompt that was queued while the agent waited for
+// its first one, although nothing else happens in the session.
+//
+// mission: 7.9
+func TestQueuedPromptAfterRestart(t *testing.T) {
+	t.Parallel()
+	h := newSpareHouse(t, session.Options{Spares: 1})
+	s := h.create(t, session.Request{GitSecret: credentials.None})
+	w := h.watch(s.ID)
+	w.until(t, records.EventStarted)
+	const id = "msg_queued"
+	h.restartWith(t, s.ID, func(*records.Session) {
+		m := records.Message{ID: id, Session: s.ID, Prompt: "/say hello", State: records.Queued, Created: time.Now()}
+		if err := h.sessions.PutMessage(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if done := w.until(t, "done"); done.data.Failed || done.data.Message.ID != id {
+		t.Errorf("%+v", done.data)
+	}
 }
 
 // TestPromptLostWithServer checks that the next server sends a prompt that was recorded and did not reach the agent. A

@@ -145,6 +145,9 @@ func (r *runner) loop(ctx context.Context) {
 	defer close(r.gone)
 	defer r.busy.end()
 	r.begin(ctx)
+	if r.recovered {
+		r.advance(ctx) // nothing else may wake the loop: a prompt that an earlier server queued waits
+	}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for r.over == "" {
