@@ -23,7 +23,8 @@ func (s *Server) proxyRoutes() []edge.Route {
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 		all = append(all, edge.Route{Method: method, Path: api.SandboxPort, Handle: s.proxyPort, Scope: account.Exec,
 			Raw: true, Status: 200, RawOut: "*/*",
-			Summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event streams"})
+			Summary: "Send a request to an HTTP server on a port in the sandbox, including WebSockets and event " +
+				"streams"})
 	}
 	return all
 }

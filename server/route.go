@@ -24,8 +24,10 @@ func (s *Server) systemRoutes() []edge.Route {
 	return []edge.Route{
 		{Method: "GET", Path: api.Events, Handle: s.streamEvents, Scope: read,
 			Summary: "Follow the events of the account's sandboxes, or of one stream",
-			Query:   "stream: id or name of a sandbox, session or repository (default: all); after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
-			RawOut:  api.TypeEvents, Status: 200},
+			Query: "stream: id or name of a sandbox, session or repository (default: all); after: only events " +
+				"after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; " +
+				"attended: true if a person reads the events and can answer questions",
+			RawOut: api.TypeEvents, Status: 200},
 		{Method: "POST", Path: api.Keys, Handle: s.createKey, Scope: write,
 			Summary: "Create a key, which is shown only this time", In: api.KeyRequest{}, Out: api.NewKey{},
 			Status: 201, Secret: true},

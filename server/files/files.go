@@ -40,8 +40,9 @@ func (s *Service) Routes() []edge.Route {
 			Summary: "Read a file, or ranges of it", Query: edge.QueryPath, RawOut: "application/octet-stream",
 			Status: 200},
 		{Method: "PUT", Path: api.SandboxFiles, Handle: s.writeFile, Scope: write,
-			Summary: "Write a file atomically, of up to 5 GiB. Missing directories are created. If-Match and If-None-Match are honoured (412)",
-			Query:   edge.QueryPath + "; mode: permissions in octal, such as 755", RawIn: "application/octet-stream",
+			Summary: "Write a file atomically, of up to 5 GiB. Missing directories are created. If-Match and " +
+				"If-None-Match are honoured (412)",
+			Query: edge.QueryPath + "; mode: permissions in octal, such as 755", RawIn: "application/octet-stream",
 			Out: api.File{}, Status: 200},
 		{Method: "DELETE", Path: api.SandboxFiles, Handle: s.removeFile, Scope: write,
 			Summary: "Remove a file or an empty directory. If-Match is honoured (412)",
@@ -51,8 +52,9 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "GET", Path: api.FilesStat, Handle: s.statFile, Scope: read, Summary: "Get the metadata of a file",
 			Query: edge.QueryPath + "; follow: follow a symbolic link", Out: api.File{}, Status: 200},
 		{Method: "GET", Path: api.FilesWatch, Handle: s.watchFiles, Scope: read,
-			Summary: "Watch files for changes, as events. Changes by other sandboxes on a shared volume are not reported",
-			Query:   edge.QueryPath + "; recursive: also watch directories below it", Status: 200,
+			Summary: "Watch files for changes, as events. Changes by other sandboxes on a shared volume are not " +
+				"reported",
+			Query: edge.QueryPath + "; recursive: also watch directories below it", Status: 200,
 			Events: api.EventFile + ", each a FileChange"},
 		{Method: "POST", Path: api.FilesMove, Handle: s.moveFile, Scope: write,
 			Summary: "Move or rename a file or directory", In: api.MoveRequest{}, Out: api.File{}, Status: 200},

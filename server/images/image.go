@@ -39,7 +39,8 @@ func (s *Service) Routes() []edge.Route {
 	const read, write = account.Read, account.Write
 	return []edge.Route{
 		{Method: "POST", Path: api.Images, Handle: s.buildImage, Scope: write,
-			Summary: "Build an image if it does not exist. A build context is sent as a form, with the JSON as \"request\" and then a tar stream as \"context\"", In: api.BuildRequest{},
+			Summary: "Build an image if it does not exist. A build context is sent as a form, with the JSON as " +
+				"\"request\" and then a tar stream as \"context\"", In: api.BuildRequest{},
 			Out: api.Image{}, Status: 201, Events: "image.progress and image.log, then image.built or error"},
 		{Method: "POST", Path: api.ImageCollect, Handle: s.collectImages, Scope: write, Operator: true,
 			Summary: "Remove unused images", In: api.CollectRequest{},

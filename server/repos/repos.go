@@ -42,8 +42,9 @@ func (s *Service) Routes() []edge.Route {
 			Out: api.List[api.RepoBuilt]{}, Status: 200},
 		{Method: "GET", Path: api.RepoEvents, Handle: s.Events, Scope: read,
 			Summary: "Follow the builds of a repository's image, with their log",
-			Query:   "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones",
-			RawOut:  api.TypeEvents, Status: 200},
+			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
+				"events, and new ones",
+			RawOut: api.TypeEvents, Status: 200},
 	}
 }
 

@@ -43,12 +43,14 @@ func (s *Service) Routes() []edge.Route {
 			Out: api.Sandbox{}, Status: 201, Events: "image.progress, then sandbox.ready or error"},
 		{Method: "GET", Path: api.Sandboxes, Handle: s.listSandboxes, Scope: read,
 			Summary: "List sandboxes, newest first",
-			Query:   edge.QueryPage + "; all: also sandboxes that have ended; name: only the sandbox of this name; tag: KEY=VALUE, repeatable; everyone: sandboxes of all accounts, for operators", Out: api.List[api.Sandbox]{}, Status: 200},
+			Query: edge.QueryPage + "; all: also sandboxes that have ended; name: only the sandbox of this name; " +
+				"tag: KEY=VALUE, repeatable; everyone: sandboxes of all accounts, for operators", Out: api.List[api.Sandbox]{}, Status: 200},
 		{Method: "GET", Path: api.Sandboxed, Handle: s.getSandbox, Scope: read, Summary: "Get a sandbox",
 			Out: api.Sandbox{}, Status: 200},
 		{Method: "DELETE", Path: api.Sandboxed, Handle: s.destroySandbox, Scope: write,
 			Summary: "End a sandbox and release its resources",
-			Query:   "sync: upload its volume to S3 first (default: the sandbox's setting); everyone: a sandbox of any account, by its whole id, for operators", Status: 204},
+			Query: "sync: upload its volume to S3 first (default: the sandbox's setting); everyone: a sandbox of " +
+				"any account, by its whole id, for operators", Status: 204},
 		{Method: "POST", Path: api.SandboxExtend, Handle: s.extendSandbox, Scope: write,
 			Summary: "Extend the lifetime of a sandbox", In: api.ExtendRequest{},
 			Out: api.Sandbox{}, Status: 200},

@@ -50,7 +50,8 @@ func (s *Service) terminalRoutes() []edge.Route {
 	return []edge.Route{{Method: "GET", Path: api.SandboxTerminal, Handle: s.openTerminal, Scope: account.Exec,
 		Summary: "The sandbox's terminal: a shell that keeps running when its client disconnects. " +
 			"A second client takes it over",
-		Query:  "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it exists; name: name of the shell, if there are several, whose last argument is harvest-terminal:NAME",
+		Query: "rows: number of lines; cols: number of columns; dir: working directory of a new shell, if it " +
+			"exists; name: name of the shell, if there are several, whose last argument is harvest-terminal:NAME",
 		Socket: "messages are those of a stream, without a first request, and earlier output is repeated"}}
 }
 

@@ -38,14 +38,16 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Out: api.Session{}, Status: 201},
 		{Method: "POST", Path: api.SessionsWarm, Handle: s.warmSession, Scope: exec,
 			In: api.SessionRequest{}, Status: 204,
-			Summary: "Announce a session that will probably be created, so that the server can make one like it ahead; at most one a second"},
+			Summary: "Announce a session that will probably be created, so that the server can make one like it " +
+				"ahead; at most one a second"},
 		{Method: "GET", Path: api.Sessions, Handle: s.listSessions, Scope: read, Summary: "List sessions, newest first",
 			Query: edge.QueryPage + "; all: also sessions that have ended", Out: api.List[api.Session]{}, Status: 200},
 		{Method: "GET", Path: api.Sessioned, Handle: s.getSession, Scope: read, Summary: "Get a session",
 			Out: api.Session{}, Status: 200},
 		{Method: "DELETE", Path: api.Sessioned, Handle: s.endSession, Scope: write,
 			Summary: "End a session and its sandbox", Status: 204,
-			Query: "discard: false to refuse (409) if changes in submodules, other work trees or other branches would be lost"},
+			Query: "discard: false to refuse (409) if changes in submodules, other work trees or other branches " +
+				"would be lost"},
 		{Method: "POST", Path: api.SessionMessages, Handle: s.sendMessage, Scope: exec, Summary: "Queue a prompt",
 			In: api.MessageRequest{}, Out: api.QueuedMessage{}, Status: 202},
 		{Method: "GET", Path: api.SessionMessages, Handle: s.listMessages, Scope: read,
@@ -59,8 +61,9 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Summary: "Answer a question of the agent", In: api.AnswerRequest{}, Status: 204},
 		{Method: "GET", Path: api.SessionEvents, Handle: s.Events, Scope: read,
 			Summary: "Follow the events of a session",
-			Query:   "after: only events after this id, as with the header Last-Event-ID; tail: only the last N events, and new ones; attended: true if a person reads the events and can answer questions",
-			RawOut:  api.TypeEvents, Status: 200},
+			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
+				"events, and new ones; attended: true if a person reads the events and can answer questions",
+			RawOut: api.TypeEvents, Status: 200},
 	}
 }
 

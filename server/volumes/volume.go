@@ -50,10 +50,12 @@ func (s *Service) Routes() []edge.Route {
 			Events: "volume.syncing, then volume.synced or error"},
 		{Method: "GET", Path: api.VolumeVersions, Handle: s.volumeVersions, Scope: read,
 			Summary: "List the versions of a volume in S3, newest first",
-			Query:   "bucket: a bucket of the account (default: the server's); prefix: prefix in the bucket; secret: secret with its credentials; " + edge.QueryPage, Out: api.List[api.VolumeVersion]{}, Status: 200},
+			Query: "bucket: a bucket of the account (default: the server's); prefix: prefix in the bucket; " +
+				"secret: secret with its credentials; " + edge.QueryPage, Out: api.List[api.VolumeVersion]{}, Status: 200},
 		{Method: "DELETE", Path: api.VolumeVersions, Handle: s.pruneVersions, Scope: write,
 			Summary: "Delete all but the latest versions of a volume",
-			Query:   "keep: number of versions to keep, at least 1; bucket: a bucket of the account (default: the server's); prefix: prefix in the bucket; secret: secret with its credentials", Status: 204},
+			Query: "keep: number of versions to keep, at least 1; bucket: a bucket of the account (default: the " +
+				"server's); prefix: prefix in the bucket; secret: secret with its credentials", Status: 204},
 		{Method: "POST", Path: api.SandboxSync, Handle: s.syncSandbox, Scope: write,
 			Summary: "Synchronize a sandbox's volume with S3, in the direction up, down or both",
 			In:      api.SandboxSyncRequest{}, Out: api.Synced{}, Status: 200,

@@ -148,7 +148,8 @@ func (src Source) Find(ctx context.Context, req Request) (found Logins, err erro
 		if !ok && req.Secret != "" {
 			return found, errors.Remedy(errors.Newf(errors.Invalid, "secret %q: no credentials for %s", req.Secret,
 				host),
-				"add GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and GIT_PASSWORD")
+				"add GITHUB_TOKEN, and GITHUB_HOST if that is not github.com; or GIT_HOST, GIT_USERNAME and "+
+					"GIT_PASSWORD")
 		}
 		if _, known := found.of(url); !ok || known {
 			continue

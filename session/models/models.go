@@ -80,7 +80,8 @@ func (c Connector) CheckKeys(a agent.Agent, env map[string]string) error {
 		if env[key] != "" {
 			return errors.Remedy(errors.Newf(errors.Invalid,
 				"%s would be in the agent's environment, which its commands can read", key),
-				"store it with \"harvest secret set anthropic %s=…\" and leave it out here: the server adds it to the agent's requests", key)
+				"store it with \"harvest secret set anthropic %s=…\" and leave it out here: the server adds it to "+
+					"the agent's requests", key)
 		}
 	}
 	return nil
