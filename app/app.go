@@ -32,6 +32,8 @@ import (
 	"github.com/RelevanceAI/harvest/repo"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
@@ -122,7 +124,7 @@ func (a *App) open(ctx context.Context) error {
 	}
 	a.then("the engine", func(context.Context) error { return eng.Close() })
 	opts := fleetOptions(a.cfg, eng, db.Sandboxes())
-	opts.Secrets, opts.Event = a.secrets, sandbox.Publish(ctx, a.events)
+	opts.Secrets, opts.Event = a.secrets, record.Publish(ctx, a.events)
 	if opts.S3, err = a.openStorage(ctx, db, eng); err != nil {
 		return err
 	}
@@ -338,13 +340,13 @@ func (a *App) sandboxes() int {
 	return n
 }
 
-func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) sandbox.Options {
+func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) sandbox.Options {
 	if cfg.Source("limits.memory") == "default" {
 		cfg.Limits.Memory = 0 // the default then depends on the machine
 	}
-	var machine sandbox.Machine // zero: this machine
+	var machine spec.Machine // zero: this machine
 	if cfg.Engine == "modal" {
-		machine = sandbox.Machine{CPU: 1024, Memory: 4 << 40} // above Modal's limits, which Modal enforces itself
+		machine = spec.Machine{CPU: 1024, Memory: 4 << 40} // above Modal's limits, which Modal enforces itself
 		if cfg.Boots == 0 {
 			cfg.Boots = -1 // sandboxes boot at Modal
 		}
@@ -355,7 +357,7 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records sandbox.Store) s
 		Quotas:   sandbox.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
 		Prices: sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
 			GPUSecond: cfg.Prices.GPUSecond},
-		Timeouts:   sandbox.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
+		Timeouts:   spec.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,
 		Boots:      cfg.Boots,
 		Warm:       cfg.Pool, WarmUp: strings.Fields(cfg.PoolWarmUp),

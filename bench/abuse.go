@@ -13,11 +13,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // tight are the small limits of offenders, which are reached soon. As many Pythons as it has processes fit into
 // the memory.
-var tight = sandbox.Request{CPU: 1, Memory: 512 << 20, Disk: 256 << 20, Processes: 100}
+var tight = spec.Request{CPU: 1, Memory: 512 << 20, Disk: 256 << 20, Processes: 100}
 
 // abuse is an attempt of a sandbox to exceed a limit.
 type abuse struct {
@@ -81,7 +83,7 @@ func benchAbuse(ctx context.Context, l *lab, r *recorder) (err error) {
 	if _, err := l.use(ctx, 0); err != nil {
 		return err
 	}
-	sb, destroy, err := l.create(ctx, sandbox.Request{})
+	sb, destroy, err := l.create(ctx, spec.Request{})
 	if err != nil {
 		return err
 	}
@@ -115,7 +117,7 @@ func benchAbuse(ctx context.Context, l *lab, r *recorder) (err error) {
 // offender is a sandbox that runs an abuse.
 type offender struct {
 	r       *recorder
-	sb      sandbox.Sandbox
+	sb      record.Sandbox
 	x       *sandbox.Execution
 	output  *locked
 	destroy func() error
@@ -226,7 +228,7 @@ func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) er
 			told++
 		}
 		if sb, err := r.lab.fleet.Get(ctx, account, o.sb.ID); err == nil && sb.OutOfMemory &&
-			sb.Status == sandbox.Failed {
+			sb.Status == record.Failed {
 			seen++
 		}
 		if rounds == 0 {

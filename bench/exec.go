@@ -6,6 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // idle is the command of a peer's container that waits for commands.
@@ -23,7 +24,7 @@ func benchExec(ctx context.Context, l *lab, r *recorder) (err error) {
 	if _, err := l.use(ctx, 0); err != nil {
 		return err
 	}
-	sb, destroy, err := l.create(ctx, sandbox.Request{})
+	sb, destroy, err := l.create(ctx, spec.Request{})
 	if err != nil {
 		return err
 	}

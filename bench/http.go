@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -136,11 +136,11 @@ func fillRecords(ctx context.Context, data string) (err error) {
 	begin := time.Now().Add(-24 * time.Hour).UTC()
 	for n := range heldRecords {
 		at := begin.Add(time.Duration(n) * time.Second)
-		if err := db.Sandboxes().Put(ctx, sandbox.Sandbox{
+		if err := db.Sandboxes().Put(ctx, record.Sandbox{
 			ID: fmt.Sprintf("sbx_%026d", n), Account: personal, Name: fmt.Sprintf("ended-%d", n),
-			Status: sandbox.Terminated, Engine: "fake", Image: "base",
+			Status: record.Terminated, Engine: "fake", Image: "base",
 			Created: at, Started: at, Ended: at.Add(time.Second), Expires: at.Add(time.Hour), LastUsed: at,
-			Stages: []sandbox.Stage{}, Tags: map[string]string{"n": fmt.Sprint(n)},
+			Stages: []record.Stage{}, Tags: map[string]string{"n": fmt.Sprint(n)},
 		}); err != nil {
 			return err
 		}

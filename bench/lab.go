@@ -21,6 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -157,7 +159,7 @@ func (l *lab) closeFleet(ctx context.Context) error {
 	if l.fleet == nil {
 		return nil
 	}
-	list, err := l.fleet.List(ctx, account, sandbox.Filter{})
+	list, err := l.fleet.List(ctx, account, record.Filter{})
 	for _, sb := range list {
 		err = errors.Join(err, l.fleet.Destroy(ctx, account, sb.ID))
 	}
@@ -180,7 +182,7 @@ func (l *lab) refilled(ctx context.Context) error {
 }
 
 // create creates a sandbox. destroy ends it, even after the end of ctx.
-func (l *lab) create(ctx context.Context, req sandbox.Request) (sb sandbox.Sandbox, destroy func() error, err error) {
+func (l *lab) create(ctx context.Context, req spec.Request) (sb record.Sandbox, destroy func() error, err error) {
 	sb, err = l.fleet.Create(ctx, account, req)
 	return sb, func() error {
 		return l.fleet.Destroy(context.WithoutCancel(ctx), account, sb.ID)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // P3
@@ -64,7 +64,7 @@ func (r *recorder) many(ctx context.Context, each, all *Measure, n int, gap time
 		running.Go(func() {
 			o := &outcomes[i]
 			var s sample
-			s, _, o.destroy, o.err = r.lab.helloSandbox(ctx, sandbox.Request{})
+			s, _, o.destroy, o.err = r.lab.helloSandbox(ctx, spec.Request{})
 			o.took = s[printed]
 		})
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // The measures of P12.
@@ -73,7 +74,7 @@ func benchMemory(ctx context.Context, l *lab, r *recorder) error {
 	whenFresh.Aim, whenUsed.Aim = &Aim{Peer: "runsc", AtMost: 1.1}, &Aim{Peer: "runsc", AtMost: 1.1}
 	ours := idlers{
 		create: func(ctx context.Context) (string, func() error, error) {
-			sb, destroy, err := l.create(ctx, sandbox.Request{})
+			sb, destroy, err := l.create(ctx, spec.Request{})
 			return sb.ID, destroy, err
 		},
 		exec: func(ctx context.Context, id string) error {

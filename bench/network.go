@@ -18,6 +18,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/gateway/netstack"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // The measures of the network row.
@@ -41,7 +43,7 @@ var networkScript string
 // transfers are a sandbox and the server that its connections reach, on this machine's loopback interface.
 type transfers struct {
 	l       *lab
-	sb      sandbox.Sandbox
+	sb      record.Sandbox
 	address string // seen from the machine
 	port    string
 }
@@ -62,8 +64,8 @@ func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
 		return errors.Wrapf(err, "serve transfers")
 	}
 	var destroy func() error
-	t.sb, destroy, err = l.create(ctx, sandbox.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory,
-		Network: sandbox.Network{Mode: string(engine.NetworkAllow), Allow: []string{address}}})
+	t.sb, destroy, err = l.create(ctx, spec.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory,
+		Network: spec.Network{Mode: string(engine.NetworkAllow), Allow: []string{address}}})
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // outputBytes is the output of the commands of P5.
@@ -47,7 +49,7 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	if _, err := l.use(ctx, 0); err != nil {
 		return err
 	}
-	sb, destroy, err := l.create(ctx, sandbox.Request{})
+	sb, destroy, err := l.create(ctx, spec.Request{})
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 
 // printOutput makes a sandbox print, and measures the memory of this process, which is the server here, and of
 // the keeper.
-func (l *lab) printOutput(ctx context.Context, sb sandbox.Sandbox) (sample, error) {
+func (l *lab) printOutput(ctx context.Context, sb record.Sandbox) (sample, error) {
 	keepers := family(func(cmdline string) bool {
 		return strings.HasPrefix(cmdline, "harvest-keeper\x00") && strings.Contains(cmdline, sb.Handle.Ref)
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/workspace"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -66,9 +67,9 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer b.manage.Close()
 	none, install, compile := "", benchInstall, benchCompile
-	network := sandbox.Network{Mode: "allow", Allow: []string{strings.TrimPrefix(server.URL, "http://")}}
+	network := spec.Network{Mode: "allow", Allow: []string{strings.TrimPrefix(server.URL, "http://")}}
 	if _, err := b.manage.Add(ctx, account, "p11", b.url, "", repo.Recipe{
-		Setup: &none, Install: &install, Build: &compile, Test: &none, Sandbox: sandbox.Request{Image: l.image.ID,
+		Setup: &none, Install: &install, Build: &compile, Test: &none, Sandbox: spec.Request{Image: l.image.ID,
 			Network: network},
 	}); err != nil {
 		return err
@@ -77,7 +78,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	if _, err := b.manage.Refresh(ctx, account, "p11"); err != nil {
 		return err
 	}
-	sb, destroy, err := l.create(ctx, sandbox.Request{Network: network})
+	sb, destroy, err := l.create(ctx, spec.Request{Network: network})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // The measures of P7, for each number of files.
@@ -56,7 +57,7 @@ func benchSnapshot(ctx context.Context, l *lab, r *recorder) error {
 
 // snapshots measures with n changed files.
 func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
-	sb, destroy, err := l.create(ctx, sandbox.Request{})
+	sb, destroy, err := l.create(ctx, spec.Request{})
 	if err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 	return r.turns(ctx, turns, []*Measure{from}, side{harvest, func(ctx context.Context) (sample, error) {
 		var end func() error
 		s, err := timed(from.Name, func() (err error) {
-			_, end, err = l.create(ctx, sandbox.Request{Image: img.ID})
+			_, end, err = l.create(ctx, spec.Request{Image: img.ID})
 			return err
 		})
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // The measures of P1 and P2, from the request until the output is complete and until the command's end is
@@ -48,7 +50,7 @@ func (s *stamp) since(begin time.Time) (time.Duration, error) {
 
 // helloSandbox creates a sandbox and runs the print command. The sandbox stays until destroy.
 func (l *lab) helloSandbox(ctx context.Context,
-	req sandbox.Request) (s sample, sb sandbox.Sandbox, destroy func() error, err error) {
+	req spec.Request) (s sample, sb record.Sandbox, destroy func() error, err error) {
 	begin := time.Now()
 	sb, destroy, err = l.create(ctx, req)
 	if err != nil {
@@ -67,7 +69,7 @@ func (l *lab) helloSandbox(ctx context.Context,
 
 // helloHarvest is Harvest's side of P1 and P2, with the stages from the sandbox's record.
 func (l *lab) helloHarvest(ctx context.Context) (sample, error) {
-	s, sb, destroy, err := l.helloSandbox(ctx, sandbox.Request{})
+	s, sb, destroy, err := l.helloSandbox(ctx, spec.Request{})
 	err = errors.Join(err, destroy())
 	if err == nil && sb.Warm != (l.warm > 0) {
 		err = errors.Errorf("the sandbox was warm: %t", sb.Warm)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // host is the peer of P8: the same programs on the same files, practically without isolation.
@@ -64,7 +65,7 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 
 // workInside runs a job in a sandbox of its own that may use the whole machine.
 func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) {
-	sb, destroy, err := l.create(ctx, sandbox.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory})
+	sb, destroy, err := l.create(ctx, spec.Request{CPU: float64(runtime.NumCPU()), Memory: 2 * l.limits.Memory})
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -66,8 +68,8 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	}
 	events := event.Open(ctx, event.Options{Store: new(memory.Events)})
 	w.fleet, err = sandbox.Open(ctx, sandbox.Options{
-		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
-		Event: sandbox.Publish(ctx, events),
+		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
+		Event: record.Publish(ctx, events),
 	})
 	if err != nil {
 		return nil, nil, err
@@ -95,7 +97,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		w.Close()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
-		all, failed := w.fleet.List(ctx, "personal", sandbox.Filter{})
+		all, failed := w.fleet.List(ctx, "personal", record.Filter{})
 		err = errors.Join(err, failed)
 		for _, s := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, "personal", s.ID))
@@ -152,7 +154,7 @@ func TestSandboxes(t *testing.T) {
 	if err := w.DestroySandbox(ctx, "box"); err != nil {
 		t.Error(err)
 	}
-	if box, err := w.Sandbox(ctx, "box"); err != nil || box.Status != string(sandbox.Terminated) || box.Reason == "" {
+	if box, err := w.Sandbox(ctx, "box"); err != nil || box.Status != string(record.Terminated) || box.Reason == "" {
 		t.Errorf("after its end: %+v, %v", box, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // AppGetLifecycle implements ModalClient.
@@ -98,7 +98,7 @@ func (c *control) TaskList(ctx context.Context, req *pb.TaskListRequest) (*pb.Ta
 	if env := req.GetEnvironmentName(); env != "" {
 		tags[tagEnv] = env
 	}
-	found, err := c.s.opts.Fleet.List(ctx, acc, sandbox.Filter{Tags: tags})
+	found, err := c.s.opts.Fleet.List(ctx, acc, record.Filter{Tags: tags})
 	if err != nil {
 		return nil, err
 	}

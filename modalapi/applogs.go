@@ -14,7 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // follower sends the output of sandboxes of an app, or of one, as it comes.
@@ -159,18 +159,18 @@ func (f *follower) look(ctx context.Context) (ended bool, err error) {
 		}
 		ended = ended && all && (sb.Status.Ended() || f.stream && b.main != nil)
 	}
-	if !slices.ContainsFunc(found, func(sb sandbox.Sandbox) bool { return !sb.Status.Ended() }) && ended {
+	if !slices.ContainsFunc(found, func(sb record.Sandbox) bool { return !sb.Status.Ended() }) && ended {
 		f.at.Until, f.at.At = now.UnixMilli(), map[string][2]int64{}
 	}
 	return ended, nil
 }
 
-func (f *follower) sandboxes(ctx context.Context) ([]sandbox.Sandbox, error) {
+func (f *follower) sandboxes(ctx context.Context) ([]record.Sandbox, error) {
 	if f.app != "" {
 		return f.s.sandboxesOf(ctx, f.acc, f.app, true)
 	}
 	sb, err := f.s.opts.Fleet.Get(ctx, f.acc, f.box)
-	return []sandbox.Sandbox{sb}, err
+	return []record.Sandbox{sb}, err
 }
 
 // read sends the new output of a sandbox's own command, and reports whether nothing follows.

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/modalapi/syncs"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // remembered is how long output can be read after the end of a sandbox.
@@ -89,12 +89,12 @@ func (s *Server) openBoxes() error {
 	if err != nil {
 		return errors.Wrapf(err, "look for the journals of sandboxes")
 	}
-	all, err := s.opts.Fleet.List(s.ctx, "", sandbox.Filter{All: true})
+	all, err := s.opts.Fleet.List(s.ctx, "", record.Filter{All: true})
 	if err != nil {
 		return err
 	}
-	known := map[string]sandbox.Sandbox{}
-	var ended []sandbox.Sandbox
+	known := map[string]record.Sandbox{}
+	var ended []record.Sandbox
 	for _, sb := range all {
 		known[sb.ID] = sb
 	}
@@ -161,7 +161,7 @@ func (bs *boxes) find(account, id string) *box {
 	return nil
 }
 
-func (bs *boxes) make(sb sandbox.Sandbox) *box {
+func (bs *boxes) make(sb record.Sandbox) *box {
 	return &box{s: bs.s, id: sb.ID, account: sb.Account, first: first(sb), def: &pb.Sandbox{},
 		execs:  map[string]*command{},
 		mounts: map[string]string{}, ended: make(chan struct{})}
@@ -249,7 +249,7 @@ func (b *box) noteInput(ctx context.Context) {
 // watch ends the sandbox when its own command ends, and publishes the end of the sandbox.
 func (b *box) watch(ctx context.Context) {
 	ctx = logf.With(ctx, "sandbox_id", b.id)
-	ended := make(chan sandbox.Sandbox, 1)
+	ended := make(chan record.Sandbox, 1)
 	go func() {
 		defer close(ended)
 		if sb, err := b.s.opts.Fleet.Ended(ctx, b.account, b.id); err == nil {
@@ -276,9 +276,9 @@ func (b *box) watch(ctx context.Context) {
 func (b *box) outlive(ctx context.Context) {
 	r := b.main.result
 	sb, err := b.s.opts.Fleet.Get(ctx, b.account, b.id)
-	if err != nil || b.main.fault != nil || sb.Status != sandbox.Running || r.OutOfMemory ||
+	if err != nil || b.main.fault != nil || sb.Status != record.Running || r.OutOfMemory ||
 		r.Reason != "" && !r.TimedOut {
-		if err == nil && sb.Status == sandbox.Running && b.s.ctx.Err() == nil {
+		if err == nil && sb.Status == record.Running && b.s.ctx.Err() == nil {
 			b.destroy(ctx)
 		}
 		return
@@ -298,7 +298,7 @@ func (b *box) destroy(ctx context.Context) {
 }
 
 // close cleans up after the sandbox ended, waits for its commands, and publishes its result.
-func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
+func (b *box) close(ctx context.Context, sb record.Sandbox) {
 	b.mu.Lock()
 	commands := make([]*command, 0, len(b.execs)+1)
 	for _, c := range b.execs {
@@ -334,7 +334,7 @@ func (b *box) close(ctx context.Context, sb sandbox.Sandbox) {
 }
 
 // resultOf returns how a sandbox ended.
-func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
+func (b *box) resultOf(sb record.Sandbox) *pb.GenericResult {
 	b.mu.Lock()
 	code, stopped := b.code, b.stopped
 	b.mu.Unlock()
@@ -349,11 +349,11 @@ func (b *box) resultOf(sb sandbox.Sandbox) *pb.GenericResult {
 		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_FAILURE, *code
 	case stopped:
 		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_TERMINATED, 137
-	case sb.End == sandbox.EndLifetime:
+	case sb.End == record.EndLifetime:
 		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_TIMEOUT, 124, sb.Reason
-	case sb.End == sandbox.EndIdle:
+	case sb.End == record.EndIdle:
 		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT, 124, sb.Reason
-	case sb.Status == sandbox.Terminated:
+	case sb.Status == record.Terminated:
 		r.Status, r.Exitcode = pb.GenericResult_GENERIC_STATUS_TERMINATED, 137
 	case sb.Started.IsZero():
 		r.Status, r.Exitcode, r.Exception = pb.GenericResult_GENERIC_STATUS_INIT_FAILURE, 1, sb.Reason

@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/oldfiles"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // boxFiles are the files of a sandbox for its older file API.
@@ -130,7 +130,7 @@ func (c *control) ContainerFilesystemExec(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	if sb.Status != sandbox.Running {
+	if sb.Status != record.Running {
 		return nil, errors.Newf(errors.Gone, "the sandbox has ended")
 	}
 	return once1(ctx, c.s, "files "+b.id, func() (*pb.ContainerFilesystemExecResponse, error) {

@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -72,12 +73,12 @@ func mountable(def *pb.Sandbox) error {
 
 // bucket returns the bucket mount of a definition, nil without one. dropBucket recognizes a secret that is the
 // sandbox's own.
-func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*sandbox.S3, error) {
+func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*spec.S3, error) {
 	if len(def.GetCloudBucketMounts()) == 0 {
 		return nil, nil
 	}
 	m := def.GetCloudBucketMounts()[0]
-	mount := &sandbox.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
+	mount := &spec.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
 		MountPath: m.GetMountPath(), Mount: true,
 		ReadOnly: m.GetReadOnly()}
 	where, err := s.whereBucket(acc, m)
@@ -156,7 +157,7 @@ func keysOf(pairs secret.Pairs) secret.Pairs {
 
 // bucketError maps an error of creating a sandbox. A refusal by S3 must not have the code for a refusal by this
 // server, which means that the client's own credentials are wrong.
-func bucketError(mount *sandbox.S3, err error) error {
+func bucketError(mount *spec.S3, err error) error {
 	if kind := errors.KindOf(err); mount != nil && (kind == errors.Unauthenticated || kind == errors.Denied) {
 		return withCode(err, codes.InvalidArgument)
 	}
@@ -164,7 +165,7 @@ func bucketError(mount *sandbox.S3, err error) error {
 }
 
 // dropBucket removes the secret of a sandbox's mount if it is the sandbox's own.
-func (s *Server) dropBucket(ctx context.Context, acc string, mount *sandbox.S3) {
+func (s *Server) dropBucket(ctx context.Context, acc string, mount *spec.S3) {
 	if mount == nil || !ownSecret().MatchString(mount.Secret) || s.opts.Secrets == nil {
 		return
 	}
@@ -176,11 +177,11 @@ func (s *Server) dropBucket(ctx context.Context, acc string, mount *sandbox.S3) 
 
 // endBucket is dropBucket for an ended sandbox, if all its writes are uploaded and no copy of the sandbox uses
 // the same secret. Otherwise sweepBuckets removes the secret later.
-func (s *Server) endBucket(ctx context.Context, sb sandbox.Sandbox) {
-	if sb.S3 == nil || sb.Status != sandbox.Terminated || sb.S3.SyncError != "" {
+func (s *Server) endBucket(ctx context.Context, sb record.Sandbox) {
+	if sb.S3 == nil || sb.Status != record.Terminated || sb.S3.SyncError != "" {
 		return
 	}
-	live, err := s.opts.Fleet.List(ctx, sb.Account, sandbox.Filter{})
+	live, err := s.opts.Fleet.List(ctx, sb.Account, record.Filter{})
 	if err != nil {
 		logf.Debugf(ctx, "look for users of the secret of a bucket's mount: %v", err)
 		return
@@ -198,7 +199,7 @@ func (s *Server) sweepBuckets(ctx context.Context) {
 	if s.opts.Secrets == nil {
 		return
 	}
-	all, err := s.opts.Fleet.List(ctx, "", sandbox.Filter{All: true})
+	all, err := s.opts.Fleet.List(ctx, "", record.Filter{All: true})
 	if err != nil {
 		logf.Errorf(ctx, "look for mounts of buckets: %v", err)
 		return
@@ -218,14 +219,14 @@ func (s *Server) sweepBuckets(ctx context.Context) {
 		}
 		for _, found := range secrets {
 			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // the sandbox may not exist yet
-				s.dropBucket(ctx, acc, &sandbox.S3{Place: s3.Place{Secret: found.Name}})
+				s.dropBucket(ctx, acc, &spec.S3{Place: s3.Place{Secret: found.Name}})
 			}
 		}
 	}
 }
 
 // needsSecret reports whether the credentials of a sandbox's mount may still be needed.
-func needsSecret(sb sandbox.Sandbox) bool {
+func needsSecret(sb record.Sandbox) bool {
 	limit := storedFor
 	if sb.S3.SyncError != "" {
 		limit = unsentFor

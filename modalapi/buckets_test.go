@@ -16,6 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi/anonymous"
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -166,7 +168,7 @@ func TestBucketsOfAClient(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := sandbox.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
+		want := spec.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
 			ReadOnly: c.m.ReadOnly}
 		if c.m.KeyPrefix != nil {
 			want.Prefix = prefix
@@ -218,7 +220,7 @@ func TestBucketsThatAreRefused(t *testing.T) {
 			t.Errorf("%v, want %q", err, words)
 		}
 	}
-	denied := bucketError(&sandbox.S3{}, errors.Newf(errors.Unauthenticated, "S3 does not know the access key"))
+	denied := bucketError(&spec.S3{}, errors.Newf(errors.Unauthenticated, "S3 does not know the access key"))
 	if st := answer(t.Context(), "m", denied); !strings.Contains(st.Error(), "InvalidArgument") {
 		t.Errorf("what S3 refuses is %v", st)
 	}
@@ -259,18 +261,18 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 			t.Errorf("%s there are %q, %v, want %q", when, got, err, want)
 		}
 	}
-	mounts := func(name string) *sandbox.S3 {
-		return &sandbox.S3{Place: s3.Place{Bucket: "files", Secret: name}, MountPath: "/data", Mount: true}
+	mounts := func(name string) *spec.S3 {
+		return &spec.S3{Place: s3.Place{Bucket: "files", Secret: name}, MountPath: "/data", Mount: true}
 	}
 	lives := own("b")
-	sb, err := s.opts.Fleet.Create(ctx, "personal", sandbox.Request{S3: mounts(lives)})
+	sb, err := s.opts.Fleet.Create(ctx, "personal", spec.Request{S3: mounts(lives)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	past := func(id, name, unsent string, ago time.Duration) sandbox.Sandbox {
+	past := func(id, name, unsent string, ago time.Duration) record.Sandbox {
 		at := time.Now().Add(-ago)
-		r := sandbox.Sandbox{ID: id, Account: "personal", Status: sandbox.Terminated, Created: at, Ended: at,
-			S3: &sandbox.S3Volume{S3: *mounts(name), SyncError: unsent}}
+		r := record.Sandbox{ID: id, Account: "personal", Status: record.Terminated, Created: at, Ended: at,
+			S3: &record.S3Volume{S3: *mounts(name), SyncError: unsent}}
 		if err := records.Put(ctx, r); err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +291,7 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 	s.endBucket(ctx, copied)
 	s.endBucket(ctx, unsent)
 	s.endBucket(ctx, done)
-	s.endBucket(ctx, sandbox.Sandbox{Status: sandbox.Terminated})
+	s.endBucket(ctx, record.Sandbox{Status: record.Terminated})
 	have("at the end", "b", "c", "d", "e", "g", "h", "z")
 	s.sweepBuckets(ctx)
 	have("after a while", "b", "c", "e", "h", "z")

@@ -16,7 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // naming is held from the check of a name until a sandbox has it.
@@ -119,7 +120,7 @@ func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]strin
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ids[acc] == nil {
-		all, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true})
+		all, err := s.opts.Fleet.List(ctx, acc, record.Filter{All: true})
 		if err != nil {
 			return nil, err
 		}
@@ -208,7 +209,7 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 
 // open creates the sandbox. It adds the image, the environment, the volumes and the bucket to req, and starts
 // the sandbox's command.
-func (s *Server) open(ctx context.Context, acc string, p plan, req sandbox.Request) (*box, error) {
+func (s *Server) open(ctx context.Context, acc string, p plan, req spec.Request) (*box, error) {
 	img, err := s.findImage(ctx, acc, p.def.GetImageId())
 	if err != nil {
 		return nil, err
@@ -333,7 +334,7 @@ type discard struct{}
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // limitOf returns the time limit of a command without its own limit: the remaining life of its sandbox.
-func limitOf(sb sandbox.Sandbox) time.Duration { return max(time.Second, time.Until(sb.Expires)) }
+func limitOf(sb record.Sandbox) time.Duration { return max(time.Second, time.Until(sb.Expires)) }
 
 // destroyNow ends a sandbox that was never returned to the client.
 func (b *box) destroyNow(ctx context.Context) {
@@ -348,12 +349,12 @@ func (b *box) destroyNow(ctx context.Context) {
 
 // free returns ALREADY_EXISTS if a running sandbox of the app other than except has that name.
 func (s *Server) free(ctx context.Context, acc, env, app, title, except string) error {
-	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{})
+	found, err := s.opts.Fleet.List(ctx, acc, record.Filter{})
 	if err != nil {
 		return err
 	}
 	for _, sb := range found {
-		if sb.ID != except && sb.Status != sandbox.Stopping && sb.Tags[tagName] == title && sb.Tags[tagApp] == app &&
+		if sb.ID != except && sb.Status != record.Stopping && sb.Tags[tagName] == title && sb.Tags[tagApp] == app &&
 			sb.Tags[tagEnv] == env {
 			return withCode(errors.Newf(errors.Conflict, "Sandbox with name '%s' already exists in app '%s'", title,
 				app), alreadyExists)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Tags of the Fleet that identify sandboxes of this protocol. Clients cannot set them.
@@ -43,26 +43,26 @@ var (
 )
 
 // request converts a definition to a request to the Fleet. The caller adds image, environment and volumes.
-func request(def *pb.Sandbox) (sandbox.Request, error) {
+func request(def *pb.Sandbox) (spec.Request, error) {
 	if err := possible(def); err != nil {
-		return sandbox.Request{}, err
+		return spec.Request{}, err
 	}
 	life := def.GetTimeoutSecs()
 	if life == 0 {
 		life = defaultLife
 	}
 	if life > longestLife {
-		return sandbox.Request{}, errors.Newf(errors.Invalid, "Timeout must be at most %d seconds, got %d",
+		return spec.Request{}, errors.Newf(errors.Invalid, "Timeout must be at most %d seconds, got %d",
 			longestLife, life)
 	}
 	if dir := def.GetWorkdir(); dir != "" && !strings.HasPrefix(dir, "/") {
-		return sandbox.Request{}, errors.Newf(errors.Invalid, "workdir must be an absolute path, got: %.200s", dir)
+		return spec.Request{}, errors.Newf(errors.Invalid, "workdir must be an absolute path, got: %.200s", dir)
 	}
 	network, err := networkOf(def.GetNetworkAccess(), def.GetBlockNetwork())
 	if err != nil {
-		return sandbox.Request{}, err
+		return spec.Request{}, err
 	}
-	req := sandbox.Request{
+	req := spec.Request{
 		Workdir: def.GetWorkdir(), Network: network, TimeoutSeconds: float64(life),
 		IdleTimeoutSeconds: float64(def.GetIdleTimeoutSecs()),
 		SnapshotOnEnd:      option(def, "enable_exit_snapshot"),
@@ -76,7 +76,7 @@ func request(def *pb.Sandbox) (sandbox.Request, error) {
 }
 
 // limits applies the client's limits. A reservation becomes a limit if it exceeds the default.
-func limits(req *sandbox.Request, r *pb.Resources) {
+func limits(req *spec.Request, r *pb.Resources) {
 	if r.GetMilliCpuMax() > 0 {
 		req.CPU = float64(r.GetMilliCpuMax()) / 1000
 	}
@@ -174,7 +174,7 @@ func option(def *pb.Sandbox, name string) bool {
 }
 
 // networkOf returns the network policy that a client requests.
-func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) {
+func networkOf(access *pb.NetworkAccess, blocked bool) (spec.Network, error) {
 	switch access.GetNetworkAccessType() {
 	case pb.NetworkAccess_BLOCKED:
 		blocked = true
@@ -183,22 +183,22 @@ func networkOf(access *pb.NetworkAccess, blocked bool) (sandbox.Network, error) 
 	case pb.NetworkAccess_OPEN, pb.NetworkAccess_UNSPECIFIED:
 	}
 	if blocked {
-		return sandbox.Network{Mode: "none"}, nil
+		return spec.Network{Mode: "none"}, nil
 	}
-	return sandbox.Network{}, nil
+	return spec.Network{}, nil
 }
 
 // allowlist returns the policy of a client's lists. All addresses together with all names mean full internet
 // access.
-func allowlist(access *pb.NetworkAccess) (sandbox.Network, error) {
-	n := sandbox.Network{Mode: "allow"}
+func allowlist(access *pb.NetworkAccess) (spec.Network, error) {
+	n := spec.Network{Mode: "allow"}
 	if slices.Contains(access.GetAllowedDomains(), "*") {
 		if !slices.Contains(access.GetAllowedCidrs(), "0.0.0.0/0") {
 			return n, errors.Remedy(errors.Newf(errors.Unsupported,
 				"every domain cannot be allowed without every address"),
 				"Allow the CIDR 0.0.0.0/0 too, or name the domains")
 		}
-		return sandbox.Network{Mode: "default"}, nil
+		return spec.Network{Mode: "default"}, nil
 	}
 	for _, text := range access.GetAllowedCidrs() {
 		prefix, err := netip.ParsePrefix(text)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/syncs"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // chunk is the size of one message of output.
@@ -100,7 +100,7 @@ func (r *router) exec(ctx context.Context, b *box, req *pb.TaskExecStartRequest)
 	o.flush = syncs.Of(o.args, o.dir)
 	c, err := b.start(ctx, ref, o)
 	if errors.KindOf(err) == errors.NotFound { // the program, not the sandbox
-		if sb, getErr := r.s.opts.Fleet.Get(ctx, b.account, ref); getErr == nil && sb.Status == sandbox.Running {
+		if sb, getErr := r.s.opts.Fleet.Get(ctx, b.account, ref); getErr == nil && sb.Status == record.Running {
 			return nil, withCode(err, codes.InvalidArgument)
 		}
 	}

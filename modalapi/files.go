@@ -14,7 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // filesProgram is the program that SDKs run for file operations, because the protocol has no methods for them.
@@ -65,7 +65,7 @@ func (b *box) files(ctx context.Context, ref string, o order) (*command, error) 
 	if err != nil {
 		return nil, err
 	}
-	if sb.Status != sandbox.Running {
+	if sb.Status != record.Running {
 		return nil, errors.Newf(errors.Gone, "the sandbox has ended")
 	}
 	var op filesOp

@@ -11,7 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // A sandbox of the first generation has another form of IDs, by which SDKs recognize it: they read its output and write
@@ -61,11 +61,11 @@ func fromFirstForm(text string) string {
 }
 
 // first reports whether a sandbox is of the first generation.
-func first(sb sandbox.Sandbox) bool { return sb.Tags[tagGeneration] == firstGeneration }
+func first(sb record.Sandbox) bool { return sb.Tags[tagGeneration] == firstGeneration }
 
 // sandboxIDOf and taskIDOf return the IDs of a sandbox for clients.
-func sandboxIDOf(sb sandbox.Sandbox) string { return idOf(sb.ID, first(sb)) }
-func taskIDOf(sb sandbox.Sandbox) string    { return taskIn(sb.ID, first(sb)) }
+func sandboxIDOf(sb record.Sandbox) string { return idOf(sb.ID, first(sb)) }
+func taskIDOf(sb record.Sandbox) string    { return taskIn(sb.ID, first(sb)) }
 
 // sandboxID and taskID are those of a box.
 func (b *box) sandboxID() string { return idOf(b.id, b.first) }

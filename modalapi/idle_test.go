@@ -8,7 +8,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // TestExecsCountAgainstTheIdleLimit checks that a running command keeps its sandbox from being idle, also after a
@@ -37,7 +37,7 @@ func TestExecsCountAgainstTheIdleLimit(t *testing.T) {
 			code != 124 { // it shows that the limit has passed
 			t.Fatalf("%s: an idle sandbox ended with %d, %v", when, code, err)
 		}
-		if sb, err := w.fleet.Get(t.Context(), "personal", fleetID(id)); err != nil || sb.Status != sandbox.Running {
+		if sb, err := w.fleet.Get(t.Context(), "personal", fleetID(id)); err != nil || sb.Status != record.Running {
 			t.Fatalf("%s: the sandbox with a command is %s (%s), %v", when, sb.Status, sb.Reason, err)
 		}
 	}

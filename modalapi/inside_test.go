@@ -10,7 +10,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Sweep is the server's periodic cleanup.
@@ -140,13 +140,13 @@ func TestInputEnds(t *testing.T) {
 func TestLimitsOfClients(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked pb.Resources_builder
-		want  sandbox.Request
+		want  spec.Request
 	}{
 		"limits": {pb.Resources_builder{MilliCpu: 125, MilliCpuMax: 500, MemoryMb: 128, MemoryMbMax: 300,
-			EphemeralDiskMb: 1000}, sandbox.Request{CPU: 0.5, Memory: 300 << 20, Disk: 1000 << 20}},
+			EphemeralDiskMb: 1000}, spec.Request{CPU: 0.5, Memory: 300 << 20, Disk: 1000 << 20}},
 		"much reserved": {pb.Resources_builder{MilliCpu: 1500, MemoryMb: 3000},
-			sandbox.Request{CPU: 1.5, Memory: 3000 << 20}},
-		"little reserved": {pb.Resources_builder{MilliCpu: 125, MemoryMb: 128}, sandbox.Request{}},
+			spec.Request{CPU: 1.5, Memory: 3000 << 20}},
+		"little reserved": {pb.Resources_builder{MilliCpu: 125, MemoryMb: 128}, spec.Request{}},
 	} {
 		req, err := request(pb.Sandbox_builder{Resources: c.asked.Build()}.Build())
 		if err != nil || req.CPU != c.want.CPU || req.Memory != c.want.Memory || req.Disk != c.want.Disk {

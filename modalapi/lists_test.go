@@ -10,7 +10,7 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"github.com/oklog/ulid/v2"
 
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -57,8 +57,8 @@ func TestListsInPages(t *testing.T) {
 		born := times(i)
 		named := times((i + 35) % 310) // their sandboxes were requested at the same time
 		id := "sbx_" + strings.ToLower(ulid.MustNew(ulid.Timestamp(named), entropy).String())
-		if err := w.boxes.Put(t.Context(), sandbox.Sandbox{
-			ID: id, Account: "personal", Status: sandbox.Terminated, Created: born, Started: born,
+		if err := w.boxes.Put(t.Context(), record.Sandbox{
+			ID: id, Account: "personal", Status: record.Terminated, Created: born, Started: born,
 			Expires: born, Ended: born,
 			Tags: map[string]string{"modal/app": "app", "modal/environment": "main"},
 		}); err != nil {

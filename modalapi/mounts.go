@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // hiddenMounts is the directory in a sandbox that keeps the files hidden by a mounted image until it is
@@ -144,7 +144,7 @@ func (s *Server) filesOf(ctx context.Context, acc, id string, key []byte) (io.Re
 	if err != nil {
 		return nil, err
 	}
-	sb, err := s.opts.Fleet.Create(ctx, acc, sandbox.Request{Image: img.ID, Network: sandbox.Network{Mode: "none"},
+	sb, err := s.opts.Fleet.Create(ctx, acc, spec.Request{Image: img.ID, Network: spec.Network{Mode: "none"},
 		TimeoutSeconds: 600, Tags: map[string]string{ownTag + "reads": id}})
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // TestForcedBuildsThatComeAgain checks that a forced build whose answer was lost is done once, also if the request is
@@ -139,7 +139,7 @@ func TestSidecarsThatComeAgain(t *testing.T) {
 		w.serve()
 		same("after its end, at the next server")
 	}
-	if all, err := w.fleet.List(t.Context(), "personal", sandbox.Filter{All: true}); err != nil || len(all) != 3 {
+	if all, err := w.fleet.List(t.Context(), "personal", record.Filter{All: true}); err != nil || len(all) != 3 {
 		t.Errorf("there are %d sandboxes, %v", len(all), err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // A sandbox and its sidecars share a private network, in which they find each other by name. A sandbox whose network
@@ -26,9 +27,9 @@ const (
 )
 
 // freeNumber returns the lowest number that no sidecar has.
-func freeNumber(sidecars []sandbox.Sandbox) (int, error) {
+func freeNumber(sidecars []record.Sandbox) (int, error) {
 	for n := mainNumber + 1; n <= lastNumber; n++ {
-		if !slices.ContainsFunc(sidecars, func(sb sandbox.Sandbox) bool { return numberOf(sb) == n }) {
+		if !slices.ContainsFunc(sidecars, func(sb record.Sandbox) bool { return numberOf(sb) == n }) {
 			return n, nil
 		}
 	}
@@ -37,7 +38,7 @@ func freeNumber(sidecars []sandbox.Sandbox) (int, error) {
 }
 
 // numberOf returns the number of a sidecar in its private network, 0 for one of an earlier version.
-func numberOf(sb sandbox.Sandbox) int {
+func numberOf(sb record.Sandbox) int {
 	n, _ := strconv.Atoi(sb.Tags[tagNumber])
 	return n
 }
@@ -70,7 +71,7 @@ func (s *Server) joinSidecars(ctx context.Context, b *box) error {
 }
 
 // partSidecar removes an ended sidecar from the private network.
-func (s *Server) partSidecar(ctx context.Context, sb sandbox.Sandbox) {
+func (s *Server) partSidecar(ctx context.Context, sb record.Sandbox) {
 	if sb.Tags[tagSidecar] == "" {
 		return
 	}

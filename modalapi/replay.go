@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/records"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // notes returns the records of a journal; none without a journal.
@@ -32,7 +32,7 @@ func (bs *boxes) notes(ctx context.Context, id string) ([]note, error) {
 
 // replay restores the state that an earlier server recorded of a sandbox. A sandbox without a journal was not
 // created with this protocol and has no command of its own.
-func (b *box) replay(ctx context.Context, sb sandbox.Sandbox) error {
+func (b *box) replay(ctx context.Context, sb record.Sandbox) error {
 	notes, err := b.s.boxes.notes(ctx, b.id)
 	if err != nil {
 		return err

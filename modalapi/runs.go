@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // appStates are the protocol's names of states.
@@ -202,13 +202,13 @@ func (s *Server) finishApp(ctx context.Context, a apps.App) {
 }
 
 // sandboxesOf returns the sandboxes of an app, without sidecars, newest first; all includes ended ones.
-func (s *Server) sandboxesOf(ctx context.Context, acc, id string, all bool) ([]sandbox.Sandbox, error) {
+func (s *Server) sandboxesOf(ctx context.Context, acc, id string, all bool) ([]record.Sandbox, error) {
 	tags, err := appTags(id)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{Tags: tags, All: all})
-	return slices.DeleteFunc(found, func(sb sandbox.Sandbox) bool { return sb.Tags[tagSidecar] != "" }), err
+	found, err := s.opts.Fleet.List(ctx, acc, record.Filter{Tags: tags, All: all})
+	return slices.DeleteFunc(found, func(sb record.Sandbox) bool { return sb.Tags[tagSidecar] != "" }), err
 }
 
 // endAtOnce is how many sandboxes of an app are ended at the same time.
@@ -292,7 +292,7 @@ func (s *Server) endIdle(ctx context.Context, a apps.App) error {
 // AppList implements ModalClient.
 func (c *control) AppList(ctx context.Context, req *pb.AppListRequest) (*pb.AppListResponse, error) {
 	acc := callerOf(ctx).Account
-	running, err := c.s.opts.Fleet.List(ctx, acc, sandbox.Filter{})
+	running, err := c.s.opts.Fleet.List(ctx, acc, record.Filter{})
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // run starts an app as "with app.run()" does, and returns its ID.
@@ -76,7 +76,7 @@ func (w *world) lifecycle(app string) *pb.AppLifecycle {
 // alive counts the sandboxes that have not ended.
 func (w *world) alive() int {
 	w.t.Helper()
-	all, err := w.fleet.List(context.WithoutCancel(w.t.Context()), "", sandbox.Filter{})
+	all, err := w.fleet.List(context.WithoutCancel(w.t.Context()), "", record.Filter{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // python is the client type of the Python SDK, which uses TLS for "https" on the loopback interface. The other
@@ -59,10 +59,10 @@ func (s *Server) box(ctx context.Context, id string) (*box, error) {
 }
 
 // sandbox returns the caller's sandbox with that ID, and its record.
-func (s *Server) sandbox(ctx context.Context, id string) (*box, sandbox.Sandbox, error) {
+func (s *Server) sandbox(ctx context.Context, id string) (*box, record.Sandbox, error) {
 	b, err := s.box(ctx, id)
 	if err != nil {
-		return nil, sandbox.Sandbox{}, err
+		return nil, record.Sandbox{}, err
 	}
 	sb, err := s.opts.Fleet.Get(ctx, b.account, b.id)
 	return b, sb, err
@@ -180,17 +180,17 @@ func (c *control) SandboxListV2(ctx context.Context, req *pb.SandboxListRequest)
 		tags[tagEnv] = req.GetEnvironmentName()
 	}
 	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account,
-		sandbox.Filter{Tags: tags, All: req.GetIncludeFinished()})
+		record.Filter{Tags: tags, All: req.GetIncludeFinished()})
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(sb sandbox.Sandbox) bool {
-		return sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || sb.Status == sandbox.Creating ||
-			sb.Status == sandbox.Stopping
+	all = slices.DeleteFunc(all, func(sb record.Sandbox) bool {
+		return sb.Tags[tagApp] == "" || sb.Tags[tagSidecar] != "" || sb.Status == record.Creating ||
+			sb.Status == record.Stopping
 	})
 	var list []*pb.SandboxInfo
 	for _, sb := range page(all, req.GetBeforeTimestamp(), pageSize,
-		func(sb sandbox.Sandbox) time.Time { return sb.Created }) {
+		func(sb record.Sandbox) time.Time { return sb.Created }) {
 		list = append(list, infoOf(sb))
 	}
 	return pb.SandboxListResponse_builder{Sandboxes: list}.Build(), nil
@@ -201,7 +201,7 @@ func (c *control) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (
 	return c.SandboxListV2(ctx, req)
 }
 
-func infoOf(sb sandbox.Sandbox) *pb.SandboxInfo {
+func infoOf(sb record.Sandbox) *pb.SandboxInfo {
 	idle := uint32(sb.IdleTimeoutSeconds)
 	return pb.SandboxInfo_builder{
 		Id: sandboxIDOf(sb), CreatedAt: seconds(sb.Created), AppId: appIDOf(sb.Tags[tagEnv], sb.Tags[tagApp]),
@@ -218,12 +218,12 @@ func (c *control) SandboxGetFromNameV2(ctx context.Context,
 	tags := map[string]string{tagApp: req.GetAppName(), tagEnv: envOr(req.GetEnvironmentName()),
 		tagName: req.GetSandboxName()}
 	all, err := c.s.opts.Fleet.List(ctx, callerOf(ctx).Account,
-		sandbox.Filter{Tags: tags, All: req.GetIncludeTerminated()})
+		record.Filter{Tags: tags, All: req.GetIncludeTerminated()})
 	if err != nil {
 		return nil, err
 	}
 	for _, sb := range all { // newest first
-		if sb.Status != sandbox.Stopping || req.GetIncludeTerminated() {
+		if sb.Status != record.Stopping || req.GetIncludeTerminated() {
 			return pb.SandboxGetFromNameResponse_builder{
 				SandboxId: sandboxIDOf(sb), Metadata: pb.SandboxHandleMetadata_builder{AppId: appIDOf(sb.Tags[tagEnv],
 					sb.Tags[tagApp])}.Build(),

@@ -6,14 +6,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // settle does the cleanup of sandboxes that ended while no server ran. It handles them one by one in the order
 // of their ends, because the last writer of a volume wins. Failed cleanups are left to the next server.
-func (s *Server) settle(ctx context.Context, ended []sandbox.Sandbox) {
+func (s *Server) settle(ctx context.Context, ended []record.Sandbox) {
 	defer close(s.volumes.settled)
-	slices.SortStableFunc(ended, func(a, b sandbox.Sandbox) int { return a.Ended.Compare(b.Ended) })
+	slices.SortStableFunc(ended, func(a, b record.Sandbox) int { return a.Ended.Compare(b.Ended) })
 	for _, sb := range ended {
 		if ctx.Err() != nil {
 			return

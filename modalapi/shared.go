@@ -7,7 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/image"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // The library stores equal images once, such as two file snapshots without a change in between. Each client ID
@@ -53,8 +53,8 @@ func (s *Server) wanted(ctx context.Context, acc, id string, img image.Image) (b
 	if img.Snapshot == nil || id == plain || s.apps.Deleted(acc, plain) {
 		return false, nil
 	}
-	all, err := s.opts.Fleet.List(ctx, acc, sandbox.Filter{All: true})
-	return slices.ContainsFunc(all, func(sb sandbox.Sandbox) bool { return sb.SnapshotID == img.ID }), err
+	all, err := s.opts.Fleet.List(ctx, acc, record.Filter{All: true})
+	return slices.ContainsFunc(all, func(sb record.Sandbox) bool { return sb.SnapshotID == img.ID }), err
 }
 
 // accountOf is the inverse of owner.

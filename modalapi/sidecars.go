@@ -8,14 +8,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // A sidecar is a separate sandbox of the Fleet that ends with its main sandbox, and shares a private network with it.
 
 // sidecars returns the sidecars of b, newest first, including ended ones if all is true.
-func (b *box) sidecars(ctx context.Context, all bool) ([]sandbox.Sandbox, error) {
-	return b.s.opts.Fleet.List(ctx, b.account, sandbox.Filter{Tags: map[string]string{tagSidecar: b.id}, All: all})
+func (b *box) sidecars(ctx context.Context, all bool) ([]record.Sandbox, error) {
+	return b.s.opts.Fleet.List(ctx, b.account, record.Filter{Tags: map[string]string{tagSidecar: b.id}, All: all})
 }
 
 // container returns the id of the sandbox with a container's ID: "" is the main one.
@@ -120,7 +120,7 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 	if err != nil {
 		return nil, err
 	}
-	if parent.Status != sandbox.Running {
+	if parent.Status != record.Running {
 		return nil, withCode(errors.Newf(errors.Gone, "the sandbox has ended"), notFound)
 	}
 	running, err := b.sidecars(ctx, false)
@@ -128,7 +128,7 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 		return nil, err
 	}
 	for _, sb := range running {
-		if sb.Tags[tagName] == name && sb.Status != sandbox.Stopping {
+		if sb.Tags[tagName] == name && sb.Status != record.Stopping {
 			return nil, withCode(errors.Newf(errors.Conflict, "Container with name '%s' already exists", name),
 				alreadyExists)
 		}
@@ -155,7 +155,7 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 }
 
 // containerInfo describes a sidecar to clients.
-func (s *Server) containerInfo(ctx context.Context, sb sandbox.Sandbox) (*pb.TaskContainerInfo, error) {
+func (s *Server) containerInfo(ctx context.Context, sb record.Sandbox) (*pb.TaskContainerInfo, error) {
 	b, err := s.boxes.get(ctx, sb.Account, sb.ID)
 	if err != nil {
 		return nil, err

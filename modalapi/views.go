@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/modalapi/trees"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -31,8 +31,8 @@ type view struct {
 	base trees.Tree // guarded by views.lock of the volume; the last common state of both
 }
 
-func (v *view) mount() sandbox.Mount {
-	return sandbox.Mount{Name: v.Private, Path: v.Path, ReadOnly: v.ReadOnly}
+func (v *view) mount() spec.Mount {
+	return spec.Mount{Name: v.Private, Path: v.Path, ReadOnly: v.ReadOnly}
 }
 
 // ephemeral is how long an unnamed volume or queue lives without a heartbeat. Clients send one every five

@@ -28,6 +28,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/modalapi"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -223,7 +225,7 @@ func newWorldAt(t testing.TB, l net.Listener) *world {
 		if w.sdk != nil {
 			w.sdk.Close()
 		}
-		all, err := w.fleet.List(ctx, "", sandbox.Filter{})
+		all, err := w.fleet.List(ctx, "", record.Filter{})
 		for _, sb := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, sb.Account, sb.ID))
 		}
@@ -248,7 +250,7 @@ func (w *world) openFleet() {
 	w.images.Builder = w.engine.Images()
 	var made engine.Engine = fakeEngine{w.engine, w.images}
 	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
-		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 	}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -356,7 +358,7 @@ func (w *world) output(sb *modal.Sandbox, args ...string) string {
 }
 
 // sandboxFilter selects the sandboxes that have not ended.
-var sandboxFilter = sandbox.Filter{}
+var sandboxFilter = record.Filter{}
 
 func second[T any](_ T, err error) error { return err }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // Options of a Manager. Fleet, Images, Journal, Store and Check are required. Other zero fields get the default given
@@ -85,7 +86,7 @@ func (m *Manager) recover(ctx context.Context) error {
 		return err
 	}
 	for _, r := range all {
-		left, err := m.opts.Fleet.List(ctx, r.Account, sandbox.Filter{Tags: map[string]string{tagRepo: r.ID}})
+		left, err := m.opts.Fleet.List(ctx, r.Account, record.Filter{Tags: map[string]string{tagRepo: r.ID}})
 		if err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 const (
@@ -118,7 +118,7 @@ type Recipe struct {
 	LimitSeconds float64 `json:"limit_seconds,omitempty"` // of a whole build; 0 means 600
 	// Sandbox contains the parameters of the build's sandbox, as for sessions: image, secrets, network and limits.
 	// Its Env is not stored, so it must be empty.
-	Sandbox sandbox.Request `json:"sandbox,omitzero"`
+	Sandbox spec.Request `json:"sandbox,omitzero"`
 }
 
 func (r Recipe) limit() time.Duration {

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 func TestMain(m *testing.M) {
@@ -67,9 +68,9 @@ func TestRecipes(t *testing.T) {
 	long, nul := strings.Repeat("x", maxCommand+1), "a\x00"
 	for _, bad := range []Recipe{
 		{Install: &long}, {Test: &nul}, {LimitSeconds: -1}, {LimitSeconds: 1e9},
-		{Sandbox: sandbox.Request{Env: map[string]string{"A": "b"}}}, {Sandbox: sandbox.Request{Name: "a"}},
-		{Sandbox: sandbox.Request{User: "root"}}, {Sandbox: sandbox.Request{Workdir: "/"}},
-		{Sandbox: sandbox.Request{SnapshotOnEnd: true}},
+		{Sandbox: spec.Request{Env: map[string]string{"A": "b"}}}, {Sandbox: spec.Request{Name: "a"}},
+		{Sandbox: spec.Request{User: "root"}}, {Sandbox: spec.Request{Workdir: "/"}},
+		{Sandbox: spec.Request{SnapshotOnEnd: true}},
 	} {
 		if err := bad.check(); !errors.Is(err, errors.Invalid) {
 			t.Errorf("%+v: %v", bad, err)
@@ -79,7 +80,7 @@ func TestRecipes(t *testing.T) {
 	if plain.check() != nil || plain.limit() != DefaultLimit || plain.image() != DefaultImage {
 		t.Errorf("the plain recipe: %v, %s, %s", plain.check(), plain.limit(), plain.image())
 	}
-	other := Recipe{LimitSeconds: 90, Sandbox: sandbox.Request{Image: "base"}}
+	other := Recipe{LimitSeconds: 90, Sandbox: spec.Request{Image: "base"}}
 	if other.check() != nil || other.limit() != 90*time.Second || other.image() != "base" {
 		t.Errorf("another recipe: %v, %s, %s", other.check(), other.limit(), other.image())
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // StepQueue is the step that Request.Progress reports while a sandbox is queued for its boot.
@@ -78,7 +79,7 @@ func (f *Fleet) admitBoot(ctx context.Context, e *entry, p plan) (done func(), e
 	f.mu.Lock()
 	sb := f.snapshot(e)
 	f.mu.Unlock()
-	f.emit(Event{Type: EventQueued, Sandbox: sb})
+	f.emit(record.Event{Type: record.EventQueued, Sandbox: sb})
 	if p.Progress != nil {
 		p.Progress(image.Progress{Step: StepQueue, Done: -1, Message: fmt.Sprintf("%d wait before it", ahead)})
 	}

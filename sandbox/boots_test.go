@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // TestBootsAreBounded checks that a burst of requests boots a few sandboxes at a time, in the order of requests, and
@@ -41,7 +43,7 @@ func TestBootsAreBounded(t *testing.T) {
 		for i := range 6 {
 			name := fmt.Sprintf("b%d", i)
 			all.Go(func() {
-				sb := create(t, f, sandbox.Request{Name: name, Progress: func(p image.Progress) {
+				sb := create(t, f, spec.Request{Name: name, Progress: func(p image.Progress) {
 					mu.Lock()
 					defer mu.Unlock()
 					told = append(told, name+" "+p.Step+" "+p.Message)
@@ -50,7 +52,7 @@ func TestBootsAreBounded(t *testing.T) {
 				defer mu.Unlock()
 				order = append(order, fmt.Sprintf("%s after %s", name, time.Since(begin)))
 				waited := slices.ContainsFunc(sb.Stages,
-					func(s sandbox.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
+					func(s record.Stage) bool { return s.Name == sandbox.StepQueue && s.MS >= 1000 })
 				if events := w.seen(sb.ID); waited != (i >= 2) || waited != strings.Contains(events, "queued") {
 					t.Errorf("%s: stages %v, events %s", name, sb.Stages, events)
 				}
@@ -94,14 +96,14 @@ func TestQueuedBootsEnd(t *testing.T) {
 				w.opts.Boots = 1
 				w.hooks["create"] = func() { time.Sleep(time.Hour) }
 				f := w.open(t)
-				go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{}) }()
+				go func() { _, _ = f.Create(t.Context(), account, spec.Request{}) }()
 				synctest.Wait()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				failed := make(chan error, 1)
 				go func() {
-					_, err := f.Create(ctx, account, sandbox.Request{Name: "waits",
-						Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+					_, err := f.Create(ctx, account, spec.Request{Name: "waits",
+						Volumes: []spec.Mount{{Name: "v", Path: "/v"}}})
 					failed <- err
 				}()
 				synctest.Wait()
@@ -111,7 +113,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 					t.Errorf("stage %q: %v", errors.StageOf(err), err)
 				}
 				synctest.Wait()
-				if sb := get(t, f, id); sb.Status != sandbox.Failed || sb.FailedStage != sandbox.StepQueue ||
+				if sb := get(t, f, id); sb.Status != record.Failed || sb.FailedStage != sandbox.StepQueue ||
 					w.uses["acme~v"] != 0 {
 					t.Errorf("%s in %s, in use %v", sb.Status, sb.FailedStage, w.uses)
 				}
@@ -121,7 +123,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 				time.Sleep(time.Hour + time.Second) // the slot is free, and no other boot uses it
 				before := time.Now()
 				w.hooks["create"] = func() {}
-				create(t, f, sandbox.Request{})
+				create(t, f, spec.Request{})
 				if took := time.Since(before); took > 0 || len(w.refs()) != 2 {
 					t.Errorf("the next one took %s; the engine has %v", took, w.refs())
 				}
@@ -139,10 +141,10 @@ func TestWarmSandboxDoesNotQueue(t *testing.T) {
 		f := w.open(t)
 		synctest.Wait()
 		w.hooks["create"] = func() { time.Sleep(time.Hour) }
-		go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{Cold: true}) }()
+		go func() { _, _ = f.Create(t.Context(), account, spec.Request{Cold: true}) }()
 		synctest.Wait()
 		before := time.Now()
-		if sb := create(t, f, sandbox.Request{}); !sb.Warm || time.Since(before) > 0 {
+		if sb := create(t, f, spec.Request{}); !sb.Warm || time.Since(before) > 0 {
 			t.Errorf("warm %t after %s", sb.Warm, time.Since(before))
 		}
 		synctest.Wait()
@@ -165,14 +167,14 @@ func TestHungBootReleasesItsSlot(t *testing.T) {
 			time.Sleep(took)
 		}
 		f := w.open(t)
-		go func() { _, _ = f.Create(t.Context(), account, sandbox.Request{}) }()
+		go func() { _, _ = f.Create(t.Context(), account, spec.Request{}) }()
 		synctest.Wait()
 		before := time.Now()
-		create(t, f, sandbox.Request{})
+		create(t, f, spec.Request{})
 		if took := time.Since(before); took < time.Second || took > time.Minute {
 			t.Errorf("the next one took %s", took)
 		}
 		time.Sleep(time.Hour) // the hung one ends, and does not release the slot again
-		create(t, f, sandbox.Request{})
+		create(t, f, spec.Request{})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -36,8 +37,8 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 			f.opts.Engine.Name()),
 			"use an image that a registry has, or see \"harvest doctor\"")
 	}
-	req := Request{
-		Image: setup.Image, Hostname: "build", Network: Network{Mode: setup.Network},
+	req := spec.Request{
+		Image: setup.Image, Hostname: "build", Network: spec.Network{Mode: setup.Network},
 		CPU: f.opts.Machine.CPU, Memory: max(f.opts.Defaults.Memory, f.opts.Machine.Memory/2),
 	}
 	if !f.caps.Network {
@@ -50,7 +51,7 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 		req.Memory = 0
 	}
 	for _, m := range setup.Mounts {
-		req.Volumes = append(req.Volumes, Mount{Name: m.Volume, Path: m.Path, ReadOnly: m.ReadOnly})
+		req.Volumes = append(req.Volumes, spec.Mount{Name: m.Volume, Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	sb, err := f.Create(ctx, buildAccount, req)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // buildAccount is the account that owns the sandboxes of builds.
@@ -24,18 +26,18 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	w.caps.Snapshot = true
 	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
 	f := w.open(t)
-	create(t, f, sandbox.Request{}) // the quota of accounts does not concern builds
+	create(t, f, spec.Request{}) // the quota of accounts does not concern builds
 	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true",
 		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := f.List(t.Context(), buildAccount, sandbox.Filter{})
+	list, err := f.List(t.Context(), buildAccount, record.Filter{})
 	if err != nil || len(list) != 1 || list[0].Limits.CPU != 8 || list[0].Limits.Memory != 8<<30 ||
 		list[0].Volumes[0].Name != "c" {
 		t.Fatalf("got %+v, %v", list, err)
 	}
-	if own, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(own) != 1 {
+	if own, err := f.List(t.Context(), account, record.Filter{}); err != nil || len(own) != 1 {
 		t.Errorf("an account sees sandboxes of builds: %+v, %v", own, err)
 	}
 	var out bytes.Buffer
@@ -84,7 +86,7 @@ func TestVolumesOfBuilds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/mine"}}})
+	create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "mine", Path: "/mine"}}})
 	if all, err := builds.Volumes(t.Context()); err != nil || len(all) != 1 || all[0].Name != "c" {
 		t.Errorf("got %+v, %v", all, err)
 	}
@@ -136,16 +138,16 @@ func TestBuildsEndWithTheServer(t *testing.T) {
 		w := newWorld()
 		w.caps.Snapshot = true
 		f := w.open(t)
-		kept := create(t, f, sandbox.Request{})
+		kept := create(t, f, spec.Request{})
 		if _, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
 			t.Fatal(err)
 		}
 		f = w.restart(t, f)
 		synctest.Wait()
-		if list, err := f.List(t.Context(), buildAccount, sandbox.Filter{}); err != nil || len(list) != 0 {
+		if list, err := f.List(t.Context(), buildAccount, record.Filter{}); err != nil || len(list) != 0 {
 			t.Errorf("left: %+v, %v", list, err)
 		}
-		if got := get(t, f, kept.ID); got.Status != sandbox.Running {
+		if got := get(t, f, kept.ID); got.Status != record.Running {
 			t.Errorf("another sandbox is %s", got.Status)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // carriedReason is the reason in the records of commands that ended because their sandbox was carried over, and in
@@ -52,7 +53,7 @@ func (f *Fleet) carryDue(at time.Time) time.Duration {
 	defer f.mu.Unlock()
 	for _, e := range f.live {
 		c, ok := e.box.(engine.Carrier)
-		if !ok || e.record.Status != Running || e.carried != nil {
+		if !ok || e.record.Status != record.Running || e.carried != nil {
 			continue
 		}
 		due, end := c.Ends()
@@ -85,12 +86,12 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 		f.wakeReaper()
 	})
 	defer done()
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
 		e.box = nil
-		sb.Status, sb.Reason = Lost,
+		sb.Status, sb.Reason = record.Lost,
 			"it is being carried over to a new sandbox, because its engine lets none live longer"
 		return nil
 	})
@@ -121,7 +122,7 @@ func (f *Fleet) carry(e *entry, box engine.Sandbox, c engine.Carrier) {
 	f.mu.Lock()
 	sb := f.snapshot(e)
 	f.mu.Unlock()
-	f.emit(Event{Type: EventCarried, Sandbox: sb})
+	f.emit(record.Event{Type: record.EventCarried, Sandbox: sb})
 	done()
 	logf.Infof(ctx, "sandbox carried over from %s to %s", old.Ref, sb.Handle.Ref)
 	f.discard(ctx, e.id, old, box)

@@ -12,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 const day = 24 * time.Hour
@@ -26,9 +28,9 @@ func TestCarriedOver(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{
+		sb := create(t, f, spec.Request{
 			Name: "n", Tags: map[string]string{"a": "b"}, TimeoutSeconds: (3 * day).Seconds(),
-			Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}},
+			Volumes: []spec.Mount{{Name: "v", Path: "/v"}},
 		})
 		done := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}})
 		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 2 * day})
@@ -41,7 +43,7 @@ func TestCarriedOver(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		got := get(t, f, "n")
-		if got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" || got.Handle.Ref != "ref2" ||
+		if got.ID != sb.ID || got.Status != record.Running || got.Reason != "" || got.Handle.Ref != "ref2" ||
 			got.Tags["a"] != "b" || !got.Expires.Equal(sb.Expires) {
 			t.Errorf("carried over: %+v", got)
 		}
@@ -67,7 +69,7 @@ func TestCarriedOver(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over",
+		w.wantEnd(t, f, sb.ID, record.Terminated, "its lifetime was over",
 			"starting ready ready carried ready carried ready carried terminated")
 		if refs := w.refs(); len(refs) != 0 {
 			t.Errorf("the engine has %v", refs)
@@ -81,17 +83,17 @@ func TestCarryingOverFails(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
 		w.fail("carry", errors.Newf(errors.Unavailable, "out of reach"), errors.Newf(errors.Exhausted, "no room"))
 		time.Sleep(day - time.Hour + time.Second)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref1" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref1" {
 			t.Fatalf("after a failure: %+v", got)
 		}
 		wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"echo", "x"}}))
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref2" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref2" {
 			t.Errorf("tried again: %+v", got)
 		}
 	})
@@ -103,11 +105,11 @@ func TestWhoeverWantsASandboxThatIsCarriedOverWaits(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
 		unblock := w.block("carry")
 		time.Sleep(day - time.Hour + time.Second)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Lost || !strings.Contains(got.Reason, "carried over") {
+		if got := get(t, f, sb.ID); got.Status != record.Lost || !strings.Contains(got.Reason, "carried over") {
 			t.Errorf("meanwhile: %+v", got)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -138,7 +140,7 @@ func TestDestroyedWhileItIsCarriedOver(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
 		unblock := w.block("carry")
 		time.Sleep(day - time.Hour + time.Second)
 		synctest.Wait()
@@ -150,7 +152,7 @@ func TestDestroyedWhileItIsCarriedOver(t *testing.T) {
 		if refs := w.refs(); len(refs) != 0 {
 			t.Errorf("the engine has %v", refs)
 		}
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "destroyed on request", "starting ready terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "destroyed on request", "starting ready terminated")
 	})
 }
 
@@ -160,7 +162,7 @@ func TestServerEndsWhileASandboxIsCarriedOver(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
 		unblock := w.block("carry")
 		time.Sleep(day - time.Hour + time.Second)
 		synctest.Wait()
@@ -168,7 +170,7 @@ func TestServerEndsWhileASandboxIsCarriedOver(t *testing.T) {
 		unblock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref2" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref2" {
 			t.Errorf("after the restart: %+v", got)
 		}
 		if refs := w.refs(); !slices.Equal(refs, []string{"ref2"}) {
@@ -185,13 +187,13 @@ func TestHalfCarriedOver(t *testing.T) {
 			w := newWorld()
 			old, next := w.add(engine.Handle{ID: "sbx_1"}), w.add(engine.Handle{ID: "sbx_1"})
 			want := old.handle
-			if w.record(t, "sbx_1", sandbox.Lost, old.handle); !both {
+			if w.record(t, "sbx_1", record.Lost, old.handle); !both {
 				old.vanish()
 				want = next.handle
 			}
 			f := w.open(t)
 			synctest.Wait()
-			if got := get(t, f, "sbx_1"); got.Status != sandbox.Running || got.Handle != want {
+			if got := get(t, f, "sbx_1"); got.Status != record.Running || got.Handle != want {
 				t.Errorf("both %t: %+v, want %+v", both, got, want)
 			}
 			if refs := w.refs(); !slices.Equal(refs, []string{want.Ref}) {
@@ -209,13 +211,13 @@ func TestLifetimeOfTheEngine(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: day.Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: day.Seconds()})
 		if lives := sb.Expires.Sub(sb.Started); lives >= day || lives < day-time.Minute {
 			t.Errorf("it lives for %v", lives)
 		}
 		time.Sleep(day)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over", "starting ready terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "its lifetime was over", "starting ready terminated")
 	})
 }
 
@@ -227,14 +229,14 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (3 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (3 * day).Seconds()})
 		time.Sleep(day - time.Hour - time.Minute)
 		r, tar := io.Pipe()
 		copied := make(chan error, 1)
 		go func() { copied <- f.CopyIn(t.Context(), account, sb.ID, "/x", r) }()
 		time.Sleep(6 * time.Minute)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Lost {
+		if got := get(t, f, sb.ID); got.Status != record.Lost {
 			t.Errorf("during the copy it is %s in %s", got.Status, got.Handle.Ref)
 		}
 		_ = tar.Close()
@@ -243,7 +245,7 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref2" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref2" {
 			t.Errorf("then it is %s in %s", got.Status, got.Handle.Ref)
 		}
 		time.Sleep(day - time.Hour - 10*time.Minute) // another copy takes too long
@@ -251,7 +253,7 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 		go func() { copied <- f.CopyIn(t.Context(), account, sb.ID, "/x", r) }()
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref3" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref3" {
 			t.Errorf("while a copy goes on and on it is %s in %s", got.Status, got.Handle.Ref)
 		}
 		_ = tar.Close()
@@ -267,11 +269,11 @@ func TestCarriedOverWithItsNetwork(t *testing.T) {
 		w := newWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: (2 * day).Seconds()})
+		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
 		w.fail("network", errors.Newf(errors.Unavailable, "out of reach"))
 		time.Sleep(day - time.Hour + 2*time.Second)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref != "ref1" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref != "ref1" {
 			t.Errorf("without its network it is %s in %s", got.Status, got.Handle.Ref)
 		}
 		if refs := w.refs(); !slices.Equal(refs, []string{"ref1"}) {
@@ -279,7 +281,7 @@ func TestCarriedOverWithItsNetwork(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Handle.Ref == "ref1" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Handle.Ref == "ref1" {
 			t.Errorf("then it is %s in %s", got.Status, got.Handle.Ref)
 		}
 	})
@@ -293,7 +295,7 @@ func TestLifetimeWithASnapshotOnTheEnd(t *testing.T) {
 		w := newSnapshotWorld()
 		w.life = day
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: day.Seconds(), SnapshotOnEnd: true})
+		sb := create(t, f, spec.Request{TimeoutSeconds: day.Seconds(), SnapshotOnEnd: true})
 		if lives := sb.Expires.Sub(sb.Started); lives > day-15*time.Minute || lives < day-20*time.Minute {
 			t.Errorf("it lives for %v", lives)
 		}

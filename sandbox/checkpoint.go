@@ -20,6 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 const checkpointPrefix = "chk_"
@@ -39,8 +40,8 @@ const spareRoom = 256 << 20
 // belongs to the account of the sandbox, since it may contain the account's secrets. It is not an image, and other
 // accounts cannot see it.
 type Checkpoint struct {
-	ID      string  `json:"id"`      // "chk_" and a ULID in lower case
-	Sandbox Sandbox `json:"sandbox"` // record of the original sandbox at that moment
+	ID      string         `json:"id"`      // "chk_" and a ULID in lower case
+	Sandbox record.Sandbox `json:"sandbox"` // record of the original sandbox at that moment
 	// Withheld is Withheld of Sandbox, which is not stored with it.
 	Withheld []string `json:"withheld,omitempty"`
 	// Life is the lifetime of restored sandboxes. CommandLimits are the time limits of resumed commands, by their
@@ -196,7 +197,7 @@ func (f *Fleet) describe(e *entry, c *Checkpoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sb := e.record.Clone()
-	sb.Stages, sb.Denials = []Stage{}, nil
+	sb.Stages, sb.Denials = []record.Stage{}, nil
 	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife)
 	for x := range e.commands {
 		c.CommandLimits[x.ID()] = x.deadline.Sub(latest(x.started, sb.Started))

@@ -15,6 +15,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -79,8 +81,8 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 	w := newMemoryWorld(t)
 	w.opts.Warm = 1
 	f := w.open(t)
-	network := sandbox.Network{Mode: "none"}
-	first := create(t, f, sandbox.Request{
+	network := spec.Network{Mode: "none"}
+	first := create(t, f, spec.Request{
 		Name: "first", Tags: map[string]string{"team": "a", "harvest.session": "ses_1"},
 		Env: map[string]string{"A": "of-the-environment"}, Workdir: "/work", User: "1000", CPU: 2,
 		Memory: 1 << 30, Network: network, Ports: []int{80}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 600,
@@ -92,7 +94,7 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		made.CommandLimits[x.ID()].Round(time.Minute) != time.Hour {
 		t.Errorf("the record is %+v", made)
 	}
-	if got := get(t, f, first.ID); got.Status != sandbox.Running {
+	if got := get(t, f, first.ID); got.Status != record.Running {
 		t.Errorf("the sandbox is %s", got.Status)
 	}
 	if err := f.Destroy(t.Context(), account, first.ID); err != nil {
@@ -162,7 +164,7 @@ func TestRestoredCommandsHaveTheirLimits(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
 	f := w.open(t)
-	first := create(t, f, sandbox.Request{})
+	first := create(t, f, spec.Request{})
 	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 	made := kept(t, f, first.ID, week)
 	w.hooks["processes"] = func() { // it continues in the restored sandbox
@@ -198,7 +200,7 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	made := kept(t, f, sb.ID, week)
 	const other = "other"
 	_, err := f.Checkpoint(t.Context(), other, sb.ID, week)
@@ -230,11 +232,11 @@ func TestCheckpointsThatFailLeaveNothing(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	w.fail("checkpoint", errors.Remedy(errors.Newf(errors.Conflict, "it has a terminal"), "end it"))
 	_, err := f.Checkpoint(t.Context(), account, sb.ID, week)
 	wantError(t, err, errors.Conflict, "terminal", "end it", "checkpoint")
-	with := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}})
+	with := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "data", Path: "/data"}}})
 	_, err = f.Checkpoint(t.Context(), account, with.ID, week)
 	wantError(t, err, errors.Unsupported, "volume", "create it without volumes")
 	w.memory = 1 << 60
@@ -257,7 +259,7 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newMemoryWorld(t)
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	made, damaged := kept(t, f, sb.ID, week), kept(t, f, sb.ID, week)
 	put := func(name, text string) {
 		t.Helper()
@@ -295,7 +297,7 @@ func TestCheckpointsExpire(t *testing.T) {
 	w := newMemoryWorld(t)
 	later := w.later()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	short, long := kept(t, f, sb.ID, sandbox.CheckpointOptions{Keep: time.Hour}), kept(t, f, sb.ID, week)
 	later.Store(int64(time.Hour))
 	f = w.reopen(t, f)
@@ -327,7 +329,7 @@ func TestCheckpointsKeepSecretsHidden(t *testing.T) {
 			t.Errorf("%s, that the value is hidden is %t", when, got)
 		}
 	}
-	sb := create(t, f, sandbox.Request{Secrets: []string{"s"}})
+	sb := create(t, f, spec.Request{Secrets: []string{"s"}})
 	if err := v.Delete(t.Context(), account, "s"); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -25,33 +27,47 @@ type user interface {
 	Use(name, who string) (release func(), err error)
 }
 
+// plan is a validated request, or a checkpoint to restore.
+type plan struct {
+	spec.Plan
+	from *Checkpoint // to restore; nil for none
+}
+
+// volume returns the state of the request's S3 in the record.
+func (p plan) volume() *record.S3Volume {
+	if p.S3 == nil {
+		return nil
+	}
+	return &record.S3Volume{S3: *p.S3, Volume: p.Synced}
+}
+
 // Create creates a sandbox that is ready for commands. On failure, the error names the stage. If the stage is "image"
 // or later, the failure is recorded, and Create returns the record too. Kinds: Invalid, Unsupported, NotFound
 // (image), Conflict (name), Exhausted (quota), and those of engine.Create.
-func (f *Fleet) Create(ctx context.Context, account string, req Request) (Sandbox, error) {
+func (f *Fleet) Create(ctx context.Context, account string, req spec.Request) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
 	defer f.pool.refill()
-	p, err := f.plan(req)
+	planned, err := f.rules.Plan(req)
 	if err == nil {
-		err = checkProvided(orDefault(p.Owner, account), p)
+		err = spec.CheckProvided(cmp.Or(planned.Owner, account), planned)
 	}
 	if err != nil {
-		return Sandbox{}, errors.Stage(err, "validate")
+		return record.Sandbox{}, errors.Stage(err, "validate")
 	}
-	return f.make(ctx, account, p)
+	return f.make(ctx, account, plan{Plan: planned})
 }
 
 // make creates the planned sandbox.
-func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, error) {
+func (f *Fleet) make(ctx context.Context, account string, p plan) (record.Sandbox, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(f.ctx, func() { cancel(errors.Newf(errors.Unavailable, "Harvest is shutting down")) })()
 	e, err := f.admit(ctx, cancel, account, p)
 	if err != nil {
-		return Sandbox{}, errors.Stage(err, "admit")
+		return record.Sandbox{}, errors.Stage(err, "admit")
 	}
 	ctx = logContext(ctx, e.record)
 	if err := f.build(ctx, e, p); err != nil {
@@ -71,15 +87,15 @@ func (f *Fleet) make(ctx context.Context, account string, p plan) (Sandbox, erro
 // admit checks quotas and the name, and records the sandbox, in one atomic step.
 func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, account string, p plan) (*entry, error) {
 	created := f.now()
-	e := newEntry(Sandbox{
-		ID: idPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
+	e := f.newEntry(record.Sandbox{
+		ID: spec.IDPrefix + ids.New(), Account: account, Owner: p.Owner, Name: p.Name, Tags: p.Tags,
 		Engine: f.opts.Engine.Name(), Isolation: f.caps.Isolation, Image: p.Image, Workdir: p.Workdir, User: p.User,
 		Volumes: p.Volumes, Secrets: p.Secrets, Withheld: p.Withhold, Network: p.Network, Ports: p.Ports,
-		Limits: p.limits, GPU: p.GPU, Status: Creating,
-		S3: p.s3, Created: created, Expires: created.Add(p.life), LastUsed: created,
-		IdleTimeoutSeconds: p.idle.Seconds(),
-		Stages:             []Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
-	}, p.cpu, p.memory)
+		Limits: p.Limits, GPU: p.GPU, Status: record.Creating,
+		S3: p.volume(), Created: created, Expires: created.Add(p.Life), LastUsed: created,
+		IdleTimeoutSeconds: p.Idle.Seconds(),
+		Stages:             []record.Stage{}, SnapshotOnEnd: p.SnapshotOnEnd,
+	}, p.ReservedCPU, p.ReservedMemory)
 	if ctx.Err() != nil {
 		return nil, errors.Wrapf(context.Cause(ctx), "before the sandbox was recorded")
 	}
@@ -105,18 +121,18 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 		return nil, errors.Wrapf(err, "record the new sandbox")
 	}
 	fault.Point("sandbox.recorded")
-	f.emit(Event{Type: EventStarting, Sandbox: sb})
+	f.emit(record.Event{Type: record.EventStarting, Sandbox: sb})
 	return e, nil
 }
 
-func newEntry(sb Sandbox, cpu float64, memory int64) *entry {
+func (f *Fleet) newEntry(sb record.Sandbox, cpu float64, memory int64) *entry {
 	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{},
-		ended: make(chan struct{})}
+		ended: make(chan struct{}), meter: f.meters.Of(sb.ID)}
 }
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
 func (f *Fleet) checkQuotas(account string, p plan) error {
-	if account == buildAccount || account == SpareAccount {
+	if (record.Sandbox{Account: account}).Internal() {
 		return nil
 	}
 	count, cpu, memory := 0, 0.0, int64(0)
@@ -125,16 +141,16 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 			continue
 		}
 		if p.Name != "" && e.record.Name == p.Name {
-			return NameTaken(p.Name)
+			return record.NameTaken(p.Name)
 		}
 		count++
 		cpu += e.cpu
 		memory += e.memory
 	}
 	q := f.opts.Quotas
-	var ps problems
+	var ps spec.Problems
 	exceeded := func(quota, inUse, asked string) {
-		ps.addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",
+		ps.Addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",
 			"quota of the account: %s at once; %s in use, %s requested", quota, inUse, asked)
 	}
 	size := func(n int64) string { return units.BytesSize(float64(n)) }
@@ -142,13 +158,13 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 		exceeded(plural(float64(q.Sandboxes), "sandbox", "sandboxes"), plural(float64(count), "is", "are"), "1 more is")
 	}
 	const rounding = 1e-9 // tenths of cores do not add up exactly
-	if q.CPU > 0 && cpu+p.cpu > q.CPU+rounding {
-		exceeded(plural(q.CPU, "core", "cores"), plural(cpu, "is", "are"), plural(p.cpu, "more is", "more are"))
+	if q.CPU > 0 && cpu+p.ReservedCPU > q.CPU+rounding {
+		exceeded(plural(q.CPU, "core", "cores"), plural(cpu, "is", "are"), plural(p.ReservedCPU, "more is", "more are"))
 	}
-	if q.Memory > 0 && memory+p.memory > q.Memory {
-		exceeded(size(q.Memory)+" of memory", size(memory)+" are", size(p.memory)+" more are")
+	if q.Memory > 0 && memory+p.ReservedMemory > q.Memory {
+		exceeded(size(q.Memory)+" of memory", size(memory)+" are", size(p.ReservedMemory)+" more are")
 	}
-	return ps.err()
+	return ps.Err()
 }
 
 // build runs the stages of Create.
@@ -156,12 +172,12 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 	if p.from != nil {
 		return f.restore(ctx, e, p)
 	}
-	if p.s3 != nil {
+	if p.S3 != nil {
 		if err := f.opts.S3.Check(ctx, f.s3Job(e)); err != nil {
 			return errors.Stage(err, "s3")
 		}
 	}
-	if len(p.own) > 0 { // first, since it is quick and the other stages may be slow
+	if len(p.Stored) > 0 { // first, since it is quick and the other stages may be slow
 		if err := f.stage(e, "secrets", func() (err error) {
 			p.Env, err = f.secrets(ctx, e, p)
 			return err
@@ -181,19 +197,19 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 			return err
 		}
 	}
-	if p.s3 != nil {
+	if p.S3 != nil {
 		if err := f.fill(ctx, e, p); err != nil {
 			return err
 		}
 	}
 	spec := engine.Spec{
-		ID: e.id, Account: e.record.owner(), Image: img.ID,
+		ID: e.id, Account: e.record.Holder(), Image: img.ID,
 		Hostname: cmp.Or(p.Hostname, engine.HostName(cmp.Or(e.record.Name, e.id))), Env: p.Env,
 		Dir: p.Workdir, User: p.User,
-		Limits: p.limits, GPU: p.GPU, Secrets: p.provided, Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		Limits: p.Limits, GPU: p.GPU, Secrets: p.Provided, Network: p.Network.Engine(), KeepOnOOM: p.SnapshotOnEnd,
 	}
 	for _, m := range p.Volumes {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.owner()), m.Name),
+		spec.Mounts = append(spec.Mounts, engine.Mount{Volume: volume.Stored(account.Owner(e.record.Holder()), m.Name),
 			Path: m.Path, ReadOnly: m.ReadOnly})
 	}
 	live, err := f.mountS3(ctx, e, p)
@@ -211,7 +227,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 
 // ready marks the sandbox as running. If its creation was canceled meanwhile, the sandbox is destroyed.
 func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox, warm bool) error {
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 		if ctx.Err() != nil {
 			return errors.Stage(context.Cause(ctx), "ready")
 		}
@@ -219,10 +235,10 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		if warm {
 			f.warmUsed++
 		}
-		sb.Status, sb.Started, sb.Handle, sb.Warm = Running, f.now(), box.Handle(), warm
-		sb.Expires, sb.LastUsed = fit(box, sb.Started.Add(p.life), sb.SnapshotOnEnd), sb.Started
+		sb.Status, sb.Started, sb.Handle, sb.Warm = record.Running, f.now(), box.Handle(), warm
+		sb.Expires, sb.LastUsed = fit(box, sb.Started.Add(p.Life), sb.SnapshotOnEnd), sb.Started
 		return nil
-	}, EventReady)
+	}, record.EventReady)
 	if !changed {
 		f.discard(ctx, e.id, box.Handle(), box)
 		return err
@@ -231,7 +247,7 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 		logf.Errorf(ctx, "a sandbox that is ready: %v", err)
 	}
 	f.tasks.Go(func() { f.watch(e, box) })
-	f.tasks.Go(func() { f.meter(e, box) })
+	f.tasks.Go(func() { f.measure(e, box) })
 	f.follow(e, box)
 	f.wakeReaper()
 	return nil
@@ -239,11 +255,11 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 
 // image finds the image. A missing image is built, if it is the base image, or pulled from its registry.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
-	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.owner()))
-	if e.record.Account == buildAccount { // its images belong to the account that builds
+	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Holder()))
+	if e.record.Account == record.BuildAccount { // its images belong to the account that builds
 		images = f.opts.Engine.Images()
 	}
-	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.owner(), "")}
+	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.Holder(), "")}
 	var img image.Image
 	var err error
 	if len(p.Commands) > 0 {
@@ -289,7 +305,7 @@ func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (i
 // secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
 // the sandbox has ended, even if the secrets are deleted and the server restarts meanwhile.
 func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]string, error) {
-	pairs, err := f.opts.Secrets.Lend(ctx, e.record.owner(), e.id, p.own...)
+	pairs, err := f.opts.Secrets.Lend(ctx, e.record.Holder(), e.id, p.Stored...)
 	if err != nil {
 		return nil, err
 	}
@@ -299,9 +315,9 @@ func (f *Fleet) secrets(ctx context.Context, e *entry, p plan) (map[string]strin
 		delete(env, key)
 	}
 	maps.Copy(env, p.Env)
-	var ps problems
-	checkEnv(&ps, env)
-	return env, ps.err()
+	var ps spec.Problems
+	spec.CheckEnv(&ps, env)
+	return env, ps.Err()
 }
 
 // returnSecrets makes the end of the sandbox return its secrets.
@@ -314,8 +330,8 @@ func (f *Fleet) returnSecrets(e *entry) {
 // volumes creates missing volumes (mission C1).
 func (f *Fleet) volumes(ctx context.Context, e *entry, p plan) error {
 	for _, m := range p.Volumes {
-		owner := account.Owner(e.record.owner())
-		if p.s3 != nil && p.s3.own && p.s3.Volume == m.Name {
+		owner := account.Owner(e.record.Holder())
+		if p.S3 != nil && p.SyncedOwn && p.Synced == m.Name {
 			f.undoVolume(ctx, e, m.Name)
 		}
 		if _, err := volume.Of(f.opts.Engine.Volumes(), owner).Create(ctx, m.Name); err != nil {
@@ -347,7 +363,7 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 // box creates the sandbox on the engine, or claims a suitable one from the pool.
 func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image,
 	spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
-	if w := f.pool.take(p, account.Owner(e.record.owner()), img, len(spec.Mounts) > 0); w != nil {
+	if w := f.pool.take(p, account.Owner(e.record.Holder()), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
 			spec.Stage = f.stages(e)
 			box, err = w.Claim(ctx, spec)
@@ -397,21 +413,21 @@ func (f *Fleet) stage(e *entry, name string, run func() error) error {
 // stages returns a function that records completed steps.
 func (f *Fleet) stages(e *entry) func(string, time.Duration) {
 	return func(name string, took time.Duration) {
-		s := Stage{Name: name, MS: float64(took.Microseconds()) / 1000}
+		s := record.Stage{Name: name, MS: float64(took.Microseconds()) / 1000}
 		f.mu.Lock()
 		e.record.Stages = append(e.record.Stages, s)
 		sb := f.snapshot(e)
 		f.mu.Unlock()
-		f.emit(Event{Type: EventStage, Sandbox: sb, Stage: s})
+		f.emit(record.Event{Type: record.EventStage, Sandbox: sb, Stage: s})
 	}
 }
 
 // failCreate records why the creation failed.
-func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) Sandbox {
-	f.finish(ctx, e, nil, func(sb *Sandbox) error {
-		sb.Status, sb.Reason, sb.FailedStage = Failed, errors.Message(cause), errors.StageOf(cause)
+func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) record.Sandbox {
+	f.finish(ctx, e, nil, func(sb *record.Sandbox) error {
+		sb.Status, sb.Reason, sb.FailedStage = record.Failed, errors.Message(cause), errors.StageOf(cause)
 		return nil
-	}, EventFailed)
+	}, record.EventFailed)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return e.record.Clone()

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 const (
@@ -51,18 +53,18 @@ func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 // end ends e and waits until it has ended.
 func (f *Fleet) end(ctx context.Context, e *entry, why, reason string) error {
 	f.mu.Lock()
-	if e.record.Status == Creating {
+	if e.record.Status == record.Creating {
 		e.cancel(errors.Newf(errors.Canceled, "the sandbox was destroyed while it was created"))
 		f.mu.Unlock()
 		return f.waitEnded(ctx, e, false)
 	}
 	box := e.box
 	f.mu.Unlock()
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Running, Lost); err != nil {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		if err := sb.RequireStatus(record.Running, record.Lost); err != nil {
 			return err // another call ends it, or it has ended
 		}
-		sb.Status, sb.Reason, sb.End = Stopping, reason, why
+		sb.Status, sb.Reason, sb.End = record.Stopping, reason, why
 		return nil
 	})
 	if changed {
@@ -98,25 +100,27 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	f.mu.Unlock()
 	fault.Point("sandbox.stopping")
 	f.quietMount(ctx, e)
-	f.lastMeasure(ctx, e, box)
+	if s := f.source(e, box); s.Engine != nil {
+		e.meter.Last(ctx, s)
+	}
 	err := f.release(ctx, h, box)
 	fault.Point("sandbox.released")
 	f.saveEnd(ctx, e)
 	if unsent := f.endMount(ctx, e); unsent != nil {
 		f.noteSyncError(ctx, e, unsent)
 	}
-	f.finish(ctx, e, err, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Stopping); err != nil {
+	f.finish(ctx, e, err, func(sb *record.Sandbox) error {
+		if err := sb.RequireStatus(record.Stopping); err != nil {
 			return err
 		}
-		sb.Status = Terminated
+		sb.Status = record.Terminated
 		if err != nil {
-			sb.Status, sb.FailedStage = Failed, orDefault(errors.StageOf(err), "destroy")
+			sb.Status, sb.FailedStage = record.Failed, cmp.Or(errors.StageOf(err), "destroy")
 			sb.Reason = "not everything could be released: " + errors.Message(err)
 			f.leftover[e.id] = h
 		}
 		return nil
-	}, map[bool]EventType{true: EventTerminated, false: EventFailed}[err == nil])
+	}, map[bool]record.EventType{true: record.EventTerminated, false: record.EventFailed}[err == nil])
 	if err != nil {
 		f.tasks.Go(func() { f.sweep(e.id) })
 	}
@@ -242,27 +246,27 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		f.lose(ctx, e, box, lookedFor, err)
 		return
 	case end.Lost:
-		f.lose(ctx, e, box, orDefault(end.Detail, "it was ended by something else than Harvest"),
+		f.lose(ctx, e, box, cmp.Or(end.Detail, "it was ended by something else than Harvest"),
 			errors.Newf(errors.Gone, "it has ended"))
 		return
 	}
 	f.mu.Lock()
 	h := e.record.Handle
-	running := e.record.Status == Running && e.box == box // and not carried over to a new one
+	running := e.record.Status == record.Running && e.box == box // and not carried over to a new one
 	f.mu.Unlock()
 	if running {
 		f.captureEnd(ctx, e, box) // some engines keep the files for it after running out of memory
 		f.noteEnd(ctx, e)
 	}
-	events := []EventType{EventFailed}
+	events := []record.EventType{record.EventFailed}
 	if end.OutOfMemory {
-		events = []EventType{EventOOM, EventFailed}
+		events = []record.EventType{record.EventOOM, record.EventFailed}
 	}
-	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
+	finished := f.finish(ctx, e, nil, func(sb *record.Sandbox) error {
 		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
-		sb.Status, sb.OutOfMemory, sb.Reason = Failed, end.OutOfMemory, endReason(*sb, end)
+		sb.Status, sb.OutOfMemory, sb.Reason = record.Failed, end.OutOfMemory, endReason(*sb, end)
 		return nil
 	}, events...)
 	if finished { // otherwise Destroy was faster and releases it
@@ -273,7 +277,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	}
 }
 
-func endReason(sb Sandbox, end engine.End) string {
+func endReason(sb record.Sandbox, end engine.End) string {
 	switch {
 	case end.OutOfMemory && sb.Limits.Memory > 0:
 		return "it exceeded its memory limit of " + units.BytesSize(float64(sb.Limits.Memory))
@@ -282,7 +286,7 @@ func endReason(sb Sandbox, end engine.End) string {
 	case end.Destroyed:
 		return "it was destroyed by another program than Harvest's server"
 	}
-	return orDefault(end.Detail, "it ended by itself")
+	return cmp.Or(end.Detail, "it ended by itself")
 }
 
 // lookedFor is the reason of a lost sandbox if nothing else is known.
@@ -291,14 +295,14 @@ const lookedFor = "the connection to it broke; it is looked for"
 // lose records that the engine cannot reach a running sandbox, and searches until the sandbox is found or known to be
 // gone.
 func (f *Fleet) lose(ctx context.Context, e *entry, box engine.Sandbox, reason string, cause error) {
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
 		e.box = nil
-		sb.Status, sb.Reason = Lost, reason
+		sb.Status, sb.Reason = record.Lost, reason
 		return nil
-	}, EventLost)
+	}, record.EventLost)
 	if !changed {
 		return
 	}
@@ -313,7 +317,7 @@ func (f *Fleet) search(ctx context.Context, e *entry) {
 		f.mu.Lock()
 		h, status := e.record.Handle, e.record.Status
 		f.mu.Unlock()
-		if status != Lost {
+		if status != record.Lost {
 			return
 		}
 		box, err := f.opts.Engine.Open(f.ctx, h)
@@ -329,23 +333,23 @@ func (f *Fleet) search(ctx context.Context, e *entry) {
 }
 
 // requireBox returns Conflict unless the sandbox is running as box. Fleet.mu is held.
-func (e *entry) requireBox(sb *Sandbox, box engine.Sandbox) error {
+func (e *entry) requireBox(sb *record.Sandbox, box engine.Sandbox) error {
 	if e.box != nil && e.box != box {
 		return errors.Newf(errors.Conflict, "sandbox %s was carried over", e.id)
 	}
-	return sb.requireStatus(Running)
+	return sb.RequireStatus(record.Running)
 }
 
 // adopt sets a lost sandbox that was found to running, and reports whether it was still lost.
 func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Lost); err != nil {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		if err := sb.RequireStatus(record.Lost); err != nil {
 			return err
 		}
 		e.box = box
-		sb.Status, sb.Reason, sb.LastUsed, sb.Handle = Running, "", f.now(), box.Handle()
+		sb.Status, sb.Reason, sb.LastUsed, sb.Handle = record.Running, "", f.now(), box.Handle()
 		return nil
-	}, EventReady)
+	}, record.EventReady)
 	if !changed {
 		return false
 	}
@@ -358,7 +362,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 	}
 	f.adoptCommands(ctx, e, box)
 	f.tasks.Go(func() { f.watch(e, box) })
-	f.tasks.Go(func() { f.meter(e, box) })
+	f.tasks.Go(func() { f.measure(e, box) })
 	f.wakeReaper()
 	return true
 }
@@ -366,16 +370,16 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 // gone ends a lost sandbox that no longer exists. Its record keeps the reason of the loss, if it is known.
 func (f *Fleet) gone(ctx context.Context, e *entry) {
 	f.noteEnd(ctx, e)
-	finished := f.finish(ctx, e, nil, func(sb *Sandbox) error {
-		if err := sb.requireStatus(Lost); err != nil {
+	finished := f.finish(ctx, e, nil, func(sb *record.Sandbox) error {
+		if err := sb.RequireStatus(record.Lost); err != nil {
 			return err
 		}
-		sb.Status = Terminated
+		sb.Status = record.Terminated
 		if sb.Reason == "" || strings.HasSuffix(sb.Reason, "it is looked for") {
 			sb.Reason = "it was gone when it was looked for"
 		}
 		return nil
-	}, EventTerminated)
+	}, record.EventTerminated)
 	if finished {
 		f.saveLater(ctx, e)
 		f.tasks.Go(func() { _ = f.endMount(ctx, e) })

@@ -5,16 +5,12 @@ import (
 	"maps"
 
 	"github.com/RelevanceAI/harvest/errors"
-)
-
-// Reasons for the end of a sandbox without a request.
-const (
-	EndLifetime = "lifetime" // its lifetime expired
-	EndIdle     = "idle"     // it reached its idle limit
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Ended waits until the sandbox has ended, and returns its final record. When ctx ends, Ended stops waiting.
-func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error) {
+func (f *Fleet) Ended(ctx context.Context, account, ref string) (record.Sandbox, error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil || e == nil {
 		return sb, err
@@ -22,7 +18,7 @@ func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error)
 	select {
 	case <-e.ended:
 	case <-ctx.Done():
-		return Sandbox{}, errors.Wrapf(ctx.Err(), "wait for the end of %s", e.id)
+		return record.Sandbox{}, errors.Wrapf(ctx.Err(), "wait for the end of %s", e.id)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,16 +28,16 @@ func (f *Fleet) Ended(ctx context.Context, account, ref string) (Sandbox, error)
 // SetTags changes the tags of a sandbox that has not ended. change receives a copy of the tags, and may return an
 // error to refuse the change. Kinds: Invalid, NotFound, Gone (it has ended).
 func (f *Fleet) SetTags(ctx context.Context, account, ref string,
-	change func(map[string]string) error) (Sandbox, error) {
+	change func(map[string]string) error) (record.Sandbox, error) {
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	if e == nil {
-		return Sandbox{}, sb.requireStatus(Creating, Running, Lost)
+		return record.Sandbox{}, sb.RequireStatus(record.Creating, record.Running, record.Lost)
 	}
-	_, err = f.update(ctx, e, func(r *Sandbox) error {
-		if err := r.requireStatus(Creating, Running, Lost); err != nil {
+	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
+		if err := r.RequireStatus(record.Creating, record.Running, record.Lost); err != nil {
 			return err
 		}
 		if r.Tags == nil {
@@ -50,10 +46,10 @@ func (f *Fleet) SetTags(ctx context.Context, account, ref string,
 		if err := change(r.Tags); err != nil {
 			return err
 		}
-		var p problems
-		checkTags(&p, r.Tags)
+		var p spec.Problems
+		spec.CheckTags(&p, r.Tags)
 		sb = r.Clone()
-		return p.err()
+		return p.Err()
 	})
 	sb.Tags = maps.Clone(sb.Tags)
 	return sb, err

@@ -9,15 +9,16 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
 // mission: A6, F1
 func TestEventsOfDenialsSayWhatWasDenied(t *testing.T) {
 	t.Parallel()
-	e := sandbox.Event{Type: sandbox.EventDenied, Sandbox: sandbox.Sandbox{ID: "sbx_1", Account: account,
-		Status: sandbox.Running},
+	e := record.Event{Type: record.EventDenied, Sandbox: record.Sandbox{ID: "sbx_1", Account: account,
+		Status: record.Running},
 		Denial: engine.Denial{Seq: 3, Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443,
 			Reason: "no rule allows the name", Count: 2}}
 	for _, d := range e.Drafts() {
@@ -34,14 +35,14 @@ func TestEventsArePublished(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	j := event.Open(t.Context(), event.Options{Store: new(memory.Events)})
-	w.opts.Event = sandbox.Publish(t.Context(), j)
+	w.opts.Event = record.Publish(t.Context(), j)
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{Name: "n"})
+	sb := create(t, f, spec.Request{Name: "n"})
 	if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 		t.Fatal(err)
 	}
 	w.fail("create", errors.Newf(errors.Unavailable, "boom"))
-	failed, err := f.Create(t.Context(), account, sandbox.Request{})
+	failed, err := f.Create(t.Context(), account, spec.Request{})
 	if err == nil {
 		t.Fatal("it was created")
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Exec starts a command. When ctx ends, the command is killed, unless it is detached. Kinds: Invalid, NotFound
@@ -48,26 +50,26 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 
 // command validates req.
 func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) {
-	var p problems
+	var p spec.Problems
 	cmd := engine.Command{
 		Args: req.Args, Own: req.Own, Merged: req.Merged, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
 		Terminal: req.Terminal,
 		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
 	}
-	checkWhere(&p, req.Workdir, req.User)
-	if len(p.texts) == 0 {
-		p.add(engine.CheckCommand(cmd))
+	spec.CheckWhere(&p, req.Workdir, req.User)
+	if p.None() {
+		p.Add(engine.CheckCommand(cmd))
 	}
 	if req.User != "" && !f.caps.Users {
-		p.addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine",
+		p.Addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine",
 			f.opts.Engine.Name())
 	}
 	if req.Terminal != nil && !f.caps.Terminal {
-		p.addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine",
+		p.Addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine",
 			f.opts.Engine.Name())
 	}
-	limit := checkTime(&p, "timeout_seconds", req.Timeout.Seconds(), f.opts.Timeouts.Exec, f.opts.Timeouts.MaxLife)
-	return cmd, limit, p.err()
+	limit := spec.CheckTime(&p, "timeout_seconds", req.Timeout.Seconds(), f.opts.Timeouts.Exec, f.opts.Timeouts.MaxLife)
+	return cmd, limit, p.Err()
 }
 
 // enter begins an activity in a running sandbox. The activity keeps the sandbox from becoming idle until leave is
@@ -86,7 +88,7 @@ func (f *Fleet) enter(ctx context.Context, account,
 	if e != nil {
 		sb = e.record
 	}
-	if err := sb.requireStatus(Running); err != nil {
+	if err := sb.RequireStatus(record.Running); err != nil {
 		return nil, nil, nil, err
 	}
 	e.busy++
@@ -179,9 +181,9 @@ func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdi
 
 // CopyIn unpacks a tar stream below dir, as described for engine.Sandbox.
 func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Reader) error {
-	var p problems
-	checkPath(&p, dir)
-	if err := p.err(); err != nil {
+	var p spec.Problems
+	spec.CheckPath(&p, dir)
+	if err := p.Err(); err != nil {
 		return errors.Stage(err, "validate")
 	}
 	_, box, leave, err := f.enter(ctx, account, ref)
@@ -194,9 +196,9 @@ func (f *Fleet) CopyIn(ctx context.Context, account, ref, dir string, tar io.Rea
 
 // CopyOut returns a tar stream of path, as described for engine.Sandbox. The caller closes it.
 func (f *Fleet) CopyOut(ctx context.Context, account, ref, path string) (io.ReadCloser, error) {
-	var p problems
-	checkPath(&p, path)
-	if err := p.err(); err != nil {
+	var p spec.Problems
+	spec.CheckPath(&p, path)
+	if err := p.Err(); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}
 	_, box, leave, err := f.enter(ctx, account, ref)

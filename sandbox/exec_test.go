@@ -12,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // mission: A3
@@ -20,7 +22,7 @@ func TestTimeLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		for _, c := range []struct {
 			req   sandbox.ExecRequest
 			limit time.Duration
@@ -50,7 +52,7 @@ func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		ctx, cancel := context.WithCancel(t.Context())
 		foreground, err := f.Exec(ctx, account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 		if err != nil {
@@ -91,7 +93,7 @@ func TestExecutionControl(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}})
 	if x.SandboxID() != sb.ID || x.ID() == "" {
 		t.Errorf("it is command %q of sandbox %q", x.ID(), x.SandboxID())
@@ -122,7 +124,7 @@ func TestOutputGoesToTheCallerOrIntoTheResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	echo := []string{"echo", "hello"}
 	if r := wait(t, start(t, f, sb.ID, sandbox.ExecRequest{Args: echo})); r.Stdout != "hello\n" || r.ReturnCode != 0 ||
 		r.SandboxID != sb.ID {
@@ -142,7 +144,7 @@ func TestExecRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	run := []string{"run"}
 	for name, c := range map[string]struct {
 		req   sandbox.ExecRequest
@@ -195,15 +197,15 @@ func TestWhatTheEngineLacks(t *testing.T) {
 	w := newWorld()
 	w.caps.Users, w.caps.Terminal, w.caps.Volumes, w.caps.Limits = false, false, false, []string{"cpu"}
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	if want := (engine.Limits{CPU: 1}); sb.Limits != want {
 		t.Errorf("limits in force %+v, want only what the engine holds, %+v", sb.Limits, want)
 	}
 	_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, User: "u",
 		Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Unsupported, "2 things", "does not support users", "does not support terminals")
-	_, err = f.Create(t.Context(), account, sandbox.Request{
-		User: "u", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30,
+	_, err = f.Create(t.Context(), account, spec.Request{
+		User: "u", Volumes: []spec.Mount{{Name: "v", Path: "/v"}}, CPU: 2, Memory: 1 << 30, Disk: 1 << 30,
 		Processes: 5, Files: 5,
 	})
 	wantError(t, err, errors.Unsupported, "6 things", "does not support users", "does not support volumes",
@@ -220,7 +222,7 @@ func TestEngineThatCannotFindCommandsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close(context.Background())
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	_, err = f.Processes(t.Context(), account, sb.ID)
 	wantError(t, err, errors.Unsupported, "stub")
 	_, err = f.Attach(t.Context(), account, sb.ID, "p1", engine.Stdio{})
@@ -231,7 +233,7 @@ func TestEngineThatCannotFindCommandsAgain(t *testing.T) {
 	if f, err = sandbox.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(t, f, sb.ID).Status; got != sandbox.Running {
+	if got := get(t, f, sb.ID).Status; got != record.Running {
 		t.Errorf("after a restart it is %s", got)
 	}
 }

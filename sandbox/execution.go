@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 const (
@@ -127,8 +129,8 @@ func (f *Fleet) run(ctx context.Context, x *Execution) {
 
 // record stores the list of running commands, for recovery.
 func (x *Execution) record(ctx context.Context) {
-	_, err := x.fleet.update(ctx, x.entry, func(sb *Sandbox) error {
-		return sb.requireStatus(Running, Stopping, Lost)
+	_, err := x.fleet.update(ctx, x.entry, func(sb *record.Sandbox) error {
+		return sb.RequireStatus(record.Running, record.Stopping, record.Lost)
 	})
 	if err != nil && !errors.Is(err, errors.Conflict) {
 		logf.Errorf(ctx, "record the commands: %v", err)
@@ -213,10 +215,10 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 		r.Truncated = r.Truncated || x.stderr.truncated()
 	}
 	if x.entry.isCarried(x.fleet) && !r.TimedOut {
-		r.Reason = orDefault(why, carriedReason)
+		r.Reason = cmp.Or(why, carriedReason)
 	}
 	if exit.OutOfSpace {
-		r.Reason = orDefault(r.Reason, "a volume grew beyond the limit of disk or of files")
+		r.Reason = cmp.Or(r.Reason, "a volume grew beyond the limit of disk or of files")
 	}
 	switch {
 	case r.TimedOut:
@@ -248,17 +250,17 @@ func (x *Execution) blameSandbox(err error) {
 	f.mu.Unlock()
 	r := &x.result
 	switch {
-	case sb.Status != Running && sb.Status != Lost:
+	case sb.Status != record.Running && sb.Status != record.Lost:
 		if err != nil {
 			r.ReturnCode, r.Signal = killedCode, "KILL"
 		}
 		r.OutOfMemory = r.OutOfMemory || sb.OutOfMemory
-		r.Reason = orDefault(r.Reason, "the sandbox ended: "+sb.Reason)
+		r.Reason = cmp.Or(r.Reason, "the sandbox ended: "+sb.Reason)
 	case err != nil:
 		x.err = errors.Explainf(err, errors.KindOf(err), "the result of the command is unknown: %s",
 			errors.Message(err))
 	case r.OutOfMemory:
-		r.Reason = orDefault(r.Reason, "it ran out of memory")
+		r.Reason = cmp.Or(r.Reason, "it ran out of memory")
 	}
 }
 

@@ -6,13 +6,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Executor runs Python code, each run in a fresh sandbox (mission A1).
 type Executor struct {
 	Fleet   *Fleet
 	Account string
-	Request Request // for every sandbox; may be zero
+	Request spec.Request // for every sandbox; may be zero
 }
 
 // outlive is how much longer than its code a sandbox may live, in case its owner does not destroy it.

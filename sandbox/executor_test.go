@@ -17,6 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store"
 )
 
@@ -47,7 +49,7 @@ func newHouse(t *testing.T, set ...func(*house)) *house {
 	h.start(t)
 	t.Cleanup(func() {
 		ctx := context.Background()
-		if all, err := h.fleet.List(ctx, account, sandbox.Filter{}); err != nil {
+		if all, err := h.fleet.List(ctx, account, record.Filter{}); err != nil {
 			t.Error(err)
 		} else {
 			for _, sb := range all {
@@ -75,7 +77,7 @@ func (h *house) start(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := sandbox.Options{Engine: capable{h.Engine}, Store: h.db.Sandboxes(),
-		Timeouts: sandbox.Timeouts{Grace: h.grace}, Capture: 1 << 20}
+		Timeouts: spec.Timeouts{Grace: h.grace}, Capture: 1 << 20}
 	if h.fleet, err = sandbox.Open(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,7 @@ func TestExecute(t *testing.T) {
 			if r.Duration <= 0 || r.TimedOut || !strings.HasPrefix(r.SandboxID, "sbx_") {
 				t.Errorf("result: %+v", r)
 			}
-			if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Terminated ||
+			if sb := get(t, h.fleet, r.SandboxID); sb.Status != record.Terminated ||
 				sb.Expires.Sub(sb.Started) != 11*time.Minute {
 				t.Errorf("the sandbox is %s and would have lived until %s", sb.Status, sb.Expires)
 			}
@@ -233,7 +235,7 @@ func TestExecuteRefuses(t *testing.T) {
 	h.FailNext(fake.OpStart, errors.Newf(errors.Invalid, "there is no python3"))
 	r, err := h.executor().Execute(t.Context(), "print(1)", 7*24*time.Hour)
 	wantError(t, err, errors.Invalid, "no python3", "| exec")
-	if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Terminated {
+	if sb := get(t, h.fleet, r.SandboxID); sb.Status != record.Terminated {
 		t.Errorf("the sandbox is %s", sb.Status)
 	}
 }
@@ -242,7 +244,7 @@ func TestExecuteOutOfMemory(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	e := h.executor()
-	e.Request = sandbox.Request{Name: "victim", Memory: 64 << 20}
+	e.Request = spec.Request{Name: "victim", Memory: 64 << 20}
 	go func() {
 		for h.fleet.Stats().Commands == 0 && t.Context().Err() == nil {
 			time.Sleep(time.Millisecond)
@@ -260,7 +262,7 @@ func TestExecuteOutOfMemory(t *testing.T) {
 	if r.ReturnCode != 137 || !r.OutOfMemory || r.TimedOut {
 		t.Errorf("result: %+v", r)
 	}
-	if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Failed || !sb.OutOfMemory ||
+	if sb := get(t, h.fleet, r.SandboxID); sb.Status != record.Failed || !sb.OutOfMemory ||
 		!strings.Contains(sb.Reason, "64MiB") {
 		t.Errorf("record: %+v", sb)
 	}
@@ -275,7 +277,7 @@ func TestExecuteReturnsItsResultEvenIfDestroyFails(t *testing.T) {
 	if err != nil || r.Stdout != "1\n" {
 		t.Errorf("result: %+v, %v", r, err)
 	}
-	if sb := get(t, h.fleet, r.SandboxID); sb.Status != sandbox.Failed || h.fleet.Stats().Leftover != 1 {
+	if sb := get(t, h.fleet, r.SandboxID); sb.Status != record.Failed || h.fleet.Stats().Leftover != 1 {
 		t.Errorf("record: %+v, stats %+v", sb, h.fleet.Stats())
 	}
 	if err := h.fleet.Destroy(t.Context(), account, r.SandboxID); err != nil {
@@ -286,7 +288,7 @@ func TestExecuteReturnsItsResultEvenIfDestroyFails(t *testing.T) {
 func TestExecCodeLeavesStandardInput(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	sb := create(t, h.fleet, sandbox.Request{})
+	sb := create(t, h.fleet, spec.Request{})
 	for _, padding := range []string{"", "#" + strings.Repeat("x", 1<<20) + "\n"} {
 		code := padding + "import sys\nprint(sys.argv[1:], sys.stdin.read())"
 		x, err := h.fleet.ExecCode(t.Context(), account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"},
@@ -326,7 +328,7 @@ func TestVolumeIsReadByTheNextSandbox(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	e := h.executor()
-	req := sandbox.Request{Volumes: []sandbox.Mount{{Name: "shared", Path: "/mnt/shared"}}}
+	req := spec.Request{Volumes: []spec.Mount{{Name: "shared", Path: "/mnt/shared"}}}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "f", Mode: 0o644, Size: 5}), second(w.Write([]byte("hello"))),
@@ -365,7 +367,7 @@ func TestHundredAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			sb, err := h.fleet.Create(t.Context(), account, sandbox.Request{})
+			sb, err := h.fleet.Create(t.Context(), account, spec.Request{})
 			if err != nil {
 				t.Errorf("create: %v", err)
 				return
@@ -384,7 +386,7 @@ func TestHundredAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	all, err := h.fleet.List(t.Context(), account, sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated}})
+	all, err := h.fleet.List(t.Context(), account, record.Filter{Statuses: []record.Status{record.Terminated}})
 	if err != nil || len(all) != 100 {
 		t.Errorf("%d records, %v, want 100", len(all), err)
 	}
@@ -394,13 +396,13 @@ func TestHundredAtOnce(t *testing.T) {
 func TestCommandsAndTheirOutputSurviveARestart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	sb := create(t, h.fleet, sandbox.Request{Name: "n"})
+	sb := create(t, h.fleet, spec.Request{Name: "n"})
 	gate := filepath.Join(t.TempDir(), "gate")
 	script := `echo before; while [ ! -e "$0" ]; do sleep 0.01; done; echo after; exit 5`
 	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", script, gate}, Detach: true})
 	h.stop(t)
 	h.start(t)
-	if got := get(t, h.fleet, "n"); got.ID != sb.ID || got.Status != sandbox.Running {
+	if got := get(t, h.fleet, "n"); got.ID != sb.ID || got.Status != record.Running {
 		t.Fatalf("after the restart: %+v", got)
 	}
 	var out lockedBuffer
@@ -440,7 +442,7 @@ func (l *lockedBuffer) String() string {
 func TestDestroyDuringExec(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, func(h *house) { h.grace = 5 * time.Second }) // the polite one has to end within it
-	sb := create(t, h.fleet, sandbox.Request{})
+	sb := create(t, h.fleet, spec.Request{})
 	deaf := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
 		"trap '' TERM; while :; do sleep 1; done"}})
 	polite := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sleep", "1000"}})
@@ -459,7 +461,7 @@ func TestDestroyDuringExec(t *testing.T) {
 func TestTerminalCommand(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	sb := create(t, h.fleet, sandbox.Request{})
+	sb := create(t, h.fleet, spec.Request{})
 	x := start(t, h.fleet, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "stty size; tty >/dev/null && exit 7"},
 		Terminal: &engine.Size{Rows: 24, Cols: 80}, Stdin: blocked{t.Context()}})
 	if r := wait(t, x); r.ReturnCode != 7 || r.Stdout != "24 80\r\n" {

@@ -7,18 +7,19 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Files reads or changes single files of a running sandbox, as described for engine.Filer, and writes the answer to
 // w. Watching does not keep a sandbox from becoming idle. Kinds: Invalid, NotFound (sandbox or file), Conflict,
 // Denied, Exhausted, Unsupported (the engine has no Filer).
 func (f *Fleet) Files(ctx context.Context, account, ref string, req tarfs.Request, w io.Writer) error {
-	var p problems
-	checkPath(&p, req.Path)
+	var p spec.Problems
+	spec.CheckPath(&p, req.Path)
 	if req.Op == tarfs.OpMove {
-		checkPath(&p, req.To)
+		spec.CheckPath(&p, req.To)
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return errors.Stage(err, "validate")
 	}
 	_, box, leave, err := f.enter(ctx, account, ref)

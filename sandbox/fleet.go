@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -10,15 +11,21 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
 // Fleet runs the sandboxes of one engine. All methods may be called concurrently. A ref is an ID, a unique prefix of
 // an ID, or the name of a sandbox that has not ended. For sandboxes of other accounts, methods return NotFound.
 type Fleet struct {
-	opts Options
-	caps engine.Capabilities
-	pool *pool // nil without one
+	opts   Options
+	caps   engine.Capabilities
+	rules  spec.Rules // for requests
+	meters *usage.Meters
+	pool   *pool // nil without one
 	// boots limits how many sandboxes boot concurrently.
 	boots *boots
 
@@ -35,7 +42,6 @@ type Fleet struct {
 	created  int64                    // guarded by mu
 	warmUsed int64                    // guarded by mu
 	failed   int64                    // guarded by mu
-	used     engine.Usage             // guarded by mu; cumulative values, of all sandboxes
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
 
 	checkpoints map[string]Checkpoint // guarded by mu; by ID: complete ones
@@ -47,10 +53,11 @@ type entry struct {
 	id     string        // never changes
 	cpu    float64       // reserved; never changes
 	memory int64         // reserved; never changes
+	meter  *usage.Meter  // of its usage; never changes
 	ended  chan struct{} // closed once the record is final
 	save   sync.Mutex    // held while the record is changed and written; taken before Fleet.mu
 
-	record   Sandbox
+	record   record.Sandbox
 	box      engine.Sandbox // nil while creating and while lost
 	commands map[*Execution]struct{}
 	busy     int                     // active commands, copies and connections, without background commands
@@ -63,7 +70,7 @@ type entry struct {
 	filled   bool                    // its volume was filled from S3
 	sending  bool                    // its volume is being sent to S3, as SyncEverySeconds asks
 	sent     time.Time               // time of the last periodic send, or of the start
-	usage    *Usage                  // nil until the first sample
+	usage    *usage.Usage            // nil until the first sample
 	expires  moment                  // record.Expires, as the reaper tracks it
 	used     moment                  // record.LastUsed, as the reaper tracks it
 	network  sync.Mutex              // held while the network is changed; taken before save
@@ -85,6 +92,13 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 		checkpoints: map[string]Checkpoint{}, held: map[string]int{},
 	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
+	_, keeps := opts.Engine.Images().(image.Snapshotter)
+	f.rules = spec.Rules{
+		Engine: opts.Engine.Name(), Can: f.caps, Snapshots: f.caps.Imager || keeps && f.caps.Snapshot,
+		Secrets: opts.Secrets != nil, S3: opts.S3 != nil, Mounts: opts.Mounts != nil,
+		Defaults: opts.Defaults, Machine: opts.Machine, Timeouts: opts.Timeouts,
+	}
+	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
 	err = f.openCheckpoints(ctx) // first: checkpoints have secrets, too
 	if err == nil {
@@ -133,16 +147,16 @@ func (f *Fleet) begin() error {
 func (f *Fleet) Capabilities() engine.Capabilities { return f.caps }
 
 // Get returns the sandbox with this ref. It returns Invalid if ref is ambiguous.
-func (f *Fleet) Get(ctx context.Context, account, ref string) (Sandbox, error) {
+func (f *Fleet) Get(ctx context.Context, account, ref string) (record.Sandbox, error) {
 	sb, _, err := f.find(ctx, account, ref)
 	return sb, err
 }
 
 // List returns sandboxes, newest first.
-func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sandbox, error) {
+func (f *Fleet) List(ctx context.Context, account string, filter record.Filter) ([]record.Sandbox, error) {
 	for _, s := range filter.Statuses {
-		if !slices.Contains(Statuses, s) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s), "use one of %v", Statuses)
+		if !slices.Contains(record.Statuses, s) {
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s), "use one of %v", record.Statuses)
 		}
 	}
 	if filter.Limit < 0 {
@@ -167,7 +181,7 @@ func (f *Fleet) List(ctx context.Context, account string, filter Filter) ([]Sand
 }
 
 // listLive is List for sandboxes that have not ended. It does not read the Store: this is the most frequent query.
-func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
+func (f *Fleet) listLive(account string, filter record.Filter) []record.Sandbox {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var ids []string
@@ -182,7 +196,7 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 	if filter.Limit > 0 && len(ids) > filter.Limit {
 		ids = ids[:filter.Limit]
 	}
-	found := make([]Sandbox, len(ids))
+	found := make([]record.Sandbox, len(ids))
 	for i, id := range ids {
 		found[i] = f.snapshot(f.live[id])
 	}
@@ -190,12 +204,12 @@ func (f *Fleet) listLive(account string, filter Filter) []Sandbox {
 }
 
 // find returns the sandbox with this ref, and its entry if it has not ended.
-func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry, error) {
+func (f *Fleet) find(ctx context.Context, account, ref string) (record.Sandbox, *entry, error) {
 	notFound := errors.Remedy(errors.Newf(errors.NotFound, "sandbox %.100q: not found", ref),
 		"list sandboxes, including ended ones, with \"harvest sandbox ls --all\"")
 	f.mu.Lock()
 	e := f.live[ref]
-	if e == nil && ref != "" && !strings.HasPrefix(ref, idPrefix) {
+	if e == nil && ref != "" && !strings.HasPrefix(ref, spec.IDPrefix) {
 		for _, other := range f.live {
 			if other.record.Name == ref && other.record.Account == account {
 				e = other
@@ -207,21 +221,21 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 		return f.snapshot(e), e, nil
 	}
 	f.mu.Unlock()
-	if len(ref) > maxRefText || ref == "" {
-		return Sandbox{}, nil, notFound
+	if len(ref) > spec.MaxRefText || ref == "" {
+		return record.Sandbox{}, nil, notFound
 	}
-	if !strings.HasPrefix(strings.ToLower(ref), idPrefix) {
+	if !strings.HasPrefix(strings.ToLower(ref), spec.IDPrefix) {
 		return f.findEnded(ctx, account, ref, notFound)
 	}
 	ref = strings.ToLower(ref)
 	found, err := f.opts.Store.Find(ctx, account, ref, 2)
 	switch {
 	case err != nil:
-		return Sandbox{}, nil, err
+		return record.Sandbox{}, nil, err
 	case len(found) == 0:
-		return Sandbox{}, nil, notFound
+		return record.Sandbox{}, nil, notFound
 	case len(found) > 1:
-		return Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref,
+		return record.Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref,
 			found[0].ID, found[1].ID), "give more characters of the id")
 	}
 	f.mu.Lock()
@@ -234,13 +248,13 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (Sandbox, *entry,
 
 // findEnded returns the record of the latest sandbox that had this name. Names of sandboxes that have not ended are
 // in f.live.
-func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound error) (Sandbox, *entry, error) {
-	found, err := f.opts.Store.List(ctx, account, Filter{All: true, Name: name, Limit: 1})
+func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound error) (record.Sandbox, *entry, error) {
+	found, err := f.opts.Store.List(ctx, account, record.Filter{All: true, Name: name, Limit: 1})
 	switch {
 	case err != nil:
-		return Sandbox{}, nil, err
+		return record.Sandbox{}, nil, err
 	case len(found) == 0 || account == "":
-		return Sandbox{}, nil, notFound
+		return record.Sandbox{}, nil, notFound
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -251,31 +265,31 @@ func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound er
 }
 
 // snapshot returns e's current record. f.mu is held.
-func (f *Fleet) snapshot(e *entry) Sandbox {
+func (f *Fleet) snapshot(e *entry) record.Sandbox {
 	sb := e.record.Clone()
 	if !sb.Started.IsZero() && sb.Ended.IsZero() {
 		sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.GPU, time.Since(sb.Started))
 	}
 	sb.Commands = nil
 	for x := range e.commands {
-		sb.Commands = append(sb.Commands, Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
+		sb.Commands = append(sb.Commands, record.Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
 			Background: x.background})
 	}
-	slices.SortFunc(sb.Commands, func(a, b Command) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(sb.Commands, func(a, b record.Command) int { return strings.Compare(a.ID, b.ID) })
 	return sb
 }
 
 // update applies change to e's record and stores it. If change returns an error, the record stays as it was. If
 // storing fails, the change remains in memory, since it has already happened.
-func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) error,
-	events ...EventType) (changed bool, err error) {
+func (f *Fleet) update(ctx context.Context, e *entry, change func(*record.Sandbox) error,
+	events ...record.EventType) (changed bool, err error) {
 	e.save.Lock()
 	defer e.save.Unlock()
 	f.mu.Lock()
 	sb := e.record.Clone()
 	before := sb.Status
 	err = change(&sb)
-	if err == nil && sb.Status != before && !before.can(sb.Status) {
+	if err == nil && sb.Status != before && !before.Can(sb.Status) {
 		err = errors.Errorf("%s cannot go from %s to %s", sb.ID, before, sb.Status)
 	}
 	if err != nil {
@@ -287,21 +301,21 @@ func (f *Fleet) update(ctx context.Context, e *entry, change func(*Sandbox) erro
 	f.mu.Unlock()
 	err = f.opts.Store.Put(context.WithoutCancel(ctx), sb)
 	for _, event := range events {
-		f.emit(Event{Type: event, Sandbox: sb})
+		f.emit(record.Event{Type: event, Sandbox: sb})
 	}
 	return true, errors.Wrapf(err, "record that %s is %s", sb.ID, sb.Status)
 }
 
-func (f *Fleet) emit(event Event) {
+func (f *Fleet) emit(event record.Event) {
 	if f.opts.Event != nil {
 		f.opts.Event(event)
 	}
 }
 
 // finish publishes e's end: its record is final, and waiters continue. It returns false if change returned an error.
-func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*Sandbox) error,
-	events ...EventType) bool {
-	changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(*record.Sandbox) error,
+	events ...record.EventType) bool {
+	changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 		if err := change(sb); err != nil {
 			return err
 		}
@@ -314,7 +328,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	if !changed {
 		return false
 	}
-	f.saveUsage(ctx, e)
+	e.meter.Save(ctx)
 	f.mu.Lock()
 	sb, releases := e.record, e.releases
 	if e.undo != nil && sb.Started.IsZero() {
@@ -322,7 +336,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 	}
 	e.releases, e.box, e.endErr = nil, nil, errors.Join(endErr, err)
 	delete(f.live, e.id)
-	if sb.Status == Failed {
+	if sb.Status == record.Failed {
 		f.failed++
 	}
 	f.mu.Unlock()
@@ -335,7 +349,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 		logf.Errorf(ctx, "the end of a sandbox: %v", err)
 	}
 	logf.Infof(ctx, "sandbox %s after %s: %s", sb.Status, sb.Ended.Sub(sb.Created).Round(time.Millisecond),
-		orDefault(sb.Reason, "no reason"))
+		cmp.Or(sb.Reason, "no reason"))
 	return true
 }
 
@@ -343,17 +357,15 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := Stats{Sandboxes: map[Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed,
-		Leftover: len(f.leftover), Used: f.used}
+	s := Stats{Sandboxes: map[record.Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed,
+		Leftover: len(f.leftover), Used: f.meters.Used()}
 	s.Warm, s.Prepared = f.pool.counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
 		s.CPU += e.cpu
 		s.Memory += e.memory
 		s.Commands += len(e.commands)
-		if e.usage != nil && len(e.usage.Samples) > 0 {
-			s.Used.Memory += e.usage.Samples[len(e.usage.Samples)-1].Memory
-		}
+		s.Used.Memory += e.meter.Memory()
 	}
 	return s
 }
@@ -369,6 +381,6 @@ func (f *Fleet) wakeReaper() {
 // now returns the time for records, without the monotonic clock, which another process could not compare.
 func (f *Fleet) now() time.Time { return f.opts.Clock().UTC().Round(0) }
 
-func logContext(ctx context.Context, sb Sandbox) context.Context {
+func logContext(ctx context.Context, sb record.Sandbox) context.Context {
 	return logf.With(ctx, "sandbox_id", sb.ID, "account", sb.Account)
 }

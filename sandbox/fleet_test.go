@@ -17,6 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // mission: A6
@@ -27,10 +29,10 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 		w.hooks["create"] = func() { time.Sleep(20 * time.Millisecond) }
 		f := w.open(t)
 		before := time.Now().UTC()
-		sb := create(t, f, sandbox.Request{
+		sb := create(t, f, spec.Request{
 			Image: baseImage.ID, Name: "web", Tags: map[string]string{"team": "x"}, Env: map[string]string{"A": "b=c"},
 			Workdir: "/w", User: "u:g", Hostname: "host", Engine: "stub",
-			Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
+			Volumes: []spec.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
 			CPU:     0.5, Memory: 64 << 20, Disk: 1 << 30, Processes: 10, Files: 20, TimeoutSeconds: 60,
 			IdleTimeoutSeconds: 30,
 		})
@@ -47,25 +49,25 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 			t.Errorf("spec (-want +got):\n%s", diff)
 		}
 		ready := before.Add(20 * time.Millisecond)
-		record := sandbox.Sandbox{
+		rec := record.Sandbox{
 			ID: sb.ID, Account: account, Name: "web", Tags: map[string]string{"team": "x"}, Engine: "stub",
 			Isolation: "stub",
 			Image:     baseImage.ID, ImageID: baseImage.ID, Workdir: "/w", User: "u:g",
-			Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
-			Network: sandbox.Network{Mode: "none"}, Limits: want.Limits, Status: sandbox.Running,
-			Stages: []sandbox.Stage{{Name: "image"}, {Name: "volumes"}, {Name: "boot", MS: 3},
+			Volumes: []spec.Mount{{Name: "v", Path: "/v", ReadOnly: true}, {Name: "v", Path: "/again"}},
+			Network: spec.Network{Mode: "none"}, Limits: want.Limits, Status: record.Running,
+			Stages: []record.Stage{{Name: "image"}, {Name: "volumes"}, {Name: "boot", MS: 3},
 				{Name: "create", MS: 17}},
 			Created: before, Started: ready, Expires: ready.Add(time.Minute), LastUsed: ready, IdleTimeoutSeconds: 30,
 			Handle: engine.Handle{ID: sb.ID, Ref: "ref1"},
 		}
-		if diff := cmp.Diff(record, sb); diff != "" {
+		if diff := cmp.Diff(rec, sb); diff != "" {
 			t.Errorf("record (-want +got):\n%s", diff)
 		}
 		stored, err := w.store.Get(t.Context(), sb.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(record, stored); diff != "" {
+		if diff := cmp.Diff(rec, stored); diff != "" {
 			t.Errorf("stored record (-want +got):\n%s", diff)
 		}
 		if !w.volumes["acme~v"] || w.uses["acme~v"] != 2 || w.uses[baseImage.ID] != 1 {
@@ -76,7 +78,7 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 		}
 		var stages []string
 		for _, e := range w.events {
-			if e.Type == sandbox.EventStage {
+			if e.Type == record.EventStage {
 				stages = append(stages, e.Stage.Name)
 			}
 		}
@@ -90,7 +92,7 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		sb := create(t, w.open(t), sandbox.Request{})
+		sb := create(t, w.open(t), spec.Request{})
 		want := engine.Limits{CPU: 1, Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536}
 		if sb.Limits != want || w.specs[0].Limits != want {
 			t.Errorf("limits %+v, the engine's %+v, want %+v", sb.Limits, w.specs[0].Limits, want)
@@ -109,12 +111,12 @@ func TestMissingBaseImageIsBuilt(t *testing.T) {
 	f := w.open(t)
 	var steps []string
 	progress := func(p image.Progress) { steps = append(steps, p.Step) }
-	create(t, f, sandbox.Request{Progress: progress})
-	create(t, f, sandbox.Request{Progress: progress})
+	create(t, f, spec.Request{Progress: progress})
+	create(t, f, spec.Request{Progress: progress})
 	if w.builds != 1 || !slices.Equal(steps, []string{"install base"}) {
 		t.Errorf("%d builds with the steps %q, want one", w.builds, steps)
 	}
-	_, err := f.Create(t.Context(), account, sandbox.Request{Image: "none"})
+	_, err := f.Create(t.Context(), account, spec.Request{Image: "none"})
 	wantError(t, err, errors.NotFound, "none", "harvest image ls", "| image")
 }
 
@@ -131,12 +133,12 @@ func TestCreateFailsAtEveryStage(t *testing.T) {
 			f := w.open(t)
 			w.fail(c.call, boom)
 			sb, err := f.Create(t.Context(), account,
-				sandbox.Request{Name: "n", Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+				spec.Request{Name: "n", Volumes: []spec.Mount{{Name: "v", Path: "/v"}}})
 			wantError(t, err, errors.Unavailable, "boom", "| "+c.stage)
-			if sb.Status != sandbox.Failed || sb.Reason != "boom" || sb.FailedStage != c.stage || sb.Ended.IsZero() {
+			if sb.Status != record.Failed || sb.Reason != "boom" || sb.FailedStage != c.stage || sb.Ended.IsZero() {
 				t.Errorf("record: %+v", sb)
 			}
-			if stored := get(t, f, sb.ID); stored.Status != sandbox.Failed || stored.FailedStage != c.stage {
+			if stored := get(t, f, sb.ID); stored.Status != record.Failed || stored.FailedStage != c.stage {
 				t.Errorf("stored record: %+v", stored)
 			}
 			if len(w.refs()) != 0 || len(w.uses) != 0 {
@@ -145,8 +147,8 @@ func TestCreateFailsAtEveryStage(t *testing.T) {
 			if got := w.seen(sb.ID); got != "starting failed" {
 				t.Errorf("events: %s", got)
 			}
-			create(t, f, sandbox.Request{Name: "n"}) // the name is free again
-			if s := f.Stats(); s.Failed != 1 || s.Sandboxes[sandbox.Running] != 1 || s.Created != 2 {
+			create(t, f, spec.Request{Name: "n"}) // the name is free again
+			if s := f.Stats(); s.Failed != 1 || s.Sandboxes[record.Running] != 1 || s.Created != 2 {
 				t.Errorf("stats: %+v", s)
 			}
 		})
@@ -158,7 +160,7 @@ func TestStageInsideTheEngineWins(t *testing.T) {
 	w := newWorld()
 	f := w.open(t)
 	w.fail("create", errors.Stage(errors.Errorf("secret detail"), "mount"))
-	sb, err := f.Create(t.Context(), account, sandbox.Request{})
+	sb, err := f.Create(t.Context(), account, spec.Request{})
 	wantError(t, err, errors.Internal, "| mount")
 	if sb.FailedStage != "mount" || strings.Contains(sb.Reason, "secret") {
 		t.Errorf("stage %q, reason %q", sb.FailedStage, sb.Reason)
@@ -167,7 +169,7 @@ func TestStageInsideTheEngineWins(t *testing.T) {
 
 // brokenStore fails on demand.
 type brokenStore struct {
-	sandbox.Store
+	record.Store
 	mu  sync.Mutex
 	err error // guarded by mu; of every Put
 }
@@ -178,7 +180,7 @@ func (s *brokenStore) set(err error) {
 	s.err = err
 }
 
-func (s *brokenStore) Put(ctx context.Context, sb sandbox.Sandbox) error {
+func (s *brokenStore) Put(ctx context.Context, sb record.Sandbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -194,7 +196,7 @@ func TestNothingIsCreatedWithoutARecord(t *testing.T) {
 	w.store = broken
 	f := w.open(t)
 	broken.set(errors.Newf(errors.Exhausted, "the disk is full"))
-	_, err := f.Create(t.Context(), account, sandbox.Request{})
+	_, err := f.Create(t.Context(), account, spec.Request{})
 	wantError(t, err, errors.Exhausted, "the disk is full", "| admit")
 	if len(w.refs()) != 0 || len(f.Stats().Sandboxes) != 0 {
 		t.Errorf("left: %v, %+v", w.refs(), f.Stats())
@@ -209,7 +211,7 @@ func TestSandboxEndsEvenIfThatCannotBeRecorded(t *testing.T) {
 	w.store = broken
 	f := w.open(t)
 	w.hooks["create"] = func() { broken.set(errors.Newf(errors.Exhausted, "the disk is full")) }
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Exhausted, "the disk is full")
 	if len(w.refs()) != 0 || len(f.Stats().Sandboxes) != 0 {
 		t.Errorf("left: %v, %+v", w.refs(), f.Stats())
@@ -221,12 +223,12 @@ func TestReferences(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	one := create(t, f, sandbox.Request{Name: "one"})
-	two := create(t, f, sandbox.Request{})
+	one := create(t, f, spec.Request{Name: "one"})
+	two := create(t, f, spec.Request{})
 	if err := f.Destroy(t.Context(), account, two.ID); err != nil {
 		t.Fatal(err)
 	}
-	unique := func(sb, other sandbox.Sandbox) string {
+	unique := func(sb, other record.Sandbox) string {
 		for i := range sb.ID {
 			if sb.ID[i] != other.ID[i] {
 				return sb.ID[:i+1]
@@ -276,23 +278,23 @@ func TestList(t *testing.T) {
 		w := newWorld()
 		w.opts.Prices = sandbox.Prices{CPUSecond: 1}
 		f := w.open(t)
-		one := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"k": "v"}})
+		one := create(t, f, spec.Request{Name: "one", Tags: map[string]string{"k": "v"}})
 		time.Sleep(2 * time.Millisecond) // ids of one millisecond are in no order when other tests have other clocks
-		two := create(t, f, sandbox.Request{Name: "two"})
+		two := create(t, f, spec.Request{Name: "two"})
 		if err := f.Destroy(t.Context(), account, "two"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
 		for _, c := range []struct {
-			filter sandbox.Filter
+			filter record.Filter
 			want   []string
 		}{
-			{sandbox.Filter{}, []string{one.ID}},
-			{sandbox.Filter{All: true}, []string{two.ID, one.ID}},
-			{sandbox.Filter{All: true, Tags: map[string]string{"k": "v"}}, []string{one.ID}},
-			{sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated}}, []string{two.ID}},
-			{sandbox.Filter{All: true, Limit: 1}, []string{two.ID}},
-			{sandbox.Filter{All: true, Limit: 1, Before: two.ID}, []string{one.ID}},
+			{record.Filter{}, []string{one.ID}},
+			{record.Filter{All: true}, []string{two.ID, one.ID}},
+			{record.Filter{All: true, Tags: map[string]string{"k": "v"}}, []string{one.ID}},
+			{record.Filter{Statuses: []record.Status{record.Terminated}}, []string{two.ID}},
+			{record.Filter{All: true, Limit: 1}, []string{two.ID}},
+			{record.Filter{All: true, Limit: 1, Before: two.ID}, []string{one.ID}},
 		} {
 			found, err := f.List(t.Context(), account, c.filter)
 			if err != nil {
@@ -309,9 +311,9 @@ func TestList(t *testing.T) {
 				t.Errorf("List(%+v) = %v, want %v", c.filter, ids, c.want)
 			}
 		}
-		_, err := f.List(t.Context(), account, sandbox.Filter{Statuses: []sandbox.Status{"odd"}})
+		_, err := f.List(t.Context(), account, record.Filter{Statuses: []record.Status{"odd"}})
 		wantError(t, err, errors.Invalid, "odd", "creating")
-		_, err = f.List(t.Context(), account, sandbox.Filter{Limit: -1})
+		_, err = f.List(t.Context(), account, record.Filter{Limit: -1})
 		wantError(t, err, errors.Invalid, "-1")
 	})
 }
@@ -320,16 +322,16 @@ func TestNamesAreUniqueWhileTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	create(t, f, sandbox.Request{Name: "n"})
-	_, err := f.Create(t.Context(), account, sandbox.Request{Name: "n"})
+	create(t, f, spec.Request{Name: "n"})
+	_, err := f.Create(t.Context(), account, spec.Request{Name: "n"})
 	wantError(t, err, errors.Conflict, `"n"`, "another name", "| admit")
-	if _, err := f.Create(t.Context(), "other", sandbox.Request{Name: "n"}); err != nil {
+	if _, err := f.Create(t.Context(), "other", spec.Request{Name: "n"}); err != nil {
 		t.Errorf("the name in another account: %v", err)
 	}
 	if err := f.Destroy(t.Context(), account, "n"); err != nil {
 		t.Fatal(err)
 	}
-	create(t, f, sandbox.Request{Name: "n"})
+	create(t, f, spec.Request{Name: "n"})
 }
 
 func TestQuotas(t *testing.T) {
@@ -351,17 +353,17 @@ func TestQuotas(t *testing.T) {
 			w := newWorld()
 			w.opts.Quotas = c.quotas
 			f := w.open(t)
-			one := create(t, f, sandbox.Request{})
-			create(t, f, sandbox.Request{})
-			_, err := f.Create(t.Context(), account, sandbox.Request{})
+			one := create(t, f, spec.Request{})
+			create(t, f, spec.Request{})
+			_, err := f.Create(t.Context(), account, spec.Request{})
 			wantError(t, err, errors.Exhausted, append(c.words, "remove unused sandboxes", "| admit")...)
-			if _, err := f.Create(t.Context(), "other", sandbox.Request{}); err != nil {
+			if _, err := f.Create(t.Context(), "other", spec.Request{}); err != nil {
 				t.Errorf("another account: %v", err)
 			}
 			if err := f.Destroy(t.Context(), account, one.ID); err != nil {
 				t.Fatal(err)
 			}
-			create(t, f, sandbox.Request{})
+			create(t, f, spec.Request{})
 		})
 	}
 }
@@ -372,9 +374,9 @@ func TestQuotasOfTenthsAddUp(t *testing.T) {
 	w.opts.Quotas = sandbox.Quotas{CPU: 0.3}
 	f := w.open(t)
 	for range 3 {
-		create(t, f, sandbox.Request{CPU: 0.1})
+		create(t, f, spec.Request{CPU: 0.1})
 	}
-	_, err := f.Create(t.Context(), account, sandbox.Request{CPU: 0.1})
+	_, err := f.Create(t.Context(), account, spec.Request{CPU: 0.1})
 	wantError(t, err, errors.Exhausted, "0.3 cores", "0.1 more are")
 }
 
@@ -390,7 +392,7 @@ func TestManyAtOnceRespectTheQuota(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range attempts {
 		wg.Go(func() {
-			sb, err := f.Create(t.Context(), account, sandbox.Request{Name: fmt.Sprintf("n%d", i)})
+			sb, err := f.Create(t.Context(), account, spec.Request{Name: fmt.Sprintf("n%d", i)})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -429,7 +431,7 @@ func TestCost(t *testing.T) {
 		w.opts.Prices = sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001, GPUSecond: map[string]float64{"T4": 1}}
 		w.hooks["create"] = func() { time.Sleep(time.Minute) } // is not paid for
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{CPU: 2, Memory: 512 << 20})
+		sb := create(t, f, spec.Request{CPU: 2, Memory: 512 << 20})
 		time.Sleep(100 * time.Second)
 		const want = 100 * (2*0.01 + 0.5*0.001)
 		if got := get(t, f, sb.ID).Cost; math.Abs(got-want) > 1e-9 {
@@ -443,7 +445,7 @@ func TestCost(t *testing.T) {
 			t.Errorf("cost in the end is %v, want %v", got, want)
 		}
 		for gpu, price := range map[string]float64{"T4": 1, "T4:3": 3, "L4": 0} { // the last has no price
-			sb := create(t, f, sandbox.Request{CPU: 1, Memory: 1 << 30, GPU: gpu})
+			sb := create(t, f, spec.Request{CPU: 1, Memory: 1 << 30, GPU: gpu})
 			time.Sleep(10 * time.Second)
 			if got, want := get(t, f, sb.ID).Cost, 10*(0.01+0.001+price); math.Abs(got-want) > 1e-9 {
 				t.Errorf("with %s it costs %v, want %v", gpu, got, want)
@@ -459,10 +461,10 @@ func TestOptionsAreChecked(t *testing.T) {
 	_, err := sandbox.Open(t.Context(), sandbox.Options{Store: w.store})
 	wantError(t, err, errors.Internal)
 	_, err = sandbox.Open(t.Context(), sandbox.Options{
-		Engine: w.stub, Store: w.store, Machine: sandbox.Machine{CPU: 2, Memory: 1 << 30},
+		Engine: w.stub, Store: w.store, Machine: spec.Machine{CPU: 2, Memory: 1 << 30},
 		Defaults: engine.Limits{CPU: 4, Memory: 2 << 30, Disk: -1},
 		Quotas:   sandbox.Quotas{CPU: -1}, Prices: sandbox.Prices{GiBSecond: -1}, Warm: -1,
-		Timeouts: sandbox.Timeouts{MaxLife: time.Hour, Life: 2 * time.Hour, Idle: -1, Exec: 2 * time.Hour},
+		Timeouts: spec.Timeouts{MaxLife: time.Hour, Life: 2 * time.Hour, Idle: -1, Exec: 2 * time.Hour},
 	})
 	wantError(t, err, errors.Invalid, "9 things are wrong", "default number of cores", "default memory", "disk",
 		"quotas", "prices", "default lifetime", "idle", "commands", "warm pool")
@@ -471,14 +473,14 @@ func TestOptionsAreChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	create(t, f, sandbox.Request{})
+	create(t, f, spec.Request{})
 	if f.Capabilities().Isolation != "stub" {
 		t.Errorf("capabilities: %+v", f.Capabilities())
 	}
 	if err := f.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.Create(t.Context(), account, sandbox.Request{})
+	_, err = f.Create(t.Context(), account, spec.Request{})
 	wantError(t, err, errors.Unavailable, "shutting down")
 	_, err = f.Exec(t.Context(), account, "sbx_1", sandbox.ExecRequest{})
 	wantError(t, err, errors.Unavailable, "shutting down")

@@ -11,11 +11,13 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // wantEnd checks how a sandbox ended, and that it left nothing.
-func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status sandbox.Status, reason,
-	events string) sandbox.Sandbox {
+func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status record.Status, reason,
+	events string) record.Sandbox {
 	t.Helper()
 	sb := get(t, f, id)
 	if sb.Status != status || !strings.Contains(sb.Reason, reason) || sb.Ended.IsZero() {
@@ -40,19 +42,19 @@ func TestLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{TimeoutSeconds: 3600})
+		sb := create(t, f, spec.Request{TimeoutSeconds: 3600})
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 5 * time.Hour})
 		time.Sleep(time.Hour - time.Second)
 		if _, err := f.Extend(t.Context(), account, sb.ID, time.Hour, 0); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour - time.Second)
-		if got := get(t, f, sb.ID).Status; got != sandbox.Running {
+		if got := get(t, f, sb.ID).Status; got != record.Running {
 			t.Fatalf("before its time it is %s", got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "its lifetime was over", "starting ready terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "its lifetime was over", "starting ready terminated")
 		if r := wait(t, x); r.ReturnCode != 143 || !strings.Contains(r.Reason, "its lifetime was over") {
 			t.Errorf("the running command: %+v", r)
 		}
@@ -69,36 +71,36 @@ func TestClockIsSetBack(t *testing.T) {
 		var set atomic.Int64 // by how much, in nanoseconds
 		w.opts.Clock = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
 		f := w.open(t)
-		one := create(t, f, sandbox.Request{Name: "one", TimeoutSeconds: 7200})
-		idle := create(t, f, sandbox.Request{Name: "idle", TimeoutSeconds: 7200, IdleTimeoutSeconds: 1200})
+		one := create(t, f, spec.Request{Name: "one", TimeoutSeconds: 7200})
+		idle := create(t, f, spec.Request{Name: "idle", TimeoutSeconds: 7200, IdleTimeoutSeconds: 1200})
 		time.Sleep(10*time.Minute + 30*time.Second)
 		set.Store(-int64(time.Hour))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		later := create(t, f, sandbox.Request{Name: "later", TimeoutSeconds: 600})
+		later := create(t, f, spec.Request{Name: "later", TimeoutSeconds: 600})
 		if got := get(t, f, later.ID); !got.Created.Before(one.Created) || got.ID == one.ID {
 			t.Errorf("made after the clock was set: %+v", got)
 		}
 		time.Sleep(8*time.Minute + 30*time.Second) // 21 minutes
 		synctest.Wait()
-		if got := get(t, f, later.ID); got.Status != sandbox.Running {
+		if got := get(t, f, later.ID); got.Status != record.Running {
 			t.Errorf("made after the clock was set, it ended early: %s %s", got.Status, got.Reason)
 		}
-		if got := get(t, f, idle.ID); got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "idle") {
+		if got := get(t, f, idle.ID); got.Status != record.Terminated || !strings.Contains(got.Reason, "idle") {
 			t.Errorf("idle for 21 minutes: %s %s", got.Status, got.Reason)
 		}
 		time.Sleep(98 * time.Minute) // 119
 		synctest.Wait()
-		if got := get(t, f, one.ID).Status; got != sandbox.Running {
+		if got := get(t, f, one.ID).Status; got != record.Running {
 			t.Errorf("before its time it is %s", got)
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		got := get(t, f, one.ID)
-		if got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "lifetime") {
+		if got.Status != record.Terminated || !strings.Contains(got.Reason, "lifetime") {
 			t.Errorf("after its time: %s %s", got.Status, got.Reason)
 		}
-		if got := get(t, f, later.ID).Status; got != sandbox.Terminated {
+		if got := get(t, f, later.ID).Status; got != record.Terminated {
 			t.Errorf("what was made later is %s", got)
 		}
 	})
@@ -110,11 +112,11 @@ func TestIdleLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{IdleTimeoutSeconds: 60})
+		sb := create(t, f, spec.Request{IdleTimeoutSeconds: 60})
 		alive := func(when string) {
 			t.Helper()
 			synctest.Wait()
-			if got := get(t, f, sb.ID); got.Status != sandbox.Running {
+			if got := get(t, f, sb.ID); got.Status != record.Running {
 				t.Fatalf("%s it is %s: %s", when, got.Status, got.Reason)
 			}
 		}
@@ -187,7 +189,7 @@ func TestIdleLimit(t *testing.T) {
 		time.Sleep(time.Second)
 		time.Sleep(2 * time.Second) // the grace period, which "run" lets pass
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "it was idle for 2m0s", "starting ready terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "it was idle for 2m0s", "starting ready terminated")
 	})
 }
 
@@ -196,7 +198,7 @@ func TestExtendRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		_, err := f.Extend(t.Context(), account, sb.ID, 0, 0)
 		wantError(t, err, errors.Invalid, "nothing to extend")
 		_, err = f.Extend(t.Context(), account, sb.ID, -1, 8*24*time.Hour)
@@ -219,7 +221,7 @@ func TestDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}})
+		sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}})
 		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}})
 		shell := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"},
 			Terminal: &engine.Size{Rows: 24, Cols: 80}, Detach: true})
@@ -233,7 +235,7 @@ func TestDestroy(t *testing.T) {
 		if took := time.Since(before); took != 2*time.Second {
 			t.Errorf("it took %s, want the grace period of 2 s", took)
 		}
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "on request", "starting ready terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "on request", "starting ready terminated")
 		for i, want := range []string{"TERM", "HUP", "TERM"} {
 			if got := strings.Join(procs[i].signals, " "); got != want {
 				t.Errorf("command %d got the signals %q, want %s", i, got, want)
@@ -261,7 +263,7 @@ func TestDestroysJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		var calls atomic.Int32
 		w.hooks["destroy"] = func() { calls.Add(1) }
 		unblock := w.block("destroy")
@@ -273,7 +275,7 @@ func TestDestroysJoin(t *testing.T) {
 			go func() { results <- f.Destroy(ctx, account, sb.ID) }()
 		}
 		synctest.Wait()
-		if got := get(t, f, sb.ID).Status; got != sandbox.Stopping {
+		if got := get(t, f, sb.ID).Status; got != record.Stopping {
 			t.Errorf("meanwhile it is %s", got)
 		}
 		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
@@ -300,10 +302,10 @@ func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
 		f := w.open(t)
 		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
 		w.fail("destroy", stuck, stuck, nil)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Unavailable, "a mount is busy", "| destroy")
 		got := get(t, f, sb.ID)
-		if got.Status != sandbox.Failed || got.FailedStage != "destroy" ||
+		if got.Status != record.Failed || got.FailedStage != "destroy" ||
 			!strings.Contains(got.Reason, "not everything could be released: a mount is busy") {
 			t.Errorf("record: %+v", got)
 		}
@@ -333,7 +335,7 @@ func TestDestroyAgainReleasesWhatWasLeft(t *testing.T) {
 		f := w.open(t)
 		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
 		w.fail("destroy", stuck, stuck)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		for range 2 {
 			wantError(t, f.Destroy(t.Context(), account, sb.ID), errors.Unavailable, "a mount is busy", "| destroy")
 		}
@@ -361,17 +363,17 @@ func TestDestroyDuringCreate(t *testing.T) {
 				w.hooks["create"] = func() { time.Sleep(time.Hour) }
 			}
 			type result struct {
-				sb  sandbox.Sandbox
+				sb  record.Sandbox
 				err error
 			}
 			created := make(chan result, 1)
 			go func() {
-				sb, err := f.Create(t.Context(), account, sandbox.Request{Name: "n"})
+				sb, err := f.Create(t.Context(), account, spec.Request{Name: "n"})
 				created <- result{sb, err}
 			}()
 			synctest.Wait()
 			sb := get(t, f, "n")
-			if sb.Status != sandbox.Creating {
+			if sb.Status != record.Creating {
 				t.Fatalf("%s: it is %s", call, sb.Status)
 			}
 			_, err := f.Exec(t.Context(), account, "n", sandbox.ExecRequest{Args: []string{"run"}})
@@ -381,10 +383,10 @@ func TestDestroyDuringCreate(t *testing.T) {
 			}
 			r := <-created
 			wantError(t, r.err, errors.Canceled, "destroyed while it was created")
-			if r.sb.Status != sandbox.Failed {
+			if r.sb.Status != record.Failed {
 				t.Errorf("%s: record: %+v", call, r.sb)
 			}
-			w.wantEnd(t, f, sb.ID, sandbox.Failed, "destroyed while it was created", "starting failed")
+			w.wantEnd(t, f, sb.ID, record.Failed, "destroyed while it was created", "starting failed")
 		}
 	})
 }
@@ -398,9 +400,9 @@ func TestCanceledCreateLeavesNothing(t *testing.T) {
 		w.block("create")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		sb, err := f.Create(ctx, account, sandbox.Request{})
+		sb, err := f.Create(ctx, account, spec.Request{})
 		wantError(t, err, errors.Timeout, "| create")
-		w.wantEnd(t, f, sb.ID, sandbox.Failed, "time limit", "starting failed")
+		w.wantEnd(t, f, sb.ID, record.Failed, "time limit", "starting failed")
 	})
 }
 
@@ -412,7 +414,7 @@ func TestCloseCancelsCreation(t *testing.T) {
 		w.block("create")
 		created := make(chan error, 1)
 		go func() {
-			_, err := f.Create(t.Context(), account, sandbox.Request{})
+			_, err := f.Create(t.Context(), account, spec.Request{})
 			created <- err
 		}()
 		synctest.Wait()
@@ -428,7 +430,7 @@ func TestCloseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		unblock := w.block("destroy")
 		go func() { _ = f.Destroy(t.Context(), account, sb.ID) }()
 		synctest.Wait()
@@ -458,11 +460,11 @@ func TestUnexpectedEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				f := w.open(t)
-				sb := create(t, f, sandbox.Request{Memory: 64 << 20})
+				sb := create(t, f, spec.Request{Memory: 64 << 20})
 				x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 				w.box(t, sb.ID).die(c.end)
 				synctest.Wait()
-				got := w.wantEnd(t, f, sb.ID, sandbox.Failed, c.reason, c.events)
+				got := w.wantEnd(t, f, sb.ID, record.Failed, c.reason, c.events)
 				if got.OutOfMemory != c.end.OutOfMemory {
 					t.Errorf("out of memory is %t", got.OutOfMemory)
 				}
@@ -483,10 +485,10 @@ func TestOutOfMemoryWithoutALimit(t *testing.T) {
 		w := newWorld()
 		w.caps.Limits = nil
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		w.box(t, sb.ID).die(engine.End{OutOfMemory: true})
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Failed, "exceeded the memory of the machine", "starting ready oom failed")
+		w.wantEnd(t, f, sb.ID, record.Failed, "exceeded the memory of the machine", "starting ready oom failed")
 	})
 }
 
@@ -495,20 +497,20 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute, Detach: true})
 		away := errors.Newf(errors.Unavailable, "away")
 		w.fail("open", away, away)
 		w.box(t, sb.ID).lose()
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Lost || got.Reason == "" {
+		if got := get(t, f, sb.ID); got.Status != record.Lost || got.Reason == "" {
 			t.Errorf("it is %s (%s), want lost", got.Status, got.Reason)
 		}
 		_, err := f.Exec(t.Context(), account, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 		wantError(t, err, errors.Conflict, "lost", "wait until it is running")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.Reason != "" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.Reason != "" {
 			t.Errorf("it is %s (%s), want running", got.Status, got.Reason)
 		}
 		if got := w.seen(sb.ID); got != "starting ready lost ready" {
@@ -524,7 +526,7 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 		}
 		w.box(t, sb.ID).die(engine.End{}) // it is watched again
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Failed, "by itself", "starting ready lost ready failed")
+		w.wantEnd(t, f, sb.ID, record.Failed, "by itself", "starting ready lost ready failed")
 	})
 }
 
@@ -533,11 +535,11 @@ func TestLostSandboxIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		w.box(t, sb.ID).vanish()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "it was gone", "starting ready lost terminated")
+		w.wantEnd(t, f, sb.ID, record.Terminated, "it was gone", "starting ready lost terminated")
 	})
 }
 
@@ -552,14 +554,14 @@ func TestSandboxEndedElsewhere(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld()
 			f := w.open(t)
-			sb := create(t, f, sandbox.Request{})
+			sb := create(t, f, spec.Request{})
 			x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 			b := w.box(t, sb.ID)
 			away := errors.Newf(errors.Unavailable, "away")
 			w.fail("open", away)
 			b.die(engine.End{Lost: true, Detail: detail})
 			synctest.Wait()
-			if got := get(t, f, sb.ID); got.Status != sandbox.Lost || !strings.Contains(got.Reason, reason) {
+			if got := get(t, f, sb.ID); got.Status != record.Lost || !strings.Contains(got.Reason, reason) {
 				t.Errorf("it is %s (%s), want lost", got.Status, got.Reason)
 			}
 			if r := wait(t, x); r.ReturnCode == 0 {
@@ -568,7 +570,7 @@ func TestSandboxEndedElsewhere(t *testing.T) {
 			b.vanish()
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			w.wantEnd(t, f, sb.ID, sandbox.Terminated, reason, "starting ready lost terminated")
+			w.wantEnd(t, f, sb.ID, record.Terminated, reason, "starting ready lost terminated")
 		})
 	}
 }
@@ -580,7 +582,7 @@ func TestDestroyOfALostSandbox(t *testing.T) {
 		for _, reachable := range []bool{true, false} {
 			w := newWorld()
 			f := w.open(t)
-			sb := create(t, f, sandbox.Request{})
+			sb := create(t, f, spec.Request{})
 			w.box(t, sb.ID).lose()
 			synctest.Wait()
 			if !reachable {
@@ -607,8 +609,8 @@ func TestOldRecordsAreForgotten(t *testing.T) {
 		w := newWorld()
 		w.opts.Retention = 24 * time.Hour
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
-		kept := create(t, f, sandbox.Request{TimeoutSeconds: 7 * 24 * 3600})
+		sb := create(t, f, spec.Request{})
+		kept := create(t, f, spec.Request{TimeoutSeconds: 7 * 24 * 3600})
 		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 			t.Fatal(err)
 		}

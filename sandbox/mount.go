@@ -1,36 +1,17 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/RelevanceAI/harvest/engine"
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // defaultSpool is the limit for data that was written to a mount and is not stored yet, if the sandbox has no disk
 // limit.
 const defaultSpool = 10 << 30
-
-// checkS3Mount validates an S3 request with Mount.
-func (f *Fleet) checkS3Mount(p *problems, s *S3Volume, volumes []Mount) {
-	switch {
-	case !s.Mount:
-		p.invalidf("mount the bucket, or omit read_only", "s3: only a mount can be read-only")
-	case s.Bucket == "":
-		p.invalidf("name a bucket", "s3: a mount needs a bucket")
-	case s.Init || s.SyncOnTerminate || s.SyncEverySeconds != 0:
-		p.invalidf("omit init, sync and sync_every_seconds: a mount is the bucket itself",
-			"s3: a mount is neither downloaded first nor uploaded at the end")
-	}
-	if !f.caps.Buckets && (f.opts.Mounts == nil || !f.caps.Dirs) {
-		p.addf(errors.Unsupported, "omit mount, to have the files copied", "the engine %s cannot mount S3",
-			f.opts.Engine.Name())
-	}
-	// Its path has the same restrictions as those of volumes.
-	checkMounts(p, append(volumes[:len(volumes):len(volumes)], Mount{Name: s3VolumeName(s.Bucket, s.Prefix),
-		Path: s.MountPath, ReadOnly: s.ReadOnly}))
-}
 
 // mountsS3 reports whether the Fleet, and not the engine, mounts e's bucket.
 func (f *Fleet) mountsS3(e *entry) bool {
@@ -41,16 +22,16 @@ func (f *Fleet) mountsS3(e *entry) bool {
 
 // mountS3 mounts the bucket of p unless the engine does, and returns the mounts for the engine.
 func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, error) {
-	if p.s3 == nil || !p.s3.Mount {
+	if p.S3 == nil || !p.S3.Mount {
 		return nil, nil
 	}
 	if f.caps.Buckets {
-		place := engine.Bucket{Name: p.s3.Bucket, Prefix: p.s3.Prefix, Secret: p.s3.Secret}
-		return []engine.Mount{{Bucket: place, Path: p.s3.MountPath, ReadOnly: p.s3.ReadOnly}}, nil
+		place := engine.Bucket{Name: p.S3.Bucket, Prefix: p.S3.Prefix, Secret: p.S3.Secret}
+		return []engine.Mount{{Bucket: place, Path: p.S3.MountPath, ReadOnly: p.S3.ReadOnly}}, nil
 	}
 	dir := ""
 	err := f.stage(e, "s3 mount", func() (err error) {
-		dir, err = f.opts.Mounts.Mount(ctx, f.s3Job(e), p.s3.ReadOnly, orDefault(p.limits.Disk, defaultSpool))
+		dir, err = f.opts.Mounts.Mount(ctx, f.s3Job(e), p.S3.ReadOnly, cmp.Or(p.Limits.Disk, defaultSpool))
 		return err
 	})
 	if err != nil {
@@ -63,7 +44,7 @@ func (f *Fleet) mountS3(ctx context.Context, e *entry, p plan) ([]engine.Mount, 
 			logf.Errorf(ctx, "the mount of a sandbox that never was: %v", err)
 		}
 	}
-	return []engine.Mount{{Dir: dir, Path: p.s3.MountPath, ReadOnly: p.s3.ReadOnly}}, nil
+	return []engine.Mount{{Dir: dir, Path: p.S3.MountPath, ReadOnly: p.S3.ReadOnly}}, nil
 }
 
 // quietMount cancels operations that wait for S3 in a sandbox that is ending.
@@ -81,7 +62,7 @@ func (f *Fleet) mountLost(ctx context.Context, id, reason string) {
 	if e == nil || !f.mountsS3(e) {
 		return
 	}
-	if _, err := f.update(ctx, e, func(sb *Sandbox) error {
+	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 		own := *sb.S3
 		own.MountError = reason
 		sb.S3 = &own

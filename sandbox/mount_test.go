@@ -9,6 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -52,12 +54,12 @@ func mountWorld() (*world, *s3Stub) {
 	return w, s3
 }
 
-func mountRequest(change func(*sandbox.S3)) sandbox.Request {
-	s := &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/data", Mount: true}
+func mountRequest(change func(*spec.S3)) spec.Request {
+	s := &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/data", Mount: true}
 	if change != nil {
 		change(s)
 	}
-	return sandbox.Request{S3: s}
+	return spec.Request{S3: s}
 }
 
 // TestMountInTheLifeOfASandbox checks that a mount exists before the sandbox, and ends after it, in whatever way the
@@ -87,7 +89,7 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		wantError(t, err, errors.Unavailable, "no room")
 		delete(s3.fails, "finish")
 		want("a create that fails", "check mount finish")
-		sb := create(t, f, mountRequest(func(s *sandbox.S3) { s.Prefix, s.ReadOnly = "ro", true }))
+		sb := create(t, f, mountRequest(func(s *spec.S3) { s.Prefix, s.ReadOnly = "ro", true }))
 		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 ||
 			m[0] != (engine.Mount{Dir: "/mounts/" + sb.ID, Path: "/data", ReadOnly: true}) || len(w.volumes) != 0 {
 			t.Errorf("the engine gets %+v", m)
@@ -103,14 +105,14 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		sb = create(t, f, mountRequest(nil))
 		s3.lost("sbx_other", "not mine")
 		s3.lost(sb.ID, "it was killed")
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running || got.S3.MountError != "it was killed" {
+		if got := get(t, f, sb.ID); got.Status != record.Running || got.S3.MountError != "it was killed" {
 			t.Errorf("with a mount that is lost it is %s, %+v", got.Status, got.S3)
 		}
 		s3.fails["finish"] = errors.Newf(errors.Unavailable, "it is kept in /spool.")
 		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 			t.Fatal(err)
 		}
-		if sb = get(t, f, sb.ID); sb.Status != sandbox.Terminated || sb.S3.SyncError != "it is kept in /spool" {
+		if sb = get(t, f, sb.ID); sb.Status != record.Terminated || sb.S3.SyncError != "it is kept in /spool" {
 			t.Errorf("it is %s, %+v", sb.Status, sb.S3)
 		}
 		want("what is left", "check mount quiet finish")
@@ -120,7 +122,7 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 		sb = create(t, f, mountRequest(nil))
 		f = w.restart(t, f)
 		want("a restart", "check mount recover")
-		if got := get(t, f, sb.ID); got.Status != sandbox.Running {
+		if got := get(t, f, sb.ID); got.Status != record.Running {
 			t.Errorf("it is %s", got.Status)
 		}
 		s3.fails["recover"] = errors.Errorf("planned")
@@ -142,19 +144,19 @@ func TestMountRequests(t *testing.T) {
 	t.Parallel()
 	w, _ := mountWorld()
 	f := w.open(t)
-	for words, change := range map[string]func(*sandbox.S3){
-		"only a mount can":        func(s *sandbox.S3) { s.Mount, s.ReadOnly = false, true },
-		"needs a bucket":          func(s *sandbox.S3) { s.Bucket, s.Prefix = "", "" },
-		"neither downloaded":      func(s *sandbox.S3) { s.Init = true },
-		"nor uploaded at the end": func(s *sandbox.S3) { s.SyncOnTerminate = true },
-		"would cover /etc":        func(s *sandbox.S3) { s.MountPath = "/etc" },
-		"invalid mount point":     func(s *sandbox.S3) { s.MountPath = "data" },
+	for words, change := range map[string]func(*spec.S3){
+		"only a mount can":        func(s *spec.S3) { s.Mount, s.ReadOnly = false, true },
+		"needs a bucket":          func(s *spec.S3) { s.Bucket, s.Prefix = "", "" },
+		"neither downloaded":      func(s *spec.S3) { s.Init = true },
+		"nor uploaded at the end": func(s *spec.S3) { s.SyncOnTerminate = true },
+		"would cover /etc":        func(s *spec.S3) { s.MountPath = "/etc" },
+		"invalid mount point":     func(s *spec.S3) { s.MountPath = "data" },
 	} {
 		_, err := f.Create(t.Context(), account, mountRequest(change))
 		wantError(t, err, errors.Invalid, words)
 	}
 	req := mountRequest(nil)
-	req.Volumes = []sandbox.Mount{{Name: "v", Path: "/data/v"}}
+	req.Volumes = []spec.Mount{{Name: "v", Path: "/data/v"}}
 	_, err := f.Create(t.Context(), account, req)
 	wantError(t, err, errors.Invalid, "overlap")
 	plain, _ := s3World()
@@ -172,7 +174,7 @@ func TestMountByTheEngine(t *testing.T) {
 		w, s3 := mountWorld()
 		w.caps.Dirs, w.caps.Buckets, w.caps.Views = false, true, true
 		f := w.open(t)
-		sb := create(t, f, mountRequest(func(s *sandbox.S3) { s.Secret, s.ReadOnly = "keys", true }))
+		sb := create(t, f, mountRequest(func(s *spec.S3) { s.Secret, s.ReadOnly = "keys", true }))
 		want := engine.Mount{Bucket: engine.Bucket{Name: "files", Prefix: "work", Secret: "keys"}, Path: "/data",
 			ReadOnly: true}
 		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 || m[0] != want || len(w.volumes) != 0 {
@@ -183,7 +185,7 @@ func TestMountByTheEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if sb = get(t, f, sb.ID); sb.Status != sandbox.Terminated || sb.S3.MountError != "" || sb.S3.SyncError != "" {
+		if sb = get(t, f, sb.ID); sb.Status != record.Terminated || sb.S3.MountError != "" || sb.S3.SyncError != "" {
 			t.Errorf("it is %+v", sb)
 		}
 		if got := s3.asked(); got != "recover check" {

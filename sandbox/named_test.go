@@ -7,6 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // mission: A8
@@ -15,7 +17,7 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		get := func(f *sandbox.Fleet, want sandbox.Sandbox, status sandbox.Status) {
+		get := func(f *sandbox.Fleet, want record.Sandbox, status record.Status) {
 			t.Helper()
 			sb, err := f.Get(t.Context(), account, "web")
 			if err != nil || sb.ID != want.ID || sb.Status != status || status.Ended() && sb.Reason == "" {
@@ -25,12 +27,12 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 		_, err := f.Get(t.Context(), account, "web")
 		wantError(t, err, errors.NotFound, `sandbox "web": not found`,
 			`list sandboxes, including ended ones, with "harvest sandbox ls --all"`)
-		first := create(t, f, sandbox.Request{Name: "web"})
-		get(f, first, sandbox.Running)
+		first := create(t, f, spec.Request{Name: "web"})
+		get(f, first, record.Running)
 		if err := f.Destroy(t.Context(), account, "web"); err != nil {
 			t.Fatal(err)
 		}
-		get(f, first, sandbox.Terminated)
+		get(f, first, record.Terminated)
 		if _, err := f.Exec(t.Context(), account, "web",
 			sandbox.ExecRequest{Args: []string{"run"}}); errors.KindOf(err) != errors.Gone {
 			t.Errorf("a command in it: %v", err)
@@ -42,11 +44,11 @@ func TestNamesFindTheLatestSandbox(t *testing.T) {
 			t.Errorf("another account finds it: %v", err)
 		}
 		time.Sleep(time.Second)
-		second := create(t, f, sandbox.Request{Name: "web"})
-		get(f, second, sandbox.Running)
+		second := create(t, f, spec.Request{Name: "web"})
+		get(f, second, record.Running)
 		if err := f.Destroy(t.Context(), account, second.ID); err != nil {
 			t.Fatal(err)
 		}
-		get(f, second, sandbox.Terminated)
+		get(f, second, record.Terminated)
 	})
 }

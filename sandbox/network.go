@@ -13,78 +13,28 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/gateway"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
-
-const maxPorts = 64
-
-// Clone returns a copy that shares nothing with n.
-func (n Network) Clone() Network {
-	n.Allow, n.Deny = slices.Clone(n.Allow), slices.Clone(n.Deny)
-	return n
-}
-
-func (n Network) engine() engine.Network {
-	return engine.Network{Mode: engine.NetworkMode(n.Mode), Allow: slices.Clone(n.Allow), Deny: slices.Clone(n.Deny)}
-}
-
-// network validates a network policy and fills in the default: the internet, if the engine has a network.
-func (f *Fleet) network(p *problems, n Network) Network {
-	if n.Mode == "" {
-		if len(n.Allow) > 0 {
-			p.invalidf(`use "mode":"allow" to reach nothing else, or "mode":"default" to reach them beside the internet`, "network.allow needs a network.mode")
-			return n
-		}
-		n.Mode = gateway.ModeNone
-		if f.caps.Network {
-			n.Mode = gateway.ModeDefault
-		}
-	}
-	_, err := gateway.Compile(n.Mode, n.Allow, n.Deny)
-	p.add(err)
-	if err == nil && n.Mode != gateway.ModeNone && !f.caps.Network {
-		p.addf(errors.Unsupported, `use the network mode "none", and copy files in or use volumes`,
-			"the engine %s does not support networks on this machine", f.opts.Engine.Name())
-	}
-	return n
-}
-
-func checkPorts(p *problems, ports []int) {
-	if len(ports) > maxPorts {
-		p.invalidf("name at most "+strconv.Itoa(maxPorts), "%d ports are too many", len(ports))
-		return
-	}
-	for i, port := range ports {
-		checkPort(p, port)
-		if slices.Contains(ports[:i], port) {
-			p.invalidf("name each port once", "port %d: given twice", port)
-		}
-	}
-}
-
-func checkPort(p *problems, port int) {
-	if port < 1 || port > 65535 {
-		p.invalidf("give a number from 1 to 65535", "invalid port %d", port)
-	}
-}
 
 // SetNetwork replaces the network policy of a running sandbox. It closes connections that the new policy forbids
 // before it returns. Kinds: Invalid, Unsupported, NotFound, Conflict and Gone (it does not run).
-func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) (Sandbox, error) {
+func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n spec.Network) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
-	var p problems
+	var p spec.Problems
 	if n.Mode == "" && len(n.Allow) == 0 {
-		p.invalidf("use none, default or allow", "no network mode given")
+		p.Invalidf("use none, default or allow", "no network mode given")
 	}
-	n = f.network(&p, n.Clone())
-	if err := p.err(); err != nil {
-		return Sandbox{}, errors.Stage(err, "validate")
+	n = f.rules.Network(&p, n.Clone())
+	if err := p.Err(); err != nil {
+		return record.Sandbox{}, errors.Stage(err, "validate")
 	}
 	e, box, leave, err := f.enter(ctx, account, ref)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer leave()
 	e.network.Lock()
@@ -92,19 +42,19 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) 
 	f.mu.Lock()
 	old := e.record.Network.Clone()
 	f.mu.Unlock()
-	record := func(n Network) error {
-		_, err := f.update(ctx, e, func(sb *Sandbox) error {
+	save := func(n spec.Network) error {
+		_, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 			sb.Network = n
 			return nil
 		})
 		return err
 	}
 	// A server that finds the sandbox later applies the policy of the record.
-	if err := record(n); err != nil {
-		return Sandbox{}, errors.Join(err, record(old))
+	if err := save(n); err != nil {
+		return record.Sandbox{}, errors.Join(err, save(old))
 	}
 	if err := f.putInForce(ctx, e, box); err != nil {
-		return Sandbox{}, errors.Stage(errors.Join(err, record(old)), "network")
+		return record.Sandbox{}, errors.Stage(errors.Join(err, save(old)), "network")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,7 +64,7 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n Network) 
 }
 
 // describe formats n for the log.
-func describe(n Network) string {
+func describe(n spec.Network) string {
 	var b strings.Builder
 	b.WriteString(n.Mode)
 	for word, rules := range map[string][]string{"allow": n.Allow, "deny": n.Deny} {
@@ -137,7 +87,7 @@ func (f *Fleet) putInForce(ctx context.Context, e *entry, box engine.Sandbox) er
 // enforce applies the network policy of e's record on the engine.
 func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error {
 	f.mu.Lock()
-	n := e.record.Network.engine()
+	n := e.record.Network.Engine()
 	f.mu.Unlock()
 	networker, ok := box.(engine.Networker)
 	if !ok {
@@ -184,10 +134,10 @@ func (f *Fleet) follow(e *entry, box engine.Sandbox) {
 				seq = d.Seq
 				f.denied(ctx, e, d)
 			}
-			if changed, err := f.update(ctx, e, func(sb *Sandbox) error {
+			if changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
 				sb.Denied = seq
 				sb.Denials = keepDenials(sb.Denials, denied)
-				return sb.requireStatus(Running)
+				return sb.RequireStatus(record.Running)
 			}); changed && err != nil {
 				logf.Errorf(ctx, "record denied connections: %v", err)
 			}
@@ -258,7 +208,7 @@ func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
 	f.mu.Lock()
 	sb := f.snapshot(e)
 	f.mu.Unlock()
-	f.emit(Event{Type: EventDenied, Sandbox: sb, Denial: d})
+	f.emit(record.Event{Type: record.EventDenied, Sandbox: sb, Denial: d})
 }
 
 // Dial connects to a port on which a command in the sandbox listens, on any of its addresses, loopback included. An
@@ -269,9 +219,9 @@ func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Co
 		return nil, err
 	}
 	defer f.tasks.Done()
-	var p problems
-	checkPort(&p, port)
-	if err := p.err(); err != nil {
+	var p spec.Problems
+	spec.CheckPort(&p, port)
+	if err := p.Err(); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}
 	_, box, leave, err := f.enter(ctx, account, ref)

@@ -14,7 +14,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // boxNet is the network of a box.
@@ -92,7 +93,7 @@ func networked() *world {
 	return w
 }
 
-func allow(rules ...string) sandbox.Network { return sandbox.Network{Mode: "allow", Allow: rules} }
+func allow(rules ...string) spec.Network { return spec.Network{Mode: "allow", Allow: rules} }
 
 // mission: A6
 func TestNetworkByDefaultIsTheInternet(t *testing.T) {
@@ -101,7 +102,7 @@ func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 	f := w.open(t)
 	for mode, want := range map[string]engine.NetworkMode{"": engine.NetworkDefault, "default": engine.NetworkDefault,
 		"none": engine.NetworkNone} {
-		sb := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: mode, Deny: []string{"evil.example"}},
+		sb := create(t, f, spec.Request{Network: spec.Network{Mode: mode, Deny: []string{"evil.example"}},
 			Ports: []int{8080, 3000}})
 		got := w.specs[len(w.specs)-1].Network
 		if diff := cmp.Diff(engine.Network{Mode: want, Deny: []string{"evil.example"}}, got); diff != "" {
@@ -111,7 +112,7 @@ func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 			t.Errorf("mode %q: the record says %+v, ports %v", mode, sb.Network, sb.Ports)
 		}
 	}
-	if sb := create(t, newWorld().open(t), sandbox.Request{}); sb.Network.Mode != "none" {
+	if sb := create(t, newWorld().open(t), spec.Request{}); sb.Network.Mode != "none" {
 		t.Errorf("an engine without a network gives %+v", sb.Network)
 	}
 }
@@ -122,7 +123,7 @@ func TestSetNetwork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := networked()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: "none"}})
+		sb := create(t, f, spec.Request{Network: spec.Network{Mode: "none"}})
 		box := w.box(t, sb.ID)
 		want := allow("example.org:443", "10.0.0.0/8")
 		rules := want.Allow
@@ -141,12 +142,12 @@ func TestSetNetwork(t *testing.T) {
 		}
 		// A failed change leaves everything as it was.
 		w.fail("network", errors.Newf(errors.Unavailable, "no"))
-		_, err = f.SetNetwork(t.Context(), account, sb.ID, sandbox.Network{Mode: "default"})
+		_, err = f.SetNetwork(t.Context(), account, sb.ID, spec.Network{Mode: "default"})
 		wantError(t, err, errors.Unavailable, "no", "| network")
 		if again, err := f.Get(t.Context(), account, sb.ID); err != nil || !cmp.Equal(again.Network, want) {
 			t.Errorf("after a failure: %+v, %v", again.Network, err)
 		}
-		for _, bad := range []sandbox.Network{{}, {Mode: "odd"}, {Allow: []string{"x.org"}}, {Mode: "allow"},
+		for _, bad := range []spec.Network{{}, {Mode: "odd"}, {Allow: []string{"x.org"}}, {Mode: "allow"},
 			{Mode: "default", Deny: []string{"a b"}}} {
 			_, err := f.SetNetwork(t.Context(), account, sb.ID, bad)
 			wantError(t, err, errors.Invalid, "| validate")
@@ -171,8 +172,8 @@ func TestDenialsAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := networked()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{Network: allow("x.org")})
-		quiet := create(t, f, sandbox.Request{Network: sandbox.Network{Mode: "none"}})
+		sb := create(t, f, spec.Request{Network: allow("x.org")})
+		quiet := create(t, f, spec.Request{Network: spec.Network{Mode: "none"}})
 		box := w.box(t, sb.ID)
 		box.net.deny(engine.Denial{Protocol: "dns", Domain: "evil.example", Reason: "no rule allows it"})
 		box.net.deny(engine.Denial{Protocol: "tcp", Domain: "evil.example", Address: "1.2.3.4", Port: 443,
@@ -188,7 +189,7 @@ func TestDenialsAreEvents(t *testing.T) {
 		f = w.open(t)
 		synctest.Wait()
 		box.net.deny(engine.Denial{Protocol: "tcp", Domain: "last.example", Reason: "no rule allows it"})
-		if _, err := f.SetNetwork(t.Context(), account, sb.ID, sandbox.Network{Mode: "none"}); err != nil {
+		if _, err := f.SetNetwork(t.Context(), account, sb.ID, spec.Network{Mode: "none"}); err != nil {
 			t.Fatal(err)
 		}
 		pauseOver()
@@ -223,7 +224,7 @@ func TestDenialsAreEvents(t *testing.T) {
 				}
 			}
 		}
-		open := create(t, f, sandbox.Request{Network: allow("x.org")})
+		open := create(t, f, spec.Request{Network: allow("x.org")})
 		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "dns", Domain: "Evil.example.", Reason: "no rule allows it"})
 		w.box(t, open.ID).net.deny(engine.Denial{Protocol: "tcp", Address: "1.2.3.4", Reason: "it is private"})
 		for host, want := range map[string]string{"evil.example": "no rule allows it", "1.2.3.4": "it is private",
@@ -247,7 +248,7 @@ func TestDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := networked()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{IdleTimeoutSeconds: 10})
+		sb := create(t, f, spec.Request{IdleTimeoutSeconds: 10})
 		c, err := f.Dial(t.Context(), account, sb.ID, 8080)
 		if err != nil {
 			t.Fatal(err)
@@ -259,17 +260,17 @@ func TestDial(t *testing.T) {
 			t.Error("a pipe has no directions")
 		}
 		pauseOver()
-		if got, err := f.Get(t.Context(), account, sb.ID); err != nil || got.Status != sandbox.Running {
+		if got, err := f.Get(t.Context(), account, sb.ID); err != nil || got.Status != record.Running {
 			t.Errorf("while a connection is open the sandbox is %s, %v", got.Status, err)
 		}
 		for range 2 {
 			_ = c.Close()
 		}
 		pauseOver()
-		if got, err := f.Get(t.Context(), account, sb.ID); err != nil || got.Status != sandbox.Terminated {
+		if got, err := f.Get(t.Context(), account, sb.ID); err != nil || got.Status != record.Terminated {
 			t.Errorf("when it is closed the sandbox is %s, %v", got.Status, err)
 		}
-		other := create(t, f, sandbox.Request{})
+		other := create(t, f, spec.Request{})
 		for _, port := range []int{0, -1, 65536} {
 			_, err := f.Dial(t.Context(), account, other.ID, port)
 			wantError(t, err, errors.Invalid, "invalid port", "| validate")
@@ -286,7 +287,7 @@ func (w *world) denials(id string) []engine.Denial {
 	defer w.mu.Unlock()
 	var all []engine.Denial
 	for _, e := range w.events {
-		if e.Type == sandbox.EventDenied && e.Sandbox.ID == id {
+		if e.Type == record.EventDenied && e.Sandbox.ID == id {
 			all = append(all, e.Denial)
 		}
 	}

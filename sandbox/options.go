@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"runtime"
@@ -13,13 +14,15 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
 // Options of a Fleet. Engine and Store are required. Other zero fields get the default given in their comments.
 type Options struct {
 	Engine engine.Engine
-	Store  Store
+	Store  record.Store
 	// Secrets stores the secrets that Request.Secrets names. nil: requests with secrets are refused as Unsupported.
 	Secrets *secret.Vault
 	// S3 serves Request.S3. nil: requests with S3 are refused as Unsupported.
@@ -34,7 +37,7 @@ type Options struct {
 	Defaults engine.Limits // defaults of requests: 1 core, 2 GiB, 10 GiB of disk, 1024 processes, 65536 open files
 	Quotas   Quotas        // of every account: no quotas
 	Prices   Prices        // all zero
-	Timeouts Timeouts
+	Timeouts spec.Timeouts
 	Boots    int // how many sandboxes boot concurrently, others queue: 2 per core; negative: no limit
 	Warm     int // number of warm sandboxes: 0
 	// WarmUp is a command that runs in warm sandboxes, after the expected image is mounted and if the image has the
@@ -47,12 +50,12 @@ type Options struct {
 
 	Capture   int           // bytes of each stream that a Result keeps: 4 MiB
 	Retention time.Duration // how long records of ended sandboxes are kept: 30 days
-	Machine   Machine       // upper bounds for requests: this machine
+	Machine   spec.Machine  // upper bounds for requests: this machine
 
 	// Clock returns the time for records and lifetimes: the system clock.
 	Clock func() time.Time
 	// Event, if set, receives events, in order for each sandbox. It must return soon and must not call the Fleet.
-	Event func(Event)
+	Event func(record.Event)
 }
 
 // A volume may have one file per bytesPerFile of the disk limit, like inodes of a file system, but at least
@@ -76,61 +79,17 @@ type Prices struct {
 	GPUSecond map[string]float64 `json:"gpu_second"` // of one GPU, by its kind; missing kinds are free
 }
 
-// Timeouts are the defaults and upper bounds of time limits.
-type Timeouts struct {
-	Life    time.Duration // of a sandbox: 24 h
-	Idle    time.Duration // of a sandbox: 0, none
-	MaxLife time.Duration // 7 days; also bounds idle limits and commands
-	Exec    time.Duration // of a command: 30 minutes
-	Grace   time.Duration // between SIGTERM to running commands and SIGKILL in Destroy: 2 s
-}
-
-// Machine is the total capacity.
-type Machine struct {
-	CPU    float64
-	Memory int64
-}
-
-// Event describes a change of a sandbox.
-type Event struct {
-	Type    EventType
-	Sandbox Sandbox
-	Stage   Stage         // of EventStage
-	Image   string        // ID, of EventSnapshotted
-	Denial  engine.Denial // of EventDenied
-}
-
-// EventType is the type of an event, as clients see it.
-type EventType string
-
-// Types of sandbox events.
-const (
-	EventStarting   EventType = "sandbox.starting"
-	EventQueued     EventType = "sandbox.queued" // queued for its boot
-	EventStage      EventType = "sandbox.stage"
-	EventReady      EventType = "sandbox.ready"
-	EventOOM        EventType = "sandbox.oom"
-	EventLost       EventType = "sandbox.lost"
-	EventFailed     EventType = "sandbox.failed"
-	EventTerminated EventType = "sandbox.terminated"
-	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
-
-	EventSnapshotted EventType = "sandbox.snapshotted"
-	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
-	EventCarried EventType = "sandbox.carried"
-)
-
 // Stats of a Fleet.
 type Stats struct {
-	Sandboxes map[Status]int `json:"sandboxes"` // sandboxes that have not ended, by status
-	CPU       float64        `json:"cpu"`       // reserved by them
-	Memory    int64          `json:"memory_bytes"`
-	Commands  int            `json:"commands"` // running
-	Warm      int            `json:"warm"`     // booted and waiting
-	Prepared  int            `json:"prepared"` // warm ones with the most recently requested image
-	Created   int64          `json:"created"`  // since the Fleet was opened
-	WarmUsed  int64          `json:"warm_used"`
-	Failed    int64          `json:"failed"`
+	Sandboxes map[record.Status]int `json:"sandboxes"` // sandboxes that have not ended, by status
+	CPU       float64               `json:"cpu"`       // reserved by them
+	Memory    int64                 `json:"memory_bytes"`
+	Commands  int                   `json:"commands"` // running
+	Warm      int                   `json:"warm"`     // booted and waiting
+	Prepared  int                   `json:"prepared"` // warm ones with the most recently requested image
+	Created   int64                 `json:"created"`  // since the Fleet was opened
+	WarmUsed  int64                 `json:"warm_used"`
+	Failed    int64                 `json:"failed"`
 	// Used is the usage of sandboxes according to their samples: cumulative values since the Fleet was opened, other
 	// values now.
 	Used     engine.Usage `json:"used"`
@@ -139,11 +98,11 @@ type Stats struct {
 
 // withDefaults returns o with defaults filled in, or an error that lists all problems.
 func (o Options) withDefaults() (Options, error) {
-	var p problems
+	var p spec.Problems
 	if o.Engine == nil || o.Store == nil {
 		return o, errors.Errorf("a Fleet needs an engine and a store")
 	}
-	o.Machine.CPU = orDefault(o.Machine.CPU, float64(runtime.NumCPU()))
+	o.Machine.CPU = cmp.Or(o.Machine.CPU, float64(runtime.NumCPU()))
 	if o.Machine.Memory == 0 {
 		var info unix.Sysinfo_t
 		if err := unix.Sysinfo(&info); err != nil {
@@ -151,35 +110,35 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		o.Machine.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
-	o.Boots = orDefault(o.Boots, bootsPerCore*runtime.NumCPU())
+	o.Boots = cmp.Or(o.Boots, bootsPerCore*runtime.NumCPU())
 	d := &o.Defaults
-	d.CPU = orDefault(d.CPU, min(1, o.Machine.CPU))
-	d.Memory = orDefault(d.Memory, min(2<<30, o.Machine.Memory))
-	d.Disk = orDefault(d.Disk, 10<<30)
-	d.Processes = orDefault(d.Processes, 1024)
-	d.Files = orDefault(d.Files, 65536)
-	d.VolumeFiles = orDefault(d.VolumeFiles, int(max(leastVolumeFiles, d.Disk/bytesPerFile)))
+	d.CPU = cmp.Or(d.CPU, min(1, o.Machine.CPU))
+	d.Memory = cmp.Or(d.Memory, min(2<<30, o.Machine.Memory))
+	d.Disk = cmp.Or(d.Disk, 10<<30)
+	d.Processes = cmp.Or(d.Processes, 1024)
+	d.Files = cmp.Or(d.Files, 65536)
+	d.VolumeFiles = cmp.Or(d.VolumeFiles, int(max(leastVolumeFiles, d.Disk/bytesPerFile)))
 	t := &o.Timeouts
-	t.MaxLife = orDefault(t.MaxLife, 7*24*time.Hour)
-	t.Life = orDefault(t.Life, min(24*time.Hour, t.MaxLife))
-	t.Exec = orDefault(t.Exec, min(30*time.Minute, t.MaxLife))
-	t.Grace = orDefault(t.Grace, 2*time.Second)
+	t.MaxLife = cmp.Or(t.MaxLife, 7*24*time.Hour)
+	t.Life = cmp.Or(t.Life, min(24*time.Hour, t.MaxLife))
+	t.Exec = cmp.Or(t.Exec, min(30*time.Minute, t.MaxLife))
+	t.Grace = cmp.Or(t.Grace, 2*time.Second)
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	o.Capture = orDefault(o.Capture, 4<<20)
-	o.Retention = orDefault(o.Retention, 30*24*time.Hour)
-	o.UsageEvery = orDefault(o.UsageEvery, 5*time.Second)
+	o.Capture = cmp.Or(o.Capture, 4<<20)
+	o.Retention = cmp.Or(o.Retention, 30*24*time.Hour)
+	o.UsageEvery = cmp.Or(o.UsageEvery, 5*time.Second)
 
 	check := func(ok bool, what string) {
 		if !ok {
-			p.invalidf("correct the configuration", "%s", what)
+			p.Invalidf("correct the configuration", "%s", what)
 		}
 	}
-	check(d.CPU >= minCPU && d.CPU <= o.Machine.CPU, "the default number of cores exceeds this machine, or is too low")
-	check(d.Memory >= minMemory && d.Memory <= o.Machine.Memory,
+	check(d.CPU >= spec.MinCPU && d.CPU <= o.Machine.CPU, "the default number of cores exceeds this machine, or is too low")
+	check(d.Memory >= spec.MinMemory && d.Memory <= o.Machine.Memory,
 		"the default memory exceeds this machine, or is too low")
-	check(d.Disk >= minDisk && d.Processes > 0 && d.Files > 0,
+	check(d.Disk >= spec.MinDisk && d.Processes > 0 && d.Files > 0,
 		"the default limits of disk, processes and open files must be positive")
 	check(o.Quotas.Sandboxes >= 0 && o.Quotas.CPU >= 0 && o.Quotas.Memory >= 0, "quotas must not be negative")
 	prices := append(slices.Collect(maps.Values(o.Prices.GPUSecond)), o.Prices.CPUSecond, o.Prices.GiBSecond)
@@ -193,7 +152,7 @@ func (o Options) withDefaults() (Options, error) {
 		"the default time limit of commands must be positive and not above the maximum lifetime")
 	check(t.Grace > 0 && o.Retention > 0 && o.UsageEvery > 0 && o.Capture > 0 && o.Warm >= 0,
 		"the grace period, the retention, the time between samples, the capture and the warm pool must not be negative")
-	return o, p.err()
+	return o, p.Err()
 }
 
 func isPrice(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }

@@ -11,6 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // pool keeps booted sandboxes with the default limits. Waiting sandboxes get the most recently requested image
@@ -56,12 +58,12 @@ func (f *Fleet) openPool() {
 		logf.Warnf(f.ctx, "the engine %s has no warm sandboxes on this machine, so none are kept", f.opts.Engine.Name())
 		return
 	}
-	p, err := f.plan(Request{})
+	p, err := f.rules.Plan(spec.Request{})
 	if err != nil { // unexpected: the defaults were validated
 		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
 		return
 	}
-	f.pool = &pool{fleet: f, warmer: warmer, limits: p.limits, size: f.opts.Warm, more: make(chan struct{}, 1),
+	f.pool = &pool{fleet: f, warmer: warmer, limits: p.Limits, size: f.opts.Warm, more: make(chan struct{}, 1),
 		failed: map[string]int{}}
 	f.tasks.Go(f.pool.fill)
 }
@@ -70,12 +72,12 @@ func (f *Fleet) openPool() {
 // handed out: isolation must not depend on gVisor forgetting that image. mounts means that the request mounts
 // volumes, which a prepared sandbox cannot have.
 func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engine.Warm {
-	if p == nil || plan.Cold || plan.limits != p.limits {
+	if p == nil || plan.Cold || plan.Limits != p.limits {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !mounts && owner != account.Owner(buildAccount) {
+	if !mounts && owner != account.Owner(record.BuildAccount) {
 		p.want = img
 	}
 	best, bestRank := -1, noRank
@@ -214,7 +216,7 @@ func (p *pool) boot() (engine.Warm, error) {
 
 // expectBase makes the pool expect the base image until the first request.
 func (p *pool) expectBase() {
-	img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, baseImage)
+	img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, spec.BaseImage)
 	if err != nil {
 		return // the first request will build it
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 func TestPool(t *testing.T) {
@@ -24,7 +26,7 @@ func TestPool(t *testing.T) {
 		if got := f.Stats().Warm; got != 2 || len(w.refs()) != 2 {
 			t.Fatalf("%d are warm, the engine has %v, want 2", got, w.refs())
 		}
-		sb := create(t, f, sandbox.Request{Env: map[string]string{"A": "b"}})
+		sb := create(t, f, spec.Request{Env: map[string]string{"A": "b"}})
 		if !sb.Warm || sb.Stages[len(sb.Stages)-1].Name != "claim" || w.specs[0].Env["A"] != "b" {
 			t.Errorf("record: %+v", sb)
 		}
@@ -32,12 +34,12 @@ func TestPool(t *testing.T) {
 		if s := f.Stats(); s.Warm != 2 || s.WarmUsed != 1 {
 			t.Errorf("after a claim: %+v", s)
 		}
-		for _, req := range []sandbox.Request{{Cold: true}, {Memory: 1 << 30}, {CPU: 2}, {Disk: 1 << 30}} {
+		for _, req := range []spec.Request{{Cold: true}, {Memory: 1 << 30}, {CPU: 2}, {Disk: 1 << 30}} {
 			if create(t, f, req).Warm {
 				t.Errorf("%+v got a warm sandbox", req)
 			}
 		}
-		if !create(t, f, sandbox.Request{CPU: 1, Memory: 2 << 30, Network: sandbox.Network{Mode: "none"}}).Warm {
+		if !create(t, f, spec.Request{CPU: 1, Memory: 2 << 30, Network: spec.Network{Mode: "none"}}).Warm {
 			t.Error("a request that names the defaults got a cold sandbox")
 		}
 		synctest.Wait()
@@ -58,7 +60,7 @@ func TestEmptyPoolDelaysNothing(t *testing.T) {
 		unblock := w.block("warm")
 		f := w.open(t)
 		before := time.Now()
-		if sb := create(t, f, sandbox.Request{}); sb.Warm || time.Since(before) != 0 {
+		if sb := create(t, f, spec.Request{}); sb.Warm || time.Since(before) != 0 {
 			t.Errorf("warm %t after %s", sb.Warm, time.Since(before))
 		}
 		unblock()
@@ -100,12 +102,12 @@ func TestClaimThatFails(t *testing.T) {
 		f := w.open(t)
 		synctest.Wait()
 		w.fail("claim", errors.Newf(errors.Unavailable, "it died while it waited"))
-		if sb := create(t, f, sandbox.Request{}); sb.Warm || sb.Status != sandbox.Running {
+		if sb := create(t, f, spec.Request{}); sb.Warm || sb.Status != record.Running {
 			t.Errorf("record: %+v", sb)
 		}
 		synctest.Wait()
 		w.fail("claim", errors.Newf(errors.Invalid, "no such user"))
-		_, err := f.Create(t.Context(), account, sandbox.Request{})
+		_, err := f.Create(t.Context(), account, spec.Request{})
 		wantError(t, err, errors.Invalid, "no such user", "| claim")
 		if got := len(w.refs()) - f.Stats().Warm; got != 1 {
 			t.Errorf("the engine has %d sandboxes in use, want 1", got)
@@ -119,7 +121,7 @@ func TestPoolNeedsAnEngineThatHasOne(t *testing.T) {
 	w.opts.Warm = 3
 	w.caps.Warm = false
 	f := w.open(t)
-	if sb := create(t, f, sandbox.Request{}); sb.Warm || f.Stats().Warm != 0 {
+	if sb := create(t, f, spec.Request{}); sb.Warm || f.Stats().Warm != 0 {
 		t.Errorf("record %+v, stats %+v", sb, f.Stats())
 	}
 }
@@ -165,16 +167,16 @@ func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
 			s.Prepared != 1 {
 			t.Fatalf("prepared are %s, stats %+v", got, s)
 		}
-		if sb := create(t, f, sandbox.Request{Image: "other"}); !sb.Warm {
+		if sb := create(t, f, spec.Request{Image: "other"}); !sb.Warm {
 			t.Error("what was prepared for another image was not used")
 		}
 		synctest.Wait()
-		if sb := create(t, f, sandbox.Request{Image: "other",
-			Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}}); !sb.Warm {
+		if sb := create(t, f, spec.Request{Image: "other",
+			Volumes: []spec.Mount{{Name: "data", Path: "/data"}}}); !sb.Warm {
 			t.Error("a request with a volume got a cold sandbox")
 		}
 		synctest.Wait()
-		create(t, f, sandbox.Request{Cold: true})
+		create(t, f, spec.Request{Cold: true})
 		synctest.Wait()
 		if got := w.prepared(); got != "ref1 "+baseID+" python3 -c pass, ref2 img_other python3 -c pass, ref3 img_other python3 -c pass" {
 			t.Errorf("prepared are %s", got)
@@ -191,11 +193,11 @@ func TestPoolGivesWhatFitsBest(t *testing.T) {
 		w.opts.Warm = 2
 		f := w.open(t)
 		synctest.Wait()
-		create(t, f, sandbox.Request{Image: "other"}) // ref1; ref2 has the base image
+		create(t, f, spec.Request{Image: "other"}) // ref1; ref2 has the base image
 		synctest.Wait()
-		create(t, f, sandbox.Request{Image: "other"}) // ref3, which was prepared since
+		create(t, f, spec.Request{Image: "other"}) // ref3, which was prepared since
 		synctest.Wait()
-		create(t, f, sandbox.Request{}) // ref2
+		create(t, f, spec.Request{}) // ref2
 		w.stub.mu.Lock()
 		defer w.stub.mu.Unlock()
 		for _, ref := range []string{"ref1", "ref2", "ref3"} {
@@ -216,15 +218,15 @@ func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
 		w.opts.Warm = 1
 		f := w.open(t)
 		synctest.Wait()
-		if _, err := f.Create(t.Context(), "somebody", sandbox.Request{Image: "theirs"}); err != nil {
+		if _, err := f.Create(t.Context(), "somebody", spec.Request{Image: "theirs"}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if create(t, f, sandbox.Request{}).Warm {
+		if create(t, f, spec.Request{}).Warm {
 			t.Error("a sandbox in which somebody else's image is mounted was given away")
 		}
 		synctest.Wait()
-		if len(w.refs()) != 3 || !create(t, f, sandbox.Request{}).Warm {
+		if len(w.refs()) != 3 || !create(t, f, spec.Request{}).Warm {
 			t.Errorf("the pool does not recover: the engine has %v", w.refs())
 		}
 	})
@@ -243,12 +245,12 @@ func TestPoolDoesWithoutWhatCannotBePrepared(t *testing.T) {
 			t.Fatalf("prepared are %s, the engine has %v", got, w.refs())
 		}
 		w.fail("prepare", errors.Newf(errors.Unavailable, "it broke"))
-		create(t, f, sandbox.Request{})
+		create(t, f, spec.Request{})
 		synctest.Wait()
 		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || len(w.refs()) != 2 {
 			t.Errorf("after a second failure: %+v, the engine has %v", s, w.refs())
 		}
-		if !create(t, f, sandbox.Request{}).Warm {
+		if !create(t, f, spec.Request{}).Warm {
 			t.Error("a sandbox that cannot be prepared is not used")
 		}
 	})
@@ -263,7 +265,7 @@ func TestPoolTakenWhileItIsPrepared(t *testing.T) {
 		f := w.open(t)
 		synctest.Wait()
 		w.fail("prepare", errors.Newf(errors.Conflict, "it was claimed"))
-		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || !create(t, f, sandbox.Request{}).Warm {
+		if s := f.Stats(); s.Warm != 1 || s.Prepared != 0 || !create(t, f, spec.Request{}).Warm {
 			t.Errorf("stats: %+v", s)
 		}
 		unblock()
@@ -308,7 +310,7 @@ func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
 			w.stub.mu.Lock()
 			w.builds++
 			w.stub.mu.Unlock()
-			if asked && create(t, f, sandbox.Request{}).Warm {
+			if asked && create(t, f, spec.Request{}).Warm {
 				t.Error("a sandbox has the files from before")
 			}
 			time.Sleep(time.Minute)
@@ -317,7 +319,7 @@ func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
 				slices.Contains(w.refs(), "ref1") {
 				t.Errorf("%s: prepared were %s, the engine has %v", name, prepared, w.refs())
 			}
-			if asked && !create(t, f, sandbox.Request{}).Warm {
+			if asked && !create(t, f, spec.Request{}).Warm {
 				t.Error("the next one has no warm sandbox")
 			}
 		})

@@ -7,6 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // longestNap bounds the delay until the reaper notices that the clock was set or that the machine slept.
@@ -71,14 +73,14 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 // at is the current time of the clock. Fleet.mu is held.
 func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason string) {
 	sb := e.record
-	if sb.Status != Running && sb.Status != Lost {
+	if sb.Status != record.Running && sb.Status != record.Lost {
 		return 0, "", ""
 	}
-	left, end, reason = e.expires.until(sb.Expires, at, lived), EndLifetime, "its lifetime was over"
+	left, end, reason = e.expires.until(sb.Expires, at, lived), record.EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
-	if idle > 0 && e.busy == 0 && sb.Status == Running && sb.Account != SpareAccount {
+	if idle > 0 && e.busy == 0 && sb.Status == record.Running && sb.Account != record.SpareAccount {
 		if rest := e.used.until(sb.LastUsed, at, lived) + idle; rest < left {
-			left, end, reason = rest, EndIdle, fmt.Sprintf("it was idle for %s", idle)
+			left, end, reason = rest, record.EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}
 	}
 	return left, end, reason
@@ -110,32 +112,32 @@ func (f *Fleet) prune() {
 }
 
 // Extend sets the sandbox's lifetime to timeout from now and its idle limit to idle. 0 leaves a value unchanged.
-func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle time.Duration) (Sandbox, error) {
+func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle time.Duration) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
-	var p problems
+	var p spec.Problems
 	if timeout == 0 && idle == 0 {
-		p.invalidf("give timeout_seconds, idle_timeout_seconds or both", "nothing to extend")
+		p.Invalidf("give timeout_seconds, idle_timeout_seconds or both", "nothing to extend")
 	}
-	timeout = checkTime(&p, "timeout_seconds", timeout.Seconds(), 0, f.opts.Timeouts.MaxLife)
-	idle = checkTime(&p, "idle_timeout_seconds", idle.Seconds(), 0, f.opts.Timeouts.MaxLife)
-	if err := p.err(); err != nil {
-		return Sandbox{}, errors.Stage(err, "validate")
+	timeout = spec.CheckTime(&p, "timeout_seconds", timeout.Seconds(), 0, f.opts.Timeouts.MaxLife)
+	idle = spec.CheckTime(&p, "idle_timeout_seconds", idle.Seconds(), 0, f.opts.Timeouts.MaxLife)
+	if err := p.Err(); err != nil {
+		return record.Sandbox{}, errors.Stage(err, "validate")
 	}
 	sb, e, err := f.find(ctx, account, ref)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	if e == nil {
-		return Sandbox{}, sb.requireStatus(Running)
+		return record.Sandbox{}, sb.RequireStatus(record.Running)
 	}
 	if err := f.waitCarried(ctx, e); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
-	_, err = f.update(ctx, e, func(r *Sandbox) error {
-		if err := r.requireStatus(Running); err != nil {
+	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
+		if err := r.RequireStatus(record.Running); err != nil {
 			return err
 		}
 		r.LastUsed = f.now()
@@ -149,7 +151,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		return nil
 	})
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	f.wakeReaper()
 	logf.Infof(logContext(ctx, sb), "sandbox extended until %s, idle limit %s", sb.Expires.Format(time.RFC3339),

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 
 	"golang.org/x/sync/errgroup"
@@ -9,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -16,7 +18,7 @@ const recoverAtOnce = 16
 
 // recover reconciles records and engine after an earlier server ended in an arbitrary state.
 func (f *Fleet) recover(ctx context.Context) error {
-	records, err := f.opts.Store.List(ctx, "", Filter{})
+	records, err := f.opts.Store.List(ctx, "", record.Filter{})
 	if err != nil {
 		return errors.Wrapf(err, "read the records")
 	}
@@ -33,8 +35,8 @@ func (f *Fleet) recover(ctx context.Context) error {
 	// removed.
 	var entries []*entry
 	for _, sb := range records {
-		e := newEntry(sb, orDefault(sb.Limits.CPU, f.opts.Defaults.CPU),
-			orDefault(sb.Limits.Memory, f.opts.Defaults.Memory))
+		e := f.newEntry(sb, cmp.Or(sb.Limits.CPU, f.opts.Defaults.CPU),
+			cmp.Or(sb.Limits.Memory, f.opts.Defaults.Memory))
 		if next := exists[sb.ID]; !there[e.record.Handle] && (e.record.Handle == (engine.Handle{}) ||
 			next != engine.Handle{}) {
 			e.record.Handle = next // its creation or carry-over was interrupted
@@ -50,7 +52,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 		if e := f.live[h.ID]; h.ID == "" || e == nil || e.record.Handle != h {
 			g.Go(func() error {
 				logf.Infof(ctx, "removing the sandbox %s %s, which no record knows", h.Ref, h.ID)
-				f.discard(ctx, orDefault(h.ID, h.Ref), h, nil)
+				f.discard(ctx, cmp.Or(h.ID, h.Ref), h, nil)
 				return nil
 			})
 		}
@@ -101,36 +103,35 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	// Their purpose was lost with the server.
-	if internal := sb.Account == buildAccount || sb.Account == SpareAccount; internal &&
-		(sb.Status == Running || sb.Status == Lost) {
+	if sb.Internal() && (sb.Status == record.Running || sb.Status == record.Lost) {
 		if err := f.end(ctx, e, "", "the server that made it for later use has ended"); err != nil {
 			logf.Errorf(ctx, "end a sandbox of the server's own: %v", err)
 		}
 		return
 	}
 	switch sb.Status {
-	case Creating:
-		f.finish(ctx, e, nil, func(r *Sandbox) error {
-			r.Status, r.Reason, r.FailedStage = Failed, "the server ended while it was created", "recover"
+	case record.Creating:
+		f.finish(ctx, e, nil, func(r *record.Sandbox) error {
+			r.Status, r.Reason, r.FailedStage = record.Failed, "the server ended while it was created", "recover"
 			return nil
-		}, EventFailed)
+		}, record.EventFailed)
 		if sb.Handle != (engine.Handle{}) {
 			f.discard(ctx, sb.ID, sb.Handle, nil)
 		}
-	case Stopping:
+	case record.Stopping:
 		// This takes time, and no caller waits for it.
-		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.syncsAtEnd() || sb.S3 != nil && sb.S3.Mount {
+		if sb.SnapshotOnEnd && sb.SnapshotID == "" || sb.SyncsAtEnd() || sb.S3 != nil && sb.S3.Mount {
 			f.tasks.Go(func() { f.halt(e, nil) })
 			return
 		}
 		f.halt(e, nil)
-	case Running, Lost:
+	case record.Running, record.Lost:
 		f.keep(ctx, e)
 		box, err := f.opts.Engine.Open(ctx, sb.Handle)
-		if sb.Status == Running {
+		if sb.Status == record.Running {
 			// Whatever the result, e was not watched since the earlier server ended.
-			if changed, err := f.update(ctx, e, func(r *Sandbox) error {
-				r.Status, r.Reason = Lost, "the server ended; it is looked for"
+			if changed, err := f.update(ctx, e, func(r *record.Sandbox) error {
+				r.Status, r.Reason = record.Lost, "the server ended; it is looked for"
 				return nil
 			}); !changed || err != nil {
 				logf.Errorf(ctx, "recover a sandbox: %v", err)
@@ -143,7 +144,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			f.gone(ctx, e)
 		default:
 			logf.Warnf(ctx, "a sandbox cannot be reached: %v", err)
-			f.emit(Event{Type: EventLost, Sandbox: sb})
+			f.emit(record.Event{Type: record.EventLost, Sandbox: sb})
 			f.tasks.Go(func() { f.search(ctx, e) })
 		}
 	}
@@ -153,7 +154,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 func (f *Fleet) keep(ctx context.Context, e *entry) {
 	errs := []error{f.use(e, f.opts.Engine.Images(), e.record.ImageID)}
 	for _, m := range e.record.Volumes {
-		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.owner()), m.Name)))
+		errs = append(errs, f.use(e, f.opts.Engine.Volumes(), volume.Stored(account.Owner(e.record.Holder()), m.Name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		logf.Warnf(ctx, "what the sandbox uses: %v", err)
@@ -172,12 +173,12 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		return
 	}
 	f.mu.Lock()
-	known, began := map[string]Command{}, e.record.Started
+	known, began := map[string]record.Command{}, e.record.Started
 	for _, c := range e.record.Commands {
 		known[c.ID] = c
 	}
 	for x := range e.commands { // started by this server, before the sandbox was lost
-		known[x.ID()] = Command{ID: x.ID(), Deadline: x.deadline, Background: x.background}
+		known[x.ID()] = record.Command{ID: x.ID(), Deadline: x.deadline, Background: x.background}
 	}
 	f.mu.Unlock()
 	for _, info := range found {
@@ -187,7 +188,7 @@ func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox)
 		info.Started = latest(info.Started, began) // commands of a restored sandbox are older than the sandbox
 		c, ok := known[info.ID]
 		if !ok { // it was started a moment before
-			c = Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
+			c = record.Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
 		}
 		proc, err := opener.OpenProcess(f.ctx, info.ID, engine.Stdio{})
 		if err != nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // restart ends a server and starts the next one on the same engine and store.
@@ -28,21 +30,21 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 		w := newWorld()
 		w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{
-			Name: "n", TimeoutSeconds: 3600, IdleTimeoutSeconds: 600, Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}},
+		sb := create(t, f, spec.Request{
+			Name: "n", TimeoutSeconds: 3600, IdleTimeoutSeconds: 600, Volumes: []spec.Mount{{Name: "v", Path: "/v"}},
 		})
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
 		w.uses = map[string]int{} // of the earlier process
 		f = w.restart(t, f)
 		_, err := x.Wait(t.Context())
 		wantError(t, err, errors.Unavailable, "the command continues", "attach to it")
-		if got := get(t, f, "n"); got.ID != sb.ID || got.Status != sandbox.Running || got.Reason != "" {
+		if got := get(t, f, "n"); got.ID != sb.ID || got.Status != record.Running || got.Reason != "" {
 			t.Fatalf("after the restart: %+v", got)
 		}
 		if w.uses["acme~v"] != 1 || w.uses[baseImage.ID] != 1 {
 			t.Errorf("in use: %v", w.uses)
 		}
-		if _, err := f.Create(t.Context(), account, sandbox.Request{}); !errors.Is(err, errors.Exhausted) {
+		if _, err := f.Create(t.Context(), account, spec.Request{}); !errors.Is(err, errors.Exhausted) {
 			t.Errorf("the quota was forgotten: %v", err)
 		}
 		again, err := f.Attach(t.Context(), account, "n", x.ID(), engine.Stdio{})
@@ -58,7 +60,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		w.wantEnd(t, f, sb.ID, sandbox.Terminated, "idle for 10m0s", w.seen(sb.ID))
+		w.wantEnd(t, f, sb.ID, record.Terminated, "idle for 10m0s", w.seen(sb.ID))
 	})
 }
 
@@ -69,8 +71,8 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		w := newWorld()
 		w.opts.Timeouts.Exec = 10 * time.Hour
 		f := w.open(t)
-		made := func(req sandbox.ExecRequest) (sandbox.Sandbox, *sandbox.Execution) {
-			sb := create(t, f, sandbox.Request{TimeoutSeconds: 24 * 3600, IdleTimeoutSeconds: 600})
+		made := func(req sandbox.ExecRequest) (record.Sandbox, *sandbox.Execution) {
+			sb := create(t, f, spec.Request{TimeoutSeconds: 24 * 3600, IdleTimeoutSeconds: 600})
 			req.Args = []string{"run"}
 			return sb, start(t, f, sb.ID, req)
 		}
@@ -86,8 +88,8 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		for sb, want := range map[string]sandbox.Status{detached.ID: sandbox.Running, attended.ID: sandbox.Running,
-			terminal.ID: sandbox.Running, background.ID: sandbox.Terminated} {
+		for sb, want := range map[string]record.Status{detached.ID: record.Running, attended.ID: record.Running,
+			terminal.ID: record.Running, background.ID: record.Terminated} {
 			if got := get(t, f, sb); got.Status != want {
 				t.Errorf("%s is %s (%s), want %s", sb, got.Status, got.Reason, want)
 			}
@@ -101,12 +103,12 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		}
 		wait(t, again)
 		time.Sleep(599 * time.Second)
-		if got := get(t, f, detached.ID); got.Status != sandbox.Running {
+		if got := get(t, f, detached.ID); got.Status != record.Running {
 			t.Errorf("less than 10 minutes after its command it is %s (%s)", got.Status, got.Reason)
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if got := get(t, f, detached.ID); got.Status != sandbox.Terminated || got.End != sandbox.EndIdle {
+		if got := get(t, f, detached.ID); got.Status != record.Terminated || got.End != record.EndIdle {
 			t.Errorf("10 minutes after its command it is %s (%s)", got.Status, got.Reason)
 		}
 	})
@@ -119,7 +121,7 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 		w := newWorld()
 		w.opts.Timeouts.Exec = 10 * time.Minute
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		soon := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute})
 		later := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
 		start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"exit"}})
@@ -152,13 +154,13 @@ func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 }
 
 // record stores a record as a crashed server leaves it.
-func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.Handle) sandbox.Sandbox {
+func (w *world) record(t *testing.T, id string, status record.Status, h engine.Handle) record.Sandbox {
 	t.Helper()
-	sb := sandbox.Sandbox{
+	sb := record.Sandbox{
 		ID: id, Account: account, Name: "n-" + id[4:], Status: status, Engine: "stub", ImageID: baseImage.ID, Handle: h,
 		Created: time.Now(), Started: time.Now(), Expires: time.Now().Add(time.Hour),
 	}
-	if status == sandbox.Creating {
+	if status == record.Creating {
 		sb.Started = time.Time{}
 	}
 	if status.Ended() {
@@ -175,23 +177,23 @@ func (w *world) record(t *testing.T, id string, status sandbox.Status, h engine.
 func TestRecoveryFromEveryState(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		status sandbox.Status
+		status record.Status
 		exists bool
-		want   sandbox.Status
+		want   record.Status
 		reason string
 		left   int
 		events string
 	}{
-		{sandbox.Creating, false, sandbox.Failed, "the server ended while it was created", 0, "failed"},
-		{sandbox.Creating, true, sandbox.Failed, "the server ended while it was created", 0, "failed"},
-		{sandbox.Running, true, sandbox.Running, "", 1, "ready"},
-		{sandbox.Running, false, sandbox.Terminated, "it was gone", 0, "terminated"},
-		{sandbox.Stopping, true, sandbox.Terminated, "", 0, "terminated"},
-		{sandbox.Stopping, false, sandbox.Terminated, "", 0, "terminated"},
-		{sandbox.Lost, true, sandbox.Running, "", 1, "ready"},
-		{sandbox.Lost, false, sandbox.Terminated, "it was gone", 0, "terminated"},
-		{sandbox.Terminated, true, sandbox.Terminated, "", 0, ""},
-		{sandbox.Failed, true, sandbox.Failed, "", 0, ""},
+		{record.Creating, false, record.Failed, "the server ended while it was created", 0, "failed"},
+		{record.Creating, true, record.Failed, "the server ended while it was created", 0, "failed"},
+		{record.Running, true, record.Running, "", 1, "ready"},
+		{record.Running, false, record.Terminated, "it was gone", 0, "terminated"},
+		{record.Stopping, true, record.Terminated, "", 0, "terminated"},
+		{record.Stopping, false, record.Terminated, "", 0, "terminated"},
+		{record.Lost, true, record.Running, "", 1, "ready"},
+		{record.Lost, false, record.Terminated, "it was gone", 0, "terminated"},
+		{record.Terminated, true, record.Terminated, "", 0, ""},
+		{record.Failed, true, record.Failed, "", 0, ""},
 	} {
 		name := string(c.status) + map[bool]string{true: ", it exists", false: ", it is gone"}[c.exists]
 		t.Run(name, func(t *testing.T) {
@@ -202,7 +204,7 @@ func TestRecoveryFromEveryState(t *testing.T) {
 				if c.exists {
 					h = w.add(engine.Handle{ID: "sbx_1"}).handle
 				}
-				if c.status == sandbox.Creating { // its handle was not known yet
+				if c.status == record.Creating { // its handle was not known yet
 					w.record(t, "sbx_1", c.status, engine.Handle{})
 				} else {
 					w.record(t, "sbx_1", c.status, h)
@@ -227,12 +229,12 @@ func TestRecoveryFromEveryState(t *testing.T) {
 				if got := w.seen("sbx_1"); got != c.events {
 					t.Errorf("events %q, want %q", got, c.events)
 				}
-				if c.want == sandbox.Running {
+				if c.want == record.Running {
 					start(t, f, "sbx_1", sandbox.ExecRequest{Args: []string{"echo"}})
 					time.Sleep(time.Hour)
 					time.Sleep(3 * time.Second)
 					synctest.Wait()
-					w.wantEnd(t, f, "sbx_1", sandbox.Terminated, "its lifetime was over", c.events+" terminated")
+					w.wantEnd(t, f, "sbx_1", record.Terminated, "its lifetime was over", c.events+" terminated")
 				}
 			})
 		})
@@ -247,10 +249,10 @@ func TestRecoveryRemovesWhatNoRecordKnows(t *testing.T) {
 		w.add(engine.Handle{}) // warm and unclaimed
 		w.add(engine.Handle{})
 		kept := w.add(engine.Handle{ID: "sbx_1"})
-		w.record(t, "sbx_1", sandbox.Running, kept.handle)
+		w.record(t, "sbx_1", record.Running, kept.handle)
 		w.fail("destroy", errors.Newf(errors.Unavailable, "busy"))
 		f := w.open(t)
-		if s := f.Stats(); s.Leftover != 1 || s.Sandboxes[sandbox.Running] != 1 {
+		if s := f.Stats(); s.Leftover != 1 || s.Sandboxes[record.Running] != 1 {
 			t.Errorf("stats: %+v", s)
 		}
 		time.Sleep(time.Minute)
@@ -266,16 +268,16 @@ func TestRecoveryWaitsForWhatCannotBeReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		b := w.add(engine.Handle{ID: "sbx_1"})
-		w.record(t, "sbx_1", sandbox.Running, b.handle)
+		w.record(t, "sbx_1", record.Running, b.handle)
 		away := errors.Newf(errors.Unavailable, "away")
 		w.fail("open", away, away)
 		f := w.open(t)
-		if got := get(t, f, "sbx_1").Status; got != sandbox.Lost {
+		if got := get(t, f, "sbx_1").Status; got != record.Lost {
 			t.Errorf("it is %s, want lost", got)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := get(t, f, "sbx_1").Status; got != sandbox.Running {
+		if got := get(t, f, "sbx_1").Status; got != record.Running {
 			t.Errorf("it is %s, want running", got)
 		}
 		if got := w.seen("sbx_1"); got != "lost ready" {
@@ -292,14 +294,14 @@ func TestRecoveryGoesOnWithoutDetails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()
 				f := w.open(t)
-				sb := create(t, f, sandbox.Request{})
+				sb := create(t, f, spec.Request{})
 				start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
 				if err := f.Close(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				w.fail(call, errors.Newf(errors.Unavailable, "not now"))
 				f = w.open(t)
-				if got := get(t, f, sb.ID).Status; got != sandbox.Running {
+				if got := get(t, f, sb.ID).Status; got != record.Running {
 					t.Errorf("it is %s, want running", got)
 				}
 			})
@@ -317,9 +319,9 @@ func TestOpenFails(t *testing.T) {
 	wantError(t, err, errors.Internal, "| recover")
 }
 
-type noList struct{ sandbox.Store }
+type noList struct{ record.Store }
 
-func (noList) List(context.Context, string, sandbox.Filter) ([]sandbox.Sandbox, error) {
+func (noList) List(context.Context, string, record.Filter) ([]record.Sandbox, error) {
 	return nil, errors.Errorf("damaged")
 }
 
@@ -328,24 +330,24 @@ func TestExpiredWhileTheServerWasDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		f := w.open(t)
-		old := create(t, f, sandbox.Request{TimeoutSeconds: 60})
-		idle := create(t, f, sandbox.Request{IdleTimeoutSeconds: 60})
+		old := create(t, f, spec.Request{TimeoutSeconds: 60})
+		idle := create(t, f, spec.Request{IdleTimeoutSeconds: 60})
 		if err := f.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		f = w.open(t)
 		synctest.Wait()
-		if got := get(t, f, old.ID); got.Status != sandbox.Terminated || !strings.Contains(got.Reason, "lifetime") {
+		if got := get(t, f, old.ID); got.Status != record.Terminated || !strings.Contains(got.Reason, "lifetime") {
 			t.Errorf("the one whose lifetime is over is %s (%s)", got.Status, got.Reason)
 		}
 		// No client could use it in between, so its idle limit has not passed.
-		if got := get(t, f, idle.ID); got.Status != sandbox.Running {
+		if got := get(t, f, idle.ID); got.Status != record.Running {
 			t.Errorf("the idle one is %s (%s)", got.Status, got.Reason)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := get(t, f, idle.ID); got.Status != sandbox.Terminated {
+		if got := get(t, f, idle.ID); got.Status != record.Terminated {
 			t.Errorf("a minute later the idle one is %s", got.Status)
 		}
 	})

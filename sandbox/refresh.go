@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // StateVolume is the volume that sandboxes of agents share, and StatePath is its mount path (mission C2).
@@ -96,7 +98,7 @@ func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 }
 
 func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
-	base := orDefault(r.Image, baseImage)
+	base := cmp.Or(r.Image, spec.BaseImage)
 	f := r.Fleet
 	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base},
 		image.BuildOptions{Force: true, Credentials: f.Credentials(r.Account, "")})
@@ -104,9 +106,9 @@ func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
 		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
 	}
 	report.ImageRebuilt, report.ImageID, report.ImageBytes = true, img.ID, img.Size
-	req := Request{Image: img.ID, Cold: true}
+	req := spec.Request{Image: img.ID, Cold: true}
 	if f.caps.Volumes {
-		req.Volumes = []Mount{{Name: StateVolume, Path: StatePath}}
+		req.Volumes = []spec.Mount{{Name: StateVolume, Path: StatePath}}
 	} else {
 		report.CacheKept = fmt.Sprintf("the engine %s has no volumes on this machine", f.opts.Engine.Name())
 	}
@@ -126,7 +128,7 @@ type verified struct {
 }
 
 // verify runs the program in a new sandbox.
-func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
+func (r Refresh) verify(ctx context.Context, req spec.Request) (verified, error) {
 	req.TimeoutSeconds = (verifyWithin + outlive).Seconds()
 	sb, err := r.Fleet.Create(ctx, r.Account, req)
 	if err != nil {
@@ -138,7 +140,7 @@ func (r Refresh) verify(ctx context.Context, req Request) (verified, error) {
 			logf.Errorf(ctx, "destroy the sandbox of a refresh: %v", err)
 		}
 	}()
-	run := ExecRequest{Args: []string{"", fmt.Sprint(orDefault(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
+	run := ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
 	if len(req.Volumes) > 0 {
 		run.Workdir, run.Args[0] = StatePath, "."
 	}

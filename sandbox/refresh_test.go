@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -66,7 +67,7 @@ func TestRefresh(t *testing.T) {
 		!strings.Contains(string(text), `"image_rebuilt":true`) {
 		t.Errorf("%s, %v", text, err)
 	}
-	if all, err := h.fleet.List(t.Context(), "", sandbox.Filter{}); err != nil || len(all) != 0 {
+	if all, err := h.fleet.List(t.Context(), "", record.Filter{}); err != nil || len(all) != 0 {
 		t.Errorf("sandboxes are left: %v, %v", all, err)
 	}
 }

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // RestoreRequest contains the fields that a restored sandbox does not take from its checkpoint.
@@ -24,19 +27,19 @@ type RestoreRequest struct {
 // again. Attach finds commands by their IDs. The kinds are those of Create, with NotFound for a checkpoint that does
 // not exist or belongs to another account, Invalid for a damaged one, and Unsupported for a checkpoint of another
 // version of the engine.
-func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequest) (Sandbox, error) {
+func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequest) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
 	defer f.holdCheckpoint(id)() // before the lookup, so that it is not removed in between
 	c, err := f.FindCheckpoint(account, id)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	p, err := f.planRestore(c, req)
 	if err != nil {
-		return Sandbox{}, errors.Stage(err, "validate")
+		return record.Sandbox{}, errors.Stage(err, "validate")
 	}
 	return f.make(ctx, account, p)
 }
@@ -52,25 +55,24 @@ func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
 		tags = maps.Clone(sb.Tags)
 	}
 	maps.DeleteFunc(tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
-	var ps problems
-	p := plan{
-		Request: Request{
+	var ps spec.Problems
+	p := plan{Plan: spec.Plan{
+		Request: spec.Request{
 			Image: sb.Image, Name: req.Name, Tags: tags, Secrets: sb.Secrets, Withhold: c.Withheld, Workdir: sb.Workdir,
 			User: sb.User, Ports: sb.Ports,
 			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
 		},
-		limits: sb.Limits, cpu: orDefault(sb.Limits.CPU, f.opts.Defaults.CPU),
-		memory: orDefault(sb.Limits.Memory, f.opts.Defaults.Memory),
-		life:   min(c.Life, f.opts.Timeouts.MaxLife), idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
-		from: &c,
-	}
-	checkNames(&ps, p.Request)
-	p.Network = f.network(&ps, sb.Network.Clone())
+		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, f.opts.Defaults.CPU),
+		ReservedMemory: cmp.Or(sb.Limits.Memory, f.opts.Defaults.Memory),
+		Life:           min(c.Life, f.opts.Timeouts.MaxLife), Idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
+	}, from: &c}
+	spec.CheckNames(&ps, p.Request)
+	p.Network = f.rules.Network(&ps, sb.Network.Clone())
 	if sb.Engine != f.opts.Engine.Name() {
-		ps.addf(errors.Unsupported, "restore it on that engine",
+		ps.Addf(errors.Unsupported, "restore it on that engine",
 			"the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, f.opts.Engine.Name())
 	}
-	return p, ps.err()
+	return p, ps.Err()
 }
 
 // restore runs the stages of Restore.
@@ -94,8 +96,8 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 		return errors.Stage(err, "image")
 	}
 	box, _, err := f.box(ctx, e, p, img, engine.Spec{
-		ID: e.id, Account: e.record.owner(), Dir: p.Workdir, User: p.User, Limits: p.limits,
-		Network: p.Network.engine(), KeepOnOOM: p.SnapshotOnEnd,
+		ID: e.id, Account: e.record.Holder(), Dir: p.Workdir, User: p.User, Limits: p.Limits,
+		Network: p.Network.Engine(), KeepOnOOM: p.SnapshotOnEnd,
 		Checkpoint: f.stateOf(p.from.ID),
 	})
 	if err != nil {
@@ -114,12 +116,12 @@ func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Check
 	f.mu.Lock()
 	e.record.Commands = nil
 	for id, limit := range c.CommandLimits {
-		e.record.Commands = append(e.record.Commands, Command{ID: id, Deadline: e.record.Started.Add(limit),
+		e.record.Commands = append(e.record.Commands, record.Command{ID: id, Deadline: e.record.Started.Add(limit),
 			Detached: true, Background: slices.Contains(c.Background, id)})
 	}
 	f.mu.Unlock()
 	f.adoptCommands(ctx, e, box)
-	if _, err := f.update(ctx, e, func(sb *Sandbox) error { return sb.requireStatus(Running) }); err != nil &&
+	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error { return sb.RequireStatus(record.Running) }); err != nil &&
 		!errors.Is(err, errors.Conflict) {
 		logf.Errorf(ctx, "record the commands of a sandbox that was restored: %v", err)
 	}

@@ -2,51 +2,16 @@ package sandbox
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
-	"github.com/RelevanceAI/harvest/secret"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/volume"
 )
-
-// S3 is a location in S3 for the files of the volume at MountPath. The volume is one of the request's volumes, or
-// else one for this bucket and prefix that all sandboxes of the account with the same location share.
-type S3 struct {
-	s3.Place
-	MountPath string `json:"mount_path"`
-	// Init copies the files from S3 into the volume before the sandbox is ready. It does not if another sandbox that
-	// has done so still uses the volume: its files are newer.
-	Init bool `json:"init,omitempty"`
-	// SyncOnTerminate copies the volume to S3 when the sandbox ends, in whatever way. It does not delete objects. If
-	// it fails, the sandbox ends anyway, and the copy is retried.
-	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
-	// SyncEverySeconds is the interval at which the volume is copied to S3 while the sandbox runs; 0 means never.
-	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
-	// Mount mounts the bucket itself at MountPath, without a volume: a file is stored as soon as it is closed.
-	Mount    bool `json:"mount,omitempty"`
-	ReadOnly bool `json:"read_only,omitempty"` // of Mount
-}
-
-// S3Volume is the state of Request.S3.
-type S3Volume struct {
-	S3
-	Volume string `json:"volume"`
-	// SyncError is one sentence: why the volume could not be sent when the sandbox ended. The transfer is retried.
-	SyncError string `json:"sync_error,omitempty"`
-	// MountError is one sentence: why the mount no longer works, and what to do.
-	MountError string `json:"mount_error,omitempty"`
-
-	own bool // the volume is named after the location
-}
 
 // Syncer copies files between volumes and S3. A *storage.Manager is one.
 type Syncer interface {
@@ -80,79 +45,6 @@ type Mounter interface {
 	Recover(ctx context.Context, lives func(sandbox string) bool) error
 }
 
-const (
-	maxPrefix    = 900 // of the 1,024 bytes of a key
-	nameOfBucket = 40  // bytes of its name in a volume's name
-	leastEvery   = 5 * time.Second
-	mostEvery    = 24 * time.Hour
-)
-
-// bucketPattern matches names of buckets:
-// https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html, and the names that older buckets may
-// have.
-var bucketPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]$`)
-
-// withS3 adds the volume for req.S3, unless a volume at its path exists.
-func (f *Fleet) withS3(p *problems, req Request) (Request, *S3Volume) {
-	if req.S3 == nil {
-		return req, nil
-	}
-	out := &S3Volume{S3: *req.S3}
-	if f.opts.S3 == nil {
-		p.addf(errors.Unsupported, "omit s3, and use a volume", "this server does not support S3")
-		return req, nil
-	}
-	if out.Bucket == "" && (out.Prefix != "" || out.Secret != "") {
-		p.invalidf("name a bucket, too", "s3: prefix or secret without a bucket")
-	}
-	if out.Bucket != "" && !bucketPattern().MatchString(out.Bucket) {
-		p.invalidf("give the name without s3:// and without a prefix", "invalid bucket %.100q", out.Bucket)
-	}
-	if !isText(out.Prefix, maxPrefix) {
-		p.invalidf("use up to 900 bytes of text in one line", "invalid prefix %.100q", out.Prefix)
-	}
-	// The condition also rejects NaN.
-	if every := out.SyncEverySeconds; every != 0 && !(every >= leastEvery.Seconds() && every <= mostEvery.Seconds()) {
-		p.invalidf(fmt.Sprintf("give a number from %v to %v, or 0 for no uploads at intervals", leastEvery.Seconds(),
-			mostEvery.Seconds()), "invalid sync_every_seconds of s3: %v", every)
-	}
-	if out.Secret != "" {
-		p.add(secret.CheckName(out.Secret))
-	}
-	if out.Mount || out.ReadOnly {
-		f.checkS3Mount(p, out, req.Volumes)
-		return req, out
-	}
-	if f.caps.Views {
-		p.addf(errors.Unsupported, "omit s3, and copy the files in and out",
-			"volumes of the engine %s cannot be synchronized with S3: their files are not on this machine",
-			f.opts.Engine.Name())
-	}
-	for _, m := range req.Volumes {
-		if m.Path == out.MountPath {
-			out.Volume = m.Name
-			return req, out
-		}
-	}
-	if out.Bucket == "" {
-		p.invalidf("name a bucket, or a volume with the same path", "s3: no bucket, and no volume at %.200q",
-			out.MountPath)
-		return req, nil
-	}
-	out.Volume, out.own = s3VolumeName(out.Bucket, out.Prefix), true
-	req.Volumes = append(req.Volumes[:len(req.Volumes):len(req.Volumes)], Mount{Name: out.Volume, Path: out.MountPath})
-	return req, out
-}
-
-// s3VolumeName returns the name of the volume for a location. Volumes belong to accounts, so equal names of different
-// accounts are different volumes.
-func s3VolumeName(bucket, prefix string) string {
-	sum := sha256.Sum256([]byte(bucket + "/" + strings.Trim(prefix, "/")))
-	return "s3-" + bucket[:min(len(bucket), nameOfBucket)] + "-" + hex.EncodeToString(sum[:6])
-}
-
-func (s Sandbox) syncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }
-
 // s3Job returns the job for e's volume.
 func (f *Fleet) s3Job(e *entry) storage.Job {
 	f.mu.Lock()
@@ -163,18 +55,18 @@ func (f *Fleet) s3Job(e *entry) storage.Job {
 // s3Job is Fleet.s3Job. Fleet.mu is held.
 func (e *entry) s3Job() storage.Job {
 	s := e.record.S3
-	return storage.Job{Sandbox: e.id, Account: e.record.owner(), Volume: s.Volume, Place: s.Place}
+	return storage.Job{Sandbox: e.id, Account: e.record.Holder(), Volume: s.Volume, Place: s.Place}
 }
 
 func (f *Fleet) syncsAtEnd(e *entry) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.opts.S3 != nil && e.record.syncsAtEnd()
+	return f.opts.S3 != nil && e.record.SyncsAtEnd()
 }
 
 // undoVolume arranges that a volume that does not exist yet is removed again if its sandbox never becomes ready.
 func (f *Fleet) undoVolume(ctx context.Context, e *entry, name string) {
-	volumes := volume.Of(f.opts.Engine.Volumes(), account.Owner(e.record.owner()))
+	volumes := volume.Of(f.opts.Engine.Volumes(), account.Owner(e.record.Holder()))
 	if _, err := volumes.Open(ctx, name); !errors.Is(err, errors.NotFound) {
 		return
 	}
@@ -191,19 +83,19 @@ func (f *Fleet) undoVolume(ctx context.Context, e *entry, name string) {
 
 // fill fills e's volume from S3, unless another sandbox has done that and still uses it.
 func (f *Fleet) fill(ctx context.Context, e *entry, p plan) error {
-	if !p.s3.Init {
+	if !p.S3.Init {
 		return nil
 	}
 	return f.stage(e, "s3 init", func() error {
-		done, err := f.takeVolume(ctx, volume.Stored(account.Owner(e.record.owner()), p.s3.Volume))
+		done, err := f.takeVolume(ctx, volume.Stored(account.Owner(e.record.Holder()), p.Synced))
 		if err != nil {
 			return err
 		}
 		defer done()
 		if f.filledByOther(e) {
-			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that uses it", p.s3.Volume)
+			logf.Infof(ctx, "the volume %s was filled from S3 by another sandbox that uses it", p.Synced)
 		} else if err := f.opts.S3.Fill(ctx, f.s3Job(e)); err != nil {
-			return errors.Explainf(err, errors.KindOf(err), "volume %s: the download from S3 failed: %s", p.s3.Volume,
+			return errors.Explainf(err, errors.KindOf(err), "volume %s: the download from S3 failed: %s", p.Synced,
 				errors.Message(err))
 		}
 		f.mu.Lock()
@@ -250,7 +142,7 @@ func (f *Fleet) filledByOther(e *entry) bool {
 			s.Bucket != mine.Bucket || s.Prefix != mine.Prefix {
 			continue
 		}
-		if s.Init && (other.filled || other.record.Status != Creating) {
+		if s.Init && (other.filled || other.record.Status != record.Creating) {
 			return true
 		}
 	}
@@ -286,7 +178,7 @@ func (f *Fleet) saveEnd(ctx context.Context, e *entry) {
 
 // noteSyncError records why the files of an ending sandbox are not in S3.
 func (f *Fleet) noteSyncError(ctx context.Context, e *entry, err error) {
-	_, err = f.update(ctx, e, func(sb *Sandbox) error {
+	_, err = f.update(ctx, e, func(sb *record.Sandbox) error {
 		own := *sb.S3
 		own.SyncError = strings.TrimSuffix(errors.Message(err), ".")
 		sb.S3 = &own
@@ -303,7 +195,7 @@ func (f *Fleet) Sent(ctx context.Context, account, id string) error {
 	if err != nil || sb.S3 == nil || sb.S3.SyncError == "" {
 		return err
 	}
-	sent := func(sb *Sandbox) error {
+	sent := func(sb *record.Sandbox) error {
 		own := *sb.S3
 		own.SyncError = ""
 		sb.S3 = &own
@@ -332,7 +224,7 @@ func (f *Fleet) sendDue(at time.Time) time.Duration {
 	defer f.mu.Unlock()
 	for _, e := range f.live {
 		sb := e.record
-		if f.opts.S3 == nil || sb.S3 == nil || sb.S3.SyncEverySeconds == 0 || sb.Status != Running || e.sending {
+		if f.opts.S3 == nil || sb.S3 == nil || sb.S3.SyncEverySeconds == 0 || sb.Status != record.Running || e.sending {
 			continue
 		}
 		if e.sent.IsZero() { // it was just created or found
@@ -372,7 +264,7 @@ func (f *Fleet) SyncOnEnd(ctx context.Context, account, ref string, sync bool) e
 	if sb.S3 == nil || sb.S3.Mount || e == nil { // no volume to send, or the end has decided about that already
 		return nil
 	}
-	_, err = f.update(ctx, e, func(r *Sandbox) error {
+	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
 		own := *r.S3
 		own.SyncOnTerminate = sync
 		r.S3 = &own

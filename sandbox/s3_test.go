@@ -12,7 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -61,8 +62,8 @@ func s3World() (*world, *s3Stub) {
 	return w, s
 }
 
-func s3Request(init, end bool) sandbox.Request {
-	return sandbox.Request{S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
+func s3Request(init, end bool) spec.Request {
+	return spec.Request{S3: &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
 		Init:            init,
 		SyncOnTerminate: end}}
 }
@@ -80,7 +81,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 				t.Errorf("%s: %q, want %q", when, got, calls)
 			}
 		}
-		destroy := func(sb sandbox.Sandbox) sandbox.Sandbox {
+		destroy := func(sb record.Sandbox) record.Sandbox {
 			t.Helper()
 			if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 				t.Fatal(err)
@@ -126,7 +127,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		s3.fails["save"] = errors.Newf(errors.Unavailable, "S3 is away.")
-		if sb = destroy(sb); sb.Status != sandbox.Terminated || sb.S3.SyncError != "S3 is away" {
+		if sb = destroy(sb); sb.Status != record.Terminated || sb.S3.SyncError != "S3 is away" {
 			t.Errorf("it is %s: %+v", sb.Status, sb.S3)
 		}
 		want("its end, with sync=true", "check save")
@@ -134,7 +135,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 			if err := f.Sent(t.Context(), account, sb.ID); err != nil {
 				t.Fatal(err)
 			}
-			if sb = get(t, f, sb.ID); sb.Status != sandbox.Terminated || sb.S3.SyncError != "" {
+			if sb = get(t, f, sb.ID); sb.Status != record.Terminated || sb.S3.SyncError != "" {
 				t.Errorf("once it was sent it is %s: %+v", sb.Status, sb.S3)
 			}
 		}
@@ -146,10 +147,10 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 		oom := create(t, f, s3Request(false, true))
 		w.box(t, oom.ID).die(engine.End{OutOfMemory: true})
 		want("out of memory", "check note save")
-		if sb := get(t, f, oom.ID); sb.Status != sandbox.Failed || sb.S3.SyncError != "S3 is away" {
+		if sb := get(t, f, oom.ID); sb.Status != record.Failed || sb.S3.SyncError != "S3 is away" {
 			t.Errorf("out of memory: it is %s: %+v", sb.Status, sb.S3)
 		}
-		plain := create(t, f, sandbox.Request{})
+		plain := create(t, f, spec.Request{})
 		for _, sync := range []bool{true, false} {
 			if err := f.SyncOnEnd(t.Context(), account, plain.ID, sync); err != nil {
 				t.Errorf("without a place in S3: %v", err)
@@ -256,18 +257,18 @@ func TestS3OfWhatIsGone(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		sync   bool
-		status sandbox.Status // as left by a server that died; "" if the server continues
-		there  bool           // the engine still has the sandbox
+		status record.Status // as left by a server that died; "" if the server continues
+		there  bool          // the engine still has the sandbox
 		calls  string
 	}{
 		{"it vanishes", true, "", false, "note save"},
 		{"it vanishes, and asked for nothing", false, "", false, ""},
-		{"it ran when the server died", true, sandbox.Running, false, "note save"},
-		{"it ran when the server died, and asked for nothing", false, sandbox.Running, false, ""},
-		{"it was lost when the server died", true, sandbox.Lost, false, "note save"},
-		{"it was stopping when the server died", true, sandbox.Stopping, false, "save"},
-		{"it was stopping and is still there", true, sandbox.Stopping, true, "save"},
-		{"it was stopping, and asked for nothing", false, sandbox.Stopping, false, ""},
+		{"it ran when the server died", true, record.Running, false, "note save"},
+		{"it ran when the server died, and asked for nothing", false, record.Running, false, ""},
+		{"it was lost when the server died", true, record.Lost, false, "note save"},
+		{"it was stopping when the server died", true, record.Stopping, false, "save"},
+		{"it was stopping and is still there", true, record.Stopping, true, "save"},
+		{"it was stopping, and asked for nothing", false, record.Stopping, false, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -276,7 +277,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 				f := w.open(t)
 				sb := create(t, f, s3Request(false, c.sync))
 				_ = s3.asked()
-				stored := func() sandbox.Sandbox {
+				stored := func() record.Sandbox {
 					t.Helper()
 					r, err := w.store.Get(t.Context(), sb.ID)
 					if err != nil {
@@ -315,7 +316,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 					t.Errorf("%q, want %q", got, c.calls)
 				}
 				why := map[bool]string{true: "S3 is away"}[c.sync]
-				if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.S3.SyncError != why ||
+				if got := get(t, f, sb.ID); got.Status != record.Terminated || got.S3.SyncError != why ||
 					stored().S3.SyncError != why || len(w.refs()) > 0 {
 					t.Errorf("it is %s: %+v; the engine has %v", got.Status, got.S3, w.refs())
 				}
@@ -329,27 +330,27 @@ func TestS3Requests(t *testing.T) {
 	t.Parallel()
 	w, _ := s3World()
 	f := w.open(t)
-	data := []sandbox.Mount{{Name: "data", Path: "/data"}}
-	for words, req := range map[string]sandbox.Request{
-		"no bucket":      {S3: &sandbox.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
-		"no volume at":   {S3: &sandbox.S3{MountPath: "/work"}},
-		"invalid bucket": {S3: &sandbox.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
-		"invalid prefix": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
-		"s3: 4": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+	data := []spec.Mount{{Name: "data", Path: "/data"}}
+	for words, req := range map[string]spec.Request{
+		"no bucket":      {S3: &spec.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
+		"no volume at":   {S3: &spec.S3{MountPath: "/work"}},
+		"invalid bucket": {S3: &spec.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
+		"invalid prefix": {S3: &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
+		"s3: 4": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: 4}},
-		"s3: NaN": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+		"s3: NaN": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: math.NaN()}},
-		"s3: 86401": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+		"s3: 86401": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: 86401}},
-		"secret":              {S3: &sandbox.S3{Place: s3.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
-		"invalid mount point": {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}}},
-		"would cover /etc":    {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/etc"}},
-		"overlap":             {S3: &sandbox.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
+		"secret":              {S3: &spec.S3{Place: s3.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
+		"invalid mount point": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}}},
+		"would cover /etc":    {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/etc"}},
+		"overlap":             {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)
 	}
-	sb := create(t, f, sandbox.Request{S3: &sandbox.S3{MountPath: "/data"}, Volumes: data})
+	sb := create(t, f, spec.Request{S3: &spec.S3{MountPath: "/data"}, Volumes: data})
 	if sb.S3.Volume != "data" || len(sb.Volumes) != 1 {
 		t.Errorf("it is %+v", sb)
 	}
@@ -357,8 +358,8 @@ func TestS3Requests(t *testing.T) {
 	far, s3 := s3World()
 	far.caps.Views = true
 	f = far.open(t)
-	for _, req := range []sandbox.Request{s3Request(true, false), s3Request(false, true),
-		{S3: &sandbox.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
+	for _, req := range []spec.Request{s3Request(true, false), s3Request(false, true),
+		{S3: &spec.S3{MountPath: "/data", SyncEverySeconds: 60}, Volumes: data}} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Unsupported, "cannot be synchronized with S3", "the engine stub",
 			"copy the files in and out")

@@ -11,7 +11,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -43,7 +44,7 @@ func TestSecretsBecomeEnvironment(t *testing.T) {
 	})
 	f := w.open(t)
 	env := map[string]string{"C": "given", "D": "given too"}
-	sb := create(t, f, sandbox.Request{Secrets: []string{"one", "two"}, Env: env})
+	sb := create(t, f, spec.Request{Secrets: []string{"one", "two"}, Env: env})
 	want := map[string]string{"A": "sandbox-secret-one-a", "B": "sandbox-secret-two-b", "C": "given", "D": "given too"}
 	if diff := cmp.Diff(want, w.specs[0].Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
@@ -81,27 +82,27 @@ func TestSecretsBecomeEnvironment(t *testing.T) {
 func TestSecretsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Secrets: []string{"one"}})
+	_, err := w.open(t).Create(t.Context(), account, spec.Request{Secrets: []string{"one"}})
 	wantError(t, err, errors.Unsupported, "does not support secrets", "| validate")
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "x"}, "big": {"BIG": strings.Repeat("x", secret.MaxValue)},
 		"odd": {"A": "x", "B": ""}})
 	f := w.open(t)
-	sb, err := f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"none", "one", "neither"}})
+	sb, err := f.Create(t.Context(), account, spec.Request{Secrets: []string{"none", "one", "neither"}})
 	wantError(t, err, errors.NotFound, `no secrets "none", "neither"`, "harvest secret", "| secrets")
-	if sb.Status != sandbox.Failed || sb.FailedStage != "secrets" || len(w.refs()) != 0 {
+	if sb.Status != record.Failed || sb.FailedStage != "secrets" || len(w.refs()) != 0 {
 		t.Errorf("%+v, left %v", sb, w.refs())
 	}
-	_, err = f.Create(t.Context(), "other", sandbox.Request{Secrets: []string{"one"}})
+	_, err = f.Create(t.Context(), "other", spec.Request{Secrets: []string{"one"}})
 	wantError(t, err, errors.NotFound, `no secret "one"`)
-	_, err = f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"../one"}})
+	_, err = f.Create(t.Context(), account, spec.Request{Secrets: []string{"../one"}})
 	wantError(t, err, errors.Invalid, "cannot be a secret's name", "| validate")
-	_, err = f.Create(t.Context(), account, sandbox.Request{Secrets: make([]string, 65)})
+	_, err = f.Create(t.Context(), account, spec.Request{Secrets: make([]string, 65)})
 	wantError(t, err, errors.Invalid, "65 secrets", "at most 64")
 	env := map[string]string{}
 	for _, name := range []string{"A", "B", "C", "D", "E", "F", "G", "H", "I", "J", "K", "L"} {
 		env[name] = strings.Repeat("x", 124<<10)
 	}
-	_, err = f.Create(t.Context(), account, sandbox.Request{Secrets: []string{"big"}, Env: env})
+	_, err = f.Create(t.Context(), account, spec.Request{Secrets: []string{"big"}, Env: env})
 	wantError(t, err, errors.Invalid, "take", "bytes together", "| secrets")
 }
 
@@ -111,7 +112,7 @@ func TestWithheldSecrets(t *testing.T) {
 	w := newWorld()
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "withheld-secret-one-a", "B": "withheld-secret-one-b"}})
 	f := w.open(t)
-	create(t, f, sandbox.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"},
+	create(t, f, spec.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"},
 		Withhold: []string{"B", "C", "D"}})
 	if diff := cmp.Diff(map[string]string{"A": "withheld-secret-one-a", "C": "given"}, w.specs[0].Env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)

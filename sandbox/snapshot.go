@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // endSnapshotLimit is the time limit for a snapshot on end. After that, resources are released without a snapshot.
@@ -33,15 +35,15 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 		return image.Image{}, err
 	}
 	defer f.tasks.Done()
-	var p problems
-	f.checkSnapshots(&p)
+	var p spec.Problems
+	f.rules.CheckSnapshots(&p)
 	if opts.Name != "" {
-		p.add(image.CheckName(opts.Name))
+		p.Add(image.CheckName(opts.Name))
 	}
 	if opts.Path != "" {
-		checkPath(&p, opts.Path)
+		spec.CheckPath(&p, opts.Path)
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return image.Image{}, errors.Stage(err, "validate")
 	}
 	e, box, leave, err := f.enter(ctx, account, ref)
@@ -59,17 +61,9 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 	f.mu.Lock()
 	sb := f.snapshot(e)
 	f.mu.Unlock()
-	f.emit(Event{Type: EventSnapshotted, Sandbox: sb, Image: img.ID})
+	f.emit(record.Event{Type: record.EventSnapshotted, Sandbox: sb, Image: img.ID})
 	logf.Infof(logContext(ctx, sb), "snapshot of the sandbox: image %s", img.ID)
 	return img, nil
-}
-
-// checkSnapshots adds a problem if this engine has no snapshots.
-func (f *Fleet) checkSnapshots(p *problems) {
-	if _, keeps := f.opts.Engine.Images().(image.Snapshotter); !f.caps.Imager && !(keeps && f.caps.Snapshot) {
-		p.addf(errors.Unsupported, "copy the files out instead",
-			"the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
-	}
 }
 
 // capture creates the image.
@@ -85,7 +79,7 @@ func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts 
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	for _, m := range sb.Volumes {
-		if opts.Path != "" && within(m.Path, path.Clean(opts.Path)) {
+		if opts.Path != "" && spec.Within(m.Path, path.Clean(opts.Path)) {
 			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots",
 				opts.Path, m.Name)
 			return image.Image{}, errors.Remedy(err, "name a directory outside of volumes; volumes outlive the sandbox")
@@ -114,7 +108,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	f.mu.Lock()
 	sb := e.record.Clone()
 	f.mu.Unlock()
-	if !sb.SnapshotOnEnd || sb.Account == SpareAccount || sb.SnapshotID != "" || sb.SnapshotError != "" {
+	if !sb.SnapshotOnEnd || sb.Account == record.SpareAccount || sb.SnapshotID != "" || sb.SnapshotError != "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, endSnapshotLimit)
@@ -132,7 +126,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	} else {
 		logf.Infof(ctx, "snapshot on the end of the sandbox: image %s", img.ID)
 	}
-	_, saveErr := f.update(ctx, e, func(r *Sandbox) error {
+	_, saveErr := f.update(ctx, e, func(r *record.Sandbox) error {
 		r.SnapshotID = img.ID
 		if err != nil {
 			r.SnapshotError = strings.TrimSuffix(errors.Message(err), ".")
@@ -146,7 +140,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 		f.mu.Lock()
 		sb = f.snapshot(e)
 		f.mu.Unlock()
-		f.emit(Event{Type: EventSnapshotted, Sandbox: sb, Image: img.ID})
+		f.emit(record.Event{Type: record.EventSnapshotted, Sandbox: sb, Image: img.ID})
 	}
 }
 
@@ -160,23 +154,23 @@ const ownTag = "harvest."
 // The copy of a session's sandbox belongs to no session. Keys that the session withheld from its commands are
 // withheld from the copy's commands, too. Data that the session put into memory, such as git tokens, is not part of
 // the snapshot.
-func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) (Sandbox, error) {
+func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) (record.Sandbox, error) {
 	sb, err := f.Get(ctx, account, ref)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	img, err := f.Snapshot(ctx, account, sb.ID, SnapshotOptions{})
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
-	var s3 *S3 // the volume is filled already
+	var s3 *spec.S3 // the volume is filled already
 	if sb.S3 != nil {
-		s3 = &S3{}
+		s3 = &spec.S3{}
 		*s3 = sb.S3.S3
 		s3.Init = false
 	}
 	maps.DeleteFunc(sb.Tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
-	return f.Create(ctx, account, Request{
+	return f.Create(ctx, account, spec.Request{
 		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Withhold: sb.Withheld,
 		Ports: sb.Ports, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
 		Network: sb.Network, GPU: sb.GPU, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk,

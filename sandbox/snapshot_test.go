@@ -16,6 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -64,7 +66,7 @@ func TestSnapshot(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}})
+	sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "data", Path: "/data"}}})
 	img, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
 	if err != nil || img.ID != "img_snapshot-work" || img.Names[0] != "team/dev:1" ||
 		img.Snapshot.Lineage[0].Sandbox != sb.ID || img.Spec.Parent != baseImage.ID {
@@ -101,10 +103,10 @@ func TestNoSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	sb := create(t, f, sandbox.Request{})
+	sb := create(t, f, spec.Request{})
 	_, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
 	wantError(t, err, errors.Unsupported, "copy")
-	_, err = f.Create(t.Context(), account, sandbox.Request{SnapshotOnEnd: true})
+	_, err = f.Create(t.Context(), account, spec.Request{SnapshotOnEnd: true})
 	wantError(t, err, errors.Unsupported, "does not support snapshots")
 	_, err = f.Fork(t.Context(), account, sb.ID, sandbox.ForkRequest{})
 	wantError(t, err, errors.Unsupported)
@@ -117,9 +119,9 @@ func TestFork(t *testing.T) {
 	t.Parallel()
 	w := newSnapshotWorld()
 	f := w.open(t)
-	first := create(t, f, sandbox.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work",
+	first := create(t, f, spec.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work",
 		User: "1000", CPU: 2, Memory: 1 << 30,
-		Volumes: []sandbox.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60,
+		Volumes: []spec.Mount{{Name: "data", Path: "/data"}}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 60,
 		Env: map[string]string{"A": "b"}})
 	second, err := f.Fork(t.Context(), account, "one",
 		sandbox.ForkRequest{Name: "two", Env: map[string]string{"C": "d"}})
@@ -149,7 +151,7 @@ func TestForkOfASession(t *testing.T) {
 	w := newSnapshotWorld()
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"MODEL_KEY": "fork-secret-model", "OTHER": "fork-secret-other"}})
 	f := w.open(t)
-	create(t, f, sandbox.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"},
+	create(t, f, spec.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"},
 		Ports: []int{8080},
 		Tags:  map[string]string{"harvest.session": "ses_1", "team": "a"},
 		Env:   map[string]string{"TOKEN": "of the session"}})
@@ -180,23 +182,23 @@ func TestForkOfASession(t *testing.T) {
 func TestSnapshotOnEnd(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		req    sandbox.Request
+		req    spec.Request
 		end    func(t *testing.T, w *world, f *sandbox.Fleet, id string)
 		events string
-		status sandbox.Status
+		status record.Status
 	}{
-		"by request": {sandbox.Request{}, func(t *testing.T, _ *world, f *sandbox.Fleet, id string) {
+		"by request": {spec.Request{}, func(t *testing.T, _ *world, f *sandbox.Fleet, id string) {
 			if err := f.Destroy(t.Context(), account, id); err != nil {
 				t.Error(err)
 			}
-		}, "starting ready snapshotted terminated", sandbox.Terminated},
-		"lifetime": {sandbox.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
-			"starting ready snapshotted terminated", sandbox.Terminated},
-		"idle time": {sandbox.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
-			"starting ready snapshotted terminated", sandbox.Terminated},
-		"memory": {sandbox.Request{}, func(t *testing.T, w *world, _ *sandbox.Fleet, id string) {
+		}, "starting ready snapshotted terminated", record.Terminated},
+		"lifetime": {spec.Request{TimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+			"starting ready snapshotted terminated", record.Terminated},
+		"idle time": {spec.Request{IdleTimeoutSeconds: 60}, func(*testing.T, *world, *sandbox.Fleet, string) {},
+			"starting ready snapshotted terminated", record.Terminated},
+		"memory": {spec.Request{}, func(t *testing.T, w *world, _ *sandbox.Fleet, id string) {
 			w.box(t, id).die(engine.End{OutOfMemory: true})
-		}, "starting ready snapshotted oom failed", sandbox.Failed},
+		}, "starting ready snapshotted oom failed", record.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -229,17 +231,17 @@ func TestSnapshotOnEndFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSnapshotWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		sb := create(t, f, spec.Request{SnapshotOnEnd: true})
 		w.fail("snapshot", errors.Newf(errors.Exhausted, "the disk is full"))
 		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 			t.Fatal(err)
 		}
-		got := w.wantEnd(t, f, sb.ID, sandbox.Terminated, "", "starting ready terminated")
+		got := w.wantEnd(t, f, sb.ID, record.Terminated, "", "starting ready terminated")
 		if got.SnapshotID != "" || got.SnapshotError != "the disk is full" {
 			t.Errorf("its record says %q, %q", got.SnapshotID, got.SnapshotError)
 		}
 
-		stuck := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		stuck := create(t, f, spec.Request{SnapshotOnEnd: true})
 		unblock := w.block("snapshot")
 		defer unblock()
 		if err := f.Destroy(t.Context(), account, stuck.ID); err != nil { // after some minutes of synthetic time
@@ -257,17 +259,17 @@ func TestSnapshotOnEndAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSnapshotWorld()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{SnapshotOnEnd: true})
+		sb := create(t, f, spec.Request{SnapshotOnEnd: true})
 		if err := f.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		sb.Status = sandbox.Stopping
+		sb.Status = record.Stopping
 		if err := w.store.Put(t.Context(), sb); err != nil {
 			t.Fatal(err)
 		}
 		f = w.open(t)
 		synctest.Wait()
-		if got := get(t, f, sb.ID); got.Status != sandbox.Terminated || got.SnapshotID != "img_snapshot" {
+		if got := get(t, f, sb.ID); got.Status != record.Terminated || got.SnapshotID != "img_snapshot" {
 			t.Errorf("after the crash: %+v", got)
 		}
 	})

@@ -1,65 +1,58 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
-
-// SpareAccount is the account of sandboxes that are made ahead for their Owner, until Adopt. Clients cannot use it, and
-// it has no quota: whoever fills it limits their number. Their volumes, secrets and images are those of the owner.
-// They take no snapshot on their end, their idle limit does not count, and recovery ends them.
-const SpareAccount = "harvest-spares"
-
-// owner returns the account whose volumes, secrets and images the sandbox uses.
-func (s Sandbox) owner() string { return cmp.Or(s.Owner, s.Account) }
 
 // Adopt moves a sandbox of SpareAccount to its owner. It checks the owner's quotas as Create does. From then on the
 // owner sees the sandbox and pays for it: lifetime, idle limit and cost start anew. put stores the new record; if it
 // returns an error, nothing changes. Kinds: NotFound, Conflict (it does not run), Exhausted (quota), and those of put.
 func (f *Fleet) Adopt(ctx context.Context, owner, id string,
-	put func(context.Context, Sandbox) error) (Sandbox, error) {
+	put func(context.Context, record.Sandbox) error) (record.Sandbox, error) {
 	if err := f.begin(); err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
 	_, e, err := f.find(ctx, owner, id)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	if e == nil {
-		return Sandbox{}, errors.Newf(errors.Conflict, "sandbox %s has ended", id)
+		return record.Sandbox{}, errors.Newf(errors.Conflict, "sandbox %s has ended", id)
 	}
 	sb, err := f.adoptSpare(ctx, e, put)
 	if err != nil {
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
-	f.emit(Event{Type: EventReady, Sandbox: sb}) // for followers of the owner's sandboxes
+	f.emit(record.Event{Type: record.EventReady, Sandbox: sb}) // for followers of the owner's sandboxes
 	f.wakeReaper()
 	logf.Infof(logContext(ctx, sb), "sandbox made ahead is taken, %s after it was ready", sb.Started.Sub(sb.Created))
 	return sb, nil
 }
 
 // adoptSpare changes and stores the record.
-func (f *Fleet) adoptSpare(ctx context.Context, e *entry, put func(context.Context, Sandbox) error) (Sandbox, error) {
+func (f *Fleet) adoptSpare(ctx context.Context, e *entry, put func(context.Context, record.Sandbox) error) (record.Sandbox, error) {
 	e.save.Lock()
 	defer e.save.Unlock()
 	f.mu.Lock()
 	before := e.record
-	err := before.requireStatus(Running)
-	if err == nil && before.Account != SpareAccount {
+	err := before.RequireStatus(record.Running)
+	if err == nil && before.Account != record.SpareAccount {
 		err = errors.Newf(errors.Conflict, "sandbox %s was not made ahead", e.id)
 	}
 	if err == nil {
-		err = f.checkQuotas(before.Owner, plan{cpu: e.cpu, memory: e.memory})
+		err = f.checkQuotas(before.Owner, plan{Plan: spec.Plan{ReservedCPU: e.cpu, ReservedMemory: e.memory}})
 	}
 	if err != nil {
 		f.mu.Unlock()
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	sb, now := before.Clone(), f.now()
 	sb.Account, sb.Owner = before.Owner, ""
@@ -73,7 +66,7 @@ func (f *Fleet) adoptSpare(ctx context.Context, e *entry, put func(context.Conte
 		e.record.Account, e.record.Owner = before.Account, before.Owner
 		e.record.Started, e.record.LastUsed, e.record.Expires = before.Started, before.LastUsed, before.Expires
 		f.mu.Unlock()
-		return Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	return sb, nil
 }

@@ -9,12 +9,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
-func spareOf(t *testing.T, f *sandbox.Fleet, owner string, req sandbox.Request) sandbox.Sandbox {
+func spareOf(t *testing.T, f *sandbox.Fleet, owner string, req spec.Request) record.Sandbox {
 	t.Helper()
 	req.Owner = owner
-	sb, err := f.Create(t.Context(), sandbox.SpareAccount, req)
+	sb, err := f.Create(t.Context(), record.SpareAccount, req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +34,11 @@ func testSpare(t *testing.T) {
 	w.opts.Quotas = sandbox.Quotas{Sandboxes: 2}
 	w.opts.Prices = sandbox.Prices{CPUSecond: 1}
 	f := w.open(t)
-	create(t, f, sandbox.Request{})
-	spare := spareOf(t, f, account, sandbox.Request{Volumes: []sandbox.Mount{{Name: "mine", Path: "/v"}},
+	create(t, f, spec.Request{})
+	spare := spareOf(t, f, account, spec.Request{Volumes: []spec.Mount{{Name: "mine", Path: "/v"}},
 		IdleTimeoutSeconds: 60, TimeoutSeconds: 3600})
-	create(t, f, sandbox.Request{}) // the quota has room
-	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
+	create(t, f, spec.Request{}) // the quota has room
+	if list, err := f.List(t.Context(), account, record.Filter{}); err != nil || len(list) != 2 {
 		t.Errorf("listed: %d sandboxes, %v", len(list), err)
 	}
 	if !w.volumes["acme~mine"] {
@@ -46,7 +48,7 @@ func testSpare(t *testing.T) {
 		t.Errorf("another account finds it: %v", err)
 	}
 	time.Sleep(2 * time.Minute) // beyond the idle limit, which does not count yet
-	stored := func(context.Context, sandbox.Sandbox) error { return nil }
+	stored := func(context.Context, record.Sandbox) error { return nil }
 	_, err := f.Adopt(t.Context(), account, spare.ID, stored)
 	wantError(t, err, errors.Exhausted, "2 sandboxes at once")
 	if err := f.Destroy(t.Context(), account, newest(t, f).ID); err != nil {
@@ -55,9 +57,9 @@ func testSpare(t *testing.T) {
 	_, err = f.Adopt(t.Context(), "other", spare.ID, stored)
 	wantError(t, err, errors.NotFound)
 	broken := errors.Newf(errors.Unavailable, "the disk is gone")
-	_, err = f.Adopt(t.Context(), account, spare.ID, func(context.Context, sandbox.Sandbox) error { return broken })
+	_, err = f.Adopt(t.Context(), account, spare.ID, func(context.Context, record.Sandbox) error { return broken })
 	wantError(t, err, errors.Unavailable)
-	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 1 {
+	if list, err := f.List(t.Context(), account, record.Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("after a failure, listed: %d sandboxes, %v", len(list), err)
 	}
 	taken, err := f.Adopt(t.Context(), account, spare.ID, w.store.Put)
@@ -65,16 +67,16 @@ func testSpare(t *testing.T) {
 		taken.Expires.Sub(taken.Started) != time.Hour {
 		t.Errorf("taken: %+v, %v", taken, err)
 	}
-	if list, err := f.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 2 {
+	if list, err := f.List(t.Context(), account, record.Filter{}); err != nil || len(list) != 2 {
 		t.Errorf("then listed: %d sandboxes, %v", len(list), err)
 	}
 	_, err = f.Adopt(t.Context(), account, spare.ID, stored)
 	wantError(t, err, errors.Conflict, "not made ahead")
 }
 
-func newest(t *testing.T, f *sandbox.Fleet) sandbox.Sandbox {
+func newest(t *testing.T, f *sandbox.Fleet) record.Sandbox {
 	t.Helper()
-	list, err := f.List(t.Context(), account, sandbox.Filter{Limit: 1})
+	list, err := f.List(t.Context(), account, record.Filter{Limit: 1})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%d sandboxes, %v", len(list), err)
 	}
@@ -86,9 +88,9 @@ func TestSparesEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	f := w.open(t)
-	kept := create(t, f, sandbox.Request{})
-	taken := spareOf(t, f, account, sandbox.Request{})
-	spareOf(t, f, account, sandbox.Request{})
+	kept := create(t, f, spec.Request{})
+	taken := spareOf(t, f, account, spec.Request{})
+	spareOf(t, f, account, spec.Request{})
 	if _, err := f.Adopt(t.Context(), account, taken.ID, w.store.Put); err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +98,12 @@ func TestSparesEndWithTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	f = w.open(t)
-	if list, err := f.List(t.Context(), sandbox.SpareAccount, sandbox.Filter{}); err != nil || len(list) != 0 {
+	if list, err := f.List(t.Context(), record.SpareAccount, record.Filter{}); err != nil || len(list) != 0 {
 		t.Errorf("made ahead: %v, %v", list, err)
 	}
-	list, err := f.List(t.Context(), account, sandbox.Filter{})
+	list, err := f.List(t.Context(), account, record.Filter{})
 	if err != nil || len(list) != 2 ||
-		!slices.ContainsFunc(list, func(sb sandbox.Sandbox) bool { return sb.ID == kept.ID }) {
+		!slices.ContainsFunc(list, func(sb record.Sandbox) bool { return sb.ID == kept.ID }) {
 		t.Errorf("of the account: %v, %v", list, err)
 	}
 }

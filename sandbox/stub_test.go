@@ -17,6 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -565,17 +567,17 @@ const account = "acme"
 // world is a stub engine and a store, on which servers come and go.
 type world struct {
 	*stub
-	store  sandbox.Store
+	store  record.Store
 	mu     sync.Mutex
-	events []sandbox.Event // guarded by mu
+	events []record.Event // guarded by mu
 	opts   sandbox.Options
 }
 
 func newWorld() *world {
 	w := &world{stub: newStub(), store: new(memory.Sandboxes)}
 	w.opts = sandbox.Options{
-		Machine: sandbox.Machine{CPU: 8, Memory: 16 << 30},
-		Event: func(e sandbox.Event) {
+		Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
+		Event: func(e record.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.events = append(w.events, e)
@@ -607,14 +609,14 @@ func (w *world) seen(id string) string {
 	defer w.mu.Unlock()
 	var types []string
 	for _, e := range w.events {
-		if e.Sandbox.ID == id && e.Type != sandbox.EventStage {
+		if e.Sandbox.ID == id && e.Type != record.EventStage {
 			types = append(types, strings.TrimPrefix(string(e.Type), "sandbox."))
 		}
 	}
 	return strings.Join(types, " ")
 }
 
-func create(t *testing.T, f *sandbox.Fleet, req sandbox.Request) sandbox.Sandbox {
+func create(t *testing.T, f *sandbox.Fleet, req spec.Request) record.Sandbox {
 	t.Helper()
 	sb, err := f.Create(t.Context(), account, req)
 	if err != nil {
@@ -623,7 +625,7 @@ func create(t *testing.T, f *sandbox.Fleet, req sandbox.Request) sandbox.Sandbox
 	return sb
 }
 
-func get(t *testing.T, f *sandbox.Fleet, ref string) sandbox.Sandbox {
+func get(t *testing.T, f *sandbox.Fleet, ref string) record.Sandbox {
 	t.Helper()
 	sb, err := f.Get(t.Context(), account, ref)
 	if err != nil {

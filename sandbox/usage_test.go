@@ -9,6 +9,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
 // Usage reports half a busy core since the creation of the sandbox, and the values that a test has set.
@@ -46,7 +48,7 @@ func metered() *world {
 	return w
 }
 
-func usage(t *testing.T, f *sandbox.Fleet, ref string) sandbox.Usage {
+func usageOf(t *testing.T, f *sandbox.Fleet, ref string) usage.Usage {
 	t.Helper()
 	u, err := f.Usage(t.Context(), account, ref)
 	if err != nil {
@@ -56,7 +58,7 @@ func usage(t *testing.T, f *sandbox.Fleet, ref string) sandbox.Usage {
 }
 
 // increasing checks that the samples are in order, and returns the last.
-func increasing(t *testing.T, u sandbox.Usage) sandbox.Sample {
+func increasing(t *testing.T, u usage.Usage) usage.Sample {
 	t.Helper()
 	for i := 1; i < len(u.Samples); i++ {
 		a, b := u.Samples[i-1], u.Samples[i]
@@ -77,9 +79,9 @@ func TestUsageOverALife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := metered()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		time.Sleep(21*time.Second + time.Millisecond)
-		u := usage(t, f, sb.ID)
+		u := usageOf(t, f, sb.ID)
 		last := increasing(t, u)
 		if len(u.Samples) != 5 || u.Interval != 5 || last.CPU != 10.5 || last.Received != 10500 || last.Sent != 105 {
 			t.Errorf("after 21 s: %+v", u)
@@ -88,7 +90,7 @@ func TestUsageOverALife(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.holds(2 << 20)
 		time.Sleep(20 * time.Hour)
-		u = usage(t, f, sb.ID)
+		u = usageOf(t, f, sb.ID)
 		last = increasing(t, u)
 		if n := len(u.Samples); n < 180 || n > 361 {
 			t.Errorf("after 20 hours there are %d samples", n)
@@ -116,7 +118,7 @@ func TestUsageOverALife(t *testing.T) {
 		if err := f.Destroy(t.Context(), account, sb.ID); err != nil {
 			t.Fatal(err)
 		}
-		after := usage(t, f, sb.ID)
+		after := usageOf(t, f, sb.ID)
 		if end := increasing(t, after); end.CPU <= last.CPU || get(t, f, sb.ID).Ended.Sub(end.Time) > time.Second ||
 			after.PeakMemory != 9<<20 {
 			t.Errorf("after the end the last sample is %+v, before it was %+v", end, last)
@@ -136,16 +138,16 @@ func TestUsageIsFresh(t *testing.T) {
 		w := metered()
 		w.opts.UsageEvery = time.Hour
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		time.Sleep(100 * time.Millisecond) // before the first look
-		if u := usage(t, f, sb.ID); len(u.Samples) != 1 || u.Samples[0].CPU != 0.05 {
+		if u := usageOf(t, f, sb.ID); len(u.Samples) != 1 || u.Samples[0].CPU != 0.05 {
 			t.Errorf("at once: %+v", u)
 		}
 		time.Sleep(10 * time.Second)
 		for range 5 {
-			usage(t, f, sb.ID)
+			usageOf(t, f, sb.ID)
 		}
-		u := usage(t, f, sb.ID)
+		u := usageOf(t, f, sb.ID)
 		if last := increasing(t, u); last.CPU != 5.05 || w.lookedAt() != 3 {
 			t.Errorf("after 10 s: %+v, %d looks", u, w.lookedAt())
 		}
@@ -159,23 +161,23 @@ func TestUsageThatIsNotThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := metered()
 		f := w.open(t)
-		quick := create(t, f, sandbox.Request{})
+		quick := create(t, f, spec.Request{})
 		time.Sleep(500 * time.Millisecond)
 		if err := f.Destroy(t.Context(), account, quick.ID); err != nil {
 			t.Fatal(err)
 		}
-		if u := usage(t, f, quick.ID); len(u.Samples) != 0 || u.Interval != 5 || w.lookedAt() != 0 {
+		if u := usageOf(t, f, quick.ID); len(u.Samples) != 0 || u.Interval != 5 || w.lookedAt() != 0 {
 			t.Errorf("of a quick one: %+v, %d looks", u, w.lookedAt())
 		}
 		w.fail("usage", errors.Newf(errors.Unavailable, "not now"), context.DeadlineExceeded)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		time.Sleep(12 * time.Second)
-		if u := usage(t, f, sb.ID); len(u.Samples) != 2 { // the third attempt, and this one
+		if u := usageOf(t, f, sb.ID); len(u.Samples) != 2 { // the third attempt, and this one
 			t.Errorf("after two failures: %+v", u)
 		}
 		w.box(t, sb.ID).die(engine.End{Detail: "it broke"})
 		synctest.Wait()
-		if u := usage(t, f, sb.ID); len(u.Samples) != 2 {
+		if u := usageOf(t, f, sb.ID); len(u.Samples) != 2 {
 			t.Errorf("after it broke: %+v", u)
 		}
 		_, err := f.Usage(t.Context(), "other", sb.ID)
@@ -184,7 +186,7 @@ func TestUsageThatIsNotThere(t *testing.T) {
 		w.caps.Usage = false
 		silent := newWorld()
 		g := silent.open(t)
-		sb = create(t, g, sandbox.Request{})
+		sb = create(t, g, spec.Request{})
 		time.Sleep(time.Minute)
 		_, err = g.Usage(t.Context(), account, sb.ID)
 		wantError(t, err, errors.Unsupported, "stub", "sandbox exec")
@@ -206,16 +208,16 @@ func TestUsageOverARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := metered()
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{})
+		sb := create(t, f, spec.Request{})
 		time.Sleep(20 * time.Second)
-		before := usage(t, f, sb.ID)
+		before := usageOf(t, f, sb.ID)
 		if err := f.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		f = w.open(t)
 		time.Sleep(10 * time.Second)
-		after := usage(t, f, sb.ID)
+		after := usageOf(t, f, sb.ID)
 		increasing(t, after)
 		if len(after.Samples) <= len(before.Samples) || after.Samples[0] != before.Samples[0] {
 			t.Errorf("before the restart %+v, after it %+v", before, after)
@@ -227,7 +229,7 @@ func TestUsageOverARestart(t *testing.T) {
 		if more := w.lookedAt() - looks; more > 11 {
 			t.Errorf("%d looks in 50 s: two look at the same sandbox", more)
 		}
-		if found := usage(t, f, sb.ID); len(found.Samples) <= len(after.Samples) {
+		if found := usageOf(t, f, sb.ID); len(found.Samples) <= len(after.Samples) {
 			t.Errorf("after it was found again: %+v", found)
 		}
 		time.Sleep(time.Minute) // a crash of the server loses no more than that

@@ -14,12 +14,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
-func volumes(pairs ...string) []sandbox.Mount {
-	var mounts []sandbox.Mount
+func volumes(pairs ...string) []spec.Mount {
+	var mounts []spec.Mount
 	for i := 0; i < len(pairs); i += 2 {
-		mounts = append(mounts, sandbox.Mount{Name: pairs[i], Path: pairs[i+1]})
+		mounts = append(mounts, spec.Mount{Name: pairs[i], Path: pairs[i+1]})
 	}
 	return mounts
 }
@@ -37,123 +38,123 @@ func TestBadRequests(t *testing.T) {
 	w := newWorld()
 	f := w.open(t)
 	for name, c := range map[string]struct {
-		req   sandbox.Request
+		req   spec.Request
 		kind  errors.Kind
 		words []string
 	}{
-		"name with a slash":          {sandbox.Request{Name: "a/b"}, errors.Invalid, []string{`"a/b"`, "letters"}},
-		"name with a leading dash":   {sandbox.Request{Name: "-a"}, errors.Invalid, []string{`"-a"`}},
-		"name that is too long":      {sandbox.Request{Name: strings.Repeat("a", 64)}, errors.Invalid, []string{"63"}},
-		"name that looks like an id": {sandbox.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
-		"host name": {sandbox.Request{Hostname: "a_b"}, errors.Invalid,
+		"name with a slash":          {spec.Request{Name: "a/b"}, errors.Invalid, []string{`"a/b"`, "letters"}},
+		"name with a leading dash":   {spec.Request{Name: "-a"}, errors.Invalid, []string{`"-a"`}},
+		"name that is too long":      {spec.Request{Name: strings.Repeat("a", 64)}, errors.Invalid, []string{"63"}},
+		"name that looks like an id": {spec.Request{Name: "sbx_a"}, errors.Invalid, []string{"sbx_"}},
+		"host name": {spec.Request{Hostname: "a_b"}, errors.Invalid,
 			[]string{`"a_b"`, "host name"}},
-		"host name that is too long": {sandbox.Request{Hostname: strings.Repeat("a", 64)}, errors.Invalid,
+		"host name that is too long": {spec.Request{Hostname: strings.Repeat("a", 64)}, errors.Invalid,
 			[]string{"host name", "1 to 63"}},
-		"host name with a leading hyphen": {sandbox.Request{Hostname: "-a"}, errors.Invalid,
+		"host name with a leading hyphen": {spec.Request{Hostname: "-a"}, errors.Invalid,
 			[]string{`"-a"`, "host name", "not at the ends"}},
-		"host name with a trailing hyphen": {sandbox.Request{Hostname: "a-"}, errors.Invalid,
+		"host name with a trailing hyphen": {spec.Request{Hostname: "a-"}, errors.Invalid,
 			[]string{`"a-"`, "host name", "not at the ends"}},
-		"image with a line break": {sandbox.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
-		"tag name": {sandbox.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid,
+		"image with a line break": {spec.Request{Image: "a\nb"}, errors.Invalid, []string{"image"}},
+		"tag name": {spec.Request{Tags: map[string]string{"a b": ""}}, errors.Invalid,
 			[]string{`"a b"`, "tag"}},
-		"tag's value": {sandbox.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid,
+		"tag's value": {spec.Request{Tags: map[string]string{"a": "\x00"}}, errors.Invalid,
 			[]string{`"a"`, "tag"}},
-		"too many tags": {sandbox.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
-		"env name with =": {sandbox.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid,
+		"too many tags": {spec.Request{Tags: many(65)}, errors.Invalid, []string{"65 tags", "64"}},
+		"env name with =": {spec.Request{Env: map[string]string{"A=B": "c"}}, errors.Invalid,
 			[]string{`"A=B"`, "'='"}},
-		"env name that is empty": {sandbox.Request{Env: map[string]string{"": "c"}}, errors.Invalid,
+		"env name that is empty": {spec.Request{Env: map[string]string{"": "c"}}, errors.Invalid,
 			[]string{`""`, "environment variable"}},
-		"env value with NUL": {sandbox.Request{Env: map[string]string{"A": "b\x00"}}, errors.Invalid,
+		"env value with NUL": {spec.Request{Env: map[string]string{"A": "b\x00"}}, errors.Invalid,
 			[]string{`"A"`, "NUL"}},
-		"env that is too large": {sandbox.Request{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}},
+		"env that is too large": {spec.Request{Env: map[string]string{"A": strings.Repeat("x", 1<<20)}},
 			errors.Invalid, []string{"bytes", "file"}},
-		"relative workdir": {sandbox.Request{Workdir: "work"}, errors.Invalid, []string{`"work"`, "absolute"}},
-		"workdir with ..":  {sandbox.Request{Workdir: "/a/../b"}, errors.Invalid, []string{`"/a/../b"`}},
-		"user":             {sandbox.Request{User: "a b"}, errors.Invalid, []string{`"a b"`, "user"}},
-		"another engine": {sandbox.Request{Engine: "modal"}, errors.Unsupported,
+		"relative workdir": {spec.Request{Workdir: "work"}, errors.Invalid, []string{`"work"`, "absolute"}},
+		"workdir with ..":  {spec.Request{Workdir: "/a/../b"}, errors.Invalid, []string{`"/a/../b"`}},
+		"user":             {spec.Request{User: "a b"}, errors.Invalid, []string{`"a b"`, "user"}},
+		"another engine": {spec.Request{Engine: "modal"}, errors.Unsupported,
 			[]string{`"modal"`, "only stub"}},
-		"volume with /": {sandbox.Request{Volumes: volumes("a/b", "/v")}, errors.Invalid,
+		"volume with /": {spec.Request{Volumes: volumes("a/b", "/v")}, errors.Invalid,
 			[]string{`"a/b"`, "volume"}},
-		"volume ..": {sandbox.Request{Volumes: volumes("..", "/v")}, errors.Invalid,
+		"volume ..": {spec.Request{Volumes: volumes("..", "/v")}, errors.Invalid,
 			[]string{`".."`, "volume"}},
-		"volume of 300 characters": {sandbox.Request{Volumes: volumes(strings.Repeat("v", 300), "/v")}, errors.Invalid,
+		"volume of 300 characters": {spec.Request{Volumes: volumes(strings.Repeat("v", 300), "/v")}, errors.Invalid,
 			[]string{"volume", "128"}},
-		"relative mount": {sandbox.Request{Volumes: volumes("v", "data")}, errors.Invalid,
+		"relative mount": {spec.Request{Volumes: volumes("v", "data")}, errors.Invalid,
 			[]string{`"data"`, "absolute"}},
-		"mount with a slash behind": {sandbox.Request{Volumes: volumes("v", "/data/")}, errors.Invalid,
+		"mount with a slash behind": {spec.Request{Volumes: volumes("v", "/data/")}, errors.Invalid,
 			[]string{`"/data/"`}},
-		"mount with ..": {sandbox.Request{Volumes: volumes("v", "/data/../etc")}, errors.Invalid,
+		"mount with ..": {spec.Request{Volumes: volumes("v", "/data/../etc")}, errors.Invalid,
 			[]string{"'..'"}},
-		"mount over the root": {sandbox.Request{Volumes: volumes("v", "/")}, errors.Invalid,
+		"mount over the root": {spec.Request{Volumes: volumes("v", "/")}, errors.Invalid,
 			[]string{"would cover /,"}},
-		"mount over /proc": {sandbox.Request{Volumes: volumes("v", "/proc")}, errors.Invalid,
+		"mount over /proc": {spec.Request{Volumes: volumes("v", "/proc")}, errors.Invalid,
 			[]string{"would cover /proc"}},
-		"mount below /sys": {sandbox.Request{Volumes: volumes("v", "/sys/fs")}, errors.Invalid,
+		"mount below /sys": {spec.Request{Volumes: volumes("v", "/sys/fs")}, errors.Invalid,
 			[]string{"would cover /sys/fs"}},
-		"mount over /dev": {sandbox.Request{Volumes: volumes("v", "/dev/shm")}, errors.Invalid,
+		"mount over /dev": {spec.Request{Volumes: volumes("v", "/dev/shm")}, errors.Invalid,
 			[]string{"would cover /dev/shm"}},
-		"mount over /etc": {sandbox.Request{Volumes: volumes("v", "/etc")}, errors.Invalid,
+		"mount over /etc": {spec.Request{Volumes: volumes("v", "/etc")}, errors.Invalid,
 			[]string{"would cover /etc"}},
-		"mount over /usr/bin": {sandbox.Request{Volumes: volumes("v", "/usr/bin")}, errors.Invalid,
+		"mount over /usr/bin": {spec.Request{Volumes: volumes("v", "/usr/bin")}, errors.Invalid,
 			[]string{"would cover /usr/bin"}},
-		"mounts that are the same": {sandbox.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid,
+		"mounts that are the same": {spec.Request{Volumes: volumes("v", "/v", "w", "/v")}, errors.Invalid,
 			[]string{`"/v" and "/v" overlap`}},
-		"mounts that overlap": {sandbox.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid,
+		"mounts that overlap": {spec.Request{Volumes: volumes("v", "/v/w", "w", "/v")}, errors.Invalid,
 			[]string{`"/v/w" and "/v" overlap`}},
-		"too many mounts": {sandbox.Request{Volumes: make([]sandbox.Mount, 65)}, errors.Invalid,
+		"too many mounts": {spec.Request{Volumes: make([]spec.Mount, 65)}, errors.Invalid,
 			[]string{"65 volumes"}},
-		"network default": {sandbox.Request{Network: sandbox.Network{Mode: "default"}}, errors.Unsupported,
+		"network default": {spec.Request{Network: spec.Network{Mode: "default"}}, errors.Unsupported,
 			[]string{`the engine stub does not support networks`, `"none"`}},
-		"network allow": {sandbox.Request{Network: sandbox.Network{Mode: "allow",
+		"network allow": {spec.Request{Network: spec.Network{Mode: "allow",
 			Allow: []string{"x.org"}}}, errors.Unsupported, []string{`does not support networks`}},
-		"network allow without it": {sandbox.Request{Network: sandbox.Network{Allow: []string{"x.org"}}},
+		"network allow without it": {spec.Request{Network: spec.Network{Allow: []string{"x.org"}}},
 			errors.Invalid, []string{"network.allow"}},
-		"network none with rules": {sandbox.Request{Network: sandbox.Network{Mode: "none", Allow: []string{"x.org"}}},
+		"network none with rules": {spec.Request{Network: spec.Network{Mode: "none", Allow: []string{"x.org"}}},
 			errors.Invalid, []string{"x.org"}},
-		"network rule": {sandbox.Request{Network: sandbox.Network{Mode: "allow",
+		"network rule": {spec.Request{Network: spec.Network{Mode: "allow",
 			Allow: []string{"http://x.org/"}}}, errors.Invalid, []string{"http://x.org/"}},
-		"network deny rule": {sandbox.Request{Network: sandbox.Network{Mode: "none",
+		"network deny rule": {spec.Request{Network: spec.Network{Mode: "none",
 			Deny: []string{"10.0.0.0/99"}}}, errors.Invalid, []string{"10.0.0.0/99"}},
-		"port 0": {sandbox.Request{Ports: []int{0}}, errors.Invalid,
+		"port 0": {spec.Request{Ports: []int{0}}, errors.Invalid,
 			[]string{"invalid port 0", "65535"}},
-		"port 65536": {sandbox.Request{Ports: []int{65536}}, errors.Invalid,
+		"port 65536": {spec.Request{Ports: []int{65536}}, errors.Invalid,
 			[]string{"invalid port 65536"}},
-		"port twice": {sandbox.Request{Ports: []int{80, 80}}, errors.Invalid,
+		"port twice": {spec.Request{Ports: []int{80, 80}}, errors.Invalid,
 			[]string{"port 80: given twice"}},
-		"too many ports": {sandbox.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
-		"network of another kind": {sandbox.Request{Network: sandbox.Network{Mode: "odd"}}, errors.Invalid,
+		"too many ports": {spec.Request{Ports: make([]int, 65)}, errors.Invalid, []string{"65 ports"}},
+		"network of another kind": {spec.Request{Network: spec.Network{Mode: "odd"}}, errors.Invalid,
 			[]string{`"odd"`}},
-		"negative time limit": {sandbox.Request{TimeoutSeconds: -1}, errors.Invalid,
+		"negative time limit": {spec.Request{TimeoutSeconds: -1}, errors.Invalid,
 			[]string{"invalid timeout_seconds: -1", "604800"}},
-		"time limit above a week": {sandbox.Request{TimeoutSeconds: 604801}, errors.Invalid,
+		"time limit above a week": {spec.Request{TimeoutSeconds: 604801}, errors.Invalid,
 			[]string{"invalid timeout_seconds: 604801"}},
-		"infinite time limit": {sandbox.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid,
+		"infinite time limit": {spec.Request{TimeoutSeconds: math.Inf(1)}, errors.Invalid,
 			[]string{"timeout_seconds"}},
-		"idle limit that is none": {sandbox.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid,
+		"idle limit that is none": {spec.Request{IdleTimeoutSeconds: math.NaN()}, errors.Invalid,
 			[]string{"idle_timeout_seconds"}},
-		"negative cpu":   {sandbox.Request{CPU: -1}, errors.Invalid, []string{"invalid cpu: -1"}},
-		"hardly any cpu": {sandbox.Request{CPU: 0.001}, errors.Invalid, []string{"invalid cpu: 0.001"}},
-		"cpu above the machine's": {sandbox.Request{CPU: 9}, errors.Invalid,
+		"negative cpu":   {spec.Request{CPU: -1}, errors.Invalid, []string{"invalid cpu: -1"}},
+		"hardly any cpu": {spec.Request{CPU: 0.001}, errors.Invalid, []string{"invalid cpu: 0.001"}},
+		"cpu above the machine's": {spec.Request{CPU: 9}, errors.Invalid,
 			[]string{"invalid cpu: 9", "has 8 cores"}},
-		"cpu that is no number": {sandbox.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
-		"memory of 1 KB": {sandbox.Request{Memory: 1000}, errors.Invalid,
+		"cpu that is no number": {spec.Request{CPU: math.NaN()}, errors.Invalid, []string{"cpu"}},
+		"memory of 1 KB": {spec.Request{Memory: 1000}, errors.Invalid,
 			[]string{"invalid memory_bytes: 1000", "from 32MiB to 16GiB"}},
-		"memory above the machine's": {sandbox.Request{Memory: 17 << 30}, errors.Invalid,
+		"memory above the machine's": {spec.Request{Memory: 17 << 30}, errors.Invalid,
 			[]string{"17GiB", "this machine has 16GiB"}},
-		"negative memory": {sandbox.Request{Memory: -1}, errors.Invalid,
+		"negative memory": {spec.Request{Memory: -1}, errors.Invalid,
 			[]string{"invalid memory_bytes: -1"}},
-		"negative disk": {sandbox.Request{Disk: -1}, errors.Invalid, []string{"invalid disk_bytes: -1"}},
-		"hardly any disk": {sandbox.Request{Disk: 10}, errors.Invalid,
+		"negative disk": {spec.Request{Disk: -1}, errors.Invalid, []string{"invalid disk_bytes: -1"}},
+		"hardly any disk": {spec.Request{Disk: 10}, errors.Invalid,
 			[]string{"invalid disk_bytes: 10", "1MiB"}},
-		"negative processes": {sandbox.Request{Processes: -1}, errors.Invalid,
+		"negative processes": {spec.Request{Processes: -1}, errors.Invalid,
 			[]string{"invalid processes: -1"}},
-		"negative volume files": {sandbox.Request{VolumeFiles: -1}, errors.Invalid,
+		"negative volume files": {spec.Request{VolumeFiles: -1}, errors.Invalid,
 			[]string{"invalid volume_files: -1"}},
-		"more than the server's": {sandbox.Request{VolumeFiles: 1 << 30}, errors.Invalid,
+		"more than the server's": {spec.Request{VolumeFiles: 1 << 30}, errors.Invalid,
 			[]string{"invalid volume_files: 1073741824", "up to 655360"}},
-		"negative open files": {sandbox.Request{Files: -1}, errors.Invalid, []string{"invalid open_files: -1"}},
+		"negative open files": {spec.Request{Files: -1}, errors.Invalid, []string{"invalid open_files: -1"}},
 		"several at once": {
-			sandbox.Request{Name: "a/b", Memory: 1, Network: sandbox.Network{Mode: "odd"},
+			spec.Request{Name: "a/b", Memory: 1, Network: spec.Network{Mode: "odd"},
 				Volumes: volumes("..", "/proc")},
 			errors.Invalid, []string{"5 things are wrong", `"a/b"`, "memory_bytes", `"odd"`, `".."`, "/proc"},
 		},
@@ -177,7 +178,7 @@ func TestBadRequests(t *testing.T) {
 func TestGoodRequests(t *testing.T) {
 	t.Parallel()
 	f := newWorld().open(t)
-	for name, req := range map[string]sandbox.Request{
+	for name, req := range map[string]spec.Request{
 		"a week":            {TimeoutSeconds: 604800, IdleTimeoutSeconds: 0.5},
 		"mounts":            {Volumes: volumes("v", "/v", "w", "/vw", "x", "/var/lib/x", "y", "/mnt/state")},
 		"the smallest":      {CPU: 0.01, Memory: 32 << 20, Disk: 1 << 20, Processes: 1, Files: 1},
@@ -197,19 +198,19 @@ func TestGoodRequests(t *testing.T) {
 
 func TestDecodeRequest(t *testing.T) {
 	t.Parallel()
-	got, err := sandbox.DecodeRequest([]byte(`{"image":"base","name":"n","tags":{"a":"b"},"env":{"A":"b"},"workdir":"/w","user":"u",
+	got, err := spec.Decode([]byte(`{"image":"base","name":"n","tags":{"a":"b"},"env":{"A":"b"},"workdir":"/w","user":"u",
 		"volumes":[{"name":"v","path":"/v","read_only":true}],"cpu":1.5,"memory_bytes":1024,"disk_bytes":2048,"processes":3,"open_files":4,"volume_files":7,
 		"timeout_seconds":86400,"idle_timeout_seconds":0.5,"network":{"mode":"none","allow":["x"],"deny":["y"]},"ports":[80],"hostname":"h","engine":"gvisor","cold":true,
 		"secrets":null,"s3":null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := sandbox.Request{
+	want := spec.Request{
 		Image: "base", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"A": "b"},
 		Workdir: "/w", User: "u",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048,
+		Volumes: []spec.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, CPU: 1.5, Memory: 1024, Disk: 2048,
 		Processes: 3, Files: 4, VolumeFiles: 7,
-		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: sandbox.Network{Mode: "none", Allow: []string{"x"},
+		TimeoutSeconds: 86400, IdleTimeoutSeconds: 0.5, Network: spec.Network{Mode: "none", Allow: []string{"x"},
 			Deny: []string{"y"}}, Ports: []int{80}, Hostname: "h", Engine: "gvisor", Cold: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -236,13 +237,13 @@ func TestDecodeRequest(t *testing.T) {
 		`{"volumes":[{"nmae":"v"}]}`: {errors.Invalid, []string{`"nmae"`, "read_only"}},
 		`{"tags":["a"]}`:             {errors.Invalid, []string{"invalid tags: a JSON array", "object"}},
 	} {
-		_, err := sandbox.DecodeRequest([]byte(body))
+		_, err := spec.Decode([]byte(body))
 		if !errors.Is(err, c.kind) {
 			t.Errorf("%s: %v, want %s", body, err, c.kind)
 		}
 		wantError(t, err, c.kind, c.words...)
 	}
-	if req, err := sandbox.DecodeRequest([]byte(`null`)); err != nil || !cmp.Equal(req, sandbox.Request{}) {
+	if req, err := spec.Decode([]byte(`null`)); err != nil || !cmp.Equal(req, spec.Request{}) {
 		t.Errorf("null: %+v, %v", req, err)
 	}
 }
@@ -255,7 +256,7 @@ func TestHostnameOfEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.caps.Hostname = false
-		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{Hostname: "mine"})
+		_, err := w.open(t).Create(t.Context(), account, spec.Request{Hostname: "mine"})
 		wantError(t, err, errors.Unsupported, "does not support host names of sandboxes", "omit hostname")
 	})
 }
@@ -267,17 +268,17 @@ func TestGPU(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		_, err := w.open(t).Create(t.Context(), account, sandbox.Request{GPU: "T4"})
+		_, err := w.open(t).Create(t.Context(), account, spec.Request{GPU: "T4"})
 		wantError(t, err, errors.Unsupported, "the engine stub does not support GPUs", "omit gpu")
 		w = newWorld()
 		w.caps.GPUs = true
 		f := w.open(t)
-		sb := create(t, f, sandbox.Request{GPU: "A100-80GB:2"})
+		sb := create(t, f, spec.Request{GPU: "A100-80GB:2"})
 		if sb.GPU != "A100-80GB:2" || w.specs[0].GPU != sb.GPU {
 			t.Errorf("%q, %q", sb.GPU, w.specs[0].GPU)
 		}
 		for _, bad := range []string{":2", "T4:0", "T4:100", "a card", strings.Repeat("x", 40)} {
-			_, err := f.Create(t.Context(), account, sandbox.Request{GPU: bad})
+			_, err := f.Create(t.Context(), account, spec.Request{GPU: bad})
 			wantError(t, err, errors.Invalid, "invalid GPU", "A100:2")
 		}
 	})
@@ -291,24 +292,24 @@ func TestSecretsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		_, err := w.open(t).Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys"}})
+		_, err := w.open(t).Create(t.Context(), "personal", spec.Request{Secrets: []string{"stub:keys"}})
 		wantError(t, err, errors.Unsupported, `secrets of "stub" are not supported`, "harvest secret ls")
 		w = newWorld()
 		w.caps.Secrets = true
 		f := w.open(t)
-		sb, err := f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:keys", "stub:more"}})
+		sb, err := f.Create(t.Context(), "personal", spec.Request{Secrets: []string{"stub:keys", "stub:more"}})
 		if err != nil || !cmp.Equal(sb.Secrets, []string{"stub:keys", "stub:more"}) ||
 			!cmp.Equal(w.specs[0].Secrets, []string{"keys", "more"}) {
 			t.Errorf("%v, %v, %v", sb.Secrets, w.specs[0].Secrets, err)
 		}
-		_, err = f.Create(t.Context(), "acme", sandbox.Request{Secrets: []string{"stub:keys"}})
+		_, err = f.Create(t.Context(), "acme", spec.Request{Secrets: []string{"stub:keys"}})
 		wantError(t, err, errors.Denied, "for the account personal only", "harvest secret set")
-		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"other:keys"}})
+		_, err = f.Create(t.Context(), "personal", spec.Request{Secrets: []string{"other:keys"}})
 		wantError(t, err, errors.Unsupported, `secrets of "other" are not supported`)
-		_, err = f.Create(t.Context(), "personal", sandbox.Request{Secrets: []string{"stub:a b"}})
+		_, err = f.Create(t.Context(), "personal", spec.Request{Secrets: []string{"stub:a b"}})
 		wantError(t, err, errors.Invalid, "cannot be a secret's name")
 		_, err = f.Create(t.Context(), "personal",
-			sandbox.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
+			spec.Request{Secrets: []string{"stub:keys", "mine"}}) // it has no Vault
 		wantError(t, err, errors.Unsupported, "does not support secrets")
 	})
 }
@@ -334,7 +335,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	}
 	f.Cleanup(func() { fleet.Close(context.Background()) })
 	f.Fuzz(func(t *testing.T, data []byte) {
-		req, err := sandbox.DecodeRequest(data)
+		req, err := spec.Decode(data)
 		if err != nil {
 			if k := errors.KindOf(err); (k != errors.Invalid && k != errors.Unsupported) || errors.RemedyOf(err) == "" {
 				t.Errorf("%q: %v (%s, remedy %q)", data, err, k, errors.RemedyOf(err))
@@ -345,7 +346,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := sandbox.DecodeRequest(encoded)
+		again, err := spec.Decode(encoded)
 		if diff := cmp.Diff(req, again, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", encoded, err, diff)
 		}

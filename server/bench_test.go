@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -27,8 +29,8 @@ func BenchmarkList(b *testing.B) {
 	defer db.Close()
 	for n := range 1000 {
 		at := time.Now().Add(-time.Hour)
-		if err := db.Sandboxes().Put(ctx, sandbox.Sandbox{ID: fmt.Sprintf("sbx_%026d", n), Account: account.Personal,
-			Name: fmt.Sprintf("ended-%d", n), Status: sandbox.Terminated, Engine: "fake",
+		if err := db.Sandboxes().Put(ctx, record.Sandbox{ID: fmt.Sprintf("sbx_%026d", n), Account: account.Personal,
+			Name: fmt.Sprintf("ended-%d", n), Status: record.Terminated, Engine: "fake",
 			Created: at, Started: at, Ended: at, Expires: at, LastUsed: at,
 			Tags: map[string]string{"n": "1"}}); err != nil {
 			b.Fatal(err)
@@ -44,7 +46,7 @@ func BenchmarkList(b *testing.B) {
 		b.Fatal(err)
 	}
 	for range 100 {
-		if _, err := fleet.Create(ctx, account.Personal, sandbox.Request{}); err != nil {
+		if _, err := fleet.Create(ctx, account.Personal, spec.Request{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	journal "github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -223,7 +224,7 @@ func onDatabase(t *testing.T, path string) (*world, *sandbox.Fleet) {
 // destroyAll destroys every sandbox of a fleet.
 func destroyAll(t *testing.T, fleet *sandbox.Fleet) {
 	t.Helper()
-	all, err := fleet.List(t.Context(), "", sandbox.Filter{})
+	all, err := fleet.List(t.Context(), "", record.Filter{})
 	for _, sb := range all {
 		err = errors.Join(err, fleet.Destroy(t.Context(), sb.Account, sb.ID))
 	}

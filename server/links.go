@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -33,7 +33,7 @@ func (s *Server) linkRoutes() []edge.Route {
 }
 
 // found returns the sandbox that a request names.
-func (s *Server) found(r *http.Request) (sandbox.Sandbox, error) {
+func (s *Server) found(r *http.Request) (record.Sandbox, error) {
 	return s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -51,9 +52,9 @@ func newMetrics(s *Server) *metrics {
 			return float64(n)
 		}),
 		gauge("harvest_sandboxes_running", "Running sandboxes.",
-			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Running]) }),
+			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[record.Running]) }),
 		gauge("harvest_sandboxes_lost", "Sandboxes that should run but are unreachable.",
-			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[sandbox.Lost]) }),
+			func(v sandbox.Stats) float64 { return float64(v.Sandboxes[record.Lost]) }),
 		gauge("harvest_sandboxes_warm", "Sandboxes booted ahead of need.",
 			func(v sandbox.Stats) float64 { return float64(v.Warm) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "harvest_session_spares",

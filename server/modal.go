@@ -13,7 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -44,7 +45,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		return errors.Stage(errors.Remedy(errors.Newf(errors.Invalid, "volume_mount_path needs a volume"),
 			"give a volume_name, too"), "validate")
 	}
-	create := sandbox.Request{
+	create := spec.Request{
 		Image: req.ImageBase, Env: req.Environment, Secrets: req.Secrets, Workdir: req.Workdir, CPU: req.CPU,
 		Memory: req.Memory, TimeoutSeconds: req.Timeout,
 	}
@@ -53,7 +54,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		if at == "" {
 			at = api.ModalMountPath
 		}
-		create.Volumes = []sandbox.Mount{{Name: req.VolumeName, Path: at}}
+		create.Volumes = []spec.Mount{{Name: req.VolumeName, Path: at}}
 	}
 	create.S3 = modalS3(req, create.Volumes)
 	if len(req.DockerfileCommands) > 0 || req.ImageBase != "" && req.ImageBase != "base" {
@@ -79,7 +80,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 
 // modalS3 returns the S3 request for the document's fields; nil if all are missing. Without a mount path, the bucket
 // is used for the first volume.
-func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
+func modalS3(req api.ModalRequest, volumes []spec.Mount) *spec.S3 {
 	at := req.S3MountPath
 	switch {
 	case req.S3BucketName == "" && req.S3KeyPrefix == "" && at == "" && req.S3Secret == "" && !req.InitFromS3 &&
@@ -90,7 +91,7 @@ func modalS3(req api.ModalRequest, volumes []sandbox.Mount) *sandbox.S3 {
 	case at == "":
 		at = api.ModalMountPath
 	}
-	return &sandbox.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
+	return &spec.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
 		MountPath: at, Init: req.InitFromS3,
 		SyncOnTerminate: req.SyncToS3}
 }
@@ -202,17 +203,17 @@ func (s *modalStream) tell(e agent.Event) {
 }
 
 // modalStatus maps a state to the document's term (5.7).
-func modalStatus(s sandbox.Status) string {
+func modalStatus(s record.Status) string {
 	switch s {
-	case sandbox.Terminated:
+	case record.Terminated:
 		return "terminated"
-	case sandbox.Failed, sandbox.Lost:
+	case record.Failed, record.Lost:
 		return "error"
 	}
 	return "running"
 }
 
-func modalOut(s sandbox.Sandbox) api.ModalSandbox {
+func modalOut(s record.Sandbox) api.ModalSandbox {
 	out := api.ModalSandbox{
 		SandboxID: s.ID, Status: modalStatus(s.Status), AccountID: s.Account, Image: s.Image, Workdir: s.Workdir,
 		Reason:  s.Reason,

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -210,6 +210,6 @@ func ourKey(r *http.Request) (string, bool) {
 }
 
 // errGone returns the error for a sandbox that has ended.
-func errGone(box sandbox.Sandbox) error {
+func errGone(box record.Sandbox) error {
 	return errors.Remedy(errors.Newf(errors.Gone, "sandbox %s is %s", box.ID, box.Status), "create a new sandbox")
 }

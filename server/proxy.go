@@ -13,7 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -82,7 +82,7 @@ func (s *Server) proxyPort(w http.ResponseWriter, r *http.Request) error {
 
 // passOn passes a request to a port of a sandbox. prefix is the part of the path that leads there; "" if the port has
 // its own host name.
-func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sandbox, port int, prefix string) error {
+func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box record.Sandbox, port int, prefix string) error {
 	if box.Status.Ended() {
 		return errGone(box)
 	}
@@ -108,7 +108,7 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box sandbox.Sand
 // passage is a request that is passed to a port.
 type passage struct {
 	from   peer
-	box    sandbox.Sandbox
+	box    record.Sandbox
 	port   int
 	prefix string // as in passOn
 }

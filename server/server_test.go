@@ -23,6 +23,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -57,7 +59,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 		t.Fatal(err)
 	}
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 		Prices: sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})
 	if err != nil {
@@ -89,7 +91,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 		defer cancel()
-		all, err := fleet.List(ctx, "", sandbox.Filter{})
+		all, err := fleet.List(ctx, "", record.Filter{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -523,7 +525,7 @@ func TestRunLeavesNothing(t *testing.T) {
 	if resp, body := w.do("POST", "/v1/run", strings.Repeat(" ", api.MaxExec+1)); resp.StatusCode != 413 {
 		t.Errorf("too large: %s %s", resp.Status, body)
 	}
-	if left := w.fleet.Stats().Sandboxes; len(left) != 0 && left[sandbox.Running] != 0 {
+	if left := w.fleet.Stats().Sandboxes; len(left) != 0 && left[record.Running] != 0 {
 		t.Errorf("left: %v", left)
 	}
 	// A sandbox that cannot be released does not affect the result. The fleet keeps trying.
@@ -735,15 +737,15 @@ func TestSandboxRequestIsUnderstood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := sandbox.DecodeRequest(data)
+	got, err := spec.Decode(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := sandbox.Request{
+	want := spec.Request{
 		Image: "i", Name: "n", Tags: map[string]string{"a": "b"}, Env: map[string]string{"c": "d"},
 		Secrets: []string{"s"}, Workdir: "/w", User: "u", Hostname: "h",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e",
-		Network: sandbox.Network{Mode: "none"},
+		Volumes: []spec.Mount{{Name: "v", Path: "/p", ReadOnly: true}}, Engine: "e",
+		Network: spec.Network{Mode: "none"},
 		CPU:     1.5, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 8, TimeoutSeconds: 6,
 		IdleTimeoutSeconds: 7, Cold: true,
 	}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 )
@@ -21,7 +22,7 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
+	limited := spec.Request{Image: "base", IdleTimeoutSeconds: 2}
 	s := h.create(t, session.Request{Sandbox: limited,
 		Prompt: "/run echo kept >kept; while [ ! -e /tmp/go ]; do sleep 0.05; done"})
 	w := h.watch(s.ID)
@@ -31,7 +32,7 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sb.Status.Ended() && sb.End == sandbox.EndIdle
+		return sb.Status.Ended() && sb.End == record.EndIdle
 	}
 	box := mustGet(t, h, s.ID).SandboxID
 	for _, when := range []string{"during a turn", "after a restart"} {
@@ -69,13 +70,13 @@ func TestIdleLimitEndsNoTurn(t *testing.T) {
 func TestBackgroundTasksKeepSandbox(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	limited := sandbox.Request{Image: "base", IdleTimeoutSeconds: 2}
+	limited := spec.Request{Image: "base", IdleTimeoutSeconds: 2}
 	ended := func(h *house, id string) bool {
 		sb, err := h.fleet.Get(t.Context(), account, id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sb.Status.Ended() && sb.End == sandbox.EndIdle
+		return sb.Status.Ended() && sb.End == record.EndIdle
 	}
 	for _, limit := range []time.Duration{time.Hour, time.Second} {
 		h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": likeClaude{}},

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 )
@@ -192,7 +192,7 @@ func TestOutputOfAnotherKind(t *testing.T) {
 func TestAgentOutOfMemory(t *testing.T) {
 	t.Parallel()
 	h := newRudeHouse(t, session.Options{})
-	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Memory: 256 << 20}})
+	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: spec.Request{Memory: 256 << 20}})
 	w := h.watch(s.ID)
 	w.status(t, records.Ready)
 	h.sh(t, s.ID, "cd /workspace/work && echo kept >kept")
@@ -221,7 +221,7 @@ func TestAgentOutOfMemory(t *testing.T) {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
-	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: sandbox.Request{Disk: 64 << 20}})
+	s := h.create(t, session.Request{Bundle: repository(t), Sandbox: spec.Request{Disk: 64 << 20}})
 	w := h.watch(s.ID)
 	w.status(t, records.Ready)
 	done := h.turn(t, w, "/run head -c 500M /dev/zero >zeros\n/write note some text\n/say still here")

@@ -26,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/memory"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/credentials"
@@ -187,7 +188,7 @@ func TestBadRepositories(t *testing.T) {
 		"not allowed": {session.Request{Repo: "https://git.nowhere.example/a/b"},
 			"the network policy of the sandbox refused git.nowhere.example: "},
 		"too large": {session.Request{Repo: g.url("public/large"),
-			Sandbox: sandbox.Request{Disk: 16 << 20}}, "too large for the sandbox's disk"},
+			Sandbox: spec.Request{Disk: 16 << 20}}, "too large for the sandbox's disk"},
 		"an ext:: submodule": {session.Request{Repo: g.url("public/evil"), Submodules: true},
 			"has an address that is not taken"},
 		"no git-lfs":       {session.Request{Repo: g.url("public/plain"), LFS: true}, "the image has no git-lfs"},
@@ -566,7 +567,7 @@ func TestWorkspace(t *testing.T) {
 // imageWith makes an image from the base image and a script's changes, and returns its id.
 func (h *house) imageWith(t *testing.T, script string) string {
 	t.Helper()
-	box, err := h.fleet.Create(t.Context(), account, sandbox.Request{Image: "base"})
+	box, err := h.fleet.Create(t.Context(), account, spec.Request{Image: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}

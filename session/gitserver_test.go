@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -268,8 +269,8 @@ func (g *gitServer) push(clone string, files map[string]string, message string, 
 }
 
 // reach is a sandbox that may connect to the server.
-func (g *gitServer) reach() sandbox.Request {
-	return sandbox.Request{Network: sandbox.Network{Mode: "allow", Allow: []string{g.addr}}}
+func (g *gitServer) reach() spec.Request {
+	return spec.Request{Network: spec.Network{Mode: "allow", Allow: []string{g.addr}}}
 }
 
 // vault returns secrets.

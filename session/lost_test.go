@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/gvisor"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 )
@@ -72,7 +72,7 @@ func (r *rented) Wait(ctx context.Context) (engine.End, error) {
 	return end, err
 }
 
-func (p *provider) note(e sandbox.Event) {
+func (p *provider) note(e record.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events = append(p.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
@@ -107,7 +107,7 @@ func TestSandboxTaken(t *testing.T) {
 	}
 	sb, err := h.fleet.Ended(t.Context(), account, first)
 	const quicker = "it was destroyed on request" // by the session, whose command had ended, before its end was seen
-	if err != nil || sb.Status != sandbox.Terminated || sb.Reason != "The provider ended it." && sb.Reason != quicker {
+	if err != nil || sb.Status != record.Terminated || sb.Reason != "The provider ended it." && sb.Reason != quicker {
 		t.Errorf("%s: %s, %v", sb.Status, sb.Reason, err)
 	}
 	if sb.Reason == quicker {

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 )
@@ -84,7 +84,7 @@ func TestContinue(t *testing.T) {
 		return []byte("what is recorded"), nil
 	}})
 	s := h.create(t, session.Request{Repo: "https://example.org/owner/project.git", Bundle: repository(t),
-		Prompt: "remember the heron", Approval: agent.ApproveEdits, Sandbox: sandbox.Request{CPU: 1}})
+		Prompt: "remember the heron", Approval: agent.ApproveEdits, Sandbox: spec.Request{CPU: 1}})
 	w := h.watch(s.ID)
 	w.status(t, records.Done)
 	refused := func(want errors.Kind, in string, req session.Request) {
@@ -100,7 +100,7 @@ func TestContinue(t *testing.T) {
 	refused(errors.NotFound, "other", session.Request{Continues: s.ID})
 	refused(errors.NotFound, account, session.Request{Continues: "ses_none"})
 	refused(errors.Invalid, account, session.Request{Continues: s.ID, Repo: "https://example.org/owner/other.git"})
-	refused(errors.Invalid, account, session.Request{Continues: s.ID, Sandbox: sandbox.Request{CPU: 2}})
+	refused(errors.Invalid, account, session.Request{Continues: s.ID, Sandbox: spec.Request{CPU: 2}})
 	first := mustGet(t, h, s.ID)
 
 	next := h.create(t, session.Request{Continues: s.ID,

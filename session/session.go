@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/RelevanceAI/harvest/agent"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
@@ -34,7 +34,7 @@ type Request struct {
 	Limits    records.Limits
 	// MCP describes the user's own servers, in the format of mcp.Parse. ${NAME} stands for a variable of the agent.
 	MCP     []byte
-	Sandbox sandbox.Request // its Env is also the agent's; a replacement for it has Secrets only
+	Sandbox spec.Request // its Env is also the agent's; a replacement for it has Secrets only
 	// Bundle, if set, is the output of `git bundle create - HEAD`: the repository is cloned from it instead of Repo,
 	// which remains its origin.
 	Bundle []byte

@@ -26,6 +26,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -361,7 +362,7 @@ func TestTurn(t *testing.T) {
 	if _, _, err := h.Send(t.Context(), account, s.ID, "more"); errors.KindOf(err) != errors.Gone {
 		t.Errorf("a prompt for a session that has ended: %v", err)
 	}
-	if list, err := h.fleet.List(t.Context(), account, sandbox.Filter{}); err != nil || len(list) != 0 {
+	if list, err := h.fleet.List(t.Context(), account, record.Filter{}); err != nil || len(list) != 0 {
 		t.Errorf("sandboxes stay: %v, %v", list, err)
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/spares"
@@ -81,7 +82,7 @@ func (m *Manager) kindOfSpare(ctx context.Context, s records.Session, req Reques
 		Approval                                                           string
 		Author                                                             workspace.Author
 		MCP                                                                []byte
-		Sandbox                                                            sandbox.Request
+		Sandbox                                                            spec.Request
 		Secrets                                                            []secret.Secret // a changed secret is another kind
 	}{s.Account, s.Agent, s.Model, s.Repo, s.Branch, s.Dir, s.Subdir, s.GitSecret, id, string(s.Approval), s.Author,
 		s.MCP, box, secrets})
@@ -262,7 +263,7 @@ func (r *runner) become(ctx context.Context, s records.Session, req Request, beg
 				State: records.Queued, Created: now}}
 		}
 		_, err := r.m.opts.Fleet.Adopt(ctx, r.account, taken.SandboxID,
-			func(ctx context.Context, box sandbox.Sandbox) error {
+			func(ctx context.Context, box record.Sandbox) error {
 				return r.m.opts.Store.TakeSession(ctx, taken, first, box)
 			})
 		if err != nil {

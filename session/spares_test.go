@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
@@ -47,9 +49,9 @@ func (h *house) waitSpares(t *testing.T, n int) {
 }
 
 // spareBoxes returns the sandboxes made ahead that have not ended.
-func (h *house) spareBoxes(t *testing.T) []sandbox.Sandbox {
+func (h *house) spareBoxes(t *testing.T) []record.Sandbox {
 	t.Helper()
-	list, err := h.fleet.List(t.Context(), sandbox.SpareAccount, sandbox.Filter{})
+	list, err := h.fleet.List(t.Context(), record.SpareAccount, record.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +125,7 @@ func TestSpareIsTaken(t *testing.T) {
 	h.warm(t, req)
 	ahead := h.spareBoxes(t)
 	list, err := h.List(t.Context(), account, false, "", 0)
-	boxes, boxErr := h.fleet.List(t.Context(), account, sandbox.Filter{All: true})
+	boxes, boxErr := h.fleet.List(t.Context(), account, record.Filter{All: true})
 	totals, totalErr := h.Totals(t.Context(), account)
 	if len(list)+len(boxes)+totals.Sessions != 0 || len(ahead) != 1 || err != nil || boxErr != nil || totalErr != nil {
 		t.Fatalf("while it waits: %d sessions, %d sandboxes, %+v, %d made ahead; %v, %v, %v", len(list), len(boxes),
@@ -248,7 +250,7 @@ func TestSpareOfAnotherKind(t *testing.T) {
 		"environment": like(func(r *session.Request) { r.Sandbox.Env = map[string]string{"A": "b"} }),
 		"memory":      like(func(r *session.Request) { r.Sandbox.Memory = 1 << 30 }),
 		"name":        like(func(r *session.Request) { r.Sandbox.Name = "mine" }),
-		"volume":      like(func(r *session.Request) { r.Sandbox.Volumes = []sandbox.Mount{{Name: "v", Path: "/v"}} }),
+		"volume":      like(func(r *session.Request) { r.Sandbox.Volumes = []spec.Mount{{Name: "v", Path: "/v"}} }),
 	} {
 		if err := h.Warm(t.Context(), account,
 			like(func(*session.Request) {})); err != nil { // so that it is never the oldest kind

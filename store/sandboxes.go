@@ -13,33 +13,34 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
 // Sandboxes stores the records of sandboxes.
 type Sandboxes struct{ db *DB }
 
-var _ sandbox.Store = Sandboxes{}
+var _ record.Store = Sandboxes{}
 
 // Sandboxes returns the store of sandboxes.
 func (db *DB) Sandboxes() Sandboxes { return Sandboxes{db} }
 
-// record is a Sandbox with the fields hidden from clients.
-type record struct {
-	sandbox.Sandbox
-	Handle   engine.Handle     `json:"handle"`
-	Commands []sandbox.Command `json:"commands,omitempty"`
-	Denied   uint64            `json:"denied,omitempty"`
-	Withheld []string          `json:"withheld,omitempty"`
+// sandboxRecord is a Sandbox with the fields hidden from clients.
+type sandboxRecord struct {
+	record.Sandbox
+	Handle   engine.Handle    `json:"handle"`
+	Commands []record.Command `json:"commands,omitempty"`
+	Denied   uint64           `json:"denied,omitempty"`
+	Withheld []string         `json:"withheld,omitempty"`
 }
 
-// Put implements sandbox.Store.
-func (s Sandboxes) Put(ctx context.Context, sb sandbox.Sandbox) error {
+// Put implements record.Store.
+func (s Sandboxes) Put(ctx context.Context, sb record.Sandbox) error {
 	return s.put(ctx, s.db.write, sb)
 }
 
-func (s Sandboxes) put(ctx context.Context, on executor, sb sandbox.Sandbox) error {
-	data, err := json.Marshal(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})
+func (s Sandboxes) put(ctx context.Context, on executor, sb record.Sandbox) error {
+	data, err := json.Marshal(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})
 	if err != nil {
 		return errors.Wrapf(err, "encode the record of %s", sb.ID)
 	}
@@ -53,7 +54,7 @@ func (s Sandboxes) put(ctx context.Context, on executor, sb sandbox.Sandbox) err
 		sb.ID, sb.Account, sb.Name, string(sb.Status), live, ended, string(data))
 	var e *sqlite.Error
 	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
-		return sandbox.NameTaken(sb.Name)
+		return record.NameTaken(sb.Name)
 	}
 	if err != nil {
 		return s.db.explain(err, "write the record of "+sb.ID)
@@ -61,20 +62,20 @@ func (s Sandboxes) put(ctx context.Context, on executor, sb sandbox.Sandbox) err
 	return nil
 }
 
-// Get implements sandbox.Store.
-func (s Sandboxes) Get(ctx context.Context, id string) (sandbox.Sandbox, error) {
+// Get implements record.Store.
+func (s Sandboxes) Get(ctx context.Context, id string) (record.Sandbox, error) {
 	found, err := s.query(ctx, "WHERE id = ?", id)
 	if err != nil {
-		return sandbox.Sandbox{}, err
+		return record.Sandbox{}, err
 	}
 	if len(found) == 0 {
-		return sandbox.Sandbox{}, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id)
+		return record.Sandbox{}, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id)
 	}
 	return found[0], nil
 }
 
-// List implements sandbox.Store.
-func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filter) ([]sandbox.Sandbox, error) {
+// List implements record.Store.
+func (s Sandboxes) List(ctx context.Context, account string, filter record.Filter) ([]record.Sandbox, error) {
 	var where []string
 	var args []any
 	add := func(clause string, values ...any) {
@@ -120,14 +121,14 @@ func (s Sandboxes) List(ctx context.Context, account string, filter sandbox.Filt
 	return s.query(ctx, clause, args...)
 }
 
-// Find implements sandbox.Store.
-func (s Sandboxes) Find(ctx context.Context, account, prefix string, limit int) ([]sandbox.Sandbox, error) {
+// Find implements record.Store.
+func (s Sandboxes) Find(ctx context.Context, account, prefix string, limit int) ([]record.Sandbox, error) {
 	// U+10FFFF sorts after all characters of an ID.
 	return s.query(ctx, "WHERE account = ? AND id >= ? AND id < ? ORDER BY id DESC LIMIT ?", account, prefix,
 		prefix+"\U0010ffff", limit)
 }
 
-// Delete implements sandbox.Store.
+// Delete implements record.Store.
 func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, error) {
 	result, err := s.db.write.ExecContext(ctx, "DELETE FROM sandboxes WHERE live = 0 AND ended_at < ?",
 		endedBefore.UnixMilli())
@@ -138,8 +139,8 @@ func (s Sandboxes) Delete(ctx context.Context, endedBefore time.Time) (int, erro
 	return int(n), errors.Wrapf(err, "count the deleted records")
 }
 
-// PutUsage implements sandbox.Store.
-func (s Sandboxes) PutUsage(ctx context.Context, id string, u sandbox.Usage) error {
+// PutUsage implements record.Store.
+func (s Sandboxes) PutUsage(ctx context.Context, id string, u usage.Usage) error {
 	data, err := json.Marshal(u)
 	if err != nil {
 		return errors.Wrapf(err, "encode the usage of %s", id)
@@ -153,8 +154,8 @@ func (s Sandboxes) PutUsage(ctx context.Context, id string, u sandbox.Usage) err
 	return nil
 }
 
-// Usage implements sandbox.Store.
-func (s Sandboxes) Usage(ctx context.Context, id string) (u sandbox.Usage, err error) {
+// Usage implements record.Store.
+func (s Sandboxes) Usage(ctx context.Context, id string) (u usage.Usage, err error) {
 	var data string
 	err = s.db.read.QueryRowContext(ctx, "SELECT data FROM usage WHERE id = ?", id).Scan(&data)
 	switch {
@@ -169,21 +170,21 @@ func (s Sandboxes) Usage(ctx context.Context, id string) (u sandbox.Usage, err e
 	return u, nil
 }
 
-// Totals implements sandbox.Store.
-func (s Sandboxes) Totals(ctx context.Context, account string) (t sandbox.Totals, err error) {
+// Totals implements record.Store.
+func (s Sandboxes) Totals(ctx context.Context, account string) (t record.Totals, err error) {
 	known, err := s.db.statement(ctx, s.db.read, "SELECT sandboxes, seconds, cost FROM totals WHERE account = ?")
 	if err == nil {
 		err = known.QueryRowContext(ctx, account).Scan(&t.Sandboxes, &t.Seconds, &t.Cost)
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return sandbox.Totals{}, s.db.explain(err, "read the usage of an account's sandboxes")
+		return record.Totals{}, s.db.explain(err, "read the usage of an account's sandboxes")
 	}
 	return t, nil
 }
 
 // query returns the records that clause selects. Each different clause becomes a cached statement,
 // so there must be few.
-func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]sandbox.Sandbox, error) {
+func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]record.Sandbox, error) {
 	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)
 	if err != nil {
 		return nil, s.db.explain(err, "read the records of sandboxes")
@@ -193,13 +194,13 @@ func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]san
 		return nil, s.db.explain(err, "read the records of sandboxes")
 	}
 	defer rows.Close()
-	var found []sandbox.Sandbox
+	var found []record.Sandbox
 	for rows.Next() {
 		var data sql.RawBytes
 		if err := rows.Scan(&data); err != nil {
 			return nil, s.db.explain(err, "read a record of a sandbox")
 		}
-		var r record
+		var r sandboxRecord
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
 		}

@@ -7,7 +7,8 @@ import (
 	"encoding/json"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/records"
 )
 
@@ -25,7 +26,7 @@ type storedSession struct {
 	Process    string             `json:"process,omitempty"`
 	Deliveries []records.Delivery `json:"deliveries,omitempty"`
 	Stopping   string             `json:"stopping,omitempty"`
-	Sandbox    sandbox.Request    `json:"sandbox_request"`
+	Sandbox    spec.Request       `json:"sandbox_request"`
 }
 
 // PutSession implements session.Store.
@@ -56,7 +57,7 @@ func (s Sessions) put(ctx context.Context, on executor, record records.Session) 
 
 // TakeSession implements session.Store.
 func (s Sessions) TakeSession(ctx context.Context, record records.Session, messages []records.Message,
-	box sandbox.Sandbox) error {
+	box record.Sandbox) error {
 	tx, err := s.db.write.BeginTx(ctx, nil)
 	if err != nil {
 		return s.db.explain(err, "take session "+record.ID)

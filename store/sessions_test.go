@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
@@ -24,8 +24,8 @@ func TestTakeSessionIsOneTransaction(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "db"))
 	s := db.Sessions()
 	spare := records.Session{ID: "ses_1", Account: "acme", Spare: true}
-	waiting := sandbox.Sandbox{ID: "sbx_1", Account: sandbox.SpareAccount, Owner: "acme", Status: sandbox.Running}
-	named := sandbox.Sandbox{ID: "sbx_2", Account: "acme", Name: "taken", Status: sandbox.Running}
+	waiting := record.Sandbox{ID: "sbx_1", Account: record.SpareAccount, Owner: "acme", Status: record.Running}
+	named := record.Sandbox{ID: "sbx_2", Account: "acme", Name: "taken", Status: record.Running}
 	if err := errors.Join(s.PutSession(t.Context(), spare), db.Sandboxes().Put(t.Context(), waiting),
 		db.Sandboxes().Put(t.Context(), named)); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestSessionsErrors(t *testing.T) {
 	_, messages := s.Messages(t.Context(), "ses_1")
 	for what, err := range map[string]error{
 		"PutSession": s.PutSession(t.Context(), records.Session{}), "Session": get, "Sessions": list,
-		"TakeSession": s.TakeSession(t.Context(), records.Session{}, nil, sandbox.Sandbox{}),
+		"TakeSession": s.TakeSession(t.Context(), records.Session{}, nil, record.Sandbox{}),
 		"DropSession": s.DropSession(t.Context(), ""),
 		"PutMessage":  s.PutMessage(t.Context(), records.Message{}), "Messages": messages,
 	} {

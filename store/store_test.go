@@ -24,7 +24,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/store/storetest"
 )
 
@@ -77,7 +77,7 @@ func open(t *testing.T, path string) *DB {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(t *testing.T) sandbox.Store {
+	storetest.Run(t, func(t *testing.T) record.Store {
 		return open(t, filepath.Join(t.TempDir(), "odd ?name#%41", "..", "odd ?name#%41.db")).Sandboxes()
 	})
 }
@@ -250,7 +250,7 @@ func oldRows(t *testing.T) []oldRow {
 	return []oldRow{
 		{1, "sandboxes", "id, account, name, status, live, ended_at, data",
 			"'sbx_old', 'acme', 'näme', 'failed', 0, ?, ?",
-			[]any{sb.Ended.UnixMilli(), text(record{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
+			[]any{sb.Ended.UnixMilli(), text(sandboxRecord{sb, sb.Handle, sb.Commands, sb.Denied, sb.Withheld})}},
 		{2, "secrets", "account, name, keys, sealed, created_at, updated_at, used_at",
 			`'acme', 's', '["A"]', x'0102', 1, 2, 3`, nil},
 		{3, "events", "stream, id, type, at, data", `'sbx_old', 7, 'sandbox.ready', 1, '{}'`, nil},
@@ -280,7 +280,7 @@ func oldRows(t *testing.T) []oldRow {
 // migrated checks how the current program reads the records of oldRows that a version had, and that it can write.
 func migrated(t *testing.T, db *DB, version int) {
 	t.Helper()
-	s, totals := db.Sandboxes(), sandbox.Totals{}
+	s, totals := db.Sandboxes(), record.Totals{}
 	if version >= 1 {
 		want := storetest.Full("sbx_old")
 		got, err := s.Get(t.Context(), "sbx_old")
@@ -471,11 +471,11 @@ func TestBackup(t *testing.T) {
 	if err := db.Sandboxes().Put(t.Context(), later); err != nil {
 		t.Fatal(err)
 	}
-	all, err := open(t, path).Sandboxes().List(t.Context(), "", sandbox.Filter{All: true})
+	all, err := open(t, path).Sandboxes().List(t.Context(), "", record.Filter{All: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]sandbox.Sandbox{want}, all); diff != "" {
+	if diff := cmp.Diff([]record.Sandbox{want}, all); diff != "" {
 		t.Errorf("the backup has (-want +got):\n%s", diff)
 	}
 	if err := db.Backup(t.Context(), path); !errors.Is(err, errors.Conflict) {
@@ -502,7 +502,7 @@ func TestErrorsAfterClose(t *testing.T) {
 	}
 	s := db.Sandboxes()
 	_, get := s.Get(t.Context(), "sbx_1")
-	_, list := s.List(t.Context(), "", sandbox.Filter{})
+	_, list := s.List(t.Context(), "", record.Filter{})
 	_, find := s.Find(t.Context(), "acme", "sbx", 2)
 	_, remove := s.Delete(t.Context(), storetest.Full("x").Created)
 	for what, err := range map[string]error{"Put": s.Put(t.Context(), storetest.Full("x")), "Get": get, "List": list,
@@ -582,7 +582,7 @@ func TestKilledWhileWriting(t *testing.T) {
 		if err != nil {
 			t.Fatalf("open after kill -9: %v", err)
 		}
-		all, err := db.Sandboxes().List(t.Context(), "", sandbox.Filter{All: true})
+		all, err := db.Sandboxes().List(t.Context(), "", record.Filter{All: true})
 		if err != nil || len(all) < committed {
 			t.Errorf("%d records, %v; %d were committed before the kill", len(all), err, committed)
 		}
@@ -604,7 +604,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("writing %d records to a full disk: %v, want Exhausted", n, err)
 	}
 	check(t, errors.Message(err)+errors.RemedyOf(err), "no space left", "free space")
-	all, err := s.List(t.Context(), "", sandbox.Filter{All: true})
+	all, err := s.List(t.Context(), "", record.Filter{All: true})
 	if err != nil || len(all) != n-1 {
 		t.Errorf("%d records, %v; %d were committed", len(all), err, n-1)
 	}

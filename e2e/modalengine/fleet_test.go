@@ -20,6 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -57,7 +59,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 		t.Fatal(err)
 	}
 	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: &memory.Sandboxes{},
-		Event: func(e sandbox.Event) {
+		Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.events = append(f.events, string(e.Type)+" "+e.Sandbox.ID+" "+e.Sandbox.Reason)
@@ -68,7 +70,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		all, err := f.List(ctx, "", sandbox.Filter{})
+		all, err := f.List(ctx, "", record.Filter{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -85,7 +87,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 	return f
 }
 
-func (f *modalFleet) create(t *testing.T, account string, req sandbox.Request) sandbox.Sandbox {
+func (f *modalFleet) create(t *testing.T, account string, req spec.Request) record.Sandbox {
 	t.Helper()
 	sb, err := f.Create(t.Context(), account, req)
 	if err != nil {
@@ -122,14 +124,14 @@ func (f *modalFleet) inApp(t *testing.T, name string) []*modal.Sandbox {
 func TestModalEngineFleet(t *testing.T) {
 	testenv.Long(t)
 	f := newModalFleet(t)
-	one := f.create(t, "personal", sandbox.Request{Image: "base"})
-	two := f.create(t, "acme", sandbox.Request{Image: "base", Network: sandbox.Network{Mode: "none"},
+	one := f.create(t, "personal", spec.Request{Image: "base"})
+	two := f.create(t, "acme", spec.Request{Image: "base", Network: spec.Network{Mode: "none"},
 		Memory: 512 << 20})
 	if one.Network.Mode != "default" {
 		t.Errorf("the network is %+v by default", one.Network)
 	}
 	_, err := f.Create(t.Context(), "personal",
-		sandbox.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
+		spec.Request{Image: "base", GPU: "T4"}) // our own server, which has no GPU, gets the request
 	if errors.KindOf(err) != errors.Unsupported || !strings.Contains(errors.Message(err), "there are no GPUs here") ||
 		!strings.Contains(errors.RemedyOf(err), "leave the GPU out") {
 		t.Errorf("with a GPU: %v: %q, %q", err, errors.Message(err), errors.RemedyOf(err))
@@ -141,8 +143,8 @@ func TestModalEngineFleet(t *testing.T) {
 }
 
 // apps checks that a reopened engine finds the sandboxes of all accounts.
-func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
-	for name, sb := range map[string]sandbox.Sandbox{"harvest-personal": one, "harvest-acme": two} {
+func (f *modalFleet) apps(t *testing.T, one, two record.Sandbox) {
+	for name, sb := range map[string]record.Sandbox{"harvest-personal": one, "harvest-acme": two} {
 		if list := f.inApp(t, name); len(list) != 1 || list[0].SandboxID != sb.Handle.Ref {
 			t.Errorf("the app %s has %d sandboxes", name, len(list))
 		}
@@ -166,7 +168,7 @@ func (f *modalFleet) apps(t *testing.T, one, two sandbox.Sandbox) {
 }
 
 // port sends HTTP to a port of a sandbox without a network, on persistent connections.
-func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
+func (f *modalFleet) port(t *testing.T, sb record.Sandbox) {
 	x, err := f.Exec(t.Context(), sb.Account, sb.ID,
 		sandbox.ExecRequest{Args: []string{"sh", "-c",
 			"mkdir /www && head -c 3000000 /dev/zero >/www/big && cd /www && exec python3 -m http.server 8000"},
@@ -196,8 +198,8 @@ func (f *modalFleet) port(t *testing.T, sb sandbox.Sandbox) {
 }
 
 // network changes the network while the sandbox runs, to rules that Modal supports, and back to the internet.
-func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
-	for _, n := range []sandbox.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}},
+func (f *modalFleet) network(t *testing.T, sb record.Sandbox) {
+	for _, n := range []spec.Network{{Mode: "allow", Allow: []string{"192.0.2.0/24", "example.org"}},
 		{Mode: "default"}, {Mode: "none"}, {Mode: "none"}} {
 		got, err := f.SetNetwork(t.Context(), sb.Account, sb.ID, n)
 		if err != nil || got.Network.Mode != n.Mode {
@@ -211,7 +213,7 @@ func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
 		}
 	}
 	_, err := f.SetNetwork(t.Context(), sb.Account, sb.ID,
-		sandbox.Network{Mode: "default", Deny: []string{"example.org"}})
+		spec.Network{Mode: "default", Deny: []string{"example.org"}})
 	if errors.KindOf(err) != errors.Unsupported || errors.RemedyOf(err) == "" {
 		t.Errorf("what Modal cannot say: %v", err)
 	}
@@ -221,14 +223,14 @@ func (f *modalFleet) network(t *testing.T, sb sandbox.Sandbox) {
 }
 
 // A sandbox that is terminated at Modal behind Harvest's back is lost, and then over.
-func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
+func (f *modalFleet) lost(t *testing.T, sb record.Sandbox) {
 	for _, box := range f.inApp(t, "harvest-personal") {
 		if _, err := box.Terminate(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ended, err := f.Ended(t.Context(), sb.Account, sb.ID)
-	if err != nil || ended.Status != sandbox.Terminated || !strings.Contains(ended.Reason, "terminated at Modal") {
+	if err != nil || ended.Status != record.Terminated || !strings.Contains(ended.Reason, "terminated at Modal") {
 		t.Errorf("%s: %s, %v", ended.Status, ended.Reason, err)
 	}
 	f.mu.Lock()
@@ -242,7 +244,7 @@ func (f *modalFleet) lost(t *testing.T, sb sandbox.Sandbox) {
 		!strings.Contains(errors.Message(err), "terminated at Modal") {
 		t.Errorf("a command afterwards: %v", err)
 	}
-	if next := f.create(t, sb.Account, sandbox.Request{Image: "base"}); next.ID == sb.ID {
+	if next := f.create(t, sb.Account, spec.Request{Image: "base"}); next.ID == sb.ID {
 		t.Error("the next sandbox is the one before")
 	}
 }
@@ -258,7 +260,7 @@ func TestModalEngineSecrets(t *testing.T) {
 	if out, err := f.h.Run("secret", "set", "keys", "WORD="+value, "SAME=of Modal"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	said := func(sb sandbox.Sandbox) string {
+	said := func(sb record.Sandbox) string {
 		t.Helper()
 		x, err := f.Exec(t.Context(), sb.Account, sb.ID,
 			sandbox.ExecRequest{Args: []string{"sh", "-c", `echo "$WORD,$SAME"`}})
@@ -272,12 +274,12 @@ func TestModalEngineSecrets(t *testing.T) {
 		return result.Stdout
 	}
 	// The first sandbox of its image, for which the engine records the environment that it finds.
-	one := f.create(t, "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:keys"},
+	one := f.create(t, "personal", spec.Request{Image: "base", Secrets: []string{"modal:keys"},
 		Env: map[string]string{"SAME": "own"}})
 	if got := said(one); got != value+",own\n" {
 		t.Errorf("commands have %q", got)
 	}
-	if got := said(f.create(t, "personal", sandbox.Request{Image: "base"})); got != ",\n" {
+	if got := said(f.create(t, "personal", spec.Request{Image: "base"})); got != ",\n" {
 		t.Errorf("a sandbox of the same image without the secret has %q", got)
 	}
 	next, err := f.Fork(t.Context(), one.Account, one.ID, sandbox.ForkRequest{})
@@ -307,7 +309,7 @@ func TestModalEngineSecrets(t *testing.T) {
 	for _, file := range host.InFiles(t, f.dir, value) {
 		t.Errorf("the value is in %s", file)
 	}
-	_, err = f.Create(t.Context(), "personal", sandbox.Request{Image: "base", Secrets: []string{"modal:lost"}})
+	_, err = f.Create(t.Context(), "personal", spec.Request{Image: "base", Secrets: []string{"modal:lost"}})
 	if errors.KindOf(err) != errors.NotFound || !strings.Contains(errors.Message(err), `Modal has no secret "lost"`) ||
 		!strings.Contains(errors.RemedyOf(err), "modal secret create lost") {
 		t.Errorf("one that is not there: %v, %s", err, errors.RemedyOf(err))

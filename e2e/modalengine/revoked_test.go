@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -51,10 +53,10 @@ func TestModalEngineRevoked(t *testing.T) {
 			t.Fatal(err)
 		}
 		fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: store,
-			Event: func(e sandbox.Event) {
+			Event: func(e record.Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				if e.Type == sandbox.EventLost {
+				if e.Type == record.EventLost {
 					lost = append(lost, e.Sandbox.Reason)
 				}
 			}})
@@ -79,7 +81,7 @@ func TestModalEngineRevoked(t *testing.T) {
 
 	fleet, eng, closeIt := open(another)
 	defer closeIt()
-	sb, err := fleet.Create(t.Context(), "personal", sandbox.Request{Image: "base"})
+	sb, err := fleet.Create(t.Context(), "personal", spec.Request{Image: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func TestModalEngineRevoked(t *testing.T) {
 		return nil
 	}
 	testenv.Try(t, func() error { return told("a command", run(fleet, sb.ID)) }) // the link ends within seconds
-	_, err = fleet.Create(t.Context(), "personal", sandbox.Request{Image: "base"})
+	_, err = fleet.Create(t.Context(), "personal", spec.Request{Image: "base"})
 	if err := told("another sandbox", err); err != nil {
 		t.Error(err)
 	}
@@ -118,7 +120,7 @@ func TestModalEngineRevoked(t *testing.T) {
 	if end, err := box.Wait(long); errors.KindOf(err) != errors.Timeout {
 		t.Errorf("the wait for the end ended with %+v, %v", end, err)
 	}
-	if now, err := fleet.Get(t.Context(), "personal", sb.ID); err != nil || now.Status != sandbox.Running {
+	if now, err := fleet.Get(t.Context(), "personal", sb.ID); err != nil || now.Status != record.Running {
 		t.Errorf("the sandbox is %s (%s), %v", now.Status, now.Reason, err)
 	}
 	mu.Lock()

@@ -25,6 +25,8 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -266,15 +268,15 @@ func TestModalVolumes(t *testing.T) {
 type fleetAtModal struct {
 	*sandbox.Fleet
 	mu     sync.Mutex
-	events []sandbox.Event // guarded by mu
+	events []record.Event // guarded by mu
 }
 
-func (f *fleetAtModal) until(t *testing.T, want sandbox.EventType) (found sandbox.Event) {
+func (f *fleetAtModal) until(t *testing.T, want record.EventType) (found record.Event) {
 	t.Helper()
 	testenv.Eventually(t, "an event "+string(want), func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		i := slices.IndexFunc(f.events, func(e sandbox.Event) bool { return e.Type == want })
+		i := slices.IndexFunc(f.events, func(e record.Event) bool { return e.Type == want })
 		if i >= 0 {
 			found = f.events[i]
 		}
@@ -288,7 +290,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	f := &fleetAtModal{}
 	var err error
 	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: new(memory.Sandboxes),
-		Machine: sandbox.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e sandbox.Event) {
+		Machine: spec.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.events = append(f.events, e)
@@ -319,7 +321,7 @@ func (f *fleetAtModal) sh(t *testing.T, ref, script string) string {
 }
 
 // modalRequest is a sandbox at Modal.
-func modalRequest(req sandbox.Request) sandbox.Request {
+func modalRequest(req spec.Request) spec.Request {
 	req.Network.Mode = "none"
 	return req
 }
@@ -338,10 +340,10 @@ func TestModalCarriedOver(t *testing.T) {
 	const life, carry = 20 * time.Minute, time.Minute
 	e := openModal(t, modalengine.Options{Dir: t.TempDir(), Executable: program, Life: life, CarryAhead: life - carry})
 	f := openFleetAtModal(t, e)
-	sb, err := f.Create(t.Context(), "acme", modalRequest(sandbox.Request{
+	sb, err := f.Create(t.Context(), "acme", modalRequest(spec.Request{
 		Name: "long", Tags: map[string]string{"a": "b"}, Env: map[string]string{"GIVEN": "to it"}, Workdir: "/srv",
 		TimeoutSeconds: (2 * life).Seconds(),
-		Volumes:        []sandbox.Mount{{Name: "data", Path: "/data"}, {Name: "data", Path: "/also"}},
+		Volumes:        []spec.Mount{{Name: "data", Path: "/data"}, {Name: "data", Path: "/also"}},
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -363,12 +365,12 @@ func TestModalCarriedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.until(t, sandbox.EventCarried)
+	f.until(t, record.EventCarried)
 	if r, err := run.Wait(t.Context()); err != nil || r.ReturnCode == 0 || !strings.Contains(r.Reason, "carried over") {
 		t.Errorf("the command that ran: %+v, %v", r, err)
 	}
 	now, err := f.Get(t.Context(), "acme", "long")
-	if err != nil || now.ID != sb.ID || now.Status != sandbox.Running || now.Handle == sb.Handle ||
+	if err != nil || now.ID != sb.ID || now.Status != record.Running || now.Handle == sb.Handle ||
 		now.Tags["a"] != "b" || !now.Expires.Equal(sb.Expires) {
 		t.Errorf("carried over: %+v, %v", now, err)
 	}
@@ -411,7 +413,7 @@ func TestModalSnapshots(t *testing.T) {
 	}
 	ctx := t.Context()
 	f := openFleetAtModal(t, openModal(t, modalengine.Options{Dir: t.TempDir(), Executable: program}))
-	create := func(req sandbox.Request) sandbox.Sandbox {
+	create := func(req spec.Request) record.Sandbox {
 		t.Helper()
 		sb, err := f.Create(ctx, "acme", modalRequest(req))
 		if err != nil {
@@ -424,7 +426,7 @@ func TestModalSnapshots(t *testing.T) {
 		})
 		return sb
 	}
-	first := create(sandbox.Request{SnapshotOnEnd: true})
+	first := create(spec.Request{SnapshotOnEnd: true})
 	f.sh(t, first.ID, "mkdir -p /srv/x && echo one >/srv/x/file")
 	run, err := f.Exec(ctx, "acme", first.ID, sandbox.ExecRequest{Args: []string{"sleep", "7777"}, Timeout: time.Hour,
 		Detach: true})
@@ -441,7 +443,7 @@ func TestModalSnapshots(t *testing.T) {
 		errors.RemedyOf(err) == "" {
 		t.Errorf("of a directory: %v", err)
 	}
-	second := create(sandbox.Request{Image: "mine"})
+	second := create(spec.Request{Image: "mine"})
 	if got := f.sh(t, second.ID, "cat /srv/x/file; echo two >>/srv/x/file"); got != "one\n" {
 		t.Errorf("a sandbox from the snapshot has %q", got)
 	}

@@ -25,6 +25,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -124,8 +126,8 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 		t.Fatal(err)
 	}
 	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: new(memory.Sandboxes),
-		Event: func(e sandbox.Event) {
-			if e.Type == sandbox.EventReady {
+		Event: func(e record.Event) {
+			if e.Type == record.EventReady {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.starts[e.Sandbox.Account]++
@@ -137,7 +139,7 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	source.Connect(s.shelf, s.fleet.Builds())
 	t.Cleanup(func() {
 		ctx := context.Background()
-		all, err := s.fleet.List(ctx, "personal", sandbox.Filter{})
+		all, err := s.fleet.List(ctx, "personal", record.Filter{})
 		for _, sb := range all {
 			err = errors.Join(err, s.fleet.Destroy(ctx, "personal", sb.ID))
 		}
@@ -164,7 +166,7 @@ func (s *site) build(spec image.Spec, opts image.BuildOptions) image.Image {
 // run runs a command in a sandbox of the image and returns its output.
 func (s *site) run(img image.Image, args ...string) string {
 	s.t.Helper()
-	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Image: img.ID})
+	sb, err := s.fleet.Create(s.t.Context(), "personal", spec.Request{Image: img.ID})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -238,7 +240,7 @@ CMD ["hello"]
 // online skips the test if sandboxes cannot reach a package registry.
 func (s *site) online() {
 	s.t.Helper()
-	sb, err := s.fleet.Create(s.t.Context(), "personal", sandbox.Request{Network: sandbox.Network{Mode: "default"}})
+	sb, err := s.fleet.Create(s.t.Context(), "personal", spec.Request{Network: spec.Network{Mode: "default"}})
 	if err != nil {
 		s.t.Skipf("sandboxes have no network here: %v", err)
 	}
@@ -386,7 +388,7 @@ for name in "/built", "/here":
 		"touch /here && python3 -c '"+look+"'"); out != "/built 95\n/here 61\n" { // EOPNOTSUPP, ENODATA
 		t.Errorf("in a sandbox of the image: %q", out)
 	}
-	sb, err := s.fleet.Create(t.Context(), "personal", sandbox.Request{Image: built.ID})
+	sb, err := s.fleet.Create(t.Context(), "personal", spec.Request{Image: built.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +449,7 @@ func TestIsolation(t *testing.T) {
 	if errors.KindOf(err) != errors.Timeout && errors.KindOf(err) != errors.Canceled {
 		t.Errorf("got %v", err)
 	}
-	left, err := s.fleet.List(t.Context(), "harvest-build", sandbox.Filter{})
+	left, err := s.fleet.List(t.Context(), "harvest-build", record.Filter{})
 	if err != nil || len(left) > 0 {
 		t.Errorf("sandboxes of builds are left: %v, %v", left, err)
 	}

@@ -29,6 +29,8 @@ import (
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // toolchain writes this machine's Go, as far as compiling needs it, as a layer with usr/local/go.
@@ -139,9 +141,9 @@ COPY --from=build /out/hello /hello
 USER 65532
 ENTRYPOINT ["/hello"]
 `
-	spec := image.Spec{Dockerfile: text, Args: map[string]string{"GO": ref.Name(), "VERSION": "1.2"}}
-	built := s.build(spec, image.BuildOptions{Context: dir})
-	sb, err := s.fleet.Create(t.Context(), "personal", sandbox.Request{Image: built.ID})
+	wanted := image.Spec{Dockerfile: text, Args: map[string]string{"GO": ref.Name(), "VERSION": "1.2"}}
+	built := s.build(wanted, image.BuildOptions{Context: dir})
+	sb, err := s.fleet.Create(t.Context(), "personal", spec.Request{Image: built.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +253,7 @@ func TestRunThatNeverEnds(t *testing.T) {
 		!strings.Contains(text, "longer than 10s") || !strings.Contains(text, "busy") || !strings.Contains(text, "3") {
 		t.Errorf("got %v", err)
 	}
-	left, err := s.fleet.List(t.Context(), "harvest-build", sandbox.Filter{})
+	left, err := s.fleet.List(t.Context(), "harvest-build", record.Filter{})
 	if err != nil || len(left) > 0 {
 		t.Errorf("sandboxes of builds are left: %v, %v", left, err)
 	}

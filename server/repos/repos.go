@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/repo"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -74,7 +74,7 @@ func (s *Service) addRepo(w http.ResponseWriter, r *http.Request) error {
 	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root,
 		LimitSeconds: req.LimitSeconds}
 	if len(req.Sandbox) > 0 {
-		if recipe.Sandbox, err = sandbox.DecodeRequest(req.Sandbox); err != nil {
+		if recipe.Sandbox, err = spec.Decode(req.Sandbox); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func repoOut(r repo.Repo) api.Repo {
 			Sandbox: api.SandboxRequest{
 				Image: b.Image, Commands: b.Commands, Tags: b.Tags, Secrets: b.Secrets, Hostname: b.Hostname,
 				Engine: b.Engine, Network: api.Network(b.Network), Ports: b.Ports,
-				Volumes: edge.Each(b.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
+				Volumes: edge.Each(b.Volumes, func(m spec.Mount) api.Mount { return api.Mount(m) }),
 				CPU:     b.CPU, Memory: b.Memory, Disk: b.Disk, Processes: b.Processes, Files: b.Files,
 				VolumeFiles: b.VolumeFiles, Cold: b.Cold,
 			},

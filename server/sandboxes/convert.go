@@ -3,26 +3,28 @@ package sandboxes
 import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // The structs of the API are separate from those of the core, so that a change of one does not change the other by
 // accident.
 
-func sandboxOut(s sandbox.Sandbox) api.Sandbox {
+func sandboxOut(s record.Sandbox) api.Sandbox {
 	return api.Sandbox{
 		ID: s.ID, Name: s.Name, Status: string(s.Status), Reason: s.Reason, FailedStage: s.FailedStage,
 		OutOfMemory: s.OutOfMemory,
 		Engine:      s.Engine, Isolation: s.Isolation, Image: s.Image, ImageID: s.ImageID, Tags: s.Tags,
 		Workdir: s.Workdir, User: s.User,
-		Volumes: edge.Each(s.Volumes, func(m sandbox.Mount) api.Mount { return api.Mount(m) }),
+		Volumes: edge.Each(s.Volumes, func(m spec.Mount) api.Mount { return api.Mount(m) }),
 		Secrets: s.Secrets, Network: api.Network(s.Network), Ports: s.Ports,
 		Limits: api.Limits{CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
 			Processes: s.Limits.Processes,
 			Files:     s.Limits.Files, VolumeFiles: s.Limits.VolumeFiles},
 		GPU:    s.GPU,
-		Stages: edge.Each(s.Stages, func(g sandbox.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
+		Stages: edge.Each(s.Stages, func(g record.Stage) api.Stage { return api.Stage(g) }), Warm: s.Warm,
 		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), Expires: s.Expires.UTC(),
 		LastUsed:           s.LastUsed.UTC(),
 		IdleTimeoutSeconds: s.IdleTimeoutSeconds, CostUSD: s.Cost,
@@ -32,7 +34,7 @@ func sandboxOut(s sandbox.Sandbox) api.Sandbox {
 	}
 }
 
-func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
+func s3Out(s *record.S3Volume) *api.SandboxS3 {
 	if s == nil {
 		return nil
 	}
@@ -41,9 +43,9 @@ func s3Out(s *sandbox.S3Volume) *api.SandboxS3 {
 		Mount: s.Mount, ReadOnly: s.ReadOnly}, Volume: s.Volume, SyncError: s.SyncError, MountError: s.MountError}
 }
 
-func usageOut(u sandbox.Usage) api.Used {
+func usageOut(u usage.Usage) api.Used {
 	return api.Used{Interval: u.Interval, PeakMemory: u.PeakMemory,
-		Samples: edge.Each(u.Samples, func(s sandbox.Sample) api.UsageSample {
+		Samples: edge.Each(u.Samples, func(s usage.Sample) api.UsageSample {
 			return api.UsageSample{Time: s.Time.UTC(), CPU: s.CPU, Memory: s.Memory, Received: s.Received, Sent: s.Sent}
 		})}
 }

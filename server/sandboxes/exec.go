@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -131,7 +132,7 @@ type runBody struct {
 
 type runRequest struct {
 	api.ExecRequest
-	sandbox sandbox.Request
+	sandbox spec.Request
 	keep    bool
 }
 
@@ -150,7 +151,7 @@ func decodeRun(data []byte) (runRequest, error) {
 		return req, nil
 	}
 	var err error
-	req.sandbox, err = sandbox.DecodeRequest(b.Sandbox)
+	req.sandbox, err = spec.Decode(b.Sandbox)
 	return req, err
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/server/images"
 )
@@ -97,7 +99,7 @@ func (s *Service) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req, err := sandbox.DecodeRequest(data)
+	req, err := spec.Decode(data)
 	if err != nil {
 		return err
 	}
@@ -121,7 +123,7 @@ func (s *Service) createSandbox(w http.ResponseWriter, r *http.Request) error {
 }
 
 // Create is Fleet.Create with a span, which has a child span for each stage.
-func (s *Service) Create(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
+func (s *Service) Create(ctx context.Context, req spec.Request) (record.Sandbox, error) {
 	ctx, span := s.Tracer.Start(ctx, "sandbox.create")
 	defer span.End()
 	at := time.Now()
@@ -156,7 +158,7 @@ func (s *Service) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	query := r.URL.Query()
-	filter := sandbox.Filter{All: all, Name: query.Get("name"), Before: after, Limit: limit + 1}
+	filter := record.Filter{All: all, Name: query.Get("name"), Before: after, Limit: limit + 1}
 	for _, tag := range query["tag"] {
 		key, value, ok := strings.Cut(tag, "=")
 		if !ok {
@@ -217,7 +219,7 @@ func (s *Service) destroySandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if owner == "" { // then only a complete ID names it
-		all, err := s.Fleet.List(r.Context(), "", sandbox.Filter{})
+		all, err := s.Fleet.List(r.Context(), "", record.Filter{})
 		if err != nil {
 			return err
 		}
@@ -276,7 +278,7 @@ func (s *Service) setNetwork(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	changed, err := s.Fleet.SetNetwork(r.Context(), edge.Account(r), r.PathValue("id"),
-		sandbox.Network(req))
+		spec.Network(req))
 	if err != nil {
 		return err
 	}

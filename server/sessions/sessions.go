@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
@@ -134,7 +134,7 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 		in.Author = workspace.Author(*req.Author)
 	}
 	if len(req.Sandbox) > 0 {
-		in.Sandbox, err = sandbox.DecodeRequest(req.Sandbox)
+		in.Sandbox, err = spec.Decode(req.Sandbox)
 	}
 	return in, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
 	"github.com/RelevanceAI/harvest/session/shell"
@@ -115,7 +116,7 @@ func (r *Runner) enter(id string) (leave func(), err error) {
 
 // access is like Models.Access, but returns nil if there is no credential, so that the sandbox's own environment
 // applies.
-func (r *Runner) access(ctx context.Context, sb sandbox.Sandbox) (*agent.Access, error) {
+func (r *Runner) access(ctx context.Context, sb record.Sandbox) (*agent.Access, error) {
 	if r.Models.Gateway == nil {
 		return nil, nil
 	}

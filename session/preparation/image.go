@@ -3,7 +3,7 @@ package preparation
 import (
 	"context"
 
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/records"
 )
 
@@ -16,7 +16,7 @@ type Repos interface {
 }
 
 // RepoImage returns the repository image that replaces the image of req, nil if none is suitable.
-func (p Preparer) RepoImage(ctx context.Context, s Session, req sandbox.Request) *records.RepoImage {
+func (p Preparer) RepoImage(ctx context.Context, s Session, req spec.Request) *records.RepoImage {
 	first := s.Repos[0]
 	if p.Images == nil || first.URL == "" || req.Image != s.Image || len(req.Commands) > 0 || req.User != "" {
 		return nil

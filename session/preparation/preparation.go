@@ -13,6 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/records"
@@ -43,7 +45,7 @@ type Session struct {
 	Image       string // of sandboxes for its agent
 	Title       string
 	Author      workspace.Author // of commits
-	Request     sandbox.Request
+	Request     spec.Request
 	Repos       []workspace.Repository
 	Given       workspace.Given // input of a new session
 	Logins      credentials.Request
@@ -61,7 +63,7 @@ type Result struct {
 }
 
 // Request returns the request for a session's sandbox.
-func Request(req sandbox.Request, image, memory string) sandbox.Request {
+func Request(req spec.Request, image, memory string) spec.Request {
 	if req.Image == "" {
 		req.Image = image
 	}
@@ -151,7 +153,7 @@ func (p *work) createSandbox(ctx context.Context) error {
 	req.Withhold = p.Models.Withheld()
 	// Destroy sandboxes that an earlier server started to create and did not record. Also destroy the previous
 	// sandbox if it is still ending: after that its files are known.
-	old, err := p.Fleet.List(ctx, p.s.Account, sandbox.Filter{Tags: map[string]string{Tag: p.s.ID}})
+	old, err := p.Fleet.List(ctx, p.s.Account, record.Filter{Tags: map[string]string{Tag: p.s.ID}})
 	if err != nil {
 		return err
 	}
@@ -184,10 +186,10 @@ func (p *work) createSandbox(ctx context.Context) error {
 }
 
 // createFrom creates a sandbox, from the repository's image if there is one.
-func (p *work) createFrom(ctx context.Context, req sandbox.Request) (sandbox.Sandbox, error) {
+func (p *work) createFrom(ctx context.Context, req spec.Request) (record.Sandbox, error) {
 	account := p.s.Account
 	if p.s.Spare {
-		account, req.Owner = sandbox.SpareAccount, p.s.Account
+		account, req.Owner = record.SpareAccount, p.s.Account
 	}
 	if p.Image = p.RepoImage(ctx, p.s, req); p.Image != nil {
 		own := req

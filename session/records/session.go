@@ -10,7 +10,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
 
@@ -64,8 +65,8 @@ type Session struct {
 	// Deliveries are the newest prompt and the answers of its turn, as written to the agent.
 	Deliveries []Delivery `json:"-"`
 	// Stopping is why the current turn is being stopped; "" if it is not.
-	Stopping string          `json:"-"`
-	Sandbox  sandbox.Request `json:"-"` // for a replacement of the first sandbox; without Env, which may be secret
+	Stopping string       `json:"-"`
+	Sandbox  spec.Request `json:"-"` // for a replacement of the first sandbox; without Env, which may be secret
 }
 
 // Repositories returns all repositories of the session, the first one first.
@@ -176,7 +177,7 @@ type Store interface {
 	// Totals returns the account's total usage, including sessions that have ended, without spares.
 	Totals(ctx context.Context, account string) (Totals, error)
 	// TakeSession stores, in one transaction, the record of a session that was a spare, its prompts, and its sandbox.
-	TakeSession(ctx context.Context, s Session, messages []Message, box sandbox.Sandbox) error
+	TakeSession(ctx context.Context, s Session, messages []Message, box record.Sandbox) error
 	// DropSession deletes a record with its messages. It is idempotent.
 	DropSession(ctx context.Context, id string) error
 	// PutMessage inserts or replaces a message.

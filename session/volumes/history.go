@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -33,7 +33,7 @@ type History struct {
 
 // Keep writes the record, in the background, if the volume is among the mounts of the session's sandbox. active is the
 // time of the last activity. Writes do not overlap; requests that arrive during a write are merged into one.
-func (h *History) Keep(mounts []sandbox.Mount, active time.Time) {
+func (h *History) Keep(mounts []spec.Mount, active time.Time) {
 	if h.Read == nil || h.Volumes == nil || !slices.Contains(mounts, stateIn()) {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -19,20 +19,20 @@ const (
 )
 
 // stateIn is the mount of the volume for state.
-func stateIn() sandbox.Mount { return sandbox.Mount{Name: stateVolume, Path: stateMount} }
+func stateIn() spec.Mount { return spec.Mount{Name: stateVolume, Path: stateMount} }
 
 // Mounted adds the volumes of a session to the mounts of its sandbox, unless their places are taken. memory is the name
 // of its memory; "" for none.
-func Mounted(mounts []sandbox.Mount, memory string) []sandbox.Mount {
+func Mounted(mounts []spec.Mount, memory string) []spec.Mount {
 	mounts = slices.Clone(mounts)
-	add := func(one sandbox.Mount) {
-		if !slices.ContainsFunc(mounts, func(m sandbox.Mount) bool { return m.Path == one.Path }) {
+	add := func(one spec.Mount) {
+		if !slices.ContainsFunc(mounts, func(m spec.Mount) bool { return m.Path == one.Path }) {
 			mounts = append(mounts, one)
 		}
 	}
 	add(stateIn())
 	if memory != "" {
-		add(sandbox.Mount{Name: memoryVolume(memory), Path: MemoryMount})
+		add(spec.Mount{Name: memoryVolume(memory), Path: MemoryMount})
 	}
 	return mounts
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session/records"
 )
 
@@ -71,7 +71,7 @@ func place(s records.Session) string { return cmp.Or(s.Place, s.ID) }
 
 // TakeSession implements session.Store.
 func (s *Sessions) TakeSession(ctx context.Context, record records.Session, messages []records.Message,
-	box sandbox.Sandbox) error {
+	box record.Sandbox) error {
 	if s.Boxes != nil {
 		if err := s.Boxes.Put(ctx, box); err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/repo"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // RunRepos runs the suite of repo.Store. open returns a new, empty store.
@@ -36,7 +36,7 @@ func FullRepo(id, account, name string) repo.Repo {
 		Install: "npm ci"}}, Override: repo.Override{Build: &install}}
 	return repo.Repo{
 		ID: id, Account: account, Name: name, URL: "https://example.org/a/b", Branch: "main", Dir: "/workspace/b",
-		Recipe: repo.Recipe{Install: &install, Root: true, LimitSeconds: 5, Sandbox: sandbox.Request{Image: "agent",
+		Recipe: repo.Recipe{Install: &install, Root: true, LimitSeconds: 5, Sandbox: spec.Request{Image: "agent",
 			Secrets: []string{"s"}}},
 		Status: repo.Failed, Reason: "r", Image: "img_1", Commit: "abc", Default: "main", Plan: plan,
 		Locks: map[string]string{"a": "b"}, RecipeDigest: "sha256:1",

@@ -9,7 +9,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
 )
@@ -45,8 +46,8 @@ func FullSession(id string) records.Session {
 		Deliveries: []records.Delivery{{Message: "msg_1", Process: "p1", At: 7, Size: 5, Text: []byte("text\n")}},
 		Repos: []workspace.Repository{{URL: "https://example.org/a/b", Branch: "main", Depth: 7, Dir: "/workspace/b",
 			Base: "abc", Start: "abc"}},
-		Sandbox: sandbox.Request{Image: "agent", Secrets: []string{"s"},
-			Volumes: []sandbox.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
+		Sandbox: spec.Request{Image: "agent", Secrets: []string{"s"},
+			Volumes: []spec.Mount{{Name: "v", Path: "/v"}}, SnapshotOnEnd: true},
 	}
 }
 
@@ -171,8 +172,8 @@ func sessionSpares(t *testing.T, s records.Store) {
 	}
 	spare.Spare, spare.Place = false, "ses_3a"
 	m := records.Message{ID: "msg_1", Session: "ses_2", Prompt: "a", State: records.Queued, Created: day}
-	if err := s.TakeSession(t.Context(), spare, []records.Message{m}, sandbox.Sandbox{ID: "sbx_1", Account: "acme",
-		Status: sandbox.Running}); err != nil {
+	if err := s.TakeSession(t.Context(), spare, []records.Message{m}, record.Sandbox{ID: "sbx_1", Account: "acme",
+		Status: record.Running}); err != nil {
 		t.Fatal(err)
 	}
 	putSession(t, s, last)

@@ -12,14 +12,16 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
 // Run runs the suite. open returns a new, empty store.
-func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
+func Run(t *testing.T, open func(t *testing.T) record.Store) {
 	for _, check := range []struct {
 		name string
-		run  func(*testing.T, sandbox.Store)
+		run  func(*testing.T, record.Store)
 	}{
 		{"a record comes back as it was put", roundTrip},
 		{"a record is the caller's own copy", ownCopy},
@@ -44,38 +46,38 @@ func Run(t *testing.T, open func(t *testing.T) sandbox.Store) {
 var day = time.Date(2026, 3, 1, 12, 30, 15, 123456789, time.UTC)
 
 // Full returns a record with every field set.
-func Full(id string) sandbox.Sandbox {
-	return sandbox.Sandbox{
+func Full(id string) record.Sandbox {
+	return record.Sandbox{
 		ID: id, Account: "acme", Name: "näme", Tags: map[string]string{"a.b/c": `quote " and ' and %`, "k": ""},
 		Engine: "fake", Isolation: "none", Image: "base", ImageID: "img_0123456789abcdef", Workdir: "/w", User: "u:g",
-		Volumes: []sandbox.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"},
-		Network: sandbox.Network{Mode: "allow", Allow: []string{"x.org"}, Deny: []string{"10.0.0.0/8"}},
+		Volumes: []spec.Mount{{Name: "v", Path: "/v", ReadOnly: true}}, Secrets: []string{"s"},
+		Network: spec.Network{Mode: "allow", Allow: []string{"x.org"}, Deny: []string{"10.0.0.0/8"}},
 		Ports:   []int{8080},
 		Limits:  engine.Limits{CPU: 1.5, Memory: 1 << 33, Disk: 1 << 40, Processes: 3, Files: 4},
-		Status:  sandbox.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
-		Stages: []sandbox.Stage{{Name: "image", MS: 1.25}}, Warm: true,
+		Status:  record.Failed, Reason: "it broke", FailedStage: "start", OutOfMemory: true,
+		Stages: []record.Stage{{Name: "image", MS: 1.25}}, Warm: true,
 		Created: day, Started: day.Add(time.Second), Ended: day.Add(time.Minute), Expires: day.Add(time.Hour),
 		LastUsed:           day.Add(2 * time.Second),
 		IdleTimeoutSeconds: 90.5, Cost: 0.000123,
 		Handle:   engine.Handle{ID: id, Ref: "ref-" + id},
 		Denied:   7,
 		Withheld: []string{"MODEL_KEY"},
-		Commands: []sandbox.Command{{ID: "p1", Deadline: day.Add(time.Minute), Detached: true}},
+		Commands: []record.Command{{ID: "p1", Deadline: day.Add(time.Minute), Detached: true}},
 	}
 }
 
-func live(id, account, name string) sandbox.Sandbox {
-	return sandbox.Sandbox{ID: id, Account: account, Name: name, Status: sandbox.Running, Created: day,
+func live(id, account, name string) record.Sandbox {
+	return record.Sandbox{ID: id, Account: account, Name: name, Status: record.Running, Created: day,
 		Expires: day.Add(time.Hour)}
 }
 
-func ended(id, account, name string, at time.Time) sandbox.Sandbox {
+func ended(id, account, name string, at time.Time) record.Sandbox {
 	sb := live(id, account, name)
-	sb.Status, sb.Ended = sandbox.Terminated, at
+	sb.Status, sb.Ended = record.Terminated, at
 	return sb
 }
 
-func put(t *testing.T, s sandbox.Store, records ...sandbox.Sandbox) {
+func put(t *testing.T, s record.Store, records ...record.Sandbox) {
 	t.Helper()
 	for _, sb := range records {
 		if err := s.Put(t.Context(), sb); err != nil {
@@ -84,7 +86,7 @@ func put(t *testing.T, s sandbox.Store, records ...sandbox.Sandbox) {
 	}
 }
 
-func ids(found []sandbox.Sandbox) []string {
+func ids(found []record.Sandbox) []string {
 	out := []string{}
 	for _, sb := range found {
 		out = append(out, sb.ID)
@@ -92,8 +94,8 @@ func ids(found []sandbox.Sandbox) []string {
 	return out
 }
 
-func roundTrip(t *testing.T, s sandbox.Store) {
-	for _, want := range []sandbox.Sandbox{Full("sbx_1"), live("sbx_2", "acme", "")} {
+func roundTrip(t *testing.T, s record.Store) {
+	for _, want := range []record.Sandbox{Full("sbx_1"), live("sbx_2", "acme", "")} {
 		put(t, s, want)
 		got, err := s.Get(t.Context(), want.ID)
 		if err != nil {
@@ -105,7 +107,7 @@ func roundTrip(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func ownCopy(t *testing.T, s sandbox.Store) {
+func ownCopy(t *testing.T, s record.Store) {
 	put(t, s, Full("sbx_1"))
 	got, err := s.Get(t.Context(), "sbx_1")
 	if err != nil {
@@ -121,21 +123,21 @@ func ownCopy(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func replace(t *testing.T, s sandbox.Store) {
+func replace(t *testing.T, s record.Store) {
 	sb := live("sbx_1", "acme", "n")
 	put(t, s, sb)
-	sb.Status, sb.Ended, sb.Reason = sandbox.Terminated, day, "done"
+	sb.Status, sb.Ended, sb.Reason = record.Terminated, day, "done"
 	put(t, s, sb)
-	all, err := s.List(t.Context(), "acme", sandbox.Filter{All: true})
+	all, err := s.List(t.Context(), "acme", record.Filter{All: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]sandbox.Sandbox{sb}, all); diff != "" {
+	if diff := cmp.Diff([]record.Sandbox{sb}, all); diff != "" {
 		t.Errorf("after replacing (-want +got):\n%s", diff)
 	}
 }
 
-func missing(t *testing.T, s sandbox.Store) {
+func missing(t *testing.T, s record.Store) {
 	if _, err := s.Get(t.Context(), "sbx_none"); !errors.Is(err, errors.NotFound) {
 		t.Errorf("Get of a missing record: %v, want NotFound", err)
 	}
@@ -144,7 +146,7 @@ func missing(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func uniqueNames(t *testing.T, s sandbox.Store) {
+func uniqueNames(t *testing.T, s record.Store) {
 	put(t, s, live("sbx_1", "acme", "n"), live("sbx_2", "other", "n"), live("sbx_3", "acme", ""),
 		live("sbx_4", "acme", ""))
 	if err := s.Put(t.Context(), live("sbx_5", "acme", "n")); !errors.Is(err, errors.Conflict) {
@@ -157,33 +159,33 @@ func uniqueNames(t *testing.T, s sandbox.Store) {
 		ended("sbx_6", "acme", "n", day))
 }
 
-func list(t *testing.T, s sandbox.Store) {
+func list(t *testing.T, s record.Store) {
 	one, two := live("sbx_1", "acme", "one"), live("sbx_2", "acme", "two")
 	one.Tags = map[string]string{"team": "x", `odd".$key`: "1"}
 	two.Tags = map[string]string{"team": "x", "env": "prod"}
 	lost := live("sbx_3", "acme", "")
-	lost.Status = sandbox.Lost
+	lost.Status = record.Lost
 	put(t, s, one, two, lost, ended("sbx_4", "acme", "one", day), live("sbx_5", "other", ""))
 	for _, c := range []struct {
 		account string
-		filter  sandbox.Filter
+		filter  record.Filter
 		want    []string
 	}{
-		{"acme", sandbox.Filter{}, []string{"sbx_3", "sbx_2", "sbx_1"}},
-		{"acme", sandbox.Filter{All: true}, []string{"sbx_4", "sbx_3", "sbx_2", "sbx_1"}},
-		{"", sandbox.Filter{}, []string{"sbx_5", "sbx_3", "sbx_2", "sbx_1"}},
-		{"nobody", sandbox.Filter{All: true}, []string{}},
-		{"acme", sandbox.Filter{Statuses: []sandbox.Status{sandbox.Terminated, sandbox.Lost}},
+		{"acme", record.Filter{}, []string{"sbx_3", "sbx_2", "sbx_1"}},
+		{"acme", record.Filter{All: true}, []string{"sbx_4", "sbx_3", "sbx_2", "sbx_1"}},
+		{"", record.Filter{}, []string{"sbx_5", "sbx_3", "sbx_2", "sbx_1"}},
+		{"nobody", record.Filter{All: true}, []string{}},
+		{"acme", record.Filter{Statuses: []record.Status{record.Terminated, record.Lost}},
 			[]string{"sbx_4", "sbx_3"}},
-		{"acme", sandbox.Filter{Name: "one"}, []string{"sbx_1"}},
-		{"acme", sandbox.Filter{Name: "one", All: true}, []string{"sbx_4", "sbx_1"}},
-		{"acme", sandbox.Filter{Tags: map[string]string{"team": "x"}}, []string{"sbx_2", "sbx_1"}},
-		{"acme", sandbox.Filter{Tags: map[string]string{"team": "x", "env": "prod"}}, []string{"sbx_2"}},
-		{"acme", sandbox.Filter{Tags: map[string]string{`odd".$key`: "1"}}, []string{"sbx_1"}},
-		{"acme", sandbox.Filter{Tags: map[string]string{"team": "y"}}, []string{}},
-		{"acme", sandbox.Filter{Tags: map[string]string{"none": ""}}, []string{}},
-		{"acme", sandbox.Filter{All: true, Limit: 2}, []string{"sbx_4", "sbx_3"}},
-		{"acme", sandbox.Filter{All: true, Before: "sbx_3"}, []string{"sbx_2", "sbx_1"}},
+		{"acme", record.Filter{Name: "one"}, []string{"sbx_1"}},
+		{"acme", record.Filter{Name: "one", All: true}, []string{"sbx_4", "sbx_1"}},
+		{"acme", record.Filter{Tags: map[string]string{"team": "x"}}, []string{"sbx_2", "sbx_1"}},
+		{"acme", record.Filter{Tags: map[string]string{"team": "x", "env": "prod"}}, []string{"sbx_2"}},
+		{"acme", record.Filter{Tags: map[string]string{`odd".$key`: "1"}}, []string{"sbx_1"}},
+		{"acme", record.Filter{Tags: map[string]string{"team": "y"}}, []string{}},
+		{"acme", record.Filter{Tags: map[string]string{"none": ""}}, []string{}},
+		{"acme", record.Filter{All: true, Limit: 2}, []string{"sbx_4", "sbx_3"}},
+		{"acme", record.Filter{All: true, Before: "sbx_3"}, []string{"sbx_2", "sbx_1"}},
 	} {
 		found, err := s.List(t.Context(), c.account, c.filter)
 		if err != nil {
@@ -195,7 +197,7 @@ func list(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func pages(t *testing.T, s sandbox.Store) {
+func pages(t *testing.T, s record.Store) {
 	want := []string{}
 	for i := 24; i >= 0; i-- {
 		put(t, s, live(fmt.Sprintf("sbx_%02d", i), "acme", ""))
@@ -203,7 +205,7 @@ func pages(t *testing.T, s sandbox.Store) {
 	}
 	got, before := []string{}, ""
 	for {
-		page, err := s.List(t.Context(), "acme", sandbox.Filter{Limit: 10, Before: before})
+		page, err := s.List(t.Context(), "acme", record.Filter{Limit: 10, Before: before})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +220,7 @@ func pages(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func find(t *testing.T, s sandbox.Store) {
+func find(t *testing.T, s record.Store) {
 	put(t, s, live("sbx_aa", "acme", "web"), ended("sbx_ab", "acme", "old", day), live("sbx_b", "other", "web"),
 		live("sbx_c", "acme", ""))
 	for _, c := range []struct {
@@ -244,7 +246,7 @@ func find(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func remove(t *testing.T, s sandbox.Store) {
+func remove(t *testing.T, s record.Store) {
 	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day),
 		ended("sbx_3", "other", "", day.Add(time.Hour)))
 	for _, want := range []int{1, 0} {
@@ -252,7 +254,7 @@ func remove(t *testing.T, s sandbox.Store) {
 			t.Errorf("Delete = %d, %v, want %d", n, err, want)
 		}
 	}
-	left, err := s.List(t.Context(), "", sandbox.Filter{All: true})
+	left, err := s.List(t.Context(), "", record.Filter{All: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,8 +263,8 @@ func remove(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func keepUsage(t *testing.T, s sandbox.Store) {
-	get := func(id string) sandbox.Usage {
+func keepUsage(t *testing.T, s record.Store) {
+	get := func(id string) usage.Usage {
 		t.Helper()
 		u, err := s.Usage(t.Context(), id)
 		if err != nil {
@@ -274,13 +276,13 @@ func keepUsage(t *testing.T, s sandbox.Store) {
 		t.Errorf("before anything was put: %+v", u)
 	}
 	put(t, s, live("sbx_1", "acme", ""), ended("sbx_2", "acme", "", day))
-	sample := func(after time.Duration, cpu float64) sandbox.Sample {
-		return sandbox.Sample{Time: day.Add(after), Usage: engine.Usage{CPU: cpu, Memory: 1 << 40,
+	sample := func(after time.Duration, cpu float64) usage.Sample {
+		return usage.Sample{Time: day.Add(after), Usage: engine.Usage{CPU: cpu, Memory: 1 << 40,
 			Received: 3, Sent: 4}}
 	}
-	want := sandbox.Usage{Interval: 2.5, PeakMemory: 1 << 41, Samples: []sandbox.Sample{sample(0, 0.125),
+	want := usage.Usage{Interval: 2.5, PeakMemory: 1 << 41, Samples: []usage.Sample{sample(0, 0.125),
 		sample(time.Second, 1.5)}}
-	for _, u := range []sandbox.Usage{{Interval: 1, Samples: []sandbox.Sample{sample(0, 9)}}, want} {
+	for _, u := range []usage.Usage{{Interval: 1, Samples: []usage.Sample{sample(0, 9)}}, want} {
 		for _, id := range []string{"sbx_1", "sbx_2"} {
 			if err := s.PutUsage(t.Context(), id, u); err != nil {
 				t.Fatal(err)
@@ -298,7 +300,7 @@ func keepUsage(t *testing.T, s sandbox.Store) {
 	}
 }
 
-func concurrent(t *testing.T, s sandbox.Store) {
+func concurrent(t *testing.T, s record.Store) {
 	const workers, each = 8, 25
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -315,13 +317,13 @@ func concurrent(t *testing.T, s sandbox.Store) {
 		})
 	}
 	wg.Wait()
-	all, err := s.List(t.Context(), "acme", sandbox.Filter{})
+	all, err := s.List(t.Context(), "acme", record.Filter{})
 	if err != nil || len(all) != workers*each {
 		t.Errorf("%d records, %v, want %d", len(all), err, workers*each)
 	}
 }
 
-func totals(t *testing.T, s sandbox.Store) {
+func totals(t *testing.T, s record.Store) {
 	running := live("sbx_2", "acme", "")
 	running.Started, running.Cost = day, 5
 	never := ended("sbx_3", "acme", "", day.Add(time.Hour)) // it was never ready
@@ -330,23 +332,23 @@ func totals(t *testing.T, s sandbox.Store) {
 	theirs := ended("sbx_5", "other", "", day.Add(time.Second))
 	theirs.Started, theirs.Cost = day, 2
 	put(t, s, Full("sbx_1"), running, never, back, theirs)
-	want := func(account string, want sandbox.Totals) {
+	want := func(account string, want record.Totals) {
 		t.Helper()
 		got, err := s.Totals(t.Context(), account)
 		if diff := cmp.Diff(want, got, cmpopts.EquateApprox(0, 0.002)); err != nil || diff != "" {
 			t.Errorf("the totals of %s: %v\n%s", account, err, diff)
 		}
 	}
-	want("acme", sandbox.Totals{Sandboxes: 3, Seconds: 59, Cost: 0.000123})
-	want("other", sandbox.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
-	want("nobody", sandbox.Totals{})
-	running.Status, running.Ended = sandbox.Terminated, day.Add(90*time.Minute)
+	want("acme", record.Totals{Sandboxes: 3, Seconds: 59, Cost: 0.000123})
+	want("other", record.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
+	want("nobody", record.Totals{})
+	running.Status, running.Ended = record.Terminated, day.Add(90*time.Minute)
 	put(t, s, running)
 	running.Reason = "told once more"
 	put(t, s, running, theirs)
 	if _, err := s.Delete(t.Context(), day.AddDate(1, 0, 0)); err != nil {
 		t.Fatal(err)
 	}
-	want("acme", sandbox.Totals{Sandboxes: 4, Seconds: 5459, Cost: 5.000123})
-	want("other", sandbox.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
+	want("acme", record.Totals{Sandboxes: 4, Seconds: 5459, Cost: 5.000123})
+	want("other", record.Totals{Sandboxes: 1, Seconds: 1, Cost: 2})
 }

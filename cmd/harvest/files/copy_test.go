@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
@@ -41,7 +42,7 @@ func serveFake(t *testing.T) *client.Client {
 	}
 	ctx := context.WithoutCancel(t.Context())
 	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: &memory.Sandboxes{},
-		Timeouts: sandbox.Timeouts{Grace: 10 * time.Millisecond}})
+		Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}

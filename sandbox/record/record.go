@@ -1,10 +1,9 @@
-// Package sandbox runs sandboxes on an engine. It implements all policy, such as names, quotas, time limits, records,
-// recovery and cost. Fleet is the entry point; Executor runs Python code.
-//
-// A Fleet writes a record before it acts, so that the next server knows the state of every operation.
-package sandbox
+// Package record holds the records of sandboxes: their states and events, and the contract of the Store that keeps
+// them.
+package record
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
 // Sandbox is the record of a sandbox: a snapshot that does not change by itself.
@@ -27,9 +28,9 @@ type Sandbox struct {
 	ImageID   string            `json:"image_id"` // "" until stage "image" is done
 	Workdir   string            `json:"workdir,omitempty"`
 	User      string            `json:"user,omitempty"`
-	Volumes   []Mount           `json:"volumes,omitempty"`
+	Volumes   []spec.Mount      `json:"volumes,omitempty"`
 	Secrets   []string          `json:"secrets,omitempty"` // names
-	Network   Network           `json:"network"`
+	Network   spec.Network      `json:"network"`
 	Ports     []int             `json:"ports,omitempty"`
 	// Limits are the limits in force: a default that the engine cannot enforce on this machine is zero here.
 	Limits engine.Limits `json:"limits"`
@@ -49,7 +50,7 @@ type Sandbox struct {
 	Expires            time.Time `json:"expires_at"`
 	LastUsed           time.Time `json:"last_used_at,omitzero"`
 	IdleTimeoutSeconds float64   `json:"idle_timeout_seconds,omitempty"` // 0: no idle limit
-	Cost               float64   `json:"cost_usd"`                       // so far, by Options.Prices
+	Cost               float64   `json:"cost_usd"`                       // so far, by the prices of the server
 
 	// Denials are the last denials of the network policy, oldest first; equal ones are merged.
 	Denials []engine.Denial `json:"denials,omitempty"`
@@ -131,14 +132,66 @@ type Store interface {
 	Totals(ctx context.Context, account string) (Totals, error)
 	// Delete deletes the records and usage of sandboxes that ended before the time, and returns how many.
 	Delete(ctx context.Context, endedBefore time.Time) (int, error)
-	// PutUsage stores the usage of a sandbox and replaces the previous value. The sandbox's record must exist.
-	PutUsage(ctx context.Context, id string, u Usage) error
-	// Usage returns the stored usage; the zero Usage if none is stored.
-	Usage(ctx context.Context, id string) (Usage, error)
+	usage.Store
 }
 
 // NameTaken returns the error of a Store's Put if the name is in use.
 func NameTaken(name string) error {
 	return errors.Remedy(errors.Newf(errors.Conflict, "sandbox %q: already exists", name),
 		"choose another name, or remove the existing sandbox first")
+}
+
+// Reasons for the end of a sandbox without a request.
+const (
+	EndLifetime = "lifetime" // its lifetime expired
+	EndIdle     = "idle"     // it reached its idle limit
+)
+
+// S3Volume is the state of Request.S3.
+type S3Volume struct {
+	spec.S3
+	Volume string `json:"volume"`
+	// SyncError is one sentence: why the volume could not be sent when the sandbox ended. The transfer is retried.
+	SyncError string `json:"sync_error,omitempty"`
+	// MountError is one sentence: why the mount no longer works, and what to do.
+	MountError string `json:"mount_error,omitempty"`
+}
+
+// Accounts of sandboxes that the server makes for itself. Clients cannot use them, and they have no quota.
+const (
+	// SpareAccount is the account of sandboxes that are made ahead for their Owner, until they are adopted. Whoever
+	// fills it limits their number. Their volumes, secrets and images are those of the owner. They take no snapshot on
+	// their end, their idle limit does not count, and recovery ends them.
+	SpareAccount = "harvest-spares"
+	// BuildAccount is the account of sandboxes that build images. Package dockerfile limits their number. After a
+	// restart these sandboxes are orphans, and recovery ends them.
+	BuildAccount = "harvest-build"
+)
+
+// Internal reports whether the server made the sandbox for itself.
+func (s Sandbox) Internal() bool { return s.Account == BuildAccount || s.Account == SpareAccount }
+
+// Holder returns the account whose volumes, secrets and images the sandbox uses.
+func (s Sandbox) Holder() string { return cmp.Or(s.Owner, s.Account) }
+
+// SyncsAtEnd reports whether the sandbox's volume is sent to S3 when the sandbox ends.
+func (s Sandbox) SyncsAtEnd() bool { return s.S3 != nil && s.S3.SyncOnTerminate && !s.S3.Mount }
+
+// Totals is the total usage of an account's sandboxes.
+type Totals struct {
+	Sandboxes int
+	Seconds   float64 // from each start to the end, or until now
+	Cost      float64 // USD, by the prices of that time
+}
+
+// Add adds the usage of s until now.
+func (t *Totals) Add(s Sandbox, now time.Time) {
+	if !s.Ended.IsZero() {
+		now = s.Ended
+	}
+	t.Sandboxes++
+	t.Cost += s.Cost
+	if !s.Started.IsZero() {
+		t.Seconds += max(0, now.Sub(s.Started).Seconds())
+	}
 }

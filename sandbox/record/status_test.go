@@ -1,4 +1,4 @@
-package sandbox
+package record
 
 import (
 	"maps"
@@ -16,7 +16,7 @@ import (
 // TestDiagramShowsTheTransitions checks that the diagram in ARCHITECTURE.md matches the table.
 func TestDiagramShowsTheTransitions(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../ARCHITECTURE.md")
+	doc, err := os.ReadFile("../../ARCHITECTURE.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,11 +56,11 @@ func TestTransitionsAreComplete(t *testing.T) {
 	for _, from := range Statuses {
 		for _, to := range transitions[from] {
 			reached[to] = true
-			if !from.can(to) {
+			if !from.Can(to) {
 				t.Errorf("%s cannot go to %s, although the table says so", from, to)
 			}
 		}
-		if from.can(from) || from.can(Creating) {
+		if from.Can(from) || from.Can(Creating) {
 			t.Errorf("%s can go back to itself or to creating", from)
 		}
 	}
@@ -78,7 +78,7 @@ func TestRequireStatus(t *testing.T) {
 	t.Parallel()
 	for _, s := range Statuses {
 		sb := Sandbox{ID: "sbx_1", Status: s, Reason: "because"}
-		err := sb.requireStatus(Running, Lost)
+		err := sb.RequireStatus(Running, Lost)
 		if allowed := s == Running || s == Lost; allowed != (err == nil) {
 			t.Errorf("%s: %v", s, err)
 		}

@@ -1,10 +1,40 @@
-package sandbox
+package record
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/event"
+)
+
+// Event describes a change of a sandbox.
+type Event struct {
+	Type    EventType
+	Sandbox Sandbox
+	Stage   Stage         // of EventStage
+	Image   string        // ID, of EventSnapshotted
+	Denial  engine.Denial // of EventDenied
+}
+
+// EventType is the type of an event, as clients see it.
+type EventType string
+
+// Types of sandbox events.
+const (
+	EventStarting   EventType = "sandbox.starting"
+	EventQueued     EventType = "sandbox.queued" // queued for its boot
+	EventStage      EventType = "sandbox.stage"
+	EventReady      EventType = "sandbox.ready"
+	EventOOM        EventType = "sandbox.oom"
+	EventLost       EventType = "sandbox.lost"
+	EventFailed     EventType = "sandbox.failed"
+	EventTerminated EventType = "sandbox.terminated"
+	EventDenied     EventType = "egress.denied" // the network policy refused a connection or a lookup
+
+	EventSnapshotted EventType = "sandbox.snapshotted"
+	// EventCarried means that the files are in a new sandbox of the engine, and that the commands have ended.
+	EventCarried EventType = "sandbox.carried"
 )
 
 // eventData is the data of sandbox events.
@@ -30,7 +60,7 @@ func (e Event) Drafts() []event.Draft {
 	sb := e.Sandbox
 	data := eventData{SandboxID: sb.ID, Name: sb.Name, Status: sb.Status, Reason: sb.Reason,
 		FailedStage: sb.FailedStage, ImageID: sb.ImageID,
-		SnapshotID: orDefault(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
+		SnapshotID: cmp.Or(e.Image, sb.SnapshotID), SnapshotError: sb.SnapshotError}
 	if e.Type == EventStage {
 		data.Stage = &e.Stage
 	}
@@ -43,7 +73,7 @@ func (e Event) Drafts() []event.Draft {
 	}
 }
 
-// Publish returns a function for Options.Event that publishes to j. Close the Fleet before j.
+// Publish returns a function that publishes events to j. Its callers end before j.
 func Publish(ctx context.Context, j *event.Journal) func(Event) {
 	return func(e Event) { j.Post(ctx, e.Drafts()...) }
 }

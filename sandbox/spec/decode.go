@@ -1,4 +1,4 @@
-package sandbox
+package spec
 
 import (
 	"bytes"
@@ -23,19 +23,19 @@ var fields = sync.OnceValue(func() []string {
 	return names
 })
 
-// DecodeRequest decodes a Request from JSON. It returns Invalid and names every unknown field.
-func DecodeRequest(data []byte) (Request, error) {
+// Decode decodes a Request from JSON. It returns Invalid and names every unknown field.
+func Decode(data []byte) (Request, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(data, &top); err != nil {
 		return Request{}, decodeError(err)
 	}
-	var p problems
+	var p Problems
 	for _, name := range slices.Sorted(maps.Keys(top)) {
 		if !slices.Contains(fields(), name) {
-			p.invalidf("use one of "+strings.Join(fields(), ", "), "unknown field %.80q", name)
+			p.Invalidf("use one of "+strings.Join(fields(), ", "), "unknown field %.80q", name)
 		}
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return Request{}, err
 	}
 	known, err := json.Marshal(top)

@@ -1,4 +1,4 @@
-package sandbox
+package record
 
 import (
 	"slices"
@@ -36,11 +36,11 @@ var transitions = map[Status][]Status{
 // Ended reports whether s is final.
 func (s Status) Ended() bool { return len(transitions[s]) == 0 }
 
-// can reports whether a sandbox may go from s to next.
-func (s Status) can(next Status) bool { return slices.Contains(transitions[s], next) }
+// Can reports whether a sandbox may go from s to next.
+func (s Status) Can(next Status) bool { return slices.Contains(transitions[s], next) }
 
-// requireStatus returns nil if s is in one of the states, else Gone if it has ended, else Conflict.
-func (s Sandbox) requireStatus(allowed ...Status) error {
+// RequireStatus returns nil if s is in one of the states, else Gone if it has ended, else Conflict.
+func (s Sandbox) RequireStatus(allowed ...Status) error {
 	if slices.Contains(allowed, s.Status) {
 		return nil
 	}
