@@ -24,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/release"
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/internal/trace"
@@ -52,6 +53,7 @@ type App struct {
 	sent       sentLater
 	events     *event.Journal
 	fleet      *sandbox.Fleet
+	baseImages image.Builder // of the engine
 	schedules  *schedule.Scheduler
 	sessions   *session.Manager
 	repos      *repo.Manager
@@ -131,6 +133,7 @@ func (a *App) open(ctx context.Context) error {
 	if opts.Mounts, err = a.openMounts(ctx); err != nil {
 		return err
 	}
+	a.baseImages = eng.Images()
 	if a.fleet, err = sandbox.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "recover")
 	}

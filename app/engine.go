@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -99,7 +100,7 @@ type withVolumes struct {
 
 // connect makes images build in sandboxes of the fleet until the returned function is called.
 func (e *withVolumes) connect(fleet *sandbox.Fleet) func(context.Context) error {
-	e.builds.Connect(e.images, fleet.Builds())
+	e.builds.Connect(e.images, build.New(fleet, e.volumes))
 	return e.builds.Close
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/refresh"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/store"
 )
@@ -71,7 +71,8 @@ func (a *App) refresh(ctx context.Context, args json.RawMessage) (any, error) {
 		}
 	}
 	age := time.Duration(asked.CacheDays * float64(24*time.Hour))
-	return sandbox.Refresh{Fleet: a.fleet, Account: personal, Image: asked.Image, CacheAge: age}.Run(ctx)
+	return refresh.Refresh{Fleet: a.fleet, Images: a.baseImages, Account: personal, Image: asked.Image,
+		CacheAge: age}.Run(ctx)
 }
 
 func (a *App) pruneEvents(ctx context.Context, _ json.RawMessage) (any, error) {

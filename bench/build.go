@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -144,7 +145,7 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, errors.Join(err, eng.Close(), volumes.Close())
 	}
-	source.Connect(b.shelf, fleet.Builds())
+	source.Connect(b.shelf, build.New(fleet, volumes))
 	shut = func(ctx context.Context) error {
 		return errors.Join(source.Close(ctx), fleet.Close(ctx), eng.Close(), volumes.Close())
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
 )
 
 // memoryKept is how long a memory snapshot is kept, as at Modal: https://modal.com/docs/guide/sandbox-snapshots
@@ -92,12 +93,12 @@ func (c *control) SandboxSnapshotGet(ctx context.Context,
 }
 
 // memory returns the caller's snapshot with that ID, or NotFound if this protocol made no such snapshot.
-func (s *Server) memory(ctx context.Context, id string) (sandbox.Checkpoint, error) {
+func (s *Server) memory(ctx context.Context, id string) (checkpoint.Checkpoint, error) {
 	ref, err := checkpointOf(id)
 	if err != nil {
-		return sandbox.Checkpoint{}, err
+		return checkpoint.Checkpoint{}, err
 	}
-	c, err := s.opts.Fleet.FindCheckpoint(callerOf(ctx).Account, ref)
+	c, err := s.opts.Fleet.Checkpoints().Find(callerOf(ctx).Account, ref)
 	if errors.Is(err, errors.NotFound) || err == nil && c.Sandbox.Tags[tagApp] == "" {
 		err = errors.Remedy(missing("SandboxSnapshot", id),
 			"Snapshots of memory are kept for %d days: make another one of a running sandbox",
@@ -147,7 +148,7 @@ func (s *Server) keptBefore(b *box, key string) string {
 	if key == "" {
 		return ""
 	}
-	for _, c := range s.opts.Fleet.Checkpoints(b.account) {
+	for _, c := range s.opts.Fleet.Checkpoints().List(b.account) {
 		var left remains
 		if c.Sandbox.ID == b.id && json.Unmarshal(c.Note, &left) == nil && left.Key == key {
 			return memoryOf(c.ID)

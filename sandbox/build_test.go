@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -27,7 +28,7 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
 	f := w.open(t)
 	create(t, f, spec.Request{}) // the quota of accounts does not concern builds
-	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true",
+	m, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true",
 		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func TestVolumesOfBuilds(t *testing.T) {
 	w := newWorld()
 	w.caps.Snapshot = true
 	f := w.open(t)
-	builds := f.Builds()
+	builds := build.New(f, w.stub.Volumes())
 	m, err := builds.Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none",
 		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
@@ -103,7 +104,7 @@ func TestVolumesOfBuilds(t *testing.T) {
 		t.Errorf("got %+v, %v", all, err)
 	}
 	w.caps.Volumes = false
-	builds = w.open(t).Builds()
+	builds = build.New(w.open(t), w.stub.Volumes())
 	if all, err := builds.Volumes(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("without volumes: %+v, %v", all, err)
 	}
@@ -117,11 +118,11 @@ func TestBuildsNeedSnapshots(t *testing.T) {
 	w := newWorld()
 	w.caps.Snapshot, w.caps.Network, w.caps.Limits = false, false, nil
 	f := w.open(t)
-	_, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
+	_, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
 	wantError(t, err, errors.Unsupported, "cannot build images")
 	w.caps.Snapshot = true
 	f = w.open(t)
-	m, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
+	m, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestBuildsEndWithTheServer(t *testing.T) {
 		w.caps.Snapshot = true
 		f := w.open(t)
 		kept := create(t, f, spec.Request{})
-		if _, err := f.Builds().Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
+		if _, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
 			t.Fatal(err)
 		}
 		f = w.restart(t, f)

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
@@ -63,7 +64,7 @@ func (w *world) reopen(t *testing.T, f *sandbox.Fleet) *sandbox.Fleet {
 
 var week = sandbox.CheckpointOptions{Keep: 7 * 24 * time.Hour, Note: []byte("a note")}
 
-func kept(t *testing.T, f *sandbox.Fleet, ref string, opts sandbox.CheckpointOptions) sandbox.Checkpoint {
+func kept(t *testing.T, f *sandbox.Fleet, ref string, opts sandbox.CheckpointOptions) checkpoint.Checkpoint {
 	t.Helper()
 	c, err := f.Checkpoint(t.Context(), account, ref, opts)
 	if err != nil {
@@ -119,9 +120,9 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 	}
 
 	f = w.reopen(t, f)
-	found, err := f.FindCheckpoint(account, made.ID)
+	found, err := f.Checkpoints().Find(account, made.ID)
 	if err != nil || found.Size != made.Size || !found.Created.Equal(made.Created) || string(found.Note) != "a note" ||
-		len(f.Checkpoints(account)) != 1 {
+		len(f.Checkpoints().List(account)) != 1 {
 		t.Fatalf("the next server has %+v, %v", found, err)
 	}
 	second, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{Name: "second"})
@@ -205,7 +206,7 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 	const other = "other"
 	_, err := f.Checkpoint(t.Context(), other, sb.ID, week)
 	wantError(t, err, errors.NotFound)
-	_, err = f.FindCheckpoint(other, made.ID)
+	_, err = f.Checkpoints().Find(other, made.ID)
 	wantError(t, err, errors.NotFound, "make another checkpoint")
 	_, err = f.Restore(t.Context(), other, made.ID, sandbox.RestoreRequest{})
 	wantError(t, err, errors.NotFound)
@@ -213,7 +214,7 @@ func TestCheckpointsAreTheirAccounts(t *testing.T) {
 		_, err := f.Restore(t.Context(), account, id, sandbox.RestoreRequest{})
 		wantError(t, err, errors.NotFound)
 	}
-	if list := f.Checkpoints(other); len(list) != 0 {
+	if list := f.Checkpoints().List(other); len(list) != 0 {
 		t.Errorf("another account has %v", list)
 	}
 	// With an engine that does not support it, the error "not found" still comes first.
@@ -249,7 +250,7 @@ func TestCheckpointsThatFailLeaveNothing(t *testing.T) {
 	}
 	_, err = f.Checkpoint(t.Context(), account, sb.ID, week)
 	wantError(t, err, errors.Gone)
-	if left := w.there(t); len(left) != 0 || len(f.Checkpoints(account)) != 0 {
+	if left := w.there(t); len(left) != 0 || len(f.Checkpoints().List(account)) != 0 {
 		t.Errorf("%v is left", left)
 	}
 }
@@ -277,7 +278,7 @@ func TestHalfCheckpointsAreRemoved(t *testing.T) {
 	if left := w.there(t); !slices.Equal(left, []string{made.ID}) {
 		t.Errorf("%v is left", left)
 	}
-	if _, err := f.FindCheckpoint(account, damaged.ID); !errors.Is(err, errors.NotFound) {
+	if _, err := f.Checkpoints().Find(account, damaged.ID); !errors.Is(err, errors.NotFound) {
 		t.Errorf("a damaged one: %v", err)
 	}
 	if _, err := f.Restore(t.Context(), account, made.ID, sandbox.RestoreRequest{}); err != nil {
@@ -301,10 +302,10 @@ func TestCheckpointsExpire(t *testing.T) {
 	short, long := kept(t, f, sb.ID, sandbox.CheckpointOptions{Keep: time.Hour}), kept(t, f, sb.ID, week)
 	later.Store(int64(time.Hour))
 	f = w.reopen(t, f)
-	if _, err := f.FindCheckpoint(account, short.ID); !errors.Is(err, errors.NotFound) {
+	if _, err := f.Checkpoints().Find(account, short.ID); !errors.Is(err, errors.NotFound) {
 		t.Errorf("one that has expired: %v", err)
 	}
-	if list := f.Checkpoints(account); len(list) != 1 || list[0].ID != long.ID {
+	if list := f.Checkpoints().List(account); len(list) != 1 || list[0].ID != long.ID {
 		t.Errorf("there are %+v", list)
 	}
 	if left := w.there(t); !slices.Equal(left, []string{long.ID}) {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"strconv"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
@@ -30,7 +32,7 @@ type user interface {
 // plan is a validated request, or a checkpoint to restore.
 type plan struct {
 	spec.Plan
-	from *Checkpoint // to restore; nil for none
+	from *checkpoint.Checkpoint // to restore; nil for none
 }
 
 // volume returns the state of the request's S3 in the record.
@@ -49,7 +51,7 @@ func (f *Fleet) Create(ctx context.Context, account string, req spec.Request) (r
 		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
-	defer f.pool.refill()
+	defer f.pool.Refill()
 	planned, err := f.rules.Plan(req)
 	if err == nil {
 		err = spec.CheckProvided(cmp.Or(planned.Owner, account), planned)
@@ -360,10 +362,18 @@ func (f *Fleet) use(e *entry, keeper any, name string) error {
 	return nil
 }
 
+// warm returns a suitable warm sandbox, or nil.
+func (f *Fleet) warm(p plan, owner string, img image.Image, mounts bool) engine.Warm {
+	if p.Cold {
+		return nil
+	}
+	return f.pool.Take(p.Limits, owner, img, mounts)
+}
+
 // box creates the sandbox on the engine, or claims a suitable one from the pool.
 func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image,
 	spec engine.Spec) (box engine.Sandbox, warm bool, err error) {
-	if w := f.pool.take(p, account.Owner(e.record.Holder()), img, len(spec.Mounts) > 0); w != nil {
+	if w := f.warm(p, account.Owner(e.record.Holder()), img, len(spec.Mounts) > 0); w != nil {
 		err = f.stage(e, "claim", func() error {
 			spec.Stage = f.stages(e)
 			box, err = w.Claim(ctx, spec)
@@ -389,6 +399,30 @@ func (f *Fleet) box(ctx context.Context, e *entry, p plan, img image.Image,
 		return err
 	})
 	return box, false, err
+}
+
+// StepQueue is the step that Request.Progress reports while a sandbox is queued for its boot.
+const StepQueue = "queue"
+
+// admitBoot waits until the sandbox may boot. If it has to wait, it records the stage "queue". The caller calls done
+// after the boot.
+func (f *Fleet) admitBoot(ctx context.Context, e *entry, p plan) (done func(), err error) {
+	if done = f.boots.Try(); done != nil {
+		return done, nil
+	}
+	ahead := f.boots.Waiting()
+	f.mu.Lock()
+	sb := f.snapshot(e)
+	f.mu.Unlock()
+	f.emit(record.Event{Type: record.EventQueued, Sandbox: sb})
+	if p.Progress != nil {
+		p.Progress(image.Progress{Step: StepQueue, Done: -1, Message: fmt.Sprintf("%d wait before it", ahead)})
+	}
+	err = f.stage(e, StepQueue, func() (err error) {
+		done, err = f.boots.Wait(ctx)
+		return err
+	})
+	return done, err
 }
 
 // stage runs a step of Create, and adds its name to its error and to the record.

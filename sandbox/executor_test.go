@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store"
@@ -96,8 +97,8 @@ func (h *house) stop(t *testing.T) {
 	}
 }
 
-func (h *house) executor() sandbox.Executor {
-	return sandbox.Executor{Fleet: h.fleet, Account: account}
+func (h *house) executor() python.Executor {
+	return python.Executor{Fleet: h.fleet, Account: account}
 }
 
 // mission: A1
@@ -291,7 +292,7 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 	sb := create(t, h.fleet, spec.Request{})
 	for _, padding := range []string{"", "#" + strings.Repeat("x", 1<<20) + "\n"} {
 		code := padding + "import sys\nprint(sys.argv[1:], sys.stdin.read())"
-		x, err := h.fleet.ExecCode(t.Context(), account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"},
+		x, err := python.Exec(t.Context(), h.fleet, account, sb.ID, code, sandbox.ExecRequest{Args: []string{"a", "b"},
 			Stdin: strings.NewReader("input")})
 		if err != nil {
 			t.Fatal(err)
@@ -300,9 +301,9 @@ func TestExecCodeLeavesStandardInput(t *testing.T) {
 			t.Errorf("with %d bytes: %+v", len(code), r)
 		}
 	}
-	_, err := h.fleet.ExecCode(t.Context(), account, sb.ID, "", sandbox.ExecRequest{})
+	_, err := python.Exec(t.Context(), h.fleet, account, sb.ID, "", sandbox.ExecRequest{})
 	wantError(t, err, errors.Invalid, "no code")
-	_, err = h.fleet.ExecCode(t.Context(), account, sb.ID, strings.Repeat("#", 100_000),
+	_, err = python.Exec(t.Context(), h.fleet, account, sb.ID, strings.Repeat("#", 100_000),
 		sandbox.ExecRequest{Terminal: &engine.Size{Rows: 1, Cols: 1}})
 	wantError(t, err, errors.Invalid, "on a terminal", "as a file")
 }

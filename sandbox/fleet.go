@@ -13,6 +13,9 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/boots"
+	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
+	"github.com/RelevanceAI/harvest/sandbox/pool"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/sandbox/usage"
@@ -21,13 +24,14 @@ import (
 // Fleet runs the sandboxes of one engine. All methods may be called concurrently. A ref is an ID, a unique prefix of
 // an ID, or the name of a sandbox that has not ended. For sandboxes of other accounts, methods return NotFound.
 type Fleet struct {
-	opts   Options
-	caps   engine.Capabilities
-	rules  spec.Rules // for requests
-	meters *usage.Meters
-	pool   *pool // nil without one
+	opts        Options
+	caps        engine.Capabilities
+	rules       spec.Rules // for requests
+	meters      *usage.Meters
+	checkpoints *checkpoint.Store
+	pool        *pool.Pool // nil without one
 	// boots limits how many sandboxes boot concurrently.
-	boots *boots
+	boots *boots.Queue
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
@@ -44,8 +48,6 @@ type Fleet struct {
 	failed   int64                    // guarded by mu
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
 
-	checkpoints map[string]Checkpoint // guarded by mu; by ID: complete ones
-	held        map[string]int        // guarded by mu; by ID: operations that create or restore the checkpoint
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
@@ -86,10 +88,9 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 		return nil, err
 	}
 	f := &Fleet{
-		opts: opts, caps: opts.Engine.Capabilities(), boots: newBoots(opts.Boots),
+		opts: opts, caps: opts.Engine.Capabilities(), boots: boots.New(opts.Boots),
 		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{},
-		fills:       map[string]chan struct{}{},
-		checkpoints: map[string]Checkpoint{}, held: map[string]int{},
+		fills: map[string]chan struct{}{},
 	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
 	_, keeps := opts.Engine.Images().(image.Snapshotter)
@@ -100,7 +101,7 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
-	err = f.openCheckpoints(ctx) // first: checkpoints have secrets, too
+	f.checkpoints, err = checkpoint.Open(ctx, opts.Checkpoints, opts.Secrets, f.now) // first: checkpoints have secrets, too
 	if err == nil {
 		err = f.recover(ctx)
 	}
@@ -128,7 +129,7 @@ func (f *Fleet) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Wrapf(ctx.Err(), "wait for background work of the sandboxes")
 	}
-	return f.pool.drain(ctx)
+	return f.pool.Drain(ctx)
 }
 
 // begin registers the caller with f.tasks, so that Close waits for it; the caller calls f.tasks.Done. It returns
@@ -142,6 +143,31 @@ func (f *Fleet) begin() error {
 	f.tasks.Add(1)
 	return nil
 }
+
+// openPool starts the warm pool, if Options ask for one.
+func (f *Fleet) openPool() {
+	warmer, ok := f.opts.Engine.(engine.Warmer)
+	if f.opts.Warm == 0 {
+		return
+	}
+	if !ok || !f.caps.Warm {
+		logf.Warnf(f.ctx, "the engine %s has no warm sandboxes on this machine, so none are kept", f.opts.Engine.Name())
+		return
+	}
+	p, err := f.rules.Plan(spec.Request{})
+	if err != nil { // unexpected: the defaults were validated
+		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
+		return
+	}
+	f.pool = pool.Open(f.ctx, pool.Options{Warmer: warmer, Images: f.opts.Engine.Images(), Boots: f.boots,
+		Limits: p.Limits, Size: f.opts.Warm, WarmUp: f.opts.WarmUp, Tasks: &f.tasks})
+}
+
+// Rules returns the rules for requests.
+func (f *Fleet) Rules() spec.Rules { return f.rules }
+
+// Checkpoints returns the store of checkpoints.
+func (f *Fleet) Checkpoints() *checkpoint.Store { return f.checkpoints }
 
 // Capabilities returns the capabilities of the engine.
 func (f *Fleet) Capabilities() engine.Capabilities { return f.caps }
@@ -359,7 +385,7 @@ func (f *Fleet) Stats() Stats {
 	defer f.mu.Unlock()
 	s := Stats{Sandboxes: map[record.Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed,
 		Leftover: len(f.leftover), Used: f.meters.Used()}
-	s.Warm, s.Prepared = f.pool.counts()
+	s.Warm, s.Prepared = f.pool.Counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
 		s.CPU += e.cpu

@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox/boots"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
@@ -110,7 +111,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 		o.Machine.Memory = int64(info.Totalram) * int64(info.Unit)
 	}
-	o.Boots = cmp.Or(o.Boots, bootsPerCore*runtime.NumCPU())
+	o.Boots = cmp.Or(o.Boots, boots.PerCore*runtime.NumCPU())
 	d := &o.Defaults
 	d.CPU = cmp.Or(d.CPU, min(1, o.Machine.CPU))
 	d.Memory = cmp.Or(d.Memory, min(2<<30, o.Machine.Memory))

@@ -100,7 +100,7 @@ func (m *moment) until(t, at, lived time.Time) time.Duration {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (f *Fleet) prune() {
-	f.sweepCheckpoints(f.ctx)
+	f.checkpoints.Sweep(f.ctx)
 	n, err := f.opts.Store.Delete(f.ctx, f.now().Add(-f.opts.Retention))
 	switch {
 	case f.ctx.Err() != nil:

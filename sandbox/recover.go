@@ -83,11 +83,9 @@ func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 		return
 	}
 	borrowers := map[string]bool{}
-	f.mu.Lock()
-	for id := range f.checkpoints {
+	for _, id := range f.checkpoints.IDs() {
 		borrowers[id] = true
 	}
-	f.mu.Unlock()
 	for _, e := range entries {
 		if len(e.record.Secrets) > 0 {
 			borrowers[e.id] = true

@@ -13,8 +13,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/refresh"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -22,10 +22,10 @@ import (
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	if _, err := h.Volumes().Create(t.Context(), sandbox.StateVolume); err != nil {
+	if _, err := h.Volumes().Create(t.Context(), refresh.StateVolume); err != nil {
 		t.Fatal(err)
 	}
-	root := h.Volumes().(*volume.Local).Path(sandbox.StateVolume)
+	root := h.Volumes().(*volume.Local).Path(refresh.StateVolume)
 	outside := filepath.Join(t.TempDir(), "outside")
 	write := func(path string, age time.Duration) {
 		t.Helper()
@@ -45,7 +45,7 @@ func TestRefresh(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(root, ".cache/link")); err != nil {
 		t.Fatal(err)
 	}
-	report, err := sandbox.Refresh{Fleet: h.fleet, Account: "personal"}.Run(t.Context())
+	report, err := refresh.Refresh{Fleet: h.fleet, Images: h.Images(), Account: "personal"}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestRefreshFails(t *testing.T) {
 		t.Parallel()
 		w := newWorld()
 		w.fail("build", boom)
-		report, err := sandbox.Refresh{Fleet: w.open(t), Account: account}.Run(t.Context())
+		report, err := refresh.Refresh{Fleet: w.open(t), Images: w.stub.Images(), Account: account}.Run(t.Context())
 		wantError(t, err, errors.Unavailable, "boom", "| image")
 		if report.Status != "failed" || report.ImageRebuilt || report.Verified {
 			t.Errorf("%+v", report)
@@ -90,7 +90,7 @@ func TestRefreshFails(t *testing.T) {
 		t.Parallel()
 		w := newWorld()
 		w.fail("create", boom)
-		report, err := sandbox.Refresh{Fleet: w.open(t), Account: account}.Run(t.Context())
+		report, err := refresh.Refresh{Fleet: w.open(t), Images: w.stub.Images(), Account: account}.Run(t.Context())
 		wantError(t, err, errors.Unavailable, "boom")
 		if report.Status != "failed" || !report.ImageRebuilt || report.Verified || len(w.refs()) != 0 {
 			t.Errorf("%+v, left %v", report, w.refs())
@@ -112,7 +112,7 @@ func TestRefreshFails(t *testing.T) {
 			}()
 		}
 		w.stub.mu.Unlock()
-		report, err := sandbox.Refresh{Fleet: f, Account: account, Image: "base"}.Run(ctx)
+		report, err := refresh.Refresh{Fleet: f, Images: w.stub.Images(), Account: account, Image: "base"}.Run(ctx)
 		wantError(t, err, errors.Unavailable, "ended with 3", "| verify")
 		if report.Status != "failed" || !report.ImageRebuilt || report.Verified ||
 			!strings.Contains(report.CacheKept, "no volumes") || len(w.refs()) != 0 {

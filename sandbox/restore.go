@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/fault"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -32,8 +33,8 @@ func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequ
 		return record.Sandbox{}, err
 	}
 	defer f.tasks.Done()
-	defer f.holdCheckpoint(id)() // before the lookup, so that it is not removed in between
-	c, err := f.FindCheckpoint(account, id)
+	defer f.checkpoints.Hold(id)() // before the lookup, so that it is not removed in between
+	c, err := f.checkpoints.Find(account, id)
 	if err != nil {
 		return record.Sandbox{}, err
 	}
@@ -45,7 +46,7 @@ func (f *Fleet) Restore(ctx context.Context, account, id string, req RestoreRequ
 }
 
 // planRestore determines the properties of the sandbox.
-func (f *Fleet) planRestore(c Checkpoint, req RestoreRequest) (plan, error) {
+func (f *Fleet) planRestore(c checkpoint.Checkpoint, req RestoreRequest) (plan, error) {
 	if !f.caps.Memory {
 		return plan{}, f.noCheckpoints()
 	}
@@ -98,7 +99,7 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 	box, _, err := f.box(ctx, e, p, img, engine.Spec{
 		ID: e.id, Account: e.record.Holder(), Dir: p.Workdir, User: p.User, Limits: p.Limits,
 		Network: p.Network.Engine(), KeepOnOOM: p.SnapshotOnEnd,
-		Checkpoint: f.stateOf(p.from.ID),
+		Checkpoint: f.checkpoints.State(p.from.ID),
 	})
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (f *Fleet) restore(ctx context.Context, e *entry, p plan) error {
 }
 
 // goOn adopts the commands of a restored sandbox, with their time limits.
-func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *Checkpoint) {
+func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *checkpoint.Checkpoint) {
 	f.mu.Lock()
 	e.record.Commands = nil
 	for id, limit := range c.CommandLimits {

@@ -66,6 +66,20 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 	return img, nil
 }
 
+// Export writes the sandbox's files that are not in its image to w, as described for engine.Snapshotter.
+func (f *Fleet) Export(ctx context.Context, account, ref string, w io.Writer) error {
+	_, box, leave, err := f.enter(ctx, account, ref)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s, ok := box.(engine.Snapshotter)
+	if !ok {
+		return errors.Newf(errors.Unsupported, "the engine %s does not support snapshots", f.opts.Engine.Name())
+	}
+	return s.Snapshot(ctx, "", w)
+}
+
 // capture creates the image.
 func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts SnapshotOptions) (image.Image, error) {
 	imager, makes := box.(engine.Imager)

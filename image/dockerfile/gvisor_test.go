@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -136,7 +137,7 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source.Connect(s.shelf, s.fleet.Builds())
+	source.Connect(s.shelf, build.New(s.fleet, volumes))
 	t.Cleanup(func() {
 		ctx := context.Background()
 		all, err := s.fleet.List(ctx, "personal", record.Filter{})

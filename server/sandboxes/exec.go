@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
@@ -212,7 +213,7 @@ func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
 		command.Terminal = &size
 	}
 	if req.Code != "" {
-		return s.Fleet.ExecCode(ctx, edge.AccountOf(ctx), ref, req.Code, command)
+		return python.Exec(ctx, s.Fleet, edge.AccountOf(ctx), ref, req.Code, command)
 	}
 	return s.Fleet.Exec(ctx, edge.AccountOf(ctx), ref, command)
 }

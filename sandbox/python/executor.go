@@ -1,4 +1,4 @@
-package sandbox
+package python
 
 import (
 	"context"
@@ -6,12 +6,13 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Executor runs Python code, each run in a fresh sandbox (mission A1).
 type Executor struct {
-	Fleet   *Fleet
+	Fleet   *sandbox.Fleet
 	Account string
 	Request spec.Request // for every sandbox; may be zero
 }
@@ -22,31 +23,33 @@ const outlive = 10 * time.Minute
 // Execute runs Python code and returns its result. Failures of the code, time limits and out-of-memory kills are
 // Results; an error means that the code did not run. The sandbox is always destroyed. timeout 0 means 30 minutes. The
 // Result keeps 4 MiB of each stream, its beginning and its end, unless Options.Capture is set.
-func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (Result, error) {
-	err := CheckCode(code)
+func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (sandbox.Result, error) {
+	limits, err := e.Fleet.Rules().Timeouts, Check(code)
 	if err == nil { // before a sandbox is created in vain
-		_, timeout, err = e.Fleet.command(ExecRequest{Args: []string{python}, Timeout: timeout})
+		var p spec.Problems
+		timeout = spec.CheckTime(&p, "timeout_seconds", timeout.Seconds(), limits.Exec, limits.MaxLife)
+		err = p.Err()
 	}
 	if err != nil {
-		return Result{}, errors.Stage(err, "validate")
+		return sandbox.Result{}, errors.Stage(err, "validate")
 	}
 	req := e.Request
 	if req.TimeoutSeconds == 0 {
-		req.TimeoutSeconds = min(timeout+outlive, e.Fleet.opts.Timeouts.MaxLife).Seconds()
+		req.TimeoutSeconds = min(timeout+outlive, limits.MaxLife).Seconds()
 	}
 	sb, err := e.Fleet.Create(ctx, e.Account, req)
 	if err != nil {
-		return Result{}, err
+		return sandbox.Result{}, err
 	}
 	defer func() {
-		ctx := logContext(context.WithoutCancel(ctx), sb)
+		ctx := logf.With(context.WithoutCancel(ctx), "sandbox_id", sb.ID, "account", sb.Account)
 		if err := e.Fleet.Destroy(ctx, e.Account, sb.ID); err != nil {
 			logf.Errorf(ctx, "destroy the sandbox of an execution: %v", err)
 		}
 	}()
-	x, err := e.Fleet.ExecCode(ctx, e.Account, sb.ID, code, ExecRequest{Timeout: timeout})
+	x, err := Exec(ctx, e.Fleet, e.Account, sb.ID, code, sandbox.ExecRequest{Timeout: timeout})
 	if err != nil {
-		return Result{SandboxID: sb.ID}, err
+		return sandbox.Result{SandboxID: sb.ID}, err
 	}
 	return x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the command is killed, which is a Result
 }

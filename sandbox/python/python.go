@@ -1,4 +1,5 @@
-package sandbox
+// Package python runs Python code in sandboxes.
+package python
 
 import (
 	"context"
@@ -8,10 +9,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox"
 )
 
 const (
-	python  = "python3"
+	program = "python3"
 	maxCode = 64 << 20
 	// maxInline is the size limit for code that is passed as an argument, since the kernel limits arguments. Longer
 	// code precedes the standard input.
@@ -33,8 +35,8 @@ const loader = `def _():
 exec(globals().pop("_")())
 `
 
-// CheckCode returns Invalid unless code is valid text for Python.
-func CheckCode(code string) error {
+// Check returns Invalid unless code is valid text for Python.
+func Check(code string) error {
 	switch {
 	case strings.TrimSpace(code) == "":
 		return errors.Remedy(errors.Newf(errors.Invalid, "no code given"), "give some Python code, such as print(6*7)")
@@ -48,13 +50,14 @@ func CheckCode(code string) error {
 	return nil
 }
 
-// ExecCode is Exec for Python code: req.Args follow sys.argv[0], and the code can read its standard input.
-func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req ExecRequest) (*Execution, error) {
-	if err := CheckCode(code); err != nil {
+// Exec is Fleet.Exec for Python code: req.Args follow sys.argv[0], and the code can read its standard input.
+func Exec(ctx context.Context, f *sandbox.Fleet, account, ref, code string,
+	req sandbox.ExecRequest) (*sandbox.Execution, error) {
+	if err := Check(code); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}
 	if len(code) <= maxInline {
-		req.Args = append([]string{python, "-c", code}, req.Args...)
+		req.Args = append([]string{program, "-c", code}, req.Args...)
 		return f.Exec(ctx, account, ref, req)
 	}
 	if req.Terminal != nil {
@@ -67,6 +70,6 @@ func (f *Fleet) ExecCode(ctx context.Context, account, ref, code string, req Exe
 		stdin = io.MultiReader(stdin, req.Stdin)
 	}
 	req.Stdin = stdin
-	req.Args = append([]string{python, "-c", fmt.Sprintf(loader, len(code))}, req.Args...)
+	req.Args = append([]string{program, "-c", fmt.Sprintf(loader, len(code))}, req.Args...)
 	return f.Exec(ctx, account, ref, req)
 }

@@ -1,4 +1,5 @@
-package sandbox
+// Package pool keeps booted sandboxes, so that requests need not wait for a boot.
+package pool
 
 import (
 	"context"
@@ -11,18 +12,28 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/boots"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
-// pool keeps booted sandboxes with the default limits. Waiting sandboxes get the most recently requested image
-// mounted. A nil pool is always empty.
-type pool struct {
-	fleet  *Fleet
-	warmer engine.Warmer
-	limits engine.Limits
-	size   int
-	more   chan struct{} // wakes the filler
+// Options of a Pool.
+type Options struct {
+	Warmer engine.Warmer
+	Images image.Builder // of the same engine
+	Boots  *boots.Queue
+	Limits engine.Limits // of the sandboxes
+	Size   int
+	WarmUp []string        // command that runs in prepared sandboxes; may be nil
+	Tasks  *sync.WaitGroup // counts the pool's goroutines, which end with the context of Open
+}
+
+// Pool keeps booted sandboxes with the default limits. Waiting sandboxes get the most recently requested image
+// mounted. A nil Pool is always empty.
+type Pool struct {
+	opts Options
+	ctx  context.Context // of background work
+	more chan struct{}   // wakes the filler
 
 	mu      sync.Mutex
 	waiting []*spare // guarded by mu, oldest first
@@ -32,7 +43,7 @@ type pool struct {
 	failed map[string]int
 }
 
-// spare is a waiting sandbox. Its fields are guarded by pool.mu.
+// spare is a waiting sandbox. Its fields are guarded by Pool.mu.
 type spare struct {
 	warm  engine.Warm
 	image image.Image // mounted, or being mounted; without an ID if none
@@ -40,6 +51,7 @@ type spare struct {
 }
 
 const (
+	longestPause     = time.Minute
 	firstRefillPause = 100 * time.Millisecond
 	// imageCheck is how often the pool checks whether its mounted images still exist: a deleted image takes disk
 	// space while it is mounted.
@@ -48,31 +60,18 @@ const (
 	maxFailures = 2
 )
 
-// openPool starts the warm pool, if Options ask for one.
-func (f *Fleet) openPool() {
-	warmer, ok := f.opts.Engine.(engine.Warmer)
-	if f.opts.Warm == 0 {
-		return
-	}
-	if !ok || !f.caps.Warm {
-		logf.Warnf(f.ctx, "the engine %s has no warm sandboxes on this machine, so none are kept", f.opts.Engine.Name())
-		return
-	}
-	p, err := f.rules.Plan(spec.Request{})
-	if err != nil { // unexpected: the defaults were validated
-		logf.Errorf(f.ctx, "the limits of warm sandboxes: %v", err)
-		return
-	}
-	f.pool = &pool{fleet: f, warmer: warmer, limits: p.Limits, size: f.opts.Warm, more: make(chan struct{}, 1),
-		failed: map[string]int{}}
-	f.tasks.Go(f.pool.fill)
+// Open starts to fill a pool, until ctx ends.
+func Open(ctx context.Context, opts Options) *Pool {
+	p := &Pool{opts: opts, ctx: ctx, more: make(chan struct{}, 1), failed: map[string]int{}}
+	opts.Tasks.Go(p.fill)
+	return p
 }
 
-// take returns a suitable warm sandbox, or nil. It never waits. A sandbox with an image of another owner is not
+// Take returns a suitable warm sandbox, or nil. It never waits. A sandbox with an image of another owner is not
 // handed out: isolation must not depend on gVisor forgetting that image. mounts means that the request mounts
 // volumes, which a prepared sandbox cannot have.
-func (p *pool) take(plan plan, owner string, img image.Image, mounts bool) engine.Warm {
-	if p == nil || plan.Cold || plan.Limits != p.limits {
+func (p *Pool) Take(limits engine.Limits, owner string, img image.Image, mounts bool) engine.Warm {
+	if p == nil || limits != p.opts.Limits {
 		return nil
 	}
 	p.mu.Lock()
@@ -124,26 +123,25 @@ func (s *spare) outdated(img image.Image) bool {
 }
 
 // dropOldest makes room for a sandbox with another image. p.mu is held.
-func (p *pool) dropOldest() {
-	if len(p.waiting) < p.size {
+func (p *Pool) dropOldest() {
+	if len(p.waiting) < p.opts.Size {
 		return
 	}
 	p.destroy(p.waiting[0])
 	p.waiting = slices.Delete(p.waiting, 0, 1)
 }
 
-func (p *pool) destroy(s *spare) {
-	f := p.fleet
-	f.tasks.Go(func() {
-		if err := s.warm.Destroy(context.WithoutCancel(f.ctx)); err != nil {
-			logf.Errorf(f.ctx, "destroy the warm sandbox %s: %v", s.warm.Handle().Ref, err)
+func (p *Pool) destroy(s *spare) {
+	p.opts.Tasks.Go(func() {
+		if err := s.warm.Destroy(context.WithoutCancel(p.ctx)); err != nil {
+			logf.Errorf(p.ctx, "destroy the warm sandbox %s: %v", s.warm.Handle().Ref, err)
 		}
 	})
 }
 
-// refill wakes the filler. It is called after a creation has completed, so that booting does not slow the creation
+// Refill wakes the filler. It is called after a creation has completed, so that booting does not slow the creation
 // down.
-func (p *pool) refill() {
+func (p *Pool) Refill() {
 	if p == nil {
 		return
 	}
@@ -153,8 +151,8 @@ func (p *pool) refill() {
 	}
 }
 
-// counts returns how many sandboxes wait, and how many of them have the most recently requested image.
-func (p *pool) counts() (warm, prepared int) {
+// Counts returns how many sandboxes wait, and how many of them have the most recently requested image.
+func (p *Pool) Counts() (warm, prepared int) {
 	if p == nil {
 		return 0, 0
 	}
@@ -170,11 +168,10 @@ func (p *pool) counts() (warm, prepared int) {
 
 // fill boots sandboxes one at a time until the pool is full, prepares those without an image, then waits until one is
 // taken.
-func (p *pool) fill() {
-	f := p.fleet
+func (p *Pool) fill() {
 	p.expectBase()
 	pause := firstRefillPause
-	for f.ctx.Err() == nil {
+	for p.ctx.Err() == nil {
 		s, full := p.next()
 		switch {
 		case s != nil:
@@ -186,10 +183,10 @@ func (p *pool) fill() {
 		}
 		w, err := p.boot()
 		if err != nil {
-			if f.ctx.Err() == nil {
-				logf.Warnf(f.ctx, "boot a warm sandbox (again in %s): %v", pause, err)
+			if p.ctx.Err() == nil {
+				logf.Warnf(p.ctx, "boot a warm sandbox (again in %s): %v", pause, err)
 			}
-			f.pause(pause)
+			p.pause(pause)
 			pause = min(2*pause, longestPause)
 			continue
 		}
@@ -201,22 +198,31 @@ func (p *pool) fill() {
 }
 
 // boot boots a sandbox when boots admits it.
-func (p *pool) boot() (engine.Warm, error) {
-	f := p.fleet
-	done := f.boots.try()
+func (p *Pool) boot() (engine.Warm, error) {
+	done := p.opts.Boots.Try()
 	if done == nil {
 		var err error
-		if done, err = f.boots.wait(f.ctx); err != nil {
+		if done, err = p.opts.Boots.Wait(p.ctx); err != nil {
 			return nil, err
 		}
 	}
 	defer done()
-	return p.warmer.Warm(f.ctx, p.limits)
+	return p.opts.Warmer.Warm(p.ctx, p.opts.Limits)
+}
+
+// pause waits, at most until the pool's context ends.
+func (p *Pool) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // expectBase makes the pool expect the base image until the first request.
-func (p *pool) expectBase() {
-	img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, spec.BaseImage)
+func (p *Pool) expectBase() {
+	img, err := p.opts.Images.Find(p.ctx, spec.BaseImage)
 	if err != nil {
 		return // the first request will build it
 	}
@@ -229,10 +235,10 @@ func (p *pool) expectBase() {
 
 // next returns a sandbox to prepare, with its image recorded, or whether the pool is full. Sandboxes are prepared
 // only when the pool is full, so that preparation does not delay a request.
-func (p *pool) next() (s *spare, full bool) {
+func (p *Pool) next() (s *spare, full bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.waiting) < p.size {
+	if len(p.waiting) < p.opts.Size {
 		return nil, false
 	}
 	if p.want.ID == "" || p.failed[p.want.ID] >= maxFailures {
@@ -248,21 +254,21 @@ func (p *pool) next() (s *spare, full bool) {
 }
 
 // prepare mounts the image that is recorded for s. A request that takes s meanwhile waits for that in the engine.
-func (p *pool) prepare(s *spare) {
-	f, id, warmUp := p.fleet, s.image.ID, p.fleet.opts.WarmUp
+func (p *Pool) prepare(s *spare) {
+	id, warmUp := s.image.ID, p.opts.WarmUp
 	p.mu.Lock()
 	if p.failed[id] > 0 { // the warm-up may have left processes or files behind
 		warmUp = nil
 	}
 	p.mu.Unlock()
-	err := s.warm.(engine.Preparer).Prepare(f.ctx, id, warmUp)
+	err := s.warm.(engine.Preparer).Prepare(p.ctx, id, warmUp)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch i := slices.Index(p.waiting, s); {
 	case err == nil:
 		s.done = true
-	case f.ctx.Err() == nil && i >= 0: // it was not taken
-		logf.Warnf(f.ctx, "a warm sandbox cannot be prepared: %v", err)
+	case p.ctx.Err() == nil && i >= 0: // it was not taken
+		logf.Warnf(p.ctx, "a warm sandbox cannot be prepared: %v", err)
 		p.failed[id]++
 		p.destroy(s)
 		p.waiting = slices.Delete(p.waiting, i, i+1)
@@ -270,19 +276,19 @@ func (p *pool) prepare(s *spare) {
 }
 
 // wait returns when the filler should check again.
-func (p *pool) wait() {
+func (p *Pool) wait() {
 	timer := time.NewTimer(imageCheck)
 	defer timer.Stop()
 	select {
 	case <-p.more:
-	case <-p.fleet.ctx.Done():
+	case <-p.ctx.Done():
 	case <-timer.C:
 		p.dropDeleted()
 	}
 }
 
 // dropDeleted destroys the sandboxes whose image was deleted or rebuilt.
-func (p *pool) dropDeleted() {
+func (p *Pool) dropDeleted() {
 	now := map[string]image.Image{}
 	p.mu.Lock()
 	for _, s := range p.waiting {
@@ -292,7 +298,7 @@ func (p *pool) dropDeleted() {
 	}
 	p.mu.Unlock()
 	for id := range now {
-		img, err := p.fleet.opts.Engine.Images().Find(p.fleet.ctx, id)
+		img, err := p.opts.Images.Find(p.ctx, id)
 		switch {
 		case err == nil:
 			now[id] = img
@@ -317,8 +323,8 @@ func (p *pool) dropDeleted() {
 	})
 }
 
-// drain destroys the warm sandboxes. The filler has ended.
-func (p *pool) drain(ctx context.Context) error {
+// Drain destroys the warm sandboxes. The filler has ended.
+func (p *Pool) Drain(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}

@@ -1,4 +1,5 @@
-package sandbox
+// Package refresh renews the environment from which sandboxes start.
+package refresh
 
 import (
 	"cmp"
@@ -11,6 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -24,14 +27,15 @@ const (
 // image, and removes files in the state volume's caches that were not used for a long time. The previous image stays
 // in use until the new one is complete.
 type Refresh struct {
-	Fleet    *Fleet
+	Fleet    *sandbox.Fleet
+	Images   image.Builder // of its engine
 	Account  string
 	Image    string        // "" means "base"
 	CacheAge time.Duration // maximum age of files in the caches since their last change or read; 0 means 7 days
 }
 
-// RefreshReport is the result of a Refresh, or of its completed part.
-type RefreshReport struct {
+// Report is the result of a Refresh, or of its completed part.
+type Report struct {
 	Status       string    `json:"status"` // "success" or "failed"
 	Timestamp    time.Time `json:"timestamp"`
 	ImageRebuilt bool      `json:"image_rebuilt"`
@@ -48,6 +52,8 @@ type RefreshReport struct {
 const (
 	cacheAge     = 7 * 24 * time.Hour
 	verifyWithin = 5 * time.Minute
+	// outlive is how much longer the sandbox may live, in case it is not destroyed.
+	outlive = 10 * time.Minute
 )
 
 // verify prints the version of Python, and removes old files from the caches of the state volume, if it is mounted.
@@ -84,9 +90,9 @@ print(json.dumps({"python": platform.python_version(), "files": files, "freed": 
 
 // Run runs the refresh. On failure it returns the report of the completed part, and the error names the stage:
 // "image" or "verify".
-func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
+func (r Refresh) Run(ctx context.Context) (Report, error) {
 	start := time.Now()
-	report := RefreshReport{Status: "failed", Timestamp: time.Now().UTC().Round(0)}
+	report := Report{Status: "failed", Timestamp: time.Now().UTC().Round(0)}
 	err := r.run(ctx, &report)
 	if err == nil {
 		report.Status = "success"
@@ -97,20 +103,20 @@ func (r Refresh) Run(ctx context.Context) (RefreshReport, error) {
 	return report, err
 }
 
-func (r Refresh) run(ctx context.Context, report *RefreshReport) error {
+func (r Refresh) run(ctx context.Context, report *Report) error {
 	base := cmp.Or(r.Image, spec.BaseImage)
-	f := r.Fleet
-	img, err := f.opts.Engine.Images().Build(ctx, image.Spec{Base: base},
-		image.BuildOptions{Force: true, Credentials: f.Credentials(r.Account, "")})
+	rules := r.Fleet.Rules()
+	img, err := r.Images.Build(ctx, image.Spec{Base: base},
+		image.BuildOptions{Force: true, Credentials: r.Fleet.Credentials(r.Account, "")})
 	if err != nil {
 		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
 	}
 	report.ImageRebuilt, report.ImageID, report.ImageBytes = true, img.ID, img.Size
 	req := spec.Request{Image: img.ID, Cold: true}
-	if f.caps.Volumes {
+	if rules.Can.Volumes {
 		req.Volumes = []spec.Mount{{Name: StateVolume, Path: StatePath}}
 	} else {
-		report.CacheKept = fmt.Sprintf("the engine %s has no volumes on this machine", f.opts.Engine.Name())
+		report.CacheKept = fmt.Sprintf("the engine %s has no volumes on this machine", rules.Engine)
 	}
 	found, err := r.verify(ctx, req)
 	if err != nil {
@@ -135,16 +141,16 @@ func (r Refresh) verify(ctx context.Context, req spec.Request) (verified, error)
 		return verified{}, err
 	}
 	defer func() {
-		ctx := logContext(context.WithoutCancel(ctx), sb)
+		ctx := logf.With(context.WithoutCancel(ctx), "sandbox_id", sb.ID, "account", sb.Account)
 		if err := r.Fleet.Destroy(ctx, r.Account, sb.ID); err != nil {
 			logf.Errorf(ctx, "destroy the sandbox of a refresh: %v", err)
 		}
 	}()
-	run := ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
+	run := sandbox.ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
 	if len(req.Volumes) > 0 {
 		run.Workdir, run.Args[0] = StatePath, "."
 	}
-	x, err := r.Fleet.ExecCode(ctx, r.Account, sb.ID, verify, run)
+	x, err := python.Exec(ctx, r.Fleet, r.Account, sb.ID, verify, run)
 	if err != nil {
 		return verified{}, err
 	}

@@ -1,4 +1,5 @@
-package sandbox
+// Package build runs the commands of image builds in sandboxes, for package dockerfile.
+package build
 
 import (
 	"context"
@@ -8,52 +9,52 @@ import (
 	"strings"
 
 	"github.com/RelevanceAI/harvest/account"
-	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-// buildAccount is the account of sandboxes that build images. Clients cannot use it, and it has no quota: package
-// dockerfile limits their number. After a restart these sandboxes are orphans, and recovery ends them.
-const buildAccount = "harvest-build"
-
-// Builds runs the commands of image builds, each stage in a sandbox of this Fleet. These sandboxes have the usual
+// Runner runs the commands of image builds, each stage in a sandbox of a Fleet. These sandboxes have the usual
 // isolation and limits on disk and processes, but all processors and half of the memory of the machine.
-type Builds struct{ fleet *Fleet }
+type Runner struct {
+	fleet *sandbox.Fleet
+	store volume.Provider
+}
 
-var _ dockerfile.Runner = Builds{}
+var _ dockerfile.Runner = Runner{}
 
-// Builds returns the runner for the commands of image builds.
-func (f *Fleet) Builds() Builds { return Builds{f} }
+// New returns a runner for a Fleet, whose engine keeps its volumes in store.
+func New(fleet *sandbox.Fleet, store volume.Provider) Runner { return Runner{fleet, store} }
 
 // Start implements dockerfile.Runner.
-func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.Machine, error) {
-	f := b.fleet
-	if !f.caps.Snapshot {
+func (b Runner) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.Machine, error) {
+	f, rules := b.fleet, b.fleet.Rules()
+	if !rules.Can.Snapshot {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "the engine %s cannot build images on this machine",
-			f.opts.Engine.Name()),
+			rules.Engine),
 			"use an image that a registry has, or see \"harvest doctor\"")
 	}
 	req := spec.Request{
 		Image: setup.Image, Hostname: "build", Network: spec.Network{Mode: setup.Network},
-		CPU: f.opts.Machine.CPU, Memory: max(f.opts.Defaults.Memory, f.opts.Machine.Memory/2),
+		CPU: rules.Machine.CPU, Memory: max(rules.Defaults.Memory, rules.Machine.Memory/2),
 	}
-	if !f.caps.Network {
+	if !rules.Can.Network {
 		req.Network.Mode = "none"
 	}
-	if !slices.Contains(f.caps.Limits, "cpu") {
+	if !slices.Contains(rules.Can.Limits, "cpu") {
 		req.CPU = 0
 	}
-	if !slices.Contains(f.caps.Limits, "memory") {
+	if !slices.Contains(rules.Can.Limits, "memory") {
 		req.Memory = 0
 	}
 	for _, m := range setup.Mounts {
 		req.Volumes = append(req.Volumes, spec.Mount{Name: m.Volume, Path: m.Path, ReadOnly: m.ReadOnly})
 	}
-	sb, err := f.Create(ctx, buildAccount, req)
+	sb, err := f.Create(ctx, record.BuildAccount, req)
 	if err != nil {
 		return nil, err
 	}
@@ -62,15 +63,15 @@ func (b Builds) Start(ctx context.Context, setup dockerfile.Setup) (dockerfile.M
 }
 
 // volumes returns the volumes of build sandboxes, nil if the engine has no volumes.
-func (b Builds) volumes() volume.Provider {
-	if !b.fleet.caps.Volumes {
+func (b Runner) volumes() volume.Provider {
+	if !b.fleet.Rules().Can.Volumes {
 		return nil
 	}
-	return volume.Of(b.fleet.opts.Engine.Volumes(), account.Owner(buildAccount))
+	return volume.Of(b.store, account.Owner(record.BuildAccount))
 }
 
 // Volumes implements dockerfile.Runner.
-func (b Builds) Volumes(ctx context.Context) ([]dockerfile.Volume, error) {
+func (b Runner) Volumes(ctx context.Context) ([]dockerfile.Volume, error) {
 	provider := b.volumes()
 	if provider == nil {
 		return nil, nil
@@ -84,7 +85,7 @@ func (b Builds) Volumes(ctx context.Context) ([]dockerfile.Volume, error) {
 }
 
 // RemoveVolume implements dockerfile.Runner.
-func (b Builds) RemoveVolume(ctx context.Context, name string) error {
+func (b Runner) RemoveVolume(ctx context.Context, name string) error {
 	provider := b.volumes()
 	if provider == nil {
 		return errors.Newf(errors.NotFound, "volume %.100q: not found", name)
@@ -94,17 +95,17 @@ func (b Builds) RemoveVolume(ctx context.Context, name string) error {
 
 // machine is a sandbox that runs a stage of a build.
 type machine struct {
-	fleet *Fleet
+	fleet *sandbox.Fleet
 	id    string
 	state string // of the mounts; "" for none
 }
 
 // Run implements dockerfile.Machine.
 func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) {
-	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
+	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, sandbox.ExecRequest{
 		Args: cmd.Args, Env: cmd.Env, Workdir: cmd.Dir, User: cmd.User, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
 		Merged:  cmd.Stderr == nil,
-		Timeout: m.fleet.opts.Timeouts.MaxLife,
+		Timeout: m.fleet.Rules().Timeouts.MaxLife,
 	})
 	if err != nil {
 		return 0, err
@@ -129,7 +130,7 @@ func (m *machine) Run(ctx context.Context, cmd dockerfile.Command) (int, error) 
 
 // CopyIn implements dockerfile.Machine.
 func (m *machine) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
-	return m.fleet.CopyIn(ctx, buildAccount, m.id, dir, tar)
+	return m.fleet.CopyIn(ctx, record.BuildAccount, m.id, dir, tar)
 }
 
 // Mount implements dockerfile.Machine.
@@ -154,7 +155,7 @@ func (m *machine) Unmount(ctx context.Context, files ...string) error {
 // own runs Harvest's program for mounts in the sandbox, and returns its output.
 func (m *machine) own(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr strings.Builder
-	x, err := m.fleet.Exec(ctx, buildAccount, m.id, ExecRequest{
+	x, err := m.fleet.Exec(ctx, record.BuildAccount, m.id, sandbox.ExecRequest{
 		Args: append([]string{dockerfile.MountProgram}, args...), Own: true, User: "0", Workdir: "/", Stdout: &stdout,
 		Stderr: &stderr})
 	if err != nil {
@@ -169,19 +170,10 @@ func (m *machine) own(ctx context.Context, args ...string) (string, error) {
 
 // Snapshot implements dockerfile.Machine.
 func (m *machine) Snapshot(ctx context.Context, w io.Writer) error {
-	_, box, leave, err := m.fleet.enter(ctx, buildAccount, m.id)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	s, ok := box.(engine.Snapshotter)
-	if !ok {
-		return errors.Newf(errors.Unsupported, "the engine %s does not support snapshots", m.fleet.opts.Engine.Name())
-	}
-	return s.Snapshot(ctx, "", w)
+	return m.fleet.Export(ctx, record.BuildAccount, m.id, w)
 }
 
 // Close implements dockerfile.Machine.
 func (m *machine) Close(ctx context.Context) error {
-	return m.fleet.Destroy(ctx, buildAccount, m.id)
+	return m.fleet.Destroy(ctx, record.BuildAccount, m.id)
 }

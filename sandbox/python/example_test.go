@@ -1,4 +1,4 @@
-package sandbox_test
+package python_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
@@ -20,7 +21,7 @@ func ExampleExecutor() {
 	engine, _ := fake.Open(dir, fake.Options{})
 	fleet, _ := sandbox.Open(ctx, sandbox.Options{Engine: engine, Store: new(memory.Sandboxes)})
 	defer fleet.Close(ctx)
-	executor := sandbox.Executor{Fleet: fleet, Account: "me"}
+	executor := python.Executor{Fleet: fleet, Account: "me"}
 	result, err := executor.Execute(ctx, "print(6*7)", time.Minute)
 	fmt.Print(result.Stdout, result.ReturnCode, err)
 	// Output:
