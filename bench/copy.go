@@ -70,11 +70,10 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 		}},
 		side{tarExec, func(ctx context.Context) (sample, error) {
 			inside, outside := "/srv/"+target(), filepath.Join(l.dir, target())
-			return copySample(
-				func() error {
-					return whole(ctx, "sh", "-c",
-						`tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
-				},
+			return copySample(func() error {
+				return whole(ctx, "sh", "-c",
+					`tar -C "$1" -c . | `+exec+`sh -c 'mkdir "$1"; tar -C "$1" -x' sh "$2"`, "sh", tree, inside)
+			},
 				func() error {
 					return whole(ctx, "sh", "-c", `mkdir "$2" && `+exec+`tar -C "$1" -c . | tar -C "$2" -x`, "sh",
 						inside, outside)

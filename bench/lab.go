@@ -184,9 +184,7 @@ func (l *lab) refilled(ctx context.Context) error {
 // create creates a sandbox. destroy ends it, even after the end of ctx.
 func (l *lab) create(ctx context.Context, req spec.Request) (sb record.Sandbox, destroy func() error, err error) {
 	sb, err = l.fleet.Create(ctx, account, req)
-	return sb, func() error {
-		return l.fleet.Destroy(context.WithoutCancel(ctx), account, sb.ID)
-	}, err
+	return sb, func() error { return l.fleet.Destroy(context.WithoutCancel(ctx), account, sb.ID) }, err
 }
 
 // exec runs a command to its end. It must succeed.

@@ -71,8 +71,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 	take.Aim, from.Aim = &Aim{Peer: tarInside, AtMost: 1}, &Aim{Peer: untarInside, AtMost: 1}
 	turns := r.count(2, 10)
 	ours := side{harvest, func(ctx context.Context) (sample, error) {
-		return l.takeSnapshot(ctx, sb.ID, take.Name,
-			still.Name)
+		return l.takeSnapshot(ctx, sb.ID, take.Name, still.Name)
 	}}
 	tar := side{tarInside, func(ctx context.Context) (sample, error) {
 		return timed(take.Name, func() error {

@@ -42,8 +42,7 @@ func benchWork(ctx context.Context, l *lab, r *recorder) error {
 		m := r.measure(job, "s")
 		sides := []side{{harvest, func(ctx context.Context) (sample, error) { return l.workInside(ctx, job) }}}
 		if noHost == nil {
-			sides = append(sides, side{host, func(ctx context.Context) (sample,
-				error) {
+			sides = append(sides, side{host, func(ctx context.Context) (sample, error) {
 				return l.workOnHost(ctx, job)
 			}})
 		}

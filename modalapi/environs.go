@@ -304,11 +304,9 @@ func (s *Server) checkEmpty(ctx context.Context, acc, env, prefix string) error 
 			secrets = secrets || strings.HasPrefix(found.Name, begins)
 		}
 	}
-	return errors.Join(
-		has("volumes", slices.ContainsFunc(volumes, func(v volume.Info) bool {
-			return strings.HasPrefix(v.Name,
-				begins)
-		}),
-			"harvest volume rm "+begins+"…"),
+	return errors.Join(has("volumes", slices.ContainsFunc(volumes, func(v volume.Info) bool {
+		return strings.HasPrefix(v.Name, begins)
+	}),
+		"harvest volume rm "+begins+"…"),
 		has("secrets", secrets, "harvest secret rm "+begins+"…"))
 }

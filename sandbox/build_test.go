@@ -28,7 +28,8 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
 	f := w.open(t)
 	create(t, f, spec.Request{}) // the quota of accounts does not concern builds
-	m, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default", Title: "RUN true",
+	m, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{
+		Image: "base", Network: "default", Title: "RUN true",
 		Mounts: []dockerfile.Mount{{Volume: "c", Path: "/c"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +141,8 @@ func TestBuildsEndWithTheServer(t *testing.T) {
 		w.caps.Snapshot = true
 		f := w.open(t)
 		kept := create(t, f, spec.Request{})
-		if _, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
+		if _, err := build.New(f, w.stub.Volumes()).Start(t.Context(),
+			dockerfile.Setup{Image: "base", Network: "none"}); err != nil {
 			t.Fatal(err)
 		}
 		f = w.restart(t, f)

@@ -23,7 +23,8 @@ type CheckpointOptions struct {
 // engine.Checkpointer. The sandbox is paused meanwhile and then continues. The checkpoint is durable when Checkpoint
 // returns. Kinds: NotFound, Conflict (it does not run, or has a terminal), Unsupported (the engine has no
 // checkpoints, or the sandbox has volumes), Exhausted (the disk is full).
-func (f *Fleet) Checkpoint(ctx context.Context, account, ref string, opts CheckpointOptions) (checkpoint.Checkpoint, error) {
+func (f *Fleet) Checkpoint(ctx context.Context, account, ref string,
+	opts CheckpointOptions) (checkpoint.Checkpoint, error) {
 	if err := f.begin(); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}

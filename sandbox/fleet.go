@@ -1,3 +1,7 @@
+// Package sandbox runs sandboxes on an engine. It implements all policy, such as quotas, time limits, recovery and the
+// states of sandboxes. Fleet is the entry point.
+//
+// A Fleet writes a record before it acts, so that the next server knows the state of every operation.
 package sandbox
 
 import (
@@ -101,7 +105,8 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
-	f.checkpoints, err = checkpoint.Open(ctx, opts.Checkpoints, opts.Secrets, f.now) // first: checkpoints have secrets, too
+	// First: checkpoints have secrets, too.
+	f.checkpoints, err = checkpoint.Open(ctx, opts.Checkpoints, opts.Secrets, f.now)
 	if err == nil {
 		err = f.recover(ctx)
 	}
@@ -182,7 +187,8 @@ func (f *Fleet) Get(ctx context.Context, account, ref string) (record.Sandbox, e
 func (f *Fleet) List(ctx context.Context, account string, filter record.Filter) ([]record.Sandbox, error) {
 	for _, s := range filter.Statuses {
 		if !slices.Contains(record.Statuses, s) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s), "use one of %v", record.Statuses)
+			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s),
+				"use one of %v", record.Statuses)
 		}
 	}
 	if filter.Limit < 0 {

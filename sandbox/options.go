@@ -136,7 +136,8 @@ func (o Options) withDefaults() (Options, error) {
 			p.Invalidf("correct the configuration", "%s", what)
 		}
 	}
-	check(d.CPU >= spec.MinCPU && d.CPU <= o.Machine.CPU, "the default number of cores exceeds this machine, or is too low")
+	check(d.CPU >= spec.MinCPU && d.CPU <= o.Machine.CPU,
+		"the default number of cores exceeds this machine, or is too low")
 	check(d.Memory >= spec.MinMemory && d.Memory <= o.Machine.Memory,
 		"the default memory exceeds this machine, or is too low")
 	check(d.Disk >= spec.MinDisk && d.Processes > 0 && d.Files > 0,

@@ -65,7 +65,8 @@ func (f *Fleet) planRestore(c checkpoint.Checkpoint, req RestoreRequest) (plan, 
 		},
 		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, f.opts.Defaults.CPU),
 		ReservedMemory: cmp.Or(sb.Limits.Memory, f.opts.Defaults.Memory),
-		Life:           min(c.Life, f.opts.Timeouts.MaxLife), Idle: min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
+		Life:           min(c.Life, f.opts.Timeouts.MaxLife),
+		Idle:           min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
 	}, from: &c}
 	spec.CheckNames(&ps, p.Request)
 	p.Network = f.rules.Network(&ps, sb.Network.Clone())
@@ -122,7 +123,9 @@ func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *check
 	}
 	f.mu.Unlock()
 	f.adoptCommands(ctx, e, box)
-	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error { return sb.RequireStatus(record.Running) }); err != nil &&
+	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		return sb.RequireStatus(record.Running)
+	}); err != nil &&
 		!errors.Is(err, errors.Conflict) {
 		logf.Errorf(ctx, "record the commands of a sandbox that was restored: %v", err)
 	}

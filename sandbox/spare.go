@@ -38,7 +38,8 @@ func (f *Fleet) Adopt(ctx context.Context, owner, id string,
 }
 
 // adoptSpare changes and stores the record.
-func (f *Fleet) adoptSpare(ctx context.Context, e *entry, put func(context.Context, record.Sandbox) error) (record.Sandbox, error) {
+func (f *Fleet) adoptSpare(ctx context.Context, e *entry,
+	put func(context.Context, record.Sandbox) error) (record.Sandbox, error) {
 	e.save.Lock()
 	defer e.save.Unlock()
 	f.mu.Lock()

@@ -155,7 +155,8 @@ ENTRYPOINT ["/hello"]
 		t.Errorf("got %+v, %v", res, err)
 	}
 	before := s.buildSandboxes()
-	if again := s.build(wanted, image.BuildOptions{Context: dir}); again.ID != built.ID || s.buildSandboxes() != before {
+	again := s.build(wanted, image.BuildOptions{Context: dir})
+	if again.ID != built.ID || s.buildSandboxes() != before {
 		t.Errorf("the second build is %s and not %s, and started %d sandboxes", again.ID, built.ID,
 			s.buildSandboxes()-before)
 	}

@@ -146,7 +146,8 @@ func (r Refresh) verify(ctx context.Context, req spec.Request) (verified, error)
 			logf.Errorf(ctx, "destroy the sandbox of a refresh: %v", err)
 		}
 	}()
-	run := sandbox.ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())}, Timeout: verifyWithin}
+	run := sandbox.ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())},
+		Timeout: verifyWithin}
 	if len(req.Volumes) > 0 {
 		run.Workdir, run.Args[0] = StatePath, "."
 	}

@@ -60,7 +60,8 @@ func decodeError(err error) error {
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return errors.Remedy(errors.Explainf(err, errors.Invalid, "unknown field %.80s", name),
-			"use name, path and read_only for volumes; mode, allow and deny for network; bucket, prefix, mount_path, init, sync_on_terminate and secret for s3")
+			"use name, path and read_only for volumes; mode, allow and deny for network; "+
+				"bucket, prefix, mount_path, init, sync_on_terminate and secret for s3")
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Invalid, "the request is not a JSON object"),
 		`send an object such as {"image":"base"}`)

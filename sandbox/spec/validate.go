@@ -127,7 +127,8 @@ func (r Rules) Plan(req Request) (Plan, error) {
 // CheckNames checks the names in a request.
 func CheckNames(p *Problems, req Request) {
 	if req.Name != "" && (!namePattern().MatchString(req.Name) || strings.HasPrefix(req.Name, IDPrefix)) {
-		p.Invalidf("use 1 to 63 letters, digits, '_', '.' or '-', beginning with a letter or digit and not with \""+IDPrefix+"\"",
+		p.Invalidf("use 1 to 63 letters, digits, '_', '.' or '-', "+
+			"beginning with a letter or digit and not with \""+IDPrefix+"\"",
 			"invalid sandbox name %.100q", req.Name)
 	}
 	if !isText(req.Image, MaxRefText) {
@@ -365,7 +366,8 @@ func (r Rules) CheckSnapshots(p *Problems) {
 func (r Rules) Network(p *Problems, n Network) Network {
 	if n.Mode == "" {
 		if len(n.Allow) > 0 {
-			p.Invalidf(`use "mode":"allow" to reach nothing else, or "mode":"default" to reach them beside the internet`, "network.allow needs a network.mode")
+			p.Invalidf(`use "mode":"allow" to reach nothing else, or "mode":"default" to reach them beside the internet`,
+				"network.allow needs a network.mode")
 			return n
 		}
 		n.Mode = gateway.ModeNone
