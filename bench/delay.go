@@ -15,8 +15,7 @@ type delayed struct {
 	due  time.Time
 }
 
-// inFlight is how many pieces of 64 KiB can be in flight in one direction of a connection: more than any client
-// needs.
+// inFlight is how many pieces of 64 KiB can be in flight in one direction of a connection: more than any client needs.
 const inFlight = 1024
 
 // delay forwards connections to the address listen to the address to. It delays each direction by half of the

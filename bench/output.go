@@ -119,8 +119,7 @@ func (l *lab) printOutput(ctx context.Context, sb record.Sandbox) (sample, error
 	return s, err
 }
 
-// watchPeak starts to watch a process's memory. growth returns by how many MiB its peak has exceeded the
-// current value.
+// watchPeak starts to watch a process's memory. growth returns by how many MiB its peak has exceeded the current value.
 func watchPeak(pid int) (growth func() (float64, error), err error) {
 	const resetPeak = "5" // proc(5), clear_refs
 	if err := os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "clear_refs"), []byte(resetPeak), 0); err != nil {

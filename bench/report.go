@@ -58,8 +58,7 @@ type Series struct {
 	Values []float64 `json:"values"`                    // in the order of measuring
 }
 
-// Aim is a target for Harvest's p50, or with Peer for its ratio to that peer's. One of AtMost and AtLeast is
-// set.
+// Aim is a target for Harvest's p50, or with Peer for its ratio to that peer's. One of AtMost and AtLeast is set.
 type Aim struct {
 	Peer    string  `json:"peer,omitempty"`
 	AtMost  float64 `json:"at_most,omitempty"`
