@@ -13,7 +13,7 @@ import (
 
 // exampleOutput is the output of the programs in examples, without the events of the start.
 const exampleOutput = `42
-refused: "missing" does not exist
+refused: "/missing" does not exist
 event: sandbox.starting
 event: sandbox.ready
 event: sandbox.terminated
