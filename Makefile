@@ -33,7 +33,7 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
 # Compilers that collect garbage less often need a sixth less time.
-COMPILE  := GOGC=400
+BUILD    := GOGC=400 CGO_ENABLED=0 go build -trimpath
 
 # Systems for which harvest is the command line alone, without the server.
 CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
@@ -41,26 +41,24 @@ CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 # The version of a release: VERSION of the command line or the environment, or the file.
 RELEASED := $(if $(filter file,$(origin VERSION)),$(shell cat VERSION),$(VERSION))
 # Programs that run during the build run here, whatever GOARCH is.
-PACK     := GOOS= GOARCH= go run ./cmd/harvest/inner/pack
+PACK     := GOOS= GOARCH= CGO_ENABLED=0 go run -trimpath ./cmd/harvest/inner/pack
+# What the server contains.
+PROGRAMS := keeper sentry tools s3
 
 .PHONY: build keeper clients man release release-check run test test-long test-modal test-s3 test-images test-software test-security check fmt vulncheck cover bench deps clean
 
 # harvest is a small command line that contains the server, which contains the programs of its sandboxes: see
-# cmd/harvest/inner.
+# cmd/harvest/inner. One go build compiles the packages of all of them, and uses both the network and each core well;
+# the server that it links lacks the programs, and is not used.
 build: keeper
-	$(COMPILE) CGO_ENABLED=0 go build -buildvcs=auto -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
+	$(BUILD) -buildvcs=auto -tags keeper -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
 	$(PACK) bin/harvest-server cmd/harvest/inner/server.zst
-	$(COMPILE) CGO_ENABLED=0 go build -buildvcs=auto -tags keeper,clientonly -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+	$(BUILD) -buildvcs=auto -tags keeper,clientonly -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-keeper ./cmd/harvest/keeper
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-sentry ./cmd/harvest/sentry
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-tools ./cmd/harvest/tools
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/harvest-s3 ./cmd/harvest/s3
-	$(PACK) bin/harvest-keeper cmd/harvest/inner/keeper.zst
-	$(PACK) bin/harvest-sentry cmd/harvest/inner/sentry.zst
-	$(PACK) bin/harvest-tools cmd/harvest/inner/tools.zst
-	$(PACK) bin/harvest-s3 cmd/harvest/inner/s3.zst
+	@mkdir -p bin/programs
+	$(BUILD) -ldflags "-s -w" -o bin/programs/ $(addprefix ./cmd/harvest/,$(PROGRAMS)) ./cmd/harvest
+	@set -e; for program in $(PROGRAMS); do $(PACK) bin/programs/$$program cmd/harvest/inner/$$program.zst; done
 
 clients:
 	@set -e; for platform in $(CLIENTS); do echo "build harvest for $$platform"; \
@@ -154,8 +152,8 @@ cover: deps
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
 	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/runsc ./bench/runsc
-	$(COMPILE) CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/s3server ./bench/s3server
+	$(BUILD) -ldflags "-s -w" -o bin/runsc ./bench/runsc
+	$(BUILD) -ldflags "-s -w" -o bin/s3server ./bench/s3server
 	bin/bench $(BENCH)
 
 clean:

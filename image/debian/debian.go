@@ -36,7 +36,7 @@ const statusFile = "var/lib/dpkg/status"
 var packages = []string{
 	"python3", "python3-venv", "python3-pip", "python3-dev", "python-is-python3", "git", "curl", "build-essential",
 	"libffi-dev", "libssl-dev", "zlib1g-dev",
-	"ca-certificates", "procps", "less", "nano", "iproute2", "netbase", "unzip",
+	"ca-certificates", "procps", "less", "nano", "vim-tiny", "iproute2", "netbase", "unzip",
 }
 
 // shown are further packages whose versions are reported.
