@@ -117,7 +117,8 @@ func TestCarryNestedRepositories(t *testing.T) {
 	}
 }
 
-// TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents.
+// TestCarryShallow checks that a shallow repository is carried with the list of the commits that have no parents, also
+// from a work tree, which shares that list.
 // mission: C3, E3
 func TestCarryShallow(t *testing.T) {
 	p := newPair(t)
@@ -125,11 +126,15 @@ func TestCarryShallow(t *testing.T) {
 	p.commit(p.person, "c", "Three")
 	shallow := filepath.Join(t.TempDir(), "shallow")
 	p.git("/", "clone", "-q", "--depth=2", "file://"+p.person, shallow)
-	req, _ := p.carried(shallow)
-	if want := p.git(shallow, "rev-parse", "HEAD~1") + "\n"; string(req.Shallow) != want || len(req.Bundle) == 0 {
-		t.Errorf("%q, want %q; %d bytes", req.Shallow, want, len(req.Bundle))
+	tree := filepath.Join(t.TempDir(), "tree")
+	p.git(shallow, "worktree", "add", "-q", "-b", "other", tree)
+	for _, dir := range []string{shallow, tree} {
+		req, _ := p.carried(dir)
+		if want := p.git(dir, "rev-parse", "HEAD~1") + "\n"; string(req.Shallow) != want || len(req.Bundle) == 0 {
+			t.Errorf("%s: %q, want %q; %d bytes", dir, req.Shallow, want, len(req.Bundle))
+		}
 	}
-	if req, _ = p.carried(p.person); len(req.Shallow) != 0 {
+	if req, _ := p.carried(p.person); len(req.Shallow) != 0 {
 		t.Errorf("%q", req.Shallow)
 	}
 }
