@@ -69,6 +69,31 @@ func TestEveryMethodHasAScope(t *testing.T) {
 	}
 }
 
+// TestConnectTokensNeedTheScopeExec checks that a key gets no token for a right that it lacks: a connect token leads to
+// programs in the sandbox.
+func TestConnectTokensNeedTheScopeExec(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(nil)
+	for scope, want := range map[account.Scope]codes.Code{account.Read: codes.PermissionDenied,
+		account.Write: codes.PermissionDenied, account.Exec: codes.OK} {
+		key, text, err := w.ring.Create(t.Context(), account.Local(),
+			account.Request{Name: string(scope), Scopes: []account.Scope{scope}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.id, w.secret = key.ID, text.Reveal()
+		req := pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build()
+		for name, err := range map[string]error{
+			"SandboxCreateConnectToken":   second(w.control.SandboxCreateConnectToken(w.ctx(), req)),
+			"SandboxCreateConnectTokenV2": second(w.control.SandboxCreateConnectTokenV2(w.ctx(), req)),
+		} {
+			if status.Code(err) != want {
+				t.Errorf("%s with the scope %s: %v", name, scope, err)
+			}
+		}
+	}
+}
+
 // TestReadersTakeNothingFromQueues checks that a key with the scope read changes nothing: it sees a queue's length and
 // its values, and cannot take any out.
 func TestReadersTakeNothingFromQueues(t *testing.T) {
