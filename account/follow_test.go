@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -146,6 +147,30 @@ func TestWhatAKeyMakesEndsWithIt(t *testing.T) {
 	now = now.Add(24 * time.Hour)
 	if _, ends := signIn(person); !ends.Equal(person.Expires) {
 		t.Errorf("a sign-in made by one ends at %s", ends)
+	}
+}
+
+// TestSignInsHaveTheRightsOfTheirKey checks that a sign-in and its own sign-ins have the role and the scopes of the key
+// that made the link, and no others.
+func TestSignInsHaveTheRightsOfTheirKey(t *testing.T) {
+	t.Parallel()
+	r := NewRing(&shelf{})
+	_, as := made(t, r, Local(), Request{Name: "reader", Account: "acme", Role: Admin, Scopes: []Scope{Read}})
+	for i := range 2 {
+		link, err := r.Link(as)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _, err := r.SignIn(t.Context(), link.Reveal())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if as, err = r.Authenticate(t.Context(), SignIn, text.Reveal()); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(as.Scopes, []Scope{Read}) || as.Role != Admin || as.Account != "acme" {
+			t.Errorf("sign-in %d is %+v", i, as)
+		}
 	}
 }
 

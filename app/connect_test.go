@@ -1,13 +1,18 @@
 package app
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/github"
+	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
 
@@ -45,6 +50,44 @@ func TestRulesOfAccounts(t *testing.T) {
 	if f := connections(cfg); !f.OK || !strings.Contains(f.Detail, "10.1.0.0/16") ||
 		!strings.Contains(f.Detail, "loopback") {
 		t.Errorf("%+v", f)
+	}
+}
+
+// The parts that connect for accounts are opened with the rules of the account.
+func TestPartsConnectUnderTheRules(t *testing.T) {
+	t.Parallel()
+	var cfg config.Config
+	cfg.Data = t.TempDir()
+	var arrived atomic.Int32
+	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
+	defer inner.Close()
+	host := strings.TrimPrefix(inner.URL, "http://")
+	rules, err := rulesOf(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	images, _, err := openImages(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, try := range map[string]func(account string) error{
+		"GitHub": func(account string) error {
+			return (&github.Client{API: inner.URL, HTTP: clients(rules)(account)}).Revoke(t.Context())
+		},
+		"images": func(account string) error {
+			_, err := images.Library.Build(t.Context(), image.Spec{Base: host + "/a/b", Owner: account},
+				image.BuildOptions{Credentials: func(context.Context, string) (image.Credential, error) {
+					return image.Credential{Anonymous: true}, nil
+				}})
+			return err
+		},
+	} {
+		if err := try("acme"); errors.KindOf(err) != errors.Denied || arrived.Load() != 0 {
+			t.Errorf("%s: %v; %d requests arrived", name, err, arrived.Load())
+		}
+		if err := try(""); arrived.Swap(0) == 0 {
+			t.Errorf("%s: requests of the operator do not arrive: %v", name, err)
+		}
 	}
 }
 

@@ -1,12 +1,15 @@
 package modalapi_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc/codes"
@@ -64,6 +67,59 @@ func TestEveryMethodHasAScope(t *testing.T) {
 		for name := range scopes {
 			if !methods[name] {
 				t.Errorf("%s of %s has a scope, but does not exist", name, receiver)
+			}
+		}
+	}
+}
+
+// TestTokensHaveNoMoreThanTheirKey checks that the token of a key has the scopes of the key, and ends no later.
+func TestTokensHaveNoMoreThanTheirKey(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(nil)
+	_, task := w.started(sb.SandboxID, pb.TaskExecStartRequest_builder{ExecId: "one", CommandArgs: []string{"true"}})
+	key, text, err := w.ring.Create(t.Context(), account.Local(),
+		account.Request{Name: "reader", Scopes: []account.Scope{account.Read}, Life: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.id, w.secret = key.ID, text.Reveal()
+	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
+		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	routed := w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build())
+	if _, err := w.router.TaskExecStart(routed, pb.TaskExecStartRequest_builder{TaskId: task, ExecId: "two",
+		CommandArgs: []string{"true"}}.Build()); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the token of a reader runs a command: %v", err)
+	}
+	var claims struct{ Exp int64 }
+	body, err := base64.RawURLEncoding.DecodeString(strings.Split(access.GetJwt(), ".")[1])
+	if err != nil || json.Unmarshal(body, &claims) != nil || claims.Exp == 0 || claims.Exp > key.Expires.Unix() {
+		t.Errorf("the token ends at %d, its key at %s: %v", claims.Exp, key.Expires, err)
+	}
+}
+
+// TestConnectTokensNeedTheScopeExec checks that a key gets no token for a right that it lacks: a connect token leads to
+// programs in the sandbox.
+func TestConnectTokensNeedTheScopeExec(t *testing.T) {
+	w := newWorld(t)
+	sb := w.create(nil)
+	for scope, want := range map[account.Scope]codes.Code{account.Read: codes.PermissionDenied,
+		account.Write: codes.PermissionDenied, account.Exec: codes.OK} {
+		key, text, err := w.ring.Create(t.Context(), account.Local(),
+			account.Request{Name: string(scope), Scopes: []account.Scope{scope}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.id, w.secret = key.ID, text.Reveal()
+		req := pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build()
+		for name, err := range map[string]error{
+			"SandboxCreateConnectToken":   second(w.control.SandboxCreateConnectToken(w.ctx(), req)),
+			"SandboxCreateConnectTokenV2": second(w.control.SandboxCreateConnectTokenV2(w.ctx(), req)),
+		} {
+			if status.Code(err) != want {
+				t.Errorf("%s with the scope %s: %v", name, scope, err)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,33 @@ func (a *auditWalk) line(as *world, method, path, body string, header ...string)
 	return line
 }
 
+// withProvider is an option for a server with a provider of OpenID Connect, which has every route.
+func withProvider(t *testing.T, issuer string) func(*server.Options) {
+	t.Helper()
+	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
+		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(o *server.Options) { o.OIDC = provider }
+}
+
+// TestEveryRouteHasAScope checks that no route is public by mistake: a route without a scope is in this list, or the
+// test fails.
+//
+// mission: 9.1
+func TestEveryRouteHasAScope(t *testing.T) {
+	t.Parallel()
+	public := []string{"GET " + api.SignIn, "POST " + api.SignIn, "GET " + api.SignInOIDC, "GET " + api.SignInBack,
+		"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs}
+	for _, rt := range server.Routes(start(t, withProvider(t, "https://issuer.example")).server) {
+		name := rt.Method + " " + rt.Path
+		if open := slices.Contains(public, name); open != (rt.Scope == "") || open && rt.Operator {
+			t.Errorf("%s has the scope %q, public: %t", name, rt.Scope, open)
+		}
+	}
+}
+
 var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
 
 // Every route of the router leaves a line for a change, for a command and for a refusal.
@@ -55,13 +83,7 @@ var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
 // mission: F6
 func TestEveryRouteIsAudited(t *testing.T) {
 	t.Parallel()
-	issuer := testenv.OIDCProvider(t)
-	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
-		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := start(t, func(o *server.Options) { o.OIDC = provider })
+	w := start(t, withProvider(t, testenv.OIDCProvider(t)))
 	a := &auditWalk{world: w}
 	reader := w.as(account.Request{Scopes: []account.Scope{account.Read}})
 	executor := w.as(account.Request{Scopes: []account.Scope{account.Exec}})
@@ -110,13 +132,7 @@ func TestEveryRouteIsAudited(t *testing.T) {
 // sign-outs have one too.
 func TestSignInsAreAudited(t *testing.T) {
 	t.Parallel()
-	issuer := testenv.OIDCProvider(t)
-	provider, err := oidc.New(oidc.Options{Issuer: issuer, ClientID: "harvest", Secret: "the secret of the client",
-		Scopes: []string{"openid", "email"}, Groups: "groups", Allow: []string{"@example.org=acme"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := start(t, func(o *server.Options) { o.OIDC = provider })
+	w := start(t, withProvider(t, testenv.OIDCProvider(t)))
 	a := &auditWalk{world: w}
 	s := w.stranger()
 	for name, c := range map[string]struct {

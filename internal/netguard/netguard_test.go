@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
 )
@@ -163,6 +165,68 @@ func TestBadAddresses(t *testing.T) {
 	if _, err := (netguard.Rules{}).DialContext(t.Context(), "udp",
 		"127.0.0.1:53"); errors.KindOf(err) != errors.Denied {
 		t.Errorf("UDP: %v", err)
+	}
+}
+
+// alternating is a resolver of DNS that answers queries for an IPv4 address with the first answer, then with the
+// second, and so on.
+func alternating(t *testing.T, answers ...[4]byte) *net.Resolver {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf, asked := make([]byte, 4096), 0
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil || len(m.Questions) != 1 {
+				continue
+			}
+			q := m.Questions[0]
+			m = dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RecursionAvailable: true},
+				Questions: m.Questions}
+			if q.Type == dnsmessage.TypeA {
+				m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type,
+					Class: q.Class}, Body: &dnsmessage.AResource{A: answers[asked%len(answers)]}}}
+				asked++
+			}
+			if out, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(out, from)
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}}
+}
+
+// A name that has an allowed address first and a refused one next (DNS rebinding) does not lead to the refused one.
+// The test replaces the resolver of the process, so it is not parallel.
+func TestRebindingLeadsNowhere(t *testing.T) {
+	inner, accepted := server(t, func(http.ResponseWriter, *http.Request) {})
+	_, port, _ := net.SplitHostPort(inner.Listener.Addr().String())
+	usual := net.DefaultResolver
+	defer func() { net.DefaultResolver = usual }()
+	net.DefaultResolver = alternating(t, [4]byte{127, 0, 0, 2}, [4]byte{127, 0, 0, 1})
+	c := netguard.Rules{Allow: allow(t, "127.0.0.2")}.Client(time.Minute)
+	var denied int
+	for range 4 {
+		_, err := get(t, c, "http://rebinding.test:"+port+"/")
+		if err == nil {
+			t.Error("a request succeeds")
+		}
+		if netguard.Refusal(err) != nil {
+			denied++
+		}
+	}
+	if accepted() != 0 || denied != 2 {
+		t.Errorf("%d connections arrived; %d of 4 were refused, want 2", accepted(), denied)
 	}
 }
 

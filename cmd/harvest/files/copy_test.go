@@ -1,9 +1,11 @@
 package files
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -460,6 +462,57 @@ func TestRemote(t *testing.T) {
 		ref, file, ok := remote(arg)
 		if ok != (want[0] != "") || ok && [2]string{ref, file} != want {
 			t.Errorf("%q is %q, %q, %t", arg, ref, file, ok)
+		}
+	}
+}
+
+// TestFIFOsAreCreatedOnRequestOnly checks that a FIFO of a sandbox becomes none on this machine, and is named, unless the
+// caller asks for it. A device fails then.
+func TestFIFOsAreCreatedOnRequestOnly(t *testing.T) {
+	t.Parallel()
+	tarOf := func(kinds ...byte) archive {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for i, kind := range kinds {
+			if err := w.WriteHeader(&tar.Header{Name: fmt.Sprint(i), Typeflag: kind, Mode: 0o644,
+				ModTime: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return archive{ReadCloser: io.NopCloser(&b)}
+	}
+	names := func(dir string) (all []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			all = append(all, e.Name()+" "+e.Type().String())
+		}
+		return all
+	}
+	var skipped []string
+	to, dir := here{skipped: func(name string) { skipped = append(skipped, name) }}, t.TempDir()
+	if err := to.in(t.Context(), dir, tarOf(tar.TypeReg, tar.TypeFifo, tar.TypeChar, tar.TypeBlock)); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(dir); !slices.Equal(got, []string{"0 ----------"}) || !slices.Equal(skipped,
+		[]string{"1", "2", "3"}) {
+		t.Errorf("by default there are %q, and %q are named", got, skipped)
+	}
+	dir = t.TempDir()
+	if err := (here{}).in(t.Context(), dir, tarOf(tar.TypeFifo)); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(dir); !slices.Equal(got, []string{"0 p---------"}) {
+		t.Errorf("on request there are %q", got)
+	}
+	for _, kind := range []byte{tar.TypeChar, tar.TypeBlock} {
+		if err := (here{}).in(t.Context(), t.TempDir(), tarOf(kind)); err == nil {
+			t.Errorf("a device of the type %c is created", kind)
 		}
 	}
 }
