@@ -89,8 +89,8 @@ func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(port))
 }
 
-// TestConnectionsEndWithTheirKey checks that a response that streams through a connect token ends with the key that made
-// the token.
+// TestConnectionsEndWithTheirKey checks that a response that streams through a connect token ends with the key that
+// made the token.
 //
 // mission: 9.1
 func TestConnectionsEndWithTheirKey(t *testing.T) {

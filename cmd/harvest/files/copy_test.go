@@ -466,8 +466,8 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// TestFIFOsAreCreatedOnRequestOnly checks that a FIFO of a sandbox becomes none on this machine, and is named, unless the
-// caller asks for it. A device fails then.
+// TestFIFOsAreCreatedOnRequestOnly checks that a FIFO of a sandbox becomes none on this machine, and is named, unless
+// the caller asks for it. A device fails then.
 func TestFIFOsAreCreatedOnRequestOnly(t *testing.T) {
 	t.Parallel()
 	tarOf := func(kinds ...byte) archive {
