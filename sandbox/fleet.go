@@ -76,7 +76,6 @@ type entry struct {
 	filled   bool                    // its volume was filled from S3
 	sending  bool                    // its volume is being sent to S3, as SyncEverySeconds asks
 	sent     time.Time               // time of the last periodic send, or of the start
-	usage    *usage.Usage            // nil until the first sample
 	expires  moment                  // record.Expires, as the reaper tracks it
 	used     moment                  // record.LastUsed, as the reaper tracks it
 	network  sync.Mutex              // held while the network is changed; taken before save
