@@ -1,11 +1,15 @@
 package modalapi_test
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,5 +152,62 @@ func TestConnectionsEndWithTheirKey(t *testing.T) {
 	_, err = io.Copy(io.Discard, resp.Body)
 	if late := time.Since(end); err == nil || ctx.Err() != nil || late > promptly {
 		t.Errorf("the connection ends %s after its key, with %v", late, err)
+	}
+}
+
+// TestUploadsEndWithTheirKey checks that the upload of a blob, whose URL needs no key, ends with the key that made the
+// URL. The reason is in the response.
+//
+// mission: 9.1
+func TestUploadsEndWithTheirKey(t *testing.T) {
+	w := newWorld(t)
+	key, secret, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "revoked"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.id, w.secret = key.ID, secret.Reveal()
+	sum := sha256.Sum256(make([]byte, 100))
+	begun, err := w.control.BlobCreate(w.ctx(), pb.BlobCreateRequest_builder{
+		ContentSha256Base64: base64.StdEncoding.EncodeToString(sum[:]), ContentLength: 100}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := url.Parse(begun.GetMultiparts().GetItems()[0].GetUploadUrls()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", at.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	// The server asks for the body when it has admitted the request.
+	if _, err := io.WriteString(conn, "PUT "+at.RequestURI()+" HTTP/1.1\r\nHost: "+at.Host+
+		"\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"HTTP/1.1 100 Continue\r\n", "\r\n"} {
+		if line, err := in.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("before the body: %q, %v", line, err)
+		}
+	}
+	if _, err := io.WriteString(conn, "half"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond) // the server has read it, and waits for the rest
+	end := time.Now()
+	if err := w.ring.Revoke(t.Context(), account.Local(), key.ID); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(end.Add(promptly))
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatalf("%s after its key the upload goes on: %v", time.Since(end), err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusUnauthorized ||
+		!strings.Contains(string(text), "key") {
+		t.Errorf("the upload has the answer %s %q", resp.Status, text)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -58,22 +57,6 @@ func withProvider(t *testing.T, issuer string) func(*server.Options) {
 		t.Fatal(err)
 	}
 	return func(o *server.Options) { o.OIDC = provider }
-}
-
-// TestEveryRouteHasAScope checks that no route is public by mistake: a route without a scope is in this list, or the
-// test fails.
-//
-// mission: 9.1
-func TestEveryRouteHasAScope(t *testing.T) {
-	t.Parallel()
-	public := []string{"GET " + api.SignIn, "POST " + api.SignIn, "GET " + api.SignInOIDC, "GET " + api.SignInBack,
-		"GET " + api.Healthz, "GET " + api.Readyz, "GET " + api.OpenAPI, "GET " + api.Docs}
-	for _, rt := range server.Routes(start(t, withProvider(t, "https://issuer.example")).server) {
-		name := rt.Method + " " + rt.Path
-		if open := slices.Contains(public, name); open != (rt.Scope == "") || open && rt.Operator {
-			t.Errorf("%s has the scope %q, public: %t", name, rt.Scope, open)
-		}
-	}
 }
 
 var pathParameter = regexp.MustCompile(`\{[^}]*\}`)

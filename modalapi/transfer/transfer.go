@@ -157,7 +157,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, t Ticket) error {
 		return err
 	}
 	defer stop()
-	body := idle{http.NewResponseController(w), r.Body}
+	body := idle{ctx, http.NewResponseController(w), r.Body}
+	defer context.AfterFunc(ctx, body.end)()
 	switch t.Op {
 	case PutPart:
 		etag, err := s.opts.Blobs.WritePart(ctx, t.Account, t.Upload, t.Part, body)
@@ -179,6 +180,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, t Ticket) error {
 			return err
 		}
 		defer f.Close()
+		defer context.AfterFunc(ctx, body.cut)()
 		w.Header().Set("Content-Type", "application/octet-stream")
 		http.ServeContent(w, r.WithContext(ctx), "", time.Time{}, f)
 		return nil
@@ -192,7 +194,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, t Ticket) error {
 	w.Header().Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(sum[:])+":")
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	_ = body.out.SetWriteDeadline(time.Now().Add(patience)) // without it, a slow client keeps the data in memory
-	_, _ = w.Write(data)                                    // the client has gone
+	defer context.AfterFunc(ctx, body.cut)()
+	_, _ = w.Write(data) // the client has gone
 	return nil
 }
 
@@ -225,13 +228,27 @@ func (s *Server) complete(ctx context.Context, w http.ResponseWriter, body io.Re
 	return err
 }
 
-// idle reads a body whose client may be slow, but not silent.
+// idle reads a body whose client may be slow, but not silent. Reading ends with ctx.
 type idle struct {
+	ctx  context.Context
 	out  *http.ResponseController
 	body io.Reader
 }
 
 func (i idle) Read(p []byte) (int, error) {
 	_ = i.out.SetReadDeadline(time.Now().Add(patience)) // every server of net/http can
-	return i.body.Read(p)
+	if i.ctx.Err() != nil {                             // after the deadline was set: end sets another one
+		return 0, context.Cause(i.ctx)
+	}
+	n, err := i.body.Read(p)
+	if err != nil && err != io.EOF && i.ctx.Err() != nil {
+		err = context.Cause(i.ctx)
+	}
+	return n, err
 }
+
+// end makes reads fail, including one in progress.
+func (i idle) end() { _ = i.out.SetReadDeadline(time.Unix(1, 0)) }
+
+// cut makes writes fail, including one in progress.
+func (i idle) cut() { _ = i.out.SetWriteDeadline(time.Unix(1, 0)) }
