@@ -64,6 +64,7 @@ func calls(t *tree) []Finding {
 				}
 			case *ast.CompositeLit:
 				all = append(all, bareClient(f, n)...)
+				all = append(all, bareTransport(f, n)...)
 				all = append(all, undated(f, n)...)
 			case *ast.CallExpr:
 				if x, ok := n.Fun.(*ast.Ident); ok {
@@ -83,6 +84,26 @@ func bareClient(f *file, lit *ast.CompositeLit) []Finding {
 		return nil
 	}
 	return []Finding{{f.path, f.line(lit), "http.Client", "there is an http.Client without a Transport", guarded}}
+}
+
+// bareTransport finds an http.Transport that dials by itself, in a file that does not put it under rules. The command
+// line connects for the person who runs it.
+func bareTransport(f *file, lit *ast.CompositeLit) []Finding {
+	if !lacks(f, lit, "net/http", "Transport", "DialContext") || fits("cmd/harvest", f.dir()) ||
+		slices.ContainsFunc(dialers, func(p string) bool { return fits(p, f.dir()) }) {
+		return nil
+	}
+	guards := false
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		call, ok := n.(*ast.SelectorExpr)
+		guards = guards || ok && call.Sel.Name == "NewTransport"
+		return !guards
+	})
+	if guards {
+		return nil
+	}
+	return []Finding{{f.path, f.line(lit), "http.Transport", "there is an http.Transport without a DialContext",
+		guarded}}
 }
 
 // undated finds a tar.Header without a ModTime. The file would have the date 1970-01-01, which misleads make and
