@@ -125,7 +125,8 @@ func TestCloneOfShallowBundle(t *testing.T) {
 			s := newScripts(t)
 			s.project()
 			s.git("project", "branch", "other", "HEAD~1")
-			s.git("", "clone", "-q", "--depth=2", "--no-single-branch", "file://"+s.dir+"/project", "mine")
+			// With a depth of 2, the clone would lack no commit.
+			s.git("", "clone", "-q", "--depth=1", "--no-single-branch", "file://"+s.dir+"/project", "mine")
 			s.git("mine", "branch", "-q", "other", "origin/other")
 			refs := []string{"HEAD"}
 			if branch != "" {
@@ -147,6 +148,9 @@ func TestCloneOfShallowBundle(t *testing.T) {
 			}
 			s.git("mine", "fetch", "-q", "../bundle", "harvest/x:harvest/x")
 			s.want("new", s.git("mine", "show", "harvest/x:new"), "x")
+			if _, code := s.bundle("", ""); code != 0 {
+				t.Errorf("all commits: %d", code)
+			}
 		})
 	}
 }
