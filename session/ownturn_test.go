@@ -76,6 +76,7 @@ for text in sys.stdin:
     if not prompt.startswith("join"):
         init()
     if "commit" in prompt: commit("asked for")
+    if "slow start" in sys.argv[1]: time.sleep(1) # time in which a limit that has passed ends the turn
     result("answer to " + prompt + ", asked " + str(asked))
     lifecycle("completed")
     if prompt == "task": # a background command of the turn runs on
@@ -111,6 +112,10 @@ func (w *watcher) turns() string {
 			all = append(all, "own: "+e.data.Reason)
 		case string(agent.Done):
 			m := e.data.Message
+			if m == nil {
+				all = append(all, "an end without a turn: "+e.data.Text)
+				continue
+			}
 			reply, _, _ := strings.Cut(m.Reply, "\n")
 			all = append(all, strings.TrimSpace(fmt.Sprintf("%s: %s %s", m.Prompt, m.State, reply)))
 		}
