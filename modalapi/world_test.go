@@ -178,7 +178,6 @@ type world struct {
 	secret  string
 	sdk     *modal.Client
 	calls   calls
-	wrap    func(engine.Engine) engine.Engine // changes the engine; nil: as it is
 
 	conn    *grpc.ClientConn
 	control pb.ModalClientClient
@@ -202,8 +201,8 @@ func newBareWorld(t testing.TB) *world {
 	return newWorldAt(t, l)
 }
 
-// newWorldAt is newBareWorld with a listener. change is called before the engine is opened.
-func newWorldAt(t testing.TB, l net.Listener, change ...func(*world)) *world {
+// newWorldAt is newBareWorld with a listener.
+func newWorldAt(t testing.TB, l net.Listener) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"),
@@ -213,9 +212,6 @@ func newWorldAt(t testing.TB, l net.Listener, change ...func(*world)) *world {
 	if w.vault, err = secret.Open(t.Context(),
 		secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
 		t.Fatal(err)
-	}
-	for _, c := range change {
-		c(w)
 	}
 	w.openFleet()
 	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "test"})
@@ -253,9 +249,6 @@ func (w *world) openFleet() {
 	}
 	w.images.Builder = w.engine.Images()
 	var made engine.Engine = fakeEngine{w.engine, w.images}
-	if w.wrap != nil {
-		made = w.wrap(made)
-	}
 	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
 		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 	}); err != nil {

@@ -92,6 +92,7 @@ func (f *Fleet) describe(e *entry, c *checkpoint.Checkpoint) {
 	sb := e.record.Clone()
 	sb.Stages, sb.Denials = []record.Stage{}, nil
 	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife)
+	c.CommandLimits, c.Background = map[string]time.Duration{}, nil
 	for x := range e.commands {
 		c.CommandLimits[x.ID()] = x.deadline.Sub(latest(x.started, sb.Started))
 		if x.background {

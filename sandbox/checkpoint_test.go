@@ -88,9 +88,11 @@ func TestCheckpointsOutliveServers(t *testing.T) {
 		Env: map[string]string{"A": "of-the-environment"}, Workdir: "/work", User: "1000", CPU: 2,
 		Memory: 1 << 30, Network: network, Ports: []int{80}, TimeoutSeconds: 7200, IdleTimeoutSeconds: 600,
 	})
-	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true})
+	x := start(t, f, first.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Hour, Detach: true,
+		Background: true})
 	made := kept(t, f, first.ID, week)
 	if made.Sandbox.ID != first.ID || made.Size != 1000 || made.Life != 2*time.Hour ||
+		!slices.Equal(made.Background, []string{x.ID()}) ||
 		made.Expires.Sub(made.Created) != week.Keep ||
 		made.CommandLimits[x.ID()].Round(time.Minute) != time.Hour {
 		t.Errorf("the record is %+v", made)

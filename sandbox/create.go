@@ -134,7 +134,7 @@ func (f *Fleet) newEntry(sb record.Sandbox, cpu float64, memory int64) *entry {
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
 func (f *Fleet) checkQuotas(account string, p plan) error {
-	if (record.Sandbox{Account: account}).Internal() {
+	if record.Internal(account) {
 		return nil
 	}
 	count, cpu, memory := 0, 0.0, int64(0)

@@ -100,9 +100,7 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	f.mu.Unlock()
 	fault.Point("sandbox.stopping")
 	f.quietMount(ctx, e)
-	if s := f.source(e, box); s.Engine != nil {
-		e.meter.Last(ctx, s)
-	}
+	e.meter.Last(ctx, f.source(e, box))
 	err := f.release(ctx, h, box)
 	fault.Point("sandbox.released")
 	f.saveEnd(ctx, e)

@@ -51,7 +51,6 @@ type Fleet struct {
 	warmUsed int64                    // guarded by mu
 	failed   int64                    // guarded by mu
 	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
-
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.

@@ -101,7 +101,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 	sb := e.record.Clone()
 	f.mu.Unlock()
 	// Their purpose was lost with the server.
-	if sb.Internal() && (sb.Status == record.Running || sb.Status == record.Lost) {
+	if record.Internal(sb.Account) && (sb.Status == record.Running || sb.Status == record.Lost) {
 		if err := f.end(ctx, e, "", "the server that made it for later use has ended"); err != nil {
 			logf.Errorf(ctx, "end a sandbox of the server's own: %v", err)
 		}

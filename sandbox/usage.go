@@ -40,8 +40,8 @@ func (f *Fleet) source(e *entry, box engine.Sandbox) usage.Source {
 // measure samples the usage of a running sandbox until it ends or is lost. Sandboxes whose engine cannot measure cause
 // no load.
 func (f *Fleet) measure(e *entry, box engine.Sandbox) {
-	if s := f.source(e, box); s.Engine != nil && f.caps.Usage {
-		e.meter.Follow(logf.With(f.ctx, "sandbox_id", e.id), s, f.pause)
+	if f.caps.Usage {
+		e.meter.Follow(logf.With(f.ctx, "sandbox_id", e.id), f.source(e, box), f.pause)
 	}
 }
 

@@ -32,7 +32,7 @@ func New(n int) *Queue {
 	return &Queue{slots: semaphore.NewWeighted(int64(n))}
 }
 
-// Try takes a slot if one is free and no other boot is queued. done releases the slot; it is nil if try took none.
+// Try takes a slot if one is free and no other boot is queued. done releases the slot; it is nil if Try took none.
 func (b *Queue) Try() (done func()) {
 	switch {
 	case b == nil:

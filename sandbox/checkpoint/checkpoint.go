@@ -63,11 +63,7 @@ type Checkpoint struct {
 func (c Checkpoint) clone() Checkpoint {
 	own := c
 	own.Sandbox, own.Withheld, own.Note = c.Sandbox.Clone(), slices.Clone(c.Withheld), slices.Clone(c.Note)
-	own.Background = slices.Clone(c.Background)
-	own.CommandLimits = make(map[string]time.Duration, len(c.CommandLimits))
-	for id, limit := range c.CommandLimits {
-		own.CommandLimits[id] = limit
-	}
+	own.Background, own.CommandLimits = slices.Clone(c.Background), maps.Clone(c.CommandLimits)
 	return own
 }
 
@@ -87,7 +83,7 @@ type Store struct {
 type Source struct {
 	ID       string                 // of the sandbox
 	Memory   int64                  // bytes that its processes have, if known
-	Describe func(c *Checkpoint)    // records the sandbox and its running commands
+	Describe func(c *Checkpoint)    // records the sandbox and its running commands; replaces earlier ones
 	Save     func(dir string) error // saves its state
 }
 
@@ -96,7 +92,7 @@ func (s *Store) Make(ctx context.Context, from Source, keep time.Duration, note 
 	if err := s.checkRoom(from.Memory); err != nil {
 		return c, err
 	}
-	c = Checkpoint{ID: prefix + ids.New(), CommandLimits: map[string]time.Duration{}, Note: slices.Clone(note)}
+	c = Checkpoint{ID: prefix + ids.New(), Note: slices.Clone(note)}
 	defer s.Hold(c.ID)()
 	dir := s.dirOf(c.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -168,8 +168,8 @@ const (
 	BuildAccount = "harvest-build"
 )
 
-// Internal reports whether the server made the sandbox for itself.
-func (s Sandbox) Internal() bool { return s.Account == BuildAccount || s.Account == SpareAccount }
+// Internal reports whether the account is that of sandboxes that the server makes for itself.
+func Internal(account string) bool { return account == BuildAccount || account == SpareAccount }
 
 // Holder returns the account whose volumes, secrets and images the sandbox uses.
 func (s Sandbox) Holder() string { return cmp.Or(s.Owner, s.Account) }

@@ -125,16 +125,16 @@ type Meter struct {
 }
 
 // Source measures a sandbox. Current reports whether the sandbox is still the one that Engine measures: a sandbox that
-// was lost or carried over is another one for the engine.
+// was lost or carried over is another one for the engine. A sandbox without an Engine cannot be measured.
 type Source struct {
-	Engine  engine.Meter
+	Engine  engine.Meter // nil if there is none
 	Current func() bool
 }
 
 // Follow samples a sandbox until it ends or is lost. pause waits, and reports whether to continue.
 func (m *Meter) Follow(ctx context.Context, s Source, pause func(time.Duration) bool) {
 	every := m.all.Every
-	if !pause(min(firstSample, every)) || !s.Current() {
+	if s.Engine == nil || !pause(min(firstSample, every)) || !s.Current() {
 		return
 	}
 	m.begin(ctx)
@@ -175,7 +175,7 @@ func (m *Meter) begun() bool {
 func (m *Meter) measure(ctx context.Context, s Source) bool {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	if !s.Current() {
+	if s.Engine == nil || !s.Current() {
 		return false
 	}
 	now := m.all.Now()
@@ -233,7 +233,7 @@ func (m *Meter) Save(ctx context.Context) {
 	}
 }
 
-// History returns the usage so far, with a fresh sample if s has an engine.
+// History returns the usage so far, with a fresh sample if the sandbox can be measured.
 func (m *Meter) History(ctx context.Context, s Source) Usage {
 	if !m.begun() { // a client asks within the first second
 		m.begin(ctx)
@@ -241,7 +241,7 @@ func (m *Meter) History(ctx context.Context, s Source) Usage {
 	m.mu.Lock()
 	newest, ok := m.newest()
 	m.mu.Unlock()
-	if s.Engine != nil && (!ok || time.Since(newest.Time) >= freshSample) {
+	if !ok || time.Since(newest.Time) >= freshSample {
 		m.measure(ctx, s)
 	}
 	m.mu.Lock()
