@@ -71,7 +71,10 @@ func (w *world) asking(ctx context.Context, method, path string, body io.Reader,
 			return
 		}
 		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
+		text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		if err == nil {
+			_, err = io.Copy(io.Discard, resp.Body)
+		}
 		if err != nil {
 			text = append(text, err.Error()...)
 		}
@@ -87,82 +90,79 @@ func (w *world) asking(ctx context.Context, method, path string, body io.Reader,
 	}
 }
 
-// promptly is how long after its key a connection may end. The server promises two seconds; the rest is for a busy
-// machine.
-const promptly = 5 * time.Second
-
-// TestStreamsEndWithTheirKey checks that each stream that a key has opened ends promptly after the key, with the reason
-// if the protocol has room for one.
+// TestStreamsEndWithTheirKey checks that each stream that a key has opened ends with the key, with the reason if the
+// protocol has room for one. TestWorkEndsWithItsKey of package account checks that it ends at that moment.
 //
 // mission: 9.1
 func TestStreamsEndWithTheirKey(t *testing.T) {
 	t.Parallel()
-	for how, life := range map[string]time.Duration{"revoked": 0, "expired": 3 * time.Second} {
+	// All streams must be open before the key expires, on a busy machine too.
+	for how, life := range map[string]time.Duration{"revoked": 0, "expired": 15 * time.Second} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			_, events := withJournal(t)
-			w := startOn(t, withPorts, events, func(o *server.Options) { o.PortDomain = "ports.example" })
-			box := w.create()
-			port, _ := servePort(t, nil, func(w http.ResponseWriter, _ *http.Request) {
-				for { // a download that never ends
-					if _, err := w.Write(make([]byte, 64<<10)); err != nil {
-						return
-					}
-				}
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			made, secret, err := w.ring.Create(ctx, account.Local(), account.Request{Name: how, Life: life})
-			if err != nil {
-				t.Fatal(err)
-			}
-			k := &world{t: t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
-			upload, rest := io.Pipe()
-			defer rest.Close()
-			slow := k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/events", nil)
-			const said, cut = "key ", ""
-			all := map[string]struct {
-				opened
-				reason string
-			}{
-				"a command by WebSocket": {k.socket(ctx, "/v1/sandboxes/box/exec", `{"args":["sleep","1000"]}`), said},
-				"a run by WebSocket":     {k.socket(ctx, "/v1/run", `{"args":["sleep","1000"]}`), said},
-				"a tunnel":               {k.socket(ctx, "/v1/sandboxes/box/connect?port="+port, ""), said},
-				"events":                 {k.asking(ctx, "GET", "/v1/events", nil), said},
-				"a command with events": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
-					strings.NewReader(`{"args":["sleep","1000"]}`), "Accept", api.TypeEvents), said},
-				"a command": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
-					strings.NewReader(`{"args":["sleep","1000"]}`)), said},
-				"an upload":              {k.asking(ctx, "PUT", "/v1/sandboxes/box/archive?path=/tmp", upload), said},
-				"an event stream inside": {slow, cut},
-				"a download":             {k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/", nil), cut},
-				"a port's own name": {k.asking(ctx, "GET", "/events", nil, "Host",
-					port+"-"+strings.ReplaceAll(box.ID, "_", "-")+".ports.example"), cut},
-			}
-			if _, err := rest.Write([]byte("x")); err != nil { // it has begun
-				t.Fatal(err)
-			}
-			end := made.Expires
-			if life == 0 {
-				testenv.Eventually(t, "the commands run", func() bool { return w.fleet.Stats().Commands >= 4 })
-				end = time.Now()
-				if err := w.ring.Revoke(ctx, account.Local(), made.ID); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for name, o := range all {
-				got := o.opened()
-				if late := time.Since(end); late > promptly {
-					t.Errorf("%s ends %s after its key was %s", name, late, how)
-				}
-				switch {
-				case ctx.Err() != nil:
-					t.Errorf("%s goes on after its key was %s", name, how)
-				case o.reason != "" && (!strings.Contains(got, how) || !strings.Contains(got, o.reason)):
-					t.Errorf("%s ends without the reason: %.300q", name, got)
-				}
-			}
+			testStreamsEnd(t, how, life)
 		})
+	}
+}
+
+// testStreamsEnd opens every kind of stream with a key that expires after life, or is revoked if life is 0.
+func testStreamsEnd(t *testing.T, how string, life time.Duration) {
+	_, events := withJournal(t)
+	w := startOn(t, withPorts, events, func(o *server.Options) { o.PortDomain = "ports.example" })
+	box := w.create()
+	port, _ := servePort(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+		for { // a download that never ends
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	made, secret, err := w.ring.Create(ctx, account.Local(), account.Request{Name: how, Life: life})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &world{t: t, url: w.strict, headers: []string{"Authorization", "Bearer " + secret.Reveal()}}
+	upload, rest := io.Pipe()
+	defer rest.Close()
+	slow := k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/events", nil)
+	const said, cut = "key ", ""
+	all := map[string]struct {
+		opened
+		reason string
+	}{
+		"a command by WebSocket": {k.socket(ctx, "/v1/sandboxes/box/exec", `{"args":["sleep","1000"]}`), said},
+		"a run by WebSocket":     {k.socket(ctx, "/v1/run", `{"args":["sleep","1000"]}`), said},
+		"a tunnel":               {k.socket(ctx, "/v1/sandboxes/box/connect?port="+port, ""), said},
+		"events":                 {k.asking(ctx, "GET", "/v1/events", nil), said},
+		"a command with events": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
+			strings.NewReader(`{"args":["sleep","1000"]}`), "Accept", api.TypeEvents), said},
+		"a command": {k.asking(ctx, "POST", "/v1/sandboxes/box/exec",
+			strings.NewReader(`{"args":["sleep","1000"]}`)), said},
+		"an upload":              {k.asking(ctx, "PUT", "/v1/sandboxes/box/archive?path=/tmp", upload), said},
+		"an event stream inside": {slow, cut},
+		"a download":             {k.asking(ctx, "GET", "/v1/sandboxes/box/ports/"+port+"/", nil), cut},
+		"a port's own name": {k.asking(ctx, "GET", "/events", nil, "Host",
+			port+"-"+strings.ReplaceAll(box.ID, "_", "-")+".ports.example"), cut},
+	}
+	if _, err := rest.Write([]byte("x")); err != nil { // it has begun
+		t.Fatal(err)
+	}
+	if life == 0 {
+		testenv.Eventually(t, "the commands run", func() bool { return w.fleet.Stats().Commands >= 4 })
+		if err := w.ring.Revoke(ctx, account.Local(), made.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, o := range all {
+		got := o.opened()
+		switch {
+		case ctx.Err() != nil:
+			t.Errorf("%s goes on after its key was %s", name, how)
+		case o.reason != "" && (!strings.Contains(got, how) || !strings.Contains(got, o.reason)):
+			t.Errorf("%s ends without the reason: %.300q", name, got)
+		}
 	}
 }
 
@@ -195,17 +195,13 @@ func TestDownloadThatNobodyReadsEndsWithItsKey(t *testing.T) {
 		last = sent.Load()
 		return last > 0 && last == was
 	})
-	end := time.Now()
 	if err := w.ring.Revoke(t.Context(), account.Local(), made.ID); err != nil {
 		t.Fatal(err)
 	}
-	for requests := -1; requests != 0; {
+	testenv.Eventually(t, "no request is in progress after the revocation", func() bool {
 		_, body := w.do("GET", "/readyz", "")
-		requests = parse[api.Server](t, body).Requests
-		if late := time.Since(end); late > promptly {
-			t.Fatalf("%s after the revocation %d requests are in progress", late, requests)
-		}
-	}
+		return parse[api.Server](t, body).Requests == 0
+	})
 }
 
 // TestTerminalEndsWithItsKey checks that the connection ends with the key that opened it, and the shell does not.
@@ -221,15 +217,13 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	terminal := k.tty("")
 	terminal.send(api.StreamStdin, "n=$((6*7)); echo began $n\n")
 	terminal.expect("began 42")
-	end := time.Now()
 	if err := w.ring.Revoke(t.Context(), account.Local(), made.ID); err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	for err == nil {
-		_, _, err = terminal.conn.Read(t.Context())
-	}
-	if late := time.Since(end); late > promptly {
-		t.Errorf("it ends %s after its key", late)
+		_, _, err = terminal.conn.Read(ctx)
 	}
 	if !strings.Contains(err.Error(), "key was revoked") {
 		t.Errorf("it ends with %q", err)
