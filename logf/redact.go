@@ -69,15 +69,20 @@ func count(changed map[string]bool, by int) {
 		secrets.replacer.Store(nil)
 		return
 	}
-	// The longest first, so that a value that contains another one disappears as a whole.
-	all := slices.SortedFunc(maps.Keys(secrets.forms), func(a, b string) int {
+	secrets.replacer.Store(Hiding(slices.Collect(maps.Keys(secrets.forms))))
+}
+
+// Hiding returns a replacer that shows Hidden instead of each of the texts. Of texts that begin at the same place, the
+// longest disappears as a whole.
+func Hiding(texts []string) *strings.Replacer {
+	all := slices.SortedFunc(slices.Values(texts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(a, b))
 	})
 	pairs := make([]string, 0, 2*len(all))
-	for _, form := range all {
-		pairs = append(pairs, form, Hidden)
+	for _, text := range all {
+		pairs = append(pairs, text, Hidden)
 	}
-	secrets.replacer.Store(strings.NewReplacer(pairs...))
+	return strings.NewReplacer(pairs...)
 }
 
 // keys are Harvest's own, links and sign-ins included, which are nobody's to register: whoever writes one down by

@@ -13,7 +13,6 @@ import (
 const (
 	tailLines = 20   // output lines of a failed command in its error
 	maxLine   = 4096 // bytes of a line of output
-	hiddenKey = "[redacted]"
 )
 
 // buildLog reports the progress of a build. It masks the values of secrets.
@@ -35,23 +34,17 @@ func newLog(opts image.BuildOptions, steps int) *buildLog {
 		l.progress = func(image.Progress) {}
 	}
 	l.total = steps + 1 // packing
-	var pairs []string
+	var hidden []string
 	for _, value := range opts.Secrets {
 		for _, line := range strings.Split(string(value), "\n") {
 			if line = strings.TrimSpace(line); len(line) >= 4 { // masking shorter ones would hide half of the log
-				pairs = append(pairs, line, hiddenKey)
+				hidden = append(hidden, line)
 			}
-			for _, form := range logf.Forms(line) {
-				pairs = append(pairs, form, hiddenKey)
-			}
+			hidden = append(hidden, logf.Forms(line)...)
 		}
+		hidden = append(hidden, logf.Forms(string(value))...) // encoded as a whole, a value includes its line breaks
 	}
-	for _, value := range opts.Secrets { // encoded as a whole, a value includes its line breaks
-		for _, form := range logf.Forms(string(value)) {
-			pairs = append(pairs, form, hiddenKey)
-		}
-	}
-	l.secrets = strings.NewReplacer(pairs...)
+	l.secrets = logf.Hiding(hidden)
 	return l
 }
 
