@@ -155,6 +155,49 @@ func TestRangesOfOthersAreAvoided(t *testing.T) {
 	}
 }
 
+// TestRangesOfTheMachineAreUnprivileged checks the ranges from which sandboxes get their users: no range has ids of
+// root, of other users of a distribution, or of containers of systemd and of podman, and no id is negative as a number
+// of 32 bits.
+//
+// mission: 6.10
+func TestRangesOfTheMachineAreUnprivileged(t *testing.T) {
+	t.Parallel()
+	const (
+		containers = 0x6fff_ffff // last id of systemd's containers; those of adduser, shadow and systemd are below
+		last       = 0x7fff_ffff
+	)
+	first, end := machine.first, machine.first+machine.ranges*Size-1
+	if first <= containers || end > last || machine.ranges < 1000 || Size != 65536 {
+		t.Errorf("%d ranges of %d ids from %d to %d", machine.ranges, Size, first, end)
+	}
+	for _, path := range []string{"/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"} {
+		if !slices.Contains(machine.taken, path) {
+			t.Errorf("the ids of %s are not avoided", path)
+		}
+	}
+	for _, path := range []string{"/proc/self/uid_map", "/proc/self/gid_map"} {
+		if !slices.Contains(machine.maps, path) {
+			t.Errorf("the ids of %s are not heeded", path)
+		}
+	}
+	testenv.Root(t) // others may lack the ids in their user namespace
+	lease, err := Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Hold.Close()
+	free, err := machine.free()
+	if err != nil || lease.First < first || lease.First+Size-1 > end || free < first {
+		t.Errorf("leased %d, first of all %d, %v, want ids from %d to %d", lease.First, free, err, first, end)
+	}
+	// The first range of a machine belongs to its users, root among them.
+	p := machine
+	p.first, p.ranges, p.name = 0, 1, "@harvest-test-"+ulid.Make().String()+"-"
+	if l, err := p.take(); !errors.Is(err, errors.Unsupported) {
+		t.Errorf("ids from 0: %+v, %v", l, err)
+	}
+}
+
 // TestMountsMapOwners checks that a process in the namespace sees the host's owners in a mount, and gives its own.
 func TestMountsMapOwners(t *testing.T) {
 	testenv.Root(t)
