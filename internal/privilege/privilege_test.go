@@ -46,3 +46,32 @@ func TestUnitHasTheCapabilitiesOfTheServer(t *testing.T) {
 			slices.Sorted(maps.Keys(server)))
 	}
 }
+
+// TestKeepersHaveLessThanTheServer checks that keepers, to which sandboxes are nearer, have none of the capabilities
+// that mount, trace or change the machine, and that the server has all that it passes to them.
+func TestKeepersHaveLessThanTheServer(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, c := range Keeper {
+		if !slices.Contains(Server, c) {
+			t.Errorf("keepers have the capability %d, which the server lacks", c)
+		}
+		got = append(got, names[c])
+	}
+	slices.Sort(got)
+	want := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETFCAP", "CAP_SETGID",
+		"CAP_SETUID"}
+	if !slices.Equal(got, want) {
+		t.Errorf("keepers have %q, want %q", got, want)
+	}
+	var more []string
+	for _, c := range Server {
+		if !slices.Contains(Keeper, c) {
+			more = append(more, names[c])
+		}
+	}
+	slices.Sort(more)
+	if want := []string{"CAP_NET_BIND_SERVICE", "CAP_SETPCAP", "CAP_SYS_ADMIN"}; !slices.Equal(more, want) {
+		t.Errorf("the server has beside them %q, want %q", more, want)
+	}
+}
