@@ -104,6 +104,35 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
+// TestDefaultOfVolumeFiles checks that volumes have a limit of files without being asked for one, which follows the
+// default disk limit and has a lower bound, and that a request cannot raise it.
+func TestDefaultOfVolumeFiles(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		defaults engine.Limits
+		want     int
+	}{
+		"of the default disk": {engine.Limits{}, 10 << 30 / (16 << 10)},
+		"of a small disk":     {engine.Limits{Disk: 1 << 30}, 200_000},
+		"as configured":       {engine.Limits{VolumeFiles: 500}, 500},
+	} {
+		w := newWorld()
+		w.caps.Limits = append(w.caps.Limits, "volume_files")
+		w.opts.Defaults = c.defaults
+		f := w.open(t)
+		sb := create(t, f, spec.Request{Disk: 20 << 30})
+		if sb.Limits.VolumeFiles != c.want || w.specs[0].Limits.VolumeFiles != c.want {
+			t.Errorf("%s: limit %d, the engine's %d, want %d", name, sb.Limits.VolumeFiles,
+				w.specs[0].Limits.VolumeFiles, c.want)
+		}
+		_, err := f.Create(t.Context(), account, spec.Request{VolumeFiles: c.want + 1})
+		wantError(t, err, errors.Invalid, "volume_files", "limits.volume_files")
+		if sb := create(t, f, spec.Request{VolumeFiles: 10}); sb.Limits.VolumeFiles != 10 {
+			t.Errorf("%s: a lower limit is %d", name, sb.Limits.VolumeFiles)
+		}
+	}
+}
+
 func TestMissingBaseImageIsBuilt(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

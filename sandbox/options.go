@@ -66,6 +66,11 @@ const (
 	leastVolumeFiles = 200_000
 )
 
+// VolumeFiles returns the limit of files of a volume that follows from the default limits of sandboxes.
+func VolumeFiles(defaults engine.Limits) int {
+	return cmp.Or(defaults.VolumeFiles, int(max(leastVolumeFiles, defaults.Disk/bytesPerFile)))
+}
+
 // Quotas of an account; 0 means no quota.
 type Quotas struct {
 	Sandboxes int     `json:"sandboxes"`
@@ -118,7 +123,7 @@ func (o Options) withDefaults() (Options, error) {
 	d.Disk = cmp.Or(d.Disk, 10<<30)
 	d.Processes = cmp.Or(d.Processes, 1024)
 	d.Files = cmp.Or(d.Files, 65536)
-	d.VolumeFiles = cmp.Or(d.VolumeFiles, int(max(leastVolumeFiles, d.Disk/bytesPerFile)))
+	d.VolumeFiles = VolumeFiles(*d)
 	t := &o.Timeouts
 	t.MaxLife = cmp.Or(t.MaxLife, 7*24*time.Hour)
 	t.Life = cmp.Or(t.Life, min(24*time.Hour, t.MaxLife))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -79,7 +80,15 @@ func (v *local) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 		return err
 	}
 	defer root.Close()
-	return tarfs.Unpack(root, dir, &reader{ctx, tar}, tarfs.Options{Owners: os.Geteuid() == 0, SetID: true})
+	admit, err := v.Admit(ctx, root)
+	if err != nil {
+		return err
+	}
+	if err := admit(strings.TrimLeft(dir, "/")); err != nil {
+		return err
+	}
+	return tarfs.Unpack(root, dir, &reader{ctx, tar}, tarfs.Options{Owners: os.Geteuid() == 0, SetID: true,
+		Admit: func(name string) error { return admit(strings.TrimLeft(path.Join(dir, name), "/")) }})
 }
 
 // reader fails once its context has ended.
@@ -188,29 +197,42 @@ func (l *Local) measure(ctx context.Context, name string) (size, files int64, er
 // Measure counts the files below base and their bytes, without following links. It stops after
 // about a million files.
 func Measure(ctx context.Context, base *os.Root) (size, files int64, err error) {
+	err = walk(ctx, base, func(stat fs.FileInfo) bool {
+		if !stat.IsDir() {
+			files++
+		}
+		if stat.Mode().IsRegular() {
+			size += stat.Size()
+		}
+		return files < maxMeasured
+	})
+	return size, files, err
+}
+
+// walk calls visit for each file and directory below base until visit returns false. Those that vanish or are
+// unreadable are left out.
+func walk(ctx context.Context, base *os.Root, visit func(fs.FileInfo) bool) error {
 	todo := []string{"."}
-	for len(todo) > 0 && files < maxMeasured {
+	for len(todo) > 0 {
 		if err := context.Cause(ctx); err != nil {
-			return 0, 0, err
+			return err
 		}
 		dir := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		list, err := lstatAll(base, dir)
 		if err != nil && dir == "." {
-			return 0, 0, err
+			return err
 		}
-		for _, stat := range list { // files that vanished or are unreadable are not counted
+		for _, stat := range list {
+			if !visit(stat) {
+				return nil
+			}
 			if stat.IsDir() {
 				todo = append(todo, path.Join(dir, stat.Name()))
-				continue
-			}
-			files++
-			if stat.Mode().IsRegular() {
-				size += stat.Size()
 			}
 		}
 	}
-	return size, files, nil
+	return nil
 }
 
 // lstatAll returns the stats of a directory's entries.

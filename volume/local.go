@@ -50,6 +50,7 @@ type Local struct {
 	mu    sync.Mutex
 	uses  map[string][]string // guarded by mu; users of a volume, by its name
 	quota int                 // guarded by mu; volumes of one owner, 0 for no limit
+	files int                 // guarded by mu; files and directories of one volume, 0 for no limit
 }
 
 // info is the metadata stored beside the data.

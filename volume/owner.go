@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"os"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -78,6 +79,11 @@ func (v ownedVolume) Use(who string) (func(), error) {
 		return d.Use(who)
 	}
 	return func() {}, nil
+}
+
+// Admit implements Limited.
+func (v ownedVolume) Admit(ctx context.Context, files *os.Root) (func(path string) error, error) {
+	return Admit(ctx, v.Volume, files)
 }
 
 // stored returns the name in o.all. It refuses names that could refer to another owner's volume.

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	KeepOutput  int64 // kept output of each command, in bytes; 0 means 16 MiB
 	VolumeQuota int   // volumes of one account; 0 means no limit
+	VolumeFiles int   // files and directories of one volume, from outside of sandboxes; 0 means no limit
 }
 
 // Engine is the fake. In addition to the contract, it has methods that inject faults.
@@ -86,6 +87,7 @@ func Open(dir string, opts Options) (*Engine, error) {
 		return nil, err
 	}
 	e.volumes.SetQuota(opts.VolumeQuota)
+	e.volumes.SetFileLimit(opts.VolumeFiles)
 	if err := e.load(); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}

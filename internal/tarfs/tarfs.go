@@ -28,6 +28,8 @@ type Options struct {
 	MaxBytes   int64 // content of all files together; 0 means no limit
 	MaxEntries int64 // entries of the archive; 0 means no limit
 	Naming     Naming
+	// Admit, if set, is called with the path below the directory before each entry is written. Its error ends Unpack.
+	Admit func(path string) error
 	// Skipped, if set, is called for each FIFO and device of the archive instead of creating it.
 	Skipped func(name string)
 }

@@ -137,6 +137,11 @@ func (u *unpacker) entry(hdr *tar.Header) error {
 		u.opts.Skipped(name)
 		return nil
 	}
+	if u.opts.Admit != nil {
+		if err := u.opts.Admit(name); err != nil {
+			return err
+		}
+	}
 	switch hdr.Typeflag {
 	case tar.TypeDir:
 		err = u.dir(hdr)

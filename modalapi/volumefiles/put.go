@@ -94,8 +94,8 @@ func stage(name string, f File) error {
 func (b *Batch) Discard() error { return os.RemoveAll(b.dir) }
 
 // Commit moves the files into the volume. Each replaces an earlier one atomically. Conflict, without any change, if one
-// would replace a directory, or without overwrite any file.
-func (b *Batch) Commit(root *os.Root, overwrite bool) error {
+// would replace a directory, or without overwrite any file. admit is called before each; its error ends Commit.
+func (b *Batch) Commit(root *os.Root, overwrite bool, admit func(path string) error) error {
 	for _, f := range b.files {
 		info, err := root.Lstat(f.Path)
 		switch {
@@ -115,6 +115,9 @@ func (b *Batch) Commit(root *os.Root, overwrite bool) error {
 	}
 	defer staged.Close()
 	for i, f := range b.files {
+		if err := admit(f.Path); err != nil {
+			return err
+		}
 		if err := f.move(root, staged, strconv.Itoa(i)); err != nil {
 			return tarfs.Explain(err, f.Path)
 		}

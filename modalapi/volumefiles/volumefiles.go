@@ -161,7 +161,9 @@ func Remove(root *os.Root, name string, recursive bool) error {
 }
 
 // Copy copies files as cp does: into to if it is a directory, otherwise to the name to. Directories need recursive.
-func Copy(ctx context.Context, root *os.Root, staging string, from []string, to string, recursive bool) error {
+// admit is called before each is created; its error ends Copy.
+func Copy(ctx context.Context, root *os.Root, staging string, from []string, to string, recursive bool,
+	admit func(path string) error) error {
 	target, err := tarfs.Clean(to)
 	if err != nil {
 		return err
@@ -194,7 +196,7 @@ func Copy(ctx context.Context, root *os.Root, staging string, from []string, to 
 		return err
 	}
 	defer b.Discard()
-	return b.Commit(root, true)
+	return b.Commit(root, true, admit)
 }
 
 // copies describes the files that a copy of name makes at to.

@@ -34,6 +34,9 @@ func file(name, text string, mode uint32) volumefiles.File {
 		Write: func(f *os.File) error { return second(io.WriteString(f, text)) }}
 }
 
+// everything admits each file.
+func everything(string) error { return nil }
+
 func second[T any](_ T, err error) error { return err }
 
 func put(t *testing.T, root *os.Root, staging string, overwrite bool, files ...volumefiles.File) error {
@@ -47,7 +50,7 @@ func put(t *testing.T, root *os.Root, staging string, overwrite bool, files ...v
 			t.Error(err)
 		}
 	}()
-	return b.Commit(root, overwrite)
+	return b.Commit(root, overwrite, everything)
 }
 
 // TestPutIsAllOrNothing checks modes, owners and zeros at the end of new files, that a batch with one bad file changes
@@ -140,8 +143,8 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 			func(volumefiles.Entry) error { return nil }),
 		"a list above": volumefiles.List(t.Context(), root, "up", false, 0,
 			func(volumefiles.Entry) error { return nil }),
-		"a copy":                volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false),
-		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true),
+		"a copy":                volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false, everything),
+		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true, everything),
 		"a removal":             volumefiles.Remove(root, "dir/secret", false),
 		"a file":                put(t, root, staging, true, file("dir/new", "n", 0)),
 	} {
