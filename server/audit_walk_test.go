@@ -34,18 +34,22 @@ func (a *auditWalk) line(as *world, method, path, body string, header ...string)
 		sep = "&"
 	}
 	resp, _ := as.do(method, path+sep+"value="+auditCanary, body, append(header, api.HeaderRequestID, id)...)
-	testenv.Eventually(a.t, "the line of "+method+" "+path+", which was answered with "+resp.Status, func() bool {
-		for text := range strings.Lines(a.audit.String()) {
-			if json.Unmarshal([]byte(text), &line) == nil && line.RequestID == id {
-				return true
-			}
-		}
-		return false
-	})
+	testenv.Eventually(a.t, "the line of "+method+" "+path+", which was answered with "+resp.Status,
+		func() (found bool) { line, found = a.lineOf(id); return found })
 	if line.Status != resp.StatusCode {
 		a.t.Errorf("%s %s: the line says %d, the answer was %s", method, path, line.Status, resp.Status)
 	}
 	return line
+}
+
+// lineOf returns the line of a request, by its ID.
+func (w *world) lineOf(id string) (line api.AuditLine, found bool) {
+	for text := range strings.Lines(w.audit.String()) {
+		if json.Unmarshal([]byte(text), &line) == nil && line.RequestID == id {
+			return line, true
+		}
+	}
+	return api.AuditLine{}, false
 }
 
 // withProvider is an option for a server with a provider of OpenID Connect, which has every route.

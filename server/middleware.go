@@ -44,7 +44,11 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 		rec := &edge.Recorder{ResponseWriter: w}
 
 		to, isPort := s.portHost(from)
-		health := !isPort && (r.URL.Path == api.Healthz || r.URL.Path == api.Readyz)
+		var foreign error // refusals are in the audit log, those of health checks too
+		if !isPort {
+			foreign = s.checkHost(from)
+		}
+		health := !isPort && foreign == nil && (r.URL.Path == api.Healthz || r.URL.Path == api.Readyz)
 		if !health && (isPort || r.URL.Path != api.Shutdown) {
 			defer s.begin()()
 		}
@@ -70,8 +74,8 @@ func (s *Server) middleware(next http.Handler) http.Handler {
 			s.servePort(to).ServeHTTP(rec, r)
 			return
 		}
-		if err := s.checkHost(from); err != nil {
-			edge.Fail(rec, r, err)
+		if foreign != nil {
+			edge.Fail(rec, r, foreign)
 			return
 		}
 		next.ServeHTTP(rec, r)

@@ -22,6 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -667,12 +668,13 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("although busy: %s %s", resp.Status, body)
 	}
 	ended := make(chan int, 2)
-	for range 2 { // the second one joins the first
+	for i := range 2 { // the second one joins the first
 		go func() {
 			req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/v1/shutdown", nil)
 			if err != nil {
 				panic(err)
 			}
+			req.Header.Set(api.HeaderRequestID, fmt.Sprintf("shutdown-%d", i))
 			resp, err := http.DefaultClient.Do(req)
 			if err != nil {
 				ended <- 0
@@ -684,6 +686,9 @@ func TestShutdown(t *testing.T) {
 		}()
 	}
 	<-w.asked
+	// The audit log is closed before the answer ends, so its lines are written earlier, once for each request.
+	lines := func() int { return strings.Count(w.audit.String(), `"request_id":"shutdown-`) }
+	testenv.Eventually(t, "the lines of both requests", func() bool { return lines() == 2 })
 	select {
 	case <-ended:
 		t.Error("the answer ended before the server did")
@@ -696,6 +701,9 @@ func TestShutdown(t *testing.T) {
 	first := <-ended
 	if second := <-ended; first != http.StatusAccepted && second != http.StatusAccepted {
 		t.Errorf("the answers were %d and %d", first, second)
+	}
+	if n := lines(); n != 2 {
+		t.Errorf("%d lines of two requests:\n%s", n, w.audit.String())
 	}
 }
 
