@@ -2,6 +2,8 @@ package modalapi_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
 	"path"
 	"strings"
@@ -164,5 +166,63 @@ func TestConnectTokensAreAudited(t *testing.T) {
 	if n != 2 || got.Account != "" || got.KeyID != "" || got.Address == "" || got.Code != codes.Unauthenticated ||
 		strings.Contains(got.Method, "CANARY") {
 		t.Errorf("%d lines, %+v", n, got)
+	}
+}
+
+// TestTransfersAreAudited checks the lines of requests of URLs: an upload has one when it is complete, and refusals
+// have one. Parts of an upload, and downloads, have none.
+//
+// mission: 9.1
+func TestTransfersAreAudited(t *testing.T) {
+	w := newWorld(t)
+	id := w.blob("CANARY content of a blob")
+	complete, n := w.calls.prefixed("transfer/")
+	if n != 1 || complete.Method != "transfer/complete" || complete.Account != "personal" || complete.KeyID != w.id ||
+		!strings.HasPrefix(complete.Address, "127.0.0.1:") || complete.Code != codes.OK {
+		t.Errorf("an upload: %d lines, %+v", n, complete)
+	}
+	key, text, err := w.ring.Create(t.Context(), account.Local(), account.Request{Name: "revoked", Account: "acme"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	get, err := w.control.BlobGet(w.ctx(), pb.BlobGetRequest_builder{BlobId: id}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _, body := w.request(http.MethodGet, get.GetDownloadUrl(), nil); code != http.StatusOK {
+		t.Fatalf("a download: %d %s", code, body)
+	}
+	if _, after := w.calls.prefixed("transfer/"); after != n {
+		t.Error("a download is audited")
+	}
+	if code, _, _ := w.request(http.MethodGet, get.GetDownloadUrl()+"x", nil); code != http.StatusForbidden {
+		t.Errorf("a changed URL: %d", code)
+	}
+	if got, after := w.calls.prefixed("transfer/"); after != n+1 || got.Account != "" || got.KeyID != "" ||
+		got.Address == "" || got.Code != codes.PermissionDenied || strings.Contains(got.Method, "CANARY") {
+		t.Errorf("a changed URL: %d lines, %+v", after-n, got)
+	}
+	w.id, w.secret = key.ID, text.Reveal()
+	sum := sha256.Sum256([]byte("theirs"))
+	begun, err := w.control.BlobCreate(w.ctx(), pb.BlobCreateRequest_builder{
+		ContentSha256Base64: base64.StdEncoding.EncodeToString(sum[:]), ContentLength: 6}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.ring.Revoke(t.Context(), account.Local(), key.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ op, method, url string }{
+		{"part", http.MethodPut, begun.GetMultiparts().GetItems()[0].GetUploadUrls()[0]},
+		{"complete", http.MethodPost, begun.GetMultiparts().GetItems()[0].GetCompletionUrl()},
+	} {
+		_, before := w.calls.of("transfer/" + c.op)
+		if code, _, _ := w.request(c.method, c.url, []byte("theirs")); code != http.StatusUnauthorized {
+			t.Errorf("%s with a revoked key: %d", c.op, code)
+		}
+		if got, after := w.calls.of("transfer/" + c.op); after != before+1 || got.Account != "acme" ||
+			got.KeyID != key.ID || got.Address == "" || got.Code != codes.Unauthenticated {
+			t.Errorf("%s with a revoked key: %d lines, %+v", c.op, after-before, got)
+		}
 	}
 }
