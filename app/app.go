@@ -171,25 +171,33 @@ func (a *App) open(ctx context.Context) error {
 
 // openSessions opens the parts that agents need.
 func (a *App) openSessions(ctx context.Context, db *store.DB, eng engine.Engine) error {
-	models, err := openModels(a.cfg, a.secrets)
+	opts, err := a.sessionOptions()
 	if err != nil {
-		return errors.Stage(err, "models")
+		return err
 	}
-	rules, err := rulesOf(a.cfg)
-	if err != nil {
-		return errors.Stage(err, "connect")
-	}
-	if a.sessions, err = session.Open(ctx, session.Options{
-		Fleet: a.fleet, Journal: a.events, Store: db.Sessions(), Agents: agents, Default: a.cfg.Agents.Default,
-		Image:  a.cfg.Agents.Image,
-		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos},
-		Secrets: a.secrets, Volumes: eng.Volumes(), History: db.Sessions().History,
-		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
-	}); err != nil {
+	opts.Store, opts.History, opts.Volumes = db.Sessions(), db.Sessions().History, eng.Volumes()
+	if a.sessions, err = session.Open(ctx, opts); err != nil {
 		return errors.Stage(err, "sessions")
 	}
 	a.then("the sessions", func(context.Context) error { a.sessions.Close(); return nil })
 	return nil
+}
+
+// sessionOptions returns the options of sessions, without those of the records and of the engine.
+func (a *App) sessionOptions() (session.Options, error) {
+	models, err := openModels(a.cfg, a.secrets)
+	if err != nil {
+		return session.Options{}, errors.Stage(err, "models")
+	}
+	rules, err := rulesOf(a.cfg)
+	if err != nil {
+		return session.Options{}, errors.Stage(err, "connect")
+	}
+	return session.Options{
+		Fleet: a.fleet, Journal: a.events, Agents: agents, Default: a.cfg.Agents.Default, Image: a.cfg.Agents.Image,
+		Models: models, DirectModels: !a.cfg.Model.Gateway, Repos: sessionRepos{a.repos}, Secrets: a.secrets,
+		GitHub: clients(rules), Spares: a.cfg.Agents.Spares, SpareLife: a.cfg.Agents.SpareLife,
+	}, nil
 }
 
 // listenTCP listens on TCP if the configuration says so. A background server never does.

@@ -62,7 +62,7 @@ func TestPartsConnectUnderTheRules(t *testing.T) {
 	inner := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
 	defer inner.Close()
 	host := strings.TrimPrefix(inner.URL, "http://")
-	rules, err := rulesOf(cfg)
+	sessions, err := (&App{cfg: cfg}).sessionOptions()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestPartsConnectUnderTheRules(t *testing.T) {
 	}
 	for name, try := range map[string]func(account string) error{
 		"GitHub": func(account string) error {
-			return (&github.Client{API: inner.URL, HTTP: clients(rules)(account)}).Revoke(t.Context())
+			return (&github.Client{API: inner.URL, HTTP: sessions.GitHub(account)}).Revoke(t.Context())
 		},
 		"images": func(account string) error {
 			_, err := images.Library.Build(t.Context(), image.Spec{Base: host + "/a/b", Owner: account},

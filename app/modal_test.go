@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/modalapi"
 )
 
@@ -22,6 +23,10 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 	a.auditModal(t.Context(), modalapi.Call{Account: "acme", KeyID: "key_1", Address: "10.0.0.1:99",
 		Method: "/s/QueueGet", Code: codes.PermissionDenied})
 	a.auditModal(t.Context(), modalapi.Call{Method: "/s/X", Code: codes.DataLoss})
+	const known = "CANARY-known-secret-of-calls"
+	release := logf.Redact(known)
+	a.auditModal(t.Context(), modalapi.Call{Method: "connect/" + known + "/hv_" + strings.Repeat("a2", 26)})
+	release()
 	if err := a.audit.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +36,10 @@ func TestModalCallsAreInTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0],
+	if len(lines) != 3 || !strings.Contains(lines[0],
 		`"account":"acme","key_id":"key_1","address":"10.0.0.1","method":"gRPC","path":"/s/QueueGet","status":403`) ||
-		!strings.Contains(lines[1], `"status":500`) {
+		!strings.Contains(lines[1], `"status":500`) ||
+		!strings.Contains(lines[2], `"path":"connect/`+logf.Hidden+"/"+logf.Hidden+`"`) {
 		t.Errorf("%s", text)
 	}
 }
