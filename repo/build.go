@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -358,6 +359,12 @@ func (a *attempt) step(ctx context.Context, s step) error {
 	return err
 }
 
+// full reports whether a program's output says that the disk, or the limit of a volume's files, is used up.
+func full(output string) bool {
+	return slices.ContainsFunc([]string{"No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT"},
+		func(words string) bool { return strings.Contains(output, words) })
+}
+
 // stepError returns the error of a failed step, else nil.
 func stepError(s step, result sandbox.Result, output string) error {
 	short := strings.Join(strings.Fields(s.command), " ")
@@ -374,7 +381,7 @@ func stepError(s step, result sandbox.Result, output string) error {
 	case result.OutOfMemory:
 		return errors.Remedy(errors.Newf(errors.Exhausted, "%q%s ran out of memory", short, where),
 			"give the sandbox more with --memory")
-	case strings.Contains(output, "No space left on device") || strings.Contains(output, "ENOSPC"):
+	case full(output):
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk was full when %q ran%s", short, where),
 			"give the sandbox more with --disk")
 	case result.TimedOut:

@@ -167,7 +167,7 @@ func gitError(text, reason string, code int) error {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 	}
 	switch {
-	case has("No space left on device"):
+	case has("No space left on device", "Disk quota exceeded"): // the latter at the limit of a volume's files
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the disk is full: %s", said),
 			"give the sandbox more with --disk")
 	case has("could not read Username", "Authentication failed", "Permission denied (publickey)", "error: 401",

@@ -180,6 +180,7 @@ func TestErrorsOfGit(t *testing.T) {
 		"fatal: could not read Username for 'https://x': terminal prompts disabled\n": errors.Unauthenticated,
 		"remote: Repository not found.\nfatal: repository 'x' not found\n":            errors.NotFound,
 		"fatal: write error: No space left on device\n":                               errors.Exhausted,
+		"error: unable to create file a: Disk quota exceeded\n":                       errors.Exhausted,
 		"fatal: unable to access 'x': Could not resolve host: x\n":                    errors.Unavailable,
 		"git@x: Permission denied (publickey).\n":                                     errors.Unauthenticated,
 		"ssh: connect to host x port 22: Connection refused\n":                        errors.Unavailable,
@@ -220,6 +221,8 @@ func TestErrorsOfSteps(t *testing.T) {
 		{sandbox.Result{ReturnCode: 127}, "", errors.Unavailable, "does not have"},
 		{sandbox.Result{ReturnCode: 137, OutOfMemory: true}, "", errors.Exhausted, "memory"},
 		{sandbox.Result{ReturnCode: 1}, "npm ERR! ENOSPC", errors.Exhausted, "disk was full"},
+		{sandbox.Result{ReturnCode: 1}, "npm ERR! EDQUOT", errors.Exhausted, "disk was full"},
+		{sandbox.Result{ReturnCode: 1}, "tar: a: Cannot open: Disk quota exceeded", errors.Exhausted, "disk was full"},
 		{sandbox.Result{ReturnCode: 124, TimedOut: true}, "", errors.Timeout, "too long"},
 	} {
 		err := stepError(s, c.result, c.output)
