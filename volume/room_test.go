@@ -48,6 +48,7 @@ func TestUploadsHaveTheFileLimit(t *testing.T) {
 		"one more":                     {"/", [][]string{{"a", "b", "c", "d", "e", "f", "g"}}, false},
 		"the same again":               {"/", [][]string{{"a", "b", "d/e", "d/f", "g"}, {"a", "b", "d/", "d/e"}}, true},
 		"two archives":                 {"/", [][]string{{"a", "b", "c", "d"}, {"e", "f", "g"}}, false},
+		"a directory with files":       {"/", [][]string{{"d/a", "d/b", "d/c"}, {"e", "f", "g"}}, false},
 		"directories":                  {"/", [][]string{{"a/", "b/", "c/", "d/", "e/", "f/", "g/"}}, false},
 		"directories above a file":     {"/", [][]string{{"1/2/3/4/5/6"}}, true},
 		"more directories above one":   {"/", [][]string{{"1/2/3/4/5/6/7"}}, false},
