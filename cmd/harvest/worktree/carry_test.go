@@ -49,7 +49,9 @@ func (p *pair) cloned(req api.SessionRequest) []string {
 // mission: C3, E3
 func TestCarryFromSubdirectory(t *testing.T) {
 	p := newPair(t)
-	p.git(p.person, "config", "diff.noprefix", "true") // a setting that changes the format of patches
+	for _, setting := range []string{"diff.noprefix", "diff.relative"} { // they change the format of patches
+		p.git(p.person, "config", setting, "true")
+	}
 	p.git(p.person, "worktree", "add", "-q", "-b", "other", "../tree")
 	for _, top := range []string{p.person, filepath.Join(filepath.Dir(p.person), "tree")} {
 		sub := filepath.Join(top, "a", "b")
@@ -74,7 +76,7 @@ func TestCarryFromSubdirectory(t *testing.T) {
 }
 
 // TestCarryNestedRepositories checks that files of nested repositories are carried, that changes in submodules are not,
-// and that the hints count and report them.
+// and that the hints count and report them. The result is the same in a directory beside the repositories.
 // mission: C3
 func TestCarryNestedRepositories(t *testing.T) {
 	p := newPair(t)
@@ -92,14 +94,21 @@ func TestCarryNestedRepositories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := p.git(p.person, "status", "--porcelain")
-	req, hints := p.carried(p.person)
-	if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2", "plain",
-		"readme", "unborn/u"}) {
-		t.Errorf("%v", got)
+	sub := filepath.Join(p.person, "sub", "deep")
+	if err := os.MkdirAll(sub, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	if !strings.Contains(hints, "(4 files) are sent") || !strings.Contains(hints, "the submodule module stay here") {
-		t.Errorf("%s", hints)
+	before := p.git(p.person, "status", "--porcelain")
+	for _, dir := range []string{p.person, sub} {
+		req, hints := p.carried(dir)
+		if got := p.cloned(req); !slices.Equal(got, []string{".gitmodules", "module", "nested/n1", "nested/n2",
+			"plain", "readme", "unborn/u"}) {
+			t.Errorf("%s: %v", dir, got)
+		}
+		if !strings.Contains(hints, "(4 files) are sent") ||
+			!strings.Contains(hints, "the submodule module stay here") {
+			t.Errorf("%s: %s", dir, hints)
+		}
 	}
 	if after := p.git(p.person, "status", "--porcelain"); after != before {
 		t.Errorf("%q, it was %q", after, before)
@@ -112,8 +121,10 @@ func TestCarryNestedRepositories(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(p.person, "unborn")); err != nil {
 		t.Fatal(err)
 	}
-	if req, hints = p.carried(p.person); req.Uncommitted != nil || !strings.Contains(hints, "submodule nested") {
-		t.Errorf("%+v, %s", req.Uncommitted, hints)
+	for _, dir := range []string{p.person, sub} {
+		if req, hints := p.carried(dir); req.Uncommitted != nil || !strings.Contains(hints, "submodule nested") {
+			t.Errorf("%s: %+v, %s", dir, req.Uncommitted, hints)
+		}
 	}
 }
 
