@@ -275,7 +275,7 @@ func TestPromptsAtOnce(t *testing.T) {
 	var queued, sent, said []string
 	at := map[int]int{} // how many prompts had each place in the queue
 	for ended := 0; ended < many; {
-		e := w.next(t)
+		e := w.next(t, fmt.Sprintf("the end of turn %d of %d", ended+1, many))
 		switch e.typ {
 		case records.EventQueued:
 			queued = append(queued, e.data.MessageID)

@@ -444,7 +444,7 @@ func TestPanic(t *testing.T) {
 	h.open(t)
 	h.send(t, s.ID, "/run harvest-git snapshot once")
 	for committed, idle := false, false; !committed || !idle; { // in any order
-		e := w.next(t)
+		e := w.next(t, "the commit of the snapshot and the end of the turn")
 		if committed = committed || e.typ == git.Committed; e.typ == git.Committed &&
 			e.data.Git.Subject != "wip: once" {
 			t.Errorf("%+v", e.data.Git)
@@ -482,7 +482,7 @@ func TestGitEventsOfOthers(t *testing.T) {
 	h.turn(t, w, "/run echo x >x; harvest-git snapshot again")
 	again := func(e seen) bool { return e.typ == git.Committed && e.data.Git.Subject == "wip: again" }
 	for !slices.ContainsFunc(w.all, again) { // it may come before the end of the turn
-		w.next(t)
+		w.next(t, "the commit of the second snapshot")
 	}
 	told := ""
 	for _, e := range append(w.all, v.all...) {

@@ -298,7 +298,7 @@ func setSecret(t *testing.T, v *secret.Vault, pairs secret.Pairs) {
 func (w *watcher) outcome(t *testing.T) string {
 	t.Helper()
 	for {
-		e := w.next(t)
+		e := w.next(t, "that the session is ready or has ended")
 		if e.typ == records.EventStatus && e.data.Status == records.Ready {
 			return ""
 		}

@@ -174,7 +174,7 @@ func TestPromptOrder(t *testing.T) {
 			w := h.watch(s.ID)
 			var got []string
 			for completed := false; !completed || len(got) < len(test.want); {
-				switch e := w.next(t); e.typ {
+				switch e := w.next(t, fmt.Sprintf("%q and the end of the turn; so far %q", test.want, got)); e.typ {
 				case records.EventMCPReady, records.EventMCPFailed:
 					got = append(got, e.typ+" "+e.data.ID+": "+e.data.Reason)
 				case records.EventSent:

@@ -201,20 +201,21 @@ type watcher struct {
 
 func (h *house) watch(id string) *watcher { return &watcher{h: h, id: id} }
 
-// next returns the next event.
-func (w *watcher) next(t *testing.T) seen {
+// next returns the next event. awaited describes the event that the caller waits for, for the case that no event comes.
+func (w *watcher) next(t *testing.T, awaited string) seen {
 	t.Helper()
 	for len(w.got) == 0 {
 		r, err := w.h.Events(t.Context(), account, w.id, w.after)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 		batch, err := r.Next(ctx)
 		cancel()
 		r.Close()
 		if err != nil {
-			t.Fatalf("after %s: %v", w, err)
+			t.Fatalf("awaited %s, and no further event came within %s: %v. The events were:\n%s", awaited, testenv.Limit,
+				err, w)
 		}
 		for _, e := range batch {
 			if e.ID != w.after+1 {
@@ -237,7 +238,7 @@ func (w *watcher) next(t *testing.T) seen {
 func (w *watcher) until(t *testing.T, typ string) seen {
 	t.Helper()
 	for {
-		if e := w.next(t); e.typ == typ {
+		if e := w.next(t, "an event "+typ); e.typ == typ {
 			return e
 		}
 	}
@@ -247,7 +248,7 @@ func (w *watcher) until(t *testing.T, typ string) seen {
 func (w *watcher) status(t *testing.T, want records.Status) seen {
 	t.Helper()
 	for {
-		e := w.next(t)
+		e := w.next(t, "the status "+string(want))
 		if (e.typ == records.EventStatus || e.typ == records.EventEnded) && e.data.Status == want {
 			return e
 		}
@@ -502,7 +503,7 @@ func TestSandboxEnds(t *testing.T) {
 	h.send(t, s.ID, "/run cat SCRIPTED-AGENT.md; git branch --show-current")
 	var output string
 	for done := false; !done; {
-		e := w.next(t)
+		e := w.next(t, "the end of the turn")
 		done = e.typ == "done"
 		if e.typ == string(agent.ToolCompleted) {
 			output = e.data.Text

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
@@ -45,6 +46,8 @@ func TestModalClaude(t *testing.T) {
 	route := strings.Replace(api.ModalClaude, "{id}", made.SandboxID, 1)
 	ask := func(ctx context.Context, prompt string) (*bufio.Scanner, io.Closer) {
 		t.Helper()
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // a stream that does not end fails the test
+		t.Cleanup(cancel)
 		resp := h.Post(ctx, route, `{"prompt":"`+prompt+`"}`)
 		// mission: 4.2
 		if kind := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || kind != api.TypeEvents {
@@ -128,7 +131,7 @@ func TestModalClaude(t *testing.T) {
 	for e, ok := host.NextSent(lines); e.Name != "tool.started"; e,
 		ok = host.NextSent(lines) { // although the turn continues
 		if !ok {
-			t.Fatalf("the stream ended: %v", lines.Err())
+			t.Fatalf("awaited the start of the tool, and the stream ended: %v", lines.Err())
 		}
 	}
 	if busy := h.Post(t.Context(), route, `{"prompt":"me too"}`); busy.StatusCode != http.StatusConflict {

@@ -2,12 +2,9 @@ package agent
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
@@ -132,7 +129,7 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s\n%s\n%s", code, stderr, out, h.Log())
 	}
-	own := untilDone(h, h.Session(), func(m *api.Message) bool { return m.Own })
+	own := endOfOwnTurn(h, h.Session())
 	if own.Message.State != "completed" || own.Message.Reply != "It is over." ||
 		!strings.Contains(own.Message.Prompt, "wait") {
 		t.Errorf("the turn of its own: %+v", own.Message)
@@ -143,27 +140,15 @@ func TestClaudeContinuesByItself(t *testing.T) {
 	}
 }
 
-// untilDone returns the end of a session's first turn whose message is wanted.
-func untilDone(h *host.Host, id string, wanted func(*api.Message) bool) (data api.SessionEvent) {
+// endOfOwnTurn returns the end of the first turn that the agent began by itself.
+func endOfOwnTurn(h *host.Host, id string) api.SessionEvent {
 	h.T.Helper()
-	ctx, cancel := context.WithTimeout(h.T.Context(), 5*time.Minute)
-	defer cancel()
-	c, err := client.Connect(ctx, h.Data)
+	found, err := h.NextWanted(client.Follow{Stream: id}, "the end of a turn that the agent began",
+		func(e host.TurnEvent) bool { return e.Type == "done" && e.Data.Message != nil && e.Data.Message.Own })
 	if err != nil {
-		h.T.Fatal(err)
+		h.T.Fatalf("%v\n%s", err, h.Log())
 	}
-	defer c.Close()
-	for e, err := range c.Events(ctx, client.Follow{Stream: id}) {
-		if err != nil {
-			h.T.Fatal(err)
-		}
-		data = api.SessionEvent{}
-		if e.Type == "done" && json.Unmarshal(e.Data, &data) == nil && data.Message != nil && wanted(data.Message) {
-			return data
-		}
-	}
-	h.T.Fatal("the events ended")
-	return data
+	return found.Data
 }
 
 // TestLargeFilesOfSessions checks that large files are fetched on request, and are pointers otherwise.

@@ -3,8 +3,8 @@ package agent
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/client"
@@ -450,27 +449,17 @@ func TestServersOfRealAgents(t *testing.T) {
 }
 
 // find reports whether a session has an event of a type between two others.
-func find(h *host.Host, id string, after, before int64, typ string) bool {
+func find(h *host.Host, id string, after, before int64, typ string) (found bool) {
 	h.T.Helper()
-	ctx, cancel := context.WithTimeout(h.T.Context(), time.Minute)
-	defer cancel()
-	c, err := client.Connect(ctx, h.Data)
+	awaited := fmt.Sprintf("an event %s, or event %d", typ, before)
+	_, err := h.NextWanted(client.Follow{Stream: id, After: after}, awaited, func(e host.TurnEvent) bool {
+		found = e.Type == typ
+		return found || e.ID >= before
+	})
 	if err != nil {
 		h.T.Fatal(err)
 	}
-	defer c.Close()
-	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after}) {
-		if err != nil {
-			h.T.Fatal(err)
-		}
-		if e.Type == typ {
-			return true
-		}
-		if e.ID >= before {
-			return false
-		}
-	}
-	return false
+	return found
 }
 
 // TestRealAgentsAskBefore checks that tools wait for a person if the session requires it, and that an always-allowed

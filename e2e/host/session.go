@@ -34,33 +34,51 @@ func (h *Host) Box() string {
 	return list[0].SandboxID
 }
 
+// eventTime limits the wait for an event of a session. Real agents take longer than testenv.Limit on a busy machine.
+const eventTime = 5 * time.Minute
+
 // Event waits for a session's next event of a type, after the event with the number after.
 func (h *Host) Event(id string, after int64, typ string) TurnEvent {
 	h.T.Helper()
 	found, err := h.NextEvent(id, after, typ)
 	if err != nil {
-		h.T.Fatalf("no event %s: %v\n%s", typ, err, h.Log())
+		h.T.Fatalf("%v\n%s", err, h.Log())
 	}
 	return found
 }
 
 // NextEvent is Event for goroutines other than the test's own. It follows the session as a person who can answer.
-func (h *Host) NextEvent(id string, after int64, typ string) (found TurnEvent, err error) {
-	ctx, cancel := context.WithTimeout(h.T.Context(), 3*time.Minute)
+func (h *Host) NextEvent(id string, after int64, typ string) (TurnEvent, error) {
+	f := client.Follow{Stream: id, After: after, Attended: true}
+	return h.NextWanted(f, "an event "+typ, func(e TurnEvent) bool { return e.Type == typ })
+}
+
+// NextWanted waits for the next event that is wanted. Its error names the awaited event and the events that came.
+func (h *Host) NextWanted(f client.Follow, awaited string, wanted func(TurnEvent) bool) (TurnEvent, error) {
+	ctx, cancel := context.WithTimeout(h.T.Context(), eventTime)
 	defer cancel()
+	var came []string
+	failed := func(err error) (TurnEvent, error) {
+		return TurnEvent{}, errors.Errorf("awaited %s of session %s for at most %s: %v. These events came: %s", awaited,
+			f.Stream, eventTime, err, strings.Join(came, ", "))
+	}
 	c, err := client.Connect(ctx, h.Data)
 	if err != nil {
-		return found, err
+		return failed(err)
 	}
 	defer c.Close()
-	for e, err := range c.Events(ctx, client.Follow{Stream: id, After: after, Attended: true}) {
+	for e, err := range c.Events(ctx, f) {
 		if err != nil {
-			return found, err
+			return failed(err)
 		}
-		if e.Type == typ {
-			found.ID, found.Type = e.ID, e.Type
-			return found, json.Unmarshal(e.Data, &found.Data)
+		found := TurnEvent{ID: e.ID, Type: e.Type}
+		if err := json.Unmarshal(e.Data, &found.Data); err != nil {
+			return failed(err)
 		}
+		if wanted(found) {
+			return found, nil
+		}
+		came = append(came, e.Type)
 	}
-	return found, errors.Errorf("the stream has ended")
+	return failed(errors.Errorf("the stream has ended"))
 }

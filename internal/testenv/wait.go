@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// generous is the time limit of Eventually. It exceeds the needs of any machine that can run the tests.
-const generous = 2 * time.Minute
+// Limit is the time that Eventually and tests that await an event allow. It exceeds the needs of any machine that can
+// run the tests.
+const Limit = 2 * time.Minute
 
 // Long skips the test in the quick suite, which `make test` runs with -short.
 func Long(t testing.TB) {
@@ -20,10 +21,10 @@ func Long(t testing.TB) {
 // two minutes.
 func Eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(generous)
+	deadline := time.Now().Add(Limit)
 	for wait := time.Millisecond; !f(); wait = min(2*wait, 100*time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", generous, what)
+			t.Fatalf("not within %s: %s", Limit, what)
 		}
 		time.Sleep(wait)
 	}
@@ -32,14 +33,14 @@ func Eventually(t testing.TB, what string, f func() bool) {
 // Try calls f until it returns nil. It fails the test with f's last error if that does not happen within two minutes.
 func Try(t testing.TB, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(generous)
+	deadline := time.Now().Add(Limit)
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		err := f()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("still after %s: %v", generous, err)
+			t.Fatalf("still after %s: %v", Limit, err)
 		}
 		time.Sleep(wait)
 	}
