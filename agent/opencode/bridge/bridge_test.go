@@ -20,6 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/agent/opencode"
 	"github.com/RelevanceAI/harvest/agent/opencode/bridge"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // serverMode makes this test's program a server that speaks OpenCode's protocol as observed. Its value selects the
@@ -152,7 +153,8 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 // run is a bridge at work.
 type run struct {
 	in     *io.PipeWriter
-	out    *bufio.Scanner
+	lines  chan string // of the output; closed at its end
+	came   []string    // lines that were received
 	code   chan int
 	stderr output
 }
@@ -180,30 +182,66 @@ func start(t *testing.T, mode string, args ...string) *run {
 	t.Helper()
 	stdin, in := io.Pipe()
 	out, stdout := io.Pipe()
-	r := &run{in: in, out: bufio.NewScanner(out), code: make(chan int, 1)}
+	r := &run{in: in, lines: make(chan string), code: make(chan int, 1)}
 	server := []string{"/usr/bin/env", serverMode + "=" + mode, os.Args[0]}
 	go func() {
 		r.code <- bridge.Main(context.WithoutCancel(t.Context()), args, server, stdin, stdout, &r.stderr)
 		stdout.Close()
 	}()
+	go func() {
+		defer close(r.lines)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			r.lines <- lines.Text()
+		}
+	}()
 	t.Cleanup(func() {
 		in.Close()
-		for r.out.Scan() {
+		for range r.lines {
 		}
 	})
 	return r
 }
 
-// next returns the next line that is not about the connection.
-func (r *run) next(t *testing.T) string {
+// line returns the next line that is not about the connection, and whether there is one before the output ends.
+func (r *run) line(t *testing.T, awaited string) (string, bool) {
 	t.Helper()
-	for r.out.Scan() {
-		if line := r.out.Text(); !strings.Contains(line, "server.connected") {
-			return line
+	limit := time.After(testenv.Limit)
+	for {
+		select {
+		case line, ok := <-r.lines:
+			if strings.Contains(line, "server.connected") {
+				continue
+			}
+			r.came = append(r.came, line)
+			return line, ok
+		case <-limit:
+			t.Fatalf("awaited %s, and no line came within %s. The lines were:\n%s", awaited, testenv.Limit,
+				strings.Join(r.came, "\n"))
 		}
 	}
-	t.Fatal("the bridge's output has ended")
-	return ""
+}
+
+// next is line where the output must not end.
+func (r *run) next(t *testing.T, awaited string) string {
+	t.Helper()
+	line, ok := r.line(t, awaited)
+	if !ok {
+		t.Fatalf("awaited %s, and the bridge's output has ended. The lines were:\n%s", awaited,
+			strings.Join(r.came, "\n"))
+	}
+	return line
+}
+
+// exit returns the bridge's exit code.
+func (r *run) exit(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-r.code:
+		return code
+	case <-time.After(testenv.Limit):
+		t.Fatalf("the bridge has not ended within %s: %s", testenv.Limit, r.stderr.String())
+		return 0
+	}
 }
 
 func (r *run) send(t *testing.T, req opencode.Request) {
@@ -221,7 +259,8 @@ func (r *run) send(t *testing.T, req opencode.Request) {
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", "-model", "p/m", "-system", "Be brief.", "-dir", t.TempDir())
-	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_new","version":"1.18.33"}`, r.next(t)); diff != "" {
+	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_new","version":"1.18.33"}`,
+		r.next(t, "the session")); diff != "" {
 		t.Error(diff)
 	}
 	for _, c := range []struct {
@@ -243,12 +282,12 @@ func TestBridge(t *testing.T) {
 			`{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
 	} {
 		r.send(t, c.req)
-		if diff := cmp.Diff(c.want, r.next(t)); diff != "" {
+		if diff := cmp.Diff(c.want, r.next(t, c.want)); diff != "" {
 			t.Error(diff)
 		}
 	}
 	r.in.Close()
-	if code := <-r.code; code != 0 {
+	if code := r.exit(t); code != 0 {
 		t.Errorf("exit %d: %s", code, r.stderr.String())
 	}
 }
@@ -277,17 +316,17 @@ func TestModelOfRepository(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode)
-			r.next(t)
+			r.next(t, "the session")
 			for range 2 {
 				r.send(t, opencode.Request{Op: "prompt", Text: "go"})
-				line := r.next(t)
+				line := r.next(t, "the prompt")
 				if !strings.Contains(line, `"asked"`) || !strings.Contains(line, want) ||
 					want == "" && strings.Contains(line, "modelID") {
 					t.Errorf("the prompt is %s", line)
 				}
 			}
 			r.in.Close()
-			<-r.code
+			r.exit(t)
 		})
 	}
 }
@@ -299,23 +338,23 @@ func TestModelOfRepository(t *testing.T) {
 func TestRetriesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain")
-	r.next(t)
+	r.next(t, "the session")
 	for _, c := range []struct{ prompt, want string }{
 		{"retry 9 60", ""},
 		{"retry 10 2", "failed 10 times: overloaded"},
 		{"retry 1 3600", "asked again only after 1h0m0s: overloaded"},
 	} {
 		r.send(t, opencode.Request{Op: "prompt", Text: c.prompt})
-		if line := r.next(t); !strings.Contains(line, `"retry"`) {
+		if line := r.next(t, "the retry of "+c.prompt); !strings.Contains(line, `"retry"`) {
 			t.Errorf("%s: %s", c.prompt, line)
 		}
 		if c.want == "" {
 			continue
 		}
-		if line := r.next(t); !strings.Contains(line, `"harvest.tired"`) || !strings.Contains(line, c.want) {
+		if line := r.next(t, c.want); !strings.Contains(line, `"harvest.tired"`) || !strings.Contains(line, c.want) {
 			t.Errorf("%s: %s", c.prompt, line)
 		}
-		if line := r.next(t); !strings.Contains(line, "/session/ses_new/abort") {
+		if line := r.next(t, "the end of the turn after "+c.prompt); !strings.Contains(line, "/session/ses_new/abort") {
 			t.Errorf("%s: %s", c.prompt, line)
 		}
 	}
@@ -325,15 +364,17 @@ func TestRetriesAreBounded(t *testing.T) {
 func TestReconnect(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", "-session", "ses_old")
-	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_old","version":"1.18.33"}`, r.next(t)); diff != "" {
+	if diff := cmp.Diff(`{"type":"harvest.ready","session":"ses_old","version":"1.18.33"}`,
+		r.next(t, "the session")); diff != "" {
 		t.Error(diff)
 	}
 	r.send(t, opencode.Request{Op: "prompt", Text: "cut"})
-	if diff := cmp.Diff(`{"properties":{"sessionID":"ses_old"},"type":"session.idle"}`, r.next(t)); diff != "" {
+	if diff := cmp.Diff(`{"properties":{"sessionID":"ses_old"},"type":"session.idle"}`,
+		r.next(t, "the idle session")); diff != "" {
 		t.Error(diff)
 	}
 	r.send(t, opencode.Request{Op: "abort"})
-	if line := r.next(t); !strings.Contains(line, "/abort") {
+	if line := r.next(t, "the end of the turn"); !strings.Contains(line, "/abort") {
 		t.Error(line)
 	}
 }
@@ -345,14 +386,14 @@ func TestReconnect(t *testing.T) {
 func TestServerKilledBySignal(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain")
-	_ = r.next(t)
+	_ = r.next(t, "the session")
 	r.send(t, opencode.Request{Op: "prompt", Text: "killed"})
-	for r.out.Scan() {
-		if line := r.out.Text(); strings.Contains(line, "harvest.error") {
+	for line, ok := r.line(t, "the end of the output"); ok; line, ok = r.line(t, "the end of the output") {
+		if strings.Contains(line, "harvest.error") {
 			t.Errorf("a line says %s", line)
 		}
 	}
-	if code := <-r.code; code != 137 || !strings.Contains(r.stderr.String(), "died of SIGKILL") {
+	if code := r.exit(t); code != 137 || !strings.Contains(r.stderr.String(), "died of SIGKILL") {
 		t.Errorf("exit %d: %s", code, r.stderr.String())
 	}
 }
@@ -373,23 +414,23 @@ func TestFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, c.mode, c.args...)
-			line := r.next(t)
+			line := r.next(t, "the first line")
 			switch name {
 			case "the server dies":
 				r.send(t, opencode.Request{Op: "prompt", Text: "die"})
 				for !strings.Contains(line, "has ended") {
-					line = r.next(t)
+					line = r.next(t, "the end of the server")
 				}
 			case "input without JSON":
 				if _, err := r.in.Write([]byte("noise\n")); err != nil {
 					t.Fatal(err)
 				}
-				line = r.next(t)
+				line = r.next(t, "the error")
 			}
 			if !strings.Contains(line, `"harvest.error"`) || !strings.Contains(line, c.want) {
 				t.Errorf("%s", line)
 			}
-			if code := <-r.code; code != 1 {
+			if code := r.exit(t); code != 1 {
 				t.Errorf("exit %d: %s", code, r.stderr.String())
 			}
 		})
