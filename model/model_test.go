@@ -81,6 +81,13 @@ func (w *world) set(c model.Credential, err error, left float64) {
 
 func (w *world) do(t *testing.T, method, path, token, body string) (int, string) {
 	t.Helper()
+	status, text, _ := w.answer(t, method, path, token, body)
+	return status, text
+}
+
+// answer is do, with the header of the answer.
+func (w *world) answer(t *testing.T, method, path, token, body string) (int, string, http.Header) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, w.front.URL+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +103,7 @@ func (w *world) do(t *testing.T, method, path, token, body string) (int, string)
 	if err != nil {
 		text = append(text, []byte(" [broke off]")...)
 	}
-	return resp.StatusCode, string(text)
+	return resp.StatusCode, string(text), resp.Header
 }
 
 const (
@@ -208,6 +215,23 @@ func TestBrokenUpstream(t *testing.T) {
 	if status, text := w.do(t, "POST", "/v1/messages", token, streamed); status != 502 ||
 		!strings.Contains(text, "cannot be reached") {
 		t.Errorf("%d %s", status, text)
+	}
+}
+
+// TestRetryAfterReachesAgent checks that an agent receives the time that the model's API asks it to wait: it decides
+// whether the agent tries again.
+//
+// mission: E1
+func TestRetryAfterReachesAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	token := w.Token("ses_1")
+	for status, kind := range map[int]string{429: "rate_limit_error", 529: "overloaded_error"} {
+		w.stub.Script("hello", modeltest.Step{Status: status, Kind: kind, After: "3600"})
+		got, text, header := w.answer(t, "POST", "/v1/messages", token, streamed)
+		if got != status || header.Get("Retry-After") != "3600" || !strings.Contains(text, kind) {
+			t.Errorf("%d, Retry-After %q: %s", got, header.Get("Retry-After"), text)
+		}
 	}
 }
 
