@@ -281,8 +281,27 @@ func TestGuard(t *testing.T) {
 		!cmp.Equal(settings.Env, env) {
 		t.Errorf("%+v, %v", settings, err)
 	}
-	if _, ok := env["ANTHROPIC_AUTH_TOKEN"]; !ok || !slices.Contains(a.SettingsFiles(), ".claude/settings.local.json") {
-		t.Errorf("%v, %v", env, a.SettingsFiles())
+	ways := []string{"ANTHROPIC_CUSTOM_HEADERS", "CLAUDE_CODE_USE_VERTEX", "ANTHROPIC_VERTEX_BASE_URL",
+		"CLAUDE_CODE_USE_FOUNDRY", "ANTHROPIC_FOUNDRY_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
+		"https_proxy", "no_proxy"}
+	others := a.Command(agent.Setup{}).Env
+	for _, kind := range []agent.AccessKind{agent.AccessKey, agent.AccessBearer, agent.AccessOAuth,
+		agent.AccessBedrock} {
+		for name := range a.Command(agent.Setup{Access: &agent.Access{Kind: kind, URL: "u", Token: "t",
+			Region: "r"}}).Env {
+			if _, other := others[name]; !other {
+				ways = append(ways, name)
+			}
+		}
+	}
+	for _, name := range ways {
+		if _, ok := env[name]; !ok {
+			t.Errorf("a file of the repository may set %s", name)
+		}
+	}
+	if files := a.SettingsFiles(); !slices.Equal(files, []string{".claude/settings.json",
+		".claude/settings.local.json"}) {
+		t.Errorf("%v", files)
 	}
 	if args := a.Command(agent.Setup{Settings: "/s.json"}).Args; !strings.Contains(strings.Join(args, " "),
 		"--settings /s.json") {

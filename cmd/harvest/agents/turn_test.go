@@ -34,6 +34,7 @@ func TestTurnView(t *testing.T) {
 		{"tool.started", `{"id":"e","tool":"None"}`},
 		{"file.changed", `{"path":"/w/a"}`},
 		{"agent.retrying", `{"text":"attempt 1"}`},
+		{"agent.overridden", `{"text":"opencode.json sets model: not used"}`},
 		{"agent.asked",
 			`{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red","description":"warm"}]}]}`},
 		{"agent.withdrawn", `{"id":"q","text":"Which? red"}`},
@@ -50,7 +51,9 @@ func TestTurnView(t *testing.T) {
 	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\nDone.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
-	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n(thinking) in two lines\nthe model's API: attempt 1\n1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
+	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +
+		"(thinking) in two lines\nthe model's API: attempt 1\nharvest: opencode.json sets model: not used\n" +
+		"1234 tokens in, 5 out, $0.0100\n"; stderr.String() != want {
 		t.Errorf("%q, want %q", stderr.String(), want)
 	}
 	if _, err := v.event(api.Event{Type: "done",

@@ -452,6 +452,8 @@ func TestDoing(t *testing.T) {
 	s.sent("go")
 	s.event("agent.retrying", `{"text":"529"}`)
 	s.has(s.screen(), "waiting for the model's API: 529")
+	s.event("agent.overridden", `{"text":"opencode.json sets model: not used"}`)
+	s.has(s.all(), "opencode.json sets model: not used")
 	s.event("agent.ready", `{}`)
 	s.event("session.status_changed", `{"status":"hung"}`)
 	s.has(s.screen(), "no sign of the agent for minutes")
