@@ -233,7 +233,8 @@ func TestSpareOfAnotherKind(t *testing.T) {
 	h.warm(t, like(func(*session.Request) {}))
 	for what, req := range map[string]session.Request{
 		"branch":     like(func(r *session.Request) { r.Branch = "other" }),
-		"repository": like(func(r *session.Request) { r.Repo = g.url("public/other") }),
+		"repository": like(func(r *session.Request) { r.Repo = g.url("other/project") }), // of the same name
+		"place":      like(func(r *session.Request) { r.Name = "elsewhere" }),
 		"depth":      like(func(r *session.Request) { r.Depth = 1 }),
 		"directory":  like(func(r *session.Request) { r.Subdir = "sub" }),
 		"model":      like(func(r *session.Request) { r.Model = "m" }),

@@ -236,8 +236,8 @@ func TestLeftScript(t *testing.T) {
 	s.git("", "clone", "-q", "project", "agent")
 	s.git("", "clone", "-q", "project", "other")
 	left := func() string {
-		out, _ := s.run("", nil, "/bin/sh", "-euc", leftScript, "sh", git.Program, s.dir+"/agent", s.dir+"/other",
-			s.dir+"/gone")
+		out, _ := s.run("", nil, "/bin/sh", "-euc", leftScript, "sh", git.Program, s.dir+"/gone", s.dir+"/agent",
+			s.dir+"/other")
 		return strings.TrimSuffix(out, "\n")
 	}
 	s.want("nothing", left(), "")
