@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -20,6 +21,7 @@ type hand interface {
 	press(text string)        // a button, link or summary with this text
 	open(view string)         // a tab
 	write(label, text string) // into the field of this label
+	choose(label, option, value string)
 }
 
 // inPage is a script that finds the visible control with a text.
@@ -29,34 +31,67 @@ func inPage(text string) string {
 
 // field is a script that finds the visible input of a label.
 func field(label string) string {
-	return `[...document.querySelectorAll('label.field')].find((l) => l.checkVisibility() && l.firstChild.textContent === ` + quoted(label) + `)?.querySelector('input, textarea')`
+	return `[...document.querySelectorAll('label.field')].find((l) => l.checkVisibility() && l.firstChild.textContent === ` + quoted(label) + `)?.querySelector('input, textarea, select')`
 }
 
 // mouse uses the page with clicks at the places where things are seen.
 type mouse struct{ *tab }
 
-func (m mouse) click(element string) {
-	m.t.Helper()
-	m.until(`Boolean(` + element + `)`)
+// place brings an element into sight, and returns the place at which a person points to it.
+func (b *tab) place(element string) (x, y float64) {
+	b.t.Helper()
+	b.until(`Boolean(` + element + `)`)
 	var at struct {
 		X, Y float64
 		Hit  bool
 	}
-	m.do(chromedp.Evaluate(`(() => { const e = `+element+`; e.scrollIntoView({ block: 'nearest', inline: 'nearest' }); const r = e.getBoundingClientRect(); const [X, Y] = [r.x + r.width / 2, r.y + r.height / 2]; return { X, Y, Hit: e.contains(document.elementFromPoint(X, Y)) }; })()`, &at))
+	b.do(chromedp.Evaluate(`(() => { const e = `+element+`;
+		e.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+		const r = e.getBoundingClientRect();
+		const [X, Y] = [r.x + r.width / 2, r.y + r.height / 2];
+		return { X, Y, Hit: e.contains(document.elementFromPoint(X, Y)) }; })()`, &at))
 	if !at.Hit {
-		m.t.Errorf("something else is in front of %s", element)
+		b.t.Errorf("something else is in front of %s", element)
 	}
-	m.do(chromedp.MouseClickXY(at.X, at.Y))
+	return at.X, at.Y
 }
 
-func (m mouse) press(text string) { m.click(inPage(text)) }
-func (m mouse) open(view string)  { m.press(view) }
-func (m mouse) write(label, text string) {
-	m.click(field(label))
-	m.until(`document.activeElement === ` + field(label))
-	m.do(chromedp.Evaluate(`document.activeElement.select()`, nil))
-	m.types(text)
+func (m mouse) click(element string) {
+	m.t.Helper()
+	x, y := m.place(element)
+	m.do(chromedp.MouseClickXY(x, y))
 }
+
+func (m mouse) press(text string)        { m.click(inPage(text)) }
+func (m mouse) open(view string)         { m.press(view) }
+func (m mouse) write(label, text string) { m.writes(m.click, label, text) }
+
+// choose sets the value: the list of a select is a window of the browser's own.
+func (m mouse) choose(label, _, value string) { m.fill(label, value) }
+
+// writes gives the focus to a field with click, and replaces its text.
+func (b *tab) writes(click func(element string), label, text string) {
+	b.t.Helper()
+	click(field(label))
+	b.until(`document.activeElement === ` + field(label))
+	b.do(chromedp.Evaluate(`document.activeElement.select()`, nil))
+	b.types(text)
+}
+
+// touch uses the page with taps.
+type touch struct{ *tab }
+
+func (f touch) tap(element string) {
+	f.t.Helper()
+	x, y := f.place(element)
+	f.do(input.DispatchTouchEvent(input.TouchStart, []*input.TouchPoint{{X: x, Y: y}}),
+		input.DispatchTouchEvent(input.TouchEnd, []*input.TouchPoint{}))
+}
+
+func (f touch) press(text string)             { f.tap(inPage(text)) }
+func (f touch) open(view string)              { f.press(view) }
+func (f touch) write(label, text string)      { f.writes(f.tap, label, text) }
+func (f touch) choose(label, _, value string) { f.fill(label, value) }
 
 // keyboard uses the page with keys only.
 type keyboard struct{ *tab }
@@ -89,14 +124,26 @@ func (k keyboard) open(view string) {
 	k.t.Fatalf("the arrows do not go to %s", view)
 }
 
-func (k keyboard) write(label, text string) {
+func (k keyboard) write(label, text string) { k.writes(k.to, label, text) }
+
+func (k keyboard) choose(label, option, value string) {
 	k.to(field(label))
-	k.do(chromedp.Evaluate(`document.activeElement.select?.()`, nil))
-	k.types(text)
+	k.types(option)
+	k.until(field(label) + `.value === ` + quoted(value))
 }
 
-// TestPageFlow goes the way of a new user with nothing but the link: repository, prompt, changes, pull request, by
-// mouse, by keyboard, and on a phone.
+// arrives waits for a control on a page that may still replace the current one.
+func (b *tab) arrives(text string) {
+	b.t.Helper()
+	testenv.Eventually(b.t, "the page has "+text, func() bool {
+		there := false
+		err := chromedp.Run(b.ctx, chromedp.Evaluate(`Boolean(`+inPage(text)+`)`, &there))
+		return err == nil && there
+	})
+}
+
+// TestPageFlow goes the way of a new user with nothing but the link: sign-in, repository, prompt, changes, pull
+// request, by mouse, by keyboard alone, and by touch on a phone.
 // mission: F2, 7.1, 7.3, E8
 func TestPageFlow(t *testing.T) {
 	testenv.Long(t)
@@ -119,20 +166,23 @@ func TestPageFlow(t *testing.T) {
 		"mouse":    func(b *tab) hand { return mouse{b} },
 		"keyboard": func(b *tab) hand { return keyboard{b} },
 		"phone": func(b *tab) hand {
-			b.do(emulation.SetDeviceMetricsOverride(390, 844, 1, true))
-			return mouse{b}
+			b.do(emulation.SetDeviceMetricsOverride(390, 844, 1, true),
+				emulation.SetTouchEmulationEnabled(true))
+			return touch{b}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := browser(t)
 			use := with(b)
-			b.signedIn(h)
+			b.do(chromedp.Navigate(h.Must("key", "link")))
+			use.press("Sign in")
+			b.arrives("Create a sandbox")
 			use.write("Repository", g.URL("owner/sample"))
 			use.write("First prompt", "/write "+name+".md Look first.")
 			// The test's git server is in a network that sandboxes do not reach unless it is listed.
 			use.press("Branch, image, network, limits")
-			b.fill("Network", "allow")
-			b.fill("Allowed hosts", address)
+			use.choose("Network", "Only", "allow")
+			use.write("Allowed hosts", address)
 			use.press("Create a sandbox")
 			b.sees(".status", "Done")
 			b.sees(".tool .diff .added", "Look first.")

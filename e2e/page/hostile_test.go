@@ -56,7 +56,7 @@ func hostileViews(b *tab) {
 	b.sees(".of-terminal [role=status]", "Connected")
 	b.do(chromedp.Evaluate(`window.titles = []; new MutationObserver((all) => { for (const one of all) for (const n of one.addedNodes) window.titles.push(n.textContent); }).observe(document.querySelector('.of-terminal .termtitle'), { childList: true });
 		document.querySelector('.xterm-helper-textarea').focus()`, nil))
-	b.types("sh /tmp/titles\r")
+	b.command("sh /tmp/titles")
 	b.until(fmt.Sprintf(`%s.every((t) => window.titles.includes(t.slice(0, 120)))`, quotedAll(hostile)))
 	if got := b.value(`document.querySelectorAll('.of-terminal .termtitle *').length`); got != "0" {
 		b.t.Errorf("the title has %s elements", got)

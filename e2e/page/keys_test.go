@@ -76,7 +76,7 @@ func TestPageKeys(t *testing.T) {
 	b.sees(".of-terminal [role=status]", "Connected")
 	b.focused("[data-tab=terminal]")
 	b.tabTo(".xterm-helper-textarea")
-	b.types("echo $((6*7))\r")
+	b.command("echo $((6*7))")
 	b.until(`[...document.querySelectorAll('.xterm-rows > div')].some((r) => r.textContent.trim() === '42')`)
 	b.keys(kb.Tab)
 	b.focused(".xterm-helper-textarea")

@@ -139,7 +139,7 @@ func TestPagePictures(t *testing.T) {
 	b.sees(".of-terminal [role=status]", "Connected")
 	b.until(`document.querySelector('.xterm-rows').textContent.includes('#')`)
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
-	b.types("git status --short; python3 --version\r")
+	b.command("git status --short; python3 --version")
 	b.until(`document.querySelector('.xterm-rows').textContent.includes('Python 3')`)
 	b.pictures("terminal")
 	b.view("Files")

@@ -25,19 +25,20 @@ func TestPageTerminal(t *testing.T) {
 	b.sees(".of-terminal [role=status]", "Connected")
 	const screen = `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent.trim())`
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
-	b.types("echo in:$PWD\r")
+	b.command("echo in:$PWD")
 	b.until(screen + `.includes(` + quoted("in:"+dir) + `)`)
+	b.prompted()
 	b.press("Up")
 	b.types("\r")
 	b.until(screen + `.filter((l) => l === ` + quoted("in:"+dir) + `).length === 2`)
-	b.types("echo be''gun; cat\r")
+	b.command("echo be''gun; cat")
 	b.until(screen + `.includes('begun')`) // the shell does not read the next line
 	b.types("xyz\r")
 	b.until(screen + `.filter((l) => l === 'xyz').length === 2`) // cat runs in the foreground
 	b.do(chromedp.Evaluate(`document.querySelector('.termkeys [aria-pressed]').click()`,
 		nil)) // which is shown on touch screens only
 	b.types("c")
-	b.types("echo after:$?\r")
+	b.command("echo after:$?")
 	b.until(screen + `.includes('after:130')`)
 	b.terminalFollows()
 	b.terminalCopies()
@@ -48,6 +49,20 @@ func TestPageTerminal(t *testing.T) {
 	b.sees(".of-terminal [role=status]", "The sandbox has ended.")
 	b.harmless()
 	b.leavesNoImages()
+}
+
+// prompted waits until the shell reads the next line: before that it changes the mode of the terminal.
+func (b *tab) prompted() {
+	b.t.Helper()
+	b.until(`/[$#]$/.test([...document.querySelectorAll('.xterm-rows > div')].filter((r) => r.checkVisibility())
+		.map((r) => r.textContent.trim()).filter(Boolean).at(-1))`)
+}
+
+// command types a command into the terminal that has the focus, once the shell reads it.
+func (b *tab) command(text string) {
+	b.t.Helper()
+	b.prompted()
+	b.types(text + "\r")
 }
 
 // terminalFollows makes the window smaller and larger, and checks that the shell has the size of the screen each time.
@@ -61,8 +76,8 @@ func (b *tab) terminalFollows() {
 	follows := func(name string) {
 		b.t.Helper()
 		lines := b.value(rows)
-		b.types("clear; until [ \"$(stty size | cut -d' ' -f1)\" = " + lines + " ]; do sleep 0.1; done; " +
-			"echo " + name + ":$(stty size)\r")
+		b.command("clear; until [ \"$(stty size | cut -d' ' -f1)\" = " + lines + " ]; do sleep 0.1; done; " +
+			"echo " + name + ":$(stty size)")
 		b.until(`[...document.querySelectorAll('.xterm-rows > div')].some(
 			(r) => r.textContent.startsWith(` + quoted(name+":"+lines+" ") + `))`)
 	}
@@ -89,7 +104,7 @@ func (b *tab) terminalCopies() {
 			cdpbrowser.PermissionSettingGranted))
 	}
 	const clipboard = `return navigator.clipboard.readText()`
-	b.types("clear; echo selec''table\r")
+	b.command("clear; echo selec''table")
 	const word = `[...document.querySelectorAll('.xterm-rows > div')].find(
 		(r) => r.textContent.trim() === 'selectable')?.firstChild`
 	b.until(`Boolean(` + word + `)`)
@@ -100,7 +115,7 @@ func (b *tab) terminalCopies() {
 	b.keys("C", input.ModifierCtrl, input.ModifierShift)
 	testenv.Eventually(b.t, "the selection is copied", func() bool { return b.run(clipboard) == "selectable" })
 	for _, c := range []struct{ press, text string }{{"Not now", "selectable"}, {"Copy", "copied"}} {
-		b.types("printf '\\033]52;c;Y29waWVk\\a'\r")
+		b.command("printf '\\033]52;c;Y29waWVk\\a'")
 		b.sees("dialog", "Copy this to the clipboard?")
 		b.sees("dialog pre", "copied")
 		b.accessible("a copy")
@@ -131,7 +146,7 @@ func TestPageShells(t *testing.T) {
 	}
 	ready()
 	// A family, a flag, a letter with a combining accent, an emoji with a skin, and a wide character.
-	b.types("X=first; printf 'x\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa7\\xf0\\x9f\\x87\\xa9\\xf0\\x9f\\x87\\xaae\\xcc\\x81\\xf0\\x9f\\x91\\x8d\\xf0\\x9f\\x8f\\xbd\\xe6\\xbc\\xa2\\033[6n'; IFS=';' read -rsd R _ col; echo; echo col:$col\r")
+	b.command("X=first; printf 'x\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa7\\xf0\\x9f\\x87\\xa9\\xf0\\x9f\\x87\\xaae\\xcc\\x81\\xf0\\x9f\\x91\\x8d\\xf0\\x9f\\x8f\\xbd\\xe6\\xbc\\xa2\\033[6n'; IFS=';' read -rsd R _ col; echo; echo col:$col")
 	b.until(screen + `.some((l) => /^col:\d+$/.test(l))`)
 	if got := b.value(screen + `.find((l) => /^col:\d+$/.test(l))`); got != "col:11" {
 		t.Errorf("one, two, two, one, two and two columns end at %s", got)
@@ -139,13 +154,13 @@ func TestPageShells(t *testing.T) {
 	b.click(".of-terminal button", "New shell")
 	b.until(`document.querySelectorAll('.termtabs [role=tab]').length === 2`)
 	ready()
-	b.types("echo X is \"<$X>\"\r")
+	b.command("echo X is \"<$X>\"")
 	b.until(screen + `.includes('X is <>')`)
 	b.accessible("two shells")
 	b.picture("shells")
 	b.click(".termtabs [role=tab]", "Shell 1")
 	ready()
-	b.types("echo X is \"<$X>\"\r")
+	b.command("echo X is \"<$X>\"")
 	b.until(screen + `.includes('X is <first>')`)
 	b.do(chromedp.Reload())
 	b.until(`document.querySelectorAll('.termtabs [role=tab]').length === 2`)
@@ -164,7 +179,7 @@ func TestPageShells(t *testing.T) {
 	}
 
 	ready()
-	b.types("clear; nano new.txt\r")
+	b.command("clear; nano new.txt")
 	b.until(screen + `.some((l) => l.includes('GNU nano'))`)
 	b.types("typed in nano")
 	b.keys("o", input.ModifierCtrl)

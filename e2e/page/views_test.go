@@ -101,7 +101,7 @@ func viewTerminal(b *tab) {
 	b.sees(".of-terminal [role=status]", "Connected")
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
 	screen := `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent).join('\n')`
-	types := func(text string) { b.types(text + "\r") }
+	types := func(text string) { b.command(text) }
 	types("echo it is $((6*7)); stty size; printf '\\033]0;<img src=x onerror=window.pwned=1>\\007'; printf '\\033[38;2;200;30;30mtrue colour\\033[0m \\033[1;4mbold\\033[0m \\n'")
 	// The typed command contains the same words. A span with these words alone is the output.
 	const coloured = `[...document.querySelectorAll('.xterm-rows span')].find((e) => e.textContent === 'true colour')`
