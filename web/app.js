@@ -74,16 +74,16 @@ function goWanted() {
   } catch { /* as above */ }
 }
 
-// signedOut explains how to sign in. The server's message fits its setup.
-function signedOut(p) {
+// signedOut shows the one way to sign in that the server offers: the identity provider, or else a sign-in link.
+async function signedOut() {
   stopPoll();
   want(location.hash);
   document.title = 'Sign in · Harvest';
-  const provider = h('p', { hidden: true }, h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
-  document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'),
-    h('p', null, 'You are not signed in. Open the sign-in link that the server printed when it started, or create another one:'), h('pre', null, 'harvest key link'),
-    provider, p?.remedy && h('p', { class: 'meta' }, p.remedy), h('p', { class: 'meta' }, h('a', { href: 'docs' }, 'The API'))));
-  call('GET', 'v1/openapi.json').then((doc) => { provider.hidden = !doc.paths['/sign-in/oidc']; }, () => {});
+  const next = h('div');
+  document.body.replaceChildren(h('main', { class: 'welcome', id: 'main' }, h('img', { src: own('icon.svg'), alt: '', width: '48', height: '48' }), h('h1', null, 'Harvest'), h('p', null, 'You are not signed in.'), next));
+  const { paths } = await call('GET', 'v1/openapi.json').catch(() => ({})); // without it, a link works
+  if (paths?.['/sign-in/oidc']) next.replaceChildren(h('a', { class: 'button primary', href: 'sign-in/oidc' }, 'Sign in'));
+  else next.replaceChildren(h('p', null, 'Create a sign-in link, and open it in this browser:'), h('pre', null, 'harvest key link'));
 }
 
 const ask = () => call('GET', 'v1/sessions?all=true&limit=200');
@@ -98,7 +98,7 @@ const load = single(async () => {
   } catch (p) {
     if (p.status === 401) {
       close();
-      signedOut(p);
+      signedOut();
     } else list.replaceChildren(h('li', null, problemBox(p)));
   }
 });
@@ -150,9 +150,9 @@ async function route() {
 
 // show fills main with a view. It returns the element that the focus goes to; undefined is the heading.
 async function show(kind, id, tab) {
-  const signIn = (p) => {
+  const signIn = () => {
     close();
-    signedOut(p);
+    signedOut();
   };
   for (const a of side.querySelectorAll('.more a')) {
     if (a.getAttribute('href') === `#/${kind}`) a.setAttribute('aria-current', 'page');
@@ -213,7 +213,7 @@ async function begin() {
     const self = await call('GET', 'v1/account');
     side.querySelector('.who').textContent = self.user || self.account;
   } catch (p) {
-    if (p.status === 401) signedOut(p);
+    if (p.status === 401) signedOut();
     else {
       document.body.replaceChildren(h('main', { class: 'welcome' }, problemBox(p, button('Try again', () => location.reload()))));
     }

@@ -4,7 +4,7 @@
 import { announcer } from './announce.js';
 import { call, follow } from './api.js';
 import { Conversation } from './conversation.js';
-import { intent, keep, kept } from './drafts.js';
+import { intent, keep, kept, promptOf } from './drafts.js';
 import { endNotice, ends } from './end.js';
 import { button, h, money, problemBox, soon, tabs } from './dom.js';
 import { isLost, keyboard, take } from './focus.js';
@@ -15,6 +15,7 @@ import { Queue } from './queue.js';
 import { finder } from './find.js';
 import { Start } from './start.js';
 import { note } from './turn.js';
+import { Unsent } from './unsent.js';
 
 const words = {
   creating: 'Creating the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
@@ -35,6 +36,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   const link = h('span', { class: 'link', role: 'status' });
   const costs = h('span', { class: 'costs' });
   const error = h('div');
+  const unsent = new Unsent(session.id);
   const queue = new Queue(session.id, (what) => act(what), (prompt) => post(prompt));
   const input = h('textarea', { rows: '1', 'aria-label': 'Prompt', placeholder: 'Write a prompt', autocomplete: 'off' });
   const send = h('button', { type: 'submit', class: 'primary' }, 'Send');
@@ -92,6 +94,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   let over = false;
   let ending = false; // by this browser
   let started = null;
+  let notice = null; // of the end
 
   const put = (part) => log.put(part);
   const talk = new Conversation(session, put, (prompt) => post(prompt));
@@ -181,15 +184,19 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       ready(true);
       queue.remove(e.message.id);
       if (e.message.purpose) return;
+      unsent.sent();
       if (!session.title) learnName();
       news.say(`Sent: ${e.message.prompt}`);
     },
-    'message.cancelled': (e) => queue.remove(e.message.id),
+    'message.cancelled': (e) => {
+      queue.remove(e.message.id);
+      if (e.reason && !e.message.purpose) unsent.cancel(e.message.prompt); // not by a person
+    },
     'message.completed': (e, m) => {
-      if (!m.thinking) news.say(`Agent: ${m.text}`);
+      if (m && !m.thinking) news.say(`Agent: ${m.text}`);
     },
     'tool.completed': (e, tool) => {
-      if (e.failed) news.say(`${tool.tool} failed`);
+      if (e.failed) news.say(`${tool?.tool ?? 'A tool'} failed`);
     },
     'file.changed': (e) => facts.changed.add(e.path),
     'agent.asked': (e) => {
@@ -221,7 +228,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     const had = isLost() || [composer, end].some((el) => el.contains(document.activeElement));
     composer.hidden = true;
     end.hidden = true;
-    const notice = put(endNotice({ session, reason, again, signIn, patch: facts.patch, changed: facts.changed }));
+    notice = put(endNotice({ session, reason, failed: started?.failed, again, signIn, patch: facts.patch, changed: facts.changed, unsent }));
     if (!news.current) return;
     if (ending && !chat.checkVisibility()) beside(''); // a narrow window shows one of them
     log.end();
@@ -238,7 +245,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     return sent;
   }
 
-  const draft = `prompt:${session.id}`;
+  const draft = promptOf(session.id);
   let sending = ''; // the prompt whose receipt the server has not confirmed
   async function submit(event) {
     event?.preventDefault();
@@ -252,6 +259,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     if (!await (open ? open.say(prompt) : post(prompt))) input.value = [prompt, input.value].filter(Boolean).join('\n');
     sending = '';
     grow();
+    notice?.look(); // the session may have ended meanwhile
     send.disabled = false;
     input.focus();
   }
@@ -288,10 +296,20 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
     started ??= put(new Start(session.created_at, state === 'creating'));
     unfollow = followEvents();
   });
+  // broken reports an event that could not be shown. What it means beside the conversation happens all the same.
+  const broken = (name, err) => {
+    console.error(`event ${name}:`, err);
+    put(note(`An event (${name}) could not be shown: ${err.message}`));
+  };
   const followEvents = () => follow(`v1/sessions/${session.id}/events?attended=true`, {
     event(name, e) {
       news.heard();
-      const part = talk.show(name, e);
+      let part;
+      try {
+        part = talk.show(name, e);
+      } catch (err) {
+        broken(name, err);
+      }
       handlers[name]?.(e, part);
     },
     state: linked,
@@ -299,9 +317,7 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
       if (p.status === 401) signIn(p);
       else if (!over) put(problemBox(p));
     },
-    broken(name, err) {
-      put(note(`An event (${name}) could not be shown: ${err.message}`));
-    },
+    broken,
   });
   beside(tab ?? '', false);
   input.value = kept(draft);

@@ -1,6 +1,7 @@
 // The conversation of a session, made from its events: prompts, texts of the agent, tool calls, questions, remarks.
 
-import { button, money, ms, problemBox } from './dom.js';
+import { clipped } from './diff.js';
+import { add, button, h, money, ms, problemBox } from './dom.js';
 import { Message, note, question, Tool, userMessage } from './turn.js';
 
 // permanent has the next steps after failures after which the same prompt would fail again.
@@ -18,6 +19,7 @@ export class Conversation {
     Object.assign(this, { session, put, retry });
     this.begin();
     this.asked = new Map(); // open questions
+    this.unsent = []; // of remarks about cancelled prompts: { reason, why }, its element
   }
 
   // begin begins a turn: ids of the agent's messages and tool calls are unique within one.
@@ -61,7 +63,15 @@ const parts = {
     else c.put(userMessage(e.message.prompt));
   },
   'message.cancelled': (c, e) => {
-    if (!e.message.purpose && (e.message.reply || e.reason)) c.note(`Not sent: ${e.message.prompt.slice(0, 80)} (${e.reason || e.message.reply})`);
+    const reason = e.reason || e.message.reply;
+    if (e.message.purpose || !reason) return;
+    const why = h('span', null, ` (${reason})`);
+    c.unsent.push({ reason, why });
+    add(c.note('Not sent: '), [...clipped(e.message.prompt), why]);
+  },
+  // The notice of the end has its reason.
+  'session.ended': (c, e) => {
+    for (const { reason, why } of c.unsent) if (reason === e.reason) why.remove();
   },
   'message.started': (c, e) => c.message(e, true),
   'message.delta': (c, e) => c.message(e).add(e.text ?? ''),

@@ -23,7 +23,7 @@ export function lineDiff(from, to) {
     added = [];
   };
   for (const [j, line] of y.entries()) {
-    if (found[j] < 0) added.push(['+', line]);
+    if (found[j] < 0) added.push(line);
     else {
       flush(found[j]);
       middle.push([' ', x[i++]]);

@@ -70,10 +70,13 @@ export function field(label, input, help) {
   return h('label', { class: 'field' }, h('span', null, label), input, help && h('small', null, help));
 }
 
+// ms returns a duration. The limits of the units are those of the rounded numbers: 999.7 is 1.0 s.
 export function ms(n) {
-  if (n < 1000) return `${n < 10 ? n.toFixed(1) : Math.round(n)} ms`;
-  if (n < 60e3) return `${(n / 1000).toFixed(1)} s`;
-  return `${Math.floor(n / 60e3)} min ${Math.round((n % 60e3) / 1000)} s`;
+  if (n < 9.95) return `${n.toFixed(1)} ms`;
+  if (n < 999.5) return `${Math.round(n)} ms`;
+  if (n < 59_950) return `${(n / 1000).toFixed(1)} s`;
+  const s = Math.round(n / 1000);
+  return `${Math.floor(s / 60)} min ${s % 60} s`;
 }
 
 export const money = (usd) => `$${usd.toFixed(usd < 1 ? 4 : 2)}`;

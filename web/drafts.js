@@ -42,6 +42,25 @@ export function unsaved(start) {
 
 export const files = 'file:'; // name prefix of the drafts of files
 
+// The names of the drafts of a session: its half-typed prompt, and a list of the prompts that are held back.
+export const promptOf = (session) => `prompt:${session}`;
+export const heldOf = (session) => `held:${session}`;
+
+// list returns a draft that is a list of texts, and listed the draft of a list.
+export const list = (name) => JSON.parse(kept(name) || '[]');
+const listed = (all) => (all.length > 0 ? JSON.stringify(all) : '');
+
+// hold stores the prompts of a session that are held back.
+export const hold = (session, prompts) => keep(heldOf(session), listed(prompts));
+
+const unsent = 'unsent';
+
+// left returns the prompts that an ended session could not send, and its half-typed one, which are for the next session.
+export const left = () => JSON.parse(kept(unsent) || '{"prompts":[],"typed":""}');
+
+// leave stores prompts for the next session.
+export const leave = (prompts, typed) => keep(unsent, prompts.length > 0 || typed ? JSON.stringify({ prompts, typed }) : '');
+
 addEventListener('beforeunload', (e) => {
   if (unsaved(files).length > 0) e.preventDefault();
 });

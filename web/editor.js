@@ -13,10 +13,15 @@ const pause = 300; // milliseconds from a keystroke until the draft is stored
 // reads the file again; saved is called after each save, and closed when the user has closed the editor.
 export function openEditor(box, file, { write, fetchText, saved, tell, closed }) {
   let { text: original, tag } = file;
+  let fresh = tag === null; // a new file, which was never saved
   const name = `${files}${file.draft}`;
   const edit = h('textarea', { class: 'code', 'aria-label': `Contents of ${file.path}`, spellcheck: 'false', rows: '18' });
   const note = h('div', { role: 'status' });
-  const discard = button('Discard changes', () => reset(original, tag, 'Your changes were discarded.'), { hidden: true });
+  const discard = button('Discard changes', () => tell(async () => {
+    const now = await fetchText(file.path); // it may have changed since the edits began
+    if (now && now.text === undefined) note.replaceChildren(h('p', null, 'The file is no longer text. Close it to leave it as it is.'));
+    else reset(now?.text ?? '', now?.tag ?? null, now ? 'Your changes were discarded.' : 'Your changes were discarded. The file no longer exists.');
+  }), { hidden: true });
   edit.value = shownOf(original);
 
   const draft = read(kept(name));
@@ -31,7 +36,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell, closed })
   let timer;
   function store() {
     clearTimeout(timer);
-    discard.hidden = !changed() || tag === null;
+    discard.hidden = !changed() || fresh;
     const empty = tag === null && edit.value === '';
     keep(name, changed() && !empty ? JSON.stringify({ original, tag, text: edit.value }) : '');
   }
@@ -64,7 +69,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell, closed })
     try {
       const to = await write(file.path, text, condition);
       const typed = edit.value; // keep text typed meanwhile
-      [original, tag] = [text, to];
+      [original, tag, fresh] = [text, to, false];
       edit.value = typed;
       store();
       note.replaceChildren(h('p', null, `Saved ${file.path}.`));
@@ -110,7 +115,7 @@ export function openEditor(box, file, { write, fetchText, saved, tell, closed })
       closed();
       saved();
     })));
-  discard.hidden = !changed() || tag === null;
+  discard.hidden = !changed() || fresh;
   edit.focus();
   return close;
 }

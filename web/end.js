@@ -3,19 +3,29 @@
 import { call, follow } from './api.js';
 import { patch } from './diff.js';
 import { button, bytes, fill, h, plain, problemBox, sure, windowed } from './dom.js';
-import { files as edited, intent, keep, unsaved } from './drafts.js';
+import { files as edited, intent, keep, leave, left, unsaved } from './drafts.js';
 import { disable } from './focus.js';
 
 const patience = 60e3; // milliseconds to wait for the state of the files
 
 const paths = (all) => windowed(h('ul'), all.length, (i) => h('li', null, h('code', null, all[i])), { what: 'files' });
 
-export function endNotice({ session, reason, again, signIn, patch: text, changed }) {
+// endNotice returns the notice. failed reports that the session's start failed: its reason is at the start. unsent has the
+// prompts that were not sent.
+export function endNotice({ session, reason, failed, again, signIn, patch: text, changed, unsent }) {
   const files = h('div');
   const error = h('div');
-  const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => again(session), { class: 'primary' }), h('a', { class: 'button', href: '#/' }, 'New session'));
+  const prompts = h('div');
+  const next = () => {
+    const [before, all] = [left(), unsent.take()];
+    leave([...before.prompts, ...all.prompts], [before.typed, all.typed].filter(Boolean).join('\n'));
+  };
+  const row = h('div', { class: 'row' }, button('New session, same agent and repository', () => {
+    next();
+    again(session);
+  }, { class: 'primary' }), h('a', { class: 'button', href: '#/', onclick: next }, 'New session'));
   const el = h('section', { class: 'ended', role: 'alert', tabindex: '-1', 'aria-label': 'The session has ended' }, h('h2', null, 'This session has ended'),
-    h('p', null, reason ? `Reason: ${reason}.` : 'Its sandbox has ended.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, row, error);
+    h('p', null, failed ? 'Its sandbox could not be created.' : reason ? `Reason: ${reason}.` : 'Its sandbox has ended.'), h('p', { class: 'meta' }, 'The conversation stays here.'), files, prompts, row, error);
   if (text?.trim()) el.insertBefore(h('details', null, h('summary', null, 'The agent\'s changes'), patch(text)), row);
   else if (changed.size > 0) el.insertBefore(h('details', null, h('summary', null, 'Files with changes of the agent'), paths([...changed])), row);
   resume(0);
@@ -69,13 +79,17 @@ export function endNotice({ session, reason, again, signIn, patch: text, changed
       const once = intent(`resume:${session.id}`, body);
       const made = await call('POST', 'v1/sessions', body, once);
       once.done();
+      unsent.give(made.id);
       location.hash = `#/s/${made.id}`;
     } catch (p) {
       error.replaceChildren(problemBox(p));
       enable();
     }
   }
-  return el;
+  // look shows the prompts that were not sent.
+  const look = () => fill(prompts, [unsent.view()]);
+  look();
+  return Object.assign(el, { look });
 }
 
 const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);

@@ -2,11 +2,22 @@
 // around it.
 
 import { h, soon } from './dom.js';
+import { note } from './turn.js';
 
 const few = 150; // up to this many parts, all are in the document, where the browser's own search finds them
 const around = 300; // pixels above and below the visible part
 const flood = 40; // more parts than this at once are replayed history, not read one by one
 const guess = 90; // assumed height of a part that was never drawn
+
+// elementOf returns the element of a part. A part that cannot be shown does not stop the others.
+function elementOf(part) {
+  try {
+    return part.el ?? part;
+  } catch (err) {
+    console.error(err);
+    return note(`A part of the conversation could not be shown: ${err.message}`);
+  }
+}
 
 export class Log {
   constructor(label, moved) {
@@ -109,7 +120,7 @@ export class Log {
     let place = null;
     for (let at = last - 1; at >= first; at--) {
       const item = this.list[at];
-      if (!item.box) item.box = h('div', { class: 'item' }, item.part.el ?? item.part);
+      if (!item.box) item.box = h('div', { class: 'item' }, elementOf(item.part));
       wanted.add(item.box);
       if (item.box.parentNode !== this.items || item.box.nextSibling !== place) {
         this.items.insertBefore(item.box, place);

@@ -1,8 +1,8 @@
 // The form for a new session. Everything in it has a default: one button is enough.
 
 import { call } from './api.js';
-import { intent, keep, kept } from './drafts.js';
-import { field, h, problemBox } from './dom.js';
+import { hold, intent, keep, kept, leave, left, promptOf } from './drafts.js';
+import { button, field, h, problemBox, windowed } from './dom.js';
 import { disable } from './focus.js';
 
 const keys = ['ANTHROPIC_API_KEY', 'ANTHROPIC_AUTH_TOKEN', 'CLAUDE_CODE_OAUTH_TOKEN', 'AWS_BEARER_TOKEN_BEDROCK'];
@@ -101,10 +101,32 @@ function restore(form, t) {
   if (all.branch || all.image || all.network) form.querySelector('details').open = true;
 }
 
+// showUnsent puts the prompts that an ended session could not send into the form: the first one as the first prompt, unless
+// the form has one, and the others into a list in box. The session that is created offers those.
+function showUnsent(form, box) {
+  let { prompts, typed } = left();
+  const { prompt } = form.elements;
+  if (prompt.value === '' && (prompts.length > 0 || typed)) {
+    if (prompts.length > 0) prompt.value = prompts.shift();
+    else [prompt.value, typed] = [typed, ''];
+    keep(draft, JSON.stringify(filled(form)));
+    leave(prompts, typed);
+  }
+  const texts = typed ? [...prompts, typed] : prompts;
+  if (texts.length === 0) return;
+  box.append(h('p', null, 'The new session offers these prompts of the one before:'), windowed(h('ul', { class: 'unsent' }), texts.length, (i) => h('li', null, texts[i].slice(0, 1000)), { first: 20, what: 'prompts' }),
+    button('Discard these prompts', () => {
+      leave([], '');
+      box.replaceChildren();
+      prompt.focus();
+    }, { class: 'small' }));
+}
+
 // openNew shows the form in main. t has initial settings; created gets the session; still reports whether the
 // form is still needed.
 export async function openNew(main, t, { created, signIn, still }) {
   const error = h('div');
+  const rest = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
     h('option', { value: 'scripted' }, 'Scripted agent (to try Harvest without a model)'));
   const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also send it later.' });
@@ -120,7 +142,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   const grid = (...all) => h('div', { class: 'grid' }, all);
   const form = h('form', { class: 'new', 'aria-label': 'New session' },
     h('h1', null, 'New session'), h('p', { class: 'meta' }, 'The agent works in its own sandbox. Nothing leaves it unless you take it.'),
-    hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/… (or none)', value: t.repo ?? '' })), repos, field('First prompt', prompt),
+    hint, field('Agent', agent), field('Repository', text('repo', { list: 'repos', placeholder: 'https://github.com/… (or none)', value: t.repo ?? '' })), repos, field('First prompt', prompt), rest,
     h('details', null, h('summary', null, 'Branch, image, network, limits'),
       h('fieldset', null, h('legend', null, 'Session'), grid(field('Branch', text('branch', { placeholder: 'default', value: t.branch ?? '' })), field('Model', text('model', { placeholder: 'that of the agent', value: t.model ?? '' })),
         field('Approval', h('select', { name: 'approval' }, Object.entries(approvals).map(([v, name]) => h('option', { value: v }, name)))))),
@@ -136,6 +158,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   prompt.addEventListener('keydown', (e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) form.requestSubmit(); });
   agent.addEventListener('change', () => { form.dataset.chosen = 'yes'; });
   restore(form, t);
+  showUnsent(form, rest);
   const announce = announcer(form);
   prompt.addEventListener('input', announce);
   form.addEventListener('change', announce);
@@ -156,6 +179,10 @@ export async function openNew(main, t, { created, signIn, still }) {
       const made = await call('POST', 'v1/sessions', body, once);
       once.done();
       keep(draft, '');
+      const { prompts, typed } = left();
+      hold(made.id, prompts);
+      keep(promptOf(made.id), typed);
+      leave([], '');
       created(made);
     } catch (p) {
       busy = false;

@@ -2,13 +2,13 @@
 
 import { call } from './api.js';
 import { button, h } from './dom.js';
-import { keep, kept } from './drafts.js';
+import { heldOf, hold, list } from './drafts.js';
 import { refill } from './focus.js';
 
 export class Queue {
   // act runs a request and shows its error; post sends a prompt and reports whether it was sent.
   constructor(session, act, post) {
-    Object.assign(this, { session, act, post, waiting: new Map(), name: `held:${session}` });
+    Object.assign(this, { session, act, post, waiting: new Map() });
     this.el = h('ul', { class: 'queue', 'aria-label': 'Queued prompts' });
     this.draw();
   }
@@ -28,10 +28,10 @@ export class Queue {
     this.draw();
   }
 
-  get held() { return JSON.parse(kept(this.name) || '[]'); }
+  get held() { return list(heldOf(this.session)); }
 
   set held(all) {
-    keep(this.name, all.length > 0 ? JSON.stringify(all) : '');
+    hold(this.session, all);
     this.draw();
   }
 

@@ -52,6 +52,7 @@ export class Start {
   // finish shows the result, once.
   finish(ok, reason) {
     this.finished = true;
+    this.failed = !ok;
     this.now?.remove();
     this.el.removeAttribute('aria-busy');
     this.head.replaceChildren(h('span', null, ok ? `Sandbox ready in ${ms(this.sum)}` : 'The sandbox could not be created'));

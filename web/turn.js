@@ -83,6 +83,7 @@ const about = (input) => {
 const folded = 12;
 
 const few = 2000; // lines of output added to the page at once
+const shortest = 100; // milliseconds, below which the duration of a tool call is not exact
 const wide = 10_000; // characters of a line added at once
 
 // Tool is a card for a tool call.
@@ -144,7 +145,8 @@ export class Tool {
     if (this.edit && !e.failed) this.text = '';
     const code = /exit (?:status|code):? (\d+)/i.exec(this.text)?.[1];
     this.said = e.denied ? 'denied' : !e.failed ? (this.isCommand() ? 'exit 0' : 'done') : code !== undefined ? `exit ${code}` : 'failed';
-    if (e.took_ms) this.said += ` · ${ms(e.took_ms)}`;
+    // The server measures when it reads the agent's lines, which may come together.
+    if (e.took_ms) this.said += ` · ${e.took_ms < shortest ? 'under 0.1 s' : ms(e.took_ms)}`;
     this.running = false;
     this.failed = Boolean(e.failed);
     this.unfold(this.failed || this.edit || this.isCommand());

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -66,6 +67,12 @@ func mixed(from io.ReadCloser, more <-chan string) io.ReadCloser {
 		_ = r.Close()
 		return from.Close()
 	}}
+}
+
+// tool returns the events of a tool call that took a number of milliseconds.
+func tool(id string, took float64) string {
+	return fmt.Sprintf("event: tool.started\ndata: {\"id\":%q,\"tool\":\"Read\"}\n\n", id) +
+		fmt.Sprintf("event: tool.completed\ndata: {\"id\":%q,\"took_ms\":%g}\n\n", id, took)
 }
 
 // TestPageCards checks that a tool call and a message show their details: the duration, the output folded and in full,
@@ -138,6 +145,20 @@ func TestPageCards(t *testing.T) {
 	b.send("/ask And why? | because")
 	b.click("form.question button", "No answer")
 	b.sees(".message.agent", "No answer: the person gave no answer")
+
+	// What an event means happens also if it cannot be shown, and a part that cannot be shown stops no other.
+	events <- "event: agent.asked\ndata: {\"id\":\"x\",\"questions\":[{\"text\":\"Lost?\",\"options\":[null]}]}\n\n"
+	b.sees(".note", "An event (agent.asked) could not be shown")
+	b.until(`[...document.querySelectorAll('.news p')].some((e) => e.textContent === 'The agent asks: Lost?')`)
+	events <- "event: tool.started\ndata: {\"id\":\"y\",\"tool\":\"Read\",\"input\":{\"path\":\"a\"}}\n\n" +
+		"event: tool.completed\ndata: {\"id\":\"y\",\"text\":7}\n\n" +
+		"event: message.completed\ndata: {\"id\":\"z\",\"text\":\"after it\"}\n\n"
+	b.sees(".message.agent", "after it")
+
+	// The server reads the lines of the agent together: the duration of a short call is not exact.
+	events <- tool("s", 0.004) + tool("m", 99.9) + tool("l", 250)
+	b.until(`[...document.querySelectorAll('.tool .state')].slice(-3).map((e) => e.textContent).join()
+		=== 'done · under 0.1 s,done · under 0.1 s,done · 250 ms'`)
 
 	b.send("/sleep 600")
 	b.until(`/^Thinking · \d+ s$/.test(document.querySelector('.status').textContent)`)

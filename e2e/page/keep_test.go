@@ -86,8 +86,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.click("button", "Save")
 	b.sees("dialog", "The file has changed")
 	b.click("dialog button", "Compare")
-	b.sees("dialog .diff .removed", "theirs")
-	b.sees("dialog .diff .added", "mine")
+	b.until(`document.querySelector('dialog .diff')?.textContent === '-theirs\n+mine\n'`)
 	b.accessible("a conflict")
 	b.picture("conflict")
 	b.click("dialog button", "Keep editing")
@@ -127,6 +126,7 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.until(`document.querySelector('textarea.code').value === 'a\nb\nunsaved\n'`)
 	b.click("button", "Discard changes")
 	b.until(`document.querySelector('textarea.code').value === 'a\nb\n'`)
+	b.discardsOld(dir, sh)
 	if b.value(`(() => { const e = new Event('beforeunload', { cancelable: true }); dispatchEvent(e); return e.defaultPrevented; })()`) != "false" {
 		t.Error("the page asks although nothing is unsaved")
 	}
@@ -166,6 +166,26 @@ func TestPageKeepsFiles(t *testing.T) {
 		return !e.defaultPrevented; })()`)
 	b.clean()
 	b.leavesNoImages()
+}
+
+// discardsOld checks that the text of the file is shown when edits are discarded that are older than it.
+func (b *tab) discardsOld(dir string, sh func(string)) {
+	b.t.Helper()
+	b.edits("old edits")
+	b.do(chromedp.Evaluate(`document.querySelector('textarea.code').blur()`, nil))
+	sh(`cd ` + dir + ` && printf newer > plain.txt`)
+	b.opens("mixed.txt")
+	b.opens("plain.txt")
+	b.sees(".opened [role=status]", "The file has changed since you edited it.")
+	b.until(`document.querySelector('textarea.code').value === 'old edits'`)
+	b.click("button", "Discard changes")
+	b.until(`document.querySelector('textarea.code').value === 'newer'`)
+	b.edits("newer and mine") // what is saved now replaces the newer text, without a question
+	b.click("button", "Save")
+	b.sees(".opened [role=status]", "Saved")
+	sh(`cd ` + dir + ` && printf 'a\nb\n' > plain.txt`)
+	b.opens("mixed.txt")
+	b.opens("plain.txt")
 }
 
 // TestPageKeepsForms checks that a form keeps its text when another action succeeds, that a variable of a secret is

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
@@ -68,6 +70,23 @@ func TestPage(t *testing.T) {
 	b.sees("pre", "harvest key link")
 	b.accessible("signed out")
 	b.picture("signed-out")
+	const steps = `[...document.querySelectorAll('main :is(a, button, pre)')].map((e) => e.textContent).join()`
+	if got := b.value(steps); got != "harvest key link" {
+		t.Errorf("the next steps are %s", got)
+	}
+	// With an identity provider, the one step is to sign in there.
+	b.do(chromedp.Evaluate(`sessionStorage.setItem('oidc', 'yes')`, nil),
+		chromedp.ActionFunc(func(ctx context.Context) error {
+			_, err := page.AddScriptToEvaluateOnNewDocument(`{ const real = window.fetch; window.fetch = (to, o) => (
+				String(to).endsWith('v1/openapi.json') && sessionStorage.getItem('oidc')
+					? Promise.resolve(Response.json({ paths: { '/sign-in/oidc': {} } })) : real(to, o)); }`).Do(ctx)
+			return err
+		}), chromedp.Reload())
+	b.sees("main a", "Sign in")
+	if got := b.value(steps); got != "Sign in" {
+		t.Errorf("with an identity provider, the next steps are %s", got)
+	}
+	b.do(chromedp.Evaluate(`sessionStorage.clear()`, nil))
 	b.signIn(h.Must("key", "link"))
 
 	// mission: 7.1, 7.2, 7.3
@@ -113,7 +132,7 @@ func TestPage(t *testing.T) {
 	b.sees(".message.agent td", "main.go")
 	b.sees(".message.agent .hljs-string", "hello")
 	b.send("/write notes/plan.md Look first.")
-	b.sees(".tool .diff .added", "Look first.")
+	b.until(`[...document.querySelectorAll('.tool .diff .added')].some((e) => e.textContent === '+Look first.\n')`)
 	b.picture("chat")
 
 	b.clean()

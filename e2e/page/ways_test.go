@@ -64,13 +64,13 @@ func wayWorks(b *tab) {
 	b.view("Terminal")
 	b.sees(".of-terminal [role=status]", "Connected")
 	b.do(chromedp.Evaluate(`document.querySelector('.xterm-helper-textarea').focus()`, nil))
-	b.types("echo $((6*7))\r")
+	b.command("echo $((6*7))")
 	b.until(`[...document.querySelectorAll('.xterm-rows > div')].some((r) => r.textContent.trim() === '42')`)
 	b.view("Files")
 	b.sees(".tree", "")
 	b.do(chromedp.Reload())
 	b.sees(".message.agent strong", "streams")
-	b.until(`/^exit 0 · [\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`) // also of a call of the past
+	b.until(`/^exit 0 · (under )?[\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`) // also of a call of the past
 	if at := b.value(`location.hash`); !strings.HasSuffix(at, "/files") {
 		b.t.Errorf("after loading it again it is at %s", at)
 	}
