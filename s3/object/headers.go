@@ -8,6 +8,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	sdk "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -94,6 +95,15 @@ func field1(h http.Header, name string) *string {
 		return &v[0]
 	}
 	return nil
+}
+
+// expiry returns the time in the header Expires, or nil.
+func expiry(h http.Header) *time.Time {
+	at, err := http.ParseTime(h.Get("Expires"))
+	if err != nil {
+		return nil
+	}
+	return &at
 }
 
 // MetaHeader returns the metadata in the form of other tools: rclone and s3fs use the short names,

@@ -94,10 +94,7 @@ func (b *Bucket) BeginUpload(ctx context.Context, key string, e *tree.Entry, h h
 		ContentType:  field1(h, "Content-Type"),
 		CacheControl: field1(h, "Cache-Control"), ContentDisposition: field1(h, "Content-Disposition"),
 		ContentEncoding: field1(h, "Content-Encoding"), ContentLanguage: field1(h, "Content-Language"),
-		Tagging: field1(h, taggingHeader)}
-	if at, err := http.ParseTime(h.Get("Expires")); err == nil {
-		in.Expires = &at
-	}
+		Expires: expiry(h), Tagging: field1(h, taggingHeader)}
 	if !b.md5.Load() {
 		in.ChecksumAlgorithm, in.ChecksumType = types.ChecksumAlgorithmCrc64nvme, types.ChecksumTypeFullObject
 	}

@@ -320,10 +320,10 @@ func (b *Bucket) CopyObject(ctx context.Context, from, to *tree.Entry) error {
 		CopySourceIfMatch: aws.String(`"` + from.ETag + `"`),
 		CopySource:        aws.String(url.PathEscape(b.loc.Bucket) + "/" + escapeKey(b.prefix+source)),
 		MetadataDirective: types.MetadataDirectiveReplace,
-		Metadata:          userMeta(h), ContentType: field1(h, "Content-Type"), CacheControl: field1(h,
-			"Cache-Control"),
+		Metadata:          userMeta(h), ContentType: field1(h, "Content-Type"),
+		CacheControl:       field1(h, "Cache-Control"),
 		ContentDisposition: field1(h, "Content-Disposition"), ContentEncoding: field1(h, "Content-Encoding"),
-		ContentLanguage: field1(h, "Content-Language")}, b.patiently)
+		ContentLanguage: field1(h, "Content-Language"), Expires: expiry(h)}, b.patiently)
 	if err != nil {
 		return b.failed(ctx, err)
 	}

@@ -25,7 +25,8 @@ func TestHeadersOfOthersAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			set := map[string]string{"Content-Type": "text/x-special", "Cache-Control": "max-age=60",
 				"Content-Disposition": `attachment; filename="x"`,
-				"Content-Encoding":    "identity", "Content-Language": "de", "X-Amz-Meta-Colour": "blue",
+				"Content-Encoding":    "identity", "Content-Language": "de",
+				"Expires": "Wed, 01 Jan 2031 00:00:00 GMT", "X-Amz-Meta-Colour": "blue",
 				"X-Amz-Meta-Mode": "0100600"}
 			for key, body := range map[string]string{"small": "one",
 				"large": strings.Repeat("0123456789abcdef", 17<<16)} {
