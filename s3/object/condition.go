@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"github.com/minio/crc64nvme"
 
@@ -38,9 +39,10 @@ func (c Condition) set(h http.Header) {
 
 // heeding records whether a server supports conditional writes, once that is known.
 type heeding struct {
-	mu    sync.Mutex
-	known bool // guarded by mu
-	heeds bool // guarded by mu
+	mu        sync.Mutex
+	known     bool        // guarded by mu
+	heeds     bool        // guarded by mu
+	deletions atomic.Bool // the server is known to heed the condition of a deletion
 }
 
 // ProbeKey is an object that never exists on servers that heed conditions.

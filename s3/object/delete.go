@@ -32,43 +32,100 @@ func (b *Bucket) Delete(ctx context.Context, keys []string, failed func(string, 
 }
 
 // DeleteKnown deletes at most DeleteAtOnce objects that still have their ETags. The others fail
-// with ErrChangedObject.
+// with ErrChangedObject. A server that heeds the condition of a deletion gets one request for each
+// object. Elsewhere, each object is checked right before the deletion.
 func (b *Bucket) DeleteKnown(ctx context.Context, all []Doomed, failed func(string, error)) error {
-	g, asking := errgroup.WithContext(ctx)
-	g.SetLimit(Workers)
+	if len(all) > 0 && !b.heed.deletions.Load() {
+		done, err := b.tryDeletion(ctx, all[0], failed)
+		if err != nil {
+			return err
+		}
+		if done {
+			all = all[1:]
+		}
+	}
+	if b.heed.deletions.Load() {
+		// Some servers honour the condition of a single deletion and ignore the ETags of DeleteObjects, as versitygw
+		// does.
+		return each(ctx, all, failed, b.deleteIfSame)
+	}
 	var mu sync.Mutex
 	var same []Doomed
-	for _, d := range all {
-		g.Go(func() error {
-			res, err := b.Head(asking, d.Key)
+	if err := each(ctx, all, failed, func(ctx context.Context, d Doomed) error {
+		there, err := b.isSame(ctx, d)
+		if there {
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case errors.KindOf(err) == errors.NotFound:
-			case Fatal(err) || asking.Err() != nil:
+			same = append(same, d)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if _, err := b.conditions(ctx); err != nil { // Unconditional names a server that has none at all
+		return err
+	}
+	return b.deleteAll(ctx, same, failed)
+}
+
+// tryDeletion finds out whether the server heeds the condition of a deletion, with a condition that
+// cannot hold. A server that does not deletes the object, as it was to be. That proves nothing for
+// later deletions, since somebody else may have deleted the object just before. tryDeletion reports
+// whether it has dealt with the object.
+func (b *Bucket) tryDeletion(ctx context.Context, d Doomed, failed func(string, error)) (bool, error) {
+	there, err := b.isSame(ctx, d)
+	if there {
+		err = b.deleteIf(ctx, d.Key, noETag)
+	}
+	switch {
+	case !there && !Fatal(err), notImplemented(err):
+		return false, nil
+	case there && errors.Is(err, ErrChangedObject):
+		b.heed.deletions.Store(true)
+		return false, nil
+	case err == nil:
+		return true, nil
+	case Fatal(err) || ctx.Err() != nil:
+		return false, err
+	}
+	failed(d.Key, err)
+	return true, nil
+}
+
+// isSame reports whether an object has its ETag. If another object has its place, isSame returns
+// ErrChangedObject.
+func (b *Bucket) isSame(ctx context.Context, d Doomed) (bool, error) {
+	res, err := b.Head(ctx, d.Key)
+	switch {
+	case errors.KindOf(err) == errors.NotFound:
+		return false, nil
+	case err != nil:
+		return false, err
+	case Unquote(res.Header.Get("ETag")) != d.ETag:
+		return false, ErrChangedObject
+	}
+	return true, nil
+}
+
+// each calls do for the objects, several at a time. Errors of single objects go to failed.
+func each(ctx context.Context, all []Doomed, failed func(string, error),
+	do func(context.Context, Doomed) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(Workers)
+	var mu sync.Mutex
+	for _, d := range all {
+		g.Go(func() error {
+			err := do(ctx, d)
+			if err == nil || Fatal(err) || ctx.Err() != nil {
 				return err
-			case err != nil:
-				failed(d.Key, err)
-			case Unquote(res.Header.Get("ETag")) != d.ETag:
-				failed(d.Key, ErrChangedObject)
-			default:
-				same = append(same, d)
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed(d.Key, err)
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	// Some servers honour the condition of a single deletion and ignore the ETags of DeleteObjects, as versitygw does.
-	heeds, err := b.conditions(ctx)
-	if err != nil {
-		return err
-	}
-	if heeds {
-		return b.deleteSingly(ctx, same, failed)
-	}
-	return b.deleteAll(ctx, same, failed)
+	return g.Wait()
 }
 
 // deleteAll is delete for objects with optional ETags, which are sent as conditions to servers that
@@ -120,38 +177,39 @@ func (b *Bucket) deleteAll(ctx context.Context, all []Doomed, failed func(string
 	return nil
 }
 
-// deleteSingly is delete for servers that delete one object a request. It sends several requests at
-// once.
+// deleteSingly is deleteAll for servers that delete one object a request.
 func (b *Bucket) deleteSingly(ctx context.Context, all []Doomed, failed func(string, error)) error {
-	g, deleting := errgroup.WithContext(ctx)
-	g.SetLimit(Workers)
-	var mu sync.Mutex
-	for _, d := range all {
-		g.Go(func() error {
-			call, cancel := b.within(deleting, 0)
-			defer cancel()
-			in := &sdk.DeleteObjectInput{Bucket: &b.loc.Bucket, Key: aws.String(b.prefix + d.Key), IfMatch: d.match()}
-			_, err := b.s3.DeleteObject(call, in, b.patiently)
-			if in.IfMatch != nil && notImplemented(err) { // the check before the deletion has to suffice
-				in.IfMatch = nil
-				_, err = b.s3.DeleteObject(call, in, b.patiently)
-			}
-			if err == nil {
-				return nil
-			}
-			if err = b.failed(deleting, err); errors.KindOf(err) == errors.NotFound {
-				return nil
-			}
-			if errors.KindOf(err) != errors.Denied && !errors.Is(err, ErrChangedObject) {
+	return each(ctx, all, failed, func(ctx context.Context, d Doomed) error {
+		if d.ETag != "" {
+			if err := b.deleteIfSame(ctx, d); !notImplemented(err) {
 				return err
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed(d.Key, err)
-			return nil
-		})
+		}
+		return b.deleteIf(ctx, d.Key, "") // the check before the deletion has to suffice
+	})
+}
+
+// deleteIfSame deletes an object on a server that heeds the condition of a deletion. Some servers
+// refuse the condition if there is no object.
+func (b *Bucket) deleteIfSame(ctx context.Context, d Doomed) error {
+	if d.ETag != "" {
+		if err := b.deleteIf(ctx, d.Key, d.ETag); !errors.Is(err, ErrChangedObject) {
+			return err
+		}
 	}
-	return g.Wait()
+	return b.Holds(ctx, d.Key, Condition{Absent: true})
+}
+
+// deleteIf deletes the object at key if it has the ETag, or in any case if etag is "". It is not an
+// error if there is none.
+func (b *Bucket) deleteIf(ctx context.Context, key, etag string) error {
+	h := http.Header{}
+	Condition{ETag: etag}.set(h)
+	_, err := b.do(ctx, Request{Method: http.MethodDelete, Key: key, header: h}, nil)
+	if errors.KindOf(err) == errors.NotFound {
+		return nil
+	}
+	return err
 }
 
 // PutIf stores an object of Harvest's own if the current one still has the ETag, or does not exist

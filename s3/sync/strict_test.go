@@ -29,6 +29,7 @@ type strictServer struct {
 	uploads map[string]*strictUpload // guarded by mu
 	next    int                      // guarded by mu
 	lax     bool                     // conditions are ignored
+	picky   bool                     // a deletion whose condition names an object fails if there is none
 	hiding  bool                     // lists leave out the keys beneath an object, as MinIO's do
 }
 
@@ -111,8 +112,8 @@ func (s *strictServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut:
 		s.put(w, r, key, body)
 	case r.Method == http.MethodDelete:
-		if o := s.objects[key]; o != nil && !s.lax && r.Header.Get("If-Match") != "" &&
-			r.Header.Get("If-Match") != o.etag {
+		o, match := s.objects[key], r.Header.Get("If-Match")
+		if !s.lax && match != "" && (o != nil && match != o.etag || o == nil && s.picky) {
 			xmlFault(w, http.StatusPreconditionFailed, "PreconditionFailed")
 			return
 		}
