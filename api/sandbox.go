@@ -48,11 +48,17 @@ type Mount struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
+// Place is a place in S3, of a sandbox or of one sync.
+type Place struct {
+	Bucket string `json:"bucket,omitempty"` // a bucket of the account; "" means the server's
+	Prefix string `json:"prefix,omitempty"` // in the bucket
+	Secret string `json:"secret,omitempty"` // secret with the bucket's credentials; "" means "aws"
+}
+
 // S3 is a location in S3 for the files of the volume at MountPath: one of the request's volumes, or else one for this
 // bucket and prefix.
 type S3 struct {
-	Bucket    string `json:"bucket,omitempty"` // "" means the server's own
-	Prefix    string `json:"prefix,omitempty"`
+	Place
 	MountPath string `json:"mount_path"`
 	// Init copies the files from S3 into the volume before the sandbox is ready.
 	Init bool `json:"init,omitempty"`
@@ -60,7 +66,6 @@ type S3 struct {
 	SyncOnTerminate bool `json:"sync_on_terminate,omitempty"`
 	// SyncEverySeconds is the interval at which the volume is copied to S3 while the sandbox runs; 0 means never.
 	SyncEverySeconds float64 `json:"sync_every_seconds,omitempty"`
-	Secret           string  `json:"secret,omitempty"`    // secret with the credentials; "" means "aws"
 	Mount            bool    `json:"mount,omitempty"`     // mount the bucket itself, without a volume
 	ReadOnly         bool    `json:"read_only,omitempty"` // of mount
 }

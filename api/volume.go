@@ -26,10 +26,8 @@ type Entry struct {
 
 // VolumeSyncRequest is the body of POST /v1/volumes/{name}/sync.
 type VolumeSyncRequest struct {
-	Direction string `json:"direction"`        // "up": volume to bucket, "down" or "both"
-	Bucket    string `json:"bucket,omitempty"` // a bucket of the account; "" means the server's
-	Prefix    string `json:"prefix,omitempty"` // in the bucket
-	Secret    string `json:"secret,omitempty"` // secret with the bucket's credentials; "" means "aws"
+	Direction string `json:"direction"` // "up": volume to bucket, "down" or "both"
+	Place
 	// Mirror deletes files on the changing side that the other side does not have.
 	Mirror    bool   `json:"mirror,omitempty"`
 	Conflicts string `json:"conflicts,omitempty"` // of "both": "both" (the default), "newer", "local" or "remote"

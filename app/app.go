@@ -34,6 +34,7 @@ import (
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
@@ -365,8 +366,8 @@ func fleetOptions(cfg config.Config, eng engine.Engine, records record.Store) sa
 	return sandbox.Options{
 		Engine: eng, Store: records, Machine: machine, Checkpoints: filepath.Join(cfg.Data, "checkpoints"),
 		Defaults: engine.Limits(cfg.Limits),
-		Quotas:   sandbox.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
-		Prices: sandbox.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
+		Quotas:   reserve.Quotas{Sandboxes: cfg.Quotas.Sandboxes, CPU: cfg.Quotas.CPU, Memory: cfg.Quotas.Memory},
+		Prices: reserve.Prices{CPUSecond: cfg.Prices.CPUCoreSecond, GiBSecond: cfg.Prices.MemoryGiBSecond,
 			GPUSecond: cfg.Prices.GPUSecond},
 		Timeouts:   spec.Timeouts{Life: cfg.Timeout, Idle: cfg.IdleTimeout, Exec: cfg.ExecTimeout},
 		UsageEvery: cfg.UsageInterval,

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/build"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -28,7 +29,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 	if cfg.Engine == "fake" {
 		logf.Warnf(ctx, "the engine fake isolates nothing; use it only in tests")
 		return fake.Open(filepath.Join(cfg.Data, "fake"), fake.Options{KeepOutput: cfg.OutputBytes,
-			VolumeQuota: cfg.Quotas.Volumes, VolumeFiles: sandbox.VolumeFiles(engine.Limits(cfg.Limits))})
+			VolumeQuota: cfg.Quotas.Volumes, VolumeFiles: spec.VolumeFiles(engine.Limits(cfg.Limits))})
 	}
 	if cfg.Engine == "modal" {
 		return openModalEngine(ctx, cfg, find)
@@ -42,7 +43,7 @@ func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,
 		return nil, err
 	}
 	volumes.SetQuota(cfg.Quotas.Volumes)
-	volumes.SetFileLimit(sandbox.VolumeFiles(engine.Limits(cfg.Limits)))
+	volumes.SetFileLimit(spec.VolumeFiles(engine.Limits(cfg.Limits)))
 	programs, err := gvisorPrograms(cfg.Data)
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())

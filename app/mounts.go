@@ -13,12 +13,12 @@ import (
 	"github.com/RelevanceAI/harvest/s3"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 	"github.com/RelevanceAI/harvest/s3/object"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
 // openMounts opens the manager that mounts S3 for sandboxes. openStorage comes first.
-func (a *App) openMounts(ctx context.Context) (sandbox.Mounter, error) {
+func (a *App) openMounts(ctx context.Context) (transfer.Mounter, error) {
 	m := &mounter{lost: func(string, string) {}}
 	var err error
 	m.Manager, err = s3mount.Open(ctx, s3mount.Options{
@@ -93,13 +93,13 @@ func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (moda
 	}, nil
 }
 
-// mounter implements sandbox.Mounter with the Manager of mounts.
+// mounter implements transfer.Mounter with the Manager of mounts.
 type mounter struct {
 	*s3mount.Manager
 	lost func(sandbox, reason string)
 }
 
-// Watch implements sandbox.Mounter, as does Mount.
+// Watch implements transfer.Mounter, as does Mount.
 func (m *mounter) Watch(lost func(sandbox, reason string)) { m.lost = lost }
 
 // Mount mounts an S3 location.

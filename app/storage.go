@@ -22,6 +22,7 @@ import (
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store"
 	"github.com/RelevanceAI/harvest/volume"
@@ -29,7 +30,7 @@ import (
 
 // openStorage opens the manager that syncs volumes with S3. It resumes uploads that an earlier server could not
 // finish.
-func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (sandbox.Syncer, error) {
+func (a *App) openStorage(ctx context.Context, db *store.DB, eng engine.Engine) (transfer.Syncer, error) {
 	// Earlier versions kept the state of syncs here, by location only, so that another volume's sync took it
 	// for its own.
 	if err := os.RemoveAll(filepath.Join(a.cfg.Data, "s3")); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -118,7 +119,7 @@ func benchAbuse(ctx context.Context, l *lab, r *recorder) (err error) {
 type offender struct {
 	r       *recorder
 	sb      record.Sandbox
-	x       *sandbox.Execution
+	x       *commands.Execution
 	output  *locked
 	destroy func() error
 }
@@ -137,7 +138,7 @@ func (r *recorder) offend(ctx context.Context, a abuse) (offender, error) {
 }
 
 // ended waits for the end of the abuse.
-func (o offender) ended(ctx context.Context, longest time.Duration) (sandbox.Result, error) {
+func (o offender) ended(ctx context.Context, longest time.Duration) (commands.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	return o.x.Wait(ctx)
@@ -173,9 +174,8 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 	begin := time.Now()
 	err = o.x.Kill(ctx)
 	res, waited := o.ended(ctx, endTime)
-	ok := err == nil && waited == nil && res.Signal == "KILL"
-	r.check(a.name+": kill ends it", ok, fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(),
-		res.Signal, res.Reason))
+	r.check(a.name+": kill ends it", err == nil && waited == nil && res.Signal == "KILL",
+		fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(), res.Signal, res.Reason))
 	_, err = r.lab.exec(ctx, o.sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
 	r.check(a.name+": afterwards its sandbox works", err == nil, text(err))
 	if err := o.destroy(); err != nil {
@@ -206,7 +206,7 @@ func (r *recorder) outOfMemory(ctx context.Context, a abuse, v victim, n int) er
 			return err
 		}
 		done := make(chan struct{})
-		var res sandbox.Result
+		var res commands.Result
 		var waited error
 		go func() {
 			defer close(done)

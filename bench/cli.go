@@ -34,7 +34,7 @@ func benchCLI(ctx context.Context, l *lab, r *recorder) (err error) {
 	version, exec, run := r.measure(cliVersion, "ms"), r.measure(cliExec, "ms"), r.measure(cliRun, "ms")
 	version.Aim, exec.Aim = &Aim{AtMost: 15}, &Aim{Peer: overHTTP, AtMost: 1.5}
 	sides := []side{
-		{harvest, commands(l.opts.harvest, map[string][]string{
+		{harvest, commandLines(l.opts.harvest, map[string][]string{
 			cliVersion: {"--data", data, "version"},
 			cliExec:    {"--data", data, "sandbox", "exec", sb.ID, "--", "true"},
 			cliRun:     {"--data", data, "run", "--", "true"},
@@ -75,8 +75,8 @@ func benchCLI(ctx context.Context, l *lab, r *recorder) (err error) {
 	return r.turns(ctx, r.count(5, 50), []*Measure{version, exec, run}, sides...)
 }
 
-// commands measures each command line of a program, by measure.
-func commands(program string, lines map[string][]string) func(context.Context) (sample, error) {
+// commandLines measures each command line of a program, by measure.
+func commandLines(program string, lines map[string][]string) func(context.Context) (sample, error) {
 	return func(ctx context.Context) (sample, error) {
 		all := sample{}
 		for _, name := range sortedKeys(lines) {

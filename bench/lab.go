@@ -21,6 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store"
@@ -188,12 +189,11 @@ func (l *lab) create(ctx context.Context, req spec.Request) (sb record.Sandbox, 
 }
 
 // exec runs a command to its end. It must succeed.
-func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (sandbox.Result, error) {
+func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (res commands.Result, err error) {
 	x, err := l.fleet.Exec(ctx, account, id, req)
-	if err != nil {
-		return sandbox.Result{}, err
+	if err == nil {
+		res, err = x.Wait(ctx)
 	}
-	res, err := x.Wait(ctx)
 	if err == nil && res.ReturnCode != 0 {
 		err = errors.Errorf("%s ended with %d: %s %s", req.Args[0], res.ReturnCode, res.Stderr, res.Reason)
 	}

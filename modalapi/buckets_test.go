@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/storage"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -39,8 +40,8 @@ func (e dirEngine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox
 
 // someS3 is an S3 that mounts everything.
 type someS3 struct {
-	sandbox.Syncer
-	sandbox.Mounter
+	transfer.Syncer
+	transfer.Mounter
 }
 
 func (someS3) Check(context.Context, storage.Job) error { return nil }

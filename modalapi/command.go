@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/syncs"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 )
 
 // command is a running or finished command of a sandbox: a process, or a file operation that looks like one to
@@ -19,12 +20,12 @@ import (
 type command struct {
 	out, err *spool // nil: discarded
 	in       *stdin
-	exec     *sandbox.Execution              // nil if it is not a process
+	exec     *commands.Execution             // nil if it is not a process
 	joined   bool                            // stdout and stderr are one stream
 	flush    func(context.Context, *command) // called at the end of a process; nil if it flushes no volume
 
 	done   chan struct{} // closed once the following are set
-	result sandbox.Result
+	result commands.Result
 	fault  error // why the result is unknown
 }
 
@@ -186,15 +187,12 @@ func (c *command) await(ctx context.Context) error {
 }
 
 // killed returns the signal that ended a command, 0 if it was not killed. A time limit counts as SIGKILL.
-func killed(r sandbox.Result) int32 {
-	if r.TimedOut {
-		return 9
-	}
-	if r.Signal == "" {
+func killed(r commands.Result) int32 {
+	if r.Signal == "" && !r.TimedOut {
 		return 0
 	}
 	sig, err := engine.ParseSignal(r.Signal)
-	if err != nil {
+	if err != nil || r.TimedOut {
 		return 9
 	}
 	return int32(sig)

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 )
 
 const (
@@ -366,7 +367,7 @@ func full(output string) bool {
 }
 
 // stepError returns the error of a failed step, else nil.
-func stepError(s step, result sandbox.Result, output string) error {
+func stepError(s step, result commands.Result, output string) error {
 	short := strings.Join(strings.Fields(s.command), " ")
 	if len(short) > 100 {
 		short = strings.ToValidUTF8(short[:100], "") + "…"

@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -210,20 +210,20 @@ func TestErrorsOfSteps(t *testing.T) {
 	t.Parallel()
 	s := step{stage: "build", dir: "web", command: "npm  run\nbuild " + strings.Repeat("x", 200)}
 	for _, c := range []struct {
-		result sandbox.Result
+		result commands.Result
 		output string
 		kind   errors.Kind
 		text   string
 	}{
-		{sandbox.Result{}, "", "", ""},
-		{sandbox.Result{ReturnCode: 1}, "", errors.Unavailable, "in web ended with exit code 1"},
-		{sandbox.Result{ReturnCode: 1, Reason: "the sandbox ended"}, "", errors.Unavailable, "the sandbox ended"},
-		{sandbox.Result{ReturnCode: 127}, "", errors.Unavailable, "does not have"},
-		{sandbox.Result{ReturnCode: 137, OutOfMemory: true}, "", errors.Exhausted, "memory"},
-		{sandbox.Result{ReturnCode: 1}, "npm ERR! ENOSPC", errors.Exhausted, "disk was full"},
-		{sandbox.Result{ReturnCode: 1}, "npm ERR! EDQUOT", errors.Exhausted, "disk was full"},
-		{sandbox.Result{ReturnCode: 1}, "tar: a: Cannot open: Disk quota exceeded", errors.Exhausted, "disk was full"},
-		{sandbox.Result{ReturnCode: 124, TimedOut: true}, "", errors.Timeout, "too long"},
+		{commands.Result{}, "", "", ""},
+		{commands.Result{ReturnCode: 1}, "", errors.Unavailable, "in web ended with exit code 1"},
+		{commands.Result{ReturnCode: 1, Reason: "the sandbox ended"}, "", errors.Unavailable, "the sandbox ended"},
+		{commands.Result{ReturnCode: 127}, "", errors.Unavailable, "does not have"},
+		{commands.Result{ReturnCode: 137, OutOfMemory: true}, "", errors.Exhausted, "memory"},
+		{commands.Result{ReturnCode: 1}, "npm ERR! ENOSPC", errors.Exhausted, "disk was full"},
+		{commands.Result{ReturnCode: 1}, "npm ERR! EDQUOT", errors.Exhausted, "disk was full"},
+		{commands.Result{ReturnCode: 1}, "tar: a: Cannot open: Disk quota exceeded", errors.Exhausted, "disk was full"},
+		{commands.Result{ReturnCode: 124, TimedOut: true}, "", errors.Timeout, "too long"},
 	} {
 		err := stepError(s, c.result, c.output)
 		if err == nil != (c.kind == "") || err != nil &&

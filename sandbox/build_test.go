@@ -11,9 +11,9 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
-	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -25,7 +25,7 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	w.caps.Snapshot = true
-	w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
+	w.opts.Quotas = reserve.Quotas{Sandboxes: 1}
 	f := w.open(t)
 	create(t, f, spec.Request{}) // the quota of accounts does not concern builds
 	m, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{

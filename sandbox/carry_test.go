@@ -12,6 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -59,7 +60,7 @@ func TestCarriedOver(t *testing.T) {
 		if r := wait(t, done); r.ReturnCode != 0 || r.Reason != "" {
 			t.Errorf("a command that had ended: %+v", r)
 		}
-		for x, code := range map[*sandbox.Execution]int{polite: 143, run: 137} {
+		for x, code := range map[*commands.Execution]int{polite: 143, run: 137} {
 			if r := wait(t, x); r.ReturnCode != code || !strings.Contains(r.Reason, "carried over") {
 				t.Errorf("a command that ran: %+v", r)
 			}

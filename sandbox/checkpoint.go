@@ -68,9 +68,7 @@ func (f *Fleet) checkpointer(e *entry, box engine.Sandbox) (engine.Checkpointer,
 	if !ok || !f.caps.Memory {
 		return nil, f.noCheckpoints()
 	}
-	f.mu.Lock()
-	sb := e.record.Clone()
-	f.mu.Unlock()
+	sb := f.current(e)
 	if len(sb.Volumes) > 0 || sb.S3 != nil {
 		err := errors.Newf(errors.Unsupported,
 			"a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that change later")
@@ -87,23 +85,8 @@ func (f *Fleet) noCheckpoints() error {
 
 // describe records in c the sandbox and its running commands.
 func (f *Fleet) describe(e *entry, c *checkpoint.Checkpoint) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	sb := e.record.Clone()
+	sb := f.current(e)
 	sb.Stages, sb.Denials = []record.Stage{}, nil
 	c.Sandbox, c.Withheld, c.Life = sb, sb.Withheld, min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife)
-	c.CommandLimits, c.Background = map[string]time.Duration{}, nil
-	for x := range e.commands {
-		c.CommandLimits[x.ID()] = x.deadline.Sub(latest(x.started, sb.Started))
-		if x.background {
-			c.Background = append(c.Background, x.ID())
-		}
-	}
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	c.CommandLimits, c.Background = e.commands.Limits(sb.Started)
 }

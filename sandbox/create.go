@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
-
-	"github.com/docker/go-units"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
@@ -18,8 +15,12 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
+	"github.com/RelevanceAI/harvest/sandbox/denials"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -128,8 +129,28 @@ func (f *Fleet) admit(ctx context.Context, cancel context.CancelCauseFunc, accou
 }
 
 func (f *Fleet) newEntry(sb record.Sandbox, cpu float64, memory int64) *entry {
-	return &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), commands: map[*Execution]struct{}{},
-		ended: make(chan struct{}), meter: f.meters.Of(sb.ID)}
+	e := &entry{id: sb.ID, cpu: cpu, memory: memory, record: sb.Clone(), ended: make(chan struct{}),
+		meter: f.meters.Of(sb.ID)}
+	current := func() record.Sandbox { return f.current(e) }
+	e.commands = commands.New(commands.Sandbox{ID: sb.ID, Capture: f.opts.Capture, Grace: f.opts.Timeouts.Grace,
+		Context: f.ctx, Tasks: &f.tasks, Ended: e.ended, Record: current, Carried: e.carry.UnderWay,
+		Save: func(ctx context.Context) { f.saveCommands(ctx, e) }, Leave: func() { f.leave(e) }})
+	e.denials = denials.New(denials.Sandbox{ID: sb.ID, Context: f.ctx, Tasks: &f.tasks, Pause: f.pause,
+		Publish: func(d engine.Denial) { f.denied(e, d) },
+		Save:    func(ctx context.Context, change func(*record.Sandbox)) { f.saveDenials(ctx, e, change) }})
+	e.files = f.transfers.Of(transfer.Sandbox{Record: current,
+		Update: func(ctx context.Context, change func(*record.S3Volume)) error { return f.updateS3(ctx, e, change) }})
+	return e
+}
+
+// saveCommands stores the list of running commands, for recovery.
+func (f *Fleet) saveCommands(ctx context.Context, e *entry) {
+	_, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		return sb.RequireStatus(record.Running, record.Stopping, record.Lost)
+	})
+	if err != nil && !errors.Is(err, errors.Conflict) {
+		logf.Errorf(ctx, "record the commands: %v", err)
+	}
 }
 
 // checkQuotas returns Conflict if the name is taken, and Exhausted if the account has reached a quota. f.mu is held.
@@ -137,7 +158,7 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 	if record.Internal(account) {
 		return nil
 	}
-	count, cpu, memory := 0, 0.0, int64(0)
+	var inUse reserve.Use
 	for _, e := range f.live {
 		if e.record.Account != account {
 			continue
@@ -145,28 +166,9 @@ func (f *Fleet) checkQuotas(account string, p plan) error {
 		if p.Name != "" && e.record.Name == p.Name {
 			return record.NameTaken(p.Name)
 		}
-		count++
-		cpu += e.cpu
-		memory += e.memory
+		inUse.Add(e.cpu, e.memory)
 	}
-	q := f.opts.Quotas
-	var ps spec.Problems
-	exceeded := func(quota, inUse, asked string) {
-		ps.Addf(errors.Exhausted, "remove unused sandboxes, request less, or have the quota raised",
-			"quota of the account: %s at once; %s in use, %s requested", quota, inUse, asked)
-	}
-	size := func(n int64) string { return units.BytesSize(float64(n)) }
-	if q.Sandboxes > 0 && count+1 > q.Sandboxes {
-		exceeded(plural(float64(q.Sandboxes), "sandbox", "sandboxes"), plural(float64(count), "is", "are"), "1 more is")
-	}
-	const rounding = 1e-9 // tenths of cores do not add up exactly
-	if q.CPU > 0 && cpu+p.ReservedCPU > q.CPU+rounding {
-		exceeded(plural(q.CPU, "core", "cores"), plural(cpu, "is", "are"), plural(p.ReservedCPU, "more is", "more are"))
-	}
-	if q.Memory > 0 && memory+p.ReservedMemory > q.Memory {
-		exceeded(size(q.Memory)+" of memory", size(memory)+" are", size(p.ReservedMemory)+" more are")
-	}
-	return ps.Err()
+	return f.opts.Quotas.Admit(inUse, p.ReservedCPU, p.ReservedMemory)
 }
 
 // build runs the stages of Create.
@@ -175,7 +177,7 @@ func (f *Fleet) build(ctx context.Context, e *entry, p plan) error {
 		return f.restore(ctx, e, p)
 	}
 	if p.S3 != nil {
-		if err := f.opts.S3.Check(ctx, f.s3Job(e)); err != nil {
+		if err := e.files.Check(ctx); err != nil {
 			return errors.Stage(err, "s3")
 		}
 	}
@@ -238,11 +240,11 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 			f.warmUsed++
 		}
 		sb.Status, sb.Started, sb.Handle, sb.Warm = record.Running, f.now(), box.Handle(), warm
-		sb.Expires, sb.LastUsed = fit(box, sb.Started.Add(p.Life), sb.SnapshotOnEnd), sb.Started
+		sb.Expires, sb.LastUsed = f.fit(box, sb.Started.Add(p.Life), sb.SnapshotOnEnd), sb.Started
 		return nil
 	}, record.EventReady)
 	if !changed {
-		f.discard(ctx, e.id, box.Handle(), box)
+		f.leftovers.Discard(ctx, e.id, box.Handle(), box)
 		return err
 	}
 	if err != nil { // after a crash, recovery would remove it as incomplete, but it runs
@@ -255,23 +257,9 @@ func (f *Fleet) ready(ctx context.Context, e *entry, p plan, box engine.Sandbox,
 	return nil
 }
 
-// image finds the image. A missing image is built, if it is the base image, or pulled from its registry.
+// image finds or makes the image, and prevents its deletion.
 func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error) {
-	images := image.Of(f.opts.Engine.Images(), account.Owner(e.record.Holder()))
-	if e.record.Account == record.BuildAccount { // its images belong to the account that builds
-		images = f.opts.Engine.Images()
-	}
-	opts := image.BuildOptions{Progress: p.Progress, Credentials: f.Credentials(e.record.Holder(), "")}
-	var img image.Image
-	var err error
-	if len(p.Commands) > 0 {
-		img, err = images.Build(ctx, image.Spec{Base: p.Image, Commands: p.Commands}, opts)
-	} else if img, err = images.Find(ctx, p.Image); errors.Is(err, errors.NotFound) {
-		img, err = images.Build(ctx, image.Spec{Base: p.Image}, opts)
-	}
-	if errors.Is(err, errors.NotFound) {
-		err = errors.Remedy(err, "name an image that \"harvest image ls\" lists, or one of a registry")
-	}
+	img, err := f.images.Find(ctx, e.record.Account, e.record.Holder(), p.Plan)
 	if err != nil {
 		return img, err
 	}
@@ -284,24 +272,7 @@ func (f *Fleet) image(ctx context.Context, e *entry, p plan) (image.Image, error
 // Credentials returns a function that looks up an account's login for a registry, in the secret with this name or, if
 // it is "", in all secrets of the account. The user's Docker configuration is for the personal account only.
 func (f *Fleet) Credentials(owner, name string) func(context.Context, string) (image.Credential, error) {
-	return func(ctx context.Context, host string) (image.Credential, error) {
-		nobody := image.Credential{Anonymous: owner != account.Personal}
-		if f.opts.Secrets == nil {
-			return nobody, nil
-		}
-		login, ok, err := f.opts.Secrets.Registry(ctx, owner, name, host)
-		switch {
-		case err != nil:
-			return image.Credential{}, err
-		case ok:
-			return image.Credential{User: login.User, Password: string(login.Password)}, nil
-		case name != "":
-			err := errors.Newf(errors.Invalid, "secret %s: no credentials for the registry %s", name, host)
-			return image.Credential{}, errors.Remedy(err,
-				"give it REGISTRY_SERVER=%s, REGISTRY_USERNAME and REGISTRY_PASSWORD", host)
-		}
-		return nobody, nil
-	}
+	return f.images.Credentials(owner, name)
 }
 
 // secrets returns the environment of commands, with Harvest's secrets that p names. Their values are redacted until
@@ -462,16 +433,5 @@ func (f *Fleet) failCreate(ctx context.Context, e *entry, cause error) record.Sa
 		sb.Status, sb.Reason, sb.FailedStage = record.Failed, errors.Message(cause), errors.StageOf(cause)
 		return nil
 	}, record.EventFailed)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return e.record.Clone()
-}
-
-// plural formats a number with the singular or plural word.
-func plural(n float64, one, many string) string {
-	word := many
-	if n == 1 {
-		word = one
-	}
-	return strconv.FormatFloat(n, 'g', 6, 64) + " " + word
+	return f.current(e)
 }

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/docker/go-units"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -16,11 +13,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
-const (
-	releaseLimit = 2 * time.Minute // limit for one attempt of the engine to destroy a sandbox
-	firstPause   = time.Second     // between attempts; doubled each time
-	longestPause = time.Minute
-)
+// longestPause is the longest pause between searches for a lost sandbox.
+const longestPause = time.Minute
 
 // Destroy ends the sandbox: running commands get SIGTERM and a grace period, then all resources are released. It is
 // idempotent, and continues when ctx ends. If the release fails, Destroy records and returns the error, and the Fleet
@@ -37,17 +31,7 @@ func (f *Fleet) Destroy(ctx context.Context, account, ref string) error {
 	if e != nil {
 		return f.end(ctx, e, "", "it was destroyed on request")
 	}
-	f.mu.Lock()
-	h, leftover := f.leftover[sb.ID]
-	f.mu.Unlock()
-	if !leftover {
-		return nil
-	}
-	if err := f.release(ctx, h, nil); err != nil {
-		return errors.Stage(err, "destroy")
-	}
-	f.released(ctx, sb.ID)
-	return nil
+	return errors.Stage(f.leftovers.ReleaseLeft(ctx, sb.ID), "destroy")
 }
 
 // end ends e and waits until it has ended.
@@ -93,20 +77,18 @@ func (f *Fleet) waitEnded(ctx context.Context, e *entry, tell bool) error {
 // halt ends a sandbox whose status is stopping.
 func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 	ctx := logf.With(context.WithoutCancel(f.ctx), "sandbox_id", e.id)
-	f.terminate(ctx, e)
+	e.commands.Terminate(ctx)
 	f.captureEnd(ctx, e, box)
 	f.mu.Lock()
 	h := e.record.Handle
 	f.mu.Unlock()
 	fault.Point("sandbox.stopping")
-	f.quietMount(ctx, e)
+	e.files.Quiet(ctx)
 	e.meter.Last(ctx, f.source(e, box))
-	err := f.release(ctx, h, box)
+	err := f.leftovers.Release(ctx, h, box)
 	fault.Point("sandbox.released")
-	f.saveEnd(ctx, e)
-	if unsent := f.endMount(ctx, e); unsent != nil {
-		f.noteSyncError(ctx, e, unsent)
-	}
+	e.files.End(ctx)
+	e.files.UnmountEnding(ctx)
 	f.finish(ctx, e, err, func(sb *record.Sandbox) error {
 		if err := sb.RequireStatus(record.Stopping); err != nil {
 			return err
@@ -115,97 +97,10 @@ func (f *Fleet) halt(e *entry, box engine.Sandbox) {
 		if err != nil {
 			sb.Status, sb.FailedStage = record.Failed, cmp.Or(errors.StageOf(err), "destroy")
 			sb.Reason = "not everything could be released: " + errors.Message(err)
-			f.leftover[e.id] = h
+			f.leftovers.Retry(e.id, h)
 		}
 		return nil
 	}, map[bool]record.EventType{true: record.EventTerminated, false: record.EventFailed}[err == nil])
-	if err != nil {
-		f.tasks.Go(func() { f.sweep(e.id) })
-	}
-}
-
-// terminate sends SIGTERM to the running commands, and waits for the grace period. On a terminal it sends SIGHUP,
-// since interactive shells ignore SIGTERM.
-func (f *Fleet) terminate(ctx context.Context, e *entry) {
-	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeouts.Grace)
-	defer cancel()
-	f.mu.Lock()
-	var running []*Execution
-	for x := range e.commands {
-		running = append(running, x)
-	}
-	f.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, x := range running {
-		wg.Go(func() {
-			sig := "TERM"
-			if x.terminal {
-				sig = "HUP"
-			}
-			if err := x.Signal(ctx, sig); err != nil {
-				logf.Debugf(ctx, "ask command %s to end: %v", x.ID(), err)
-				return
-			}
-			select {
-			case <-x.done:
-			case <-ctx.Done():
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// release destroys the sandbox on the engine. box may be nil if only its handle is known.
-func (f *Fleet) release(ctx context.Context, h engine.Handle, box engine.Sandbox) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
-	defer cancel()
-	if box == nil {
-		if box, err = f.opts.Engine.Open(ctx, h); errors.Is(err, errors.NotFound) {
-			return nil
-		}
-		if err != nil {
-			return errors.Wrapf(err, "open %s to destroy it", h.Ref)
-		}
-	}
-	return errors.Wrapf(box.Destroy(ctx), "destroy %s", h.Ref)
-}
-
-// discard destroys an unwanted sandbox. If that fails, it leaves the sandbox to sweep.
-func (f *Fleet) discard(ctx context.Context, id string, h engine.Handle, box engine.Sandbox) {
-	ctx = context.WithoutCancel(ctx)
-	if err := f.release(ctx, h, box); err != nil {
-		logf.Errorf(ctx, "release the resources of %s: %v", id, err)
-		f.mu.Lock()
-		f.leftover[id] = h
-		f.mu.Unlock()
-		f.tasks.Go(func() { f.sweep(id) })
-	}
-}
-
-// sweep releases the remains of a sandbox, with as many retries as necessary.
-func (f *Fleet) sweep(id string) {
-	ctx := logf.With(f.ctx, "sandbox_id", id)
-	for pause := firstPause; f.pause(pause); pause = min(2*pause, longestPause) {
-		f.mu.Lock()
-		h, ok := f.leftover[id]
-		f.mu.Unlock()
-		if !ok {
-			return
-		}
-		if err := f.release(ctx, h, nil); err != nil {
-			logf.Warnf(ctx, "still not everything is released: %v", err)
-			continue
-		}
-		f.released(ctx, id)
-		return
-	}
-}
-
-func (f *Fleet) released(ctx context.Context, id string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.leftover, id)
-	logf.Infof(ctx, "released the remaining resources of %s", id)
 }
 
 // pause waits, and reports whether the Fleet is still open.
@@ -254,7 +149,7 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 	f.mu.Unlock()
 	if running {
 		f.captureEnd(ctx, e, box) // some engines keep the files for it after running out of memory
-		f.noteEnd(ctx, e)
+		e.files.NoteEnd(ctx)
 	}
 	events := []record.EventType{record.EventFailed}
 	if end.OutOfMemory {
@@ -264,27 +159,20 @@ func (f *Fleet) watch(e *entry, box engine.Sandbox) {
 		if err := e.requireBox(sb, box); err != nil {
 			return err
 		}
-		sb.Status, sb.OutOfMemory, sb.Reason = record.Failed, end.OutOfMemory, endReason(*sb, end)
+		sb.Status, sb.OutOfMemory, sb.Reason = record.Failed, end.OutOfMemory, sb.EndReason(end)
 		return nil
 	}, events...)
 	if finished { // otherwise Destroy was faster and releases it
-		f.quietMount(ctx, e)
-		f.discard(ctx, e.id, h, box)
+		e.files.Quiet(ctx)
+		f.leftovers.Discard(ctx, e.id, h, box)
 		f.saveLater(ctx, e)
-		f.tasks.Go(func() { _ = f.endMount(ctx, e) }) // which logs and reports
 	}
 }
 
-func endReason(sb record.Sandbox, end engine.End) string {
-	switch {
-	case end.OutOfMemory && sb.Limits.Memory > 0:
-		return "it exceeded its memory limit of " + units.BytesSize(float64(sb.Limits.Memory))
-	case end.OutOfMemory:
-		return "it exceeded the memory of the machine"
-	case end.Destroyed:
-		return "it was destroyed by another program than Harvest's server"
-	}
-	return cmp.Or(end.Detail, "it ended by itself")
+// saveLater sends the files of a sandbox that ended without a request to S3, in the background.
+func (f *Fleet) saveLater(ctx context.Context, e *entry) {
+	f.tasks.Go(func() { e.files.End(ctx) })
+	f.tasks.Go(func() { _ = e.files.Unmount(ctx) }) // which logs and reports
 }
 
 // lookedFor is the reason of a lost sandbox if nothing else is known.
@@ -367,7 +255,7 @@ func (f *Fleet) adopt(ctx context.Context, e *entry, box engine.Sandbox) bool {
 
 // gone ends a lost sandbox that no longer exists. Its record keeps the reason of the loss, if it is known.
 func (f *Fleet) gone(ctx context.Context, e *entry) {
-	f.noteEnd(ctx, e)
+	e.files.NoteEnd(ctx)
 	finished := f.finish(ctx, e, nil, func(sb *record.Sandbox) error {
 		if err := sb.RequireStatus(record.Lost); err != nil {
 			return err
@@ -380,6 +268,5 @@ func (f *Fleet) gone(ctx context.Context, e *entry) {
 	}, record.EventTerminated)
 	if finished {
 		f.saveLater(ctx, e)
-		f.tasks.Go(func() { _ = f.endMount(ctx, e) })
 	}
 }

@@ -20,9 +20,7 @@ func (f *Fleet) Ended(ctx context.Context, account, ref string) (record.Sandbox,
 	case <-ctx.Done():
 		return record.Sandbox{}, errors.Wrapf(ctx.Err(), "wait for the end of %s", e.id)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return e.record.Clone(), nil
+	return f.current(e), nil
 }
 
 // SetTags changes the tags of a sandbox that has not ended. change receives a copy of the tags, and may return an

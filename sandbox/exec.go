@@ -5,24 +5,27 @@ import (
 	"io"
 	"maps"
 	"sync"
-	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/fault"
-	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // Exec starts a command. When ctx ends, the command is killed, unless it is detached. Kinds: Invalid, NotFound
 // (sandbox), Conflict (it does not run), and those of engine.Sandbox.Start.
-func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*Execution, error) {
+func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) (*commands.Execution, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
 	}
 	defer f.tasks.Done()
-	cmd, limit, err := f.command(req)
+	cmd := engine.Command{
+		Args: req.Args, Own: req.Own, Merged: req.Merged, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
+		Terminal: req.Terminal,
+		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
+	}
+	limit, err := f.rules.Command(cmd, req.Timeout)
 	if err != nil {
 		return nil, errors.Stage(err, "validate")
 	}
@@ -31,45 +34,8 @@ func (f *Fleet) Exec(ctx context.Context, account, ref string, req ExecRequest) 
 		return nil, err
 	}
 	defer leave()
-	x := &Execution{fleet: f, entry: e, terminal: req.Terminal != nil, detached: req.Detach, background: req.Background,
-		done: make(chan struct{})}
-	if !req.Detach {
-		x.ctx = ctx
-		cmd.Stdout, cmd.Stderr = x.capture(req)
-	}
-	x.started = time.Now().UTC() // with the monotonic clock, which clock changes do not affect
-	x.deadline = x.started.Add(limit)
-	if x.proc, err = box.Start(ctx, cmd); err != nil {
-		return nil, errors.Stage(err, "exec")
-	}
-	fault.Point("exec.started")
-	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "command %s started", x.proc.ID())
-	f.run(ctx, x)
-	return x, nil
-}
-
-// command validates req.
-func (f *Fleet) command(req ExecRequest) (engine.Command, time.Duration, error) {
-	var p spec.Problems
-	cmd := engine.Command{
-		Args: req.Args, Own: req.Own, Merged: req.Merged, Dir: req.Workdir, Env: maps.Clone(req.Env), User: req.User,
-		Terminal: req.Terminal,
-		Stdin:    req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr,
-	}
-	spec.CheckWhere(&p, req.Workdir, req.User)
-	if p.None() {
-		p.Add(engine.CheckCommand(cmd))
-	}
-	if req.User != "" && !f.caps.Users {
-		p.Addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine",
-			f.opts.Engine.Name())
-	}
-	if req.Terminal != nil && !f.caps.Terminal {
-		p.Addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine",
-			f.opts.Engine.Name())
-	}
-	limit := spec.CheckTime(&p, "timeout_seconds", req.Timeout.Seconds(), f.opts.Timeouts.Exec, f.opts.Timeouts.MaxLife)
-	return cmd, limit, p.Err()
+	return e.commands.Start(ctx, box, cmd,
+		commands.Options{Limit: limit, Detach: req.Detach, Background: req.Background})
 }
 
 // enter begins an activity in a running sandbox. The activity keeps the sandbox from becoming idle until leave is
@@ -80,8 +46,10 @@ func (f *Fleet) enter(ctx context.Context, account,
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := f.waitCarried(ctx, e); err != nil {
-		return nil, nil, nil, err
+	if e != nil {
+		if err := e.carry.Wait(ctx, e.id); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +59,7 @@ func (f *Fleet) enter(ctx context.Context, account,
 	if err := sb.RequireStatus(record.Running); err != nil {
 		return nil, nil, nil, err
 	}
-	e.busy++
+	e.commands.Enter()
 	e.record.LastUsed = f.now()
 	return e, e.box, func() { f.leave(e) }, nil
 }
@@ -112,7 +80,7 @@ func (f *Fleet) Hold(ctx context.Context, account, ref string) (release func(), 
 
 func (f *Fleet) leave(e *entry) {
 	f.mu.Lock()
-	e.busy--
+	e.commands.Leave()
 	e.record.LastUsed = f.now()
 	f.mu.Unlock()
 	f.wakeReaper()
@@ -142,7 +110,8 @@ func (f *Fleet) Processes(ctx context.Context, account, ref string) ([]engine.Pr
 
 // Attach connects to a command that was started earlier. It writes all output that is kept, and then new output. When
 // ctx ends, the attachment ends, but the command continues. Result contains no output.
-func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdio engine.Stdio) (*Execution, error) {
+func (f *Fleet) Attach(ctx context.Context, account, ref, processID string,
+	stdio engine.Stdio) (*commands.Execution, error) {
 	if err := f.begin(); err != nil {
 		return nil, err
 	}
@@ -156,27 +125,7 @@ func (f *Fleet) Attach(ctx context.Context, account, ref, processID string, stdi
 	if err != nil {
 		return nil, err
 	}
-	x := &Execution{fleet: f, entry: e, ctx: ctx, attached: true, started: time.Now().UTC(), done: make(chan struct{})}
-	infos, err := o.Processes(ctx)
-	if err != nil {
-		return nil, errors.Stage(err, "attach")
-	}
-	for _, info := range infos {
-		if info.ID == processID {
-			x.started, x.terminal = info.Started, info.Terminal
-		}
-	}
-	if x.proc, err = o.OpenProcess(ctx, processID, stdio); err != nil {
-		return nil, errors.Stage(err, "attach")
-	}
-	f.mu.Lock()
-	for other := range e.commands {
-		x.background = x.background || other.background && other.ID() == processID
-	}
-	f.mu.Unlock()
-	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "attached to command %s", processID)
-	f.run(ctx, x)
-	return x, nil
+	return e.commands.Attach(ctx, o, processID, stdio)
 }
 
 // CopyIn unpacks a tar stream below dir, as described for engine.Sandbox.
@@ -210,5 +159,5 @@ func (f *Fleet) CopyOut(ctx context.Context, account, ref, path string) (io.Read
 		leave()
 		return nil, errors.Stage(err, "copy")
 	}
-	return &leaver{ReadCloser: stream, leave: leave}, nil
+	return commands.HeldStream{ReadCloser: stream, Leave: sync.OnceFunc(leave)}, nil
 }

@@ -18,10 +18,16 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox/boots"
+	"github.com/RelevanceAI/harvest/sandbox/carry"
 	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
+	"github.com/RelevanceAI/harvest/sandbox/denials"
+	"github.com/RelevanceAI/harvest/sandbox/images"
+	"github.com/RelevanceAI/harvest/sandbox/leftover"
 	"github.com/RelevanceAI/harvest/sandbox/pool"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/sandbox/usage"
 )
 
@@ -35,7 +41,10 @@ type Fleet struct {
 	checkpoints *checkpoint.Store
 	pool        *pool.Pool // nil without one
 	// boots limits how many sandboxes boot concurrently.
-	boots *boots.Queue
+	boots     *boots.Queue
+	images    images.Images
+	leftovers *leftover.Remover
+	transfers *transfer.Server
 
 	ctx   context.Context // of background work; ends with Close
 	stop  context.CancelFunc
@@ -44,13 +53,11 @@ type Fleet struct {
 
 	// mu is never held during input or output.
 	mu       sync.Mutex
-	closed   bool                     // guarded by mu
-	live     map[string]*entry        // guarded by mu; by ID: sandboxes that have not ended
-	leftover map[string]engine.Handle // guarded by mu; by ID: ended, but not completely released
-	created  int64                    // guarded by mu
-	warmUsed int64                    // guarded by mu
-	failed   int64                    // guarded by mu
-	fills    map[string]chan struct{} // guarded by mu; by stored name: volumes that are being filled
+	closed   bool              // guarded by mu
+	live     map[string]*entry // guarded by mu; by ID: sandboxes that have not ended
+	created  int64             // guarded by mu
+	warmUsed int64             // guarded by mu
+	failed   int64             // guarded by mu
 }
 
 // entry is a sandbox that has not ended. Its fields are guarded by Fleet.mu, except where noted.
@@ -58,28 +65,26 @@ type entry struct {
 	id     string        // never changes
 	cpu    float64       // reserved; never changes
 	memory int64         // reserved; never changes
-	meter  *usage.Meter  // of its usage; never changes
 	ended  chan struct{} // closed once the record is final
 	save   sync.Mutex    // held while the record is changed and written; taken before Fleet.mu
 
+	// These have locks of their own, which are taken after Fleet.mu.
+	meter    *usage.Meter
+	commands *commands.Set
+	denials  *denials.Follower
+	files    *transfer.Files // in S3
+	carry    carry.State
+
 	record   record.Sandbox
-	box      engine.Sandbox // nil while creating and while lost
-	commands map[*Execution]struct{}
-	busy     int                     // active commands, copies and connections, without background commands
+	box      engine.Sandbox          // nil while creating and while lost
 	cancel   context.CancelCauseFunc // of Create; nil afterwards
 	releases []func()                // release image and volumes
 	endErr   error                   // of Destroy
-	followed engine.Sandbox          // sandbox whose denials are followed
 	watched  engine.Sandbox          // sandbox whose end is awaited
 	undo     func()                  // removes its new resources if it never becomes ready; may be nil
-	filled   bool                    // its volume was filled from S3
-	sending  bool                    // its volume is being sent to S3, as SyncEverySeconds asks
-	sent     time.Time               // time of the last periodic send, or of the start
 	expires  moment                  // record.Expires, as the reaper tracks it
 	used     moment                  // record.LastUsed, as the reaper tracks it
 	network  sync.Mutex              // held while the network is changed; taken before save
-	carried  chan struct{}           // closed when it is carried over; nil unless a carry-over is under way
-	notAgain time.Time               // earliest time for the next carry-over attempt
 }
 
 // Open recovers the sandboxes of an earlier Fleet on the same engine and store, and starts the reaper and the warm
@@ -91,8 +96,8 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f := &Fleet{
 		opts: opts, caps: opts.Engine.Capabilities(), boots: boots.New(opts.Boots),
-		wake: make(chan struct{}, 1), live: map[string]*entry{}, leftover: map[string]engine.Handle{},
-		fills: map[string]chan struct{}{},
+		wake: make(chan struct{}, 1), live: map[string]*entry{},
+		images: images.Images{Engine: opts.Engine, Secrets: opts.Secrets},
 	}
 	f.caps.Memory = f.caps.Memory && opts.Checkpoints != ""
 	_, keeps := opts.Engine.Images().(image.Snapshotter)
@@ -103,6 +108,11 @@ func Open(ctx context.Context, opts Options) (*Fleet, error) {
 	}
 	f.meters = &usage.Meters{Store: opts.Store, Every: opts.UsageEvery, Now: f.now}
 	f.ctx, f.stop = context.WithCancel(context.WithoutCancel(ctx))
+	f.leftovers = leftover.New(f.ctx, opts.Engine, &f.tasks)
+	f.transfers = &transfer.Server{S3: opts.S3, Mounts: opts.Mounts, Context: f.ctx, Tasks: &f.tasks, Now: f.now}
+	if f.caps.Buckets { // the engine mounts them
+		f.transfers.Mounts = nil
+	}
 	// First: checkpoints have secrets, too.
 	f.checkpoints, err = checkpoint.Open(ctx, opts.Checkpoints, opts.Secrets, f.now)
 	if err == nil {
@@ -183,15 +193,8 @@ func (f *Fleet) Get(ctx context.Context, account, ref string) (record.Sandbox, e
 
 // List returns sandboxes, newest first.
 func (f *Fleet) List(ctx context.Context, account string, filter record.Filter) ([]record.Sandbox, error) {
-	for _, s := range filter.Statuses {
-		if !slices.Contains(record.Statuses, s) {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s),
-				"use one of %v", record.Statuses)
-		}
-	}
-	if filter.Limit < 0 {
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid limit: %d", filter.Limit),
-			"give a positive number, or 0 for all")
+	if err := filter.Check(); err != nil {
+		return nil, err
 	}
 	if !filter.All && filter.Name == "" && len(filter.Statuses)+len(filter.Tags) == 0 {
 		return f.listLive(account, filter), nil
@@ -294,18 +297,20 @@ func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound er
 	return found[0], nil, nil
 }
 
-// snapshot returns e's current record. f.mu is held.
+// current returns e's record, as it is stored.
+func (f *Fleet) current(e *entry) record.Sandbox {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return e.record.Clone()
+}
+
+// snapshot returns e's current record, with its commands and the cost so far. f.mu is held.
 func (f *Fleet) snapshot(e *entry) record.Sandbox {
 	sb := e.record.Clone()
 	if !sb.Started.IsZero() && sb.Ended.IsZero() {
-		sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.GPU, time.Since(sb.Started))
+		sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, time.Since(sb.Started))
 	}
-	sb.Commands = nil
-	for x := range e.commands {
-		sb.Commands = append(sb.Commands, record.Command{ID: x.ID(), Deadline: x.deadline, Detached: x.detached,
-			Background: x.background})
-	}
-	slices.SortFunc(sb.Commands, func(a, b record.Command) int { return strings.Compare(a.ID, b.ID) })
+	sb.Commands = e.commands.Records()
 	return sb
 }
 
@@ -351,7 +356,7 @@ func (f *Fleet) finish(ctx context.Context, e *entry, endErr error, change func(
 		}
 		sb.Ended = f.now()
 		if !sb.Started.IsZero() {
-			sb.Cost = f.opts.Prices.cost(e.cpu, e.memory, sb.GPU, sb.Ended.Sub(sb.Started))
+			sb.Cost = f.opts.Prices.Cost(e.cpu, e.memory, sb.GPU, sb.Ended.Sub(sb.Started))
 		}
 		return nil
 	}, events...)
@@ -388,13 +393,13 @@ func (f *Fleet) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := Stats{Sandboxes: map[record.Status]int{}, Created: f.created, WarmUsed: f.warmUsed, Failed: f.failed,
-		Leftover: len(f.leftover), Used: f.meters.Used()}
+		Leftover: f.leftovers.Len(), Used: f.meters.Used()}
 	s.Warm, s.Prepared = f.pool.Counts()
 	for e := range maps.Values(f.live) {
 		s.Sandboxes[e.record.Status]++
 		s.CPU += e.cpu
 		s.Memory += e.memory
-		s.Commands += len(e.commands)
+		s.Commands += e.commands.Len()
 		s.Used.Memory += e.meter.Memory()
 	}
 	return s

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -305,7 +306,7 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.opts.Prices = sandbox.Prices{CPUSecond: 1}
+		w.opts.Prices = reserve.Prices{CPUSecond: 1}
 		f := w.open(t)
 		one := create(t, f, spec.Request{Name: "one", Tags: map[string]string{"k": "v"}})
 		time.Sleep(2 * time.Millisecond) // ids of one millisecond are in no order when other tests have other clocks
@@ -367,15 +368,15 @@ func TestQuotas(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		quotas sandbox.Quotas
+		quotas reserve.Quotas
 		words  []string
 	}{
-		{"sandboxes", sandbox.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use",
+		{"sandboxes", reserve.Quotas{Sandboxes: 2}, []string{"2 sandboxes at once", "2 are in use",
 			"1 more is requested"}},
-		{"cpu", sandbox.Quotas{CPU: 2.5}, []string{"2.5 cores at once", "2 are in use", "1 more is requested"}},
-		{"memory", sandbox.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use",
+		{"cpu", reserve.Quotas{CPU: 2.5}, []string{"2.5 cores at once", "2 are in use", "1 more is requested"}},
+		{"memory", reserve.Quotas{Memory: 5 << 30}, []string{"5GiB of memory at once", "4GiB are in use",
 			"2GiB more are requested"}},
-		{"two of them", sandbox.Quotas{Sandboxes: 2, CPU: 2.5}, []string{"2 things are wrong", "sandboxes", "cores"}},
+		{"two of them", reserve.Quotas{Sandboxes: 2, CPU: 2.5}, []string{"2 things are wrong", "sandboxes", "cores"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -400,7 +401,7 @@ func TestQuotas(t *testing.T) {
 func TestQuotasOfTenthsAddUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	w.opts.Quotas = sandbox.Quotas{CPU: 0.3}
+	w.opts.Quotas = reserve.Quotas{CPU: 0.3}
 	f := w.open(t)
 	for range 3 {
 		create(t, f, spec.Request{CPU: 0.1})
@@ -414,7 +415,7 @@ func TestManyAtOnceRespectTheQuota(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
 	const quota, attempts = 40, 100
-	w.opts.Quotas = sandbox.Quotas{Sandboxes: quota}
+	w.opts.Quotas = reserve.Quotas{Sandboxes: quota}
 	f := w.open(t)
 	var mu sync.Mutex
 	made, refused := map[string]bool{}, 0
@@ -457,7 +458,7 @@ func TestCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		w.caps.GPUs = true
-		w.opts.Prices = sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001, GPUSecond: map[string]float64{"T4": 1}}
+		w.opts.Prices = reserve.Prices{CPUSecond: 0.01, GiBSecond: 0.001, GPUSecond: map[string]float64{"T4": 1}}
 		w.hooks["create"] = func() { time.Sleep(time.Minute) } // is not paid for
 		f := w.open(t)
 		sb := create(t, f, spec.Request{CPU: 2, Memory: 512 << 20})
@@ -492,7 +493,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	_, err = sandbox.Open(t.Context(), sandbox.Options{
 		Engine: w.stub, Store: w.store, Machine: spec.Machine{CPU: 2, Memory: 1 << 30},
 		Defaults: engine.Limits{CPU: 4, Memory: 2 << 30, Disk: -1},
-		Quotas:   sandbox.Quotas{CPU: -1}, Prices: sandbox.Prices{GiBSecond: -1}, Warm: -1,
+		Quotas:   reserve.Quotas{CPU: -1}, Prices: reserve.Prices{GiBSecond: -1}, Warm: -1,
 		Timeouts: spec.Timeouts{MaxLife: time.Hour, Life: 2 * time.Hour, Idle: -1, Exec: 2 * time.Hour},
 	})
 	wantError(t, err, errors.Invalid, "9 things are wrong", "default number of cores", "default memory", "disk",

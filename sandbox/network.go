@@ -3,16 +3,14 @@ package sandbox
 import (
 	"context"
 	"net"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/gateway"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
+	"github.com/RelevanceAI/harvest/sandbox/denials"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -59,20 +57,8 @@ func (f *Fleet) SetNetwork(ctx context.Context, account, ref string, n spec.Netw
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sb := f.snapshot(e)
-	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "network %s", describe(n))
+	logf.Infof(logf.With(ctx, "sandbox_id", e.id), "network %s", n.Summary())
 	return sb, nil
-}
-
-// describe formats n for the log.
-func describe(n spec.Network) string {
-	var b strings.Builder
-	b.WriteString(n.Mode)
-	for word, rules := range map[string][]string{"allow": n.Allow, "deny": n.Deny} {
-		if len(rules) > 0 {
-			b.WriteString(", " + word + " " + strings.Join(rules, " "))
-		}
-	}
-	return b.String()
 }
 
 // putInForce applies the network policy of e's record on the engine, and follows its denials.
@@ -100,54 +86,17 @@ func (f *Fleet) enforce(ctx context.Context, e *entry, box engine.Sandbox) error
 	return networker.SetNetwork(ctx, n)
 }
 
-// Bounds of the polling interval for a sandbox's denials. The interval grows, so that a sandbox with many denials
-// causes little load, and no denials of a short-lived sandbox are missed.
-const (
-	firstDenialPause = 20 * time.Millisecond
-	denialPause      = time.Second
-)
+// follow follows the denials of a sandbox.
+func (f *Fleet) follow(e *entry, box engine.Sandbox) { e.denials.Follow(box, f.current(e)) }
 
-// keptDenials is the number of denials that a record keeps.
-const keptDenials = 10
-
-// follow publishes the denials of a sandbox until it ends or is lost. Without a network there are no denials to
-// follow.
-func (f *Fleet) follow(e *entry, box engine.Sandbox) {
-	networker, ok := box.(engine.Networker)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !ok || e.followed == box || e.record.Network.Mode == gateway.ModeNone {
-		return
+// saveDenials changes the denials in e's record.
+func (f *Fleet) saveDenials(ctx context.Context, e *entry, change func(*record.Sandbox)) {
+	if changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
+		change(sb)
+		return sb.RequireStatus(record.Running)
+	}); changed && err != nil {
+		logf.Errorf(ctx, "record denied connections: %v", err)
 	}
-	e.followed = box
-	seq := e.record.Denied
-	f.tasks.Go(func() {
-		ctx := logf.With(f.ctx, "sandbox_id", e.id)
-		pause := firstDenialPause
-		for {
-			begin := time.Now()
-			denied, err := networker.Denials(ctx, seq)
-			if err != nil || ctx.Err() != nil {
-				return // it has ended, or watch detects that it is lost
-			}
-			for _, d := range denied {
-				seq = d.Seq
-				f.denied(ctx, e, d)
-			}
-			if changed, err := f.update(ctx, e, func(sb *record.Sandbox) error {
-				sb.Denied = seq
-				sb.Denials = keepDenials(sb.Denials, denied)
-				return sb.RequireStatus(record.Running)
-			}); changed && err != nil {
-				logf.Errorf(ctx, "record denied connections: %v", err)
-			}
-			if time.Since(begin) > denialPause {
-				pause = firstDenialPause
-			}
-			f.pause(pause)
-			pause = min(2*pause, denialPause)
-		}
-	})
 }
 
 // Refusal returns why the sandbox's network policy refused a host, a name or an address; "" if it did not. It waits
@@ -159,13 +108,8 @@ func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
 		if err != nil {
 			return ""
 		}
-		if sb.Network.Mode == gateway.ModeNone {
-			return "the sandbox has no network"
-		}
-		for _, d := range sb.Denials {
-			if strings.EqualFold(strings.TrimSuffix(d.Domain, "."), host) || d.Address == host {
-				return d.Reason
-			}
+		if why := denials.Reason(sb, host); why != "" {
+			return why
 		}
 		if time.Now().After(end) || !f.pause(pause) {
 			return ""
@@ -173,38 +117,8 @@ func (f *Fleet) Refusal(ctx context.Context, account, ref, host string) string {
 	}
 }
 
-// keepDenials adds denials to the most recent ones of a sandbox. It merges equal denials and keeps the time of the
-// last.
-func keepDenials(kept, more []engine.Denial) []engine.Denial {
-	kept = slices.Clone(kept)
-	for _, d := range more {
-		d.Count = max(d.Count, 1)
-		kept = slices.DeleteFunc(kept, func(k engine.Denial) bool {
-			same := k.Protocol == d.Protocol && k.Domain == d.Domain && k.Address == d.Address && k.Port == d.Port &&
-				k.Reason == d.Reason
-			if same {
-				d.Count += k.Count
-			}
-			return same
-		})
-		kept = append(kept, d)
-	}
-	return kept[max(0, len(kept)-keptDenials):]
-}
-
 // denied publishes one denial (mission A6).
-func (f *Fleet) denied(ctx context.Context, e *entry, d engine.Denial) {
-	what := d.Protocol
-	if d.Domain != "" {
-		what += " " + strconv.Quote(d.Domain)
-	}
-	if d.Address != "" {
-		what += " " + d.Address
-	}
-	if d.Port != 0 {
-		what += " port " + strconv.Itoa(d.Port)
-	}
-	logf.Warnf(ctx, "denied %s, %d times: %s", what, max(d.Count, 1), d.Reason)
+func (f *Fleet) denied(e *entry, d engine.Denial) {
 	f.mu.Lock()
 	sb := f.snapshot(e)
 	f.mu.Unlock()
@@ -239,25 +153,5 @@ func (f *Fleet) Dial(ctx context.Context, account, ref string, port int) (net.Co
 		leave()
 		return nil, errors.Stage(err, "connect")
 	}
-	return &portConn{Conn: c, leave: sync.OnceFunc(leave)}, nil
-}
-
-// portConn is a connection to a port of a sandbox.
-type portConn struct {
-	net.Conn
-	leave func()
-}
-
-// Close closes the connection.
-func (c *portConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
-}
-
-// CloseWrite closes the direction into the sandbox.
-func (c *portConn) CloseWrite() error {
-	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return w.CloseWrite()
-	}
-	return errors.Errorf("connections of the type %T have no directions", c.Conn)
+	return commands.HeldConn{Conn: c, Leave: sync.OnceFunc(leave)}, nil
 }

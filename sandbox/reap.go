@@ -78,7 +78,7 @@ func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason strin
 	}
 	left, end, reason = e.expires.until(sb.Expires, at, lived), record.EndLifetime, "its lifetime was over"
 	idle := seconds(sb.IdleTimeoutSeconds)
-	if idle > 0 && e.busy == 0 && sb.Status == record.Running && sb.Account != record.SpareAccount {
+	if idle > 0 && !e.commands.Busy() && sb.Status == record.Running && sb.Account != record.SpareAccount {
 		if rest := e.used.until(sb.LastUsed, at, lived) + idle; rest < left {
 			left, end, reason = rest, record.EndIdle, fmt.Sprintf("it was idle for %s", idle)
 		}
@@ -133,7 +133,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 	if e == nil {
 		return record.Sandbox{}, sb.RequireStatus(record.Running)
 	}
-	if err := f.waitCarried(ctx, e); err != nil {
+	if err := e.carry.Wait(ctx, e.id); err != nil {
 		return record.Sandbox{}, err
 	}
 	_, err = f.update(ctx, e, func(r *record.Sandbox) error {
@@ -142,7 +142,7 @@ func (f *Fleet) Extend(ctx context.Context, account, ref string, timeout, idle t
 		}
 		r.LastUsed = f.now()
 		if timeout > 0 {
-			r.Expires = fit(e.box, r.LastUsed.Add(timeout), r.SnapshotOnEnd)
+			r.Expires = f.fit(e.box, r.LastUsed.Add(timeout), r.SnapshotOnEnd)
 		}
 		if idle > 0 {
 			r.IdleTimeoutSeconds = idle.Seconds()

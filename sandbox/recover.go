@@ -52,7 +52,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 		if e := f.live[h.ID]; h.ID == "" || e == nil || e.record.Handle != h {
 			g.Go(func() error {
 				logf.Infof(ctx, "removing the sandbox %s %s, which no record knows", h.Ref, h.ID)
-				f.discard(ctx, cmp.Or(h.ID, h.Ref), h, nil)
+				f.leftovers.Discard(ctx, cmp.Or(h.ID, h.Ref), h, nil)
 				return nil
 			})
 		}
@@ -97,9 +97,7 @@ func (f *Fleet) keepSecrets(ctx context.Context, entries []*entry) {
 
 // recoverOne resumes the work of the earlier server on e.
 func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
-	f.mu.Lock()
-	sb := e.record.Clone()
-	f.mu.Unlock()
+	sb := f.current(e)
 	// Their purpose was lost with the server.
 	if record.Internal(sb.Account) && (sb.Status == record.Running || sb.Status == record.Lost) {
 		if err := f.end(ctx, e, "", "the server that made it for later use has ended"); err != nil {
@@ -114,7 +112,7 @@ func (f *Fleet) recoverOne(ctx context.Context, e *entry) {
 			return nil
 		}, record.EventFailed)
 		if sb.Handle != (engine.Handle{}) {
-			f.discard(ctx, sb.ID, sb.Handle, nil)
+			f.leftovers.Discard(ctx, sb.ID, sb.Handle, nil)
 		}
 	case record.Stopping:
 		// This takes time, and no caller waits for it.
@@ -161,42 +159,5 @@ func (f *Fleet) keep(ctx context.Context, e *entry) {
 
 // adoptCommands restores the time limits of commands that an earlier connection started.
 func (f *Fleet) adoptCommands(ctx context.Context, e *entry, box engine.Sandbox) {
-	opener, ok := box.(engine.ProcessOpener)
-	if !ok {
-		return
-	}
-	found, err := opener.Processes(ctx)
-	if err != nil {
-		logf.Warnf(ctx, "list the commands of a sandbox that was found: %v", err)
-		return
-	}
-	f.mu.Lock()
-	known, began := map[string]record.Command{}, e.record.Started
-	for _, c := range e.record.Commands {
-		known[c.ID] = c
-	}
-	for x := range e.commands { // started by this server, before the sandbox was lost
-		known[x.ID()] = record.Command{ID: x.ID(), Deadline: x.deadline, Background: x.background}
-	}
-	f.mu.Unlock()
-	for _, info := range found {
-		if info.Exit != nil {
-			continue
-		}
-		info.Started = latest(info.Started, began) // commands of a restored sandbox are older than the sandbox
-		c, ok := known[info.ID]
-		if !ok { // it was started a moment before
-			c = record.Command{ID: info.ID, Deadline: info.Started.Add(f.opts.Timeouts.Exec)}
-		}
-		proc, err := opener.OpenProcess(f.ctx, info.ID, engine.Stdio{})
-		if err != nil {
-			logf.Warnf(ctx, "take up command %s: %v", info.ID, err)
-			continue
-		}
-		x := &Execution{
-			fleet: f, entry: e, proc: proc, started: info.Started, deadline: c.Deadline,
-			terminal: info.Terminal, detached: true, background: c.Background, done: make(chan struct{}),
-		}
-		f.run(ctx, x)
-	}
+	e.commands.Adopt(ctx, box, f.current(e), f.opts.Timeouts.Exec)
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -28,7 +30,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
-		w.opts.Quotas = sandbox.Quotas{Sandboxes: 1}
+		w.opts.Quotas = reserve.Quotas{Sandboxes: 1}
 		f := w.open(t)
 		sb := create(t, f, spec.Request{
 			Name: "n", TimeoutSeconds: 3600, IdleTimeoutSeconds: 600, Volumes: []spec.Mount{{Name: "v", Path: "/v"}},
@@ -71,7 +73,7 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 		w := newWorld()
 		w.opts.Timeouts.Exec = 10 * time.Hour
 		f := w.open(t)
-		made := func(req sandbox.ExecRequest) (record.Sandbox, *sandbox.Execution) {
+		made := func(req sandbox.ExecRequest) (record.Sandbox, *commands.Execution) {
 			sb := create(t, f, spec.Request{TimeoutSeconds: 24 * 3600, IdleTimeoutSeconds: 600})
 			req.Args = []string{"run"}
 			return sb, start(t, f, sb.ID, req)

@@ -1,11 +1,8 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
@@ -14,7 +11,6 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox/checkpoint"
 	"github.com/RelevanceAI/harvest/sandbox/record"
-	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
 // RestoreRequest contains the fields that a restored sandbox does not take from its checkpoint.
@@ -50,31 +46,8 @@ func (f *Fleet) planRestore(c checkpoint.Checkpoint, req RestoreRequest) (plan, 
 	if !f.caps.Memory {
 		return plan{}, f.noCheckpoints()
 	}
-	sb := c.Sandbox
-	tags := maps.Clone(req.Tags)
-	if req.Tags == nil {
-		tags = maps.Clone(sb.Tags)
-	}
-	maps.DeleteFunc(tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
-	var ps spec.Problems
-	p := plan{Plan: spec.Plan{
-		Request: spec.Request{
-			Image: sb.Image, Name: req.Name, Tags: tags, Secrets: sb.Secrets, Withhold: c.Withheld, Workdir: sb.Workdir,
-			User: sb.User, Ports: sb.Ports,
-			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
-		},
-		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, f.opts.Defaults.CPU),
-		ReservedMemory: cmp.Or(sb.Limits.Memory, f.opts.Defaults.Memory),
-		Life:           min(c.Life, f.opts.Timeouts.MaxLife),
-		Idle:           min(seconds(sb.IdleTimeoutSeconds), f.opts.Timeouts.MaxLife),
-	}, from: &c}
-	spec.CheckNames(&ps, p.Request)
-	p.Network = f.rules.Network(&ps, sb.Network.Clone())
-	if sb.Engine != f.opts.Engine.Name() {
-		ps.Addf(errors.Unsupported, "restore it on that engine",
-			"the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, f.opts.Engine.Name())
-	}
-	return p, ps.Err()
+	p, err := c.Plan(f.rules, req.Name, req.Tags)
+	return plan{Plan: p, from: &c}, err
 }
 
 // restore runs the stages of Restore.
@@ -123,10 +96,5 @@ func (f *Fleet) goOn(ctx context.Context, e *entry, box engine.Sandbox, c *check
 	}
 	f.mu.Unlock()
 	f.adoptCommands(ctx, e, box)
-	if _, err := f.update(ctx, e, func(sb *record.Sandbox) error {
-		return sb.RequireStatus(record.Running)
-	}); err != nil &&
-		!errors.Is(err, errors.Conflict) {
-		logf.Errorf(ctx, "record the commands of a sandbox that was restored: %v", err)
-	}
+	f.saveCommands(ctx, e)
 }

@@ -3,12 +3,9 @@ package sandbox
 import (
 	"context"
 	"io"
-	"maps"
-	"path"
 	"strings"
 	"time"
 
-	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -54,7 +51,7 @@ func (f *Fleet) Snapshot(ctx context.Context, account, ref string, opts Snapshot
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.ctx, cancel)()
-	img, err := f.capture(ctx, e, box, opts)
+	img, err := f.images.Snapshot(ctx, f.current(e), box, opts.Name, opts.Path)
 	if err != nil {
 		return image.Image{}, errors.Stage(err, "snapshot")
 	}
@@ -80,48 +77,10 @@ func (f *Fleet) Export(ctx context.Context, account, ref string, w io.Writer) er
 	return s.Snapshot(ctx, "", w)
 }
 
-// capture creates the image.
-func (f *Fleet) capture(ctx context.Context, e *entry, box engine.Sandbox, opts SnapshotOptions) (image.Image, error) {
-	imager, makes := box.(engine.Imager)
-	source, ok := box.(engine.Snapshotter)
-	keeper, keeps := f.opts.Engine.Images().(image.Snapshotter)
-	if !makes && !(ok && keeps) {
-		return image.Image{}, errors.Newf(errors.Unsupported,
-			"the engine %s does not support snapshots on this machine", f.opts.Engine.Name())
-	}
-	f.mu.Lock()
-	sb := e.record.Clone()
-	f.mu.Unlock()
-	for _, m := range sb.Volumes {
-		if opts.Path != "" && spec.Within(m.Path, path.Clean(opts.Path)) {
-			err := errors.Newf(errors.Invalid, "%.200q is on the volume %s, which is not part of snapshots",
-				opts.Path, m.Name)
-			return image.Image{}, errors.Remedy(err, "name a directory outside of volumes; volumes outlive the sandbox")
-		}
-	}
-	parent, err := f.opts.Engine.Images().Find(ctx, sb.ImageID)
-	if err != nil {
-		return image.Image{}, errors.Wrapf(err, "find the sandbox's image")
-	}
-	made := image.SnapshotOptions{Owner: account.Owner(sb.Account), Sandbox: sb.ID, Path: opts.Path}
-	if opts.Name != "" {
-		made.Names = []string{opts.Name}
-	}
-	if makes {
-		return imager.SnapshotImage(ctx, parent, made)
-	}
-	if rooted, ok := box.(engine.Rooted); ok {
-		made.Root = rooted.Root()
-	}
-	return keeper.Snapshot(ctx, parent, made, func(w io.Writer) error { return source.Snapshot(ctx, opts.Path, w) })
-}
-
 // captureEnd takes the snapshot on end, if requested, and records its ID or why it failed. It returns no error: the
 // sandbox's resources are released in any case.
 func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
-	f.mu.Lock()
-	sb := e.record.Clone()
-	f.mu.Unlock()
+	sb := f.current(e)
 	if !sb.SnapshotOnEnd || sb.Account == record.SpareAccount || sb.SnapshotID != "" || sb.SnapshotError != "" {
 		return
 	}
@@ -133,7 +92,7 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 		box, err = f.opts.Engine.Open(ctx, sb.Handle)
 	}
 	if err == nil {
-		img, err = f.capture(ctx, e, box, SnapshotOptions{})
+		img, err = f.images.Snapshot(ctx, sb, box, "", "")
 	}
 	if err != nil {
 		logf.Errorf(ctx, "no snapshot was taken on the end of the sandbox: %v", err)
@@ -158,9 +117,6 @@ func (f *Fleet) captureEnd(ctx context.Context, e *entry, box engine.Sandbox) {
 	}
 }
 
-// ownTag is the prefix of tags by which Harvest itself identifies a sandbox, such as the tag of a session.
-const ownTag = "harvest."
-
 // Fork creates a copy of a running sandbox with its current files. The copy has the same limits, volumes, secrets,
 // network, ports, tags, user and working directory. The environment of the original is not recorded, so it comes from
 // req.Env, and the name comes from req.Name. Time limits start again. The kinds are those of Snapshot and Create.
@@ -177,20 +133,7 @@ func (f *Fleet) Fork(ctx context.Context, account, ref string, req ForkRequest) 
 	if err != nil {
 		return record.Sandbox{}, err
 	}
-	var s3 *spec.S3 // the volume is filled already
-	if sb.S3 != nil {
-		s3 = &spec.S3{}
-		*s3 = sb.S3.S3
-		s3.Init = false
-	}
-	maps.DeleteFunc(sb.Tags, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
-	return f.Create(ctx, account, spec.Request{
-		S3: s3, Image: img.ID, Name: req.Name, Env: req.Env, Tags: sb.Tags, Secrets: sb.Secrets, Withhold: sb.Withheld,
-		Ports: sb.Ports, Workdir: sb.Workdir, User: sb.User, Volumes: sb.Volumes,
-		Network: sb.Network, GPU: sb.GPU, CPU: sb.Limits.CPU, Memory: sb.Limits.Memory, Disk: sb.Limits.Disk,
-		Processes: sb.Limits.Processes, Files: sb.Limits.Files,
-		VolumeFiles:        min(sb.Limits.VolumeFiles, f.opts.Defaults.VolumeFiles),
-		TimeoutSeconds:     min(sb.Expires.Sub(sb.Started), f.opts.Timeouts.MaxLife).Seconds(),
-		IdleTimeoutSeconds: sb.IdleTimeoutSeconds, SnapshotOnEnd: sb.SnapshotOnEnd,
-	})
+	again := sb.Again(f.rules)
+	again.Image, again.Name, again.Env = img.ID, req.Name, req.Env
+	return f.Create(ctx, account, again)
 }

@@ -57,7 +57,7 @@ func (f *Fleet) adoptSpare(ctx context.Context, e *entry,
 	}
 	sb, now := before.Clone(), f.now()
 	sb.Account, sb.Owner = before.Owner, ""
-	sb.Started, sb.LastUsed, sb.Expires = now, now, fit(e.box, now.Add(before.Expires.Sub(before.Started)),
+	sb.Started, sb.LastUsed, sb.Expires = now, now, f.fit(e.box, now.Add(before.Expires.Sub(before.Started)),
 		sb.SnapshotOnEnd)
 	e.record = sb
 	sb = f.snapshot(e)

@@ -10,6 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -31,8 +32,8 @@ func TestSpare(t *testing.T) {
 
 func testSpare(t *testing.T) {
 	w := newWorld()
-	w.opts.Quotas = sandbox.Quotas{Sandboxes: 2}
-	w.opts.Prices = sandbox.Prices{CPUSecond: 1}
+	w.opts.Quotas = reserve.Quotas{Sandboxes: 2}
+	w.opts.Prices = reserve.Prices{CPUSecond: 1}
 	f := w.open(t)
 	create(t, f, spec.Request{})
 	spare := spareOf(t, f, account, spec.Request{Volumes: []spec.Mount{{Name: "mine", Path: "/v"}},

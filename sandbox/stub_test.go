@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -634,7 +635,7 @@ func get(t *testing.T, f *sandbox.Fleet, ref string) record.Sandbox {
 	return sb
 }
 
-func start(t *testing.T, f *sandbox.Fleet, ref string, req sandbox.ExecRequest) *sandbox.Execution {
+func start(t *testing.T, f *sandbox.Fleet, ref string, req sandbox.ExecRequest) *commands.Execution {
 	t.Helper()
 	x, err := f.Exec(t.Context(), account, ref, req)
 	if err != nil {
@@ -643,7 +644,7 @@ func start(t *testing.T, f *sandbox.Fleet, ref string, req sandbox.ExecRequest) 
 	return x
 }
 
-func wait(t *testing.T, x *sandbox.Execution) sandbox.Result {
+func wait(t *testing.T, x *commands.Execution) commands.Result {
 	t.Helper()
 	r, err := x.Wait(t.Context())
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/store/memory"
@@ -61,7 +62,7 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 	}
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
 		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
-		Prices: sandbox.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
+		Prices: reserve.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/mcp"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
 	"github.com/RelevanceAI/harvest/session/once"
@@ -323,9 +324,9 @@ func (m *Manager) live(ctx context.Context, account, ref string) (*runner, error
 // Unsupported (the agent has no one-shot mode), Conflict (the sandbox belongs to a session, or an agent is working in
 // it).
 func (m *Manager) RunOnce(ctx context.Context, account, ref, name, prompt string,
-	tell func(agent.Event)) (sandbox.Result, error) {
+	tell func(agent.Event)) (commands.Result, error) {
 	if err := records.CheckPrompt(prompt); err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	return m.once.Run(ctx, account, ref, name, prompt, tell)
 }

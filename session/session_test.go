@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
@@ -49,7 +50,7 @@ const account = "personal"
 // house is a server's set of packages on a data directory, with real sandboxes. Its stored data outlives a restart.
 type house struct {
 	boots    int // at once
-	quotas   sandbox.Quotas
+	quotas   reserve.Quotas
 	dir      string
 	images   string
 	opts     session.Options // in addition to open's own

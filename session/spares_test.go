@@ -12,8 +12,8 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session"
@@ -422,7 +422,7 @@ func TestSpareAndQuota(t *testing.T) {
 	testenv.Long(t)
 	h := newSpareHouse(t, session.Options{Spares: 1})
 	h.close(t)
-	h.quotas = sandbox.Quotas{Sandboxes: 1}
+	h.quotas = reserve.Quotas{Sandboxes: 1}
 	h.open(t)
 	h.warm(t, session.Request{})
 	first, taken := h.takes(t, session.Request{Prompt: "/say here"})

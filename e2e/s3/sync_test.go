@@ -294,8 +294,9 @@ func TestVolumeSyncOverHTTP(t *testing.T) {
 	c := client.New(h.Data)
 	defer c.Close()
 	var told []api.SyncStats
-	done, err := c.SyncVolume(t.Context(), "one", api.VolumeSyncRequest{Direction: "up", Bucket: s3.Bucket,
-		Prefix: "by-the-client"}, func(so api.SyncStats) { told = append(told, so) })
+	done, err := c.SyncVolume(t.Context(), "one",
+		api.VolumeSyncRequest{Direction: "up", Place: api.Place{Bucket: s3.Bucket, Prefix: "by-the-client"}},
+		func(so api.SyncStats) { told = append(told, so) })
 	if err != nil {
 		t.Fatal(err)
 	}

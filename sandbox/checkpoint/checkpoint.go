@@ -2,6 +2,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/ids"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -65,6 +67,34 @@ func (c Checkpoint) clone() Checkpoint {
 	own.Sandbox, own.Withheld, own.Note = c.Sandbox.Clone(), slices.Clone(c.Withheld), slices.Clone(c.Note)
 	own.Background, own.CommandLimits = slices.Clone(c.Background), maps.Clone(c.CommandLimits)
 	return own
+}
+
+// Plan returns the plan for a sandbox that is restored from c: like the original one, with this name. tags replace its
+// tags, unless they are nil. Harvest's own tags are left out.
+func (c Checkpoint) Plan(rules spec.Rules, name string, tags map[string]string) (spec.Plan, error) {
+	sb := c.Sandbox
+	if tags == nil {
+		tags = sb.Tags
+	}
+	var ps spec.Problems
+	p := spec.Plan{
+		Request: spec.Request{
+			Image: sb.Image, Name: name, Tags: spec.UserTags(tags), Secrets: sb.Secrets, Withhold: c.Withheld,
+			Workdir: sb.Workdir, User: sb.User, Ports: sb.Ports,
+			SnapshotOnEnd: sb.SnapshotOnEnd, Cold: true,
+		},
+		Limits: sb.Limits, ReservedCPU: cmp.Or(sb.Limits.CPU, rules.Defaults.CPU),
+		ReservedMemory: cmp.Or(sb.Limits.Memory, rules.Defaults.Memory),
+		Life:           min(c.Life, rules.Timeouts.MaxLife),
+		Idle:           min(time.Duration(sb.IdleTimeoutSeconds*float64(time.Second)), rules.Timeouts.MaxLife),
+	}
+	spec.CheckNames(&ps, p.Request)
+	p.Network = rules.Network(&ps, sb.Network.Clone())
+	if sb.Engine != rules.Engine {
+		ps.Addf(errors.Unsupported, "restore it on that engine",
+			"the checkpoint belongs to the engine %.80q; this server has only %s", sb.Engine, rules.Engine)
+	}
+	return p, ps.Err()
 }
 
 // Store keeps the checkpoints below a directory. All methods may be called concurrently. Without a directory it is

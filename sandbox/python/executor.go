@@ -7,6 +7,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -23,7 +24,7 @@ const outlive = 10 * time.Minute
 // Execute runs Python code and returns its result. Failures of the code, time limits and out-of-memory kills are
 // Results; an error means that the code did not run. The sandbox is always destroyed. timeout 0 means 30 minutes. The
 // Result keeps 4 MiB of each stream, its beginning and its end, unless Options.Capture is set.
-func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (sandbox.Result, error) {
+func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (commands.Result, error) {
 	limits, err := e.Fleet.Rules().Timeouts, Check(code)
 	if err == nil { // before a sandbox is created in vain
 		var p spec.Problems
@@ -31,7 +32,7 @@ func (e Executor) Execute(ctx context.Context, code string, timeout time.Duratio
 		err = p.Err()
 	}
 	if err != nil {
-		return sandbox.Result{}, errors.Stage(err, "validate")
+		return commands.Result{}, errors.Stage(err, "validate")
 	}
 	req := e.Request
 	if req.TimeoutSeconds == 0 {
@@ -39,7 +40,7 @@ func (e Executor) Execute(ctx context.Context, code string, timeout time.Duratio
 	}
 	sb, err := e.Fleet.Create(ctx, e.Account, req)
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	defer func() {
 		ctx := logf.With(context.WithoutCancel(ctx), "sandbox_id", sb.ID, "account", sb.Account)
@@ -49,7 +50,7 @@ func (e Executor) Execute(ctx context.Context, code string, timeout time.Duratio
 	}()
 	x, err := Exec(ctx, e.Fleet, e.Account, sb.ID, code, sandbox.ExecRequest{Timeout: timeout})
 	if err != nil {
-		return sandbox.Result{SandboxID: sb.ID}, err
+		return commands.Result{SandboxID: sb.ID}, err
 	}
 	return x.Wait(context.WithoutCancel(ctx)) // when ctx ends, the command is killed, which is a Result
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 )
 
 const (
@@ -52,7 +53,7 @@ func Check(code string) error {
 
 // Exec is Fleet.Exec for Python code: req.Args follow sys.argv[0], and the code can read its standard input.
 func Exec(ctx context.Context, f *sandbox.Fleet, account, ref, code string,
-	req sandbox.ExecRequest) (*sandbox.Execution, error) {
+	req sandbox.ExecRequest) (*commands.Execution, error) {
 	if err := Check(code); err != nil {
 		return nil, errors.Stage(err, "validate")
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/docker/go-units"
+
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -116,6 +118,20 @@ type Filter struct {
 	Limit    int               // 0: no limit
 }
 
+// Check returns Invalid for a filter that selects nothing by mistake.
+func (f Filter) Check() error {
+	for _, s := range f.Statuses {
+		if !slices.Contains(Statuses, s) {
+			return errors.Remedy(errors.Newf(errors.Invalid, "invalid status %.40q", s), "use one of %v", Statuses)
+		}
+	}
+	if f.Limit < 0 {
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid limit: %d", f.Limit),
+			"give a positive number, or 0 for all")
+	}
+	return nil
+}
+
 // Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
 // implementations.
 type Store interface {
@@ -170,6 +186,39 @@ const (
 
 // Internal reports whether the account is that of sandboxes that the server makes for itself.
 func Internal(account string) bool { return account == BuildAccount || account == SpareAccount }
+
+// Again returns a request for another sandbox like s, which may be repeated although rules have changed since. Name and
+// environment are not part of it: names are unique, and the environment is in no record.
+func (s Sandbox) Again(rules spec.Rules) spec.Request {
+	req := spec.Request{
+		Image: s.ImageID, Tags: spec.UserTags(s.Tags), Secrets: s.Secrets, Withhold: s.Withheld,
+		Ports: s.Ports, Workdir: s.Workdir, User: s.User, Volumes: s.Volumes,
+		Network: s.Network, GPU: s.GPU, CPU: s.Limits.CPU, Memory: s.Limits.Memory, Disk: s.Limits.Disk,
+		Processes: s.Limits.Processes, Files: s.Limits.Files,
+		VolumeFiles:        min(s.Limits.VolumeFiles, rules.Defaults.VolumeFiles),
+		TimeoutSeconds:     min(s.Expires.Sub(s.Started), rules.Timeouts.MaxLife).Seconds(),
+		IdleTimeoutSeconds: s.IdleTimeoutSeconds, SnapshotOnEnd: s.SnapshotOnEnd,
+	}
+	if s.S3 != nil {
+		own := s.S3.S3
+		own.Init = false // the volume is filled already
+		req.S3 = &own
+	}
+	return req
+}
+
+// EndReason returns the reason for an end without a request.
+func (s Sandbox) EndReason(end engine.End) string {
+	switch {
+	case end.OutOfMemory && s.Limits.Memory > 0:
+		return "it exceeded its memory limit of " + units.BytesSize(float64(s.Limits.Memory))
+	case end.OutOfMemory:
+		return "it exceeded the memory of the machine"
+	case end.Destroyed:
+		return "it was destroyed by another program than Harvest's server"
+	}
+	return cmp.Or(end.Detail, "it ended by itself")
+}
 
 // Holder returns the account whose volumes, secrets and images the sandbox uses.
 func (s Sandbox) Holder() string { return cmp.Or(s.Owner, s.Account) }

@@ -38,6 +38,13 @@ func (p *Problems) Add(err error) {
 	}
 }
 
+// Require adds a problem of the server's configuration unless ok.
+func (p *Problems) Require(ok bool, problem string) {
+	if !ok {
+		p.Invalidf("correct the configuration", "%s", problem)
+	}
+}
+
 // Err returns all problems as one error, or nil.
 func (p *Problems) Err() error {
 	if len(p.texts) == 0 {

@@ -3,7 +3,9 @@
 package spec
 
 import (
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/image"
@@ -91,4 +93,26 @@ func (n Network) Clone() Network {
 // Engine returns the policy in the terms of engines.
 func (n Network) Engine() engine.Network {
 	return engine.Network{Mode: engine.NetworkMode(n.Mode), Allow: slices.Clone(n.Allow), Deny: slices.Clone(n.Deny)}
+}
+
+// Summary formats n for logs.
+func (n Network) Summary() string {
+	var b strings.Builder
+	b.WriteString(n.Mode)
+	for word, rules := range map[string][]string{"allow": n.Allow, "deny": n.Deny} {
+		if len(rules) > 0 {
+			b.WriteString(", " + word + " " + strings.Join(rules, " "))
+		}
+	}
+	return b.String()
+}
+
+// ownTag is the prefix of tags by which Harvest itself identifies a sandbox, such as the tag of a session.
+const ownTag = "harvest."
+
+// UserTags returns a copy of tags without Harvest's own. A copy of the sandbox of a session belongs to no session.
+func UserTags(tags map[string]string) map[string]string {
+	own := maps.Clone(tags)
+	maps.DeleteFunc(own, func(key, _ string) bool { return strings.HasPrefix(key, ownTag) })
+	return own
 }

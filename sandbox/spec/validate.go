@@ -354,6 +354,24 @@ func CheckPath(p *Problems, name string) {
 	}
 }
 
+// Command validates a command, and returns its time limit: timeout, or the default for 0.
+func (r Rules) Command(cmd engine.Command, timeout time.Duration) (limit time.Duration, err error) {
+	var p Problems
+	CheckWhere(&p, cmd.Dir, cmd.User)
+	if p.None() {
+		p.Add(engine.CheckCommand(cmd))
+	}
+	if cmd.User != "" && !r.Can.Users {
+		p.Addf(errors.Unsupported, "omit user", "the engine %s does not support users on this machine", r.Engine)
+	}
+	if cmd.Terminal != nil && !r.Can.Terminal {
+		p.Addf(errors.Unsupported, "omit terminal", "the engine %s does not support terminals on this machine",
+			r.Engine)
+	}
+	limit = CheckTime(&p, "timeout_seconds", timeout.Seconds(), r.Timeouts.Exec, r.Timeouts.MaxLife)
+	return limit, p.Err()
+}
+
 // CheckSnapshots adds a problem if this server has no snapshots.
 func (r Rules) CheckSnapshots(p *Problems) {
 	if !r.Snapshots {

@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -53,9 +53,9 @@ func (as *attachments) take(name string, a *attachment) (leave func()) {
 // attach sends the output of a command that was started earlier, from the client's offset. If the connection of a
 // client with an attachment name breaks, the output waits for comeBack until the client reconnects, so that no output
 // of a fast command is lost.
-func (s *Service) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (sandbox.Result, error) {
+func (s *Service) attach(ctx context.Context, st *stream, ref string, req api.AttachRequest) (commands.Result, error) {
 	if req.Offset < 0 || len(req.Attachment) > 64 {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
+		return commands.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
 			"invalid attachment: offset must not be negative, and attachment has at most 64 bytes"),
 			"give the number of received bytes of stdout and stderr together, including truncated_bytes, as offset")
 	}
@@ -76,7 +76,7 @@ func (s *Service) attach(ctx context.Context, st *stream, ref string, req api.At
 		Truncated: out.truncated,
 	})
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	if req.Attachment != "" {
 		defer s.attached.take(x.SandboxID()+" "+x.ID()+" "+req.Attachment,
@@ -85,7 +85,7 @@ func (s *Service) attach(ctx context.Context, st *stream, ref string, req api.At
 	st.started(x)
 	res, err := s.waitHere(held, x)
 	if err == nil && !out.reached() {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
+		return commands.Result{}, errors.Remedy(errors.Newf(errors.Invalid,
 			"invalid offset %d: the command has written less", req.Offset), "begin at offset 0")
 	}
 	return res, err

@@ -38,8 +38,8 @@ func s3Out(s *record.S3Volume) *api.SandboxS3 {
 	if s == nil {
 		return nil
 	}
-	return &api.SandboxS3{S3: api.S3{Bucket: s.Bucket, Prefix: s.Prefix, MountPath: s.MountPath,
-		Init: s.Init, SyncOnTerminate: s.SyncOnTerminate, SyncEverySeconds: s.SyncEverySeconds, Secret: s.Secret,
+	return &api.SandboxS3{S3: api.S3{Place: api.Place(s.Place), MountPath: s.MountPath,
+		Init: s.Init, SyncOnTerminate: s.SyncOnTerminate, SyncEverySeconds: s.SyncEverySeconds,
 		Mount: s.Mount, ReadOnly: s.ReadOnly}, Volume: s.Volume, SyncError: s.SyncError, MountError: s.MountError}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
@@ -34,11 +35,11 @@ func (s *Service) exec(w http.ResponseWriter, r *http.Request) error {
 		}
 		return edge.Respond(w, http.StatusAccepted, started(x))
 	}
-	return s.answer(w, r, func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+	return s.answer(w, r, func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error) {
 		stdio.Stdin = strings.NewReader(req.Stdin)
 		x, err := s.start(ctx, ref, req, stdio)
 		if err != nil {
-			return sandbox.Result{}, err
+			return commands.Result{}, err
 		}
 		tell(x)
 		return s.wait(ctx, x)
@@ -57,7 +58,7 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := s.CommandContext(r)
 	defer cancel()
-	return s.answer(w, r, func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error) {
+	return s.answer(w, r, func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error) {
 		stdio.Stdin = strings.NewReader(req.Stdin)
 		return s.runOnce(ctx, req, stdio, tell)
 	})
@@ -65,11 +66,11 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) error {
 
 // answer calls do and responds with its result: as JSON, or with the output as events if the client asks for them.
 func (s *Service) answer(w http.ResponseWriter, r *http.Request,
-	do func(stdio engine.Stdio, tell func(*sandbox.Execution)) (sandbox.Result, error)) error {
+	do func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error)) error {
 	if !edge.WantsEvents(r) {
-		res, err := whileKey(r.Context(), func() (sandbox.Result,
+		res, err := whileKey(r.Context(), func() (commands.Result,
 			error) {
-			return do(engine.Stdio{}, func(*sandbox.Execution) {})
+			return do(engine.Stdio{}, func(*commands.Execution) {})
 		})
 		if err != nil {
 			return err
@@ -79,9 +80,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request,
 	ev := s.NewEvents(w)
 	defer ev.Close()
 	stdout, stderr := &outputWriter{ev: ev, name: api.EventStdout}, &outputWriter{ev: ev, name: api.EventStderr}
-	res, err := whileKey(r.Context(), func() (sandbox.Result, error) {
+	res, err := whileKey(r.Context(), func() (commands.Result, error) {
 		return do(engine.Stdio{Stdout: stdout, Stderr: stderr},
-			func(x *sandbox.Execution) { ev.Send(api.EventStarted, started(x)) })
+			func(x *commands.Execution) { ev.Send(api.EventStarted, started(x)) })
 	})
 	if err != nil {
 		ev.Send(api.EventProblem, edge.Problem(r.Context(), err))
@@ -95,9 +96,9 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request,
 
 // whileKey returns the result of call. If the key of the request ends first, whileKey returns the reason at once and
 // does not wait for call, because killing a command takes a while. call still completes, since its context ends, too.
-func whileKey(ctx context.Context, call func() (sandbox.Result, error)) (sandbox.Result, error) {
+func whileKey(ctx context.Context, call func() (commands.Result, error)) (commands.Result, error) {
 	type result struct {
-		sandbox.Result
+		commands.Result
 		err error
 	}
 	done := make(chan result, 1)
@@ -120,7 +121,7 @@ func whileKey(ctx context.Context, call func() (sandbox.Result, error)) (sandbox
 	case r := <-done:
 		return r.Result, edge.EndedBy(ctx, r.err)
 	case <-ended:
-		return sandbox.Result{}, account.Ended(ctx)
+		return commands.Result{}, account.Ended(ctx)
 	}
 }
 
@@ -162,7 +163,7 @@ const orphaned = 60
 
 // runOnce creates a sandbox, runs the command in it, and destroys it in any case.
 func (s *Service) runOnce(ctx context.Context, req runRequest, stdio engine.Stdio,
-	tell func(*sandbox.Execution)) (sandbox.Result, error) {
+	tell func(*commands.Execution)) (commands.Result, error) {
 	if !req.keep && req.sandbox.IdleTimeoutSeconds == 0 {
 		req.sandbox.IdleTimeoutSeconds = orphaned
 	}
@@ -172,16 +173,16 @@ func (s *Service) runOnce(ctx context.Context, req runRequest, stdio engine.Stdi
 	made, err := s.Create(creating, req.sandbox)
 	if err != nil {
 		if s.Stopping.Err() != nil {
-			return sandbox.Result{}, edge.ErrStopping()
+			return commands.Result{}, edge.ErrStopping()
 		}
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	if !req.keep {
 		defer s.discard(ctx, made.ID)
 	}
 	x, err := s.start(ctx, made.ID, req.ExecRequest, stdio)
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	tell(x)
 	return s.wait(ctx, x)
@@ -199,7 +200,7 @@ func (s *Service) discard(ctx context.Context, id string) {
 
 // start starts a command or code.
 func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
-	stdio engine.Stdio) (*sandbox.Execution, error) {
+	stdio engine.Stdio) (*commands.Execution, error) {
 	timeout, err := edge.Seconds("timeout_seconds", req.TimeoutSeconds)
 	if err != nil {
 		return nil, err
@@ -219,12 +220,12 @@ func (s *Service) start(ctx context.Context, ref string, req api.ExecRequest,
 }
 
 // wait waits for the end of a command, even after ctx ends, since the end of ctx kills the command.
-func (s *Service) wait(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
+func (s *Service) wait(ctx context.Context, x *commands.Execution) (commands.Result, error) {
 	return s.waitHere(context.WithoutCancel(ctx), x)
 }
 
 // waitHere waits for a command until the client disconnects; the command continues. It returns when the server stops.
-func (s *Service) waitHere(ctx context.Context, x *sandbox.Execution) (sandbox.Result, error) {
+func (s *Service) waitHere(ctx context.Context, x *commands.Execution) (commands.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.Stopping, cancel)()
@@ -252,7 +253,7 @@ func (s *Service) CommandContext(r *http.Request) (context.Context, context.Canc
 	}
 }
 
-func resultOut(r sandbox.Result) api.Result {
+func resultOut(r commands.Result) api.Result {
 	return api.Result{
 		ReturnCode: r.ReturnCode, Stdout: r.Stdout, Stderr: r.Stderr, Duration: r.Duration, SandboxID: r.SandboxID,
 		TimedOut: r.TimedOut, Signal: r.Signal, OutOfMemory: r.OutOfMemory, Truncated: r.Truncated, Reason: r.Reason,
@@ -260,6 +261,6 @@ func resultOut(r sandbox.Result) api.Result {
 	}
 }
 
-func started(x *sandbox.Execution) api.Started {
+func started(x *commands.Execution) api.Started {
 	return api.Started{SandboxID: x.SandboxID(), ProcessID: x.ID()}
 }

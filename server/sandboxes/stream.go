@@ -14,27 +14,27 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
 // execStream runs a command, or attaches to one, with input and output as messages; package api describes them.
 func (s *Service) execStream(w http.ResponseWriter, r *http.Request) error {
 	ref := r.PathValue("id")
-	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error) {
+	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (commands.Result, error) {
 		var req struct {
 			api.ExecRequest
 			api.AttachRequest
 		}
 		if err := edge.Decode(first, &req); err != nil {
-			return sandbox.Result{}, err
+			return commands.Result{}, err
 		}
 		if req.ProcessID != "" {
 			return s.attach(ctx, st, ref, req.AttachRequest)
 		}
 		x, err := s.start(ctx, ref, req.ExecRequest, st.stdio(req.Capture))
 		if err != nil {
-			return sandbox.Result{}, err
+			return commands.Result{}, err
 		}
 		st.started(x)
 		if req.Detach {
@@ -46,10 +46,10 @@ func (s *Service) execStream(w http.ResponseWriter, r *http.Request) error {
 
 // runStream is run with input and output as messages.
 func (s *Service) runStream(w http.ResponseWriter, r *http.Request) error {
-	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error) {
+	return s.stream(w, r, func(ctx context.Context, st *stream, first []byte) (commands.Result, error) {
 		req, err := decodeRun(first)
 		if err != nil {
-			return sandbox.Result{}, err
+			return commands.Result{}, err
 		}
 		req.sandbox.Progress = func(p image.Progress) {
 			progress := api.Progress(p)
@@ -62,7 +62,7 @@ func (s *Service) runStream(w http.ResponseWriter, r *http.Request) error {
 // stream accepts a WebSocket, passes its first message to serve, and sends the result of serve as the last message.
 // The context of serve ends when the client disconnects, but not when the server stops.
 func (s *Service) stream(w http.ResponseWriter, r *http.Request,
-	serve func(ctx context.Context, st *stream, first []byte) (sandbox.Result, error)) error {
+	serve func(ctx context.Context, st *stream, first []byte) (commands.Result, error)) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return errors.Remedy(errors.Newf(errors.Invalid, "GET %.200s: needs a WebSocket", r.URL.Path),
 			"connect with a WebSocket, or use POST")
@@ -121,8 +121,8 @@ type stream struct {
 	lost   atomic.Bool   // the connection broke without a close message
 
 	mu     sync.Mutex
-	x      *sandbox.Execution // guarded by mu: nil until it is started
-	resize *engine.Size       // guarded by mu: size requested before that
+	x      *commands.Execution // guarded by mu: nil until it is started
+	resize *engine.Size        // guarded by mu: size requested before that
 }
 
 // receive handles the client's messages until it disconnects or sends an invalid one. The reason is not reported: the
@@ -181,7 +181,7 @@ func (st *stream) obey(data []byte) error {
 
 // started lets control messages reach the command, and sends its ID to the client before any output: a client that
 // sees that the command runs can send it a signal.
-func (st *stream) started(x *sandbox.Execution) {
+func (st *stream) started(x *commands.Execution) {
 	st.mu.Lock()
 	st.x = x
 	size := st.resize

@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/server/edge"
 )
 
@@ -65,7 +66,7 @@ type terminals struct {
 type terminal struct {
 	stdin *window
 	ready chan struct{} // closed when x or err is set
-	x     *sandbox.Execution
+	x     *commands.Execution
 	err   error
 
 	mu     sync.Mutex
@@ -141,7 +142,7 @@ func (s *Service) runTerminal(ctx context.Context, t *terminal, of shellOf) {
 }
 
 // shell finds the shell that an earlier server started, or starts one.
-func (s *Service) shell(ctx context.Context, t *terminal, of shellOf) (*sandbox.Execution, error) {
+func (s *Service) shell(ctx context.Context, t *terminal, of shellOf) (*commands.Execution, error) {
 	known, err := s.Fleet.Processes(ctx, of.owner, of.id)
 	if err != nil {
 		return nil, err

@@ -51,9 +51,8 @@ func (s *Service) syncSandbox(w http.ResponseWriter, r *http.Request) error {
 			"create a sandbox with s3, or synchronize a volume: harvest volume sync VOLUME")
 	}
 	// Other clients may have written there, so use the list and not the manifest.
-	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction, Bucket: found.S3.Bucket,
-		Prefix: found.S3.Prefix, Secret: found.S3.Secret,
-		List: req.Direction != string(plan.Up), DeleteMany: req.DeleteMany})
+	return s.sync(w, r, found.S3.Volume, api.VolumeSyncRequest{Direction: req.Direction,
+		Place: api.Place(found.S3.Place), List: req.Direction != string(plan.Up), DeleteMany: req.DeleteMany})
 }
 
 func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, req api.VolumeSyncRequest) error {
@@ -89,7 +88,7 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		}
 	}
 	res, err := s.Storage.Sync(r.Context(), edge.Account(r), vol, storage.Request{
-		Place: s3.Place{Bucket: req.Bucket, Prefix: req.Prefix, Secret: req.Secret}, Versioned: req.Versioned,
+		Place: s3.Place(req.Place), Versioned: req.Versioned,
 		Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
 		ev.Send(api.EventProblem, edge.Problem(r.Context(), err))

@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/session/models"
 	"github.com/RelevanceAI/harvest/session/pipe"
@@ -37,22 +38,22 @@ type Runner struct {
 // Run has an agent answer one prompt in an existing sandbox that belongs to no session; see Manager.RunOnce of package
 // session.
 func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
-	tell func(agent.Event)) (sandbox.Result, error) {
+	tell func(agent.Event)) (commands.Result, error) {
 	program, ok := r.Agents[name].(agent.OneShot)
 	if !ok {
-		return sandbox.Result{}, errors.Newf(errors.Unsupported, "agent %.40q: does not support single prompts", name)
+		return commands.Result{}, errors.Newf(errors.Unsupported, "agent %.40q: does not support single prompts", name)
 	}
 	sb, err := r.Fleet.Get(ctx, account, ref)
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	if id := sb.Tags[r.Tag]; id != "" {
-		return sandbox.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to session %s", id),
+		return commands.Result{}, errors.Remedy(errors.Newf(errors.Conflict, "the sandbox belongs to session %s", id),
 			"send the prompt to the session")
 	}
 	leave, err := r.enter(sb.ID)
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	defer leave()
 	setup := agent.Setup{Dir: sb.Workdir}
@@ -60,20 +61,20 @@ func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
 		setup.Dir = sb.Volumes[0].Path
 	}
 	if setup.Access, err = r.access(ctx, sb); err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	line := r.Models.Open(ctx, account, sb.ID, model.Grant{ID: sb.ID, Account: account, Secrets: sb.Secrets})
 	defer line.End(ctx)
 	box := shell.Sandbox{Fleet: r.Fleet, Account: account, ID: sb.ID}
 	dir := "/tmp/harvest-prompt-" + strings.ToLower(ulid.Make().String())
 	if err := box.CopyFile(ctx, dir, "prompt", []byte(prompt)); err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	defer box.Remove(context.WithoutCancel(ctx), dir)
 
 	overridden, err := models.Guard(ctx, box, r.Agents[name], &setup, setup.Dir)
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	for _, text := range overridden {
 		tell(agent.Event{Type: agent.Overridden, Text: text})
@@ -85,7 +86,7 @@ func (r *Runner) Run(ctx context.Context, account, ref, name, prompt string,
 		Workdir: cmd.Dir, Terminal: &engine.Size{Rows: 24, Cols: 200}, Timeout: pipe.Life, Stdout: out,
 	})
 	if err != nil {
-		return sandbox.Result{}, err
+		return commands.Result{}, err
 	}
 	result, err := x.Wait(ctx)
 	if ctx.Err() != nil {

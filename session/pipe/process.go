@@ -9,6 +9,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/session/shell"
 )
 
@@ -24,7 +25,7 @@ type Process struct {
 	Received, Written int64
 	Counted           bool // the engine counts input bytes
 
-	x      *sandbox.Execution
+	x      *commands.Execution
 	lines  chan Line
 	ended  chan Exit
 	stop   chan struct{} // closed when the reader of lines stops
@@ -34,7 +35,7 @@ type Process struct {
 
 // Exit is the end of a process; Err is set if the result is unknown.
 type Exit struct {
-	Result sandbox.Result
+	Result commands.Result
 	Err    error
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 )
 
 // maxOutput is the size limit for the output of a script, in bytes.
@@ -41,7 +42,7 @@ type Script struct {
 const PrivateFile = `umask 077; mkdir -p "${1%/*}"; cat >"$1"`
 
 // Run runs a script and returns its output. It returns Exhausted if the output exceeds maxOutput.
-func (b Sandbox) Run(ctx context.Context, sh Script) ([]byte, sandbox.Result, error) {
+func (b Sandbox) Run(ctx context.Context, sh Script) ([]byte, commands.Result, error) {
 	w := &bounded{}
 	env := map[string]string{"GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1",
 		"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C.UTF-8"}
@@ -53,7 +54,7 @@ func (b Sandbox) Run(ctx context.Context, sh Script) ([]byte, sandbox.Result, er
 	}
 	x, err := b.Fleet.Exec(ctx, b.Account, b.ID, req)
 	if err != nil {
-		return nil, sandbox.Result{}, err
+		return nil, commands.Result{}, err
 	}
 	result, err := x.Wait(ctx)
 	switch {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/git"
-	"github.com/RelevanceAI/harvest/sandbox"
+	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/session/shell"
 )
 
@@ -90,7 +90,7 @@ func (t Tree) Diff(ctx context.Context, r Repository) ([]byte, error) {
 }
 
 // explain returns err, or the error of git in a script that failed.
-func explain(result sandbox.Result, err error) error {
+func explain(result commands.Result, err error) error {
 	if err == nil && result.ReturnCode != 0 {
 		err = git.Explain("git failed in the sandbox", result.Stderr+result.Why())
 	}

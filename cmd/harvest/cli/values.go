@@ -120,7 +120,7 @@ func parseS3(text, secret string) (*api.S3, error) {
 		}
 		return nil, nil
 	}
-	s := api.S3{Secret: secret}
+	s := api.S3{Place: api.Place{Secret: secret}}
 	rest, ok := strings.CutPrefix(text, "s3:")
 	for more := ok; more; {
 		if rest, more = strings.CutSuffix(rest, ":init"); more {

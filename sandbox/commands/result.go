@@ -1,4 +1,4 @@
-package sandbox
+package commands
 
 // Result is the result of a command (mission A1).
 type Result struct {

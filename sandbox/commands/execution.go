@@ -1,10 +1,8 @@
-package sandbox
+package commands
 
 import (
 	"cmp"
 	"context"
-	"io"
-	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -22,10 +20,13 @@ const (
 	longEnough = 100 * time.Millisecond // longer commands are recorded, so that recovery knows their time limit
 )
 
+// carriedReason is the reason in the results of commands that ended because their sandbox was carried over.
+const carriedReason = "the sandbox was carried over to a new one with its files, because its engine lets none live " +
+	"longer; commands end with that"
+
 // Execution is a command that was started or attached to. All methods may be called concurrently.
 type Execution struct {
-	fleet    *Fleet
-	entry    *entry
+	set      *Set
 	proc     engine.Process
 	ctx      context.Context // of the caller; nil if its end has no effect
 	started  time.Time
@@ -47,7 +48,7 @@ type Execution struct {
 func (x *Execution) ID() string { return x.proc.ID() }
 
 // SandboxID returns the ID of the sandbox.
-func (x *Execution) SandboxID() string { return x.entry.id }
+func (x *Execution) SandboxID() string { return x.set.sandbox.ID }
 
 // Signal sends a signal by its name, such as "TERM". Invalid for an unknown name.
 func (x *Execution) Signal(ctx context.Context, name string) error {
@@ -79,61 +80,15 @@ func (x *Execution) Wait(ctx context.Context) (Result, error) {
 	}
 }
 
-// capture sets up buffers for output streams without a writer.
-func (x *Execution) capture(req ExecRequest) (stdout, stderr io.Writer) {
-	stdout, stderr = req.Stdout, req.Stderr
-	if stdout == nil {
-		x.stdout = &capture{limit: x.fleet.opts.Capture}
-		stdout = x.stdout
+// capture sets up buffers for the output streams of cmd that have no writer.
+func (x *Execution) capture(cmd *engine.Command) {
+	if cmd.Stdout == nil {
+		x.stdout = &capture{limit: x.set.sandbox.Capture}
+		cmd.Stdout = x.stdout
 	}
-	if stderr == nil {
-		x.stderr = &capture{limit: x.fleet.opts.Capture}
-		stderr = x.stderr
-	}
-	return stdout, stderr
-}
-
-// run supervises a started command until its end, in the background.
-func (f *Fleet) run(ctx context.Context, x *Execution) {
-	e := x.entry
-	ctx = logf.With(context.WithoutCancel(ctx), "sandbox_id", e.id)
-	f.mu.Lock()
-	if !x.attached {
-		e.commands[x] = struct{}{}
-	}
-	if !x.background {
-		e.busy++
-	}
-	f.mu.Unlock()
-	f.tasks.Go(func() {
-		defer close(x.done)
-		recorded := x.follow(ctx)
-		if f.ctx.Err() != nil {
-			return // the command continues, and its record stays for the next server
-		}
-		f.mu.Lock()
-		delete(e.commands, x)
-		f.mu.Unlock()
-		if !x.background {
-			f.leave(e)
-		}
-		if recorded {
-			x.record(ctx)
-		}
-		if !x.attached {
-			logf.Infof(ctx, "command %s ended with %d after %.3f s (timed out: %t)", x.ID(), x.result.ReturnCode,
-				x.result.Duration, x.result.TimedOut)
-		}
-	})
-}
-
-// record stores the list of running commands, for recovery.
-func (x *Execution) record(ctx context.Context) {
-	_, err := x.fleet.update(ctx, x.entry, func(sb *record.Sandbox) error {
-		return sb.RequireStatus(record.Running, record.Stopping, record.Lost)
-	})
-	if err != nil && !errors.Is(err, errors.Conflict) {
-		logf.Errorf(ctx, "record the commands: %v", err)
+	if cmd.Stderr == nil {
+		x.stderr = &capture{limit: x.set.sandbox.Capture}
+		cmd.Stderr = x.stderr
 	}
 }
 
@@ -143,7 +98,7 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 		exit engine.Exit
 		err  error
 	}
-	waiting, stop := context.WithCancel(x.fleet.ctx)
+	waiting, stop := context.WithCancel(x.set.sandbox.Context)
 	defer stop()
 	ended := make(chan ending, 1)
 	go func() {
@@ -170,7 +125,7 @@ func (x *Execution) follow(ctx context.Context) (recorded bool) {
 			return recorded
 		case <-long:
 			long, recorded = nil, true
-			x.record(ctx)
+			x.set.sandbox.Save(ctx)
 		case <-overdue:
 			x.result.TimedOut = true
 			kill("its time limit of " + x.deadline.Sub(x.started).String() + " was reached")
@@ -200,11 +155,11 @@ func (x *Execution) kill(ctx context.Context) {
 // finish sets the result. why is the reason if the Fleet killed the command.
 func (x *Execution) finish(exit engine.Exit, err error, why string) {
 	r := &x.result
-	r.SandboxID, r.Duration = x.entry.id, max(0, time.Since(x.started).Seconds())
+	r.SandboxID, r.Duration = x.SandboxID(), max(0, time.Since(x.started).Seconds())
 	r.ReturnCode, r.Signal, r.OutOfMemory, r.Reason, r.Crashed = exit.Code, exit.Signal, exit.OutOfMemory,
 		why, exit.Crashed
 	if r.Crashed != "" {
-		logf.Warnf(x.fleet.ctx, "command %s of sandbox %s: %s", x.ID(), x.entry.id, r.Crashed)
+		logf.Warnf(x.set.sandbox.Context, "command %s of sandbox %s: %s", x.ID(), x.SandboxID(), r.Crashed)
 	}
 	if x.stdout != nil {
 		r.Stdout = x.stdout.text()
@@ -214,7 +169,7 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 		r.Stderr = x.stderr.text()
 		r.Truncated = r.Truncated || x.stderr.truncated()
 	}
-	if x.entry.isCarried(x.fleet) && !r.TimedOut {
+	if x.set.sandbox.Carried() && !r.TimedOut {
 		r.Reason = cmp.Or(why, carriedReason)
 	}
 	if exit.OutOfSpace {
@@ -225,7 +180,7 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 		r.ReturnCode = timedOutCode
 	case err != nil && x.attached && x.ctx.Err() != nil:
 		x.err = errors.Wrapf(x.ctx.Err(), "the attachment ended")
-	case err != nil && x.fleet.ctx.Err() != nil:
+	case err != nil && x.set.sandbox.Context.Err() != nil:
 		x.err = errors.Remedy(errors.Explainf(err, errors.Unavailable,
 			"Harvest is shutting down; the command continues"), "attach to it when Harvest runs again")
 	case err != nil || exit.Signal != "":
@@ -235,20 +190,16 @@ func (x *Execution) finish(exit engine.Exit, err error, why string) {
 
 // blameSandbox determines whether the command ended because its sandbox did.
 func (x *Execution) blameSandbox(err error) {
-	f, e := x.fleet, x.entry
 	if err != nil || x.result.OutOfMemory { // the end of the sandbox may become known a moment later
 		timer := time.NewTimer(endLimit)
 		defer timer.Stop()
 		select {
-		case <-e.ended:
-		case <-f.ctx.Done():
+		case <-x.set.sandbox.Ended:
+		case <-x.set.sandbox.Context.Done():
 		case <-timer.C:
 		}
 	}
-	f.mu.Lock()
-	sb := e.record
-	f.mu.Unlock()
-	r := &x.result
+	sb, r := x.set.sandbox.Record(), &x.result
 	switch {
 	case sb.Status != record.Running && sb.Status != record.Lost:
 		if err != nil {
@@ -262,16 +213,4 @@ func (x *Execution) blameSandbox(err error) {
 	case r.OutOfMemory:
 		r.Reason = cmp.Or(r.Reason, "it ran out of memory")
 	}
-}
-
-// leaver is a stream that keeps the sandbox from becoming idle.
-type leaver struct {
-	io.ReadCloser
-	leave func()
-	once  sync.Once
-}
-
-func (l *leaver) Close() error {
-	defer l.once.Do(l.leave)
-	return l.ReadCloser.Close()
 }
