@@ -144,6 +144,13 @@ func TestDeletionsAskAsLittleAsPossible(t *testing.T) {
 			},
 			first: map[string]int{"HEAD": n + 1, "DELETE": 1, "POST": 1, "PUT": 1},
 			next:  map[string]int{"HEAD": n + 1, "DELETE": 1, "POST": 1}},
+		"one at a time, without conditions": {location: func() s3.Location { return strictLocation(t, &strictServer{}) },
+			fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
+				return (conditional(r) || r.Method == http.MethodPost) &&
+					xmlFault(w, http.StatusNotImplemented, "NotImplemented")
+			},
+			first: map[string]int{"HEAD": n + 1, "DELETE": 1 + 2*n, "POST": 2, "PUT": 1}, // with a CRC-32, then an MD5
+			next:  map[string]int{"HEAD": n + 1, "DELETE": 1 + 2*n}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loc := c.location()
