@@ -1,3 +1,5 @@
+# Each step prints one line. V=1 shows all of its output, such as the names of downloads and packages.
+#
 # make run     builds Harvest, prepares this machine, and runs a line of Python in a sandbox
 # make clients the command line alone, without the server, for macOS, Windows and 32-bit ARM
 # make release  the files of a release in dist, from the last commit; VERSION=0.1.1 replaces the version of the file VERSION
@@ -13,6 +15,8 @@
 # make test-security   the abuse list against a built server, as root and rootless, with a table; a quarter of an hour
 # make bench   the benchmarks, with the peers that are installed beside them
 
+# Runs a command as a step of that name.
+STEP     := scripts/step
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(shell test -z "$$(git status --porcelain 2>/dev/null | head -1)" || echo +changes)
 RELEASE  := github.com/RelevanceAI/harvest/internal/release
@@ -33,7 +37,7 @@ TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
 # Compilers that collect garbage less often need a sixth less time.
-BUILD    := GOGC=400 CGO_ENABLED=0 go build -trimpath
+BUILD    := env GOGC=400 CGO_ENABLED=0 go build -v -trimpath
 
 # Systems for which harvest is the command line alone, without the server.
 CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
@@ -41,7 +45,7 @@ CLIENTS := darwin/arm64 darwin/amd64 windows/amd64 linux/arm
 # The version of a release: VERSION of the command line or the environment, or the file.
 RELEASED := $(if $(filter file,$(origin VERSION)),$(shell cat VERSION),$(VERSION))
 # Programs that run during the build run here, whatever GOARCH is.
-PACK     := GOOS= GOARCH= CGO_ENABLED=0 go run -trimpath ./cmd/harvest/inner/pack
+PACK     := env GOOS= GOARCH= CGO_ENABLED=0 go run -v -trimpath ./cmd/harvest/inner/pack
 # What the server contains.
 PROGRAMS := keeper sentry tools s3
 
@@ -51,22 +55,28 @@ PROGRAMS := keeper sentry tools s3
 # cmd/harvest/inner. One go build compiles the packages of all of them, and uses both the network and each core well;
 # the server that it links lacks the programs, and is not used.
 build: keeper
-	$(BUILD) -buildvcs=auto -tags keeper -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
-	$(PACK) bin/harvest-server cmd/harvest/inner/server.zst
-	$(BUILD) -buildvcs=auto -tags keeper,clientonly -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
+	@$(STEP) "build the server" \
+		$(BUILD) -buildvcs=auto -tags keeper -ldflags "$(LDFLAGS)" -o bin/harvest-server ./cmd/harvest
+	@$(STEP) "compress the server" $(PACK) bin/harvest-server cmd/harvest/inner/server.zst
+	@$(STEP) "build the command line" \
+		$(BUILD) -buildvcs=auto -tags keeper,clientonly -ldflags "$(LDFLAGS)" -o bin/harvest ./cmd/harvest
 
 keeper:
 	@mkdir -p bin/programs
-	$(BUILD) -ldflags "-s -w" -o bin/programs/ $(addprefix ./cmd/harvest/,$(PROGRAMS)) ./cmd/harvest
-	@set -e; for program in $(PROGRAMS); do $(PACK) bin/programs/$$program cmd/harvest/inner/$$program.zst; done
+	@$(STEP) "build the programs of sandboxes" \
+		$(BUILD) -ldflags "-s -w" -o bin/programs/ $(addprefix ./cmd/harvest/,$(PROGRAMS)) ./cmd/harvest
+	@$(STEP) "compress the programs of sandboxes" sh -ec \
+		'for program in $(PROGRAMS); do $(PACK) bin/programs/$$program cmd/harvest/inner/$$program.zst; done'
 
 clients:
-	@set -e; for platform in $(CLIENTS); do echo "build harvest for $$platform"; \
-	CGO_ENABLED=0 GOARM=6 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags "$(LDFLAGS)" -o bin/harvest-$${platform%/*}-$${platform#*/} ./cmd/harvest; done
+	@set -e; for platform in $(CLIENTS); do os=$${platform%/*}; arch=$${platform#*/}; \
+	$(STEP) "build harvest for $$platform" env GOARM=6 GOOS=$$os GOARCH=$$arch \
+		$(BUILD) -ldflags "$(LDFLAGS)" -o bin/harvest-$$os-$$arch ./cmd/harvest; done
 
 man:
 	rm -rf bin/man
-	GOOS= GOARCH= CGO_ENABLED=0 go run -tags clientonly,man -trimpath -ldflags "$(LDFLAGS)" ./cmd/harvest man bin/man
+	@$(STEP) "write the manual pages" env GOOS= GOARCH= CGO_ENABLED=0 \
+		go run -v -tags clientonly,man -trimpath -ldflags "$(LDFLAGS)" ./cmd/harvest man bin/man
 
 # The Makefile of the release's own clone runs build, clients and man.
 release:
@@ -88,6 +98,7 @@ run: build
 
 deps:
 	@scripts/deps
+	@$(STEP) "fetch the modules" sh -c 'go list -test -deps ./... >/dev/null'
 
 test: deps
 	$(TESTRUN) quick $(PACKAGES)
@@ -124,17 +135,18 @@ check: export CGO_ENABLED = 0
 check: export GOFLAGS = -trimpath
 check: export GOGC = 400
 check: fmt
-	go vet ./...
-	go mod tidy -diff
-	go -C internal/peers vet ./...
-	go -C internal/peers/release vet ./...
-	go -C internal/peers/release test ./...
-	go -C internal/peers/release mod tidy -diff
-	go vet -tags clientonly,man ./cmd/harvest
-	@set -e; for platform in $(CLIENTS); do GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -o /dev/null ./cmd/harvest; done
-	go build -tags clientonly -o /dev/null ./cmd/harvest
-	go test -count=1 ./internal/lint
-	go tool staticcheck ./...
+	@$(STEP) "vet" go vet ./...
+	@$(STEP) "check go.mod" go mod tidy -diff
+	@$(STEP) "vet the peers" go -C internal/peers vet ./...
+	@$(STEP) "vet the program release" go -C internal/peers/release vet ./...
+	@$(STEP) "test the program release" go -C internal/peers/release test ./...
+	@$(STEP) "check go.mod of the program release" go -C internal/peers/release mod tidy -diff
+	@$(STEP) "vet the command line" go vet -tags clientonly,man ./cmd/harvest
+	@set -e; for platform in $(CLIENTS); do $(STEP) "build harvest for $$platform" \
+		env GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -v -o /dev/null ./cmd/harvest; done
+	@$(STEP) "build the command line" go build -v -tags clientonly -o /dev/null ./cmd/harvest
+	@$(STEP) "check the rules of internal/lint" go test -count=1 ./internal/lint
+	@$(STEP) "staticcheck" go tool staticcheck ./...
 	@scripts/vulncheck
 
 vulncheck:
@@ -151,9 +163,9 @@ cover: deps
 
 # The program is gVisor too, and gVisor needs a static binary. BENCH is its arguments, such as BENCH="-rows P1,P2 -n 50".
 bench: build
-	CGO_ENABLED=0 go build -tags keeper -trimpath -ldflags "$(LDFLAGS)" -o bin/bench ./bench
-	$(BUILD) -ldflags "-s -w" -o bin/runsc ./bench/runsc
-	$(BUILD) -ldflags "-s -w" -o bin/s3server ./bench/s3server
+	@$(STEP) "build the benchmark" $(BUILD) -tags keeper -ldflags "$(LDFLAGS)" -o bin/bench ./bench
+	@$(STEP) "build runsc" $(BUILD) -ldflags "-s -w" -o bin/runsc ./bench/runsc
+	@$(STEP) "build the S3 server" $(BUILD) -ldflags "-s -w" -o bin/s3server ./bench/s3server
 	bin/bench $(BENCH)
 
 clean:
