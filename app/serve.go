@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/privilege"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/internal/release"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/server"
@@ -46,7 +47,7 @@ func serveBackground(ctx context.Context, load func() (config.Config, error), re
 	if err != nil {
 		return err
 	}
-	startup.KeepFiles()
+	processes.KeepFiles()
 	// A log that grows for weeks must not fill the disk.
 	log, err := openRolling(filepath.Join(cfg.Data, startup.LogName), startup.LogLimit, becomeOutput)
 	if err != nil {
@@ -57,7 +58,7 @@ func serveBackground(ctx context.Context, load func() (config.Config, error), re
 }
 
 func serve(ctx context.Context, cfg config.Config, log io.Writer, background bool, ready func(*App)) error {
-	startup.KeepFiles()
+	processes.KeepFiles()
 	logf.Setup(log, cfg.Log.Level, cfg.Log.Format == "json")
 	// Binaries with cgo cannot do it; only those of tests with the race detector have cgo.
 	if err := privilege.Keep(privilege.Server); errors.Is(err, unix.ENOTSUP) {

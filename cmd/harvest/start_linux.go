@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/dirlock"
+	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
@@ -97,7 +98,7 @@ func dataError(err error, path string) error {
 
 // startServer starts a server in the background and returns when it is ready. Its error is the server's error.
 func (c commands) startServer(ctx context.Context, cfg config.Config) error {
-	startup.KeepFiles()
+	processes.KeepFiles()
 	log, err := openLog(filepath.Join(cfg.Data, startup.LogName))
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -216,6 +217,28 @@ func start(t *testing.T, ctx context.Context, progress func(image.Progress)) (im
 		image.Spec{Base: "base"}, image.BuildOptions{Progress: progress},
 		image.Output{Root: root, Temp: t.TempDir()})
 	return c, root, err
+}
+
+// TestBuildInheritsNoFiles checks that mmdebstrap gets no file that this process inherited, which a caller left open.
+func TestBuildInheritsNoFiles(t *testing.T) {
+	number, err := unix.FcntlInt(os.Stderr.Fd(), unix.F_DUPFD, 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(number)
+	dir := stub(t, "mmdebstrap", `ls /proc/$$/fd >"$(dirname "$0")/files"; exit 1`)
+	if _, _, err := start(t, t.Context(), nil); err == nil {
+		t.Error("the build succeeded")
+	}
+	files, err := os.ReadFile(filepath.Join(dir, "files"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(string(files)) {
+		if n, err := strconv.Atoi(name); err != nil || n > 2 && n < 10 || n == number {
+			t.Errorf("mmdebstrap has the files %q", files)
+		}
+	}
 }
 
 func TestBuildReadsWhatMmdebstrapSays(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/internal/processes"
 )
 
 //go:embed supervise.sh
@@ -83,6 +84,8 @@ func (r *run) run(ctx context.Context, pack func(tar io.Reader) error) error {
 	}
 	end := sync.OnceFunc(func() { hold.Close() })
 	defer end()
+	// Shells have one digit for a descriptor. Inherited files would leave too few to mmdebstrap.
+	processes.KeepFiles()
 	cmd.ExtraFiles = []*os.File{life}
 	cmd.Cancel = func() error { // kill the whole group, not only the shell
 		end()

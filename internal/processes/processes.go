@@ -1,4 +1,4 @@
-// Package processes finds processes of this machine in /proc.
+// Package processes finds processes of this machine in /proc, and keeps files from the processes that this one starts.
 package processes
 
 import (
