@@ -37,7 +37,13 @@ func (c commands) serveBackground(context.Context) error                    { re
 // examine has nothing to say without a server.
 func examine(context.Context, config.Config) []api.Finding { return nil }
 
-// contextOf lets the server's program run the command: only that program packs build contexts.
-func (c commands) contextOf(context.Context, string, string) (io.ReadCloser, error) {
+// contextOf lets the server's program run the command: only that program packs build contexts. It starts the server
+// first, because a program in memory cannot start itself as the server.
+func (c commands) contextOf(ctx context.Context, _, _ string) (io.ReadCloser, error) {
+	server, err := c.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	server.Close()
 	return nil, c.handOver(false)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -108,6 +109,39 @@ func foreground(t *testing.T, h *host.Host, programs string) {
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// TestBuildCanBeTheFirstCommand checks that a build with a context starts a server in an empty data directory, and that
+// one with another machine's server creates no data directory.
+func TestBuildCanBeTheFirstCommand(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h := carrying(t, testenv.CommandLine(t))
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte("FROM scratch\nCOPY Dockerfile /copied\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.Must("image", "build", dir, "-t", "first")
+	if exe := executable(t, h.Server().PID); filepath.Dir(exe) != filepath.Join(h.Data, "bin") {
+		t.Errorf("the server runs %s", exe)
+	}
+
+	h.Must("down")
+	url := h.Up()
+	key := h.Must("key", "create", "builder", "--quiet")
+	elsewhere := filepath.Join(t.TempDir(), "none")
+	cmd := h.Command(t.Context(), "image", "build", dir, "-t", "second", "--data", elsewhere)
+	cmd.Env = append(slices.Clone(cmd.Env), "HARVEST_URL="+url, "HARVEST_API_KEY="+key)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("build with HARVEST_URL: %v\n%s", err, out)
+	}
+	if _, err := os.Stat(elsewhere); err == nil {
+		t.Error("a build with HARVEST_URL created the data directory")
+	}
+	for _, name := range []string{"first", "second"} {
+		h.Must("image", "inspect", name)
 	}
 }
 
