@@ -143,3 +143,32 @@ func TestCollectCacheMounts(t *testing.T) {
 		t.Errorf("not connected: %v", err)
 	}
 }
+
+// TestBindMountsInCacheKey checks that another owner, mode or content of a mounted file or directory is another step.
+//
+// mission: B2
+func TestBindMountsInCacheKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	for _, change := range []string{"true", "chown 1000 /d", "chown 1000:50 /d/f", "chmod 700 /d", "chmod 600 /d/f",
+		"echo 2 >/d/f"} {
+		img := b.build(t, "FROM tiny AS a\nRUN mkdir /d && echo 1 >/d/f && "+change+"\nFROM tiny\n"+
+			"RUN --mount=from=a,source=/d,target=/m stat -c '%a %u:%g' /m >/dir\n"+
+			"FROM tiny\nRUN --mount=from=a,source=/d/f,target=/m { stat -c '%a %u:%g' /m; cat /m; } >/file\n"+
+			"COPY --from=1 /dir /dir\n", image.BuildOptions{})
+		want := map[string]string{"/dir": "755 0:0\n", "/file": "644 0:0\n1\n"}
+		switch change {
+		case "chown 1000 /d":
+			want["/dir"] = "755 1000:0\n"
+		case "chown 1000:50 /d/f":
+			want["/file"] = "644 1000:50\n1\n"
+		case "chmod 700 /d":
+			want["/dir"] = "700 0:0\n"
+		case "chmod 600 /d/f":
+			want["/file"] = "600 0:0\n1\n"
+		case "echo 2 >/d/f":
+			want["/file"] = "644 0:0\n2\n"
+		}
+		img.want(want)
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -168,13 +167,9 @@ func (t *Tree) Close() error {
 	return all
 }
 
-// Digest is the hash of a file and its mode, or of a directory with everything below it.
+// Digest is the hash of a file, or of a directory with everything below it, with modes and owners, without times.
 func (f *File) Digest() (string, error) {
-	if f.IsDir() {
-		return f.treeDigest()
-	}
-	sum, err := f.ContentDigest()
-	return sum + strconv.FormatInt(f.Mode, 8), err
+	return (&File{children: map[string]*File{"": f}}).treeDigest()
 }
 
 // WriteTar writes a file, and everything below a directory, as an archive in which it has that name.
