@@ -203,6 +203,16 @@ RUN --mount=type=tmpfs,target=/tmpfs/deep touch /tmpfs/deep/x /tmpfs/kept
 RUN --mount=type=cache,target=/cache/dir touch /cache/dir/x
 RUN --mount=type=cache,target=/cache2,uid=1000,gid=50,mode=0711 stat -c '%u %g %a' /cache2 >/stat
 `},
+	{name: "cache mounts with files", text: `FROM BASE AS seed
+RUN mkdir -p /seed/d && echo S >/seed/s && echo D >/seed/d/f && chown 1000:50 /seed /seed/s && chmod 750 /seed
+FROM BASE
+RUN --mount=type=cache,id=f,target=/f,from=seed,source=/seed \
+  cat /f/s /f/d/f >/1; stat -c '%u %g %a' /f >/2; touch /f/x
+RUN --mount=type=cache,id=f,target=/other,from=seed,source=seed ls /other >/3
+RUN --mount=type=cache,id=f,target=/f ls /f >/4
+RUN --mount=type=cache,id=r,target=/f,from=seed,source=/seed,ro ls /f >/5
+RUN --mount=type=cache,id=m,target=/f,from=seed,uid=3,mode=0711 ls /f >/6; stat -c '%u %g %a' /f >>/6
+`},
 	{name: "shell", text: `FROM BASE
 SHELL ["/bin/sh", "-xc"]
 RUN echo $0 >/0

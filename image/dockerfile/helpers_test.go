@@ -300,7 +300,10 @@ func (m *chroot) CopyIn(_ context.Context, dir string, r io.Reader) error {
 	if err := m.c.failing("copy"); err != nil {
 		return err
 	}
-	return unpack(m.root, dir, r)
+	if err := unpack(m.root, dir, r); err != nil {
+		return err
+	}
+	return m.c.failing("copied")
 }
 
 // list describes every file.

@@ -27,6 +27,7 @@ type mountEntry struct {
 	Owner  string `json:"owner,omitempty"`
 	ID     string `json:"id"`
 	Volume string `json:"volume"`
+	Filled bool   `json:"filled,omitempty"` // it has all files with which it begins
 }
 
 // kept is a result that an account, or Collect, may remove.
@@ -36,13 +37,24 @@ type kept struct {
 	volume string // of a mount
 }
 
-// noteMount records that an account uses a cache mount now.
-func (c *Cache) noteMount(owner, id string) error {
-	text, err := json.Marshal(mountEntry{owner, id, cacheVolume(owner, id)})
+// noteMount records that an account uses a cache mount now, and whether it has the files with which it begins.
+func (c *Cache) noteMount(owner string, m mount, filled bool) error {
+	text, err := json.Marshal(mountEntry{owner, m.ID, m.volume(owner), filled})
 	if err == nil {
-		err = atomicfile.Write(c.path(hash("mount", owner, id), mountExt), text, 0o600)
+		err = atomicfile.Write(c.mountPath(owner, m), text, 0o600)
 	}
 	return tarfs.Explain(err, "the build cache")
+}
+
+// filled reports whether a cache mount has the files with which it begins.
+func (c *Cache) filled(owner string, m mount) bool {
+	var e mountEntry
+	text, err := os.ReadFile(c.mountPath(owner, m))
+	return err == nil && json.Unmarshal(text, &e) == nil && e.Filled
+}
+
+func (c *Cache) mountPath(owner string, m mount) string {
+	return c.path(hash(append([]string{"mount"}, m.identity(owner)...)...), mountExt)
 }
 
 // layers returns the layers of the cache, with the root file systems made from them.
@@ -110,12 +122,22 @@ func (c *Cache) mounts(ctx context.Context, runner Runner) ([]kept, error) {
 // nobody owns the volumes without a record. No account has this name.
 const nobody = "?"
 
-// removeMount removes a cache mount and its files.
-func (c *Cache) removeMount(ctx context.Context, runner Runner, k kept) error {
-	if err := runner.RemoveVolume(ctx, k.volume); err != nil && errors.KindOf(err) != errors.NotFound {
+// removeMount removes a cache mount and its files. The record goes first: it must not call an empty volume filled.
+func (s *Source) removeMount(ctx context.Context, runner Runner, k kept) error {
+	unlock, err := s.lock(ctx, fillLock(k.volume))
+	if err != nil {
 		return err
 	}
-	if err := os.Remove(c.path(k.ID, mountExt)); err != nil && !errors.IsNotExist(err) {
+	defer unlock()
+	record, aside := s.opts.Cache.path(k.ID, mountExt), s.opts.Cache.path(k.ID, "gone")
+	if err := os.Rename(record, aside); err != nil && !errors.IsNotExist(err) {
+		return errors.Wrapf(err, "remove a cache mount")
+	}
+	if err := runner.RemoveVolume(ctx, k.volume); err != nil && errors.KindOf(err) != errors.NotFound {
+		_ = os.Rename(aside, record) // without it, the volume belongs to no account, and is filled again
+		return err
+	}
+	if err := os.Remove(aside); err != nil && !errors.IsNotExist(err) {
 		return errors.Wrapf(err, "remove a cache mount")
 	}
 	return nil
@@ -167,7 +189,7 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 	}
 	k := all[0]
 	if k.Kind == image.KeptMount {
-		return k.Kept, s.opts.Cache.removeMount(ctx, runner, k)
+		return k.Kept, s.removeMount(ctx, runner, k)
 	}
 	return k.Kept, s.opts.Cache.forget(k.ID)
 }
@@ -215,7 +237,7 @@ func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry 
 			break
 		}
 		if !dry {
-			err := s.opts.Cache.removeMount(ctx, runner, k)
+			err := s.removeMount(ctx, runner, k)
 			if errors.KindOf(err) == errors.Conflict { // in use by a build
 				continue
 			}

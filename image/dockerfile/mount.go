@@ -30,6 +30,7 @@ type mount struct {
 	Target   string
 	ID       string `json:",omitempty"`
 	Sharing  string `json:",omitempty"`
+	Files    string `json:",omitempty"` // digest of the files with which a cache begins; "": none
 	Env      string `json:",omitempty"`
 	Size     int64  `json:",omitempty"` // of a tmpfs; 0: no limit of its own
 	Mode     uint32
@@ -37,7 +38,7 @@ type mount struct {
 	ReadOnly bool
 	Required bool
 
-	from   *plan.Vertex // of a bind mount; nil: an empty directory
+	from   *plan.Vertex // of a bind mount, or of a cache that begins with files; nil: an empty directory
 	source string       // the path in it
 }
 
@@ -50,7 +51,7 @@ func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
 	case pb.MountType_CACHE:
 		m.Type, m.ID = "cache", strings.TrimPrefix(from.CacheOpt.ID, "/")
 		m.Sharing = strings.ToLower(from.CacheOpt.Sharing.String())
-		return m, x.cacheOwner(&m)
+		return m, x.cacheFiles(&m)
 	case pb.MountType_TMPFS:
 		m.Type, m.Mode = "tmpfs", 0o1777
 		if from.TmpfsOpt != nil {
@@ -66,20 +67,37 @@ func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
 	return m, nil
 }
 
-// cacheOwner sets the owner and mode of a cache mount: those of the directory that it begins with.
-func (x *executor) cacheOwner(m *mount) error {
+// cacheFiles sets the owner and mode of a cache mount, and the digest of its files: those of the directory that it
+// begins with.
+func (x *executor) cacheFiles(m *mount) error {
 	if m.from == nil {
 		return nil
 	}
-	from, err := x.files(m.from)
+	dir, err := x.bound(*m)
 	if err != nil {
 		return err
 	}
-	if dir, _, err := from.Lookup(m.source, true); err == nil && dir != nil {
-		m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
+	if !dir.IsDir() {
+		return errors.Newf(errors.Invalid, "the cache mount at %s: its source %s is not a directory", m.Target, m.source)
 	}
-	m.from = nil
-	return nil
+	m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
+	if m.from.IsInline() { // an empty directory with an owner and a mode
+		m.from = nil
+		return nil
+	}
+	m.Files, err = x.bindDigest(*m)
+	return err
+}
+
+// volume returns the name of the volume of a cache mount. It differs for each account, so that none sees the files of
+// another one, and for the files with which the cache begins.
+func (m mount) volume(owner string) string { return "build-cache-" + hash(m.identity(owner)...)[:16] }
+
+func (m mount) identity(owner string) []string {
+	if m.Files == "" {
+		return []string{owner, m.ID}
+	}
+	return []string{owner, m.ID, m.Files}
 }
 
 // bound returns the file or directory of a bind mount.
@@ -119,11 +137,11 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 		case "bind":
 			f, err := x.bound(m)
 			if err == nil && strings.HasPrefix(m.Target, "/dev/") { // which is in memory and not part of the image
-				err = x.bring(ctx, m.Target, f)
+				err = bring(ctx, x.machine, m.Target, f)
 				to.Path = ""
 			} else if err == nil && m.from != nil {
 				to.From = path.Join(bindDir, strconv.Itoa(i))
-				err = x.bring(ctx, to.From, f)
+				err = bring(ctx, x.machine, to.From, f)
 			}
 			if err != nil {
 				return nil, err
@@ -164,12 +182,12 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) (st
 		return "", nil
 	}
 	at := path.Join(secretDir, strconv.Itoa(i))
-	return at, x.bring(ctx, at, files.NewFile(value, int64(m.Mode), m.UID, m.GID))
+	return at, bring(ctx, x.machine, at, files.NewFile(value, int64(m.Mode), m.UID, m.GID))
 }
 
 // ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
 func (x *executor) ownCache(ctx context.Context, m mount) error {
-	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly {
+	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly || m.Files != "" {
 		return nil
 	}
 	var out bytes.Buffer
@@ -183,14 +201,14 @@ func (x *executor) ownCache(ctx context.Context, m mount) error {
 	return err
 }
 
-// bring copies a file, or a directory with everything below it, to a path in the machine.
-func (x *executor) bring(ctx context.Context, target string, f *files.File) error {
+// bring copies a file, or a directory with everything below it, to a path in a machine.
+func bring(ctx context.Context, m Machine, target string, f *files.File) error {
 	dir, base := path.Split(target)
 	r, w := io.Pipe()
 	go func() {
 		w.CloseWithError(f.WriteTar(w, base))
 	}()
-	err := x.machine.CopyIn(ctx, path.Clean(dir), r)
+	err := m.CopyIn(ctx, path.Clean(dir), r)
 	r.CloseWithError(err)
 	return errors.Wrapf(err, "copy %s into the machine", target)
 }

@@ -24,7 +24,9 @@ func TestMountsInSandboxes(t *testing.T) {
 	s := newSite(t)
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"src/a": "A", "one": "1"})
-	img := s.build(image.Spec{Dockerfile: `FROM base
+	img := s.build(image.Spec{Dockerfile: `FROM base AS seed
+RUN mkdir -p /seed/d && echo S >/seed/s && echo D >/seed/d/f && chown 1000:50 /seed /seed/s && chmod 2750 /seed
+FROM base
 COPY one /own/file
 COPY one /own/dir/x
 RUN --mount=type=bind,source=src,target=/own/dir --mount=type=tmpfs,target=/own/deep/er,size=1m <<EOF
@@ -37,14 +39,19 @@ EOF
 RUN --mount=type=bind,source=src/a,target=/own/file,rw test "$(cat /own/file)" = A && echo changed >/own/file
 RUN --mount=type=secret,id=s --mount=type=secret,id=s,target=/new/place/s cat /run/secrets/s /new/place/s >/dev/null
 RUN --mount=type=cache,id=c,target=/cached/dir --mount=type=tmpfs,target=/cached/dir/below/it touch /cached/dir/kept
-RUN --mount=type=cache,id=c,target=/cached/dir ls -A /cached/dir >/in
+RUN --mount=type=cache,id=c,target=/cached/dir test "$(ls -A /cached/dir)" = kept
 RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
+RUN --mount=type=cache,id=f,target=/filled,from=seed,source=/seed \
+    stat -c '%a %u %g' /filled /filled/s >/in && touch /filled/new
+RUN --mount=type=cache,id=f,target=/filled,from=seed,source=/seed,ro \
+    find /filled -type f | sort >>/in; ! touch /filled/x
+RUN --mount=type=cache,id=r,target=/filled,from=seed,source=/seed,ro cat /filled/d/f >>/in
 `}, image.BuildOptions{Context: dir, Secrets: map[string][]byte{"s": []byte("canary")}})
 	out := s.run(img, "sh", "-c", "cat /own/file /own/dir/x /in /used/file")
-	if want := "11kept\n1\n"; out != want {
+	if want := "112750 1000 50\n644 1000 50\n/filled/d/f\n/filled/new\n/filled/s\nD\n1\n"; out != want {
 		t.Errorf("got %q, want %q", out, want)
 	}
-	got := names(t, s.shelf.Root(img), "own", "new", "cached", "used", "run/secrets", ".harvest-bind", "tmp")
+	got := names(t, s.shelf.Root(img), "own", "new", "cached", "filled", "used", "run/secrets", ".harvest-bind", "tmp")
 	want := []string{"own/", "own/dir/", "own/dir/x", "own/file", "tmp/", "used/", "used/file"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the image's files (-want +got):\n%s", diff)

@@ -193,9 +193,14 @@ func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 	var names []string
 	for _, m := range r.Mounts {
 		if m.Type == "cache" && m.Sharing != "" && m.Sharing != "shared" {
-			names = append(names, "volume "+cacheVolume(x.owner, m.ID))
+			names = append(names, "volume "+m.volume(x.owner))
 		}
 	}
+	return x.lockAll(ctx, names)
+}
+
+// lockAll takes the locks of these names.
+func (x *executor) lockAll(ctx context.Context, names []string) (func(), error) {
 	slices.Sort(names) // to avoid a deadlock of two builds with the same mounts
 	var unlocks []func()
 	unlock := func() {
@@ -214,18 +219,16 @@ func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 	return unlock, nil
 }
 
-// cacheVolume returns the name of the volume of a cache mount. It differs for each account, so that
-// none sees the files of another one.
-func cacheVolume(owner, id string) string { return "build-cache-" + hash(owner, id)[:16] }
-
 // ready provides a machine in the state of the stage with the volumes of r.
 func (x *executor) ready(ctx context.Context, r *run, title string) error {
 	setup := Setup{Network: cmp.Or(r.Network, "default"), Title: title}
 	for _, m := range r.Mounts {
 		if m.Type == "cache" {
-			setup.Mounts = append(setup.Mounts, Mount{Volume: cacheVolume(x.owner, m.ID), Path: m.Target,
-				ReadOnly: m.ReadOnly})
-			if err := x.cache.noteMount(x.owner, m.ID); err != nil {
+			setup.Mounts = append(setup.Mounts, Mount{Volume: m.volume(x.owner), Path: m.Target, ReadOnly: m.ReadOnly})
+			if m.Files != "" {
+				continue // see fill
+			}
+			if err := x.cache.noteMount(x.owner, m, false); err != nil {
 				return err
 			}
 		}
@@ -242,10 +245,10 @@ func (x *executor) ready(ctx context.Context, r *run, title string) error {
 		return err
 	}
 	setup.Image = id
-	x.machine, err = x.runner.Start(ctx, setup)
+	err = x.startFilled(ctx, r, setup)
 	release()
 	if err != nil {
-		return errors.Wrapf(err, "start the machine of a build")
+		return err
 	}
 	x.shape, x.tainted, x.index, x.pending = shape, false, files.Index{}, nil
 	if layered {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -223,9 +224,9 @@ func admitExec(v *Vertex, exec *pb.ExecOp) error {
 		if m.Dest == "/" || m.Dest == "" {
 			continue
 		}
-		if m.MountType == pb.MountType_CACHE && m.Input >= 0 && !v.Inputs[m.Input].IsInline() {
-			return errors.Remedy(errors.Newf(errors.Unsupported, "a cache mount cannot begin with files of a stage"),
-				"leave from and source out")
+		if m.Input < 0 && path.Join("/", m.Selector) != "/" && m.MountType != pb.MountType_TMPFS {
+			return errors.Remedy(errors.Newf(errors.Invalid, "the mount at %s has the source %s, but no files", m.Dest,
+				m.Selector), "name the stage or image of the source with from, or leave source out")
 		}
 		if slices.Contains([]string{"/proc", "/sys", "/dev"}, m.Dest) {
 			return errors.Remedy(errors.Newf(errors.Invalid, "nothing can be mounted at %s", m.Dest),
