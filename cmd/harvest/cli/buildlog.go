@@ -9,10 +9,11 @@ import (
 // summaryEvery is the time between two summaries while a package manager works.
 const summaryEvery = 10 * time.Second
 
-// packageLines are the beginnings of lines that apt and dpkg print for each package. A line with a name is counted
-// under it.
+// packageLines are the beginnings of lines that apt, dpkg and npm print for each package. A line with a name is
+// counted under it.
 var packageLines = []struct{ prefix, Args string }{
 	{"Get:", "downloaded"}, {"Unpacking ", "unpacked"}, {"Setting up ", "set up"},
+	{"npm http fetch GET 200 ", "requests of npm"}, {"npm http cache ", ""}, {"npm http fetch GET 304 ", ""},
 	{"Hit:", ""}, {"Ign:", ""}, {"Selecting previously unselected package ", ""}, {"(Reading database ", ""},
 	{"Preparing to unpack ", ""}, {"Processing triggers for ", ""}, {"Reading package lists", ""},
 	{"Building dependency tree", ""}, {"Reading state information", ""}, {"update-alternatives: ", ""},
@@ -20,7 +21,7 @@ var packageLines = []struct{ prefix, Args string }{
 	{"After this operation, ", ""}, {"debconf: delaying package configuration", ""},
 }
 
-// packageLog shortens the log of a build: instead of the lines of apt and dpkg it prints what they have done so far.
+// packageLog shortens the log of a build: instead of the lines of apt, dpkg and npm it prints how much they have done so far.
 type packageLog struct {
 	print  func(line string)
 	prefix string // of the step whose lines are counted, such as "[3/12] "

@@ -159,6 +159,34 @@ func TestBuildingTellsOfTheQueue(t *testing.T) {
 	})
 }
 
+// TestSilentStepsAreReported checks that a step that prints nothing is reported with its share and its time so far.
+func TestSilentStepsAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		c := New("harvest", strings.NewReader(""), io.Discard, &out, nil)
+		b := c.Building()
+		step := func(title string, done float64) {
+			b.Update(api.Progress{Step: "run", Done: done, Message: title})
+			b.Line(title)
+		}
+		step("[2/3] RUN apt-get install", 0.1)
+		time.Sleep(noteEvery / 2)
+		step("[3/3] RUN npm ci", 0.25)
+		time.Sleep(2*noteEvery + time.Second)
+		b.Line("[3/3] added 2 packages")
+		time.Sleep(noteEvery - time.Second)
+		b.Done()
+		time.Sleep(3 * noteEvery)
+		want := "harvest: [2/3] RUN apt-get install\nharvest: [3/3] RUN npm ci\n" +
+			"harvest: building the image: [3/3] RUN npm ci, 25 %, 15s\n" +
+			"harvest: building the image: [3/3] RUN npm ci, 25 %, 30s\nharvest: [3/3] added 2 packages\n"
+		if got := out.String(); got != want {
+			t.Errorf("printed\n%swant\n%s", got, want)
+		}
+	})
+}
+
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	out := &lines{wrote: make(chan string, 1)}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ type Building struct {
 	bar     *progressbar.ProgressBar // guarded by mu
 	step    string                   // guarded by mu
 	noted   time.Time                // guarded by mu; time of the last line
+	last    api.Progress             // guarded by mu
+	begun   time.Time                // guarded by mu; time of the first report with the message of last
+	silence *time.Timer              // guarded by mu; calls silent; nil before the first report and at the end
 	told    func()                   // guarded by mu; ends the wait for the queue to advance; nil without one
 	logged  *packageLog              // guarded by mu; nil before the first line of the log
 	Verbose bool                     // show each line of the log
@@ -52,13 +56,17 @@ func (b *Building) Update(p api.Progress) {
 	if p.Step == api.StepQueue && !b.c.Quiet && b.told == nil {
 		b.told = b.c.Waiting("the sandbox waits to start, " + p.Message)
 	}
-	if p.Step == api.StepQueue || b.c.Quiet || time.Since(b.start) < Patience {
+	if p.Step == api.StepQueue || b.c.Quiet {
+		return
+	}
+	b.remember(p)
+	if time.Since(b.start) < Patience {
 		return
 	}
 	if !b.tty {
 		if b.logged == nil && (p.Step != b.step || time.Since(b.noted) >= noteEvery) {
-			b.step, b.noted = p.Step, time.Now()
-			b.c.Notef("building the image: %s", b.status(p))
+			b.step = p.Step
+			b.note("building the image: " + status(p.Step, p.Done, time.Since(b.start)))
 		}
 		return
 	}
@@ -76,12 +84,49 @@ func (b *Building) Update(p api.Progress) {
 }
 
 // status describes the progress of a build in a few words: "install, 18 %, 12s".
-func (b *Building) status(p api.Progress) string {
-	text := p.Step
-	if p.Done >= 0 {
-		text += fmt.Sprintf(", %d %%", int(p.Done*100))
+func status(text string, done float64, took time.Duration) string {
+	if done >= 0 {
+		text += fmt.Sprintf(", %d %%", int(done*100))
 	}
-	return text + ", " + time.Since(b.start).Round(time.Second).String()
+	return text + ", " + took.Round(time.Second).String()
+}
+
+// remember keeps a report for silent. b.mu is held.
+func (b *Building) remember(p api.Progress) {
+	if p.Message != b.last.Message {
+		b.begun = time.Now()
+	}
+	b.last = p
+	if b.silence == nil {
+		b.silence = time.AfterFunc(noteEvery, b.silent)
+	}
+}
+
+// silent reports the current step, its share of the build and its time so far, since nothing was printed for a while.
+func (b *Building) silent() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.silence == nil {
+		return
+	}
+	if b.tty && b.logged == nil { // the bar is there
+		b.silence.Reset(noteEvery)
+		return
+	}
+	text := fmt.Sprintf("%.60s", cmp.Or(b.last.Message, b.last.Step))
+	b.note("building the image: " + status(text, b.last.Done, time.Since(b.begun)))
+}
+
+// note prints a line. b.mu is held.
+func (b *Building) note(text string) {
+	b.noted = time.Now()
+	if b.silence != nil {
+		b.silence.Reset(noteEvery)
+	}
+	if b.bar != nil {
+		_ = b.bar.Clear()
+	}
+	b.c.Notef("%s", text)
 }
 
 // Line shows a line of a build's output. Lines that package managers print for each package are shortened to their
@@ -93,12 +138,7 @@ func (b *Building) Line(text string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.logged == nil {
-		b.logged = &packageLog{print: func(line string) {
-			if b.bar != nil {
-				_ = b.bar.Clear()
-			}
-			b.c.Notef("%s", line)
-		}}
+		b.logged = &packageLog{print: b.note}
 	}
 	if b.Verbose {
 		b.logged.print(text)
@@ -120,6 +160,10 @@ func (b *Building) Done() {
 	if b.bar != nil {
 		_ = b.bar.Clear()
 		b.bar = nil
+	}
+	if b.silence != nil {
+		b.silence.Stop()
+		b.silence = nil
 	}
 }
 

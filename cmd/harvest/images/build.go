@@ -75,7 +75,7 @@ REGISTRY_PASSWORD, or from this user's Docker configuration.`,
 	f.StringVar(&req.Login, "registry-secret", "", "secret with the registry's credentials (default: a matching one)")
 	f.BoolVar(&req.Force, "force-build", false, "build the image even if it exists")
 	f.BoolVar(&req.Force, "force", false, "alias of --force-build")
-	f.BoolVarP(&flags.verbose, "verbose", "v", false, "show each line of apt and dpkg, not only their number")
+	f.BoolVarP(&flags.verbose, "verbose", "v", false, "show each line of apt, dpkg and npm, not only their number")
 	return cmd
 }
 
