@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -269,6 +270,67 @@ func (w *world) copiesAndRemovals(id string) {
 	}
 	if got, err := w.download(id, "in/b.txt", 0, 0); err != nil || got != "two" {
 		w.t.Errorf("a link within the volume: %q, %v", got, err)
+	}
+}
+
+// TestVolumeFilesOfVersion1 checks the calls that Python's SDK makes for volumes of version 1 only: batch_upload,
+// iterdir, copy_files, read_file and remove_file.
+//
+// mission: 8.1
+func TestVolumeFilesOfVersion1(t *testing.T) {
+	w := newWorld(t)
+	id := w.volume("data", pb.VolumeFsVersion_VOLUME_FS_VERSION_V1)
+	if err := w.upload1(id, map[string]string{"a": "one", "dir/b": "two"}, false); err != nil {
+		t.Fatal(err)
+	}
+	list := func(path string) (names []string, err error) {
+		t.Helper()
+		stream, err := w.control.VolumeListFiles(w.ctx(), pb.VolumeListFilesRequest_builder{VolumeId: id, Path: path,
+			Recursive: true}.Build())
+		for err == nil {
+			var batch *pb.VolumeListFilesResponse
+			if batch, err = stream.Recv(); errors.Is(err, io.EOF) {
+				return names, nil
+			}
+			for _, e := range batch.GetEntries() {
+				names = append(names, fmt.Sprintf("%s:%d", e.GetPath(), e.GetSize()))
+			}
+		}
+		return nil, err
+	}
+	cp := func(to string, recursive bool, from ...string) error {
+		return second(w.control.VolumeCopyFiles(w.ctx(), pb.VolumeCopyFilesRequest_builder{VolumeId: id,
+			SrcPaths: from, DstPath: to, Recursive: recursive}.Build()))
+	}
+	rm := func(path string, recursive bool) error {
+		return second(w.control.VolumeRemoveFile(w.ctx(), pb.VolumeRemoveFileRequest_builder{VolumeId: id, Path: path,
+			Recursive: recursive}.Build()))
+	}
+	if err := errors.Join(cp("/copy", false, "a"), cp("tree", true, "dir"), rm("a", false), rm("/dir", true)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := list("/")
+	files := slices.DeleteFunc(got, func(name string) bool { return strings.HasPrefix(name, "tree:") })
+	if want := []string{"copy:3", "tree/b:3"}; err != nil || !slices.Equal(files, want) {
+		t.Errorf("the volume has %q, %v, want %q", files, err, want)
+	}
+	read, err := w.control.VolumeGetFile(w.ctx(), pb.VolumeGetFileRequest_builder{VolumeId: id, Path: "tree/b",
+		Start: 1, Len: 1}.Build())
+	if err != nil || string(read.GetData()) != "w" || read.GetSize() != 3 {
+		t.Errorf("a part of a file: %v, %v", read, err)
+	}
+	for what, c := range map[string]struct {
+		err  error
+		code codes.Code
+	}{
+		"a copy of a directory":    {cp("x", false, "tree"), codes.InvalidArgument},
+		"a removal of a directory": {rm("tree", false), codes.InvalidArgument},
+		"a removal of nothing":     {rm("none", false), codes.NotFound},
+		"a list of nothing":        {second(list("none")), codes.NotFound},
+	} {
+		if status.Code(c.err) != c.code {
+			t.Errorf("%s: %v, want %s", what, c.err, c.code)
+		}
 	}
 }
 

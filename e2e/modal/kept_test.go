@@ -10,10 +10,10 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// terminal is a real terminal: it has a size, echoes its input, and its control characters send signals.
+// terminal is a real terminal: it has a size and a name, echoes its input, and its control characters send signals.
 func (m *modalClient) terminal(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
-	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "stty size; [ -t 0 ] && [ -t 1 ] && echo both; exec cat"},
+	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "stty size; [ -t 0 ] && [ -t 1 ] && echo both; echo named >$(tty); exec cat"},
 		&modal.SandboxExecParams{PTY: true})
 	if err != nil {
 		t.Fatal(err)
@@ -27,8 +27,8 @@ func (m *modalClient) terminal(t *testing.T) {
 		}
 		return strings.TrimRight(text, "\r\n")
 	}
-	if size, ends := line(), line(); size != "24 80" || ends != "both" {
-		t.Errorf("the terminal has the size %q, and is input and output: %q", size, ends)
+	if size, ends, name := line(), line(), line(); size != "24 80" || ends != "both" || name != "named" {
+		t.Errorf("the terminal has the size %q, is input and output: %q, and opens by its name: %q", size, ends, name)
 	}
 	if _, err := p.Stdin.Write([]byte("typed\n")); err != nil {
 		t.Fatal(err)

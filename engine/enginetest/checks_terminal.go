@@ -27,6 +27,7 @@ var terminalChecks = []check{
 	{"terminal/foreground signal", "Signal reaches the foreground job and the command", terminals, checkForeground},
 	{"terminal/hang-up", "a hang-up, and Kill, end a shell and its foreground job", terminals, checkHangup},
 	{"terminal/whole output", "the output of a terminal is whole up to the last byte", terminals, checkTerminalOutput},
+	{"terminal/name", "a terminal has a name of its own in /dev/pts, which opens it", terminals, checkTerminalName},
 	{"terminal/TERM", "TERM is set, unless the command sets it", terminals, checkTERM},
 }
 
@@ -171,6 +172,24 @@ func checkTerminalOutput(t *testing.T, s *suite) {
 			t.Fatalf("ended with %+v and %d bytes, want %d; the last are %q", exit, len(got), want.Len(),
 				got[max(0, len(got)-40):])
 		}
+	}
+}
+
+func checkTerminalName(t *testing.T, s *suite) {
+	const script = `tty; readlink /proc/self/fd/0; test -c "$(tty)" && echo opened >"$(tty)"; echo end; cat`
+	names := map[string]bool{}
+	for range 2 { // both terminals are open at once
+		c, _ := typed(t, s.shared, sh(script))
+		c.stdout.until(t, "end\r\n")
+		name, rest, _ := strings.Cut(c.stdout.String(), "\r\n")
+		number, ok := strings.CutPrefix(name, "/dev/pts/")
+		if _, err := strconv.Atoi(number); !ok || err != nil || rest != name+"\r\nopened\r\nend\r\n" {
+			t.Errorf("a terminal has the name %q, and then %q", name, rest)
+		}
+		names[name] = true
+	}
+	if len(names) != 2 {
+		t.Errorf("two terminals have the names %v", names)
 	}
 }
 

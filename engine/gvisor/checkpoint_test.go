@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -125,6 +126,42 @@ func TestCheckpointsOfOtherVersionsAreRefused(t *testing.T) {
 				refused(t, "another "+what, e, checkpoint, errors.Unsupported)
 			}
 		}
+	}
+}
+
+// TestCheckpointAfterTerminals checks that terminals that had names in /dev/pts are not in a checkpoint, and that
+// terminals have names after it.
+//
+// mission: A4
+func TestCheckpointAfterTerminals(t *testing.T) {
+	testenv.Root(t)
+	dir := testenv.DataDir(t)
+	e := open(t, dir)
+	sb := create(t, e, engine.Spec{ID: "first"})
+	named := func(sb engine.Sandbox) {
+		t.Helper()
+		if got := typedAt(t, sb, "", "tty"); !strings.HasPrefix(got, "/dev/pts/") {
+			t.Errorf("a terminal has the name %q", got)
+		}
+	}
+	named(sb)
+	checkpoint := filepath.Join(dir, "checkpoint")
+	// A background process keeps the terminal of its command, which has ended.
+	got := typedAt(t, sb, "", "tty >/dev/null; trap '' HUP; sleep 1000 & echo $!")
+	err := sb.(engine.Checkpointer).Checkpoint(t.Context(), checkpoint)
+	if !errors.Is(err, errors.Conflict) {
+		t.Errorf("a checkpoint while a program has a terminal: %v", err)
+	}
+	runAs(t, sb, "root", "kill -9 "+got)
+	testenv.Try(t, func() error { return sb.(engine.Checkpointer).Checkpoint(t.Context(), checkpoint) })
+	named(sb)
+	again, err := e.Create(t.Context(), engine.Spec{ID: "second", Checkpoint: checkpoint})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named(again)
+	if err := again.Destroy(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -25,9 +25,10 @@ import (
 
 // agent answers requests within gVisor's process.
 type agent struct {
-	kernel *kernel.Kernel // valid once ready is closed
-	ready  chan struct{}
-	rooms  rooms
+	kernel    *kernel.Kernel // valid once ready is closed
+	ready     chan struct{}
+	rooms     rooms
+	terminals terminals
 }
 
 // watchedCalls are system calls that every sandbox's init program makes, and that are rare in other programs.
@@ -54,6 +55,10 @@ func (a *agent) watch() {
 		}
 		if creates, ok := creatingCalls[call.Name]; ok {
 			call.Fn = a.rooms.watch(creates, own)
+			table.Table[number] = call
+		}
+		if buffer, reads := readingCalls[call.Name]; reads {
+			call.Fn = a.terminals.watch(buffer, own)
 			table.Table[number] = call
 		}
 		if !slices.Contains(watchedCalls, call.Name) {

@@ -30,6 +30,9 @@ func (a *agent) keep(r layer.Request, file io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := a.terminals.releaseAll(); err != nil {
+		return err
+	}
 	k := a.kernel
 	root := k.RootPIDNamespace()
 	name := k.ContainerName(r.Keep.Root)

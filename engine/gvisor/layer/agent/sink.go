@@ -4,6 +4,8 @@
 // arbitrary extended attributes, and the ranges of sparse files. Whiteouts are not visible from inside the
 // sandbox. gVisor's own tar of the layer rounds times to seconds, omits attributes that are not UTF-8, and
 // reads whole files into memory.
+//
+// It also limits the files of volumes, reports crashes and names terminals, all of which gVisor does not do.
 package agent
 
 import (
@@ -17,6 +19,7 @@ import (
 // gVisor's code runs.
 func Register() {
 	a := &agent{ready: make(chan struct{})}
+	a.terminals.agent = a
 	a.watch()
 	seccheck.RegisterSink(seccheck.SinkDesc{
 		Name: layer.SinkName,
