@@ -147,6 +147,13 @@ func TestPageFocus(t *testing.T) {
 	if got := b.value(`document.activeElement.closest('.list-view') !== null`); got != "true" {
 		t.Errorf("after the row is gone, the focus is at %s", b.value(`document.activeElement.tagName`))
 	}
+	// The control that opened a dialog may disappear before the dialog closes.
+	b.tabTo(`[aria-label="Delete three"]`)
+	b.keys(kb.Enter)
+	b.until(`document.activeElement.textContent === 'Keep it'`)
+	b.do(chromedp.Evaluate(`document.querySelector('[aria-label="Delete three"]').remove()`, nil))
+	b.keys(kb.Escape)
+	b.focused("main h1")
 	b.tabTo(`a.button[href="#/"]`)
 	b.keys(kb.Enter)
 	b.focused("[name=prompt]")
