@@ -306,7 +306,8 @@ func TestVolumeFilesOfVersion1(t *testing.T) {
 		return second(w.control.VolumeRemoveFile(w.ctx(), pb.VolumeRemoveFileRequest_builder{VolumeId: id, Path: path,
 			Recursive: recursive}.Build()))
 	}
-	if err := errors.Join(cp("/copy", false, "a"), cp("tree", true, "dir"), rm("a", false), rm("/dir", true)); err != nil {
+	err := errors.Join(cp("/copy", false, "a"), cp("tree", true, "dir"), rm("a", false), rm("/dir", true))
+	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := list("/")

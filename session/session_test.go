@@ -215,7 +215,8 @@ func (w *watcher) next(t *testing.T, awaited string) seen {
 		cancel()
 		r.Close()
 		if err != nil {
-			t.Fatalf("awaited %s, and no further event came within %s: %v. The events were:\n%s", awaited, testenv.Limit,
+			t.Fatalf("awaited %s, and no further event came within %s: %v. The events were:\n%s", awaited,
+				testenv.Limit,
 				err, w)
 		}
 		for _, e := range batch {

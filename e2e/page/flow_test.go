@@ -31,7 +31,9 @@ func inPage(text string) string {
 
 // field is a script that finds the visible input of a label.
 func field(label string) string {
-	return `[...document.querySelectorAll('label.field')].find((l) => l.checkVisibility() && l.firstChild.textContent === ` + quoted(label) + `)?.querySelector('input, textarea, select')`
+	return `[...document.querySelectorAll('label.field')]
+		.find((l) => l.checkVisibility() && l.firstChild.textContent === ` + quoted(label) + `)
+		?.querySelector('input, textarea, select')`
 }
 
 // mouse uses the page with clicks at the places where things are seen.

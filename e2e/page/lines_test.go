@@ -15,7 +15,8 @@ func TestPageLines(t *testing.T) {
 	b := browser(t)
 	b.signedIn(h)
 	const modules = `const at = document.querySelector('script[type=module]').src;
-		const { lineDiff, lines } = await import(new URL('diff.js', at)); const { ms } = await import(new URL('dom.js', at));`
+		const { lineDiff, lines } = await import(new URL('diff.js', at));
+		const { ms } = await import(new URL('dom.js', at));`
 	for _, c := range []struct{ from, to, want string }{
 		{"", "a\nb\n", "+a +b"},
 		{"a\nb\n", "", "-a -b"},

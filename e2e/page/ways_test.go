@@ -70,7 +70,8 @@ func wayWorks(b *tab) {
 	b.sees(".tree", "")
 	b.do(chromedp.Reload())
 	b.sees(".message.agent strong", "streams")
-	b.until(`/^exit 0 · (under )?[\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`) // also of a call of the past
+	// Also of a call of the past.
+	b.until(`/^exit 0 · (under )?[\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`)
 	if at := b.value(`location.hash`); !strings.HasSuffix(at, "/files") {
 		b.t.Errorf("after loading it again it is at %s", at)
 	}

@@ -38,7 +38,8 @@ func TestCommandsBeyondTheProcessLimitAreRefused(t *testing.T) {
 		t.Errorf("%d commands run, want about %d", len(running), most)
 	}
 	for name, err := range map[string]error{"a command": refused, "a terminal": alsoRefused} {
-		if !errors.Is(err, errors.Exhausted) || !strings.Contains(errors.Message(err), "processes as it may, which is 20") ||
+		if !errors.Is(err, errors.Exhausted) ||
+			!strings.Contains(errors.Message(err), "processes as it may, which is 20") ||
 			!strings.Contains(errors.RemedyOf(err), "--processes") {
 			t.Errorf("%s beyond the limit: %v (%s), remedy %q", name, err, errors.KindOf(err), errors.RemedyOf(err))
 		}
@@ -94,8 +95,8 @@ for i in range(500):
 print("done")
 `
 
-// TestNoCallCreatesFilesInAFullVolume checks each system call that creates files, by its number, and the number of files
-// on the host afterwards.
+// TestNoCallCreatesFilesInAFullVolume checks each system call that creates files, by its number, and the number of
+// files on the host afterwards.
 //
 // mission: A6
 func TestNoCallCreatesFilesInAFullVolume(t *testing.T) {

@@ -84,8 +84,8 @@ func TestDownloadsOfImagesAreVerified(t *testing.T) {
 	}
 }
 
-// TestDownloadsThatDifferAreRefused checks that the scripts of the image neither install nor run a download whose digest
-// is another one.
+// TestDownloadsThatDifferAreRefused checks that the scripts of the image neither install nor run a download whose
+// digest is another one.
 func TestDownloadsThatDifferAreRefused(t *testing.T) {
 	t.Parallel()
 	var archive bytes.Buffer
@@ -116,11 +116,13 @@ func TestDownloadsThatDifferAreRefused(t *testing.T) {
 		}
 		testenv.WriteFile(t, dir+"/archive", archive.Bytes())
 		// curl ... --output FILE URL
-		testenv.WriteFile(t, dir+"/bin/curl", []byte("#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\ncp "+dir+"/archive $1\n"))
+		testenv.WriteFile(t, dir+"/bin/curl",
+			[]byte("#!/bin/sh\nwhile [ $# -gt 2 ]; do shift; done\ncp "+dir+"/archive $1\n"))
 		if err := os.Chmod(dir+"/bin/curl", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		text := strings.NewReplacer("/opt/volta", dir+"/opt/volta", "/tmp/volta", dir+"/tmp/volta", "/usr/share/harvest",
+		text := strings.NewReplacer("/opt/volta", dir+"/opt/volta", "/tmp/volta", dir+"/tmp/volta",
+			"/usr/share/harvest",
 			dir+"/usr/share/harvest", "/usr/local/bin", dir+"/usr/local/bin").Replace(string(script))
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", text, "volta.sh", "2.0.2", hex.EncodeToString(digest[:]))
 		cmd.Env = []string{"PATH=" + dir + "/bin:/usr/bin:/bin", "RAN=" + dir + "/ran"}

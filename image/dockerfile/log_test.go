@@ -45,7 +45,8 @@ func TestBuildLogHidesEncodedSecrets(t *testing.T) {
 	var got []string
 	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) },
 		Progress: func(p image.Progress) { got = append(got, p.Message) },
-		Secrets:  map[string][]byte{"a": []byte(secret), "b": []byte(lines), "c": []byte(short), "d": []byte("x9y8")}}, 1)
+		Secrets: map[string][]byte{"a": []byte(secret), "b": []byte(lines), "c": []byte(short),
+			"d": []byte("x9y8")}}, 1)
 	for name, form := range encoded {
 		middle := form[max(0, len(form)/2-4):min(len(form), len(form)/2+4)]
 		got = nil

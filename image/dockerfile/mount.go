@@ -78,7 +78,8 @@ func (x *executor) cacheFiles(m *mount) error {
 		return err
 	}
 	if !dir.IsDir() {
-		return errors.Newf(errors.Invalid, "the cache mount at %s: its source %s is not a directory", m.Target, m.source)
+		return errors.Newf(errors.Invalid, "the cache mount at %s: its source %s is not a directory", m.Target,
+			m.source)
 	}
 	m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
 	if m.from.IsInline() { // an empty directory with an owner and a mode

@@ -37,7 +37,8 @@ func TestStep(t *testing.T) {
 		"counted":         {script: names + "echo any text", stdout: "name: N s, 1 download, 2 packages\n"},
 		"arguments":       {script: `test "$1" = "a b" && test $# = 1`, stdout: "name: N s\n"},
 		"failed": {
-			script: "echo '# example.org/x'; " + names + "echo 'x.go:1:2: undefined: y' >&2; printf 'the end'; exit 7", code: 7,
+			script: "echo '# example.org/x'; " + names +
+				"echo 'x.go:1:2: undefined: y' >&2; printf 'the end'; exit 7", code: 7,
 			stdout: "name: failed with exit status 7 after N s, 1 download, 2 packages\n",
 			stderr: "go: downloading example.org/x v1.0.0\ninternal/goarch\nexample.org/x/v2\n" +
 				"# example.org/x\nx.go:1:2: undefined: y\nthe end\n",

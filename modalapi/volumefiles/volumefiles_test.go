@@ -143,10 +143,12 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 			func(volumefiles.Entry) error { return nil }),
 		"a list above": volumefiles.List(t.Context(), root, "up", false, 0,
 			func(volumefiles.Entry) error { return nil }),
-		"a copy":                volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false, everything),
-		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true, everything),
-		"a removal":             volumefiles.Remove(root, "dir/secret", false),
-		"a file":                put(t, root, staging, true, file("dir/new", "n", 0)),
+		"a copy": volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false,
+			everything),
+		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true,
+			everything),
+		"a removal": volumefiles.Remove(root, "dir/secret", false),
+		"a file":    put(t, root, staging, true, file("dir/new", "n", 0)),
 	} {
 		if errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %v", what, err)

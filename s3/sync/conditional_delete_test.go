@@ -132,8 +132,9 @@ func TestDeletionsAskAsLittleAsPossible(t *testing.T) {
 	}{
 		"embedded": {location: func() s3.Location { return location(t) },
 			first: map[string]int{"HEAD": 1, "DELETE": 1 + n}, next: map[string]int{"DELETE": n}},
-		"strict": {location: func() s3.Location { return strictLocation(t, &strictServer{}) },
-			first: map[string]int{"HEAD": 1, "DELETE": 1 + n}, next: map[string]int{"DELETE": n}},
+		"strict": {
+			location: func() s3.Location { return strictLocation(t, &strictServer{}) },
+			first:    map[string]int{"HEAD": 1, "DELETE": 1 + n}, next: map[string]int{"DELETE": n}},
 		"without conditions": {location: func() s3.Location { return strictLocation(t, &strictServer{lax: true}) },
 			// One more write and deletion find out whether it heeds any conditions.
 			first: map[string]int{"HEAD": n, "DELETE": 1, "POST": 2, "PUT": 1},
@@ -204,7 +205,8 @@ func TestDeletionsSpareOthers(t *testing.T) {
 					if want := map[string]bool{changed.Key: true, unknown: true}; !maps.Equal(refused, want) {
 						t.Errorf("refused: %v, want %v", refused, want)
 					}
-					for key, want := range map[string]bool{same.Key: false, changed.Key: true, gone.Key: false, unknown: true} {
+					for key, want := range map[string]bool{same.Key: false, changed.Key: true, gone.Key: false,
+						unknown: true} {
 						if _, err := b.Head(t.Context(), key); (err == nil) != want {
 							t.Errorf("%s is there: %v, want %v", key, err == nil, want)
 						}

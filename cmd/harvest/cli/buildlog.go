@@ -21,7 +21,8 @@ var packageLines = []struct{ prefix, Args string }{
 	{"After this operation, ", ""}, {"debconf: delaying package configuration", ""},
 }
 
-// packageLog shortens the log of a build: instead of the lines of apt, dpkg and npm it prints how much they have done so far.
+// packageLog shortens the log of a build: instead of the lines of apt, dpkg and npm, it prints how much they have done
+// so far.
 type packageLog struct {
 	print  func(line string)
 	prefix string // of the step whose lines are counted, such as "[3/12] "

@@ -21,7 +21,8 @@ func TestDetailsShowTheConfiguration(t *testing.T) {
 		History: []api.History{{CreatedBy: "RUN one"}, {CreatedBy: "RUN two"}}}).Rows {
 		all.WriteString(strings.Join(row, ": ") + "\n")
 	}
-	for _, want := range []string{"user: u", "workdir: /w", `entrypoint: ["e","two words"]`, `command: ["c"]`, "env: A=b",
+	for _, want := range []string{"user: u", "workdir: /w", `entrypoint: ["e","two words"]`, `command: ["c"]`,
+		"env: A=b",
 		"label: l=m", "ports: 80/tcp 53/udp", "volumes: /v", "stop signal: SIGINT", `health check: ["CMD","x"]`,
 		"on build: RUN y", "history: RUN one", "history: RUN two"} {
 		if !strings.Contains(all.String(), want+"\n") {
