@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/modalapi/idempotency"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -127,7 +128,7 @@ func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]strin
 		byKey := map[string][]string{}
 		for _, sb := range all {
 			if k := sb.Tags[tagKey]; k != "" && !sb.Started.IsZero() && sb.Created.Before(s.began) &&
-				s.began.Sub(sb.Created) <= replayed {
+				s.began.Sub(sb.Created) <= idempotency.Kept {
 				byKey[k] = append(byKey[k], sb.ID)
 			}
 		}
@@ -142,7 +143,7 @@ func (e *earlier) find(ctx context.Context, s *Server, acc, key string) ([]strin
 // madeBefore returns the sandbox that an earlier server created for a repeated request, nil without one. It
 // ends a sandbox whose creation was interrupted by the end of that server.
 func (s *Server) madeBefore(ctx context.Context, acc, key string) (*box, error) {
-	if key == "" || time.Since(s.began) > replayed {
+	if key == "" || time.Since(s.began) > idempotency.Kept {
 		return nil, nil
 	}
 	ids, err := s.earlier.find(ctx, s, acc, key)

@@ -17,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/modalapi/idempotency"
 	"github.com/RelevanceAI/harvest/modalapi/localfiles"
 	"github.com/RelevanceAI/harvest/modalapi/steps"
 )
@@ -102,7 +103,7 @@ func (c *control) ImageGetOrCreate(ctx context.Context,
 		defer timer.Stop()
 		select {
 		case <-b.done:
-			if b.err != nil && again(b.err) {
+			if b.err != nil && idempotency.Transient(b.err) {
 				return nil, b.err
 			}
 		case <-timer.C: // the client polls for the rest
@@ -187,9 +188,9 @@ func (s *Server) build(acc string, p recipe) *build {
 		}
 		p.files = nil // free the files, which may be large, before the wait
 		close(b.done)
-		timer := time.NewTimer(replayed) // for clients that join late
+		timer := time.NewTimer(idempotency.Kept) // for clients that join late
 		defer timer.Stop()
-		if b.err == nil || !again(b.err) {
+		if b.err == nil || !idempotency.Transient(b.err) {
 			select {
 			case <-timer.C:
 			case <-s.ctx.Done():

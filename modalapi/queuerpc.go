@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/idempotency"
 	"github.com/RelevanceAI/harvest/modalapi/queues"
 	"github.com/RelevanceAI/harvest/modalapi/records"
 )
@@ -21,8 +22,8 @@ func (s *Server) openQueues() (err error) {
 		return err
 	}
 	for _, p := range s.queues.Puts() {
-		s.once.keep(p.Queue.Account+" "+strings.Replace(p.Key, " ", " "+putOf(p.Queue.ID)+" ", 1), &emptypb.Empty{},
-			p.At.Add(replayed))
+		s.answers.Keep(p.Queue.Account+" "+strings.Replace(p.Key, " ", " "+putOf(p.Queue.ID)+" ", 1), &emptypb.Empty{},
+			p.At.Add(idempotency.Kept))
 	}
 	return nil
 }

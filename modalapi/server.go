@@ -29,6 +29,7 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/modalapi/dicts"
 	"github.com/RelevanceAI/harvest/modalapi/environments"
+	"github.com/RelevanceAI/harvest/modalapi/idempotency"
 	"github.com/RelevanceAI/harvest/modalapi/migrate"
 	"github.com/RelevanceAI/harvest/modalapi/oldfiles"
 	"github.com/RelevanceAI/harvest/modalapi/queues"
@@ -82,7 +83,7 @@ type Server struct {
 	builds  builds
 	secrets *anonymous.Secrets
 	ring    present
-	once    once
+	answers idempotency.Answers
 	earlier earlier
 	tunnels tunnels
 	volumes views

@@ -65,3 +65,8 @@ func answer(ctx context.Context, method string, err error) error {
 	}
 	return status.Error(code, logf.Redacted(inModalsIDs(text)))
 }
+
+const (
+	alreadyExists = codes.AlreadyExists
+	notFound      = codes.NotFound
+)
