@@ -406,7 +406,7 @@ func TestCommandsAndTheirOutputSurviveARestart(t *testing.T) {
 	if got := get(t, h.fleet, "n"); got.ID != sb.ID || got.Status != record.Running {
 		t.Fatalf("after the restart: %+v", got)
 	}
-	var out lockedBuffer
+	var out testenv.Output
 	again, err := h.fleet.Attach(t.Context(), account, "n", x.ID(), engine.Stdio{Stdout: &out})
 	if err != nil {
 		t.Fatal(err)
@@ -421,23 +421,6 @@ func TestCommandsAndTheirOutputSurviveARestart(t *testing.T) {
 	if err != nil || len(infos) != 1 || infos[0].Exit == nil || infos[0].Exit.Code != 5 {
 		t.Errorf("commands: %+v, %v", infos, err)
 	}
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer // guarded by mu
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestDestroyDuringExec(t *testing.T) {

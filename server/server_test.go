@@ -38,7 +38,7 @@ type world struct {
 	fleet  *sandbox.Fleet
 	server *server.Server
 	ring   *account.Ring
-	audit  safeBuffer
+	audit  testenv.Output
 	url    string // of a listener that needs no key
 	strict string // of one that does
 	asked  chan struct{}

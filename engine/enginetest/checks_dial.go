@@ -77,7 +77,7 @@ func checkDial(t *testing.T, s *suite) {
 		}
 		for i, addr := range addrs {
 			port := 7100 + i
-			start(t, sb, greeter(addr, port)).stdout.until(t, "listening")
+			start(t, sb, greeter(addr, port)).stdout.Until(t, "listening")
 			if got := say(t, sb, port, []byte("text")); string(got) != "hello\ntext" {
 				t.Errorf("mode %s, on %s: %q", n.Mode, addr, got)
 			}
@@ -106,7 +106,7 @@ func checkDialNobody(t *testing.T, s *suite) {
 }
 
 func checkHalfClose(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7300)).stdout.until(t, "listening")
+	start(t, s.shared, greeter("127.0.0.1", 7300)).stdout.Until(t, "listening")
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	if got := say(t, s.shared, 7300, text); !bytes.Equal(got, append([]byte("hello\n"), text...)) {
 		t.Errorf("%d bytes came back of %d", len(got), len(text))
@@ -114,7 +114,7 @@ func checkHalfClose(t *testing.T, s *suite) {
 }
 
 func checkManyDials(t *testing.T, s *suite) {
-	start(t, s.shared, greeter("127.0.0.1", 7400)).stdout.until(t, "listening")
+	start(t, s.shared, greeter("127.0.0.1", 7400)).stdout.Until(t, "listening")
 	var wg sync.WaitGroup
 	for i := range 100 {
 		wg.Go(func() {
@@ -130,7 +130,7 @@ func checkManyDials(t *testing.T, s *suite) {
 func checkDialKilled(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	for range 2 {
-		start(t, sb, greeter("127.0.0.1", 7500)).stdout.until(t, "listening")
+		start(t, sb, greeter("127.0.0.1", 7500)).stdout.Until(t, "listening")
 		if got := say(t, sb, 7500, []byte("text")); string(got) != "hello\ntext" {
 			t.Errorf("%q", got)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: A4, 1.8, 1.9
@@ -102,7 +103,7 @@ func checkLargeValues(t *testing.T, s *suite) {
 		"value":    {Args: []string{"sh", "-c", `printf %s "$HUGE"`}, Env: map[string]string{"HUGE": huge}},
 		"argument": {Args: []string{"sh", "-c", `printf %s "$1"`, "sh", huge}},
 	} {
-		out := &buffer{}
+		out := new(testenv.Output)
 		cmd.Stdout = out
 		p, err := s.shared.Start(patient(t), cmd)
 		if err != nil {

@@ -45,7 +45,7 @@ func checkSignals(t *testing.T, s *suite) {
 		{"HUP", "HUP"}} {
 		p := start(t, s.shared,
 			sh(`trap 'echo got `+c.trap+`; exit 9' `+c.trap+`; echo ready; while :; do sleep 0.05; done`))
-		p.stdout.until(t, "ready\n")
+		p.stdout.Until(t, "ready\n")
 		if err := p.Signal(patient(t), c.name); err != nil {
 			t.Fatalf("Signal %s: %v", c.name, err)
 		}
@@ -98,7 +98,7 @@ func checkKillTree(t *testing.T, s *suite) {
 		nohup `+sleep+` >/dev/null 2>&1 &
 		echo ready
 		wait`))
-	c.stdout.until(t, "ready\n")
+	c.stdout.Until(t, "ready\n")
 	aliveAtLeast(t, s.shared, sleep, 5) // four sleeps, and the shell with the text in its own command line
 	aliveUntil(t, s.shared, other, 2)
 	for range 2 {
@@ -135,7 +135,7 @@ func checkKillLeftovers(t *testing.T, s *suite) {
 
 func checkKillIgnoring(t *testing.T, s *suite) {
 	c := start(t, s.shared, sh(`trap '' TERM INT HUP QUIT USR1; echo ready; while :; do sleep 0.05; done`))
-	c.stdout.until(t, "ready\n")
+	c.stdout.Until(t, "ready\n")
 	if err := c.Signal(patient(t), "TERM"); err != nil {
 		t.Fatalf("Signal: %v", err)
 	}
@@ -150,7 +150,7 @@ func checkKillForking(t *testing.T, s *suite) {
 	// Each generation starts the next one and ends, so that no process has a living parent.
 	c := start(t, s.shared,
 		sh(`echo ready; f() { (sleep 0.01; f) & }; f; f; f; : `+sleep+`; while :; do sleep 1; done`))
-	c.stdout.until(t, "ready\n")
+	c.stdout.Until(t, "ready\n")
 	aliveAtLeast(t, s.shared, sleep, 1)
 	if err := c.Kill(patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)

@@ -84,7 +84,7 @@ func checkInputPieces(t *testing.T, s *suite) {
 		if _, err := io.WriteString(w, piece+"\n"); err != nil {
 			t.Fatal(err)
 		}
-		c.stdout.until(t, "got "+piece+"\n")
+		c.stdout.Until(t, "got "+piece+"\n")
 	}
 	w.Close()
 	c.expect(t, engine.Exit{}, "got one\ngot two\ngot three\nend\n")

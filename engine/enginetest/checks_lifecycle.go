@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: A3, A11
@@ -231,7 +232,7 @@ func checkContexts(t *testing.T, s *suite) {
 	}
 	t.Cleanup(func() { s.destroy(t, sb.Handle(), sb) })
 	ctx, cancel = context.WithCancel(t.Context())
-	out := &buffer{}
+	out := new(testenv.Output)
 	cmd := sh("sleep 0.3; echo still here; exit 3")
 	cmd.Stdout = out
 	p, err := sb.Start(ctx, cmd)
@@ -292,7 +293,7 @@ func checkDestroyRunning(t *testing.T, s *suite) {
 		commands = append(commands, c)
 	}
 	for _, c := range commands {
-		c.stdout.until(t, "ready")
+		c.stdout.Until(t, "ready")
 	}
 	if err := sb.Destroy(patient(t)); err != nil {
 		t.Fatalf("Destroy: %v", err)

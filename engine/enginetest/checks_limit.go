@@ -115,7 +115,7 @@ except OSError as e:
     print(len(children), errno.errorcode[e.errno], flush=True)
 time.sleep(600)
 `))
-	c.stdout.until(t, "\n")
+	c.stdout.Until(t, "\n")
 	fields := strings.Fields(c.stdout.String())
 	if n, err := strconv.Atoi(fields[0]); err != nil || n > 64+slack || n < 20 || fields[1] != "EAGAIN" {
 		t.Errorf("children and error are %q, want about 60 and EAGAIN", fields)
@@ -247,7 +247,7 @@ func checkNeighbour(t *testing.T, s *suite) {
 		sb := s.create(t, engine.Spec{Limits: b.limits})
 		c := start(t, sb, python(b.program))
 		if b.says != "" {
-			c.stdout.until(t, b.says)
+			c.stdout.Until(t, b.says)
 		}
 		works()
 		if err := sb.Destroy(patient(t)); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: A11
@@ -32,7 +33,7 @@ func checkManyCommands(t *testing.T, s *suite) {
 		wg.Go(func() {
 			// Each command waits until all of them have started, so that they run at the same time.
 			n := strconv.Itoa(i)
-			out := &buffer{}
+			out := new(testenv.Output)
 			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; seq 1 2000; exit "$line"`)
 			cmd.Dir, cmd.Stdin, cmd.Stdout = dir, strings.NewReader(n+"\n"), out
 			p, err := s.shared.Start(patient(t), cmd)
@@ -81,7 +82,7 @@ func checkManySandboxes(t *testing.T, s *suite) {
 			id := sb.Handle().ID
 			cmd := sh(`set -C; echo "$1" >own && cat own`)
 			cmd.Dir, cmd.Args = "/tmp", append(cmd.Args, "sh", id)
-			out := &buffer{}
+			out := new(testenv.Output)
 			cmd.Stdout = out
 			p, err := sb.Start(patient(t), cmd)
 			if err != nil {
@@ -144,7 +145,7 @@ func checkMixed(t *testing.T, s *suite) {
 		})
 		wg.Go(func() {
 			for range 5 {
-				out := &buffer{}
+				out := new(testenv.Output)
 				cmd := sh("wc -c <file")
 				cmd.Dir, cmd.Stdout = "/work", out
 				p, err := kept.Start(patient(t), cmd)
@@ -184,7 +185,7 @@ func checkGrowth(t *testing.T, s *suite) {
 			if i%4 == 0 && s.engine.Capabilities().Terminal {
 				cmd = terminal(sh("printf x; exit 2"))
 			}
-			out := &buffer{}
+			out := new(testenv.Output)
 			cmd.Stdout = out
 			p, err := s.shared.Start(patient(t), cmd)
 			if err != nil {

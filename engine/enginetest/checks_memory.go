@@ -67,7 +67,7 @@ func (c conversation) say(t *testing.T, line, answer string) {
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		t.Fatal(err)
 	}
-	c.stdout.until(t, answer+" "+line+" child-"+line+"\n")
+	c.stdout.Until(t, answer+" "+line+" child-"+line+"\n")
 }
 
 // begin starts a remembering command, and returns its first output.
@@ -78,7 +78,7 @@ func begin(t *testing.T, sb engine.Sandbox) (conversation, string) {
 	cmd := python(remembering)
 	cmd.Stdin = in
 	c := conversation{start(t, sb, cmd), w}
-	c.stdout.until(t, "\n")
+	c.stdout.Until(t, "\n")
 	self, ok := strings.CutPrefix(strings.TrimSpace(c.stdout.String()), "ready ")
 	if !ok {
 		t.Fatalf("the command says %q", c.stdout.String())
@@ -173,7 +173,7 @@ func checkMemoryOutlives(t *testing.T, s *suite) {
 		s.restart(t)
 		again, _ = s.reopened(t, again.Handle())
 		c := resume(t, again, c.ID())
-		c.stdout.until(t, said)
+		c.stdout.Until(t, said)
 		if got := output(t, again, sh(`echo "$KEPT"; pwd`)); got != "yes\n/tmp\n" {
 			t.Errorf("a command has %q", got)
 		}
@@ -233,7 +233,7 @@ func checkMemoryTerminal(t *testing.T, s *suite) {
 	cmd := sh("echo ready; sleep 1000")
 	cmd.Terminal = &engine.Size{Rows: 24, Cols: 80}
 	c := start(t, sb, cmd)
-	c.stdout.until(t, "ready")
+	c.stdout.Until(t, "ready")
 	dir := filepath.Join(s.DataDir(t), "checkpoint")
 	wantKind(t, "a command with a terminal", sb.(engine.Checkpointer).Checkpoint(patient(t), dir), errors.Conflict)
 	nothing(t, dir)

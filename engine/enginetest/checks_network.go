@@ -11,6 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: A6
@@ -249,7 +250,7 @@ func checkChange(t *testing.T, s *suite) {
 		t.Error("what a new policy allows is not reached")
 	}
 	open := start(t, sb, connected(host, port))
-	open.stdout.until(t, "connected")
+	open.stdout.Until(t, "connected")
 	setNetwork(t, sb, allowed(rule, "192.0.2.0/24"))
 	if got := reach(t, sb, target); got != target {
 		t.Error("what both policies allow is not reached")
@@ -359,13 +360,13 @@ func checkNetworkRestart(t *testing.T, s *suite) {
 	target := fmt.Sprintf("%s:%d", host, port)
 	sb := s.create(t, engine.Spec{Network: allowed(s.rule(t, target))})
 	open := start(t, sb, connected(host, port))
-	open.stdout.until(t, "connected")
+	open.stdout.Until(t, "connected")
 	s.restart(t)
 	sb, opener := s.reopened(t, sb.Handle())
 	if got := reach(t, sb, target); got != target {
 		t.Error("after a restart an allowed address is not reached")
 	}
-	out := &buffer{}
+	out := new(testenv.Output)
 	again, err := opener.OpenProcess(patient(t), open.ID(), engine.Stdio{Stdout: out})
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +381,7 @@ func checkApart(t *testing.T, s *suite) {
 	a, b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}}),
 		s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
 	listening := start(t, a, greeter("0.0.0.0", 7001))
-	listening.stdout.until(t, "listening")
+	listening.stdout.Until(t, "listening")
 	addrs := strings.Fields(output(t, a, sh("hostname -I")))
 	if len(addrs) == 0 {
 		t.Fatal("the sandbox has no address")

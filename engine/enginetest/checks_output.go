@@ -209,7 +209,7 @@ func checkLive(t *testing.T, s *suite) {
 	cmd := sh(`echo first; read line; echo "second $line"`)
 	cmd.Stdin = r
 	c := start(t, s.shared, cmd)
-	c.stdout.until(t, "first\n") // the command waits for an answer before it continues
+	c.stdout.Until(t, "first\n") // the command waits for an answer before it continues
 	if _, err := io.WriteString(w, "answer\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -46,9 +46,9 @@ func checkPrivate(t *testing.T, s *suite) {
 	a := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkNone}})
 	b := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
 	c := s.create(t, engine.Spec{Network: engine.Network{Mode: engine.NetworkDefault}})
-	start(t, a, greeter("0.0.0.0", 7001)).stdout.until(t, "listening")
-	start(t, b, greeter("0.0.0.0", 7002)).stdout.until(t, "listening")
-	start(t, b, greeter("127.0.0.1", 7003)).stdout.until(t, "listening")
+	start(t, a, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
+	start(t, b, greeter("0.0.0.0", 7002)).stdout.Until(t, "listening")
+	start(t, b, greeter("127.0.0.1", 7003)).stdout.Until(t, "listening")
 	join(t, a, b)
 	host := hostAddress(t)
 	targets := []string{"a:7001", "b:7002", "b:7003", "c:7001", "10.104.97.1:7001", "10.104.97.2:7002"}
@@ -85,7 +85,7 @@ func checkPrivateEnded(t *testing.T, s *suite) {
 	bad.Addr = netip.MustParseAddr("fd00::1")
 	wantKind(t, "an IPv6 address", a.(engine.Peered).SetPeers(patient(t), bad), errors.Invalid)
 	c := s.create(t, engine.Spec{})
-	start(t, c, greeter("0.0.0.0", 7001)).stdout.until(t, "listening")
+	start(t, c, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
 	join(t, a, c) // at the address of the one that has ended
 	if got := reach(t, a, "b:7001"); got != "b:7001" {
 		t.Error("the successor of an ended peer is not reached")
@@ -96,7 +96,7 @@ func checkPrivateRestart(t *testing.T, s *suite) {
 	s = s.separate(t)
 	a, b := s.create(t, engine.Spec{}), s.create(t, engine.Spec{})
 	join(t, a, b)
-	start(t, b, greeter("0.0.0.0", 7001)).stdout.until(t, "listening")
+	start(t, b, greeter("0.0.0.0", 7001)).stdout.Until(t, "listening")
 	s.restart(t)
 	a, _ = s.reopened(t, a.Handle())
 	if got := reach(t, a, "b:7001"); strings.TrimSpace(got) != "b:7001" {

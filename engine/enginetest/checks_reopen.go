@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
 
 // mission: A4, A5
@@ -85,7 +86,7 @@ func counted(n int) (stdout, stderr string) {
 // found opens a process that must exist.
 func found(t *testing.T, opener engine.ProcessOpener, id string, stdin io.Reader) command {
 	t.Helper()
-	c := command{stdout: &buffer{}, stderr: &buffer{}}
+	c := command{stdout: new(testenv.Output), stderr: new(testenv.Output)}
 	truncated := int64(0)
 	p, err := opener.OpenProcess(patient(t), id, engine.Stdio{
 		Stdin: stdin, Stdout: c.stdout, Stderr: c.stderr, Truncated: func(n int64) { truncated = n },
@@ -173,11 +174,11 @@ func checkReopenInput(t *testing.T, s *suite) {
 	cmd := sh(`while read line; do echo "got $line"; done; echo end; exit 3`)
 	cmd.Stdin = io.MultiReader(strings.NewReader("one\n"), silent(t))
 	c := start(t, sb, cmd)
-	c.stdout.until(t, "got one\n")
+	c.stdout.Until(t, "got one\n")
 	s.restart(t)
 	_, opener := s.reopened(t, sb.Handle())
 	watcher := found(t, opener, c.ID(), nil)
-	watcher.stdout.until(t, "got one\n")
+	watcher.stdout.Until(t, "got one\n")
 	found(t, opener, c.ID(), strings.NewReader("two\nthree\n")).expect(t, engine.Exit{Code: 3},
 		"got one\ngot two\ngot three\nend\n")
 	watcher.expect(t, engine.Exit{Code: 3}, "got one\ngot two\ngot three\nend\n")
@@ -190,11 +191,11 @@ func checkReopenControl(t *testing.T, s *suite) {
 	again, opener, id := detach(t, s, sb,
 		sh(`trap 'echo got it' USR1; (setsid `+sleep+` &); echo ready; while :; do sleep 0.05; done`))
 	c := found(t, opener, id, nil)
-	c.stdout.until(t, "ready\n")
+	c.stdout.Until(t, "ready\n")
 	if err := c.Signal(patient(t), "USR1"); err != nil {
 		t.Fatalf("Signal: %v", err)
 	}
-	c.stdout.until(t, "got it\n")
+	c.stdout.Until(t, "got it\n")
 	aliveAtLeast(t, again, sleep, 2)
 	if err := c.Kill(patient(t)); err != nil {
 		t.Fatalf("Kill: %v", err)
@@ -213,7 +214,7 @@ func checkReopenTerminal(t *testing.T, s *suite) {
 	_, opener, id := detach(t, s, sb, cmd)
 	r, w := io.Pipe()
 	c := found(t, opener, id, r)
-	c.stdout.until(t, "ready\r\n")
+	c.stdout.Until(t, "ready\r\n")
 	if err := c.Resize(patient(t), engine.Size{Rows: 40, Cols: 99}); err != nil {
 		t.Fatalf("Resize: %v", err)
 	}
@@ -238,7 +239,7 @@ func checkReopenTwice(t *testing.T, s *suite) {
 	c = start(t, s.shared, cmd)
 	opened := []command{found(t, opener, c.ID(), nil), found(t, opener, c.ID(), nil)}
 	for _, o := range opened {
-		o.stdout.until(t, "ready\n")
+		o.stdout.Until(t, "ready\n")
 	}
 	typeText(t, w, "go\n")
 	for _, o := range append(opened, c, found(t, opener, c.ID(), nil)) {

@@ -232,7 +232,7 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	writer := start(t, sb, sh(`n=0; while :; do n=$((n+1)); echo $n > /a; echo $n > /b; echo $n; done`))
 	for _, text := range []string{"\n100\n", "\n300\n"} {
-		writer.stdout.until(t, text)
+		writer.stdout.Until(t, text)
 		img := s.snapshot(t, sb, s.image, "")
 		copied := s.create(t, engine.Spec{Image: img.ID})
 		var a, b int
@@ -244,7 +244,7 @@ func checkSnapshotWhileWriting(t *testing.T, s *suite) {
 			t.Errorf("the snapshot has /a of %d and /b of %d", a, b)
 		}
 	}
-	_, moved := writer.stdout.change()
+	_, moved := writer.stdout.Change()
 	<-moved // the writer continues
 }
 

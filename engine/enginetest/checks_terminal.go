@@ -65,14 +65,14 @@ func checkIsTerminal(t *testing.T, s *suite) {
 func checkEcho(t *testing.T, s *suite) {
 	c, w := typed(t, s.shared, engine.Command{Args: []string{"cat"}})
 	typeText(t, w, "hello\n")
-	c.stdout.until(t, "hello\r\nhello\r\n")
+	c.stdout.Until(t, "hello\r\nhello\r\n")
 	w.Close()
 	c.expect(t, engine.Exit{}, "hello\r\nhello\r\n")
 }
 
 func checkNoEcho(t *testing.T, s *suite) {
 	c, w := typed(t, s.shared, sh(`stty -echo; echo ready; cat`))
-	c.stdout.until(t, "ready\r\n")
+	c.stdout.Until(t, "ready\r\n")
 	typeText(t, w, "secret\n")
 	w.Close()
 	c.expect(t, engine.Exit{}, "ready\r\nsecret\r\n")
@@ -92,7 +92,7 @@ func checkSize(t *testing.T, s *suite) {
 
 func checkResize(t *testing.T, s *suite) {
 	c, _ := typed(t, s.shared, sh(`trap 'stty size; exit 4' WINCH; echo ready; while :; do sleep 0.05; done`))
-	c.stdout.until(t, "ready\r\n")
+	c.stdout.Until(t, "ready\r\n")
 	if err := c.Resize(patient(t), engine.Size{Rows: 50, Cols: 132}); err != nil {
 		t.Fatalf("Resize: %v", err)
 	}
@@ -116,9 +116,9 @@ func checkInterrupt(t *testing.T, s *suite) {
 	// the other, and the job may end first.
 	c, w := typed(t, s.shared, sh(`trap 'echo interrupted' INT; cat; echo "after $?"; sleep 0.3`))
 	typeText(t, w, "ready\n")
-	c.stdout.until(t, "ready\r\nready\r\n")
+	c.stdout.Until(t, "ready\r\nready\r\n")
 	typeText(t, w, "\x03")
-	c.stdout.until(t, "after 130\r\n")
+	c.stdout.Until(t, "after 130\r\n")
 	if exit := c.wait(t); exit != (engine.Exit{}) || !strings.Contains(c.stdout.String(), "interrupted\r\n") {
 		t.Errorf("ended with %+v and output %q", exit, c.stdout)
 	}
@@ -180,7 +180,7 @@ func checkTerminalName(t *testing.T, s *suite) {
 	names := map[string]bool{}
 	for range 2 { // both terminals are open at once
 		c, _ := typed(t, s.shared, sh(script))
-		c.stdout.until(t, "end\r\n")
+		c.stdout.Until(t, "end\r\n")
 		name, rest, _ := strings.Cut(c.stdout.String(), "\r\n")
 		number, ok := strings.CutPrefix(name, "/dev/pts/")
 		if _, err := strconv.Atoi(number); !ok || err != nil || rest != name+"\r\nopened\r\nend\r\n" {

@@ -88,7 +88,7 @@ func checkUsedMemory(t *testing.T, s *suite) {
 	before := measured(t, sb)
 	c := start(t, sb,
 		python("import time\nb = bytearray(b'x') * (100 << 20)\nprint('held', flush=True)\ntime.sleep(600)"))
-	c.stdout.until(t, "held")
+	c.stdout.Until(t, "held")
 	measuredUntil(t, sb, "100 MiB that a command touched are not counted",
 		func(u engine.Usage) bool { return u.Memory >= before.Memory+touched*9/10 })
 	if u := measured(t, sb); u.Memory > before.Memory+2*touched {

@@ -8,64 +8,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 )
-
-// buffer collects output, which can be read meanwhile.
-type buffer struct {
-	mu    sync.Mutex
-	text  []byte
-	moved chan struct{}
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.text = append(b.text, p...)
-	if b.moved != nil {
-		close(b.moved)
-		b.moved = nil
-	}
-	return len(p), nil
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return string(b.text)
-}
-
-// change returns the text so far, and a channel that is closed when more arrives.
-func (b *buffer) change() (string, <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.moved == nil {
-		b.moved = make(chan struct{})
-	}
-	return string(b.text), b.moved
-}
-
-// until waits until the output contains text.
-func (b *buffer) until(t *testing.T, text string) {
-	t.Helper()
-	timeout := time.After(patience)
-	for {
-		have, moved := b.change()
-		if strings.Contains(have, text) {
-			return
-		}
-		select {
-		case <-moved:
-		case <-timeout:
-			t.Fatalf("the output never contained %q; it is %.2000q", text, have)
-		}
-	}
-}
 
 // sh returns a command for the shell.
 func sh(script string) engine.Command {
@@ -75,13 +24,13 @@ func sh(script string) engine.Command {
 // command is a started command with its output.
 type command struct {
 	engine.Process
-	stdout, stderr *buffer
+	stdout, stderr *testenv.Output
 }
 
 // start starts cmd, and collects its output unless cmd has writers. The command is killed when t ends.
 func start(t *testing.T, sb engine.Sandbox, cmd engine.Command) command {
 	t.Helper()
-	c := command{stdout: &buffer{}, stderr: &buffer{}}
+	c := command{stdout: new(testenv.Output), stderr: new(testenv.Output)}
 	if cmd.Stdout == nil {
 		cmd.Stdout = c.stdout
 	}

@@ -14,8 +14,8 @@ const packageLines = 3000
 // largePackages are the packages with more lines, and their maximum, which only falls.
 var largePackages = map[string]int{
 	"bench":             5900,  // a row of the benchmark per file
-	"engine/enginetest": 5690,  // a check of the suite per function
-	"modalapi":          10820, // the handlers of Modal's RPCs
+	"engine/enginetest": 5665,  // a check of the suite per function
+	"modalapi":          10770, // the handlers of Modal's RPCs
 }
 
 // slack is by how many lines a large package may be below its maximum before the maximum must be lowered.

@@ -156,26 +156,7 @@ type run struct {
 	lines  chan string // of the output; closed at its end
 	came   []string    // lines that were received
 	code   chan int
-	stderr output
-}
-
-// output is a buffer to which the bridge and the copy of its server's output write at the same time.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer // guarded by mu
-}
-
-// Write implements io.Writer.
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	stderr testenv.Output
 }
 
 func start(t *testing.T, mode string, args ...string) *run {
