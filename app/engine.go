@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/logf"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -21,7 +22,7 @@ import (
 )
 
 // bucketFinder returns the location of an account's bucket, for an engine that mounts buckets itself.
-type bucketFinder func(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error)
+type bucketFinder func(ctx context.Context, owner string, b places.Place) (modalengine.Place, error)
 
 // openEngine opens the configured engine. Its Close also closes the parts below it.
 func openEngine(ctx context.Context, cfg config.Config, find bucketFinder,

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/config"
-	"github.com/RelevanceAI/harvest/engine"
 	modalengine "github.com/RelevanceAI/harvest/engine/modal"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/s3"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
 	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/storage"
 )
@@ -58,12 +58,11 @@ const bucketPatience = 15 * time.Second
 
 // bucketAt is a bucketFinder. It checks the bucket itself, because Modal's mount may report a refusal less
 // clearly. An S3 that does not answer here is no error: it may answer where the bucket is mounted.
-func (a *App) bucketAt(ctx context.Context, owner string, b engine.Bucket) (modalengine.Place, error) {
+func (a *App) bucketAt(ctx context.Context, owner string, b places.Place) (modalengine.Place, error) {
 	if a.cfg.S3.Endpoint == config.Embedded && b.Secret == "" {
 		return modalengine.Place{Local: true}, nil
 	}
-	loc, err := a.storage.Location(ctx,
-		storage.Job{Account: owner, Place: s3.Place{Bucket: b.Name, Prefix: b.Prefix, Secret: b.Secret}})
+	loc, err := a.storage.Location(ctx, storage.Job{Account: owner, Place: b})
 	if err != nil {
 		return modalengine.Place{}, err
 	}
@@ -110,17 +109,17 @@ func (m *mounter) Mount(ctx context.Context, j storage.Job, readOnly bool, limit
 
 // mountData is the data of the events of a mount: s3.file_failed, s3.lost, s3.left and s3.sent.
 type mountData struct {
-	SandboxID string           `json:"sandbox_id"`
-	s3.Place                   // without the secret
-	Path      string           `json:"path,omitempty"` // in the mount
-	Reason    string           `json:"reason,omitempty"`
-	Dir       string           `json:"directory,omitempty"` // local directory that keeps the files not yet stored
-	Unsent    []s3mount.Unsent `json:"unsent,omitempty"`    // the first hundred
+	SandboxID    string           `json:"sandbox_id"`
+	places.Place                  // without the secret
+	Path         string           `json:"path,omitempty"` // in the mount
+	Reason       string           `json:"reason,omitempty"`
+	Dir          string           `json:"directory,omitempty"` // local directory that keeps the files not yet stored
+	Unsent       []s3mount.Unsent `json:"unsent,omitempty"`    // the first hundred
 }
 
 // mountDrafts returns the events of a mount, for the streams of the sandbox and of its account.
 func mountDrafts(t s3mount.Told) []event.Draft {
-	data := mountData{SandboxID: t.Sandbox, Place: s3.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path,
+	data := mountData{SandboxID: t.Sandbox, Place: places.Place{Bucket: t.Bucket, Prefix: t.Prefix}, Path: t.Path,
 		Reason: t.Reason,
 		Dir:    t.Dir, Unsent: t.Unsent[:min(len(t.Unsent), toldFailures)]}
 	kind := "s3." + string(t.What)

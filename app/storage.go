@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/sandbox"
@@ -129,7 +130,7 @@ const ownBucket = "volumes"
 
 // ownPlace is the location of volumes in the embedded S3. A configured secret means another S3.
 func ownPlace(c config.S3, own *s3server.Server) storage.Server {
-	p := storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region,
+	p := storage.Server{Place: places.Place{Bucket: c.Bucket, Prefix: c.Prefix}, Region: c.Region,
 		PathStyle: c.PathStyle, CAFile: c.CAFile,
 		Proxy: c.Proxy, Account: personal}
 	if p.Bucket == "" {
@@ -171,7 +172,7 @@ func ownS3(ctx context.Context, data string) finding {
 
 // place is the default location of volumes. Its credentials are a secret of the operator.
 func place(c config.S3) storage.Server {
-	return storage.Server{Place: s3.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret},
+	return storage.Server{Place: places.Place{Bucket: c.Bucket, Prefix: c.Prefix, Secret: c.Secret},
 		Endpoint: c.Endpoint, Region: c.Region,
 		PathStyle: c.PathStyle, CAFile: c.CAFile, Proxy: c.Proxy, Account: personal}
 }

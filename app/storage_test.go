@@ -11,8 +11,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/event"
-	"github.com/RelevanceAI/harvest/s3"
 	s3mount "github.com/RelevanceAI/harvest/s3/mount"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/storage"
@@ -52,7 +52,7 @@ func TestSyncDrafts(t *testing.T) {
 	t.Parallel()
 	told := storage.Told{
 		Job: storage.Job{Sandbox: "sbx_1", Account: "acme", Volume: "data",
-			Place: s3.Place{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: plan.Up,
+			Place: places.Place{Bucket: "files", Prefix: "work", Secret: "aws"}}, Direction: plan.Up,
 		Result: storage.Result{Place: "s3://files/data/", Stats: s3sync.Stats{Files: 3, Bytes: 40, Updated: 2,
 			Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
 			Failures: []s3sync.Failure{{Path: "pipe", Reason: "a FIFO", Remedy: "remove it"}}}},
@@ -83,7 +83,7 @@ func TestSyncDrafts(t *testing.T) {
 // mission: D5
 func TestMountDrafts(t *testing.T) {
 	t.Parallel()
-	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Place: s3.Place{Bucket: "files", Prefix: "work",
+	about := s3mount.About{Sandbox: "sbx_1", Account: "acme", Place: places.Place{Bucket: "files", Prefix: "work",
 		Secret: "aws"}}
 	const of = `{"sandbox_id":"sbx_1","bucket":"files","prefix":"work"`
 	unsent := []s3mount.Unsent{{Path: "a.txt", File: "/mounts/sbx_1/spool/1", Reason: "S3 is away"}}

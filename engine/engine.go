@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -56,7 +57,7 @@ type Capabilities struct {
 	// committed and they have reloaded the volume.
 	Views   bool `json:"views"`
 	Dirs    bool `json:"dirs"`    // Mount.Dir works
-	Buckets bool `json:"buckets"` // Mount.Bucket works
+	Buckets bool `json:"buckets"` // Mount.Place works
 	Users   bool `json:"users"`   // Command.User works
 	Network bool `json:"network"` // every NetworkMode works, sandboxes implement Networker and Dialer
 	// Rules is set if every rule of Network works. Otherwise rules with a port, Deny, and Allow in addition to
@@ -140,23 +141,16 @@ func HostName(text string) string {
 
 // Mount mounts a volume, a directory of this machine, or a bucket at a path.
 type Mount struct {
-	Volume string // name of an existing volume; "" with Dir and with Bucket
+	Volume string // name of an existing volume; "" with Dir and with Place
 	// Dir is a directory of this machine. It must exist until the sandbox has ended, and may be a mount point
 	// of another file system, with limits and response times of its own. It requires Capabilities.Dirs.
 	Dir string
-	// Bucket is a bucket that the engine itself mounts. Writes go straight to the bucket, under the engine's
+	// Place is a place in a bucket that the engine itself mounts. Writes go straight to the bucket, under the engine's
 	// own rules for buckets, and are not part of a snapshot. The code that opens the engine supplies the
 	// location of the buckets. It requires Capabilities.Buckets.
-	Bucket   Bucket `json:",omitzero"`
+	Place    places.Place `json:",omitzero"`
 	Path     string
 	ReadOnly bool
-}
-
-// Bucket is a place in S3. It has no credentials, because a Spec may be stored.
-type Bucket struct {
-	Name   string // "" for none
-	Prefix string // of the keys; "" for the whole bucket
-	Secret string // name of the account's secret with the credentials; "" for the default one
 }
 
 // Limits are the limits of a sandbox. Zero means that the sandbox has no limit of its own.

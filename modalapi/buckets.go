@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
@@ -78,7 +78,7 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*spec
 		return nil, nil
 	}
 	m := def.GetCloudBucketMounts()[0]
-	mount := &spec.S3{Place: s3.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
+	mount := &spec.S3{Place: places.Place{Bucket: m.GetBucketName(), Prefix: m.GetKeyPrefix()},
 		MountPath: m.GetMountPath(), Mount: true,
 		ReadOnly: m.GetReadOnly()}
 	where, err := s.whereBucket(acc, m)
@@ -219,7 +219,7 @@ func (s *Server) sweepBuckets(ctx context.Context) {
 		}
 		for _, found := range secrets {
 			if !needed[acc+" "+found.Name] && time.Since(found.Created) > storedFor { // the sandbox may not exist yet
-				s.dropBucket(ctx, acc, &spec.S3{Place: s3.Place{Secret: found.Name}})
+				s.dropBucket(ctx, acc, &spec.S3{Place: places.Place{Secret: found.Name}})
 			}
 		}
 	}

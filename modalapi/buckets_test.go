@@ -14,7 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/anonymous"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -169,7 +169,7 @@ func TestBucketsOfAClient(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := spec.S3{Place: s3.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
+		want := spec.S3{Place: places.Place{Bucket: "files", Secret: c.name}, MountPath: "/data", Mount: true,
 			ReadOnly: c.m.ReadOnly}
 		if c.m.KeyPrefix != nil {
 			want.Prefix = prefix
@@ -263,7 +263,7 @@ func TestSecretsOfBucketsEnd(t *testing.T) {
 		}
 	}
 	mounts := func(name string) *spec.S3 {
-		return &spec.S3{Place: s3.Place{Bucket: "files", Secret: name}, MountPath: "/data", Mount: true}
+		return &spec.S3{Place: places.Place{Bucket: "files", Secret: name}, MountPath: "/data", Mount: true}
 	}
 	lives := own("b")
 	sb, err := s.opts.Fleet.Create(ctx, "personal", spec.Request{S3: mounts(lives)})

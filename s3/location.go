@@ -1,4 +1,4 @@
-// Package s3 names places in S3: buckets, prefixes and the credentials to reach them. The packages
+// Package s3 says how places in S3 are reached: the server, the bucket and the credentials. The packages
 // below it work there: object on single objects, sync on whole trees, mount as a file system.
 package s3
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -55,7 +55,7 @@ func mountWorld() (*world, *s3Stub) {
 }
 
 func mountRequest(change func(*spec.S3)) spec.Request {
-	s := &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/data", Mount: true}
+	s := &spec.S3{Place: places.Place{Bucket: "files", Prefix: "work"}, MountPath: "/data", Mount: true}
 	if change != nil {
 		change(s)
 	}
@@ -175,7 +175,7 @@ func TestMountByTheEngine(t *testing.T) {
 		w.caps.Dirs, w.caps.Buckets, w.caps.Views = false, true, true
 		f := w.open(t)
 		sb := create(t, f, mountRequest(func(s *spec.S3) { s.Secret, s.ReadOnly = "keys", true }))
-		want := engine.Mount{Bucket: engine.Bucket{Name: "files", Prefix: "work", Secret: "keys"}, Path: "/data",
+		want := engine.Mount{Place: places.Place{Bucket: "files", Prefix: "work", Secret: "keys"}, Path: "/data",
 			ReadOnly: true}
 		if m := w.specs[len(w.specs)-1].Mounts; len(m) != 1 || m[0] != want || len(w.volumes) != 0 {
 			t.Errorf("the engine gets %+v", m)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/storage"
@@ -63,7 +63,7 @@ func s3World() (*world, *s3Stub) {
 }
 
 func s3Request(init, end bool) spec.Request {
-	return spec.Request{S3: &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
+	return spec.Request{S3: &spec.S3{Place: places.Place{Bucket: "files", Prefix: "work"}, MountPath: "/work",
 		Init:            init,
 		SyncOnTerminate: end}}
 }
@@ -332,20 +332,20 @@ func TestS3Requests(t *testing.T) {
 	f := w.open(t)
 	data := []spec.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]spec.Request{
-		"no bucket":      {S3: &spec.S3{MountPath: "/work", Place: s3.Place{Prefix: "x"}}, Volumes: data},
+		"no bucket":      {S3: &spec.S3{MountPath: "/work", Place: places.Place{Prefix: "x"}}, Volumes: data},
 		"no volume at":   {S3: &spec.S3{MountPath: "/work"}},
-		"invalid bucket": {S3: &spec.S3{Place: s3.Place{Bucket: "s3://x"}, MountPath: "/work"}},
-		"invalid prefix": {S3: &spec.S3{Place: s3.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
-		"s3: 4": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+		"invalid bucket": {S3: &spec.S3{Place: places.Place{Bucket: "s3://x"}, MountPath: "/work"}},
+		"invalid prefix": {S3: &spec.S3{Place: places.Place{Bucket: "files", Prefix: "a\nb"}, MountPath: "/work"}},
+		"s3: 4": {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: 4}},
-		"s3: NaN": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+		"s3: NaN": {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: math.NaN()}},
-		"s3: 86401": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data",
+		"s3: 86401": {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data",
 			SyncEverySeconds: 86401}},
-		"secret":              {S3: &spec.S3{Place: s3.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
-		"invalid mount point": {S3: &spec.S3{Place: s3.Place{Bucket: "files"}}},
-		"would cover /etc":    {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/etc"}},
-		"overlap":             {S3: &spec.S3{Place: s3.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
+		"secret":              {S3: &spec.S3{Place: places.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
+		"invalid mount point": {S3: &spec.S3{Place: places.Place{Bucket: "files"}}},
+		"would cover /etc":    {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/etc"}},
+		"overlap":             {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)

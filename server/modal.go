@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server/edge"
@@ -91,7 +91,7 @@ func modalS3(req api.ModalRequest, volumes []spec.Mount) *spec.S3 {
 	case at == "":
 		at = api.ModalMountPath
 	}
-	return &spec.S3{Place: s3.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
+	return &spec.S3{Place: places.Place{Bucket: req.S3BucketName, Prefix: req.S3KeyPrefix, Secret: req.S3Secret},
 		MountPath: at, Init: req.InitFromS3,
 		SyncOnTerminate: req.SyncToS3}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/api"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
@@ -23,12 +23,12 @@ func TestModalS3(t *testing.T) {
 	}{
 		"nothing": {volumes: work},
 		"all": {api.ModalRequest{S3BucketName: "b", S3KeyPrefix: "p", S3MountPath: "/s3", S3Secret: "mine",
-			InitFromS3: true, SyncToS3: true}, work, &spec.S3{Place: s3.Place{Bucket: "b", Prefix: "p",
+			InitFromS3: true, SyncToS3: true}, work, &spec.S3{Place: places.Place{Bucket: "b", Prefix: "p",
 			Secret: "mine"}, MountPath: "/s3", Init: true, SyncOnTerminate: true}},
-		"for the volume": {api.ModalRequest{S3BucketName: "b"}, work, &spec.S3{Place: s3.Place{Bucket: "b"},
+		"for the volume": {api.ModalRequest{S3BucketName: "b"}, work, &spec.S3{Place: places.Place{Bucket: "b"},
 			MountPath: "/data"}},
 		"by itself": {api.ModalRequest{S3BucketName: "b", InitFromS3: true}, nil,
-			&spec.S3{Place: s3.Place{Bucket: "b"}, MountPath: api.ModalMountPath, Init: true}},
+			&spec.S3{Place: places.Place{Bucket: "b"}, MountPath: api.ModalMountPath, Init: true}},
 	} {
 		if diff := cmp.Diff(c.want, modalS3(c.req, c.volumes)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
@@ -19,7 +19,7 @@ type Job struct {
 	Sandbox string `json:"sandbox"` // sandbox ID
 	Account string `json:"-"`
 	Volume  string `json:"volume"`
-	s3.Place
+	places.Place
 }
 
 // Unsent is a job whose volume has not been uploaded yet.

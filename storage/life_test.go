@@ -20,7 +20,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
@@ -70,7 +70,7 @@ type life struct {
 	full  atomic.Bool // S3 has no space for objects called large
 	slow  sync.Map    // prefixes in the bucket; requests for them are answered once their channel is closed
 	told  chan Told
-	place s3.Place
+	place places.Place
 }
 
 func newLife(t *testing.T) *life {
@@ -109,7 +109,7 @@ func newLife(t *testing.T) *life {
 		o.Open = func(ctx context.Context, _, name string) (volume.Volume, error) { return l.volumes.Open(ctx, name) }
 	})
 	l.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	l.place = s3.Place{Bucket: l.bucket, Prefix: "work"}
+	l.place = places.Place{Bucket: l.bucket, Prefix: "work"}
 	return l
 }
 
@@ -525,7 +525,7 @@ func TestRecordsOfEarlierVersions(t *testing.T) {
 	var u Unsent
 	old := `{"sandbox": "sbx_1", "volume": "v", "Bucket": "b", "Prefix": "p", "Secret": "s"}`
 	err := json.Unmarshal([]byte(old), &u)
-	if want := (s3.Place{Bucket: "b", Prefix: "p", Secret: "s"}); err != nil || u.Place != want || u.Volume != "v" {
+	if want := (places.Place{Bucket: "b", Prefix: "p", Secret: "s"}); err != nil || u.Place != want || u.Volume != "v" {
 		t.Errorf("read as %+v, %v", u, err)
 	}
 }

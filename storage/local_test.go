@@ -8,6 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
@@ -36,7 +37,7 @@ func TestLocal(t *testing.T) {
 	})
 	v := h.volume(t, "data", "a.txt")
 	for account, want := range map[string]string{"operator": "s3://mine/x/", "acme": "s3://mine.acme/x/"} {
-		if res := h.sync(t, account, v, Request{Place: s3.Place{Bucket: "mine", Prefix: "x"},
+		if res := h.sync(t, account, v, Request{Place: places.Place{Bucket: "mine", Prefix: "x"},
 			Sync: s3sync.Options{Direction: plan.Up, List: true}}); res.Place != want {
 			t.Errorf("%s is at %s, want %s", account, res.Place, want)
 		}
@@ -49,14 +50,14 @@ func TestLocal(t *testing.T) {
 		Request{Sync: s3sync.Options{Direction: plan.Up}}); res.Place != "s3://"+h.bucket+"/acme/data/" {
 		t.Errorf("the server's bucket is %s", res.Place)
 	}
-	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "mine", Prefix: "y"}})
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: places.Place{Bucket: "mine", Prefix: "y"}})
 	if err != nil || loc.Bucket != "mine.acme" || loc.Prefix != "y" || loc.SecretAccessKey != s3test.SecretKey {
 		t.Errorf("the location is %s/%s, %v", loc.Bucket, loc.Prefix, err)
 	}
 	long := strings.Repeat("b", 60)
 	for _, name := range []string{"mine.acme", "Mine", "b", "-b-", "b/c", "..", long + long, long} {
 		if _, err := h.Location(t.Context(),
-			Job{Account: "acme", Place: s3.Place{Bucket: name}}); errors.KindOf(err) != errors.Invalid ||
+			Job{Account: "acme", Place: places.Place{Bucket: name}}); errors.KindOf(err) != errors.Invalid ||
 			errors.RemedyOf(err) == "" {
 			t.Errorf("the bucket %s: %v", name, err)
 		}
@@ -65,14 +66,14 @@ func TestLocal(t *testing.T) {
 	_, err = h.vault.Set(t.Context(), "acme", "own", secret.Pairs{"AWS_ACCESS_KEY_ID": "AKIAOTHER",
 		"AWS_SECRET_ACCESS_KEY": "x"}, secret.Replace)
 	must(t, err)
-	loc, err = h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "mine", Secret: "own"}})
+	loc, err = h.Location(t.Context(), Job{Account: "acme", Place: places.Place{Bucket: "mine", Secret: "own"}})
 	if err != nil || loc.Bucket != "mine" || loc.AccessKeyID != "AKIAOTHER" || loc.Endpoint != "" ||
 		len(asked) != before {
 		t.Errorf("with a secret: %s at %q, %v", loc.Bucket, loc.Endpoint, err)
 	}
 	failing = true
 	if _, err := h.Location(t.Context(),
-		Job{Account: "acme", Place: s3.Place{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
+		Job{Account: "acme", Place: places.Place{Bucket: "mine"}}); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("a bucket that cannot be made: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
@@ -46,13 +47,13 @@ type Options struct {
 
 // Server is the S3 of the server's operator.
 type Server struct {
-	s3.Place         // each volume has its own prefix in it; Bucket is "" for none
-	Endpoint  string // "" is AWS; also applies to buckets that requests name
-	Region    string // "" selects the region of the secret
-	PathStyle bool
-	CAFile    string // PEM file of CAs to trust besides the system's; "" for none
-	Proxy     string // URL of an HTTP proxy; "" uses the environment
-	Account   string // owner of Secret
+	places.Place        // each volume has its own prefix in it; Bucket is "" for none
+	Endpoint     string // "" is AWS; also applies to buckets that requests name
+	Region       string // "" selects the region of the secret
+	PathStyle    bool
+	CAFile       string // PEM file of CAs to trust besides the system's; "" for none
+	Proxy        string // URL of an HTTP proxy; "" uses the environment
+	Account      string // owner of Secret
 
 	// Local returns the location of a bucket in this machine's own S3 and creates the bucket if it
 	// is missing. It is nil if there is no such S3. Requests without a secret use it. Each account
@@ -67,7 +68,7 @@ const DefaultSecret = "aws"
 type Request struct {
 	// Place is a bucket of the account, which needs a secret of the account. Without a bucket it is
 	// the server's place, at a prefix that belongs to the volume. "" as Secret is DefaultSecret.
-	s3.Place
+	places.Place
 	// Versioned saves the volume as a new version, or restores one. Version is the name of the
 	// version to restore; "" is the latest.
 	Versioned bool
@@ -161,7 +162,7 @@ const syncNotes = "s3"
 
 // Versions lists the versions that Sync saved, latest first.
 func (m *Manager) Versions(ctx context.Context, account, name string,
-	where s3.Place) (place string, all []object.Version, err error) {
+	where places.Place) (place string, all []object.Version, err error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return "", nil, err
@@ -173,7 +174,7 @@ func (m *Manager) Versions(ctx context.Context, account, name string,
 
 // Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
 // deleted versions.
-func (m *Manager) Prune(ctx context.Context, account, name string, where s3.Place, keep int) ([]object.Version, error) {
+func (m *Manager) Prune(ctx context.Context, account, name string, where places.Place, keep int) ([]object.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err
@@ -255,7 +256,7 @@ func (o opened) close() {
 
 // bucket opens a place. Only requests for the server's own place get the server's credentials, and
 // only below the volume's prefix.
-func (m *Manager) bucket(ctx context.Context, account, name string, where s3.Place, versioned bool,
+func (m *Manager) bucket(ctx context.Context, account, name string, where places.Place, versioned bool,
 	patience time.Duration) (opened, error) {
 	loc, release, err := m.location(ctx, account, name, where, versioned)
 	if err != nil {
@@ -272,7 +273,7 @@ func (m *Manager) bucket(ctx context.Context, account, name string, where s3.Pla
 
 // location returns the location of a place, with the credentials. They are hidden from the log
 // until release is called.
-func (m *Manager) location(ctx context.Context, account, name string, where s3.Place,
+func (m *Manager) location(ctx context.Context, account, name string, where places.Place,
 	versioned bool) (loc s3.Location, release func(), err error) {
 	loc, owner, named, err := m.locate(account, name, where, versioned)
 	if err != nil {
@@ -314,12 +315,12 @@ func (m *Manager) rules(account, bucket string) *netguard.Rules {
 }
 
 // isLocal reports whether a place is in this machine's own S3.
-func (m *Manager) isLocal(where s3.Place) bool {
+func (m *Manager) isLocal(where places.Place) bool {
 	return m.opts.Server.Local != nil && (where.Bucket == "" || where.Secret == "")
 }
 
 // local completes a location in this machine's own S3.
-func (m *Manager) local(loc s3.Location, account string, where s3.Place) (s3.Location, error) {
+func (m *Manager) local(loc s3.Location, account string, where places.Place) (s3.Location, error) {
 	p, bucket := m.opts.Server, loc.Bucket
 	if where.Bucket != "" {
 		if !localName().MatchString(bucket) {
@@ -346,7 +347,7 @@ const maxBucket = 63
 var localName = pattern.New(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
 
 // locate returns the location of a place without credentials, and the secret that holds them.
-func (m *Manager) locate(account, name string, where s3.Place,
+func (m *Manager) locate(account, name string, where places.Place,
 	versioned bool) (loc s3.Location, owner, secretName string, err error) {
 	p := m.opts.Server
 	loc = s3.Location{Bucket: where.Bucket, Prefix: where.Prefix, Endpoint: p.Endpoint, Region: p.Region,

@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/netguard"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/secret"
@@ -52,7 +52,7 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
 	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} },
-		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: s3.Place{Bucket: bucket,
+		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: places.Place{Bucket: bucket,
 			Prefix: "harvest"},
 			Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
@@ -129,7 +129,7 @@ func TestServersPlace(t *testing.T) {
 func TestOwnBucket(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Server.Region = "us-east-1" })
 	v := h.volume(t, "data", "a")
-	where := s3.Place{Bucket: h.bucket, Prefix: "mine"}
+	where := places.Place{Bucket: h.bucket, Prefix: "mine"}
 	if _, err := h.Sync(t.Context(), "acme", v,
 		Request{Place: where, Sync: up}); errors.KindOf(err) != errors.NotFound || errors.RemedyOf(err) == "" {
 		t.Errorf("without a secret: %v", err)
@@ -170,7 +170,7 @@ func TestHiddenWhileOpen(t *testing.T) {
 	_, err := h.vault.Set(t.Context(), "acme", "brief", secret.Pairs{"AWS_ACCESS_KEY_ID": s3test.AccessKey,
 		"AWS_SECRET_ACCESS_KEY": token}, secret.Replace)
 	must(t, err)
-	where := s3.Place{Bucket: h.bucket, Secret: "brief"}
+	where := places.Place{Bucket: h.bucket, Secret: "brief"}
 	b, err := h.Manager.bucket(t.Context(), "acme", "data", where, false, patience)
 	must(t, err)
 	if _, err := h.Sync(t.Context(), "acme", v,
@@ -211,7 +211,7 @@ func TestVersions(t *testing.T) {
 	if res := h.sync(t, "acme", v, Request{Sync: mirror}); res.Stats.Deleted != 0 || res.Stats.Files != 1 {
 		t.Errorf("a mirror did %s", res.Stats)
 	}
-	place, all, err := h.Versions(t.Context(), "acme", "data", s3.Place{})
+	place, all, err := h.Versions(t.Context(), "acme", "data", places.Place{})
 	if err != nil || place != "s3://"+h.bucket+"/harvest/acme/.versions/data/" || len(all) != 2 ||
 		all[0].Name() != second.Version || !all[1].Whole {
 		t.Errorf("versions at %s: %+v, %v", place, all, err)
@@ -223,20 +223,20 @@ func TestVersions(t *testing.T) {
 	if res := h.sync(t, "acme", v, Request{Versioned: true, Sync: down}); res.Version != second.Version {
 		t.Errorf("the latest is %s", res.Version)
 	}
-	deleted, err := h.Prune(t.Context(), "acme", "data", s3.Place{}, 1)
+	deleted, err := h.Prune(t.Context(), "acme", "data", places.Place{}, 1)
 	if err != nil || len(deleted) != 1 || deleted[0].Name() != first.Version {
 		t.Errorf("pruned %+v, %v", deleted, err)
 	}
-	if _, err := h.Prune(t.Context(), "acme", "data", s3.Place{}, 0); errors.KindOf(err) != errors.Invalid {
+	if _, err := h.Prune(t.Context(), "acme", "data", places.Place{}, 0); errors.KindOf(err) != errors.Invalid {
 		t.Errorf("keep none: %v", err)
 	}
 	for name, r := range map[string]Request{
 		"both ways":     {Versioned: true, Sync: s3sync.Options{Direction: plan.Both}},
 		"no version":    {Versioned: true, Version: "x", Sync: down},
 		"no direction":  {},
-		"a prefix":      {Place: s3.Place{Prefix: "x"}, Sync: up},
-		"a secret":      {Place: s3.Place{Secret: "x"}, Sync: up},
-		"a bad bucket":  {Place: s3.Place{Bucket: "a/b", Secret: "mine"}, Sync: up},
+		"a prefix":      {Place: places.Place{Prefix: "x"}, Sync: up},
+		"a secret":      {Place: places.Place{Secret: "x"}, Sync: up},
+		"a bad bucket":  {Place: places.Place{Bucket: "a/b", Secret: "mine"}, Sync: up},
 		"a bad version": {Versioned: true, Version: "-1", Sync: down},
 	} {
 		h.set(t, "acme", "mine", s3test.SecretKey)
@@ -253,7 +253,7 @@ func TestVersions(t *testing.T) {
 func TestRememberedOfAVolume(t *testing.T) {
 	h := newHome(t, nil)
 	h.set(t, "acme", DefaultSecret, s3test.SecretKey)
-	both := Request{Place: s3.Place{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: plan.Both}}
+	both := Request{Place: places.Place{Bucket: h.bucket, Prefix: "shared"}, Sync: s3sync.Options{Direction: plan.Both}}
 	there := func() []string {
 		t.Helper()
 		files, err := filepath.Glob(filepath.Join(s3test.Dir(h.bucket), "shared", "[a-z]*"))
@@ -303,8 +303,8 @@ func TestNoPlace(t *testing.T) {
 	h := newHome(t, func(o *Options) { o.Server.Bucket = "" })
 	v := h.volume(t, "data")
 	_, err := h.Sync(t.Context(), "acme", v, Request{Sync: up})
-	_, _, versions := h.Versions(t.Context(), "acme", "data", s3.Place{})
-	_, prune := h.Prune(t.Context(), "acme", "data", s3.Place{}, 1)
+	_, _, versions := h.Versions(t.Context(), "acme", "data", places.Place{})
+	_, prune := h.Prune(t.Context(), "acme", "data", places.Place{}, 1)
 	for what, err := range map[string]error{"sync": err, "versions": versions, "prune": prune} {
 		if errors.KindOf(err) != errors.Invalid || errors.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", what, err)
@@ -388,7 +388,7 @@ func TestSecretsEndpoint(t *testing.T) {
 		"AWS_SECRET_ACCESS_KEY": s3test.SecretKey, "AWS_ENDPOINT_URL": url}, secret.Replace)
 	must(t, err)
 	_, err = h.Sync(t.Context(), "acme", h.volume(t, "other", "a"),
-		Request{Place: s3.Place{Bucket: "files", Secret: "mine"}, Sync: up})
+		Request{Place: places.Place{Bucket: "files", Secret: "mine"}, Sync: up})
 	if errors.KindOf(err) != errors.Denied || errors.RemedyOf(err) == "" {
 		t.Errorf("an endpoint of one's own: %v", err)
 	}
@@ -427,13 +427,13 @@ func TestLocation(t *testing.T) {
 		secret.Pairs{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key", "AWS_SESSION_TOKEN": "token",
 			"AWS_REGION": "us-east-1"}, secret.Replace)
 	must(t, err)
-	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: s3.Place{Bucket: "b", Prefix: "p"}})
+	loc, err := h.Location(t.Context(), Job{Account: "acme", Place: places.Place{Bucket: "b", Prefix: "p"}})
 	must(t, err)
 	if loc.Bucket != "b" || loc.Prefix != "p" || loc.AccessKeyID != "id" || loc.SecretAccessKey != "key" ||
 		loc.SessionToken != "token" || loc.Region != "us-east-1" || !loc.PathStyle {
 		t.Errorf("it is at %s/%s in %s", loc.Bucket, loc.Prefix, loc.Region)
 	}
-	for words, where := range map[string]s3.Place{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
+	for words, where := range map[string]places.Place{"no bucket": {}, "no secret": {Bucket: "b", Secret: "none"}} {
 		_, err := h.Location(t.Context(), Job{Account: "acme", Place: where})
 		if err == nil || !strings.Contains(errors.Message(err), words) {
 			t.Errorf("%v, want %q", err, words)
@@ -506,7 +506,7 @@ func TestRoles(t *testing.T) {
 			_, err := h.vault.Set(t.Context(), c.account, "roles", pairs, secret.Replace)
 			must(t, err)
 			_, err = h.Sync(t.Context(), c.account, v,
-				Request{Place: s3.Place{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
+				Request{Place: places.Place{Bucket: h.bucket, Prefix: "roles", Secret: "roles"}, Sync: up})
 			if errors.KindOf(err) != c.kind || err != nil && (!strings.Contains(errors.Message(err), c.text) ||
 				errors.RemedyOf(err) == "") {
 				t.Errorf("%v; remedy %q", err, errors.RemedyOf(err))
@@ -525,7 +525,7 @@ func TestRoles(t *testing.T) {
 		h.opts.Server.Endpoint, h.opts.Server.PathStyle = endpoint, true
 		_, err := h.vault.Set(t.Context(), "acme", "odd", odd, secret.Replace)
 		must(t, err)
-		if _, err := h.Sync(t.Context(), "acme", v, Request{Place: s3.Place{Bucket: h.bucket, Secret: "odd"},
+		if _, err := h.Sync(t.Context(), "acme", v, Request{Place: places.Place{Bucket: h.bucket, Secret: "odd"},
 			Sync: up}); errors.KindOf(err) != errors.Invalid || !strings.Contains(errors.Message(err), "region") {
 			t.Errorf("a region that is a host: %v", err)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/volume"
 )
@@ -85,7 +85,7 @@ func (m *Manager) unsentOf(ctx context.Context, account, name string) ([]Unsent,
 }
 
 // sentByHand removes the unsent jobs that a manual sync to the same place has completed.
-func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to s3.Place, res Result) {
+func (m *Manager) sentByHand(ctx context.Context, waiting []Unsent, to places.Place, res Result) {
 	ctx = context.WithoutCancel(ctx)
 	for _, u := range waiting {
 		if u.Bucket != to.Bucket || strings.Trim(u.Prefix, "/") != strings.Trim(to.Prefix, "/") ||

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/storage"
 )
 
@@ -35,7 +35,7 @@ func TestUnsent(t *testing.T) {
 	want()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	a := storage.Unsent{Job: storage.Job{Sandbox: "sbx_a", Account: "acme", Volume: "data",
-		Place: s3.Place{Bucket: "b", Prefix: "p", Secret: "s"}}, Since: at, Next: at.Add(time.Second)}
+		Place: places.Place{Bucket: "b", Prefix: "p", Secret: "s"}}, Since: at, Next: at.Add(time.Second)}
 	b := storage.Unsent{Job: storage.Job{Sandbox: "sbx_b", Account: "other", Volume: "data"}, Since: at, Next: at}
 	put(b)
 	put(a)

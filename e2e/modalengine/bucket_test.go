@@ -18,6 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/s3/places"
 )
 
 // newModalHost is a server whose sandboxes are at Modal. Another server of our own stands in for Modal.
@@ -125,7 +126,7 @@ func TestModalBucketCarriedOver(t *testing.T) {
 	ctx, s3, dir := t.Context(), host.NewS3(t), t.TempDir()
 	open := func() *modalengine.Engine {
 		return openModal(t, modalengine.Options{Dir: dir, Executable: program,
-			Locate: func(_ context.Context, account string, b engine.Bucket) (modalengine.Place, error) {
+			Locate: func(_ context.Context, account string, b places.Place) (modalengine.Place, error) {
 				if account != "acme" || b.Secret != "keys" {
 					return modalengine.Place{}, errors.Newf(errors.NotFound, "%s has no secret %q", account, b.Secret)
 				}
@@ -139,7 +140,7 @@ func TestModalBucketCarriedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, err := e.Create(ctx, engine.Spec{ID: "box", Account: "acme", Image: img.ID,
-		Mounts: []engine.Mount{{Bucket: engine.Bucket{Name: s3.Bucket, Prefix: "work", Secret: "keys"},
+		Mounts: []engine.Mount{{Place: places.Place{Bucket: s3.Bucket, Prefix: "work", Secret: "keys"},
 			Path: "/data"}}})
 	if err != nil {
 		t.Fatal(err)

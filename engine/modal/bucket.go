@@ -34,13 +34,13 @@ func (e *Engine) buckets(ctx context.Context, spec engine.Spec,
 	params *sdk.SandboxCreateParams) (context.Context, error) {
 	var inPath []string
 	for _, m := range spec.Mounts {
-		if m.Bucket.Name == "" {
+		if m.Place.Bucket == "" {
 			continue
 		}
 		if e.opts.Locate == nil {
 			return ctx, errors.Newf(errors.Unsupported, "the engine modal was not told where buckets are")
 		}
-		place, err := e.opts.Locate(ctx, spec.Account, m.Bucket)
+		place, err := e.opts.Locate(ctx, spec.Account, m.Place)
 		if err == nil {
 			err = reachable(place, e.to.host())
 		}
@@ -68,7 +68,7 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 	if p.Endpoint != "" {
 		params.BucketEndpointURL = &p.Endpoint
 	}
-	if prefix := strings.Trim(m.Bucket.Prefix, "/"); prefix != "" {
+	if prefix := strings.Trim(m.Place.Prefix, "/"); prefix != "" {
 		prefix += "/"
 		params.KeyPrefix = &prefix
 	}
@@ -89,7 +89,7 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 			return nil, call.Explain(err, "make a secret")
 		}
 	}
-	mount, err := e.client.CloudBucketMounts.New(m.Bucket.Name, params)
+	mount, err := e.client.CloudBucketMounts.New(m.Place.Bucket, params)
 	return mount, call.Explain(err, "mount a bucket")
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/places"
 )
 
 // secretive is a control plane that records the content of an unnamed secret, and creates none.
@@ -49,14 +50,14 @@ func TestBuckets(t *testing.T) {
 	t.Cleanup(client.Close)
 	place, failure := Place{}, error(nil)
 	e := &Engine{client: client, to: &server{},
-		opts: Options{Locate: func(_ context.Context, account string, b engine.Bucket) (Place, error) {
+		opts: Options{Locate: func(_ context.Context, account string, b places.Place) (Place, error) {
 			if account != "acme" || b.Secret != "keys" {
 				t.Errorf("asked for %+v of %s", b, account)
 			}
 			return place, failure
 		}}}
 	spec := engine.Spec{Account: "acme", Mounts: []engine.Mount{{Volume: "v", Path: "/v"},
-		{Bucket: engine.Bucket{Name: "files", Prefix: "/a/b", Secret: "keys"}, Path: "/data", ReadOnly: true}}}
+		{Place: places.Place{Bucket: "files", Prefix: "/a/b", Secret: "keys"}, Path: "/data", ReadOnly: true}}}
 	img, err := client.Images.FromID(ctx, "im-1", nil)
 	if err != nil {
 		t.Fatal(err)

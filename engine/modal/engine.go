@@ -27,6 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/pattern"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -49,7 +50,7 @@ type Options struct {
 	OutputBytes int64  // output kept of each command; 0 means 16 MiB
 	// Locate returns the place of an account's bucket. It is called for each new sandbox that mounts the
 	// bucket. If it is nil, buckets cannot be mounted.
-	Locate func(ctx context.Context, account string, b engine.Bucket) (Place, error)
+	Locate func(ctx context.Context, account string, b places.Place) (Place, error)
 
 	Life time.Duration // lifetime of sandboxes at Modal, in whole seconds; 0 means Lifetime
 	// CarryAhead is how long before the end of Life a sandbox is due to be carried over. 0 means an hour, but

@@ -189,7 +189,7 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec,
 			return nil, release, errors.Remedy(errors.Newf(errors.Invalid,
 				"nothing can be mounted at %s, where Harvest's own program is", m.Path), "choose another path")
 		}
-		if m.Bucket.Name != "" {
+		if m.Place.Bucket != "" {
 			continue
 		}
 		if m.Volume == "" {

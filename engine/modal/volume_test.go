@@ -13,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/modal/records"
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -137,8 +138,8 @@ func TestMountsThatCannotBe(t *testing.T) {
 	}{
 		"a directory":         {engine.Mount{Dir: "/tmp", Path: "/x"}, errors.Unsupported},
 		"no volume":           {engine.Mount{Volume: "none", Path: "/x"}, errors.NotFound},
-		"a bucket":            {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: "/x"}, ""},
-		"the program's place": {engine.Mount{Bucket: engine.Bucket{Name: "b"}, Path: programDir}, errors.Invalid},
+		"a bucket":            {engine.Mount{Place: places.Place{Bucket: "b"}, Path: "/x"}, ""},
+		"the program's place": {engine.Mount{Place: places.Place{Bucket: "b"}, Path: programDir}, errors.Invalid},
 	} {
 		if _, _, err := v.mount(t.Context(), engine.Spec{ID: "box", Mounts: []engine.Mount{c.mount}},
 			&sdk.SandboxCreateParams{}); errors.KindOf(err) != c.kind {

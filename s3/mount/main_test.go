@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 )
 
 func TestMain(m *testing.M) {
@@ -164,7 +165,7 @@ func (p *place) open() {
 }
 
 func about(sandbox string) About {
-	return About{Sandbox: sandbox, Account: "personal", Place: s3.Place{Bucket: "b"}, Limit: 1 << 30}
+	return About{Sandbox: sandbox, Account: "personal", Place: places.Place{Bucket: "b"}, Limit: 1 << 30}
 }
 
 // mounted mounts the place, until the test ends.

@@ -19,6 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/socket"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 )
 
 const (
@@ -46,7 +47,7 @@ type Options struct {
 type About struct {
 	Sandbox string `json:"sandbox"`
 	Account string `json:"account"`
-	s3.Place
+	places.Place
 	ReadOnly bool  `json:"read_only"`
 	Limit    int64 `json:"limit"` // maximum bytes written but not yet stored
 }

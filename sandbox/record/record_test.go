@@ -8,7 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 )
 
@@ -22,12 +22,12 @@ func TestAgain(t *testing.T) {
 		Secrets: []string{"s"}, Withheld: []string{"TOKEN"}, Network: spec.Network{Mode: "none"}, Ports: []int{80},
 		Limits:  engine.Limits{CPU: 1, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 600},
 		Started: started, Expires: started.Add(time.Hour), IdleTimeoutSeconds: 7, SnapshotOnEnd: true,
-		S3: &S3Volume{S3: spec.S3{Place: s3.Place{Bucket: "b"}, Init: true, SyncOnTerminate: true}, Volume: "v"}}
+		S3: &S3Volume{S3: spec.S3{Place: places.Place{Bucket: "b"}, Init: true, SyncOnTerminate: true}, Volume: "v"}}
 	rules := spec.Rules{Defaults: engine.Limits{VolumeFiles: 500}, Timeouts: spec.Timeouts{MaxLife: time.Minute}}
 	want := spec.Request{Image: "img_1", Workdir: "/w", User: "u", GPU: "T4", Tags: map[string]string{"a": "b"},
 		Volumes: sb.Volumes, Secrets: sb.Secrets, Withhold: []string{"TOKEN"}, Network: sb.Network, Ports: []int{80},
 		CPU: 1, Memory: 2, Disk: 3, Processes: 4, Files: 5, VolumeFiles: 500, TimeoutSeconds: 60, IdleTimeoutSeconds: 7,
-		SnapshotOnEnd: true, S3: &spec.S3{Place: s3.Place{Bucket: "b"}, SyncOnTerminate: true}}
+		SnapshotOnEnd: true, S3: &spec.S3{Place: places.Place{Bucket: "b"}, SyncOnTerminate: true}}
 	if diff := cmp.Diff(want, sb.Again(rules)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -9,14 +9,14 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/pattern"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/secret"
 )
 
 // S3 is a location in S3 for the files of the volume at MountPath. The volume is one of the request's volumes, or
 // else one for this bucket and prefix that all sandboxes of the account with the same location share.
 type S3 struct {
-	s3.Place
+	places.Place
 	MountPath string `json:"mount_path"`
 	// Init copies the files from S3 into the volume before the sandbox is ready. It does not if another sandbox that
 	// has done so still uses the volume: its files are newer.

@@ -22,8 +22,7 @@ func (f *Files) mounts() (record.Sandbox, bool) {
 
 // EngineMount returns the mount of a request for an engine that mounts buckets itself.
 func EngineMount(s spec.S3) engine.Mount {
-	place := engine.Bucket{Name: s.Bucket, Prefix: s.Prefix, Secret: s.Secret}
-	return engine.Mount{Bucket: place, Path: s.MountPath, ReadOnly: s.ReadOnly}
+	return engine.Mount{Place: s.Place, Path: s.MountPath, ReadOnly: s.ReadOnly}
 }
 
 // Mount mounts the sandbox's bucket, and returns the mount for the engine. disk is the limit for data that is not

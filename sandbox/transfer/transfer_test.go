@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3"
+	"github.com/RelevanceAI/harvest/s3/places"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/storage"
@@ -60,7 +60,7 @@ type house struct {
 
 func newHouse(ctx context.Context) *house {
 	h := &house{sb: record.Sandbox{ID: "sbx_1", Account: "acme", Status: record.Running,
-		S3: &record.S3Volume{Volume: "v", S3: spec.S3{Place: s3.Place{Bucket: "b", Prefix: "p"}, Init: true,
+		S3: &record.S3Volume{Volume: "v", S3: spec.S3{Place: places.Place{Bucket: "b", Prefix: "p"}, Init: true,
 			SyncOnTerminate: true}}}}
 	h.Server = &Server{S3: &h.syncer, Context: ctx, Tasks: &h.tasks, Now: time.Now}
 	return h

@@ -7,8 +7,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3"
 	s3object "github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/places"
 	s3sync "github.com/RelevanceAI/harvest/s3/sync"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/server/edge"
@@ -88,7 +88,7 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		}
 	}
 	res, err := s.Storage.Sync(r.Context(), edge.Account(r), vol, storage.Request{
-		Place: s3.Place(req.Place), Versioned: req.Versioned,
+		Place: places.Place(req.Place), Versioned: req.Versioned,
 		Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
 		ev.Send(api.EventProblem, edge.Problem(r.Context(), err))
@@ -125,9 +125,9 @@ func syncStats(st s3sync.Stats) api.SyncStats {
 	return out
 }
 
-func whereOf(r *http.Request) s3.Place {
+func whereOf(r *http.Request) places.Place {
 	q := r.URL.Query()
-	return s3.Place{Bucket: q.Get("bucket"), Prefix: q.Get("prefix"), Secret: q.Get("secret")}
+	return places.Place{Bucket: q.Get("bucket"), Prefix: q.Get("prefix"), Secret: q.Get("secret")}
 }
 
 // stored returns an error unless the volume exists and S3 is supported.

@@ -1,4 +1,5 @@
-package s3
+// Package places names places in S3, for packages that do not go there.
+package places
 
 // Place is a place in S3 as a user names it: it holds no credentials, and may be stored.
 type Place struct {
