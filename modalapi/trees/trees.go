@@ -35,24 +35,7 @@ func (s Stamp) kind() uint32 { return s.Mode & unix.S_IFMT }
 // Scan reads the files below root. Links cannot lead out of it.
 func Scan(ctx context.Context, root *os.Root) (Tree, error) {
 	t := Tree{}
-	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.IsNotExist(err):
-			return nil // removed meanwhile
-		case err != nil:
-			return err
-		case name == ".":
-			return nil
-		}
-		info, err := root.Lstat(name)
-		if err != nil {
-			if errors.IsNotExist(err) {
-				return nil
-			}
-			return err
-		}
+	err := Walk(ctx, root, func(name string, info fs.FileInfo) error {
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
 			return errors.Errorf("no details of a file")
@@ -63,6 +46,7 @@ func Scan(ctx context.Context, root *os.Root) (Tree, error) {
 			s.Size, s.Modified = 0, 0 // they change with the directory's entries
 		case unix.S_IFLNK:
 			s.Modified = 0
+			var err error
 			if s.Link, err = root.Readlink(name); err != nil {
 				return nil
 			}

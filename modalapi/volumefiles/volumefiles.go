@@ -15,6 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/modalapi/trees"
 )
 
 // Entry is a file in a list.
@@ -55,28 +56,11 @@ func List(ctx context.Context, root *os.Root, name string, recursive bool, most 
 		return tarfs.Explain(err, name)
 	}
 	defer dir.Close()
-	err = fs.WalkDir(dir.FS(), ".", func(at string, d fs.DirEntry, err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.IsNotExist(err):
-			return nil // removed meanwhile
-		case err != nil:
-			return err
-		case at == ".":
-			return nil
-		}
-		info, err := d.Info()
-		if err != nil {
-			if errors.IsNotExist(err) {
-				return nil
-			}
-			return err
-		}
+	err = trees.Walk(ctx, dir, func(at string, info fs.FileInfo) error {
 		if err := give(path.Join(clean, at), info); err != nil {
 			return err
 		}
-		if d.IsDir() && !recursive {
+		if info.IsDir() && !recursive {
 			return fs.SkipDir
 		}
 		return nil
