@@ -222,6 +222,10 @@ func TestLimitsOfRestoredCommands(t *testing.T) {
 		sb := record.Sandbox{Started: began, Commands: []record.Command{{ID: "known",
 			Deadline: began.Add(time.Minute), Background: true}}}
 		r.Adopt(t.Context(), r.box, sb, 10*time.Minute)
+		// A sandbox that was made ahead begins when it is taken.
+		if later, _ := r.Limits(began.Add(20 * time.Second)); later["known"] != 40*time.Second {
+			t.Errorf("limits from a later start: %v", later)
+		}
 		limits, background := r.Limits(began)
 		want := map[string]time.Duration{"known": time.Minute, "new": 10 * time.Minute}
 		if diff := cmp.Diff(want, limits); diff != "" || len(background) != 1 || background[0] != "known" {

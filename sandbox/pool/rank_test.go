@@ -94,8 +94,8 @@ func TestFullPoolMakesRoom(t *testing.T) {
 		t.Errorf("got %v, expects %q", w, p.want.ID)
 	}
 	tasks.Wait()
-	if got := <-destroyed; got != "a" || len(p.waiting) != 1 {
-		t.Errorf("%s was destroyed, %d wait", got, len(p.waiting))
+	if len(destroyed) != 1 || <-destroyed != "a" || len(p.waiting) != 1 {
+		t.Errorf("want the oldest destroyed; %d wait", len(p.waiting))
 	}
 	if w := p.Take(engine.Limits{}, "acme", mine, false); w != nil || p.want.ID != mine.ID || len(p.waiting) != 1 {
 		t.Errorf("got %v, expects %q, %d wait: a pool with room drops nothing", w, p.want.ID, len(p.waiting))
