@@ -28,6 +28,7 @@ var terminalChecks = []check{
 	{"terminal/hang-up", "a hang-up, and Kill, end a shell and its foreground job", terminals, checkHangup},
 	{"terminal/whole output", "the output of a terminal is whole up to the last byte", terminals, checkTerminalOutput},
 	{"terminal/name", "a terminal has a name of its own in /dev/pts, which opens it", terminals, checkTerminalName},
+	{"terminal/background", "a command ends although a child keeps its terminal", terminals, checkTerminalBackground},
 	{"terminal/TERM", "TERM is set, unless the command sets it", terminals, checkTERM},
 }
 
@@ -190,6 +191,14 @@ func checkTerminalName(t *testing.T, s *suite) {
 	}
 	if len(names) != 2 {
 		t.Errorf("two terminals have the names %v", names)
+	}
+}
+
+func checkTerminalBackground(t *testing.T, s *suite) {
+	c, _ := typed(t, s.shared, sh(`trap '' HUP; sleep 600 & echo started; exit 3`))
+	c.expect(t, engine.Exit{Code: 3}, "started\r\n")
+	if err := c.Kill(patient(t)); err != nil {
+		t.Errorf("Kill: %v", err)
 	}
 }
 

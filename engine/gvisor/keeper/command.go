@@ -107,7 +107,7 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 		}
 	}()
 	if args.Terminal != nil {
-		master, slave, err := pty.Open()
+		master, slave, err := openTerminal()
 		if err != nil {
 			return p, err
 		}
@@ -142,6 +142,24 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 		p.guest[2] = os.NewFile(uintptr(fd), "output")
 	}
 	return p, nil
+}
+
+// openTerminal opens a terminal whose master honors deadlines: collect relies on them while a child of the command
+// keeps the terminal open. A file that is not in blocking mode when it becomes an os.File stays so.
+func openTerminal() (master, slave *os.File, err error) {
+	opened, slave, err := pty.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer opened.Close()
+	fd, err := unix.FcntlInt(opened.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		if err = unix.SetNonblock(fd, true); err == nil {
+			return os.NewFile(uintptr(fd), opened.Name()), slave, nil
+		}
+		_ = unix.Close(fd)
+	}
+	return nil, nil, errors.Join(err, slave.Close())
 }
 
 func winsize(s engine.Size) *pty.Winsize {
