@@ -13,8 +13,8 @@ import (
 // terminal is a real terminal: it has a size and a name, echoes its input, and its control characters send signals.
 func (m *modalClient) terminal(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
-	p, err := sb.Exec(t.Context(), []string{"sh", "-c",
-		"stty size; [ -t 0 ] && [ -t 1 ] && echo both; echo named >$(tty); exec cat"},
+	p, err := sb.Exec(t.Context(),
+		[]string{"sh", "-c", "stty size; [ -t 0 ] && [ -t 1 ] && echo both; echo named >$(tty); exec cat"},
 		&modal.SandboxExecParams{PTY: true})
 	if err != nil {
 		t.Fatal(err)

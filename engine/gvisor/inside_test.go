@@ -201,7 +201,8 @@ func TestTerminalsHaveNames(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
 	for _, user := range []string{"root", "1234"} {
-		got := typedAt(t, sb, user, `tty=$(tty); echo "${tty%/*}"; test "$(readlink /proc/$$/fd/2)" = "$tty" && echo link
+		got := typedAt(t, sb, user, `tty=$(tty); echo "${tty%/*}"
+test "$(readlink /proc/$$/fd/2)" = "$tty" && echo link
 test "$(python3 -c 'import os; print(os.ttyname(0))')" = "$tty" && echo ttyname
 test "$(stat -c %u "$tty")" = "$(id -u)" && echo owner; echo x >/dev/tty
 (exec <"$tty"; tty | sed "s,$tty,the same,"; readlink /proc/self/fd/0 | sed "s,$tty,the same,")
