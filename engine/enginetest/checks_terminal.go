@@ -13,7 +13,7 @@ import (
 // mission: A4, 4.7
 
 var terminalChecks = []check{
-	{"terminal/is one", "standard input, output and error are the controlling terminal, which has a name in /dev/pts; " +
+	{"terminal/is one", "standard input, output and error are the controlling terminal, named in /dev/pts; " +
 		"all output is Stdout, and a child that keeps the terminal does not delay the end", terminals, checkIsTerminal},
 	{"terminal/echo", "a line that is typed appears once as echo and once as output; its end types end-of-file",
 		terminals, checkEcho},
