@@ -152,8 +152,12 @@ func TestCheckpointAfterTerminals(t *testing.T) {
 	if !errors.Is(err, errors.Conflict) {
 		t.Errorf("a checkpoint while a program has a terminal: %v", err)
 	}
-	runAs(t, sb, "root", "kill -9 "+got)
-	testenv.Try(t, func() error { return sb.(engine.Checkpointer).Checkpoint(t.Context(), checkpoint) })
+	pid := strings.TrimSpace(got)
+	runAs(t, sb, "root", "kill -9 "+pid+"; while [ -h /proc/"+pid+"/fd/0 ]; do sleep 0.1; done")
+	named(sb)
+	if err := sb.(engine.Checkpointer).Checkpoint(t.Context(), checkpoint); err != nil {
+		t.Fatal(err)
+	}
 	named(sb)
 	again, err := e.Create(t.Context(), engine.Spec{ID: "second", Checkpoint: checkpoint})
 	if err != nil {
