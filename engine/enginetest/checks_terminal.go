@@ -54,12 +54,9 @@ func typeText(t *testing.T, w io.Writer, text string) {
 
 func checkIsTerminal(t *testing.T, s *suite) {
 	c, _ := typed(t, s.shared,
-		sh(`trap '' HUP; sleep 600 & test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; `+
+		sh(`trap '' HUP; sleep 60 & test -t 0 && test -t 1 && test -t 2 && echo yes; echo err >&2; `+
 			`echo tty >/dev/tty; tty | tr -d 0-9; echo named >"$(tty)"; exit 3`))
 	c.expect(t, engine.Exit{Code: 3}, "yes\r\nerr\r\ntty\r\n/dev/pts/\r\nnamed\r\n")
-	if err := c.Kill(patient(t)); err != nil {
-		t.Errorf("Kill: %v", err)
-	}
 	if got := c.stderr.String(); got != "" {
 		t.Errorf("stderr got %q", got)
 	}
