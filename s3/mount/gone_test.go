@@ -38,23 +38,25 @@ func openOld(t *testing.T, path string, flags int) *oldHandle {
 }
 
 // check reads the whole file. It must have the old content, or fail with ESTALE if that is allowed, since the mount may
-// have lost the rest.
-func (h *oldHandle) check(stale bool) {
+// have lost the rest. It reports whether a read failed so.
+func (h *oldHandle) check(stale bool) (lost bool) {
 	h.t.Helper()
 	buf := make([]byte, 64<<10)
 	for at := int64(0); at < oldSize; at += int64(len(buf)) {
 		n, err := h.ReadAt(buf, at)
 		if stale && errors.Is(err, syscall.ESTALE) {
+			lost = true
 			continue
 		}
 		if err != nil || !bytes.Equal(buf[:n], h.content[at:at+int64(n)]) {
 			h.t.Errorf("at %d the old handle reads %q…, %v", at, buf[:min(n, 4)], err)
-			return
+			return lost
 		}
 	}
 	if n, err := h.ReadAt(buf, oldSize); n > 0 || err != io.EOF {
 		h.t.Errorf("after the end the old handle reads %q, %v", buf[:n], err)
 	}
+	return lost
 }
 
 // storedOld returns a place whose file f has oldSize bytes, in S3 only, and a directory where it is mounted.
@@ -284,7 +286,13 @@ func TestReplacedByOthersWhileOpen(t *testing.T) {
 	again := openOld(t, path, os.O_RDONLY) // the kernel may answer it from its cache
 	newer := string(bytes.Repeat([]byte("2"), oldSize+100))
 	write(t, filepath.Join(other, "f"), newer)
-	old.check(true)
+	// A handle that reads ESTALE makes the next open look the name up again.
+	if !old.check(true) {
+		t.Error("the mount did not notice the new object")
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != newer {
+		t.Errorf("opened after ESTALE it has %d bytes, %v", len(b), err)
+	}
 	again.check(true)
 	testenv.Eventually(t, "the new object is seen", func() bool {
 		b, err := os.ReadFile(path)
