@@ -17,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
@@ -45,7 +46,7 @@ type Bucket struct {
 	base    *url.URL   // of the bucket
 	region  string
 	creds   aws.CredentialsProvider
-	signer  *wire.Signer
+	signer  *v4.Signer
 	retry   aws.RetryerV2
 	silence time.Duration // maximum wait for an answer, besides the time for its body
 	skew    atomic.Int64  // correction of this machine's clock, in nanoseconds
@@ -63,8 +64,9 @@ func Open(ctx context.Context, loc s3.Location) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, signer: &wire.Signer{}, silence: time.Minute,
+	b := &Bucket{loc: loc, prefix: cleanPrefix(loc.Prefix), http: client, silence: time.Minute,
 		heed: &heeding{}}
+	b.signer = v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }) // keys are escaped once
 	if b.loc.Patience == 0 {
 		b.loc.Patience = 2 * time.Minute
 	}

@@ -21,9 +21,11 @@ import (
 	"github.com/minio/crc64nvme"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/s3/object/wire"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
+
+// ChecksumHeader carries a CRC-64/NVME, big-endian in base64 (AWS's "full object" checksum).
+const ChecksumHeader = "X-Amz-Checksum-Crc64nvme"
 
 // sums lists the checksums that other programs' objects may have, by the header that carries them
 // in base64.
@@ -31,7 +33,7 @@ var sums = []struct {
 	header string
 	hash   func() hash.Hash
 }{
-	{wire.ChecksumHeader, func() hash.Hash { return crc64nvme.New() }},
+	{ChecksumHeader, func() hash.Hash { return crc64nvme.New() }},
 	{"X-Amz-Checksum-Crc32c", func() hash.Hash { return crc32.New(crc32.MakeTable(crc32.Castagnoli)) }},
 	{"X-Amz-Checksum-Crc32", func() hash.Hash { return crc32.NewIEEE() }},
 	{"X-Amz-Checksum-Sha256", sha256.New},
@@ -225,5 +227,5 @@ func FullCRC(h http.Header) (uint64, bool) {
 	if h.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
 		return 0, false
 	}
-	return decodeCRC(h.Get(wire.ChecksumHeader))
+	return decodeCRC(h.Get(ChecksumHeader))
 }

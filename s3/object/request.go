@@ -99,6 +99,10 @@ func garbled(err error) bool {
 // ErrDamaged reports data whose checksum differs from that of the stored data.
 var ErrDamaged = errors.Newf(errors.Unavailable, "S3 sent other bytes than were stored")
 
+// unsigned replaces the hash of the body in a signature. Bodies are protected by their CRC, which is
+// signed, and by TLS.
+const unsigned = "UNSIGNED-PAYLOAD"
+
 // request makes an HTTP request without body, time and signature.
 func (b *Bucket) request(ctx context.Context, r *Request) *http.Request {
 	u := *b.base
@@ -123,9 +127,9 @@ func (b *Bucket) request(ctx context.Context, r *Request) *http.Request {
 		req.Header[k] = v
 	}
 	if r.Crc != nil {
-		req.Header[wire.ChecksumHeader] = []string{encodeCRC(*r.Crc)}
+		req.Header[ChecksumHeader] = []string{encodeCRC(*r.Crc)}
 	}
-	req.Header["X-Amz-Content-Sha256"] = []string{wire.Unsigned}
+	req.Header["X-Amz-Content-Sha256"] = []string{unsigned}
 	return req
 }
 
@@ -152,7 +156,10 @@ func (b *Bucket) once(ctx context.Context, r Request, buf []byte) (*response, er
 		req.Body, req.GetBody = again(), func() (io.ReadCloser, error) { return again(), nil }
 	}
 	if creds.HasKeys() {
-		b.signer.Sign(req, creds, b.region, time.Now().Add(time.Duration(b.skew.Load())))
+		now := time.Now().Add(time.Duration(b.skew.Load()))
+		if err := b.signer.SignHTTP(ctx, creds, req, unsigned, "s3", b.region, now); err != nil {
+			return nil, err
+		}
 	}
 	send := b.http.Do
 	if r.bare && r.Body == nil && b.wire != nil && wire.OrdinaryHeader(req.Header) {

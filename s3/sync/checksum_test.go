@@ -19,7 +19,6 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3/object"
-	"github.com/RelevanceAI/harvest/s3/object/wire"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
@@ -42,7 +41,7 @@ func TestServersWithoutCRC64(t *testing.T) {
 			b := openBucket(t, loc)
 			var refused, damaged, sums atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				if r.Header.Get(wire.ChecksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
+				if r.Header.Get(object.ChecksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
 					_, _ = io.Copy(io.Discard, r.Body)
 					refused.Add(1)
 					return xmlFault(w, status, code)

@@ -74,7 +74,7 @@ func anybodys(t *testing.T) s3.Location {
 		Credentials: s3.Credentials{AccessKeyID: "AKIAANYBODY", SecretAccessKey: "anything"}}
 }
 
-// TestSessionToken checks that every request has the session token, whether the SDK or our code signs it.
+// TestSessionToken checks that every request has the session token, whether the SDK or this client sends it.
 // mission: 2.7, 9.3
 func TestSessionToken(t *testing.T) {
 	t.Parallel()

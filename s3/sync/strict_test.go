@@ -18,7 +18,6 @@ import (
 
 	"github.com/RelevanceAI/harvest/s3"
 	"github.com/RelevanceAI/harvest/s3/object"
-	"github.com/RelevanceAI/harvest/s3/object/wire"
 )
 
 // strictServer is an S3 server with one process and one bucket. It keeps objects in memory under any key, checks the
@@ -139,7 +138,7 @@ func keptFields(h http.Header) http.Header {
 	out := http.Header{}
 	for name, v := range h {
 		switch {
-		case strings.HasPrefix(name, "X-Amz-Meta-"), name == wire.ChecksumHeader, name == "X-Amz-Tagging",
+		case strings.HasPrefix(name, "X-Amz-Meta-"), name == object.ChecksumHeader, name == "X-Amz-Tagging",
 			slices.Contains([]string{"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding",
 				"Content-Language", "Expires"}, name):
 			out[name] = v
