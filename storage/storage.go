@@ -132,6 +132,14 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, err
 	}
 	defer tree.Close()
+	root, err := os.OpenRoot(here.Dir())
+	if err != nil {
+		return Result{}, errors.Wrapf(err, "open a volume")
+	}
+	defer root.Close()
+	if tree.Admit, err = volume.Admit(ctx, vol, root); err != nil {
+		return Result{}, err
+	}
 	o := req.Sync
 	o.State, o.Owners, o.Packs = filepath.Join(here.Notes(), syncNotes), true, m.opts.Packs
 	o.MaxDeleteFiles, o.MaxDeletePercent = m.opts.MaxDeleteFiles, m.opts.MaxDeletePercent

@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
+	"sync"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -41,18 +43,52 @@ func (v *local) Admit(ctx context.Context, files *os.Root) (func(path string) er
 	if most <= 0 {
 		return func(string) error { return nil }, nil
 	}
-	has := 0
-	err := walk(ctx, files, func(fs.FileInfo) bool {
-		has++
-		return has < most
+	r := &room{ctx: ctx, root: files, most: most, name: shown(v.name)}
+	return r.admit, r.count()
+}
+
+// room counts the files and directories of a volume. While there is room for all paths with new directories above
+// them, it does not look at the paths.
+type room struct {
+	ctx  context.Context
+	root *os.Root
+	most int
+	name string
+
+	mu    sync.Mutex
+	has   int  // guarded by mu; not more than that
+	exact bool // guarded by mu; few are left, so each path is looked up
+}
+
+// count counts the files and directories, up to the limit.
+func (r *room) count() error {
+	r.has = 0
+	return walk(r.ctx, r.root, func(fs.FileInfo) bool {
+		r.has++
+		return r.has < r.most
 	})
-	return func(name string) error {
-		if has += missing(files, name); has > most {
-			return errors.Remedy(errors.Newf(errors.Exhausted, "volume %q: more than %d files and directories",
-				shown(v.name), most), "remove some, or have the operator raise limits.volume_files")
+}
+
+func (r *room) admit(name string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.exact {
+		if all := strings.Count(name, "/") + 1; r.has+all <= r.most {
+			r.has += all
+			return nil
 		}
-		return nil
-	}, err
+		if err := r.count(); err != nil {
+			return err
+		}
+		r.exact = true
+	}
+	n := missing(r.root, name)
+	if n > 0 && r.has+n > r.most {
+		return errors.Remedy(errors.Newf(errors.Exhausted, "volume %q: more than %d files and directories", r.name,
+			r.most), "remove some, or have the operator raise limits.volume_files")
+	}
+	r.has += n
+	return nil
 }
 
 // missing returns the number of elements of a path that do not exist.

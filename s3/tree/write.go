@@ -47,6 +47,9 @@ var ErrTemporary = errors.Remedy(errors.Newf(errors.Unsupported,
 // Mkdir makes the directory path in an existing directory, and reports whether it is new. It
 // returns Conflict if the name is taken by something else.
 func (t *Tree) Mkdir(path string) (bool, error) {
+	if err := t.admit(path); err != nil {
+		return false, err
+	}
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return false, err
@@ -170,6 +173,9 @@ func (w *Writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
 // Create begins a file for path. It is not visible there before commit. The caller must call
 // discard in any case.
 func (t *Tree) Create(path string) (*Writer, error) {
+	if err := t.admit(path); err != nil {
+		return nil, err
+	}
 	above := Parent(path)
 	dir, err := t.dirFD(above)
 	if err != nil {
@@ -280,6 +286,9 @@ func (o Restoring) Mode(e *Entry) uint32 {
 
 // replace makes path a symbolic or hard link that make creates under a temporary name beside it.
 func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
+	if err := t.admit(path); err != nil {
+		return nil, err
+	}
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return nil, err
