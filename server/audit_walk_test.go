@@ -45,11 +45,12 @@ func (a *auditWalk) line(as *world, method, path, body string, header ...string)
 // lineOf returns the line of a request, by its ID.
 func (w *world) lineOf(id string) (line api.AuditLine, found bool) {
 	for text := range strings.Lines(w.audit.String()) {
-		if json.Unmarshal([]byte(text), &line) == nil && line.RequestID == id {
-			return line, true
+		var l api.AuditLine
+		if json.Unmarshal([]byte(text), &l) == nil && l.RequestID == id {
+			return l, true
 		}
 	}
-	return api.AuditLine{}, false
+	return line, false
 }
 
 // withProvider is an option for a server with a provider of OpenID Connect, which has every route.
