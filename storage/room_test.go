@@ -37,7 +37,8 @@ func TestSyncsHaveTheFileLimit(t *testing.T) {
 		must(t, err)
 		// There are nine entries: seven in S3 that are new, one that is replaced, and one of the volume's own.
 		explained := slices.ContainsFunc(res.Stats.Failures, func(f s3sync.Failure) bool {
-			return strings.Contains(f.Reason, "files and directories") && strings.Contains(f.Remedy, "limits.volume_files")
+			return strings.Contains(f.Reason, "files and directories") &&
+				strings.Contains(f.Remedy, "limits.volume_files")
 		})
 		if n := count(); n > most || n < most-2 || res.Stats.Failed == 0 || !explained {
 			t.Errorf("of at most %d there are %d; %d failed: %+v", most, n, res.Stats.Failed, res.Stats.Failures)

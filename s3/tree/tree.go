@@ -37,8 +37,8 @@ type Tree struct {
 	Written atomic.Int64
 	Syncfs  func(fd int) error // unix.Syncfs, except in tests of failing disks
 	limits  func() limits      // of times
-	// Admit, if set, is called with the path of each file, link and directory before it is made. Its error is that of the
-	// path. It must be safe for concurrent use.
+	// Admit, if set, is called with the path of each file, link and directory before it is made. Its
+	// error is that of the path. It must be safe for concurrent use.
 	Admit func(path string) error
 }
 
