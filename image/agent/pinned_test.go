@@ -123,7 +123,8 @@ func TestDownloadsThatDifferAreRefused(t *testing.T) {
 		}
 		elsewhere := strings.NewReplacer("/opt/volta", dir+"/opt/volta", "/tmp/volta", dir+"/tmp/volta",
 			"/usr/share/harvest", dir+"/usr/share/harvest", "/usr/local/bin", dir+"/usr/local/bin")
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", elsewhere.Replace(string(script)), "volta.sh", "2.0.2", hex.EncodeToString(digest[:]))
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", elsewhere.Replace(string(script)), "volta.sh", "2.0.2",
+			hex.EncodeToString(digest[:]))
 		cmd.Env = []string{"PATH=" + dir + "/bin:/usr/bin:/bin", "RAN=" + dir + "/ran"}
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Fatalf("%v: %s", err, out)
