@@ -170,6 +170,17 @@ func TestPageCards(t *testing.T) {
 	b.accessible("an agent that may hang")
 	b.click(".composer button", "Stop")
 	b.sees(".note", "Stopped")
+
+	// Prompts that the server cancels stay readable. The end offers those after which the person sent no other one.
+	for _, prompt := range []string{"one", "two"} {
+		b.send("/say before " + prompt)
+		b.sees(".message.agent", "before "+prompt)
+		events <- "event: message.cancelled\ndata: {\"reason\":\"the limit\",\"message\":{\"id\":\"" + prompt +
+			"\",\"prompt\":\"cancelled " + prompt + "\"}}\n\n"
+		b.sees(".note", "Not sent: cancelled "+prompt+" (the limit)")
+	}
+	b.ends()
+	b.until(unsentPrompts + ` === 'cancelled two'`)
 	b.clean()
 	b.leavesNoImages()
 }
