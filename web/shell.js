@@ -57,7 +57,9 @@ export async function openShell(el, { id, name, dir }) {
     return false;
   });
   let live = Infinity; // when output is no longer the repetition of earlier output, in milliseconds
-  term.parser.registerOscHandler(52, (data) => performance.now() < live || copyAsked(data));
+  const past = () => performance.now() < live;
+  term.parser.registerOscHandler(52, (data) => past() || copyAsked(data));
+  silence(term.parser, past);
   term.onTitleChange((text) => { title.textContent = text.slice(0, 120); });
   const paint = () => { term.options.theme = theme(); };
   darkness.addEventListener('change', paint);
@@ -165,6 +167,16 @@ export async function openShell(el, { id, name, dir }) {
       withStyles();
     },
   };
+}
+
+// silence leaves out the terminal's answers to questions of programs in the past: such an answer would be typed into the
+// shell, which does not wait for it. The questions are those for the status (n), the device (c), modes ($p), settings
+// (DCS $q) and colours.
+function silence(parser, past) {
+  for (const id of [{ final: 'n' }, { prefix: '?', final: 'n' }, { final: 'c' }, { prefix: '>', final: 'c' }, { prefix: '=', final: 'c' },
+    { intermediates: '$', final: 'p' }, { prefix: '?', intermediates: '$', final: 'p' }]) parser.registerCsiHandler(id, past);
+  parser.registerDcsHandler({ intermediates: '$', final: 'q' }, past);
+  for (const id of [4, 10, 11, 12]) parser.registerOscHandler(id, (data) => past() && data.includes('?'));
 }
 
 // copyAsked asks whether a program may write to the clipboard (OSC 52). It never reads the clipboard for a

@@ -178,7 +178,7 @@ func TestPageShells(t *testing.T) {
 		t.Error("a shell that was ended is there again")
 	}
 
-	ready()
+	ready() // and the terminal has not answered the question for the cursor's place once more: nothing is typed
 	b.command("clear; nano new.txt")
 	b.until(screen + `.some((l) => l.includes('GNU nano'))`)
 	b.types("typed in nano")
