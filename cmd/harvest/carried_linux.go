@@ -26,6 +26,9 @@ func serverProgram(data string) (string, error) {
 	if err := canServe(); err != nil {
 		return "", err
 	}
+	if err := os.MkdirAll(data, 0o700); err != nil {
+		return "", dataError(err, data)
+	}
 	program, err := inner.Server(programs(data))
 	if err == nil && program == "" {
 		err = errors.Remedy(errors.Newf(errors.Denied, "data directory %s: programs cannot be started from it", data),

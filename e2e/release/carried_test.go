@@ -58,6 +58,10 @@ func TestCarriedServer(t *testing.T) {
 		t.Error("doctor created the data directory")
 	}
 
+	if _, stderr, code := h.Run("up", "--data", "/proc/none"); code != 2 || !strings.Contains(stderr, "cannot be used") {
+		t.Errorf("up in /proc: exit code %d, %s", code, stderr)
+	}
+
 	if err := os.MkdirAll(programs, 0o700); err != nil {
 		t.Fatal(err)
 	}
