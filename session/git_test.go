@@ -633,7 +633,8 @@ func TestSubmoduleHandBack(t *testing.T) {
 	w.until(t, "done")
 	const name = "project/libs/mod"
 	patch, err := h.Diff(t.Context(), account, s.ID, name)
-	if err != nil || !bytes.Contains(patch, []byte("+two\n")) || !bytes.Contains(patch, []byte("+++ b/new\n")) {
+	if err != nil || !bytes.Contains(patch, []byte("+two\n")) || !bytes.Contains(patch, []byte("+++ b/new\n")) ||
+		bytes.Contains(patch, []byte("+one\n")) {
 		t.Errorf("%s, %v", patch, err)
 	}
 	bundle, err := h.Bundle(t.Context(), account, s.ID, name)
@@ -645,10 +646,14 @@ func TestSubmoduleHandBack(t *testing.T) {
 	g.git(module, "fetch", "-q", file, s.WorkBranch()+":theirs")
 	wantEqual(t, "files", g.git(module, "show", "theirs:m", "theirs:new"), "one\ntwo\nthree")
 	wantEqual(t, "first commit", g.git(module, "log", "-1", "--format=%s", "theirs~1"), "Two")
+	if begin := "\n-" + g.git(module, "rev-parse", "HEAD"); !bytes.Contains(bundle, []byte(begin)) {
+		t.Error("the bundle contains the commits from before the session")
+	}
 	if _, err := h.Push(t.Context(), account, s.ID, name); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a push: %v", err)
 	}
-	for _, other := range []string{"project/libs", "project/../x", "project//etc", "nosuch/libs/mod"} {
+	for _, other := range []string{"project/libs", "project/../x", "project//etc", "nosuch/libs/mod", "project/.",
+		"project/../project"} {
 		if _, err := h.Diff(t.Context(), account, s.ID, other); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s: %v", other, err)
 		}
