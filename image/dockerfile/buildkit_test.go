@@ -221,8 +221,8 @@ CMD x $Y
 `},
 	{name: "escape", text: "# escape=`\nFROM BASE\nRUN echo a `\n  b >/a\nENV P=C:\\x\nRUN echo \"$P\" >/p\n"},
 	{name: "removals", text: `FROM BASE
-RUN rm -r /etc && mkdir /etc && echo 1 >/etc/x
-RUN mv /etc/x /etc/y; chmod 700 /etc
+RUN rm -r /var && mkdir /var && echo 1 >/var/x
+RUN mv /var/x /var/y; chmod 700 /var
 RUN rm -rf /usr
 `},
 }
@@ -232,7 +232,7 @@ func featureContext(b *bench) string {
 	archive := tarred(func(tw *tar.Writer) {
 		dirEntry(tw, "d", 0o750)
 		fileEntry(tw, "d/f", "F", 0o640)
-		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "d/g", Linkname: "d/f"})
+		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "d/g", Linkname: "d/f", Mode: 0o640})
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "d/s", Linkname: "f", Mode: 0o777})
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "own", Uid: 12, Gid: 13, Mode: 0o4755})
 		fileEntry(tw, "implied/x", "X", 0o600)
@@ -270,8 +270,8 @@ func TestAsBuildKit(t *testing.T) {
 	defer server.Close()
 	host := strings.TrimPrefix(server.URL, "http://")
 	config := image.Config{Env: map[string]string{"PATH": "/bin", "FROM_BASE": "yes"}, Cmd: []string{"base"},
-		Labels: map[string]string{"base": "1"}, Dir: "/"}
-	b.lib.add(host+"/base", config, tiny(t))
+		Labels: map[string]string{"base": "1"}, Dir: "/", History: []image.History{{By: "base"}}}
+	b.lib.add(host+"/base", config, tinyForBuildKit(t))
 	pushBase(t, host+"/base", config)
 	addr := startBuildKit(t, daemon, client, host)
 	dir := featureContext(b)
@@ -331,12 +331,22 @@ func set(names []string) map[string]bool {
 	return all
 }
 
+// tinyForBuildKit is tiny with the directories on which BuildKit mounts file systems. It leaves them in images without
+// them, and Harvest does not.
+func tinyForBuildKit(t *testing.T) func(tw *tar.Writer) {
+	return func(tw *tar.Writer) {
+		tiny(t)(tw)
+		dirEntry(tw, "proc", 0o755)
+		dirEntry(tw, "sys", 0o755)
+	}
+}
+
 // pushBase pushes the base with that configuration.
 func pushBase(t *testing.T, ref string, c image.Config) {
 	t.Helper()
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	tiny(t)(tw)
+	tinyForBuildKit(t)(tw)
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +365,7 @@ func pushBase(t *testing.T, ref string, c image.Config) {
 	for key, value := range c.Env {
 		file.Config.Env = append(file.Config.Env, key+"="+value)
 	}
-	file.History = nil
+	file.History = []v1.History{{CreatedBy: "base"}}
 	if img, err = mutate.ConfigFile(img, file); err != nil {
 		t.Fatal(err)
 	}

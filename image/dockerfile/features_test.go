@@ -288,6 +288,7 @@ func TestCopyAsBuildKit(t *testing.T) {
 COPY --link a /var/run/linked
 COPY ../a ../../d/x /outside/
 COPY a l /twice/
+COPY ./[al] /wild/
 COPY *.jar /last
 COPY --parents d/**/*.go /deep/
 COPY --chmod=u+s,g+s a /setid
@@ -300,7 +301,9 @@ COPY --chmod=4755 a /octal
 		"/setid": "A|6644 0 0", "/sticky/f.go": "F|1644 0 0", "/octal": "A|4755 0 0"})
 	one, _, _ := img.Lookup("/twice/a", false)
 	two, _, _ := img.Lookup("/twice/l", false)
-	if one == two {
+	three, _, _ := img.Lookup("/wild/a", false)
+	four, _, _ := img.Lookup("/wild/l", false)
+	if one == two || three == four {
 		t.Error("two sources became hard links of one another")
 	}
 }
@@ -522,6 +525,7 @@ func TestAddUnpacks(t *testing.T) {
 	fileEntry(tw, "d/f", "F", 0o640)
 	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "d/g", Linkname: "d/f"})
 	_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "own", Uid: 12, Gid: 13, Mode: 0o600})
+	fileEntry(tw, "implied/x", "X", 0o600)
 	if err := tw.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +556,8 @@ func TestAddUnpacks(t *testing.T) {
 		img := b.build(t,
 			"FROM tiny\nADD "+name+" /x/\nADD --unpack=false "+name+" /y/\nCOPY "+name+" /z/\nADD --chown=5:6 "+name+" /own\n", image.BuildOptions{Context: dir})
 		img.want(map[string]string{"/x/d": "dir|750 0 0", "/x/d/f": "F|640 0 0", "/x/d/g": "F", "/x/own": "|600 12 13",
-			"/own/own": "|600 5 6", "/own/d/f": "F|640 5 6"})
+			"/own/own": "|600 5 6", "/own/d/f": "F|640 5 6", "/own/implied": "dir|755 0 0",
+			"/own/implied/x": "X|600 5 6"})
 		f, _, _ := img.Lookup("/x/d/f", false)
 		g, _, _ := img.Lookup("/x/d/g", false)
 		h, _, _ := img.Lookup("/y/"+name, false)

@@ -147,7 +147,7 @@ func (c *copier) extract(dir *File, at string) error {
 			continue
 		}
 		if implicit := f.ModTime.IsZero(); implicit {
-			if err := c.l.mkdir(to, defaultMode, c.own, f.ModTime, true); err != nil {
+			if err := c.l.mkdir(to, defaultMode, nil, f.ModTime, true); err != nil { // root's, also with --chown
 				return err
 			}
 			var err error

@@ -143,7 +143,7 @@ func stamp(ns int64) time.Time {
 
 // copy executes the copy action of LLB.
 func (a *actions) copy(from Source, act *pb.FileActionCopy) error {
-	c := &copier{l: a.l, several: a.several, inodes: map[*File]*File{}, mtime: stamp(act.Timestamp)}
+	c := &copier{l: a.l, several: a.several, mtime: stamp(act.Timestamp)}
 	if err := c.configure(act); err != nil {
 		return err
 	}
@@ -163,6 +163,7 @@ func (a *actions) copy(from Source, act *pb.FileActionCopy) error {
 		}
 	}
 	for _, name := range names {
+		c.inodes = map[*File]*File{} // each match of a wildcard is copied by itself
 		f, real, err := from.Lookup(name, act.FollowSymlink)
 		if err != nil {
 			return err
