@@ -345,7 +345,8 @@ func TestS3Requests(t *testing.T) {
 		"secret":              {S3: &spec.S3{Place: places.Place{Bucket: "files", Secret: "a b"}, MountPath: "/work"}},
 		"invalid mount point": {S3: &spec.S3{Place: places.Place{Bucket: "files"}}},
 		"would cover /etc":    {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/etc"}},
-		"overlap":             {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data/x"}, Volumes: data},
+		"overlap": {S3: &spec.S3{Place: places.Place{Bucket: "files"}, MountPath: "/data/x"},
+			Volumes: data},
 	} {
 		_, err := f.Create(t.Context(), account, req)
 		wantError(t, err, errors.Invalid, words)

@@ -182,7 +182,8 @@ func (m *Manager) Versions(ctx context.Context, account, name string,
 
 // Prune deletes all versions but the latest keep ones, and abandoned uploads. It returns the
 // deleted versions.
-func (m *Manager) Prune(ctx context.Context, account, name string, where places.Place, keep int) ([]object.Version, error) {
+func (m *Manager) Prune(ctx context.Context, account, name string, where places.Place,
+	keep int) ([]object.Version, error) {
 	b, err := m.bucket(ctx, account, name, where, true, patience)
 	if err != nil {
 		return nil, err

@@ -58,7 +58,8 @@ func TestCarriedServer(t *testing.T) {
 		t.Error("doctor created the data directory")
 	}
 
-	if _, stderr, code := h.Run("up", "--data", "/proc/none"); code != 2 || !strings.Contains(stderr, "cannot be used") {
+	_, stderr, code := h.Run("up", "--data", "/proc/none")
+	if code != 2 || !strings.Contains(stderr, "cannot be used") {
 		t.Errorf("up in /proc: exit code %d, %s", code, stderr)
 	}
 

@@ -41,7 +41,8 @@ func TestServersWithoutCRC64(t *testing.T) {
 			b := openBucket(t, loc)
 			var refused, damaged, sums atomic.Int32
 			a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
-				if r.Header.Get(object.ChecksumHeader) != "" || r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
+				if r.Header.Get(object.ChecksumHeader) != "" ||
+					r.Header.Get("X-Amz-Checksum-Algorithm") == "CRC64NVME" {
 					_, _ = io.Copy(io.Discard, r.Body)
 					refused.Add(1)
 					return xmlFault(w, status, code)
