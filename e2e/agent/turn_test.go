@@ -487,7 +487,10 @@ func TestRealAgentsAskBefore(t *testing.T) {
 				t.Errorf("asked: %+v", asked.Data)
 			}
 			h.Must("answer", id, asked.Data.ID, "--allow", "--always")
-			h.Event(id, asked.ID, "tool.started")
+			testenv.Eventually(t, "the tool runs", func() bool {
+				out, _, code := h.Run("sandbox", "exec", h.Box(), "--", "ls", "/workspace/work")
+				return code == 0 && strings.Contains(out, "one")
+			})
 			h.Must("down") // the next server keeps the permission
 			h.Must("sandbox", "exec", h.Box(), "--", "touch", "/tmp/go")
 			done := h.Event(id, 0, "done")
