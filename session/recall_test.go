@@ -71,6 +71,8 @@ func TestRecordGone(t *testing.T) {
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "…\n") ||
 		strings.Contains(got, strings.Repeat("long ", 9000)) {
 		t.Errorf("%d bytes", len(got))
+	} else if n := strings.Count(got, "\n+  > /run mkdir -p"); n != 1 { // the last ten messages do not include the first
+		t.Errorf("the first message was sent %d times", n)
 	}
 }
 
