@@ -30,6 +30,62 @@ const (
 	emptySum     = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
+// outside is a volume that a client reads or changes from outside of sandboxes.
+type outside struct {
+	s         *Server
+	acc, name string
+	volume    volume.Volume
+	root      *os.Root
+	staging   string
+}
+
+// outside opens the caller's volume with that ID. The caller closes its root.
+func (s *Server) outside(ctx context.Context, id string) (*outside, error) {
+	name, err := nameOf(id, volumeID, "Volume")
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.outsideOf(ctx, callerOf(ctx).Account, name)
+	if errors.KindOf(err) == errors.NotFound || volume.CheckName(name) != nil {
+		return nil, missing("Volume", id)
+	}
+	return v, err
+}
+
+func (s *Server) outsideOf(ctx context.Context, acc, name string) (*outside, error) {
+	vol, err := s.provider(acc).Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	v := &outside{s: s, acc: acc, name: name, volume: vol}
+	if d, ok := vol.(volume.Directory); ok && d.Notes() != "" {
+		v.staging = filepath.Join(d.Notes(), stagingDir)
+	}
+	v.root, err = openVolume(ctx, s.provider(acc), name)
+	return v, err
+}
+
+// change calls do while no sandbox commits to the volume.
+func (v *outside) change(do func() error) error {
+	l := v.s.volumes.lock(v.acc, v.name)
+	l.Lock()
+	defer l.Unlock()
+	return do()
+}
+
+// put writes files to the volume.
+func (v *outside) put(ctx context.Context, files []volumefiles.File, overwrite bool) error {
+	b, err := volumefiles.Stage(ctx, v.staging, files)
+	if err != nil {
+		return err
+	}
+	err = v.change(func() error { return b.Commit(ctx, v.volume, v.root, overwrite) })
+	if errors.KindOf(err) == errors.Conflict {
+		err = withCode(err, alreadyExists)
+	}
+	return errors.Join(err, b.Discard())
+}
+
 // sweepStaging removes files that an earlier server has not put into their volumes.
 func (s *Server) sweepStaging(ctx context.Context) {
 	all, err := s.opts.Volumes.List(ctx)
@@ -324,8 +380,8 @@ func (c *control) copyFiles(ctx context.Context, id string, from []string, to st
 		return nil, err
 	}
 	defer v.root.Close()
-	return &emptypb.Empty{}, v.add(ctx, func(admit func(string) error) error {
-		return volumefiles.Copy(ctx, v.root, v.staging, from, to, recursive, admit)
+	return &emptypb.Empty{}, v.change(func() error {
+		return volumefiles.Copy(ctx, v.volume, v.root, v.staging, from, to, recursive)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // standardMode is the mode of files whose client names none.
@@ -94,8 +95,8 @@ func stage(name string, f File) error {
 func (b *Batch) Discard() error { return os.RemoveAll(b.dir) }
 
 // Commit moves the files into the volume. Each replaces an earlier one atomically. Conflict, without any change, if one
-// would replace a directory, or without overwrite any file. admit is called before each; its error ends Commit.
-func (b *Batch) Commit(root *os.Root, overwrite bool, admit func(path string) error) error {
+// would replace a directory, or without overwrite any file. Exhausted if v, whose root is root, has no room for more.
+func (b *Batch) Commit(ctx context.Context, v volume.Volume, root *os.Root, overwrite bool) error {
 	for _, f := range b.files {
 		info, err := root.Lstat(f.Path)
 		switch {
@@ -108,6 +109,10 @@ func (b *Batch) Commit(root *os.Root, overwrite bool, admit func(path string) er
 		case err != nil && !errors.IsNotExist(err):
 			return tarfs.Explain(err, f.Path)
 		}
+	}
+	admit, err := volume.Admit(ctx, v, root)
+	if err != nil {
+		return err
 	}
 	staged, err := os.Open(b.dir)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/modalapi/trees"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // Entry is a file in a list.
@@ -145,9 +146,9 @@ func Remove(root *os.Root, name string, recursive bool) error {
 }
 
 // Copy copies files as cp does: into to if it is a directory, otherwise to the name to. Directories need recursive.
-// admit is called before each is created; its error ends Copy.
-func Copy(ctx context.Context, root *os.Root, staging string, from []string, to string, recursive bool,
-	admit func(path string) error) error {
+// Exhausted if v, whose root is root, has no room for more.
+func Copy(ctx context.Context, v volume.Volume, root *os.Root, staging string, from []string, to string,
+	recursive bool) error {
 	target, err := tarfs.Clean(to)
 	if err != nil {
 		return err
@@ -180,7 +181,7 @@ func Copy(ctx context.Context, root *os.Root, staging string, from []string, to 
 		return err
 	}
 	defer b.Discard()
-	return b.Commit(root, true, admit)
+	return b.Commit(ctx, v, root, true)
 }
 
 // copies describes the files that a copy of name makes at to.

@@ -34,9 +34,6 @@ func file(name, text string, mode uint32) volumefiles.File {
 		Write: func(f *os.File) error { return second(io.WriteString(f, text)) }}
 }
 
-// everything admits each file.
-func everything(string) error { return nil }
-
 func second[T any](_ T, err error) error { return err }
 
 func put(t *testing.T, root *os.Root, staging string, overwrite bool, files ...volumefiles.File) error {
@@ -50,7 +47,7 @@ func put(t *testing.T, root *os.Root, staging string, overwrite bool, files ...v
 			t.Error(err)
 		}
 	}()
-	return b.Commit(root, overwrite, everything)
+	return b.Commit(t.Context(), nil, root, overwrite)
 }
 
 // TestPutIsAllOrNothing checks modes, owners and zeros at the end of new files, that a batch with one bad file changes
@@ -143,11 +140,10 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 			func(volumefiles.Entry) error { return nil }),
 		"a list above": volumefiles.List(t.Context(), root, "up", false, 0,
 			func(volumefiles.Entry) error { return nil }),
-		"a copy": volumefiles.Copy(t.Context(), root, staging, []string{"file"}, "copied", false, everything),
-		"a copy of a directory": volumefiles.Copy(t.Context(), root, staging, []string{"dir"}, "copied", true,
-			everything),
-		"a removal": volumefiles.Remove(root, "dir/secret", false),
-		"a file":    put(t, root, staging, true, file("dir/new", "n", 0)),
+		"a copy":                volumefiles.Copy(t.Context(), nil, root, staging, []string{"file"}, "copied", false),
+		"a copy of a directory": volumefiles.Copy(t.Context(), nil, root, staging, []string{"dir"}, "copied", true),
+		"a removal":             volumefiles.Remove(root, "dir/secret", false),
+		"a file":                put(t, root, staging, true, file("dir/new", "n", 0)),
 	} {
 		if errors.KindOf(err) != errors.Invalid {
 			t.Errorf("%s: %v", what, err)
