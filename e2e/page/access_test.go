@@ -62,7 +62,7 @@ func TestPageAnnounces(t *testing.T) {
 	b.until(`document.querySelector('.status').textContent === 'Done'`)
 	b.send("/say And this.")
 	b.until(news + `.some((p) => p === 'Agent: And this.')`)
-	if got := b.value(news + `.filter((p) => p.includes('Read') || p.includes('colour')).join()`); got != "" {
+	if got := b.value(news + `.filter((p) => /Read|colour|new messages/.test(p)).join()`); got != "" {
 		t.Errorf("after a reload the past is read out: %s", got)
 	}
 	b.clean()

@@ -335,6 +335,9 @@ func TestPageBearsMuch(t *testing.T) {
 	b.click(".tool button", "Show all")
 	b.sees(".tool .output", "over it")
 	b.sees(".tool .output", "p 100%")
+	if got := b.value(`document.querySelector('.tool .output').textContent.includes('p 1%')`); got != "false" {
+		t.Error("the text before a carriage return is shown")
+	}
 	b.sees(".tool .output button", "more characters")
 	b.click(".tool .output button", "Show")
 	b.until(`document.querySelectorAll('.tool .output > span').length > 2000`)
