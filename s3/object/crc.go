@@ -1,5 +1,10 @@
 package object
 
+import (
+	"encoding/base64"
+	"encoding/binary"
+)
+
 // nvme is the polynomial of CRC-64/NVME, bits reversed (NVM Express NVM Command Set Specification).
 const nvme = 0x9a6c9329ac4bc9b5
 
@@ -41,4 +46,18 @@ func square(to, m *[64]uint64) {
 	for i := range m {
 		to[i] = times(m, m[i])
 	}
+}
+
+func encodeCRC(crc uint64) string {
+	var raw [8]byte
+	binary.BigEndian.PutUint64(raw[:], crc)
+	return base64.StdEncoding.EncodeToString(raw[:])
+}
+
+func decodeCRC(text string) (uint64, bool) {
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(raw) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(raw), true
 }

@@ -3,8 +3,6 @@ package object
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -268,20 +266,6 @@ func escapeKey(key string) string {
 func unreserved(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' ||
 		c == '~' || c == '/'
-}
-
-func encodeCRC(crc uint64) string {
-	var raw [8]byte
-	binary.BigEndian.PutUint64(raw[:], crc)
-	return base64.StdEncoding.EncodeToString(raw[:])
-}
-
-func decodeCRC(text string) (uint64, bool) {
-	raw, err := base64.StdEncoding.DecodeString(text)
-	if err != nil || len(raw) != 8 {
-		return 0, false
-	}
-	return binary.BigEndian.Uint64(raw), true
 }
 
 // serverError is an error answer of a server.
