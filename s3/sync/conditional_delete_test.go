@@ -145,7 +145,7 @@ func TestDeletionsAskAsLittleAsPossible(t *testing.T) {
 			},
 			first: map[string]int{"HEAD": n + 1, "DELETE": 1, "POST": 1, "PUT": 1},
 			next:  map[string]int{"HEAD": n + 1, "DELETE": 1, "POST": 1}},
-		"one at a time, without conditions": {location: func() s3.Location { return strictLocation(t, &strictServer{}) },
+		"singly, without conditions": {location: func() s3.Location { return strictLocation(t, &strictServer{}) },
 			fault: func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				return (conditional(r) || r.Method == http.MethodPost) &&
 					xmlFault(w, http.StatusNotImplemented, "NotImplemented")
