@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,7 +159,7 @@ func (s *State) unmount() error {
 	for name, at := range s.Times {
 		if slices.ContainsFunc(s.Made, func(made string) bool {
 			_, err := os.Lstat(made)
-			return err == nil && strings.HasPrefix(made, name)
+			return err == nil && filepath.Dir(made) == name
 		}) {
 			continue // it has changed
 		}

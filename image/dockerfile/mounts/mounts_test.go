@@ -96,7 +96,7 @@ func TestMounts(t *testing.T) {
 	}
 	state, err := call(t, "mount", []Mount{{Path: at("own/dir"), From: at("from/d")},
 		{Path: at("own/file"), From: at("from/d/a"), ReadOnly: true}, {Path: at("own/deep/er"), Size: 1 << 20},
-		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("used/tmp")}})
+		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("own2/tmp")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,12 +110,12 @@ func TestMounts(t *testing.T) {
 		t.Errorf("a write beyond the size: %v", err)
 	}
 	put(t, at("own/dir/b"), "B")
-	put(t, at("used/tmp/f"), "T")
-	put(t, at("used/kept"), "K")
+	put(t, at("own2/tmp/f"), "T")
+	put(t, at("own2/kept"), "K")
 	if _, err := call(t, "unmount", state, at("from"), at("nothing")); err != nil {
 		t.Fatal(err)
 	}
-	if got := tree(t, dir); got != "own=dir own/dir=dir own/dir/x=X own/file=F used=dir used/kept=K" {
+	if got := tree(t, dir); got != "own=dir own/dir=dir own/dir/x=X own/file=F own2=dir own2/kept=K" {
 		t.Errorf("afterwards: %s", got)
 	}
 	if info, err := os.Stat(at("own")); err != nil || !info.ModTime().Equal(old) {
