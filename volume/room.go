@@ -13,9 +13,9 @@ import (
 
 // Limited is implemented by volumes that limit the number of their files and directories.
 type Limited interface {
-	// Admit counts the files and directories of the volume, whose root is files. The returned function must be called
-	// before one is created at a path below the root, and returns Exhausted if the volume has no room for it and for
-	// the missing directories above it.
+	// Admit returns a function for the volume whose root is files. It must be called before a file or directory is
+	// created at a path below the root, and returns Exhausted if the volume has no room for it and for the missing
+	// directories above it. Its first call counts the files and directories of the volume.
 	Admit(ctx context.Context, files *os.Root) (func(path string) error, error)
 }
 
@@ -43,8 +43,7 @@ func (v *local) Admit(ctx context.Context, files *os.Root) (func(path string) er
 	if most <= 0 {
 		return func(string) error { return nil }, nil
 	}
-	r := &room{ctx: ctx, root: files, most: most, name: shown(v.name)}
-	return r.admit, r.count()
+	return (&room{ctx: ctx, root: files, most: most, name: shown(v.name)}).admit, nil
 }
 
 // room counts the files and directories of a volume. While there is room for all paths with new directories above
@@ -55,9 +54,10 @@ type room struct {
 	most int
 	name string
 
-	mu    sync.Mutex
-	has   int  // guarded by mu; not more than that
-	exact bool // guarded by mu; few are left, so each path is looked up
+	mu      sync.Mutex
+	counted bool // guarded by mu
+	has     int  // guarded by mu; not more than that
+	exact   bool // guarded by mu; few are left, so each path is looked up
 }
 
 // count counts the files and directories, up to the limit.
@@ -72,6 +72,12 @@ func (r *room) count() error {
 func (r *room) admit(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.counted {
+		if err := r.count(); err != nil {
+			return err
+		}
+		r.counted = true
+	}
 	if !r.exact {
 		if all := strings.Count(name, "/") + 1; r.has+all <= r.most {
 			r.has += all
