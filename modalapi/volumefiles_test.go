@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // block is the size of the blocks of volumes.
@@ -305,8 +306,8 @@ func TestVolumeFilesOfVersion1(t *testing.T) {
 		return second(w.control.VolumeRemoveFile(w.ctx(), pb.VolumeRemoveFileRequest_builder{VolumeId: id, Path: path,
 			Recursive: recursive}.Build()))
 	}
-	if err := errors.Join(cp("/copy", false, "a"), cp("tree", true, "dir"), rm("a", false),
-		rm("/dir", true)); err != nil {
+	err := errors.Join(cp("/copy", false, "a"), cp("tree", true, "dir"), rm("a", false), rm("/dir", true))
+	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := list("/")
@@ -408,5 +409,45 @@ func TestVolumeFileChangesBetweenRequests(t *testing.T) {
 		0)}.Build())
 	if err != nil || known.GetMetadata().GetName() != "other" {
 		t.Errorf("by its ID: %v, %v", known, err)
+	}
+}
+
+// TestFilesFromOutsideHaveTheFileLimit checks that clients cannot put more files into a volume, or copy more in it,
+// than it may have, in both versions of the protocol.
+//
+// mission: A6
+func TestFilesFromOutsideHaveTheFileLimit(t *testing.T) {
+	w := newWorld(t)
+	w.engine.Volumes().(*volume.Local).SetFileLimit(5)
+	for name, c := range map[string]struct {
+		version pb.VolumeFsVersion
+		upload  func(id string, files map[string]string, force bool) error
+		copies  func(id string, from, to string) error
+	}{
+		"one": {pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, w.upload1, func(id, from, to string) error {
+			return second(w.control.VolumeCopyFiles(w.ctx(), pb.VolumeCopyFilesRequest_builder{VolumeId: id,
+				SrcPaths: []string{from}, DstPath: to, Recursive: true}.Build()))
+		}},
+		"two": {pb.VolumeFsVersion_VOLUME_FS_VERSION_V2, w.upload2, func(id, from, to string) error {
+			return second(w.control.VolumeCopyFiles2(w.ctx(), pb.VolumeCopyFiles2Request_builder{VolumeId: id,
+				SrcPaths: []string{from}, DstPath: to, Recursive: true}.Build()))
+		}},
+	} {
+		id := w.volume("limited-"+name, c.version)
+		if err := c.upload(id, map[string]string{"a": "1", "b": "2", "dir/c": "3"}, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.upload(id, map[string]string{"a": "again", "b": "again", "dir/c": "again"}, true); err != nil {
+			t.Errorf("%s: replace files: %v", name, err)
+		}
+		for what, err := range map[string]error{
+			"a tree":   c.upload(id, map[string]string{"x/y/z": "4"}, false),
+			"a copy":   c.copies(id, "a", "more/deep/a"),
+			"one file": c.upload(id, map[string]string{"e": "5"}, false),
+		} {
+			if (err == nil) != (what == "one file") || err != nil && status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("%s: %s: %v", name, what, err)
+			}
+		}
 	}
 }
