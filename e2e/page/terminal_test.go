@@ -1,6 +1,7 @@
 package page
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -73,13 +74,20 @@ func (b *tab) terminalFollows() {
 	const wide = `document.querySelector('.xterm-rows').getBoundingClientRect().width`
 	const keys = `[...document.querySelectorAll('.termkeys button')].filter((e) => e.checkVisibility())
 		.map((e) => e.textContent).join(' ')`
+	// The screen may change once more after the first change: it asks until both sizes are equal.
 	follows := func(name string) {
 		b.t.Helper()
-		lines := b.value(rows)
-		b.command("clear; until [ \"$(stty size | cut -d' ' -f1)\" = " + lines + " ]; do sleep 0.1; done; " +
-			"echo " + name + ":$(stty size)")
-		b.until(`[...document.querySelectorAll('.xterm-rows > div')].some(
-			(r) => r.textContent.startsWith(` + quoted(name+":"+lines+" ") + `))`)
+		asked := 0
+		testenv.Eventually(b.t, "the shell has the size of the screen", func() bool {
+			asked++
+			answer := fmt.Sprintf("%s%d:", name, asked)
+			b.command("clear; echo " + answer + "$(stty size)")
+			const found = `[...document.querySelectorAll('.xterm-rows > div')].map((r) => r.textContent)
+				.map((text) => /^ANSWER([0-9]+) [0-9]/.exec(text)?.[1]).find(Boolean)`
+			size := strings.ReplaceAll(found, "ANSWER", answer)
+			b.until(size)
+			return b.value(size) == b.value(rows)
+		})
 	}
 	if got := b.value(keys); got != "" {
 		b.t.Errorf("a desktop shows the keys %q", got)
