@@ -154,7 +154,9 @@ func TestPageShells(t *testing.T) {
 	}
 	ready()
 	// A family, a flag, a letter with a combining accent, an emoji with a skin, and a wide character.
-	b.command("X=first; printf 'x\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa7\\xf0\\x9f\\x87\\xa9\\xf0\\x9f\\x87\\xaae\\xcc\\x81\\xf0\\x9f\\x91\\x8d\\xf0\\x9f\\x8f\\xbd\\xe6\\xbc\\xa2\\033[6n'; IFS=';' read -rsd R _ col; echo; echo col:$col")
+	b.command("X=first; printf 'x\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0\\x9f\\x91\\xa9\\xe2\\x80\\x8d\\xf0" +
+		"\\x9f\\x91\\xa7\\xf0\\x9f\\x87\\xa9\\xf0\\x9f\\x87\\xaae\\xcc\\x81\\xf0\\x9f\\x91\\x8d\\xf0\\x9f" +
+		"\\x8f\\xbd\\xe6\\xbc\\xa2\\033[6n'; IFS=';' read -rsd R _ col; echo; echo col:$col")
 	b.until(screen + `.some((l) => /^col:\d+$/.test(l))`)
 	if got := b.value(screen + `.find((l) => /^col:\d+$/.test(l))`); got != "col:11" {
 		t.Errorf("one, two, two, one, two and two columns end at %s", got)
