@@ -299,4 +299,8 @@ func checkHostname(t *testing.T, s *suite) {
 	if got := output(t, sb, cmd); got != strings.Repeat("a-host.example\n", 4) {
 		t.Errorf("the host names are %q", got)
 	}
+	// ps is readable: the first process does not show the files that the engine made it write.
+	if got := output(t, sb, sh("grep -c a-host.example /proc/1/cmdline; true")); got != "0\n" {
+		t.Error("the arguments of process 1 contain the host name")
+	}
 }

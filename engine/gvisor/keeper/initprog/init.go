@@ -161,6 +161,14 @@ func code() []byte {
 	a.emit(0x48, 0x83, 0xc3, 0x20) // add rbx, 32
 	a.relative(loop, 0xe9)         // jmp
 	noMore()
+	// Clear the arguments after the first, so that ps shows the name of the program alone.
+	a.emit(0x48, 0x8b, 0x73, 0xf8) // mov rsi, [rbx-8]
+	a.length()
+	a.emit(0x48, 0x8d, 0x0c, 0x16)       // lea rcx, [rsi+rdx]
+	a.emit(0x48, 0x8b, 0x7c, 0x24, 0x10) // mov rdi, [rsp+16]
+	a.emit(0x48, 0x29, 0xf9)             // sub rcx, rdi
+	a.emit(0x31, 0xc0)                   // xor eax, eax
+	a.emit(0xf3, 0xaa)                   // rep stosb
 	// symlink("/proc/mounts", "/etc/mtab"), which fails if the image has it
 	a.relative(initMounts, 0x48, 0x8d, 0x3d) // lea rdi, [mounts]
 	a.relative(initMtab, 0x48, 0x8d, 0x35)   // lea rsi, [mtab]
