@@ -244,9 +244,9 @@ func running(ctx context.Context, dir string) finding {
 	if err != nil {
 		return finding{Name: "server", OK: true, Detail: "not running; the next command starts one"}
 	}
-	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf("process %d, version %s, %s, limits of %s; sandboxes: %d",
-		found.PID, found.Version,
-		found.Isolation, cmp.Or(strings.Join(found.Limits, ", "), "-"), found.Sandboxes)}
+	f := finding{Name: "server", OK: true, Detail: fmt.Sprintf(
+		"process %d, version %s, %s, limits of %s; sandboxes: %d", found.PID, found.Version, found.Isolation,
+		cmp.Or(strings.Join(found.Limits, ", "), "-"), found.Sandboxes)}
 	if len(found.Missing) > 0 {
 		f.Detail += "; " + strings.Join(found.Missing, "; ")
 	}
