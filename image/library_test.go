@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -725,4 +727,47 @@ func TestSharedRoot(t *testing.T) {
 	if _, err := os.Stat(s.root); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestReleasedImageCanBeDeleted shares the open files of the process while it releases an image, as a child does
+// that is being started.
+func TestReleasedImageCanBeDeleted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l := open(t, dir, &source{})
+	img := build(t, l, image.BuildOptions{})
+	release, err := l.Use(img.ID, "a sandbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shareFiles(t, dir) == 0 {
+		t.Fatal("a used image has no open file")
+	}
+	release()
+	if err := l.Delete(t.Context(), img.ID); err != nil {
+		t.Errorf("delete a released image: %v", err)
+	}
+}
+
+// shareFiles duplicates the open files below dir until the test ends, and returns their number.
+func shareFiles(t *testing.T, dir string) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := 0
+	for _, e := range list {
+		fd, _ := strconv.Atoi(e.Name())
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err != nil || !strings.HasPrefix(name, dir+"/") {
+			continue
+		}
+		child, err := unix.Dup(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(child) })
+		shared++
+	}
+	return shared
 }

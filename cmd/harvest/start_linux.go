@@ -10,14 +10,13 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/app/startup"
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/config"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/dirlock"
+	"github.com/RelevanceAI/harvest/internal/filelock"
 	"github.com/RelevanceAI/harvest/internal/processes"
 	"github.com/RelevanceAI/harvest/secret"
 )
@@ -64,10 +63,12 @@ func (c commands) tryServer(ctx context.Context, cfg config.Config, server *clie
 	if err != nil {
 		return dataError(err, cfg.Data)
 	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	starting, err := filelock.Exclusive(dir)
+	if err != nil {
+		dir.Close()
 		return errors.Explainf(err, errors.Conflict, "another command starts the server")
 	}
+	defer starting.Close()
 	// Taking the lock reveals problems with the directory before anything is written there.
 	lock, err := dirlock.Take(cfg.Data)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/filelock"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
@@ -92,26 +93,27 @@ func (b *blobs) put(ctx context.Context, digest v1.Hash, text []byte) error {
 	if err != nil {
 		return full(err)
 	}
-	return b.publish(f, digest)
+	return b.publish(f.File, digest)
 }
 
 // lock opens the partial file of a blob, which it creates if missing, and locks it until it is
 // closed.
-func (b *blobs) lock(ctx context.Context, digest v1.Hash) (*os.File, error) {
+func (b *blobs) lock(ctx context.Context, digest v1.Hash) (*filelock.Lock, error) {
 	name := b.path(digest) + partSuffix
 	for {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			return nil, tarfs.Explain(err, "blobs")
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && isStill(f, name) {
-			return f, nil
-		}
-		f.Close()
-		if err == nil { // the previous holder has completed it
+		lock, err := filelock.Exclusive(f)
+		switch {
+		case err == nil && isStill(f, name):
+			return lock, nil
+		case err == nil: // the previous holder has completed it
+			lock.Close()
 			continue
 		}
+		f.Close()
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errors.Wrapf(err, "lock a blob")
 		}
@@ -196,12 +198,12 @@ func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func
 		return f, errors.Wrapf(err, "clear up")
 	}
 	err = r.each(ctx, func(s *session) error {
-		return (&download{remote: r, session: s, part: part, want: d, told: told}).run(ctx)
+		return (&download{remote: r, session: s, part: part.File, want: d, told: told}).run(ctx)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := b.publish(part, d.Digest); err != nil {
+	if err := b.publish(part.File, d.Digest); err != nil {
 		return nil, err
 	}
 	return b.open(d.Digest)

@@ -9,9 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/filelock"
 )
 
 // kept is a file in the directory of the blobs.
@@ -84,10 +83,12 @@ func (b *blobs) remove(name string, dry bool) (bool, error) {
 		if err != nil {
 			return false, nil
 		}
-		defer f.Close()
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock, err := filelock.Exclusive(f)
+		if err != nil {
+			f.Close()
 			return false, nil
 		}
+		defer lock.Close()
 	}
 	if dry {
 		return true, nil
