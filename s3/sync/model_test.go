@@ -44,6 +44,10 @@ type world struct {
 	replaced map[string]string
 	// gone has the contents that were deleted, overwritten or renamed, and their paths: no sync brings them back there.
 	gone map[[2]string]string
+	// moved has the machine that renamed a file to a path, by path and content, and twice those that several machines
+	// renamed to the same path: each of these files is a file of its own, and stays if another machine deletes its one.
+	moved map[[2]string]*machine
+	twice map[[2]string]bool
 	// touched has the contents whose metadata changed, and the paths: such a change is merged with another content, and
 	// wins over a deletion.
 	touched map[string]bool
@@ -116,7 +120,8 @@ var modelPaths = []string{"a", "a-b", "a/x", "a/x/y", "b", "c/d", "c/e", "c"}
 
 func newWorld(t *testing.T, server modelServer) *world {
 	w := &world{t: t, server: server, replaced: map[string]string{}, gone: map[[2]string]string{},
-		touched: map[string]bool{}, unsure: map[[2]string]bool{}}
+		touched: map[string]bool{}, unsure: map[[2]string]bool{}, moved: map[[2]string]*machine{},
+		twice: map[[2]string]bool{}}
 	proxy := httptest.NewServer(w)
 	loc := server.loc
 	loc.Endpoint = proxy.URL
@@ -203,10 +208,10 @@ func (w *world) forget(m *machine, path, why string) {
 }
 
 // leaves records that a content is no longer at a path. That is final if no other machine holds it with other
-// metadata, since that change would win.
+// metadata, since that change would win, and none renamed it to the path itself.
 func (w *world) leaves(path, content, why string) {
-	if !w.touched[content] {
-		w.gone[[2]string{path, content}] = why
+	if at := [2]string{path, content}; !w.touched[content] && !w.twice[at] {
+		w.gone[at] = why
 	}
 }
 
@@ -280,7 +285,12 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			must(w.t, os.Rename(filepath.Join(m.dir, from), aside))
 			w.room(m, to, "made way for "+content)
 			must(w.t, os.Rename(aside, filepath.Join(m.dir, to)))
-			delete(w.gone, [2]string{to, content})
+			at := [2]string{to, content}
+			if other := w.moved[at]; other != nil && other != m {
+				w.twice[at] = true
+			}
+			w.moved[at] = m
+			delete(w.gone, at)
 		},
 		"delete": func(rt *rapid.T) {
 			m, i := w.machine(rt)
