@@ -13,7 +13,6 @@ import (
 	"github.com/RelevanceAI/harvest/s3/buffer"
 	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
-	"github.com/RelevanceAI/harvest/s3/sync/state"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -185,7 +184,7 @@ func (r *run) settled(w *tree.Writer, e *tree.Entry, a *plan.Action) (*tree.Entr
 	if e, err = arrived(e, at, err); err != nil {
 		return nil, err
 	}
-	return e, own.Note(state.Arrived, e)
+	return e, own.NoteArrived(e)
 }
 
 // fetchSmall reads an object into buf, and takes the metadata that no manifest has from its

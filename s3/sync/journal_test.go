@@ -10,6 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // gone fails if a file is on one of the machines or in the bucket.
@@ -112,4 +114,34 @@ func TestDeletedAfterKilledDownload(t *testing.T) {
 	if raw, err := os.ReadFile(filepath.Join(one.dir, "edited")); string(raw) != "CONTENT OF EDITED" {
 		t.Errorf("the edited file is %q, %v", raw, err)
 	}
+}
+
+// TestKilledBeforeArrival checks that a file does not come back if a sync was killed right after it had given the file
+// its name, before it could record that, and another machine then deletes the file.
+// mission: A8, D1
+func TestKilledBeforeArrival(t *testing.T) {
+	t.Parallel()
+	all, direct, _ := machines(t, 2)
+	one, two := all[0], all[1]
+	write(t, one.dir, "deleted", "content")
+	one.both(t)
+	e, err := direct.Stat(t.Context(), "deleted")
+	must(t, err)
+	e.Path = "deleted"
+	at := openTree(t, two.dir)
+	st, err := state.Open(two.state, newRun(at, direct, Options{}).home(), plan.Both)
+	must(t, err)
+	st.OpenJournal()
+	w, err := at.Create("deleted")
+	must(t, err)
+	must(t, tree.WriteContent(w, e, []byte("content"), 0))
+	must(t, st.Journal.NoteFetching(w, e))
+	_, err = w.Commit(e, tree.Restoring{}, true, nil)
+	must(t, err)
+	w.Discard()
+	st.Close() // as far as it got
+	must(t, os.Remove(filepath.Join(one.dir, "deleted")))
+	one.both(t)
+	settle(t, two, one)
+	gone(t, direct, "deleted", one, two)
 }

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bufio"
+	"bytes"
 	"os"
 	"sync"
 
@@ -17,12 +18,28 @@ import (
 // state has it. If the process is killed in between, the next sync checks whether the step
 // happened. Without the journal, it would take its own file for a new one, and bring it back after
 // others have deleted it. A nil journal records nothing.
+//
+// It has two records of each downloaded file, so it is made to cost little: see appended.
 type Journal struct {
 	path string
 
 	mu   sync.Mutex
-	file *os.File            // guarded by mu
-	open map[string]*Journey // guarded by mu; by path; steps of jobs in progress, not in the state yet
+	out  appended           // guarded by mu
+	buf  bytes.Buffer       // guarded by mu
+	enc  *cbor.Encoder      // guarded by mu; to buf
+	open map[string][2]span // guarded by mu; by path; records of jobs in progress, not in the state yet
+}
+
+// span is the place of a record in the file. Its n is 0 if there is none.
+type span struct {
+	at int64
+	n  int
+}
+
+func newJournal(path string) *Journal {
+	j := &Journal{path: path, open: map[string][2]span{}}
+	j.enc = cbor.NewEncoder(&j.buf)
+	return j
 }
 
 // Journey is an entry with a step in progress.
@@ -37,29 +54,73 @@ type step uint8
 const (
 	Sending  step = iota + 1 // about to be stored in the bucket
 	Fetching                 // about to get its name in the volume
-	Arrived                  // it has its name
+	Arrived                  // it has its name; the record follows the one of Fetching, and has only what is new
 )
 
-// Note records a step. The record survives the end of the process, but not a crash of the machine.
+// Note records that an entry is about to be stored. The record survives the end of the process, but
+// not a crash of the machine.
 func (j *Journal) Note(s step, e *tree.Entry) error {
 	if j == nil {
 		return nil
 	}
-	n := &Journey{s, manifest.NewRecord(e, true)}
-	raw, err := cbor.Marshal(n)
-	if err != nil {
-		return errors.Wrapf(err, "record a transfer under way")
+	return j.note(e.Path, &Journey{s, manifest.NewRecord(e, true)})
+}
+
+// NoteFetching records that a file is about to get its name.
+func (j *Journal) NoteFetching(w *tree.Writer, e *tree.Entry) error {
+	if j == nil {
+		return nil
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(w.Fd()), &st); err != nil {
+		return tree.ExplainFile(err)
+	}
+	n := Journey{Fetching, manifest.NewRecord(e, true)}
+	n.Entry.Inode = st.Ino
+	return j.note(e.Path, &n)
+}
+
+// NoteArrived records that the file of the last NoteFetching has its name.
+func (j *Journal) NoteArrived(e *tree.Entry) error {
+	if j == nil {
+		return nil
+	}
+	return j.note(e.Path, &arrival{Step: Arrived, Entry: arrivalEntry{[]byte(e.Path), e.Inode, e.Change}})
+}
+
+// arrival is a Journey with few fields.
+type arrival struct {
+	Step  step         `cbor:"1,keyasint"`
+	Entry arrivalEntry `cbor:"2,keyasint"`
+}
+
+type arrivalEntry struct {
+	Path   []byte `cbor:"1,keyasint"`
+	Inode  uint64 `cbor:"20,keyasint"`
+	Change int64  `cbor:"21,keyasint"`
+}
+
+// note appends a record.
+func (j *Journal) note(path string, n any) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.file == nil {
-		if j.file, err = os.OpenFile(j.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
-			return errors.Wrapf(err, "record a transfer under way")
-		}
+	if err := j.out.start(j.path); err != nil {
+		return errors.Wrapf(err, "record a transfer under way")
 	}
-	j.open[e.Path] = n
-	_, err = j.file.Write(raw)
-	return errors.Wrapf(err, "record a transfer under way")
+	j.buf.Reset()
+	if err := j.enc.Encode(n); err != nil {
+		return errors.Wrapf(err, "record a transfer under way")
+	}
+	at := span{j.out.size, j.buf.Len()}
+	if err := j.out.add(j.buf.Bytes()); err != nil {
+		return errors.Wrapf(err, "record a transfer under way")
+	}
+	all := [2]span{at}
+	if _, ok := n.(*arrival); ok {
+		all = [2]span{j.open[path][0], at}
+	}
+	j.open[path] = all
+	return nil
 }
 
 // done notes that the next state has a path.
@@ -79,23 +140,34 @@ func (j *Journal) compact() error {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.file == nil {
+	if j.out.file == nil {
 		return nil
 	}
-	next, err := os.OpenFile(j.path+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	var next appended
+	err := next.start(j.path + ".next")
+	open := make(map[string][2]span, len(j.open))
+	for path, all := range j.open {
+		for i, from := range all {
+			if from.n == 0 || err != nil {
+				continue
+			}
+			raw := make([]byte, from.n)
+			if _, err = j.out.file.ReadAt(raw, from.at); err == nil {
+				all[i].at = next.size
+				err = next.add(raw)
+			}
+		}
+		open[path] = all
+	}
+	if err == nil {
+		err = os.Rename(j.path+".next", j.path)
+	}
 	if err != nil {
+		next.close()
 		return errors.Wrapf(err, "record a transfer under way")
 	}
-	b := bufio.NewWriter(next)
-	enc := cbor.NewEncoder(b)
-	for _, n := range j.open {
-		err = errors.Join(err, enc.Encode(n))
-	}
-	if err = errors.Join(err, b.Flush(), os.Rename(j.path+".next", j.path)); err != nil {
-		return errors.Join(errors.Wrapf(err, "record a transfer under way"), next.Close())
-	}
-	j.file.Close()
-	j.file = next
+	j.out.close()
+	j.out, j.open = next, open
 	return nil
 }
 
@@ -105,9 +177,7 @@ func (j *Journal) close() {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.file != nil {
-		j.file.Close()
-	}
+	j.out.close()
 }
 
 // readJournal returns the last step of each path, up to the first incomplete record.
@@ -123,7 +193,14 @@ func readJournal(path string) map[string]*Journey {
 		if err := dec.Decode(&n); err != nil {
 			return err
 		}
-		last[string(n.Entry.Path)] = &n
+		path := string(n.Entry.Path)
+		if before := last[path]; n.Step == Arrived && n.Entry.Kind == 0 {
+			if before != nil {
+				before.Step, before.Entry.Inode, before.Entry.Change = Arrived, n.Entry.Inode, n.Entry.Change
+			}
+			return nil
+		}
+		last[path] = &n
 		return nil
 	})
 	return last
@@ -155,23 +232,9 @@ func (s *State) AddBefore(all []*tree.Entry) error {
 	})
 }
 
-// NoteFetching records that a file is about to get its name.
-func (j *Journal) NoteFetching(w *tree.Writer, e *tree.Entry) error {
-	var st unix.Stat_t
-	if j == nil {
-		return nil
-	}
-	if err := unix.Fstat(int(w.Fd()), &st); err != nil {
-		return tree.ExplainFile(err)
-	}
-	coming := *e
-	coming.Inode = st.Ino
-	return j.Note(Fetching, &coming)
-}
-
 // OpenJournal opens the journal of a state, and returns the steps that an interrupted sync left.
 func (s *State) OpenJournal() map[string]*Journey {
 	name := s.File(JournalFile)
-	s.Journal = &Journal{path: name, open: map[string]*Journey{}}
+	s.Journal = newJournal(name)
 	return readJournal(name)
 }

@@ -13,12 +13,12 @@ import (
 // damage.
 func TestJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
-	j := &Journal{path: path, open: map[string]*Journey{}}
+	j := newJournal(path)
 	must(t, j.compact()) // nothing yet
 	for _, name := range []string{"a", "b", "c"} {
 		must(t, j.Note(Sending, &tree.Entry{Path: name, Kind: tree.File, Inode: 7, Size: 3}))
 	}
-	must(t, j.Note(Arrived, &tree.Entry{Path: "a", Kind: tree.File, Inode: 8}))
+	must(t, j.NoteArrived(&tree.Entry{Path: "a", Kind: tree.File, Inode: 8, Change: 5}))
 	j.done("b")
 	if got := readJournal(path); len(got) != 3 || got["a"].Step != Arrived || got["a"].Entry.Inode != 8 ||
 		got["c"].Step != Sending {
@@ -39,7 +39,7 @@ func TestJournal(t *testing.T) {
 	if got := readJournal(path + ".none"); len(got) != 0 {
 		t.Errorf("none has %v", got)
 	}
-	missing := &Journal{path: filepath.Join(path, "no", "directory"), open: map[string]*Journey{}}
+	missing := newJournal(filepath.Join(path, "no", "directory"))
 	if err := missing.Note(Sending, &tree.Entry{Path: "a", Kind: tree.File}); err == nil {
 		t.Error("it notes where it cannot")
 	}
