@@ -2,7 +2,8 @@
 
 import { h } from './dom.js';
 
-const codes = /\x1b(?:\[([0-9;:]*)([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>78]|[()][0-9A-B])/g; // eslint-disable-line no-control-regex
+// codes are control sequences, strings such as titles and links, and short escapes (ECMA-48).
+const codes = /\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\^_=>78]|[()][0-9A-B])/g; // eslint-disable-line no-control-regex
 const base = ['black', 'red', 'green', 'yellow', 'blue', 'magenta', 'cyan', 'white'];
 
 // bare returns a text without escape codes.
@@ -29,7 +30,7 @@ export function coloured(text) {
   for (const m of text.matchAll(codes)) {
     put(text.slice(at, m.index));
     at = m.index + m[0].length;
-    if (m[2] === 'm') style = after(style, m[1]);
+    if (m[2] === 'm' && !/[<=>?]/.test(m[1])) style = after(style, m[1]);
   }
   put(text.slice(at));
   return nodes;
@@ -37,10 +38,10 @@ export function coloured(text) {
 
 // after returns the style after a code (ECMA-48, SGR).
 function after(style, code) {
-  const all = code.split(/[;:]/).map(Number);
+  const all = code.split(';');
   let next = { ...style };
   for (let i = 0; i < all.length; i++) {
-    const n = all[i];
+    const [n, ...parts] = all[i].split(':').map(Number);
     if (n === 0) next = { fg: '', bg: '', bold: false, dim: false };
     else if (n === 1) next.bold = true;
     else if (n === 2) next.dim = true;
@@ -51,19 +52,17 @@ function after(style, code) {
     else if (n >= 40 && n <= 47) next.bg = base[n - 40];
     else if (n >= 100 && n <= 107) next.bg = base[n - 100];
     else if (n === 49) next.bg = '';
-    else if (n === 38 || n === 48) {
-      const which = n === 38 ? 'fg' : 'bg';
-      if (all[i + 1] === 5) {
-        next[which] = indexed(all[i + 2]);
-        i += 2;
-      } else if (all[i + 1] === 2) {
-        next[which] = `rgb(${all.slice(i + 2, i + 5).map((v) => Math.min(255, v || 0)).join(' ')})`;
-        i += 4;
-      }
+    else if (n === 38 || n === 48 || n === 58) { // with colons, or with semicolons
+      const [kind, ...values] = parts.length > 0 ? parts : all.slice(i + 1, i + 5).map(Number);
+      const colour = kind === 5 ? indexed(values[0]) : kind === 2 ? rgb(parts.length > 4 ? values.slice(-3) : values.slice(0, 3)) : '';
+      if (n !== 58) next[n === 38 ? 'fg' : 'bg'] = colour; // 58 is the colour of underlines
+      if (parts.length === 0) i += { 2: 4, 5: 2 }[kind] ?? 0;
     }
   }
   return next;
 }
+
+const rgb = (values) => `rgb(${[0, 1, 2].map((at) => values[at] || 0).join(' ')})`;
 
 // indexed returns a colour of xterm's 256-colour table.
 function indexed(n) {

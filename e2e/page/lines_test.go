@@ -40,3 +40,92 @@ func TestPageLines(t *testing.T) {
 	}
 	b.clean()
 }
+
+// TestPageColours checks the colours of outputs, and that other escape codes are left out.
+// mission: F2, 7.6
+func TestPageColours(t *testing.T) {
+	t.Parallel()
+	h := host.New(t, "fake", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	const shown = `const at = document.querySelector('script[type=module]').src;
+		const { bare, coloured } = await import(new URL('ansi.js', at));
+		const colours = (e) => [e.style.color, e.style.backgroundColor && 'on ' + e.style.backgroundColor];
+		const styles = (e) => [...[...e.classList].map((c) => c.replace('ansi-', '')), ...colours(e)]
+			.filter(Boolean).join(' ');
+		const text = `
+	for _, c := range []struct{ output, want string }{
+		{"plain", "plain"},
+		{"\x1b[31mred\x1b[0m plain", "<red: red> plain"},
+		{"\x1b[1;32mbold\x1b[22m not\x1b[39m plain", "<bold green: bold><green:  not> plain"},
+		{"\x1b[2mdim\x1b[m plain", "<dim: dim> plain"},
+		{"\x1b[93mbright\x1b[30mblack\x1b[97mwhite", "<yellow: bright><black: black><white: white>"},
+		{"\x1b[44mon blue\x1b[49;101mon red\x1b[31mboth\x1b[49mred", "<bg-blue: on blue><bg-red: on red>" +
+			"<red bg-red: both><red: red>"},
+		{"\x1b[38;5;46mgreen\x1b[38;5;240mgrey\x1b[38;5;9mred\x1b[48;5;67;1mbold", "<rgb(0, 255, 0): green>" +
+			"<rgb(88, 88, 88): grey><red: red><bold red on rgb(95, 135, 175): bold>"},
+		{"\x1b[38;2;1;2;300;1mown\x1b[48;2;4;5;6mboth", "<bold rgb(1, 2, 255): own>" +
+			"<bold rgb(1, 2, 255) on rgb(4, 5, 6): both>"},
+		{"\x1b[38:2:1:2:3;1ma\x1b[38:2::4:5:6mb\x1b[48:5:46mc", "<bold rgb(1, 2, 3): a><bold rgb(4, 5, 6): b>" +
+			"<bold rgb(4, 5, 6) on rgb(0, 255, 0): c>"},
+		{"\x1b[31;4:0;58:2::32:33:34;58;5;32mstill red", "<red: still red>"}, // underlines have no style here
+		{"\x1b[38;5;256mno colour", "no colour"},
+		{"\x1b[?25l\x1b[>4;2m\x1b[2K\x1b[1A\x1b[1 qspin\x1b[?25h", "spin"},
+		{"\x1b]0;a title\a\x1b]8;;https://x.example\x1b\\link\x1b]8;;\x1b\\\x1bPpayload\x1b\\\x1b(B", "link"},
+		{"\x1b[31mover\rred\r\nnext\r", "red\nnext"}, // the code went with the line that it was in
+		{"\x1b[31m1 %\r\x1b[32m2 %\n\x1b[0mdone", "<green: 2 %\n>done"},
+	} {
+		got := b.run(shown + quoted(c.output) + `;
+			const nodes = coloured(text);
+			if (bare(text) !== nodes.map((n) => n.textContent ?? n).join('')) return 'without colours: ' + bare(text);
+			return nodes.map((n) => typeof n === 'string' ? n : '<' + styles(n) + ': ' + n.textContent + '>').join('');`)
+		if got != c.want {
+			t.Errorf("%q is %q, want %q", c.output, got, c.want)
+		}
+	}
+	b.clean()
+}
+
+// TestPageTypedAnswers checks what text that a person types means to an open question: a consent in the usual words, or
+// else the reason of a refusal; the answers to several questions, one after the other.
+// mission: F2, 7.4
+func TestPageTypedAnswers(t *testing.T) {
+	t.Parallel()
+	h := host.New(t, "fake", host.GVisor(t))
+	h.Up()
+	b := browser(t)
+	b.signedIn(h)
+	const tool = `{ id: 'q', tool: 'Bash', input: { command: 'ls' } }`
+	const two = `{ id: 'q', questions: [{ text: 'Which?', options: [{ label: 'red' }] }, { text: 'And why?' }] }`
+	for _, c := range []struct{ question, words, want string }{
+		{tool, `['yes']`, `true {"allow":true}`},
+		{tool, `['OK']`, `true {"allow":true}`},
+		{tool, `['Always']`, `true {"allow":true,"always":true}`},
+		{tool, `['yes, but only here']`, `true {"allow":false,"message":"yes, but only here"}`},
+		{tool, `['lost']`, `false {"allow":false,"message":"lost"}`},
+		{two, `['blue']`, `true`},
+		{two, `['blue', 'It is calm.']`,
+			`true true {"allow":true,"answers":{"Which?":"blue","And why?":"It is calm."}}`},
+	} {
+		got := b.run(`const at = document.querySelector('script[type=module]').src;
+			const { question } = await import(new URL('turn.js', at));
+			const real = window.fetch;
+			const sent = [];
+			window.fetch = async (to, o) => {
+				if (!String(to).endsWith('v1/sessions/ses_x/answers/q')) return real(to, o);
+				sent.push(o.body);
+				return o.body.includes('lost') ? Response.json({ detail: 'not open' }, { status: 404 })
+					: new Response(null, { status: 204 });
+			};
+			const form = question('ses_x', ` + c.question + `);
+			const said = [];
+			for (const words of ` + c.words + `) said.push(await form.say(words));
+			window.fetch = real;
+			return [...said, ...sent].join(' ');`)
+		if got != c.want {
+			t.Errorf("%s typed for %s: %s, want %s", c.words, c.question, got, c.want)
+		}
+	}
+	b.clean()
+}
