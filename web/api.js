@@ -26,6 +26,18 @@ async function problemOf(resp) {
   }
 }
 
+const tolerated = 2000; // milliseconds; the server's answers have its time to the second
+
+let ahead = 0; // milliseconds by which the server's clock is ahead of this one
+
+// now returns the time by the server's clock, to which all times of its records refer.
+export const now = () => Date.now() + ahead;
+
+function compareClocks(resp) {
+  const difference = Date.parse(resp.headers.get('Date')) + 500 - Date.now();
+  if (!Number.isNaN(difference)) ahead = Math.abs(difference) > tolerated ? difference : 0;
+}
+
 const sleep = (time) => new Promise((done) => { setTimeout(done, time); });
 
 // call sends a request, up to five times if no answer arrives within patience (milliseconds). A POST carries an
@@ -39,6 +51,7 @@ export async function call(method, path, body, { patience = 30e3, key = newKey()
       const resp = await fetch(url(path), {
         method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store', signal: AbortSignal.timeout(patience),
       });
+      compareClocks(resp);
       if (!resp.ok) throw await problemOf(resp);
       const text = await resp.text();
       return (resp.headers.get('Content-Type') ?? '').startsWith('application/json') ? JSON.parse(text) : text;

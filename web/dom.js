@@ -1,6 +1,7 @@
 // Elements without a framework. Nothing here accepts HTML as text: output of agents, repositories and file
 // names becomes text nodes.
 
+import { now } from './api.js';
 import { isLost, takeView } from './focus.js';
 
 // h makes an element. A function as attribute is a listener, true is an attribute without value, and null and
@@ -82,7 +83,7 @@ export function ms(n) {
 export const money = (usd) => `$${usd.toFixed(usd < 1 ? 4 : 2)}`;
 
 export function ago(time) {
-  const s = Math.max(0, (Date.now() - new Date(time)) / 1000);
+  const s = Math.max(0, (now() - new Date(time)) / 1000);
   if (s < 60) return 'just now';
   if (s < 3600) return `${Math.floor(s / 60)} min ago`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ago`;

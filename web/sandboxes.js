@@ -1,6 +1,6 @@
 // The sandboxes and their actions.
 
-import { all, call } from './api.js';
+import { all, call, now } from './api.js';
 import { button, h, money, problemBox, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
@@ -23,7 +23,7 @@ export async function open(body, { failed }) {
       const rows = await all(`v1/sandboxes?all=${ended.checked}`);
       refill(list, table('Sandboxes', ['Sandbox', 'Status', 'Image', 'Isolation', 'Created', 'Cost', ''], rows.map((b) => [
         h('a', { href: `#/b/${b.id}` }, b.name || b.id), b.reason ? `${b.status}: ${b.reason}` : b.status, b.image, b.isolation, when(b.created_at), money(b.cost_usd),
-        !b.ended_at && h('div', { class: 'row' }, button('Extend by an hour', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - Date.now()) / 1000) + 3600 })), { class: 'small' }),
+        !b.ended_at && h('div', { class: 'row' }, button('Extend by an hour', () => act(() => call('POST', `v1/sandboxes/${b.id}/extend`, { timeout_seconds: Math.ceil((new Date(b.expires_at) - now()) / 1000) + 3600 })), { class: 'small' }),
           button('Snapshot', () => act(() => call('POST', `v1/sandboxes/${b.id}/snapshot`, {}, { patience: 300e3 })), { class: 'small' }),
           button('End', () => sure(`End ${b.name || b.id}?`, 'Its files that are not in a volume are deleted.', 'End it', () => act(() => call('DELETE', `v1/sandboxes/${b.id}`, undefined, { patience: 300e3 }))), { class: 'small danger', 'aria-label': `End ${b.name || b.id}` })),
       ]), 'There is no sandbox.'));

@@ -1,6 +1,6 @@
 // The card for the start of a session: its finished steps and the current one, with the time of each.
 
-import { call } from './api.js';
+import { call, now } from './api.js';
 import { h, ms, problemBox } from './dom.js';
 
 const stages = { sandbox: 'Sandbox', directories: 'Directories', credentials: 'Credentials', repository: 'Repository', agent: 'Agent', mcp: 'MCP servers' };
@@ -44,7 +44,7 @@ export class Start {
   // tick shows the time so far. The current step took the time not used by finished steps.
   tick() {
     if (!this.now || this.finished) return;
-    const time = Math.max(0, Date.now() - this.begun);
+    const time = Math.max(0, now() - this.begun);
     this.now.lastChild.textContent = ms(Math.max(0, time - this.sum));
     this.head.lastChild.textContent = `Creating the sandbox · ${ms(time)}`;
   }

@@ -115,8 +115,19 @@ func TestPageLists(t *testing.T) {
 	b.sees(".findings .ok", "machine")
 	checked("doctor")
 
+	// The clock of the browser may differ from that of the server, to which all times refer.
+	b.do(chromedp.Evaluate(`{ const real = Date.now; Date.now = () => real() + 10 * 3600e3; }`, nil))
+	const expires = `return Date.parse((await (await fetch('v1/sandboxes')).json()).data[0].expires_at)`
+	b.run(`window.before = await (async () => { ` + expires + ` })()`)
 	list("sandboxes")
+	if got := b.value(`document.querySelector('.of-sandboxes td time').textContent`); strings.Contains(got, "h ago") {
+		t.Errorf("the sandbox was created %s", got)
+	}
 	b.click(".of-sandboxes button", "Extend by an hour")
+	testenv.Eventually(t, "the sandbox lives an hour longer", func() bool {
+		return b.run(`const hours = (await (async () => { `+expires+` })() - window.before) / 3600e3;
+			return hours >= 1 && hours < 1.5`) == "true"
+	})
 	b.click(".of-sandboxes button", "Snapshot")
 	b.until(`![...document.querySelectorAll('.of-sandboxes button')].some((e) => e.disabled)`)
 	checked("sandboxes")
