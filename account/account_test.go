@@ -241,6 +241,9 @@ func TestLinksAreGoodOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	*now = now.Add(linkLife)
+	if err := r.CheckLink(old.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
+		t.Errorf("an old link that is only shown: %v", err)
+	}
 	if _, _, err := r.SignIn(t.Context(), old.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
 		t.Errorf("an old link: %v", err)
 	}

@@ -3,10 +3,14 @@ package server_test
 import (
 	"compress/gzip"
 	"io"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/RelevanceAI/harvest/account"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/web"
 )
@@ -112,4 +116,78 @@ func TestPageFilesAreCompressed(t *testing.T) {
 		resp.Header.Get("Content-Encoding") != "gzip" {
 		t.Errorf("HEAD: %s %v", resp.Status, resp.Header)
 	}
+}
+
+// TestErrorsInBrowsers checks that a person who opens an address that leads nowhere gets a page with the reason and one
+// next step: a used or expired link to sign in, an unknown or withdrawn link to a port, a port without a server, an
+// unknown object. The page of the port, which can begin to exist, tries again by itself.
+// mission: 7.7, 7.8
+func TestErrorsInBrowsers(t *testing.T) {
+	t.Parallel()
+	w, user, box := portWorld(t)
+	here, err := url.Parse(w.strict)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, w: w, host: here.Host}
+	shows := func(what string, status int, method, path, reason, next string, again, home bool) {
+		t.Helper()
+		resp, page := b.get(method, path, "", "Accept", "text/html,application/xhtml+xml,*/*;q=0.8",
+			"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
+		if resp.StatusCode != status || resp.Header.Get("Content-Type") != "text/html; charset=utf-8" ||
+			resp.Header.Get("Cache-Control") != "no-store" ||
+			!strings.Contains(resp.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: %s %v", what, resp.Status, resp.Header)
+		}
+		if !strings.Contains(page, "<h1>"+reason) || strings.Count(page, "Next: ") != 1 ||
+			!strings.Contains(page, next) || strings.Contains(page, "tries again by itself") != again ||
+			strings.Contains(page, "<script>") != again || strings.Contains(page, "Go to Harvest") != home {
+			t.Errorf("%s: the page is\n%s", what, page)
+		}
+	}
+	link := func(as account.Principal) string {
+		t.Helper()
+		made, err := server.SignInLink(w.ring, as, w.strict)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimPrefix(made, w.strict)
+	}
+	expired := account.Local()
+	expired.Until = time.Now().Add(-time.Second)
+	for _, method := range []string{"GET", "POST"} { // a link is shown first, and then its button is pressed
+		shows("an expired link", 401, method, link(expired), "this link was used already, or is older than 15 minutes",
+			"harvest key link", false, true)
+	}
+	used := link(account.Local())
+	b.want(303, "POST", used, "Sec-Fetch-Site", "same-origin")
+	for _, method := range []string{"GET", "POST"} {
+		shows("a used link", 401, method, used, "this link was used already, or is older than 15 minutes",
+			"harvest key link", false, true)
+	}
+	shows("a stranger", 401, "GET", "/v1/sandboxes/box", "sign in first", "harvest key link", false, false)
+	shows("no address", 404, "GET", "/nosuch/place", "unknown route GET", "/docs", false, false)
+	fresh := link(account.Local())
+	resp, _ := b.get("POST", fresh, "", "Sec-Fetch-Site", "same-origin")
+	b.cookie = resp.Cookies()[0].Name + "=" + resp.Cookies()[0].Value
+	shows("an unknown sandbox", 404, "GET", "/v1/sandboxes/none", "sandbox &#34;none&#34;: not found",
+		"harvest sandbox ls", false, false)
+
+	port := testenv.FreePort(t)
+	links := "/v1/sandboxes/box/links"
+	withdrawn := user.link(links, `{"port":`+port+`}`)
+	user.want(204, "DELETE", links+"/"+withdrawn.ID, "")
+	to, err := url.Parse(withdrawn.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.host, b.cookie = to.Host, ""
+	shows("a withdrawn link", 401, "GET", "/?"+to.RawQuery, "this link is not known, or has ended",
+		"harvest sandbox port", false, false)
+	shows("a port without a link", 401, "GET", "/", "this port is not public", "harvest sandbox port", false, false)
+	b.open(user.link(links, `{"port":`+port+`}`).URL, "elsewhere")
+	shows("a dead port", 503, "GET", "/", "nothing listens on port "+port, "start it", true, false)
+	user.want(204, "DELETE", "/v1/sandboxes/"+box.ID, "")
+	shows("a port of an ended sandbox", 410, "GET", "/", "sandbox "+box.ID+" is terminated",
+		"create a new sandbox", false, false)
 }
