@@ -98,7 +98,8 @@ function restore(form, t) {
     else el.value = value;
   }
   if (all.agent) form.dataset.chosen = 'yes';
-  if (all.branch || all.image || all.network) form.querySelector('details').open = true;
+  const details = form.querySelector('details');
+  details.open = Object.keys(all).some((name) => details.contains(form.elements[name])); // nothing is set unseen
 }
 
 // showUnsent puts the prompts that an ended session could not send into the form: the first one as the first prompt, unless

@@ -92,6 +92,12 @@ func TestPageKeepsFiles(t *testing.T) {
 	b.click("dialog button", "Keep editing")
 	b.click("button", "Save")
 	b.sees("dialog", "The file has changed")
+	// Replace means the version that the dialog has shown, and none that comes after it.
+	sh(`cd ` + dir + ` && echo later > mixed.txt`)
+	b.click("dialog button", "Replace")
+	b.sees("dialog", "The file has changed")
+	b.click("dialog button", "Compare")
+	b.until(`document.querySelector('dialog .diff')?.textContent === '-later\n+mine\n'`)
 	b.click("dialog button", "Replace")
 	b.until(`!document.querySelector('dialog')`)
 	b.sees(".opened [role=status]", "Saved")
@@ -254,13 +260,17 @@ func TestPageKeepsPrompts(t *testing.T) {
 	_, b := started(t)
 	sessions := func() string { return b.run(`return (await (await fetch('v1/sessions?all=true')).json()).data.length`) }
 
+	b.do(chromedp.Evaluate(`document.querySelector('.new details').open = true`, nil))
 	b.fill("First prompt", "/say the first prompt")
+	b.fill("Lifetime, hours", "2")
+	b.click("label.choice", "Upload the files at the end")
+	const form = `(({ prompt, hours, init, sync }) => [prompt.value, hours.value, init.checked, sync.checked,
+		hours.checkVisibility()].join())(document.querySelector('form.new')?.elements ?? {})`
+	const filled = `document.querySelector('form.new') && ` + form + ` === '/say the first prompt,2,true,false,true'`
 	b.do(chromedp.Evaluate(`location.hash = '#/secrets'`, nil))
 	b.sees("main", "Secrets")
 	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
-	b.until(`document.querySelector('textarea[name=prompt]')?.value === '/say the first prompt'`)
-	b.do(chromedp.Reload())
-	b.until(`document.querySelector('textarea[name=prompt]')?.value === '/say the first prompt'`)
+	b.reloads(filled)
 
 	// The answers to the request are lost on the way; then it is submitted twice more.
 	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => {
@@ -270,7 +280,9 @@ func TestPageKeepsPrompts(t *testing.T) {
 	}`, nil))
 	b.click("button", "Create a sandbox")
 	b.sees(".problem", "cannot be reached")
-	b.do(chromedp.Evaluate(`window.fetch = window.through; { const f = document.querySelector('form.new'); f.requestSubmit(); f.requestSubmit(); }`, nil))
+	b.sees("button", "Create a sandbox")
+	b.reloads(filled)
+	b.do(chromedp.Evaluate(`{ const f = document.querySelector('form.new'); f.requestSubmit(); f.requestSubmit(); }`, nil))
 	b.sees(".message.agent", "the first prompt")
 	if n := sessions(); n != "1" {
 		t.Errorf("%s sessions were made", n)
@@ -280,7 +292,7 @@ func TestPageKeepsPrompts(t *testing.T) {
 	b.types("half a thought")
 	session := b.value(`location.hash`)
 	b.do(chromedp.Evaluate(`location.hash = '#/'`, nil))
-	b.until(`document.querySelector('textarea[name=prompt]')?.value === ''`)
+	b.until(`document.querySelector('form.new') && ` + form + ` === ',,true,true,false'`)
 	b.do(chromedp.Evaluate(`location.hash = `+quoted(session), nil))
 	b.until(`document.querySelector('.composer textarea')?.value === 'half a thought'`)
 	b.do(chromedp.Reload())
@@ -414,6 +426,14 @@ func TestPageAnswers(t *testing.T) {
 	b.until(`document.querySelectorAll('.queue .held').length === 2`)
 	b.press("Cancel: /say held two")
 	b.until(`document.querySelectorAll('.queue .held').length === 1`)
+	// A prompt that the server refuses stays.
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => (
+		o?.method === 'POST' && String(to).endsWith('/messages')
+			? Response.json({ detail: 'refused for a test' }, { status: 400 }) : window.through(to, o))`, nil))
+	b.click(".queue button", "Send next")
+	b.sees(".composer .problem", "refused for a test")
+	b.do(chromedp.Evaluate(`window.fetch = window.through`, nil))
+	b.until(heldPrompts + ` === '/say held one'`)
 	b.click(".queue button", "Send next")
 	b.sees(".message.agent", "held one")
 	b.until(`document.querySelectorAll('.queue li').length === 0`)
