@@ -334,6 +334,13 @@ func TestPageResumedPast(t *testing.T) {
 	b.send("/run echo to no avail; exit 3")
 	b.sees(".tool.failed .state", "exit 3")
 	b.until(`document.querySelector('.items').lastElementChild.querySelector('.turn')`)
+	b.send("/run until [ -e /tmp/go ]; do sleep 0.1; done")
+	b.sees(".status", "Running a tool")
+	b.send("/say never")
+	b.press("Cancel: /say never")
+	b.until(`document.querySelectorAll('.queue li').length === 0`)
+	b.click(".composer button", "Stop")
+	b.sees(".note", "Stopped")
 	const parts = `[...document.querySelectorAll('.items > .item')].filter((e) => !e.querySelector('.start'))
 		.map((e) => e.textContent)`
 	live := b.value(`JSON.stringify(` + parts + `)`)
@@ -366,10 +373,16 @@ func TestPageResumedPast(t *testing.T) {
 	b.accessible("the past of a resumed session")
 	b.picture("past")
 
-	// The server removed the events.
-	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = (to, o) => (
-		String(to).includes(`+quoted(first)+`) && String(to).endsWith('/events') ? Promise.resolve(new Response(
-			'id: 0\n\nevent: stream.pruned\ndata: {"after":0,"first":1000000}\n\n')) : window.through(to, o));
+	// The server removed the events. A turn that the agent has begun by itself is among the messages.
+	b.do(chromedp.Evaluate(`window.through = window.fetch; window.fetch = async (to, o) => {
+			if (String(to).includes(`+quoted(first)+`) && String(to).endsWith('/events')) return new Response(
+				'id: 0\n\nevent: stream.pruned\ndata: {"after":0,"first":1000000}\n\n');
+			const r = await window.through(to, o);
+			if (!String(to).includes(`+quoted(first+"/messages")+`)) return r;
+			const page = await r.json();
+			page.data.push({ id: 'own', own: true, prompt: 'a timer', state: 'completed', reply: 'By itself.' });
+			return Response.json(page);
+		};
 		window.here = location.hash; location.hash = '#/'`, nil))
 	b.sees("button", "Create a sandbox")
 	b.do(chromedp.Evaluate(`location.hash = window.here`, nil))
@@ -377,7 +390,13 @@ func TestPageResumedPast(t *testing.T) {
 	b.sees(".message.user", "/ask Which colour?")
 	b.sees(".message.agent", "the words of before")
 	b.sees(".note", "The turn failed.")
+	b.sees(".note", "Stopped.")
+	b.sees(".note", "The agent continued by itself: a timer")
+	b.sees(".message.agent", "By itself.")
 	b.until(`document.querySelectorAll('.tool, .question').length === 0`)
+	if got := b.value(`document.querySelector('.log').textContent.includes('/say never')`); got != "false" {
+		t.Error("a prompt that was cancelled is in the conversation")
+	}
 	b.clean()
 	b.leavesNoImages()
 }

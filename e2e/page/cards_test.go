@@ -97,8 +97,8 @@ func TestPageCards(t *testing.T) {
 	}
 
 	b.send("/run sleep 1; seq 1 30")
-	b.until(`/^exit 0 · [\d.]+ s$/.test(document.querySelector('.tool .state')?.textContent)`)
-	b.until(`/^[\d.]+ s/.test(document.querySelector('.note.turn')?.textContent)`)
+	b.until(`/^exit 0 · [\d.]+ m?s$/.test(document.querySelector('.tool .state')?.textContent)`)
+	b.until(`/^[\d.]+ m?s/.test(document.querySelector('.note.turn')?.textContent)`)
 	lines := func() string {
 		return b.value(`document.querySelector('.tool .output').textContent.split('\n').length`)
 	}
@@ -154,6 +154,10 @@ func TestPageCards(t *testing.T) {
 		"event: message.completed\ndata: {\"id\":\"z\",\"text\":\"after it\"}\n\n"
 	b.sees(".note", "A part of the conversation could not be shown")
 	b.sees(".message.agent", "after it")
+
+	// Settings of a repository that are not used are named.
+	events <- "event: agent.overridden\ndata: {\"text\":\"<b>.claude/settings.json</b> sets model: it is not used\"}\n\n"
+	b.sees(".note", "<b>.claude/settings.json</b> sets model: it is not used")
 
 	// The server reads the lines of the agent together: the duration of a short call is not exact.
 	events <- tool("s", 0.004) + tool("m", 99.9) + tool("l", 250)
