@@ -26,16 +26,17 @@ async function problemOf(resp) {
   }
 }
 
-const tolerated = 2000; // milliseconds; the server's answers have its time to the second
-
 let ahead = 0; // milliseconds by which the server's clock is ahead of this one
 
 // now returns the time by the server's clock, to which all times of its records refer.
 export const now = () => Date.now() + ahead;
 
-function compareClocks(resp) {
-  const difference = Date.parse(resp.headers.get('Date')) + 500 - Date.now();
-  if (!Number.isNaN(difference)) ahead = Math.abs(difference) > tolerated ? difference : 0;
+// compareClocks sets ahead from an answer to a request that began at a time. The answer has the server's time in
+// seconds; it was sent between the begin and now.
+function compareClocks(resp, begun) {
+  const at = Date.parse(resp.headers.get('Date'));
+  const [least, most] = [at - Date.now(), at + 1000 - begun];
+  ahead = least > 0 || most < 0 ? (least + most) / 2 : 0;
 }
 
 const sleep = (time) => new Promise((done) => { setTimeout(done, time); });
@@ -48,10 +49,11 @@ export async function call(method, path, body, { patience = 30e3, key = newKey()
   if (method === 'POST') headers['Idempotency-Key'] = key;
   for (let attempt = 0; ; attempt++) {
     try {
+      const begun = Date.now();
       const resp = await fetch(url(path), {
         method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: 'no-store', signal: AbortSignal.timeout(patience),
       });
-      compareClocks(resp);
+      compareClocks(resp, begun);
       if (!resp.ok) throw await problemOf(resp);
       const text = await resp.text();
       return (resp.headers.get('Content-Type') ?? '').startsWith('application/json') ? JSON.parse(text) : text;
