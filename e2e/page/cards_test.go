@@ -156,7 +156,8 @@ func TestPageCards(t *testing.T) {
 	b.sees(".message.agent", "after it")
 
 	// Settings of a repository that are not used are named.
-	events <- "event: agent.overridden\ndata: {\"text\":\"<b>.claude/settings.json</b> sets model: it is not used\"}\n\n"
+	events <- "event: agent.overridden\n" +
+		"data: {\"text\":\"<b>.claude/settings.json</b> sets model: it is not used\"}\n\n"
 	b.sees(".note", "<b>.claude/settings.json</b> sets model: it is not used")
 
 	// The server reads the lines of the agent together: the duration of a short call is not exact.

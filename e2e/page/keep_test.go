@@ -282,7 +282,8 @@ func TestPageKeepsPrompts(t *testing.T) {
 	b.sees(".problem", "cannot be reached")
 	b.sees("button", "Create a sandbox")
 	b.reloads(filled)
-	b.do(chromedp.Evaluate(`{ const f = document.querySelector('form.new'); f.requestSubmit(); f.requestSubmit(); }`, nil))
+	b.do(chromedp.Evaluate(`{ const f = document.querySelector('form.new');
+		f.requestSubmit(); f.requestSubmit(); }`, nil))
 	b.sees(".message.agent", "the first prompt")
 	if n := sessions(); n != "1" {
 		t.Errorf("%s sessions were made", n)

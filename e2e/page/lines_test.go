@@ -79,7 +79,8 @@ func TestPageColours(t *testing.T) {
 		got := b.run(shown + quoted(c.output) + `;
 			const nodes = coloured(text);
 			if (bare(text) !== nodes.map((n) => n.textContent ?? n).join('')) return 'without colours: ' + bare(text);
-			return nodes.map((n) => typeof n === 'string' ? n : '<' + styles(n) + ': ' + n.textContent + '>').join('');`)
+			return nodes.map((n) => typeof n === 'string' ? n : '<' + styles(n) + ': ' + n.textContent + '>')
+				.join('');`)
 		if got != c.want {
 			t.Errorf("%q is %q, want %q", c.output, got, c.want)
 		}
