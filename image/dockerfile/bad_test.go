@@ -26,6 +26,7 @@ func TestFailingSteps(t *testing.T) {
 			"line 3 of the Dockerfile: RUN echo one; echo two >&2; exit 7: the command failed with exit code 7\nIts last output was:\n", errors.Invalid},
 		"order of output": {"FROM tiny\nRUN echo 1; echo 2 >&2; echo 3; echo 4 >&2; echo 5; echo 6 >&2; exit 1\n",
 			"\n1\n2\n3\n4\n5\n6", errors.Invalid},
+		"incomplete line": {"FROM tiny\nRUN echo 1; printf cut; exit 1\n", "\n1\ncut", errors.Invalid},
 		"never ends": {"FROM tiny\nRUN echo busy; sleep 1000\n",
 			"the command has taken longer than 1s\nIts last output was:\nbusy", errors.Timeout},
 		"missing file": {"FROM tiny\nCOPY b /b\n", `line 2 of the Dockerfile: there is no "b" in the build context`,

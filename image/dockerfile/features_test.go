@@ -280,11 +280,14 @@ func TestCopyAsBuildKit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
 	dir := b.context(map[string]string{"a": "A", "l": "->a", "d/e/f.go": "F", "d/e/g/h.go": "H", "d/x": "X",
-		"one.jar": "1", "two.jar": "2"})
+		"d/none/x": "X", "one.jar": "1", "two.jar": "2"})
 	if err := os.Chmod(filepath.Join(dir, "d/e"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	img := b.build(t, `FROM tiny
+	img := b.build(t, `FROM tiny AS hard
+RUN mkdir /h && echo 1 >/h/a && ln /h/a /h/b
+FROM tiny
+COPY --from=hard /h /h
 COPY --link a /var/run/linked
 COPY ../a ../../d/x /outside/
 COPY a l /twice/
@@ -298,6 +301,7 @@ COPY --chmod=4755 a /octal
 	img.want(map[string]string{"/var/run": "dir", "/var/run/linked": "A", "/tmp/linked": "", "/outside/a": "A",
 		"/outside/x": "X", "/twice/a": "A", "/twice/l": "A", "/last": "2", "/deep/d/e/f.go": "F|644 0 0",
 		"/deep/d/e/g/h.go": "H", "/deep/d/e": "dir|750 0 0", "/deep/d": "dir|755 0 0", "/deep/d/x": "",
+		"/deep/d/none": "", "/h/b": "1\n",
 		"/setid": "A|6644 0 0", "/sticky/f.go": "F|1644 0 0", "/octal": "A|4755 0 0"})
 	one, _, _ := img.Lookup("/twice/a", false)
 	two, _, _ := img.Lookup("/twice/l", false)
@@ -305,6 +309,10 @@ COPY --chmod=4755 a /octal
 	four, _, _ := img.Lookup("/wild/l", false)
 	if one == two || three == four {
 		t.Error("two sources became hard links of one another")
+	}
+	one, _, _ = img.Lookup("/h/a", false)
+	if two, _, _ = img.Lookup("/h/b", false); one != two {
+		t.Error("two names of one file became two files")
 	}
 }
 
@@ -317,15 +325,21 @@ func TestCopyKeepsAttributes(t *testing.T) {
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o755, PAXRecords: attributes})
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "d/", Mode: 0o755, PAXRecords: attributes})
 	}
-	b.lib.add("attributed", image.Config{}, fill)
-	img := b.build(t, `FROM tiny
+	for _, note := range []string{"mine", "changed"} {
+		attributes["SCHILY.xattr.user.note"] = note
+		b.lib.add(note, image.Config{}, fill)
+		img := b.build(t, `FROM `+note+` AS attributed
+FROM tiny
+WORKDIR /over/d
+COPY --from=attributed / /over/
 COPY --from=attributed /f /copied
 COPY --from=attributed / /all/
 ADD a.tar /added/
 `, image.BuildOptions{Context: b.context(map[string]string{"a.tar": string(tarred(fill))})})
-	for _, name := range []string{"/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
-		if f, _, err := img.Lookup(name, false); err != nil || f == nil || !maps.Equal(f.Xattrs, attributes) {
-			t.Errorf("%s: got %+v, %v", name, f, err)
+		for _, name := range []string{"/over/d", "/copied", "/all/f", "/all/d", "/added/f", "/added/d"} {
+			if f, _, err := img.Lookup(name, false); err != nil || f == nil || !maps.Equal(f.Xattrs, attributes) {
+				t.Errorf("%s: got %+v, %v", name, f, err)
+			}
 		}
 	}
 	if b.runner.starts() != 0 {
@@ -419,6 +433,8 @@ RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
 	img.want(map[string]string{"/own/dir/x": "1", "/own/dir/a": "", "/own/file": "1", "/own/deep": "", "/a": "A",
 		"/ls": "a\n", "/b": "A", "/run": "", "/new": "", "/in": "", "/used/file": "1\n", "/used/tmp": "",
 		bindDir: ""})
+	b.build(t, "FROM tiny\nRUN --mount=type=cache,id=c,target=/new/cache --mount=type=tmpfs,target=/also/new echo 1 >/1\n",
+		image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/new": "", "/also": ""})
 }
 
 // TestHeredocInCacheKey checks that another content of a heredoc is another step, also beside files of a stage.
@@ -440,21 +456,40 @@ func TestHeredocInCacheKey(t *testing.T) {
 	}
 }
 
+// TestCopyInCacheKey checks that another destination, owner or mode of the same files is another step.
+func TestCopyInCacheKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	dir := b.context(map[string]string{"a": "A"})
+	for copied, want := range map[string]map[string]string{
+		"a /x": {"/x": "A|644 0 0", "/y": ""}, "a /y": {"/x": "", "/y": "A"}, "--chown=7 a /x": {"/x": "A|644 7 7"},
+		"--chmod=600 a /x": {"/x": "A|600 0 0"}, "--link a /x": {"/x": "A|644 0 0"},
+	} {
+		b.build(t, "FROM tiny\nCOPY "+copied+"\n", image.BuildOptions{Context: dir}).want(want)
+	}
+}
+
 // TestStagesInherit checks that a stage inherits the ARGs of its base and executes its ONBUILD instructions.
 func TestStagesInherit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
 	b.lib.add("triggers", image.Config{Env: map[string]string{"PATH": "/bin"},
 		OnBuild: []string{"RUN echo image >>/triggered"}}, tiny(t))
-	img := b.build(t, `FROM triggers AS one
+	const text = `FROM triggers AS one
 ARG V=inherited
 ONBUILD RUN echo stage $V >>/triggered
 FROM one
 RUN echo $V >/v
-`, image.BuildOptions{})
+`
+	img := b.build(t, text, image.BuildOptions{})
 	img.want(map[string]string{"/v": "inherited\n", "/triggered": "image\nstage inherited\n"})
 	if len(img.config.OnBuild) > 0 {
 		t.Errorf("the image has the triggers %q", img.config.OnBuild)
+	}
+	one := b.spec(t, image.Spec{Dockerfile: text, Target: "one"}, image.BuildOptions{})
+	one.want(map[string]string{"/triggered": "image\n"})
+	if got := one.config.OnBuild; !slices.Equal(got, []string{"RUN echo stage $V >>/triggered"}) {
+		t.Errorf("the stage has the triggers %q", got)
 	}
 }
 

@@ -162,10 +162,10 @@ func (c *chroots) Start(_ context.Context, setup Setup) (Machine, error) {
 		return nil, err
 	}
 	m := &chroot{c: c, root: root, mounts: setup.Mounts}
+	m.before = m.list() // without the mount points of volumes, as in a sandbox
 	if err := m.mount(); err != nil {
 		return nil, err
 	}
-	m.before = m.list()
 	if layer != "" {
 		if err := m.fill(layer); err != nil {
 			return nil, err
@@ -314,7 +314,7 @@ func (m *chroot) list() map[string]string {
 		if err != nil || name == "" {
 			return nil
 		}
-		if name == "dev" || slices.ContainsFunc(m.mounts, func(v Mount) bool { return "/"+name == v.Path }) {
+		if name == "dev" {
 			return fs.SkipDir
 		}
 		info, err := d.Info()
@@ -322,15 +322,23 @@ func (m *chroot) list() map[string]string {
 			st := info.Sys().(*syscall.Stat_t)
 			all[name] = fmt.Sprint(info.Mode(), st.Uid, st.Gid, st.Ino, st.Ctim, info.Size())
 		}
+		if slices.ContainsFunc(m.mounts, func(v Mount) bool { return "/"+name == v.Path }) {
+			return fs.SkipDir
+		}
 		return nil
 	})
 	return all
 }
 
-// Snapshot packs all files except unchanged ones.
+// Snapshot packs all files except unchanged ones. The files of mounts must be gone.
 func (m *chroot) Snapshot(_ context.Context, w io.Writer) error {
 	if err := m.c.failing("snapshot"); err != nil {
 		return err
+	}
+	for _, dir := range []string{bindDir, secretDir} {
+		if _, err := os.Lstat(filepath.Join(m.root, dir)); !errors.IsNotExist(err) {
+			m.c.t.Errorf("%s is left in a machine: %v", dir, err)
+		}
 	}
 	now := m.list()
 	root, err := os.OpenRoot(m.root)

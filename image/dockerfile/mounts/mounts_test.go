@@ -90,13 +90,17 @@ func TestMounts(t *testing.T) {
 	put(t, at("own/dir/x"), "X")
 	put(t, at("own/file"), "F")
 	put(t, at("from/d/a"), "A")
+	put(t, at("own3/x"), "X")
 	old := time.Unix(1e9, 0)
-	if err := os.Chtimes(at("own"), old, old); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{"own", "own3"} {
+		if err := os.Chtimes(at(dir), old, old); err != nil {
+			t.Fatal(err)
+		}
 	}
 	state, err := call(t, "mount", []Mount{{Path: at("own/dir"), From: at("from/d")},
 		{Path: at("own/file"), From: at("from/d/a"), ReadOnly: true}, {Path: at("own/deep/er"), Size: 1 << 20},
-		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("own2/tmp")}})
+		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("own2/tmp")},
+		{Path: at("own3/made/tmp")}, {Path: at("own4"), From: at("from/d/a")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +116,24 @@ func TestMounts(t *testing.T) {
 	put(t, at("own/dir/b"), "B")
 	put(t, at("own2/tmp/f"), "T")
 	put(t, at("own2/kept"), "K")
+	put(t, at("own3/made/kept"), "K")
+	// A command may also replace a mount.
+	if err := unix.Unmount(at("own4"), 0); err != nil {
+		t.Fatal(err)
+	}
+	put(t, at("own4"), "K")
+	if err := unix.Mount(at("from/d/a"), at("own4"), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := call(t, "unmount", state, at("from"), at("nothing")); err != nil {
 		t.Fatal(err)
 	}
-	if got := tree(t, dir); got != "own=dir own/dir=dir own/dir/x=X own/file=F own2=dir own2/kept=K" {
+	if got := tree(t, dir); got != "own=dir own/dir=dir own/dir/x=X own/file=F own2=dir own2/kept=K own3=dir "+
+		"own3/made=dir own3/made/kept=K own3/x=X own4=K" {
 		t.Errorf("afterwards: %s", got)
+	}
+	if info, err := os.Stat(at("own3")); err != nil || info.ModTime().Equal(old) {
+		t.Errorf("a directory with a new file has its old time: %v", err)
 	}
 	if info, err := os.Stat(at("own")); err != nil || !info.ModTime().Equal(old) {
 		t.Errorf("the directory above mount points has changed: %v, %v", info.ModTime(), err)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -80,6 +81,8 @@ func TestBadDockerfiles(t *testing.T) {
 		"ONBUILD FROM":        {text: "FROM from\n", want: "cannot be carried out"},
 		"ONBUILD many":        {text: "FROM many\n", want: "200 ONBUILD"},
 		"foreign platform": {text: "FROM --platform=linux/s390x base\nRUN true\n",
+			want: "cannot run on this machine", kind: errors.Unsupported},
+		"foreign system": {text: "FROM --platform=windows/" + runtime.GOARCH + " base\nRUN true\n",
 			want: "cannot run on this machine", kind: errors.Unsupported},
 		"heredoc without end": {text: "FROM base\nRUN <<E\necho\n", want: "Dockerfile"},
 	} {
