@@ -228,6 +228,18 @@ func TestDeleteOneName(t *testing.T) {
 		if _, err := own.Find(t.Context(), img.ID); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("account %q: the image is still there without its last name: %v", owner, err)
 		}
+		if img, err = own.Build(t.Context(), image.Spec{Base: "debian:12"},
+			image.BuildOptions{Names: []string{"team/app:1"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := own.Delete(t.Context(), img.ID); err != nil {
+			t.Fatal(err)
+		}
+		for _, ref := range append(img.Names, img.ID) {
+			if _, err := own.Find(t.Context(), ref); errors.KindOf(err) != errors.NotFound {
+				t.Errorf("account %q: %s of a deleted image: %v", owner, ref, err)
+			}
+		}
 	}
 }
 

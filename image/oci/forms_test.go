@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -30,21 +32,38 @@ func TestIndexes(t *testing.T) {
 	mine := imageOf(t, v1.Config{}, tarOf(t, "mine", ""))
 	theirs := imageOfLayers(t, v1.Config{}, "s390x",
 		static.NewLayer(tarOf(t, "theirs", ""), types.OCIUncompressedLayer))
-	attestation := mutate.IndexAddendum{Add: imageOf(t, v1.Config{}, tarOf(t, "attestation", "")),
-		Descriptor: v1.Descriptor{Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"},
-			Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}}
+	other := imageOf(t, v1.Config{}, tarOf(t, "other", ""))
+	unknown := mutate.IndexAddendum{Add: other,
+		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}}
+	attestation := mutate.IndexAddendum{Add: other,
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"vnd.docker.reference.type": "attestation-manifest"}}}
 	plain := func(what mutate.Appendable) mutate.IndexAddendum { return mutate.IndexAddendum{Add: what} }
-	loose := mutate.AppendManifests(empty.Index, attestation, plain(mine))
+	named := mutate.IndexAddendum{Add: mine,
+		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}}}
+	loose := mutate.AppendManifests(empty.Index, attestation, unknown, plain(mine))
 	for name, index := range map[string]v1.ImageIndex{
 		"loose": loose, "nested": mutate.AppendManifests(empty.Index, plain(loose)),
 		"several":              mutate.AppendManifests(empty.Index, plain(theirs), plain(mine)),
 		"nested beside others": mutate.AppendManifests(empty.Index, plain(theirs), plain(loose), attestation),
+		"loose before named":   mutate.AppendManifests(empty.Index, plain(other), named),
 	} {
 		got, err := pull(t, open(t, oci.Options{}), h.pushIndex(t, strings.ReplaceAll(name, " ", "-"), index),
 			image.BuildOptions{})
 		if _, ok := got.files["mine"]; !ok || err != nil {
 			t.Errorf("%s: got %v, %v", name, got.files, err)
 		}
+	}
+	var deep mutate.Appendable = mine
+	for range 4 {
+		deep = mutate.AppendManifests(empty.Index, plain(deep))
+	}
+	_, err := pull(t, open(t, oci.Options{}), h.pushIndex(t, "deep", deep.(v1.ImageIndex)), image.BuildOptions{})
+	expect(t, "too many indexes in one another", err, errors.Invalid)
+	named.Descriptor.Platform = &v1.Platform{OS: "linux", Architecture: "s390x"}
+	_, err = pull(t, open(t, oci.Options{}), h.pushIndex(t, "foreign", mutate.AppendManifests(empty.Index, unknown,
+		named)), image.BuildOptions{})
+	if text := errors.Message(err); !strings.HasSuffix(text, "but for linux/s390x") {
+		t.Errorf("the platforms of an image: got %q", text)
 	}
 }
 
@@ -75,12 +94,24 @@ func TestExportKeepsConfig(t *testing.T) {
 	if err := oci.Export(t.Context(), f, img, got.root, nil); err != nil {
 		t.Fatal(err)
 	}
-	again := configIn(t, file)
+	text := configIn(t, file)
 	for _, want := range []string{`"OnBuild":["RUN x"]`, `"StartInterval":2000000000`, `"Retries":3`, `"author":"me"`,
 		`"created_by":"RUN y"`, `"empty_layer":true`, `"80/tcp":{}`} {
-		if !strings.Contains(again, want) {
-			t.Errorf("the export lacks %s: %s", want, again)
+		if !strings.Contains(text, want) {
+			t.Errorf("the export lacks %s: %s", want, text)
 		}
+	}
+	again, err := tarball.ImageFromPath(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err = pull(t, open(t, oci.Options{}), h.push(t, "again", again), image.BuildOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	img.Config.History = append(img.Config.History, image.History{Created: epoch.UTC(), By: "harvest image export"})
+	if diff := cmp.Diff(img.Config, got.Config); diff != "" {
+		t.Errorf("the configuration after an export and a pull (-want +got):\n%s", diff)
 	}
 }
 
@@ -141,6 +172,15 @@ func TestForeignPlatform(t *testing.T) {
 	_, err = pullContext(t, t.Context(), s, image.Spec{Base: h.push(t, "lone", mine), Platform: "linux/s390x"},
 		image.BuildOptions{Foreign: true})
 	expect(t, "an image for this machine only", err, errors.Unsupported)
+	arm := imageOfLayers(t, v1.Config{}, "arm64", static.NewLayer(tarOf(t, "arm", ""), types.OCIUncompressedLayer))
+	ref := h.push(t, "arm", arm)
+	for _, same := range []string{"linux/arm64", "linux/arm64/v8", "linux/aarch64", "arm64"} {
+		got, err := pullContext(t, t.Context(), s, image.Spec{Base: ref, Platform: same},
+			image.BuildOptions{Foreign: true})
+		if err != nil || got.spec.Platform != "linux/arm64" {
+			t.Errorf("%s: got %q, %v", same, got.spec.Platform, err)
+		}
+	}
 	for _, same := range []string{runtime.GOARCH, "linux/x86_64", "linux/amd64/v2"} {
 		if runtime.GOARCH != "amd64" && same != runtime.GOARCH {
 			continue

@@ -75,7 +75,8 @@ func TestFullDisk(t *testing.T) {
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)
-	ref := h.push(t, "app", imageOf(t, v1.Config{Env: []string{"SSL_CERT_FILE=/mine"}},
+	ref := h.push(t, "app", imageOf(t, v1.Config{Env: []string{"SSL_CERT_FILE=/mine",
+		"OTHER=/etc/ssl/certs/ca-certificates.crt"}},
 		tarOf(t, "etc/ssl/certs/ca-certificates.crt", "old\n")))
 	dir := t.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -115,7 +116,9 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snapshot.Close()
-	layer := tarOf(t, "etc/ssl/certs/ca-certificates.crt", "new\n"+text, "own", "file")
+	layer := tarOf(t, "etc/ssl/certs/ca-certificates.crt", "new\n"+text, "own", "file",
+		"etc/ssl/certs/host-0123456789abcdef.pem", "->/usr/local/share/ca-certificates/host-0123456789abcdef.crt",
+		"etc/ssl/certs/0a1b2c3d.0", "->host-0123456789abcdef.pem", "etc/ssl/certs/kept.0", "->kept.pem")
 	if _, err := snapshot.Write(layer); err != nil {
 		t.Fatal(err)
 	}
@@ -124,15 +127,28 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := archive.String()
-	for _, foreign := range []string{strings.Split(text, "\n")[1], "host-", "CURL_CA_BUNDLE"} {
+	for _, foreign := range []string{strings.Split(text, "\n")[1], "host-", "0a1b2c3d.0", "CURL_CA_BUNDLE"} {
 		if strings.Contains(body, foreign) {
 			t.Errorf("an export has %q of this machine", foreign)
 		}
 	}
-	for _, want := range []string{"old\n", "new\n", "own", "SSL_CERT_FILE=/mine"} {
+	for _, want := range []string{"old\n", "new\n", "own", "kept.0", "SSL_CERT_FILE=/mine",
+		"OTHER=/etc/ssl/certs/ca-certificates.crt"} {
 		if !strings.Contains(body, want) {
 			t.Errorf("an export lacks %q", want)
 		}
+	}
+	bare, err := pull(t, open(t, oci.Options{CertificateDir: dir}), h.push(t, "bare", imageOf(t, v1.Config{},
+		tarOf(t, "a", ""))), image.BuildOptions{})
+	if err != nil || bare.files["etc/ssl/certs/ca-certificates.crt"] != text {
+		t.Fatalf("got %v, %v", bare.files, err)
+	}
+	archive.Reset()
+	if err := oci.Export(t.Context(), &archive, image.Image{}, bare.root, nil); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(archive.String(), "ca-certificates.crt") {
+		t.Error("an export has an empty bundle of certificates")
 	}
 }
 

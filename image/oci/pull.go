@@ -62,7 +62,8 @@ func (s *Source) find(ctx context.Context, r *remote, identifier string, want pl
 		_, _, err := s.image(ctx, r, digest, want)
 		return digest, err
 	case depth == maxNested:
-		return v1.Hash{}, errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+		err := errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+		return v1.Hash{}, errors.Remedy(err, "push the image itself, or one index of its platforms")
 	}
 	index, err := v1.ParseIndexManifest(bytes.NewReader(text))
 	if err != nil {
