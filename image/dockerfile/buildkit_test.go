@@ -213,6 +213,14 @@ RUN --mount=type=cache,id=f,target=/f ls /f >/4
 RUN --mount=type=cache,id=r,target=/f,from=seed,source=/seed,ro ls /f >/5
 RUN --mount=type=cache,id=m,target=/f,from=seed,uid=3,mode=0711 ls /f >/6; stat -c '%u %g %a' /f >>/6
 `},
+	{name: "cache mounts with owners", text: `FROM BASE
+RUN --mount=type=cache,id=o,target=/o touch /o/plain
+RUN --mount=type=cache,id=o,target=/o,uid=3 ls /o >/1; stat -c '%u %g %a' /o >>/1; touch /o/owned; chmod 711 /o
+RUN --mount=type=cache,id=o,target=/o,uid=3 ls /o >/2; stat -c '%u %g %a' /o >>/2
+RUN --mount=type=cache,id=o,target=/o,uid=0 ls /o >/3
+RUN --mount=type=cache,id=o,target=/o,uid=3,mode=0755 ls /o >/4
+RUN --mount=type=cache,id=o,target=/o ls /o >/5
+`},
 	{name: "shell", text: `FROM BASE
 SHELL ["/bin/sh", "-xc"]
 RUN echo $0 >/0

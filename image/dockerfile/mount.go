@@ -3,7 +3,6 @@ package dockerfile
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"path"
 	"strconv"
@@ -30,7 +29,7 @@ type mount struct {
 	Target   string
 	ID       string `json:",omitempty"`
 	Sharing  string `json:",omitempty"`
-	Files    string `json:",omitempty"` // digest of the files with which a cache begins; "": none
+	Files    string `json:",omitempty"` // digest of the directory with which a cache begins; "": none
 	Env      string `json:",omitempty"`
 	Size     int64  `json:",omitempty"` // of a tmpfs; 0: no limit of its own
 	Mode     uint32
@@ -67,8 +66,8 @@ func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
 	return m, nil
 }
 
-// cacheFiles sets the owner and mode of a cache mount, and the digest of its files: those of the directory that it
-// begins with.
+// cacheFiles sets the digest of the directory with which a cache mount begins: that of a stage, or an empty one with the
+// owner and mode of the mount.
 func (x *executor) cacheFiles(m *mount) error {
 	if m.from == nil {
 		return nil
@@ -82,16 +81,12 @@ func (x *executor) cacheFiles(m *mount) error {
 			m.source)
 	}
 	m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
-	if m.from.IsInline() { // an empty directory with an owner and a mode
-		m.from = nil
-		return nil
-	}
 	m.Files, err = x.bindDigest(*m)
 	return err
 }
 
 // volume returns the name of the volume of a cache mount. It differs for each account, so that none sees the files of
-// another one, and for the files with which the cache begins.
+// another one, and for the directory with which the cache begins, as in BuildKit.
 func (m mount) volume(owner string) string { return "build-cache-" + hash(m.identity(owner)...)[:16] }
 
 func (m mount) identity(owner string) []string {
@@ -131,9 +126,6 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 		switch m.Type {
 		case "cache":
 			hidden = append(hidden, m.Target)
-			if err := x.ownCache(ctx, m); err != nil {
-				return nil, err
-			}
 			continue
 		case "bind":
 			f, err := x.bound(m)
@@ -184,22 +176,6 @@ func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) (st
 	}
 	at := path.Join(secretDir, strconv.Itoa(i))
 	return at, bring(ctx, x.machine, at, files.NewFile(value, int64(m.Mode), m.UID, m.GID))
-}
-
-// ownCache sets the owner and mode of a cache mount's directory from the Dockerfile.
-func (x *executor) ownCache(ctx context.Context, m mount) error {
-	if m.UID == 0 && m.GID == 0 && m.Mode == 0o755 || m.ReadOnly || m.Files != "" {
-		return nil
-	}
-	var out bytes.Buffer
-	script := fmt.Sprintf(`chown %d:%d "$1" && chmod %o "$1"`, m.UID, m.GID, m.Mode)
-	code, err := x.machine.Run(ctx, Command{Args: []string{"/bin/sh", "-c", script, "sh", m.Target}, User: "0",
-		Dir: "/", Stdout: &out})
-	if err == nil && code != 0 {
-		err = errors.Newf(errors.Invalid, "the cache mount at %s cannot have that owner and mode: %s", m.Target,
-			files.Clip(out.String()))
-	}
-	return err
 }
 
 // bring copies a file, or a directory with everything below it, to a path in a machine.
