@@ -56,7 +56,8 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 }
 
 func (b *builder) List(context.Context) ([]image.Image, error) {
-	return []image.Image{{ID: "img_0123456789abcdef", Names: []string{"team/app:1"}}}, nil
+	return []image.Image{{ID: "img_0123456789abcdef", Names: []string{"team/app:1"},
+		Config: image.Config{History: []image.History{{By: "RUN x"}}}}}, nil
 }
 
 func (b *builder) Collect(_ context.Context, what image.Collection) (image.Collected, error) {
@@ -241,5 +242,8 @@ func TestInspectShowsConfig(t *testing.T) {
 		if !strings.Contains(body, want) {
 			t.Errorf("%s is missing in %s", want, body)
 		}
+	}
+	if _, body := w.do("GET", api.Images+"/img_0123456789abcdef", ""); !strings.Contains(body, `"created_by":"RUN x"`) {
+		t.Errorf("the history is missing in %s", body)
 	}
 }
