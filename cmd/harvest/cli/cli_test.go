@@ -110,8 +110,9 @@ func TestBuilding(t *testing.T) {
 	b.Update(api.Progress{Step: "pack"})
 	b.noted = b.noted.Add(-noteEvery)
 	b.Update(api.Progress{Step: "pack", Done: -1})
-	if got := out.String(); got != "harvest: building the image: install, 0 %, 1m0s\n"+
-		"harvest: building the image: pack, 0 %, 1m0s\nharvest: building the image: pack, 1m0s\n" {
+	if got := out.String(); got != "harvest: building the image: install, 0 %, 1m0s in total\n"+
+		"harvest: building the image: pack, 0 %, 1m0s in total\n"+
+		"harvest: building the image: pack, 1m0s in total\n" {
 		t.Errorf("without a terminal: %q", got)
 	}
 	out.Reset()
@@ -179,8 +180,8 @@ func TestSilentStepsAreReported(t *testing.T) {
 		b.Done()
 		time.Sleep(3 * noteEvery)
 		want := "harvest: [2/3] RUN apt-get install\nharvest: [3/3] RUN npm ci\n" +
-			"harvest: building the image: [3/3] RUN npm ci, 25 %, 15s\n" +
-			"harvest: building the image: [3/3] RUN npm ci, 25 %, 30s\nharvest: [3/3] added 2 packages\n"
+			"harvest: building the image: [3/3] RUN npm ci, 25 %, 15s in this step\n" +
+			"harvest: building the image: [3/3] RUN npm ci, 25 %, 30s in this step\nharvest: [3/3] added 2 packages\n"
 		if got := out.String(); got != want {
 			t.Errorf("printed\n%swant\n%s", got, want)
 		}

@@ -66,7 +66,7 @@ func (b *Building) Update(p api.Progress) {
 	if !b.tty {
 		if b.logged == nil && (p.Step != b.step || time.Since(b.noted) >= noteEvery) {
 			b.step = p.Step
-			b.note("building the image: " + status(p.Step, p.Done, time.Since(b.start)))
+			b.note("building the image: " + status(p.Step, p.Done, time.Since(b.start)) + " in total")
 		}
 		return
 	}
@@ -114,7 +114,7 @@ func (b *Building) silent() {
 		return
 	}
 	text := fmt.Sprintf("%.60s", cmp.Or(b.last.Message, b.last.Step))
-	b.note("building the image: " + status(text, b.last.Done, time.Since(b.begun)))
+	b.note("building the image: " + status(text, b.last.Done, time.Since(b.begun)) + " in this step")
 }
 
 // note prints a line. b.mu is held.
