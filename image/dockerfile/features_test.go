@@ -206,7 +206,8 @@ FROM tiny
 WORKDIR /w
 RUN --mount=type=cache,id=c,target=/cache echo x >>/cache/n; cat /cache/n >/n1
 RUN --mount=type=cache,id=c,target=/elsewhere,sharing=locked,uid=1000,gid=1001,mode=0700 echo x >>/elsewhere/n; cat /elsewhere/n >/n2; stat -c '%a %u %g' /elsewhere >/own
-RUN --mount=type=cache,id=c,target=/cache,uid=1000,gid=1001,mode=0700 echo x >>/cache/n; cat /cache/n >/n3; chmod 711 /cache
+RUN --mount=type=cache,id=c,target=/cache,uid=1000,gid=1001,mode=0700 echo x >>/cache/n; \
+    cat /cache/n >/n3; chmod 711 /cache
 RUN --mount=type=cache,id=c,target=/cache,uid=1000,gid=1001,mode=0700,ro stat -c '%a %u %g' /cache >/own2
 RUN --mount=type=cache,id=c,target=/cache cat /cache/n >/n4
 RUN --mount=type=cache,id=c,target=/cache,mode=0700 ls /cache >/n5
@@ -433,7 +434,8 @@ RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
 	img.want(map[string]string{"/own/dir/x": "1", "/own/dir/a": "", "/own/file": "1", "/own/deep": "", "/a": "A",
 		"/ls": "a\n", "/b": "A", "/run": "", "/new": "", "/in": "", "/used/file": "1\n", "/used/tmp": "",
 		bindDir: ""})
-	b.build(t, "FROM tiny\nRUN --mount=type=cache,id=c,target=/new/cache --mount=type=tmpfs,target=/also/new echo 1 >/1\n",
+	b.build(t, "FROM tiny\nRUN --mount=type=cache,id=c,target=/new/cache --mount=type=tmpfs,target=/also/new "+
+		"echo 1 >/1\n",
 		image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/new": "", "/also": ""})
 }
 

@@ -66,8 +66,8 @@ func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
 	return m, nil
 }
 
-// cacheFiles sets the digest of the directory with which a cache mount begins: that of a stage, or an empty one with the
-// owner and mode of the mount.
+// cacheFiles sets the digest of the directory with which a cache mount begins: that of a stage, or an empty one with
+// the owner and mode of the mount.
 func (x *executor) cacheFiles(m *mount) error {
 	if m.from == nil {
 		return nil
