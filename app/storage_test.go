@@ -57,12 +57,14 @@ func TestSyncDrafts(t *testing.T) {
 			Skipped: 5, Failed: 1, Duration: 1500 * time.Microsecond,
 			Failures: []s3sync.Failure{{Path: "pipe", Reason: "a FIFO", Remedy: "remove it"}}}},
 	}
-	wantDrafts(t, syncDrafts(told), "volume.synced", `{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/data/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
+	wantDrafts(t, syncDrafts(told), "volume.synced",
+		`{"sandbox_id":"sbx_1","volume":"data","place":"s3://files/data/","direction":"up","files":3,"bytes":40,"updated":2,"skipped":5,
 		"failed":1,"duration_ms":1.5,"failures":[{"path":"pipe","reason":"a FIFO","remedy":"remove it"}]}`)
 	told.Direction, told.Result = plan.Down, storage.Result{}
 	told.Err = errors.Remedy(errors.Newf(errors.Unavailable, "S3 is away"), "wait")
 	told.Retry = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	wantDrafts(t, syncDrafts(told), "volume.sync_failed", `{"sandbox_id":"sbx_1","volume":"data","direction":"down","files":0,"bytes":0,"updated":0,"skipped":0,"failed":0,"duration_ms":0,
+	wantDrafts(t, syncDrafts(told), "volume.sync_failed",
+		`{"sandbox_id":"sbx_1","volume":"data","direction":"down","files":0,"bytes":0,"updated":0,"skipped":0,"failed":0,"duration_ms":0,
 		"reason":"S3 is away","remedy":"wait","retry_at":"2026-01-02T03:04:05Z"}`)
 	told.Err = errors.Errorf("open /var/lib/x")
 	if got := syncDrafts(told)[0].Data.(syncedData); got.Reason == "" || strings.Contains(got.Reason, "/var/lib") {
@@ -95,7 +97,8 @@ func TestMountDrafts(t *testing.T) {
 			of + `,"path":"a.txt","reason":"S3 is full"}`},
 		"s3.lost": {s3mount.Told{What: s3mount.Lost, Reason: "it was killed"},
 			of + `,"reason":"it was killed"}`},
-		"s3.left": {s3mount.Told{What: s3mount.Left, Reason: "S3 is away", Dir: "/mounts/sbx_1", Unsent: unsent}, of + `,"reason":"S3 is away","directory":"/mounts/sbx_1",
+		"s3.left": {s3mount.Told{What: s3mount.Left, Reason: "S3 is away", Dir: "/mounts/sbx_1", Unsent: unsent},
+			of + `,"reason":"S3 is away","directory":"/mounts/sbx_1",
 			"unsent":[{"path":"a.txt","file":"/mounts/sbx_1/spool/1","reason":"S3 is away"}]}`},
 		"s3.sent": {s3mount.Told{What: s3mount.Sent}, of + "}"},
 	} {

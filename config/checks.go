@@ -68,12 +68,14 @@ func scopes(o OIDC) string {
 	return ""
 }
 
-var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9]([a-z0-9-]{0,37}[a-z0-9])?(:(admin|member))?$`)
+var allowPattern = pattern.New(`^(group:[!-<>-~]+|[!-<>-~]*@[!-<>-~]+)=[a-z0-9]([a-z0-9-]{0,37}` +
+	`[a-z0-9])?(:(admin|member))?$`)
 
 func allowed(rules []string) string {
 	for _, rule := range rules {
 		if !allowPattern().MatchString(rule) {
-			return "write a person or group, account and role, such as ann@example.org=acme:admin, @example.org=acme or group:ops=personal:admin"
+			return "write a person or group, account and role, such as ann@example.org=acme:admin, @example.org=acme " +
+				"or group:ops=personal:admin"
 		}
 	}
 	return ""

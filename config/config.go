@@ -345,11 +345,13 @@ func (c Config) problems() []string {
 	}
 	if q := c.Quotas; q.CPU > 0 && c.Limits.CPU > q.CPU {
 		all = append(all,
-			c.Source("limits.cpu")+": limits.cpu exceeds quotas.cpu, so no sandbox could start; lower the former or raise the latter")
+			c.Source("limits.cpu")+": limits.cpu exceeds quotas.cpu, so no sandbox could start; lower the former or "+
+				"raise the latter")
 	}
 	if q := c.Quotas; q.Memory > 0 && c.Limits.Memory > q.Memory {
 		all = append(all,
-			c.Source("limits.memory")+": limits.memory exceeds quotas.memory, so no sandbox could start; lower the former or raise the latter")
+			c.Source("limits.memory")+": limits.memory exceeds quotas.memory, so no sandbox could start; lower the "+
+				"former or raise the latter")
 	}
 	if q := c.Quotas; q.Sandboxes > 0 && c.Pool > q.Sandboxes {
 		all = append(all, c.Source("pool")+": pool exceeds quotas.sandboxes; lower the former or raise the latter")
@@ -370,23 +372,27 @@ func (c Config) serverProblems() []string {
 	}
 	if s.ACMEDomain != "" && c.Ports.Domain != "" && c.Source("ports.domain") != "default" {
 		add("ports.domain",
-			"server.acme_domain obtains a certificate for one name, but not for ports.domain; set server.tls_cert and server.tls_key to a certificate for both")
+			"server.acme_domain obtains a certificate for one name, but not for ports.domain; set server.tls_cert "+
+				"and server.tls_key to a certificate for both")
 	}
 	c.oidcProblems(add)
 	if c.S3.Endpoint == Embedded && strings.Contains(c.S3.Bucket, ".") {
 		add("s3.bucket",
-			"s3.bucket "+quote(c.S3.Bucket)+" has a dot, which the embedded S3 reserves for the account in a bucket's name; choose another one")
+			"s3.bucket "+quote(c.S3.Bucket)+
+				" has a dot, which the embedded S3 reserves for the account in a bucket's name; choose another one")
 	}
 	if host, _, err := net.SplitHostPort(s.Listen); err == nil && !s.Insecure && s.Cert == "" && s.ACMEDomain == "" &&
 		!isLoopback(host) {
 		add("server.listen",
-			"server.listen "+quote(s.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
+			"server.listen "+quote(s.Listen)+" is reachable by other machines, and keys must not be sent "+
+				"unencrypted; set server.tls_cert and server.tls_key, or "+
 				"server.acme_domain, or listen on 127.0.0.1, or allow it with server.insecure (harvest up --insecure)")
 	}
 	if host, _, err := net.SplitHostPort(c.Modal.Listen); err == nil && !s.Insecure && s.Cert == "" &&
 		s.ACMEDomain == "" && !isLoopback(host) {
 		add("modal.listen",
-			"modal.listen "+quote(c.Modal.Listen)+" is reachable by other machines, and keys must not be sent unencrypted; set server.tls_cert and server.tls_key, or "+
+			"modal.listen "+quote(c.Modal.Listen)+" is reachable by other machines, and keys must not be sent "+
+				"unencrypted; set server.tls_cert and server.tls_key, or "+
 				"listen on 127.0.0.1")
 	}
 	return all

@@ -71,7 +71,8 @@ var options = []option{
 			return between(float64(c.Limits.Files), 32, 1<<20, "a number from 32 to 1048576")
 		}},
 	{"limits.volume_files",
-		"maximum number of files and directories of a volume, checked when a sandbox creates more; 0 means one for each 16 KiB of limits.disk, and at least 200000",
+		"maximum number of files and directories of a volume, checked when a sandbox creates more; 0 means one for " +
+			"each 16 KiB of limits.disk, and at least 200000",
 		func(c *Config) value { return (*countValue)(&c.Limits.VolumeFiles) },
 		func(c Config) string {
 			if c.Limits.VolumeFiles == 0 {
@@ -117,11 +118,13 @@ var options = []option{
 		func(c *Config) value { return (*countValue)(&c.Pool) },
 		func(c Config) string { return between(float64(c.Pool), 0, 256, "a number from 0 to 256") }},
 	{"boots",
-		"maximum number of sandboxes that boot at once, in the order of requests; 0 means two for each core of this machine (at Modal: no limit)",
+		"maximum number of sandboxes that boot at once, in the order of requests; 0 means two for each core of this " +
+			"machine (at Modal: no limit)",
 		func(c *Config) value { return (*countValue)(&c.Boots) },
 		func(c Config) string { return between(float64(c.Boots), 0, 1024, "a number from 0 to 1024") }},
 	{"pool_warm_up",
-		"command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so that the first command starts faster; empty means none",
+		"command, split at spaces, that runs as the user \"nobody\" in sandboxes of the pool if the image has it, so " +
+			"that the first command starts faster; empty means none",
 		func(c *Config) value { return (*textValue)(&c.PoolWarmUp) },
 		func(c Config) string {
 			if strings.ContainsRune(c.PoolWarmUp, 0) || len(c.PoolWarmUp) > maxWarmUp {
@@ -341,7 +344,8 @@ var options = []option{
 			return "write the name of an image, such as agent"
 		}},
 	{"agents.spares",
-		"number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 means none",
+		"number of spare sessions, with sandbox, repository and agent, that are made ahead for each kind in use; 0 " +
+			"means none",
 		func(c *Config) value { return (*countValue)(&c.Agents.Spares) },
 		func(c Config) string { return between(float64(c.Agents.Spares), 0, 4, "a number from 0 to 4") }},
 	{"agents.spare_life", "time after which an unused spare session ends",
@@ -367,7 +371,8 @@ var options = []option{
 		func(c *Config) value { return (*textValue)(&c.S3.Prefix) },
 		func(c Config) string { return printable(c.S3.Prefix) }},
 	{"s3.endpoint",
-		"address of an S3 server; empty means the secret's, or AWS; embedded means one that stores buckets in the data directory",
+		"address of an S3 server; empty means the secret's, or AWS; embedded means one that stores buckets in the " +
+			"data directory",
 		func(c *Config) value { return (*textValue)(&c.S3.Endpoint) },
 		func(c Config) string {
 			if c.S3.Endpoint == Embedded {

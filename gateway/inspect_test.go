@@ -257,7 +257,8 @@ func TestWhatIsHeldBack(t *testing.T) {
 func FuzzInspector(f *testing.F) {
 	f.Add(clientHello(f, "good.org"), 1)
 	f.Add(clientHello(f, "bad.org"), 7)
-	f.Add([]byte("POST / HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nX: y\r\n\r\nGET / HTTP/1.1\r\nHost: bad.org\r\n\r\n"), 3)
+	f.Add([]byte("POST / HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n0\r\nX: "+
+		"y\r\n\r\nGET / HTTP/1.1\r\nHost: bad.org\r\n\r\n"), 3)
 	f.Add([]byte("CONNECT good.org:443 HTTP/1.1\r\nHost: good.org\r\n\r\n\x16\x03"), 3)
 	f.Add([]byte("\r\nGET / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"), 2)
 	f.Fuzz(func(t *testing.T, stream []byte, piece int) {

@@ -90,7 +90,8 @@ func parseRules(texts []string) (rules, error) {
 	return r, nil
 }
 
-const ruleRemedy = "write a domain (example.org), all below one (*.example.org), an address (192.0.2.1, 2001:db8::1) or a CIDR (10.0.0.0/8), each with an optional :port"
+const ruleRemedy = "write a domain (example.org), all below one (*.example.org), an address (192.0.2.1, 2001:db8::1) " +
+	"or a CIDR (10.0.0.0/8), each with an optional :port"
 
 func badRule(text, format string, args ...any) error {
 	why := append([]any{text}, args...)

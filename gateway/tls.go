@@ -121,7 +121,8 @@ func (i *Inspector) await(need int) (int, error) {
 // helloNames decides on a ClientHello of TLS or QUIC.
 func (i *Inspector) helloNames(h clientHello) error {
 	if h.encrypted {
-		if err := i.hidden("the connection hides the server's name (ECH); turn Encrypted ClientHello off in the program that connects"); err != nil {
+		if err := i.hidden("the connection hides the server's name (ECH); turn Encrypted ClientHello off in the " +
+			"program that connects"); err != nil {
 			return err
 		}
 	}

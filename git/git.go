@@ -36,7 +36,8 @@ var Program = strings.Replace(program, "\n# stage.sh\n", "\n"+Stage+"\n", 1)
 
 // PatchFormat is the options of git diff for a patch that git apply reads, whatever the settings of the repository and
 // its user: diff.noprefix, diff.submodule and the like.
-const PatchFormat = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/ --unified=3 --submodule=short --no-relative"
+const PatchFormat = "--no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/ --unified=3 " +
+	"--submodule=short --no-relative"
 
 // ProgramName is the command name under which agents run Program.
 const ProgramName = "harvest-git"

@@ -44,7 +44,8 @@ func TestSnapshotOfNestedRepositories(t *testing.T) {
 	w.git(app, "commit", "-q", "-m", "App")
 	w.git(w.agent, "worktree", "add", "-q", "-b", "other", "tree")
 	w.program(0, "snapshot")
-	want := "100644 .gitignore|100644 README.md|100644 unborn/u|100644 with space/app/.gitignore|100644 with space/app/deep/d|100644 with space/app/lib/a|100644 with space/app/out.log"
+	want := "100644 .gitignore|100644 README.md|100644 unborn/u|100644 with space/app/.gitignore|100644 with " +
+		"space/app/deep/d|100644 with space/app/lib/a|100644 with space/app/out.log"
 	w.want("files", w.files(w.agent, "HEAD"), want)
 
 	w.fill(app, map[string]string{"lib/a": "b\n", "new": "n\n"})
@@ -103,7 +104,8 @@ func TestReportLeft(t *testing.T) {
 	w.git(w.agent, "branch", "checkpoint/x", "other")
 	w.write(w.agent, "a", "2\n")
 	w.git(w.agent, "stash", "push", "-q", "-m", "for later")
-	want := "submodule a module: 1 commits, 1 changed files\nwork tree " + tree + ": 1 changed files\nbranch other: 1 commits"
+	want := "submodule a module: 1 commits, 1 changed files\nwork tree " + tree +
+		": 1 changed files\nbranch other: 1 commits"
 	w.want("left", w.program(0, "left"), want)
 	if err := os.Remove(w.events); err != nil {
 		t.Fatal(err)

@@ -79,7 +79,8 @@ func TestAPIIsOnTheInternet(t *testing.T) {
 
 func TestAPI(t *testing.T) {
 	t.Parallel()
-	if got := github.API("GitHub.com") + " " + github.API("git.example.org"); got != "https://api.github.com https://git.example.org/api/v3" {
+	if got := github.API("GitHub.com") + " " +
+		github.API("git.example.org"); got != "https://api.github.com https://git.example.org/api/v3" {
 		t.Error(got)
 	}
 }

@@ -118,8 +118,9 @@ type BuildOptions struct {
 	// "localhost:5000". If it returns none, the user's Docker configuration is used.
 	Credentials func(ctx context.Context, registry string) (Credential, error)
 
-	Progress func(Progress)    // may be nil; called from one goroutine at a time
-	Log      func(line string) // gets each output line, without newline; may be nil; called from one goroutine at a time
+	Progress func(Progress) // may be nil; called from one goroutine at a time
+	// Log gets each output line, without newline; may be nil; called from one goroutine at a time
+	Log func(line string)
 }
 
 // Pull is the policy for resolving a name at its registry.

@@ -160,7 +160,8 @@ func FuzzRedactedHidesBase64AtAnyOffset(f *testing.F) {
 	f.Add("ab", "??>>??>>", "z")
 	f.Fuzz(func(t *testing.T, before, value, after string) {
 		if len(strings.TrimSpace(value)) < 8 || strings.TrimSpace(value) != value {
-			t.Skip("only values of 8 bytes and more without space around them are promised to be found in other encodings")
+			t.Skip("only values of 8 bytes and more without space around them are promised to be found in other " +
+				"encodings")
 		}
 		for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.RawURLEncoding} {
 			text := enc.EncodeToString([]byte(before + value + after))

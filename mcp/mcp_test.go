@@ -149,7 +149,8 @@ func TestSecretsAreReferences(t *testing.T) {
 // A project's own file is read as its agent would, and its servers go over ours.
 func TestParse(t *testing.T) {
 	t.Parallel()
-	servers, err := Parse([]byte(`{"mcpServers":{"b":{"type":"http","url":"https://example.org","headers":{"A":"${B}"}},"a":{"command":"x","args":["y"],"env":{"C":"d"}}}}`))
+	servers, err := Parse([]byte(`{"mcpServers":{"b":{"type":"http","url":"https://example.org","headers":{"A":"${B}` +
+		`"}},"a":{"command":"x","args":["y"],"env":{"C":"d"}}}}`))
 	want := []Server{{Name: "a", Command: []string{"x", "y"}, Env: map[string]string{"C": "d"}},
 		{Name: "b", URL: "https://example.org", Headers: map[string]string{"A": "${B}"}}}
 	if diff := cmp.Diff(want, servers); err != nil || diff != "" {

@@ -164,7 +164,8 @@ func TestName(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add("{\"type\":\"entity\",\"name\":\"a\",\"entityType\":\"t\",\"observations\":[\"x\"]}\n{\"type\":\"relation\",\"from\":\"a\",\"to\":\"b\",\"relationType\":\"r\"}\n")
+	f.Add("{\"type\":\"entity\",\"name\":\"a\",\"entityType\":\"t\",\"observations\":[\"x\"]}\n" +
+		"{\"type\":\"relation\",\"from\":\"a\",\"to\":\"b\",\"relationType\":\"r\"}\n")
 	f.Add("\x00\n{")
 	f.Fuzz(func(t *testing.T, text string) {
 		g, err := memory.Decode(strings.NewReader(text))

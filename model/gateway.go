@@ -190,7 +190,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 }
 
 // NoCredential is the message for agents, and in turn for users, if there is no credential.
-const NoCredential = `Harvest: there is no credential for the model. Store one with "harvest secret set anthropic ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in its environment`
+const NoCredential = `Harvest: there is no credential for the model. Store one with "harvest secret set anthropic ` +
+	`ANTHROPIC_API_KEY=…" (or CLAUDE_CODE_OAUTH_TOKEN, or AWS_BEARER_TOKEN_BEDROCK), or start the server with it in ` +
+	`its environment`
 
 // region restricts a region to part of a host name, so that a secret cannot name another host.
 var region = pattern.New(`^[a-z0-9][a-z0-9-]{0,61}[a-z0-9]$`)

@@ -335,7 +335,8 @@ func TestCredentials(t *testing.T) {
 	if _, ok := model.Find(map[string]string{"ANTHROPIC_BASE_URL": "x", "ANTHROPIC_API_KEY": ""}); ok {
 		t.Error("a credential out of nothing")
 	}
-	if fmt.Sprint(model.Keys()) != "[ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN AWS_BEARER_TOKEN_BEDROCK AWS_BEDROCK_API_KEY]" {
+	if fmt.Sprint(model.Keys()) != "[ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN CLAUDE_CODE_OAUTH_TOKEN "+
+		"AWS_BEARER_TOKEN_BEDROCK AWS_BEDROCK_API_KEY]" {
 		t.Errorf("keys: %v", model.Keys())
 	}
 }

@@ -26,7 +26,8 @@ func metered(t testing.TB, kind, text string) (got string, used Usage, told bool
 
 func TestMeter(t *testing.T) {
 	t.Parallel()
-	const start = `data: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":5,"cache_read_input_tokens":7,"output_tokens":1}}}` + "\n\n"
+	const start = `data: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":5,` +
+		`"cache_read_input_tokens":7,"output_tokens":1}}}` + "\n\n"
 	const delta = `data: {"type":"message_delta","usage":{"output_tokens":9,"cache_creation_input_tokens":3}}` + "\n\n"
 	want := Usage{"m", 5, 9, 7, 3}
 	for _, text := range []string{

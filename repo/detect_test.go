@@ -44,9 +44,13 @@ func TestDetect(t *testing.T) {
 			".nvmrc package-lock.json"},
 		"shrinkwrap": {map[string]string{"package.json": "{}", "npm-shrinkwrap.json": "{}"},
 			[]string{".: npm   | npm ci --no-audit --no-fund |  | "}, "npm-shrinkwrap.json"},
-		"no lock": {map[string]string{"package.json": `{"scripts": {"test": "echo \"Error: no test specified\" && exit 1"}}`}, []string{".: npm   | npm install --no-package-lock --no-audit --no-fund |  | "}, "package.json"},
-		"pnpm": {map[string]string{"package.json": `{"packageManager": "pnpm@9.1.0+sha512.abc", "engines": {"node": ">=18"}, ` + scripts + `}`, "pnpm-lock.yaml": ""},
-			[]string{".: pnpm >=18 package.json engines | pnpm install --frozen-lockfile | pnpm run build | pnpm run test"}, "pnpm-lock.yaml"},
+		"no lock": {map[string]string{"package.json": `{"scripts": {"test": "echo \"Error: no test specified\" && ` +
+			`exit 1"}}`}, []string{".: npm   | npm install --no-package-lock --no-audit --no-fund |  | "},
+			"package.json"},
+		"pnpm": {map[string]string{"package.json": `{"packageManager": "pnpm@9.1.0+sha512.abc", "engines": {"node": ` +
+			`">=18"}, ` + scripts + `}`, "pnpm-lock.yaml": ""},
+			[]string{".: pnpm >=18 package.json engines | pnpm install --frozen-lockfile | pnpm run build | pnpm run " +
+				"test"}, "pnpm-lock.yaml"},
 		"pnpm workspace": {map[string]string{"package.json": `{}`, "pnpm-workspace.yaml": "", "pnpm-lock.yaml": "",
 			"packages/a/package.json": "{}", "packages/a/package-lock.json": "{}", ".npmrc": ""},
 			[]string{".: pnpm   | pnpm install --frozen-lockfile | pnpm --recursive --if-present run build | "},
@@ -57,7 +61,9 @@ func TestDetect(t *testing.T) {
 			"a/package.json": "{}"},
 			[]string{".: npm   | npm ci --no-audit --no-fund | npm run build --workspaces --if-present | "},
 			"package-lock.json"},
-		"yarn": {map[string]string{"package.json": "{" + scripts + `, "volta": {"node": "18.20.8", "yarn": "1.22.19"}}`, "yarn.lock": "# yarn lockfile v1"}, []string{".: yarn 18.20.8 package.json volta | yarn install --frozen-lockfile --non-interactive | yarn run build | yarn run test"}, "yarn.lock"},
+		"yarn": {map[string]string{"package.json": "{" + scripts + `, "volta": {"node": "18.20.8", "yarn": "1.22.19"}}`,
+			"yarn.lock": "# yarn lockfile v1"}, []string{".: yarn 18.20.8 package.json volta | yarn install " +
+			"--frozen-lockfile --non-interactive | yarn run build | yarn run test"}, "yarn.lock"},
 		"yarn no lock": {map[string]string{"package.json": `{"packageManager": "yarn@1.22.0"}`},
 			[]string{".: yarn   | yarn install --no-lockfile --non-interactive |  | "}, "package.json"},
 		"yarn workspace": {map[string]string{"package.json": `{"workspaces": {"packages": ["a"]}}`,
@@ -78,7 +84,8 @@ func TestDetect(t *testing.T) {
 		"the pin has no lock": {map[string]string{"package.json": `{"packageManager": "pnpm@10.0.0"}`, "yarn.lock": ""},
 			[]string{".: pnpm   | pnpm install --no-lockfile |  | "},
 			"package.json yarn.lock"},
-		"devEngines": {map[string]string{"package.json": `{"devEngines": {"runtime": {"name": "node", "version": "22.1.0"}}, "engines": {"node": "20"}}`},
+		"devEngines": {map[string]string{"package.json": `{"devEngines": {"runtime": {"name": "node", "version": ` +
+			`"22.1.0"}}, "engines": {"node": "20"}}`},
 			[]string{".: npm 22.1.0 package.json devEngines | npm install --no-package-lock --no-audit --no-fund |  | "}, "package.json"},
 		".node-version": {map[string]string{"package.json": `{"engines": {"node": 20}}`,
 			".node-version": "# which\n"},
@@ -86,10 +93,13 @@ func TestDetect(t *testing.T) {
 			".node-version package.json"},
 		"a package that is no": {map[string]string{"package.json": `["odd"]`},
 			[]string{".: npm   | npm install --no-package-lock --no-audit --no-fund |  | "}, "package.json"},
-		"types that are wrong": {map[string]string{"package.json": `{"packageManager": 7, "volta": [], "scripts": {"build": {}}, "workspaces": null, "engines": "x"}`},
+		"types that are wrong": {map[string]string{"package.json": `{"packageManager": 7, "volta": [], "scripts": ` +
+			`{"build": {}}, "workspaces": null, "engines": "x"}`},
 			[]string{".: npm   | npm install --no-package-lock --no-audit --no-fund |  | "}, "package.json"},
 		"pip": {map[string]string{"requirements.txt": "pytest==8\n", "requirements-dev.txt": ""},
-			[]string{".: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r requirements.txt -r requirements-dev.txt |  | .venv/bin/python -m pytest -q"}, "requirements-dev.txt requirements.txt"},
+			[]string{".: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r " +
+				"requirements.txt -r requirements-dev.txt |  | .venv/bin/python -m pytest -q"},
+			"requirements-dev.txt requirements.txt"},
 		"pyproject": {map[string]string{"pyproject.toml": "[project]\nname = 'a'\n"},
 			[]string{".: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -e . |  | "}, "pyproject.toml"},
 		"tools only": {map[string]string{"pyproject.toml": "[tool.ruff]\n"}, nil, ""},
@@ -101,14 +111,17 @@ func TestDetect(t *testing.T) {
 		"go": {map[string]string{"go.mod": "", "go.sum": ""},
 			[]string{".: go   | go mod download | go build -o /dev/null ./... | go test ./..."}, "go.mod go.sum"},
 		"go work": {map[string]string{"go.work": "", "a/go.mod": ""},
-			[]string{".: go   | go mod download | go list -m -f '{{.Dir}}/...' | xargs go build -o /dev/null | go list -m -f '{{.Dir}}/...' | xargs go test", "a: go   | go mod download | go build -o /dev/null ./... | go test ./..."}, "a/go.mod go.work"},
+			[]string{".: go   | go mod download | go list -m -f '{{.Dir}}/...' | xargs go build -o /dev/null | go " +
+				"list -m -f '{{.Dir}}/...' | xargs go test",
+				"a: go   | go mod download | go build -o /dev/null ./... | go test ./..."}, "a/go.mod go.work"},
 		"cargo": {map[string]string{"Cargo.toml": "", "Cargo.lock": ""},
 			[]string{".: cargo   | cargo fetch --locked | cargo build --locked | cargo test --locked --no-run"},
 			"Cargo.lock"},
 		"cargo no lock": {map[string]string{"Cargo.toml": ""},
 			[]string{".: cargo   | cargo fetch | cargo build | cargo test --no-run"}, "Cargo.toml"},
 		"bundler": {map[string]string{"Gemfile": "", "Gemfile.lock": ""},
-			[]string{".: bundler   | bundle config set --local path vendor/bundle && bundle config set --local frozen true && bundle install |  | "}, "Gemfile.lock"},
+			[]string{".: bundler   | bundle config set --local path vendor/bundle && bundle config set --local " +
+				"frozen true && bundle install |  | "}, "Gemfile.lock"},
 		"bundler no lock": {map[string]string{"Gemfile": ""},
 			[]string{".: bundler   | bundle config set --local path vendor/bundle && bundle install |  | "}, "Gemfile"},
 		"composer": {map[string]string{"composer.json": "", "composer.lock": ""},
@@ -118,7 +131,9 @@ func TestDetect(t *testing.T) {
 		"several below": {map[string]string{"web/package.json": "{}", "web/yarn.lock": "", "api/requirements.txt": "",
 			"tools/x/y/go.mod": "", "a/b/c/d/go.mod": "", "vendor/z/go.mod": "", "docs/package-lock.json": "",
 			".ci/go.mod": "", "lib/package.json": "{}"},
-			[]string{"api: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r requirements.txt |  | ", "tools/x/y: go   | go mod download | go build -o /dev/null ./... | go test ./...",
+			[]string{"api: pip   | python3 -m venv .venv && .venv/bin/pip install --disable-pip-version-check -r " +
+				"requirements.txt |  | ",
+				"tools/x/y: go   | go mod download | go build -o /dev/null ./... | go test ./...",
 				"web: yarn   | yarn install --frozen-lockfile --non-interactive |  | "},
 			"api/requirements.txt tools/x/y/go.mod web/yarn.lock"},
 	} {
@@ -222,7 +237,8 @@ func TestPlansThatAreTheSame(t *testing.T) {
 
 func FuzzDetect(f *testing.F) {
 	f.Add("package.json",
-		[]byte(`{"packageManager": "yarn@4.0.0", "workspaces": [], "scripts": {"build": "x"}, "devEngines": {"runtime": {"name": "node"}}}`))
+		[]byte(`{"packageManager": "yarn@4.0.0", "workspaces": [], "scripts": {"build": "x"}, "devEngines": `+
+			`{"runtime": {"name": "node"}}}`))
 	f.Add("harvest.json", []byte(`{"install": "x"}`))
 	f.Add("a/.nvmrc", []byte("lts/*\n"))
 	f.Add("x/../yarn.lock", []byte("__metadata:"))

@@ -52,7 +52,8 @@ var stepEnv = map[string]string{
 // The scripts. Their parameters are $1, $2, ….
 const (
 	// lookScript prints the refs of the remote: URL, branch.
-	lookScript = `if [ -n "$2" ]; then exec git ls-remote --symref -- "$1" HEAD "refs/heads/$2"; fi; exec git ls-remote --symref -- "$1" HEAD`
+	lookScript = `if [ -n "$2" ]; then exec git ls-remote --symref -- "$1" HEAD "refs/heads/$2"; fi; exec git ` +
+		`ls-remote --symref -- "$1" HEAD`
 	// dirScript creates the directory for the repository, as root, and changes its owner to the given user:
 	// directory, uid:gid.
 	dirScript = `[ -d "$1" ] || { mkdir -p "$1"; chown "$2" "$1"; }`

@@ -139,7 +139,8 @@ func FuzzParseRemote(f *testing.F) {
 
 func TestParseListing(t *testing.T) {
 	t.Parallel()
-	got := parseListing([]byte("100644 " + hashA + " 0\tpackage.json\x00120000 " + hashA + " 0\tyarn.lock\x00100755 " + hashB + " 0\ta/go.mod\x00100644 " + hashA + " 0\tmain.c\x00" +
+	got := parseListing([]byte("100644 " + hashA + " 0\tpackage.json\x00120000 " + hashA + " 0\tyarn.lock\x00100755 " +
+		hashB + " 0\ta/go.mod\x00100644 " + hashA + " 0\tmain.c\x00" +
 		"100644 xyz 0\tgo.mod\x00odd\x00100644 " + hashA + " 0\ta/../go.mod\x00"))
 	if diff := cmp.Diff(map[string]string{"package.json": hashA, "a/go.mod": hashB}, got.Digests); diff != "" {
 		t.Error(diff)

@@ -71,7 +71,8 @@ func (f *Fleet) checkpointer(e *entry, box engine.Sandbox) (engine.Checkpointer,
 	sb := f.current(e)
 	if len(sb.Volumes) > 0 || sb.S3 != nil {
 		err := errors.Newf(errors.Unsupported,
-			"a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that change later")
+			"a sandbox with a volume cannot be checkpointed: its programs may depend on files of the volume that "+
+				"change later")
 		return nil, errors.Remedy(err, "create it without volumes, or make a snapshot of its files")
 	}
 	return keeper, nil

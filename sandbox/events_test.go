@@ -73,7 +73,8 @@ func TestEventsArePublished(t *testing.T) {
 	own := read(sb.ID)
 	for _, want := range []string{
 		`sandbox.starting {"sandbox_id":"` + sb.ID + `","name":"n","status":"creating"}`,
-		`sandbox.stage {"sandbox_id":"` + sb.ID + `","name":"n","status":"creating","stage":{"name":"boot","ms":3},"image_id":"` + sb.ImageID + `"}`,
+		`sandbox.stage {"sandbox_id":"` + sb.ID +
+			`","name":"n","status":"creating","stage":{"name":"boot","ms":3},"image_id":"` + sb.ImageID + `"}`,
 		`sandbox.ready {"sandbox_id":"` + sb.ID + `","name":"n","status":"running"`,
 		`sandbox.terminated {"sandbox_id":"` + sb.ID + `","name":"n","status":"terminated"`,
 	} {

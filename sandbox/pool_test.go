@@ -178,7 +178,8 @@ func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
 		synctest.Wait()
 		create(t, f, spec.Request{Cold: true})
 		synctest.Wait()
-		if got := w.prepared(); got != "ref1 "+baseID+" python3 -c pass, ref2 img_other python3 -c pass, ref3 img_other python3 -c pass" {
+		if got := w.prepared(); got != "ref1 "+baseID+
+			" python3 -c pass, ref2 img_other python3 -c pass, ref3 img_other python3 -c pass" {
 			t.Errorf("prepared are %s", got)
 		}
 	})

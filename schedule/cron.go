@@ -23,7 +23,8 @@ type Times struct {
 	spec  cron.Schedule // for the fields: in UTC if fixed, else in zone
 }
 
-const fieldsRemedy = `write five fields such as "*/30 * * * *", or @hourly, @daily, @weekly, @monthly, @yearly, or "@every 90m"`
+const fieldsRemedy = `write five fields such as "*/30 * * * *", or @hourly, @daily, @weekly, @monthly, @yearly, or ` +
+	`"@every 90m"`
 
 // ParseTimes parses an expression and the name of a time zone, such as "Europe/Berlin"; "" is UTC. It returns Invalid
 // if one is malformed, or if the schedule never comes due.

@@ -94,7 +94,8 @@ func (s *Scheduler) fire(e *entry, due, now time.Time) error {
 	case e.running != nil:
 		skip = "the run that began at " + e.running.Started.Format(time.RFC3339) + " is still running"
 	case now.Sub(due) > lateness && job.Missed == Skip:
-		skip = "its time was over by " + now.Sub(due).Round(time.Second).String() + ", since no server was running or the clock was set"
+		skip = "its time was over by " + now.Sub(due).Round(time.Second).String() +
+			", since no server was running or the clock was set"
 	}
 	if skip == "" {
 		_, err := s.begin(s.ctx, e, job, due, 1)

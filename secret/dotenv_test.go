@@ -15,7 +15,8 @@ import (
 // mission: F4
 func TestParseEnv(t *testing.T) {
 	t.Parallel()
-	text := "\ufeff# comment\r\n\r\nPLAIN=value\r\nexport EXPORTED = spaced  # comment\nHASH=a#b\nNONE=\nNOTHING= # comment\n" +
+	text := "\ufeff# comment\r\n\r\nPLAIN=value\r\nexport EXPORTED = spaced  # comment\nHASH=a#b\nNONE=\nNOTHING= # " +
+		"comment\n" +
 		"DOLLAR=pa$$w${or}d\nSINGLE='as $it \\n \"is\"' # comment\nDOUBLE=\"a\\nb\\t\\\"q\\\" \\\\ \\$x \\d\"\n" +
 		"MULTI=\"-----BEGIN-----\nline # no comment\n-----END-----\"\nLAST=1\nLAST=2=3"
 	got, err := secret.ParseEnv(strings.NewReader(text))

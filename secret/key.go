@@ -24,7 +24,8 @@ const (
 	format   = 1
 	keyIDLen = 8
 	keyLen   = 32
-	keyHead  = "# Harvest's key for secrets: without this file, secrets cannot be read. Keep a copy apart from the database's.\n"
+	keyHead  = "# Harvest's key for secrets: without this file, secrets cannot be read. Keep a copy apart from the " +
+		"database's.\n"
 )
 
 // key seals and opens.

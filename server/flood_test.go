@@ -68,7 +68,8 @@ func TestSocketsThatFlood(t *testing.T) { // not parallel: it measures the memor
 				var closed websocket.CloseError
 				switch {
 				case !errors.As(why, &closed) || closed.Code == websocket.StatusNormalClosure && first == "":
-				case closed.Code == websocket.StatusPolicyViolation && strings.Contains(closed.Reason, "exceeds the window"):
+				case closed.Code == websocket.StatusPolicyViolation && strings.Contains(closed.Reason,
+					"exceeds the window"):
 					told.Add(1)
 				default:
 					t.Errorf("%s: the answer is %v", path, why)

@@ -243,7 +243,8 @@ func TestReaderOfHalfARequestIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &world{t: t, url: w.strict}
-	conn, in := k.sent("PUT /v1/sandboxes/box/files?path=/tmp/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + secret.Reveal() + "\r\nContent-Length: 100\r\n\r\nhalf")
+	conn, in := k.sent("PUT /v1/sandboxes/box/files?path=/tmp/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " +
+		secret.Reveal() + "\r\nContent-Length: 100\r\n\r\nhalf")
 	defer conn.Close()
 	k.headers = []string{"Authorization", "Bearer " + secret.Reveal()}
 	for used := false; !used; { // the request has come

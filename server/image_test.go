@@ -92,7 +92,8 @@ func TestBuildRequests(t *testing.T) {
 	t.Parallel()
 	b := &builder{}
 	w := withBuilder(t, b)
-	request := `{"base":"debian:12","dockerfile_commands":["RUN x"],"platform":"linux/amd64","target":"t","build_args":{"a":"b"},"names":["n"],"pull":"always","force":true,"secrets":{"s":"v"}}`
+	request := `{"base":"debian:12","dockerfile_commands":["RUN x"],"platform":"linux/amd64","target":"t",` +
+		`"build_args":{"a":"b"},"names":["n"],"pull":"always","force":true,"secrets":{"s":"v"}}`
 	if resp, body := w.do("POST", api.Images, request); resp.StatusCode != http.StatusCreated {
 		t.Fatalf("%s %s", resp.Status, body)
 	}

@@ -137,7 +137,8 @@ func (s *Server) portURL(r *http.Request, to portHost) (url.URL, error) {
 	if err != nil {
 		return url.URL{}, errors.Wrapf(err, "parse the server's address")
 	}
-	remedy := "set ports.domain in the server's configuration to a wildcard that resolves to it, such as *.sandboxes.example.org"
+	remedy := "set ports.domain in the server's configuration to a wildcard that resolves to it, such as " +
+		"*.sandboxes.example.org"
 	if s.opts.PortDomain == "" {
 		return url.URL{}, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no host names for ports"),
 			"%s", remedy)

@@ -35,7 +35,8 @@ func TestModalRoutes(t *testing.T) {
 	}
 	// mission: 6.1, 6.2, 6.3, 6.9
 	status, made := get("POST", route,
-		`{"image_base":"base","volume_name":"work","volume_mount_path":"/data","environment":{"A":"b"},"timeout_seconds":600}`)
+		`{"image_base":"base","volume_name":"work","volume_mount_path":"/data","environment":{"A":"b"},`+
+			`"timeout_seconds":600}`)
 	if status != 200 || !strings.HasPrefix(made.ID, "sbx_") || made.Status != "running" || made.Created == "" ||
 		made.Account != "acme" ||
 		made.Volume != "work" || made.Path != "/data" {

@@ -86,7 +86,8 @@ func (s *Server) endSignIn(w http.ResponseWriter, r *http.Request) error {
 	// The browser would send no cookie with a redirect, since the request chain began on another site; a page of this
 	// server starts a new chain.
 	return edge.SendPage(w,
-		[]byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
+		[]byte(`<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" `+
+			`content="0;url=../../"><title>Harvest</title><p>Signed in. <a href="../../">Go on</a>.</p></html>`))
 }
 
 func (s *Server) setAttempt(w http.ResponseWriter, r *http.Request, value string, expires time.Time) {
@@ -126,7 +127,8 @@ func (s *Server) openAttempt(text string) oidc.Attempt {
 
 // howToSignIn is the remedy for requests without a key.
 func (s *Server) howToSignIn() string {
-	how := "send \"Authorization: Bearer hv_…\" with a key of \"harvest key create NAME\", or open a link of \"harvest key link\""
+	how := "send \"Authorization: Bearer hv_…\" with a key of \"harvest key create NAME\", or open a link of " +
+		"\"harvest key link\""
 	if s.opts.OIDC != nil {
 		how += ", or " + api.SignInOIDC
 	}

@@ -40,7 +40,9 @@ func TestOtherAccountsOnEveryRoute(t *testing.T) {
 		last := path[strings.LastIndex(path, "/")+1:]
 		if !strings.Contains(path, "{") || strings.HasPrefix(path, "/v1/images/") ||
 			strings.HasPrefix(path, "/v1/secrets/") {
-			continue // all accounts share images, except those that an account has made, and secrets are created by their own PUT: both have separate tests
+			// all accounts share images, except those that an account has made, and secrets are created by their own
+			// PUT: both have separate tests
+			continue
 		}
 		for method := range methods {
 			if method == "get" && (last == "exec" || last == "terminal" || last == "connect") {

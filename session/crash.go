@@ -52,7 +52,8 @@ func (r *runner) startAgain(ctx context.Context, why string) bool {
 }
 
 // afterCrash is the text before a prompt that the agent receives again after a crash.
-const afterCrash = "Your process crashed during this turn and was started again. Your changes to files are there. See what you had already done, and continue. This is the user's message:\n\n"
+const afterCrash = "Your process crashed during this turn and was started again. Your changes to files are there. " +
+	"See what you had already done, and continue. This is the user's message:\n\n"
 
 // promptID returns the ID of a prompt for the agent's current process. It is a different one for each process, since
 // an agent that continues a conversation ignores a prompt whose ID is in its record.

@@ -55,7 +55,8 @@ func TestPrivateRepository(t *testing.T) {
 	h := newHouse(t, session.Options{Secrets: v})
 	s := h.create(t, session.Request{Repo: g.url("owner/project"), Sandbox: g.reach(),
 		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"},
-		Prompt: "/run echo a >a; git add a; git commit -qm 'Add a'\n/write b b\n/run env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; git config --list"})
+		Prompt: "/run echo a >a; git add a; git commit -qm 'Add a'\n/write b b\n/run env; cat /proc/*/environ " +
+			"/proc/*/cmdline 2>/dev/null | tr '\\0' '\\n'; git config --list"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	committed := w.until(t, git.Committed)
@@ -334,7 +335,8 @@ func TestApp(t *testing.T) {
 		}
 	}
 	h.send(t, s.ID,
-		"/run echo b >b; git add b; git commit -qm b; git push -q origin HEAD; git ls-remote --exit-code http://"+g.addr+"/other/project.git || echo refused")
+		"/run echo b >b; git add b; git commit -qm b; git push -q origin HEAD; git ls-remote --exit-code http://"+
+			g.addr+"/other/project.git || echo refused")
 	w.until(t, "done")
 	if !strings.Contains(w.String(), "refused") || strings.Contains(w.String(), "CANARY") {
 		t.Errorf("%s", w)
@@ -361,7 +363,8 @@ func TestSync(t *testing.T) {
 	clone := g.add("public/project", map[string]string{"README.md": "one\ntwo\nthree\n"})
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Repo: g.url("public/project"), Branch: "main", Sandbox: g.reach(),
-		Prompt: "/run sed -i s/two/mine/ README.md; git commit -qam Mine\n/run while [ ! -e /tmp/go ]; do sleep 0.1; done"})
+		Prompt: "/run sed -i s/two/mine/ README.md; git commit -qam Mine\n/run while [ ! -e /tmp/go ]; do sleep 0.1; " +
+			"done"})
 	w := h.watch(s.ID)
 	w.until(t, string(agent.ToolCompleted))
 	w.until(t, string(agent.ToolStarted))
@@ -376,7 +379,8 @@ func TestSync(t *testing.T) {
 		t.Errorf("a conflict: %+v, %v", done, err)
 	}
 	wantEqual(t, "state",
-		h.sh(t, s.ID, "git status --porcelain; git log -1 --format=%s; git rev-parse --verify -q "+done.Checkpoint+" >/dev/null"), "Mine")
+		h.sh(t, s.ID, "git status --porcelain; git log -1 --format=%s; git rev-parse --verify -q "+done.Checkpoint+
+			" >/dev/null"), "Mine")
 	if e := w.until(t, git.Synced); !e.data.Git.Failed {
 		t.Errorf("%+v", e.data.Git)
 	}
@@ -414,7 +418,8 @@ func TestPanic(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Bundle: repository(t), Name: "project",
-		Prompt: "/write half half\n/run harvest-git panic --failed 'make test: 3 fail' --tried once --need 'choose a parser'\n/say I go on"})
+		Prompt: "/write half half\n/run harvest-git panic --failed 'make test: 3 fail' --tried once --need 'choose a " +
+			"parser'\n/say I go on"})
 	h.send(t, s.ID, "/say more")
 	w := h.watch(s.ID)
 	pressed := w.until(t, git.Panic)
@@ -472,7 +477,9 @@ func TestGitEventsOfOthers(t *testing.T) {
 	v := h.watch(other.ID)
 	v.status(t, records.Done)
 	forged := strings.ReplaceAll(lines, git.Committed, git.Panic)
-	script := "for f in " + file + " $(find / -xdev -name '" + path.Base(file) + "' -type f 2>/dev/null) /mnt/state/sessions/" + s.ID + "/git-events; do mkdir -p ${f%/*}; echo '" + forged + "' >>$f; done"
+	script := "for f in " + file + " $(find / -xdev -name '" + path.Base(file) +
+		"' -type f 2>/dev/null) /mnt/state/sessions/" + s.ID + "/git-events; do mkdir -p ${f%/*}; echo '" + forged +
+		"' >>$f; done"
 	if done := h.turn(t, v, "/run "+script); done.data.Failed {
 		t.Errorf("%+v", done.data)
 	}
@@ -507,16 +514,19 @@ func TestWorkspace(t *testing.T) {
 	g.git(second, "commit", "-q", "-m", "A submodule")
 	g.git(second, "push", "-q", "origin", "HEAD:main")
 	h := newHouse(t, session.Options{})
-	patch := "diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # A project\n+not committed\n"
+	patch := "diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1 +1,2 @@\n # A project\n" +
+		"+not committed\n"
 	box := g.reach()
 	box.Image = h.imageWith(t,
-		`mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never pull"]}],"relations":[]}' >/app/memory-seed.json`)
+		`mkdir /app && echo '{"entities":[{"name":"rule","entityType":"rule","observations":["never `+
+			`pull"]}],"relations":[]}' >/app/memory-seed.json`)
 	s := h.create(t, session.Request{Repo: "https://github.com/Owner/project", Bundle: repository(t), Sandbox: box,
 		GitSecret: credentials.None,
 		Uncommitted: workspace.Uncommitted{Patch: []byte(patch),
 			Author: workspace.Author{Name: "Bob", Email: "bob@example.org"}},
-		More:   []workspace.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
-		Prompt: "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git log --format='%an|%s'; git status --porcelain"})
+		More: []workspace.RepositoryRequest{{URL: g.url("public/second"), Submodules: true}},
+		Prompt: "/write new new\n/write /workspace/second/t t\n/run cat /home/agent/.mcp-memory/memory.jsonl; git " +
+			"log --format='%an|%s'; git status --porcelain"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	output := ""
@@ -526,7 +536,8 @@ func TestWorkspace(t *testing.T) {
 		}
 	}
 	wantEqual(t, "output", output,
-		`{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+"\nBob|Uncommitted changes at the start of the session\nT|one\n?? new\n")
+		`{"type":"entity","name":"rule","entityType":"rule","observations":["never pull"]}`+
+			"\nBob|Uncommitted changes at the start of the session\nT|one\n?? new\n")
 	diff, err := h.Diff(t.Context(), account, s.ID, "")
 	if err != nil || bytes.Contains(diff, []byte("Uncommitted changes")) || !bytes.Contains(diff, []byte("+++ b/new")) {
 		t.Errorf("%s, %v", diff, err)
@@ -628,7 +639,8 @@ func TestSubmoduleHandBack(t *testing.T) {
 	g.push(clone, nil, "A submodule")
 	h := newHouse(t, session.Options{})
 	s := h.create(t, session.Request{Repo: g.url("public/project"), Submodules: true, Sandbox: g.reach(),
-		Prompt: "/run cd libs/mod; echo two >>m; git -c user.name=A -c user.email=a@example.org commit -qam Two; echo three >new"})
+		Prompt: "/run cd libs/mod; echo two >>m; git -c user.name=A -c user.email=a@example.org commit -qam Two; " +
+			"echo three >new"})
 	w := h.watch(s.ID)
 	w.until(t, "done")
 	const name = "project/libs/mod"

@@ -56,7 +56,8 @@ func newGitServer(t *testing.T) *gitServer {
 		}
 	}
 	if host == "" {
-		t.Skip("this machine has no address but the loopback's, which sandboxes never reach; give it one: ip address add 10.99.0.1/32 dev lo")
+		t.Skip("this machine has no address but the loopback's, which sandboxes never reach; give it one: ip address " +
+			"add 10.99.0.1/32 dev lo")
 	}
 	l, err := net.Listen("tcp", host+":0")
 	if err != nil {

@@ -205,14 +205,19 @@ func TestOwnTurns(t *testing.T) {
 		own, all   int64 // tokens of the turn that the agent began, and of all turns
 	}{
 		{"background",
-			"sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build ended: completed by itself", 7, 12},
+			"sent background\nbackground: completed answer to background, asked 0\nown: the build ended\nthe build " +
+				"ended: completed by itself", 7, 12},
 		{"race",
-			"sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, asked 0", 7, 12},
+			"sent race\nown: the build ended\nthe build ended: completed by itself\nrace: completed answer to race, " +
+				"asked 0", 7, 12},
 		{"join",
-			"sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0", 0, 5},
+			"sent join\nown: the build ended\nthe build ended: completed\njoin: completed answer to join, asked 0", 0,
+			5},
 		{"race die",
-			"sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and without a result\n" +
-				"race die: completed answer to This continues an earlier conversation, of which you have no record. It ended with these messages, the oldest first:",
+			"sent race die\nown: the build ended\nthe build ended: failed the agent's process ended with code 3 and " +
+				"without a result\n" +
+				"race die: completed answer to This continues an earlier conversation, of which you have no record. " +
+				"It ended with these messages, the oldest first:",
 			0, 5},
 	} {
 		s := h.create(t, session.Request{})

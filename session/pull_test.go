@@ -71,7 +71,8 @@ func TestPullRequestOfAgent(t *testing.T) {
 	w.until(t, "done")
 	w.status(t, records.Done)
 	h.writes(t, s.ID,
-		"```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+".\n\n## How it was tested\n\nNot at all.\n```")
+		"```markdown\n# Title: **Add the file a**\n\n## What\n\nA file, with "+canary+
+			".\n\n## How it was tested\n\nNot at all.\n```")
 	made, err := h.OpenPull(t.Context(), account, s.ID, pulls.Request{})
 	if err != nil || !made.New || !made.Draft || made.Summary != pulls.SummaryAgent || made.Note != "" {
 		t.Fatalf("%+v, %v", made, err)

@@ -71,7 +71,8 @@ func TestRecordGone(t *testing.T) {
 	if got := h.wrote(t, s.ID); !strings.Contains(got, "> without it: long") || !strings.Contains(got, "…\n") ||
 		strings.Contains(got, strings.Repeat("long ", 9000)) {
 		t.Errorf("%d bytes", len(got))
-	} else if n := strings.Count(got, "\n+  > /run mkdir -p"); n != 1 { // the last ten messages do not include the first
+	} else if n := strings.Count(got,
+		"\n+  > /run mkdir -p"); n != 1 { // the last ten messages do not include the first
 		t.Errorf("the first message was sent %d times", n)
 	}
 }
@@ -155,7 +156,8 @@ func TestContinueWithRecord(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{Agents: map[string]agent.Agent{"scripted": keeping{}}})
 	s := h.create(t, session.Request{Bundle: repository(t),
-		Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the heron"})
+		Prompt: "/run mkdir -p $CLAUDE_CONFIG_DIR/x && echo one >$CLAUDE_CONFIG_DIR/x/scripted-1.kept\nremember the " +
+			"heron"})
 	h.watch(s.ID).status(t, records.Done)
 	if err := h.End(t.Context(), account, s.ID); err != nil {
 		t.Fatal(err)

@@ -435,7 +435,8 @@ func TestRestart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, session.Options{})
 	s := h.create(t,
-		session.Request{Prompt: "/say before\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on\n/say after"})
+		session.Request{Prompt: "/say before\n/run while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went on\n/say " +
+			"after"})
 	w := h.watch(s.ID)
 	w.until(t, string(agent.ToolStarted))
 	h.send(t, s.ID, "/say next")

@@ -199,7 +199,8 @@ func TestSpareTakesBundle(t *testing.T) {
 	}
 	req.Uncommitted = workspace.Uncommitted{Patch: []byte(g.git(clone, "diff", "HEAD") + "\n"),
 		Author: workspace.Author{Name: "Ada", Email: "ada@example.org"}}
-	req.Prompt = "/run git log -2 --format='%an %s' | cut -c1-20; cat README.md; git config harvest.base; git rev-parse HEAD"
+	req.Prompt = "/run git log -2 --format='%an %s' | cut -c1-20; cat README.md; git config harvest.base; git " +
+		"rev-parse HEAD"
 	s, taken := h.takes(t, req)
 	if !taken {
 		t.Fatal("not taken")

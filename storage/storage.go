@@ -408,7 +408,8 @@ func (m *Manager) withKeys(loc s3.Location, pairs secret.Pairs, owner, named str
 	if keys.OfMachine() && owner != p.Account {
 		return loc, errors.Remedy(errors.Newf(errors.Denied,
 			"the secret %s asks for credentials of the server's machine, which belong to its operator", named),
-			"give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of your own, with AWS_ROLE_ARN if they are to assume a role")
+			"give it AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of your own, with AWS_ROLE_ARN if they are to "+
+				"assume a role")
 	}
 	if loc.Region == "" {
 		loc.Region = keys.Region
@@ -419,7 +420,8 @@ func (m *Manager) withKeys(loc s3.Location, pairs secret.Pairs, owner, named str
 		if owner != p.Account {
 			return loc, errors.Remedy(errors.Newf(errors.Denied,
 				"the secret %s names an endpoint, which only the server's operator may choose", named),
-				"leave AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_STS out of it, or have s3.endpoint set in the server's configuration")
+				"leave AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_STS out of it, or have s3.endpoint set in the server's "+
+					"configuration")
 		}
 		loc.Endpoint = cmp.Or(loc.Endpoint, keys.Endpoint)
 	}

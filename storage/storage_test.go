@@ -52,7 +52,8 @@ func newHome(t *testing.T, change func(*Options)) *home {
 	must(t, err)
 	t.Cleanup(func() { volumes.Close() })
 	o := Options{Rules: func(account string) netguard.Rules { return netguard.Rules{Loopback: account == "operator"} },
-		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}}, Server: Server{Place: places.Place{Bucket: bucket,
+		Secrets: vault, Store: &unsentStore{all: map[string]Unsent{}},
+		Server: Server{Place: places.Place{Bucket: bucket,
 			Prefix: "harvest"},
 			Endpoint: url, PathStyle: true, Account: "operator"}}
 	if change != nil {
@@ -450,7 +451,8 @@ func TestRoles(t *testing.T) {
 		_ = r.ParseForm()
 		action := r.Form.Get("Action")
 		asked = append(asked,
-			strings.TrimSpace(action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+r.Form.Get("WebIdentityToken")))
+			strings.TrimSpace(action+" "+r.Form.Get("RoleArn")+" "+r.Form.Get("ExternalId")+
+				r.Form.Get("WebIdentityToken")))
 		w.Header().Set("Content-Type", "text/xml")
 		if strings.HasSuffix(r.Form.Get("RoleArn"), "/closed") {
 			w.WriteHeader(http.StatusForbidden)
@@ -459,7 +461,10 @@ func TestRoles(t *testing.T) {
 			return
 		}
 		_, _ = fmt.Fprintf(w,
-			`<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+			`<%[1]sResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/`+
+				`"><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>%s</`+
+				`SecretAccessKey><SessionToken></SessionToken><Expiration>2199-01-01T00:00:00Z</Expiration></`+
+				`Credentials></%[1]sResult></%[1]sResponse>`,
 			action, s3test.AccessKey, s3test.SecretKey)
 	}))
 	t.Cleanup(sts.Close)

@@ -21,7 +21,8 @@ func (db *DB) Events() Events { return Events{db} }
 const (
 	insertEvent = "INSERT INTO events (stream, id, type, at, data) VALUES (?, ?, ?, ?, ?)"
 	lastOf      = "SELECT last FROM streams WHERE stream = ?"
-	setLast     = "INSERT INTO streams (stream, last) VALUES (?, ?) ON CONFLICT (stream) DO UPDATE SET last = excluded.last"
+	setLast     = "INSERT INTO streams (stream, last) VALUES (?, ?) ON CONFLICT (stream) DO UPDATE SET last = " +
+		"excluded.last"
 )
 
 // Append implements event.Store.

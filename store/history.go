@@ -11,9 +11,12 @@ import (
 // history creates and fills the tables of a session's history. The parameter is the session ID.
 // Times are ISO 8601 in UTC.
 var history = []string{
-	`CREATE TABLE out.session (id TEXT PRIMARY KEY, title TEXT, agent TEXT, model TEXT, repo TEXT, branch TEXT, base_commit TEXT, status TEXT, turns INTEGER, cost_usd REAL, created_at TEXT, active_at TEXT)`,
-	`CREATE TABLE out.messages (seq INTEGER PRIMARY KEY, message_id TEXT, role TEXT, content TEXT, state TEXT, at TEXT, input_tokens INTEGER, output_tokens INTEGER, cost_usd REAL)`,
-	`CREATE TABLE out.tool_calls (seq INTEGER PRIMARY KEY, message_id TEXT, id TEXT, tool TEXT, input TEXT, failed INTEGER, started_at TEXT, ended_at TEXT)`,
+	`CREATE TABLE out.session (id TEXT PRIMARY KEY, title TEXT, agent TEXT, model TEXT, repo TEXT, branch TEXT, ` +
+		`base_commit TEXT, status TEXT, turns INTEGER, cost_usd REAL, created_at TEXT, active_at TEXT)`,
+	`CREATE TABLE out.messages (seq INTEGER PRIMARY KEY, message_id TEXT, role TEXT, content TEXT, state TEXT, at ` +
+		`TEXT, input_tokens INTEGER, output_tokens INTEGER, cost_usd REAL)`,
+	`CREATE TABLE out.tool_calls (seq INTEGER PRIMARY KEY, message_id TEXT, id TEXT, tool TEXT, input TEXT, failed ` +
+		`INTEGER, started_at TEXT, ended_at TEXT)`,
 	`CREATE TABLE out.files (path TEXT PRIMARY KEY, created INTEGER, changes INTEGER, changed_at TEXT)`,
 	`INSERT INTO out.session SELECT id, record->>'title', record->>'agent', record->>'model', record->>'repo', record->>'branch', record->>'base', record->>'status', record->>'turns',
 		record->>'$.usage.cost_usd', record->>'created_at', record->>'active_at' FROM main.sessions WHERE id = ?1`,

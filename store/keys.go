@@ -27,7 +27,8 @@ func (s Keys) InsertKey(ctx context.Context, k account.Key) error {
 	for i, scope := range k.Scopes {
 		scopes[i] = string(scope)
 	}
-	_, err := s.db.write.ExecContext(ctx, `INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until)
+	_, err := s.db.write.ExecContext(ctx,
+		`INSERT INTO keys (id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, k.ID, string(k.Kind), k.Account, k.Name, string(k.Role), strings.Join(scopes, " "), k.Hash,
 		micros(k.Created), micros(k.Expires), micros(k.LastUsed), k.Subject, k.MadeBy, micros(k.Until))
 	var e *sqlite.Error
@@ -79,7 +80,8 @@ func (s Keys) DeleteKey(ctx context.Context, id string) error {
 
 func (s Keys) query(ctx context.Context, clause string, args ...any) ([]account.Key, error) {
 	known, err := s.db.statement(ctx, s.db.read,
-		"SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until FROM keys "+clause)
+		"SELECT id, kind, account, name, role, scopes, hash, created, expires, last_used, subject, made_by, until "+
+			"FROM keys "+clause)
 	if err != nil {
 		return nil, s.db.explain(err, "read the keys")
 	}

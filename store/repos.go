@@ -52,7 +52,8 @@ func (s Repos) PutRepo(ctx context.Context, r repo.Repo, builds ...repo.Build) e
 			return errors.Wrapf(err, "encode build %s", b.ID)
 		}
 		if _, err := tx.ExecContext(ctx,
-			`INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+			`INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = `+
+				`excluded.record`,
 			b.ID, r.ID, string(text)); err != nil {
 			return s.db.explain(err, "write build "+b.ID)
 		}

@@ -48,7 +48,8 @@ func (s Sandboxes) put(ctx context.Context, on executor, sb record.Sandbox) erro
 	if sb.Status.Ended() {
 		live, ended = 0, sb.Ended.UnixMilli()
 	}
-	_, err = on.ExecContext(ctx, `INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES (?, ?, ?, ?, ?, ?, ?)
+	_, err = on.ExecContext(ctx,
+		`INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET account = excluded.account, name = excluded.name, status = excluded.status,
 			live = excluded.live, ended_at = excluded.ended_at, data = excluded.data`,
 		sb.ID, sb.Account, sb.Name, string(sb.Status), live, ended, string(data))
@@ -107,7 +108,8 @@ func (s Sandboxes) List(ctx context.Context, account string, filter record.Filte
 		if err != nil {
 			return nil, errors.Wrapf(err, "encode tags")
 		}
-		add("NOT EXISTS (SELECT 1 FROM json_each(?) AS want WHERE NOT EXISTS (SELECT 1 FROM json_each(data, '$.tags') AS has WHERE has.key = want.key AND has.value = want.value))", string(tags))
+		add("NOT EXISTS (SELECT 1 FROM json_each(?) AS want WHERE NOT EXISTS (SELECT 1 FROM json_each(data, "+
+			"'$.tags') AS has WHERE has.key = want.key AND has.value = want.value))", string(tags))
 	}
 	clause := ""
 	if len(where) > 0 {

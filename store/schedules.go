@@ -29,7 +29,8 @@ func (s Schedules) Put(ctx context.Context, job schedule.Job, runs ...schedule.R
 	}
 	defer func() { _ = tx.Rollback() }() // does nothing after Commit
 	if _, err := tx.ExecContext(ctx,
-		"INSERT INTO schedules (account, name, data) VALUES (?, ?, ?) ON CONFLICT (account, name) DO UPDATE SET data = excluded.data",
+		"INSERT INTO schedules (account, name, data) VALUES (?, ?, ?) ON CONFLICT (account, name) DO UPDATE SET data "+
+			"= excluded.data",
 		job.Account, job.Name, string(data)); err != nil {
 		return s.db.explain(err, "write the schedule "+job.Name)
 	}
@@ -39,7 +40,8 @@ func (s Schedules) Put(ctx context.Context, job schedule.Job, runs ...schedule.R
 		}
 		open := run.Status == schedule.Running || !run.RetryAt.IsZero()
 		if _, err := tx.ExecContext(ctx,
-			"INSERT INTO runs (id, account, job, open, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET open = excluded.open, data = excluded.data",
+			"INSERT INTO runs (id, account, job, open, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "+
+				"open = excluded.open, data = excluded.data",
 			run.ID, run.Account, run.Job, open, string(data)); err != nil {
 			return s.db.explain(err, "write a run of the schedule "+job.Name)
 		}

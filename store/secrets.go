@@ -29,7 +29,8 @@ func (s Secrets) Put(ctx context.Context, records ...secret.Record) error {
 		if err != nil {
 			return errors.Wrapf(err, "encode the keys of the secret %s", r.Name)
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO secrets (account, name, keys, sealed, created_at, updated_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+		_, err = tx.ExecContext(ctx,
+			`INSERT INTO secrets (account, name, keys, sealed, created_at, updated_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT (account, name) DO UPDATE SET keys = excluded.keys, sealed = excluded.sealed,
 				created_at = excluded.created_at, updated_at = excluded.updated_at, used_at = excluded.used_at`,
 			r.Account, r.Name, string(keys), r.Sealed, micros(r.Created), micros(r.Updated), micros(r.Used))

@@ -156,7 +156,8 @@ func (s Sessions) putMessage(ctx context.Context, on executor, m records.Message
 	}
 	_,
 		err = on.ExecContext(ctx,
-		`INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record`,
+		`INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = `+
+			`excluded.record`,
 		m.ID, m.Session, string(text))
 	return s.db.explainNil(err, "write message "+m.ID)
 }

@@ -169,7 +169,8 @@ func (db *DB) explain(err error, what string) error {
 	case sqlite3.SQLITE_IOERR:
 		return errors.Remedy(errors.Explainf(err, errors.Unavailable,
 			"the disk of the database %s does not work", db.path),
-			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move the data directory")
+			"read the kernel's log (dmesg): Linux makes a file system read-only that has errors; repair it, or move "+
+				"the data directory")
 	case sqlite3.SQLITE_INTERRUPT:
 		return errors.Explainf(err, errors.Canceled, "the request was canceled")
 	}
@@ -178,7 +179,8 @@ func (db *DB) explain(err error, what string) error {
 
 func damaged(err error, path string) error {
 	return errors.Remedy(errors.Explainf(err, errors.Internal, "the database %s is damaged", path),
-		"put the harvest.db of a backup in its place (harvest backup makes one), or move it and its -wal and -shm files away to begin with an empty one")
+		"put the harvest.db of a backup in its place (harvest backup makes one), or move it and its -wal and -shm "+
+			"files away to begin with an empty one")
 }
 
 func fullError(err error, path string) error {

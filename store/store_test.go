@@ -207,7 +207,8 @@ func TestMigrateDamagedRecords(t *testing.T) {
 					do("INSERT INTO "+r.table+" ("+r.columns+") VALUES ("+r.values+")", r.args...)
 				}
 			}
-			do("INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES ('sbx_bad', 'acme', 'b', 'failed', 0, 1, 'no JSON')")
+			do("INSERT INTO sandboxes (id, account, name, status, live, ended_at, data) VALUES ('sbx_bad', 'acme', " +
+				"'b', 'failed', 0, 1, 'no JSON')")
 			do(fmt.Sprintf("PRAGMA user_version = %d", version))
 			old.Close()
 			db := open(t, path)

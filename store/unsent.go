@@ -23,7 +23,8 @@ func (s Unsent) Put(ctx context.Context, u storage.Unsent) error {
 		return errors.Wrapf(err, "encode the unsent files of %s", u.Sandbox)
 	}
 	_, err = s.db.write.ExecContext(ctx,
-		"INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = excluded.account, data = excluded.data",
+		"INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = "+
+			"excluded.account, data = excluded.data",
 		u.Sandbox, u.Account, string(data))
 	return s.db.explainNil(err, "record the unsent files of "+u.Sandbox)
 }

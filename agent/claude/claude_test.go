@@ -107,7 +107,8 @@ func TestOther(t *testing.T) {
 // A question waits for one answer; the answer carries the tool's own input back.
 func TestAnswer(t *testing.T) {
 	t.Parallel()
-	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"}}}`
+	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"Bash",` +
+		`"input":{"command":"ls"}}}`
 	for name, c := range map[string]struct {
 		answer agent.Answer
 		want   string
@@ -123,7 +124,8 @@ func TestAnswer(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		line, err := conv.Answer("r", c.answer)
-		want := `{"response":{"request_id":"r","response":` + c.want + `,"subtype":"success"},"type":"control_response"}` + "\n"
+		want := `{"response":{"request_id":"r","response":` + c.want +
+			`,"subtype":"success"},"type":"control_response"}` + "\n"
 		if err != nil || string(line) != want {
 			t.Errorf("%s: %s, %v", name, line, err)
 		}
@@ -150,9 +152,11 @@ func TestAnswer(t *testing.T) {
 func TestPlanIsShown(t *testing.T) {
 	t.Parallel()
 	call := func(tool, input string) string {
-		return `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"` + tool + `","input":` + input + `}]}}`
+		return `{"type":"assistant","message":{"id":"m","content":[{"type":"tool_use","id":"t","name":"` + tool +
+			`","input":` + input + `}]}}`
 	}
-	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool","tool_name":"ExitPlanMode","input":{},"tool_use_id":"t"}}`
+	ask := `{"type":"control_request","request_id":"r","request":{"subtype":"can_use_tool",` +
+		`"tool_name":"ExitPlanMode","input":{},"tool_use_id":"t"}}`
 	for name, c := range map[string]struct {
 		lines []string
 		want  string
@@ -209,9 +213,12 @@ func TestMessageIDs(t *testing.T) {
 		`{"type":"stream_event","event":{"type":"message_start","message":{"id":"m"}}}`,
 		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"message_start","message":{"id":"sub"}}}`,
 		`{"type":"stream_event","event":{"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}}`,
-		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_start","index":0,"content_block":{"type":"text"}}}`,
-		`{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}}`,
-		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}}`,
+		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_start","index":0,`+
+			`"content_block":{"type":"text"}}}`,
+		`{"type":"stream_event","event":{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta",`+
+			`"thinking":"hm"}}}`,
+		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"content_block_delta","index":0,`+
+			`"delta":{"type":"text_delta","text":"hi"}}}`,
 		`{"type":"assistant","message":{"id":"m","content":[{"type":"thinking","thinking":"hm"}]}}`,
 		`{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"so"}]}}`,
 		`{"type":"stream_event","event":{"type":"message_stop"}}`)
@@ -253,9 +260,12 @@ func TestCommand(t *testing.T) {
 	}
 	c := a.Open(agent.Setup{})
 	for got, want := range map[string]string{
-		string(c.Begin()):                     `{"request":{"subtype":"initialize"},"request_id":"harvest-1","type":"control_request"}` + "\n",
-		string(c.Prompt("u1", "do\nit \x00")): `{"type":"user","uuid":"u1","message":{"role":"user","content":"do\nit \u0000"}}` + "\n",
-		string(c.Interrupt()):                 `{"request":{"subtype":"interrupt"},"request_id":"harvest-2","type":"control_request"}` + "\n",
+		string(c.Begin()): `{"request":{"subtype":"initialize"},"request_id":"harvest-1",` +
+			`"type":"control_request"}` + "\n",
+		string(c.Prompt("u1", "do\nit \x00")): `{"type":"user","uuid":"u1","message":{"role":"user",` +
+			`"content":"do\nit \u0000"}}` + "\n",
+		string(c.Interrupt()): `{"request":{"subtype":"interrupt"},"request_id":"harvest-2","type":"control_request"}` +
+			"\n",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -330,7 +340,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	f.Add([]byte("{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_start\",\"index\":-1,\"content_block\":{\"type\":\"text\"}}}\n{\"type\":\"result\"}"))
+	f.Add([]byte("{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_start\",\"index\":-1," +
+		"\"content_block\":{\"type\":\"text\"}}}\n{\"type\":\"result\"}"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := claude.Agent{}.Open(agent.Setup{})
 		for line := range bytes.Lines(text) {
@@ -399,13 +410,16 @@ func TestMCPStatus(t *testing.T) {
 		t.Fatal("it is not asked")
 	}
 	got := decode(t, c,
-		`{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1","response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection closed","config":{}},{"name":"b","status":"pending"}]}}}`)
+		`{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1",`+
+			`"response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection `+
+			`closed","config":{}},{"name":"b","status":"pending"}]}}}`)
 	want := []agent.Event{{Type: agent.MCPStatus,
 		MCP: []agent.MCP{{Name: "a", Status: "failed", Error: "Connection closed"}, {Name: "b", Status: "pending"}}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for _, line := range []string{`{"type":"control_response","response":{"subtype":"success","response":{"commands":[]}}}`, `{"type":"command_lifecycle","state":"queued"}`} {
+	for _, line := range []string{`{"type":"control_response","response":{"subtype":"success",` +
+		`"response":{"commands":[]}}}`, `{"type":"command_lifecycle","state":"queued"}`} {
 		if got := decode(t, c, line); len(got) != 0 {
 			t.Errorf("%s: %+v", line, got)
 		}

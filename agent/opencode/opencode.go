@@ -124,10 +124,11 @@ var packages = map[string]string{"anthropic": "@ai-sdk/anthropic", "amazon-bedro
 
 // permissions maps approvals to the server's rules (https://opencode.ai/docs/permissions).
 var permissions = map[agent.Approval]string{
-	agent.ApproveAll:   `{"*":"allow"}`,
-	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
-	agent.ApproveNone:  `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
-	agent.ApprovePlan:  `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
+	agent.ApproveAll: `{"*":"allow"}`,
+	agent.ApproveEdits: `{"*":"ask","edit":"allow","read":"allow","glob":"allow","grep":"allow","list":"allow",` +
+		`"question":"allow"}`,
+	agent.ApproveNone: `{"*":"ask","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
+	agent.ApprovePlan: `{"*":"deny","read":"allow","glob":"allow","grep":"allow","list":"allow","question":"allow"}`,
 }
 
 // Open implements agent.Agent.

@@ -163,11 +163,14 @@ func TestFailures(t *testing.T) {
 		lines []string
 		want  agent.Event
 	}{
-		"aborted": {[]string{working, `{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`, resting},
+		"aborted": {[]string{working,
+			`{"type":"session.error","properties":{"sessionID":"s","error":{"name":"MessageAbortedError"}}}`, resting},
 			agent.Event{Failed: true, Interrupted: true, Reason: "MessageAbortedError"}},
-		"API error": {[]string{working, `{"type":"session.error","properties":{"sessionID":"s","error":{"name":"APIError","data":{"message":"401"}}}}`, resting},
+		"API error": {[]string{working, `{"type":"session.error","properties":{"sessionID":"s",` +
+			`"error":{"name":"APIError","data":{"message":"401"}}}}`, resting},
 			agent.Event{Failed: true, Text: "401", Reason: "APIError"}},
-		"without a text": {[]string{working, `{"type":"message.updated","properties":{"sessionID":"s","info":{"role":"assistant","error":{"name":"ContextOverflowError"}}}}`, resting},
+		"without a text": {[]string{working, `{"type":"message.updated","properties":{"sessionID":"s",` +
+			`"info":{"role":"assistant","error":{"name":"ContextOverflowError"}}}}`, resting},
 			agent.Event{Failed: true, Text: "ContextOverflowError", Reason: "ContextOverflowError"}},
 		"the bridge": {[]string{`{"type":"harvest.error","message":"status 500"}`},
 			agent.Event{Failed: true, Text: "status 500", Reason: "request_failed"}},
@@ -190,13 +193,16 @@ func TestSubAgent(t *testing.T) {
 	c := open(t)
 	c.Prompt("p", "go")
 	got := decode(c, working,
-		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task","callID":"call","state":{"status":"running","input":{},"metadata":{"sessionId":"child"}}}}}`,
+		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task",`+
+			`"callID":"call","state":{"status":"running","input":{},"metadata":{"sessionId":"child"}}}}}`,
 		`{"type":"session.status","properties":{"sessionID":"child","status":{"type":"busy"}}}`,
-		`{"type":"message.part.updated","properties":{"sessionID":"child","part":{"id":"2","type":"reasoning","text":""}}}`,
+		`{"type":"message.part.updated","properties":{"sessionID":"child","part":{"id":"2","type":"reasoning",`+
+			`"text":""}}}`,
 		`{"type":"message.part.delta","properties":{"sessionID":"child","partID":"2","field":"text","delta":"hm"}}`,
 		`{"type":"session.idle","properties":{"sessionID":"child"}}`,
 		`{"type":"file.edited","properties":{"file":"/w/a"}}`,
-		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task","callID":"call","state":{"status":"completed","output":"done"}}}}`,
+		`{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"task",`+
+			`"callID":"call","state":{"status":"completed","output":"done"}}}}`,
 		`{"type":"file.edited","properties":{"file":"/w/b"}}`)
 	want := []agent.Event{
 		{Type: agent.ToolStarted, ID: "call", Tool: "task", Input: json.RawMessage("{}")},
@@ -218,7 +224,8 @@ func TestInterruptedCall(t *testing.T) {
 	c := open(t)
 	c.Prompt("p", "go")
 	call := func(status string) string {
-		return `{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool","tool":"bash","callID":"call","state":{"status":"` + status + `"}}}}`
+		return `{"type":"message.part.updated","properties":{"sessionID":"s","part":{"id":"1","type":"tool",` +
+			`"tool":"bash","callID":"call","state":{"status":"` + status + `"}}}}`
 	}
 	got := decode(c, working, call("running"), `{"type":"file.edited","properties":{"file":"/w/a"}}`, resting,
 		`{"type":"file.edited","properties":{"file":"/w/b"}}`, call("error"))
@@ -257,7 +264,8 @@ func TestTurnEndsWhenTheModelFails(t *testing.T) {
 
 func TestAnswer(t *testing.T) {
 	t.Parallel()
-	ask := `{"type":"permission.asked","properties":{"id":"per","sessionID":"s","permission":"bash","metadata":{"command":"ls"}}}`
+	ask := `{"type":"permission.asked","properties":{"id":"per","sessionID":"s","permission":"bash",` +
+		`"metadata":{"command":"ls"}}}`
 	for _, c := range []struct {
 		answer agent.Answer
 		want   string
@@ -294,7 +302,8 @@ func TestAnswer(t *testing.T) {
 // mission: E2
 func TestQuestions(t *testing.T) {
 	t.Parallel()
-	ask := `{"type":"question.asked","properties":{"id":"que","sessionID":"s","questions":[{"question":"Which?","header":"H","options":[{"label":"red","description":"warm"}]},` +
+	ask := `{"type":"question.asked","properties":{"id":"que","sessionID":"s","questions":[{"question":"Which?",` +
+		`"header":"H","options":[{"label":"red","description":"warm"}]},` +
 		`{"question":"What else?","header":"H","multiple":true,"options":[]}],"tool":{"messageID":"m","callID":"c"}}}`
 	want := []agent.Event{{Type: agent.Asked, ID: "que", Tool: "question", Questions: []agent.Question{
 		{Text: "Which?", Header: "H", Options: []agent.Option{{Label: "red", Description: "warm"}}},

@@ -145,7 +145,8 @@ func (b *bench) once(ctx context.Context, side string) (results, error) {
 func (b *bench) command(ctx context.Context, side, dir string, args []string) (*exec.Cmd, error) {
 	switch side {
 	case "host":
-		script := `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" && exec chroot "$0" env -i "PATH=/usr/bin:/bin" LANG=C.UTF-8 "$@"`
+		script := `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs tmpfs "$0/tmp" && ` +
+			`exec chroot "$0" env -i "PATH=/usr/bin:/bin" LANG=C.UTF-8 "$@"`
 		return exec.CommandContext(ctx, "unshare",
 			slices.Concat([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, b.files}, b.env,
 				args)...), nil

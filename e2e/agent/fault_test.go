@@ -73,7 +73,8 @@ func TestFaultsOfOpenCode(t *testing.T) {
 		{"twice529", "Well.", false},
 		{"cut", "Well.", false},
 	} {
-		time.Sleep(2 * time.Second) // as people do: right after a turn that failed, OpenCode was seen to leave a prompt unanswered
+		// as people do: right after a turn that failed, OpenCode was seen to leave a prompt unanswered
+		time.Sleep(2 * time.Second)
 		done, again := f.turn("["+c.name+"] go", "", nil)
 		if done.Failed != c.failed || !strings.Contains(done.Text, c.want) ||
 			strings.HasSuffix(c.name, "29") && !again {

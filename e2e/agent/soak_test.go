@@ -27,7 +27,8 @@ const overTime = "HARVEST_TEST_OVER"
 
 // prompt of a turn: a command that takes a while, a file, a text, and a line in a file that all turns share.
 func soakPrompt(n int, takes time.Duration) string {
-	return fmt.Sprintf("/run echo begin %d; sleep %.1f; echo end %d\n/write turns/%d.txt this is turn %d\n/say I have done what turn %d wants\nremember %d", n, takes.Seconds(), n, n, n, n, n)
+	return fmt.Sprintf("/run echo begin %d; sleep %.1f; echo end %d\n/write turns/%d.txt this is turn %d\n/say I "+
+		"have done what turn %d wants\nremember %d", n, takes.Seconds(), n, n, n, n, n)
 }
 
 // TestSessionOfManyTurns checks that a session of many turns, whose server is killed again and again in the middle of
@@ -94,7 +95,8 @@ func TestSessionOfManyTurns(t *testing.T) {
 		lines += fmt.Sprintf("- remember %d\n", n)
 	}
 	if got := h.Must("sandbox", "exec", h.Box(), "--", "sh", "-c",
-		`cd /workspace/work; for n in $(seq 0 `+fmt.Sprint(turns-1)+`); do cat turns/$n.txt; done; cat SCRIPTED-AGENT.md`); got+"\n" != want+lines {
+		`cd /workspace/work; for n in $(seq 0 `+fmt.Sprint(turns-1)+
+			`); do cat turns/$n.txt; done; cat SCRIPTED-AGENT.md`); got+"\n" != want+lines {
 		t.Errorf("the files have %s", got)
 	}
 	var list []api.Session

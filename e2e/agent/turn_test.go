@@ -52,10 +52,13 @@ func last(t *testing.T, events []host.TurnEvent, typ string) api.SessionEvent {
 
 // The model reads the words. The stub reads the part in brackets.
 const (
-	firstPrompt = "[first] In this order, one tool call each: run `cat README.md`; write the file new.txt with the one line `written by the agent`; " +
-		"in it, edit the word `agent` into `model`; call the tool hello of the MCP server good; ask the user with your tool for questions: `Which colour?`, with the options red and blue; " +
+	firstPrompt = "[first] In this order, one tool call each: run `cat README.md`; write the file new.txt with the " +
+		"one line `written by the agent`; " +
+		"in it, edit the word `agent` into `model`; call the tool hello of the MCP server good; ask the user with " +
+		"your tool for questions: `Which colour?`, with the options red and blue; " +
 		"run `git add -A && git commit -qm 'add new.txt'`. Then say in one sentence what you have done."
-	secondPrompt = "[second] What is the name of the file that you have made? Run no tool and answer with the name only."
+	secondPrompt = "[second] What is the name of the file that you have made? Run no tool and answer with the name " +
+		"only."
 )
 
 // colours is a question to the user.
@@ -110,7 +113,8 @@ func testRealAgent(t *testing.T, name string, stub *modeltest.Stub, key string) 
 	h.Env.Setenv("ANTHROPIC_API_KEY", key)
 	dir := h.Project()
 	commit(h, dir, map[string]string{"server.py": mcpServer,
-		".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"walnut"}}}}`})
+		".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],` +
+			`"env":{"WHO":"walnut"}}}}`})
 	h.Must("sessions") // starts the server
 	var answering sync.WaitGroup
 	defer answering.Wait()
@@ -194,7 +198,8 @@ func checkContinues(t *testing.T, h *host.Host, stub *modeltest.Stub) {
 	h.Must("end", id)
 	if got := h.Must("run", "--image", "base", "--network", "none", "-v", "harvest-agent-state:/data", "--",
 		"python3", "-c",
-		"import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(\"SELECT role, substr(content, 1, 8) FROM messages UNION ALL SELECT 'file', path FROM files\")]",
+		"import sqlite3, sys; [print(*row) for row in sqlite3.connect(sys.argv[1]).execute(\"SELECT role, "+
+			"substr(content, 1, 8) FROM messages UNION ALL SELECT 'file', path FROM files\")]",
 		"/data/sessions/"+id+".db"); !strings.Contains(got, "user [first]") ||
 		!strings.Contains(got, "user [second]") || !strings.Contains(got, "file /workspace/project/new.txt") {
 		t.Errorf("the history in the volume: %s", got)
@@ -408,7 +413,8 @@ func TestServersOfRealAgents(t *testing.T) {
 			dir := h.Project()
 			commit(h, dir, map[string]string{
 				"server.py": mcpServer,
-				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py","ok"],"env":{"WHO":"${GREETED}","LARGE":"` + large + `"}}}}`,
+				".mcp.json": `{"mcpServers":{"good":{"command":"python3","args":["/workspace/project/server.py",` +
+					`"ok"],"env":{"WHO":"${GREETED}","LARGE":"` + large + `"}}}}`,
 			})
 			own := filepath.Join(t.TempDir(), "own.json")
 			if err := os.WriteFile(own,

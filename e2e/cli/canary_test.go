@@ -20,7 +20,8 @@ func TestCanary(t *testing.T) {
 	h.Env.Setenv("COMMAND_TOKEN", command)
 	h.Must("sandbox", "create", "--name", "box", "-e", "SANDBOX_TOKEN", "--secret", "anthropic")
 	cmd := h.Command(t.Context(), "sandbox", "exec", "-i", "-e", "COMMAND_TOKEN", "box", "--", "sh", "-c",
-		`read line; test -n "$SANDBOX_TOKEN" && test -n "$COMMAND_TOKEN" && test -n "$line" && test "$ANTHROPIC_API_KEY" = CANARY-"4d0b61f3e8" && echo they are there; read more`)
+		`read line; test -n "$SANDBOX_TOKEN" && test -n "$COMMAND_TOKEN" && test -n "$line" && test `+
+			`"$ANTHROPIC_API_KEY" = CANARY-"4d0b61f3e8" && echo they are there; read more`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

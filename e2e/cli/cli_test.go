@@ -28,7 +28,8 @@ func TestTerminal(t *testing.T) {
 	t.Parallel()
 	host.OnEngines(t, func(t *testing.T, h *host.Host) {
 		cmd := h.Command(t.Context(), "run", "-it", "--", "sh", "-c",
-			"stty size; until [ \"$(stty size)\" = '22 44' ]; do sleep 0.05; done; echo resized; read -r line; echo got $line; read -r never")
+			"stty size; until [ \"$(stty size)\" = '22 44' ]; do sleep 0.05; done; echo resized; read -r line; echo "+
+				"got $line; read -r never")
 		tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 11, Cols: 33})
 		if err != nil {
 			t.Fatal(err)
@@ -305,7 +306,8 @@ func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
 	h := host.Ordinary(t)
 	cmd := h.Command(t.Context(), "run", "--code", "print(6*7)")
 	// The limit of user namespaces belongs to a user namespace, of which this is one.
-	const without = `echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --reuid "$1" --regid "$1" --clear-groups "$0" "${@:2}"`
+	const without = `echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --reuid "$1" --regid "$1" ` +
+		`--clear-groups "$0" "${@:2}"`
 	cmd.Args = append([]string{"bash", "-c", without, cmd.Path, strconv.Itoa(h.UID)}, cmd.Args[1:]...)
 	cmd.Path = "/bin/bash"
 	everybody := []syscall.SysProcIDMap{{Size: 1 << 16}}

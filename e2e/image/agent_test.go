@@ -139,7 +139,8 @@ func testChromium(t *testing.T, exec execFunc) {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}
 	out, stderr, code := exec("sh", "-c",
-		"cd /tmp && chromium --headless --screenshot=/tmp/shot.png 'data:text/html,<h1>hello</h1>' >/dev/null 2>&1 && file shot.png")
+		"cd /tmp && chromium --headless --screenshot=/tmp/shot.png 'data:text/html,<h1>hello</h1>' >/dev/null 2>&1 "+
+			"&& file shot.png")
 	if code != 0 || !strings.Contains(out, "PNG image data") {
 		t.Errorf("exit code %d, %s%s", code, out, stderr)
 	}

@@ -101,7 +101,8 @@ func TestImageOfARegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	script := `echo $GREETING; pwd; id -u; id -g; cat link; stat -c '%a %u:%g %h' one; test -e /usr/bin/ls || echo gone; cat /usr/local/share/ca-certificates/* 2>/dev/null | head -c 0; echo x > /tmp/x && cat /tmp/x`
+	script := `echo $GREETING; pwd; id -u; id -g; cat link; stat -c '%a %u:%g %h' one; test -e /usr/bin/ls || echo ` +
+		`gone; cat /usr/local/share/ca-certificates/* 2>/dev/null | head -c 0; echo x > /tmp/x && cat /tmp/x`
 	out, stderr, code := h.Run("run", "--image", ref, "--", "/bin/sh", "-c", script)
 	if want := "hello\n/app\n1234\n55\none\n640 1234:55 2\ngone\nx\n"; code != 0 || out != want {
 		t.Fatalf("exit code %d, got %q, want %q\n%s\n%s", code, out, want, stderr, h.Log())
@@ -193,7 +194,8 @@ func loadWithPodman(t *testing.T, archive string) {
 	out, err = podman("run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
 		"localhost/app:latest", "echo $GREETING; cat link; id -u")
 	if strings.Contains(out, "cgroups in hybrid mode not supported") {
-		t.Log("what podman runs of the export is not tried: its crun has no cgroups of this machine's kind; apt-get install runc, and remove crun")
+		t.Log("what podman runs of the export is not tried: its crun has no cgroups of this machine's kind; apt-get " +
+			"install runc, and remove crun")
 		return
 	}
 	if err != nil || !strings.HasSuffix(out, "hello\none\n1234\n") {

@@ -100,7 +100,8 @@ func (b *bucketClient) written(t *testing.T) {
 	sb := b.create(t, "base", &modal.SandboxCreateParams{CloudBucketMounts: b.mounted(t, b.s3.Bucket, "work/",
 		b.keys(t, s3test.AccessKey, s3test.SecretKey), false)})
 	if out, code := b.run(t, sb,
-		"ls /mnt/bucket; cat /mnt/bucket/a/b.txt; printf two >/mnt/bucket/c.txt; mkdir /mnt/bucket/d; printf three >>/mnt/bucket/d/e; mv /mnt/bucket/d/e /mnt/bucket/f; sync"); code != 0 || out != "a\none" {
+		"ls /mnt/bucket; cat /mnt/bucket/a/b.txt; printf two >/mnt/bucket/c.txt; mkdir /mnt/bucket/d; printf three "+
+			">>/mnt/bucket/d/e; mv /mnt/bucket/d/e /mnt/bucket/f; sync"); code != 0 || out != "a\none" {
 		t.Errorf("it ended with %d and said %q", code, out)
 	}
 	if c, f := b.s3.Get("work/c.txt"), b.s3.Get("work/f"); c != "two" || f != "three" {
@@ -142,7 +143,8 @@ func (b *bucketClient) named(t *testing.T) {
 	b.s3.Put("whole", "all of it")
 	file := filepath.Join(t.TempDir(), "pairs")
 	if err := os.WriteFile(file,
-		[]byte("AWS_ACCESS_KEY_ID="+s3test.AccessKey+"\nAWS_SECRET_ACCESS_KEY="+s3test.SecretKey+"\nAWS_ENDPOINT_URL="+b.endpoint+"\n"), 0o600); err != nil {
+		[]byte("AWS_ACCESS_KEY_ID="+s3test.AccessKey+"\nAWS_SECRET_ACCESS_KEY="+s3test.SecretKey+"\nAWS_ENDPOINT_URL="+
+			b.endpoint+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.h.Run("secret", "set", "bucket-keys", "--env-file", file); err != nil {

@@ -35,7 +35,8 @@ func TestModalItself(t *testing.T) {
 	t.Parallel()
 	id, secret := os.Getenv("HARVEST_TEST_MODAL_TOKEN_ID"), os.Getenv("HARVEST_TEST_MODAL_TOKEN_SECRET")
 	if id == "" || secret == "" {
-		t.Skip("HARVEST_TEST_MODAL_TOKEN_ID and HARVEST_TEST_MODAL_TOKEN_SECRET name no account at Modal: set them to a token of yours, which costs some cents")
+		t.Skip("HARVEST_TEST_MODAL_TOKEN_ID and HARVEST_TEST_MODAL_TOKEN_SECRET name no account at Modal: set them " +
+			"to a token of yours, which costs some cents")
 	}
 	h := &modalhost.Host{T: t, Modal: []string{"MODAL_TOKEN_ID=" + id, "MODAL_TOKEN_SECRET=" + secret}}
 	fixturesAtModal(t, id, secret)

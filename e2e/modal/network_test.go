@@ -238,7 +238,8 @@ func (m *modalClient) egress(t *testing.T) {
 	}{
 		"open":    {modal.SandboxCreateParams{}, strings.Join(everywhere, " ")},
 		"blocked": {modal.SandboxCreateParams{BlockNetwork: true}, ""},
-		"an address": {modal.SandboxCreateParams{OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne + "/32"}}},
+		"an address": {modal.SandboxCreateParams{OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{siteOne +
+			"/32"}}},
 			siteOne + "|80|"},
 		"a network": {modal.SandboxCreateParams{OutboundCIDRAllowlist: &modal.Allowlist{Entries: []string{"203.0.113.0/24"}}},
 			siteOne + "|80| " + siteTwo + "|80|"},

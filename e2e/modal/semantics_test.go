@@ -146,7 +146,8 @@ func (m *modalClient) endsWithItsKey(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
 		"mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
 	m.run(t, sb,
-		`mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; chmod 755 /www/cgi-bin/goes-on`)
+		`mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; `+
+			`chmod 755 /www/cgi-bin/goes-on`)
 	out, err := m.h.Run("key", "create", "connects", "-o", "json")
 	var key api.NewKey
 	if err == nil {

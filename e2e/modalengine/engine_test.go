@@ -38,7 +38,8 @@ func failuresOf(out string) string {
 // leftOfModal are checks of the suite that the engine modal does not run here.
 var leftOfModal = map[string]string{
 	"network/names": "the host name is Modal's",
-	"dial/killed":   "what kills everything inside kills the program of Harvest's too here, where it is not the first process; the sandbox ends with it",
+	"dial/killed": "what kills everything inside kills the program of Harvest's too here, where it is not the " +
+		"first process; the sandbox ends with it",
 }
 
 // TestModalEngine checks that the engine modal passes the conformance suite through the official SDK and gRPC, with our

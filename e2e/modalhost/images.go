@@ -119,7 +119,8 @@ func busybox(t *testing.T, version string) []byte {
 		"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
 	put(tar.Header{Name: "etc/os-release", Mode: 0o644}, "ID=stand-in\nVERSION_ID="+version+"\n")
 	put(tar.Header{Name: "bin/printenv", Mode: 0o755},
-		"#!/bin/sh\n[ $# = 0 ] && exec env\nfor name; do eval \"[ \\\"\\${$name+x}\\\" ] && echo \\\"\\$$name\\\"\" || missing=1; done\nexit ${missing:-0}\n")
+		"#!/bin/sh\n[ $# = 0 ] && exec env\nfor name; do eval \"[ \\\"\\${$name+x}\\\" ] && echo \\\"\\$$name\\\"\" "+
+			"|| missing=1; done\nexit ${missing:-0}\n")
 	put(tar.Header{Name: "etc/group", Mode: 0o644}, "root:x:0:\nnogroup:x:65534:\n")
 	put(tar.Header{Name: "bin/busybox", Mode: 0o755}, string(program))
 	for _, applet := range strings.Fields(string(applets)) {

@@ -40,7 +40,8 @@ func New(t *testing.T) *Host {
 	h := &Host{T: t, Program: testenv.Binary(t)}
 	dir := testenv.DataDir(t)
 	h.Environ = append(Env(dir), "HARVEST_LIMITS_CPU=1", "HARVEST_LIMITS_MEMORY=256MiB",
-		"HARVEST_REGISTRIES_MIRRORS=docker.io="+registry+",459781239556.dkr.ecr.us-east-1.amazonaws.com="+registry+",us-east1-docker.pkg.dev="+registry, "HARVEST_REGISTRIES_INSECURE="+registry)
+		"HARVEST_REGISTRIES_MIRRORS=docker.io="+registry+",459781239556.dkr.ecr.us-east-1.amazonaws.com="+registry+
+			",us-east1-docker.pkg.dev="+registry, "HARVEST_REGISTRIES_INSECURE="+registry)
 	h.Start()
 	t.Cleanup(h.Stop)
 	h.Modal = h.ClientEnv()

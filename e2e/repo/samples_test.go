@@ -11,7 +11,8 @@ import (
 // isNumber is the registry's digest of the package that the Node samples need.
 const isNumber = "sha512-41Cifkg6e8TylSpdtTpeLVMqvSBEVzTttHvERD741+pnZ8ANv0004MRL43QKPDlK9cGvNp6NZWZUBlbGXYxxng=="
 
-const builds = `"scripts": {"build": "node -e \"require('fs').writeFileSync('built.txt', String(require('is-number')(5)))\"", "test": "node -e \"process.exit(0)\""}`
+const builds = `"scripts": {"build": "node -e \"require('fs').writeFileSync('built.txt', ` +
+	`String(require('is-number')(5)))\"", "test": "node -e \"process.exit(0)\""}`
 
 // npmSample is a repository of npm.
 func npmSample() map[string]string {
@@ -29,10 +30,11 @@ func npmSample() map[string]string {
 // pnpmSample is a workspace of pnpm.
 func pnpmSample() map[string]string {
 	return map[string]string{
-		".gitignore":                  "node_modules\nbuilt.txt\n",
-		"package.json":                `{"name": "pnpm-sample", "private": true}`,
-		"pnpm-workspace.yaml":         "packages:\n  - packages/*\n",
-		"packages/one/package.json":   `{"name": "one", "version": "1.0.0", ` + builds + `, "dependencies": {"is-number": "7.0.0"}}`,
+		".gitignore":          "node_modules\nbuilt.txt\n",
+		"package.json":        `{"name": "pnpm-sample", "private": true}`,
+		"pnpm-workspace.yaml": "packages:\n  - packages/*\n",
+		"packages/one/package.json": `{"name": "one", "version": "1.0.0", ` + builds +
+			`, "dependencies": {"is-number": "7.0.0"}}`,
 		"packages/other/package.json": `{"name": "other", "version": "1.0.0", "dependencies": {"one": "workspace:*"}}`,
 		"pnpm-lock.yaml": `lockfileVersion: '9.0'
 
@@ -74,10 +76,11 @@ snapshots:
 func yarnSample(t *testing.T) map[string]string {
 	t.Helper()
 	return map[string]string{
-		".gitignore":   "node_modules\nbuilt.txt\n",
-		".yarnrc":      "registry \"" + testenv.NPMRegistry(t) + "\"\n",
-		"package.json": `{"name": "yarn-sample", "version": "1.0.0", ` + builds + `, "dependencies": {"is-number": "7.0.0"}}`,
-		"yarn.lock":    "# yarn lockfile v1\n\n\nis-number@7.0.0:\n  version \"7.0.0\"\n  integrity " + isNumber + "\n",
+		".gitignore": "node_modules\nbuilt.txt\n",
+		".yarnrc":    "registry \"" + testenv.NPMRegistry(t) + "\"\n",
+		"package.json": `{"name": "yarn-sample", "version": "1.0.0", ` + builds +
+			`, "dependencies": {"is-number": "7.0.0"}}`,
+		"yarn.lock": "# yarn lockfile v1\n\n\nis-number@7.0.0:\n  version \"7.0.0\"\n  integrity " + isNumber + "\n",
 	}
 }
 
@@ -114,8 +117,9 @@ func pipSample(t *testing.T) map[string]string {
 // goSample is a module of Go.
 func goSample() map[string]string {
 	return map[string]string{
-		"go.mod":       "module example.org/sample\n\ngo 1.19\n",
-		"main.go":      "package main\n\nfunc main() { println(answer()) }\n\nfunc answer() int { return 42 }\n",
-		"main_test.go": "package main\n\nimport \"testing\"\n\nfunc TestAnswer(t *testing.T) {\n\tif answer() != 42 {\n\t\tt.Fatal(\"wrong\")\n\t}\n}\n",
+		"go.mod":  "module example.org/sample\n\ngo 1.19\n",
+		"main.go": "package main\n\nfunc main() { println(answer()) }\n\nfunc answer() int { return 42 }\n",
+		"main_test.go": "package main\n\nimport \"testing\"\n\nfunc TestAnswer(t *testing.T) {\n\tif answer() != 42 " +
+			"{\n\t\tt.Fatal(\"wrong\")\n\t}\n}\n",
 	}
 }

@@ -49,11 +49,13 @@ func TestSandboxMount(t *testing.T) {
 	if got := in("cat /data/a/b.txt; ls /data/a"); got != "oneb.txt" {
 		t.Errorf("it sees %q", got)
 	}
-	in("printf two > /data/c.txt; mkdir /data/d; printf ' more' >> /data/c.txt; mv /data/c.txt /data/d/e.txt; ln -s e.txt /data/d/link; chmod 600 /data/d/e.txt")
+	in("printf two > /data/c.txt; mkdir /data/d; printf ' more' >> /data/c.txt; mv /data/c.txt /data/d/e.txt; ln -s " +
+		"e.txt /data/d/link; chmod 600 /data/d/e.txt")
 	if got := s3.Get("data/d/e.txt"); got != "two more" {
 		t.Errorf("the bucket has %q", got)
 	}
-	if got := in("cat /data/d/link; stat -c ' %a' /data/d/e.txt; cp -r /data/d /data/copy; mv /data/copy /data/moved; ls /data/moved; rm -r /data/d; ls /data"); got != "two more 600\ne.txt\nlink\na\nmoved" {
+	if got := in("cat /data/d/link; stat -c ' %a' /data/d/e.txt; cp -r /data/d /data/copy; mv /data/copy " +
+		"/data/moved; ls /data/moved; rm -r /data/d; ls /data"); got != "two more 600\ne.txt\nlink\na\nmoved" {
 		t.Errorf("it sees %q", got)
 	}
 	if got := in("dd if=/dev/urandom of=/data/large bs=1M count=200 2>/dev/null; sha256sum < /data/large"); len(got) < 64 {
@@ -154,7 +156,8 @@ func TestSandboxMountAway(t *testing.T) {
 	away := h.Sandbox("away")
 	// A program that has begun to write continues. Others get an error.
 	h.Must("sandbox", "exec", "--detach", "away", "--", "sh", "-c",
-		"exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf pt >&3; touch /tmp/done; sleep 1000")
+		"exec 3>/data/kept.txt; printf ke >&3; touch /tmp/begun; while [ ! -e /tmp/go ]; do sleep 0.1; done; printf "+
+			"pt >&3; touch /tmp/done; sleep 1000")
 	wait := "while [ ! -e /tmp/$0 ]; do sleep 0.1; done"
 	h.Must("sandbox", "exec", "away", "--", "sh", "-c", wait, "begun")
 	s3.Stop()

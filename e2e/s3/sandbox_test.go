@@ -82,7 +82,8 @@ func TestSandboxS3(t *testing.T) {
 	}
 	h.Must("sandbox", "exec", "one", "--", "sh", "-c", "printf three > /data/d.txt")
 	// The sandbox does not contain the credentials: no process has them, and no file, including those of the volume.
-	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] } // so that the search does not find itself
+	// so that the search does not find itself
+	hidden := func(key string) string { return "[" + key[:1] + "]" + key[1:] }
 	look := "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; cat /proc/mounts; echo searched: $(grep -rl three /data); " +
 		"found=$(grep -rlE '" + hidden(s3test.SecretKey) + "|" + hidden(s3test.AccessKey) + "' /data /root /home /tmp /run /etc /var /opt /srv); echo \"found:$found\""
 	if got := h.Must("sandbox", "exec", "one", "--", "sh", "-c", look); strings.Contains(got, s3test.SecretKey) ||

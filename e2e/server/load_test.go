@@ -175,7 +175,8 @@ func TestReaderThatNeverReads(t *testing.T) {
 		}
 		defer conn.Close()
 		if _, err := fmt.Fprintf(conn,
-			"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\nContent-Length: %d\r\n\r\n%s",
+			"POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nAccept: text/event-stream\r\n"+
+				"Content-Length: %d\r\n\r\n%s",
 			api.Path(api.SandboxExec, id), key, len(body), body); err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,8 @@ func TestAttachThroughRestarts(t *testing.T) {
 		id := h.Must("sandbox", "create")
 		c := client.New(h.Data)
 		defer c.Close()
-		const script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; echo e$i >&2; until [ $i -lt 50 ] || [ -e go ]; do sleep 0.1; done; sleep 0.05; done; exit 9"
+		const script = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo $i; echo e$i >&2; until [ $i -lt 50 ] || [ -e " +
+			"go ]; do sleep 0.1; done; sleep 0.05; done; exit 9"
 		started, err := c.ExecDetached(t.Context(), id, api.ExecRequest{Args: []string{"sh", "-c", script}})
 		if err != nil {
 			t.Fatal(err)

@@ -96,12 +96,14 @@ func checkCopySeen(t *testing.T, s *suite) {
 	dir := newDir(t, s.shared)
 	put(t, s.shared, dir, tree()...)
 	got := script(t, s.shared, dir,
-		`cat sub/relative sub/secret "sub/näïve 火 🌾.txt"; stat -c ' %a %Y' sub/script; stat -c %a sub/secret empty; readlink sub/dangling; ls empty; cat `+strings.Repeat("d/", 120)+"bottom")
+		`cat sub/relative sub/secret "sub/näïve 火 🌾.txt"; stat -c ' %a %Y' sub/script; stat -c %a sub/secret empty; `+
+			`readlink sub/dangling; ls empty; cat `+strings.Repeat("d/", 120)+"bottom")
 	if want := fmt.Sprintf("#!/bin/sh\nsutf-8 755 %d\n600\n700\nnot there\ndeep", someTime.Unix()); got != want {
 		t.Errorf("inside it is %q, want %q", got, want)
 	}
 	script(t, s.shared, dir,
-		`mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file made/link; rm sub/secret; ln made/file made/hard`)
+		`mkdir made; printf new >made/file; chmod 640 made/file; touch -d @1600000000 made/file; ln -s file `+
+			`made/link; rm sub/secret; ln made/file made/hard`)
 	out := get(t, s.shared, dir)
 	f, l := out["made/file"], out["made/link"]
 	if f.Typeflag == tar.TypeLink { // either name may be the file

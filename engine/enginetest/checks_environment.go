@@ -38,7 +38,9 @@ var environmentChecks = []check{
 	{"user/unknown", "an unknown user or group is Invalid", users, checkUnknownUser},
 	{"system/clock", "the clock inside is that of the host", nil, checkClock},
 	{"system/host name",
-		"a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and /etc/machine-id of its own", needs(func(c engine.Capabilities) bool { return c.Hostname }, "the engine names its hosts itself"), checkHostname},
+		"a sandbox has the host name of its spec, or a valid one made of its id, and /etc/hostname, /etc/hosts and " +
+			"/etc/machine-id of its own", needs(func(c engine.Capabilities) bool { return c.Hostname },
+			"the engine names its hosts itself"), checkHostname},
 }
 
 func checkOwn(t *testing.T, s *suite) {

@@ -45,7 +45,8 @@ func checkHostFiles(t *testing.T, s *suite) {
 	if err := os.WriteFile(name, []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := sh(`for f in "$1" "$2"; do test -e "$f" && echo "sees $f"; done; test -e "/proc/1/root$1" && echo "sees through init"; true`)
+	cmd := sh(`for f in "$1" "$2"; do test -e "$f" && echo "sees $f"; done; test -e "/proc/1/root$1" && echo "sees ` +
+		`through init"; true`)
 	cmd.Args = append(cmd.Args, "sh", name, s.dataDir)
 	if got := output(t, s.shared, cmd); got != "" {
 		t.Errorf("it %q", got)

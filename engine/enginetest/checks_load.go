@@ -34,7 +34,8 @@ func checkManyCommands(t *testing.T, s *suite) {
 			// Each command waits until all of them have started, so that they run at the same time.
 			n := strconv.Itoa(i)
 			out := new(testenv.Output)
-			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; seq 1 2000; exit "$line"`)
+			cmd := sh(`read line; touch "$line"; while [ "$(ls | wc -l)" -lt 50 ]; do sleep 0.5; done; echo "$line"; ` +
+				`seq 1 2000; exit "$line"`)
 			cmd.Dir, cmd.Stdin, cmd.Stdout = dir, strings.NewReader(n+"\n"), out
 			p, err := s.shared.Start(patient(t), cmd)
 			if err != nil {

@@ -133,7 +133,8 @@ func checkDefaultNetwork(t *testing.T, s *suite) {
 			hosts = append(hosts, p.Addr().WithZone("").String())
 		}
 	}
-	inside := strings.Fields(output(t, sb, sh(`ip -4 route 2>/dev/null | sed -n 's/^default via \([0-9.]*\).*/\1/p'; sed -n 's/^nameserver //p' /etc/resolv.conf`)))
+	inside := strings.Fields(output(t, sb, sh(`ip -4 route 2>/dev/null | sed -n 's/^default via \([0-9.]*\).*/\1/p'; `+
+		`sed -n 's/^nameserver //p' /etc/resolv.conf`)))
 	if len(inside) == 0 {
 		t.Error("the sandbox has no name server")
 	}

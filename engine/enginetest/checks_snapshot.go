@@ -46,7 +46,8 @@ var snapshotChecks = []check{
 		both(streams, limit("memory")), checkSnapshotOutOfMemory},
 	{"SnapshotManyFiles", "50,000 changed files come back as they were", snapshots, checkSnapshotManyFiles},
 	{"SnapshotImages",
-		"an engine that makes images itself makes several at once, and none that was given up or of a sandbox that has ended", imagers, checkSnapshotImages},
+		"an engine that makes images itself makes several at once, and none that was given up or of a sandbox that " +
+			"has ended", imagers, checkSnapshotImages},
 	{"SnapshotCycles", "files survive a chain of snapshots, each made in a sandbox from the one before", snapshots,
 		checkSnapshotCycles},
 }
@@ -273,7 +274,8 @@ func checkSnapshotTwoAtOnce(t *testing.T, s *suite) {
 func checkSnapshotOfDirectory(t *testing.T, s *suite) {
 	sb := s.create(t, engine.Spec{})
 	script(t, sb, "/",
-		"mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && echo 2 > /elsewhere/file && ln -s /here /way")
+		"mkdir -p /here/below /elsewhere && echo 1 > /here/below/file && ln /here/below/file /elsewhere/first && "+
+			"echo 2 > /elsewhere/file && ln -s /here /way")
 	img := s.snapshot(t, sb, s.image, "/way/below")
 	copied := s.create(t, engine.Spec{Image: img.ID})
 	if got := script(t, copied, "/",
@@ -393,7 +395,8 @@ func checkSnapshotDestroyed(t *testing.T, s *suite) {
 func checkSnapshotClaimed(t *testing.T, s *suite) {
 	first := s.create(t, engine.Spec{})
 	script(t, first, "/",
-		"useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > /kept")
+		"useradd -u 4321 -m somebody 2>/dev/null || echo somebody:x:4321:4321::/:/bin/sh >> /etc/passwd; echo kept > "+
+			"/kept")
 	img := s.snapshot(t, first, s.image, "")
 	for _, prepared := range []bool{false, true} {
 		w, err := s.engine.(engine.Warmer).Warm(patient(t), engine.Limits{})

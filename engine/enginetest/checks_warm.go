@@ -150,7 +150,8 @@ func newPreparer(t *testing.T, s *suite) (engine.Warm, engine.Preparer) {
 	w := newWarm(t, s)
 	p, ok := w.(engine.Preparer)
 	if !ok {
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to " +
+			"have this checked")
 	}
 	return w, p
 }
@@ -190,7 +191,8 @@ func checkPrepared(t *testing.T, s *suite) {
 	p, ok := w.(engine.Preparer)
 	if !ok {
 		_ = w.Destroy(patient(t))
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to " +
+			"have this checked")
 	}
 	if err := p.Prepare(patient(t), s.image, warming); err != nil {
 		t.Fatalf("Prepare: %v", err)
@@ -224,7 +226,8 @@ func checkPreparedOtherwise(t *testing.T, s *suite) {
 	p, ok := w.(engine.Preparer)
 	if !ok {
 		_ = w.Destroy(patient(t))
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to have this checked")
+		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to " +
+			"have this checked")
 	}
 	if err := p.Prepare(patient(t), s.image, warming); err != nil {
 		t.Fatalf("Prepare: %v", err)

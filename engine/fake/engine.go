@@ -139,7 +139,8 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	c := engine.Capabilities{
 		Isolation: "none (plain processes)",
 		Missing: []string{
-			"Commands run on the host, see its files, its processes and its network, and can do all that Harvest's own user can.",
+			"Commands run on the host, see its files, its processes and its network, and can do all that Harvest's " +
+				"own user can.",
 			"No limit holds, and volumes that are mounted read-only can be written.",
 		},
 		Terminal: true, Reopen: true, Warm: true, Volumes: true, Users: os.Geteuid() == 0,

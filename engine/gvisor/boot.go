@@ -118,7 +118,8 @@ func (e *Engine) startKeeper(ref string, files []*os.File) (conn *wire.Conn, kil
 			err = errors.Explainf(err, errors.Unsupported,
 				"this machine does not let ordinary users make user namespaces, which sandboxes need")
 			return nil, nil, errors.Remedy(err,
-				"run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")
+				"run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 "+
+					"user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")
 		}
 		return nil, nil, errors.Wrapf(err, "start keeper")
 	}

@@ -87,7 +87,8 @@ func checkUsers(dir, program string) Finding {
 }
 
 func checkCgroups() Finding {
-	const weak = "memory limits are watched ten times a second instead of held by the kernel, and CPU limits hold in whole processors"
+	const weak = "memory limits are watched ten times a second instead of held by the kernel, and CPU limits hold in " +
+		"whole processors"
 	f := Finding{Name: "cgroups", Weaker: true, Remedy: "run Harvest as root on a machine with cgroups"}
 	if os.Geteuid() != 0 {
 		f.Detail = "not for ordinary users: " + weak

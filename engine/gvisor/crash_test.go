@@ -46,7 +46,8 @@ func TestCrashesAreReported(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"SEGV": syscall.SIGSEGV, "BUS": syscall.SIGBUS,
 		"FPE": syscall.SIGFPE, "ILL": syscall.SIGILL, "TRAP": syscall.SIGTRAP,
 		"ABRT": syscall.SIGABRT} {
-		want := regexp.MustCompile(`^process crasher \(pid [1-9][0-9]*\) died of SIG` + name + `( at address 0x[0-9a-f]+)?$`)
+		want := regexp.MustCompile(`^process crasher \(pid [1-9][0-9]*\) died of SIG` + name +
+			`( at address 0x[0-9a-f]+)?$`)
 		exit, out := run(t, sb, "/tmp/crasher", name)
 		if exit.Code != 128+int(sig) || exit.Signal != name || !want.MatchString(exit.Crashed) {
 			t.Errorf("%s: %+v, %s", name, exit, out)

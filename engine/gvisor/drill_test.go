@@ -89,7 +89,8 @@ func TestProgramsRunInsideGVisor(t *testing.T) {
 		!strings.Contains(out, "Python 3.11") {
 		t.Errorf("exit %+v, output %q", exit, out)
 	}
-	program := "echo 'int main(){return __builtin_puts(\"compiled\") < 0;}' > /tmp/x.c && gcc -o /tmp/x /tmp/x.c && /tmp/x"
+	program := "echo 'int main(){return __builtin_puts(\"compiled\") < 0;}' > /tmp/x.c && gcc -o /tmp/x /tmp/x.c && " +
+		"/tmp/x"
 	if exit, out := run(t, sb, "sh", "-c", program); exit.Code != 0 || out != "compiled\n" {
 		t.Errorf("exit %+v, output %q", exit, out)
 	}

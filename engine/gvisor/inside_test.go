@@ -222,7 +222,8 @@ func TestFilesOfInotify(t *testing.T) {
 	testenv.Root(t)
 	sb := create(t, open(t, testenv.DataDir(t)), engine.Spec{ID: "one"})
 	got := runAs(t, sb, "1234",
-		"cd /proc/sys/fs; cat inotify/max_user_watches inotify/max_user_instances inotify/max_queued_events file-max nr_open pipe-max-size mount-max")
+		"cd /proc/sys/fs; cat inotify/max_user_watches inotify/max_user_instances inotify/max_queued_events file-max "+
+			"nr_open pipe-max-size mount-max")
 	if want := "1048576\n8192\n16384\n9223372036854775807\n2147483647\n1048576\n10000\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -66,7 +66,8 @@ func TestPackageManagersOverTheNetwork(t *testing.T) {
 		if public(t, registry.Hostname()) {
 			modes["default"] = engine.Network{Mode: engine.NetworkDefault}
 		} else {
-			t.Log("the registry is at a private address, which the mode default does not reach: npm is tried with allow only")
+			t.Log("the registry is at a private address, which the mode default does not reach: npm is tried with " +
+				"allow only")
 		}
 		for mode, network := range modes {
 			if err := sb.(engine.Networker).SetNetwork(t.Context(), engine.Network{Mode: engine.NetworkAllow,

@@ -98,7 +98,8 @@ func (e *Engine) cloudBucket(ctx context.Context, m engine.Mount, p Place) (*sdk
 func reachable(p Place, server string) error {
 	if p.Local {
 		return errors.Remedy(errors.Newf(errors.Unsupported, "Modal cannot reach the S3 of this machine"),
-			"name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on this machine")
+			"name a secret with the credentials of an S3 on the internet (--s3-secret), or have the sandbox run on "+
+				"this machine")
 	}
 	u, err := url.Parse(p.Endpoint)
 	if err != nil || p.Endpoint == "" || distance(u.Hostname()) >= distance(server) {

@@ -175,7 +175,8 @@ func endFor(code int, result *pb.GenericResult) engine.End {
 	case code == codeKilled && strings.Contains(strings.ToLower(said), "out of memory"):
 		return engine.End{OutOfMemory: true, Detail: because("Its memory ran out")}
 	case code == codeKilled:
-		return engine.End{Detail: because("The program that runs its commands was killed, by a command there or because its memory ran out")}
+		return engine.End{Detail: because("The program that runs its commands was killed, by a command there or " +
+			"because its memory ran out")}
 	case code == codeTimeout && result == nil:
 		return engine.End{Lost: true, Detail: "Modal ended it: it had lived for 24 hours."}
 	}

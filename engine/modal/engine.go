@@ -197,15 +197,19 @@ func (e *Engine) Capabilities() engine.Capabilities {
 	return engine.Capabilities{
 		Isolation: "Modal (gVisor, on machines of Modal's)", Limits: []string{"cpu", "memory"},
 		Missing: []string{
-			"Modal lets no sandbox live longer than 24 hours: one that is meant to is carried over to a new one with its files an hour before, and its commands end.",
+			"Modal lets no sandbox live longer than 24 hours: one that is meant to is carried over to a new one with " +
+				"its files an hour before, and its commands end.",
 			"An end for lack of memory is recognised only if Modal reports it.",
 			"The number of processes, of open files and the disk have Modal's own limits.",
-			"Each sandbox has a view of a volume of its own: other sandboxes see its files once they are committed and reloaded. The disk limit does not count for volumes.",
+			"Each sandbox has a view of a volume of its own: other sandboxes see its files once they are committed " +
+				"and reloaded. The disk limit does not count for volumes.",
 			"Snapshots are of all files: one of a directory alone is not possible, and none has the memory.",
 			"Values of Modal's own secrets are not known to Harvest, which hides them nowhere.",
 			"Volumes are not synchronised with S3: that needs their files on this machine.",
-			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at port 443 alone, and with rules every name can be looked up.",
-			"What the network refuses is not told, and what of Modal's own addresses the internet includes is Modal's affair.",
+			"Networks are Modal's: rules have no ports, nothing is denied by a rule, a domain is reached by TLS at " +
+				"port 443 alone, and with rules every name can be looked up.",
+			"What the network refuses is not told, and what of Modal's own addresses the internet includes is " +
+				"Modal's affair.",
 			"Warm sandboxes do not exist.",
 			"The host name is Modal's.",
 		},

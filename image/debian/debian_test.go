@@ -45,7 +45,8 @@ http://mirror.example/debian-security/ bookworm-security main Debian`, []string{
 			[]string{"deb https://mirror.example/debian bookworm main"}},
 		"no origin": {"https://mirror.example/debian bookworm main",
 			[]string{"deb https://mirror.example/debian bookworm main"}},
-		"other release": {"http://m.example/debian trixie main Debian\nhttp://m.example/debian-security trixie-security main Debian", []string{
+		"other release": {"http://m.example/debian trixie main Debian\nhttp://m.example/debian-security " +
+			"trixie-security main Debian", []string{
 			"deb http://m.example/debian bookworm main",
 			"deb http://m.example/debian-security bookworm-security main"}},
 		"old style": {"http://m.example/debian stable main Debian\nhttp://m.example/security stable/updates main Debian", []string{"deb http://m.example/debian bookworm main", "deb http://m.example/security bookworm-security main"}},
@@ -79,10 +80,12 @@ func TestInstalled(t *testing.T) {
 	var status strings.Builder
 	for _, p := range packages {
 		if p != "git" && p != "curl" {
-			status.WriteString("Package: " + p + "\nStatus: install ok installed\nPriority: optional\nVersion: 1:2.3-4\nDescription: x\n Package: no\n\n")
+			status.WriteString("Package: " + p + "\nStatus: install ok installed\nPriority: optional\nVersion: " +
+				"1:2.3-4\nDescription: x\n Package: no\n\n")
 		}
 	}
-	status.WriteString("Package: git\nStatus: deinstall ok config-files\nVersion: 1\n\nPackage: gcc\nStatus: install ok installed\nVersion: 12\n")
+	status.WriteString("Package: git\nStatus: deinstall ok config-files\nVersion: 1\n\nPackage: gcc\nStatus: install " +
+		"ok installed\nVersion: 12\n")
 	parts, missing := installed(status.String())
 	if diff := cmp.Diff([]image.Part{{Name: "git", Reason: "Debian did not install it"},
 		{Name: "curl", Reason: "Debian did not install it"}}, missing); diff != "" {
@@ -313,9 +316,11 @@ func TestBuildExplainsFailures(t *testing.T) {
 		{"too little space", "echo \"E: You don't have enough free space in /var/cache/apt/archives/.\" >&2; exit 25",
 			errors.Exhausted, "image: download"},
 		{"no network",
-			"echo 'I: running apt-get update' >&2; echo 'E: Failed to fetch http://x  Could not connect to x' >&2; exit 25", errors.Unavailable, "image: download"},
+			"echo 'I: running apt-get update' >&2; echo 'E: Failed to fetch http://x  Could not connect to x' >&2; " +
+				"exit 25", errors.Unavailable, "image: download"},
 		{"no keys",
-			"echo 'I: running apt-get update' >&2; echo 'W: GPG error: The following signatures: NO_PUBKEY 0E98' >&2; exit 25", errors.Unavailable, "image: download"},
+			"echo 'I: running apt-get update' >&2; echo 'W: GPG error: The following signatures: NO_PUBKEY 0E98' " +
+				">&2; exit 25", errors.Unavailable, "image: download"},
 		{"no subuids", "echo 'W: no entry in /etc/subuid for nobody' >&2; exit 25", errors.Unsupported,
 			"image: download"},
 		{"no namespaces", "echo 'E: unable to unshare: Operation not permitted' >&2; exit 1", errors.Unsupported,

@@ -54,8 +54,10 @@ func (s *shelf) RoundTrip(r *http.Request) (*http.Response, error) {
 // FuzzPull makes a registry send any manifest, configuration and layer, with digests and sizes that are right if the
 // manifest names them by their placeholder: the result is a readable image or a refusal.
 func FuzzPull(f *testing.F) {
-	const manifest = `{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$CONFIG},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$LAYER}]}`
-	const config = `{"os":"linux","config":{"Env":["A=b","c"],"ExposedPorts":{"80":{}},"Healthcheck":{"Test":["NONE"]}},"rootfs":{"type":"layers","diff_ids":["$PLAIN"]}}`
+	const manifest = `{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",$CONFIG},` +
+		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar",$LAYER}]}`
+	const config = `{"os":"linux","config":{"Env":["A=b","c"],"ExposedPorts":{"80":{}},` +
+		`"Healthcheck":{"Test":["NONE"]}},"rootfs":{"type":"layers","diff_ids":["$PLAIN"]}}`
 	plain := tarOf(f, "etc/", "", "etc/os-release", "ID=x\nVERSION_ID=1\n", "link", "->etc", ".wh.gone", "")
 	f.Add(manifest, config, plain)
 	f.Add(manifest, config, gzipped(f, plain))

@@ -211,11 +211,17 @@ func TestManifestsThatCannotBe(t *testing.T) {
 		`"mediaType":"application/vnd.oci.image.config.v1+json"`
 	zeros := strings.Repeat("0", 64)
 	for what, text := range map[string]string{
-		"another digest":         `{` + oci1 + `,"config":{` + config + `,"digest":"sha512:` + zeros + zeros + `","size":1},"layers":[]}`,
-		"a negative size":        `{` + oci1 + `,"config":{` + config + `,"digest":"sha256:` + zeros + `","size":-1},"layers":[]}`,
-		"a path for a digest":    `{` + oci1 + `,"config":{` + config + `,"digest":"sha256:../../../etc/passwd","size":1},"layers":[]}`,
-		"an index without end":   `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"sha256:` + zeros + `","size":3}]}`,
-		"an index of odd things": `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[{"digest":"md5:00","size":3}]}`,
+		"another digest": `{` + oci1 + `,"config":{` + config + `,"digest":"sha512:` + zeros + zeros +
+			`","size":1},"layers":[]}`,
+		"a negative size": `{` + oci1 + `,"config":{` + config + `,"digest":"sha256:` + zeros +
+			`","size":-1},"layers":[]}`,
+		"a path for a digest": `{` + oci1 + `,"config":{` + config +
+			`,"digest":"sha256:../../../etc/passwd","size":1},"layers":[]}`,
+		"an index without end": `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json",` +
+			`"manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"sha256:` + zeros +
+			`","size":3}]}`,
+		"an index of odd things": `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json",` +
+			`"manifests":[{"digest":"md5:00","size":3}]}`,
 	} {
 		h := newHub(t)
 		h.change(func(w http.ResponseWriter, r *http.Request) bool {

@@ -22,8 +22,9 @@ func TestStrictestSeesEmbeddedAddresses(t *testing.T) {
 		"2606:4700::5efe:a00:1": iprange.Special,
 		"169.254.169.254":       iprange.Metadata, "::ffff:169.254.169.254": iprange.Metadata,
 		"fd00:ec2::254": iprange.Metadata,
-		"0.0.0.0":       iprange.Never, "::": iprange.Never, "224.0.0.1": iprange.Never, "255.255.255.255": iprange.Never,
-		"ff02::1": iprange.Never,
+		"0.0.0.0":       iprange.Never, "::": iprange.Never, "224.0.0.1": iprange.Never,
+		"255.255.255.255": iprange.Never,
+		"ff02::1":         iprange.Never,
 	} {
 		got := iprange.Strictest(netip.MustParseAddr(text))
 		if got != want {

@@ -37,7 +37,8 @@ var exceptions = map[string]string{
 	"image/dockerfile/files/merge.go tar.Header": "a mark in a layer, which becomes no file",
 	"e2e/modalhost/images.go tar.Header":         "files of images for tests, whose times no test reads",
 
-	"image/library.go context.Background":    "opening and finding read a directory, at once and for no caller with a context",
+	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with " +
+		"a context",
 	"server/edge/errors.go panic":            "net/http breaks a stream of HTTP/2 off for nothing else",
 	"internal/dirlock/dirlock.go time.Sleep": "there is no event for a foreign process that writes its pid, or ends",
 	"store/migrate.go panic":                 "the files are in the binary: a failure is one of the build",

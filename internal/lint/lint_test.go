@@ -35,7 +35,8 @@ func TestWidths(t *testing.T) {
 	}
 	switch added, all := widths(tree); {
 	case added > 0:
-		t.Errorf("%d lines of Go are too wide, %d more than wideLines allows; look for yours among them:", len(all), added)
+		t.Errorf("%d lines of Go are too wide, %d more than wideLines allows; look for yours among them:", len(all),
+			added)
 		for _, f := range all {
 			t.Log(f)
 		}
@@ -51,13 +52,15 @@ func TestWidths(t *testing.T) {
 
 // good are files that keep every rule; fixtures change one thing in them.
 var good = map[string]string{
-	"README.md":                 "# x\n\n`make run` and `make test`\n",
-	"ARCHITECTURE.md":           "`volume` `sandbox` `errors` `cmd/harvest` `image/imagetest`\n\n[why](docs/decisions/001-one.md)\n",
+	"README.md": "# x\n\n`make run` and `make test`\n",
+	"ARCHITECTURE.md": "`volume` `sandbox` `errors` `cmd/harvest` `image/imagetest`\n\n" +
+		"[why](docs/decisions/001-one.md)\n",
 	"docs/decisions/001-one.md": "# One\n",
 	"errors/errors.go":          "// Package errors is.\npackage errors\n",
-	"volume/volume.go":          "// Package volume is.\npackage volume\n\nimport \"github.com/RelevanceAI/harvest/errors\"\n\n// Name is.\nvar Name = errors.Newf\n",
-	"sandbox/sandbox.go":        "// Package sandbox is.\npackage sandbox\n",
-	"cmd/harvest/main.go":       "// Command harvest is.\npackage main\n\nimport \"os\"\n\nfunc main() { os.Exit(1) }\n",
+	"volume/volume.go": "// Package volume is.\npackage volume\n\nimport " +
+		"\"github.com/RelevanceAI/harvest/errors\"\n\n// Name is.\nvar Name = errors.Newf\n",
+	"sandbox/sandbox.go":  "// Package sandbox is.\npackage sandbox\n",
+	"cmd/harvest/main.go": "// Command harvest is.\npackage main\n\nimport \"os\"\n\nfunc main() { os.Exit(1) }\n",
 }
 
 // lint applies the rules to good with changes; "" removes a file.

@@ -12,8 +12,10 @@ import (
 
 // markers are phrases that plain technical English rarely needs: free relatives, passives of telling, and negatives
 // that read as translated.
-var markers = regexp.MustCompile(`(?i)\b(is told|are told|was told|tells that|is said|is none|are none|that is none|any more|who has|who have|whoever|whatever it|` +
-	`what is|what was|what has|what they|what it|which is told|has it|have it|nobody|goes on|it is good|is good for|as it should|of ours|of others|of its own accord|` +
+var markers = regexp.MustCompile(`(?i)\b(is told|are told|was told|tells that|is said|is none|are none|that is ` +
+	`none|any more|who has|who have|whoever|whatever it|` +
+	`what is|what was|what has|what they|what it|which is told|has it|have it|nobody|goes on|it is good|is good ` +
+	`for|as it should|of ours|of others|of its own accord|` +
 	`at times|is asked for|comes of it|lets .* go|is gone through)\b`)
 
 // proseCeilings are the maximum percentages of marked lines in each area. They only decrease. The aim is 2

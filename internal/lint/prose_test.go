@@ -25,7 +25,8 @@ func TestProse(t *testing.T) {
 			c.percent(), ceiling)
 		switch {
 		case c.percent() > ceiling:
-			t.Errorf("%s: %.2f %% of the lines have a marker, the ceiling is %.1f %%: write the new lines plainly, as CONTRIBUTING.md says", area, c.percent(), ceiling)
+			t.Errorf("%s: %.2f %% of the lines have a marker, the ceiling is %.1f %%: write the new lines plainly, "+
+				"as CONTRIBUTING.md says", area, c.percent(), ceiling)
 		case ceiling > 2 && c.percent() < ceiling-0.5:
 			t.Errorf("%s: %.2f %% of the lines have a marker: lower the ceiling of %.1f %% in prose.go", area,
 				c.percent(), ceiling)
@@ -40,13 +41,16 @@ func TestProse(t *testing.T) {
 func TestProseIsCounted(t *testing.T) {
 	t.Parallel()
 	files := fstest.MapFS{
-		"README.md":           {Data: []byte("It says what is told here.\n\n```\nwhat is in code\n```\n`what is` in code too, plainly\n")},
+		"README.md": {Data: []byte("It says what is told here.\n\n```\nwhat is in code\n```\n`what is` in " +
+			"code too, plainly\n")},
 		"docs/a.md":           {Data: []byte("nobody reads this line\nshort\n")},
 		"docs/decisions/1.md": {Data: []byte("A plain line of text.\n")},
-		"a/a.go":              {Data: []byte("// A does what is right.\nvar a = \"nobody has asked for it\" // a b c\n//go:embed what is\n")},
-		"a/script.go":         {Data: []byte("const s = `#!/bin/sh\n# nobody reads this line\n`\n")},
+		"a/a.go": {Data: []byte("// A does what is right.\nvar a = \"nobody has asked for it\" // a b " +
+			"c\n//go:embed what is\n")},
+		"a/script.go": {Data: []byte("const s = `#!/bin/sh\n# nobody reads this line\n`\n")},
 		"cmd/harvest/cmd.go": {Data: []byte("var c = command{Long: `Prints what is there,\n" +
-			"and nobody knows why.\n`, Short: \"three plain words\"} // the end\n\nvar d = 1 // what is code\nvar e = `one line of text`\n")},
+			"and nobody knows why.\n`, Short: \"three plain words\"} // the end\n\nvar d = 1 // what is code\nvar e " +
+			"= `one line of text`\n")},
 		"a/a_test.go":     {Data: []byte("// A test of what is.\nvar b = \"what is it for\"\n")},
 		"web/a.js":        {Data: []byte("// a plain comment here\n")},
 		"a/testdata/b.md": {Data: []byte("nobody reads this line\n")},

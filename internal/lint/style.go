@@ -17,7 +17,7 @@ const (
 // strings, may be wider: wideLines is their number, which only falls.
 const (
 	columns   = 120
-	wideLines = 627
+	wideLines = 310
 )
 
 // widths checks that lines do not get wider. added is the number of wide lines above wideLines; a negative one means
@@ -25,7 +25,8 @@ const (
 func widths(t *tree) (added int, all []Finding) {
 	for _, f := range t.files {
 		for _, line := range f.wide {
-			all = append(all, Finding{f.path, line, "columns", fmt.Sprintf("the line has more than %d columns", columns),
+			all = append(all, Finding{f.path, line, "columns", fmt.Sprintf("the line has more than %d columns",
+				columns),
 				"break it after a comma or an operator"})
 		}
 	}

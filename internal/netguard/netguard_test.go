@@ -33,7 +33,8 @@ func TestAllows(t *testing.T) {
 	t.Parallel()
 	everywhere := "1.1.1.1 2606:4700::1 64:ff9b::1.1.1.1"
 	local := "127.0.0.1 127.8.8.8 ::1 ::ffff:127.0.0.1"
-	other := "10.0.0.1 172.16.0.1 192.168.1.1 169.254.1.1 100.64.0.1 198.18.0.1 fe80::1 fc00::1 fec0::1 64:ff9b::10.0.0.1 2002:a00:1::1 64:ff9b::127.0.0.1"
+	other := "10.0.0.1 172.16.0.1 192.168.1.1 169.254.1.1 100.64.0.1 198.18.0.1 fe80::1 fc00::1 fec0::1 " +
+		"64:ff9b::10.0.0.1 2002:a00:1::1 64:ff9b::127.0.0.1"
 	never := "0.0.0.0 :: 0.1.2.3 224.0.0.1 255.255.255.255 ff02::1 100::1"
 	meta := "169.254.169.254 ::ffff:169.254.169.254 100.100.100.200 fd00:ec2::254 64:ff9b::a9fe:a9fe"
 	for _, test := range []struct {
@@ -259,7 +260,8 @@ func TestProxy(t *testing.T) {
 	// Names that this machine cannot resolve are the proxy's business.
 	for host, rules := range map[string]netguard.Rules{"registry.invalid": {}, "203.0.113.7": {},
 		"10.0.0.1:5000": {Allow: allow(t, "10.0.0.0/8")},
-		"localhost:1":   {Loopback: true}, "10.1.1.1": {Any: true}, "10.0.0.2:5000": {Hosts: []string{"10.0.0.2:5000"}}} {
+		"localhost:1":   {Loopback: true}, "10.1.1.1": {Any: true},
+		"10.0.0.2:5000": {Hosts: []string{"10.0.0.2:5000"}}} {
 		if text, err := get(t, client(rules), "http://"+host+"/"); err != nil || text != "proxied "+host {
 			t.Errorf("%s: %q, %v", host, text, err)
 		}

@@ -5,11 +5,9 @@ package tarfs_test
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -17,11 +15,9 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
-	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/google/go-cmp/cmp"
 )
 
 var epoch = time.Unix(1_600_000_000, 123_456_789)
@@ -44,7 +40,8 @@ func archive(t testing.TB, entries ...entry) []byte {
 		if e.mode == 0 {
 			e.mode = 0o644
 		}
-		hdr := &tar.Header{Name: e.name, Linkname: e.link, Typeflag: e.kind, Mode: e.mode, Size: int64(len(e.content)), ModTime: epoch, Format: tar.FormatPAX}
+		hdr := &tar.Header{Name: e.name, Linkname: e.link, Typeflag: e.kind, Mode: e.mode, Size: int64(len(e.content)),
+			ModTime: epoch, Format: tar.FormatPAX}
 		if e.kind == tar.TypeXGlobalHeader {
 			hdr = &tar.Header{Typeflag: e.kind, PAXRecords: map[string]string{"comment": "x"}}
 		}
@@ -130,9 +127,11 @@ func TestUnpackAndPackKeepATree(t *testing.T) {
 	}
 	got := tree(t, filepath.Join(dir, "a/b"))
 	want := map[string]string{
-		".": "drwxr-xr-x", "dir": "dr-xr-xr-x", "dir/run": "urwxr-xr-x #!/bin/sh\n", "dir/same": "urwxr-xr-x #!/bin/sh\n",
-		"link": "Lrwxrwxrwx /etc/passwd", "implicit": "drwxr-xr-x", "implicit/file": "-rw------- x",
-		"grüße": "drwxr-xr-x", "grüße/日本": "-rw-r--r-- utf-8", "latin\xe9": "-rw-r--r-- not utf-8", "pipe": "prw-r--r--",
+		".": "drwxr-xr-x", "dir": "dr-xr-xr-x", "dir/run": "urwxr-xr-x #!/bin/sh\n",
+		"dir/same": "urwxr-xr-x #!/bin/sh\n",
+		"link":     "Lrwxrwxrwx /etc/passwd", "implicit": "drwxr-xr-x", "implicit/file": "-rw------- x",
+		"grüße": "drwxr-xr-x", "grüße/日本": "-rw-r--r-- utf-8", "latin\xe9": "-rw-r--r-- not utf-8",
+		"pipe":  "prw-r--r--",
 		"empty": "drwxr-x---", long: "-rw-r--r-- far",
 	}
 	for d := filepath.Dir(long); d != "."; d = filepath.Dir(d) {
@@ -155,7 +154,8 @@ func TestUnpackAndPackKeepATree(t *testing.T) {
 	if err := tarfs.Pack(root, "/a/b/", &out); err != nil {
 		t.Fatal(err)
 	}
-	if err := tarfs.Unpack(root, "copy", bytes.NewReader(out.Bytes()), tarfs.Options{SetID: true, Owners: os.Geteuid() == 0}); err != nil {
+	if err := tarfs.Unpack(root, "copy", bytes.NewReader(out.Bytes()), tarfs.Options{SetID: true,
+		Owners: os.Geteuid() == 0}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, tree(t, filepath.Join(dir, "copy"))); diff != "" {
@@ -208,16 +208,21 @@ func TestUnpackReplaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	symlink(t, "usr/bin", filepath.Join(dir, "bin"))
-	data := archive(t, entry{name: "file", content: "new"}, entry{name: "hard", content: "new"}, entry{name: "link", content: "new"},
+	data := archive(t, entry{name: "file", content: "new"}, entry{name: "hard", content: "new"}, entry{name: "link",
+		content: "new"},
 		entry{name: "bin/", kind: tar.TypeDir, mode: 0o755}, entry{name: "bin/sh", content: "sh"},
-		entry{name: "p", kind: tar.TypeFifo}, entry{name: "p", kind: tar.TypeFifo}, entry{name: "s", kind: tar.TypeSymlink, link: "a"},
+		entry{name: "p", kind: tar.TypeFifo}, entry{name: "p", kind: tar.TypeFifo}, entry{name: "s",
+			kind: tar.TypeSymlink, link: "a"},
 		entry{name: "s", kind: tar.TypeSymlink, link: "b"}, entry{name: "l", kind: tar.TypeLink, link: "file"},
 		entry{name: "l", kind: tar.TypeLink, link: "hard"})
-	if err := tarfs.Unpack(openRoot(t, dir), "/", bytes.NewReader(data), tarfs.Options{Owners: os.Geteuid() == 0}); err != nil {
+	if err := tarfs.Unpack(openRoot(t, dir), "/", bytes.NewReader(data),
+		tarfs.Options{Owners: os.Geteuid() == 0}); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{".": "drwxr-xr-x", "file": "-rw-r--r-- new", "hard": "-rw-r--r-- new", "link": "-rw-r--r-- new", "bin": "Lrwxrwxrwx usr/bin",
-		"usr": "drwxr-xr-x", "usr/bin": "drwxr-xr-x", "usr/bin/sh": "-rw-r--r-- sh", "p": "prw-r--r--", "s": "Lrwxrwxrwx b", "l": "-rw-r--r-- new"}
+	want := map[string]string{".": "drwxr-xr-x", "file": "-rw-r--r-- new", "hard": "-rw-r--r-- new",
+		"link": "-rw-r--r-- new", "bin": "Lrwxrwxrwx usr/bin",
+		"usr": "drwxr-xr-x", "usr/bin": "drwxr-xr-x", "usr/bin/sh": "-rw-r--r-- sh", "p": "prw-r--r--",
+		"s": "Lrwxrwxrwx b", "l": "-rw-r--r-- new"}
 	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
 		t.Error(diff)
 	}
@@ -231,7 +236,8 @@ func TestUnpackLeavesOutSpecialFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var skipped []string
-	data := archive(t, entry{name: "a", content: "a"}, entry{name: "d/p", kind: tar.TypeFifo}, entry{name: "null", kind: tar.TypeChar},
+	data := archive(t, entry{name: "a", content: "a"}, entry{name: "d/p", kind: tar.TypeFifo}, entry{name: "null",
+		kind: tar.TypeChar},
 		entry{name: "disk", kind: tar.TypeBlock}, entry{name: "z", content: "z"})
 	opts := tarfs.Options{Skipped: func(name string) { skipped = append(skipped, name) }}
 	if err := tarfs.Unpack(openRoot(t, dir), ".", bytes.NewReader(data), opts); err != nil {
@@ -240,7 +246,8 @@ func TestUnpackLeavesOutSpecialFiles(t *testing.T) {
 	if diff := cmp.Diff([]string{"d/p", "null", "disk"}, skipped); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]string{".": "drwxr-xr-x", "a": "-rw-r--r-- a", "z": "-rw-r--r-- z"}, tree(t, dir)); diff != "" {
+	if diff := cmp.Diff(map[string]string{".": "drwxr-xr-x", "a": "-rw-r--r-- a", "z": "-rw-r--r-- z"},
+		tree(t, dir)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -270,17 +277,28 @@ var hostile = []struct {
 	{name: "parent", entries: []entry{{name: "../up"}}, want: errors.Invalid},
 	{name: "inner parent", entries: []entry{{name: "a/../../up"}}, want: errors.Invalid},
 	{name: "its own directory as a file", entries: []entry{{name: ".", content: "x"}}, want: errors.Invalid},
-	{name: "link out, then write through it", entries: []entry{{name: "l", kind: tar.TypeSymlink, link: "../outside"}, {name: "l/x"}}, want: errors.Invalid},
-	{name: "absolute link, then write through it", entries: []entry{{name: "l", kind: tar.TypeSymlink, link: "/"}, {name: "l/x"}}, want: errors.Invalid},
-	{name: "link out, then make it a directory", entries: []entry{{name: "l", kind: tar.TypeSymlink, link: "../outside"}, {name: "l/", kind: tar.TypeDir}}, want: errors.Invalid},
-	{name: "chain of links", entries: []entry{{name: "a", kind: tar.TypeSymlink, link: "b/.."}, {name: "b", kind: tar.TypeSymlink, link: ".."}, {name: "a/x"}}, want: errors.Invalid},
-	{name: "loop of links", entries: []entry{{name: "a", kind: tar.TypeSymlink, link: "a"}, {name: "a/x"}}, want: errors.Invalid},
-	{name: "hard link out", entries: []entry{{name: "l", kind: tar.TypeLink, link: "../outside/secret"}}, want: errors.Invalid},
-	{name: "absolute hard link", entries: []entry{{name: "l", kind: tar.TypeLink, link: "/etc/passwd"}}, want: errors.Invalid},
-	{name: "hard link through a link", entries: []entry{{name: "d", kind: tar.TypeSymlink, link: "../outside"}, {name: "l", kind: tar.TypeLink, link: "d/secret"}}, want: errors.Invalid},
-	{name: "hard link to nothing", entries: []entry{{name: "l", kind: tar.TypeLink, link: "nothing"}}, want: errors.Invalid},
-	{name: "hard link to itself", entries: []entry{{name: "l"}, {name: "l", kind: tar.TypeLink, link: "l"}}, want: errors.Invalid},
-	{name: "hard link to a directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "l", kind: tar.TypeLink, link: "d"}}, want: errors.Invalid},
+	{name: "link out, then write through it", entries: []entry{{name: "l", kind: tar.TypeSymlink, link: "../outside"},
+		{name: "l/x"}}, want: errors.Invalid},
+	{name: "absolute link, then write through it", entries: []entry{{name: "l", kind: tar.TypeSymlink, link: "/"},
+		{name: "l/x"}}, want: errors.Invalid},
+	{name: "link out, then make it a directory", entries: []entry{{name: "l", kind: tar.TypeSymlink,
+		link: "../outside"}, {name: "l/", kind: tar.TypeDir}}, want: errors.Invalid},
+	{name: "chain of links", entries: []entry{{name: "a", kind: tar.TypeSymlink, link: "b/.."},
+		{name: "b", kind: tar.TypeSymlink, link: ".."}, {name: "a/x"}}, want: errors.Invalid},
+	{name: "loop of links", entries: []entry{{name: "a", kind: tar.TypeSymlink, link: "a"}, {name: "a/x"}},
+		want: errors.Invalid},
+	{name: "hard link out", entries: []entry{{name: "l", kind: tar.TypeLink, link: "../outside/secret"}},
+		want: errors.Invalid},
+	{name: "absolute hard link", entries: []entry{{name: "l", kind: tar.TypeLink, link: "/etc/passwd"}},
+		want: errors.Invalid},
+	{name: "hard link through a link", entries: []entry{{name: "d", kind: tar.TypeSymlink, link: "../outside"},
+		{name: "l", kind: tar.TypeLink, link: "d/secret"}}, want: errors.Invalid},
+	{name: "hard link to nothing", entries: []entry{{name: "l", kind: tar.TypeLink, link: "nothing"}},
+		want: errors.Invalid},
+	{name: "hard link to itself", entries: []entry{{name: "l"}, {name: "l", kind: tar.TypeLink, link: "l"}},
+		want: errors.Invalid},
+	{name: "hard link to a directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "l", kind: tar.TypeLink,
+		link: "d"}}, want: errors.Invalid},
 	{name: "character device", entries: []entry{{name: "null", kind: tar.TypeChar}}, want: errors.Invalid},
 	{name: "block device", entries: []entry{{name: "sda", kind: tar.TypeBlock}}, want: errors.Invalid},
 	{name: "unknown type", entries: []entry{{name: "what", kind: 'Z'}}, want: errors.Invalid},
@@ -288,13 +306,18 @@ var hostile = []struct {
 	{name: "file over directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "d"}}, want: errors.Invalid},
 	{name: "directory over file", entries: []entry{{name: "f"}, {name: "f/", kind: tar.TypeDir}}, want: errors.Invalid},
 	{name: "file as directory", entries: []entry{{name: "f"}, {name: "f/x"}}, want: errors.Invalid},
-	{name: "symlink over directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "d", kind: tar.TypeSymlink, link: "x"}}, want: errors.Invalid},
-	{name: "hard link over directory", entries: []entry{{name: "f"}, {name: "d/", kind: tar.TypeDir}, {name: "d", kind: tar.TypeLink, link: "f"}}, want: errors.Invalid},
-	{name: "pipe over directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "d", kind: tar.TypeFifo}}, want: errors.Invalid},
+	{name: "symlink over directory", entries: []entry{{name: "d/", kind: tar.TypeDir},
+		{name: "d", kind: tar.TypeSymlink, link: "x"}}, want: errors.Invalid},
+	{name: "hard link over directory", entries: []entry{{name: "f"}, {name: "d/", kind: tar.TypeDir},
+		{name: "d", kind: tar.TypeLink, link: "f"}}, want: errors.Invalid},
+	{name: "pipe over directory", entries: []entry{{name: "d/", kind: tar.TypeDir}, {name: "d", kind: tar.TypeFifo}},
+		want: errors.Invalid},
 	{name: "name too long", entries: []entry{{name: strings.Repeat("n", 300)}}, want: errors.Invalid},
 	{name: "directory name too long", entries: []entry{{name: strings.Repeat("n", 300) + "/x"}}, want: errors.Invalid},
-	{name: "too many bytes", entries: []entry{{name: "a", content: "12345"}, {name: "b", content: "123456"}}, opts: tarfs.Options{MaxBytes: 10}, want: errors.Exhausted},
-	{name: "too many entries", entries: []entry{{name: "a"}, {name: "b"}, {name: "c"}}, opts: tarfs.Options{MaxEntries: 2}, want: errors.Exhausted},
+	{name: "too many bytes", entries: []entry{{name: "a", content: "12345"}, {name: "b", content: "123456"}},
+		opts: tarfs.Options{MaxBytes: 10}, want: errors.Exhausted},
+	{name: "too many entries", entries: []entry{{name: "a"}, {name: "b"}, {name: "c"}},
+		opts: tarfs.Options{MaxEntries: 2}, want: errors.Exhausted},
 }
 
 func TestUnpackRefuses(t *testing.T) {
@@ -356,13 +379,16 @@ func TestUnpackRefusesDamage(t *testing.T) {
 	broken[600] ^= 0xff // content may be anything
 	broken[0] ^= 0x01   // but this breaks the checksum
 	for name, data := range map[string][]byte{
-		"nothing": nil, "half a header": good[:300], "half a file": good[:1500], "between entries": good[:len(good)-1024],
+		"nothing": nil, "half a header": good[:300], "half a file": good[:1500],
+		"between entries":  good[:len(good)-1024],
 		"one block of end": good[:len(good)-512], "checksum": broken, "noise": bytes.Repeat([]byte("noise"), 500),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := openRoot(t, t.TempDir())
-			for kind, r := range map[string]io.Reader{"whole": bytes.NewReader(data), "bytes": iotest.OneByteReader(bytes.NewReader(data)), "early EOF": iotest.DataErrReader(bytes.NewReader(data))} {
+			for kind, r := range map[string]io.Reader{"whole": bytes.NewReader(data),
+				"bytes":     iotest.OneByteReader(bytes.NewReader(data)),
+				"early EOF": iotest.DataErrReader(bytes.NewReader(data))} {
 				if err := tarfs.Unpack(root, "", r, tarfs.Options{}); errors.KindOf(err) != errors.Invalid {
 					t.Errorf("%s: got %v, want Invalid", kind, err)
 				}
@@ -375,7 +401,8 @@ func TestUnpackTellsTheReadersErrors(t *testing.T) {
 	t.Parallel()
 	data := archive(t, entry{name: "a", content: strings.Repeat("x", 2000)})
 	for _, n := range []int64{0, 700, 1500, int64(len(data))} {
-		r := io.MultiReader(io.LimitReader(bytes.NewReader(data), n), iotest.ErrReader(errors.Newf(errors.Unavailable, "the line is cut")))
+		r := io.MultiReader(io.LimitReader(bytes.NewReader(data), n), iotest.ErrReader(errors.Newf(errors.Unavailable,
+			"the line is cut")))
 		err := tarfs.Unpack(openRoot(t, t.TempDir()), "", r, tarfs.Options{})
 		if errors.KindOf(err) != errors.Unavailable {
 			t.Errorf("after %d bytes: got %v, want the reader's error", n, err)
@@ -402,13 +429,16 @@ func TestPathsOfTheCaller(t *testing.T) {
 	write(t, filepath.Join(top, "in/file"), "f")
 	root := openRoot(t, filepath.Join(top, "in"))
 	good := archive(t, entry{name: "x"})
-	for dir, want := range map[string]errors.Kind{"../outside": errors.Invalid, "a/../../outside": errors.Invalid, "out": errors.Invalid, "out/new": errors.Invalid,
-		"abs": errors.Invalid, "nul\x00": errors.Invalid, "file": errors.Invalid, "file/below": errors.Invalid, strings.Repeat("n", 300): errors.Invalid} {
+	for dir, want := range map[string]errors.Kind{"../outside": errors.Invalid, "a/../../outside": errors.Invalid,
+		"out": errors.Invalid, "out/new": errors.Invalid,
+		"abs": errors.Invalid, "nul\x00": errors.Invalid, "file": errors.Invalid, "file/below": errors.Invalid,
+		strings.Repeat("n", 300): errors.Invalid} {
 		if err := tarfs.Unpack(root, dir, bytes.NewReader(good), tarfs.Options{}); errors.KindOf(err) != want {
 			t.Errorf("Unpack to %q: got %v, want %s", dir, err, want)
 		}
 	}
-	for name, want := range map[string]errors.Kind{"../outside": errors.Invalid, "out/secret": errors.Invalid, "abs/passwd": errors.Invalid, "nul\x00": errors.Invalid,
+	for name, want := range map[string]errors.Kind{"../outside": errors.Invalid, "out/secret": errors.Invalid,
+		"abs/passwd": errors.Invalid, "nul\x00": errors.Invalid,
 		"none": errors.NotFound, "none/at/all": errors.NotFound, "file/below": errors.Invalid} {
 		if err := tarfs.Pack(root, name, io.Discard); errors.KindOf(err) != want {
 			t.Errorf("Pack of %q: got %v, want %s", name, err, want)
@@ -439,7 +469,8 @@ func TestPackOneFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := tar.Header{Name: hdr.Name, Typeflag: hdr.Typeflag, Linkname: hdr.Linkname, Mode: hdr.Mode, Size: hdr.Size}
+		got := tar.Header{Name: hdr.Name, Typeflag: hdr.Typeflag, Linkname: hdr.Linkname, Mode: hdr.Mode,
+			Size: hdr.Size}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
@@ -555,7 +586,8 @@ func TestDeepTrees(t *testing.T) {
 	dir := t.TempDir()
 	name := strings.Repeat("d/", 3000) + "file" // longer than a path may be
 	root := openRoot(t, dir)
-	if err := tarfs.Unpack(root, "in", bytes.NewReader(archive(t, entry{name: name, content: "deep"})), tarfs.Options{}); err != nil {
+	if err := tarfs.Unpack(root, "in", bytes.NewReader(archive(t, entry{name: name, content: "deep"})),
+		tarfs.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -572,224 +604,5 @@ func TestDeepTrees(t *testing.T) {
 	}
 	if entries != 3001 {
 		t.Errorf("got %d entries, want 3001", entries)
-	}
-}
-
-func TestWholeFileSystemFollowsAbsoluteLinks(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	real := filepath.Join(dir, "real")
-	if err := os.Mkdir(real, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	symlink(t, real, filepath.Join(dir, "abs"))
-	symlink(t, "./abs/../real", filepath.Join(dir, "rel"))
-	symlink(t, filepath.Join(dir, "loop"), filepath.Join(dir, "loop"))
-	symlink(t, "/", filepath.Join(dir, "top"))
-	root := openRoot(t, "/")
-	if err := tarfs.Unpack(root, filepath.Join(dir, "abs/sub"), bytes.NewReader(archive(t, entry{name: "f", content: "1"})), tarfs.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"abs/sub/f", "rel/sub/f", "top/" + dir + "/rel/sub/f"} {
-		var out bytes.Buffer
-		if err := tarfs.Pack(root, filepath.Join(dir, name), &out); err != nil {
-			t.Fatal(err)
-		}
-		if hdr, err := tar.NewReader(&out).Next(); err != nil || hdr.Name != "f" {
-			t.Errorf("%s: got %v, %v", name, hdr, err)
-		}
-	}
-	if err := tarfs.Pack(root, filepath.Join(dir, "loop/x"), io.Discard); errors.KindOf(err) != errors.Invalid {
-		t.Errorf("a loop: got %v", err)
-	}
-	if err := tarfs.Unpack(root, filepath.Join(dir, "loop/x"), bytes.NewReader(nil), tarfs.Options{}); errors.KindOf(err) != errors.Invalid {
-		t.Errorf("a loop: got %v", err)
-	}
-}
-
-func TestFullDisk(t *testing.T) {
-	t.Parallel()
-	dir := testenv.SmallDisk(t, "size=64k,nr_inodes=8")
-	root := openRoot(t, dir)
-	many := make([]entry, 20)
-	for i := range many {
-		many[i] = entry{name: string(rune('a' + i)), kind: tar.TypeDir, mode: 0o755}
-	}
-	for name, entries := range map[string][]entry{"bytes": {{name: "big", content: strings.Repeat("x", 1<<20)}}, "files": many} {
-		err := tarfs.Unpack(root, "", bytes.NewReader(archive(t, entries...)), tarfs.Options{})
-		if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no space left") {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := tarfs.Unpack(root, "new", bytes.NewReader(archive(t)), tarfs.Options{}); errors.KindOf(err) != errors.Denied {
-		t.Errorf("a read-only file system: got %v", err)
-	}
-}
-
-// TestLayersWithoutAnEnd checks that a layer may lack the end marker that other archives must have, or be empty, and
-// that it is never cut within an entry.
-func TestLayersWithoutAnEnd(t *testing.T) {
-	t.Parallel()
-	whole := archive(t, entry{name: "a", content: "content"}, entry{name: "b"})
-	whole = whole[:len(whole)-2*512] // the end marker follows
-	read := func(r *tarfs.Reader) (n int, err error) {
-		for ; err == nil; n++ {
-			_, err = r.Next()
-		}
-		return n - 1, err
-	}
-	if n, err := read(tarfs.NewLayerReader(bytes.NewReader(whole))); n != 2 || err != io.EOF {
-		t.Errorf("without an end: %d entries, %v", n, err)
-	}
-	if n, err := read(tarfs.NewLayerReader(bytes.NewReader(nil))); n != 0 || err != io.EOF {
-		t.Errorf("an empty layer: %d entries, %v", n, err)
-	}
-	if _, err := read(tarfs.NewReader(bytes.NewReader(whole))); errors.KindOf(err) != errors.Invalid {
-		t.Errorf("another archive without an end: %v", err)
-	}
-	for _, size := range []int{100, 600, len(whole) - 100, len(whole) - 600} {
-		if _, err := read(tarfs.NewLayerReader(bytes.NewReader(whole[:size]))); errors.KindOf(err) != errors.Invalid {
-			t.Errorf("the first %d bytes: %v", size, err)
-		}
-	}
-}
-
-func FuzzUnpack(f *testing.F) {
-	for _, tc := range hostile {
-		f.Add(archive(f, tc.entries...))
-	}
-	good := archive(f, entry{name: "a", content: "x"}, entry{name: "d/", kind: tar.TypeDir}, entry{name: "d/l", kind: tar.TypeSymlink, link: "../../outside"})
-	f.Add(good)
-	f.Add(good[:700])
-	f.Fuzz(func(t *testing.T, data []byte) {
-		top := guarded(t)
-		root := openRoot(t, top)
-		err := tarfs.Unpack(root, "in", bytes.NewReader(data), tarfs.Options{SetID: true, MaxBytes: 1 << 20, MaxEntries: 100})
-		if errors.KindOf(err) == errors.Internal {
-			t.Errorf("an archive became an internal error: %v", err)
-		}
-		checkGuarded(t, top)
-		if err != nil {
-			return
-		}
-		var out bytes.Buffer
-		if err := tarfs.Pack(root, "in", &out); err != nil {
-			t.Fatalf("what was unpacked cannot be packed: %v", err)
-		}
-		if err := tarfs.Unpack(root, "again", &out, tarfs.Options{SetID: true}); err != nil {
-			t.Fatalf("what was packed cannot be unpacked: %v", err)
-		}
-		if err := os.RemoveAll(filepath.Join(top, "again")); err != nil {
-			t.Fatal(err)
-		}
-		checkGuarded(t, top)
-	})
-}
-
-func TestOpenStreams(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "big"), strings.Repeat("x", 8<<20))
-	for _, top := range []string{dir, "/"} {
-		root, err := os.OpenRoot(top)
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := map[string]string{dir: "big", "/": dir + "/big"}[top]
-		s, err := tarfs.Open(t.Context(), root, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tarfs.Open(t.Context(), root, name+"/none"); errors.KindOf(err) != errors.Invalid {
-			t.Errorf("below a file: got %v", err)
-		}
-		if _, err := tarfs.Open(t.Context(), root, name+"none"); errors.KindOf(err) != errors.NotFound {
-			t.Errorf("got %v, want NotFound at once", err)
-		}
-		root.Close()
-		tr := tar.NewReader(s)
-		if hdr, err := tr.Next(); err != nil || hdr.Name != "big" {
-			t.Fatalf("got %v, %v", hdr, err)
-		}
-		if n, err := io.Copy(io.Discard, tr); n != 8<<20 || err != nil {
-			t.Errorf("got %d bytes, %v", n, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := tarfs.Open(t.Context(), root, name); top != "/" && err == nil {
-			t.Error("a closed root can be opened")
-		}
-	}
-}
-
-func TestOpenEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "big"), strings.Repeat("x", 8<<20))
-	ctx, cancel := context.WithCancel(t.Context())
-	s, err := tarfs.Open(ctx, openRoot(t, dir), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if _, err := io.Copy(io.Discard, s); errors.KindOf(err) != errors.Canceled {
-		t.Errorf("got %v, want Canceled", err)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	half, err := tarfs.Open(t.Context(), openRoot(t, dir), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := half.Close(); err != nil { // and does not wait for the rest
-		t.Error(err)
-	}
-}
-
-func TestRemove(t *testing.T) {
-	t.Parallel()
-	top := guarded(t)
-	symlink(t, "../outside", filepath.Join(top, "in/out"))
-	if err := os.MkdirAll(filepath.Join(top, "in/d/locked"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(top, "in/d/locked/f"), "x")
-	if err := os.Chmod(filepath.Join(top, "in/d/locked"), 0o500); err != nil {
-		t.Fatal(err)
-	}
-	root := openRoot(t, filepath.Join(top, "in"))
-	for _, c := range []struct {
-		name string
-		want errors.Kind
-	}{{"", errors.Invalid}, {"/", errors.Invalid}, {"../outside", errors.Invalid}, {"out/secret", errors.Invalid}, {"none", errors.NotFound}, {"d", ""}, {"out", ""}} {
-		if err := tarfs.Remove(root, c.name); errors.KindOf(err) != c.want {
-			t.Errorf("%q: got %v, want %q", c.name, err, c.want)
-		}
-	}
-	checkGuarded(t, top)
-	if got := tree(t, filepath.Join(top, "in")); len(got) != 1 {
-		t.Errorf("left: %v", got)
-	}
-}
-
-// TestRemoveAsOrdinaryUser runs in a child process, since root may do everything.
-func TestRemoveAsOrdinaryUser(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("TestRemove is this test for an ordinary user")
-	}
-	if os.Getenv("TARFS_TEST_CHILD") != "" {
-		return
-	}
-	cmd := exec.Command("/proc/self/exe", "-test.run", "^TestRemove$")
-	cmd.Env = append(os.Environ(), "TARFS_TEST_CHILD=1")
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
 	}
 }

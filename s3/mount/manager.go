@@ -263,7 +263,8 @@ func (m *Manager) watch(about About) {
 
 // lostReason explains the end of a process. A sandbox holds its mount by an open descriptor, which
 // cannot be switched to another mount.
-const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; written files are stored nevertheless; " +
+const lostReason = "the process that served the mount ended, and a running sandbox cannot get another one; written " +
+	"files are stored nevertheless; " +
 	"create another sandbox to have the files at hand again"
 
 // rescue stores the files of a process that ended, while the sandbox runs on without its mount. It

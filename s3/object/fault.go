@@ -93,7 +93,8 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
 	case status == http.StatusForbidden || status == http.StatusUnauthorized:
 		return say(errors.Denied,
-			"allow s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on "+b.String(), "S3 does not allow it on %s (%s)", b, code)
+			"allow s3:ListBucket, s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on "+
+				b.String(), "S3 does not allow it on %s (%s)", b, code)
 	case status == http.StatusMovedPermanently || status == http.StatusTemporaryRedirect:
 		return say(errors.Invalid, "set the bucket's region and endpoint", "the bucket %s is elsewhere", bucket)
 	case status == http.StatusTooManyRequests || status >= 500 || code == "SlowDown" || code == "RequestTimeout":

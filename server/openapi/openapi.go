@@ -59,8 +59,10 @@ func document(routes []edge.Route) (object, error) {
 		"jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
 		"info": object{
 			"title": "Harvest", "version": "1", "summary": "Isolated computers for code and agents",
-			"description": "Durations are seconds and sizes bytes, as their names say. Times are RFC 3339 in UTC. Lists are paged: pass next_cursor of a page to get the next one. " +
-				"If a POST with an Idempotency-Key is repeated within a day, the server returns the first answer and does nothing. Unknown fields are rejected.",
+			"description": "Durations are seconds and sizes bytes, as their names say. Times are RFC 3339 in UTC. " +
+				"Lists are paged: pass next_cursor of a page to get the next one. " +
+				"If a POST with an Idempotency-Key is repeated within a day, the server returns the first answer and " +
+				"does nothing. Unknown fields are rejected.",
 			"license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
 		},
 		"security": []object{{"key": []string{}}, {"cookie": []string{}}},
@@ -279,7 +281,8 @@ func Page(w http.ResponseWriter, routes []edge.Route) error {
 	}
 	var b bytes.Buffer
 	err := page.Execute(&b, object{"Groups": groups,
-		"About": "Durations are seconds and sizes bytes. Times are RFC 3339 in UTC. Lists are paged. Errors are application/problem+json."})
+		"About": "Durations are seconds and sizes bytes. Times are RFC 3339 in UTC. Lists are paged. Errors are " +
+			"application/problem+json."})
 	if err != nil {
 		return errors.Wrapf(err, "render the page")
 	}

@@ -46,7 +46,8 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "GET", Path: api.Sandboxes, Handle: s.listSandboxes, Scope: read,
 			Summary: "List sandboxes, newest first",
 			Query: edge.QueryPage + "; all: also sandboxes that have ended; name: only the sandbox of this name; " +
-				"tag: KEY=VALUE, repeatable; everyone: sandboxes of all accounts, for operators", Out: api.List[api.Sandbox]{}, Status: 200},
+				"tag: KEY=VALUE, repeatable; everyone: sandboxes of all accounts, for operators",
+			Out: api.List[api.Sandbox]{}, Status: 200},
 		{Method: "GET", Path: api.Sandboxed, Handle: s.getSandbox, Scope: read, Summary: "Get a sandbox",
 			Out: api.Sandbox{}, Status: 200},
 		{Method: "DELETE", Path: api.Sandboxed, Handle: s.destroySandbox, Scope: write,

@@ -45,7 +45,8 @@ func markOf(name string) string {
 
 // terminalArgs run the available shell. The last argument, which markOf returns, is missing here.
 var terminalArgs = []string{"/bin/sh", "-c",
-	`[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x "$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`}
+	`[ -z "$HARVEST_TERMINAL_DIR" ] || cd -- "$HARVEST_TERMINAL_DIR" 2>/dev/null; unset HARVEST_TERMINAL_DIR; [ -x ` +
+		`"$SHELL" ] && exec "$SHELL" -l; command -v bash >/dev/null 2>&1 && exec bash -l; exec sh -l`}
 
 func (s *Service) terminalRoutes() []edge.Route {
 	return []edge.Route{{Method: "GET", Path: api.SandboxTerminal, Handle: s.openTerminal, Scope: account.Exec,

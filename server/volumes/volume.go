@@ -31,7 +31,8 @@ func (s *Service) Routes() []edge.Route {
 			Query: edge.QueryPage, Out: api.List[api.Volume]{}, Status: 200},
 		{Method: "DELETE", Path: api.VolumeNamed, Handle: s.deleteVolume, Scope: write,
 			Summary: "Delete a volume and its files",
-			Query:   "force: delete the volume even if some of its files are not in S3 yet, which are lost", Status: 204},
+			Query:   "force: delete the volume even if some of its files are not in S3 yet, which are lost",
+			Status:  204},
 		{Method: "PUT", Path: api.VolumeArchive, Handle: s.volumeArchiveIn, Scope: write,
 			Summary: "Unpack a tar stream in a directory", Query: edge.QueryPath,
 			RawIn: api.TypeTar, Status: 204},
@@ -51,7 +52,8 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "GET", Path: api.VolumeVersions, Handle: s.volumeVersions, Scope: read,
 			Summary: "List the versions of a volume in S3, newest first",
 			Query: "bucket: a bucket of the account (default: the server's); prefix: prefix in the bucket; " +
-				"secret: secret with its credentials; " + edge.QueryPage, Out: api.List[api.VolumeVersion]{}, Status: 200},
+				"secret: secret with its credentials; " + edge.QueryPage, Out: api.List[api.VolumeVersion]{},
+			Status: 200},
 		{Method: "DELETE", Path: api.VolumeVersions, Handle: s.pruneVersions, Scope: write,
 			Summary: "Delete all but the latest versions of a volume",
 			Query: "keep: number of versions to keep, at least 1; bucket: a bucket of the account (default: the " +

@@ -30,7 +30,8 @@ func TestOutput(t *testing.T) {
 		}
 	}
 	o.end()
-	want := "message.delta hi|agent.other \"warning: old\"|agent.other \"a line that is too long\"|agent.other \"the rest\"|done completed"
+	want := "message.delta hi|agent.other \"warning: old\"|agent.other \"a line that is too long\"|agent.other \"the " +
+		"rest\"|done completed"
 	if text := strings.Join(got, "|"); text != want {
 		t.Errorf("%s, want %s", text, want)
 	}

@@ -137,7 +137,8 @@ func (s *stand) echo(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Sscanf(string(status), "%d %d", &attempt, &seconds)
 		next := time.Now().Add(time.Duration(seconds) * time.Second).UnixMilli()
 		event = fmt.Appendf(nil,
-			`{"type":"session.status","properties":{"sessionID":"ses_new","status":{"type":"retry","attempt":%d,"message":"overloaded","next":%d}}}`, attempt, next)
+			`{"type":"session.status","properties":{"sessionID":"ses_new","status":{"type":"retry","attempt":%d,`+
+				`"message":"overloaded","next":%d}}}`, attempt, next)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +250,8 @@ func TestBridge(t *testing.T) {
 		want string
 	}{
 		{opencode.Request{Op: "prompt", ID: "1", Text: "go"},
-			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
+			`{"body":{"model":{"modelID":"m","providerID":"p"},"parts":[{"text":"go","type":"text"}],"system":"Be ` +
+				`brief."},"path":"/session/ses_new/prompt_async","type":"asked"}`},
 		{opencode.Request{Op: "abort"}, `{"body":{},"path":"/session/ses_new/abort","type":"asked"}`},
 		{opencode.Request{Op: "reply", ID: "per/1", Reply: "reject", Text: "no"},
 			`{"body":{"message":"no","reply":"reject"},"path":"/permission/per/1/reply","type":"asked"}`},
@@ -257,7 +259,8 @@ func TestBridge(t *testing.T) {
 			`{"body":{"answers":[["a","b"],[]]},"path":"/question/que/1/reply","type":"asked"}`},
 		{opencode.Request{Op: "dismiss", ID: "que/1"}, `{"body":{},"path":"/question/que/1/reject","type":"asked"}`},
 		{opencode.Request{Op: "mcp"},
-			`{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it died"},{"name":"good","status":"connected"}]}`},
+			`{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it ` +
+				`died"},{"name":"good","status":"connected"}]}`},
 		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"there is no operation \"odd\""}`},
 		{opencode.Request{Op: "prompt", Text: "refuse"},
 			`{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},

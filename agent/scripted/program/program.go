@@ -28,7 +28,8 @@ import (
 const File = "SCRIPTED-AGENT.md"
 
 // Orders lists the orders that a line of a prompt may contain.
-const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER, /sleep SECONDS, /fail TEXT, /exit CODE`
+const Orders = `/say TEXT, /think TEXT, /run COMMAND, /write PATH TEXT, /ask QUESTION | ANSWER | ANSWER, /sleep ` +
+	`SECONDS, /fail TEXT, /exit CODE`
 
 // maxLine is the length limit for a line of input, in bytes.
 const maxLine = 64 << 20

@@ -97,7 +97,8 @@ is read from standard input.`,
 	flags.StringVar(&r.servers, "mcp-config", "",
 		"file of MCP servers for the agent, in the format of a project's .mcp.json")
 	flags.Var(&r.idle, "idle-timeout",
-		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of the configuration)")
+		"idle time after which the sandbox ends; the next prompt continues in a new one (default: idle_timeout of "+
+			"the configuration)")
 	flags.BoolVarP(&r.detach, "detach", "d", false, "print the session and return")
 	flags.BoolVar(&r.plain, "plain", false,
 		"a conversation in lines that are never redrawn (default: only if TERM is dumb)")

@@ -179,7 +179,8 @@ func gitText(kind string, e api.GitEvent) string {
 	text := ""
 	switch {
 	case kind == "git.panic":
-		text = "the agent pressed the panic button: " + chat.FirstLine(e.Reason) + "; a person must " + chat.FirstLine(e.Need)
+		text = "the agent pressed the panic button: " + chat.FirstLine(e.Reason) + "; a person must " +
+			chat.FirstLine(e.Need)
 	case kind == "git.pushed":
 		text = "pushed " + e.Branch
 	case kind == "git.stashed":

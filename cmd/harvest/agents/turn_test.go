@@ -36,7 +36,8 @@ func TestTurnView(t *testing.T) {
 		{"agent.retrying", `{"text":"attempt 1"}`},
 		{"agent.overridden", `{"text":"opencode.json sets model: not used"}`},
 		{"agent.asked",
-			`{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red","description":"warm"}]}]}`},
+			`{"id":"q","tool":"AskUserQuestion","questions":[{"text":"Which?","options":[{"label":"red",` +
+				`"description":"warm"}]}]}`},
 		{"agent.withdrawn", `{"id":"q","text":"Which? red"}`},
 		{"agent.asked", `{"id":"r","tool":"ExitPlanMode","input":{},"text":"1. look\n2. do it\n"}`},
 		{"agent.withdrawn", `{"id":"r"}`},
@@ -48,7 +49,9 @@ func TestTurnView(t *testing.T) {
 		}
 	}
 	v.close()
-	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\nDone.\n"; out.String() != want {
+	if want := "I ]52;c;xlook.\n▸ Bash ls\n  failed: exit 1\n▸ Odd {\"n\":1}\n▸ None \n  changed /w/a\n? " +
+		"AskUserQuestion \n  Which?\n   - red  warm\n  answered: Which? red\n? ExitPlanMode \n  1. look\n  2. do it\n" +
+		"Done.\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 	if want := "the sandbox waits to start\nsandbox ready in 12 ms\n> do\n> it\n(thinking) secret thoughts\n" +

@@ -12,8 +12,10 @@ import (
 // TestKeys checks that keys and pastes are decoded from pieces of any size.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	const input = "aü漢\x1b[A\x1bOB\x1b[1;5C\x1b[3~\r\n\x7f\x01\x1b\r\x1b[200~x\r\ny\x1b[31m\x1b[201~\x1b[99~\x1bz\x1b\x1b[D\x00"
-	const want = "[text:a][text:ü][text:漢][up][down][word right][delete][enter][newline][backspace][home][newline][text:x\ny[31m][esc][left]"
+	const input = "aü漢\x1b[A\x1bOB\x1b[1;5C\x1b[3~\r\n\x7f\x01\x1b\r\x1b[200~x\r\n" +
+		"y\x1b[31m\x1b[201~\x1b[99~\x1bz\x1b\x1b[D\x00"
+	const want = "[text:a][text:ü][text:漢][up][down][word " +
+		"right][delete][enter][newline][backspace][home][newline][text:x\ny[31m][esc][left]"
 	for size := 1; size <= len(input); size++ {
 		var d decoder
 		var got strings.Builder

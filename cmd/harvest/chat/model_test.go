@@ -350,7 +350,8 @@ func TestNothingCommandsTheTerminal(t *testing.T) {
 			{"tool.started", `{"id":"c","tool":"EVIL","input":{"command":"EVIL"}}`},
 			{"tool.output", `{"id":"c","text":"EVIL"}`},
 			{"agent.asked",
-				`{"id":"q","tool":"EVIL","questions":[{"text":"EVIL","options":[{"label":"EVIL","description":"EVIL"}]}]}`},
+				`{"id":"q","tool":"EVIL","questions":[{"text":"EVIL","options":[{"label":"EVIL","description":"EVIL"}` +
+					`]}]}`},
 			{"agent.retrying", `{"text":"EVIL"}`},
 			{"agent.crashed", `{"reason":"EVIL"}`},
 			{"agent.continued", `{"reason":"EVIL"}`},

@@ -112,7 +112,8 @@ func TestMarkdown(t *testing.T) {
 // TestBlocks checks that a text gives the same blocks for each way to cut it into pieces.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
-	const source = "One.\nStill one.\n\n- a\n\n  more of a\n- b\n\nText\n```sh\necho\n\necho\n```\nAfter\n\n~~~\n```\n~~~\n\nEnd"
+	const source = "One.\nStill one.\n\n- a\n\n  more of a\n- b\n\nText\n```sh\necho\n\necho\n```\nAfter\n\n~~~\n" +
+		"```\n~~~\n\nEnd"
 	want := []string{"One.\nStill one.\n\n", "- a\n\n  more of a\n- b\n\n", "Text\n```sh\necho\n\necho\n```\n",
 		"After\n\n", "~~~\n```\n~~~\n"}
 	if complete, rest := blocks(source); !slices.Equal(complete, want) || rest != "\nEnd" {
@@ -157,7 +158,9 @@ func TestChanges(t *testing.T) {
 		`{"file_path":"f","edits":[{"old_string":"a","new_string":"b"},{"old_string":"c","new_string":"d"}]}`: "-a|+b|-c|+d",
 		`{"file_path":"f","content":"x\ny\n"}`:                                                                "+x|+y",
 		`{"file_path":"f"}`:                                                                                   "",
-		`{"content":"x"}`:                                                                                     "", `[]`: "", `{"file_path":"f","old_string":"a","new_string":""}`: "-a",
+		`{"content":"x"}`:                                                                                     "",
+		`[]`:                                                                                                  "",
+		`{"file_path":"f","old_string":"a","new_string":""}`:                                                  "-a",
 	} {
 		if got := strings.Join(changes(json.RawMessage(input)), "|"); got != want {
 			t.Errorf("%s: %q, want %q", input, got, want)

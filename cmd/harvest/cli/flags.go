@@ -36,7 +36,9 @@ func (f *SandboxFlags) Add(cmd *cobra.Command) {
 	flags.StringArrayVar(&f.secrets, "secret", nil,
 		"name of a secret for the environment of commands, repeatable; modal:NAME is a secret at Modal")
 	flags.StringVar(&f.s3, "s3", "",
-		"S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount the bucket itself")
+		"S3 location of a volume, s3://BUCKET/PREFIX:/path[:init][:sync][:every=5m]: init downloads it first, sync "+
+			"uploads it at the end, every uploads it at intervals; or s3://BUCKET/PREFIX:/path:mount[:ro] to mount "+
+			"the bucket itself")
 	flags.StringVar(&f.s3Secret, "s3-secret", "", "secret with the bucket's credentials (default: aws)")
 	flags.Float64Var(&f.cpu, "cpu", 0, "cores")
 	flags.Var(&f.memory, "memory", "memory, such as 512MiB or 2GiB")

@@ -162,7 +162,8 @@ func parseS3(text, secret string) (*api.S3, error) {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid,
 			"invalid --s3 %.300q: want s3://BUCKET/PREFIX:/path[:init][:sync][:every=TIME] or …:/path:mount[:ro]",
 			text),
-			"give s3://my-bucket/work:/work:init:sync, or s3:/work:init:sync for the server's bucket and a volume at /work")
+			"give s3://my-bucket/work:/work:init:sync, or s3:/work:init:sync for the server's bucket and a volume at "+
+				"/work")
 	}
 	return &s, nil
 }

@@ -75,7 +75,8 @@ func serveFake(t *testing.T) *client.Client {
 const (
 	copySource = `mkdir -p src/dir/sub && cd src && printf f >file && chmod 640 file && printf s >dir/sub/s && printf d >dir/d && chmod 750 dir && ln dir/d dir/hard && ln -s d dir/link &&
 ln -s file flink && ln -s dir dlink && touch -d @1600000000 file dir/d dir`
-	copyTarget = `mkdir -p dst/full/dir dst/has-file dst/has-dir/file && cd dst && printf old >old && printf kept >full/dir/kept && printf x >has-file/dir && ln -s full tolink && ln -s old tofile && ln -s new dangling`
+	copyTarget = `mkdir -p dst/full/dir dst/has-file dst/has-dir/file && cd dst && printf old >old && printf kept ` +
+		`>full/dir/kept && printf x >has-file/dir && ln -s full tolink && ln -s old tofile && ln -s new dangling`
 )
 
 // copyRows are the rules: the new and changed files below dst after each copy, or the error. says is the beginning of

@@ -105,7 +105,8 @@ func (c commands) filesPut() *cobra.Command {
 	cmd := c.onFile(&cobra.Command{
 		Use: "put SANDBOX:PATH", Short: "Write a file atomically, from standard input or a file of this machine",
 		Long: "Write a file atomically: programs in the sandbox see the old content or the new one, never a part.\n\n" +
-			"With --if-match, the write fails (exit code 5) unless the file still has that ETag, as printed by\n`harvest sandbox files ls -o json`.",
+			"With --if-match, the write fails (exit code 5) unless the file still has that ETag, as printed by\n" +
+			"`harvest sandbox files ls -o json`.",
 		Example: `  harvest sandbox files put dev:/usr/local/bin/tool --from ./tool --mode 755
   harvest sandbox files put dev:/etc/app.conf --from app.conf --if-match '"2a-18c3-18c3-1f"'`,
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
@@ -230,7 +231,8 @@ func (c commands) filesWatch() *cobra.Command {
 	cmd := c.onFile(&cobra.Command{
 		Use: "watch SANDBOX:PATH", Short: "Print changes of files, one per line, until interrupted",
 		Long: "Print changes of files until interrupted, one per line: created, changed or removed, and the path.\n" +
-			"A rename over an existing file, as by git and editors, is a change of that file. The line \"lagged\"\nmeans that changes were skipped.",
+			"A rename over an existing file, as by git and editors, is a change of that file. The line \"lagged\"\n" +
+			"means that changes were skipped.",
 		Example: "  harvest sandbox files watch -r dev:/workspace",
 	}, func(ctx context.Context, server *client.Client, ref, path string) error {
 		return server.WatchFiles(ctx, ref, path, recursive, func(change api.FileChange) error {

@@ -230,9 +230,10 @@ func (c commands) volumeVersions() *cobra.Command {
 func (c commands) volumePrune() *cobra.Command {
 	secret, keep := "", 0
 	cmd := &cobra.Command{
-		Use:     "prune VOLUME [s3://BUCKET/PREFIX] --keep N",
-		Short:   "Delete old versions of a volume in S3",
-		Long:    "Delete all but the latest N versions that harvest volume sync --versioned has saved.\n\n" + bucketHelp,
+		Use:   "prune VOLUME [s3://BUCKET/PREFIX] --keep N",
+		Short: "Delete old versions of a volume in S3",
+		Long: "Delete all but the latest N versions that harvest volume sync --versioned has saved.\n\n" +
+			bucketHelp,
 		Example: "  harvest volume prune data --keep 3",
 		Args:    cli.Args(1, 2, "a volume and optionally an S3 location"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {

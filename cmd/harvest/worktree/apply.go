@@ -207,7 +207,8 @@ func touched(steps []step) (all []string) {
 }
 
 // inTheWay matches git's complaints about single files.
-var inTheWay = pattern.New(`(?m)error: (?:patch failed: )?(.+?)(?::\d+$|: patch does not apply|: already exists in working directory|: No such file or directory)`)
+var inTheWay = pattern.New(`(?m)error: (?:patch failed: )?(.+?)(?::\d+$|: patch does not apply|: already exists in ` +
+	`working directory|: No such file or directory)`)
 
 // explain names the user's own changes that a patch conflicts with.
 func (a applying) explain(ctx context.Context, err error) error {
@@ -226,7 +227,8 @@ func (a applying) explain(ctx context.Context, err error) error {
 	}
 	text := strings.Join(own[:min(len(own), 5)], ", ")
 	return errors.Remedy(errors.Newf(errors.Conflict, "%s", errors.Message(err)),
-		"nothing was changed; commit, stash or move your own changes of %s first, or fetch the work as a branch: harvest checkout %s", text, a.session)
+		"nothing was changed; commit, stash or move your own changes of %s first, or fetch the work as a branch: "+
+			"harvest checkout %s", text, a.session)
 }
 
 // patch is a patch for git apply.
@@ -240,7 +242,8 @@ type patch struct {
 
 var (
 	header   = pattern.New(`(?m)^diff --git `)
-	linkMode = pattern.New(`(?m)^(?:new file mode|deleted file mode|new mode|old mode|index [0-9a-f]+\.\.[0-9a-f]+) 160000$`)
+	linkMode = pattern.New(`(?m)^(?:new file mode|deleted file mode|new mode|old mode|index [0-9a-f]+\.\.[0-9a-f]+) ` +
+		`160000$`)
 )
 
 // readPatch lists the paths of a patch as git reads them.

@@ -28,7 +28,8 @@ func applied(t *testing.T) string {
 }
 
 func addition(mode, name, text string) string {
-	return "diff --git a/" + name + " b/" + name + "\nnew file mode " + mode + "\n--- /dev/null\n+++ b/" + name + "\n@@ -0,0 +1 @@\n+" + text + "\n\\ No newline at end of file\n"
+	return "diff --git a/" + name + " b/" + name + "\nnew file mode " + mode + "\n--- /dev/null\n+++ b/" + name +
+		"\n@@ -0,0 +1 @@\n+" + text + "\n\\ No newline at end of file\n"
 }
 
 // TestApplyPatch checks that a patch is applied within the repository, or not at all: it neither writes outside, nor
@@ -40,7 +41,8 @@ func TestApplyPatch(t *testing.T) {
 	for name, patch := range map[string]string{
 		"a file": file, "within": file + addition("120000", "a/b/l", "../../new"),
 		"to nothing": file + addition("120000", "l", "nothing"),
-		"changed":    file + "diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline at end of file\n+new\n\\ No newline at end of file\n",
+		"changed": file + "diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline " +
+			"at end of file\n+new\n\\ No newline at end of file\n",
 	} {
 		dir := applied(t)
 		if _, err := (applying{top: dir}).run(t.Context(), []byte(patch), false); err != nil {
@@ -59,10 +61,11 @@ func TestApplyPatch(t *testing.T) {
 		"the parent":                 {addition("120000", "l", ".."), errors.Denied},
 		"a mode that git reads, too": {addition("0120000 ", "l", "/etc"), errors.Denied},
 		"through a link":             {addition("120000", "l", "a/b/top/../x/.."), errors.Denied},
-		"without a mode":             {"diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ No newline at end of file\n+/etc\n\\ No newline at end of file\n", errors.Denied},
-		"a path outside":             {addition("100644", "../out", "x"), errors.Conflict},
-		"a hook":                     {addition("100755", ".git/hooks/post-checkout", "x"), errors.Conflict},
-		"behind a link":              {addition("100644", "up/out", "x"), errors.Conflict},
+		"without a mode": {"diff --git a/link b/link\n--- a/link\n+++ b/link\n@@ -1 +1 @@\n-a/file\n\\ " +
+			"No newline at end of file\n+/etc\n\\ No newline at end of file\n", errors.Denied},
+		"a path outside": {addition("100644", "../out", "x"), errors.Conflict},
+		"a hook":         {addition("100755", ".git/hooks/post-checkout", "x"), errors.Conflict},
+		"behind a link":  {addition("100644", "up/out", "x"), errors.Conflict},
 		"behind a new one": {addition("120000", "l", "a/b") + addition("100644", "l/out", "x"),
 			errors.Conflict},
 		"an absolute path": {addition("100644", "/tmp/harvest-out", "x"), errors.Conflict},

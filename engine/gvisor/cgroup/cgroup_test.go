@@ -183,7 +183,8 @@ func TestRemoveWithoutWriteAccess(t *testing.T) {
 	dir := mounts(t, map[string]string{"made/cgroup.procs": "", "tasks": ""})
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its mount namespace with it
+		// and never unlocked: the thread ends with the goroutine, and its mount namespace with it
+		runtime.LockOSThread()
 		done <- func() error {
 			for _, err := range []error{unix.Unshare(unix.CLONE_NEWNS),
 				unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),

@@ -18,7 +18,8 @@ func TestProgramIsWhatGVisorCompiles(t *testing.T) {
 	for _, socket := range []uint32{7, 1234} {
 		err := Verify(socket)
 		if errors.Is(err,
-			errors.Unsupported) { // a build with the race detector; the ordinary binary, which boots sandboxes, reports it
+			errors.Unsupported) {
+			// a build with the race detector; the ordinary binary, which boots sandboxes, reports it
 			verifyBinary(t)
 			return
 		}

@@ -39,7 +39,8 @@ func TestSavedThatMakesNoSense(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if _, err := ParseSaved([]byte(`{"Ref":"r",` + files + `,"Commands":[{"ID":"p1","PID":3,"Inside":2,"Number":1}]}`)); err != nil {
+	if _, err := ParseSaved([]byte(`{"Ref":"r",` + files +
+		`,"Commands":[{"ID":"p1","PID":3,"Inside":2,"Number":1}]}`)); err != nil {
 		t.Error(err)
 	}
 	if _, err := ReadSaved(t.TempDir()); !errors.Is(err, errors.NotFound) {

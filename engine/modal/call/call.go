@@ -201,7 +201,8 @@ func Explain(err error, what string) error {
 			"look at the workspace's members and limits at https://modal.com/settings")
 	case errors.Unavailable:
 		return errors.Remedy(errors.Explainf(err, kind, "Modal cannot be reached"),
-			"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+			"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has "+
+				"trouble")
 	case errors.Exhausted:
 		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"),
 			"end unused sandboxes, or try again later")

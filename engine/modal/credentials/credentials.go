@@ -154,7 +154,8 @@ func (p profile) oauth(env func(string) string) (found bool, err error) {
 	}
 	if token == "" || client == "" || (secret == "") == (key == "") {
 		return true, errors.Remedy(errors.Newf(errors.Invalid, "the OAuth credentials for Modal are not whole"),
-			"set MODAL_OAUTH_REFRESH_TOKEN, MODAL_OAUTH_CLIENT_ID and one of MODAL_OAUTH_CLIENT_SECRET and MODAL_OAUTH_JWT_KEY, or none of them")
+			"set MODAL_OAUTH_REFRESH_TOKEN, MODAL_OAUTH_CLIENT_ID and one of MODAL_OAUTH_CLIENT_SECRET and "+
+				"MODAL_OAUTH_JWT_KEY, or none of them")
 	}
 	return true, nil
 }

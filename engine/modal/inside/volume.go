@@ -123,7 +123,8 @@ func link(mounts []wire.Mount) error {
 		}
 		if err := os.Remove(m.Path); err != nil && !errors.IsNotExist(err) { // an empty directory
 			return errors.Explainf(err, errors.Invalid,
-				"no volume can be at %.200q, where the image has files: at Modal each is mounted once, and the other paths are links", m.Path)
+				"no volume can be at %.200q, where the image has files: at Modal each is mounted once, and the other "+
+					"paths are links", m.Path)
 		}
 		if err := os.Symlink(m.Source, m.Path); err != nil {
 			return errors.Explainf(err, errors.Invalid, "no volume can be at %.200q", m.Path)

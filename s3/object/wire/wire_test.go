@@ -116,7 +116,8 @@ func TestWireAnswers(t *testing.T) {
 		"empty":    {[]string{"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ok}, "200 ", false, 1},
 		"refused": {[]string{"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", ok},
 			"404 no!", false, 2},
-		"chunks":        {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", ok}, "200 hello", false, 2},
+		"chunks": {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n" +
+			"\r\n", ok}, "200 hello", false, 2},
 		"until the end": {[]string{"HTTP/1.0 200 OK\r\n\r\nhello!", ok}, "200 hello", false, 2},
 		"the last one": {[]string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello!",
 			ok}, "200 hello", false, 2},

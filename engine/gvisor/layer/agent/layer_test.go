@@ -75,7 +75,8 @@ func TestParse(t *testing.T) {
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(entry{}, segment{})); d != "" {
 		t.Error(d)
 	}
-	for _, bad := range [][]byte{[]byte("no archive, and long enough to be taken for a header of one" + strings.Repeat("x", 512)), archive(t, regular("./x")), archive(t, regular("./x", 5, 0))} {
+	for _, bad := range [][]byte{[]byte("no archive, and long enough to be taken for a header of one" +
+		strings.Repeat("x", 512)), archive(t, regular("./x")), archive(t, regular("./x", 5, 0))} {
 		if _, err := parse(bytes.NewReader(bad)); err == nil {
 			t.Errorf("%.20q is taken", bad)
 		}
