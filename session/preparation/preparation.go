@@ -133,10 +133,7 @@ func (p *work) run(ctx context.Context) error {
 func (p *work) stage(name string, run func() error) error {
 	begin := time.Now()
 	if err := run(); err != nil {
-		if errors.StageOf(err) != "" {
-			return err
-		}
-		return errors.Stage(err, name)
+		return errors.Stage(err, name) // the innermost stage counts
 	}
 	p.report(records.Stage{Name: name, MS: float64(time.Since(begin).Microseconds()) / 1000})
 	return nil
