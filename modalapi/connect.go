@@ -185,5 +185,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) {
 			refuse(http.StatusBadGateway, codes.Unavailable, errors.Message(err))
 		},
 	}
+	// Otherwise, net/http closes the body of an HTTP/1 request once the answer begins, and an early answer is cut.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	proxy.ServeHTTP(w, r)
 }

@@ -185,6 +185,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, grant Grant) {
 		logf.Infof(ctx, "model request of %s: %s %s, status %d, %s", grant.ID, r.Method, r.URL.Path, status,
 			time.Since(begun).Round(time.Millisecond))
 	}()
+	// Otherwise, net/http closes the body of an HTTP/1 request once the answer begins, and an early answer is cut.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	// If the upstream aborts, ServeHTTP panics with http.ErrAbortHandler, which aborts this answer too.
 	proxy.ServeHTTP(w, r)
 }

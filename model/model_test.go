@@ -19,6 +19,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/netguard"
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/model/modeltest"
 )
@@ -273,6 +274,50 @@ func TestNothingIsHeldBack(t *testing.T) {
 	close(more)
 	rest, err := io.ReadAll(resp.Body)
 	if err != nil || len(rest) > 0 && !bytes.Contains(rest, []byte("second")) {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+// TestEarlyAnswer sends the end of a request after the beginning of its answer.
+func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		fmt.Fprint(w, "early\n")
+		_ = rc.Flush()
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s, %v\n", body, err)
+	}))
+	defer upstream.Close()
+	g, err := model.New(model.Options{Upstream: upstream.URL, Key: []byte("k"),
+		Credential: func(context.Context, string, []string) (model.Credential, error) {
+			return model.Credential{Kind: model.OAuth, Value: "x"}, nil
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewServer(g.Handler(model.Grant{ID: "a"}))
+	defer front.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
+	defer cancel()
+	body, more := io.Pipe()
+	defer more.Close()
+	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/messages", body)
+	req.Header.Set("Authorization", "Bearer "+g.Token("a"))
+	go fmt.Fprint(more, "begin ")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); line != "early\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	fmt.Fprint(more, "end")
+	more.Close()
+	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "begin end, <nil>\n" {
 		t.Errorf("%q, %v", rest, err)
 	}
 }

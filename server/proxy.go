@@ -101,6 +101,8 @@ func (s *Server) passOn(w http.ResponseWriter, r *http.Request, box record.Sandb
 			edge.Fail(w, r, err)
 		},
 	}
+	// Otherwise, net/http closes the body of an HTTP/1 request once the answer begins, and an early answer is cut.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	proxy.ServeHTTP(w, r)
 	return nil
 }

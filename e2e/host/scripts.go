@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -36,6 +37,9 @@ func Race(t *testing.T) func(env *testscript.Env) error {
 
 // logPath is the option of GORACE with the prefix of the files for reports.
 const logPath = "log_path="
+
+// scripts counts the scripts of this process.
+var scripts atomic.Int64
 
 // noRaces fails the test if a process of harvest has reported a data race: a command into the file that GORACE names, a
 // server into its log, because servers do not inherit GORACE.
@@ -97,6 +101,8 @@ func Scripts(t *testing.T, dir, engine string, setup func(env *testscript.Env) e
 			env.Setenv("HARVEST_ENGINE", engine)
 			env.Setenv("HARVEST_POOL", "0")
 			env.Setenv("HARVEST_REFRESH", "false") // whatever time it is
+			// A time to sleep that no other script has, nor one of another run on this machine.
+			env.Setenv("LONG", fmt.Sprintf("4%07d%02d", os.Getpid(), scripts.Add(1)%100))
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			if home, err := os.UserHomeDir(); err == nil { // where the host's python3 may have its settings
 				env.Setenv("HOME", home)

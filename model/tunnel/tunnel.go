@@ -83,7 +83,12 @@ func run(ctx context.Context, agents, servers int, stdout io.Writer) error {
 				http.StatusServiceUnavailable)
 		},
 	}
-	s := &http.Server{Handler: proxy, ReadHeaderTimeout: headerTime}
+	s := &http.Server{ReadHeaderTimeout: headerTime, Handler: http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		// Otherwise, net/http closes the body of a request once the answer begins, and an early answer is cut.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })()
 	if err := s.Serve(fromAgents); err != nil && ctx.Err() == nil {
 		return errors.Wrapf(err, "serve")
