@@ -142,7 +142,7 @@ func (f *follower) look(ctx context.Context) (ended bool, err error) {
 	}
 	ended = true
 	for _, sb := range slices.Backward(found) {
-		if sb.Status.Ended() && (sb.Ended.UnixMilli() < f.at.Until || now.Sub(sb.Ended) > remembered) {
+		if f.at.includes(sb) || sb.Status.Ended() && now.Sub(sb.Ended) > remembered {
 			delete(f.at.At, sb.ID)
 			continue
 		}
@@ -159,10 +159,26 @@ func (f *follower) look(ctx context.Context) (ended bool, err error) {
 		}
 		ended = ended && all && (sb.Status.Ended() || f.stream && b.main != nil)
 	}
-	if !slices.ContainsFunc(found, func(sb record.Sandbox) bool { return !sb.Status.Ended() }) && ended {
-		f.at.Until, f.at.At = now.UnixMilli(), map[string][2]int64{}
+	if ended && !slices.ContainsFunc(found, func(sb record.Sandbox) bool { return !sb.Status.Ended() }) {
+		f.at.shorten(found, now)
 	}
 	return ended, nil
+}
+
+// shorten notes that all output of the sandboxes, which have ended, was sent by a look that began at now. Those that
+// have ended since, or in the same millisecond, keep their offsets: Until does not include them.
+func (c *logCursor) shorten(ended []record.Sandbox, now time.Time) {
+	c.Until = now.UnixMilli()
+	for _, sb := range ended {
+		if c.includes(sb) {
+			delete(c.At, sb.ID)
+		}
+	}
+}
+
+// includes reports whether all output of a sandbox was sent before Until.
+func (c *logCursor) includes(sb record.Sandbox) bool {
+	return sb.Status.Ended() && sb.Ended.UnixMilli() < c.Until
 }
 
 func (f *follower) sandboxes(ctx context.Context) ([]record.Sandbox, error) {

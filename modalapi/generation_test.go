@@ -2,8 +2,10 @@ package modalapi
 
 import (
 	"testing"
+	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
 // TestIDsOfGenerations checks that all forms of the IDs of a sandbox name it, also of one whose own ID ends like the
@@ -30,5 +32,27 @@ func TestIDsOfGenerations(t *testing.T) {
 		if got, err := boxOf(id, sandboxID); errors.KindOf(err) != errors.NotFound {
 			t.Errorf("%s is %s, %v", id, got, err)
 		}
+	}
+}
+
+// TestFollowersRepeatNothing ends sandboxes around the moment at which a look at their output begins.
+func TestFollowersRepeatNothing(t *testing.T) {
+	t.Parallel()
+	now := time.Now().Truncate(time.Millisecond)
+	var ended []record.Sandbox
+	c := logCursor{At: map[string][2]int64{}}
+	for id, at := range map[string]time.Time{"before": now.Add(-time.Millisecond),
+		"with": now, "after": now.Add(time.Millisecond)} {
+		ended = append(ended, record.Sandbox{ID: id, Status: record.Terminated, Ended: at})
+		c.At[id] = [2]int64{5, 7}
+	}
+	c.shorten(ended, now)
+	for _, sb := range ended {
+		if _, kept := c.At[sb.ID]; c.includes(sb) == kept {
+			t.Errorf("the sandbox that ended %s the look: included %v, with offsets %v", sb.ID, c.includes(sb), kept)
+		}
+	}
+	if len(c.At) != 2 {
+		t.Errorf("offsets of %v", c.At)
 	}
 }
