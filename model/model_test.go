@@ -305,7 +305,11 @@ func TestEarlyAnswer(t *testing.T) {
 	defer more.Close()
 	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/messages", body)
 	req.Header.Set("Authorization", "Bearer "+g.Token("a"))
-	go fmt.Fprint(more, "begin ")
+	begun := make(chan struct{})
+	go func() {
+		defer close(begun)
+		fmt.Fprint(more, "begin ")
+	}()
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -315,6 +319,7 @@ func TestEarlyAnswer(t *testing.T) {
 	if line, err := lines.ReadString('\n'); line != "early\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
+	<-begun
 	fmt.Fprint(more, "end")
 	more.Close()
 	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "begin end, <nil>\n" {

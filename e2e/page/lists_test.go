@@ -120,6 +120,7 @@ func TestPageLists(t *testing.T) {
 	const expires = `return Date.parse((await (await fetch('v1/sandboxes')).json()).data[0].expires_at)`
 	b.run(`window.before = await (async () => { ` + expires + ` })()`)
 	list("sandboxes")
+	b.until(`document.querySelector('.of-sandboxes td time')`)
 	if got := b.value(`document.querySelector('.of-sandboxes td time').textContent`); strings.Contains(got, "h ago") {
 		t.Errorf("the sandbox was created %s", got)
 	}
