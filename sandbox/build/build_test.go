@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provider is the fake engine with the capabilities of others. play plays the commands in its sandboxes.
+// provider is the fake engine with capabilities of other engines. play answers for the commands in its sandboxes.
 type provider struct {
 	*fake.Engine
 	can  engine.Capabilities

@@ -429,7 +429,7 @@ func TestWaitForBoot(t *testing.T) {
 }
 
 // TestCanceled checks that a preparation ends with its context, while the sandbox boots and while git clones, and that
-// it leaves no sandbox which nobody knows.
+// it leaves no unrecorded sandbox.
 func TestCanceled(t *testing.T) {
 	t.Parallel()
 	t.Run("boot", func(t *testing.T) {

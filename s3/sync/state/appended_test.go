@@ -71,7 +71,7 @@ func TestTornRecord(t *testing.T) {
 	next.close()
 }
 
-// TestJournalKeepsBothRecords checks that compacting keeps what is recorded of a file in progress, also of one that
+// TestJournalKeepsBothRecords checks that compacting keeps the records of a file in progress, also of one that
 // has more attributes than the file grows by at once.
 // mission: A8
 func TestJournalKeepsBothRecords(t *testing.T) {

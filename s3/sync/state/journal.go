@@ -54,7 +54,7 @@ type step uint8
 const (
 	Sending  step = iota + 1 // about to be stored in the bucket
 	Fetching                 // about to get its name in the volume
-	Arrived                  // it has its name; the record follows the one of Fetching, and has only what is new
+	Arrived                  // it has its name; the record follows the one of Fetching, and has the new fields only
 )
 
 // Note records that an entry is about to be stored. The record survives the end of the process, but
