@@ -109,14 +109,14 @@ func (a *actions) action(action *pb.FileAction) error {
 		if err != nil {
 			return err
 		}
-		File := &File{Type: tar.TypeReg, Mode: int64(f.Mkfile.Mode) & 0o777, Size: int64(len(f.Mkfile.Data)),
+		made := &File{Type: tar.TypeReg, Mode: int64(f.Mkfile.Mode) & 0o777, Size: int64(len(f.Mkfile.Data)),
 			content: text(f.Mkfile.Data), ModTime: stamp(f.Mkfile.Timestamp)}
-		own.give(File)
+		own.give(made)
 		_, real, err := a.l.over.Lookup(f.Mkfile.Path, true)
 		if err != nil {
 			return err
 		}
-		return a.l.Put(real, File)
+		return a.l.Put(real, made)
 	case *pb.FileAction_Symlink:
 		own, err := findOwner(a.l.over, f.Symlink.Owner)
 		if err != nil {

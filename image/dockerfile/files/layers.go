@@ -45,8 +45,8 @@ func (t *Tree) AddImage(name string) error {
 			r, off, size := s.Outer()
 			c = section{r, off, size}
 		}
-		if File := fromHeader(hdr, c); File != nil {
-			return t.put(hdr.Name, File)
+		if entry := fromHeader(hdr, c); entry != nil {
+			return t.put(hdr.Name, entry)
 		}
 		return nil
 	})

@@ -120,7 +120,7 @@ func TestMergedLayersAreWhatTheyWere(t *testing.T) {
 func TestMergeKeepsHardLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	File := func(name string, fill func(tw *tar.Writer)) string {
+	layer := func(name string, fill func(tw *tar.Writer)) string {
 		var b bytes.Buffer
 		tw := tar.NewWriter(&b)
 		fill(tw)
@@ -131,12 +131,12 @@ func TestMergeKeepsHardLinks(t *testing.T) {
 		}
 		return full
 	}
-	linked := File("linked", func(tw *tar.Writer) {
+	linked := layer("linked", func(tw *tar.Writer) {
 		fileEntry(tw, "f", "one", 0o644)
 		_ = tw.WriteHeader(&tar.Header{Typeflag: tar.TypeLink, Name: "g", Linkname: "f"})
 	})
-	replaced := File("replaced", func(tw *tar.Writer) { fileEntry(tw, "f", "two", 0o644) })
-	both := File("both", func(tw *tar.Writer) {
+	replaced := layer("replaced", func(tw *tar.Writer) { fileEntry(tw, "f", "two", 0o644) })
+	both := layer("both", func(tw *tar.Writer) {
 		fileEntry(tw, "g", "three", 0o644)
 		fileEntry(tw, "f", "two", 0o644)
 	})
