@@ -5,6 +5,8 @@ import (
 	"crypto/md5"
 	"encoding/hex"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,6 +50,52 @@ func CutUp(n, size int64) []part {
 		parts = append(parts, part{Number: int32(len(parts) + 1), At: at, Length: min(size, n-at)})
 	}
 	return parts
+}
+
+// InParts reports whether an object with this ETag was uploaded in parts: its ETag is then made of those of the parts
+// and ends with their number
+// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
+func InParts(etag string) bool { return strings.Contains(etag, "-") }
+
+// Unlike divides the upload into other parts if those at present would make an object with this ETag. It must be
+// called before a part is sent.
+func (up *Multipart) Unlike(etag string) {
+	if n := len(up.Parts); n > 1 && strings.HasSuffix(etag, "-"+strconv.Itoa(n)) {
+		whole, size := up.Parts[n-1].At+up.Parts[n-1].Length, up.Parts[0].Length/2
+		if whole > size*maxParts {
+			size *= 4
+		}
+		up.Parts = CutUp(whole, size)
+	}
+}
+
+// PutInParts is PutAs with an upload of one part, which gives the object another ETag than a request alone would.
+func (b *Bucket) PutInParts(ctx context.Context, key string, body []byte, e *tree.Entry, h http.Header,
+	c Condition) (string, error) {
+	up, err := b.BeginUpload(ctx, key, e, h, "")
+	if err != nil {
+		return "", err
+	}
+	up.Parts = []part{{Number: 1, Length: int64(len(body)), Crc: e.CRC}}
+	etag, err := "", b.SendPart(ctx, up, &up.Parts[0], body)
+	if err == nil {
+		etag, err = b.CompleteUpload(ctx, up, e.CRC, c)
+	}
+	if err != nil {
+		b.AbortUpload(context.WithoutCancel(ctx), key, up.ID)
+	}
+	return etag, err
+}
+
+// SendPart uploads a part, whose checksum is known, and notes its ETag.
+func (b *Bucket) SendPart(ctx context.Context, up *Multipart, p *part, body []byte) error {
+	q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.ID}}
+	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: up.Key, Query: q, Body: body, Crc: &p.Crc})
+	if err != nil {
+		return err
+	}
+	p.ETag = Unquote(res.Header.Get("ETag"))
+	return nil
 }
 
 // Multipart is an upload in parts.

@@ -54,6 +54,13 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	if r.o.Direction == plan.Up && a.Op == plan.DeleteRemote && now.Foreign {
 		a.Op, a.Conflict = plan.Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
 	}
+	if a.Avoid = j.Avoid; now != nil && j.Was == nil && j.Remote == nil {
+		a.Avoid = now.ETag
+	}
+	if (a.Op == plan.Keep || a.Op == plan.UpdateRemote) && a.Local != nil && a.Kind != tree.Dir && now != nil &&
+		now.ETag == a.Avoid {
+		a.Op = plan.Upload
+	}
 	if a.CopyTo != "" {
 		if err := r.reconcile(ctx, &a); err != nil {
 			return err

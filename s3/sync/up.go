@@ -24,10 +24,10 @@ func (r *run) upload(ctx context.Context, a *plan.Action) (*tree.Entry, error) {
 	case tree.Dir:
 		return r.uploadDir(ctx, a, &e)
 	case tree.Symlink:
-		return r.store(ctx, &e, []byte(e.Target), a.Remote)
+		return r.store(ctx, &e, []byte(e.Target), a)
 	}
 	for attempt := 1; ; attempt++ {
-		out, err := r.uploadFile(ctx, e, a.Remote)
+		out, err := r.uploadFile(ctx, e, a)
 		if !errors.Is(err, tree.ErrChanged) || attempt == 3 {
 			return out, err
 		}
@@ -44,7 +44,7 @@ func (r *run) uploadDir(ctx context.Context, a *plan.Action, e *tree.Entry) (*tr
 		!a.Remote.Foreign {
 		return e, nil
 	}
-	return r.store(ctx, e, nil, a.Remote)
+	return r.store(ctx, e, nil, a)
 }
 
 // seen returns the condition under which an object replaces remote. A new version needs none, since
@@ -57,8 +57,8 @@ func (r *run) seen(key string, remote *tree.Entry) object.Condition {
 	return object.Expecting(remote)
 }
 
-// store uploads a body if the bucket still has remote. Otherwise it returns ErrChangedObject.
-func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tree.Entry) (*tree.Entry, error) {
+// store uploads a body if the bucket still has the action's object. Otherwise it returns ErrChangedObject.
+func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, a *plan.Action) (*tree.Entry, error) {
 	key := e.KeyUnder(r.b.Prefix())
 	e.Key = ""
 	if key != e.Order() {
@@ -69,14 +69,18 @@ func (r *run) store(ctx context.Context, e *tree.Entry, body []byte, remote *tre
 		body = []byte{}
 	}
 	var err error
-	h, c := object.MetaHeader(e), r.seen(key, remote)
+	h, c := object.MetaHeader(e), r.seen(key, a.Remote)
 	if err := r.b.KeepHeaders(ctx, key, h, e, c); err != nil {
 		return nil, err
 	}
 	if err := r.noteSending(e); err != nil {
 		return nil, err
 	}
-	e.ETag, err = r.b.PutAs(ctx, key, body, e.CRC, h, c)
+	if a.Avoid != "" && !object.InParts(a.Avoid) {
+		e.ETag, err = r.b.PutInParts(ctx, key, body, e, h, c)
+	} else {
+		e.ETag, err = r.b.PutAs(ctx, key, body, e.CRC, h, c)
+	}
 	return e, err
 }
 
@@ -113,14 +117,14 @@ func unchanged(f *os.File, e *tree.Entry) error {
 }
 
 // uploadFile uploads a file, unless the bucket already has its content.
-func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) (*tree.Entry, error) {
+func (r *run) uploadFile(ctx context.Context, e tree.Entry, a *plan.Action) (*tree.Entry, error) {
 	f, err := r.opened(&e)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if e.BodySize() > buffer.PartSize {
-		return r.uploadLarge(ctx, f, &e, remote)
+		return r.uploadLarge(ctx, f, &e, a)
 	}
 	n := e.BodySize()
 	buf, release, err := r.buffer(ctx, n)
@@ -135,13 +139,13 @@ func (r *run) uploadFile(ctx context.Context, e tree.Entry, remote *tree.Entry) 
 		return nil, err
 	}
 	e.CRC, e.HasCRC = crc64nvme.Checksum(buf), true
-	if has(remote, &e, func() string {
+	if mayAdopt(a) && has(a.Remote, &e, func() string {
 		sum := md5.Sum(buf)
 		return hex.EncodeToString(sum[:])
 	}) {
-		return adopt(&e, remote), nil
+		return adopt(&e, a.Remote), nil
 	}
-	return r.store(ctx, &e, buf, remote)
+	return r.store(ctx, &e, buf, a)
 }
 
 // buffer waits for memory for n bytes and returns it. The caller must call release.
@@ -168,6 +172,11 @@ func has(remote, e *tree.Entry, md5sum func() string) bool {
 	}
 	// A 32-digit ETag often is the MD5 of the content. If it is not, the file is uploaded.
 	return len(remote.ETag) == 32 && md5sum != nil && md5sum() == remote.ETag
+}
+
+// mayAdopt reports whether an action may use the object that is there.
+func mayAdopt(a *plan.Action) bool {
+	return a.Remote != nil && (a.Avoid == "" || a.Remote.ETag != a.Avoid)
 }
 
 // adopt makes e refer to an object that already has the content.

@@ -2,22 +2,21 @@ package sync
 
 import (
 	"context"
-	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // uploadLarge uploads a file in parts. If it is interrupted, the parts stay and the next sync sends
 // the rest. After any other failure it aborts the upload.
-func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry) (*tree.Entry, error) {
-	if has(remote, &tree.Entry{Kind: tree.File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote),
+func (r *run) uploadLarge(ctx context.Context, f *os.File, e *tree.Entry, a *plan.Action) (*tree.Entry, error) {
+	remote := a.Remote
+	if mayAdopt(a) && has(remote, &tree.Entry{Kind: tree.File, Size: e.Size, Extents: e.Extents, CRC: remoteCRC(remote),
 		HasCRC: true}, nil) {
 		crc, err := r.checksum(ctx, f, e)
 		if err != nil {
@@ -36,7 +35,10 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	if err := r.b.KeepHeaders(ctx, key, h, e, c); err != nil {
 		return nil, err // before spending time on the upload
 	}
-	id, other := r.uploads.Find(r.b.Prefix()+key, e)
+	id, other := "", ""
+	if id, other = r.uploads.Find(r.b.Prefix()+key, e); a.Avoid != "" {
+		id, other = "", id // its parts may be those of the object to avoid
+	}
 	if other != "" {
 		r.b.AbortUpload(ctx, key, other)
 	}
@@ -44,6 +46,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e, remote *tree.Entry
 	if err != nil {
 		return nil, err
 	}
+	up.Unlike(a.Avoid)
 	if up.ID != id {
 		r.uploads.Note(r.b.Prefix()+key, e, up.ID)
 	}
@@ -121,13 +124,9 @@ func (r *run) sendParts(ctx context.Context, f *os.File, e *tree.Entry, up *obje
 				r.progress.part(e.Path, p.Length)
 				return nil
 			}
-			q := url.Values{"partNumber": {strconv.Itoa(int(p.Number))}, "uploadId": {up.ID}}
-			res, err := r.b.Send(sending, object.Request{Method: http.MethodPut, Key: up.Key, Query: q,
-				Body: buf, Crc: &p.Crc})
-			if err != nil {
+			if err := r.b.SendPart(sending, up, p, buf); err != nil {
 				return err
 			}
-			p.ETag = object.Unquote(res.Header.Get("ETag"))
 			r.progress.part(e.Path, p.Length)
 			return nil
 		})

@@ -70,6 +70,9 @@ type Action struct {
 	Merge  bool // one side changed the content, the other the metadata: keep both
 	Aside  bool // not part of the sync
 	Unsure bool // the object may have been replaced: look at it and decide again
+	// Avoid is the ETag of an object that the plan did not know: another machine may be about to delete it, on the
+	// condition of this ETag. The path's next object must have another one. "" if there is none.
+	Avoid string
 }
 
 // Weight returns the share of HeavyBytes that the entries of an action take.
