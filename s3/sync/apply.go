@@ -128,10 +128,12 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 			return
 		}
 	}
-	key := j.Remote.KeyUnder(r.b.Prefix())
+	d := object.Doomed{Key: j.Remote.KeyUnder(r.b.Prefix()), ETag: j.Remote.ETag}
+	if j.err = r.state.DoomFirst(d); j.err != nil {
+		return
+	}
 	var refused error
-	if j.err = r.b.DeleteKnown(ctx, []object.Doomed{{Key: key, ETag: j.Remote.ETag}},
-		func(_ string, err error) { refused = err }); j.err == nil {
+	if j.err = r.b.DeleteKnown(ctx, []object.Doomed{d}, func(_ string, err error) { refused = err }); j.err == nil {
 		j.err = refused
 	}
 }

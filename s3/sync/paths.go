@@ -38,6 +38,9 @@ func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents
 		if base != nil {
 			p.Base, p.Fresh, p.Added = base.Entry, base.Fresh, base.Added
 		}
+		if p.Base != nil && p.Local() != nil && r.o.Direction == plan.Both && st.Renounced(p.Base) {
+			p.Renounce()
+		}
 		if rerr != nil {
 			if !r.about(rem.Path, false) {
 				return nil
@@ -81,6 +84,9 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	local, rem, unsure := p.Local(), p.Remote, false
 	if p.Fresh && r.o.Direction != plan.Down {
 		rem, unsure = p.Resumed(r.b.Prefix())
+	}
+	if p.Renounced && rem != nil && rem.Kind != tree.Dir {
+		rem, unsure = nil, true // the manifest has it, and the object may be gone
 	}
 	if local == nil && rem == nil {
 		return nil

@@ -180,6 +180,7 @@ type run struct {
 
 	uploads   state.Uploads
 	repack    *pack.Repack // nil if no packs are kept
+	state     *state.State
 	journal   *state.Journal
 	unsettled *state.Unsettled // guarded by mu once files are made
 
@@ -349,7 +350,7 @@ func (r *run) sync(ctx context.Context) error {
 	if err := r.recover(ctx, st); err != nil {
 		return err
 	}
-	r.journal = st.Journal
+	r.state, r.journal = st, st.Journal
 	remote, err := remote.Read(ctx, source, st, r.o.List)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -54,10 +55,33 @@ func (s *State) ToDelete(all []object.Doomed) []object.Doomed {
 
 // Doom records the objects to delete.
 func (s *State) Doom(all []object.Doomed) error {
+	all = slices.Concat(all, s.first)
 	if s.Temp || len(all) == 0 {
 		return nil
 	}
 	return errors.Wrapf(atomicfile.WriteDurable(s.File(DoomedFile), EncodeDoomed(all), 0o600), "record a deletion")
+}
+
+// DoomFirst records an object that is about to be deleted before the manifest is stored.
+func (s *State) DoomFirst(d object.Doomed) error {
+	s.first = append(s.first, d)
+	if s.Temp {
+		return nil
+	}
+	f, err := os.OpenFile(s.File(DoomedFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err == nil {
+		_, err = f.Write(EncodeDoomed([]object.Doomed{d}))
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	return errors.Wrapf(err, "record a deletion")
+}
+
+// Renounced reports whether a sync of this machine was to delete the object of an entry, and ended before it recorded
+// that. The entry is then still this machine's record of the path, although the volume did not have it any more. If it
+// has the file again, and the bucket does not have the object, nobody else deleted it.
+func (s *State) Renounced(e *tree.Entry) bool {
+	t := s.Left[e.KeyUnder(s.prefix)]
+	return t.ETag != "" && t.ETag == e.ETag && t.Until.IsZero()
 }
 
 // Spared omits objects that an earlier sync was to delete, if they are unchanged and in no

@@ -14,6 +14,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
@@ -37,6 +38,7 @@ type State struct {
 
 	prefix  string
 	Left    map[string]Tombstone // objects that an earlier sync was to delete and perhaps did not: see ReadDoomed
+	first   []object.Doomed      // deleted before the manifest is stored
 	Kept    map[string]bool      // those of left that are in the bucket's next manifest
 	Void    map[string]bool      // those of left whose keys have another object now; written by the plan
 	Journal *Journal
