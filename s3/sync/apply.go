@@ -68,7 +68,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		j.done = make(chan struct{})
 	case plan.DeleteLocal:
 		if j.Local.Kind == tree.Dir {
-			r.gone = append(r.gone, j.Local)
+			r.gone = append(r.gone, j.Action)
 			return
 		}
 		r.deleteLocal(j)
@@ -174,9 +174,24 @@ func (r *run) outOfTheWay(path string, now *tree.Entry) error {
 	}
 	r.mu.Unlock()
 	if r.o.Direction == plan.Down || i >= 0 && r.stillIs(&gone, now) == nil {
+		if err := r.removing(gone); err != nil {
+			return err
+		}
 		return r.t.Remove(path, now.Kind)
 	}
 	return r.setAside(path)
+}
+
+// removing records that files of the volume are about to be deleted.
+func (r *run) removing(all ...plan.Action) error {
+	if r.versions() {
+		return nil
+	}
+	entries := make([]*tree.Entry, len(all))
+	for i := range all {
+		entries[i] = all[i].Base
+	}
+	return r.state.Remove(entries...)
 }
 
 // elsewhere reports whether the object of a path is in the previous version, and not in the new
@@ -396,6 +411,9 @@ func (r *run) finishLocal(ctx context.Context) error {
 		if err != nil {
 			r.fail(j.Path, err)
 		}
+	}
+	if err := r.removing(slices.Concat(r.goneFiles, r.gone)...); err != nil {
+		return err
 	}
 	for _, a := range r.goneFiles {
 		err := r.still(&a)

@@ -38,7 +38,7 @@ func (r *run) plan(ctx context.Context, st *state.State, remote *remote.Contents
 		if base != nil {
 			p.Base, p.Fresh, p.Added = base.Entry, base.Fresh, base.Added
 		}
-		if p.Base != nil && p.Local() != nil && r.o.Direction == plan.Both && st.Renounced(p.Base) {
+		if p.Base != nil && r.o.Direction == plan.Both && st.Renounced(p.Base, p.Local()) {
 			p.Renounce()
 		}
 		if rerr != nil {
@@ -85,8 +85,11 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	if p.Fresh && r.o.Direction != plan.Down {
 		rem, unsure = p.Resumed(r.b.Prefix())
 	}
-	if p.Renounced && rem != nil && rem.Kind != tree.Dir {
-		rem, unsure = nil, true // the manifest has it, and the object may be gone
+	if p.Renounced && rem != nil && rem.Kind != tree.Dir && (!p.List || rem.HiddenUnder(r.b.Prefix())) {
+		unsure = true // the manifest has it, and the object may be gone
+		if local != nil {
+			rem = nil
+		}
 	}
 	if local == nil && rem == nil {
 		return nil
@@ -101,9 +104,10 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	if (a.Op == plan.DeleteLocal || a.Op == plan.DeleteRemote) && strings.HasPrefix(r.o.Only, a.Path+"/") {
 		return p.Aside(do) // it may hold files that are not part of the sync
 	}
-	if r.o.Direction == plan.Both && a.Op == plan.Download && local == nil && rem.Kind != tree.Dir && !unsure {
+	if r.o.Direction == plan.Both && a.Op == plan.Download && local == nil && rem.Kind != tree.Dir &&
+		(!unsure || p.Renounced) {
 		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir {
-			a.Op, a.First = plan.DeleteRemote, true
+			a.Op, a.First, a.Unsure, unsure = plan.DeleteRemote, true, false, false
 			a.Keep(plan.KeptAsFile, r.p.Stamp)
 		}
 	}

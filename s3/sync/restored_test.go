@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,11 +40,8 @@ func TestPathsThatComeBackAfterAnInterruptionStay(t *testing.T) {
 			}
 		},
 	}
-	manifestPut := func(r *http.Request) bool {
-		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, manifest.Key)
-	}
 	for what, away := range away {
-		for when, last := range map[string]func(*http.Request) bool{"manifest": manifestPut, "deletion": isDeletion} {
+		for when, last := range map[string]func(*http.Request) bool{"manifest": isManifestPut, "deletion": isDeletion} {
 			for how, list := range map[string]bool{"": false, ", listed": true} {
 				t.Run(what+", "+when+how, func(t *testing.T) {
 					t.Parallel()
@@ -54,11 +52,90 @@ func TestPathsThatComeBackAfterAnInterruptionStay(t *testing.T) {
 	}
 }
 
+func isManifestPut(r *http.Request) bool {
+	return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, manifest.Key)
+}
+
 // moved renames a file or directory, and returns how to undo that.
 func moved(t *testing.T, from, to string) (undo func()) {
 	t.Helper()
 	must(t, os.Rename(from, to))
 	return func() { must(t, os.Rename(to, from)) }
+}
+
+// TestFilesStoredAgainAfterAnInterruptionStay ends a sync after it has deleted files of the volume that another machine
+// deleted, and before it has recorded that. Then the other machine moves the files back: with equal contents, they have
+// the same ETags. This machine did not delete them, although its record says that both sides had them.
+// mission: 3.1, A8, D1
+func TestFilesStoredAgainAfterAnInterruptionStay(t *testing.T) {
+	t.Parallel()
+	for what, away := range map[string]func(dir string) (undo func()){
+		"a directory": func(dir string) func() {
+			return moved(t, filepath.Join(dir, "d"), filepath.Join(t.TempDir(), "other"))
+		},
+		"for a directory": func(dir string) func() {
+			undo := moved(t, filepath.Join(dir, "d/file"), filepath.Join(t.TempDir(), "other"))
+			write(t, dir, "d/file/beneath", "it")
+			return func() {
+				must(t, os.RemoveAll(filepath.Join(dir, "d/file")))
+				undo()
+			}
+		},
+	} {
+		for how, list := range map[string]bool{"": false, ", listed": true} {
+			t.Run(what+how, func(t *testing.T) {
+				t.Parallel()
+				testStoredAgain(t, away, list)
+			})
+		}
+	}
+}
+
+func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list bool) {
+	loc := strictLocation(t, &strictServer{})
+	direct := openBucket(t, loc)
+	a := between(t, &loc)
+	first, second := &machine{t.TempDir(), t.TempDir(), openBucket(t, loc)}, &machine{t.TempDir(), t.TempDir(), direct}
+	write(t, first.dir, "d/file", "the only one")
+	options := func(m *machine) Options {
+		return Options{Direction: plan.Both, State: m.state, Owners: true, List: list, DeleteMany: true}
+	}
+	for _, m := range []*machine{first, second} {
+		mustSync(t, m.dir, m.b, options(m))
+	}
+	undo := away(second.dir)
+	mustSync(t, second.dir, second.b, options(second))
+	write(t, first.dir, "mine", "so that there is a manifest to store")
+	for range 2 { // the record outlives another interruption
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+			if isManifestPut(r) {
+				cancel()
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		if _, err := Sync(ctx, openTree(t, first.dir), first.b, options(first)); err == nil {
+			t.Fatal("the sync was not cut short")
+		}
+	}
+	if raw, err := os.ReadFile(filepath.Join(first.dir, "d/file")); err == nil {
+		t.Fatalf("it was to delete the file, and did not: %q", raw)
+	}
+	a.reset(nil)
+	undo()
+	for range 3 {
+		for _, m := range []*machine{second, first} {
+			mustSync(t, m.dir, m.b, options(m))
+		}
+	}
+	for i, m := range []*machine{first, second} {
+		got := filesOf(t, m.dir)
+		if !slices.Contains(slices.Concat(got["d/file"], got["d/file copy"]), "the only one") {
+			t.Errorf("machine %d has %q", i+1, got)
+		}
+	}
 }
 
 // testRestored ends the sync of the change right after the request that last chooses was served.

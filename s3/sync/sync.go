@@ -191,7 +191,7 @@ type run struct {
 	above []*tree.Entry        // remaining directories above the last path
 	dirs  []*tree.Entry        // to get their metadata once their entries are in place
 	later []*job               // hard links
-	gone  []*tree.Entry        // local directories to remove, parents first
+	gone  []plan.Action        // local directories to remove, parents first
 	// goneFiles are files and links of the volume to remove once all paths are decided.
 	goneFiles []plan.Action // guarded by mu
 	guard     plan.Guard

@@ -13,7 +13,7 @@ type Sides struct {
 	*tree.Scanned // of the volume, or nil
 	Base, Remote  *tree.Entry
 	Fresh, Added  bool // of base: see Remembered
-	Renounced     bool // an interrupted sync of this machine was to delete the object of base
+	Renounced     bool // an interrupted sync of this machine deleted base
 	List          bool // remote comes from a list
 }
 
@@ -25,7 +25,7 @@ func (p *Sides) Local() *tree.Entry {
 	return p.Entry
 }
 
-// Renounce drops base: the volume did not have it in between, and has it again. Others did not delete it.
+// Renounce drops base: an interrupted sync of this machine deleted it, so what either side has now is new.
 func (p *Sides) Renounce() { p.Base, p.Fresh, p.Added, p.Renounced = nil, false, false, true }
 
 // Aside leaves a path unchanged: the bucket keeps its entry, and this machine keeps its record of

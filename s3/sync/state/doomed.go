@@ -2,6 +2,7 @@ package state
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
 	"iter"
@@ -12,6 +13,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -65,23 +67,72 @@ func (s *State) Doom(all []object.Doomed) error {
 // DoomFirst records an object that is about to be deleted before the manifest is stored.
 func (s *State) DoomFirst(d object.Doomed) error {
 	s.first = append(s.first, d)
-	if s.Temp {
+	return s.appendTo(DoomedFile, EncodeDoomed([]object.Doomed{d}))
+}
+
+// Removed is an entry of the volume that a sync was about to delete.
+type Removed struct {
+	Key, ETag string
+	Inode     uint64
+}
+
+// Remove records that entries of the volume are about to be deleted, until the state has that.
+func (s *State) Remove(all ...*tree.Entry) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	for _, e := range all {
+		if plan.Known(e) {
+			_ = enc.Encode(Removed{e.KeyUnder(s.prefix), e.ETag, e.Inode})
+		}
+	}
+	return s.appendTo(RemovedFile, b.Bytes())
+}
+
+// appendTo appends records to a file of the state, durably.
+func (s *State) appendTo(name string, records []byte) error {
+	if s.Temp || len(records) == 0 {
 		return nil
 	}
-	f, err := os.OpenFile(s.File(DoomedFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(s.File(name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err == nil {
-		_, err = f.Write(EncodeDoomed([]object.Doomed{d}))
+		_, err = f.Write(records)
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	return errors.Wrapf(err, "record a deletion")
 }
 
-// Renounced reports whether a sync of this machine was to delete the object of an entry, and ended before it recorded
-// that. The entry is then still this machine's record of the path, although the volume did not have it any more. If it
-// has the file again, and the bucket does not have the object, nobody else deleted it.
-func (s *State) Renounced(e *tree.Entry) bool {
-	t := s.Left[e.KeyUnder(s.prefix)]
-	return t.ETag != "" && t.ETag == e.ETag && t.Until.IsZero()
+// readRemoved returns the entries of the volume that an interrupted sync was about to delete, by key.
+func (s *State) readRemoved() map[string]Removed {
+	all := map[string]Removed{}
+	f, err := os.Open(s.File(RemovedFile))
+	if err != nil {
+		return all
+	}
+	defer f.Close()
+	for dec := json.NewDecoder(bufio.NewReader(f)); ; {
+		var r Removed
+		if dec.Decode(&r) != nil {
+			return all
+		}
+		all[r.Key] = r
+	}
+}
+
+// Renounced reports whether base is no record of the path any more: an interrupted sync of this machine was to delete
+// it, and ended before it recorded that. Two cases matter. The sync was to delete the object, and the volume has the
+// file again: if the bucket does not have it, nobody else deleted it. Or the sync deleted the file of the volume: if
+// the bucket has the object again, nobody deleted that file.
+func (s *State) Renounced(base, local *tree.Entry) bool {
+	if len(s.Left)+len(s.removed) == 0 {
+		return false
+	}
+	key := base.KeyUnder(s.prefix)
+	if t := s.Left[key]; local != nil && t.ETag != "" && t.ETag == base.ETag && t.Until.IsZero() {
+		return true
+	}
+	r, ok := s.removed[key]
+	return ok && r.ETag == base.ETag && r.Inode == base.Inode &&
+		(local == nil || local.Inode != base.Inode || base.Kind != tree.Dir && !local.Untouched(base))
 }
 
 // Spared omits objects that an earlier sync was to delete, if they are unchanged and in no
@@ -132,5 +183,6 @@ func (s *State) keep(e *tree.Entry) {
 
 // FinishDeletions reads the deletions that an earlier sync to the prefix has left.
 func (s *State) FinishDeletions(prefix string) {
-	s.prefix, s.Left, s.Kept, s.Void = prefix, s.readDoomed(), map[string]bool{}, map[string]bool{}
+	s.prefix, s.Left, s.removed = prefix, s.readDoomed(), s.readRemoved()
+	s.Kept, s.Void = map[string]bool{}, map[string]bool{}
 }

@@ -41,6 +41,7 @@ type State struct {
 	first   []object.Doomed      // deleted before the manifest is stored
 	Kept    map[string]bool      // those of left that are in the bucket's next manifest
 	Void    map[string]bool      // those of left whose keys have another object now; written by the plan
+	removed map[string]Removed   // entries of the volume that an interrupted sync was to delete, by key
 	Journal *Journal
 	// Announced are keys of tombstones in the bucket.
 	Announced []string
@@ -61,6 +62,7 @@ const (
 	Fetched        = "manifest.fetched" //
 	UploadsDir     = "uploads"          // a directory: see Uploads
 	DoomedFile     = "doomed"           // see ReadDoomed
+	RemovedFile    = "removed"          // see Remove
 	TombstonesFile = "tombstones"       // name of this machine's tombstones in the bucket
 	JournalFile    = "journal"          // see Journal
 	Swept          = "swept"            // empty; its mtime is that of the last sweep of the bucket
@@ -380,11 +382,10 @@ func (s *State) Replace(etag string) error {
 	if err := os.Rename(s.File(Partial), s.File(Entries)); err != nil {
 		return errors.Wrapf(err, "write the state of a sync")
 	}
-	if err := os.Remove(s.File(Before)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "write the state of a sync")
-	}
-	if err := os.Remove(s.File(JournalFile)); err != nil && !errors.IsNotExist(err) {
-		return errors.Wrapf(err, "write the state of a sync")
+	for _, name := range []string{Before, JournalFile, RemovedFile} {
+		if err := os.Remove(s.File(name)); err != nil && !errors.IsNotExist(err) {
+			return errors.Wrapf(err, "write the state of a sync")
+		}
 	}
 	s.done = true
 	if s.apart && etag != "" && !strings.HasPrefix(etag, apartMark) {
