@@ -199,6 +199,11 @@ func TestPageFlow(t *testing.T) {
 			if got := b.value(`document.activeElement.textContent`); name == "keyboard" && got != "Pull request" {
 				t.Errorf("after the pull request the focus is at %q", got)
 			}
+			use.press("Bring up to date") // which is disabled meanwhile
+			b.sees(".of-changes [role=status]", "The branch is on top of 0 new commits")
+			if got := b.value(`document.activeElement.textContent`); name == "keyboard" && got != "Bring up to date" {
+				t.Errorf("after an action the focus is at %q", got)
+			}
 			if wide := b.value(`document.documentElement.scrollWidth - innerWidth`); wide != "0" {
 				t.Errorf("the page is %s pixels too wide", wide)
 			}

@@ -498,7 +498,12 @@ func TestPageAddresses(t *testing.T) {
 	b.until(`document.querySelector('.tabs [aria-selected=true]')?.textContent === 'Usage'`)
 	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))
 	b.sees(".problem", "not found")
-	b.sees(".problem a", "New session")
+	b.click(".problem a", "New session")
+	b.sees("button", "Create a sandbox")
+	b.until(`document.title === 'New session · Harvest'`)
+	b.do(chromedp.Evaluate(`location.hash = '#/b/unknown'`, nil))
+	b.sees(".top .problem", "not found")
+	b.until(`document.title === 'unknown · Harvest'`)
 	b.clean()
 	b.leavesNoImages()
 }

@@ -67,6 +67,7 @@ func TestPage(t *testing.T) {
 
 	b.do(chromedp.Navigate(root + "/"))
 	b.sees("main", "You are not signed in")
+	b.until(`document.title === 'Sign in · Harvest'`)
 	b.sees("pre", "harvest key link")
 	b.accessible("signed out")
 	b.picture("signed-out")

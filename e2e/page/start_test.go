@@ -15,7 +15,8 @@ import (
 )
 
 // TestPageStart checks that the start of a session names its steps, also the current one, and that it shows the time
-// since the session was created, also after a reload.
+// since the session was created, also after a reload. Meanwhile status, list and button show that the sandbox is
+// being made, and a prompt waits for it.
 // mission: 7.2, 7.3
 func TestPageStart(t *testing.T) {
 	t.Parallel()
@@ -55,6 +56,11 @@ func TestPageStart(t *testing.T) {
 		"Sandbox, and its image, which is built only once; Directories; Repository") {
 		t.Errorf("the current steps were %s", got)
 	}
+	b.until(`/^Creating the sandbox · \d+ s$/.test(document.querySelector('.status').textContent)`)
+	b.until(`document.querySelector('.sessions [aria-current] .meta').textContent.startsWith('creating · ')`)
+	b.until(`document.querySelector('.composer [type=submit]').textContent === 'Queue'`)
+	b.send("/say the first of all")
+	b.sees(".queue li", "/say the first of all")
 	b.until(seconds + ` >= 3`)
 	b.do(chromedp.Evaluate(`sessionStorage.setItem('before', String(`+seconds+`))`, nil), chromedp.Reload())
 	b.until(seconds + ` >= 0`)
@@ -75,6 +81,10 @@ func TestPageStart(t *testing.T) {
 	named()
 	release()
 	b.sees(".start", "Sandbox ready in")
+	b.sees(".message.agent", "the first of all")
+	b.until(`document.querySelector('.status').textContent === 'Done'`)
+	b.until(`document.querySelector('.sessions [aria-current] .meta').textContent.startsWith('done · ')`)
+	b.until(`document.querySelector('.composer [type=submit]').textContent === 'Send'`)
 	b.clean()
 	b.leavesNoImages()
 }
