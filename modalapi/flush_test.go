@@ -1,7 +1,6 @@
 package modalapi_test
 
 import (
-	"io"
 	"strings"
 	"testing"
 
@@ -31,27 +30,11 @@ func TestSyncCommitsVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	sb := w.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/volume": vol}})
-	run := func(args ...string) (string, int) {
-		t.Helper()
-		p, err := sb.Exec(t.Context(), args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, err := io.ReadAll(p.Stderr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		code, err := p.Wait(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(said), code
-	}
 	w.output(sb, "sh", "-c", "echo one >volume/f")
-	if _, code := run("sync", "volume/none"); code == 0 || w.committed(vol.VolumeID, "f") != "" {
+	if _, _, code := w.ran(sb, "sync", "volume/none"); code == 0 || w.committed(vol.VolumeID, "f") != "" {
 		t.Errorf("a failed sync: exit code %d, and the volume has %q", code, w.committed(vol.VolumeID, "f"))
 	}
-	if said, code := run("sync", "volume"); code != 0 || w.committed(vol.VolumeID, "f") != "one\n" {
+	if _, said, code := w.ran(sb, "sync", "volume"); code != 0 || w.committed(vol.VolumeID, "f") != "one\n" {
 		t.Errorf("sync: %q, exit code %d; the volume has %q", said, code, w.committed(vol.VolumeID, "f"))
 	}
 	w.output(sb, "sh", "-c", "echo two >volume/f; sync volume")
@@ -79,7 +62,8 @@ func TestSyncCommitsVolumes(t *testing.T) {
 		VolumeId: vol.VolumeID}.Build()); err != nil {
 		t.Fatal(err)
 	}
-	if said, code := run("sync", "volume"); code != 1 || !strings.Contains(said, "the volume is not committed") {
+	if _, said, code := w.ran(sb, "sync", "volume"); code != 1 ||
+		!strings.Contains(said, "the volume is not committed") {
 		t.Errorf("sync of a deleted volume: %q, exit code %d", said, code)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
@@ -26,12 +25,7 @@ func TestExecsCountAgainstTheIdleLimit(t *testing.T) {
 	w.started(id, pb.TaskExecStartRequest_builder{ExecId: "runs", CommandArgs: []string{"cat"}})
 	for _, when := range []string{"at first", "after a restart"} {
 		if when == "after a restart" {
-			if err := errors.Join(w.server.Close(), w.fleet.Close(t.Context()), w.engine.Close()); err != nil {
-				t.Fatal(err)
-			}
-			w.sdk.Close()
-			w.openFleet()
-			w.serve()
+			w.reopen()
 		}
 		if code, err := limited().Wait(t.Context(), nil); err != nil ||
 			code != 124 { // it shows that the limit has passed

@@ -158,11 +158,19 @@ type fakeEngine struct {
 
 func (e fakeEngine) Images() image.Builder { return e.images }
 
+// portEngine is a fakeEngine whose sandboxes have the ports of this machine.
+type portEngine struct{ fakeEngine }
+
+func (e portEngine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
+	return fake.WithPorts{Engine: e.Engine}.Create(ctx, spec)
+}
+
 // world is a server on the fake engine, and a client of Modal's SDK.
 type world struct {
 	t      testing.TB
 	engine *fake.Engine
 	images *library
+	ports  bool // sandboxes have ports, from the next openFleet on
 	fleet  *sandbox.Fleet
 	vault  *secret.Vault
 	ring   *account.Ring
@@ -249,11 +257,25 @@ func (w *world) openFleet() {
 	}
 	w.images.Builder = w.engine.Images()
 	var made engine.Engine = fakeEngine{w.engine, w.images}
+	if w.ports {
+		made = portEngine{fakeEngine{w.engine, w.images}}
+	}
 	if w.fleet, err = sandbox.Open(w.t.Context(), sandbox.Options{
 		Engine: made, Store: w.boxes, Secrets: w.vault, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 	}); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// reopen replaces the engine, the Fleet and the server, as the next process does.
+func (w *world) reopen() {
+	w.t.Helper()
+	if err := errors.Join(w.server.Close(), w.fleet.Close(w.t.Context()), w.engine.Close()); err != nil {
+		w.t.Fatal(err)
+	}
+	w.sdk.Close()
+	w.openFleet()
+	w.serve()
 }
 
 // serve starts a server, and a client of it.
@@ -340,8 +362,8 @@ func (w *world) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	return sb
 }
 
-// output runs a command and returns its output.
-func (w *world) output(sb *modal.Sandbox, args ...string) string {
+// ran runs a command, and returns its output and its exit code.
+func (w *world) ran(sb *modal.Sandbox, args ...string) (stdout, stderr string, code int) {
 	w.t.Helper()
 	p, err := sb.Exec(w.t.Context(), args, nil)
 	if err != nil {
@@ -351,10 +373,24 @@ func (w *world) output(sb *modal.Sandbox, args ...string) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if code, err := p.Wait(w.t.Context(), nil); err != nil || code != 0 {
-		w.t.Fatalf("%v ended with %d, %v", args, code, err)
+	said, err := io.ReadAll(p.Stderr)
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	return string(out)
+	if code, err = p.Wait(w.t.Context(), nil); err != nil {
+		w.t.Fatal(err)
+	}
+	return string(out), string(said), code
+}
+
+// output runs a command that succeeds, and returns its standard output.
+func (w *world) output(sb *modal.Sandbox, args ...string) string {
+	w.t.Helper()
+	out, said, code := w.ran(sb, args...)
+	if code != 0 {
+		w.t.Fatalf("%v ended with %d: %s", args, code, said)
+	}
+	return out
 }
 
 // sandboxFilter selects the sandboxes that have not ended.

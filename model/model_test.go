@@ -281,14 +281,7 @@ func TestNothingIsHeldBack(t *testing.T) {
 // TestEarlyAnswer sends the end of a request after the beginning of its answer.
 func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rc := http.NewResponseController(w)
-		_ = rc.EnableFullDuplex()
-		fmt.Fprint(w, "early\n")
-		_ = rc.Flush()
-		body, err := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%s, %v\n", body, err)
-	}))
+	upstream := httptest.NewServer(http.HandlerFunc(testenv.AnswerEarly))
 	defer upstream.Close()
 	g, err := model.New(model.Options{Upstream: upstream.URL, Key: []byte("k"),
 		Credential: func(context.Context, string, []string) (model.Credential, error) {
@@ -299,32 +292,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 	front := httptest.NewServer(g.Handler(model.Grant{ID: "a"}))
 	defer front.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
-	defer cancel()
-	body, more := io.Pipe()
-	defer more.Close()
-	req, _ := http.NewRequestWithContext(ctx, "POST", front.URL+"/v1/messages", body)
-	req.Header.Set("Authorization", "Bearer "+g.Token("a"))
-	begun := make(chan struct{})
-	go func() {
-		defer close(begun)
-		fmt.Fprint(more, "begin ")
-	}()
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewReader(resp.Body)
-	if line, err := lines.ReadString('\n'); line != "early\n" {
-		t.Fatalf("%q, %v", line, err)
-	}
-	<-begun
-	fmt.Fprint(more, "end")
-	more.Close()
-	if rest, err := io.ReadAll(lines); err != nil || string(rest) != "begin end, <nil>\n" {
-		t.Errorf("%q, %v", rest, err)
-	}
+	testenv.EarlyAnswer(t, front.URL+"/v1/messages", "Authorization", "Bearer "+g.Token("a"))
 }
 
 // Each kind of credential is shown as its API wants it, at its address.

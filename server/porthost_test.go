@@ -1,14 +1,12 @@
 package server_test
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -18,30 +16,10 @@ import (
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/engine/fake"
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/server"
 )
 
-// dialEngine is the fake engine with ports: its sandboxes share this machine's.
-type dialEngine struct{ *fake.Engine }
-
-func (e dialEngine) Create(ctx context.Context, spec engine.Spec) (engine.Sandbox, error) {
-	box, err := e.Engine.Create(ctx, spec)
-	return dialSandbox{box}, err
-}
-
-type dialSandbox struct{ engine.Sandbox }
-
-func (dialSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(port))
-	if err != nil {
-		return nil, errors.Remedy(errors.Explainf(err, errors.Unavailable, "nothing listens on port %d in the sandbox",
-			port), "start it")
-	}
-	return conn, nil
-}
-
-func withPorts(e *fake.Engine) engine.Engine { return dialEngine{e} }
+func withPorts(e *fake.Engine) engine.Engine { return fake.WithPorts{Engine: e} }
 
 // serveInside starts a server in a sandbox that returns the request that it got, and tries to read cookies. It returns
 // its port.

@@ -182,6 +182,18 @@ func TestTerminalNames(t *testing.T) {
 	}
 }
 
+// TestPortsAnswerEarly sends the end of a request for a port after the beginning of the answer.
+//
+// mission: A6
+func TestPortsAnswerEarly(t *testing.T) {
+	t.Parallel()
+	w := startOn(t, withPorts)
+	made := w.create()
+	port, _ := servePort(t, nil, testenv.AnswerEarly)
+	user := w.as(account.Request{})
+	testenv.EarlyAnswer(t, user.url+"/v1/sandboxes/"+made.ID+"/ports/"+port+"/", user.headers...)
+}
+
 // mission: A6, F1
 func TestPorts(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model/tunnel"
 )
 
@@ -113,6 +114,14 @@ func TestTunnel(t *testing.T) {
 			t.Fatalf("%d %s %v", status, text, err)
 		}
 	}
+}
+
+// TestEarlyAnswer sends the end of a request after the beginning of its answer.
+func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
+	url, servers := start(t)
+	connect(t, servers, http.HandlerFunc(testenv.AnswerEarly))
+	testenv.EarlyAnswer(t, url+"/v1/messages")
 }
 
 // TestServerGoes checks that a server that stops in the middle of an answer breaks it off, and that one that stops
