@@ -71,6 +71,16 @@ func TestVariablesInside(t *testing.T) {
 		}
 	}
 	check("sandbox", w.output(sb, "env"))
+	own, err := sb.Exec(t.Context(), []string{"env"},
+		&modal.SandboxExecParams{Env: map[string]string{"MODAL_TASK_ID": "ta-other"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := io.ReadAll(own.Stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("a command with an environment", string(set))
 	want = slices.DeleteFunc(want, func(line string) bool {
 		return line == "MINE=1" ||
 			strings.HasPrefix(line, "MODAL_CLOUD")

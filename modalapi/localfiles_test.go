@@ -340,6 +340,9 @@ func TestUploadsOfBlobs(t *testing.T) {
 			Sha256Hex: sumOf("a"), Data: []byte("b")}.Build())), codes.InvalidArgument},
 		"a file from another blob": {second(w.control.MountPutFile(w.ctx(), pb.MountPutFileRequest_builder{
 			Sha256Hex: sumOf("a"), DataBlobId: &id}.Build())), codes.InvalidArgument},
+		"a file from a blob that does not exist": {second(w.control.MountPutFile(w.ctx(),
+			pb.MountPutFileRequest_builder{Sha256Hex: sumOf("a"), DataBlobId: new("bl-" + sumOf("a"))}.Build())),
+			codes.NotFound},
 		"a checksum that is none": {second(w.control.MountPutFile(w.ctx(), pb.MountPutFileRequest_builder{
 			Sha256Hex: "../../x"}.Build())), codes.InvalidArgument},
 		"a mount with a path that leads out": {second(w.control.MountGetOrCreate(w.ctx(),
