@@ -19,7 +19,7 @@ func TestReference(t *testing.T) {
 	c := newCommands("harvest", strings.NewReader(""), io.Discard, io.Discard, nil)
 	root := c.root()
 	var b strings.Builder
-	b.WriteString("# Commands\n\nThis page is generated from `harvest --help`. Every command has also these flags:\n\n")
+	b.WriteString("# Commands\n\nThis page is generated from `harvest --help`. Every command also has these flags:\n\n")
 	flagTable(&b, root.PersistentFlags())
 	b.WriteString("\n" + strings.TrimSpace(strings.ReplaceAll(cli.ExitCodesHelp, "\n  ", "\n- ")) + "\n")
 	for _, child := range root.Commands() {

@@ -57,16 +57,17 @@ func Command(base *cli.CLI) *cobra.Command {
 
 On a terminal, the session is a conversation: type prompts, watch, and answer questions by number.
 /help lists the commands. Esc stops the turn. Ctrl-C on an empty line leaves the session; the agent
-continues. Elsewhere, and with -o, the events of the turn are printed, and Ctrl-C leaves as well.
+continues. Elsewhere, and with -o, the command prints the events of the turn, and Ctrl-C leaves as well.
 
 The agent's changes are on the branch harvest/ID. "harvest diff" shows them, and "harvest checkout"
 fetches the branch into the local repository.
 
-The repository is the one of the current directory, as committed, or --repo. --repo none begins with
-an empty one. The agent "scripted" has no model and needs no key; use it to try things out.
+The repository is that of the current directory, with its uncommitted changes, or that of --repo.
+"--repo none" starts with an empty one. The agent "scripted" has no model and needs no key; use it to
+try things out.
 
 --continue continues a session, by default the newest of this directory. If the session has ended,
-a new one begins with its files and its conversation.
+a new one starts with its files and its conversation.
 
 --plain never redraws lines, for screen readers and for terminals that cannot redraw. The prompt "-"
 is read from standard input.`,
@@ -193,10 +194,10 @@ type source struct {
 func (s *source) add(cmd *cobra.Command, req *api.SessionRequest) {
 	flags := cmd.Flags()
 	flags.StringVar(&s.repo, "repo", ".", "address or directory of the repository, or none")
-	flags.StringVar(&req.Branch, "branch", "", "branch to begin on (default: the default branch of the repository)")
+	flags.StringVar(&req.Branch, "branch", "", "branch to start from (default: the default branch of the repository)")
 	flags.IntVar(&req.Depth, "depth", 0, "commits of history; 0 means all")
 	flags.BoolVar(&s.committed, "committed", false,
-		"leave uncommitted changes here; otherwise the agent gets them as a separate commit")
+		"do not send uncommitted changes (default: send them as a separate commit)")
 	flags.BoolVar(&req.LFS, "lfs", false, "fetch large files (git-lfs) instead of pointers")
 	flags.BoolVar(&req.Submodules, "submodules", false, "clone submodules, too")
 	flags.StringArrayVar(&s.also, "also", nil, "ADDRESS or ADDRESS#BRANCH of a further repository, repeatable")

@@ -40,8 +40,8 @@ the result of --test, cost and time side by side. On a terminal, the command ask
 --test is a shell command that runs in each sandbox, in the agent's directory, after the changes were counted. It passes
 if it returns 0. Files that it leaves count as changes when the work is handed back.
 
-A session that fails does not affect the others; the command fails if all do. Questions of the agents are not answered:
-they decide by themselves. Ctrl-C detaches: all sessions stay, and their agents continue.`,
+A session that fails does not affect the others; the command fails if all do. The command answers no questions of the
+agents; they decide by themselves. Ctrl-C detaches: all sessions stay, and their agents continue.`,
 		Example: `  harvest compare --agents claude,opencode --test "make test" "fix the failing test"
   harvest compare --n 3 --max-usd 2 "make the parser faster"
   harvest compare --model opus,sonnet -o json "describe the code"`,
@@ -56,8 +56,9 @@ they decide by themselves. Ctrl-C detaches: all sessions stay, and their agents 
 	flags.StringVar(&r.test, "test", "", "shell command that checks the result")
 	flags.IntVar(&r.keep, "keep", 0,
 		"number of the session to keep; the others end (default: ask on a terminal, or keep all)")
-	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0, "seconds of a turn; 0 means no limit")
-	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "cost of each session; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.Seconds, "max-seconds", 0,
+		"maximum duration of a turn, in seconds; 0 means no limit")
+	flags.Float64Var(&r.req.Limits.USD, "max-usd", 0, "maximum cost of each session; 0 means no limit")
 	r.box.Add(cmd)
 	r.where.AddEnv(cmd)
 	return c.WithOutput(cmd, cli.FormatTable)

@@ -93,7 +93,7 @@ Text that a person has changed on GitHub stays.`,
 	flags.StringVar(&req.Body, "body", "", "text (default: the agent's)")
 	flags.BoolVar(&req.NoSummary, "no-summary", false, "do not ask the agent for the text")
 	flags.StringVar(&req.Base, "base", "",
-		"base branch of the pull request (default: the branch that the session began on)")
+		"base branch of the pull request (default: the branch that the session started from)")
 	flags.BoolVar(&req.Ready, "ready", false, "open it as ready for review, not as a draft")
 	return repositoryFlag(cmd, &req.Repository)
 }
@@ -132,8 +132,8 @@ func (c commands) syncCommand() *cobra.Command {
 		Use:   "sync SESSION [flags]",
 		Short: "Rebase the agent's work onto new upstream commits",
 		Long: `Commit everything, fetch, and rebase the work, with at most three attempts. A checkpoint branch is
-created first. If the rebase fails, the work is unchanged and the checkpoint branch stays. An upstream
-branch whose history was rewritten is refused, unless --rewritten is given.`,
+created first. If the rebase fails, the work is unchanged and the checkpoint branch stays. The command
+refuses an upstream branch whose history was rewritten, unless --rewritten is given.`,
 		Example: "  harvest session sync ses_01jx",
 		Args:    cli.Args(1, 1, "a session"),
 		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
@@ -158,7 +158,7 @@ branch whose history was rewritten is refused, unless --rewritten is given.`,
 		}),
 	}, cli.FormatTable)
 	cmd.Flags().StringVar(&req.Branch, "onto", "",
-		"base branch of the pull request (default: the branch that the work began on)")
+		"base branch of the pull request (default: the branch that the work started from)")
 	cmd.Flags().BoolVar(&req.Rewritten, "rewritten", false, "accept that the upstream branch was rewritten")
 	return repositoryFlag(cmd, &req.Repository)
 }

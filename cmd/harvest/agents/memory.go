@@ -103,7 +103,7 @@ func (c commands) memoryRemove() *cobra.Command {
   harvest memory rm owner/repository --all`,
 		Args: cli.Args(1, 2, "a repository, and a name or --all"),
 	}
-	cmd.Flags().BoolVar(&everything, "all", false, "everything")
+	cmd.Flags().BoolVar(&everything, "all", false, "delete all entries of the repository")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if everything == (len(args) == 2) {
 			return cli.Usage(cmd, "give a name or --all")

@@ -38,8 +38,8 @@ func (c commands) volumeSync() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sync VOLUME [s3://BUCKET/PREFIX]",
 		Short: "Synchronize a volume with S3",
-		Long: `Upload the changes of a volume to S3, or with --down download those in S3. Nothing is deleted without
---mirror. Each file is an object of the same path, readable by any tool. The next sync resumes an
+		Long: `Upload the changes of a volume to S3, or with --down download those in S3. Only --mirror and
+--both delete files. Each file is an object of the same path, readable by any tool. The next sync resumes an
 interrupted one.
 
 ` + bucketHelp,
@@ -70,7 +70,7 @@ interrupted one.
 	}
 	f := cmd.Flags()
 	f.BoolVar(&down, "down", false, "download from S3 into the volume")
-	f.BoolVar(&both, "both", false, "synchronize in both directions")
+	f.BoolVar(&both, "both", false, "synchronize in both directions, deletions included")
 	f.BoolVar(&req.Mirror, "mirror", false, "delete files of the target that the source does not have")
 	f.StringVar(&req.Conflicts, "conflicts", "",
 		"with --both, resolution of files that both sides changed: both, newer, local or remote")
@@ -124,7 +124,7 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 		}),
 	}
 	cmd.Flags().BoolVar(&down, "down", false, "download from S3 into the volume")
-	cmd.Flags().BoolVar(&both, "both", false, "synchronize in both directions")
+	cmd.Flags().BoolVar(&both, "both", false, "synchronize in both directions, deletions included")
 	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false,
 		"allow --both to delete most files of a side, or all if the S3 location is empty")
 	return c.WithOutput(cmd, cli.FormatTable)

@@ -100,6 +100,6 @@ the same once a day.`,
 	f.BoolVar(&everything, "unused", false, "remove all unused images, whatever their age")
 	f.Var(&limit, "size", "also remove the least recently used images until the total is below this size")
 	f.BoolVar(&req.All, "all", false, "also remove named images of registries, which can be fetched again")
-	f.BoolVar(&req.DryRun, "dry-run", false, "only show what would be removed")
+	f.BoolVar(&req.DryRun, "dry-run", false, "show the images to remove, and remove nothing")
 	return cmd
 }

@@ -27,7 +27,7 @@ func Command(base *cli.CLI) *cobra.Command {
 		Use:   "repo",
 		Short: "Manage images of repositories with installed dependencies",
 		Long: `For a registered repository, Harvest clones it in a sandbox, installs its dependencies, builds it, and
-stores the result as an image. Sessions of that repository begin with the image. While harvest up
+stores the result as an image. Sessions of that repository start from it. While harvest up
 runs, it checks every half hour for new commits.`,
 		Example: `  harvest repo add https://github.com/owner/name
   harvest repo ls

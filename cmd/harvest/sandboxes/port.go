@@ -121,10 +121,9 @@ func (c commands) sandboxPort() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port SANDBOX [PORT] [--listen ADDRESS:PORT | --link]",
 		Short: "Make a port of a sandbox reachable on this machine or through a link",
-		Long: `Listen on this machine, and forward connections to a port of the sandbox until interrupted. The port
-is reachable whatever address the program in the sandbox listens on, including loopback, and whatever
-the network policy of the sandbox is. Without PORT, the ports that the sandbox was created with (-p)
-are forwarded.
+		Long: `Listen on this machine, and forward connections to a port of the sandbox until interrupted. The
+program in the sandbox may listen on any address, including loopback. The network policy does not
+matter. Without PORT, the command forwards the ports that the sandbox was created with (-p).
 
 With --link, print a link instead. Any browser with the link reaches the port through the server,
 until the link expires or harvest sandbox links revokes it. Links work on the server's own machine.

@@ -95,8 +95,8 @@ func (c commands) sandboxCreate() *cobra.Command {
 		"make an image of its files when it ends, for any reason; \"sandbox get\" shows the image")
 	cmd.Flags().Var(&life, "timeout", "maximum lifetime (default: timeout of the configuration)")
 	cmd.Flags().Var(&idle, "idle-timeout",
-		"time without commands, terminals and connections to ports after which it ends (default: idle_timeout of the "+
-			"configuration)")
+		"time without commands, terminals and connections to ports after which the sandbox ends (default: "+
+			"idle_timeout of the configuration)")
 	return cmd
 }
 
@@ -316,7 +316,7 @@ func (c commands) sandboxExtend() *cobra.Command {
 	}, cli.FormatTable)
 	cmd.Flags().Var(&life, "timeout", "lifetime from now on")
 	cmd.Flags().Var(&idle, "idle-timeout",
-		"time without commands, terminals and connections to ports after which it ends")
+		"time without commands, terminals and connections to ports after which the sandbox ends")
 	return cmd
 }
 

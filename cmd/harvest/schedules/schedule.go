@@ -81,7 +81,7 @@ func (c commands) scheduleSet() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&given.Kind, "kind", "", "kind of the job: refresh or prune-events")
-	flags.StringVar(&given.Cron, "cron", "", "when")
+	flags.StringVar(&given.Cron, "cron", "", "times at which the job runs")
 	flags.StringVar(&given.Zone, "zone", "", "time zone of --cron, such as Europe/Berlin (default: UTC)")
 	flags.StringVar(&arguments, "args", "", "arguments of the job, as JSON")
 	flags.IntVar(&given.Retries, "retries", 0, "retries after a failure; -1 means none (default: 3)")
