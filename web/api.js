@@ -15,14 +15,14 @@ export class Problem extends Error {
 }
 
 const unreachable = () => new Problem({
-  code: 'unavailable', retryable: true, detail: 'The server cannot be reached.', remedy: 'It may be restarting. If this stays, start it with: harvest up',
+  code: 'unavailable', retryable: true, detail: 'The server cannot be reached.', remedy: 'It may be restarting. If it does not return, start it with: harvest up',
 });
 
 async function problemOf(resp) {
   try {
     return new Problem({ ...(await resp.json()), status: resp.status });
   } catch {
-    return new Problem({ status: resp.status, retryable: resp.status >= 500, detail: `The server responded with ${resp.status}.`, remedy: 'Is there a proxy between? Try again, or look at the server\'s log.' });
+    return new Problem({ status: resp.status, retryable: resp.status >= 500, detail: `The server responded with ${resp.status}.`, remedy: 'Try again. Check the server\'s log, and any proxy in front of the server.' });
   }
 }
 

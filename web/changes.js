@@ -74,7 +74,7 @@ export async function open(body, { session, sandbox, facts, signIn }) {
     const title = h('input', { type: 'text', placeholder: 'the agent writes it', autofocus: true });
     const text = h('textarea', { rows: '5', placeholder: 'the agent writes it' });
     const ready = h('input', { type: 'checkbox' });
-    const form = h('form', null, field('Title', title), field('Text', text), h('label', { class: 'choice' }, ready, h('span', null, 'It is ready for review, no draft')), h('div', { role: 'status' }),
+    const form = h('form', null, field('Title', title), field('Text', text), h('label', { class: 'choice' }, ready, h('span', null, 'Ready for review, not a draft')), h('div', { role: 'status' }),
       h('div', { class: 'row' }, h('button', { type: 'submit', class: 'primary' }, 'Open it'), button('Not now', () => el.close())));
     const el = dialog('Open a pull request', h('h2', null, 'Open a pull request'), form);
     form.addEventListener('submit', (e) => {

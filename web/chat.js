@@ -19,7 +19,7 @@ import { Unsent } from './unsent.js';
 
 const words = {
   creating: 'Creating the sandbox', ready: 'Ready', thinking: 'Thinking', running_tool: 'Running a tool', waiting_for_input: 'Waiting for your answer',
-  hung: 'The agent is silent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
+  hung: 'The agent has been silent for long: it may hang', done: 'Done', failed: 'Failed', ended: 'Ended',
 };
 const working = ['thinking', 'running_tool', 'waiting_for_input', 'hung'];
 

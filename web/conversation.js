@@ -107,7 +107,7 @@ const parts = {
     c.asked.delete(e.id);
     return focused;
   },
-  'agent.retrying': (c, e) => c.note(`The model's API failed, and is tried again: ${e.text ?? ''}`),
+  'agent.retrying': (c, e) => c.note(`The model's API failed; the agent tries again: ${e.text ?? ''}`),
   'mcp.failed': (c, e) => c.note(`The MCP server ${e.id} failed: ${e.reason ?? ''}`),
   'agent.crashed': (c, e) => c.note(`${e.reason ?? 'The agent\'s process died'}; it is started again.`),
   'agent.continued': (c, e) => {

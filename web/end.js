@@ -93,7 +93,7 @@ export function endNotice({ session, reason, failed, again, signIn, patch: text,
 }
 
 const count = (n, what) => (n === 1 ? `1 ${what}` : `${n} ${what}s`);
-const unsent = (why) => problemBox({ detail: `The files could not be uploaded to S3: ${why}`, remedy: 'It is tried again.' });
+const unsent = (why) => problemBox({ detail: `The files could not be uploaded to S3: ${why}`, remedy: 'The server tries again.' });
 
 // ends asks whether to end a session, and ends it. It names edits of files that are not saved, and asks again if changes
 // would be lost that are not handed back. act

@@ -71,7 +71,7 @@ export async function open(body, { sandbox, session, failed }) {
       refill(list, ...rows.map((f) => h('li', null,
         button([h('span', { class: 'name' }, plain(f.kind === 'directory' ? `${f.name}/` : f.name)), f.kind === 'symlink' && h('span', { class: 'meta name' }, `→ ${plain(f.link)}`)], () => (f.kind === 'directory' ? enter(join(dir, f.name)) : read(join(dir, f.name), f)),
           { class: 'entry', title: f.kind, 'data-name': f.name }), kept(`${drafts}${id}:${join(dir, f.name)}`) && h('span', { class: 'meta' }, 'unsaved changes'), h('span', { class: 'meta' }, f.kind === 'directory' ? '' : bytes(f.size_bytes)), h('span', { class: 'meta' }, when(f.modified_at)),
-        button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and all that is in it is deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
+        button('Delete', () => sure(`Delete ${plain(f.name)}?`, f.kind === 'directory' ? 'The directory and its contents are deleted.' : 'The file is deleted.', 'Delete it', () => tell(async () => {
           await call('DELETE', `${at(join(dir, f.name))}&recursive=true`);
           enter(dir);
         })), { class: 'small danger', 'aria-label': `Delete ${plain(f.name)}` }))));
@@ -86,7 +86,7 @@ export async function open(body, { sandbox, session, failed }) {
         return;
       }
       if (about.size_bytes > shownMost) {
-        show(path, `It has ${bytes(about.size_bytes)}, more than is shown here.`);
+        show(path, `It has ${bytes(about.size_bytes)}, more than this view shows.`);
         return;
       }
       const now = await fetchText(path);

@@ -130,7 +130,7 @@ export async function openNew(main, t, { created, signIn, still }) {
   const rest = h('div');
   const agent = h('select', { name: 'agent' }, h('option', { value: 'claude' }, 'Claude Code'), h('option', { value: 'opencode' }, 'OpenCode'),
     h('option', { value: 'scripted' }, 'Scripted agent (to try Harvest without a model)'));
-  const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What shall the agent do? You can also send it later.' });
+  const prompt = h('textarea', { name: 'prompt', rows: '3', placeholder: 'What should the agent do? You can also send it later.' });
   const [images, volumes, repos] = ['images', 'volumes', 'repos'].map((id) => h('datalist', { id }));
   const network = h('select', { name: 'network' }, h('option', { value: '' }, 'The internet'), h('option', { value: 'allow' }, 'Only listed hosts'), h('option', { value: 'none' }, 'Nothing'));
   const allowField = field('Allowed hosts', text('allow', { placeholder: 'example.org, *.example.com:443' }), 'Domains, addresses or networks, with commas between them');

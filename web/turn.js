@@ -223,7 +223,7 @@ export function question(session, e) {
     });
     row.append(h('button', { type: 'submit', class: 'primary' }, 'Answer'), button('No answer', () => send({ allow: false, message: 'the person gave no answer' })));
   } else {
-    if (e.text) form.append(h('p', null, 'The agent asks whether this plan is good:'), h('pre', { tabindex: '0' }, e.text));
+    if (e.text) form.append(h('p', null, 'The agent proposes this plan:'), h('pre', { tabindex: '0' }, e.text));
     else add(form, [h('p', null, h('b', null, e.tool ?? 'A tool'), ' asks to run:'), edits(e.tool, e.input), h('pre', { tabindex: '0' }, about(e.input))].flat());
     form.addEventListener('submit', (event) => event.preventDefault());
     row.append(button('Allow', () => send({ allow: true }), { class: 'primary' }), button('Allow always', () => send({ allow: true, always: true })),

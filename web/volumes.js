@@ -62,7 +62,7 @@ export async function open(body, { failed }) {
         await call('DELETE', path);
       } catch (p) {
         if (p.status !== 409 || !p.remedy?.includes('force=true')) throw p;
-        sure(`Delete ${v.name} all the same?`, `Some of its files would be lost: ${p.detail.replace(/\.$/, '')}.`, 'Delete it', () => act(() => call('DELETE', `${path}?force=true`)));
+        sure(`Delete ${v.name} anyway?`, `Some of its files would be lost: ${p.detail.replace(/\.$/, '')}.`, 'Delete it', () => act(() => call('DELETE', `${path}?force=true`)));
       }
     }));
   }

@@ -164,7 +164,7 @@ func TestPageUnsentVolume(t *testing.T) {
 	remove := `document.querySelector('[aria-label="Delete ` + volume + `"]').click()`
 	b.do(chromedp.Evaluate(remove, nil))
 	b.click("dialog button", "Delete it")
-	b.sees("dialog h2", "all the same?")
+	b.sees("dialog h2", "anyway?")
 	b.accessible("deleting an unsent volume")
 	b.picture("unsent-volume")
 	b.click("dialog button", "Keep it")
