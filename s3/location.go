@@ -62,7 +62,7 @@ type Credentials struct {
 func (l Location) Check() error {
 	switch {
 	case l.Bucket == "":
-		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket is named"), "name one")
+		return errors.Remedy(errors.Newf(errors.Invalid, "no bucket given"), "name a bucket")
 	case strings.ContainsAny(l.Bucket, "/?#% \x00") || len(l.Bucket) > 255:
 		return errors.Newf(errors.Invalid, "invalid bucket name %.100q", l.Bucket)
 	case len(l.Prefix) > tree.MaxKey/2:
@@ -70,22 +70,22 @@ func (l Location) Check() error {
 			tree.MaxKey/2)
 	}
 	if p := strings.Trim(l.Prefix, "/"); p != "" && !tree.ValidPath(p) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a prefix", l.Prefix),
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid prefix %.100q", l.Prefix),
 			"use names with slashes between them, none of them '.' or '..'")
 	}
 	if l.Endpoint != "" {
 		if u, err := url.Parse(l.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
 			u.User != nil || u.RawQuery != "" {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the endpoint is no address of a server"),
+			return errors.Remedy(errors.Newf(errors.Invalid, "invalid endpoint: not the address of a server"),
 				"write it as https://host:port, without user or query")
 		}
 	}
 	if l.Region != "" && (l.Endpoint == "" || l.RoleARN != "") && !regionName().MatchString(l.Region) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.100q cannot be a region", l.Region),
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid region %.100q", l.Region),
 			"use a name such as eu-central-1")
 	}
 	if (l.AccessKeyID == "") != (l.SecretAccessKey == "") {
-		return errors.Newf(errors.Invalid, "an access key's id and secret belong together, and one of them is missing")
+		return errors.Newf(errors.Invalid, "the access key is incomplete: its id or its secret is missing")
 	}
 	return l.checkRole()
 }
@@ -104,7 +104,7 @@ func (l Location) checkRole() error {
 	if l.STS != "" {
 		if u, err := url.Parse(l.STS); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
 			u.User != nil {
-			return errors.Remedy(errors.Newf(errors.Invalid, "the service that assumes roles has no address"),
+			return errors.Remedy(errors.Newf(errors.Invalid, "the service for roles has no address"),
 				"write it as https://host:port")
 		}
 	}

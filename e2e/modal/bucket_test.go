@@ -200,7 +200,7 @@ func (b *bucketClient) refused(t *testing.T) {
 		"there is no bucket nowhere":      {b.mounted(t, "nowhere", "", good, false), codes.NotFound},
 		"S3 does not know the access key": {b.mounted(t, b.s3.Bucket, "", wrong, false), codes.InvalidArgument},
 		"the secret access key is wrong":  {b.mounted(t, b.s3.Bucket, "", none, false), codes.InvalidArgument},
-		"cannot be a prefix":              {b.mounted(t, b.s3.Bucket, "a/../b/", good, false), codes.InvalidArgument},
+		"invalid prefix":                  {b.mounted(t, b.s3.Bucket, "a/../b/", good, false), codes.InvalidArgument},
 		"with a secret only":              {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
 	} {
 		_, err := b.sdk.Sandboxes.Create(t.Context(), b.app, b.sdk.Images.FromRegistry("base", nil),

@@ -129,7 +129,7 @@ func TestSandboxMountRefused(t *testing.T) {
 		"overlap":                         {"--s3", "s3://" + s3.Bucket + ":/data/x:mount", "-v", "v:/data"},
 		"which the sandbox needs":         {"--s3", "s3://" + s3.Bucket + ":/etc:mount"},
 		"S3 does not know the access key": {"--s3", "s3://" + s3.Bucket + ":/data:mount", "--s3-secret", "wrong"},
-		"cannot be a prefix":              {"--s3", "s3://" + s3.Bucket + "/a/../b:/data:mount"},
+		"invalid prefix":                  {"--s3", "s3://" + s3.Bucket + "/a/../b:/data:mount"},
 	} {
 		if strings.Contains(text, "access key") {
 			h.Must("secret", "set", "wrong", "AWS_ACCESS_KEY_ID=AKIAWRONGWRONGWRONGW",

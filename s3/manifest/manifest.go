@@ -189,7 +189,7 @@ func Read(r io.Reader) iter.Seq2[*tree.Entry, error] {
 			}
 			if rec.Kind == 0 {
 				if rec.Count != count {
-					yield(nil, errors.Newf(errors.Invalid, "the manifest says that it has %d entries, and has %d",
+					yield(nil, errors.Newf(errors.Invalid, "the manifest announces %d entries, and has %d",
 						rec.Count, count))
 				}
 				return

@@ -43,7 +43,7 @@ func explainMount(err error) error {
 	switch {
 	case errors.IsNotExist(err), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO):
 		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "this machine has no FUSE"),
-			"load it, with: modprobe fuse; in a container pass the device /dev/fuse in")
+			"load the module: modprobe fuse; in a container, pass in the device /dev/fuse")
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
 		return errors.Remedy(errors.Explainf(err, errors.Unsupported, "this machine does not let Harvest mount"),
 			"in a container, give it the device /dev/fuse and the capability SYS_ADMIN")

@@ -164,7 +164,7 @@ func client(l s3.Location) (*http.Client, error) {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(l.CA) {
-			return nil, errors.Newf(errors.Invalid, "the authority to trust for S3 is no certificate in PEM")
+			return nil, errors.Newf(errors.Invalid, "the certificate authority for S3 is not a certificate in PEM")
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}
@@ -178,7 +178,7 @@ func client(l s3.Location) (*http.Client, error) {
 	if l.Proxy != "" {
 		u, err := url.Parse(l.Proxy)
 		if err != nil || u.Host == "" {
-			return nil, errors.Newf(errors.Invalid, "the proxy for S3 is no URL")
+			return nil, errors.Newf(errors.Invalid, "the proxy for S3 is not a URL")
 		}
 		t.Proxy = http.ProxyURL(u)
 	}

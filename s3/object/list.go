@@ -61,7 +61,7 @@ func inOrder(last *string, page []types.Object) error {
 		key := aws.ToString(page[i].Key)
 		if key <= *last {
 			return errors.Remedy(errors.Newf(errors.Unsupported,
-				"the server lists %.200q after %.200q, and not in the order of their bytes", key, *last),
+				"the server lists %.200q after %.200q, not in the order of their bytes", key, *last),
 				"use a bucket that lists keys in order: directory buckets (S3 Express) do not")
 		}
 		*last = key
@@ -155,8 +155,8 @@ func decodeListed(text *string) error {
 	key, err := url.QueryUnescape(*text)
 	if err != nil {
 		return errors.Remedy(errors.Newf(errors.Unavailable,
-			"the server lists the key %.200q, which is not encoded as it says", *text),
-			"see whether the endpoint is a server of S3")
+			"the server lists the key %.200q with an invalid encoding", *text),
+			"check that the endpoint is an S3 server")
 	}
 	*text = key
 	return nil

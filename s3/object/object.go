@@ -57,7 +57,7 @@ func (b *Bucket) Fits(path string) bool {
 func (b *Bucket) Describe(ctx context.Context, path string) (*tree.Entry, error) {
 	key, err := b.objectKey(path, tree.File)
 	if err != nil {
-		return nil, errors.Newf(errors.NotFound, "no object can be at %.200q", path)
+		return nil, errors.Newf(errors.NotFound, "invalid key of an object: %.200q", path)
 	}
 	ctx, cancel := b.bounded(ctx, 0)
 	defer cancel()
@@ -85,7 +85,7 @@ func (b *Bucket) ReadTarget(ctx context.Context, key string, e *tree.Entry) erro
 		return err
 	}
 	if e.Target = string(res.Body); e.Target == "" || strings.IndexByte(e.Target, 0) >= 0 {
-		return errors.Newf(errors.Invalid, "the object %.200q says that it is a link, but holds no path", e.Path)
+		return errors.Newf(errors.Invalid, "the object %.200q is marked as a link, but has no target", e.Path)
 	}
 	e.Foreign = false // the entry is complete
 	return nil
@@ -105,7 +105,7 @@ func (b *Bucket) describeDir(ctx context.Context, path string) (*tree.Entry, err
 		return nil, err
 	}
 	if len(page.Contents) == 0 {
-		return nil, errors.Newf(errors.NotFound, "there is nothing at %.200q", path)
+		return nil, errors.Newf(errors.NotFound, "no object at %.200q", path)
 	}
 	e := &tree.Entry{Path: path, Kind: tree.Dir, Mode: 0o755, Foreign: true}
 	if aws.ToString(page.Contents[0].Key) != b.prefix+key { // keys below the directory sort after its own

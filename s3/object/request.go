@@ -95,7 +95,7 @@ func garbled(err error) bool {
 }
 
 // ErrDamaged reports data whose checksum differs from that of the stored data.
-var ErrDamaged = errors.Newf(errors.Unavailable, "S3 sent other bytes than were stored")
+var ErrDamaged = errors.Newf(errors.Unavailable, "the content from S3 differs from the stored content")
 
 // unsigned replaces the hash of the body in a signature. Bodies are protected by their CRC, which is
 // signed, and by TLS.
@@ -236,7 +236,7 @@ func (l *leased) Read(p []byte) (int, error) {
 func (l *leased) Close() error { return nil }
 
 // ErrChangedObject reports an object that differs from the one planned for.
-var ErrChangedObject = errors.Newf(errors.Conflict, "somebody else changed it in the bucket meanwhile")
+var ErrChangedObject = errors.Newf(errors.Conflict, "another program changed it in the bucket meanwhile")
 
 // errSilent reports a server that does not answer.
 var errSilent = errors.Newf(errors.Unavailable, "S3 does not answer")

@@ -31,7 +31,7 @@ func ParseVersion(name string) (Version, error) {
 	}
 	at, err := strconv.ParseInt(name, 10, 64)
 	if err != nil || at <= 0 || strconv.FormatInt(at, 10) != name {
-		return Version{}, errors.Newf(errors.Invalid, "%.100q is no version: versions are Unix times, in seconds", name)
+		return Version{}, errors.Newf(errors.Invalid, "invalid version %.100q: want a Unix time in seconds", name)
 	}
 	return Version{Time: time.Unix(at, 0)}, nil
 }
@@ -81,7 +81,7 @@ func (b *Bucket) Version(v Version) (*Bucket, error) { return b.At(b.prefix + v.
 // It also deletes incomplete versions after a day.
 func (b *Bucket) Prune(ctx context.Context, keep int) ([]Version, error) {
 	if keep < 1 {
-		return nil, errors.Newf(errors.Invalid, "at least one version is kept, not %d", keep)
+		return nil, errors.Newf(errors.Invalid, "invalid number of versions to keep: %d", keep)
 	}
 	all, err := b.Versions(ctx)
 	if err != nil {

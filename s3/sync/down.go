@@ -204,7 +204,7 @@ func (r *run) fetchSmall(ctx context.Context, e *tree.Entry, key string, buf []b
 		if e.Kind == tree.Symlink {
 			if e.Target = string(res.Body); e.Target == "" || len(e.Target) > 4095 ||
 				strings.IndexByte(e.Target, 0) >= 0 {
-				return nil, errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has no target")
+				return nil, errors.Newf(errors.Invalid, "it is marked as a symbolic link, but has no target")
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func (r *run) fetchLarge(ctx context.Context, w *tree.Writer, e *tree.Entry, key
 			return err
 		}
 		if object.Describe(e, res.Header); e.Kind == tree.Symlink {
-			return errors.Newf(errors.Invalid, "it says that it is a symbolic link, and has %d bytes", n)
+			return errors.Newf(errors.Invalid, "it is marked as a symbolic link, but has %d bytes", n)
 		}
 		if !e.HasCRC && e.ETag == object.Unquote(res.Header.Get("ETag")) {
 			header = res.Header

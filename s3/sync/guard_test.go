@@ -134,7 +134,7 @@ func TestEmptiedPlace(t *testing.T) {
 			for _, list := range []bool{false, true} {
 				o.List = list
 				_, err := Sync(t.Context(), openTree(t, one.dir), one.b, o)
-				refusedMass(t, err, "holds nothing")
+				refusedMass(t, err, "without even a manifest")
 			}
 			if got := filesOf(t, one.dir); len(got) != 3 {
 				t.Errorf("the volume has %q", got)

@@ -285,7 +285,7 @@ func TestPacksThatCannotBeMade(t *testing.T) {
 			})
 			stats, err := Sync(t.Context(), openTree(t, dir), b, Options{Direction: plan.Up, State: state, Packs: true})
 			if err != nil || stats.Failed != 1 || stats.Failures[0].Path != pack.Prefix ||
-				!strings.Contains(stats.Failures[0].Reason, "packs could not be made") {
+				!strings.Contains(stats.Failures[0].Reason, "cannot make packs") {
 				t.Fatalf("it ended with %+v, %v", stats, err)
 			}
 			if len(stats.Refused) > 0 {

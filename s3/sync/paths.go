@@ -133,7 +133,7 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 // errUnlisted explains why nothing in the volume is deleted because of a bucket with an unreadable
 // manifest: a list shows neither sparse files nor those with very long paths.
 var errUnlisted = errors.Remedy(errors.Newf(errors.Conflict,
-	"the bucket's manifest is damaged, and only that says which files are gone: it is not deleted here"),
+	"the bucket's manifest is damaged, so its deletion in the bucket is unconfirmed: it stays here"),
 	"sync up from a volume that has the files, or delete it yourself")
 
 // concerns reports whether the entry at a path, on either side, is part of the sync.
@@ -220,7 +220,7 @@ func (r *run) refuseEmpty(ctx context.Context, st *state.State, remote *remote.C
 // errEmptyPlace returns an error for an empty place of which this machine or the volume has files.
 func errEmptyPlace(b *object.Bucket) error {
 	return errors.Remedy(errors.Newf(errors.Conflict,
-		"%s holds nothing, not even a manifest: somebody emptied it, or this is another server", b),
-		"see whether it is the right place; to fill it again, sync up; "+
+		"%s is empty, without even a manifest: someone emptied it, or this is another server", b),
+		"check that it is the right place; to fill it again, sync up; "+
 			"to delete the files here, too, sync again with --delete-many")
 }

@@ -118,7 +118,7 @@ func (r *run) now(ctx context.Context, j *job) (*tree.Entry, error) {
 
 // errDirContent reports an object that cannot be a file, since its key is that of a directory.
 var errDirContent = errors.Remedy(errors.Newf(errors.Unsupported,
-	"its object has content, and a key that ends with a slash: that can be no file, and is left as it is"),
+	"its object has content and a key that ends with a slash, so it cannot be a file; it stays unchanged"),
 	"give the object another key")
 
 // freeName returns a name for a copy beside path that is not in use in the volume.
@@ -168,7 +168,7 @@ func (r *run) saveThere(ctx context.Context, j *job) error {
 	j.Conflict = strings.TrimSuffix(j.Conflict, planned) + j.CopyTo
 	if j.Remote.Size > object.MaxCopy {
 		return errors.Remedy(errors.Newf(errors.Conflict,
-			"somebody else stored another object of more than 5 GiB meanwhile"),
+			"another program stored another object of more than 5 GiB meanwhile"),
 			"sync again with --list, which replaces it")
 	}
 	if _, err := r.b.CopyFrom(ctx, r.b, j.Remote.KeyUnder(r.b.Prefix()), key, j.Remote.ETag); err != nil {

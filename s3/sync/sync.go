@@ -258,7 +258,7 @@ func (o *Options) check() error {
 	switch o.Direction {
 	case plan.Up, plan.Down, plan.Both:
 	default:
-		return errors.Newf(errors.Invalid, "%q is no direction: use %s, %s or %s", o.Direction, plan.Up, plan.Down,
+		return errors.Newf(errors.Invalid, "invalid direction %q: use %s, %s or %s", o.Direction, plan.Up, plan.Down,
 			plan.Both)
 	}
 	switch o.Conflicts {
@@ -266,7 +266,7 @@ func (o *Options) check() error {
 		o.Conflicts = plan.KeepBoth
 	case plan.KeepBoth, plan.KeepNewer, plan.KeepLocal, plan.KeepRemote:
 	default:
-		return errors.Newf(errors.Invalid, "%q is no policy for conflicts: use %s, %s, %s or %s", o.Conflicts,
+		return errors.Newf(errors.Invalid, "invalid policy for conflicts %q: use %s, %s, %s or %s", o.Conflicts,
 			plan.KeepBoth,
 			plan.KeepNewer, plan.KeepLocal, plan.KeepRemote)
 	}
@@ -277,7 +277,7 @@ func (o *Options) check() error {
 		o.MaxDeletePercent = plan.DefaultMaxDeletePercent
 	}
 	if o.Only != "" && !tree.ValidPath(o.Only) {
-		return errors.Newf(errors.Invalid, "%.200q is no path beneath the volume", o.Only)
+		return errors.Newf(errors.Invalid, "invalid path %.200q: not below the volume", o.Only)
 	}
 	return nil
 }

@@ -626,7 +626,7 @@ func TestDamagedObject(t *testing.T) {
 	back := t.TempDir()
 	stats, err := Sync(t.Context(), openTree(t, back), b, Options{Direction: plan.Down})
 	if err != nil || stats.Failed != 1 || stats.Failures[0].Path != "hurt" ||
-		!strings.Contains(stats.Failures[0].Reason, "other bytes") {
+		!strings.Contains(stats.Failures[0].Reason, "differs from the stored content") {
 		t.Errorf("a damaged object: %s, %+v, %v", stats, stats.Failures, err)
 	}
 	if raw, _ := os.ReadFile(filepath.Join(back, "good")); string(raw) != "good content" {

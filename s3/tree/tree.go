@@ -384,7 +384,7 @@ func ExplainFile(err error) error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return errors.Explainf(err, errors.Exhausted, "no space is left on the disk")
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EEXIST):
-		return errors.Explainf(err, errors.Conflict, "something of another kind has that name")
+		return errors.Explainf(err, errors.Conflict, "a file of another kind has that name")
 	case errors.Is(err, unix.ENAMETOOLONG):
 		return errors.Explainf(err, errors.Unsupported, "its name is too long for the file system")
 	}

@@ -130,7 +130,7 @@ func decodeIndex(raw []byte) (*Index, error) {
 			return nil, errors.Newf(errors.Invalid, "the index of packs is out of order")
 		case p.Size < 0 || p.Size > Size+64<<10 || p.Count < 0 || p.Count > maxMembers || p.Stale < 0 ||
 			p.Stale > manifest.MaxEntries || len(p.ETag) > 256 || len(p.ID) > maxPackID || !plainID(p.ID):
-			return nil, errors.Newf(errors.Invalid, "the index of packs has one that none can be")
+			return nil, errors.Newf(errors.Invalid, "the index of packs has an invalid pack")
 		}
 	}
 	return &x, nil
@@ -203,7 +203,7 @@ func Decode(z *zstd.Decoder, raw, buf []byte) (*Content, error) {
 	n, size := int64(0), int64(len(p.content))
 	for i, m := range p.members {
 		if m.Size < 0 || m.Size > size-n || i > 0 && bytes.Compare(p.members[i-1].Place, m.Place) >= 0 {
-			return nil, errors.Newf(errors.Invalid, "a pack has members that cannot be in it")
+			return nil, errors.Newf(errors.Invalid, "a pack has invalid members")
 		}
 		p.at[i] = n
 		n += m.Size

@@ -145,7 +145,7 @@ func (p *Repack) Make(ctx context.Context) error {
 	}
 	if err != nil {
 		p.Lack(errors.Explainf(err, errors.KindOf(err),
-			"packs could not be made, so that empty volumes fill more slowly: %s", errors.Message(err)))
+			"cannot make packs, so empty volumes fill more slowly: %s", errors.Message(err)))
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (p *Repack) sweep(ctx context.Context, before map[string]bool, next []Row) 
 	err := p.delete(ctx, gone, func(err error) { kept = err })
 	if err == nil && kept != nil {
 		p.Lack(errors.Explainf(kept, errors.KindOf(kept),
-			"packs that are replaced could not be deleted: %s", errors.Message(kept)))
+			"cannot delete replaced packs: %s", errors.Message(kept)))
 	}
 	return err
 }

@@ -54,9 +54,9 @@ func (g *Guard) Check(files, percent int, there string) error {
 		name string
 	}{{g.here, "the volume"}, {g.there, there}} {
 		if s.deleted >= int64(files) && s.deleted*100 > s.files*int64(percent) {
-			return errors.Remedy(errors.Newf(errors.Conflict, "%d of the %d files of %s would be deleted, and none was",
-				s.deleted, s.files, s.name),
-				"look at both sides; if they are to go, sync again with --delete-many")
+			return errors.Remedy(errors.Newf(errors.Conflict,
+				"the sync would delete %d of the %d files of %s, so it deleted none", s.deleted, s.files, s.name),
+				"check both sides; to delete the files, sync again with --delete-many")
 		}
 	}
 	return nil

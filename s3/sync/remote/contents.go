@@ -211,7 +211,7 @@ func listed(objects iter.Seq2[object.Object, error]) iter.Seq2[item, error] {
 			path, ok := tree.DecodeKey(strings.TrimSuffix(o.Key, "/"))
 			if !ok {
 				if !yield(item{key: o.Key, err: errors.Newf(errors.Unsupported,
-					"its key is no path beneath the volume")}, nil) {
+					"its key is not a path below the volume")}, nil) {
 					return
 				}
 				continue
@@ -359,7 +359,7 @@ func joined(missing func(m *tree.Entry, above string) (bool, error), manifest it
 func fetch(ctx context.Context, b *object.Bucket, key string, header http.Header, path string, limit int64) error {
 	size := object.ContentLength(header)
 	if size < 0 || size > limit {
-		return errors.Newf(errors.Invalid, "%s has %d bytes, more than it can have", key, size)
+		return errors.Newf(errors.Invalid, "%s has %d bytes, more than the maximum", key, size)
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

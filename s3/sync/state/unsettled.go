@@ -170,7 +170,7 @@ func (u *Unsettled) Again(a *plan.Action, direction plan.Direction) {
 	case direction == plan.Down:
 	default:
 		err := errors.Newf(errors.Conflict,
-			"it was restored, and the machine or its disk failed before it was stored: it may be damaged")
+			"the machine or its disk failed before the restored file was on the disk: it may be damaged")
 		*a = plan.Action{Op: plan.Skip, Path: a.Path, Kind: a.Kind, Remote: a.Remote, Was: a.Was, Base: a.Base,
 			Err: errors.Remedy(err, "sync down from %s, or touch the file if its content is right",
 				cmp.Or(u.Place, "where it came from"))}
