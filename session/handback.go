@@ -72,7 +72,7 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	s := r.session()
 	if s.SandboxID == "" || s.Status == records.Creating {
 		return records.Session{}, workspace.Repository{}, nil,
-			errors.Remedy(errors.Newf(errors.Conflict, "the repository is not there yet"),
+			errors.Remedy(errors.Newf(errors.Conflict, "the repository is not cloned yet"),
 				"wait until the session is ready")
 	}
 	name, module, _ := strings.Cut(name, "/")

@@ -293,7 +293,7 @@ func (m *Manager) find(ctx context.Context, account, ref string) (records.Sessio
 	m.mu.Unlock()
 	if len(found) > 1 {
 		return records.Session{}, nil, errors.Remedy(errors.Newf(errors.Invalid,
-			"%q is ambiguous: %d sessions begin with it", ref, len(found)), "give more characters of the id")
+			"%q is ambiguous: %d sessions start with it", ref, len(found)), "give more characters of the id")
 	}
 	if len(found) == 1 {
 		return found[0].session(), found[0], nil
@@ -429,7 +429,7 @@ func (m *Manager) Stop(ctx context.Context, account, ref string) error {
 			return errors.Remedy(errors.Newf(errors.Conflict, "the agent has no current turn"),
 				"send a prompt, or end the session")
 		}
-		r.interrupt("somebody stopped it")
+		r.interrupt("a user stopped it")
 		return nil
 	})
 }

@@ -62,7 +62,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 	own.Env, own.Image = nil, ""
 	if !reflect.ValueOf(own).IsZero() {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid,
-			"a session that continues another uses the same kind of sandbox"), "give env only, or begin a new session")
+			"a session that continues another uses the same kind of sandbox"), "give env only, or start a new session")
 	}
 	old, running, err := m.find(ctx, account, req.Continues)
 	if err != nil {
@@ -73,7 +73,7 @@ func (m *Manager) goOn(ctx context.Context, account string, req *Request) ([]wor
 			"send it the prompt, or end it first")
 	}
 	gone := errors.Remedy(errors.Newf(errors.Gone, "the files of session %s no longer exist", old.ID),
-		"begin a new session with its repository")
+		"start a new session with its repository")
 	box, err := m.opts.Fleet.Get(ctx, account, old.SandboxID)
 	switch {
 	// The session never had a sandbox, or its record was deleted.

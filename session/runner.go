@@ -137,7 +137,7 @@ func (r *runner) call(ctx context.Context, f func() error) error {
 // hasEnded is the error of a session that has ended.
 func hasEnded(id string) error {
 	return errors.Remedy(errors.Newf(errors.Gone, "session %s has ended", id),
-		"go on with its files and its conversation: harvest agent --continue %s", id)
+		"continue with its files and its conversation: harvest agent --continue %s", id)
 }
 
 // loop runs the session until the session or ctx ends. After the end of ctx, the next server resumes the session.

@@ -27,7 +27,7 @@ func (c commands) ofServer(cmd *cobra.Command) *cobra.Command {
 // errNoServer is the error of commands that need a server on this machine.
 func errNoServer() error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "this harvest is the command line alone, without a server"),
-		"name a server with %s and %s, or use a harvest for linux/amd64 or linux/arm64 that has one",
+		"name a server with %s and %s, or use the harvest for linux/amd64 or linux/arm64, which includes one",
 		cli.EnvURL, cli.EnvKey)
 }
 

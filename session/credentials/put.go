@@ -55,7 +55,7 @@ func (l Logins) Put(ctx context.Context, box shell.Sandbox) error {
 	origins := []string{}
 	for _, one := range l {
 		if password := one.password.Reveal(); strings.ContainsAny(one.user+password, "\t\r\n\x00") {
-			return errors.Newf(errors.Invalid, "the credential for %s contains a line end or a tab", one.where)
+			return errors.Newf(errors.Invalid, "the credential for %s contains a line break or a tab", one.where)
 		}
 		file.WriteString(one.where + "\t" + one.user + "\t" + one.password.Reveal() + "\n")
 		scheme, rest, _ := strings.Cut(one.where, "://")

@@ -152,7 +152,7 @@ func (t Tree) Submodule(ctx context.Context, r Repository, name string) (Reposit
 	if err == nil && result.ReturnCode == noModule {
 		return Repository{}, errors.Remedy(errors.Newf(errors.NotFound,
 			"repository %s has no submodule %.200q that was fetched", r.Name(), name),
-			"begin a session with --submodules; harvest diff shows .gitmodules")
+			"start a session with --submodules; harvest diff shows .gitmodules")
 	}
 	if err = explain(result, err); err != nil {
 		return Repository{}, err

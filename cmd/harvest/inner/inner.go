@@ -147,7 +147,7 @@ func create(path string, packed []byte) error {
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
-			"there is no room on the disk for the programs that harvest brings along"), "make 300 MiB of room")
+			"no space left on the disk for the programs that harvest includes"), "free 300 MiB")
 	}
 	return errors.Wrapf(err, "unpack a program")
 }
