@@ -57,7 +57,7 @@ const (
 )
 
 // verify prints the version of Python, and removes old files from the caches of the state volume, if it is mounted.
-// It removes links and does not follow them.
+// It removes old links to files, keeps links to directories, and follows neither.
 const verify = `
 import json, os, platform, sys, time
 state, age = sys.argv[1], float(sys.argv[2])
