@@ -308,11 +308,15 @@ func TestApp(t *testing.T) {
 	var made atomic.Int64
 	g.mu.Lock()
 	g.issue = func() (any, int) {
-		token := fmt.Sprintf("ghs_CANARY%d00d1f7e", made.Add(1))
+		n := made.Add(1)
+		token, life := fmt.Sprintf("ghs_CANARY%d00d1f7e", n), time.Hour // an expired token is not withdrawn
+		if n == 1 {
+			life = 3 * time.Second
+		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.tokens = append(g.tokens, token)
-		return map[string]any{"token": token, "expires_at": time.Now().Add(3 * time.Second)}, http.StatusCreated
+		return map[string]any{"token": token, "expires_at": time.Now().Add(life)}, http.StatusCreated
 	}
 	g.mu.Unlock()
 	private, err := rsa.GenerateKey(rand.Reader, 2048)

@@ -89,7 +89,7 @@ print(json.dumps({"python": platform.python_version(), "files": files, "freed": 
 `
 
 // Run runs the refresh. On failure it returns the report of the completed part, and the error names the stage:
-// "image" or "verify".
+// "image", "verify", or a stage of the sandbox such as "create" or "exec".
 func (r Refresh) Run(ctx context.Context) (Report, error) {
 	start := time.Now()
 	report := Report{Status: "failed", Timestamp: time.Now().UTC().Round(0)}
