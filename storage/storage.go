@@ -137,7 +137,7 @@ func (m *Manager) syncVolume(ctx context.Context, account string, vol volume.Vol
 		return Result{}, errors.Wrapf(err, "open a volume")
 	}
 	defer root.Close()
-	if tree.Admit, err = volume.Admit(ctx, vol, root); err != nil {
+	if tree.Room, err = volume.Admit(ctx, vol, root); err != nil {
 		return Result{}, err
 	}
 	o := req.Sync

@@ -80,15 +80,18 @@ func (v *local) CopyIn(ctx context.Context, dir string, tar io.Reader) error {
 		return err
 	}
 	defer root.Close()
-	admit, err := v.Admit(ctx, root)
+	room, err := v.Admit(ctx, root)
 	if err != nil {
 		return err
 	}
-	if err := admit(strings.TrimLeft(dir, "/")); err != nil {
+	admit := func(name string) error { // entries are created one after the other
+		return room.Make(strings.TrimLeft(name, "/"), func() error { return nil })
+	}
+	if err := admit(dir); err != nil {
 		return err
 	}
 	return tarfs.Unpack(root, dir, &reader{ctx, tar}, tarfs.Options{Owners: os.Geteuid() == 0, SetID: true,
-		Admit: func(name string) error { return admit(strings.TrimLeft(path.Join(dir, name), "/")) }})
+		Admit: func(name string) error { return admit(path.Join(dir, name)) }})
 }
 
 // reader fails once its context has ended.

@@ -82,7 +82,7 @@ func (v ownedVolume) Use(who string) (func(), error) {
 }
 
 // Admit implements Limited.
-func (v ownedVolume) Admit(ctx context.Context, files *os.Root) (func(path string) error, error) {
+func (v ownedVolume) Admit(ctx context.Context, files *os.Root) (Room, error) {
 	return Admit(ctx, v.Volume, files)
 }
 

@@ -110,7 +110,7 @@ func (b *Batch) Commit(ctx context.Context, v volume.Volume, root *os.Root, over
 			return tarfs.Explain(err, f.Path)
 		}
 	}
-	admit, err := volume.Admit(ctx, v, root)
+	room, err := volume.Admit(ctx, v, root)
 	if err != nil {
 		return err
 	}
@@ -120,11 +120,10 @@ func (b *Batch) Commit(ctx context.Context, v volume.Volume, root *os.Root, over
 	}
 	defer staged.Close()
 	for i, f := range b.files {
-		if err := admit(f.Path); err != nil {
+		if err := room.Make(f.Path, func() error {
+			return tarfs.Explain(f.move(root, staged, strconv.Itoa(i)), f.Path)
+		}); err != nil {
 			return err
-		}
-		if err := f.move(root, staged, strconv.Itoa(i)); err != nil {
-			return tarfs.Explain(err, f.Path)
 		}
 	}
 	return nil

@@ -37,16 +37,31 @@ type Tree struct {
 	Written atomic.Int64
 	Syncfs  func(fd int) error // unix.Syncfs, except in tests of failing disks
 	limits  func() limits      // of times
-	// Admit, if set, is called with the path of each file, link and directory before it is made. Its
-	// error is that of the path. It must be safe for concurrent use.
-	Admit func(path string) error
+	// Room, if set, limits the files of the tree. It must be safe for concurrent use.
+	Room Room
 }
 
-func (t *Tree) admit(path string) error {
-	if t.Admit == nil {
-		return nil
+// Room limits the files, links and directories of a tree.
+type Room interface {
+	// Make calls create, which makes a file at path, perhaps under a temporary name, if there is room for it. Its
+	// error is that of the path.
+	Make(path string, create func() error) error
+	// Move calls rename, which gives a file its name. Files are not counted meanwhile.
+	Move(rename func() error) error
+}
+
+func (t *Tree) make(path string, create func() error) error {
+	if t.Room == nil {
+		return create()
 	}
-	return t.Admit(path)
+	return t.Room.Make(path, create)
+}
+
+func (t *Tree) move(rename func() error) error {
+	if t.Room == nil {
+		return rename()
+	}
+	return t.Room.Move(rename)
 }
 
 // Open opens the directory path.

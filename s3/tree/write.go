@@ -47,9 +47,15 @@ var ErrTemporary = errors.Remedy(errors.Newf(errors.Unsupported,
 // Mkdir makes the directory path in an existing directory, and reports whether it is new. It
 // returns Conflict if the name is taken by something else.
 func (t *Tree) Mkdir(path string) (bool, error) {
-	if err := t.admit(path); err != nil {
-		return false, err
-	}
+	fresh := false
+	err := t.make(path, func() (err error) {
+		fresh, err = t.mkdir(path)
+		return err
+	})
+	return fresh, err
+}
+
+func (t *Tree) mkdir(path string) (bool, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return false, err
@@ -173,9 +179,15 @@ func (w *Writer) Truncate(n int64) error { return unix.Ftruncate(w.fd, n) }
 // Create begins a file for path. It is not visible there before commit. The caller must call
 // discard in any case.
 func (t *Tree) Create(path string) (*Writer, error) {
-	if err := t.admit(path); err != nil {
-		return nil, err
-	}
+	var w *Writer
+	err := t.make(path, func() (err error) {
+		w, err = t.create(path)
+		return err
+	})
+	return w, err
+}
+
+func (t *Tree) create(path string) (*Writer, error) {
 	above := Parent(path)
 	dir, err := t.dirFD(above)
 	if err != nil {
@@ -245,6 +257,10 @@ func (w *Writer) Commit(e *Entry, o Restoring, fresh bool, check func(now *Entry
 }
 
 func (w *Writer) rename(fresh bool, check func(now *Entry) error) error {
+	return w.t.move(func() error { return w.renameNow(fresh, check) })
+}
+
+func (w *Writer) renameNow(fresh bool, check func(now *Entry) error) error {
 	// If this fails, the name is taken or the file system does not support the flag.
 	if fresh && unix.Renameat2(w.dir, w.temp, w.dir, w.name, unix.RENAME_NOREPLACE) == nil {
 		return nil
@@ -286,9 +302,15 @@ func (o Restoring) Mode(e *Entry) uint32 {
 
 // replace makes path a symbolic or hard link that make creates under a temporary name beside it.
 func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
-	if err := t.admit(path); err != nil {
-		return nil, err
-	}
+	var e *Entry
+	err := t.make(path, func() (err error) {
+		e, err = t.link(path, make)
+		return err
+	})
+	return e, err
+}
+
+func (t *Tree) link(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return nil, err
