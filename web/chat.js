@@ -275,7 +275,10 @@ export function openChat(main, session, { again, changed, signIn, tab }) {
   });
 
   function confirmEnd() {
-    ends(session, facts, act, (is) => { ending = is; });
+    ends(session, facts, act, (is) => {
+      ending = is;
+      news.acted();
+    });
   }
 
   // Totals of the events.

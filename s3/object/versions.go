@@ -81,7 +81,7 @@ func (b *Bucket) Version(v Version) (*Bucket, error) { return b.At(b.prefix + v.
 // It also deletes incomplete versions after a day.
 func (b *Bucket) Prune(ctx context.Context, keep int) ([]Version, error) {
 	if keep < 1 {
-		return nil, errors.Newf(errors.Invalid, "invalid number of versions to keep: %d", keep)
+		return nil, errors.Newf(errors.Invalid, "invalid number of versions to keep: %d: keep at least one", keep)
 	}
 	all, err := b.Versions(ctx)
 	if err != nil {
