@@ -21,7 +21,9 @@ func TestPageResumed(t *testing.T) {
 	b.send("/say the words of before\n/write kept.txt It is kept.")
 	named := func() {
 		t.Helper()
-		b.until(`(([...all]) => all.every((t) => t.startsWith('/say the words of before')) && new Set(all).size === 1)([document.querySelector('h1')?.textContent ?? '', document.title.replace(' · Harvest', ''), document.querySelector('.sessions [aria-current] .title')?.textContent ?? ''])`)
+		b.until(`(([...all]) => all.every((t) => t.startsWith('/say the words of before')) && new Set(all).size === 1)([
+			document.querySelector('h1')?.textContent ?? '', document.title.replace(' · Harvest', ''),
+			document.querySelector('.sessions [aria-current] .title')?.textContent ?? ''])`)
 	}
 	b.sees(".message.agent", "the words of before")
 	named()
@@ -37,12 +39,16 @@ func TestPageResumed(t *testing.T) {
 	b.send("/say what came after")
 	b.sees(".message.agent", "what came after")
 	for range 2 {
-		b.until(`(([...all]) => all.join('|').replace(/.*the words of before\|.*Continued.*what came after$/, 'ok') === 'ok')([...document.querySelectorAll('.items .message.agent, .items .note')].map((e) => e.textContent.trim()).filter((t) => t === 'the words of before' || t.startsWith('Continued') || t === 'what came after'))`)
+		b.until(`(([...all]) => all.join('|').replace(
+			/.*the words of before\|.*Continued.*what came after$/, 'ok') === 'ok')(
+			[...document.querySelectorAll('.items .message.agent, .items .note')].map((e) => e.textContent.trim())
+			.filter((t) => t === 'the words of before' || t.startsWith('Continued') || t === 'what came after'))`)
 		named()
 		b.do(chromedp.Reload())
 		b.sees(".message.agent", "what came after")
 	}
-	if links := b.value(`[...document.querySelectorAll('.top .what a')].map((a) => a.hash).join()`); !strings.HasSuffix(links, first) {
+	links := b.value(`[...document.querySelectorAll('.top .what a')].map((a) => a.hash).join()`)
+	if !strings.HasSuffix(links, first) {
 		t.Errorf("the earlier session is behind %s", links)
 	}
 	b.do(chromedp.Evaluate(`location.hash = '#/s/ses_01aaaaaaaaaaaaaaaaaaaaaaaa'`, nil))

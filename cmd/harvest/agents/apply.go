@@ -20,9 +20,9 @@ func (c commands) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply SESSION [flags]",
 		Short: "Apply the agent's changes to the files of the current repository",
-		Long: `Apply the patch that "harvest diff" prints to the files of the current repository: all of it, or nothing. The index, the
-branch and all commits stay unchanged. Your uncommitted changes stay, too; if they conflict with the agent's, nothing is
-applied.
+		Long: `Apply the patch that "harvest diff" prints to the files of the current repository: all of it, or
+nothing. The index, the branch and all commits stay unchanged. Your uncommitted changes stay, too; if they
+conflict with the agent's, nothing is applied.
 
 After a later turn of the agent, the command replaces the changes that it applied before. It never writes outside of the
 repository, and refuses symbolic links that lead out of it. Changes of submodules are reported, not applied.`,
