@@ -34,7 +34,7 @@ END      ?= 50m
 TURN     ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 # What the gate does not count: code of tests, programs that only developers run, internal/fault, and what runs in gVisor's own process, which has neither an environment nor a
 # file system to write counters to (the snapshots of engine/enginetest run it).
-UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,image/imagetest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
+UNCOUNTED := e2e,internal/fault,engine/gvisor/layer/agent,engine/gvisor/sentry,cmd/harvest/sentry,internal/lint,internal/testenv,internal/testrun,engine/enginetest,agent/agenttest,image/imagetest,modalapi/modaltest,sandbox/sandboxtest,store/storetest,model/modeltest,internal/s3server/s3test,cmd/harvest/inner/pack,bench
 
 # Compilers that collect garbage less often need a sixth less time.
 BUILD    := env GOGC=400 CGO_ENABLED=0 go build -v -trimpath

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // TestPythonEnvironment checks that a variable in an image's environment, which Python's SDK puts in single quotes, is
@@ -71,16 +72,9 @@ func TestVariablesInside(t *testing.T) {
 		}
 	}
 	check("sandbox", w.output(sb, "env"))
-	own, err := sb.Exec(t.Context(), []string{"env"},
-		&modal.SandboxExecParams{Env: map[string]string{"MODAL_TASK_ID": "ta-other"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := io.ReadAll(own.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	check("a command with an environment", string(set))
+	params := &modal.SandboxExecParams{Env: map[string]string{"MODAL_TASK_ID": "ta-other"}}
+	set, _, _ := modaltest.Run(t, sb, params, "env")
+	check("a command with an environment", set)
 	want = slices.DeleteFunc(want, func(line string) bool {
 		return line == "MINE=1" ||
 			strings.HasPrefix(line, "MODAL_CLOUD")
@@ -98,15 +92,8 @@ func TestVariablesInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := side.Exec(t.Context(), []string{"env"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	env, err := io.ReadAll(p.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	check("sidecar", string(env))
+	env, _, _ := modaltest.Run(t, side, nil, "env")
+	check("sidecar", env)
 }
 
 // TestErrorsInModalsIDs checks that an error of the core names objects as Modal does.

@@ -6,6 +6,8 @@ import (
 
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
+
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // committed returns the content of a file of a volume, as clients outside of sandboxes read it, "" without the file.
@@ -31,10 +33,12 @@ func TestSyncCommitsVolumes(t *testing.T) {
 	}
 	sb := w.create(&modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/volume": vol}})
 	w.output(sb, "sh", "-c", "echo one >volume/f")
-	if _, _, code := w.ran(sb, "sync", "volume/none"); code == 0 || w.committed(vol.VolumeID, "f") != "" {
+	_, _, code := modaltest.Run(t, sb, nil, "sync", "volume/none")
+	if code == 0 || w.committed(vol.VolumeID, "f") != "" {
 		t.Errorf("a failed sync: exit code %d, and the volume has %q", code, w.committed(vol.VolumeID, "f"))
 	}
-	if _, said, code := w.ran(sb, "sync", "volume"); code != 0 || w.committed(vol.VolumeID, "f") != "one\n" {
+	if _, said, code := modaltest.Run(t, sb, nil, "sync", "volume"); code != 0 ||
+		w.committed(vol.VolumeID, "f") != "one\n" {
 		t.Errorf("sync: %q, exit code %d; the volume has %q", said, code, w.committed(vol.VolumeID, "f"))
 	}
 	w.output(sb, "sh", "-c", "echo two >volume/f; sync volume")
@@ -62,7 +66,7 @@ func TestSyncCommitsVolumes(t *testing.T) {
 		VolumeId: vol.VolumeID}.Build()); err != nil {
 		t.Fatal(err)
 	}
-	if _, said, code := w.ran(sb, "sync", "volume"); code != 1 ||
+	if _, said, code := modaltest.Run(t, sb, nil, "sync", "volume"); code != 1 ||
 		!strings.Contains(said, "the volume is not committed") {
 		t.Errorf("sync of a deleted volume: %q, exit code %d", said, code)
 	}

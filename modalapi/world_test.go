@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +17,6 @@ import (
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/RelevanceAI/harvest/account"
@@ -27,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/modalapi"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -325,14 +324,8 @@ func (w *world) connect() {
 		Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		w.t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(w.url, "http://"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(100<<20), grpc.MaxCallSendMsgSize(100<<20)))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { conn.Close() })
-	w.conn, w.control, w.router = conn, pb.NewModalClientClient(conn), pb.NewTaskCommandRouterClient(conn)
+	w.conn = modaltest.Dial(w.t, w.url)
+	w.control, w.router = pb.NewModalClientClient(w.conn), pb.NewTaskCommandRouterClient(w.conn)
 }
 
 // ctx is that of a call of the plain client, with more headers as pairs.
@@ -362,31 +355,10 @@ func (w *world) create(params *modal.SandboxCreateParams) *modal.Sandbox {
 	return sb
 }
 
-// ran runs a command, and returns its output and its exit code.
-func (w *world) ran(sb *modal.Sandbox, args ...string) (stdout, stderr string, code int) {
-	w.t.Helper()
-	p, err := sb.Exec(w.t.Context(), args, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	out, err := io.ReadAll(p.Stdout)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	said, err := io.ReadAll(p.Stderr)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if code, err = p.Wait(w.t.Context(), nil); err != nil {
-		w.t.Fatal(err)
-	}
-	return string(out), string(said), code
-}
-
 // output runs a command that succeeds, and returns its standard output.
 func (w *world) output(sb *modal.Sandbox, args ...string) string {
 	w.t.Helper()
-	out, said, code := w.ran(sb, args...)
+	out, said, code := modaltest.Run(w.t, sb, nil, args...)
 	if code != 0 {
 		w.t.Fatalf("%v ended with %d: %s", args, code, said)
 	}
@@ -401,13 +373,7 @@ func second[T any](_ T, err error) error { return err }
 // started starts a command with the plain client, with a separate ID, and returns the values that its calls need.
 func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ctx context.Context, task string) {
 	w.t.Helper()
-	access, err := w.control.SandboxGetCommandRouterAccess(w.ctx(),
-		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sandbox}.Build())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx = w.routed(pb.CommandRouterAccess_builder{Jwt: access.GetJwt()}.Build())
-	req.TaskId = "ta-" + strings.TrimPrefix(sandbox, "sb-") + "V"
+	ctx, req.TaskId = modaltest.Router(w.ctx(), w.t, w.control, sandbox)
 	req.StdoutConfig = pb.TaskExecStdoutConfig_TASK_EXEC_STDOUT_CONFIG_PIPE
 	if _, err := w.router.TaskExecStart(ctx, req.Build()); err != nil {
 		w.t.Fatal(err)
@@ -418,22 +384,7 @@ func (w *world) started(sandbox string, req pb.TaskExecStartRequest_builder) (ct
 // said is the whole output of a command of started.
 func (w *world) said(ctx context.Context, task, exec string) string {
 	w.t.Helper()
-	stream, err := w.router.TaskExecStdioRead(ctx, pb.TaskExecStdioReadRequest_builder{TaskId: task,
-		ExecId: exec}.Build())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var all strings.Builder
-	for {
-		part, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return all.String()
-		}
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		all.Write(part.GetData())
-	}
+	return modaltest.Output(ctx, w.t, w.router, task, exec, 0)
 }
 
 func typeOf(v any) string { return reflect.TypeOf(v).String() }

@@ -3,10 +3,7 @@ package claude_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,66 +11,29 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/agenttest"
 	"github.com/RelevanceAI/harvest/agent/claude"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
-
-// Transcripts of the real program become the events beside them.
+// TestTranscripts checks that transcripts of the real program become the events beside them.
+//
 // mission: E1
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/*.jsonl")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
-			t.Parallel()
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := claude.Agent{}.Open(agent.Setup{})
-			var got bytes.Buffer
-			for line := range bytes.Lines(text) {
-				for _, e := range c.Decode(line) {
-					if e.Type == agent.Other && len(e.Raw) > 120 {
-						e.Raw = json.RawMessage(`"…"`) // TestOther checks that it is kept unchanged
-					}
-					out, err := json.Marshal(e)
-					if err != nil {
-						t.Fatal(err)
-					}
-					got.Write(append(out, '\n'))
+	agenttest.Transcripts(t, func(_ *testing.T, transcript []byte) (events []agent.Event) {
+		c := claude.Agent{}.Open(agent.Setup{})
+		for line := range bytes.Lines(transcript) {
+			for _, e := range c.Decode(line) {
+				if e.Type == agent.Other && len(e.Raw) > 120 {
+					e.Raw = json.RawMessage(`"…"`) // TestOther checks that it is kept unchanged
 				}
+				events = append(events, e)
 			}
-			golden := strings.TrimSuffix(file, ".jsonl") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
-func decode(t *testing.T, c agent.Conversation, lines ...string) []agent.Event {
-	t.Helper()
-	var all []agent.Event
-	for _, line := range lines {
-		all = append(all, c.Decode([]byte(line))...)
-	}
-	return all
+		}
+		return events
+	})
 }
 
 // TestOther checks that lines that are not understood are kept as printed, also if they are not JSON.
@@ -91,14 +51,14 @@ func TestOther(t *testing.T) {
 		`plain text`:                              `"plain text"`,
 		"not UTF-8 \xff":                          `"not UTF-8 \ufffd"`,
 	} {
-		got := decode(t, c, line)
+		got := agenttest.Decode(c, line)
 		if len(got) != 1 || got[0].Type != agent.Other || string(got[0].Raw) != want {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}
 	for _, line := range []string{"", "  \r\n", `{"type":"system","subtype":"status","status":"requesting"}`,
 		`{"type":"control_cancel_request","request_id":"x"}`} {
-		if got := decode(t, c, line); len(got) != 0 {
+		if got := agenttest.Decode(c, line); len(got) != 0 {
 			t.Errorf("%q: %+v", line, got)
 		}
 	}
@@ -120,7 +80,7 @@ func TestAnswer(t *testing.T) {
 			`{"behavior":"allow","updatedInput":{"answers":{"Q?":"A"},"command":"ls"}}`},
 	} {
 		conv := claude.Agent{}.Open(agent.Setup{})
-		if got := decode(t, conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "Bash" {
+		if got := agenttest.Decode(conv, ask); len(got) != 1 || got[0].Type != agent.Asked || got[0].Tool != "Bash" {
 			t.Fatalf("%+v", got)
 		}
 		line, err := conv.Answer("r", c.answer)
@@ -134,13 +94,13 @@ func TestAnswer(t *testing.T) {
 		}
 	}
 	conv := claude.Agent{}.Open(agent.Setup{})
-	decode(t, conv, strings.Replace(ask, `{"command":"ls"}`, `[1]`, 1))
+	agenttest.Decode(conv, strings.Replace(ask, `{"command":"ls"}`, `[1]`, 1))
 	if line, err := conv.Answer("r", agent.Answer{Allow: true, Answers: map[string]string{"a": "b"}}); err != nil ||
 		!bytes.Contains(line, []byte(`"updatedInput":[1]`)) {
 		t.Errorf("%s, %v", line, err)
 	}
-	decode(t, conv, ask)
-	got := decode(t, conv, `{"type":"control_cancel_request","request_id":"r"}`)
+	agenttest.Decode(conv, ask)
+	got := agenttest.Decode(conv, `{"type":"control_cancel_request","request_id":"r"}`)
 	if len(got) != 1 || got[0].Type != agent.Withdrawn || got[0].ID != "r" {
 		t.Errorf("%+v", got)
 	}
@@ -174,7 +134,7 @@ func TestPlanIsShown(t *testing.T) {
 		"of an earlier turn": {[]string{call("ExitPlanMode", `{"plan":"old"}`),
 			`{"type":"result","subtype":"success"}`}, ""},
 	} {
-		got := decode(t, claude.Agent{}.Open(agent.Setup{}), append(c.lines, ask)...)
+		got := agenttest.Decode(claude.Agent{}.Open(agent.Setup{}), append(c.lines, ask)...)
 		if last := got[len(got)-1]; last.Type != agent.Asked || last.Tool != "ExitPlanMode" || last.Text != c.want {
 			t.Errorf("%s: %+v", name, last)
 		}
@@ -197,7 +157,7 @@ func TestDone(t *testing.T) {
 		if want.Usage == nil {
 			want.Usage = &agent.Usage{}
 		}
-		got := decode(t, claude.Agent{}.Open(agent.Setup{}), line)
+		got := agenttest.Decode(claude.Agent{}.Open(agent.Setup{}), line)
 		if diff := cmp.Diff([]agent.Event{want}, got); diff != "" {
 			t.Error(diff)
 		}
@@ -209,7 +169,7 @@ func TestDone(t *testing.T) {
 func TestMessageIDs(t *testing.T) {
 	t.Parallel()
 	c := claude.Agent{}.Open(agent.Setup{})
-	got := decode(t, c,
+	got := agenttest.Decode(c,
 		`{"type":"stream_event","event":{"type":"message_start","message":{"id":"m"}}}`,
 		`{"type":"stream_event","parent_tool_use_id":"call","event":{"type":"message_start","message":{"id":"sub"}}}`,
 		`{"type":"stream_event","event":{"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}}`,
@@ -327,34 +287,10 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.jsonl")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(text)
-	}
-	f.Add([]byte("{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_start\",\"index\":-1," +
-		"\"content_block\":{\"type\":\"text\"}}}\n{\"type\":\"result\"}"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		c := claude.Agent{}.Open(agent.Setup{})
-		for line := range bytes.Lines(text) {
-			for _, e := range c.Decode(line) {
-				if e.Type == "" {
-					t.Fatalf("%q: an event without a type", line)
-				}
-				if _, err := json.Marshal(e); err != nil {
-					t.Fatalf("%q: %v", line, err)
-				}
-			}
-		}
-	})
+	agenttest.Fuzz(f, func() agent.Conversation { return claude.Agent{}.Open(agent.Setup{}) },
+		"{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_start\",\"index\":-1,"+
+			"\"content_block\":{\"type\":\"text\"}}}\n{\"type\":\"result\"}")
 }
 
 // TestAccess checks that the way to the model depends on the kind of credential.
@@ -392,7 +328,7 @@ func TestAccess(t *testing.T) {
 // the sandbox.
 func TestBackgroundTasks(t *testing.T) {
 	t.Parallel()
-	got := decode(t, claude.Agent{}.Open(agent.Setup{}),
+	got := agenttest.Decode(claude.Agent{}.Open(agent.Setup{}),
 		`{"type":"system","subtype":"background_tasks_changed","tasks":[{"task_id":"a"},`+
 			`{"task_id":"b","ambient":true},{"task_id":"c","off_host":true},{"task_id":"d"}]}`,
 		`{"type":"system","subtype":"background_tasks_changed","tasks":[]}`)
@@ -409,7 +345,7 @@ func TestMCPStatus(t *testing.T) {
 	if !ok || !strings.Contains(string(asker.AskMCP()), `"subtype":"mcp_status"`) {
 		t.Fatal("it is not asked")
 	}
-	got := decode(t, c,
+	got := agenttest.Decode(c,
 		`{"type":"control_response","response":{"subtype":"success","request_id":"harvest-1",`+
 			`"response":{"mcpServers":[{"name":"a","status":"failed","error":"Connection `+
 			`closed","config":{}},{"name":"b","status":"pending"}]}}}`)
@@ -420,7 +356,7 @@ func TestMCPStatus(t *testing.T) {
 	}
 	for _, line := range []string{`{"type":"control_response","response":{"subtype":"success",` +
 		`"response":{"commands":[]}}}`, `{"type":"command_lifecycle","state":"queued"}`} {
-		if got := decode(t, c, line); len(got) != 0 {
+		if got := agenttest.Decode(c, line); len(got) != 0 {
 			t.Errorf("%s: %+v", line, got)
 		}
 	}

@@ -3,21 +3,19 @@ package opencode_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/RelevanceAI/harvest/agent"
+	"github.com/RelevanceAI/harvest/agent/agenttest"
 	"github.com/RelevanceAI/harvest/agent/opencode"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/mcp"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var decode = agenttest.Decode
 
 // ready is the line with which the bridge begins a transcript's conversation.
 func ready(t *testing.T, transcript []byte) []byte {
@@ -38,69 +36,32 @@ func ready(t *testing.T, transcript []byte) []byte {
 	return nil
 }
 
-// Transcripts of the real server become the events beside them.
+// TestTranscripts checks that transcripts of the real server become the events beside them.
+//
 // mission: E2
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/*.jsonl")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no transcripts: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".jsonl"), func(t *testing.T) {
-			t.Parallel()
-			text, err := os.ReadFile(file)
-			if err != nil {
+	agenttest.Transcripts(t, func(t *testing.T, transcript []byte) []agent.Event {
+		t.Helper()
+		c := opencode.Agent{}.Open(agent.Setup{})
+		events := c.Decode(ready(t, transcript))
+		prompts := map[string]bool{}
+		for line := range bytes.Lines(transcript) {
+			var e struct {
+				Properties struct{ Info struct{ ID, Role string } }
+			}
+			if err := json.Unmarshal(line, &e); err != nil {
 				t.Fatal(err)
 			}
-			c := opencode.Agent{}.Open(agent.Setup{})
-			events := c.Decode(ready(t, text))
-			prompts := map[string]bool{}
-			for line := range bytes.Lines(text) {
-				var e struct {
-					Properties struct{ Info struct{ ID, Role string } }
-				}
-				if err := json.Unmarshal(line, &e); err != nil {
-					t.Fatal(err)
-				}
-				if info := e.Properties.Info; info.Role == "user" &&
-					!prompts[info.ID] { // the driver of the server sent a prompt
-					prompts[info.ID] = true
-					c.Prompt(info.ID, "go")
-				}
-				events = append(events, c.Decode(line)...)
+			if info := e.Properties.Info; info.Role == "user" &&
+				!prompts[info.ID] { // the driver of the server sent a prompt
+				prompts[info.ID] = true
+				c.Prompt(info.ID, "go")
 			}
-			var got bytes.Buffer
-			for _, e := range events {
-				out, err := json.Marshal(e)
-				if err != nil {
-					t.Fatal(err)
-				}
-				got.Write(append(out, '\n'))
-			}
-			golden := strings.TrimSuffix(file, ".jsonl") + ".golden"
-			if *update {
-				if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
-}
-
-func decode(c agent.Conversation, lines ...string) []agent.Event {
-	var all []agent.Event
-	for _, line := range lines {
-		all = append(all, c.Decode([]byte(line))...)
-	}
-	return all
+			events = append(events, c.Decode(line)...)
+		}
+		return events
+	})
 }
 
 // open returns a conversation whose session is "s".
@@ -418,32 +379,11 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that the decoder fails on no line, and that its events can be written as JSON.
 func FuzzDecode(f *testing.F) {
-	files, err := filepath.Glob("testdata/*.jsonl")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
+	agenttest.Fuzz(f, func() agent.Conversation {
 		c := opencode.Agent{}.Open(agent.Setup{})
 		c.Prompt("p", "go")
-		for line := range bytes.Lines(text) {
-			for _, e := range c.Decode(line) {
-				if e.Type == "" {
-					t.Fatalf("%q: an event without a type", line)
-				}
-				if _, err := json.Marshal(e); err != nil {
-					t.Fatalf("%q: %v", line, err)
-				}
-			}
-		}
+		return c
 	})
 }
 

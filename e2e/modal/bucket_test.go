@@ -2,7 +2,6 @@ package modal
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/internal/s3server/s3test"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // bucketClient is Modal's SDK with a bucket of a real S3 server.
@@ -181,12 +181,8 @@ func (b *bucketClient) sidecar(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := side.Exec(t.Context(), []string{"cat", "/mnt/bucket/f"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := io.ReadAll(p.Stdout); err != nil || string(out) != "beside" {
-		t.Errorf("it said %q, %v", out, err)
+	if out, said, _ := modaltest.Run(t, side, nil, "cat", "/mnt/bucket/f"); out != "beside" {
+		t.Errorf("it said %q, %s", out, said)
 	}
 }
 
@@ -201,7 +197,7 @@ func (b *bucketClient) refused(t *testing.T) {
 		"S3 does not know the access key": {b.mounted(t, b.s3.Bucket, "", wrong, false), codes.InvalidArgument},
 		"the secret access key is wrong":  {b.mounted(t, b.s3.Bucket, "", none, false), codes.InvalidArgument},
 		"invalid prefix":                  {b.mounted(t, b.s3.Bucket, "a/../b/", good, false), codes.InvalidArgument},
-		"with a secret only":              {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
+		"with a secret only":                  {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
 	} {
 		_, err := b.sdk.Sandboxes.Create(t.Context(), b.app, b.sdk.Images.FromRegistry("base", nil),
 			&modal.SandboxCreateParams{CloudBucketMounts: c.mounts})

@@ -5,19 +5,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
 	"strings"
 	"testing"
 
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // typing gives commands of a sandbox input without an SDK, which would try by itself.
@@ -31,20 +28,9 @@ type typing struct {
 func (m *modalClient) typing(t *testing.T, sb *modal.Sandbox, address string) *typing {
 	t.Helper()
 	ctx, control := plain(m.h, t)
-	access, err := control.SandboxGetCommandRouterAccess(ctx,
-		pb.SandboxGetCommandRouterAccessRequest_builder{SandboxId: &sb.SandboxID}.Build())
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return &typing{
-		t: t, ctx: metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+access.GetJwt()),
-		task: "ta-" + strings.TrimPrefix(sb.SandboxID, "sb-") + "V", router: pb.NewTaskCommandRouterClient(conn),
-	}
+	y := &typing{t: t, router: pb.NewTaskCommandRouterClient(modaltest.Dial(t, address))}
+	y.ctx, y.task = modaltest.Router(ctx, t, control, sb.SandboxID)
+	return y
 }
 
 func (y *typing) start(id string, args ...string) {
@@ -76,23 +62,7 @@ func (y *typing) had(id string) int {
 // said returns the first n bytes of a command's output, or all if n is 0.
 func (y *typing) said(id string, n int) string {
 	y.t.Helper()
-	stream, err := y.router.TaskExecStdioRead(y.ctx, pb.TaskExecStdioReadRequest_builder{TaskId: y.task,
-		ExecId: id}.Build())
-	if err != nil {
-		y.t.Fatal(err)
-	}
-	var out strings.Builder
-	for n == 0 || out.Len() < n {
-		part, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			y.t.Fatal(err)
-		}
-		out.Write(part.GetData())
-	}
-	return out.String()
+	return modaltest.Output(y.ctx, y.t, y.router, y.task, id, n)
 }
 
 // typed gives commands of a sandbox input before the server is killed: to one that reads it, and to one that does not.

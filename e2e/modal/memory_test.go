@@ -2,7 +2,6 @@ package modal
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,10 +15,8 @@ import (
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
@@ -301,17 +298,7 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 // ofAnother returns the errors that another account gets for a snapshot of memory.
 func (m *modalClient) ofAnother(t *testing.T, id string) map[string]error {
 	t.Helper()
-	out, err := m.h.Run("key", "create", "other", "--account", "acme", "-o", "json")
-	var key api.NewKey
-	if err == nil {
-		err = json.Unmarshal([]byte(out), &key)
-	}
-	if err != nil {
-		t.Fatalf("%s, %v", out, err)
-	}
-	_, client := plain(m.h, t)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID,
-		"x-modal-token-secret", key.Secret)
+	_, ctx, client := m.withKey(t, "other", "--account", "acme")
 	_, get := client.SandboxSnapshotGet(ctx, pb.SandboxSnapshotGetRequest_builder{SnapshotId: id}.Build())
 	_, wait := client.SandboxSnapshotWait(ctx, pb.SandboxSnapshotWaitRequest_builder{SnapshotId: id}.Build())
 	_, restore := client.SandboxRestore(ctx, pb.SandboxRestoreRequest_builder{SnapshotId: id}.Build())

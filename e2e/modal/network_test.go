@@ -28,6 +28,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // apartDir names the directory of a process of TestModalNetwork that has a separate network.
@@ -206,19 +207,11 @@ for target in sys.argv[1:]:
 
 func (m *modalClient) visited(t *testing.T, sb *modal.Sandbox, targets ...string) string {
 	t.Helper()
-	p, err := sb.Exec(t.Context(), append([]string{"python3", "-c", visit}, targets...), nil)
-	if err != nil {
-		t.Fatal(err)
+	out, said, code := modaltest.Run(t, sb, nil, append([]string{"python3", "-c", visit}, targets...)...)
+	if code != 0 {
+		t.Fatalf("it ended with %d: %s", code, said)
 	}
-	out, err := io.ReadAll(p.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 {
-		said, _ := io.ReadAll(p.Stderr)
-		t.Fatalf("it ended with %d, %v: %s", code, err, said)
-	}
-	return strings.Join(strings.Fields(string(out)), " ")
+	return strings.Join(strings.Fields(out), " ")
 }
 
 // everywhere has the targets that the tests try, by address, by name and by TLS. The last one uses the name of another

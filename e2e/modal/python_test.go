@@ -10,7 +10,6 @@ import (
 
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -18,6 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // pythonClient calls what Python's SDK calls.
@@ -37,13 +37,8 @@ func (p *pythonClient) connect(h *modalhost.Host) {
 		name, value, _ := strings.Cut(pair, "=")
 		p.vars[name] = value
 	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(p.vars["MODAL_SERVER_URL"], "http://"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { _ = conn.Close() })
-	p.conn, p.control = conn, pb.NewModalClientClient(conn)
+	p.conn = modaltest.Dial(p.t, p.vars["MODAL_SERVER_URL"])
+	p.control = pb.NewModalClientClient(p.conn)
 }
 
 func (p *pythonClient) ctx() context.Context {
@@ -269,8 +264,7 @@ func (p *pythonClient) dict(h *modalhost.Host) {
 	}
 	value := []byte(strings.Repeat("v", 5<<20))
 	if _, err := p.control.DictUpdate(p.ctx(), pb.DictUpdateRequest_builder{DictId: made.GetDictId(),
-		Updates: []*pb.DictEntry{pb.DictEntry_builder{Key: []byte("k"), Value: value}.Build()}}.Build(),
-		grpc.MaxCallSendMsgSize(100<<20)); err != nil {
+		Updates: []*pb.DictEntry{pb.DictEntry_builder{Key: []byte("k"), Value: value}.Build()}}.Build()); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := h.Up.Process.Kill(); err != nil {
@@ -281,8 +275,7 @@ func (p *pythonClient) dict(h *modalhost.Host) {
 	h.Modal = h.ClientEnv()
 	p.connect(h)
 	got, err := p.control.DictGet(p.ctx(), pb.DictGetRequest_builder{DictId: made.GetDictId(),
-		Key: []byte("k")}.Build(),
-		grpc.MaxCallRecvMsgSize(100<<20))
+		Key: []byte("k")}.Build())
 	if err != nil || string(got.GetValue()) != string(value) {
 		p.t.Errorf("after a restart, %d bytes: %v", len(got.GetValue()), err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // TestModalSemantics checks that isolation, limits and tunnels are real, which the suites of Modal's SDK do not test.
@@ -92,19 +93,8 @@ func ending(t *testing.T, sb *modal.Sandbox) *modal.Sandbox {
 
 func (m *modalClient) run(t *testing.T, sb *modal.Sandbox, script string) (string, int) {
 	t.Helper()
-	p, err := sb.Exec(t.Context(), []string{"sh", "-c", script + " 2>&1"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := io.ReadAll(p.Stdout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := p.Wait(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(out), code
+	out, _, code := modaltest.Run(t, sb, nil, "sh", "-c", script+" 2>&1")
+	return out, code
 }
 
 // Bytes go through tunnels, with TLS and without, and connect tokens open one port and no more.
@@ -140,15 +130,10 @@ func (m *modalClient) tunnels(t *testing.T) {
 	}
 }
 
-// endsWithItsKey: connections with a connect token are closed when the key that made the token is removed, and no new
-// ones begin.
-func (m *modalClient) endsWithItsKey(t *testing.T) {
-	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
-		"mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
-	m.run(t, sb,
-		`mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; `+
-			`chmod 755 /www/cgi-bin/goes-on`)
-	out, err := m.h.Run("key", "create", "connects", "-o", "json")
+// withKey creates a key, and returns its ID, a client without an SDK, and the context of its calls.
+func (m *modalClient) withKey(t *testing.T, args ...string) (string, context.Context, pb.ModalClientClient) {
+	t.Helper()
+	out, err := m.h.Run(append([]string{"key", "create", "-o", "json"}, args...)...)
 	var key api.NewKey
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &key)
@@ -159,6 +144,18 @@ func (m *modalClient) endsWithItsKey(t *testing.T) {
 	_, client := plain(m.h, t)
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id", key.ID,
 		"x-modal-token-secret", key.Secret)
+	return key.ID, ctx, client
+}
+
+// endsWithItsKey: connections with a connect token are closed when the key that made the token is removed, and no new
+// ones begin.
+func (m *modalClient) endsWithItsKey(t *testing.T) {
+	sb := m.create(t, "alpine:3.21", &modal.SandboxCreateParams{Command: []string{"sh", "-c",
+		"mkdir -p /www && echo hello >/www/index.html && exec httpd -f -p 8080 -h /www"}})
+	m.run(t, sb,
+		`mkdir -p /www/cgi-bin; printf '#!/bin/sh\necho; while echo x; do sleep 0.1; done' >/www/cgi-bin/goes-on; `+
+			`chmod 755 /www/cgi-bin/goes-on`)
+	key, ctx, client := m.withKey(t, "connects")
 	token, err := client.SandboxCreateConnectTokenV2(ctx,
 		pb.SandboxCreateConnectTokenRequest_builder{SandboxId: sb.SandboxID}.Build())
 	if err != nil {
@@ -177,7 +174,7 @@ func (m *modalClient) endsWithItsKey(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, 1)); err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s, %v", resp.Status, err)
 	}
-	if out, err := m.h.Run("key", "rm", key.ID); err != nil {
+	if out, err := m.h.Run("key", "rm", key); err != nil {
 		t.Fatalf("%s, %v", out, err)
 	}
 	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
@@ -222,18 +219,10 @@ func (m *modalClient) memory(t *testing.T) {
 // with 139, and that programs that cannot be started are refused by their names.
 func (m *modalClient) crashes(t *testing.T) {
 	sb := m.create(t, "alpine:3.21", nil)
-	p, err := sb.Exec(t.Context(), []string{"sh", "-c", `sh -c 'kill -SEGV $$'; exit 139`}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	said, err := io.ReadAll(p.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := p.Wait(t.Context(), nil)
-	if err != nil || code != 139 ||
-		!regexp.MustCompile(`harvest: process (sh|busybox) \(pid [0-9]+\) died of SIGSEGV`).Match(said) {
-		t.Errorf("it ended with %d, %v, and said %q", code, err, said)
+	_, said, code := modaltest.Run(t, sb, nil, "sh", "-c", `sh -c 'kill -SEGV $$'; exit 139`)
+	if code != 139 ||
+		!regexp.MustCompile(`harvest: process (sh|busybox) \(pid [0-9]+\) died of SIGSEGV`).MatchString(said) {
+		t.Errorf("it ended with %d, and said %q", code, said)
 	}
 	for program, want := range map[string]string{"no-such-program": "there is no program",
 		"/etc": "cannot be executed"} {

@@ -1,7 +1,6 @@
 package modal
 
 import (
-	"io"
 	"strings"
 	"testing"
 
@@ -9,8 +8,8 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
-	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // serve answers each connection to port 8000 with a word, on the addresses of the container or on loopback only.
@@ -67,27 +66,11 @@ func (s *sidecars) add(sb *modal.Sandbox, name string, command []string) *modal.
 	return c
 }
 
-// answers asks the named containers from within one, a sandbox or a sidecar, and returns their answers.
-func (s *sidecars) answers(from any, names ...string) string {
-	s.t.Helper()
-	command := append([]string{"python3", "-c", ask}, names...)
-	var p *modal.ContainerProcess
-	var err error
-	switch c := from.(type) {
-	case *modal.Sandbox:
-		p, err = c.Exec(s.t.Context(), command, nil)
-	case *modal.SidecarContainer:
-		p, err = c.Exec(s.t.Context(), command, nil)
-	}
-	if err != nil {
-		return err.Error()
-	}
-	out, err := io.ReadAll(p.Stdout)
-	errs, err2 := io.ReadAll(p.Stderr)
-	if err := errors.Join(err, err2); err != nil {
-		return err.Error()
-	}
-	return strings.TrimSpace(string(out) + string(errs))
+// answers asks the named containers from within one, and returns their answers.
+func answers[P any](t *testing.T, from modaltest.Container[P], names ...string) string {
+	t.Helper()
+	out, errs, _ := modaltest.Run(t, from, nil, append([]string{"python3", "-c", ask}, names...)...)
+	return strings.TrimSpace(out + errs)
 }
 
 // TestModalSidecars checks that a sandbox and its sidecars find each other by name, also without the internet, as
@@ -120,18 +103,18 @@ func (s *sidecars) find() {
 	s.add(sb, "my_cache.local", serve("0.0.0.0", "two"))
 	s.add(sb, "shut", serve("127.0.0.1", "three"))
 	const all = "db one\nmy_cache.local two\nmain main\n-shut ConnectionRefusedError\n-other gaierror"
-	if got := s.answers(sb, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
+	if got := answers(t, sb, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
 		t.Errorf("the main container:\n%s", got)
 	}
-	if got := s.answers(db, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
+	if got := answers(t, db, "db", "my_cache.local", "main", "-shut", "-other"); got != all {
 		t.Errorf("a sidecar:\n%s", got)
 	}
 	other := s.create(t, "base", &modal.SandboxCreateParams{BlockNetwork: true, Command: serve("0.0.0.0", "other")})
 	second := s.add(other, "db", serve("0.0.0.0", "four"))
-	if got := s.answers(other, "-db"); got != "-db gaierror" {
+	if got := answers(t, other, "-db"); got != "-db gaierror" {
 		t.Errorf("a sandbox whose network is blocked:\n%s", got)
 	}
-	if got := s.answers(second, "-main"); got != "-main gaierror" {
+	if got := answers(t, second, "-main"); got != "-main gaierror" {
 		t.Errorf("its sidecar:\n%s", got)
 	}
 	// An ended sidecar is not found any longer; another one may have its name.
@@ -139,10 +122,10 @@ func (s *sidecars) find() {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, "the name of an ended sidecar is free", func() bool {
-		return s.answers(sb, "-db") == "-db gaierror"
+		return answers(t, sb, "-db") == "-db gaierror"
 	})
 	s.add(sb, "db", serve("0.0.0.0", "five"))
-	if got := s.answers(sb, "db", "my_cache.local"); got != "db five\nmy_cache.local two" {
+	if got := answers(t, sb, "db", "my_cache.local"); got != "db five\nmy_cache.local two" {
 		t.Errorf("with another sidecar of the name:\n%s", got)
 	}
 }
@@ -157,10 +140,10 @@ func (s *sidecars) block() {
 	s.add(sb, "two", serve("0.0.0.0", "2"))
 	want := func(when, fromMain, fromSidecar string) {
 		t.Helper()
-		if got := s.answers(sb, strings.Fields(fromMain)[0]); got != fromMain {
+		if got := answers(t, sb, strings.Fields(fromMain)[0]); got != fromMain {
 			t.Errorf("%s, the sandbox: %s", when, got)
 		}
-		if got := s.answers(one, "two", strings.Fields(fromSidecar)[0]); got != "two 2\n"+fromSidecar {
+		if got := answers(t, one, "two", strings.Fields(fromSidecar)[0]); got != "two 2\n"+fromSidecar {
 			t.Errorf("%s, a sidecar: %s", when, got)
 		}
 	}
@@ -195,7 +178,7 @@ func TestModalSidecarsOfSnapshots(t *testing.T) {
 	sb := s.create(t, "base", &modal.SandboxCreateParams{Command: serve("0.0.0.0", "main"),
 		ExperimentalEnableSnapshot: true})
 	db := s.add(sb, "db", serve("0.0.0.0", "one"))
-	if got := s.answers(sb, "db", "main"); got != "db one\nmain main" {
+	if got := answers(t, sb, "db", "main"); got != "db one\nmain main" {
 		t.Fatalf("before the snapshot: %s", got)
 	}
 	snapshot, err := sb.ExperimentalSnapshot(t.Context(), nil)
@@ -207,14 +190,14 @@ func TestModalSidecarsOfSnapshots(t *testing.T) {
 	}
 	for range 2 {
 		again := s.restored(t, snapshot, nil)
-		if got := s.answers(again, "-db"); got != "-db gaierror" {
+		if got := answers(t, again, "-db"); got != "-db gaierror" {
 			t.Errorf("the restored sandbox finds the sidecar: %s", got)
 		}
 		next := s.add(again, "db", serve("0.0.0.0", "two"))
-		if got := s.answers(again, "db", "main"); got != "db two\nmain main" {
+		if got := answers(t, again, "db", "main"); got != "db two\nmain main" {
 			t.Errorf("the restored sandbox with another sidecar: %s", got)
 		}
-		if got := s.answers(next, "main"); got != "main main" {
+		if got := answers(t, next, "main"); got != "main main" {
 			t.Errorf("that sidecar: %s", got)
 		}
 	}

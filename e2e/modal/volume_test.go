@@ -1,7 +1,6 @@
 package modal
 
 import (
-	"io"
 	"testing"
 
 	modal "github.com/modal-labs/modal-client/go"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/e2e/modalhost"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // TestModalSync checks that sync commits a volume while the sandbox runs, as in Modal's guide on volumes: as a command,
@@ -35,23 +35,16 @@ func TestModalSync(t *testing.T) {
 	}
 	params := &modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": vol}}
 	sb, other := m.create(t, "base", params), m.create(t, "base", params)
-	direct := func(p *modal.ContainerProcess, err error) {
+	direct := func(_, said string, code int) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, err := io.ReadAll(p.Stderr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 {
-			t.Errorf("sync: exit code %d, %v: %s", code, err, said)
+		if code != 0 {
+			t.Errorf("sync: exit code %d: %s", code, said)
 		}
 	}
 	if out, code := m.run(t, sb, "mkdir /data/d && echo hello >/data/d/f"); code != 0 || committed("d/f") != "" {
 		t.Fatalf("before sync: %s, and the volume has %q", out, committed("d/f"))
 	}
-	direct(sb.Exec(t.Context(), []string{"sync", "/data"}, nil))
+	direct(modaltest.Run(t, sb, nil, "sync", "/data"))
 	if got := committed("d/f"); got != "hello\n" {
 		t.Errorf("after sync the volume has %q", got)
 	}
@@ -77,7 +70,7 @@ func TestModalSync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	direct(side.Exec(t.Context(), []string{"sh", "-c", "echo beside >/own/g && sync /own"}, nil))
+	direct(modaltest.Run(t, side, nil, "sh", "-c", "echo beside >/own/g && sync /own"))
 	if got := committed("g"); got != "beside\n" {
 		t.Errorf("after sync in a sidecar the volume has %q", got)
 	}

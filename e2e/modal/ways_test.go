@@ -22,8 +22,6 @@ import (
 	push "github.com/google/go-containerregistry/pkg/v1/remote"
 	modal "github.com/modal-labs/modal-client/go"
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/RelevanceAI/harvest/e2e/host"
@@ -33,6 +31,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
+	"github.com/RelevanceAI/harvest/modalapi/modaltest"
 )
 
 // TestModalWays covers features that the suites of Modal's SDK leave out, with the SDK and with the engine modal, on
@@ -71,15 +70,9 @@ func plain(h *modalhost.Host, t *testing.T) (context.Context, pb.ModalClientClie
 		name, value, _ := strings.Cut(pair, "=")
 		vars[name] = value
 	}
-	conn, err := grpc.NewClient(strings.TrimPrefix(vars["MODAL_SERVER_URL"], "http://"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-modal-client-type", "9", "x-modal-token-id",
 		vars["MODAL_TOKEN_ID"], "x-modal-token-secret", vars["MODAL_TOKEN_SECRET"])
-	return ctx, pb.NewModalClientClient(conn)
+	return ctx, pb.NewModalClientClient(modaltest.Dial(t, vars["MODAL_SERVER_URL"]))
 }
 
 // Of a private registry.

@@ -76,6 +76,7 @@ var rows = []row{
 		"s3/places", "volume/...", "gateway", "internal/..."},
 		"engines hold no policy and do not know one another, save how they speak to a keeper"},
 	{"agent", []string{"engine", "mcp"}, "agents are pure: they make a command and decode lines"},
+	{"agent/agenttest", []string{"agent"}, "helpers of tests know the contract of agents only"},
 	{"agent/opencode/bridge", []string{"agent", "agent/opencode"},
 		"it runs in a sandbox and knows its own agent only"},
 	{"agent/scripted/program", []string{"agent", "agent/scripted"},
@@ -129,6 +130,8 @@ var rows = []row{
 		"it uses a Fleet as any client does"},
 	{"sandbox/build", []string{"account", "image/dockerfile", "sandbox", "sandbox/record", "sandbox/spec", "volume"},
 		"it uses a Fleet as any client does"},
+	{"sandbox/sandboxtest", []string{"engine", "engine/fake", "sandbox", "store/memory"},
+		"helpers of tests know Fleets and the fake engine only"},
 	{"sandbox", []string{"account", "engine", "image", "volume", "secret", "internal/...",
 		"sandbox/boots", "sandbox/carry", "sandbox/checkpoint", "sandbox/commands", "sandbox/denials", "sandbox/images",
 		"sandbox/leftover", "sandbox/pool", "sandbox/record", "sandbox/reserve", "sandbox/spec", "sandbox/transfer",
@@ -204,6 +207,7 @@ var rows = []row{
 		"sandbox", "sandbox/record", "sandbox/spec", "schedule", "secret", "server/...", "session", "storage",
 		"volume", "web", "internal/..."},
 		"the server uses contracts; let cmd/harvest name the concrete engine"},
+	{"modalapi/modaltest", nil, "helpers of tests know Modal's protocol only"},
 	{"modalapi/...", []string{"modalapi/...", "account", "s3/places", "sandbox", "sandbox/checkpoint",
 		"sandbox/commands", "sandbox/record", "sandbox/spec", "secret", "engine", "image", "volume", "internal/..."},
 		"modalapi is a second face of the core beside server"},
@@ -266,10 +270,13 @@ func layers(t *tree) []Finding {
 	return all
 }
 
+// helpers are the packages that help tests of other packages.
+var helpers = []string{"agent/agenttest", "engine/enginetest", "image/imagetest", "internal/s3server/s3test",
+	"internal/testenv", "modalapi/modaltest", "model/modeltest", "sandbox/sandboxtest", "store/storetest"}
+
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {
-	return fits("e2e/...", pkg) || slices.Contains([]string{"internal/testenv", "internal/testrun", "internal/lint",
-		"engine/enginetest", "image/imagetest", "store/storetest", "model/modeltest", "internal/s3server/s3test"}, pkg)
+	return fits("e2e/...", pkg) || pkg == "internal/testrun" || pkg == "internal/lint" || slices.Contains(helpers, pkg)
 }
 
 // allowed reports whether f, of a package with row r, may import dep.
@@ -302,8 +309,7 @@ var others = []struct {
 	{"github.com/yuin/goldmark/...", []string{"cmd/harvest/chat"}, "only the conversation renders Markdown"},
 	{"github.com/schollz/progressbar/...", []string{"cmd/harvest/cli"},
 		"report progress to a function; the command line draws it"},
-	{"testing/...", []string{"internal/testenv", "engine/enginetest", "image/imagetest", "store/storetest",
-		"model/modeltest", "internal/s3server/s3test", "bench/...", "e2e/..."}, "move it to a _test.go file"},
+	{"testing/...", slices.Concat(helpers, []string{"bench/...", "e2e/..."}), "move it to a _test.go file"},
 	{"errors", []string{"errors"}, "import " + modulePath + "/errors"},
 	{"log", []string{"e2e/modalhost"}, "write logf.Infof(ctx, …)"},
 	{"log/slog", []string{"logf", "config"}, "write logf.Infof(ctx, …), and logf.With(ctx, …) for attributes"},

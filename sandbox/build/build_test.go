@@ -5,11 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,132 +15,41 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/sandboxtest"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-func TestMain(m *testing.M) {
-	fake.Main()
-	logf.Setup(io.Discard, 0, false)
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { sandboxtest.Main(m) }
 
-// provider is the fake engine with capabilities of other engines. play answers for the commands in its sandboxes.
-type provider struct {
-	*fake.Engine
-	can  engine.Capabilities
-	play func(p *process, cmd engine.Command)
-
-	mu       sync.Mutex
-	specs    []engine.Spec    // guarded by mu
-	commands []engine.Command // guarded by mu
-}
-
-func (p *provider) Capabilities() engine.Capabilities { return p.can }
-
-func (p *provider) Create(ctx context.Context, s engine.Spec) (engine.Sandbox, error) {
-	p.mu.Lock()
-	p.specs = append(p.specs, s)
-	p.mu.Unlock()
-	sb, err := p.Engine.Create(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	return box{sb, p}, nil
-}
-
-// last returns the command that was started last.
-func (p *provider) last() engine.Command {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.commands[len(p.commands)-1]
-}
-
-type box struct {
-	engine.Sandbox
-	p *provider
-}
-
-func (b box) Start(_ context.Context, cmd engine.Command) (engine.Process, error) {
-	b.p.mu.Lock()
-	b.p.commands = append(b.p.commands, cmd)
-	b.p.mu.Unlock()
-	p := &process{done: make(chan struct{})}
-	b.p.play(p, cmd)
-	return p, nil
-}
-
-// process is a played command. A command that play does not end runs until it is killed.
-type process struct {
-	engine.Process
-	once sync.Once
-	exit engine.Exit
-	done chan struct{}
-}
-
-func (p *process) ID() string { return "p1" }
-
-func (p *process) end(exit engine.Exit) {
-	p.once.Do(func() {
-		p.exit = exit
-		close(p.done)
-	})
-}
-
-func (p *process) Wait(ctx context.Context) (engine.Exit, error) {
-	select {
-	case <-p.done:
-		return p.exit, nil
-	case <-ctx.Done():
-		return engine.Exit{}, ctx.Err()
-	}
-}
-
-func (p *process) Signal(context.Context, string) error { return nil }
-
-// Kill takes a second.
-func (p *process) Kill(context.Context) error {
-	time.Sleep(time.Second)
-	p.end(engine.Exit{Code: 137, Signal: "KILL"})
-	return nil
-}
-
-// house is a Fleet of a provider, and the Runner on it.
+// house is a Runner on an Engine whose commands succeed at once.
 type house struct {
-	*provider
+	*sandboxtest.Engine
 	build.Runner
 	fleet *sandbox.Fleet
 }
 
 func newHouse(t *testing.T, set ...func(*engine.Capabilities)) *house {
 	t.Helper()
-	eng, err := fake.Open(filepath.Join(t.TempDir(), "engine"), fake.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &house{provider: &provider{Engine: eng, can: eng.Capabilities()}}
-	h.play = func(p *process, _ engine.Command) { p.end(engine.Exit{}) }
-	h.can.Snapshot, h.can.Network, h.can.Hostname, h.can.Reopen = true, true, true, false
-	h.can.Limits = []string{"cpu", "memory", "processes", "disk", "files"}
+	h := &house{Engine: sandboxtest.New(t)}
+	h.Play = sandboxtest.Prints(engine.Exit{}, "", "")
+	h.Can.Snapshot, h.Can.Network, h.Can.Hostname = true, true, true
+	h.Can.Limits = []string{"cpu", "memory", "processes", "disk", "files"}
 	for _, change := range set {
-		change(&h.can)
+		change(&h.Can)
 	}
-	h.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: h.provider, Store: &memory.Sandboxes{},
-		Machine: spec.Machine{CPU: 8, Memory: 16 << 30}, Timeouts: spec.Timeouts{MaxLife: 30 * time.Hour}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(h.fleet.Close(context.Background()), eng.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	h.Runner = build.New(h.fleet, eng.Volumes())
+	h.fleet = sandboxtest.Open(t, h.Engine, sandbox.Options{Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
+		Timeouts: spec.Timeouts{MaxLife: 30 * time.Hour}})
+	h.Runner = build.New(h.fleet, h.Engine.Volumes())
 	return h
+}
+
+// last returns the command that was started last.
+func (h *house) last() engine.Command {
+	all := h.Commands()
+	return all[len(all)-1]
 }
 
 // machine starts a machine, and closes it at the end of the test.
@@ -178,7 +84,7 @@ func TestStart(t *testing.T) {
 	}
 	sb := all[0]
 	if sb.Limits.CPU != 8 || sb.Limits.Memory != 8<<30 || sb.Network.Mode != "default" ||
-		h.specs[0].Hostname != "build" {
+		h.Specs()[0].Hostname != "build" {
 		t.Errorf("%+v", sb)
 	}
 	want := []spec.Mount{{Name: "c", Path: "/c"}, {Name: "r", Path: "/r", ReadOnly: true}}
@@ -202,7 +108,7 @@ func TestStartOnLesserEngines(t *testing.T) {
 	}
 	h = newHouse(t, func(c *engine.Capabilities) { c.Network, c.Limits = false, nil })
 	h.machine(t, setup)
-	if s := h.specs[0]; s.Network.Mode != "none" || s.Limits.CPU != 0 || s.Limits.Memory != 0 {
+	if s := h.Specs()[0]; s.Network.Mode != "none" || s.Limits.CPU != 0 || s.Limits.Memory != 0 {
 		t.Errorf("%+v, %+v", s.Network, s.Limits)
 	}
 }
@@ -241,10 +147,7 @@ func TestRun(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t)
 			m := h.machine(t, setup)
-			h.play = func(p *process, cmd engine.Command) {
-				_, _ = io.WriteString(cmd.Stdout, "hello")
-				p.end(c.exit)
-			}
+			h.Play = sandboxtest.Prints(c.exit, "hello", "")
 			var out bytes.Buffer
 			crashed := ""
 			code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"a", "b"},
@@ -274,11 +177,7 @@ func TestRunWithoutCrashed(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	m := h.machine(t, setup)
-	h.play = func(p *process, cmd engine.Command) {
-		_, _ = io.WriteString(cmd.Stdout, "out")
-		_, _ = io.WriteString(cmd.Stderr, "err")
-		p.end(engine.Exit{Code: 1, Crashed: "process node died"})
-	}
+	h.Play = sandboxtest.Prints(engine.Exit{Code: 1, Crashed: "process node died"}, "out", "err")
 	var out, stderr bytes.Buffer
 	code, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"a"}, Dir: "/", Stdout: &out, Stderr: &stderr})
 	if code != 1 || err != nil || out.String() != "out" || stderr.String() != "err" || h.last().Merged {
@@ -294,8 +193,8 @@ func TestRunEndsWithItsBuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		m := h.machine(t, setup)
-		var running *process
-		h.play = func(p *process, _ engine.Command) { running = p }
+		var running *sandboxtest.Process
+		h.Play = func(p *sandboxtest.Process, _ engine.Command) { running = p }
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Minute, func() { cancel(gone) })
 		begin := time.Now()
@@ -303,16 +202,14 @@ func TestRunEndsWithItsBuild(t *testing.T) {
 		if code != 0 || !errors.Is(err, gone) || time.Since(begin) != time.Minute+time.Second {
 			t.Errorf("%d, %v after %s", code, err, time.Since(begin))
 		}
-		select {
-		case <-running.done:
-		default:
-			t.Error("the command runs on")
+		if !running.Ended() {
+			t.Error("the command still runs")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		m := h.machine(t, setup)
-		h.play = func(*process, engine.Command) {}
+		h.Play = func(*sandboxtest.Process, engine.Command) {}
 		begin := time.Now()
 		_, err := m.Run(t.Context(), dockerfile.Command{Args: []string{"a"}, Dir: "/", Stdout: io.Discard})
 		if took := time.Since(begin); errors.KindOf(err) != errors.Timeout && errors.KindOf(err) != errors.Gone ||
@@ -353,13 +250,10 @@ func TestMounts(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	m := h.machine(t, setup)
-	if err := m.Unmount(t.Context(), "/x"); err != nil || len(h.commands) != 0 {
-		t.Errorf("unmount of nothing: %v, %+v", err, h.commands)
+	if err := m.Unmount(t.Context(), "/x"); err != nil || len(h.Commands()) != 0 {
+		t.Errorf("unmount of nothing: %v, %+v", err, h.Commands())
 	}
-	h.play = func(p *process, cmd engine.Command) {
-		_, _ = io.WriteString(cmd.Stdout, "the state")
-		p.end(engine.Exit{})
-	}
+	h.Play = sandboxtest.Prints(engine.Exit{}, "the state", "")
 	mounts := []dockerfile.FileMount{{Path: "/run/secrets/s"}}
 	if err := m.Mount(t.Context(), mounts); err != nil {
 		t.Fatal(err)
@@ -378,9 +272,9 @@ func TestMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if cmd, want := h.last(), []string{dockerfile.MountProgram, "unmount", "the state", "/x", "/y"}; len(h.commands) !=
-		2 || !slices.Equal(cmd.Args, want) {
-		t.Errorf("%+v", h.commands)
+	want := []string{dockerfile.MountProgram, "unmount", "the state", "/x", "/y"}
+	if all := h.Commands(); len(all) != 2 || !slices.Equal(all[1].Args, want) {
+		t.Errorf("%+v", all)
 	}
 }
 
@@ -389,11 +283,7 @@ func TestMountsFail(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
 	m := h.machine(t, setup)
-	h.play = func(p *process, cmd engine.Command) {
-		_, _ = io.WriteString(cmd.Stdout, "state")
-		_, _ = io.WriteString(cmd.Stderr, " no such file\n")
-		p.end(engine.Exit{Code: 1})
-	}
+	h.Play = sandboxtest.Prints(engine.Exit{Code: 1}, "state", " no such file\n")
 	err := m.Mount(t.Context(), nil)
 	if errors.KindOf(err) != errors.Invalid || !strings.HasSuffix(err.Error(), ": no such file") ||
 		!strings.Contains(err.Error(), "mount files in sandbox") {
@@ -408,7 +298,7 @@ func TestMountsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		m := h.machine(t, setup)
-		h.play = func(*process, engine.Command) {}
+		h.Play = func(*sandboxtest.Process, engine.Command) {}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := m.Mount(ctx, nil); errors.KindOf(err) != errors.Timeout {

@@ -2,13 +2,11 @@ package refresh_test
 
 import (
 	"context"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,109 +15,17 @@ import (
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/refresh"
+	"github.com/RelevanceAI/harvest/sandbox/sandboxtest"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
-func TestMain(m *testing.M) {
-	fake.Main()
-	logf.Setup(io.Discard, 0, false)
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { sandboxtest.Main(m) }
 
 const account = "personal"
-
-// provider is the fake engine with capabilities of other engines. With play, its commands are played.
-type provider struct {
-	*fake.Engine
-	can  engine.Capabilities
-	play func(p *process, cmd engine.Command)
-
-	mu       sync.Mutex
-	specs    []engine.Spec    // guarded by mu
-	commands []engine.Command // guarded by mu
-}
-
-func (p *provider) Capabilities() engine.Capabilities { return p.can }
-
-func (p *provider) Create(ctx context.Context, s engine.Spec) (engine.Sandbox, error) {
-	p.mu.Lock()
-	p.specs = append(p.specs, s)
-	p.mu.Unlock()
-	sb, err := p.Engine.Create(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	return box{sb, p}, nil
-}
-
-type box struct {
-	engine.Sandbox
-	p *provider
-}
-
-func (b box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
-	b.p.mu.Lock()
-	b.p.commands = append(b.p.commands, cmd)
-	b.p.mu.Unlock()
-	if b.p.play == nil {
-		return b.Sandbox.Start(ctx, cmd)
-	}
-	p := &process{done: make(chan struct{})}
-	b.p.play(p, cmd)
-	return p, nil
-}
-
-// process is a played command. A command that play does not end runs until it is killed.
-type process struct {
-	engine.Process
-	once sync.Once
-	exit engine.Exit
-	done chan struct{}
-}
-
-func (p *process) ID() string { return "p1" }
-
-func (p *process) end(exit engine.Exit) {
-	p.once.Do(func() {
-		p.exit = exit
-		close(p.done)
-	})
-}
-
-func (p *process) Wait(ctx context.Context) (engine.Exit, error) {
-	select {
-	case <-p.done:
-		return p.exit, nil
-	case <-ctx.Done():
-		return engine.Exit{}, ctx.Err()
-	}
-}
-
-func (p *process) Signal(context.Context, string) error { return nil }
-
-func (p *process) Kill(context.Context) error {
-	p.end(engine.Exit{Code: 137, Signal: "KILL"})
-	return nil
-}
-
-// prints returns a play: a command that prints out and errs, and ends with code.
-func prints(code int, out, errs string) func(*process, engine.Command) {
-	return func(p *process, cmd engine.Command) {
-		if _, err := io.WriteString(cmd.Stdout, out); err != nil {
-			panic(err)
-		}
-		if _, err := io.WriteString(cmd.Stderr, errs); err != nil {
-			panic(err)
-		}
-		p.end(engine.Exit{Code: code})
-	}
-}
 
 const good = `{"python": "3.99.1", "files": 3, "freed": 77}`
 
@@ -141,46 +47,29 @@ func (b *builder) Build(ctx context.Context, s image.Spec, opts image.BuildOptio
 	return img, err
 }
 
-// house is a Fleet of a provider, and a Refresh with it.
+// house is a Refresh on an Engine.
 type house struct {
-	*provider
+	*sandboxtest.Engine
 	builder
 	refresh.Refresh
-	fleet *sandbox.Fleet
 }
 
 func newHouse(t *testing.T, warm int, set ...func(*engine.Capabilities)) *house {
 	t.Helper()
-	eng, err := fake.Open(filepath.Join(t.TempDir(), "engine"), fake.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &house{provider: &provider{Engine: eng, can: eng.Capabilities()}, builder: builder{Builder: eng.Images()}}
-	h.can.Reopen = false
+	h := &house{Engine: sandboxtest.New(t)}
+	h.builder.Builder = h.Engine.Images()
 	for _, change := range set {
-		change(&h.can)
+		change(&h.Can)
 	}
-	h.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: h.provider, Store: &memory.Sandboxes{}, Warm: warm,
-		Capture: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx := context.Background()
-		err := h.fleet.Close(ctx)
-		left, listErr := h.Engine.List(ctx)
-		if err := errors.Join(err, listErr, eng.Close()); err != nil || len(left) > 0 {
-			t.Errorf("%v, left: %v", err, left)
-		}
-	})
-	h.Refresh = refresh.Refresh{Fleet: h.fleet, Images: &h.builder, Account: account}
+	h.Refresh = refresh.Refresh{Images: &h.builder, Account: account,
+		Fleet: sandboxtest.Open(t, h.Engine, sandbox.Options{Warm: warm, Capture: 1 << 20})}
 	return h
 }
 
 // only returns the record of the only sandbox that there has been.
 func (h *house) only(t *testing.T) record.Sandbox {
 	t.Helper()
-	all, err := h.fleet.List(context.Background(), account, record.Filter{All: true})
+	all, err := h.Fleet.List(context.Background(), account, record.Filter{All: true})
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -205,20 +94,20 @@ func TestRun(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(t, 1)
 				synctest.Wait() // until a sandbox is warm
-				if warm := h.fleet.Stats().Warm; warm != 1 {
+				if warm := h.Fleet.Stats().Warm; warm != 1 {
 					t.Fatalf("%d sandboxes are warm", warm)
 				}
-				h.play = func(p *process, cmd engine.Command) {
+				h.Play = func(p *sandboxtest.Process, cmd engine.Command) {
 					time.Sleep(3 * time.Second)
-					prints(0, good, "")(p, cmd)
+					sandboxtest.Prints(engine.Exit{}, good, "")(p, cmd)
 				}
-				h.Image, h.CacheAge = c.image, c.age
+				h.Refresh.Image, h.CacheAge = c.image, c.age
 				begin := time.Now()
 				report, err := h.Run(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				img := h.provider.specs[0].Image
+				img := h.Specs()[0].Image
 				if report.Seconds < 3 || report.Seconds > 3.5 {
 					t.Errorf("it took %v s", report.Seconds)
 				}
@@ -232,13 +121,13 @@ func TestRun(t *testing.T) {
 				if h.builder.specs[0].Base != c.base || !h.opts[0].Force || h.opts[0].Credentials == nil {
 					t.Errorf("built %+v with %+v", h.builder.specs, h.opts)
 				}
-				sb, args := h.only(t), h.commands[0].Args
+				sb, args := h.only(t), h.Commands()[0].Args
 				if sb.Warm || !sb.Status.Ended() || sb.Expires.Sub(sb.Started) != 15*time.Minute {
 					t.Errorf("the sandbox: %+v", sb)
 				}
 				if state := (spec.Mount{Name: refresh.StateVolume, Path: refresh.StatePath}); !slices.Equal(sb.Volumes,
-					[]spec.Mount{state}) || h.commands[0].Dir != refresh.StatePath {
-					t.Errorf("volumes %+v, directory %q", sb.Volumes, h.commands[0].Dir)
+					[]spec.Mount{state}) || h.Commands()[0].Dir != refresh.StatePath {
+					t.Errorf("volumes %+v, directory %q", sb.Volumes, h.Commands()[0].Dir)
 				}
 				if tail := args[len(args)-2:]; !slices.Equal(tail, []string{".", c.arg}) {
 					t.Errorf("arguments %q", tail)
@@ -257,9 +146,9 @@ func TestRunWithoutVolumes(t *testing.T) {
 		report.CacheFiles != 0 || report.CacheKept != "the engine fake has no volumes on this machine" {
 		t.Errorf("%+v, %v", report, err)
 	}
-	args := h.commands[0].Args
-	if sb := h.only(t); len(sb.Volumes) != 0 || h.commands[0].Dir == refresh.StatePath || args[len(args)-2] != "" {
-		t.Errorf("volumes %+v, directory %q, arguments %q", sb.Volumes, h.commands[0].Dir, args[len(args)-2:])
+	args := h.Commands()[0].Args
+	if sb := h.only(t); len(sb.Volumes) != 0 || h.Commands()[0].Dir == refresh.StatePath || args[len(args)-2] != "" {
+		t.Errorf("volumes %+v, directory %q, arguments %q", sb.Volumes, h.Commands()[0].Dir, args[len(args)-2:])
 	}
 }
 
@@ -269,6 +158,9 @@ func TestRunWithoutVolumes(t *testing.T) {
 func TestRunFails(t *testing.T) {
 	t.Parallel()
 	boom := errors.Newf(errors.Exhausted, "boom")
+	prints := func(code int, stdout, stderr string) func(*house) {
+		return func(h *house) { h.Play = sandboxtest.Prints(engine.Exit{Code: code}, stdout, stderr) }
+	}
 	for name, c := range map[string]struct {
 		set   func(*house)
 		kind  errors.Kind
@@ -277,17 +169,17 @@ func TestRunFails(t *testing.T) {
 	}{
 		"build":  {func(h *house) { h.err = boom }, errors.Exhausted, "image", "build the image base anew: boom"},
 		"create": {func(h *house) { h.FailNext(fake.OpCreate, boom) }, errors.Exhausted, "create", "boom"},
-		"start":  {func(h *house) { h.play = nil; h.FailNext(fake.OpStart, boom) }, errors.Exhausted, "exec", "boom"},
-		"exit status": {func(h *house) { h.play = prints(3, good, " late trouble\n") }, errors.Unavailable, "verify",
+		"start":  {func(h *house) { h.Play = nil; h.FailNext(fake.OpStart, boom) }, errors.Exhausted, "exec", "boom"},
+		"exit status": {prints(3, good, " late trouble\n"), errors.Unavailable, "verify",
 			"a program in a sandbox of the new image ended with 3: late trouble|"},
-		"output": {func(h *house) { h.play = prints(0, "hello", "") }, errors.Unavailable, "verify", "ended with 0: |"},
-		"long output": {func(h *house) { h.play = prints(1, "", strings.Repeat("x", 501)) }, errors.Unavailable,
-			"verify", "ended with 1: " + strings.Repeat("x", 500) + "|"},
+		"output": {prints(0, "hello", ""), errors.Unavailable, "verify", "ended with 0: |"},
+		"long output": {prints(1, "", strings.Repeat("x", 501)), errors.Unavailable, "verify",
+			"ended with 1: " + strings.Repeat("x", 500) + "|"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t, 0)
-			h.play = prints(0, good, "")
+			h.Play = sandboxtest.Prints(engine.Exit{}, good, "")
 			c.set(h)
 			report, err := h.Run(t.Context())
 			if err == nil {
@@ -303,7 +195,7 @@ func TestRunFails(t *testing.T) {
 				report.Seconds <= 0 {
 				t.Errorf("%+v", report)
 			}
-			if left, err := h.fleet.List(t.Context(), "", record.Filter{}); err != nil || len(left) != 0 {
+			if left, err := h.Fleet.List(t.Context(), "", record.Filter{}); err != nil || len(left) != 0 {
 				t.Errorf("left: %+v, %v", left, err)
 			}
 		})
@@ -325,7 +217,7 @@ func TestRunEnds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				h := newHouse(t, 0)
-				h.play = func(*process, engine.Command) {}
+				h.Play = func(*sandboxtest.Process, engine.Command) {}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if c.cancel > 0 {
@@ -353,7 +245,7 @@ func TestRunThoughTheSandboxStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t, 0)
-		h.play = prints(0, good, "")
+		h.Play = sandboxtest.Prints(engine.Exit{}, good, "")
 		h.FailNext(fake.OpDestroy, errors.Newf(errors.Unavailable, "boom"))
 		if report, err := h.Run(t.Context()); err != nil || report.Status != "success" {
 			t.Errorf("%+v, %v", report, err)

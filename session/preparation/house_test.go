@@ -4,21 +4,18 @@ import (
 	"context"
 	"io"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/engine"
-	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/internal/testenv"
-	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
+	"github.com/RelevanceAI/harvest/sandbox/sandboxtest"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/records"
@@ -26,11 +23,7 @@ import (
 	"github.com/RelevanceAI/harvest/store/memory"
 )
 
-func TestMain(m *testing.M) {
-	fake.Main()
-	logf.Setup(io.Discard, 0, false)
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { sandboxtest.Main(m) }
 
 const personal = "personal"
 
@@ -38,25 +31,13 @@ const personal = "personal"
 var places = []string{"/workspace", "/mnt/state", "/usr/local/bin/harvest-git", "/var/lib/harvest-git",
 	"/tmp/harvest-bundle", "/home/agent/.mcp-memory", "/dev/shm/.harvest-git"}
 
-// provider is the fake engine, with more images, which have the files of its own, and with commands that find the
-// places of a sandbox in its directory.
+// provider is an Engine with more images, which have the files of its own, and with commands that find the places of a
+// sandbox in its directory.
 type provider struct {
-	*fake.Engine
-	dir       string
-	snapshots bool
-	others    []string          // IDs of further images
-	creating  func()            // called before a sandbox is created; may be nil
-	booted    func(root string) // called with the files of a new sandbox; may be nil
-
-	mu    sync.Mutex
-	specs []engine.Spec // guarded by mu; of sandboxes
-}
-
-func (p *provider) Capabilities() engine.Capabilities {
-	caps := p.Engine.Capabilities()
-	caps.Limits, caps.Reopen, caps.Snapshot = []string{"cpu", "memory", "processes", "disk",
-		"files"}, false, p.snapshots
-	return caps
+	*sandboxtest.Engine
+	others   []string          // IDs of further images
+	creating func()            // called before a sandbox is created; may be nil
+	booted   func(root string) // called with the files of a new sandbox; may be nil
 }
 
 func (p *provider) Images() image.Builder { return builder{p.Engine.Images(), p} }
@@ -65,30 +46,20 @@ func (p *provider) Create(ctx context.Context, s engine.Spec) (engine.Sandbox, e
 	if p.creating != nil {
 		p.creating()
 	}
-	p.mu.Lock()
-	p.specs = append(p.specs, s)
-	p.mu.Unlock()
-	base, err := p.Engine.Images().Build(ctx, image.Spec{Base: "base"}, image.BuildOptions{})
-	if err != nil {
-		return nil, err
-	}
-	s.Image = base.ID
 	sb, err := p.Engine.Create(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	root := filepath.Join(p.dir, "sandboxes", sb.Handle().Ref, "root")
+	root := filepath.Join(p.Dir, "sandboxes", sb.Handle().Ref, "root")
 	if p.booted != nil {
 		p.booted(root)
 	}
 	return box{sb, root}, nil
 }
 
-// images lists the images of the sandboxes that were created.
+// images lists the images that were requested for sandboxes.
 func (p *provider) images() (all []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.specs {
+	for _, s := range p.Specs() {
 		all = append(all, s.Image)
 	}
 	return all
@@ -157,36 +128,30 @@ type house struct {
 func newHouse(t *testing.T, set ...func(*sandbox.Options)) *house {
 	t.Helper()
 	testenv.RequireTool(t, "git", "git")
-	h := &house{provider: &provider{dir: filepath.Join(t.TempDir(), "engine")}, T: t, store: &memory.Sandboxes{}}
-	var err error
-	if h.Engine, err = fake.Open(h.dir, fake.Options{}); err != nil {
+	h := &house{provider: &provider{Engine: sandboxtest.New(t)}, T: t, store: &memory.Sandboxes{}}
+	h.Can.Limits = []string{"cpu", "memory", "processes", "disk", "files"}
+	base, err := h.Engine.Images().Build(t.Context(), image.Spec{Base: "base"}, image.BuildOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
+	h.Engine.Image = base.ID
 	opts := sandbox.Options{Engine: h.provider, Store: h.store, Timeouts: spec.Timeouts{Grace: 1}}
 	for _, change := range set {
 		change(&opts)
 	}
-	h.open(opts)
-	h.Preparer.Volumes = h.Engine.Volumes()
-	return h
-}
-
-func (h *house) open(opts sandbox.Options) {
-	h.Helper()
-	var err error
-	if h.Fleet, err = sandbox.Open(h.Context(), opts); err != nil {
-		h.Fatal(err)
-	}
-	h.Cleanup(func() {
-		ctx := context.Background()
+	h.Fleet = sandboxtest.Open(t, h.Engine, opts)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
 		all, err := h.Fleet.List(ctx, "", record.Filter{})
 		for _, sb := range all {
 			err = errors.Join(err, h.Fleet.Destroy(ctx, sb.Account, sb.ID))
 		}
-		if err = errors.Join(err, h.Fleet.Close(ctx), h.Engine.Close()); err != nil {
-			h.Error(err)
+		if err != nil {
+			t.Error(err)
 		}
 	})
+	h.Preparer.Volumes = h.Engine.Volumes()
+	return h
 }
 
 // prepare prepares s, which must succeed, and returns the names of the steps too.
@@ -214,7 +179,7 @@ func (h *house) path(id, name string) string {
 	}
 	for _, one := range handles {
 		if one.ID == id {
-			return filepath.Join(h.dir, "sandboxes", one.Ref, "root", name)
+			return filepath.Join(h.Dir, "sandboxes", one.Ref, "root", name)
 		}
 	}
 	h.Fatalf("the engine has no sandbox %s", id)

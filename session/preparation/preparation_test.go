@@ -335,7 +335,7 @@ func TestReplacement(t *testing.T) {
 // TestSnapshotOnEnd checks that the files of a session are kept where the engine can.
 func TestSnapshotOnEnd(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, func(o *sandbox.Options) { o.Engine.(*provider).snapshots = true })
+	h := newHouse(t, func(o *sandbox.Options) { o.Engine.(*provider).Can.Snapshot = true })
 	got, _ := h.prepare(session(""))
 	if !h.sandbox(got.Sandbox).SnapshotOnEnd {
 		t.Error("no snapshot at the end of the sandbox")
@@ -393,7 +393,7 @@ func TestModelKeysAreWithheld(t *testing.T) {
 	s := session("")
 	s.Request.Secrets = []string{"s"}
 	h.prepare(s)
-	env := h.specs[0].Env
+	env := h.Specs()[0].Env
 	if env["MINE"] != "yes" || env["ANTHROPIC_API_KEY"] != "" {
 		t.Errorf("the environment is %v", env)
 	}
