@@ -44,7 +44,7 @@ func CheckCommand(cmd Command) error {
 	}
 	if total > MaxArgs {
 		return errors.Remedy(errors.Newf(errors.Invalid,
-			"arguments and environment take %d bytes together, %d are allowed", total, MaxArgs),
+			"arguments and environment have %d bytes together, more than the maximum of %d", total, MaxArgs),
 			"pass large values in a file or on standard input")
 	}
 	if cmd.Dir != "" && !path.IsAbs(cmd.Dir) {
@@ -84,7 +84,8 @@ func checkText(text, what string) error {
 		return errors.Newf(errors.Invalid, "%s contains a NUL byte", what)
 	}
 	if len(text) > MaxArg {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%s takes %d bytes, %d are allowed", what, len(text), MaxArg),
+		return errors.Remedy(errors.Newf(errors.Invalid, "%s has %d bytes, more than the maximum of %d", what,
+			len(text), MaxArg),
 			"pass large values in a file or on standard input")
 	}
 	return nil

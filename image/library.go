@@ -225,8 +225,8 @@ func (l *Library) Find(ctx context.Context, ref string) (Image, error) {
 	for _, img := range found {
 		ids = append(ids, img.ID)
 	}
-	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images: %s", ref, len(ids),
-		strings.Join(ids, ", ")), "give more of the id")
+	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d images start with it: %s", ref,
+		len(ids), strings.Join(ids, ", ")), "give more characters of the id")
 }
 
 // bases lists the bases that can be built.

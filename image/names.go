@@ -28,7 +28,7 @@ var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._:@/-]*$`)
 func CheckName(name string) error {
 	switch {
 	case !namePattern().MatchString(name) || len(linkOf(name)) > maxLink:
-		err := errors.Newf(errors.Invalid, "an image cannot have the name %.100q", name)
+		err := errors.Newf(errors.Invalid, "invalid image name %.100q", name)
 		return errors.Remedy(err,
 			"begin with a letter or digit, use letters, digits and . _ - : / @, and keep it short, as in team/app:1.2")
 	case len(name) >= len(idPrefix) && name[:len(idPrefix)] == idPrefix || len(name) >= len(digestPrefix) &&
@@ -92,7 +92,7 @@ func (l *Library) Unname(ctx context.Context, stored string) error {
 	err := os.Remove(l.path(namesDir, linkOf(stored)))
 	if errors.IsNotExist(err) {
 		_, name := shown(stored)
-		return errors.Newf(errors.NotFound, "no image has the name %.100q any longer", name)
+		return errors.Newf(errors.NotFound, "the image name %.100q no longer exists", name)
 	}
 	if err == nil {
 		err = atomicfile.SyncDir(l.path(namesDir))

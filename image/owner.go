@@ -37,7 +37,7 @@ func (o owned) visible(img Image) bool { return img.VisibleTo(o.owner) }
 func (o owned) Build(ctx context.Context, spec Spec, opts BuildOptions) (Image, error) {
 	spec.Owner = ""
 	if spec.shared() && opts.Force && o.owner != "" {
-		return Image{}, errors.Remedy(errors.Newf(errors.Denied, "the image %q is everybody's", spec.Base),
+		return Image{}, errors.Remedy(errors.Newf(errors.Denied, "the image %q belongs to all accounts", spec.Base),
 			"leave force out")
 	}
 	if !spec.shared() {
@@ -82,8 +82,8 @@ func (o owned) Find(ctx context.Context, ref string) (Image, error) {
 		return Image{}, errors.Remedy(errors.Newf(errors.NotFound, "there is no image %.100q", ref),
 			"name an image that \"harvest image ls\" shows, or build it")
 	}
-	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is the beginning of %d images", ref, len(begins)),
-		"give more of the id")
+	return Image{}, errors.Remedy(errors.Newf(errors.Invalid, "%q is ambiguous: %d images start with it", ref,
+		len(begins)), "give more characters of the id")
 }
 
 // Unnamer is a Builder that can remove one of several names of an image. stored is the name with its owner, as in
@@ -100,7 +100,7 @@ func (o owned) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	if img.Spec.Owner != o.owner {
-		return errors.Remedy(errors.Newf(errors.Denied, "image %s is everybody's", img.ID), "ask the operator")
+		return errors.Remedy(errors.Newf(errors.Denied, "image %s belongs to all accounts", img.ID), "ask the operator")
 	}
 	if u, ok := o.all.(Unnamer); ok && len(img.Names) > 1 && slices.Contains(img.Names, id) {
 		return u.Unname(ctx, stored(o.owner, id))

@@ -208,7 +208,8 @@ func verify(f *os.File, written *checked) (string, error) {
 		return "", errors.Wrapf(err, "read the snapshot again")
 	}
 	if n != written.n || sum.Sum32() != written.sum.Sum32() {
-		return "", errors.Remedy(errors.Newf(errors.Internal, "the disk returns other data than the snapshot wrote"),
+		return "", errors.Remedy(errors.Newf(errors.Internal,
+			"the disk does not return the data that the snapshot wrote"),
 			"check the disk of the data directory")
 	}
 	return digestPrefix + hex.EncodeToString(digest.Sum(nil)), nil

@@ -217,13 +217,13 @@ func supportedPython(version string) error {
 // token checks a token ID and its secret: the ID of a Harvest key and the key itself.
 func (s *Server) token(ctx context.Context, id, secret string) (account.Principal, error) {
 	if id == "" || secret == "" {
-		err := errors.Newf(errors.Unauthenticated, "there is no token")
+		err := errors.Newf(errors.Unauthenticated, "no token was sent")
 		return account.Principal{}, errors.Remedy(err,
 			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	who, err := s.opts.Keys.Authenticate(ctx, account.APIKey, secret)
 	if err == nil && who.KeyID != id {
-		err = errors.Newf(errors.Unauthenticated, "the token's ID and its secret do not belong together")
+		err = errors.Newf(errors.Unauthenticated, "the token's ID and secret do not match")
 	}
 	if errors.KindOf(err) == errors.Unauthenticated {
 		err = errors.Remedy(errors.Newf(errors.Unauthenticated, "Token validation failed: %s", errors.Message(err)),
@@ -257,7 +257,7 @@ func (s *Server) seal(text string) string {
 
 // bearer checks the token of a call to the router.
 func (s *Server) bearer(header string) (account.Principal, string, error) {
-	bad := errors.Newf(errors.Unauthenticated, "the token for this sandbox is not valid, or has ended")
+	bad := errors.Newf(errors.Unauthenticated, "the token for this sandbox is invalid, or has expired")
 	text, ok := strings.CutPrefix(header, "Bearer ")
 	i := strings.LastIndexByte(text, '.')
 	if !ok || i < 0 || !hmac.Equal([]byte(s.seal(text[:i])), []byte(text[i+1:])) {

@@ -88,7 +88,7 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*spec
 	if m.GetCredentialsSecretId() == "" {
 		if len(where) > 0 {
 			return nil, errors.Remedy(errors.Newf(errors.Invalid,
-				"a bucket at an endpoint of its own is mounted with a secret only"),
+				"a bucket at its own endpoint needs a secret"),
 				"Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		}
 		return mount, nil // uses the account's S3 credentials
@@ -123,12 +123,12 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 	}
 	if ours != "" {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
-			"all S3 of this server is at the endpoint of its configuration"),
+			"this server uses only the S3 endpoint of its configuration"),
 			"Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
 	}
 	if acc != account.Personal { // the server can reach addresses that other accounts must not
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may choose an S3 endpoint"),
-			"Leave bucket_endpoint_url out, and have s3.endpoint set in the server's configuration")
+			"Leave bucket_endpoint_url out, or ask the operator to set s3.endpoint in the server's configuration")
 	}
 	where := secret.Pairs{"AWS_ENDPOINT_URL_S3": endpoint}
 	if m.GetForcePathStyle() {

@@ -200,7 +200,7 @@ func killed(r commands.Result) int32 {
 
 func waited(c *command) (*pb.TaskExecWaitResponse, error) {
 	if c.fault != nil {
-		return nil, errors.Explainf(c.fault, errors.NotFound, "how the command ended is not known")
+		return nil, errors.Explainf(c.fault, errors.NotFound, "the exit status of the command is unknown")
 	}
 	if sig := killed(c.result); sig != 0 {
 		return pb.TaskExecWaitResponse_builder{Signal: &sig}.Build(), nil

@@ -30,7 +30,7 @@ func digestOfFiles(files []*pb.ImageContextFile) (string, error) {
 	for i, f := range files {
 		name := contextName(f)
 		if name == "" {
-			return "", errors.Newf(errors.Invalid, "%.100q is no name for a file to build with", f.GetFilename())
+			return "", errors.Newf(errors.Invalid, "invalid name of a context file: %.100q", f.GetFilename())
 		}
 		sum := sha256.Sum256(f.GetData())
 		sums[i] = [2]string{name, hex.EncodeToString(sum[:])}

@@ -154,8 +154,8 @@ func knownOptions(def *pb.Sandbox) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		if set[name] != "" && set[name] != "false" && !slices.Contains(experiments, name) {
-			err := errors.Newf(errors.Unsupported, "the experimental option '%.60s' is not served here", name)
-			return errors.Remedy(err, "Leave it out; these are served: %s", strings.Join(experiments, ", "))
+			err := errors.Newf(errors.Unsupported, "the experimental option '%.60s' is not supported", name)
+			return errors.Remedy(err, "Leave it out; the supported ones are: %s", strings.Join(experiments, ", "))
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func allowlist(access *pb.NetworkAccess) (spec.Network, error) {
 	if slices.Contains(access.GetAllowedDomains(), "*") {
 		if !slices.Contains(access.GetAllowedCidrs(), "0.0.0.0/0") {
 			return n, errors.Remedy(errors.Newf(errors.Unsupported,
-				"every domain cannot be allowed without every address"),
+				"all domains cannot be allowed without all addresses"),
 				"Allow the CIDR 0.0.0.0/0 too, or name the domains")
 		}
 		return spec.Network{Mode: "default"}, nil

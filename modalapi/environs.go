@@ -153,7 +153,7 @@ func (c *control) EnvironmentCreate(ctx context.Context, req *pb.EnvironmentCrea
 		return nil, err
 	}
 	if req.GetIsManaged() {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "environments have no roles of their own here"),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no roles of environments"),
 			"Leave restricted out, or use accounts: harvest key create --account")
 	}
 	acc := callerOf(ctx).Account
@@ -183,7 +183,7 @@ func conflictExists(err error) error {
 // checkKnown returns an error unless an environment is known and may be changed.
 func (s *Server) checkKnown(ctx context.Context, acc, name string) error {
 	if name == mainEnvName {
-		return errors.Newf(errors.Unsupported, "the environment '%s' is neither renamed nor deleted here", name)
+		return errors.Newf(errors.Unsupported, "environment '%s' cannot be renamed or deleted on this server", name)
 	}
 	known, err := s.knownEnvs(ctx, acc)
 	if err == nil && !slices.Contains(known, name) {
@@ -198,7 +198,7 @@ func (c *control) EnvironmentUpdate(ctx context.Context,
 	acc := callerOf(ctx).Account
 	if req.GetWebSuffix().GetValue() != "" || req.HasMaxConcurrentTasks() || req.HasMaxConcurrentGpus() ||
 		req.HasBlockUnauthenticatedResources() {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "environments have no settings here"),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no settings of environments"),
 			"Change the name only")
 	}
 	if err := c.s.checkKnown(ctx, acc, req.GetCurrentName()); err != nil {

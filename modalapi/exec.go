@@ -227,7 +227,7 @@ func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.T
 	}
 	start := first.GetStart()
 	if start == nil {
-		return errors.Newf(errors.Invalid, "the stream does not begin with where its input belongs")
+		return errors.Newf(errors.Invalid, "the stream does not begin with its command")
 	}
 	c, err := r.find(stream.Context(), start.GetTaskId(), start.GetExecId())
 	if err != nil {
@@ -251,7 +251,7 @@ func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.T
 			}
 			offset += int64(len(msg.GetData()))
 		default:
-			return errors.Newf(errors.Invalid, "the stream begins anew")
+			return errors.Newf(errors.Invalid, "the stream has more than one beginning")
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.T
 // brokenOff returns the error of an input stream that ended without an end mark.
 func brokenOff(err error) error {
 	if errors.Is(err, io.EOF) {
-		return errors.Newf(errors.Canceled, "the stream of input ended without saying so")
+		return errors.Newf(errors.Canceled, "the stream of input ended without an end mark")
 	}
 	return err
 }
@@ -305,7 +305,7 @@ func (r *router) SandboxStdinWriteV2(ctx context.Context,
 		return nil, err
 	}
 	if b.main == nil {
-		return nil, errors.Newf(errors.Conflict, "the sandbox has no command of its own that could read this")
+		return nil, errors.Newf(errors.Conflict, "the sandbox has no main command to read this input")
 	}
 	return &pb.SandboxStdinWriteV2Response{}, b.main.in.write(ctx, int64(req.GetOffset()), req.GetData(), req.GetEof())
 }

@@ -70,7 +70,7 @@ func (b *box) files(ctx context.Context, ref string, o order) (*command, error) 
 	}
 	var op filesOp
 	if len(o.args) != 2 || json.Unmarshal([]byte(o.args[1]), &op) != nil {
-		return nil, errors.Newf(errors.Invalid, "the operation on files is not understood")
+		return nil, errors.Newf(errors.Invalid, "invalid operation on files")
 	}
 	o.stdout, o.stderr = true, true
 	c := b.newCommand(o)

@@ -108,7 +108,7 @@ func (c *control) SandboxStdinWrite(ctx context.Context,
 		return nil, err
 	}
 	if b.main == nil {
-		return nil, errors.Newf(errors.Conflict, "the sandbox has no command of its own that could read this")
+		return nil, errors.Newf(errors.Conflict, "the sandbox has no main command to read this input")
 	}
 	b.typing.Lock()
 	defer b.typing.Unlock()

@@ -68,7 +68,7 @@ func (s *Server) findImage(ctx context.Context, acc, id string) (image.Image, er
 		return image.Image{}, err
 	}
 	if ended(id) {
-		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
+		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found: its TTL has expired", id)
 	}
 	if s.apps.Deleted(acc, id) { // it may still exist under another ID
 		return image.Image{}, errors.Newf(errors.NotFound, "Image '%s' not found", id)
@@ -307,7 +307,7 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		return recipe{}, errors.Newf(errors.Invalid, "there is no image to build")
 	case def.GetBuildFunction() != nil || req.GetBuildFunctionId() != "" || def.GetBuildFunctionDef() != "":
 		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported,
-			"functions that build images are not served here"), "Use commands: dockerfile_commands, run_commands")
+			"functions that build images are not supported"), "Use commands: dockerfile_commands, run_commands")
 	case def.GetGpuConfig().GetGpuType() != "" || def.GetGpuConfig().GetCount() > 0:
 		return recipe{}, noGPU()
 	case !architecture(def.GetArch()):

@@ -31,7 +31,7 @@ func (s *Server) registryLogin(ctx context.Context, acc string,
 	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_GCP:
 		login = image.Credential{User: "_json_key", Password: pairs["SERVICE_ACCOUNT_JSON"]}
 	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_AWS:
-		err := errors.Newf(errors.Unsupported, "Amazon's tokens for registries are not fetched here")
+		err := errors.Newf(errors.Unsupported, "this server does not fetch Amazon's tokens for registries")
 		return nil,
 			errors.Remedy(err,
 				"Use a secret with REGISTRY_USERNAME=AWS and REGISTRY_PASSWORD from \"aws ecr get-login-password\"")

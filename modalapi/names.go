@@ -40,7 +40,7 @@ func (c *control) ImagePublish(ctx context.Context, req *pb.ImagePublishRequest)
 		return nil, err
 	}
 	if img.Snapshot != nil {
-		err := errors.Newf(errors.Unsupported, "snapshots are not published under a name here")
+		err := errors.Newf(errors.Unsupported, "this server does not publish snapshots under a name")
 		return nil, errors.Remedy(err, "Keep the snapshot's ID, or name it with: harvest sandbox snapshot --name")
 	}
 	name := scoped(req.GetEnvironmentName(), req.GetTag())

@@ -58,7 +58,7 @@ func (c *control) AppCreate(ctx context.Context, req *pb.AppCreateRequest) (*pb.
 		state = apps.Initializing
 	case pb.AppState_APP_STATE_EPHEMERAL, pb.AppState_APP_STATE_UNSPECIFIED:
 	default:
-		return nil, errors.Newf(errors.Invalid, "an app is not created in the state %v", req.GetAppState())
+		return nil, errors.Newf(errors.Invalid, "an app cannot be created in the state %v", req.GetAppState())
 	}
 	if err := checkEnv(req.GetEnvironmentName()); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (c *control) AppPublish(ctx context.Context, req *pb.AppPublishRequest) (*p
 	case len(req.GetClassIds()) > 0:
 		return nil, errors.Newf(errors.Unsupported, "%s", lacking("ClassCreate"))
 	case req.GetStaged():
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "deployments are not staged here"),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server does not stage deployments"),
 			"Leave staged out")
 	}
 	acc, now := callerOf(ctx).Account, time.Now().UTC()

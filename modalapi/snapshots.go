@@ -157,7 +157,7 @@ func (s *Server) openDirectory(acc, id string, key []byte) (io.ReadCloser, error
 		return nil, err
 	}
 	if ended(id) {
-		return nil, errors.Newf(errors.NotFound, "Image '%s' not found: its time to live is over", id)
+		return nil, errors.Newf(errors.NotFound, "Image '%s' not found: its TTL has expired", id)
 	}
 	f, err := os.Open(name)
 	if errors.IsNotExist(err) {

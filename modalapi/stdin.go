@@ -70,15 +70,16 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 			switch {
 			case resumed && counted:
 				err := errors.Newf(errors.Invalid,
-					"the server was started anew: of the input that it had taken before, the command has had %d bytes, and not the rest up to offset %d", have, offset)
-				return withCode(errors.Remedy(err, "Send it again from byte %d on, which TaskExecStdinStatus tells",
+					"the server was restarted: of the earlier input, the command received %d bytes, "+
+						"not the rest up to offset %d", have, offset)
+				return withCode(errors.Remedy(err, "Send it again from byte %d, which TaskExecStdinStatus reports",
 					have), codes.DataLoss)
 			case resumed:
 				err := errors.Newf(errors.Invalid,
-					"the server was started anew, and how much of its input the command has had is not known")
+					"the server was restarted; the number of input bytes that the command received is unknown")
 				return withCode(errors.Remedy(err, "Start the command again"), codes.DataLoss)
 			}
-			return errors.Newf(errors.Invalid, "input was given at offset %d, but only %d bytes came before", offset,
+			return errors.Newf(errors.Invalid, "input at offset %d, but only %d bytes came before", offset,
 				have)
 		case i.eof && skip >= int64(len(data)):
 			i.mu.Unlock()

@@ -46,7 +46,7 @@ func (c *control) storedSecret(ctx context.Context, id string) (*secret.Vault, s
 	acc := callerOf(ctx).Account
 	if _, ok := c.s.secrets.Get(records.ID{Account: acc, ID: id}, time.Now()); ok {
 		return nil, secret.Secret{}, errors.Remedy(errors.Newf(errors.Unsupported,
-			"a secret without a name does not change"), "Make another one, or use a secret with a name")
+			"a secret without a name cannot be changed"), "Make another one, or use a secret with a name")
 	}
 	name, err := nameOf(id, secretID, "Secret")
 	if err != nil {

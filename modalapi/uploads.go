@@ -175,7 +175,8 @@ const mostHashes = 100_000
 func (c *control) MountBatchedCheckExistence(ctx context.Context,
 	req *pb.MountBatchedCheckExistenceRequest) (*pb.MountBatchedCheckExistenceResponse, error) {
 	if n := len(req.GetSha256HexHashes()); n > mostHashes {
-		return nil, errors.Newf(errors.Exhausted, "the request asks for %d files, and may for %d", n, mostHashes)
+		return nil, errors.Newf(errors.Exhausted, "the request names %d files, more than the maximum of %d", n,
+			mostHashes)
 	}
 	var lacks []string
 	for _, sum := range req.GetSha256HexHashes() {

@@ -166,11 +166,11 @@ func (s *Server) roots(ctx context.Context, acc string, v *view) (whole, private
 	if v.Sub != "." {
 		defer whole.Close()
 		if err := whole.MkdirAll(v.Sub, 0o777); err != nil {
-			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q",
+			return nil, nil, errors.Explainf(err, errors.Invalid, "volume %s: %.200q is not a directory",
 				v.Volume, v.Sub)
 		}
 		if whole, err = whole.OpenRoot(v.Sub); err != nil {
-			return nil, nil, errors.Explainf(err, errors.Invalid, "the volume %s has something else at %.200q",
+			return nil, nil, errors.Explainf(err, errors.Invalid, "volume %s: %.200q is not a directory",
 				v.Volume, v.Sub)
 		}
 	}

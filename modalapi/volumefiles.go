@@ -108,7 +108,7 @@ func (c *control) VolumePutFiles(ctx context.Context, req *pb.VolumePutFilesRequ
 	}
 	defer v.root.Close()
 	if n := len(req.GetFiles()); n > mostPut {
-		return nil, errors.Newf(errors.Exhausted, "the request has %d files, and may have %d", n, mostPut)
+		return nil, errors.Newf(errors.Exhausted, "the request has %d files, more than the maximum of %d", n, mostPut)
 	}
 	var files []volumefiles.File
 	store := c.s.uploads.blobs
@@ -139,7 +139,7 @@ func (c *control) VolumePutFiles2(ctx context.Context,
 	}
 	defer v.root.Close()
 	if n := len(req.GetFiles()); n > mostPut {
-		return nil, errors.Newf(errors.Exhausted, "the request has %d files, and may have %d", n, mostPut)
+		return nil, errors.Newf(errors.Exhausted, "the request has %d files, more than the maximum of %d", n, mostPut)
 	}
 	lacks, err := c.s.missingBlocks(ctx, v.acc, req.GetFiles())
 	if err != nil || len(lacks) > 0 {
@@ -210,7 +210,7 @@ func (s *Server) writeBlocks(ctx context.Context, acc string, f *pb.VolumePutFil
 			return err
 		}
 		if size > min(transfer.BlockSize, int64(f.GetSize())-at) {
-			return errors.Newf(errors.Invalid, "the block %d of %.200q is longer than its place", i, f.GetPath())
+			return errors.Newf(errors.Invalid, "block %d of %.200q exceeds its size", i, f.GetPath())
 		}
 		if _, err := to.Seek(at, io.SeekStart); err != nil {
 			return err

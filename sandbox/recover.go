@@ -67,7 +67,7 @@ func (f *Fleet) recover(ctx context.Context) error {
 		return err
 	}
 	f.opts.Mounts.Watch(func(id, reason string) { f.mountLost(context.WithoutCancel(ctx), id, reason) })
-	return errors.Wrapf(f.opts.Mounts.Recover(ctx, f.lives), "take up the mounts of S3")
+	return errors.Wrapf(f.opts.Mounts.Recover(ctx, f.lives), "adopt the mounts of S3")
 }
 
 // lives reports whether a sandbox has not ended.

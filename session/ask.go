@@ -21,7 +21,7 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	ended := make(chan records.Message, 1)
 	err := r.call(ctx, func() (err error) {
 		if r.current != nil || len(r.queue) > 0 || r.held || !r.ready {
-			return errors.Newf(errors.Conflict, "it works on another prompt")
+			return errors.Newf(errors.Conflict, "the agent is working on another prompt")
 		}
 		if err := r.exhausted(); err != nil {
 			return err
@@ -39,14 +39,14 @@ func (r *runner) ask(ctx context.Context, purpose, prompt string) (string, error
 	select {
 	case m = <-ended:
 		if m.State != records.Completed {
-			return "", errors.Newf(errors.Unavailable, "its turn is %s: %s", m.State, text.Cut(m.Reply, 500))
+			return "", errors.Newf(errors.Unavailable, "the agent's turn is %s: %s", m.State, text.Cut(m.Reply, 500))
 		}
 		return m.Reply, nil
 	case <-r.gone:
 		return "", hasEnded(r.id)
 	case <-limit.C:
 		r.withdraw(ctx, m.ID, "it exceeded its time limit")
-		return "", errors.Newf(errors.Timeout, "it exceeded %s", r.m.opts.SummaryWait)
+		return "", errors.Newf(errors.Timeout, "the agent's turn exceeded %s", r.m.opts.SummaryWait)
 	case <-ctx.Done():
 		r.withdraw(ctx, m.ID, "the caller disconnected")
 		return "", errors.Wrapf(ctx.Err(), "ask the agent of session %s", r.id)

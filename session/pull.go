@@ -34,8 +34,8 @@ func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.R
 	hub, ok := l.GitHub(repo.URL)
 	address, err := git.ParseAddress(repo.URL)
 	if !ok || err != nil || strings.Count(address.Path, "/") != 1 {
-		return pulls.Pull{}, errors.Remedy(errors.Newf(errors.Denied, "there is no token for a GitHub repository %s",
-			repo.URL), "harvest secret set github GITHUB_TOKEN, with GITHUB_HOST for an Enterprise")
+		return pulls.Pull{}, errors.Remedy(errors.Newf(errors.Denied, "repository %s: no token for GitHub",
+			repo.URL), "store one: harvest secret set github GITHUB_TOKEN; add GITHUB_HOST for GitHub Enterprise")
 	}
 	p := &pulls.Proposal{Request: req, Hub: hub, Path: address.Path, Session: s.ID, Name: s.Title,
 		Branch: s.WorkBranch(), Ask: func(ctx context.Context, prompt string) (string, error) {

@@ -138,7 +138,7 @@ func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	input, ok := c.asked[id]
 	if !ok {
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id),
-			"it may have gone on; look at the session's events")
+			"see the session's events: the agent may have continued")
 	}
 	delete(c.asked, id)
 	decision := map[string]any{"behavior": "deny", "message": a.Message}

@@ -66,7 +66,7 @@ func (c *conversation) Interrupt() []byte { return line(Request{Op: "interrupt"}
 func (c *conversation) Answer(id string, a agent.Answer) ([]byte, error) {
 	if !c.asked[id] {
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "the agent does not wait for an answer to %.80q", id),
-			"it may have gone on; look at the session's events")
+			"see the session's events: the agent may have continued")
 	}
 	delete(c.asked, id)
 	return line(Request{Op: "answer", ID: id, Answer: &a}), nil

@@ -315,7 +315,7 @@ func TestOrdinaryUserWithoutNamespaces(t *testing.T) {
 		GidMappings: everybody, GidMappingsEnableSetgroups: true}
 	out, err := cmd.CombinedOutput()
 	if err == nil || bytes.Contains(out, []byte("42\n")) ||
-		!bytes.Contains(out, []byte("does not let ordinary users make user namespaces")) ||
+		!bytes.Contains(out, []byte("only root may create user namespaces")) ||
 		!bytes.Contains(out, []byte("run as root, or allow them")) {
 		t.Errorf("%v\n%s", err, out)
 	}

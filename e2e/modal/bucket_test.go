@@ -197,7 +197,7 @@ func (b *bucketClient) refused(t *testing.T) {
 		"S3 does not know the access key": {b.mounted(t, b.s3.Bucket, "", wrong, false), codes.InvalidArgument},
 		"the secret access key is wrong":  {b.mounted(t, b.s3.Bucket, "", none, false), codes.InvalidArgument},
 		"invalid prefix":                  {b.mounted(t, b.s3.Bucket, "a/../b/", good, false), codes.InvalidArgument},
-		"with a secret only":                  {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
+		"needs a secret":                  {b.mounted(t, b.s3.Bucket, "", nil, false), codes.InvalidArgument},
 	} {
 		_, err := b.sdk.Sandboxes.Create(t.Context(), b.app, b.sdk.Images.FromRegistry("base", nil),
 			&modal.SandboxCreateParams{CloudBucketMounts: c.mounts})

@@ -103,7 +103,7 @@ func (m *modalClient) typed(t *testing.T, sb *modal.Sandbox, address string) (go
 			t.Fatalf("the command that waits has had %d bytes", had)
 		}
 		if err := y.write("waits", len(data), nil, true); status.Code(err) != codes.DataLoss ||
-			!strings.Contains(err.Error(), "the server was started anew") {
+			!strings.Contains(err.Error(), "the server was restarted") {
 			t.Errorf("input behind what was lost: %v", err)
 		}
 		if err := y.write("waits", had, data[had:], true); err != nil {

@@ -292,7 +292,7 @@ func (e *Engine) reserve(id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ids[id] {
-		return errors.Newf(errors.Conflict, "there is a sandbox %s already", id)
+		return errors.Newf(errors.Conflict, "sandbox %s: already exists", id)
 	}
 	e.ids[id] = true
 	return nil

@@ -116,7 +116,7 @@ func (e *Engine) startKeeper(ref string, files []*os.File) (conn *wire.Conn, kil
 		if e.rootless && (errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) ||
 			errors.Is(err, syscall.EACCES)) {
 			err = errors.Explainf(err, errors.Unsupported,
-				"this machine does not let ordinary users make user namespaces, which sandboxes need")
+				"only root may create user namespaces on this machine, and sandboxes need one")
 			return nil, nil, errors.Remedy(err,
 				"run as root, or allow them: sysctl -w kernel.unprivileged_userns_clone=1 "+
 					"user.max_user_namespaces=15000 kernel.apparmor_restrict_unprivileged_userns=0")

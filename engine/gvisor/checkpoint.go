@@ -95,10 +95,10 @@ func (e *Engine) prepareRestore(_ context.Context, ref string, spec engine.Spec)
 func (e *Engine) checkSaved(saved *wire.Saved, spec engine.Spec) error {
 	switch {
 	case saved.Version != wire.GVisor:
-		err := errors.Newf(errors.Unsupported, "the checkpoint was made with gVisor %s, and this is %s",
+		err := errors.Newf(errors.Unsupported, "the checkpoint was made with gVisor %s; this is gVisor %s",
 			saved.Version, wire.GVisor)
 		return errors.Remedy(err,
-			"make another one with this version of Harvest; only its snapshot of files outlives an upgrade")
+			"make another one with this version of Harvest; only its snapshot of files survives an upgrade")
 	case saved.Platform != e.opts.Platform || saved.Rootless != e.rootless:
 		err := errors.Newf(errors.Unsupported,
 			"the checkpoint was made by another user, or on another platform of gVisor")
@@ -107,7 +107,7 @@ func (e *Engine) checkSaved(saved *wire.Saved, spec engine.Spec) error {
 		err := errors.Newf(errors.Invalid, "the checkpoint is of a sandbox with other limits: %+v", saved.Limits)
 		return errors.Remedy(err, "leave the limits out, or name the same ones")
 	case len(spec.Mounts) > 0:
-		return errors.Remedy(errors.Newf(errors.Unsupported, "a sandbox that begins with a checkpoint has no volumes"),
+		return errors.Remedy(errors.Newf(errors.Unsupported, "a sandbox from a checkpoint cannot have volumes"),
 			"create it without volumes")
 	}
 	return nil

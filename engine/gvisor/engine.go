@@ -232,7 +232,7 @@ func (e *Engine) take(ref, id string) (*holding, error) {
 	if id != "" {
 		for other, h := range e.holding {
 			if h.id == id && other != ref {
-				return nil, errors.Newf(errors.Conflict, "there is already a sandbox %q", id)
+				return nil, errors.Newf(errors.Conflict, "sandbox %q: already exists", id)
 			}
 		}
 	}

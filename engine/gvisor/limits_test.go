@@ -39,7 +39,7 @@ func TestCommandsBeyondTheProcessLimitAreRefused(t *testing.T) {
 	}
 	for name, err := range map[string]error{"a command": refused, "a terminal": alsoRefused} {
 		if !errors.Is(err, errors.Exhausted) ||
-			!strings.Contains(errors.Message(err), "processes as it may, which is 20") ||
+			!strings.Contains(errors.Message(err), "limit of 20 processes") ||
 			!strings.Contains(errors.RemedyOf(err), "--processes") {
 			t.Errorf("%s beyond the limit: %v (%s), remedy %q", name, err, errors.KindOf(err), errors.RemedyOf(err))
 		}

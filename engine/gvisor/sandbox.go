@@ -61,7 +61,7 @@ func (s *Sandbox) connect(ctx context.Context) (*wire.Conn, error) {
 func (s *Sandbox) Usage(ctx context.Context) (engine.Usage, error) {
 	reply, err := s.Call(ctx, wire.Request{Op: wire.Usage})
 	if err == nil && reply.Usage == nil {
-		err = errors.Errorf("the keeper of sandbox %s tells no usage", s.h.ID)
+		err = errors.Errorf("the keeper of sandbox %s reports no usage", s.h.ID)
 	}
 	if err != nil {
 		return engine.Usage{}, err

@@ -38,7 +38,7 @@ func (e *Engine) buckets(ctx context.Context, spec engine.Spec,
 			continue
 		}
 		if e.opts.Locate == nil {
-			return ctx, errors.Newf(errors.Unsupported, "the engine modal was not told where buckets are")
+			return ctx, errors.Newf(errors.Unsupported, "the engine modal has no credentials for buckets")
 		}
 		place, err := e.opts.Locate(ctx, spec.Account, m.Place)
 		if err == nil {

@@ -60,7 +60,8 @@ func (c *creation) explain(err error, gpu string, patience time.Duration) error 
 	switch kind := errors.KindOf(err); {
 	case gpu == "":
 	case c.queue && errors.Is(err, context.DeadlineExceeded):
-		return errors.Remedy(errors.Newf(errors.Exhausted, "Modal has had no GPU %.100s free within %v", gpu, patience),
+		return errors.Remedy(errors.Newf(errors.Exhausted, "no GPU %.100s became free at Modal within %v", gpu,
+			patience),
 			"try again later, or with another kind of GPU")
 	case kind == errors.Unsupported:
 		return errors.Remedy(err,

@@ -404,7 +404,7 @@ func TestGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = start(e, "T4")
-	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 free") ||
+	if errors.KindOf(err) != errors.Exhausted || !strings.Contains(errors.Message(err), "no GPU T4 became free") ||
 		!strings.Contains(errors.RemedyOf(err), "another kind") {
 		t.Errorf("without a free one: %v", err)
 	}

@@ -104,7 +104,7 @@ func buildError(err error, spec image.Spec) error {
 // source translates a build into the SDK's image.
 func (i *images) source(ctx context.Context, spec image.Spec, opts image.BuildOptions) (*sdk.Image, error) {
 	unsupported := func(what string) error {
-		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal builds no images %s", what),
+		return errors.Remedy(errors.Newf(errors.Unsupported, "the engine modal does not build images %s", what),
 			"build it elsewhere, push it to a registry, and name that image")
 	}
 	switch {

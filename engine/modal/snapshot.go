@@ -126,7 +126,7 @@ func (s *Sandbox) Carry(ctx context.Context) (engine.Sandbox, error) {
 	}
 	if reply.Claim == nil || reply.Claim.Spec == nil {
 		return nil, errors.Newf(errors.Unsupported,
-			"an earlier version of Harvest has made the sandbox %s, which cannot be carried over", s.h.ID)
+			"sandbox %s cannot be carried over: an earlier version of Harvest created it", s.h.ID)
 	}
 	spec := *reply.Claim.Spec
 	spec.Env = reply.Claim.Env

@@ -199,7 +199,7 @@ func (v *volumes) mount(ctx context.Context, spec engine.Spec,
 		if f, again := first[m.Volume]; again {
 			if f.ReadOnly != m.ReadOnly {
 				return nil, release, errors.Remedy(errors.Newf(errors.Unsupported,
-					"at Modal a sandbox has a volume either read-only or writable"),
+					"at Modal a sandbox can mount a volume either read-only or writable, not both"),
 					"mount %s the same way at %s and %s", m.Volume, f.Path, m.Path)
 			}
 			links = append(links, wire.Mount{Source: f.Path, Path: m.Path})

@@ -114,7 +114,7 @@ func keep(conn net.Conn) error {
 	defer conn.Close()
 	var first request
 	if err := readValue(conn, frameRequest, &first); err != nil || first.Order == nil {
-		return errors.Errorf("a keeper got no order: %v", err)
+		return errors.Errorf("the keeper received no command: %v", err)
 	}
 	k := &keeper{order: *first.Order, done: make(chan struct{})}
 	if err := k.start(); err != nil {

@@ -96,7 +96,7 @@ func startError(name string, answer reply) error {
 		return errors.Exit(errors.Explainf(err, errors.Invalid, "%.200q cannot be executed", name),
 			engine.ExitNotExecutable)
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC:
-		return errors.Explainf(err, errors.Exhausted, "there is no room for another command")
+		return errors.Explainf(err, errors.Exhausted, "the machine has too few resources for another command")
 	}
 	return err
 }
@@ -174,7 +174,7 @@ func (p *process) receive(conn net.Conn, stdio *engine.Stdio) (pos int64, err er
 func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 	s, err := openSpool(p.dir)
 	if err != nil {
-		return errors.Explainf(err, errors.Unavailable, "the connection to the command broke, and its output is gone")
+		return errors.Explainf(err, errors.Unavailable, "the connection to the command broke, and its output is lost")
 	}
 	r, dropped := s.reader(pos)
 	defer r.close()
@@ -195,7 +195,7 @@ func (p *process) replay(pos int64, stdio *engine.Stdio) error {
 	info, err := readInfo(p.dir)
 	if err != nil || info.Exit == nil {
 		return errors.Explainf(errors.Join(err, errors.Unavailable), errors.Unavailable,
-			"the connection to the command broke; how it ended is not known")
+			"the connection to the command broke; its exit status is unknown")
 	}
 	p.exit = *info.Exit
 	return nil

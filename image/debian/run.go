@@ -263,5 +263,5 @@ func explain(err error, said string) error {
 		}
 	}
 	return errors.Remedy(errors.Explainf(err, errors.Internal, "mmdebstrap could not build the base image"),
-		"the log has its last lines")
+		"see its last lines in the log")
 }

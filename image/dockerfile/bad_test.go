@@ -28,12 +28,12 @@ func TestFailingSteps(t *testing.T) {
 			"\n1\n2\n3\n4\n5\n6", errors.Invalid},
 		"incomplete line": {"FROM tiny\nRUN echo 1; printf cut; exit 1\n", "\n1\ncut", errors.Invalid},
 		"never ends": {"FROM tiny\nRUN echo busy; sleep 1000\n",
-			"the command has taken longer than 1s\nIts last output was:\nbusy", errors.Timeout},
+			"the command exceeded its time limit of 1s\nIts last output was:\nbusy", errors.Timeout},
 		"missing file": {"FROM tiny\nCOPY b /b\n", `line 2 of the Dockerfile: there is no "b" in the build context`,
 			errors.NotFound},
 		"missing in stage": {"FROM tiny AS a\nFROM tiny\nCOPY --from=a /b /b\n",
 			`there is no "b" in the image`, errors.NotFound},
-		"dangling":        {"FROM tiny\nCOPY dangling /b\n", "a symbolic link to nothing", errors.NotFound},
+		"dangling":        {"FROM tiny\nCOPY dangling /b\n", "a dangling symbolic link", errors.NotFound},
 		"bad pattern":     {"FROM tiny\nCOPY [a /b\n", "line 2", errors.Invalid},
 		"bad pattern 2":   {"FROM tiny\nCOPY x[a- /b\n", "invalid pattern", errors.Invalid},
 		"file over dir":   {"FROM tiny\nCOPY d /x\nCOPY a /y/x\nCOPY d /y/x\n", "cannot replace", errors.Invalid},
@@ -126,7 +126,7 @@ func TestCancelAndClose(t *testing.T) {
 
 	b = newBench(t, Options{Build: 100 * time.Millisecond})
 	if _, err = b.try(t, image.Spec{Dockerfile: text}, image.BuildOptions{}); errors.KindOf(err) != errors.Timeout ||
-		!strings.Contains(errors.Message(err), "the build has taken longer") {
+		!strings.Contains(errors.Message(err), "the build exceeded its time limit") {
 		t.Errorf("time limit of the build: %v", err)
 	}
 }

@@ -81,7 +81,7 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*files.Fi
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	case code != 0:
 		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", url,
-			files.Clip(tail)), "see whether sandboxes may reach it")
+			files.Clip(tail)), "check that sandboxes may reach this address")
 	}
 	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
 	if err != nil {
@@ -94,7 +94,7 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*files.Fi
 	got, err := f.ContentDigest()
 	if err == nil && sum != "" && "sha256:"+got != sum {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),
-			"find out why the file has changed, and correct --checksum if that is right")
+			"find out why the file has changed; if it is correct, update --checksum")
 	}
 	return f, err
 }

@@ -184,8 +184,8 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 		err := errors.Newf(errors.NotFound, "the build cache has nothing with the id %.100q", id)
 		return image.Kept{}, errors.Remedy(err, "use an entry of \"harvest image cache ls\"")
 	case len(all) > 1:
-		return image.Kept{}, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is the beginning of %d ids", id,
-			len(all)), "give more of the id")
+		return image.Kept{}, errors.Remedy(errors.Newf(errors.Invalid, "%.100q is ambiguous: %d ids start with it", id,
+			len(all)), "give more characters of the id")
 	}
 	k := all[0]
 	if k.Kind == image.KeptMount {

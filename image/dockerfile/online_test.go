@@ -251,7 +251,8 @@ func TestRunThatNeverEnds(t *testing.T) {
 	_, err := s.shelf.Build(t.Context(), image.Spec{Dockerfile: "FROM base\nRUN true\nRUN echo busy; sleep 1000\n"},
 		image.BuildOptions{})
 	if text := errors.Message(err); errors.KindOf(err) != errors.Timeout ||
-		!strings.Contains(text, "longer than 10s") || !strings.Contains(text, "busy") || !strings.Contains(text, "3") {
+		!strings.Contains(text, "its time limit of 10s") || !strings.Contains(text, "busy") ||
+		!strings.Contains(text, "3") {
 		t.Errorf("got %v", err)
 	}
 	left, err := s.fleet.List(t.Context(), "harvest-build", record.Filter{})

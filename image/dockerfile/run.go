@@ -161,7 +161,7 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 func (x *executor) command(ctx context.Context, cmd Command, title string) error {
 	limit := x.source.opts.Run
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
-		errors.Newf(errors.Timeout, "the command has taken longer than %s", limit))
+		errors.Newf(errors.Timeout, "the command exceeded its time limit of %s", limit))
 	defer cancel()
 	prefix, _, _ := strings.Cut(title, "] ")
 	out := x.log.output(prefix + "] ")

@@ -110,7 +110,7 @@ func (s *Source) Close(ctx context.Context) error {
 }
 
 func closing() error {
-	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it is up")
+	return errors.Remedy(errors.Newf(errors.Unavailable, "Harvest is shutting down"), "try again when it runs")
 }
 
 // begin registers a build, which is canceled when the Source is closed.
@@ -279,7 +279,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, err
 	}
-	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build has taken longer than %s", s.opts.Build),
+	limit := errors.Remedy(errors.Newf(errors.Timeout, "the build exceeded its time limit of %s", s.opts.Build),
 		"split the Dockerfile, or make its commands faster")
 	b := &build{source: s, cache: s.opts.Cache, images: images, runner: runner, owner: spec.Owner, opts: opts,
 		temp: out.Temp, results: map[*plan.Vertex]*result{}}

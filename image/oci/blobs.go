@@ -195,7 +195,7 @@ func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func
 		if err == nil {
 			err = os.Remove(part.Name()) // created by our lock
 		}
-		return f, errors.Wrapf(err, "clear up")
+		return f, errors.Wrapf(err, "clean up the blobs")
 	}
 	err = r.each(ctx, func(s *session) error {
 		return (&download{remote: r, session: s, part: part.File, want: d, told: told}).run(ctx)
@@ -211,7 +211,7 @@ func (b *blobs) fetch(ctx context.Context, r *remote, d v1.Descriptor, told func
 
 func checkDescriptor(d v1.Descriptor) error {
 	if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size || d.Size < 0 {
-		return errors.Newf(errors.Unsupported, "the image has a part with a digest that is not known here: %.100q",
+		return errors.Newf(errors.Unsupported, "the image has a part with an unsupported digest: %.100q",
 			d.Digest.String())
 	}
 	return nil
@@ -244,9 +244,9 @@ func (d *download) run(ctx context.Context) error {
 				return nil
 			}
 		} else if err == nil {
-			err = errors.Newf(errors.Unavailable, "the registry %s sends only a part of the image",
+			err = errors.Newf(errors.Unavailable, "the registry %s sent only a part of the image",
 				hostOf(d.session.repo))
-			err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+			err = errors.Remedy(err, "try again; if it fails again, check the registry and any proxy before it")
 		}
 		if ctx.Err() != nil || errors.KindOf(err) != errors.Unavailable || d.bad && !resumed {
 			return err
@@ -320,7 +320,7 @@ func (d *download) once(ctx context.Context) error {
 			return err
 		}
 	}
-	stalled := errors.Newf(errors.Unavailable, "the registry %s no longer sends data", hostOf(d.session.repo))
+	stalled := errors.Newf(errors.Unavailable, "the registry %s stopped sending data", hostOf(d.session.repo))
 	watch := time.AfterFunc(d.remote.source.stall, func() { cancel(stalled) })
 	defer watch.Stop()
 	buf := make([]byte, 128<<10)
@@ -367,7 +367,7 @@ func (d *download) wrong(what string) error {
 	d.bad = true
 	err := errors.Newf(errors.Unavailable, "the registry %s sent %s for a part of %s", hostOf(d.session.repo), what,
 		d.remote.ref.Name())
-	err = errors.Remedy(err, "try again; if it stays so, the registry or a proxy on the way is damaged")
+	err = errors.Remedy(err, "try again; if it fails again, check the registry and any proxy before it")
 	if failed := d.restart(); failed != nil {
 		return failed
 	}

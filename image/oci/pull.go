@@ -56,13 +56,13 @@ func (s *Source) find(ctx context.Context, r *remote, identifier string, want pl
 	}
 	switch {
 	case kind.SchemaVersion == 1:
-		err := errors.Newf(errors.Unsupported, "%s is in a format that Docker gave up in 2017", r.ref.Name())
+		err := errors.Newf(errors.Unsupported, "%s has the format that Docker deprecated in 2017", r.ref.Name())
 		return v1.Hash{}, errors.Remedy(err, "push it again with a current tool")
 	case kind.Manifests == nil:
 		_, _, err := s.image(ctx, r, digest, want)
 		return digest, err
 	case depth == maxNested:
-		err := errors.Newf(errors.Invalid, "the index of %s only leads to others", r.ref.Name())
+		err := errors.Newf(errors.Invalid, "the index of %s lists only other indexes", r.ref.Name())
 		return v1.Hash{}, errors.Remedy(err, "push the image itself, or one index of its platforms")
 	}
 	index, err := v1.ParseIndexManifest(bytes.NewReader(text))
@@ -105,10 +105,10 @@ func (s *Source) manifest(ctx context.Context, r *remote, identifier string) ([]
 		return nil, v1.Hash{}, errors.Wrapf(err, "sum a manifest")
 	}
 	if want.Hex != "" && digest != want {
-		err := errors.Newf(errors.Unavailable, "the registry sent another manifest than the digest of %s says",
+		err := errors.Newf(errors.Unavailable, "the registry sent a manifest that does not match the digest of %s",
 			r.ref.Name())
 		return nil, v1.Hash{}, errors.Remedy(err,
-			"try again; if it stays so, the registry or a proxy on the way is damaged")
+			"try again; if it fails again, check the registry and any proxy before it")
 	}
 	return text, digest, r.blobs.put(ctx, digest, text)
 }
@@ -148,7 +148,7 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
 	if !m.Config.MediaType.IsConfig() || len(m.Layers) > maxLayers || m.Config.Size > maxManifest {
 		err := errors.Newf(errors.Unsupported, "%s is not an image of a file system (%.100s)", r.ref.Name(),
 			m.Config.MediaType)
-		return nil, nil, errors.Remedy(err, "registries keep other things too; name an image")
+		return nil, nil, errors.Remedy(err, "name an image: registries store other objects too")
 	}
 	if err := checkDescriptor(m.Config); err != nil {
 		return nil, nil, err

@@ -24,7 +24,7 @@ func (s *Source) parse(text string) (name.Reference, error) {
 		return nil, errors.Remedy(err, "write it as debian:12 or ghcr.io/owner/name@sha256:…")
 	}
 	if d, ok := ref.(name.Digest); ok && !strings.HasPrefix(d.DigestStr(), "sha256:") {
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only sha256 digests are known here"),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "only sha256 digests are supported"),
 			"use the image's tag")
 	}
 	return ref, nil

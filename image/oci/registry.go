@@ -144,7 +144,7 @@ func (r *remote) authenticator(ctx context.Context, repo name.Repository) (authn
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, repo)
 	if err != nil {
 		err = errors.Explainf(err, errors.Unauthenticated,
-			"the Docker configuration of this user does not give the credentials for %s", host)
+			"the credentials for %s cannot be read from the Docker configuration of this user", host)
 		return nil, errors.Remedy(err, "check ~/.docker/config.json and the credential helper that it names")
 	}
 	return auth, nil
@@ -178,7 +178,7 @@ func (r *remote) get(ctx context.Context, s *session, path string, header http.H
 }
 
 // errRange reports that the registry cannot resume at the requested offset.
-var errRange = errors.Newf(errors.Unavailable, "the registry cannot go on where the download was cut")
+var errRange = errors.Newf(errors.Unavailable, "the registry cannot resume the download")
 
 // manifest requests a manifest by tag or digest.
 func (r *remote) manifest(ctx context.Context, s *session, identifier string) ([]byte, error) {
@@ -213,7 +213,7 @@ func (r *remote) explain(s *session, err error) error {
 	case errors.As(err, &refused):
 		return r.refused(s, refused.StatusCode, 0, err)
 	}
-	err = errors.Explainf(err, errors.Unavailable, "the registry %s, which should have %s, cannot be reached",
+	err = errors.Explainf(err, errors.Unavailable, "the registry %s of %s cannot be reached",
 		hostOf(s.repo), r.ref.Name())
 	return errors.Remedy(err,
 		"check the name of the image and the network; a registry without TLS must be in registries.insecure")
@@ -225,23 +225,24 @@ func (r *remote) refused(s *session, status int, wait time.Duration, cause error
 	switch {
 	case status == http.StatusUnauthorized:
 		err := errors.Explainf(cause, errors.Unauthenticated,
-			"the registry %s has no image %s for us: it does not exist, or needs other credentials", host, ref)
+			"the registry %s denies access to %s: the image does not exist, or needs other credentials", host, ref)
 		return errors.Remedy(err, "check the name; for a private image sign in with docker login %s", host)
 	case status == http.StatusForbidden:
-		return errors.Remedy(errors.Explainf(cause, errors.Denied, "the registry %s does not let us have %s", host,
+		return errors.Remedy(errors.Explainf(cause, errors.Denied, "the registry %s denies access to %s", host,
 			ref), "use credentials that may read it")
 	case status == http.StatusNotFound:
 		return errors.Remedy(errors.Explainf(cause, errors.NotFound, "the registry %s has no image %s", host, ref),
 			"check the name and the tag")
 	case status == http.StatusTooManyRequests:
-		err := errors.Explainf(cause, errors.Unavailable, "the registry %s has had too many requests from here", host)
+		err := errors.Explainf(cause, errors.Unavailable, "registry %s: too many requests from this machine",
+			host)
 		if wait > 0 {
-			return errors.Remedy(err, "try again in %v, or sign in to be allowed more", wait.Round(time.Second))
+			return errors.Remedy(err, "try again in %v, or sign in for a higher limit", wait.Round(time.Second))
 		}
-		return errors.Remedy(err, "try again later, or sign in to be allowed more")
+		return errors.Remedy(err, "try again later, or sign in for a higher limit")
 	case status >= 500:
 		return errors.Remedy(errors.Explainf(cause, errors.Unavailable,
-			"the registry %s has a fault of its own (status %d)", host, status), "try again later")
+			"the registry %s failed (status %d)", host, status), "try again later")
 	}
 	return errors.Remedy(errors.Explainf(cause, errors.Unavailable, "the registry %s answered with the status %d", host,
 		status), "check that it is a registry")

@@ -74,7 +74,7 @@ func (w *Writer) layerEntry(hdr *tar.Header, content io.Reader, tap func(name st
 func (w *Writer) remove(in, last string) error {
 	name := strings.TrimPrefix(last, whiteout)
 	if name == "" || name == "." || name == ".." {
-		return errors.Newf(errors.Invalid, "the whiteout %.200q removes nothing that can be", in+last)
+		return errors.Newf(errors.Invalid, "invalid whiteout %.200q", in+last)
 	}
 	if strings.HasPrefix(last, aufs) && last != opaque {
 		return nil

@@ -49,7 +49,7 @@ func NewReader(from io.ReaderAt, size int64) (*Reader, error) {
 	}
 	le := binary.LittleEndian
 	if le.Uint32(super) != superMagic || super[12] != blockBits || le.Uint32(super[80:]) != 0 {
-		return nil, errors.Newf(errors.Invalid, "this is not an image of Harvest's form")
+		return nil, errors.Newf(errors.Invalid, "this is not an image in Harvest's format")
 	}
 	blocks := int64(le.Uint32(super[36:]))
 	r.meta, r.end = int64(le.Uint32(super[40:]))<<blockBits, blocks<<blockBits
@@ -170,7 +170,7 @@ func (r *Reader) inode(nid uint64, kind uint16) (*node, error) {
 	format := le.Uint16(b)
 	n.inline = format == extended|layoutInline
 	if !n.inline && format != extended|layoutPlain || le.Uint16(b[2:]) != 0 || n.nanos >= 1e9 {
-		return nil, errors.Newf(errors.Invalid, "this is not an image of Harvest's form")
+		return nil, errors.Newf(errors.Invalid, "this is not an image in Harvest's format")
 	}
 	typ := n.mode & syscall.S_IFMT
 	if fileTypes[typ] == 0 || kind != 0 && typ != kind || n.isRegular() && n.inline {

@@ -169,7 +169,7 @@ func (w *Writer) addRoot(hdr *tar.Header, n *node) error {
 // hard links.
 func newNode(hdr *tar.Header) (*node, error) {
 	if hdr.Uid < 0 || hdr.Gid < 0 || int64(hdr.Uid) > 1<<32-1 || int64(hdr.Gid) > 1<<32-1 {
-		return nil, errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
+		return nil, errors.Newf(errors.Invalid, "%.200q has an invalid owner", hdr.Name)
 	}
 	n := &node{mode: uint16(hdr.Mode & 0o7777), uid: uint32(hdr.Uid), gid: uint32(hdr.Gid), mtime: hdr.ModTime.Unix(),
 		nanos: uint32(hdr.ModTime.Nanosecond())}

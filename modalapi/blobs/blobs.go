@@ -136,7 +136,7 @@ func (s *Store) path(account string, parts ...string) string {
 // check returns Invalid for names that cannot be those of an account and a digest.
 func check(account, sum string) error {
 	if !accountPattern().MatchString(account) {
-		return errors.Newf(errors.Invalid, "%.100q cannot have files", account)
+		return errors.Newf(errors.Invalid, "invalid account %.100q", account)
 	}
 	if !sumPattern().MatchString(sum) {
 		return errors.Newf(errors.Invalid, "%.100q is not a SHA-256 in hexadecimal digits", sum)
@@ -154,7 +154,8 @@ func (s *Store) reserve(account string, size int64, uploads int) error {
 		s.accounts[account] = u
 	}
 	if size > 0 && u.bytes+size > s.limits.Account {
-		err := errors.Newf(errors.Exhausted, "the uploaded files of the account have %d bytes and may have %d",
+		err := errors.Newf(errors.Exhausted,
+			"the account's uploaded files would have %d bytes, more than the maximum of %d",
 			u.bytes+size, s.limits.Account)
 		return errors.Remedy(err, "Wait until files that are not used expire, or put large ones into a volume")
 	}
@@ -171,7 +172,7 @@ func (s *Store) reserve(account string, size int64, uploads int) error {
 func (s *Store) room(size int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.dir, &st); err != nil {
-		return errors.Wrapf(err, "look for free space")
+		return errors.Wrapf(err, "check the free space")
 	}
 	if free := int64(st.Bavail) * st.Bsize; free-size < s.limits.Free {
 		return errors.Newf(errors.Exhausted, "there is no space left for a file of %d bytes", size)
@@ -185,7 +186,7 @@ func (s *Store) allowed(size int64) error {
 		return errors.Newf(errors.Invalid, "a file cannot have %d bytes", size)
 	}
 	if size > s.limits.Blob {
-		return errors.Newf(errors.Exhausted, "a file of %d bytes is too large: %d are allowed", size, s.limits.Blob)
+		return errors.Newf(errors.Exhausted, "a file of %d bytes is too large: the maximum is %d", size, s.limits.Blob)
 	}
 	return s.room(size)
 }
@@ -257,7 +258,7 @@ func (s *Store) Copy(ctx context.Context, account, sum string, w io.Writer) erro
 		return nil
 	}
 	s.drop(account, sum)
-	return errors.Remedy(errors.Newf(errors.Unavailable, "an uploaded file was damaged, and is removed"),
+	return errors.Remedy(errors.Newf(errors.Unavailable, "an uploaded file was damaged, and was removed"),
 		"Upload it again")
 }
 
@@ -307,7 +308,7 @@ func (s *Store) Put(ctx context.Context, account, sum string, most int64, r io.R
 // Add stores what r has, at most the limit of a blob, and returns its digest.
 func (s *Store) Add(ctx context.Context, account string, r io.Reader) (sum string, err error) {
 	if !accountPattern().MatchString(account) {
-		return "", errors.Newf(errors.Invalid, "%.100q cannot have files", account)
+		return "", errors.Newf(errors.Invalid, "invalid account %.100q", account)
 	}
 	return s.take(ctx, account, "", s.limits.Blob, r)
 }

@@ -104,7 +104,7 @@ func (s *Store) WritePart(ctx context.Context, account, name string, part int, r
 		return "", err
 	}
 	if part < 1 || part > up.Parts() {
-		return "", errors.Newf(errors.Invalid, "the upload has %d parts, there is none with the number %d", up.Parts(),
+		return "", errors.Newf(errors.Invalid, "the upload has %d parts, but no part %d", up.Parts(),
 			part)
 	}
 	if err := s.room(up.length(part)); err != nil {
@@ -122,7 +122,7 @@ func (s *Store) WritePart(ctx context.Context, account, name string, part int, r
 		return "", full(err)
 	}
 	if more, _ := io.CopyN(io.Discard, r, 1); more > 0 || size != up.length(part) {
-		return "", errors.Newf(errors.Invalid, "the part %d has another length than %d bytes", part, up.length(part))
+		return "", errors.Newf(errors.Invalid, "part %d does not have %d bytes", part, up.length(part))
 	}
 	etag := hex.EncodeToString(h.Sum(nil))
 	file := s.path(account, uploadDir, name, partFile+strconv.Itoa(part))

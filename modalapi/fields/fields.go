@@ -122,7 +122,7 @@ var creationRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 		"nfs_mounts": Elsewhere, "s3_mounts": Elsewhere, "i6pn_enabled": Elsewhere,
 		"custom_domain":                Elsewhere,
 		"experimental_outbound_policy": Elsewhere, "include_x509_svid": Elsewhere,
-		"outbound_policy": {"routes for outbound connections are not served here",
+		"outbound_policy": {"routes for outbound connections are not supported",
 			"Use outbound_cidr_allowlist and outbound_domain_allowlist"},
 	},
 	"Resources": {
@@ -142,7 +142,7 @@ var creationRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 	},
 }
 
-var bucketKeys = Refusal{"keys of buckets without a secret are not served here", "Give the mount a secret"}
+var bucketKeys = Refusal{"keys of buckets without a secret are not supported", "Give the mount a secret"}
 
 // Harmless are the fields that are ignored, by message: they choose among machines or versions that do not exist
 // here, or describe what happens anyway. docs/modal.md lists them.

@@ -134,8 +134,8 @@ var objectServed = map[protoreflect.Name][]protoreflect.Name{
 }
 
 var (
-	noSettings = Refusal{"environments have no settings here", "Leave the settings out"}
-	noRoles    = Refusal{"environments have no roles of their own here",
+	noSettings = Refusal{"this server has no settings of environments", "Leave the settings out"}
+	noRoles    = Refusal{"this server has no roles of environments",
 		"Use accounts: harvest key create --account"}
 	noRestoredVolumes = Refusal{"a restored sandbox has no volumes here",
 		"Create a sandbox with the volumes from a snapshot of the files"}

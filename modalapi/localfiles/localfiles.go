@@ -75,7 +75,7 @@ func (s *Store) path(account, rest string) string { return filepath.Join(s.dir, 
 func Check(name string) error {
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) ||
 		len(name) > longestPath {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is not a path for a local file", name),
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid path of a local file: %.200q", name),
 			"Use an absolute path without '.' and '..'")
 	}
 	return nil
@@ -85,10 +85,10 @@ func Check(name string) error {
 // of a file was not uploaded.
 func (s *Store) Create(account string, files []File) (Mount, error) {
 	if !accountPattern().MatchString(account) {
-		return Mount{}, errors.Newf(errors.Invalid, "%.100q cannot have files", account)
+		return Mount{}, errors.Newf(errors.Invalid, "invalid account %.100q", account)
 	}
 	if len(files) > mostFiles {
-		return Mount{}, errors.Newf(errors.Exhausted, "there are %d local files, and %d are allowed", len(files),
+		return Mount{}, errors.Newf(errors.Exhausted, "%d local files, more than the maximum of %d", len(files),
 			mostFiles)
 	}
 	files, err := s.complete(account, files)
@@ -118,7 +118,7 @@ func (s *Store) complete(account string, files []File) ([]File, error) {
 			return nil, err
 		}
 		if seen[f.Path] {
-			return nil, errors.Newf(errors.Invalid, "%.200q is there twice", f.Path)
+			return nil, errors.Newf(errors.Invalid, "duplicate path %.200q", f.Path)
 		}
 		seen[f.Path] = true
 		if f.Mode &= 0o777; f.Mode == 0 {

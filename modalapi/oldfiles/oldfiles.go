@@ -134,7 +134,8 @@ func (s *Sessions) operate(ctx context.Context, box string, files Files,
 	case req.HasFileRmRequest():
 		return nil, files.Remove(ctx, req.GetFileRmRequest().GetPath(), req.GetFileRmRequest().GetRecursive())
 	case req.HasFileDeleteBytesRequest() || req.HasFileWriteReplaceBytesRequest():
-		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "bytes in the middle of files are not replaced here"),
+		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
+			"this server cannot replace bytes in the middle of a file"),
 			"Read the file, and write it again")
 	}
 	f, err := s.file(box, descriptorOf(req))
@@ -162,7 +163,7 @@ func (s *Sessions) operate(ctx context.Context, box string, files Files,
 		defer s.close(req.GetFileCloseRequest().GetFileDescriptor())
 		return nil, f.flush(ctx, files)
 	}
-	return nil, errors.Newf(errors.Invalid, "the operation on files is not understood")
+	return nil, errors.Newf(errors.Invalid, "invalid operation on files")
 }
 
 // descriptorOf returns the open file that a request names.
@@ -179,7 +180,7 @@ func descriptorOf(req *pb.ContainerFilesystemExecRequest) string {
 // file returns a file that is open in a sandbox.
 func (s *Sessions) file(box, descriptor string) (*file, error) {
 	if descriptor == "" {
-		return nil, errors.Newf(errors.Invalid, "the operation on files is not understood")
+		return nil, errors.Newf(errors.Invalid, "invalid operation on files")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 
 // ParseRequest reads the message of a request for a result. timeout is in seconds.
 func ParseRequest(data []byte) (id string, timeout float32, err error) {
-	invalid := errors.Newf(errors.Invalid, "the request for a result is not understood")
+	invalid := errors.Newf(errors.Invalid, "invalid request for a result")
 	for len(data) > 0 {
 		field, kind, n := protowire.ConsumeTag(data)
 		if n < 0 {

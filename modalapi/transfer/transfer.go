@@ -101,7 +101,7 @@ func (s *Server) seal(text string) string {
 // ticket checks the path of a URL.
 func (s *Server) ticket(path string) (t Ticket, err error) {
 	body, mac, _ := strings.Cut(strings.TrimPrefix(path, prefix), ".")
-	bad := errors.Newf(errors.Denied, "the URL is not valid, or has ended")
+	bad := errors.Newf(errors.Denied, "the URL is invalid, or has expired")
 	if !hmac.Equal([]byte(s.seal(body)), []byte(mac)) {
 		return t, bad
 	}

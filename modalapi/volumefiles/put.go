@@ -47,7 +47,7 @@ func Stage(ctx context.Context, staging string, files []File) (b *Batch, err err
 			return nil, err
 		}
 		if clean == "." || seen[clean] || path.Base(f.Path) != path.Base(clean) {
-			return nil, errors.Newf(errors.Invalid, "%.200q is not a name for a file, or is there twice", f.Path)
+			return nil, errors.Newf(errors.Invalid, "invalid or duplicate path %.200q", f.Path)
 		}
 		seen[clean] = true
 		f.Path = clean

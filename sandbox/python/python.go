@@ -63,8 +63,8 @@ func Exec(ctx context.Context, f *sandbox.Fleet, account, ref, code string,
 	}
 	if req.Terminal != nil {
 		return nil, errors.Remedy(errors.Stage(errors.Newf(errors.Invalid,
-			"code on a terminal is limited to %d bytes, this has %d", maxInline, len(code)), "validate"),
-			"leave the terminal out, or copy the code into the sandbox as a file")
+			"the code exceeds %d bytes, the maximum on a terminal: it has %d", maxInline, len(code)), "validate"),
+			"run it without a terminal, or copy it into the sandbox as a file")
 	}
 	stdin := io.Reader(strings.NewReader(code))
 	if req.Stdin != nil {

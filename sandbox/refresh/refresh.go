@@ -109,7 +109,7 @@ func (r Refresh) run(ctx context.Context, report *Report) error {
 	img, err := r.Images.Build(ctx, image.Spec{Base: base},
 		image.BuildOptions{Force: true, Credentials: r.Fleet.Credentials(r.Account, "")})
 	if err != nil {
-		return errors.Stage(errors.Wrapf(err, "build the image %s anew", base), "image")
+		return errors.Stage(errors.Wrapf(err, "rebuild the image %s", base), "image")
 	}
 	report.ImageRebuilt, report.ImageID, report.ImageBytes = true, img.ID, img.Size
 	req := spec.Request{Image: img.ID, Cold: true}

@@ -167,7 +167,7 @@ func TestRunFails(t *testing.T) {
 		stage string
 		text  string // a part of the error
 	}{
-		"build":  {func(h *house) { h.err = boom }, errors.Exhausted, "image", "build the image base anew: boom"},
+		"build":  {func(h *house) { h.err = boom }, errors.Exhausted, "image", "rebuild the image base: boom"},
 		"create": {func(h *house) { h.FailNext(fake.OpCreate, boom) }, errors.Exhausted, "create", "boom"},
 		"start":  {func(h *house) { h.Play = nil; h.FailNext(fake.OpStart, boom) }, errors.Exhausted, "exec", "boom"},
 		"exit status": {prints(3, good, " late trouble\n"), errors.Unavailable, "verify",

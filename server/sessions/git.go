@@ -145,7 +145,7 @@ func (s *Service) putEntity(w http.ResponseWriter, r *http.Request) error {
 	}
 	if len(req.Observations) == 0 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "memory entry: no observations"),
-			"give observations, which are sentences")
+			"give at least one sentence as an observation")
 	}
 	return edge.NoContent(w, s.memories(r).Set(r.Context(), r.PathValue("name"),
 		memory.Entity{Name: r.PathValue("entity"), Type: cmp.Or(req.Type, "note"), Observations: req.Observations}))

@@ -61,7 +61,8 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		return err
 	}
 	if req.Version != "" && (!req.Versioned || req.Direction != string(plan.Down)) {
-		return errors.Newf(errors.Invalid, "only a version can be restored: set versioned, and the direction down")
+		return errors.Remedy(errors.Newf(errors.Invalid, "version %.40q can only be restored", req.Version),
+			"set versioned, and the direction down")
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex

@@ -61,7 +61,7 @@ func (p *Proposal) summary(ctx context.Context) (title, body string, err error) 
 	}
 	title, body = splitSummary(reply)
 	if body == "" {
-		return "", "", errors.Newf(errors.Unavailable, "its reply has no description")
+		return "", "", errors.Newf(errors.Unavailable, "the agent's reply has no description")
 	}
 	return title, body, nil
 }

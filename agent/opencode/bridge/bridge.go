@@ -378,7 +378,7 @@ func (b *bridge) serve(ctx context.Context, stdin io.Reader) error {
 	for lines.Scan() {
 		var r opencode.Request
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return errors.Errorf("a line of the input is no request: %v", err)
+			return errors.Errorf("invalid request in the input: %v", err)
 		}
 		if err := b.answer(ctx, r); err != nil && !ends(ctx) {
 			b.tell(opencode.Notice{Type: opencode.BridgeError, Message: errors.Message(err)})
@@ -437,5 +437,5 @@ func (b *bridge) answer(ctx context.Context, r opencode.Request) error {
 	case "dismiss":
 		return b.request(ctx, http.MethodPost, "/question/"+url.PathEscape(r.ID)+"/reject", struct{}{}, nil)
 	}
-	return errors.Newf(errors.Invalid, "there is no operation %.40q", r.Op)
+	return errors.Newf(errors.Invalid, "unknown operation %.40q", r.Op)
 }

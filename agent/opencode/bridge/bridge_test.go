@@ -261,7 +261,7 @@ func TestBridge(t *testing.T) {
 		{opencode.Request{Op: "mcp"},
 			`{"type":"harvest.mcp","mcp":[{"name":"bad","status":"failed","error":"it ` +
 				`died"},{"name":"good","status":"connected"}]}`},
-		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"there is no operation \"odd\""}`},
+		{opencode.Request{Op: "odd"}, `{"type":"harvest.error","message":"unknown operation \"odd\""}`},
 		{opencode.Request{Op: "prompt", Text: "refuse"},
 			`{"type":"harvest.error","message":"OpenCode's server answered with status 500: not now"}`},
 	} {

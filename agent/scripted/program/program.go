@@ -116,7 +116,7 @@ func (p *program) read(ctx context.Context, stdin io.Reader, prompts chan<- scri
 		for lines.Scan() {
 			var r scripted.Request
 			if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-				failed <- errors.Errorf("a line of the input is no request: %v", err)
+				failed <- errors.Errorf("invalid request in the input: %v", err)
 				return
 			}
 			select {

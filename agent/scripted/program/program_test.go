@@ -251,7 +251,7 @@ func TestBadInput(t *testing.T) {
 	}
 	stderr.Reset()
 	if code := program.Main(t.Context(), nil, strings.NewReader("no JSON\n"), &out, &stderr); code != 1 ||
-		!strings.Contains(stderr.String(), "no request") {
+		!strings.Contains(stderr.String(), "invalid request") {
 		t.Errorf("%d, %s", code, stderr.String())
 	}
 	c := scripted.Agent{}.Open(agent.Setup{})

@@ -149,8 +149,9 @@ func (k *Keeper) pauseBetweenEnds() (resume func(), err error) {
 		case <-time.After(checkpointPause):
 		}
 	}
-	return nil, errors.Remedy(errors.Newf(errors.Unavailable, "commands in the sandbox end all the time"),
-		"try again when it is quieter")
+	return nil, errors.Remedy(errors.Newf(errors.Unavailable,
+		"too many commands in the sandbox end during the checkpoint"),
+		"try again when fewer commands end")
 }
 
 // allRun reports whether every command that is not known to have ended is among the processes.

@@ -556,7 +556,7 @@ func (k *Keeper) find(id string) (*command, error) {
 		return c, nil
 	}
 	return nil, errors.Remedy(errors.Newf(errors.NotFound, "there is no process %q in this sandbox", id),
-		"the list of processes shows the kept ones")
+		"list the processes to see those that are kept")
 }
 
 // processes lists the commands, oldest first.

@@ -229,7 +229,7 @@ func restoreError(err error) error {
 			"the checkpoint needs processor features that this machine lacks")
 		return errors.Remedy(err, "restore it where it was made, or make another one here")
 	case strings.Contains(text, "restore"), strings.Contains(text, "Restore"):
-		err = errors.Explainf(err, errors.Invalid, "gVisor cannot begin with the checkpoint")
+		err = errors.Explainf(err, errors.Invalid, "gVisor cannot restore the checkpoint")
 		return errors.Remedy(err, "make another one with this version of Harvest")
 	}
 	log.Warningf("restore: %v", err)

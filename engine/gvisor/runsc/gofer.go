@@ -93,7 +93,7 @@ func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountC
 	b, err := io.ReadAll(mounts)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errors.Explainf(err, errors.Unavailable, "a volume does not answer")
-		return f, errors.Remedy(err, "see whether the file system that it is on works, and try again")
+		return f, errors.Remedy(err, "check the file system of the volume, and try again")
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &f.Mounts)

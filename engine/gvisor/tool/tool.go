@@ -35,7 +35,7 @@ func Handover() {
 func become(command string) error {
 	var c wire.LaunchArgs
 	if err := json.Unmarshal([]byte(command), &c); err != nil || len(c.Args) == 0 {
-		return errors.Errorf("%q is no command: %v", command, err)
+		return errors.Errorf("invalid command %q: %v", command, err)
 	}
 	args, env := make([]string, len(c.Args)), make([]string, len(c.Env))
 	for i, b := range c.Args {

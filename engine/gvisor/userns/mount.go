@@ -32,7 +32,7 @@ func Namespace(first int, program string) (_ *os.File, err error) {
 			GidMappings: Map(first), Ptrace: true, Pdeathsig: unix.SIGKILL}})
 	if err != nil {
 		err = errors.Explainf(err, errors.Unsupported, "the server cannot make user namespaces for sandboxes")
-		return nil, errors.Remedy(err, "let it have them: user.max_user_namespaces above 0, CAP_SETUID, "+
+		return nil, errors.Remedy(err, "allow them: user.max_user_namespaces above 0, CAP_SETUID, "+
 			"CAP_SETGID and CAP_SETFCAP, and program files that all users may read and execute")
 	}
 	defer func() {

@@ -66,7 +66,7 @@ func ReadSaved(dir string) (*Saved, error) {
 	name := filepath.Join(dir, CheckpointFile)
 	info, err := os.Stat(name)
 	if errors.IsNotExist(err) {
-		return nil, errors.Remedy(errors.Explainf(err, errors.NotFound, "there is no such checkpoint"),
+		return nil, errors.Remedy(errors.Explainf(err, errors.NotFound, "checkpoint not found"),
 			"make another one of a running sandbox")
 	}
 	if err != nil || info.Size() > maxSaved {

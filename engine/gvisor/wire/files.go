@@ -25,10 +25,10 @@ func (c *Conn) SendFiles(files []*os.File) error {
 	var n int
 	if k != KindFiles {
 		_, err := decodeReply(k, b)
-		return errors.Join(err, errors.Errorf("the keeper awaits no files"))
+		return errors.Join(err, errors.Errorf("the keeper expects no files"))
 	}
 	if err := json.Unmarshal(b, &n); err != nil || n != len(files) {
-		return errors.Errorf("the keeper awaits %d files, not %d: %v", n, len(files), err)
+		return errors.Errorf("the keeper expects %d files, not %d: %v", n, len(files), err)
 	}
 	socket, ok := c.Conn.(*net.UnixConn)
 	if !ok {

@@ -95,7 +95,7 @@ func TestFilesThatAreNotSent(t *testing.T) {
 	if err := keeper.SendJSON(KindFiles, 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SendFiles([]*os.File{os.Stdin}); err == nil || !strings.Contains(err.Error(), "awaits 2 files") {
+	if err := client.SendFiles([]*os.File{os.Stdin}); err == nil || !strings.Contains(err.Error(), "expects 2 files") {
 		t.Errorf("a different number: %v", err)
 	}
 	if err := client.Send(KindStdin, nil); err != nil {

@@ -170,7 +170,7 @@ const Grace = time.Second
 func Unanswered(err error, patience time.Duration) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unavailable,
 		"Modal cannot be reached: it did not answer within %v", patience),
-		"check the network and MODAL_SERVER_URL, and try again; https://status.modal.com says whether Modal has trouble")
+		"check the network and MODAL_SERVER_URL, and try again; see https://status.modal.com for outages")
 }
 
 // Revoked returns the error of credentials that were valid when the engine was opened. Its kind is Unavailable,
@@ -207,13 +207,14 @@ func Explain(err error, what string) error {
 		return errors.Remedy(errors.Explainf(err, kind, "Modal has reached a limit of the account"),
 			"end unused sandboxes, or try again later")
 	case errors.NotFound:
-		return errors.Explainf(err, kind, "Modal no longer has it")
+		return errors.Explainf(err, kind, "the object no longer exists at Modal")
 	case errors.Conflict:
-		return errors.Explainf(err, kind, "Modal has one of that name already")
+		return errors.Explainf(err, kind, "the name is already in use at Modal")
 	case errors.Invalid:
-		return errors.Explainf(err, kind, "Modal refuses this: %.300s", Plain(err))
+		return errors.Explainf(err, kind, "Modal refused the request: %.300s", Plain(err))
 	case errors.Unsupported:
-		return errors.Explainf(err, kind, "the server at Modal's place does not offer this: %.300s", Plain(err))
+		return errors.Explainf(err, kind, "the server in place of Modal does not support the request: %.300s",
+			Plain(err))
 	}
 	return err
 }

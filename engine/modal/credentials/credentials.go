@@ -34,8 +34,8 @@ func Check(tokenID, tokenSecret string, env func(string) string) error {
 		if found, err := p.oauth(env); found {
 			if err == nil && (id.value != "" || secret.value != "") {
 				err = errors.Remedy(errors.Newf(errors.Invalid,
-					"there are credentials for Modal of two kinds: a token, and those of OAuth (MODAL_OAUTH_…)"),
-					"leave one of them out")
+					"two kinds of credentials for Modal are set: a token, and OAuth (MODAL_OAUTH_…)"),
+					"remove one of them")
 			}
 			return err
 		}
@@ -55,7 +55,7 @@ func Check(tokenID, tokenSecret string, env func(string) string) error {
 // lacking returns the error for a pair of credentials with one half missing.
 func lacking(has, lacks, set string) error {
 	return errors.Remedy(errors.Newf(errors.Invalid,
-		"half of the credentials for Modal is missing: there is %s, but not %s", has, lacks), "set %s", set)
+		"incomplete credentials for Modal: %s is set, but not %s", has, lacks), "set %s", set)
 }
 
 // part is a value with the name of its source.
@@ -93,7 +93,7 @@ func readProfile(env func(string) string) (profile, error) {
 		home := env("HOME")
 		if home == "" {
 			return profile{}, errors.Remedy(errors.Newf(errors.Invalid,
-				"Modal's SDK does not find its file: there is no HOME in the environment"),
+				"Modal's SDK cannot find its file: HOME is not set"),
 				"set HOME, or MODAL_CONFIG_PATH")
 		}
 		file = filepath.Join(home, ".modal.toml")
@@ -106,7 +106,7 @@ func readProfile(env func(string) string) (profile, error) {
 	}
 	if err != nil && !missing {
 		return profile{}, errors.Remedy(errors.Explainf(err, errors.Invalid, "Modal's SDK cannot read its file %.300s",
-			file), "mend it, or remove it and run `modal token new`")
+			file), "correct it, or remove it and run `modal token new`")
 	}
 	name := env("MODAL_PROFILE")
 	var active []string
@@ -153,7 +153,7 @@ func (p profile) oauth(env func(string) string) (found bool, err error) {
 		return false, nil
 	}
 	if token == "" || client == "" || (secret == "") == (key == "") {
-		return true, errors.Remedy(errors.Newf(errors.Invalid, "the OAuth credentials for Modal are not whole"),
+		return true, errors.Remedy(errors.Newf(errors.Invalid, "incomplete OAuth credentials for Modal"),
 			"set MODAL_OAUTH_REFRESH_TOKEN, MODAL_OAUTH_CLIENT_ID and one of MODAL_OAUTH_CLIENT_SECRET and "+
 				"MODAL_OAUTH_JWT_KEY, or none of them")
 	}

@@ -119,7 +119,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, req wire.Request) 
 		}
 		return conn.SendJSON(wire.KindReply, wire.Reply{Processes: infos})
 	}
-	return errors.Newf(errors.Unsupported, "the program in the sandbox knows no %.40q", string(req.Op))
+	return errors.Newf(errors.Unsupported, "unknown operation of the program in the sandbox: %.40q", string(req.Op))
 }
 
 // claimed turns the sandbox into the one that the engine describes. Invalid if its user does not exist.

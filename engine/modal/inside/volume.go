@@ -75,7 +75,7 @@ func volumeFiles(ctx context.Context, text []byte, in io.Reader, out io.Writer) 
 		err = volume.Remove(root, req.Path)
 	case VolumeMeasure:
 	default:
-		err = errors.Newf(errors.Unsupported, "nothing can be done with volumes that is called %.40q", string(req.Op))
+		err = errors.Newf(errors.Unsupported, "unknown operation on volumes %.40q", string(req.Op))
 	}
 	// Flush after an error, too: the changes before it stay.
 	if err := errors.Join(err, syncTree(root)); err != nil {
@@ -119,15 +119,15 @@ func link(mounts []wire.Mount) error {
 			continue // from the sandbox whose snapshot is this one's image
 		}
 		if err := os.MkdirAll(filepath.Dir(m.Path), 0o755); err != nil {
-			return errors.Explainf(err, errors.Invalid, "no volume can be at %.200q", m.Path)
+			return errors.Explainf(err, errors.Invalid, "no volume can be mounted at %.200q", m.Path)
 		}
 		if err := os.Remove(m.Path); err != nil && !errors.IsNotExist(err) { // an empty directory
 			return errors.Explainf(err, errors.Invalid,
-				"no volume can be at %.200q, where the image has files: at Modal each is mounted once, and the other "+
-					"paths are links", m.Path)
+				"no volume can be mounted at %.200q, where the image has files: at Modal each is mounted once, and "+
+					"the other paths are links", m.Path)
 		}
 		if err := os.Symlink(m.Source, m.Path); err != nil {
-			return errors.Explainf(err, errors.Invalid, "no volume can be at %.200q", m.Path)
+			return errors.Explainf(err, errors.Invalid, "no volume can be mounted at %.200q", m.Path)
 		}
 	}
 	return nil

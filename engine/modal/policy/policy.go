@@ -36,7 +36,7 @@ func Of(n engine.Network) (Policy, error) {
 			"use the network mode allow, and list the permitted hosts")
 	case p.Open && len(n.Allow) > 0:
 		return Policy{}, errors.Remedy(errors.Newf(errors.Unsupported,
-			"at Modal nothing can be allowed beside the internet, such as %.120q", n.Allow[0]),
+			"Modal's networks cannot allow %.120q beside the internet", n.Allow[0]),
 			"leave the rules out, or use the network mode allow to reach nothing else")
 	}
 	for _, rule := range n.Allow {
@@ -60,7 +60,7 @@ func (p *Policy) add(rule string) error {
 	}
 	if port {
 		return errors.Remedy(errors.Newf(errors.Unsupported,
-			"the network rule %.120q names a port, which Modal's networks cannot", rule),
+			"the network rule %.120q names a port, which Modal's networks do not support", rule),
 			"leave the port out: at Modal an address is reached at every port, and a domain by TLS at port 443 alone")
 	}
 	if prefix, err := netip.ParsePrefix(host); err == nil {

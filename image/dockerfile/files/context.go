@@ -126,7 +126,7 @@ func (t *Tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 		return errors.Newf(errors.Invalid, "the archive has a name with a NUL byte")
 	}
 	if hdr.Uid < 0 || hdr.Gid < 0 || int64(hdr.Uid) >= 1<<32 || int64(hdr.Gid) >= 1<<32 {
-		return errors.Newf(errors.Invalid, "%.200q has an owner that cannot be", hdr.Name)
+		return errors.Newf(errors.Invalid, "%.200q has an invalid owner", hdr.Name)
 	}
 	switch hdr.Typeflag {
 	case tar.TypeLink:
@@ -402,7 +402,7 @@ func writeFile(tw *tar.Writer, hdr *tar.Header, f *File) error {
 	defer r.Close()
 	n, err := io.Copy(tw, io.LimitReader(r, hdr.Size))
 	if err == nil && n < hdr.Size {
-		err = errors.Newf(errors.Conflict, "%.200q has become shorter while it was read", hdr.Name)
+		err = errors.Newf(errors.Conflict, "%.200q was truncated while it was read", hdr.Name)
 	}
 	return errors.Wrapf(err, "write %.200q", hdr.Name)
 }

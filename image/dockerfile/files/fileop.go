@@ -33,7 +33,7 @@ func (s Source) Find(name string) (*File, error) {
 	f, _, err := s.Lookup(name, true)
 	if err == nil && f == nil {
 		err = errors.Remedy(errors.Newf(errors.NotFound, "there is no %.200q to mount in %s", name, s.Name),
-			"correct the name, or see whether %s leaves it out", ignoreName)
+			"correct the name, or check whether %s excludes it", ignoreName)
 	}
 	return f, err
 }
@@ -215,13 +215,13 @@ func clean(name string) string {
 
 func missing(name, what string) error {
 	err := errors.Newf(errors.NotFound, "there is no %.200q in %s", strings.TrimLeft(name, "/"), what)
-	return errors.Remedy(err, "correct the name, or see whether %s leaves it out", ignoreName)
+	return errors.Remedy(err, "correct the name, or check whether %s excludes it", ignoreName)
 }
 
 // absent explains why a source does not exist.
 func absent(from Source, name string) error {
 	if link, _, err := from.Lookup(name, false); err == nil && link != nil {
-		err := errors.Newf(errors.NotFound, "%.200q is a symbolic link to nothing in %s", name, from.Name)
+		err := errors.Newf(errors.NotFound, "%.200q is a dangling symbolic link in %s", name, from.Name)
 		return errors.Remedy(err, "copy its target as well")
 	}
 	return missing(name, from.Name)
@@ -257,7 +257,7 @@ func (t *Tree) wildcard(pattern string) ([]string, error) {
 				ok, err := path.Match(part, child)
 				if err != nil {
 					return nil, errors.Remedy(errors.Newf(errors.Invalid, "invalid pattern %.200q", pattern),
-						`use *, ? and [a-z], and a backslash before what stands for itself`)
+						`use *, ? and [a-z]; put a backslash before these characters to match them`)
 				}
 				if ok {
 					next[path.Join(name, child)] = f
@@ -344,7 +344,7 @@ func (c *copier) file(f *File, name string, act *pb.FileActionCopy) error {
 		return err
 	}
 	if c.several && !f.IsDir() && dir != dest && (old == nil || !old.IsDir()) {
-		return errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to the one name %.200q", dest),
+		return errors.Remedy(errors.Newf(errors.Invalid, "several files cannot be copied to one file, %.200q", dest),
 			"end the destination with a slash")
 	}
 	contents := act.DirCopyContents && f.IsDir()

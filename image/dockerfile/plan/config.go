@@ -63,13 +63,13 @@ func checkTriggers(texts []string) error {
 	for _, text := range texts {
 		result, err := parser.Parse(strings.NewReader(text))
 		if err == nil && len(result.AST.Children) != 1 {
-			err = errors.Errorf("there is not one instruction")
+			err = errors.Errorf("want one instruction")
 		}
 		if err == nil {
 			_, err = instructions.ParseCommand(result.AST.Children[0])
 		}
 		if err != nil {
-			return errors.Newf(errors.Invalid, "the base's instruction ONBUILD %.200q cannot be carried out: %s", text,
+			return errors.Newf(errors.Invalid, "the base has an invalid instruction ONBUILD %.200q: %s", text,
 				clip(err.Error()))
 		}
 	}

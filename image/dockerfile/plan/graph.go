@@ -205,7 +205,8 @@ func platformOf(op *pb.Op) ocispecs.Platform {
 func admitExec(v *Vertex, exec *pb.ExecOp) error {
 	if exec.Network == pb.NetMode_HOST || exec.Security == pb.SecurityMode_INSECURE {
 		return errors.Remedy(errors.Newf(errors.Denied,
-			"RUN cannot have --network=host or --security=insecure: builds are as isolated as runs"), "leave it out")
+			"RUN cannot have --network=host or --security=insecure: builds are as isolated as sandboxes"),
+			"leave it out")
 	}
 	platform := platforms.Normalize(platformOf(v.Op))
 	if local := platforms.DefaultSpec(); platform.OS != local.OS || platform.Architecture != local.Architecture {
@@ -219,7 +220,8 @@ func admitExec(v *Vertex, exec *pb.ExecOp) error {
 	for _, m := range exec.Mounts {
 		if m.MountType == pb.MountType_SSH {
 			return errors.Remedy(errors.Newf(errors.Unsupported,
-				"--mount=type=ssh is not supported: no key leaves its machine"), "use a token with --mount=type=secret")
+				"--mount=type=ssh is not supported: private keys stay on their machine"),
+				"use a token with --mount=type=secret")
 		}
 		if m.Dest == "/" || m.Dest == "" {
 			continue

@@ -106,7 +106,7 @@ func (d *document) checkCommand(c instructions.Command) error {
 		}
 		if i, err := strconv.Atoi(name); err == nil && (i < 0 || i >= len(d.stages)) {
 			return errors.Remedy(d.errorf(line, "there is no stage %s", name),
-				"stages are numbered from 0; better give them names")
+				"give the stages names, or count them from 0")
 		}
 	}
 	return nil
@@ -190,7 +190,7 @@ func (d *document) explain(err error, line int) error {
 // check rejects texts that are not a Dockerfile before they are parsed.
 func (d *document) check(text string) error {
 	if len(text) > maxText {
-		err := errors.Newf(errors.Invalid, "%s has %d bytes, which is more than the %d that it may have", d.what,
+		err := errors.Newf(errors.Invalid, "%s has %d bytes, more than the maximum of %d", d.what,
 			len(text), maxText)
 		return errors.Remedy(err, "put files into the build context and COPY them")
 	}
@@ -200,7 +200,7 @@ func (d *document) check(text string) error {
 	}
 	if !utf8.ValidString(text) {
 		i := strings.IndexRune(text, utf8.RuneError)
-		return errors.Remedy(d.errorf(lineAt(text, max(i, 0)), "there are bytes that are no UTF-8"),
+		return errors.Remedy(d.errorf(lineAt(text, max(i, 0)), "there are bytes that are not UTF-8"),
 			"save the Dockerfile as UTF-8")
 	}
 	for line := range strings.Lines(text) {
@@ -231,7 +231,7 @@ func (d *document) checkStages() error {
 		}
 	}
 	if len(d.stages) > maxStages || steps > maxSteps {
-		return errors.Newf(errors.Invalid, "%s has %d stages with %d instructions; it may have %d with %d", d.what,
+		return errors.Newf(errors.Invalid, "%s has %d stages with %d instructions; the maximum is %d with %d", d.what,
 			len(d.stages), steps, maxStages, maxSteps)
 	}
 	return nil

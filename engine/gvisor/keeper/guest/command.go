@@ -51,7 +51,7 @@ func StartError(err error, program, dir string, processes int) error {
 			"pass large data as a file or as standard input")
 	case has("resource temporarily unavailable", "try again"): // EAGAIN
 		return errors.Remedy(errors.Explainf(err, errors.Exhausted,
-			"the sandbox runs as many processes as it may, which is %d", processes),
+			"the sandbox has reached its limit of %d processes", processes),
 			"end some, or create it with a higher --processes")
 	case has("out of memory", "cannot allocate memory"): // ENOMEM
 		return errors.Remedy(errors.Explainf(err, errors.Exhausted, "the sandbox has no memory for another command"),

@@ -36,7 +36,7 @@ func (p *prepared) order(args []string) error {
 	if err == nil {
 		_, err = p.orders.Write(stack)
 	}
-	return errors.Wrapf(errors.Join(err, p.orders.Close()), "tell the sandbox's first process its name")
+	return errors.Wrapf(errors.Join(err, p.orders.Close()), "send the sandbox's name to its first process")
 }
 
 const (

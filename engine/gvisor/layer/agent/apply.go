@@ -98,7 +98,7 @@ func (f *filler) entry(hdr *tar.Header, content io.Reader) error {
 		return nil
 	}
 	if _, ok := f.mounted[name]; ok {
-		err := errors.Newf(errors.Invalid, "/%.200s is a file in the snapshot, and a volume is to be mounted there",
+		err := errors.Newf(errors.Invalid, "no volume can be mounted at /%.200s: it is a file in the snapshot",
 			name)
 		return errors.Remedy(err, "mount the volume elsewhere")
 	}

@@ -63,7 +63,7 @@ func (a *agent) keep(r layer.Request, file io.Writer) error {
 			inside[i] = int32(init.PIDNamespace().IDOfThreadGroup(tg))
 		}
 	}
-	return errors.Wrapf(json.NewEncoder(file).Encode(inside), "tell the ids of processes")
+	return errors.Wrapf(json.NewEncoder(file).Encode(inside), "report the ids of processes")
 }
 
 // leaves reports whether a process or one of its ancestors is among those that are not preserved.
