@@ -36,14 +36,14 @@ type logCursor struct {
 	At    map[string][2]int64 `json:"a,omitempty"` // offsets in standard output and standard error, by sandbox
 }
 
-// logPart is the most bytes of one message, and followEvery how often a follower looks for more.
+// logPart is the maximum size of one message in bytes, followEvery the interval at which a follower looks for more.
 const (
 	logPart     = 256 << 10
 	followEvery = 200 * time.Millisecond
 )
 
 // AppGetLogs implements ModalClient. It follows the logs of an app, of a sandbox or of its task for the given time, and
-// says when they are complete.
+// reports when they are complete.
 func (c *control) AppGetLogs(req *pb.AppGetLogsRequest, stream grpc.ServerStreamingServer[pb.TaskLogsBatch]) error {
 	ctx := stream.Context()
 	if req.GetFunctionId() != "" || req.GetFunctionCallId() != "" || req.GetInputId() != "" ||
@@ -165,8 +165,8 @@ func (f *follower) look(ctx context.Context) (ended bool, err error) {
 	return ended, nil
 }
 
-// shorten notes that all output of the sandboxes, which have ended, was sent by a look that began at now. Those that
-// have ended since, or in the same millisecond, keep their offsets: Until does not include them.
+// shorten sets Until after a look that began at now and sent all output of the ended sandboxes. It drops the offsets of
+// those that Until includes. Sandboxes that ended later, or in the same millisecond, keep theirs.
 func (c *logCursor) shorten(ended []record.Sandbox, now time.Time) {
 	c.Until = now.UnixMilli()
 	for _, sb := range ended {

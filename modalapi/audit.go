@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/account"
 )
 
-// Call is a call that may have changed something, ran a command, or was refused. It has nothing of the
-// request's content.
+// Call is a call that may have changed something, ran a command, or was refused. It contains nothing of the request's
+// content.
 type Call struct {
 	Account string // "" if the caller is unknown
 	KeyID   string

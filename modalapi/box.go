@@ -224,7 +224,7 @@ func (b *box) write(ctx context.Context, notes ...note) {
 
 func journalOf(id string) records.ID { return records.ID{ID: id} }
 
-// noteInput records for the next server how much input each command has read. No input arrives any longer.
+// noteInput records for the next server how much input each command has read. No more input arrives.
 func (b *box) noteInput(ctx context.Context) {
 	n := note{Input: map[string]int64{}}
 	add := func(id string, c *command) {
@@ -322,7 +322,7 @@ func (b *box) close(ctx context.Context, sb record.Sandbox) {
 	b.s.endBucket(ctx, sb)
 	if settled {
 		b.mu.Lock()
-		b.views = nil // as replay does: they hold no volume any longer
+		b.views = nil // as replay does: they no longer hold a volume
 		b.mu.Unlock()
 		b.write(ctx, note{Settled: true})
 	}

@@ -109,8 +109,8 @@ func (c *command) truncated(n int64) {
 		c.out.skip(n)
 		return
 	}
-	c.out.unmoor()
-	c.err.unmoor()
+	c.out.detach()
+	c.err.detach()
 }
 
 // follow waits for the end of a process.

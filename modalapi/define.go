@@ -148,7 +148,7 @@ func knownOptions(def *pb.Sandbox) error {
 	if set == nil {
 		set = map[string]string{}
 	}
-	//lint:ignore SA1019 clients before the change say it this way
+	//lint:ignore SA1019 earlier clients set this field
 	for name, on := range def.GetExperimentalOptions() {
 		set[name] = strconv.FormatBool(on)
 	}
@@ -169,7 +169,7 @@ func architecture(a pb.Arch) bool {
 
 // option reports whether an experimental option is set.
 func option(def *pb.Sandbox, name string) bool {
-	//lint:ignore SA1019 clients before the change say it this way
+	//lint:ignore SA1019 earlier clients set this field
 	return def.GetExperimentalOptions()[name] || def.GetExperimentalOptionsV2()[name] == "true"
 }
 

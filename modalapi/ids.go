@@ -12,9 +12,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// Modal's identifiers are derived from Harvest's, so that both name the same object and no mapping has to be
-// stored. SDKs recognize the generation of a sandbox by the shape of its ID: all but "sb-" and 22 letters and
-// digits is of the second.
+// Modal's identifiers are derived from Harvest's, so that both name the same object and no mapping has to be stored.
+// SDKs recognize the generation of a sandbox by the shape of its ID: an ID other than "sb-" and 22 letters and digits
+// is of the second one.
 const (
 	boxPrefix    = "sbx_"
 	sandboxID    = "sb-"

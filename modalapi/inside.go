@@ -10,7 +10,7 @@ import (
 const place = "local"
 
 // inside returns the environment of a command in the Fleet's sandbox ref: env, and the variables that Modal sets and
-// reserves. ref is b's sandbox or one of its sidecars, which is part of the same sandbox for its programs.
+// reserves. ref is b's sandbox or one of its sidecars, whose programs see the ID of b's sandbox.
 func (b *box) inside(ctx context.Context, ref string, env map[string]string) (map[string]string, error) {
 	of := b
 	var err error

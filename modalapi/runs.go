@@ -81,7 +81,7 @@ func (c *control) AppCreate(ctx context.Context, req *pb.AppCreateRequest) (*pb.
 	a.State, a.Description, a.Tags = state, req.GetDescription(), req.GetTags()
 	a, err := once1(ctx, c.s, "app", func() (apps.App, error) {
 		err := c.s.apps.Add(a)
-		if errors.KindOf(err) == errors.Conflict { // somebody deploys it, too
+		if errors.KindOf(err) == errors.Conflict { // another client deploys it, too
 			return c.s.apps.Get(acc, a.ID)
 		}
 		return a, err
@@ -144,7 +144,7 @@ func (c *control) AppClientDisconnect(ctx context.Context, req *pb.AppClientDisc
 	return &emptypb.Empty{}, c.s.leaveApp(ctx, a)
 }
 
-// leaveApp does what happens to an app when its client is gone.
+// leaveApp handles the end of an app's client.
 func (s *Server) leaveApp(ctx context.Context, a apps.App) error {
 	switch a.State {
 	case apps.Ephemeral, apps.Initializing:
@@ -167,7 +167,7 @@ func (c *control) AppStop(ctx context.Context, req *pb.AppStopRequest) (*emptypb
 	return &emptypb.Empty{}, c.s.stopApp(ctx, who.Account, req.GetAppId(), who.KeyID)
 }
 
-// stopApp begins to stop an app: from now on it gets no sandboxes, and those that it has are ended.
+// stopApp begins to stop an app: no more sandboxes are created in it, and its sandboxes are ended.
 func (s *Server) stopApp(_ context.Context, acc, id, by string) error {
 	a, err := s.apps.Change(acc, id, func(a apps.App) (apps.App, error) {
 		if a.Running() {

@@ -10,8 +10,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
-// The library stores equal images once, such as two file snapshots without a change in between. Each client ID
-// is a name of that image. A client therefore deletes an ID, and the image goes with its last ID.
+// The library stores equal images once, such as two file snapshots without a change in between. Each client ID is a
+// name of that image. A client therefore deletes an ID. The image is deleted with its last ID.
 
 // removeImage marks the image's ID as deleted, and deletes the image if nothing else refers to it.
 func (s *Server) removeImage(ctx context.Context, acc, id string, img image.Image) error {

@@ -132,8 +132,8 @@ func (s *spool) skip(n int64) {
 	s.wake()
 }
 
-// unmoor is skip for an unknown number of bytes.
-func (s *spool) unmoor() {
+// detach is skip for an unknown number of bytes.
+func (s *spool) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.adrift = true
@@ -269,7 +269,7 @@ func (s *spool) forget() {
 	}
 	s.mem, s.limit = nil, 1
 	if s.size > 0 {
-		s.size++ // no byte is kept any longer
+		s.size++ // no byte is kept now
 	}
 }
 

@@ -28,14 +28,14 @@ const (
 	mountsDir = "mounts"
 	blobID    = "bl-"
 	mountID   = "mo-"
-	// standalone begins the names of mounts with a Python that runs anywhere, which Modal offers to everybody.
+	// standalone begins the names of mounts with a Python that runs anywhere, which Modal offers to all users.
 	standalone = "python-build-standalone."
 	// mostInline is how much content of a file an answer contains.
 	mostInline     = 4 << 20
 	transferMethod = "transfer/" // method in the audit log for a request of a URL
 )
 
-// uploads are what clients upload: files, and lists of files.
+// uploads holds the files and the lists of files that clients upload.
 type uploads struct {
 	blobs  *blobs.Store
 	blocks *blobs.Store

@@ -68,9 +68,9 @@ func (f *Fleet) endOverdue(at time.Time) time.Duration {
 	return nap
 }
 
-// left returns the remaining time until e must end, and why; end is "" if it must not end. e ends at the time of the
-// clock or after that much time has elapsed, whichever is first: setting the clock back does not prolong a lifetime.
-// at is the current time of the clock. Fleet.mu is held.
+// left returns the time until e must end, and the reason; end is "" if e need not end. Both the clock and the elapsed
+// time count, and the earlier end wins: setting the clock back does not prolong a lifetime. at is the current time of
+// the clock. Fleet.mu is held.
 func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason string) {
 	sb := e.record
 	if sb.Status != record.Running && sb.Status != record.Lost {
@@ -86,7 +86,7 @@ func (e *entry) left(at, lived time.Time) (left time.Duration, end, reason strin
 	return left, end, reason
 }
 
-// moment is a time of the clock together with the corresponding monotonic time, as computed at the first look.
+// moment is a time of the clock with the monotonic time that corresponded to it when the reaper first looked.
 type moment struct{ clock, lived time.Time }
 
 // until returns the time until t: the smaller of the difference to now by the clock and the remaining monotonic time.

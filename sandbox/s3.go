@@ -91,7 +91,7 @@ func (f *Fleet) mountLost(ctx context.Context, id, reason string) {
 	}
 }
 
-// Sent records that the data that a sandbox could not send to S3 at its end is there now.
+// Sent records that the data that a sandbox failed to send to S3 at its end has been sent.
 func (f *Fleet) Sent(ctx context.Context, account, id string) error {
 	sb, e, err := f.find(ctx, account, id)
 	if err != nil || sb.S3 == nil || sb.S3.SyncError == "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // Adopt moves a sandbox of SpareAccount to its owner. It checks the owner's quotas as Create does. From then on the
-// owner sees the sandbox and pays for it: lifetime, idle limit and cost start anew. put stores the new record; if it
+// owner sees the sandbox and pays for it: lifetime, idle limit and cost start again. put stores the new record; if it
 // returns an error, nothing changes. Kinds: NotFound, Conflict (it does not run), Exhausted (quota), and those of put.
 func (f *Fleet) Adopt(ctx context.Context, owner, id string,
 	put func(context.Context, record.Sandbox) error) (record.Sandbox, error) {

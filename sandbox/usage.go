@@ -27,7 +27,7 @@ func (f *Fleet) Totals(ctx context.Context, account string) (record.Totals, erro
 	return t, nil
 }
 
-// source returns the way to measure e as long as it runs as box.
+// source returns the Source of e, which is current as long as e runs as box.
 func (f *Fleet) source(e *entry, box engine.Sandbox) usage.Source {
 	meter, _ := box.(engine.Meter)
 	return usage.Source{Engine: meter, Current: func() bool {

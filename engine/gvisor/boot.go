@@ -80,7 +80,7 @@ func (e *Engine) startWith(ctx context.Context, args *wire.BootArgs) (conn *wire
 	return e.startKeeper(args.Ref, handOver(lease, args.Claim))
 }
 
-// startKeeper starts the keeper's process, with further open files. kill ends it, and with it the sandbox.
+// startKeeper starts the keeper's process, with additional open files. kill ends the process, and with it the sandbox.
 func (e *Engine) startKeeper(ref string, files []*os.File) (conn *wire.Conn, kill func(), err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -130,8 +130,8 @@ func (e *Engine) startKeeper(ref string, files []*os.File) (conn *wire.Conn, kil
 	}), nil
 }
 
-// keeperEnv returns the keeper's environment. Of the server's, it has only the directory for coverage. Garbage
-// collection is off until gVisor has booted.
+// keeperEnv returns the keeper's environment. From the server's environment it inherits only the directory for
+// coverage. Garbage collection is off until gVisor has booted.
 func keeperEnv() []string {
 	env := []string{"GOGC=off", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	if dir := os.Getenv("GOCOVERDIR"); dir != "" {

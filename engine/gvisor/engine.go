@@ -70,9 +70,9 @@ type Options struct {
 	// Tools is a static program that first in main calls tool.Handover and the handovers of the programs of
 	// Command.Own. "" means Executable.
 	Tools string
-	// SetOwner makes the file system that serves a directory of engine.Mount show files of its user n as those of
-	// this machine's user first+n, for a sandbox with users of its own. It reports false if it does not serve the
-	// directory. Owners in such directories are mapped as in volumes, as with a SetOwner of nil.
+	// SetOwner is for sandboxes with their own users. It makes the file system that serves a directory of engine.Mount
+	// show the files of its user n as files of the host's user first+n. It returns false if that file system does not
+	// serve the directory: the owners are then mapped as in volumes, as they are without SetOwner.
 	SetOwner func(ctx context.Context, dir string, first int) (bool, error)
 }
 

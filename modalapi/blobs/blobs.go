@@ -202,7 +202,7 @@ func (s *Store) Has(account, sum string) bool {
 	return os.Chtimes(s.path(account, blobDir, sum), now, now) == nil
 }
 
-// Release says that the content was copied elsewhere: without another use, the blob goes soon.
+// Release records that the content was copied elsewhere: the blob is removed soon unless it is used again.
 func (s *Store) Release(account, sum string) {
 	if check(account, sum) != nil {
 		return
@@ -210,7 +210,7 @@ func (s *Store) Release(account, sum string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := time.Now().Add(released - s.limits.Life)
-	_ = os.Chtimes(s.path(account, blobDir, sum), at, at) // otherwise it goes later
+	_ = os.Chtimes(s.path(account, blobDir, sum), at, at) // otherwise it is removed later
 }
 
 // Size returns the size of a blob, or NotFound.
@@ -243,7 +243,7 @@ func lost(err error, sum string) error {
 }
 
 // Copy writes a blob to w. A blob that is damaged, as after a failure of the machine, is removed and reported as
-// Unavailable: the client uploads it again. w then has got content that is wrong.
+// Unavailable: the client uploads it again. w has then received wrong content.
 func (s *Store) Copy(ctx context.Context, account, sum string, w io.Writer) error {
 	f, err := s.Open(account, sum)
 	if err != nil {
@@ -289,8 +289,8 @@ func (s *Store) dropLocked(account, sum string) {
 	}
 }
 
-// Put stores what r has as the blob with that digest, unless the account has it. Invalid if the content has another
-// digest, or more than most bytes.
+// Put stores the content of r as the blob with that digest, unless the account already has the blob. Invalid if the
+// content has another digest, or more than most bytes.
 func (s *Store) Put(ctx context.Context, account, sum string, most int64, r io.Reader) error {
 	if err := check(account, sum); err != nil {
 		return err
@@ -305,7 +305,7 @@ func (s *Store) Put(ctx context.Context, account, sum string, most int64, r io.R
 	return err
 }
 
-// Add stores what r has, at most the limit of a blob, and returns its digest.
+// Add stores the content of r, up to the limit of a blob, and returns its digest.
 func (s *Store) Add(ctx context.Context, account string, r io.Reader) (sum string, err error) {
 	if !accountPattern().MatchString(account) {
 		return "", errors.Newf(errors.Invalid, "invalid account %.100q", account)
@@ -313,7 +313,7 @@ func (s *Store) Add(ctx context.Context, account string, r io.Reader) (sum strin
 	return s.take(ctx, account, "", s.limits.Blob, r)
 }
 
-// take writes r to a file, and keeps it as a blob if it has the wanted digest, or if any is wanted.
+// take writes r to a file, and keeps it as a blob if it has the digest want, or if want is "".
 func (s *Store) take(ctx context.Context, account, want string, most int64, r io.Reader) (sum string, err error) {
 	for _, dir := range []string{tempDir, blobDir} {
 		if err := os.MkdirAll(s.path(account, dir), 0o700); err != nil {
@@ -382,7 +382,7 @@ func (s *Store) Sweep(now time.Time, keep func(account, sum string) bool) {
 	}
 	s.mu.Unlock()
 	for _, account := range names {
-		stored, _ := os.ReadDir(s.path(account, blobDir)) // what cannot be read stays
+		stored, _ := os.ReadDir(s.path(account, blobDir)) // unreadable entries stay
 		for _, e := range stored {
 			if keep(account, e.Name()) {
 				continue

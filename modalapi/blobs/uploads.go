@@ -96,8 +96,8 @@ func ended(err error) error {
 	return errors.Wrapf(err, "read an upload")
 }
 
-// WritePart stores a part and returns its MD5 in hexadecimal digits. Invalid if it has another length than it must
-// have. Parts may come in any order, and again.
+// WritePart stores a part and returns its MD5 in hexadecimal digits. Invalid if its length is wrong. Parts may come in
+// any order, and more than once.
 func (s *Store) WritePart(ctx context.Context, account, name string, part int, r io.Reader) (string, error) {
 	up, err := s.upload(account, name)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *Store) WritePart(ctx context.Context, account, name string, part int, r
 		return "", ended(err)
 	}
 	defer f.Close()
-	h := md5.New() // the protocol's, against mistakes; the SHA-256 of the whole file is against everything else
+	h := md5.New() // the protocol uses MD5 against mistakes; the SHA-256 of the whole file detects all other changes
 	to := io.NewOffsetWriter(f, int64(part-1)*up.Part)
 	size, err := io.Copy(io.MultiWriter(to, h), io.LimitReader(reader{ctx, r}, up.length(part)))
 	if err != nil {
@@ -135,8 +135,8 @@ func (s *Store) WritePart(ctx context.Context, account, name string, part int, r
 }
 
 // Complete makes the parts with the given MD5s the blob. It returns the MD5 of the MD5s, as S3 does. Invalid if parts
-// are missing or the content has another SHA-256 than Begin was called with. The upload then remains, so that parts can
-// be sent again. Complete is idempotent.
+// are missing, or if the SHA-256 of the content is not the one that Begin received. The upload then remains, so that
+// parts can be sent again. Complete is idempotent.
 func (s *Store) Complete(ctx context.Context, account, name, sum string, etags []string) (string, error) {
 	all := md5.New()
 	for _, etag := range etags {
@@ -204,7 +204,7 @@ func sumOf(ctx context.Context, name string) (string, error) {
 
 // sweepUploads removes uploads that do not continue.
 func (s *Store) sweepUploads(now time.Time, account string) {
-	begun, _ := os.ReadDir(s.path(account, uploadDir)) // what cannot be read stays
+	begun, _ := os.ReadDir(s.path(account, uploadDir)) // unreadable entries stay
 	for _, e := range begun {
 		info, err := e.Info()
 		if err != nil || now.Sub(info.ModTime()) <= s.limits.Upload {

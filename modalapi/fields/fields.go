@@ -1,5 +1,5 @@
-// Package fields lists what is done with each field of the requests that describe sandboxes, images and volumes: it
-// is served, refused, or harmless to ignore. An option that restricts something is never ignored.
+// Package fields lists how each field of the requests that describe sandboxes, images and volumes is treated: it is
+// served, refused, or harmless to ignore. An option that restricts something is never ignored.
 package fields
 
 import (
@@ -206,7 +206,7 @@ func check(m protoreflect.Message) error {
 	return err
 }
 
-// set reports whether a field says something: an empty message does not.
+// set reports whether a field has content: an empty message has none.
 func set(m protoreflect.Message, f protoreflect.FieldDescriptor) bool {
 	if !m.Has(f) {
 		return false

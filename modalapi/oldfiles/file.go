@@ -141,7 +141,7 @@ func (f *file) load(ctx context.Context, files Files) error {
 	return nil
 }
 
-// refresh copies the sandbox's file again if it has changed. A removed file stays readable, as at an operating system.
+// refresh copies the sandbox's file again if it has changed. A removed file stays readable, as on Unix.
 func (f *file) refresh(ctx context.Context, files Files) error {
 	if f.dirty {
 		return nil
@@ -294,14 +294,14 @@ func (f *file) rebase(ctx context.Context, files Files) error {
 	return nil
 }
 
-// drop releases the copy. f.mu is held, or nobody else has f.
+// drop releases the copy. f.mu is held, or f is not shared.
 func (f *file) drop() {
 	if f.copy != nil {
 		_ = f.copy.Close() // it is unnamed, and was written back if it had to be
 	}
 }
 
-// dropLater is drop after the operation that runs.
+// dropLater drops f after the operation in progress.
 func (f *file) dropLater() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -103,7 +103,7 @@ func (r *run) finish(out []byte, failed *Error) {
 	r.wake()
 }
 
-// forgotten reports whether nobody has read the result for some time.
+// forgotten reports whether the result was not read for some time.
 func (r *run) forgotten() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (r *run) stop() {
 	}
 }
 
-// idle reports whether nobody reads.
+// idle reports whether r has no reader.
 func (r *run) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *Sessions) Output(ctx context.Context, id string, limit time.Duration, s
 	}
 }
 
-// watch starts a watch, which ends after its time limit, with the sandbox, or when nobody reads its events.
+// watch starts a watch, which ends after its time limit, with the sandbox, or when its events have no reader.
 func (s *Sessions) watch(r *run, files Files, req *pb.ContainerFileWatchRequest) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	if req.HasTimeoutSecs() {

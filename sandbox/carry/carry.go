@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// notWorthIt is by how much a lifetime may be shortened to avoid a carry-over, which ends the commands.
+	// notWorthIt is the maximum by which a lifetime is shortened to avoid a carry-over, which ends the commands.
 	notWorthIt = 10 * time.Minute
-	// early is how long before the engine's limit a sandbox ends.
+	// early is the minimum time between the end of a sandbox and the engine's limit.
 	early = 5 * time.Second
 	// longestQuiet is how long a carry-over waits for file copies that are under way.
 	longestQuiet = 10 * time.Minute
@@ -22,7 +22,7 @@ const (
 )
 
 // Fit returns when to end a sandbox that should live until expires. The result is earlier if the engine would end the
-// sandbox shortly before expires. It leaves snapshot, the time that a snapshot on end may take; 0 for none.
+// sandbox shortly before expires. It leaves time for a snapshot on end: snapshot is its duration, 0 without one.
 func Fit(box engine.Sandbox, expires time.Time, snapshot time.Duration) time.Time {
 	c, ok := box.(engine.Carrier)
 	if !ok {
@@ -46,8 +46,8 @@ type State struct {
 	notAgain time.Time     // guarded by mu; earliest time for the next attempt
 }
 
-// Due returns the time until box must be carried over, so that its sandbox lives until expires. ok is false if it need
-// not be, or if that is under way. at is the current time.
+// Due returns the time until box must be carried over, so that its sandbox lives until expires. ok is false if no
+// carry-over is needed, or if one is under way. at is the current time.
 func (s *State) Due(box engine.Sandbox, expires, at time.Time) (left time.Duration, ok bool) {
 	c, can := box.(engine.Carrier)
 	s.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 )
 
-// Sandbox is the sandbox of a Set. Its functions may be called concurrently; they must not be called while a lock is
-// held that they take.
+// Sandbox is the sandbox of a Set. Its functions may be called concurrently. The caller must not hold a lock that they
+// take.
 type Sandbox struct {
 	ID      string
 	Capture int             // bytes of each stream that a Result keeps
@@ -41,7 +41,7 @@ type Set struct {
 	busy    int                     // guarded by mu; activities, without background commands
 }
 
-// New returns the commands of a sandbox: none.
+// New returns the empty Set of a new sandbox.
 func New(sandbox Sandbox) *Set { return &Set{sandbox: sandbox, running: map[*Execution]struct{}{}} }
 
 // Enter begins an activity that keeps the sandbox from becoming idle until Leave.

@@ -47,7 +47,7 @@ type Follower struct {
 func New(sandbox Sandbox) *Follower { return &Follower{sandbox: sandbox} }
 
 // Follow publishes the denials of the sandbox until it ends or is lost, and adds them to its record, sb. It does
-// nothing if it follows box already, or if the sandbox has no network: then there are none.
+// nothing if it already follows box, or if the sandbox has no network and thus no denials.
 func (f *Follower) Follow(box engine.Sandbox, sb record.Sandbox) {
 	networker, ok := box.(engine.Networker)
 	f.mu.Lock()

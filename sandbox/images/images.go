@@ -21,7 +21,7 @@ type Images struct {
 	Secrets *secret.Vault // with logins for registries; may be nil
 }
 
-// Find returns the image of a plan, for a sandbox of the account of which holder is the record's Holder. A missing
+// Find returns the image of a plan. owner is the account of the sandbox, and holder the Holder of its record. A missing
 // image is built, if it is the base image, or pulled from its registry.
 func (i Images) Find(ctx context.Context, owner, holder string, p spec.Plan) (image.Image, error) {
 	images := image.Of(i.Engine.Images(), account.Owner(holder))

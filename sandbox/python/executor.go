@@ -26,7 +26,7 @@ const outlive = 10 * time.Minute
 // Result keeps 4 MiB of each stream, its beginning and its end, unless Options.Capture is set.
 func (e Executor) Execute(ctx context.Context, code string, timeout time.Duration) (commands.Result, error) {
 	limits, err := e.Fleet.Rules().Timeouts, Check(code)
-	if err == nil { // before a sandbox is created in vain
+	if err == nil { // before a sandbox is created
 		var p spec.Problems
 		timeout = spec.CheckTime(&p, "timeout_seconds", timeout.Seconds(), limits.Exec, limits.MaxLife)
 		err = p.Err()

@@ -111,7 +111,7 @@ func (s Sandbox) Clone() Sandbox {
 // Filter of List. The zero value selects all sandboxes that have not ended.
 type Filter struct {
 	All      bool              // also ended ones
-	Statuses []Status          // if set, only these, whatever All says
+	Statuses []Status          // if set, only these; All is then ignored
 	Name     string            // if set, only this name
 	Tags     map[string]string // all of these
 	Before   string            // an ID: only older ones; the last ID of a page gives the next page
@@ -175,9 +175,9 @@ type S3Volume struct {
 
 // Accounts of sandboxes that the server makes for itself. Clients cannot use them, and they have no quota.
 const (
-	// SpareAccount is the account of sandboxes that are made ahead for their Owner, until they are adopted. Whoever
-	// fills it limits their number. Their volumes, secrets and images are those of the owner. They take no snapshot on
-	// their end, their idle limit does not count, and recovery ends them.
+	// SpareAccount is the account of sandboxes that are made ahead for their Owner, until they are adopted. The package
+	// that makes them limits their number. Their volumes, secrets and images are those of the owner. They take no
+	// snapshot on their end, their idle limit does not count, and recovery ends them.
 	SpareAccount = "harvest-spares"
 	// BuildAccount is the account of sandboxes that build images. Package dockerfile limits their number. After a
 	// restart these sandboxes are orphans, and recovery ends them.

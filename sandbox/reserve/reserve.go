@@ -1,4 +1,4 @@
-// Package reserve says how much the sandboxes of an account may reserve at once, and what that costs.
+// Package reserve limits the reservations of an account's sandboxes, and computes their cost.
 package reserve
 
 import (

@@ -110,8 +110,8 @@ func (f *Files) Fill(ctx context.Context, stored string, other func() bool) erro
 	return nil
 }
 
-// FilledFor reports whether the sandbox, with the record own, has filled the volume that another one uses, from the
-// same place: then its changes take precedence.
+// FilledFor reports whether the sandbox, whose record is own, has filled the volume that other uses as well, from the
+// same place. The changes in the volume then take precedence over S3.
 func (f *Files) FilledFor(own, other record.Sandbox) bool {
 	s, theirs := own.S3, other.S3
 	if s == nil || own.Account != other.Account || s.Volume != theirs.Volume || s.Bucket != theirs.Bucket ||

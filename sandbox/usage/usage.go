@@ -48,7 +48,7 @@ func (u *Usage) add(s Sample) {
 		return
 	}
 	u.PeakMemory = max(u.PeakMemory, s.Memory)
-	const late = 0.9 // of a timer that fires early after one that fired late
+	const late = 0.9 // of an interval: a timer may fire early after one that fired late
 	if n > 1 && u.Samples[n-1].Time.Sub(u.Samples[n-2].Time).Seconds() < u.Interval*late {
 		u.Samples[n-1] = s
 		return

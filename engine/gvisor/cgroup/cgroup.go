@@ -260,9 +260,9 @@ func (g *Group) Charged() (int64, error) {
 	return 0, errors.Errorf("the group %s has no memory controller", g.name)
 }
 
-// CPU returns the processor time of the group's processes, including ended ones. If version 1 counts it in
-// another hierarchy than that of the limits, it is the time of the living processes and of the children that
-// they have waited for.
+// CPU returns the processor time of the group's processes, including ended ones. If version 1 counts the time in a
+// hierarchy without the limits, CPU returns the time of the living processes and of the children that they have waited
+// for.
 func (g *Group) CPU() (time.Duration, error) {
 	for _, h := range g.in {
 		switch {

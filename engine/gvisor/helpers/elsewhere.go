@@ -6,5 +6,5 @@ package helpers
 // race detector do not contain them, because gVisor does not boot with it, and takes minutes to compile.
 const Linked = false
 
-// Main does nothing here: no helper process is this program.
+// Main does nothing here: this program is never a helper process.
 func Main() {}

@@ -145,7 +145,7 @@ func newPlumbing(args *wire.StartArgs) (p *plumbing, err error) {
 }
 
 // openTerminal opens a terminal whose master honors deadlines: collect relies on them while a child of the command
-// keeps the terminal open. A file that is not in blocking mode when it becomes an os.File stays so.
+// keeps the terminal open. An os.File stays in the non-blocking mode that its descriptor had when it was made.
 func openTerminal() (master, slave *os.File, err error) {
 	opened, slave, err := pty.Open()
 	if err != nil {

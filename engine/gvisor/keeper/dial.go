@@ -74,8 +74,8 @@ func handOver(to, conn *net.UnixConn, port int) error {
 	return errors.Wrapf(errors.Join(err, sent), "relay")
 }
 
-// startRelay returns a connection to the relay. It starts one if none runs, or if the current one is old, which
-// is broken.
+// startRelay returns a connection to the relay. It starts a relay if none runs, or if the current connection is old, a
+// broken one.
 func (k *Keeper) startRelay(old *net.UnixConn) (*net.UnixConn, error) {
 	if err := k.awaitReady(); err != nil {
 		return nil, err

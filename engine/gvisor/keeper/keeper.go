@@ -95,7 +95,7 @@ func Main() int {
 	runtime.LockOSThread()
 	// Signals from the server's terminal, such as SIGHUP and SIGINT, must not end the sandboxes.
 	ignoreSignals()
-	// In a user namespace of its own, the keeper needs what it has, and the host does not respect it.
+	// In its own user namespace, the keeper needs all its privileges, and they have no effect on the host.
 	if owned, err := ownNamespace(); err != nil || !owned {
 		if err = errors.Join(err, privilege.Keep(privilege.Keeper)); err != nil && !errors.Is(err, unix.ENOTSUP) {
 			fmt.Fprintln(os.Stderr, err)

@@ -81,8 +81,8 @@ const (
 	volumeShare    = 10
 )
 
-// nearFull is the number of further files at which gVisor starts to count the files of a volume. It is larger
-// than the number of files that can be created during a scan by the keeper.
+// nearFull is the remaining number of files of a volume below which gVisor counts new files. It is larger than the
+// number of files that can be created during a scan by the keeper.
 const nearFull = 100_000
 
 // watchVolumes enforces the limits of writable volumes. It kills the commands in the sandbox while a volume

@@ -154,7 +154,7 @@ func (r *restoration) open() (map[int]*os.File, error) {
 			return nil, err
 		}
 		r.pipes[c.ID] = p
-		// Not earlier: this makes reads of the files block, and gVisor's reads must not.
+		// Not earlier: identify makes the files blocking, and gVisor's reads must not block.
 		p.files = p.identify(c.Number)
 		if !c.Stdin {
 			_ = p.stdin.Close()

@@ -21,7 +21,7 @@ func (k *Keeper) usage() (engine.Usage, error) {
 	u.Received, u.Sent = k.network.Traffic()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.cpu = max(k.cpu, cpu) // an ended process may have taken its share of the sum with it
+	k.cpu = max(k.cpu, cpu) // the sum lacks the time of ended processes
 	u.CPU = k.cpu.Seconds()
 	return u, nil
 }

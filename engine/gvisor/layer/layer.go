@@ -52,7 +52,7 @@ type Kept struct {
 const (
 	NullFile  = 3  // the null device
 	SinkFile  = 4  // a pipe for output that nothing reads
-	EmptyFile = 5  // a pipe at its end
+	EmptyFile = 5  // a pipe that is at end-of-file
 	FirstFile = 16 // the first file of commands
 )
 

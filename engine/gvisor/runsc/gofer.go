@@ -31,9 +31,9 @@ type FileServer struct {
 	kill   func()
 }
 
-// ServeFiles starts the file server of a container. bundle is the directory with the spec as config.json. The
-// spec has a user namespace with mappings. volumes are the mounts whose entries in the spec have mappings, too, by
-// mount point. They are attached nowhere. The caller closes the files.
+// ServeFiles starts the file server of a container. bundle is the directory with the spec as config.json. The spec has
+// a user namespace with mappings. volumes are the mounts whose entries in the spec have mappings, too, by mount point.
+// They are detached. The caller closes the files.
 func (s *Sandbox) ServeFiles(id, bundle string, spec *specs.Spec, confs []MountConf,
 	volumes map[string]*os.File) (f *FileServer, err error) {
 	f = &FileServer{}

@@ -75,7 +75,7 @@ func New(opts Options) (_ *Sandbox, err error) {
 	return s, nil
 }
 
-// start starts the process, which writes a byte to tell when it has booted.
+// start starts the process, which writes a byte once it has booted.
 func (s *Sandbox) start(tell *os.File) error {
 	unlimitMemoryLocks()
 	if err := closeOnExec(); err != nil {
@@ -186,7 +186,8 @@ func isolate(cmd *exec.Cmd, spec *specs.Spec) {
 	a.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUSER
 	a.UidMappings, a.GidMappings = mappings(spec.Linux.UIDMappings), mappings(spec.Linux.GIDMappings)
 	a.Credential = &syscall.Credential{Uid: 0, Gid: 0}
-	// With users of its own, it gives up this process's groups, which then are others'.
+	// If the sandbox has its own users, the process drops the supplementary groups of this process, which are not the
+	// sandbox's.
 	a.GidMappingsEnableSetgroups = hostRoot(spec.Linux.GIDMappings) != 0
 }
 

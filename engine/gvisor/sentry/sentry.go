@@ -20,8 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// Main takes the process over if it was started as a part of gVisor. gVisor also starts its own binary again
-// under other names. Main then never returns.
+// Main runs gVisor if the process was started as a part of it, and then never returns. gVisor also restarts its own
+// binary under other names.
 func Main() {
 	if len(os.Args) == 0 {
 		return

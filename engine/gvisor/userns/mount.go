@@ -16,8 +16,8 @@ func Map(first int) []syscall.SysProcIDMap {
 	return []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: Size}}
 }
 
-// Namespace returns a user namespace whose users are the range from first. No process is in it. program is the
-// file of any program: a process of it makes the namespace, and never runs.
+// Namespace returns a user namespace whose users are the range from first. It contains no process. program is any
+// executable file: a process of it makes the namespace, and ends before its first instruction.
 func Namespace(first int, program string) (_ *os.File, err error) {
 	f, err := os.Open(program)
 	if err != nil {
@@ -43,9 +43,9 @@ func Namespace(first int, program string) (_ *os.File, err error) {
 	return namespace, errors.Wrapf(err, "open a user namespace")
 }
 
-// Mount returns a mount of the directory that is attached nowhere. In it, users see files of the host's user n as
-// those of their namespace's user n, and files that they create belong to that user on the host. Without a
-// namespace, the mount shows the host's owners.
+// Mount returns a detached mount of the directory. In it, users see files of the host's user n as those of their
+// namespace's user n, and files that they create belong to that user on the host. Without a namespace, the mount shows
+// the host's owners.
 func Mount(dir string, namespace *os.File) (*os.File, error) {
 	const flags = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, flags)

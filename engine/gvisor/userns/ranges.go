@@ -1,5 +1,5 @@
-// Package userns gives each sandbox of a server that runs as root users of its own: a range of host ids that
-// belongs to no one else on this machine. Mounts with mapped owners show files in it under their own owners.
+// Package userns gives each sandbox its own users if the server runs as root: a range of host ids that nothing else on
+// this machine uses. Mounts with mapped owners translate the owners of files between the host and the sandbox.
 package userns
 
 import (
@@ -49,7 +49,7 @@ func (p pool) take() (*Lease, error) {
 		return nil, err
 	}
 	free := 0
-	for _, i := range rand.Perm(p.ranges) { // servers that start at the same range would meet at every step
+	for _, i := range rand.Perm(p.ranges) { // servers that try ranges in the same order would collide at each one
 		first := p.first + i*Size
 		if !known.free(first) {
 			continue
@@ -88,7 +88,7 @@ func listen(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// ids are the ids of this machine that others have, and those of this process's user namespace.
+// ids are the ids that this machine has assigned, and those of this process's user namespace.
 type ids struct {
 	taken []span
 	maps  [][]span

@@ -179,8 +179,8 @@ type ClaimArgs struct {
 	Network  engine.Network
 	Keep     bool // read the writable layer first when memory runs out
 
-	// Files are mounts that are attached nowhere, one per element of Mounts, if the sandbox has users of its own.
-	// They travel beside the request: KindFiles.
+	// Files are detached mounts, one per element of Mounts, if the sandbox has its own users. The client sends them
+	// separately: KindFiles.
 	Files []*os.File `json:"-"`
 
 	OutputBytes int64 `json:",omitempty"` // kept output of each command, if not set at boot
@@ -221,7 +221,7 @@ type StartArgs struct {
 	Merged   bool // standard error goes to standard output
 	Own      bool // runs Harvest's own binary instead of a program of the image
 	Tool     bool // the same, as root and in /; its output is not kept after its end
-	Quiet    bool // output is only kept; otherwise it is sent here, and a slow reader blocks the command
+	Quiet    bool // output is kept, but not sent here; otherwise a slow reader blocks the command
 }
 
 // AttachArgs name a command.

@@ -218,7 +218,7 @@ func runscConfig(args wire.BootArgs) (*config.Config, error) {
 		fmt.Sprintf("--rootless=%t", args.Rootless),
 		fmt.Sprintf("--allow-suid=%t", !args.NoSetuid),
 		"--ignore-cgroups", // package cgroup does this
-		// Version 1 of cgroups in the sandbox forgets the process limit in six of seven forks.
+		// With version 1 of cgroups in the sandbox, gVisor ignores the process limit in six of seven forks.
 		"--in-sandbox-cgroup=v2",
 		// Check of package gvisor reports possible improvements.
 		"--host-settings=ignore",

@@ -19,12 +19,12 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
-// keep prepares the processes of a container for a checkpoint. When gVisor restores one, it ends processes that
-// were started by its exec, and their descendants, because the caller that waited for them is gone, and with it
-// its open files of the host. In Harvest, that caller is the keeper, which waits again and provides such files.
-// So keep makes the processes children of the container's first one, as if they had been started inside, and
-// gives their files the names under which the keeper provides others. No process in the sandbox may start or
-// end until keep returns. It writes the PIDs in the container to file.
+// keep prepares the processes of a container for a checkpoint. When gVisor restores one, it ends processes that were
+// started by its exec, and their descendants, because the caller that waited for them no longer exists, nor do its open
+// files of the host. In Harvest, that caller is the keeper, which waits again and provides such files. So keep makes
+// the processes children of the container's first one, as if they had been started inside, and gives their files the
+// names under which the keeper provides others. No process in the sandbox may start or end until keep returns. It
+// writes the PIDs in the container to file.
 func (a *agent) keep(r layer.Request, file io.Writer) error {
 	init, err := a.first(r.Container)
 	if err != nil {

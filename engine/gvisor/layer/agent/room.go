@@ -198,7 +198,7 @@ func startOf(t *kernel.Task, c creation, args arch.SyscallArguments) vfs.Virtual
 	}
 	file := t.GetFile(args[c.dir].Int())
 	if file == nil {
-		// The path may be absolute, and does not need it then.
+		// The call fails, unless its path is absolute, which needs no start.
 		return t.FSContext().WorkingDirectory()
 	}
 	defer file.DecRef(t)

@@ -32,7 +32,7 @@ type terminals struct {
 
 	mu      sync.Mutex
 	all     []*terminal // guarded by mu
-	waiting bool        // guarded by mu; whether a call of releaseLater comes
+	waiting bool        // guarded by mu; a call of releaseLater is scheduled
 }
 
 // terminal is a terminal with a name.

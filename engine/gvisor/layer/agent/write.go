@@ -91,7 +91,7 @@ func settle(all []entry) {
 			first[target] = i
 		}
 	}
-	// Whiteouts are one file with many names. Only now it is known which file that is.
+	// All whiteouts are hard links to one file. That file is known only now.
 	gone := map[string]bool{}
 	for _, e := range all {
 		if e.gone() {
