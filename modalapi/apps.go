@@ -25,7 +25,7 @@ func checkName(what, name string) error {
 		return nil
 	}
 	return errors.Remedy(errors.Newf(errors.Invalid, "Invalid %s name: '%.80s'", what, name),
-		"Use 1 to 64 letters, digits, '-', '_' or '.'")
+		"use 1 to 64 letters, digits, '-', '_' or '.'")
 }
 
 // checkAppName is checkName for the name of an app, which must not look like the ID of one without a name.
@@ -64,7 +64,7 @@ func appTags(id string) (map[string]string, error) {
 func (s *Server) runningApp(acc, id string) (apps.App, error) {
 	a, err := s.apps.Get(acc, id)
 	if err == nil && !a.Running() {
-		err = errors.Remedy(errors.Newf(errors.Conflict, "App '%.100s' is stopped", id), "Run or deploy it again")
+		err = errors.Remedy(errors.Newf(errors.Conflict, "App '%.100s' is stopped", id), "run or deploy it again")
 	}
 	return a, err
 }

@@ -219,7 +219,7 @@ func (s *Server) token(ctx context.Context, id, secret string) (account.Principa
 	if id == "" || secret == "" {
 		err := errors.Newf(errors.Unauthenticated, "no token was sent")
 		return account.Principal{}, errors.Remedy(err,
-			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
+			"set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	who, err := s.opts.Keys.Authenticate(ctx, account.APIKey, secret)
 	if err == nil && who.KeyID != id {
@@ -227,7 +227,7 @@ func (s *Server) token(ctx context.Context, id, secret string) (account.Principa
 	}
 	if errors.KindOf(err) == errors.Unauthenticated {
 		err = errors.Remedy(errors.Newf(errors.Unauthenticated, "Token validation failed: %s", errors.Message(err)),
-			"Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
+			"set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 	}
 	return who, err
 }

@@ -45,11 +45,11 @@ func mountable(def *pb.Sandbox) error {
 	mounts := def.GetCloudBucketMounts()
 	if len(def.GetS3Mounts()) > 0 {
 		return refuse(errors.Unsupported, "this way to mount buckets is too old",
-			"Use cloud_bucket_mounts, as newer SDKs do")
+			"use cloud_bucket_mounts, as newer SDKs do")
 	}
 	if len(mounts) > 1 {
 		return refuse(errors.Unsupported, "a sandbox has no more than one bucket mounted here",
-			"Mount one, or have a sidecar mount the other one")
+			"mount one, or have a sidecar mount the other one")
 	}
 	for _, m := range mounts {
 		prefix := m.GetKeyPrefix()
@@ -57,15 +57,15 @@ func mountable(def *pb.Sandbox) error {
 		switch {
 		case m.GetRequesterPays():
 			return refuse(errors.Unsupported, "buckets for which the requester pays are not mounted here",
-				"Leave requester_pays out, and have the bucket's owner pay")
+				"leave requester_pays out, and have the bucket's owner pay")
 		case m.GetOidcAuthRoleArn() != "":
 			return refuse(errors.Unsupported, "no role is assumed here with a sandbox's identity token",
-				"Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+				"give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		case prefix != "" && !strings.HasSuffix(prefix, "/"):
 			return refuse(errors.Invalid, "key_prefix is put before all keys, so it must end with a '/'", "Add it")
 		case err != nil || u.User != nil || u.RawQuery != "":
 			return refuse(errors.Invalid, "the bucket's endpoint is no address of a server",
-				"Write it as https://host:port, and credentials into a secret")
+				"write it as https://host:port, and credentials into a secret")
 		}
 	}
 	return nil
@@ -89,7 +89,7 @@ func (s *Server) bucket(ctx context.Context, acc string, def *pb.Sandbox) (*spec
 		if len(where) > 0 {
 			return nil, errors.Remedy(errors.Newf(errors.Invalid,
 				"a bucket at its own endpoint needs a secret"),
-				"Give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+				"give the mount a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 		}
 		return mount, nil // uses the account's S3 credentials
 	}
@@ -124,11 +124,11 @@ func (s *Server) whereBucket(acc string, m *pb.CloudBucketMount) (secret.Pairs, 
 	if ours != "" {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
 			"this server uses only the S3 endpoint of its configuration"),
-			"Leave bucket_endpoint_url out, or s3.endpoint of the configuration")
+			"leave bucket_endpoint_url out, or s3.endpoint of the configuration")
 	}
 	if acc != account.Personal { // the server can reach addresses that other accounts must not
 		return nil, errors.Remedy(errors.Newf(errors.Denied, "only the server's operator may choose an S3 endpoint"),
-			"Leave bucket_endpoint_url out, or ask the operator to set s3.endpoint in the server's configuration")
+			"leave bucket_endpoint_url out, or ask the operator to set s3.endpoint in the server's configuration")
 	}
 	where := secret.Pairs{"AWS_ENDPOINT_URL_S3": endpoint}
 	if m.GetForcePathStyle() {

@@ -172,7 +172,7 @@ func (s *Server) makeBox(ctx context.Context, acc string, p plan) (*box, error) 
 	req, err := request(p.def)
 	if err == nil && p.def.GetEnableSnapshot() && !s.opts.Fleet.Capabilities().Memory {
 		err = errors.Remedy(errors.Newf(errors.Unsupported,
-			"the engine of this server does not support snapshots of memory"), "Take a snapshot of the files")
+			"the engine of this server does not support snapshots of memory"), "take a snapshot of the files")
 	}
 	if err != nil {
 		return nil, err

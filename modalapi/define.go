@@ -127,15 +127,15 @@ func possible(def *pb.Sandbox) error {
 	}
 	return errors.Join(
 		unsupported(def.GetRuntime() == "vm", "there are no virtual machines here, sandboxes are gVisor's",
-			"Leave runtime out, or say \"gvisor\""),
+			"leave runtime out, or say \"gvisor\""),
 		mountable(def),
-		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "Use a volume"),
-		unsupported(def.GetI6PnEnabled(), "sandboxes do not reach one another here", "Leave i6pn out"),
+		unsupported(len(def.GetNfsMounts()) > 0, "there are no network file systems here", "use a volume"),
+		unsupported(def.GetI6PnEnabled(), "sandboxes do not reach one another here", "leave i6pn out"),
 		unsupported(def.GetCustomDomain() != "", "tunnels have no domains of their own here",
-			"Leave custom_domain out"),
+			"leave custom_domain out"),
 		unsupported(len(def.GetExperimentalOutboundPolicy().GetHeaderReplacements()) > 0,
-			"headers of outbound requests are not replaced here", "Give the sandbox the secret"),
-		unsupported(def.GetIncludeX509Svid(), "sandboxes get no certificates here", "Leave it out"),
+			"headers of outbound requests are not replaced here", "give the sandbox the secret"),
+		unsupported(def.GetIncludeX509Svid(), "sandboxes get no certificates here", "leave it out"),
 	)
 }
 
@@ -155,7 +155,7 @@ func knownOptions(def *pb.Sandbox) error {
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		if set[name] != "" && set[name] != "false" && !slices.Contains(experiments, name) {
 			err := errors.Newf(errors.Unsupported, "the experimental option '%.60s' is not supported", name)
-			return errors.Remedy(err, "Leave it out; the supported ones are: %s", strings.Join(experiments, ", "))
+			return errors.Remedy(err, "leave it out; the supported ones are: %s", strings.Join(experiments, ", "))
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func allowlist(access *pb.NetworkAccess) (spec.Network, error) {
 		if !slices.Contains(access.GetAllowedCidrs(), "0.0.0.0/0") {
 			return n, errors.Remedy(errors.Newf(errors.Unsupported,
 				"all domains cannot be allowed without all addresses"),
-				"Allow the CIDR 0.0.0.0/0 too, or name the domains")
+				"allow the CIDR 0.0.0.0/0 too, or name the domains")
 		}
 		return spec.Network{Mode: "default"}, nil
 	}

@@ -154,7 +154,7 @@ func (c *control) EnvironmentCreate(ctx context.Context, req *pb.EnvironmentCrea
 	}
 	if req.GetIsManaged() {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no roles of environments"),
-			"Leave restricted out, or use accounts: harvest key create --account")
+			"leave restricted out, or use accounts: harvest key create --account")
 	}
 	acc := callerOf(ctx).Account
 	_, err := once1(ctx, c.s, "environment", func() (struct{}, error) {
@@ -199,7 +199,7 @@ func (c *control) EnvironmentUpdate(ctx context.Context,
 	if req.GetWebSuffix().GetValue() != "" || req.HasMaxConcurrentTasks() || req.HasMaxConcurrentGpus() ||
 		req.HasBlockUnauthenticatedResources() {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server has no settings of environments"),
-			"Change the name only")
+			"change the name only")
 	}
 	if err := c.s.checkKnown(ctx, acc, req.GetCurrentName()); err != nil {
 		return nil, err
@@ -292,7 +292,7 @@ func (s *Server) checkEmpty(ctx context.Context, acc, env, prefix string) error 
 			return nil
 		}
 		return errors.Remedy(errors.Newf(errors.Conflict, "Environment '%.80s' has %s", env, what),
-			"Delete them first: %s", command)
+			"delete them first: %s", command)
 	}
 	secrets := false
 	if s.opts.Secrets != nil {

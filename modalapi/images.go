@@ -151,10 +151,6 @@ func resultOfBuild(b *build) *pb.GenericResult {
 	if b.err == nil {
 		return succeeded()
 	}
-	text := errors.Message(b.err)
-	if remedy := errors.RemedyOf(b.err); remedy != "" {
-		text += ". " + remedy
-	}
 	status := pb.GenericResult_GENERIC_STATUS_FAILURE
 	switch errors.KindOf(b.err) {
 	case errors.Timeout:
@@ -162,7 +158,7 @@ func resultOfBuild(b *build) *pb.GenericResult {
 	case errors.Canceled:
 		status = pb.GenericResult_GENERIC_STATUS_TERMINATED
 	}
-	return pb.GenericResult_builder{Status: status, Exception: inModalsIDs(text), Exitcode: 1}.Build()
+	return pb.GenericResult_builder{Status: status, Exception: inModalsIDs(sentences(b.err)), Exitcode: 1}.Build()
 }
 
 // build builds an image in the background. Equal concurrent requests share one build.
@@ -307,12 +303,12 @@ func (s *Server) recipe(ctx context.Context, req *pb.ImageGetOrCreateRequest) (r
 		return recipe{}, errors.Newf(errors.Invalid, "there is no image to build")
 	case def.GetBuildFunction() != nil || req.GetBuildFunctionId() != "" || def.GetBuildFunctionDef() != "":
 		return recipe{}, errors.Remedy(errors.Newf(errors.Unsupported,
-			"functions that build images are not supported"), "Use commands: dockerfile_commands, run_commands")
+			"functions that build images are not supported"), "use commands: dockerfile_commands, run_commands")
 	case def.GetGpuConfig().GetGpuType() != "" || def.GetGpuConfig().GetCount() > 0:
 		return recipe{}, noGPU()
 	case !architecture(def.GetArch()):
 		err := errors.Newf(errors.Unsupported, "images are built for the processor of this machine only")
-		return recipe{}, errors.Remedy(err, "Leave the architecture out")
+		return recipe{}, errors.Remedy(err, "leave the architecture out")
 	}
 	p := recipe{opts: image.BuildOptions{Force: req.GetForceBuild() || req.GetIgnoreCache(),
 		Secrets: map[string][]byte{}}}
@@ -389,7 +385,7 @@ func (s *Server) bases(ctx context.Context, acc string, def *pb.Image) ([]string
 func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 	if len(commands) == 0 {
 		return errors.Remedy(errors.Newf(errors.Invalid, "the image has no commands"),
-			"Begin with FROM and the name of an image")
+			"begin with FROM and the name of an image")
 	}
 	first := strings.Fields(commands[0])
 	if len(first) == 2 && strings.EqualFold(first[0], "FROM") {
@@ -405,5 +401,5 @@ func (s *Server) dockerfile(p *recipe, commands []string, def *pb.Image) error {
 
 func noGPU() error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "there are no GPUs here"),
-		"Leave gpu out, or run the sandbox on Modal")
+		"leave gpu out, or run the sandbox on Modal")
 }

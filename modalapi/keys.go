@@ -67,5 +67,5 @@ func (s *Server) present(ctx context.Context, p account.Principal) (end time.Tim
 		}
 	}
 	err = errors.Newf(errors.Unauthenticated, "the key of this token has been revoked, or has expired")
-	return end, errors.Remedy(err, "Set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
+	return end, errors.Remedy(err, "set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET to the values of \"harvest modal env\"")
 }

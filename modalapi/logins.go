@@ -34,11 +34,11 @@ func (s *Server) registryLogin(ctx context.Context, acc string,
 		err := errors.Newf(errors.Unsupported, "this server does not fetch Amazon's tokens for registries")
 		return nil,
 			errors.Remedy(err,
-				"Use a secret with REGISTRY_USERNAME=AWS and REGISTRY_PASSWORD from \"aws ecr get-login-password\"")
+				"use a secret with REGISTRY_USERNAME=AWS and REGISTRY_PASSWORD from \"aws ecr get-login-password\"")
 	}
 	if login.User == "" || login.Password == "" {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid, "the secret has no login for a registry"),
-			"Give it REGISTRY_USERNAME and REGISTRY_PASSWORD, or SERVICE_ACCOUNT_JSON")
+			"give it REGISTRY_USERNAME and REGISTRY_PASSWORD, or SERVICE_ACCOUNT_JSON")
 	}
 	return func(context.Context, string) (image.Credential, error) { return login, nil }, nil
 }

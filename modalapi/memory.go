@@ -101,7 +101,7 @@ func (s *Server) memory(ctx context.Context, id string) (checkpoint.Checkpoint, 
 	c, err := s.opts.Fleet.Checkpoints().Find(callerOf(ctx).Account, ref)
 	if errors.Is(err, errors.NotFound) || err == nil && c.Sandbox.Tags[tagApp] == "" {
 		err = errors.Remedy(missing("SandboxSnapshot", id),
-			"Snapshots of memory are kept for %d days: make another one of a running sandbox",
+			"make another one of a running sandbox: snapshots of memory are kept for %d days",
 			int(memoryKept.Hours()/24))
 	}
 	return c, err
@@ -127,7 +127,7 @@ func (s *Server) keepMemoryNow(ctx context.Context, b *box, key string) (string,
 	}
 	if !b.def.GetEnableSnapshot() {
 		return "", errors.Remedy(errors.Newf(errors.Conflict, "Snapshots of memory are not enabled for this sandbox"),
-			"Create it with experimental_enable_snapshot")
+			"create it with experimental_enable_snapshot")
 	}
 	left, err := b.remains(key)
 	if err != nil {
@@ -206,7 +206,7 @@ func (c *control) SandboxRestore(ctx context.Context,
 	if len(req.GetVolumeMounts()) > 0 {
 		err := errors.Newf(errors.Unsupported,
 			"a restored sandbox has no volumes: its programs would rely on an outdated state of their files")
-		return nil, errors.Remedy(err, "Restore it without volumes, or create a sandbox from a snapshot of files")
+		return nil, errors.Remedy(err, "restore it without volumes, or create a sandbox from a snapshot of files")
 	}
 	b, err := c.s.restoreBox(ctx, restoration{req.GetSnapshotId(), req.GetSandboxNameOverrideType(),
 		req.GetSandboxNameOverride()})

@@ -41,7 +41,7 @@ func (c *control) ImagePublish(ctx context.Context, req *pb.ImagePublishRequest)
 	}
 	if img.Snapshot != nil {
 		err := errors.Newf(errors.Unsupported, "this server does not publish snapshots under a name")
-		return nil, errors.Remedy(err, "Keep the snapshot's ID, or name it with: harvest sandbox snapshot --name")
+		return nil, errors.Remedy(err, "keep the snapshot's ID, or name it with: harvest sandbox snapshot --name")
 	}
 	name := scoped(req.GetEnvironmentName(), req.GetTag())
 	if err := image.CheckName(name); err != nil {

@@ -34,7 +34,7 @@ func freeNumber(sidecars []record.Sandbox) (int, error) {
 		}
 	}
 	return 0, errors.Remedy(errors.Newf(errors.Exhausted, "the sandbox has %d sidecars", lastNumber-mainNumber),
-		"Terminate one of them first")
+		"terminate one of them first")
 }
 
 // numberOf returns the number of a sidecar in its private network, 0 for one of an earlier version.

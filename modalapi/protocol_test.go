@@ -51,7 +51,7 @@ func TestWhoIsLetIn(t *testing.T) {
 	} {
 		err := call("x-modal-libmodal-version", version, "x-modal-token-id", w.id, "x-modal-token-secret", w.secret)
 		if status.Code(err) != code || code != codes.OK &&
-			!strings.Contains(err.Error(), "use version 0.10.1 or a newer one") {
+			!strings.Contains(err.Error(), "Use version 0.10.1 or a newer one") {
 			t.Errorf("the SDK %q: %v", version, err)
 		}
 	}
@@ -65,7 +65,7 @@ func TestWhoIsLetIn(t *testing.T) {
 			"x-modal-token-secret", w.secret)
 		if status.Code(err) != code || code != codes.OK &&
 			!strings.Contains(err.Error(),
-				"modal-python "+version+" is too old for this server. use version 1.5.4 or a newer one") {
+				"modal-python "+version+" is too old for this server. Use version 1.5.4 or a newer one") {
 			t.Errorf("the SDK for Python %q: %v", version, err)
 		}
 		if err := call("x-modal-client-type", "9", "x-modal-client-version", version, "x-modal-token-id", w.id,

@@ -49,7 +49,7 @@ func (c *control) SandboxWaitUntilReady(ctx context.Context,
 func (b *box) untilReady(ctx context.Context, limit time.Duration) (time.Time, error) {
 	if p := b.def.GetReadinessProbe(); p.GetTcpPort() == 0 && !p.HasExecCommand() {
 		err := errors.Newf(errors.Invalid, "the sandbox has no readiness probe, so there is nothing to wait for")
-		return time.Time{}, errors.Remedy(err, "Create it with readiness_probe")
+		return time.Time{}, errors.Remedy(err, "create it with readiness_probe")
 	}
 	if limit > 0 {
 		var cancel context.CancelFunc

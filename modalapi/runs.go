@@ -101,7 +101,7 @@ func (c *control) AppPublish(ctx context.Context, req *pb.AppPublishRequest) (*p
 		return nil, errors.Newf(errors.Unsupported, "%s", lacking("ClassCreate"))
 	case req.GetStaged():
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "this server does not stage deployments"),
-			"Leave staged out")
+			"leave staged out")
 	}
 	acc, now := callerOf(ctx).Account, time.Now().UTC()
 	a, err := once1(ctx, c.s, "publish "+req.GetAppId(), func() (apps.App, error) {

@@ -99,7 +99,7 @@ func lookup(ctx context.Context, vault *secret.Vault, account, name, plain strin
 	}
 	if errors.KindOf(err) == errors.NotFound {
 		err = errors.Remedy(errors.Newf(errors.NotFound, "Secret '%.80s' not found", plain),
-			"Make it with: harvest secret set %s KEY=VALUE", plain)
+			"make it with: harvest secret set %s KEY=VALUE", plain)
 	}
 	return found, err
 }

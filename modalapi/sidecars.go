@@ -136,7 +136,7 @@ func (s *Server) makeSidecar(ctx context.Context, b *box, name string, p plan) (
 	if blockedBy(p.def) {
 		return nil, errors.Remedy(errors.Newf(errors.Invalid,
 			"the network of a sidecar cannot be blocked, since it reaches the sandbox through it"),
-			"Allow no targets instead: an empty list of CIDRs")
+			"allow no targets instead: an empty list of CIDRs")
 	}
 	number, err := freeNumber(running)
 	if err != nil {

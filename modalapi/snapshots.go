@@ -54,7 +54,7 @@ func (r *router) TaskSnapshotFilesystem(ctx context.Context,
 	}
 	if req.HasCustomerSuppliedEncryptionKey() {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
-			"only snapshots of directories are encrypted with a key of yours"), "Use snapshot_directory")
+			"only snapshots of directories are encrypted with a key of yours"), "use snapshot_directory")
 	}
 	id, err := once2(ctx, r.s, b.id+" snapshot "+req.GetSnapshotId(), func() (string, error) {
 		id, err := snapshotIDOf(b.id, req.GetSnapshotId(), ttlOf(req.HasTtlSeconds(), req.GetTtlSeconds()))

@@ -168,7 +168,7 @@ func (s *spool) lost(offset int64) error {
 
 func dataLoss(format string, args ...any) error {
 	err := errors.Newf(errors.Gone, format, args...)
-	return withCode(errors.Remedy(err, "Read output while the command runs, or write it to a file"), codes.DataLoss)
+	return withCode(errors.Remedy(err, "read output while the command runs, or write it to a file"), codes.DataLoss)
 }
 
 // at returns the approximate arrival time of the byte at an offset.

@@ -2,6 +2,7 @@ package modalapi
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -59,11 +60,16 @@ func answer(ctx context.Context, method string, err error) error {
 	} else {
 		logf.Debugf(ctx, "%s: %v", method, err)
 	}
-	text := errors.Message(err)
-	if remedy := errors.RemedyOf(err); remedy != "" {
-		text += ". " + remedy
+	return status.Error(code, logf.Redacted(inModalsIDs(sentences(err))))
+}
+
+// sentences returns the text of err for clients, and its remedy as a second sentence.
+func sentences(err error) string {
+	text, remedy := errors.Message(err), errors.RemedyOf(err)
+	if remedy == "" {
+		return text
 	}
-	return status.Error(code, logf.Redacted(inModalsIDs(text)))
+	return text + ". " + strings.ToUpper(remedy[:1]) + remedy[1:]
 }
 
 const (

@@ -72,12 +72,12 @@ func (i *stdin) write(ctx context.Context, offset int64, data []byte, eof bool) 
 				err := errors.Newf(errors.Invalid,
 					"the server was restarted: of the earlier input, the command received %d bytes, "+
 						"not the rest up to offset %d", have, offset)
-				return withCode(errors.Remedy(err, "Send it again from byte %d, which TaskExecStdinStatus reports",
+				return withCode(errors.Remedy(err, "send it again from byte %d, which TaskExecStdinStatus reports",
 					have), codes.DataLoss)
 			case resumed:
 				err := errors.Newf(errors.Invalid,
 					"the server was restarted; the number of input bytes that the command received is unknown")
-				return withCode(errors.Remedy(err, "Start the command again"), codes.DataLoss)
+				return withCode(errors.Remedy(err, "start the command again"), codes.DataLoss)
 			}
 			return errors.Newf(errors.Invalid, "input at offset %d, but only %d bytes came before", offset,
 				have)

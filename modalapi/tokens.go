@@ -46,7 +46,7 @@ func (c *control) storedSecret(ctx context.Context, id string) (*secret.Vault, s
 	acc := callerOf(ctx).Account
 	if _, ok := c.s.secrets.Get(records.ID{Account: acc, ID: id}, time.Now()); ok {
 		return nil, secret.Secret{}, errors.Remedy(errors.Newf(errors.Unsupported,
-			"a secret without a name cannot be changed"), "Make another one, or use a secret with a name")
+			"a secret without a name cannot be changed"), "make another one, or use a secret with a name")
 	}
 	name, err := nameOf(id, secretID, "Secret")
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *control) SecretUpdate(ctx context.Context, req *pb.SecretUpdateRequest)
 	}
 	if found.Created.IsZero() {
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported, "secret %s: comes from the server's environment",
-			found.Name), "Make it with: harvest secret set %s KEY=VALUE", found.Name)
+			found.Name), "make it with: harvest secret set %s KEY=VALUE", found.Name)
 	}
 	acc := callerOf(ctx).Account
 	pairs, release, err := vault.Reveal(ctx, acc, found.Name)

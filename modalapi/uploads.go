@@ -236,7 +236,7 @@ func (c *control) MountGetOrCreate(ctx context.Context,
 func noMount(name string) error {
 	if strings.HasPrefix(name, standalone) {
 		err := errors.Newf(errors.NotFound, "add_python: this server has no standalone Python (Mount '%.100s')", name)
-		return errors.Remedy(err, "Use an image with Python, such as python:3.12-slim, install it with apt_install, "+
+		return errors.Remedy(err, "use an image with Python, such as python:3.12-slim, install it with apt_install, "+
 			"or deploy the mount once, as docs/modal.md describes")
 	}
 	return errors.Newf(errors.NotFound, "Mount '%.100s' not found", name)
@@ -250,7 +250,7 @@ func (s *Server) mount(acc, id string) (localfiles.Mount, error) {
 	}
 	m, err := s.uploads.mounts.Get(acc, rest)
 	if errors.KindOf(err) == errors.NotFound {
-		err = errors.Remedy(missing("Mount", id), "Run the program again: it uploads its files")
+		err = errors.Remedy(missing("Mount", id), "run the program again: it uploads its files")
 	}
 	return m, err
 }

@@ -175,7 +175,7 @@ func (s *Server) missingBlocks(ctx context.Context, acc string,
 		}
 		if blocks > mostBlocks {
 			return nil, errors.Remedy(errors.Newf(errors.Exhausted, "the files have more than %d blocks", mostBlocks),
-				"Upload fewer files at a time")
+				"upload fewer files at a time")
 		}
 		for j, b := range f.GetBlocks() {
 			if len(b.GetContentsSha256()) != 32 {
@@ -308,7 +308,7 @@ func (c *control) VolumeGetFile2(ctx context.Context, req *pb.VolumeGetFile2Requ
 		if total += len(url); total > mostURLBytes {
 			return nil, errors.Remedy(errors.Newf(errors.Exhausted, "%.200q is too large to be read at once",
 				req.GetPath()),
-				"Read it in parts, or with: harvest volume cp")
+				"read it in parts, or with: harvest volume cp")
 		}
 		urls = append(urls, url)
 		at = end

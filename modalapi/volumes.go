@@ -183,7 +183,7 @@ func (c *control) VolumeRename(ctx context.Context, req *pb.VolumeRenameRequest)
 	for _, b := range c.s.boxes.all() {
 		if b.sees(acc, old) {
 			err := errors.Newf(errors.Conflict, "Volume '%.100s' is in use by the sandbox %s", old, sandboxOf(b.id))
-			return nil, errors.Remedy(err, "End the sandbox first")
+			return nil, errors.Remedy(err, "end the sandbox first")
 		}
 	}
 	err = p.Rename(ctx, old, name)

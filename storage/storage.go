@@ -295,7 +295,8 @@ func (m *Manager) location(ctx context.Context, account, name string, where plac
 	}
 	pairs, release, err := m.opts.Secrets.Reveal(ctx, owner, named)
 	if err != nil {
-		return loc, nil, errors.Remedy(err, "harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
+		return loc, nil, errors.Remedy(err,
+			"store them: harvest secret set %s AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY", named)
 	}
 	if loc, err = m.withKeys(loc, pairs, owner, named); err != nil {
 		release()

@@ -235,7 +235,7 @@ func (m *modalClient) memoryRefused(t *testing.T) {
 	}
 	with := m.create(t, "base", &modal.SandboxCreateParams{Volumes: map[string]*modal.Volume{"/data": vol},
 		ExperimentalEnableSnapshot: true})
-	refused("a volume", with, codes.Unimplemented, "create it without volumes")
+	refused("a volume", with, codes.Unimplemented, "Create it without volumes")
 	sb := m.create(t, "base", &modal.SandboxCreateParams{ExperimentalEnableSnapshot: true})
 	p, err := sb.Exec(t.Context(), []string{"sh", "-c", "echo runs; exec sleep 1000"},
 		&modal.SandboxExecParams{PTY: true})

@@ -197,7 +197,7 @@ func checkTools() error {
 		if _, err := exec.LookPath(tool); err != nil {
 			err = errors.Explainf(err, errors.Unsupported,
 				"the base image cannot be built: this machine has no %s", tool)
-			return errors.Remedy(err, "apt-get install mmdebstrap uidmap")
+			return errors.Remedy(err, "install them: apt-get install mmdebstrap uidmap")
 		}
 	}
 	return nil

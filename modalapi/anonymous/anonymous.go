@@ -129,7 +129,7 @@ func (s *Secrets) Add(id records.ID, pairs secret.Pairs) error {
 	s.sweep(now)
 	if len(s.byID) >= mostSecrets {
 		return errors.Remedy(errors.Newf(errors.Exhausted, "there are %d secrets without a name", mostSecrets),
-			"Give secrets that are used often a name")
+			"give secrets that are used often a name")
 	}
 	if err := s.put(id, pairs, now); err != nil { // the secret still works until this server ends
 		logf.Errorf(s.ctx, "%v", err)

@@ -208,7 +208,7 @@ func (r *Registry) room(account string) error {
 	if n < mostApps {
 		return nil
 	}
-	return errors.Remedy(errors.Newf(errors.Exhausted, "account: has %d apps", mostApps), "Stop some")
+	return errors.Remedy(errors.Newf(errors.Exhausted, "account: has %d apps", mostApps), "stop some")
 }
 
 // prune removes old records of stopped apps without a name. r.mu is held.

@@ -157,11 +157,11 @@ func (s *Store) reserve(account string, size int64, uploads int) error {
 		err := errors.Newf(errors.Exhausted,
 			"the account's uploaded files would have %d bytes, more than the maximum of %d",
 			u.bytes+size, s.limits.Account)
-		return errors.Remedy(err, "Wait until files that are not used expire, or put large ones into a volume")
+		return errors.Remedy(err, "wait until files that are not used expire, or put large ones into a volume")
 	}
 	if uploads > 0 && u.uploads+uploads > s.limits.Uploads {
 		return errors.Remedy(errors.Newf(errors.Exhausted, "the account has %d unfinished uploads", u.uploads),
-			"Finish some of them first")
+			"finish some of them first")
 	}
 	u.bytes += size
 	u.uploads += uploads
@@ -237,7 +237,7 @@ func (s *Store) Open(account, sum string) (*os.File, error) {
 func lost(err error, sum string) error {
 	if errors.IsNotExist(err) {
 		err := errors.Explainf(err, errors.NotFound, "there is no uploaded file with the SHA-256 %.64s", sum)
-		return errors.Remedy(err, "Upload it again")
+		return errors.Remedy(err, "upload it again")
 	}
 	return errors.Wrapf(err, "open a blob")
 }
@@ -259,7 +259,7 @@ func (s *Store) Copy(ctx context.Context, account, sum string, w io.Writer) erro
 	}
 	s.drop(account, sum)
 	return errors.Remedy(errors.Newf(errors.Unavailable, "an uploaded file was damaged, and was removed"),
-		"Upload it again")
+		"upload it again")
 }
 
 // reader fails once its context has ended.

@@ -91,7 +91,7 @@ func (s *Store) upload(account, name string) (up Upload, err error) {
 
 func ended(err error) error {
 	if errors.IsNotExist(err) {
-		return errors.Remedy(errors.Explainf(err, errors.NotFound, "the upload has ended"), "Upload the file again")
+		return errors.Remedy(errors.Explainf(err, errors.NotFound, "the upload has ended"), "upload the file again")
 	}
 	return errors.Wrapf(err, "read an upload")
 }

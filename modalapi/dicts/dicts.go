@@ -92,7 +92,7 @@ func NotFound(id string) error { return errors.Newf(errors.NotFound, "Dict '%.10
 // Full is the error of Store.Put for a Dict that would be too large.
 func Full(most int64) error {
 	return errors.Remedy(errors.Newf(errors.Exhausted, "Dict: would have more than %d bytes", most),
-		"Remove entries, or use a volume")
+		"remove entries, or use a volume")
 }
 
 // Dicts serves the Dicts of a Store. Its methods may be called concurrently.
@@ -122,7 +122,7 @@ func (s *Dicts) Create(ctx context.Context, d Dict, first []Entry) (Dict, error)
 	}
 	if len(all) >= mostDicts {
 		err := errors.Newf(errors.Exhausted, "account: has %d Dicts", mostDicts)
-		return Dict{}, errors.Remedy(err, "Delete some")
+		return Dict{}, errors.Remedy(err, "delete some")
 	}
 	d.Created = s.now().UTC()
 	d.Heard = d.Created
@@ -168,7 +168,7 @@ func (s *Dicts) Hear(ctx context.Context, account, id string) error {
 func check(entries []Entry) error {
 	if len(entries) > MostEntries {
 		return errors.Remedy(errors.Newf(errors.Invalid, "Dict: an update has %d entries, more than %d",
-			len(entries), MostEntries), "Split the update")
+			len(entries), MostEntries), "split the update")
 	}
 	for _, e := range entries {
 		if len(e.Key) > mostKey {

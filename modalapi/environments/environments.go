@@ -142,7 +142,7 @@ func (m *Map) holder(account, prefix string) string {
 func (m *Map) add(account, name string) (Environment, error) {
 	if len(m.byName[account]) >= mostEnvs {
 		return Environment{}, errors.Remedy(errors.Newf(errors.Exhausted, "account: has %d environments", mostEnvs),
-			"Delete some")
+			"delete some")
 	}
 	e := Environment{Prefix: name, Created: time.Now().UTC()}
 	if m.holder(account, name) != "" {

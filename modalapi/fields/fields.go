@@ -123,11 +123,11 @@ var creationRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 		"custom_domain":                Elsewhere,
 		"experimental_outbound_policy": Elsewhere, "include_x509_svid": Elsewhere,
 		"outbound_policy": {"routes for outbound connections are not supported",
-			"Use outbound_cidr_allowlist and outbound_domain_allowlist"},
+			"use outbound_cidr_allowlist and outbound_domain_allowlist"},
 	},
 	"Resources": {
 		"gpu_config": Elsewhere,
-		"rdma":       {"there is no RDMA here", "Leave rdma out"},
+		"rdma":       {"there is no RDMA here", "leave rdma out"},
 	},
 	"CloudBucketMount":        {"requester_pays": Elsewhere, "oidc_auth_role_arn": Elsewhere},
 	"ImageGetOrCreateRequest": {"build_function_id": Elsewhere},
@@ -135,14 +135,14 @@ var creationRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 		"gpu_config": Elsewhere, "build_function": Elsewhere,
 		"build_function_def": Elsewhere,
 		"volume_mounts": {"volumes are not mounted in builds here",
-			"Read the files in a sandbox that mounts the volume, and take a snapshot of it"},
+			"read the files in a sandbox that mounts the volume, and take a snapshot of it"},
 	},
 	"VolumeGetOrCreateRequest": {
-		"create_options": {"volumes have no experimental options here", "Leave experimental_options out"},
+		"create_options": {"volumes have no experimental options here", "leave experimental_options out"},
 	},
 }
 
-var bucketKeys = Refusal{"keys of buckets without a secret are not supported", "Give the mount a secret"}
+var bucketKeys = Refusal{"keys of buckets without a secret are not supported", "give the mount a secret"}
 
 // Harmless are the fields that are ignored, by message: they choose among machines or versions that do not exist
 // here, or describe what happens anyway. docs/modal.md lists them.

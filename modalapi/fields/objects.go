@@ -134,11 +134,11 @@ var objectServed = map[protoreflect.Name][]protoreflect.Name{
 }
 
 var (
-	noSettings = Refusal{"this server has no settings of environments", "Leave the settings out"}
+	noSettings = Refusal{"this server has no settings of environments", "leave the settings out"}
 	noRoles    = Refusal{"this server has no roles of environments",
-		"Use accounts: harvest key create --account"}
+		"use accounts: harvest key create --account"}
 	noRestoredVolumes = Refusal{"a restored sandbox has no volumes here",
-		"Create a sandbox with the volumes from a snapshot of the files"}
+		"create a sandbox with the volumes from a snapshot of the files"}
 )
 
 var objectRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
@@ -157,7 +157,7 @@ var objectRefused = map[protoreflect.Name]map[protoreflect.Name]Refusal{
 		"default_member_role_str": noRoles},
 	"EnvironmentUpdateRequest": {"web_suffix": Elsewhere, "max_concurrent_tasks": Elsewhere,
 		"max_concurrent_gpus": Elsewhere, "block_unauthenticated_resources": Elsewhere},
-	"ImagePublishRequest":   {"allow_public": {"images are not public here", "Leave allow_public out"}},
+	"ImagePublishRequest":   {"allow_public": {"images are not public here", "leave allow_public out"}},
 	"SandboxRestoreRequest": {"replace_volume_mounts": noRestoredVolumes, "volume_mounts": noRestoredVolumes},
 }
 

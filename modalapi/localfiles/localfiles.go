@@ -76,7 +76,7 @@ func Check(name string) error {
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name || name == "/" || strings.ContainsRune(name, 0) ||
 		len(name) > longestPath {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid path of a local file: %.200q", name),
-			"Use an absolute path without '.' and '..'")
+			"use an absolute path without '.' and '..'")
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (s *Store) Get(account, id string) (m Mount, err error) {
 
 func missing(id string) error {
 	return errors.Remedy(errors.Newf(errors.NotFound, "there is no mount %.60q", id),
-		"Run the program again: it uploads its files")
+		"run the program again: it uploads its files")
 }
 
 // SetName gives a mount a name, which an earlier mount loses. With fresh, it returns Conflict if the name is taken.

@@ -136,7 +136,7 @@ func (s *Sessions) operate(ctx context.Context, box string, files Files,
 	case req.HasFileDeleteBytesRequest() || req.HasFileWriteReplaceBytesRequest():
 		return nil, errors.Remedy(errors.Newf(errors.Unsupported,
 			"this server cannot replace bytes in the middle of a file"),
-			"Read the file, and write it again")
+			"read the file, and write it again")
 	}
 	f, err := s.file(box, descriptorOf(req))
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *Sessions) file(box, descriptor string) (*file, error) {
 	f := s.files[descriptor]
 	if f == nil || f.box != box {
 		return nil, errors.Remedy(errors.Newf(errors.NotFound, "File '%.100s' is not open", descriptor),
-			"Open it again")
+			"open it again")
 	}
 	f.used = time.Now()
 	return f, nil

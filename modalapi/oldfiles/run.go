@@ -43,7 +43,7 @@ func (s *Sessions) begin(box string) (*run, error) {
 	}
 	if n >= mostRuns {
 		return nil, errors.Remedy(errors.Newf(errors.Exhausted, "sandbox: has %d operations on files", mostRuns),
-			"Read their results")
+			"read their results")
 	}
 	r := &run{id: "fe-" + rand.Text(), box: box, read: time.Now(), changed: make(chan struct{})}
 	s.runs[r.id] = r

@@ -101,7 +101,7 @@ func (q *Queues) Create(made Queue) error {
 		return errors.Newf(errors.Conflict, "Queue '%.100s' already exists", made.Name)
 	}
 	if len(q.byID) >= mostQueues {
-		return errors.Remedy(errors.Newf(errors.Exhausted, "there are %d queues", mostQueues), "Delete some")
+		return errors.Remedy(errors.Newf(errors.Exhausted, "there are %d queues", mostQueues), "delete some")
 	}
 	added := newQueue(made)
 	row, err := added.record()

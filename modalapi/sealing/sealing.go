@@ -82,7 +82,7 @@ func Seal(w io.Writer, key []byte, from io.Reader) error {
 // Unseal reads the output of Seal. Denied if the key is wrong, or a key is missing or superfluous.
 func Unseal(from io.Reader, key []byte) (io.Reader, error) {
 	refused := errors.Remedy(errors.Newf(errors.Denied,
-		"the encryption key differs from that of the snapshot"), "Give the key of the snapshot")
+		"the encryption key differs from that of the snapshot"), "give the key of the snapshot")
 	in := bufio.NewReaderSize(from, partSize+64)
 	kind, err := in.ReadByte()
 	if err != nil {

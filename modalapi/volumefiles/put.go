@@ -105,7 +105,7 @@ func (b *Batch) Commit(ctx context.Context, v volume.Volume, root *os.Root, over
 				"'%.200s' already exists: a file and a directory do not replace one another",
 				f.Path)
 		case err == nil && !f.dir && !overwrite:
-			return errors.Remedy(errors.Newf(errors.Conflict, "'%.200s' already exists", f.Path), "Use force=True")
+			return errors.Remedy(errors.Newf(errors.Conflict, "'%.200s' already exists", f.Path), "use force=True")
 		case err != nil && !errors.IsNotExist(err):
 			return tarfs.Explain(err, f.Path)
 		}

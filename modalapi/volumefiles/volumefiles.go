@@ -111,7 +111,7 @@ func Read(root *os.Root, name, stamp string, offset, length int64) ([]byte, erro
 	changed := func() error {
 		info, err := f.Stat()
 		if err == nil && (!info.Mode().IsRegular() || stampOf(info) != stamp) {
-			err = errors.Remedy(errors.Newf(errors.Conflict, "%.200q has changed", name), "Read it again")
+			err = errors.Remedy(errors.Newf(errors.Conflict, "%.200q has changed", name), "read it again")
 		}
 		return err
 	}
@@ -140,7 +140,7 @@ func Remove(root *os.Root, name string, recursive bool) error {
 		return tarfs.Explain(err, name)
 	}
 	if info.IsDir() && !recursive {
-		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is a directory", name), "Use recursive=True")
+		return errors.Remedy(errors.Newf(errors.Invalid, "%.200q is a directory", name), "use recursive=True")
 	}
 	return tarfs.Remove(root, clean)
 }
@@ -195,7 +195,7 @@ func copies(ctx context.Context, root *os.Root, name, to string, recursive bool)
 	case !info.IsDir():
 		return nil, errors.Newf(errors.Invalid, "%.200q is neither a file nor a directory", name)
 	case !recursive:
-		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.200q is a directory", name), "Use recursive=True")
+		return nil, errors.Remedy(errors.Newf(errors.Invalid, "%.200q is a directory", name), "use recursive=True")
 	case name == "." || name == to || slices.Contains(parents(to), name):
 		return nil, errors.Newf(errors.Invalid, "%.200q cannot be copied into itself", name)
 	}
