@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -147,6 +148,12 @@ func TestRunWithoutVolumes(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	args := h.Commands()[0].Args
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if left, listErr := os.ReadDir(cmd.Dir); err != nil || listErr != nil || len(left) != 0 {
+		t.Errorf("without a volume the program made %v: %s, %v, %v", left, out, err, listErr)
+	}
 	if sb := h.only(t); len(sb.Volumes) != 0 || h.Commands()[0].Dir == refresh.StatePath || args[len(args)-2] != "" {
 		t.Errorf("volumes %+v, directory %q, arguments %q", sb.Volumes, h.Commands()[0].Dir, args[len(args)-2:])
 	}
@@ -265,6 +272,11 @@ func TestCaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	root, outside := h.Volumes().(*volume.Local).Path(refresh.StateVolume), t.TempDir()
+	for _, dir := range volume.StateDirs { // other engines do not create them
+		if err := os.Remove(filepath.Join(root, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	old, fresh := time.Now().Add(-3*time.Hour), time.Now().Add(-time.Hour)
 	must := func(errs ...error) {
 		t.Helper()
@@ -314,5 +326,13 @@ func TestCaches(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(outside, "target")); err != nil {
 		t.Error(err)
+	}
+	must(os.RemoveAll(filepath.Join(root, ".cache")))
+	write(filepath.Join(root, ".cache/old"), old, old)
+	if report, err := h.Run(t.Context()); err != nil || report.CacheFiles != 1 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if left, err := os.ReadDir(filepath.Join(root, ".cache")); err != nil || len(left) != 0 {
+		t.Errorf("left in an empty cache: %v, %v", left, err)
 	}
 }
