@@ -87,7 +87,8 @@ func TestPrepare(t *testing.T) {
 	if err != nil || !strings.Contains(string(config), "Ada (Harvest)") {
 		t.Errorf("git's configuration: %s, %v", config, err)
 	}
-	for _, name := range []string{"/mnt/state/sessions/" + s.ID, "/usr/local/bin/harvest-git", "/var/lib/harvest-git"} {
+	for _, name := range []string{"/mnt/state/sessions/" + s.ID, "/usr/local/bin/harvest-git", "/var/lib/harvest-git",
+		"/home/agent/.mcp-memory"} {
 		if _, err := os.Stat(h.path(got.Sandbox, name)); err != nil {
 			t.Error(err)
 		}
@@ -204,7 +205,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestSSHAddress checks that a repository with an SSH address is cloned over HTTPS, for which there is a credential.
+// TestSSHAddress checks that a repository with an SSH address is cloned over HTTPS, for which there is a credential,
+// and that only the first repository is cloned from the bundle.
 func TestSSHAddress(t *testing.T) {
 	t.Parallel()
 	const address = "git@127.0.0.1:o/n.git"
@@ -215,9 +217,10 @@ func TestSSHAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	url, head := project(t, "one")
+	second, other := project(t, "two")
 	bundle := filepath.Join(t.TempDir(), "bundle")
 	git(t, strings.TrimPrefix(url, "file://"), "bundle", "create", "--quiet", bundle, "HEAD")
-	s := session(address)
+	s := session(address, second)
 	var err error
 	if s.Given.Bundle, err = os.ReadFile(bundle); err != nil {
 		t.Fatal(err)
@@ -226,8 +229,8 @@ func TestSSHAddress(t *testing.T) {
 	got, _ := h.prepare(s)
 	t.Cleanup(got.Logins.Release)
 	origin := git(t, h.path(got.Sandbox, "/workspace/a"), "remote", "get-url", "origin")
-	if origin != "https://127.0.0.1/o/n" || got.Repos[0].Base != head {
-		t.Errorf("the origin is %s, the base %s, want %s", origin, got.Repos[0].Base, head)
+	if origin != "https://127.0.0.1/o/n" || got.Repos[0].Base != head || got.Repos[1].Base != other {
+		t.Errorf("the origin is %s, the repositories %+v, want %s and %s", origin, got.Repos, head, other)
 	}
 }
 
