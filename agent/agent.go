@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/RelevanceAI/harvest/engine"
@@ -240,6 +241,27 @@ type Keeper interface {
 	// Kept returns a shell pattern: while a path matches it, the program can resume the conversation in the variable
 	// CONVERSATION. The variables of Setup.Env are set, too.
 	Kept() string
+}
+
+// DecodeLine parses a line as JSON, and converts it with decode, which returns false for an unrecognized line. parent
+// is the Parent of all events. It implements Conversation.Decode.
+func DecodeLine[T any](line []byte, decode func(*T) (events []Event, parent string, ok bool)) []Event {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
+		return nil
+	}
+	var printed T
+	if err := json.Unmarshal(line, &printed); err != nil {
+		return []Event{OtherLine(line)}
+	}
+	events, parent, ok := decode(&printed)
+	if !ok {
+		return []Event{OtherLine(line)}
+	}
+	for i := range events {
+		events[i].Parent = parent
+	}
+	return events
 }
 
 // OtherLine returns the event for an unrecognized line.

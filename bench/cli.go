@@ -15,33 +15,24 @@ const (
 )
 
 // benchCLI measures whole commands of the command line as processes.
-func benchCLI(ctx context.Context, l *lab, r *recorder) (err error) {
-	data, err := l.dataDir("cli")
-	if err != nil {
-		return err
-	}
-	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
-	}()
-	sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
-	if err != nil {
-		return err
-	}
+func benchCLI(ctx context.Context, l *lab, r *recorder) error {
+	return withSandbox(ctx, l, "cli", func(d *daemon, data, sb string) error {
+		return r.commandLine(ctx, l, d, data, sb)
+	})
+}
+
+func (r *recorder) commandLine(ctx context.Context, l *lab, d *daemon, data, sb string) (err error) {
 	version, exec, run := r.measure(cliVersion, "ms"), r.measure(cliExec, "ms"), r.measure(cliRun, "ms")
 	version.Aim, exec.Aim = &Aim{AtMost: 15}, &Aim{Peer: overHTTP, AtMost: 1.5}
 	sides := []side{
 		{harvest, commandLines(l.opts.harvest, map[string][]string{
 			cliVersion: {"--data", data, "version"},
-			cliExec:    {"--data", data, "sandbox", "exec", sb.ID, "--", "true"},
+			cliExec:    {"--data", data, "sandbox", "exec", sb, "--", "true"},
 			cliRun:     {"--data", data, "run", "--", "true"},
 		})},
 		{overHTTP, func(ctx context.Context) (sample, error) {
 			return timed(cliExec, func() error {
-				res, err := d.Exec(ctx, sb.ID, api.ExecRequest{Args: []string{"true"}})
+				res, err := d.Exec(ctx, sb, api.ExecRequest{Args: []string{"true"}})
 				if err == nil && res.ReturnCode != 0 {
 					err = errors.Errorf("true ended with %d: %s", res.ReturnCode, res.Reason)
 				}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/errors"
 )
 
@@ -23,26 +22,17 @@ const (
 
 // benchCopy measures whole commands, including the start of the command line: harvest sandbox cp and tar. Decision 37
 // says why the aim's peer has one tar in the sandbox.
-func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
+func benchCopy(ctx context.Context, l *lab, r *recorder) error {
 	tree := filepath.Join(l.dir, "copied")
 	if err := makeCopied(tree); err != nil {
 		return errors.Wrapf(err, "make the files to copy")
 	}
-	data, err := l.dataDir("copy")
-	if err != nil {
-		return err
-	}
-	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
-	}()
-	sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
-	if err != nil {
-		return err
-	}
+	return withSandbox(ctx, l, "copy", func(_ *daemon, data, sb string) error {
+		return r.copies(ctx, l, tree, data, sb)
+	})
+}
+
+func (r *recorder) copies(ctx context.Context, l *lab, tree, data, sb string) error {
 	turn := 0
 	target := func() string {
 		turn++
@@ -54,10 +44,10 @@ func benchCopy(ctx context.Context, l *lab, r *recorder) (err error) {
 		return whole(ctx, l.opts.harvest, "--data", data, "sandbox", "cp", from, to)
 	}
 	const script = `mkdir "$2" && tar -C "$1" -c . | tar -C "$2" -x`
-	exec := strconv.Quote(l.opts.harvest) + " --data " + strconv.Quote(data) + " sandbox exec " + sb.ID + " -- "
+	exec := strconv.Quote(l.opts.harvest) + " --data " + strconv.Quote(data) + " sandbox exec " + sb + " -- "
 	return r.turns(ctx, r.count(2, 10), []*Measure{in, out, one},
 		side{harvest, func(ctx context.Context) (sample, error) {
-			inside, outside := sb.ID+":/srv/"+target(), filepath.Join(l.dir, target())
+			inside, outside := sb+":/srv/"+target(), filepath.Join(l.dir, target())
 			return copySample(func() error { return cp(ctx, tree, inside) },
 				func() error { return cp(ctx, inside, outside) },
 				func() error { return cp(ctx, filepath.Join(tree, "d0", "f0"), inside+".one") })

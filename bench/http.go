@@ -27,27 +27,16 @@ const (
 const personal = "personal"
 
 // benchHTTPExec is P4 through HTTP: exec over TCP, with a key.
-func benchHTTPExec(ctx context.Context, l *lab, r *recorder) (err error) {
-	data, err := l.dataDir("http")
-	if err != nil {
-		return err
-	}
-	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
-	}()
-	sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
-	if err != nil {
-		return err
-	}
+func benchHTTPExec(ctx context.Context, l *lab, r *recorder) error {
+	return withSandbox(ctx, l, "http", func(d *daemon, _, sb string) error { return r.httpExec(ctx, l, d, sb) })
+}
+
+func (r *recorder) httpExec(ctx context.Context, l *lab, d *daemon, sb string) (err error) {
 	m := r.measure("until it has ended", "ms")
 	m.Aim = &Aim{Peer: "runc", AtMost: 0.35}
 	sides := []side{{harvest, func(ctx context.Context) (sample, error) {
 		return timed(m.Name, func() error {
-			res, err := d.Exec(ctx, sb.ID, api.ExecRequest{Args: []string{"true"}})
+			res, err := d.Exec(ctx, sb, api.ExecRequest{Args: []string{"true"}})
 			if err == nil && res.ReturnCode != 0 {
 				err = errors.Errorf("true ended with %d: %s", res.ReturnCode, res.Reason)
 			}
@@ -74,7 +63,7 @@ func benchHTTPExec(ctx context.Context, l *lab, r *recorder) (err error) {
 }
 
 // benchList is P14. It uses sandboxes of the fake engine, because a list does not depend on the engine.
-func benchList(ctx context.Context, l *lab, r *recorder) (err error) {
+func benchList(ctx context.Context, l *lab, r *recorder) error {
 	data := filepath.Join(l.dir, "list")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		return errors.Wrapf(err, "make a data directory")
@@ -82,13 +71,11 @@ func benchList(ctx context.Context, l *lab, r *recorder) (err error) {
 	if err := fillRecords(ctx, data); err != nil {
 		return err
 	}
-	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_ENGINE=fake", "HARVEST_POOL=0")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
-	}()
+	return withServer(ctx, l, data, func(d *daemon) error { return r.lists(ctx, l, d) }, "HARVEST_ENGINE=fake",
+		"HARVEST_POOL=0")
+}
+
+func (r *recorder) lists(ctx context.Context, l *lab, d *daemon) error {
 	for range heldIdle {
 		if _, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil); err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 const httpAPI = "HTTP API"
 
 // benchModal measures exec through Modal's Go SDK and through the HTTP API, in the same sandbox.
-func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
+func benchModal(ctx context.Context, l *lab, r *recorder) error {
 	data, err := l.dataDir("modal")
 	if err != nil {
 		return err
@@ -31,13 +31,11 @@ func benchModal(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	address := port.Addr().String()
 	port.Close()
-	d, err := serve(ctx, l.opts.harvest, data, "HARVEST_POOL=0", "HARVEST_MODAL_LISTEN="+address)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
-	}()
+	return withServer(ctx, l, data, func(d *daemon) error { return r.withSDK(ctx, l, d, data) }, "HARVEST_POOL=0",
+		"HARVEST_MODAL_LISTEN="+address)
+}
+
+func (r *recorder) withSDK(ctx context.Context, l *lab, d *daemon, data string) error {
 	sdk, err := sdkOf(ctx, l.opts.harvest, data)
 	if err != nil {
 		return err

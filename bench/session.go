@@ -62,6 +62,21 @@ func withDaemon(ctx context.Context, l *lab, name string, work func(d *daemon) e
 	return withServer(ctx, l, data, work, settings...)
 }
 
+// withSandbox runs work with a server that has no pool, its data directory, and a sandbox.
+func withSandbox(ctx context.Context, l *lab, name string, work func(d *daemon, data, sandbox string) error) error {
+	data, err := l.dataDir(name)
+	if err != nil {
+		return err
+	}
+	return withServer(ctx, l, data, func(d *daemon) error {
+		sb, err := d.CreateSandbox(ctx, api.SandboxRequest{}, nil)
+		if err != nil {
+			return err
+		}
+		return work(d, data, sb.ID)
+	}, "HARVEST_POOL=0")
+}
+
 // withServer runs work with a server of a data directory, and ends it with its sandboxes.
 func withServer(ctx context.Context, l *lab, data string, work func(d *daemon) error, settings ...string) (err error) {
 	d, err := serve(ctx, l.opts.harvest, data, settings...)

@@ -97,6 +97,19 @@ export function problemBox(p, ...actions) {
     p.remedy && h('p', null, p.remedy), p.request_id && h('small', null, `Request ${p.request_id}`), actions.length > 0 && h('div', { class: 'row' }, actions));
 }
 
+// acting returns a function that awaits an action, shows its error in place of an earlier one, and then calls done.
+export function acting(error, done) {
+  return async (what) => {
+    error.replaceChildren();
+    try {
+      await what();
+    } catch (p) {
+      error.replaceChildren(problemBox(p));
+    }
+    done();
+  };
+}
+
 // copyButton copies a text. If the browser allows copying only for secure origins, it selects the text instead.
 export function copyButton(text, from) {
   const b = button('Copy', async () => {

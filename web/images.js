@@ -2,11 +2,12 @@
 // log of a running build.
 
 import { all, call, follow } from './api.js';
-import { button, bytes, field, h, ms, problemBox, sure, table, when } from './dom.js';
+import { acting, button, bytes, field, h, ms, problemBox, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const [images, repos, log, builds] = [h('div'), h('div'), h('pre', { class: 'build', tabindex: '0', role: 'group', 'aria-label': 'Log of the build', hidden: true }), h('div')];
   const address = h('input', { type: 'text', required: true, placeholder: 'https://github.com/…', autocomplete: 'off', spellcheck: 'false' });
   const add = h('form', { class: 'inline' }, field('Register a repository', address), h('button', { type: 'submit' }, 'Register'));
@@ -16,16 +17,6 @@ export async function open(body, { failed }) {
   });
   body.replaceChildren(error, h('h2', null, 'Repositories'), add, repos, builds, log, h('h2', null, 'Images'), images);
   let unfollow = () => {};
-
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
 
   // watch shows the builds of a repository, and the log of the running one live.
   async function watch(r) {

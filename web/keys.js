@@ -1,11 +1,12 @@
 // API keys of programs. A key is shown when it is created, and never again.
 
 import { all, call } from './api.js';
-import { button, copyButton, field, h, problemBox, sure, table, when } from './dom.js';
+import { acting, button, copyButton, field, h, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const list = h('div');
   const made = h('div', { role: 'status' });
   const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', placeholder: 'purpose' });
@@ -24,15 +25,6 @@ export async function open(body, { failed }) {
     });
   });
   body.replaceChildren(make, error, made, list);
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
   async function load() {
     try {
       refill(list, table('Keys', ['Key', 'Scopes', 'Role', 'Created', 'Expires', 'Last used', ''], (await all('v1/keys')).map((k) => [k.name, (k.scopes ?? []).join(', '), k.role, when(k.created_at),

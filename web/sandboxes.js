@@ -1,23 +1,15 @@
 // The sandboxes and their actions.
 
 import { all, call, now } from './api.js';
-import { button, h, money, problemBox, sure, table, when } from './dom.js';
+import { acting, button, h, money, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const list = h('div');
   const ended = h('input', { type: 'checkbox', onchange: () => load() });
   body.replaceChildren(h('label', { class: 'choice' }, ended, h('span', null, 'Show ended sandboxes, too')), error, list);
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
   async function load() {
     try {
       const rows = await all(`v1/sandboxes?all=${ended.checked}`);

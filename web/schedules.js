@@ -1,25 +1,17 @@
 // Schedules, the results of their runs, and running one now.
 
 import { all, call, poll } from './api.js';
-import { button, h, ms, problemBox, table, when } from './dom.js';
+import { acting, button, h, ms, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const list = h('div');
   const runs = h('div');
   body.replaceChildren(error, list, runs);
   let shown = null;
   const at = (name, more) => `v1/schedules/${encodeURIComponent(name)}/${more}`;
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
   async function history(name) {
     shown = name;
     const { data } = await call('GET', at(name, 'runs?limit=50'));

@@ -1,11 +1,12 @@
 // Secrets by name. Their values go to the server and never come back.
 
 import { all, call } from './api.js';
-import { button, field, h, problemBox, sure, table, when } from './dom.js';
+import { acting, button, field, h, sure, table, when } from './dom.js';
 import { refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const list = h('div');
   const input = (attrs) => h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false', ...attrs });
   const [name, variable, value] = [input({ placeholder: 'anthropic' }), input({ placeholder: 'ANTHROPIC_API_KEY' }), input({ type: 'password', autocomplete: 'new-password' })];
@@ -22,15 +23,6 @@ export async function open(body, { failed }) {
   });
   body.replaceChildren(h('p', { class: 'meta' }, 'Agents and sandboxes get them by name. Their values are never shown again.'), add, error, list);
   let known = new Map(); // variables of the stored secrets, by name
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
   async function load() {
     try {
       const rows = await all('v1/secrets');

@@ -1,11 +1,12 @@
 // Volumes, creating one, and syncing it with its S3 location.
 
 import { all, call } from './api.js';
-import { button, bytes, dialog, field, fill, h, ms, plain, problemBox, sure, table, when } from './dom.js';
+import { acting, button, bytes, dialog, field, fill, h, ms, plain, problemBox, sure, table, when } from './dom.js';
 import { disable, refill } from './focus.js';
 
 export async function open(body, { failed }) {
   const error = h('div');
+  const act = acting(error, () => load());
   const list = h('div');
   const name = h('input', { type: 'text', required: true, autocomplete: 'off', spellcheck: 'false' });
   const make = h('form', { class: 'inline' }, field('New volume', name), h('button', { type: 'submit' }, 'Create'));
@@ -17,15 +18,6 @@ export async function open(body, { failed }) {
     });
   });
   body.replaceChildren(make, error, list);
-  async function act(what) {
-    error.replaceChildren();
-    try {
-      await what();
-    } catch (p) {
-      error.replaceChildren(problemBox(p));
-    }
-    load();
-  }
 
   function sync(v) {
     const [bucket, prefix] = ['the server\'s own', 'none'].map((placeholder) => h('input', { type: 'text', placeholder, autocomplete: 'off' }));

@@ -1,7 +1,6 @@
 package claude
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -134,22 +133,10 @@ type modelUsage struct {
 
 // Decode implements agent.Conversation.
 func (c *conversation) Decode(line []byte) []agent.Event {
-	line = bytes.TrimSpace(line)
-	if len(line) == 0 {
-		return nil
-	}
-	var p printed
-	if err := json.Unmarshal(line, &p); err != nil {
-		return []agent.Event{agent.OtherLine(line)}
-	}
-	events, ok := c.decode(&p)
-	if !ok {
-		return []agent.Event{agent.OtherLine(line)}
-	}
-	for i := range events {
-		events[i].Parent = p.Parent
-	}
-	return events
+	return agent.DecodeLine(line, func(p *printed) ([]agent.Event, string, bool) {
+		events, ok := c.decode(p)
+		return events, p.Parent, ok
+	})
 }
 
 // decode returns false for an unrecognized line.

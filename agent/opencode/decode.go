@@ -1,7 +1,6 @@
 package opencode
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -145,23 +144,10 @@ type status struct {
 
 // Decode implements agent.Conversation.
 func (c *conversation) Decode(line []byte) []agent.Event {
-	line = bytes.TrimSpace(line)
-	if len(line) == 0 {
-		return nil
-	}
-	var e event
-	if err := json.Unmarshal(line, &e); err != nil {
-		return []agent.Event{agent.OtherLine(line)}
-	}
-	events, ok := c.decode(&e)
-	if !ok {
-		return []agent.Event{agent.OtherLine(line)}
-	}
-	parent := c.children[e.Properties.SessionID]
-	for i := range events {
-		events[i].Parent = parent
-	}
-	return events
+	return agent.DecodeLine(line, func(e *event) ([]agent.Event, string, bool) {
+		events, ok := c.decode(e)
+		return events, c.children[e.Properties.SessionID], ok
+	})
 }
 
 // decode returns false for an unrecognized line.

@@ -95,6 +95,29 @@ func InArguments(t *testing.T, texts ...string) (found []string) {
 // MinimalRoot returns a tar stream of what a shell needs, out of the base image.
 func MinimalRoot(t *testing.T) []byte {
 	t.Helper()
+	want := []string{"dash", "sh", "cat", "id", "ls", "stat", "libc.so.6", "libselinux.so.1", "libpcre2-8.so.0",
+		"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+	dirs := []string{"bin", "lib", "lib64", "x86_64-linux-gnu", "aarch64-linux-gnu", "tmp"}
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	AddBase(t, tw, []string{"bin", "lib", "usr/bin", "usr/lib", "tmp", "etc/passwd"}, func(hdr *tar.Header) bool {
+		base := filepath.Base(hdr.Name)
+		if hdr.Typeflag == tar.TypeDir {
+			return slices.Contains(dirs, base)
+		}
+		return !strings.Contains(hdr.Name, "/") || hdr.Name == "etc/passwd" ||
+			slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(base, w) })
+	})
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// AddBase adds the wanted files and directories below top-level ones of the base image to an archive, and lib64 and
+// usr/lib64 if the image has them. It omits hard links.
+func AddBase(t *testing.T, tw *tar.Writer, tops []string, wanted func(*tar.Header) bool) {
+	t.Helper()
 	l := imagetest.Library(t)
 	f, err := os.Open(l.Root(imagetest.Base(t, l)))
 	if err != nil {
@@ -105,19 +128,10 @@ func MinimalRoot(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"dash", "sh", "cat", "id", "ls", "stat", "libc.so.6", "libselinux.so.1", "libpcre2-8.so.0",
-		"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
-	var buf bytes.Buffer
-	tw := tar.NewWriter(&buf)
-	for _, dir := range []string{"bin", "lib", "lib64", "usr/bin", "usr/lib", "usr/lib64", "tmp", "etc/passwd"} {
-		err := r.Walk(dir, func(hdr *tar.Header, content io.Reader) error {
-			base := filepath.Base(hdr.Name)
-			if hdr.Typeflag != tar.TypeDir && strings.Contains(hdr.Name, "/") && hdr.Name != "etc/passwd" &&
-				!slices.ContainsFunc(want, func(w string) bool { return strings.HasPrefix(base, w) }) {
-				return nil
-			}
-			if hdr.Typeflag == tar.TypeDir && !slices.Contains([]string{"bin", "lib", "lib64", "x86_64-linux-gnu",
-				"aarch64-linux-gnu", "tmp"}, base) || hdr.Typeflag == tar.TypeLink {
+	optional := []string{"lib64", "usr/lib64"}
+	for _, top := range slices.Concat(tops, optional) {
+		err := r.Walk(top, func(hdr *tar.Header, content io.Reader) error {
+			if hdr.Typeflag == tar.TypeLink || !wanted(hdr) {
 				return nil
 			}
 			if err := tw.WriteHeader(hdr); err != nil || content == nil {
@@ -126,12 +140,8 @@ func MinimalRoot(t *testing.T) []byte {
 			_, err := io.Copy(tw, content)
 			return err
 		})
-		if err != nil && !strings.HasPrefix(dir, "lib64") && !strings.HasPrefix(dir, "usr/lib64") {
+		if err != nil && !slices.Contains(optional, top) {
 			t.Fatal(err)
 		}
 	}
-	if err := tw.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return buf.Bytes()
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,8 +22,7 @@ import (
 	push "github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"github.com/RelevanceAI/harvest/image/imagetest"
-	"github.com/RelevanceAI/harvest/image/rootfs"
+	"github.com/RelevanceAI/harvest/e2e/host"
 )
 
 // StandIns serves images under the names that the suites of Modal's SDK ask Docker Hub for, and returns the registry's
@@ -137,43 +137,17 @@ func busybox(t *testing.T, version string) []byte {
 // pythonOfBase returns Python, its library and what it is linked with, out of the base image.
 func pythonOfBase(t *testing.T) []byte {
 	t.Helper()
-	l := imagetest.Library(t)
-	f, err := os.Open(l.Root(imagetest.Base(t, l)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r, err := rootfs.OpenReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var buf bytes.Buffer
-	tw := tar.NewWriter(&buf)
 	libraries := []string{"libc.so", "libm.so", "libz.so", "libexpat.so", "ld-linux", "libssl.so", "libcrypto.so",
 		"libffi.so", "liblzma.so", "libbz2.so", "libpthread", "libdl.so", "libutil.so", "libuuid.so", "libsqlite3.so"}
-	for _, top := range []string{"usr/bin", "usr/lib", "usr/lib64", "lib64"} {
-		err := r.Walk(top, func(hdr *tar.Header, content io.Reader) error {
-			base := filepath.Base(hdr.Name)
-			isLibrary := false
-			for _, lib := range libraries {
-				isLibrary = isLibrary || strings.HasPrefix(base, lib)
-			}
-			wanted := strings.HasPrefix(hdr.Name, "usr/bin/python3") ||
-				strings.HasPrefix(hdr.Name, "usr/lib/python3.") && !strings.Contains(hdr.Name, "/test/") &&
-					!strings.Contains(hdr.Name, "__pycache__") || isLibrary || hdr.Name == "lib64"
-			if !wanted || hdr.Typeflag == tar.TypeLink {
-				return nil
-			}
-			if err := tw.WriteHeader(hdr); err != nil || content == nil {
-				return err
-			}
-			_, err := io.Copy(tw, content)
-			return err
-		})
-		if err != nil && top != "usr/lib64" && top != "lib64" {
-			t.Fatal(err)
-		}
-	}
+	var buf bytes.Buffer
+	tw := tar.NewWriter(&buf)
+	host.AddBase(t, tw, []string{"usr/bin", "usr/lib"}, func(hdr *tar.Header) bool {
+		base := filepath.Base(hdr.Name)
+		return strings.HasPrefix(hdr.Name, "usr/bin/python3") ||
+			strings.HasPrefix(hdr.Name, "usr/lib/python3.") && !strings.Contains(hdr.Name, "/test/") &&
+				!strings.Contains(hdr.Name, "__pycache__") || hdr.Name == "lib64" ||
+			slices.ContainsFunc(libraries, func(lib string) bool { return strings.HasPrefix(base, lib) })
+	})
 	for link, target := range map[string]string{"lib": "usr/lib", "usr/bin/python": "python3"} {
 		if err := tw.WriteHeader(&tar.Header{Name: link, Typeflag: tar.TypeSymlink, Linkname: target,
 			Mode: 0o777}); err != nil {

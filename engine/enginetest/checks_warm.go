@@ -180,8 +180,10 @@ func traces(t *testing.T, sb engine.Sandbox) string {
 	return strings.Join(running, " ") + "\n" + output(t, sb, sh("find / -xdev -mmin -5 2>/dev/null | sort"))
 }
 
-func checkPrepared(t *testing.T, s *suite) {
-	s = s.separate(t)
+// prepared returns a prepared warm sandbox, and the limits for which it is warm. It skips the test for engines without
+// engine.Preparer.
+func prepared(t *testing.T, s *suite) (engine.Warm, engine.Limits) {
+	t.Helper()
 	limits := someLimits
 	limits.Processes = 20
 	w, err := s.engine.(engine.Warmer).Warm(patient(t), limits)
@@ -197,6 +199,13 @@ func checkPrepared(t *testing.T, s *suite) {
 	if err := p.Prepare(patient(t), s.image, warming); err != nil {
 		t.Fatalf("Prepare: %v", err)
 	}
+	return w, limits
+}
+
+func checkPrepared(t *testing.T, s *suite) {
+	s = s.separate(t)
+	w, limits := prepared(t, s)
+	p := w.(engine.Preparer)
 	wantKind(t, "a second Prepare", p.Prepare(patient(t), s.image, nil), errors.Conflict)
 	spec := engine.Spec{Hostname: "claimed-host", Env: map[string]string{"CLAIMED": "yes"}, Dir: "/tmp", User: "nobody",
 		Limits: limits}
@@ -217,21 +226,7 @@ func checkPrepared(t *testing.T, s *suite) {
 
 func checkPreparedOtherwise(t *testing.T, s *suite) {
 	s = s.separate(t)
-	limits := someLimits
-	limits.Processes = 20
-	w, err := s.engine.(engine.Warmer).Warm(patient(t), limits)
-	if err != nil {
-		t.Fatalf("Warm: %v", err)
-	}
-	p, ok := w.(engine.Preparer)
-	if !ok {
-		_ = w.Destroy(patient(t))
-		t.Skip("does not apply: the engine's warm sandboxes do not implement engine.Preparer: give them Prepare to " +
-			"have this checked")
-	}
-	if err := p.Prepare(patient(t), s.image, warming); err != nil {
-		t.Fatalf("Prepare: %v", err)
-	}
+	w, limits := prepared(t, s)
 	spec := mounted(newVolume(t, s), "/mnt/data")
 	spec.Limits = limits
 	sb := claimed(t, s, w, spec)
