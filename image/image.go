@@ -4,6 +4,8 @@ package image
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -33,6 +35,7 @@ type Spec struct {
 // Config is the configuration of an image for commands that run in it.
 type Config struct {
 	Env        map[string]string `json:"env,omitempty"`
+	Trust      []string          `json:"trust,omitempty"` // sorted names in Env that AddTrust added
 	User       string            `json:"user,omitempty"`
 	Dir        string            `json:"dir,omitempty"`
 	Entrypoint []string          `json:"entrypoint,omitempty"`
@@ -47,6 +50,39 @@ type Config struct {
 	Healthcheck json.RawMessage `json:"healthcheck,omitempty"`
 	OnBuild     []string        `json:"on_build,omitempty"` // instructions for Dockerfiles that begin with this image
 	History     []History       `json:"history,omitempty"`
+}
+
+// AddTrust adds variables with which programs trust the certificate authorities of this machine. Those that the image
+// has keep their values.
+func (c *Config) AddTrust(env map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if _, own := c.Env[name]; own {
+			continue
+		}
+		if c.Env == nil {
+			c.Env = map[string]string{}
+		}
+		c.Env[name] = env[name]
+		c.Trust = append(c.Trust, name)
+	}
+}
+
+// AddedEnv returns the variables that AddTrust added.
+func (c Config) AddedEnv() map[string]string {
+	added := map[string]string{}
+	for _, name := range c.Trust {
+		added[name] = c.Env[name]
+	}
+	return added
+}
+
+// OwnEnv returns the variables of the image's author: those that exports and Dockerfiles have.
+func (c Config) OwnEnv() map[string]string {
+	own := maps.Clone(c.Env)
+	for _, name := range c.Trust {
+		delete(own, name)
+	}
+	return own
 }
 
 // History is an instruction that made a part of an image, as its builder recorded it.

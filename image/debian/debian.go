@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -82,7 +81,8 @@ func (s *Source) Resolve(_ context.Context, spec image.Spec, _ image.BuildOption
 		Recipe       []byte
 		Architecture string
 		Certificates []trust.Certificate
-	}{recipe[:], runtime.GOARCH, certs})
+		Variables    map[string]string `json:",omitempty"`
+	}{recipe[:], runtime.GOARCH, certs, trust.Variables(certs)})
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
@@ -148,11 +148,12 @@ func (s *Source) Build(ctx context.Context, _ image.Spec, opts image.BuildOption
 // configure returns the configuration of the image. With extra certificates, its environment points
 // programs with their own certificates to the system's.
 func configure(certificates bool) image.Config {
-	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+	c := image.Config{Env: map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG": "C.UTF-8"}}
 	if certificates {
-		maps.Copy(env, trust.Env(trust.Bundle))
+		c.AddTrust(trust.Env(trust.Bundle))
 	}
-	return image.Config{Env: env}
+	return c
 }
 
 // installed parses dpkg's status and returns the installed and the missing parts.

@@ -139,6 +139,9 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 		return nil, "", err
 	}
 	cmd := Command{Args: r.Args, Dir: r.Dir, User: r.User, Env: maps.Clone(r.proxy)}
+	if x.chain.img != nil {
+		maps.Copy(cmd.Env, x.chain.img.Config.AddedEnv())
+	}
 	for _, kv := range r.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		cmd.Env[name] = value

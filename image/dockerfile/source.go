@@ -419,6 +419,7 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 	}
 	if last.img != nil {
 		contents.Parts, contents.Missing = last.img.Parts, last.img.Missing
+		contents.Config.AddTrust(last.img.Config.AddedEnv())
 	}
 	b.log.step("pack", "writing the image")
 	var err error

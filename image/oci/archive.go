@@ -51,7 +51,7 @@ func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, la
 	if err != nil {
 		return err
 	}
-	img.Config.Env = own.Env(img.Config.Env)
+	img.Config.Env = img.Config.OwnEnv()
 	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteEdited(ctx, w, own.Edit) }}
 	if layer != nil {
 		parts = append(parts, func(w io.Writer) error {

@@ -26,16 +26,13 @@ type commandConfig struct {
 	Healthcheck *dockerspec.HealthcheckConfig `json:"Healthcheck,omitempty"`
 }
 
-// configOf returns the command configuration of an image. extra is added to its environment.
-func configOf(file *configFile, extra map[string]string) image.Config {
+// configOf returns the command configuration of an image.
+func configOf(file *configFile) image.Config {
 	c := file.Config
 	config := image.Config{
-		Env: maps.Clone(extra), User: c.User, Dir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
+		Env: map[string]string{}, User: c.User, Dir: c.WorkingDir, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Shell: c.Shell,
 		Labels: c.Labels, StopSignal: c.StopSignal, OnBuild: c.OnBuild, Author: file.Author,
 		Ports: slices.Sorted(maps.Keys(c.ExposedPorts)), Volumes: slices.Sorted(maps.Keys(c.Volumes)),
-	}
-	if config.Env == nil {
-		config.Env = map[string]string{}
 	}
 	for _, h := range file.History {
 		if h.CreatedBy == "" && h.Comment == "" {

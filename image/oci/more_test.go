@@ -3,14 +3,9 @@ package oci_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -79,19 +73,7 @@ func TestCertificates(t *testing.T) {
 		"OTHER=/etc/ssl/certs/ca-certificates.crt"}},
 		tarOf(t, "etc/ssl/certs/ca-certificates.crt", "old\n")))
 	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true}
-	der, err := x509.CreateCertificate(rand.Reader, about, about, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	if err := os.WriteFile(filepath.Join(dir, "mine.crt"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	text := authority(t, dir)
 	plain, err := pull(t, open(t, oci.Options{}), ref, image.BuildOptions{})
 	if err != nil {
 		t.Fatal(err)

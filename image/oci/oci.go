@@ -110,7 +110,8 @@ func (s *Source) Resolve(ctx context.Context, spec image.Spec, opts image.BuildO
 	text, err := json.Marshal(struct {
 		Recipe       int
 		Certificates []trust.Certificate
-	}{recipe, certs})
+		Variables    map[string]string `json:",omitempty"`
+	}{recipe, certs, trust.Variables(certs)})
 	return spec, text, errors.Wrapf(err, "encode the fingerprint")
 }
 
@@ -149,7 +150,8 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if _, err := w.Close(); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: pack")
 	}
-	config := configOf(p.config, env)
+	config := configOf(p.config)
+	config.AddTrust(env)
 	return image.Contents{Config: config,
 		Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil
 }

@@ -16,11 +16,14 @@ import (
 var ownName = pattern.New(`^host-[0-9a-f]{16}\.(crt|pem)$`)
 
 // Filter removes the certificates of this machine from images that leave it. The zero value removes nothing.
-type Filter struct{ pems []string }
+type Filter struct {
+	pems             []string
+	anchors, bundles []string
+}
 
 // NewFilter returns a Filter for the certificates that are in an image.
 func NewFilter(r *rootfs.Reader) (*Filter, error) {
-	f := &Filter{}
+	f := &Filter{anchors: resolve(r, anchors), bundles: resolve(r, bundles)}
 	for _, dir := range anchors {
 		err := r.Walk(dir, func(hdr *tar.Header, content io.Reader) error {
 			if content == nil || !ownName().MatchString(path.Base(hdr.Name)) {
@@ -37,6 +40,17 @@ func NewFilter(r *rootfs.Reader) (*Filter, error) {
 	return f, nil
 }
 
+// resolve adds the paths without symbolic links of the files that exist.
+func resolve(r *rootfs.Reader, names []string) []string {
+	all := slices.Clone(names)
+	for _, name := range names {
+		if hdr, _, err := r.Open(name); err == nil {
+			all = append(all, path.Clean("/"+hdr.Name))
+		}
+	}
+	return all
+}
+
 // Edit returns an entry of an image without the certificates. omit means that nothing of it is left.
 func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, rest io.Reader, omit bool, err error) {
 	if len(f.pems) == 0 {
@@ -44,11 +58,11 @@ func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, r
 	}
 	name := path.Clean("/" + hdr.Name)
 	switch {
-	case hdr.Typeflag == tar.TypeReg && slices.Contains(anchors, path.Dir(name)) &&
+	case hdr.Typeflag == tar.TypeReg && slices.Contains(f.anchors, path.Dir(name)) &&
 		ownName().MatchString(path.Base(name)),
 		hdr.Typeflag == tar.TypeSymlink && ownName().MatchString(path.Base(hdr.Linkname)):
 		return nil, nil, true, nil
-	case content == nil || hdr.Typeflag != tar.TypeReg || hdr.Size > maxBundle || !slices.Contains(bundles, name):
+	case content == nil || hdr.Typeflag != tar.TypeReg || hdr.Size > maxBundle || !slices.Contains(f.bundles, name):
 		return hdr, content, false, nil
 	}
 	old, err := io.ReadAll(content)
@@ -57,7 +71,10 @@ func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, r
 	}
 	text := string(old)
 	for _, pem := range f.pems {
-		text = strings.ReplaceAll(text, pem, "")
+		// An earlier copy belongs to the image's author, who trusts the same authority.
+		if i := strings.LastIndex(text, pem); i >= 0 {
+			text = text[:i] + text[i+len(pem):]
+		}
 	}
 	if strings.TrimSpace(text) == "" {
 		return nil, nil, true, nil
@@ -65,20 +82,6 @@ func (f *Filter) Edit(hdr *tar.Header, content io.Reader) (edited *tar.Header, r
 	twin := *hdr
 	twin.Size = int64(len(text))
 	return &twin, strings.NewReader(text), false, nil
-}
-
-// Env returns an environment without the variables that Add returned.
-func (f *Filter) Env(env map[string]string) map[string]string {
-	if len(f.pems) == 0 {
-		return env
-	}
-	left := map[string]string{}
-	for name, value := range env {
-		if _, ours := Env("")[name]; !ours || !slices.Contains(bundles, value) {
-			left[name] = value
-		}
-	}
-	return left
 }
 
 // Layer copies a layer without the certificates.

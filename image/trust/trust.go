@@ -88,6 +88,14 @@ func Env(bundle string) map[string]string {
 	return env
 }
 
+// Variables returns the variables that images with these certificates can get, for fingerprints.
+func Variables(certs []Certificate) map[string]string {
+	if len(certs) == 0 {
+		return nil
+	}
+	return Env(Bundle)
+}
+
 // Add adds the authorities to an image that is being written, and returns the environment that its
 // commands need. If the image has no bundle, Add makes one with these authorities alone, and sets
 // only the variables of programs that add it to their own certificates.
@@ -113,7 +121,7 @@ func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	var env map[string]string
+	found := map[string]string{} // content of the bundles
 	for _, name := range bundles {
 		old, err := w.ReadFile(name, maxBundle)
 		if errors.Is(err, errors.NotFound) || errors.Is(err, errors.Invalid) {
@@ -122,13 +130,26 @@ func Add(w *rootfs.Writer, certs []Certificate) (map[string]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		found[name] = string(old)
+	}
+	var env map[string]string
+	for _, name := range bundles {
+		old, ok := found[name]
+		if !ok {
+			continue
+		}
 		if env == nil {
 			env = Env(name)
 		}
-		if strings.Contains(string(old), all.String()) { // under another name
+		now, err := w.ReadFile(name, 2*maxBundle)
+		if err != nil {
+			return nil, err
+		}
+		if string(now) != old { // it has them under another name
 			continue
 		}
-		text := strings.TrimRight(string(old), "\n") + "\n" + all.String()
+		// A bundle that has some of them already gets another copy, which Filter removes.
+		text := strings.TrimRight(old, "\n") + "\n" + all.String()
 		if err := w.Replace(name, []byte(strings.TrimLeft(text, "\n"))); err != nil {
 			return nil, err
 		}

@@ -87,8 +87,9 @@ func imageOf(img image.Image, platform ocispecs.Platform) *dockerspec.DockerOCII
 	file.Config.User, file.Config.WorkingDir = c.User, c.Dir
 	file.Config.Entrypoint, file.Config.Cmd, file.Config.Shell = c.Entrypoint, c.Cmd, c.Shell
 	file.Config.Labels, file.Config.StopSignal, file.Config.OnBuild = c.Labels, c.StopSignal, c.OnBuild
-	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
-		file.Config.Env = append(file.Config.Env, name+"="+c.Env[name])
+	env := c.OwnEnv()
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		file.Config.Env = append(file.Config.Env, name+"="+env[name])
 	}
 	file.Config.ExposedPorts, file.Config.Volumes = set(c.Ports), set(c.Volumes)
 	for _, h := range c.History {
