@@ -129,11 +129,8 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 			continue
 		case "bind":
 			f, err := x.bound(m)
-			if err == nil && strings.HasPrefix(m.Target, "/dev/") { // which is in memory and not part of the image
-				err = bring(ctx, x.machine, m.Target, f)
-				to.Path = ""
-			} else if err == nil && m.from != nil {
-				to.From = path.Join(bindDir, strconv.Itoa(i))
+			to.From = path.Join(bindDir, strconv.Itoa(i))
+			if err == nil {
 				err = bring(ctx, x.machine, to.From, f)
 			}
 			if err != nil {
@@ -147,9 +144,7 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 				continue
 			}
 		}
-		if to.Path != "" {
-			all = append(all, to)
-		}
+		all = append(all, to)
 	}
 	if len(all) == 0 {
 		return hidden, nil

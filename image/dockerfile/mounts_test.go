@@ -34,10 +34,19 @@ set -e
 test "$(ls /own/dir)" = a
 test "$(cat /own/dir/a)" = A
 if touch /own/dir/new 2>/dev/null; then echo "a bind mount is writable"; exit 1; fi
+test "$(stat -c %a /own/deep/er)" = 1777
 if head -c 2000000 /dev/zero 2>/dev/null >/own/deep/er/large; then echo "a tmpfs ignores its size"; exit 1; fi
 EOF
 RUN --mount=type=bind,source=src/a,target=/own/file,rw test "$(cat /own/file)" = A && echo changed >/own/file
 RUN --mount=type=secret,id=s --mount=type=secret,id=s,target=/new/place/s cat /run/secrets/s /new/place/s >/dev/null
+RUN --mount=type=secret,id=s,target=/new/place/s,uid=1000,gid=50,mode=0440 stat -L -c '%a %u %g' /new/place/s >/secret
+RUN --mount=type=bind,from=scratch,target=/new/empty test -z "$(ls -A /new/empty)" && \
+    test "$(stat -c %a /new/empty)" = 755 && ! touch /new/empty/x
+RUN <<EOF
+#!/bin/sh
+echo "$0" >/script
+EOF
+RUN ls -d /dev/pipes /.harvest-bind /dev/shm/.harvest-secrets /run/secrets >/script2 2>/dev/null || true
 RUN --mount=type=cache,id=c,target=/cached/dir --mount=type=tmpfs,target=/cached/dir/below/it touch /cached/dir/kept
 RUN --mount=type=cache,id=c,target=/cached/dir test "$(ls -A /cached/dir)" = kept
 RUN --mount=type=tmpfs,target=/used/tmp echo 1 >/used/file
@@ -47,8 +56,9 @@ RUN --mount=type=cache,id=f,target=/filled,from=seed,source=/seed,ro \
     find /filled -type f | sort >>/in; ! touch /filled/x
 RUN --mount=type=cache,id=r,target=/filled,from=seed,source=/seed,ro cat /filled/d/f >>/in
 `}, image.BuildOptions{Context: dir, Secrets: map[string][]byte{"s": []byte("canary")}})
-	out := s.run(img, "sh", "-c", "cat /own/file /own/dir/x /in /used/file")
-	if want := "112750 1000 50\n644 1000 50\n/filled/d/f\n/filled/new\n/filled/s\nD\n1\n"; out != want {
+	out := s.run(img, "sh", "-c", "cat /own/file /own/dir/x /secret /script /script2 /in /used/file")
+	if want := "11440 1000 50\n/dev/pipes/EOF\n2750 1000 50\n644 1000 50\n/filled/d/f\n/filled/new\n/filled/s\n" +
+		"D\n1\n"; out != want {
 		t.Errorf("got %q, want %q", out, want)
 	}
 	got := names(t, s.shelf.Root(img), "own", "new", "cached", "filled", "used", "run/secrets", ".harvest-bind", "tmp")
