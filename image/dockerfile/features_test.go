@@ -154,12 +154,12 @@ func TestSecretsStayOut(t *testing.T) {
 	secrets := map[string][]byte{"token": []byte(canary + "\n"), "key": []byte("second-" + canary)}
 	text := `FROM tiny
 RUN --mount=type=secret,id=token,required=true cat /run/secrets/token >/dev/null && stat -L -c '%a %u' /run/secrets/token >/mode
-RUN --mount=type=secret,id=key,env=KEY --mount=type=secret,id=token,target=/etc/t,mode=0444,uid=1000 echo "value: $KEY"; stat -L -c '%a %u' /etc/t >/mode2; cat /etc/t
+RUN --mount=type=secret,id=key,env=KEY --mount=type=secret,id=token,target=/etc/t,mode=0444,uid=1000,gid=50 echo "value: $KEY"; stat -L -c '%a %u %g' /etc/t >/mode2; cat /etc/t
 RUN --mount=type=secret,id=absent ls /run/secrets/absent 2>/dev/null || echo none >/none
 RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left 2>/dev/null || true
 `
 	img := b.build(t, text, image.BuildOptions{Secrets: secrets})
-	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000\n", "/none": "none\n", "/etc/t": "",
+	img.want(map[string]string{"/mode": "400 0\n", "/mode2": "444 1000 50\n", "/none": "none\n", "/etc/t": "",
 		"/run/secrets/token": ""})
 	if strings.Contains(img.Read("/left"), canary) {
 		t.Errorf("a later RUN sees %q", img.Read("/left"))
@@ -179,6 +179,9 @@ RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left
 		t.Errorf("the cache holds the secret: %v, %v", found, err)
 	}
 	before := b.runner.starts()
+	if before != 3 { // the two that had secrets, and that of the last two commands
+		t.Errorf("%d machines were started", before)
+	}
 	secrets["token"] = []byte("another")
 	b.build(t, text, image.BuildOptions{Secrets: secrets})
 	if b.runner.starts() != before {
@@ -229,6 +232,11 @@ RUN ls /w /scratch >/after 2>&1; true
 	}
 	changed := b.context(map[string]string{"src/a": "A2", "src/d/b": "B", "one": "1"})
 	b.build(t, text, image.BuildOptions{Context: changed}).want(map[string]string{"/all": "A2Btool\n", "/n3": "x\nx\n"})
+	if !slices.ContainsFunc(b.runner.started, func(s Setup) bool {
+		return len(s.Mounts) == 1 && s.Mounts[0].Path == "/cache" && s.Mounts[0].ReadOnly
+	}) {
+		t.Errorf("no machine has the read-only cache: %+v", b.runner.started)
+	}
 	if mounts := b.runner.started[1].Mounts; len(mounts) != 1 || !strings.HasPrefix(mounts[0].Volume, "build-cache-") {
 		t.Errorf("got %+v", b.runner.started)
 	}

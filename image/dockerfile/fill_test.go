@@ -41,6 +41,11 @@ RUN --mount=type=cache,id=m,target=/m,from=tiny,mode=0711,uid=3 stat -c '%a %u' 
 			t.Error("an equal build ran again")
 		}
 	}
+	for _, s := range b.runner.started {
+		if fills := len(s.Mounts) == 1 && s.Mounts[0].Path == bindDir; fills && s.Network != "none" {
+			t.Errorf("a machine that fills a cache mount has the network %s", s.Network)
+		}
+	}
 	later := seeded("S", "RUN --mount=type=cache,id=c,target=/c,from=seed,source=/seed cat /c/s /c/d/f >/later\n")
 	b.build(t, later, image.BuildOptions{Force: true}).want(map[string]string{"/later": "S\nnew\n"})
 	for name, c := range map[string]struct {

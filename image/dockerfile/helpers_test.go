@@ -265,9 +265,11 @@ func (m *chroot) Run(ctx context.Context, cmd Command) (int, error) {
 		args = append(args, name+"="+value)
 	}
 	c := exec.CommandContext(ctx, "chroot", append(args, cmd.Args...)...)
-	c.Stdout, c.Stderr = cmd.Stdout, cmd.Stderr
-	if cmd.Stderr == nil {
-		c.Stderr = cmd.Stdout
+	c.Stdout, c.Stderr = cmd.Stdout, cmd.Stdout
+	if cmd.Stderr != nil { // two streams have no order: this one comes late
+		var late bytes.Buffer
+		c.Stderr = &late
+		defer func() { _, _ = cmd.Stderr.Write(late.Bytes()) }()
 	}
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }

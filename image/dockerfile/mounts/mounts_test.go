@@ -99,13 +99,24 @@ func TestMounts(t *testing.T) {
 	}
 	state, err := call(t, "mount", []Mount{{Path: at("own/dir"), From: at("from/d")},
 		{Path: at("own/file"), From: at("from/d/a"), ReadOnly: true}, {Path: at("own/deep/er"), Size: 1 << 20},
-		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("own2/tmp")},
+		{Path: at("own/new"), From: at("from/d/a")}, {Path: at("own2/tmp")}, {Path: at("own2/tmp/below")},
 		{Path: at("own3/made/tmp")}, {Path: at("own4"), From: at("from/d/a")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := tree(t, at("own")); got != "deep=dir deep/er=dir dir=dir dir/a=A file=A new=A" {
 		t.Errorf("mounted: %s", got)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(at("own/deep/er"), &fs); err != nil || fs.Flags&unix.ST_NOSUID == 0 ||
+		fs.Flags&unix.ST_NODEV == 0 {
+		t.Errorf("a tmpfs has the flags %x, %v", fs.Flags, err)
+	}
+	for name, want := range map[string]os.FileMode{"own/deep/er": 0o777 | os.ModeDir | os.ModeSticky,
+		"own/deep": 0o755 | os.ModeDir} {
+		if info, err := os.Stat(at(name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: got %v, %v, want %v", name, info.Mode(), err, want)
+		}
 	}
 	if err := os.WriteFile(at("own/file"), []byte("no"), 0o644); !errors.Is(err, unix.EROFS) {
 		t.Errorf("a write to a read-only mount: %v", err)
@@ -125,12 +136,20 @@ func TestMounts(t *testing.T) {
 	if err := unix.Mount(at("from/d/a"), at("own4"), "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
+	busy, err := os.Open(at("own2/tmp/f")) // as by a process that the command left behind
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
 	if _, err := call(t, "unmount", state, at("from"), at("nothing")); err != nil {
 		t.Fatal(err)
 	}
 	if got := tree(t, dir); got != "own=dir own/dir=dir own/dir/x=X own/file=F own2=dir own2/kept=K own3=dir "+
 		"own3/made=dir own3/made/kept=K own3/x=X own4=K" {
 		t.Errorf("afterwards: %s", got)
+	}
+	if info, err := os.Stat(at("own4")); err != nil || info.Mode() != 0o644 {
+		t.Errorf("a file that replaced a mount has the mode %v, %v", info.Mode(), err)
 	}
 	if info, err := os.Stat(at("own3")); err != nil || info.ModTime().Equal(old) {
 		t.Errorf("a directory with a new file has its old time: %v", err)
@@ -153,6 +172,18 @@ func TestMountThatFails(t *testing.T) {
 	}
 	if got := tree(t, dir); got != "from=A own=F" {
 		t.Errorf("afterwards: %s", got)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "point"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// A mount that cannot end may be over one of the mount points.
+	_, err = call(t, "unmount", State{Mounted: []string{filepath.Join(dir, "gone")},
+		Made: []string{filepath.Join(dir, "point")}})
+	if !errors.Is(err, unix.ENOENT) {
+		t.Errorf("an unmount of nothing: %v", err)
+	}
+	if got := tree(t, dir); got != "from=A own=F point=dir" {
+		t.Errorf("after an unmount that failed: %s", got)
 	}
 	for _, args := range [][]string{nil, {"mount"}, {"mount", "["}, {"unmount", "["}, {"move", "{}"}} {
 		if err := run(args, new(bytes.Buffer)); err == nil {
