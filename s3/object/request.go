@@ -141,18 +141,6 @@ func (b *Bucket) once(ctx context.Context, r Request, buf []byte) (*response, er
 		errSilent)
 	defer cancel()
 	req := b.request(ctx, &r)
-	again := func() io.ReadCloser { return http.NoBody }
-	switch n := int64(len(r.Body)); {
-	case buffer.Weight(n) >= buffer.MapFrom:
-		sent := &lease{b: r.Body}
-		defer sent.end()
-		again = func() io.ReadCloser { return &leased{lease: sent} }
-	case n > 0: // net/http sends bytes in memory and the header in one write
-		again = func() io.ReadCloser { return io.NopCloser(bytes.NewReader(r.Body)) }
-	}
-	if r.Body != nil {
-		req.Body, req.GetBody = again(), func() (io.ReadCloser, error) { return again(), nil }
-	}
 	if creds.HasKeys() {
 		now := time.Now().Add(time.Duration(b.skew.Load()))
 		if err := b.signer.SignHTTP(ctx, creds, req, unsigned, "s3", b.region, now); err != nil {
@@ -160,8 +148,19 @@ func (b *Bucket) once(ctx context.Context, r Request, buf []byte) (*response, er
 		}
 	}
 	send := b.http.Do
-	if r.bare && r.Body == nil && b.wire != nil && wire.OrdinaryHeader(req.Header) {
-		send = b.wire.Do
+	if r.bare && len(r.Body) <= wire.MaxBody && b.wire != nil && wire.OrdinaryHeader(req.Header) {
+		send = func(req *http.Request) (*http.Response, error) { return b.wire.Do(req, r.Body) }
+	} else if r.Body != nil {
+		again := func() io.ReadCloser { return http.NoBody }
+		switch n := int64(len(r.Body)); {
+		case buffer.Weight(n) >= buffer.MapFrom:
+			sent := &lease{b: r.Body}
+			defer sent.end()
+			again = func() io.ReadCloser { return &leased{lease: sent} }
+		case n > 0: // net/http sends bytes in memory and the header in one write
+			again = func() io.ReadCloser { return io.NopCloser(bytes.NewReader(r.Body)) }
+		}
+		req.Body, req.GetBody = again(), func() (io.ReadCloser, error) { return again(), nil }
 	}
 	res, err := send(req)
 	if err != nil {
@@ -320,7 +319,7 @@ func (b *Bucket) corrected(err error) bool {
 
 // Put stores an object and returns its ETag.
 func (b *Bucket) Put(ctx context.Context, key string, body []byte, crc uint64, header http.Header) (string, error) {
-	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: key, header: header, Body: body, Crc: &crc})
+	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: key, header: header, Body: body, Crc: &crc, bare: true})
 	if err != nil {
 		return "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -38,7 +39,7 @@ func wireGet(ctx context.Context, t *testing.T, w *Wire, path string) (int, stri
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+path, nil)
 	must(t, err)
 	req.Header = http.Header{"If-Match": {`"tag"`}}
-	res, err := w.Do(req)
+	res, err := w.Do(req, nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -117,7 +118,7 @@ func TestWireAnswers(t *testing.T) {
 		"refused": {[]string{"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno!", ok},
 			"404 no!", false, 2},
 		"chunks": {[]string{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n" +
-			"\r\n", ok}, "200 hello", false, 2},
+			"\r\n", ok}, "200 hello", false, 1},
 		"until the end": {[]string{"HTTP/1.0 200 OK\r\n\r\nhello!", ok}, "200 hello", false, 2},
 		"the last one": {[]string{"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello!",
 			ok}, "200 hello", false, 2},
@@ -132,7 +133,7 @@ func TestWireAnswers(t *testing.T) {
 			ok}, "", true, 2},
 		"no HTTP": {[]string{"SSH-2.0-OpenSSH\r\n\r\n", ok}, "", true, 2},
 		"a header of 20 KiB": {[]string{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x",
-			20<<10) + "\r\nContent-Length: 5\r\n\r\nhello", ok}, "200 hello", false, 2},
+			20<<10) + "\r\nContent-Length: 5\r\n\r\nhello", ok}, "200 hello", false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := c.answers
@@ -163,6 +164,89 @@ func TestWireAnswers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWireStores checks that a body arrives as it was, and that its answer has the ETag. Connections are reused, after
+// refusals too.
+func TestWireStores(t *testing.T) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.Method != http.MethodPut || r.ContentLength != int64(len(body)) ||
+			len(r.TransferEncoding) > 0 || r.Header.Get("If-None-Match") != "*" {
+			t.Errorf("%s %d %v %v: %d bytes, %v", r.Method, r.ContentLength, r.TransferEncoding, r.Header, len(body), err)
+		}
+		w.Header().Set("ETag", fmt.Sprintf(`"%x"`, sha256.Sum256(body)))
+		if r.URL.Path == "/refused" {
+			w.WriteHeader(http.StatusPreconditionFailed)
+			fmt.Fprint(w, "why")
+		}
+	}
+	for _, secure := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(answer))
+		var config *tls.Config
+		if secure {
+			s.StartTLS()
+			config = s.Client().Transport.(*http.Transport).TLSClientConfig
+		} else {
+			s.Start()
+		}
+		defer s.Close()
+		w := wireTo(t, s.Listener.Addr().String(), config)
+		for _, size := range []int{0, 1, 5000, MaxBody} {
+			body := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+			for path, want := range map[string]string{"/stored": "", "/refused": "why"} {
+				res, text, err := wirePut(t, w, path, body)
+				if err != nil || res.Header.Get("ETag") != fmt.Sprintf(`"%x"`, sha256.Sum256(body)) || text != want ||
+					(res.StatusCode == 200) != (want == "") {
+					t.Fatalf("TLS %v: %d bytes to %s: %+v, %q, %v", secure, size, path, res, text, err)
+				}
+				if len(w.idle) != 1 {
+					t.Fatalf("TLS %v: %d connections wait after %s, want 1", secure, len(w.idle), path)
+				}
+			}
+		}
+	}
+}
+
+// TestWireReadsEarlyRefusals checks that the answer of a server that does not read the whole body is read.
+func TestWireReadsEarlyRefusals(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nwhy")
+			}
+			c.Close() // with the rest of the body unread, so that the connection is reset
+		}
+	}()
+	w := wireTo(t, l.Addr().String(), nil)
+	for range 20 {
+		res, text, err := wirePut(t, w, "/", make([]byte, 32<<20))
+		if err != nil || res.StatusCode != http.StatusForbidden || text != "why" || len(w.idle) != 0 {
+			t.Fatalf("%+v, %q, %v; %d connections wait", res, text, err, len(w.idle))
+		}
+	}
+}
+
+// wirePut stores a body on the condition that there is none, and returns the answer with its body.
+func wirePut(t *testing.T, w *Wire, path string, body []byte) (*http.Response, string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+w.address+path, nil)
+	must(t, err)
+	req.Header, req.ContentLength = http.Header{"If-None-Match": {"*"}}, int64(len(body))
+	res, err := w.Do(req, body)
+	if err != nil {
+		return nil, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return res, string(text), err
 }
 
 // TestWireGivesUp checks that a caller that stops waiting is not blocked by a server that does not answer, and leaves
@@ -271,6 +355,8 @@ func FuzzOrdinaryAnswer(f *testing.F) {
 		"HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
 		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nETag:  \"a\" \r\nContent-Length: 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nETag: \r\nContent-Length: 1\r\netag: \"b\"\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\nContent-Length: +1\r\n\r\n"} {
 		f.Add([]byte(seed))
@@ -279,7 +365,7 @@ func FuzzOrdinaryAnswer(f *testing.F) {
 		if i := bytes.Index(head, []byte("\r\n\r\n")); i < 0 || i+4 != len(head) {
 			return
 		}
-		n, ok := ordinaryAnswer(head)
+		n, etag, ok := ordinaryAnswer(head)
 		if !ok {
 			return
 		}
@@ -287,9 +373,10 @@ func FuzzOrdinaryAnswer(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: net/http does not read it: %v", head, err)
 		}
-		if res.StatusCode != 200 || res.ContentLength != n || len(res.TransferEncoding) > 0 || res.Close {
-			t.Fatalf("%q: %d bytes; net/http: %d %d %v %v", head, n, res.StatusCode, res.ContentLength,
-				res.TransferEncoding, res.Close)
+		if res.StatusCode != 200 || res.ContentLength != n || len(res.TransferEncoding) > 0 || res.Close ||
+			res.Header.Get("ETag") != etag {
+			t.Fatalf("%q: %d bytes, %q; net/http: %d %d %v %v %v", head, n, etag, res.StatusCode, res.ContentLength,
+				res.TransferEncoding, res.Close, res.Header)
 		}
 	})
 }
