@@ -94,5 +94,5 @@ func (r *run) noteSending(e *tree.Entry) error {
 	if e.Inode == 0 || e.Kind == tree.Dir || strings.HasPrefix(e.Key, tree.Reserved+"/packs") {
 		return nil
 	}
-	return r.journal.Note(state.Sending, e)
+	return r.journal.NoteSending(e)
 }

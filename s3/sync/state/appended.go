@@ -61,6 +61,15 @@ func (a *appended) grow(n int) error {
 	return nil
 }
 
+// patch replaces bytes of a record. A process that is killed meanwhile may leave the first byte as it was.
+func (a *appended) patch(at int64, with []byte) error {
+	if at < a.at {
+		_, err := a.file.WriteAt(with, at)
+		return err
+	}
+	return publish(a.mem[at-a.at:], with)
+}
+
 func (a *appended) unmap() {
 	if a.mem != nil {
 		_ = unix.Munmap(a.mem)
@@ -68,8 +77,8 @@ func (a *appended) unmap() {
 	}
 }
 
-// publish copies a record to a mapping, its first byte last: until then a reader sees a zero, and
-// stops there. If the disk fails, the kernel reports it as a fault.
+// publish copies bytes to a mapping, the first one last: until then the reader of a new record sees
+// a zero, and stops there. If the disk fails, the kernel reports it as a fault.
 func publish(mem, record []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -2,11 +2,13 @@ package state
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/s3/manifest"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
@@ -55,49 +57,64 @@ func TestAppendedOnFaultyDisk(t *testing.T) {
 func TestTornRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := newJournal(path)
-	must(t, j.Note(Sending, &tree.Entry{Path: "a", Kind: tree.File, Inode: 7}))
+	must(t, j.NoteSending(&tree.Entry{Path: "a", Kind: tree.File, Inode: 7}))
 	at := j.out.size
-	must(t, j.Note(Sending, &tree.Entry{Path: "b", Kind: tree.File, Inode: 8}))
+	must(t, j.NoteSending(&tree.Entry{Path: "b", Kind: tree.File, Inode: 8}))
 	j.out.mem[at] = 0 // the first byte is written last
 	if got := readJournal(path); len(got) != 1 || got["a"] == nil {
 		t.Errorf("it has %v", got)
 	}
 	// The process is killed without closing it, and the next one records something else.
 	next := newJournal(path)
-	must(t, next.Note(Sending, &tree.Entry{Path: "c", Kind: tree.File}))
+	must(t, next.NoteSending(&tree.Entry{Path: "c", Kind: tree.File}))
 	if got := readJournal(path); len(got) != 1 || got["c"] == nil {
 		t.Errorf("the next has %v", got)
 	}
 	next.close()
 }
 
-// TestJournalKeepsBothRecords checks that compacting keeps the records of a file in progress, also of one that
-// has more attributes than the file grows by at once.
+// TestJournalKeepsArrivals checks that compacting keeps the record of a file in progress, also of one that has more
+// attributes than the file grows by at once, and that a record is changed wherever it is in the journal.
 // mission: A8
-func TestJournalKeepsBothRecords(t *testing.T) {
+func TestJournalKeepsArrivals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j := newJournal(path)
 	defer j.close()
-	large := &tree.Entry{Path: "large", Kind: tree.File, Size: 9, ETag: "e", Inode: 1,
+	large := &tree.Entry{Path: "large", Kind: tree.File, Size: 9, ETag: "e", Change: 1,
 		Xattrs: map[string]string{"user.x": strings.Repeat("x", 60<<10), "user.y": strings.Repeat("y", 60<<10)}}
-	for range 3 {
-		must(t, j.Note(Fetching, large))
-		must(t, j.NoteArrived(&tree.Entry{Path: "large", Inode: 2, Change: 3}))
-		must(t, j.Note(Sending, &tree.Entry{Path: "small", Kind: tree.File}))
-		must(t, j.compact())
-		got := readJournal(path)
-		n := got["large"]
-		if len(got) != 2 || n == nil || n.Step != Arrived || n.Entry.Inode != 2 || n.Entry.Change != 3 ||
-			n.Entry.Size != 9 || n.Entry.ETag != "e" || len(n.Entry.Xattrs["user.y"]) != 60<<10 {
-			t.Fatalf("it has %d entries, large is %v", len(got), n != nil)
+	for i, change := range []int64{3, -5, 1 << 60} {
+		inode := noteFetching(t, j, large)
+		for n := range i * 2000 { // the mapping moves on
+			must(t, j.NoteSending(&tree.Entry{Path: fmt.Sprint("small", n), Kind: tree.File}))
+		}
+		must(t, j.NoteArrived(&tree.Entry{Path: "large", Change: change}))
+		must(t, j.NoteSending(&tree.Entry{Path: "small", Kind: tree.File}))
+		for range 2 {
+			got := readJournal(path)
+			n := got["large"]
+			if len(got) < 2 || n == nil || n.Step != Arrived || n.Entry.Inode != inode ||
+				n.Entry.Change != max(change, 0) || n.Entry.Size != 9 || n.Entry.ETag != "e" ||
+				len(n.Entry.Xattrs["user.y"]) != 60<<10 || got["small"] == nil {
+				t.Fatalf("it has %d entries, large is %v", len(got), n != nil)
+			}
+			must(t, j.compact())
 		}
 	}
 	j.done("large")
-	if len(j.open) != 1 {
-		t.Errorf("%d are open", len(j.open))
-	}
 	must(t, j.compact())
-	if got := readJournal(path); len(got) != 1 || got["small"] == nil {
+	if got := readJournal(path); len(got) != 4001 || got["small"] == nil {
 		t.Errorf("then it has %d entries", len(got))
+	}
+}
+
+// TestJournalOfEarlierVersion checks that the record of an arrival without its entry is ignored.
+func TestJournalOfEarlierVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := newJournal(path)
+	noteFetching(t, j, &tree.Entry{Path: "a", Kind: tree.File})
+	must(t, j.note(&Journey{Arrived, manifest.Record{Path: []byte("a"), Inode: 1, Change: 2}}))
+	j.close()
+	if got := readJournal(path); len(got) != 1 || got["a"].Step != Fetching || got["a"].Entry.Kind != tree.File {
+		t.Errorf("it has %v", got["a"])
 	}
 }

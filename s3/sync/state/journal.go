@@ -3,6 +3,8 @@ package state
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
+	"math"
 	"os"
 	"sync"
 
@@ -19,30 +21,30 @@ import (
 // happened. Without the journal, it would take its own file for a new one, and bring it back after
 // others have deleted it. A nil journal records nothing.
 //
-// It has two records of each downloaded file, so it is made to cost little: see appended.
+// It has a record of each transferred file, so it is made to cost little: see appended.
 type Journal struct {
 	path string
 
 	mu   sync.Mutex
-	out  appended           // guarded by mu
-	buf  bytes.Buffer       // guarded by mu
-	enc  *cbor.Encoder      // guarded by mu; to buf
-	open map[string][2]span // guarded by mu; by path; records of jobs in progress, not in the state yet
+	out  appended        // guarded by mu
+	buf  bytes.Buffer    // guarded by mu
+	enc  *cbor.Encoder   // guarded by mu; to buf
+	open map[string]span // guarded by mu; by path; records of jobs in progress, not in the state yet
 }
 
-// span is the place of a record in the file. Its n is 0 if there is none.
+// span is the place of a record in the file.
 type span struct {
 	at int64
 	n  int
 }
 
 func newJournal(path string) *Journal {
-	j := &Journal{path: path, open: map[string][2]span{}}
+	j := &Journal{path: path, open: map[string]span{}}
 	j.enc = cbor.NewEncoder(&j.buf)
 	return j
 }
 
-// Journey is an entry with a step in progress.
+// Journey is an entry with a step in progress. NoteArrived depends on the places of its fields.
 type Journey struct {
 	Step  step            `cbor:"1,keyasint"`
 	Entry manifest.Record `cbor:"2,keyasint"`
@@ -53,17 +55,17 @@ type step uint8
 
 const (
 	Sending  step = iota + 1 // about to be stored in the bucket
-	Fetching                 // about to get its name in the volume
-	Arrived                  // it has its name; the record follows the one of Fetching, and has the new fields only
+	Fetching                 // about to get its name in the volume; its Change is unknown
+	Arrived                  // it has its name; the record is that of Fetching, changed in place
 )
 
-// Note records that an entry is about to be stored. The record survives the end of the process, but
-// not a crash of the machine.
-func (j *Journal) Note(s step, e *tree.Entry) error {
+// NoteSending records that an entry is about to be stored. The record survives the end of the
+// process, but not a crash of the machine.
+func (j *Journal) NoteSending(e *tree.Entry) error {
 	if j == nil {
 		return nil
 	}
-	return j.note(e.Path, &Journey{s, manifest.NewRecord(e, true)})
+	return j.note(&Journey{Sending, manifest.NewRecord(e, true)})
 }
 
 // NoteFetching records that a file is about to get its name.
@@ -76,8 +78,8 @@ func (j *Journal) NoteFetching(w *tree.Writer, e *tree.Entry) error {
 		return tree.ExplainFile(err)
 	}
 	n := Journey{Fetching, manifest.NewRecord(e, true)}
-	n.Entry.Inode = st.Ino
-	return j.note(e.Path, &n)
+	n.Entry.Inode, n.Entry.Change = st.Ino, math.MaxInt64 // of the same length as any time
+	return j.note(&n)
 }
 
 // NoteArrived records that the file of the last NoteFetching has its name.
@@ -85,23 +87,22 @@ func (j *Journal) NoteArrived(e *tree.Entry) error {
 	if j == nil {
 		return nil
 	}
-	return j.note(e.Path, &arrival{Step: Arrived, Entry: arrivalEntry{[]byte(e.Path), e.Inode, e.Change}})
-}
-
-// arrival is a Journey with few fields.
-type arrival struct {
-	Step  step         `cbor:"1,keyasint"`
-	Entry arrivalEntry `cbor:"2,keyasint"`
-}
-
-type arrivalEntry struct {
-	Path   []byte `cbor:"1,keyasint"`
-	Inode  uint64 `cbor:"20,keyasint"`
-	Change int64  `cbor:"21,keyasint"`
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at, ok := j.open[e.Path]
+	if !ok {
+		return nil
+	}
+	change := binary.BigEndian.AppendUint64(nil, uint64(max(e.Change, 0)))
+	err := j.out.patch(at.at+int64(at.n-len(change)), change) // the last field
+	if err == nil {
+		err = j.out.patch(at.at+2, []byte{byte(Arrived)}) // after the start of the map and the key of Step
+	}
+	return errors.Wrapf(err, "record a transfer under way")
 }
 
 // note appends a record.
-func (j *Journal) note(path string, n any) error {
+func (j *Journal) note(n *Journey) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if err := j.out.start(j.path); err != nil {
@@ -115,11 +116,7 @@ func (j *Journal) note(path string, n any) error {
 	if err := j.out.add(j.buf.Bytes()); err != nil {
 		return errors.Wrapf(err, "record a transfer under way")
 	}
-	all := [2]span{at}
-	if _, ok := n.(*arrival); ok {
-		all = [2]span{j.open[path][0], at}
-	}
-	j.open[path] = all
+	j.open[string(n.Entry.Path)] = at
 	return nil
 }
 
@@ -145,19 +142,16 @@ func (j *Journal) compact() error {
 	}
 	var next appended
 	err := next.start(j.path + ".next")
-	open := make(map[string][2]span, len(j.open))
-	for path, all := range j.open {
-		for i, from := range all {
-			if from.n == 0 || err != nil {
-				continue
-			}
-			raw := make([]byte, from.n)
-			if _, err = j.out.file.ReadAt(raw, from.at); err == nil {
-				all[i].at = next.size
-				err = next.add(raw)
-			}
+	open := make(map[string]span, len(j.open))
+	for path, from := range j.open {
+		if err != nil {
+			break
 		}
-		open[path] = all
+		raw := make([]byte, from.n)
+		if _, err = j.out.file.ReadAt(raw, from.at); err == nil {
+			open[path] = span{next.size, from.n}
+			err = next.add(raw)
+		}
 	}
 	if err == nil {
 		err = os.Rename(j.path+".next", j.path)
@@ -193,14 +187,9 @@ func readJournal(path string) map[string]*Journey {
 		if err := dec.Decode(&n); err != nil {
 			return err
 		}
-		path := string(n.Entry.Path)
-		if before := last[path]; n.Step == Arrived && n.Entry.Kind == 0 {
-			if before != nil {
-				before.Step, before.Entry.Inode, before.Entry.Change = Arrived, n.Entry.Inode, n.Entry.Change
-			}
-			return nil
+		if n.Entry.Kind != 0 { // without one, an earlier version recorded an arrival
+			last[string(n.Entry.Path)] = &n
 		}
-		last[path] = &n
 		return nil
 	})
 	return last

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
@@ -16,16 +18,21 @@ func TestJournal(t *testing.T) {
 	j := newJournal(path)
 	must(t, j.compact()) // nothing yet
 	for _, name := range []string{"a", "b", "c"} {
-		must(t, j.Note(Sending, &tree.Entry{Path: name, Kind: tree.File, Inode: 7, Size: 3}))
+		must(t, j.NoteSending(&tree.Entry{Path: name, Kind: tree.File, Inode: 7, Size: 3}))
 	}
-	must(t, j.NoteArrived(&tree.Entry{Path: "a", Kind: tree.File, Inode: 8, Change: 5}))
+	inode := noteFetching(t, j, &tree.Entry{Path: "a", Kind: tree.File})
+	if got := readJournal(path); got["a"].Step != Fetching {
+		t.Errorf("before its arrival, a is %v", got["a"])
+	}
+	must(t, j.NoteArrived(&tree.Entry{Path: "a", Change: 5}))
+	must(t, j.NoteArrived(&tree.Entry{Path: "unknown", Change: 5}))
 	j.done("b")
-	if got := readJournal(path); len(got) != 3 || got["a"].Step != Arrived || got["a"].Entry.Inode != 8 ||
-		got["c"].Step != Sending {
+	if got := readJournal(path); len(got) != 3 || got["a"].Step != Arrived || got["a"].Entry.Inode != inode ||
+		got["a"].Entry.Change != 5 || got["c"].Step != Sending {
 		t.Errorf("it has %v", got)
 	}
 	must(t, j.compact())
-	must(t, j.Note(Sending, &tree.Entry{Path: "d", Kind: tree.File}))
+	must(t, j.NoteSending(&tree.Entry{Path: "d", Kind: tree.File}))
 	if got := readJournal(path); len(got) != 3 || got["b"] != nil || got["d"] == nil {
 		t.Errorf("then it has %v", got)
 	}
@@ -40,13 +47,28 @@ func TestJournal(t *testing.T) {
 		t.Errorf("none has %v", got)
 	}
 	missing := newJournal(filepath.Join(path, "no", "directory"))
-	if err := missing.Note(Sending, &tree.Entry{Path: "a", Kind: tree.File}); err == nil {
+	if err := missing.NoteSending(&tree.Entry{Path: "a", Kind: tree.File}); err == nil {
 		t.Error("it notes where it cannot")
 	}
 	var none *Journal
 	none.done("a")
 	none.close()
-	if err := errors.Join(none.Note(Sending, &tree.Entry{}), none.compact()); err != nil {
+	if err := errors.Join(none.NoteSending(&tree.Entry{}), none.compact()); err != nil {
 		t.Error(err)
 	}
+}
+
+// noteFetching notes that a new file is about to get its name, and returns its inode.
+func noteFetching(t *testing.T, j *Journal, e *tree.Entry) uint64 {
+	t.Helper()
+	at, err := tree.Open(t.TempDir())
+	must(t, err)
+	defer at.Close()
+	w, err := at.Create(e.Path)
+	must(t, err)
+	defer w.Discard()
+	must(t, j.NoteFetching(w, e))
+	var st unix.Stat_t
+	must(t, unix.Fstat(int(w.Fd()), &st))
+	return st.Ino
 }
