@@ -119,7 +119,7 @@ func (b *Bucket) request(ctx context.Context, r *Request) *http.Request {
 	case "https":
 		host = strings.TrimSuffix(host, ":443")
 	}
-	req := (&http.Request{Method: r.Method, URL: &u, Host: host, Header: make(http.Header, 16),
+	req := (&http.Request{Method: r.Method, URL: &u, Host: host, Header: make(http.Header, len(r.header)+5),
 		ContentLength: int64(len(r.Body)), ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
 	for k, v := range r.header {
 		req.Header[k] = v

@@ -31,7 +31,7 @@ func NewTempName() string {
 
 func checkTemp(random string) string {
 	sum := sha256.Sum256([]byte(TempPrefix + random))
-	return base32.StdEncoding.EncodeToString(sum[:])[:tempCheck]
+	return base32.StdEncoding.EncodeToString(sum[:tempCheck])[:tempCheck] // five bits each: the rest is not needed
 }
 
 // Temporary reports whether path is an incomplete file, judging by its name.

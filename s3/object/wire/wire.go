@@ -203,11 +203,17 @@ func (w *Wire) exchange(l *line, req *http.Request, body []byte) (_ *http.Respon
 // OrdinaryHeader reports whether a request's header can be sent unchanged.
 func OrdinaryHeader(h http.Header) bool {
 	for name, values := range h {
-		if len(values) != 1 || strings.ContainsFunc(name,
-			func(c rune) bool { return c <= ' ' || c >= 0x7f || c == ':' }) {
+		if len(values) != 1 || !ascii(name, ' '+1) || strings.IndexByte(name, ':') >= 0 || !ascii(values[0], ' ') {
 			return false
 		}
-		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c >= 0x7f }) {
+	}
+	return true
+}
+
+// ascii reports whether all bytes are printable, and at least least.
+func ascii(text string, least byte) bool {
+	for i := range len(text) {
+		if c := text[i]; c < least || c >= 0x7f {
 			return false
 		}
 	}
@@ -265,7 +271,7 @@ func (l *line) head() ([]byte, error) {
 func ordinaryAnswer(head []byte) (length int64, etag string, ok bool) {
 	first, rest, found := bytes.Cut(head, []byte("\r\n"))
 	if !found || !bytes.HasPrefix(first, []byte("HTTP/1.1 200")) || len(first) > 12 && first[12] != ' ' ||
-		bytes.ContainsFunc(first, control) {
+		control(first) {
 		return 0, "", false
 	}
 	length = -1
@@ -274,7 +280,7 @@ func ordinaryAnswer(head []byte) (length int64, etag string, ok bool) {
 		var text []byte
 		text, rest, _ = bytes.Cut(rest, []byte("\r\n"))
 		name, value, found := bytes.Cut(text, []byte(":"))
-		if !found || !plainName(name) || bytes.ContainsFunc(value, control) {
+		if !found || !plainName(name) || control(value) {
 			return 0, "", false
 		}
 		switch len(name) { // only a few headers matter
@@ -309,7 +315,14 @@ func ordinaryAnswer(head []byte) (length int64, etag string, ok bool) {
 	return length, etag, length >= 0
 }
 
-func control(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+func control(text []byte) bool {
+	for _, c := range text {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return true
+		}
+	}
+	return false
+}
 
 func plainName(name []byte) bool {
 	for _, c := range name {
