@@ -100,7 +100,7 @@ func (w *Wire) Do(req *http.Request, body []byte) (*http.Response, error) {
 		}
 		// A server may close an idle connection at any time: try another one.
 		if fresh || req.Context().Err() != nil {
-			return nil, &url.Error{Op: "Get", URL: "http://" + w.address, Err: err}
+			return nil, &url.Error{Op: req.Method, URL: "http://" + w.address, Err: err}
 		}
 	}
 }
