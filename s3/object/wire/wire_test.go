@@ -209,6 +209,36 @@ func TestWireStores(t *testing.T) {
 	}
 }
 
+// TestWireReusesOnlyReadConnections checks that a connection is not reused if the server announces its end, or if the
+// rest of a refusal is still to come.
+func TestWireReusesOnlyReadConnections(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/last" {
+			w.Header().Set("Connection", "close")
+		}
+		w.WriteHeader(http.StatusPreconditionFailed)
+		if r.URL.Path == "/long" {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done() // the client closes the connection
+		}
+	}))
+	defer s.Close()
+	w := wireTo(t, s.Listener.Addr().String(), nil)
+	if res, _, err := wirePut(t, w, "/last", []byte("x")); err != nil || res.StatusCode != 412 || len(w.idle) != 0 {
+		t.Errorf("the last one: %+v, %v; %d connections wait", res, err, len(w.idle))
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL+"/long", nil)
+	must(t, err)
+	res, err := w.Do(req, nil)
+	must(t, err)
+	if err := res.Body.Close(); err != nil || len(w.idle) != 0 {
+		t.Errorf("unread: %v; %d connections wait", err, len(w.idle))
+	}
+	for _, l := range w.idle {
+		l.conn.Close()
+	}
+}
+
 // TestWireReadsEarlyRefusals checks that the answer of a server that does not read the whole body is read.
 func TestWireReadsEarlyRefusals(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -356,6 +386,8 @@ func FuzzOrdinaryAnswer(f *testing.F) {
 		"HTTP/1.1 200 \r\ncontent-length:0\r\nConnection: Keep-Alive\r\n\r\n",
 		"HTTP/1.1 2000\r\nContent-Length: 1\r\n\r\n", "HTTP/1.1 200\r\nContent-Length: 1\r\n Folded: 2\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nX: a\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nX: a\x7f\r\nContent-Length: 1\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nETag:  \"a\" \r\nContent-Length: 1\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nETag: \r\nContent-Length: 1\r\netag: \"b\"\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 1\nTransfer-Encoding: chunked\r\n\r\n",
