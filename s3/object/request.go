@@ -319,7 +319,8 @@ func (b *Bucket) corrected(err error) bool {
 
 // Put stores an object and returns its ETag.
 func (b *Bucket) Put(ctx context.Context, key string, body []byte, crc uint64, header http.Header) (string, error) {
-	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: key, header: header, Body: body, Crc: &crc, bare: true})
+	res, err := b.Send(ctx, Request{Method: http.MethodPut, Key: key, header: header, Body: body, Crc: &crc,
+		bare: true})
 	if err != nil {
 		return "", err
 	}
