@@ -76,7 +76,11 @@ type attempt struct {
 	asked  int // guarded by world.mu
 	slow   bool
 	hook   func(n int) (cut bool) // may be nil
-	nested sync.WaitGroup         // another sync in the middle
+	middle int                    // the number of the request before which another sync runs; 0 for none
+	other  func()                 // the other sync
+	// nested counts the other sync. It must begin under world.mu: the request may be one that the attempt has given up,
+	// and nothing begins after the attempt's end.
+	nested sync.WaitGroup
 }
 
 // ServeHTTP implements http.Handler.
@@ -86,9 +90,14 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	run, n := w.runs[name], 0
 	if run != nil {
 		run.asked++
-		n = run.asked
+		if n = run.asked; n == run.middle {
+			run.nested.Add(1)
+		}
 	}
 	w.mu.Unlock()
+	if run != nil && n == run.middle {
+		run.runOther()
+	}
 	if run == nil || run.hook != nil && run.hook(n) {
 		xmlFault(rw, http.StatusForbidden, "AccessDenied")
 		return
@@ -97,6 +106,11 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond) // the link, not the test
 	}
 	w.server.handler.ServeHTTP(rw, r)
+}
+
+func (run *attempt) runOther() {
+	defer run.nested.Done()
+	run.other()
 }
 
 // syncHeader tells a server of the model which sync sends a request. Other programs send no such header.
@@ -388,17 +402,7 @@ func (w *world) sync(rt *rapid.T, killed bool, overlap int) {
 		j := (i + rapid.IntRange(1, len(w.all)-1).Draw(rt, "other")) % len(w.all)
 		otherList := rapid.Bool().Draw(rt, "other lists")
 		what = fmt.Sprintf(", and at request %d comes %d, list: %v", overlap, j, otherList)
-		var once sync.Once
-		run.hook = func(n int) bool {
-			if n == overlap {
-				once.Do(func() {
-					run.nested.Add(1)
-					defer run.nested.Done()
-					w.syncOne(w.t.Context(), rt, j, otherList, &attempt{})
-				})
-			}
-			return false
-		}
+		run.middle, run.other = overlap, func() { w.syncOne(w.t.Context(), rt, j, otherList, &attempt{}) }
 	}
 	w.note("%d synchronises, list: %v%s", i, list, what)
 	if killed {
