@@ -265,6 +265,32 @@ func (b *Bucket) PutIf(ctx context.Context, key string, body io.ReaderAt, size i
 type Doomed struct {
 	Key  string `json:"key"` // relative to the prefix
 	ETag string `json:"etag"`
+	// Stored is when the object was stored: the seconds of its Last-Modified. An object of another second is another
+	// object, even if its content and so its ETag are the same. 0 means unknown.
+	Stored int64 `json:"stored,omitempty"`
+}
+
+// Doom returns the object at key as one to delete. If it does not exist or has another ETag, Doom returns
+// ErrChangedObject; if it does not exist, the error is also NotFound.
+func (b *Bucket) Doom(ctx context.Context, key, etag string) (Doomed, error) {
+	now, err := b.Head(ctx, key)
+	if err != nil {
+		return Doomed{}, Condition{ETag: etag}.unmet(err)
+	}
+	d := Identify(key, now.Header)
+	if d.ETag != etag {
+		return Doomed{}, ErrChangedObject
+	}
+	return d, nil
+}
+
+// Identify returns the object at key by the header of an answer to HEAD.
+func Identify(key string, h http.Header) Doomed {
+	d := Doomed{Key: key, ETag: Unquote(h.Get("ETag"))}
+	if at, err := http.ParseTime(h.Get("Last-Modified")); err == nil {
+		d.Stored = at.Unix()
+	}
+	return d
 }
 
 // match returns the condition under which the object is deleted.

@@ -128,7 +128,13 @@ func (r *run) deleteFirst(ctx context.Context, j *job) {
 			return
 		}
 	}
-	d := object.Doomed{Key: j.Remote.KeyUnder(r.b.Prefix()), ETag: j.Remote.ETag}
+	d, err := r.b.Doom(ctx, j.Remote.KeyUnder(r.b.Prefix()), j.Remote.ETag)
+	if errors.Is(err, errors.NotFound) {
+		return
+	}
+	if j.err = err; err != nil {
+		return
+	}
 	if j.err = r.state.DoomFirst(d); j.err != nil {
 		return
 	}
@@ -257,9 +263,9 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 	case plan.DeleteLocal:
 		r.deleteLocal(j)
 	case plan.DeleteRemote:
-		if j.err = r.b.Holds(ctx, j.Remote.KeyUnder(r.b.Prefix()),
-			object.Condition{ETag: j.Remote.ETag}); j.err == nil {
-			r.deleteThere(j)
+		d, err := r.b.Doom(ctx, j.Remote.KeyUnder(r.b.Prefix()), j.Remote.ETag)
+		if j.err = err; err == nil {
+			r.deleteThere(d)
 		}
 	}
 	if j.out == nil || j.out.ETag == "" || j.err != nil {
@@ -296,10 +302,10 @@ func (r *run) deleteLocal(j *job) {
 }
 
 // deleteThere notes that an object is to be deleted once the new manifest is stored.
-func (r *run) deleteThere(j *job) {
+func (r *run) deleteThere(d object.Doomed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removed = append(r.removed, object.Doomed{Key: j.Remote.KeyUnder(r.b.Prefix()), ETag: j.Remote.ETag})
+	r.removed = append(r.removed, d)
 }
 
 // passingName matches the names under which versitygw briefly stores an object while it replaces

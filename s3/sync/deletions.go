@@ -3,10 +3,8 @@ package sync
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/minio/crc64nvme"
 	"golang.org/x/sync/errgroup"
@@ -67,14 +65,10 @@ func (r *run) deleteLeft(ctx context.Context, st *state.State) error {
 			if err != nil {
 				return err
 			}
-			stored, err := http.ParseTime(res.Header.Get("Last-Modified"))
-			if err != nil {
-				stored = time.Now()
-			}
-			if t.Covers(object.Unquote(res.Header.Get("ETag")), stored) {
+			if now := object.Identify(key, res.Header); t.Covers(now) {
 				mu.Lock()
 				defer mu.Unlock()
-				r.removed = append(r.removed, object.Doomed{Key: key, ETag: t.ETag})
+				r.removed = append(r.removed, now)
 			}
 			return nil
 		})
@@ -117,7 +111,7 @@ func (r *run) readTombstones(ctx context.Context, st *state.State) error {
 		}
 		for d := range state.ReadDoomed(bytes.NewReader(raw)) {
 			if _, mine := st.Left[d.Key]; !mine && d.ETag != "" {
-				st.Left[d.Key] = state.Tombstone{ETag: d.ETag, Until: o.Time}
+				st.Left[d.Key] = state.Tombstone{Doomed: d, Until: o.Time}
 			}
 		}
 		st.Announced = append(st.Announced, key)

@@ -1,16 +1,24 @@
 package sync
 
 import (
+	"context"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3/buffer"
+	"github.com/RelevanceAI/harvest/s3/manifest"
+	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/sync/state"
 )
 
 // TestEqualContentOutlivesADeletion stores the content that an object has on its path again, after the manifest of the
@@ -100,4 +108,102 @@ func testEqualContent(t *testing.T, list bool, content string, again func(second
 			t.Errorf("%s in the bucket: %v", key, err)
 		}
 	}
+}
+
+// TestEqualContentOutlivesAnInterruptedDeletion ends a sync right after it has deleted an object, and before it has
+// forgotten the deletion. Then another machine stores the same content at the path, with the same ETag. Before it has
+// stored its manifest, a machine that knows the unfinished deletion syncs: the new object is not the one to delete.
+// mission: A8, D1
+func TestEqualContentOutlivesAnInterruptedDeletion(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]struct{ others, list bool }{
+		"its own": {}, "its own, listed": {list: true}, "another machine's": {others: true, list: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testEqualAfterInterruption(t, how.others, how.list)
+		})
+	}
+}
+
+// testEqualAfterInterruption lets the first machine finish its own deletion, or a third one, which is another's.
+func testEqualAfterInterruption(t *testing.T, others, list bool) {
+	server := &strictServer{}
+	loc := strictLocation(t, server)
+	direct := openBucket(t, loc)
+	a := between(t, &loc)
+	through := openBucket(t, loc)
+	newMachine := func() *machine { return &machine{t.TempDir(), t.TempDir(), through} }
+	first, second, third := newMachine(), newMachine(), newMachine()
+	options := func(m *machine) Options {
+		return Options{Direction: plan.Both, State: m.state, Owners: true, List: list}
+	}
+	write(t, first.dir, "d/f", "content")
+	write(t, first.dir, "other", "other")
+	for _, m := range []*machine{first, second, third} {
+		mustSync(t, m.dir, m.b, options(m))
+	}
+	server.later(time.Second)
+	must(t, os.Remove(filepath.Join(first.dir, "d/f")))
+	interruptedAfterDeletion(t, a, first, options(first))
+	if _, err := direct.Stat(t.Context(), "d/f"); errors.KindOf(err) != errors.NotFound {
+		t.Fatalf("the object was not deleted: %v", err)
+	}
+	second.both(t)
+	write(t, second.dir, "d/f", "content")
+	finisher := first
+	if others {
+		finisher = third
+	}
+	asks(a, http.MethodPut, manifest.Key, func() { mustSync(t, finisher.dir, through, options(finisher)) })
+	second.both(t)
+	a.reset(nil)
+	for range 2 {
+		for _, m := range []*machine{first, second, third} {
+			mustSync(t, m.dir, m.b, options(m))
+		}
+	}
+	for i, m := range []*machine{first, second, third} {
+		if raw, err := os.ReadFile(filepath.Join(m.dir, "d/f")); err != nil || string(raw) != "content" {
+			t.Errorf("machine %d has %q, %v", i+1, raw, err)
+		}
+	}
+	for o, err := range direct.Below(direct.Prefix()+state.TombstonesDir).All(t.Context(), object.AnyOrder) {
+		if must(t, err); o.Key != "" {
+			t.Errorf("the tombstones %s are left", o.Key)
+		}
+	}
+}
+
+// interruptedAfterDeletion runs a sync that ends after its first deletion of an object was served.
+func interruptedAfterDeletion(t *testing.T, a *asked, m *machine, o Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.reset(func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if !isDeletion(r) {
+			return false
+		}
+		answer := httptest.NewRecorder()
+		proxyOf(r).ServeHTTP(answer, r)
+		if answer.Code == http.StatusPreconditionFailed { // it was to find out what the server does
+			maps.Copy(w.Header(), answer.Header())
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write(answer.Body.Bytes())
+			return true
+		}
+		cancel()
+		panic(http.ErrAbortHandler)
+	})
+	if stats, err := Sync(ctx, openTree(t, m.dir), m.b, o); err == nil {
+		t.Fatalf("the sync was not cut short: %s %+v %q", stats, stats.Failures, a.seen())
+	}
+	a.reset(nil)
+}
+
+// later moves the server's clock.
+func (s *strictServer) later(by time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ahead += by
 }

@@ -27,6 +27,7 @@ type strictServer struct {
 	objects map[string]*strictObject // guarded by mu
 	uploads map[string]*strictUpload // guarded by mu
 	next    int                      // guarded by mu
+	ahead   time.Duration            // guarded by mu; of the server's clock
 	lax     bool                     // conditions are ignored
 	picky   bool                     // a deletion whose condition names an object fails if there is none
 	hiding  bool                     // lists leave out the keys beneath an object, as MinIO's do
@@ -165,7 +166,7 @@ func (s *strictServer) put(w http.ResponseWriter, r *http.Request, key string, b
 	if !s.allowed(w, r, key) {
 		return
 	}
-	o := &strictObject{body, quoted(body), keptFields(r.Header), time.Now()}
+	o := &strictObject{body, quoted(body), keptFields(r.Header), time.Now().Add(s.ahead)}
 	if source := r.Header.Get("X-Amz-Copy-Source"); source != "" {
 		path, _ := url.PathUnescape(source)
 		from := s.objects[strings.TrimPrefix(strings.TrimPrefix(path, "/"), "strict/")]
@@ -203,7 +204,7 @@ func (s *strictServer) complete(w http.ResponseWriter, r *http.Request, id strin
 		body = append(body, u.parts[n]...)
 	}
 	etag := strings.TrimSuffix(quoted(body), `"`) + fmt.Sprintf(`-%d"`, len(u.parts))
-	s.objects[u.key] = &strictObject{body, etag, u.header, time.Now()}
+	s.objects[u.key] = &strictObject{body, etag, u.header, time.Now().Add(s.ahead)}
 	answerXML(w, struct {
 		XMLName xml.Name `xml:"CompleteMultipartUploadResult"`
 		ETag    string

@@ -27,7 +27,7 @@ func (s *State) readDoomed() map[string]Tombstone {
 	}
 	defer f.Close()
 	for d := range ReadDoomed(bufio.NewReader(f)) {
-		left[d.Key] = Tombstone{ETag: d.ETag}
+		left[d.Key] = Tombstone{Doomed: d}
 	}
 	return left
 }
@@ -47,9 +47,13 @@ func ReadDoomed(in io.Reader) iter.Seq[object.Doomed] {
 // ToDelete returns the objects to delete once the manifest is stored: those of this sync, and those
 // that an earlier one left.
 func (s *State) ToDelete(all []object.Doomed) []object.Doomed {
+	again := map[string]bool{}
+	for _, d := range all {
+		again[d.Key] = true
+	}
 	for key, t := range s.Left {
-		if !s.Kept[key] {
-			all = append(all, object.Doomed{Key: key, ETag: t.ETag})
+		if !s.Kept[key] && !again[key] {
+			all = append(all, t.Doomed)
 		}
 	}
 	return all
@@ -147,7 +151,7 @@ func (s *State) Spared(prefix string, entries iter.Seq2[*tree.Entry, error]) ite
 			if err == nil && e.Foreign {
 				key := e.KeyUnder(prefix)
 				t, left := s.Left[key]
-				if left && !t.Covers(e.ETag, e.ModTime.Std()) {
+				if left && !t.MayCover(e.ETag, e.ModTime.Std()) {
 					left, s.Void[key] = false, true
 				}
 				if e.Kind == tree.Dir && (left || e.ETag == "") {

@@ -23,16 +23,30 @@ const MaxTombstones = 256 << 20
 
 // Tombstone is an object that a sync was about to delete.
 type Tombstone struct {
-	ETag string
-	// Until is when the deletion was recorded, by the server's clock; an object that was stored later is another one.
-	// Zero if it is not known.
+	object.Doomed
+	// Until is when another machine recorded the deletion, by the server's clock. An object that was stored later is
+	// another one. Zero for deletions of this machine.
 	Until time.Time
 }
 
-// Covers reports whether an object with an ETag, stored at a time, is the one that was to be
-// deleted. Servers round times to seconds.
-func (t Tombstone) Covers(etag string, stored time.Time) bool {
-	return t.ETag == etag && (t.Until.IsZero() || !stored.Truncate(time.Second).After(t.Until))
+// Covers reports whether the object at the key, by its HEAD, is the one that was to be deleted. Tombstones of earlier
+// versions of Harvest do not say when that one was stored.
+func (t Tombstone) Covers(now object.Doomed) bool {
+	switch {
+	case now.ETag != t.ETag:
+		return false
+	case t.Stored != 0:
+		return now.Stored == t.Stored
+	}
+	return t.Until.IsZero() || now.Stored != 0 && !time.Unix(now.Stored, 0).After(t.Until)
+}
+
+// MayCover reports whether a listed object may be the one that was to be deleted. Lists and HEAD may round a time to
+// different seconds.
+func (t Tombstone) MayCover(etag string, stored time.Time) bool {
+	stored = stored.Truncate(time.Second)
+	return etag == t.ETag && (t.Stored == 0 || stored.Unix() <= t.Stored+1) &&
+		(t.Until.IsZero() || !stored.After(t.Until))
 }
 
 // TombstonesKey is the key of this machine's tombstones.
