@@ -101,6 +101,38 @@ func TestDeletionsCutShort(t *testing.T) {
 	}
 }
 
+// TestDeletionsCutShortBeforeTheManifest checks that a deletion that was recorded and not stored is still one: the next
+// sync deletes the files, although the bucket and this machine's record have them.
+// mission: A8, D1
+func TestDeletionsCutShortBeforeTheManifest(t *testing.T) {
+	t.Parallel()
+	for how, list := range map[string]bool{"unlisted": false, "listed": true} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			all, direct, a := machines(t, 2)
+			write(t, all[0].dir, "d/gone", "content")
+			write(t, all[0].dir, "stays", "content")
+			settle(t, all...)
+			must(t, os.RemoveAll(filepath.Join(all[0].dir, "d")))
+			o := Options{Direction: plan.Both, State: all[0].state, Owners: true, List: list}
+			interruptedAtManifest(t, a, all[0], o)
+			if left := glob(t, all[0].state, "*", state.DoomedFile); len(left) != 1 {
+				t.Fatalf("the sync had not recorded its deletions: %q", left)
+			}
+			mustSync(t, all[0].dir, all[0].b, o)
+			settle(t, all...)
+			for _, m := range all {
+				if got := filesOf(t, m.dir); len(got["d/gone"])+len(got["d/gone copy"]) > 0 || len(got["stays"]) != 1 {
+					t.Errorf("a machine has %q", got)
+				}
+			}
+			if _, err := direct.Stat(t.Context(), "d/gone"); errors.KindOf(err) != errors.NotFound {
+				t.Errorf("the object is left: %v", err)
+			}
+		})
+	}
+}
+
 // TestKilledAtTenPoints checks that a sync that is killed at any of ten moments, in each direction, and then repeated
 // has the same result as an undisturbed one.
 // mission: A8, D1, D2

@@ -107,7 +107,7 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	if r.o.Direction == plan.Both && a.Op == plan.Download && local == nil && rem.Kind != tree.Dir &&
 		(!unsure || p.Renounced) {
 		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir {
-			a.Op, a.First, a.Unsure, unsure = plan.DeleteRemote, true, false, false
+			a.Op, a.First, a.Unsure = plan.DeleteRemote, true, false
 			a.Keep(plan.KeptAsFile, r.p.Stamp)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/s3/manifest"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 )
@@ -32,6 +33,15 @@ func TestPathsThatComeBackAfterAnInterruptionStay(t *testing.T) {
 			return moved(t, filepath.Join(dir, "d"), filepath.Join(t.TempDir(), "other"))
 		},
 		"for a directory": func(dir string) func() {
+			undo := moved(t, filepath.Join(dir, "d/file"), filepath.Join(dir, "other"))
+			must(t, os.Mkdir(filepath.Join(dir, "d/file"), 0o755))
+			return func() {
+				must(t, os.Remove(filepath.Join(dir, "d/file")))
+				undo()
+			}
+		},
+		"for a directory, and another is deleted": func(dir string) func() {
+			must(t, os.Remove(filepath.Join(dir, "another")))
 			undo := moved(t, filepath.Join(dir, "d/file"), filepath.Join(dir, "other"))
 			must(t, os.Mkdir(filepath.Join(dir, "d/file"), 0o755))
 			return func() {
@@ -97,6 +107,7 @@ func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list boo
 	a := between(t, &loc)
 	first, second := &machine{t.TempDir(), t.TempDir(), openBucket(t, loc)}, &machine{t.TempDir(), t.TempDir(), direct}
 	write(t, first.dir, "d/file", "the only one")
+	write(t, first.dir, "another", "to be deleted after it")
 	options := func(m *machine) Options {
 		return Options{Direction: plan.Both, State: m.state, Owners: true, List: list, DeleteMany: true}
 	}
@@ -104,26 +115,15 @@ func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list boo
 		mustSync(t, m.dir, m.b, options(m))
 	}
 	undo := away(second.dir)
+	must(t, os.Remove(filepath.Join(second.dir, "another")))
 	mustSync(t, second.dir, second.b, options(second))
 	write(t, first.dir, "mine", "so that there is a manifest to store")
 	for range 2 { // the record outlives another interruption
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-			if isManifestPut(r) {
-				cancel()
-				panic(http.ErrAbortHandler)
-			}
-			return false
-		})
-		if _, err := Sync(ctx, openTree(t, first.dir), first.b, options(first)); err == nil {
-			t.Fatal("the sync was not cut short")
-		}
+		interruptedAtManifest(t, a, first, options(first))
 	}
 	if raw, err := os.ReadFile(filepath.Join(first.dir, "d/file")); err == nil {
 		t.Fatalf("it was to delete the file, and did not: %q", raw)
 	}
-	a.reset(nil)
 	undo()
 	for range 3 {
 		for _, m := range []*machine{second, first} {
@@ -138,6 +138,94 @@ func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list boo
 	}
 }
 
+// interruptedAtManifest runs a sync that ends when it is about to store the manifest.
+func interruptedAtManifest(t *testing.T, a *asked, m *machine, o Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if isManifestPut(r) {
+			cancel()
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	if _, err := Sync(ctx, openTree(t, m.dir), m.b, o); err == nil {
+		t.Fatal("the sync was not cut short")
+	}
+	a.reset(nil)
+}
+
+// TestDeletionsAfterInterruptionsCount checks that a file that a sync deleted in the volume before it was interrupted,
+// and that the next sync, interrupted too, fetched again, is deleted everywhere if the user deletes it: it is no longer
+// the file that the first sync deleted.
+// mission: 3.1, D1
+func TestDeletionsAfterInterruptionsCount(t *testing.T) {
+	t.Parallel()
+	all, direct, a := machines(t, 2)
+	first, second := all[0], all[1]
+	write(t, first.dir, "d/file", "content")
+	write(t, first.dir, "stays", "content")
+	settle(t, all...)
+	undo := moved(t, filepath.Join(second.dir, "d/file"), filepath.Join(t.TempDir(), "other"))
+	second.both(t)
+	write(t, first.dir, "mine", "so that there is a manifest to store")
+	o := Options{Direction: plan.Both, State: first.state, Owners: true}
+	interruptedAtManifest(t, a, first, o)
+	undo()
+	second.both(t)
+	interruptedAtManifest(t, a, first, o)
+	must(t, os.Remove(filepath.Join(first.dir, "d/file")))
+	settle(t, all...)
+	for i, m := range all {
+		if got := filesOf(t, m.dir); len(got["d/file"]) > 0 || len(got["stays"]) != 1 {
+			t.Errorf("machine %d has %q", i+1, got)
+		}
+	}
+	if _, err := direct.Stat(t.Context(), "d/file"); errors.KindOf(err) != errors.NotFound {
+		t.Errorf("in the bucket: %v", err)
+	}
+}
+
+// TestDeletionsOfOthersCount checks that another machine's deletion of a file is one, although a sync of this machine
+// that was interrupted was to delete an earlier object of the path.
+// mission: 3.1, D1
+func TestDeletionsOfOthersCount(t *testing.T) {
+	t.Parallel()
+	all, _, a := machines(t, 2)
+	first, second := all[0], all[1]
+	write(t, first.dir, "file", "one")
+	write(t, first.dir, "stays", "content")
+	settle(t, all...)
+	must(t, os.Remove(filepath.Join(first.dir, "file")))
+	up := Options{Direction: plan.Up, Mirror: true, State: first.state, Owners: true}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		if isDeletion(r) {
+			cancel()
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	if _, err := Sync(ctx, openTree(t, first.dir), first.b, up); err == nil {
+		t.Fatal("the sync was not cut short")
+	}
+	a.reset(nil)
+	write(t, first.dir, "file", "another content")
+	up.Mirror = false // a sync that does not delete keeps the record
+	mustSync(t, first.dir, first.b, up)
+	second.both(t)
+	must(t, os.Remove(filepath.Join(second.dir, "file")))
+	second.both(t)
+	settle(t, all...)
+	for i, m := range all {
+		if got := filesOf(t, m.dir); len(got["file"]) > 0 || len(got["stays"]) != 1 {
+			t.Errorf("machine %d has %q", i+1, got)
+		}
+	}
+}
+
 // testRestored ends the sync of the change right after the request that last chooses was served.
 func testRestored(t *testing.T, away func(dir string) (undo func()), last func(*http.Request) bool, list bool) {
 	loc := location(t)
@@ -146,6 +234,7 @@ func testRestored(t *testing.T, away func(dir string) (undo func()), last func(*
 	through := openBucket(t, loc)
 	first, second := &machine{t.TempDir(), t.TempDir(), through}, &machine{t.TempDir(), t.TempDir(), direct}
 	write(t, first.dir, "d/file", "the only one")
+	write(t, first.dir, "another", "another")
 	options := func(m *machine) Options {
 		return Options{Direction: plan.Both, State: m.state, Owners: true, List: list, DeleteMany: true}
 	}

@@ -57,6 +57,15 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestRenounce checks that a renounced record is none at all, also if it came from an interrupted sync: nothing is
+// resumed from it.
+func TestRenounce(t *testing.T) {
+	p := Sides{Base: &tree.Entry{Path: "f"}, Fresh: true, Added: true}
+	if p.Renounce(); p.Base != nil || p.Fresh || p.Added || !p.Renounced {
+		t.Errorf("it is %+v", p)
+	}
+}
+
 // FuzzDecide checks that no plan loses content of one side only, for any state of the three sides.
 func FuzzDecide(f *testing.F) {
 	f.Add(uint64(1), uint8(0))
