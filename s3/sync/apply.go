@@ -166,26 +166,39 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 	return kept(now, j.Remote), err
 }
 
-// outOfTheWay removes a file where a directory belongs, if the sync goes down only or was to delete
-// the file. Otherwise both sides keep it.
+// outOfTheWay removes a file where a directory belongs, if the sync was to delete the file. Otherwise both sides keep
+// it. A sync down leaves it, and the directory fails.
 func (r *run) outOfTheWay(path string, now *tree.Entry) error {
 	r.way.Lock()
 	defer r.way.Unlock()
+	gone, ok := r.takeGone(path, now)
+	if !ok && r.o.Direction == plan.Down {
+		return nil
+	}
+	if !ok {
+		return r.setAside(path)
+	}
+	if err := r.removing(gone); err != nil {
+		return err
+	}
+	r.guard.Replaced()
+	return r.t.Remove(path, now.Kind)
+}
+
+// takeGone returns the deletion of a file that is to be deleted and is unchanged, and drops it from those of the end of
+// the sync.
+func (r *run) takeGone(path string, now *tree.Entry) (gone plan.Action, ok bool) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	i := slices.IndexFunc(r.goneFiles, func(a plan.Action) bool { return a.Path == path })
-	var gone plan.Action
-	if i >= 0 {
-		gone = r.goneFiles[i]
+	if i < 0 {
+		return plan.Action{}, false
+	}
+	gone = r.goneFiles[i]
+	if ok = r.stillIs(&gone, now) == nil; ok || r.o.Direction != plan.Down {
 		r.goneFiles = slices.Delete(r.goneFiles, i, i+1)
 	}
-	r.mu.Unlock()
-	if r.o.Direction == plan.Down || i >= 0 && r.stillIs(&gone, now) == nil {
-		if err := r.removing(gone); err != nil {
-			return err
-		}
-		return r.t.Remove(path, now.Kind)
-	}
-	return r.setAside(path)
+	return gone, ok
 }
 
 // removing records that files of the volume are about to be deleted.
@@ -281,6 +294,9 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 // bring downloads a file.
 func (r *run) bring(ctx context.Context, j *job) {
 	j.out, j.err = r.download(ctx, &j.Action, j.Path)
+	if j.err != nil && r.o.Direction == plan.Down && r.o.Mirror && r.overDir(j) {
+		return
+	}
 	if j.err != nil && r.o.Direction == plan.Both && r.t.Shadowed(j.Path) {
 		r.way.Lock()
 		err := r.makeWay(tree.Parent(j.Path))
@@ -292,6 +308,22 @@ func (r *run) bring(ctx context.Context, j *job) {
 	if j.Local == nil && passing(j.Path) && errors.Is(j.err, errors.NotFound) {
 		j.Op, j.out, j.err = plan.Keep, nil, nil
 	}
+}
+
+// overDir defers the download of a file to a place at which the volume has a directory, until the entries of the
+// directory are deleted. This machine does not have the file until then.
+func (r *run) overDir(j *job) bool {
+	now, err := r.t.Lstat(j.Path)
+	if err != nil || now == nil || now.Kind != tree.Dir {
+		return false
+	}
+	out := *j.Remote
+	out.Inode, out.Change = 0, 0
+	j.out, j.err, j.Packed = &out, nil, nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.overDirs = append(r.overDirs, j)
+	return true
 }
 
 // deleteLocal notes that a file of the volume is to be deleted, once all deletions are known.
@@ -440,6 +472,12 @@ func (r *run) finishLocal(ctx context.Context) error {
 		}
 		if err != nil {
 			r.fail(r.gone[i].Path, err)
+		}
+	}
+	for _, j := range r.overDirs {
+		if _, err := r.download(ctx, &j.Action, j.Path); err != nil {
+			r.count(func(s *Stats) { s.Files, s.Bytes = s.Files-1, s.Bytes-j.Size })
+			r.fail(j.Path, err)
 		}
 	}
 	if err := r.describeDirs(ctx); err != nil {

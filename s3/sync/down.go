@@ -47,7 +47,7 @@ func (r *run) place(e *tree.Entry, a *plan.Action) (*tree.Entry, error) {
 	if a.Merge {
 		r.p.KeepMeta(e, a.Local, a.Base)
 	}
-	at, err := r.t.Symlink(e, r.restoring())
+	at, err := r.t.Symlink(e, r.restoring(), a.CopyTo != "" || a.Local == nil)
 	return arrived(e, at, err)
 }
 
@@ -77,8 +77,6 @@ func (r *run) stillIs(a *plan.Action, now *tree.Entry) error {
 	switch {
 	case now == nil:
 		return nil
-	case a.Local == nil && now.Kind == tree.Dir && r.o.Mirror && r.o.Direction == plan.Down:
-		return r.t.RemoveAll(a.Path)
 	case a.Local == nil:
 		return tree.InTheWay(now.TypeBits())
 	case now.Kind != a.Local.Kind || now.Kind != tree.Dir &&

@@ -262,12 +262,12 @@ func TestClosedTree(t *testing.T) {
 	_, lstat := closed.Lstat("a/b")
 	_, create := closed.Create("a/b")
 	_, link := closed.Link("f", "a/b")
-	_, symlink := closed.Symlink(&tree.Entry{Path: "a/b", Kind: tree.Symlink, Target: "x"}, tree.Restoring{})
+	_, symlink := closed.Symlink(&tree.Entry{Path: "a/b", Kind: tree.Symlink, Target: "x"}, tree.Restoring{}, false)
 	_, meta := closed.SetMeta(e, tree.Restoring{})
 	_, _, open := closed.Open("f")
 	for what, err := range map[string]error{"mkdir": mkdir, "lstat": lstat, "create": create, "link": link,
 		"symlink": symlink, "setMeta": meta, "open": open,
-		"remove": closed.Remove("a/b", tree.File), "removeAll": closed.RemoveAll("a"), "commit": closed.Commit()} {
+		"remove": closed.Remove("a/b", tree.File), "commit": closed.Commit()} {
 		if err == nil {
 			t.Errorf("%s in a closed tree", what)
 		}
@@ -283,13 +283,4 @@ func TestDeep(t *testing.T) {
 	if err != nil || stats.Failed != 1 || !strings.Contains(stats.Failures[0].Reason, "deep") || stats.Files != 1 {
 		t.Errorf("%s %+v, %v", stats, stats.Failures, err)
 	}
-	tree := openTree(t, dir)
-	if err := tree.RemoveAll("d"); err == nil {
-		t.Error("a tree that is too deep was removed")
-	}
-	// From half way down it is not too deep.
-	if err := tree.RemoveAll("d/d/d/d/d"); err != nil {
-		t.Error(err)
-	}
-	must(t, tree.RemoveAll("d"))
 }

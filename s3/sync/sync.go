@@ -194,6 +194,7 @@ type run struct {
 	gone  []plan.Action        // local directories to remove, parents first
 	// goneFiles are files and links of the volume to remove once all paths are decided.
 	goneFiles []plan.Action // guarded by mu
+	overDirs  []*job        // guarded by mu; files to download where the volume has a directory to remove
 	guard     plan.Guard
 	way       sync.Mutex  // held to make way where the two sides differ in kind
 	oncemore  atomic.Bool // sync again, to include the results of conflicts

@@ -300,17 +300,34 @@ func (o Restoring) Mode(e *Entry) uint32 {
 	return e.Mode &^ SetID
 }
 
-// replace makes path a symbolic or hard link that make creates under a temporary name beside it.
-func (t *Tree) replace(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
+// renameFresh renames an entry of a directory to a name that is not in use.
+func renameFresh(dir *os.File, from, to string) error {
+	fd := int(dir.Fd())
+	err := unix.Renameat2(fd, from, fd, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if found := unix.Fstatat(fd, to, &st, unix.AT_SYMLINK_NOFOLLOW); found == nil {
+		return InTheWay(st.Mode)
+	} else if !errors.Is(found, unix.ENOENT) || errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return unix.Renameat(fd, from, fd, to) // the file system does not support the flag
+}
+
+// replace makes path a symbolic or hard link that make creates under a temporary name beside it. If it is fresh, the
+// name must not be in use.
+func (t *Tree) replace(path string, fresh bool, make func(dir *os.File, temp string) error) (*Entry, error) {
 	var e *Entry
 	err := t.make(path, func() (err error) {
-		e, err = t.link(path, make)
+		e, err = t.link(path, fresh, make)
 		return err
 	})
 	return e, err
 }
 
-func (t *Tree) link(path string, make func(dir *os.File, temp string) error) (*Entry, error) {
+func (t *Tree) link(path string, fresh bool, make func(dir *os.File, temp string) error) (*Entry, error) {
 	dir, name, err := t.dirOf(path)
 	if err != nil {
 		return nil, err
@@ -321,7 +338,12 @@ func (t *Tree) link(path string, make func(dir *os.File, temp string) error) (*E
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 		return nil, ExplainFile(err)
 	}
-	if err := unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name); err != nil {
+	if fresh {
+		err = renameFresh(dir, temp, name)
+	} else {
+		err = unix.Renameat(int(dir.Fd()), temp, int(dir.Fd()), name)
+	}
+	if err != nil {
 		_ = unix.Unlinkat(int(dir.Fd()), temp, 0)
 		return nil, ExplainFile(err)
 	}
@@ -334,9 +356,9 @@ func (t *Tree) link(path string, make func(dir *os.File, temp string) error) (*E
 	return FromStat(path, &st), nil
 }
 
-// Symlink makes or replaces a symbolic link.
-func (t *Tree) Symlink(e *Entry, o Restoring) (*Entry, error) {
-	at, err := t.replace(e.Path, func(dir *os.File, temp string) error {
+// Symlink makes a symbolic link, or replaces what has its name. If it is fresh, the name must not be in use.
+func (t *Tree) Symlink(e *Entry, o Restoring, fresh bool) (*Entry, error) {
+	at, err := t.replace(e.Path, fresh, func(dir *os.File, temp string) error {
 		if err := unix.Symlinkat(e.Target, int(dir.Fd()), temp); err != nil {
 			return err
 		}
@@ -366,7 +388,7 @@ func (t *Tree) Link(target, path string) (*Entry, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, ErrChanged
 	}
-	return t.replace(path, func(dir *os.File, temp string) error {
+	return t.replace(path, false, func(dir *os.File, temp string) error {
 		return unix.Linkat(int(from.Fd()), name, int(dir.Fd()), temp, 0)
 	})
 }
@@ -375,7 +397,7 @@ func (t *Tree) Link(target, path string) (*Entry, error) {
 // content.
 func (t *Tree) SetMeta(e *Entry, o Restoring) (*Entry, error) {
 	if e.Kind == Symlink {
-		return t.Symlink(e, o)
+		return t.Symlink(e, o, false)
 	}
 	dir, name, err := t.dirOf(e.Path)
 	if err != nil {
@@ -531,37 +553,6 @@ func eachExtent(e *Entry, n, at int64, do func(offset, from, n int64) error) err
 	return nil
 }
 
-// RemoveAll removes a directory with all its entries.
-func (t *Tree) RemoveAll(path string) error {
-	dir, name, err := t.dirOf(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return ExplainFile(removeTree(dir, name, 0))
-}
-
-func removeTree(dir *os.File, name string, depth int) error {
-	sub, err := openDir(dir, name)
-	if err != nil {
-		return err
-	}
-	names, err := list(sub)
-	for _, n := range names {
-		if err != nil || depth > MaxDepth {
-			break
-		}
-		if err = unix.Unlinkat(int(sub.Fd()), n, 0); errors.Is(err, unix.EISDIR) {
-			err = removeTree(sub, n, depth+1)
-		}
-	}
-	sub.Close()
-	if err != nil {
-		return err
-	}
-	return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
-}
-
 // Rename moves the file at path to a name that is not in use.
 func (t *Tree) Rename(path, to string) error {
 	dir, name, err := t.dirOf(path)
@@ -569,6 +560,5 @@ func (t *Tree) Rename(path, to string) error {
 		return err
 	}
 	defer dir.Close()
-	return ExplainFile(unix.Renameat2(int(dir.Fd()), name, int(dir.Fd()), to[len(path)-len(name):],
-		unix.RENAME_NOREPLACE))
+	return ExplainFile(renameFresh(dir, name, to[len(path)-len(name):]))
 }

@@ -44,6 +44,14 @@ func (g *Guard) Planned(a *Action) {
 	}
 }
 
+// Replaced takes back a deletion in the volume: a directory replaces the file at once. Files of the bucket that are
+// replaced so do not count either.
+func (g *Guard) Replaced() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.here.deleted--
+}
+
 // Check returns an error if a sync would delete files or more files that are more than percent of
 // the files of a side. there names the bucket's side. It runs before the first deletion.
 func (g *Guard) Check(files, percent int, there string) error {
