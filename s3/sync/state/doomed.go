@@ -78,6 +78,7 @@ func (s *State) DoomFirst(d object.Doomed) error {
 type Removed struct {
 	Key, ETag string
 	Inode     uint64
+	Change    int64 // file systems use inodes again
 }
 
 // Remove records that entries of the volume are about to be deleted, until the state has that.
@@ -86,7 +87,7 @@ func (s *State) Remove(all ...*tree.Entry) error {
 	enc := json.NewEncoder(&b)
 	for _, e := range all {
 		if plan.Known(e) {
-			_ = enc.Encode(Removed{e.KeyUnder(s.prefix), e.ETag, e.Inode})
+			_ = enc.Encode(Removed{e.KeyUnder(s.prefix), e.ETag, e.Inode, e.Change})
 		}
 	}
 	return s.appendTo(RemovedFile, b.Bytes())
@@ -135,7 +136,7 @@ func (s *State) Renounced(base, local *tree.Entry) bool {
 		return true
 	}
 	r, ok := s.removed[key]
-	return ok && r.ETag == base.ETag && r.Inode == base.Inode &&
+	return ok && r.ETag == base.ETag && r.Inode == base.Inode && r.Change == base.Change &&
 		(local == nil || local.Inode != base.Inode || base.Kind != tree.Dir && !local.Untouched(base))
 }
 
