@@ -67,7 +67,9 @@ func testEqualContent(t *testing.T, list bool, content string, again func(second
 			b = through
 		}
 		sum, err := Sync(t.Context(), openTree(t, m.dir), b, Options{Direction: plan.Both, State: m.state, List: list})
-		must(t, err)
+		if err != nil { // not Fatal: a handler calls it, too
+			t.Errorf("sync: %v", err)
+		}
 		for _, f := range sum.Failures {
 			kept = append(kept, f.Path)
 		}
