@@ -103,7 +103,7 @@ func TestSecretsThatAreMissing(t *testing.T) {
 		env[name] = strings.Repeat("x", 124<<10)
 	}
 	_, err = f.Create(t.Context(), account, spec.Request{Secrets: []string{"big"}, Env: env})
-	wantError(t, err, errors.Invalid, "take", "bytes together", "| secrets")
+	wantError(t, err, errors.Invalid, "arguments and environment have", "bytes together", "| secrets")
 }
 
 // TestWithheldSecrets checks that the creator of a sandbox may withhold some of its secrets.
