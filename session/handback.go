@@ -83,6 +83,17 @@ func (m *Manager) withRepository(ctx context.Context, account, ref, name string)
 	return s, repo, r, err
 }
 
+// withOrigin is withRepository for work that reaches the repository's origin.
+func (m *Manager) withOrigin(ctx context.Context, account, ref, name string) (records.Session, workspace.Repository,
+	*runner, error) {
+	s, repo, r, err := m.withRepository(ctx, account, ref, name)
+	if err == nil && repo.URL == "" {
+		err = errors.Remedy(errors.Newf(errors.Conflict, "the repository has no origin"),
+			"bring the branch into the local repository with \"harvest checkout\"")
+	}
+	return s, repo, r, err
+}
+
 // Sync contains the parameters of carrying a session's work forward.
 type Sync struct {
 	Repository string // "" means the first
@@ -115,13 +126,9 @@ func (m *Manager) Push(ctx context.Context, account, ref, repository string) (gi
 
 // carry runs harvest-git for a session whose agent is idle, and returns the last event of this kind.
 func (m *Manager) carry(ctx context.Context, account, ref, name, kind string, params []string) (git.Event, error) {
-	s, repo, r, err := m.withRepository(ctx, account, ref, name)
+	s, repo, r, err := m.withOrigin(ctx, account, ref, name)
 	if err != nil {
 		return git.Event{}, err
-	}
-	if repo.URL == "" {
-		return git.Event{}, errors.Remedy(errors.Newf(errors.Conflict, "the repository has no origin"),
-			"bring the branch into the local repository with \"harvest checkout\"")
 	}
 	if err := r.hold(ctx); err != nil {
 		return git.Event{}, err

@@ -18,7 +18,7 @@ import (
 // writes its text; if it cannot, the text is a list of the commits. If one is open already, OpenPull updates it, except
 // for text that a person has changed there.
 func (m *Manager) OpenPull(ctx context.Context, account, ref string, req pulls.Request) (pulls.Pull, error) {
-	s, repo, r, err := m.withRepository(ctx, account, ref, req.Repository)
+	s, repo, r, err := m.withOrigin(ctx, account, ref, req.Repository)
 	if err != nil {
 		return pulls.Pull{}, err
 	}
