@@ -7,9 +7,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/s3/manifest"
 	"github.com/RelevanceAI/harvest/s3/object"
+	"github.com/RelevanceAI/harvest/s3/object/wire"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
 )
@@ -320,6 +323,54 @@ func TestAwayForLong(t *testing.T) {
 	}
 	a.reset(nil)
 	sameTrees(t, dir, back)
+}
+
+// TestLostAnswersAreNoConflicts loses the answers to the first request that stores each file and link, after the server
+// has stored it. The repeated requests are refused, since there is an object now: that is the sync's own, and no
+// conflict.
+// mission: 3.1, A8, D1
+func TestLostAnswersAreNoConflicts(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]Options{"up": {Direction: plan.Up}, "both": {Direction: plan.Both},
+		"both, listed": {Direction: plan.Both, List: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			loc := location(t)
+			direct := openBucket(t, loc)
+			a := between(t, &loc)
+			b := openBucket(t, loc)
+			m := &machine{t.TempDir(), t.TempDir(), b}
+			o.State, o.Owners = m.state, true
+			write(t, m.dir, "edited", "before")
+			mustSync(t, m.dir, b, o)
+			write(t, m.dir, "edited", "another content")
+			write(t, m.dir, "empty", "")
+			write(t, m.dir, "large", strings.Repeat("0123456789abcdef", wire.MaxBody/16+1))
+			must(t, os.Symlink("edited", filepath.Join(m.dir, "link")))
+			var lost sync.Map
+			a.reset(func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+				if r.Method != http.MethodPut || strings.Contains(r.URL.Path, tree.Reserved) {
+					return false
+				}
+				if _, again := lost.LoadOrStore(r.URL.Path, true); again {
+					return false
+				}
+				proxyOf(r).ServeHTTP(httptest.NewRecorder(), r)
+				panic(http.ErrAbortHandler)
+			})
+			if s := mustSync(t, m.dir, b, o); s.Conflicts > 0 {
+				t.Errorf("%s; %+v", s, s.Decided)
+			}
+			a.reset(nil)
+			for _, key := range []string{"edited", "empty", "large", "link"} {
+				if _, lost := lost.Load("/" + loc.Bucket + "/" + direct.Prefix() + key); !lost {
+					t.Errorf("no answer about %s was lost", key)
+				}
+			}
+			other := &machine{t.TempDir(), t.TempDir(), direct}
+			settle(t, m, other)
+		})
+	}
 }
 
 // TestExpiresHalfway checks that credentials that expire halfway end a sync, which resumes with new ones.
