@@ -26,10 +26,6 @@ import (
 // mission: A8, D1
 func TestEqualContentOutlivesADeletion(t *testing.T) {
 	t.Parallel()
-	t.Run("unremembered", func(t *testing.T) {
-		t.Parallel()
-		testEqualContent(t, false, "content", func(second *machine) { second.state = t.TempDir() })
-	})
 	again := func(content string) func(*machine) {
 		return func(second *machine) {
 			must(t, os.Remove(filepath.Join(second.dir, "f")))
@@ -38,6 +34,17 @@ func TestEqualContentOutlivesADeletion(t *testing.T) {
 			must(t, os.Symlink("other", filepath.Join(second.dir, "link")))
 		}
 	}
+	t.Run("unremembered", func(t *testing.T) {
+		t.Parallel()
+		testEqualContent(t, false, "content", func(second *machine) { second.state = t.TempDir() })
+	})
+	t.Run("unremembered, written again", func(t *testing.T) { // with another time
+		t.Parallel()
+		testEqualContent(t, false, "content", func(second *machine) {
+			second.state = t.TempDir()
+			again("content")(second)
+		})
+	})
 	for _, list := range []bool{false, true} {
 		for name, content := range map[string]string{"small": "content", "empty": "",
 			"large": strings.Repeat("content.", buffer.PartSize/8+1)} {

@@ -153,6 +153,53 @@ func TestMirrorDownKeepsLaterChanges(t *testing.T) {
 	}
 }
 
+// TestMirrorDownDeletesNothingThere checks that a file that a mirror down could not put in place of a directory does
+// not count as deleted here, if the manifest is this machine's own, with the inode that the file had.
+// mission: 3.1, D1
+func TestMirrorDownDeletesNothingThere(t *testing.T) {
+	t.Parallel()
+	b := strictBucket(t)
+	m := &machine{t.TempDir(), t.TempDir(), b}
+	write(t, m.dir, "file", "a file")
+	write(t, m.dir, "stays", "another")
+	settle(t, m)
+	must(t, os.Remove(filepath.Join(m.dir, "file")))
+	write(t, m.dir, "file/old", "to be deleted")
+	down := Options{Direction: plan.Down, Mirror: true, Owners: true, State: m.state, Plan: func(a plan.Action) {
+		if a.Path == "file/old" && a.Op == plan.DeleteLocal {
+			write(t, m.dir, "file/new", "made meanwhile")
+		}
+	}}
+	s, err := Sync(t.Context(), openTree(t, m.dir), b, down)
+	must(t, err)
+	if s.Failed == 0 {
+		t.Error("no failure is reported")
+	}
+	settle(t, m)
+	want := map[string][]string{"file copy": {"a file"}, "file/new": {"made meanwhile"}, "stays": {"another"}}
+	if got := filesOf(t, m.dir); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the volume has %q", got)
+	}
+}
+
+// TestDirectoriesReplaceAbsentObjects checks that a directory replaces a file whose object another program has deleted
+// already.
+// mission: 3.1
+func TestDirectoriesReplaceAbsentObjects(t *testing.T) {
+	t.Parallel()
+	all, direct, _ := machines(t, 2)
+	write(t, all[0].dir, "path", "a file")
+	settle(t, all...)
+	must(t, os.Remove(filepath.Join(all[0].dir, "path")))
+	write(t, all[0].dir, "path/beneath", "it")
+	must(t, direct.Delete(t.Context(), []string{"path"}, func(_ string, err error) { t.Error(err) }))
+	settle(t, all...)
+	want := map[string][]string{"path/beneath": {"it"}}
+	if got := filesOf(t, all[1].dir); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the other machine has %q", got)
+	}
+}
+
 // TestDirectoriesReplaceFilesUnguarded checks that files that directories replace are not part of a
 // mass deletion, in the volume and in the bucket.
 // mission: 3.1, D1

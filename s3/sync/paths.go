@@ -85,11 +85,8 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	if p.Fresh && r.o.Direction != plan.Down {
 		rem, unsure = p.Resumed(r.b.Prefix())
 	}
-	if p.Renounced && rem != nil && rem.Kind != tree.Dir && (!p.List || rem.HiddenUnder(r.b.Prefix())) {
-		unsure = true // the manifest has it, and the object may be gone
-		if local != nil {
-			rem = nil
-		}
+	if p.Renounced && rem != nil && rem.Kind != tree.Dir {
+		unsure = true // the manifest may have it without an object
 	}
 	if local == nil && rem == nil {
 		return nil

@@ -45,7 +45,11 @@ func (r *run) replan(ctx context.Context, j *job) error {
 		return err
 	}
 	a := plan.Decide(r.p, j.Local, j.Base, now, read)
-	a.Path, a.Kind, a.Was, a.Empty, a.Conflict = j.Path, j.Kind, j.Was, j.Empty, firstOf(a.Conflict, j.Conflict)
+	conflict := a.Conflict != ""
+	if j.CopyTo == "" { // otherwise the conflict of the earlier plan has had no effect yet
+		a.Conflict = firstOf(a.Conflict, j.Conflict)
+	}
+	a.Path, a.Kind, a.Was, a.Empty = j.Path, j.Kind, j.Was, j.Empty
 	if a.CopyTo == "" && r.o.Direction == plan.Up && a.Op == plan.Upload && now != nil && now.Kind != tree.Dir &&
 		now.Foreign {
 		// The volume's side wins, but no plan has seen the object that it replaces.
@@ -54,17 +58,17 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	if r.o.Direction == plan.Up && a.Op == plan.DeleteRemote && now.Foreign {
 		a.Op, a.Conflict = plan.Keep, "deleted here and changed in the bucket meanwhile: the bucket's is kept"
 	}
+	if conflict || a.CopyTo != "" {
+		if err := r.reconcile(ctx, &a); err != nil {
+			return err
+		}
+	}
 	if a.Avoid = j.Avoid; now != nil && j.Was == nil && j.Remote == nil {
 		a.Avoid = now.ETag
 	}
 	if (a.Op == plan.Keep || a.Op == plan.UpdateRemote) && a.Local != nil && a.Kind != tree.Dir && now != nil &&
 		now.ETag == a.Avoid {
 		a.Op = plan.Upload
-	}
-	if a.CopyTo != "" {
-		if err := r.reconcile(ctx, &a); err != nil {
-			return err
-		}
 	}
 	r.guard.Planned(&a)
 	j.Action = a
@@ -142,7 +146,9 @@ func (r *run) saveCopy(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.download(ctx, &j.Action, to); err != nil {
+	if _, err := r.download(ctx, &j.Action, to); errors.KindOf(err) == errors.NotFound {
+		return errors.Join(object.ErrChangedObject, err) // the manifest has it without an object
+	} else if err != nil {
 		return err
 	}
 	j.Conflict = strings.TrimSuffix(j.Conflict, j.CopyTo) + to
