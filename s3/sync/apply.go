@@ -203,6 +203,9 @@ func (r *run) takeGone(path string, now *tree.Entry) (gone plan.Action, ok bool)
 
 // removing records that files of the volume are about to be deleted.
 func (r *run) removing(all ...plan.Action) error {
+	if r.versions() {
+		return nil // each version is complete, and needs no records
+	}
 	entries := make([]*tree.Entry, len(all))
 	for i := range all {
 		entries[i] = all[i].Base
