@@ -142,8 +142,8 @@ func testStoredAgain(t *testing.T, away func(dir string) (undo func()), list boo
 	}
 }
 
-// TestFilesThatComeBackAreNotSentAgain moves a file away and back, with a sync in between that ends before it has stored
-// its deletion. The bucket still has the content: it is neither a conflict, nor sent a second time.
+// TestFilesThatComeBackAreNotSentAgain moves a file away and back, with a sync in between that ends before it has
+// stored its deletion. The bucket still has the content: it is neither a conflict, nor sent a second time.
 // mission: 3.1
 func TestFilesThatComeBackAreNotSentAgain(t *testing.T) {
 	t.Parallel()
