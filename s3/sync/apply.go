@@ -123,14 +123,15 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 // deleteFirst deletes an object at once, since another one takes its place. If others changed it,
 // it is kept as a copy.
 func (r *run) deleteFirst(ctx context.Context, j *job) {
-	if j.CopyTo != "" {
-		if j.err = r.saveCopy(ctx, j); j.err != nil {
-			return
-		}
-	}
-	d, err := r.b.Doom(ctx, j.Remote.KeyUnder(r.b.Prefix()), j.Remote.ETag)
+	d, again, err := r.doom(ctx, j)
 	if errors.Is(err, errors.NotFound) {
 		return
+	}
+	if again {
+		j.Keep(plan.KeptAsFile, r.p.Stamp)
+	}
+	if err == nil && j.CopyTo != "" {
+		err = r.saveCopy(ctx, j)
 	}
 	if j.err = err; err != nil {
 		return
@@ -276,8 +277,13 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 	case plan.DeleteLocal:
 		r.deleteLocal(j)
 	case plan.DeleteRemote:
-		d, err := r.b.Doom(ctx, j.Remote.KeyUnder(r.b.Prefix()), j.Remote.ETag)
-		if j.err = err; err == nil {
+		d, again, err := r.doom(ctx, j)
+		switch {
+		case err != nil:
+			j.err = err
+		case again:
+			j.Base, j.err = nil, object.ErrChangedObject
+		default:
 			r.deleteThere(d)
 		}
 	}

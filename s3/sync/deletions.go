@@ -48,6 +48,16 @@ func (r *run) deleteRemote(ctx context.Context, st *state.State) error {
 	return nil
 }
 
+// doom returns the object to delete. again is set if an interrupted sync was to delete an object with
+// the same ETag, and this one was stored since: nobody deleted it, although the manifest and this
+// machine's record still have the other one.
+func (r *run) doom(ctx context.Context, j *job) (d object.Doomed, again bool, err error) {
+	d, err = r.b.Doom(ctx, j.Remote.KeyUnder(r.b.Prefix()), j.Remote.ETag)
+	t := r.state.Left[d.Key]
+	again = err == nil && r.o.Direction == plan.Both && t.ETag == d.ETag && !t.Covers(d)
+	return d, again, err
+}
+
 // deleteLeft adds the objects that an earlier sync left to those to delete.
 func (r *run) deleteLeft(ctx context.Context, st *state.State) error {
 	g, asking := errgroup.WithContext(ctx)

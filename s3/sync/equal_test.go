@@ -184,6 +184,74 @@ func testEqualAfterInterruption(t *testing.T, others, list bool) {
 	}
 }
 
+// TestEqualContentOutlivesAReplacement ends a sync right after it has deleted the object of a file that a directory
+// replaces, so before it has stored its manifest. Then another machine stores the file again, with the same content and
+// so the same ETag. Before that machine has stored its manifest, the first one syncs again: the new object is not the
+// one that the user replaced, although the manifest says so. A mirror up deletes it as any other.
+// mission: A8, D1
+func TestEqualContentOutlivesAReplacement(t *testing.T) {
+	t.Parallel()
+	for name, how := range map[string]struct{ stays, list, mirror bool }{
+		"directory": {stays: true}, "directory, listed": {stays: true, list: true}, "removed": {},
+		"removed, listed": {list: true}, "removed, mirrored": {mirror: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testEqualAfterReplacement(t, how.stays, how.list, how.mirror)
+		})
+	}
+}
+
+// testEqualAfterReplacement removes the directory before the first machine syncs again, unless it stays.
+func testEqualAfterReplacement(t *testing.T, stays, list, mirror bool) {
+	server := &strictServer{}
+	loc := strictLocation(t, server)
+	direct := openBucket(t, loc)
+	a := between(t, &loc)
+	b := openBucket(t, loc)
+	first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	write(t, first.dir, "path", "content")
+	write(t, first.dir, "other", "other")
+	settle(t, first, second)
+	must(t, os.Remove(filepath.Join(first.dir, "path")))
+	write(t, first.dir, "path/beneath", "it")
+	o := Options{Direction: plan.Both, State: first.state, Owners: true, List: list}
+	interruptedAfterDeletion(t, a, first, o)
+	if _, err := direct.Stat(t.Context(), "path"); errors.KindOf(err) != errors.NotFound {
+		t.Fatalf("the object was not deleted: %v", err)
+	}
+	want := map[string][]string{"path copy": {"content"}, "path/beneath": {"it"}, "other": {"other"}}
+	if !stays {
+		must(t, os.RemoveAll(filepath.Join(first.dir, "path")))
+		want = map[string][]string{"path": {"content"}, "other": {"other"}}
+	}
+	next := o
+	if mirror {
+		next.Direction, next.Mirror = plan.Up, true
+		delete(want, "path")
+	}
+	server.later(2 * time.Second)
+	must(t, os.Remove(filepath.Join(second.dir, "path")))
+	write(t, second.dir, "path", "content")
+	asks(a, http.MethodPut, manifest.Key, func() {
+		if s, err := Sync(t.Context(), openTree(t, first.dir), b, next); err != nil || s.Failed > 0 {
+			t.Errorf("sync: %v; %+v", err, s.Failures)
+		}
+	})
+	listed := Options{Direction: plan.Both, State: second.state, Owners: true, List: true}
+	mustSync(t, second.dir, b, listed)
+	a.reset(nil)
+	for range 2 {
+		mustSync(t, first.dir, b, o)
+		mustSync(t, second.dir, b, listed)
+	}
+	for i, m := range []*machine{first, second} {
+		if got := filesOf(t, m.dir); !maps.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("machine %d has %q, want %q", i+1, got, want)
+		}
+	}
+}
+
 // interruptedAfterDeletion runs a sync that ends after its first deletion of an object was served.
 func interruptedAfterDeletion(t *testing.T, a *asked, m *machine, o Options) {
 	t.Helper()
