@@ -272,7 +272,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"disguise": func(rt *rapid.T) {
 			m, i := w.machine(rt)
 			path := w.there(rt, m)
-			content := w.fresh(modelFiles(w.t, m.dir)[path][len("content-000000."):])
+			before := modelFiles(w.t, m.dir)[path]
+			if len(before) < len("content-000000.") {
+				w.fail(rt, "machine %d has %q at %s, not what was listed", i, before, path)
+			}
+			content := w.fresh(before[len("content-000000."):])
 			w.note("%d: %s becomes %s, its time stays", i, path, content)
 			w.forget(m, path, "edited")
 			if rapid.Bool().Draw(rt, "rename") {
