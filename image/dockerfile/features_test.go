@@ -154,7 +154,9 @@ func TestSecretsStayOut(t *testing.T) {
 	secrets := map[string][]byte{"token": []byte(canary + "\n"), "key": []byte("second-" + canary)}
 	text := `FROM tiny
 RUN --mount=type=secret,id=token,required=true cat /run/secrets/token >/dev/null && stat -L -c '%a %u' /run/secrets/token >/mode
-RUN --mount=type=secret,id=key,env=KEY --mount=type=secret,id=token,target=/etc/t,mode=0444,uid=1000,gid=50 echo "value: $KEY"; stat -L -c '%a %u %g' /etc/t >/mode2; cat /etc/t
+RUN --mount=type=secret,id=key,env=KEY \
+  --mount=type=secret,id=token,target=/etc/t,mode=0444,uid=1000,gid=50 \
+  echo "value: $KEY"; stat -L -c '%a %u %g' /etc/t >/mode2; cat /etc/t
 RUN --mount=type=secret,id=absent ls /run/secrets/absent 2>/dev/null || echo none >/none
 RUN ls /run/secrets >/left 2>&1 || true; cat /dev/shm/.harvest-secrets/* >>/left 2>/dev/null || true
 `
