@@ -25,7 +25,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 	r.asRestored(j)
 	if j.Merge && j.Kind == tree.Dir {
 		j.Local, j.Merge = r.p.Merged(j.Local, j.Base, j.Remote), false
-		r.dirs = append(r.dirs, j.Local)
+		r.atEnd(j.Local)
 	}
 	r.remember(j)
 	switch {
@@ -34,6 +34,8 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 		return
 	case j.Aside:
 		j.out = j.Remote
+		return
+	case r.changeDir(j):
 		return
 	}
 	switch j.Op {
@@ -48,10 +50,6 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 			j.done = make(chan struct{})
 		}
 	case plan.Download:
-		if j.Remote.Kind == tree.Dir {
-			j.out, j.err = r.makeDir(j)
-			return
-		}
 		if j.Remote.Link != "" && j.CopyTo == "" {
 			// Its other name exists once all files are in place.
 			r.later = append(r.later, j)
@@ -59,18 +57,7 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 			return
 		}
 		j.done = make(chan struct{})
-	case plan.UpdateLocal:
-		if j.Remote.Kind == tree.Dir {
-			r.dirs = append(r.dirs, j.Remote)
-			j.out = kept(j.Local, j.Remote)
-			return
-		}
-		j.done = make(chan struct{})
 	case plan.DeleteLocal:
-		if j.Local.Kind == tree.Dir {
-			r.gone = append(r.gone, j.Action)
-			return
-		}
 		r.deleteLocal(j)
 	case plan.DeleteRemote:
 		if r.o.from != nil {
@@ -86,6 +73,34 @@ func (r *run) atOnce(ctx context.Context, j *job) {
 	}
 }
 
+// changeDir carries out an action on a directory of the volume, and reports whether the job is one. The action may come
+// from the plan, or from a worker that planned the job again.
+func (r *run) changeDir(j *job) bool {
+	switch {
+	case j.Op == plan.Download && j.Remote.Kind == tree.Dir:
+		j.out, j.err = r.makeDir(j)
+	case j.Op == plan.UpdateLocal && j.Remote.Kind == tree.Dir:
+		r.atEnd(j.Remote)
+		j.out = kept(j.Local, j.Remote)
+	case j.Op == plan.DeleteLocal && j.Local.Kind == tree.Dir:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.gone = append(r.gone, j.Action)
+	default:
+		return false
+	}
+	return true
+}
+
+// atEnd notes a directory that gets its metadata once its entries are in place.
+func (r *run) atEnd(dir *tree.Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k := len(r.dirs); k == 0 || r.dirs[k-1] != dir {
+		r.dirs = append(r.dirs, dir)
+	}
+}
+
 // remember notes the directories above j. Their times change when an entry in them does, and are
 // restored at the end.
 func (r *run) remember(j *job) {
@@ -97,9 +112,7 @@ func (r *run) remember(j *job) {
 	}
 	if n := len(r.above); n > 0 && r.above[n-1].Path == tree.Parent(j.Path) &&
 		(j.Op == plan.Download || j.Op == plan.UpdateLocal || j.Op == plan.DeleteLocal) {
-		if k := len(r.dirs); k == 0 || r.dirs[k-1] != r.above[n-1] {
-			r.dirs = append(r.dirs, r.above[n-1])
-		}
+		r.atEnd(r.above[n-1])
 	}
 	switch {
 	case j.Remote != nil && j.Remote.Kind == tree.Dir && j.Op == plan.Keep && !j.Remote.Unmarked():
@@ -158,11 +171,14 @@ func (r *run) makeDir(j *job) (*tree.Entry, error) {
 		if r.o.Direction != plan.Both {
 			return nil, err
 		}
-		if err := r.makeWay(j.Path); err != nil {
+		r.way.Lock()
+		err = r.makeWay(j.Path)
+		r.way.Unlock()
+		if err != nil {
 			return nil, err
 		}
 	}
-	r.dirs = append(r.dirs, j.Remote)
+	r.atEnd(j.Remote)
 	now, err := r.t.Lstat(j.Path)
 	return kept(now, j.Remote), err
 }
@@ -249,6 +265,9 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 		if j.err = r.mergeHere(j); j.err != nil {
 			return
 		}
+	}
+	if r.changeDir(j) {
+		return
 	}
 	switch j.Op {
 	case plan.Upload:
@@ -469,15 +488,15 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(a.Path, err)
 		}
 	}
-	for i := len(r.gone) - 1; i >= 0; i-- {
-		err := r.t.Remove(r.gone[i].Path, tree.Dir)
+	for _, a := range beneathFirst(r.gone, func(a plan.Action) string { return a.Path }) {
+		err := r.t.Remove(a.Path, tree.Dir)
 		if errors.Is(err, unix.ENOTEMPTY) && r.o.Direction == plan.Both {
 			r.count(func(s *Stats) { s.Deleted-- })
 			r.oncemore.Store(true) // it still holds files: it is uploaded again
 			continue
 		}
 		if err != nil {
-			r.fail(r.gone[i].Path, err)
+			r.fail(a.Path, err)
 		}
 	}
 	for _, j := range r.overDirs {
@@ -486,12 +505,13 @@ func (r *run) finishLocal(ctx context.Context) error {
 			r.fail(j.Path, err)
 		}
 	}
+	r.dirs = beneathFirst(r.dirs, func(e *tree.Entry) string { return e.Path })
 	if err := r.describeDirs(ctx); err != nil {
 		return err
 	}
-	for i := len(r.dirs) - 1; i >= 0; i-- {
-		if _, err := r.t.SetMeta(r.dirs[i], r.restoring()); err != nil {
-			r.fail(r.dirs[i].Path, err)
+	for _, dir := range r.dirs {
+		if _, err := r.t.SetMeta(dir, r.restoring()); err != nil {
+			r.fail(dir.Path, err)
 		}
 	}
 	if r.o.Direction == plan.Up {
@@ -504,6 +524,13 @@ func (r *run) finishLocal(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.unsettled.Settle(r.stats.Failed == 0 && r.o.Only == "")
+}
+
+// beneathFirst sorts directories so that each comes after those beneath it. Of several with one path, it keeps the last.
+func beneathFirst[T any](dirs []T, path func(T) string) []T {
+	slices.Reverse(dirs)
+	slices.SortStableFunc(dirs, func(a, b T) int { return strings.Compare(path(b), path(a)) })
+	return slices.CompactFunc(dirs, func(a, b T) bool { return path(a) == path(b) })
 }
 
 // describeDirs requests the metadata of directories that others stored as objects. Without
