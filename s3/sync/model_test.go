@@ -544,6 +544,9 @@ func (w *world) finish(rt *rapid.T) {
 	objects := w.server.objects()
 	for path, content := range files {
 		have[content] = true
+		if !slices.Contains(w.written, content) {
+			w.fail(rt, "%s has %q, which nobody wrote", path, content)
+		}
 		if why := w.gone[[2]string{path, content}]; why != "" && !w.touched[content] && !w.touched[path] &&
 			!w.unsure[[2]string{path, content}] && !strings.Contains(path, ".conflict-") {
 			w.fail(rt, "%s came back at %s: it was %s", content, path, why)
