@@ -526,7 +526,8 @@ func (r *run) finishLocal(ctx context.Context) error {
 	return r.unsettled.Settle(r.stats.Failed == 0 && r.o.Only == "")
 }
 
-// beneathFirst sorts directories so that each comes after those beneath it. Of several with one path, it keeps the last.
+// beneathFirst sorts directories so that each comes after those beneath it. Of several with one path, it keeps the
+// last.
 func beneathFirst[T any](dirs []T, path func(T) string) []T {
 	slices.Reverse(dirs)
 	slices.SortStableFunc(dirs, func(a, b T) int { return strings.Compare(path(b), path(a)) })
