@@ -138,6 +138,7 @@ func kept(local, remote *tree.Entry) *tree.Entry {
 func (r *run) deleteFirst(ctx context.Context, j *job) {
 	d, again, err := r.doom(ctx, j)
 	if errors.Is(err, errors.NotFound) {
+		j.Conflict, j.CopyTo = "", "" // nothing is left to keep
 		return
 	}
 	if again {
@@ -318,8 +319,12 @@ func (r *run) carryOut(ctx context.Context, j *job) {
 
 // bring downloads a file.
 func (r *run) bring(ctx context.Context, j *job) {
-	j.out, j.err = r.download(ctx, &j.Action, j.Path)
-	if j.err != nil && r.o.Direction == plan.Down && r.o.Mirror && r.overDir(j) {
+	mirrors := r.o.Direction == plan.Down && r.o.Mirror
+	// A look at the volume is cheaper than to fetch a large file twice, but not a small one.
+	if mirrors && j.Remote.BodySize() > buffer.PartSize && r.overDir(j) {
+		return
+	}
+	if j.out, j.err = r.download(ctx, &j.Action, j.Path); j.err != nil && mirrors && r.overDir(j) {
 		return
 	}
 	if j.err != nil && r.o.Direction == plan.Both && r.t.Shadowed(j.Path) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/minio/crc64nvme"
 
+	"github.com/RelevanceAI/harvest/s3/buffer"
 	"github.com/RelevanceAI/harvest/s3/object"
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
 	"github.com/RelevanceAI/harvest/s3/tree"
@@ -66,7 +67,9 @@ func TestMirrorDownOverDirectories(t *testing.T) {
 			if large {
 				content = strings.Repeat(content, 4<<20)
 			}
-			b := strictBucket(t)
+			loc := strictLocation(t, &strictServer{})
+			a := between(t, &loc)
+			b := openBucket(t, loc)
 			m := &machine{t.TempDir(), t.TempDir(), b}
 			for i := range 30 {
 				write(t, m.dir, fmt.Sprintf("d/e/f%02d", i), "content")
@@ -100,7 +103,17 @@ func TestMirrorDownOverDirectories(t *testing.T) {
 				t.Errorf("the volume has %d files: %.100q", len(got), slices.Sorted(maps.Keys(got)))
 			}
 			o.Plan = nil
+			a.reset(nil)
 			mustSync(t, m.dir, b, o)
+			fetched := 0
+			for _, request := range a.seen() {
+				if strings.HasPrefix(request, "GET ") && strings.HasSuffix(request, "/d") {
+					fetched++
+				}
+			}
+			if parts := len(object.CutUp(int64(len(content)), buffer.PartSize)); large && fetched != parts {
+				t.Errorf("%d requests for a file of %d parts", fetched, parts)
+			}
 			if got := filesOf(t, m.dir); len(got) != 1 || len(got["d"]) != 1 || got["d"][0] != content {
 				t.Errorf("at the end the volume has %q", slices.Sorted(maps.Keys(got)))
 			}
@@ -108,6 +121,30 @@ func TestMirrorDownOverDirectories(t *testing.T) {
 				t.Errorf("the next sync is not quiet: %s", s)
 			}
 		})
+	}
+}
+
+// TestNothingLeftToKeep replaces a file that another machine edited by a directory, after another program has deleted
+// the object. No copy is made, and no conflict is reported.
+// mission: D1
+func TestNothingLeftToKeep(t *testing.T) {
+	t.Parallel()
+	b := strictBucket(t)
+	first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	write(t, first.dir, "f", "content")
+	write(t, first.dir, "other", "other")
+	settle(t, first, second)
+	write(t, first.dir, "f", "edited by the first")
+	first.both(t)
+	must(t, os.Remove(filepath.Join(second.dir, "f")))
+	write(t, second.dir, "f/beneath", "it")
+	must(t, b.Delete(t.Context(), []string{"f"}, func(_ string, err error) { must(t, err) }))
+	if s := second.both(t); s.Conflicts > 0 || len(s.Decided) > 0 {
+		t.Errorf("conflicts: %+v", s.Decided)
+	}
+	want := map[string][]string{"f/beneath": {"it"}, "other": {"other"}}
+	if got := filesOf(t, second.dir); !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the volume has %q", got)
 	}
 }
 
