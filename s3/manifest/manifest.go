@@ -61,6 +61,7 @@ type Record struct {
 	Sec  int64 `cbor:"17,keyasint,omitempty"`
 	Nsec int32 `cbor:"18,keyasint,omitempty"`
 	// For the state on this machine only.
+	Unsent bool   `cbor:"22,keyasint,omitempty"`
 	Inode  uint64 `cbor:"20,keyasint,omitempty"`
 	Change int64  `cbor:"21,keyasint,omitempty"`
 }
@@ -118,7 +119,7 @@ func NewRecord(e *tree.Entry, local bool) Record {
 		}
 	}
 	if local {
-		r.Inode, r.Change = e.Inode, e.Change
+		r.Inode, r.Change, r.Unsent = e.Inode, e.Change, e.Unsent
 	}
 	return r
 }
@@ -267,7 +268,7 @@ func torn(err error) error {
 func (r *Record) Entry() (*tree.Entry, error) {
 	e := &tree.Entry{Path: string(r.Path), Kind: r.Kind, Mode: r.Mode, UID: r.UID, GID: r.GID,
 		ModTime: tree.Nano(r.ModTime), Size: r.Size, Target: string(r.Target),
-		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change}
+		Link: string(r.Link), Key: r.Key, ETag: r.ETag, Inode: r.Inode, Change: r.Change, Unsent: r.Unsent}
 	if r.Sec != 0 {
 		e.ModTime = tree.Time{Sec: r.Sec, Nsec: r.Nsec}
 	}

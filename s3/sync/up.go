@@ -181,7 +181,7 @@ func mayAdopt(a *plan.Action) bool {
 
 // adopt makes e refer to an object that already has the content.
 func adopt(e, remote *tree.Entry) *tree.Entry {
-	e.Key, e.ETag = remote.Key, remote.ETag
+	e.Key, e.ETag, e.Unsent = remote.Key, remote.ETag, true
 	return e
 }
 

@@ -67,6 +67,8 @@ type Entry struct {
 
 	Inode  uint64
 	Change int64 // nanoseconds since 1970: last change of the inode (ctime)
+	// Unsent means that a sync is to store changed metadata by its manifest only: the bucket has the content.
+	Unsent bool
 	Nlink  uint64
 	blocks int64 // of 512 bytes
 	// foreign entries come from a list of objects; their modes and times must be requested.

@@ -198,6 +198,9 @@ func (s *State) Read() iter.Seq[plan.Remembered] {
 				if r.Fresh, r.Added = !plan.SameObject(old, e), false; !r.Fresh && !plan.Known(e) {
 					r.Entry = old
 				}
+				if e.Unsent && sameContent(old, e) {
+					r.Entry, r.Fresh = old, false // the change is still to be stored
+				}
 				old, err, more = next()
 			}
 			if !yield(r) {
@@ -256,6 +259,10 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 		s.apart = true
 	}
 	if mine != nil && mine.Path != "" {
+		if is := failed == nil && unsent(a, mine); is != mine.Unsent {
+			marked := *mine
+			mine, marked.Unsent = &marked, is
+		}
 		if err := s.stateOut.Add(mine); err != nil {
 			return err
 		}
@@ -274,6 +281,18 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 		return nil
 	}
 	return s.out.Add(e)
+}
+
+// unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores its
+// own.
+func unsent(a *plan.Action, out *tree.Entry) bool {
+	return (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
+		sameContent(a.Base, out) && !plan.SameObject(a.Base, out)
+}
+
+// sameContent reports whether two entries of the bucket can differ in metadata only, and this machine had the older one.
+func sameContent(old, e *tree.Entry) bool {
+	return plan.Known(old) && old.Kind == e.Kind && (e.Kind == tree.Dir || old.ETag == e.ETag)
 }
 
 // unknown returns an entry as if this machine had never had it.
