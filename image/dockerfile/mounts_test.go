@@ -111,3 +111,23 @@ RUN rm /1
 		t.Errorf("the image has %q", got)
 	}
 }
+
+// TestLayersInSandboxes checks that a sandbox has the files of all steps before it, if it begins with several layers.
+// Another network makes each step begin in a new sandbox.
+//
+// mission: B2
+func TestLayersInSandboxes(t *testing.T) {
+	testenv.Long(t)
+	s := newSite(t)
+	img := s.build(image.Spec{Dockerfile: `FROM base
+RUN mkdir -p /d /gone /file/below /hidden/below && echo 1 >/d/f && ln /d/f /d/g && echo 1 >/hidden/old && \
+    touch -d 2001-01-01T00:00:00Z /d /gone /file/below /file /hidden/below /hidden
+RUN --network=none rm -r /gone /file /hidden /d/f && echo 2 >/d/f && echo file >/file && mkdir /hidden && \
+    touch -d 2002-02-02T00:00:00Z /d /file /hidden
+RUN stat -c '%n %Y' /d /file /hidden >/times && ls -d /gone /hidden/* >>/times 2>/dev/null || cat /file /d/* >>/times
+`}, image.BuildOptions{})
+	want := "/d 1012608000\n/file 1012608000\n/hidden 1012608000\nfile\n2\n1\n"
+	if got := s.run(img, "cat", "/times"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -292,7 +292,7 @@ func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, re
 }
 
 // prepareLayer returns the id of the stage's image with a single layer that has the state of the
-// stage. The id is "" if the layers are too large or cannot be merged.
+// stage. The id is "" if the layers are too large.
 func (x *executor) prepareLayer(c chain) (string, func(), error) {
 	size := int64(0)
 	for _, name := range x.layerFiles(c) {
@@ -310,8 +310,7 @@ func (x *executor) prepareLayer(c chain) (string, func(), error) {
 		return "", nil, tarfs.Explain(err, "a layer")
 	}
 	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
-	ok, err := files.Merge(f, x.layerFiles(c))
-	if err = errors.Join(err, f.Close()); !ok || err != nil {
+	if err := errors.Join(files.Concat(f, x.layerFiles(c)), f.Close()); err != nil {
 		remove()
 		return "", nil, err
 	}

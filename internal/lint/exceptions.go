@@ -34,7 +34,6 @@ var exceptions = map[string]string{
 
 	"server/files/files.go tar.Header":           "the time is set once the whole content has arrived",
 	"image/dockerfile/files/delta.go tar.Header": "a mark in a layer, which becomes no file",
-	"image/dockerfile/files/merge.go tar.Header": "a mark in a layer, which becomes no file",
 	"e2e/modalhost/images.go tar.Header":         "files of images for tests, whose times no test reads",
 
 	"image/library.go context.Background": "opening and finding read a directory, at once and for no caller with " +

@@ -117,7 +117,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzDelta makes a layer of two snapshots that a compromised sandbox could send, merges it with itself and lays it
+// FuzzDelta makes a layer of two snapshots that a compromised sandbox could send, appends it to itself and lays it
 // over a tree.
 func FuzzDelta(f *testing.F) {
 	f.Add(hostile(), hostile())
@@ -140,8 +140,8 @@ func FuzzDelta(f *testing.F) {
 			return
 		}
 		var b bytes.Buffer
-		if _, err := Merge(&b, []string{out.Name(), out.Name()}); err != nil {
-			t.Errorf("a layer of our own cannot be merged: %v", err)
+		if err := Concat(&b, []string{out.Name(), out.Name()}); err != nil {
+			t.Errorf("a layer of our own cannot be concatenated: %v", err)
 		}
 		tr := NewTree()
 		_ = tr.AddTar(out.Name())

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"io"
 	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,16 +21,17 @@ import (
 type filler struct {
 	*view
 	buf  []byte
-	dirs []*tar.Header // directories whose times are set last, because filling them changes the times
+	dirs map[string]*tar.Header // directories whose times are set last, because filling them changes the times
 	// mounted are the mount points (true) and their parent directories (false). gVisor has created those that
 	// the image lacks in the layer.
 	mounted map[string]bool
 }
 
 // apply fills the container's writable layer from a tar stream in the form of an OCI layer. Its memory use does
-// not depend on the size of the files.
+// not depend on the size of the files. Entries are applied in their order, so that a stream may consist of several
+// layers.
 func apply(v *view, mounted []string, r io.Reader) error {
-	f := &filler{view: v, buf: make([]byte, 256<<10), mounted: map[string]bool{}}
+	f := &filler{view: v, buf: make([]byte, 256<<10), dirs: map[string]*tar.Header{}, mounted: map[string]bool{}}
 	for _, dir := range mounted {
 		name := path.Clean("/" + dir)[1:]
 		for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
@@ -54,9 +54,9 @@ func apply(v *view, mounted []string, r io.Reader) error {
 			return explain(errors.Wrapf(err, "restore %.200q", hdr.Name))
 		}
 	}
-	for _, hdr := range slices.Backward(f.dirs) {
-		if err := f.times(path.Clean(hdr.Name), hdr); err != nil {
-			return explain(errors.Wrapf(err, "restore %.200q", hdr.Name))
+	for name, hdr := range f.dirs {
+		if err := f.times(name, hdr); err != nil {
+			return explain(errors.Wrapf(err, "restore %.200q", name))
 		}
 	}
 	return nil
@@ -196,7 +196,7 @@ func (f *filler) dir(hdr *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	f.dirs = append(f.dirs, hdr)
+	f.dirs[name] = hdr
 	return f.owner(name, hdr)
 }
 
@@ -246,6 +246,7 @@ func (f *filler) remove(name string) error {
 	if at {
 		return nil
 	}
+	delete(f.dirs, name)
 	st, err := f.stat(name)
 	if linuxerr.Equals(linuxerr.ENOENT, err) || linuxerr.Equals(linuxerr.ENOTDIR, err) {
 		return nil
