@@ -24,7 +24,7 @@ func beside(t *testing.T, b *bench, build func(value string, force bool) *built,
 	order func(forced, ordinary func() (wait func() *built)) (*built, *built)) {
 	t.Helper()
 	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
-	roots, err := filepath.Glob(filepath.Join(b.cache.dir, "*"+rootExt))
+	roots, err := b.cache.made("*", rootExt)
 	if err != nil || len(roots) == 0 {
 		t.Fatalf("%v, %v", roots, err)
 	}
@@ -50,10 +50,11 @@ func beside(t *testing.T, b *bench, build func(value string, force bool) *built,
 	forced.want(map[string]string{"/one": "third\n", "/two": "third\n"})
 	ordinary.want(map[string]string{"/one": "first\n", "/two": "first\n"})
 	build("fourth", false).want(map[string]string{"/one": "third\n", "/two": "third\n"})
-	for _, pattern := range []string{"*.use", "*.new"} {
-		if left, err := filepath.Glob(filepath.Join(b.cache.dir, pattern)); err != nil || len(left) > 0 {
-			t.Errorf("left: %v, %v", left, err)
-		}
+	if left, err := filepath.Glob(filepath.Join(b.cache.dir, "*.new")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if layers, err := b.cache.made("*", layerExt); err != nil || len(layers) != len(keys(t, b.cache)) {
+		t.Errorf("replaced layers are still there: %v, %v", layers, err)
 	}
 	if len(b.cache.stale) > 0 {
 		t.Errorf("not removed: %v", b.cache.stale)

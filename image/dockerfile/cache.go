@@ -16,16 +16,17 @@ import (
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
+	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 	"github.com/RelevanceAI/harvest/logf"
 )
 
 // Cache stores the results of instructions, keyed by their input. Only one process may use its
-// directory. A layer is a file KEY.tar and, once that is on the disk, KEY.json beside it. A forced
-// build replaces a layer of the same key. entry.Made distinguishes the versions, and a build keeps
-// the version that it began with under a hard link of its own. KEY.MADE.erofs is a whole root file
-// system up to that layer, built from the layers that MADE identifies. A key includes the account's
-// name, so that no account gets results of another one's builds.
+// directory. A layer is a file KEY.MADE.tar and, once that is on the disk, KEY.json beside it. A
+// forced build replaces a layer of the same key. MADE distinguishes the versions, and the replaced
+// one stays while builds are in progress. KEY.MADE.erofs is a whole root file system up to that
+// layer, built from the layers that MADE identifies. A key includes the account's name, so that no
+// account gets results of another one's builds.
 type Cache struct {
 	dir string
 	max int64 // bytes
@@ -34,7 +35,7 @@ type Cache struct {
 	builds map[int]time.Time   // guarded by mu; start times of the builds in progress
 	next   int                 // guarded by mu
 	roots  map[string]Prepared // guarded by mu; by id
-	stale  []string            // guarded by mu; root file systems of replaced layers
+	stale  []string            // guarded by mu; replaced layers and their root file systems
 }
 
 // Prepared is a root file system for a machine: an EROFS file and, if not "", a layer over it.
@@ -45,7 +46,7 @@ const rootPrefix = "bld_"
 
 // entry describes a layer.
 type entry struct {
-	Size    int64     `json:"size_bytes"` // of KEY.tar, 0 if the instruction changed nothing
+	Size    int64     `json:"size_bytes"` // of the file, 0 if the instruction changed nothing
 	Created time.Time `json:"created_at"`
 	Owner   string    `json:"owner,omitempty"` // account of the build; only its builds use the layer
 	Text    string    `json:"text"`            // the instruction
@@ -66,9 +67,11 @@ func OpenCache(dir string, max int64) (*Cache, error) {
 		return nil, errors.Wrapf(err, "list the build cache")
 	}
 	for _, n := range names {
-		key, ext, _ := strings.Cut(n.Name(), ".")
-		_, statErr := os.Stat(c.path(key, "json"))
-		if isKey(key) && (ext == "json" || isRoot(n.Name()) || ext == mountExt || ext == "tar" && statErr == nil) {
+		key, made, ext := split(n.Name())
+		if isKey(key) && (ext == entryExt || ext == mountExt || ext == rootExt && made != "") {
+			continue
+		}
+		if e, err := c.read(key); err == nil && ext == layerExt && made == e.Made {
 			continue
 		}
 		if err := os.RemoveAll(filepath.Join(dir, n.Name())); err != nil {
@@ -83,16 +86,27 @@ func isKey(key string) bool {
 	return err == nil && len(b) == 32
 }
 
-// rootExt ends the names of root file systems.
-const rootExt = ".erofs"
+// Extensions of the files of a layer: its description, the layer, and root file systems up to it.
+const (
+	entryExt = "json"
+	layerExt = "tar"
+	rootExt  = "erofs"
+)
 
-// isRoot reports whether a name is that of a root file system made from known layers.
-func isRoot(name string) bool {
-	return strings.HasSuffix(name, rootExt) && strings.Count(name, ".") == 2
+// split returns the parts of a file's name. made is "" if the name has no such part.
+func split(name string) (key, made, ext string) {
+	key, ext, _ = strings.Cut(name, ".")
+	if first, rest, ok := strings.Cut(ext, "."); ok {
+		return key, first, rest
+	}
+	return key, "", ext
 }
 
 // rootName returns the file name of a chain's root file system.
-func (c *Cache) rootName(of chain) string { return c.path(of.key, of.made+rootExt) }
+func (c *Cache) rootName(of chain) string { return c.path(of.key, of.made+"."+rootExt) }
+
+// layerName returns the file name of a layer.
+func (c *Cache) layerName(key string, e entry) string { return c.path(key, e.Made+"."+layerExt) }
 
 func (c *Cache) path(key, ext string) string { return filepath.Join(c.dir, key+"."+ext) }
 
@@ -117,89 +131,72 @@ func (c *Cache) begin() (end func()) {
 	}
 }
 
+// read returns the description of a layer.
+func (c *Cache) read(key string) (e entry, err error) {
+	b, err := os.ReadFile(c.path(key, entryExt))
+	if err == nil {
+		err = json.Unmarshal(b, &e)
+	}
+	return e, err
+}
+
 // get returns the layer of that key and marks it as used.
 func (c *Cache) get(key string) (entry, bool) {
-	var e entry
-	b, err := os.ReadFile(c.path(key, "json"))
-	if err != nil || json.Unmarshal(b, &e) != nil {
+	e, err := c.read(key)
+	if err != nil {
 		return entry{}, false
 	}
 	if e.Size > 0 {
-		info, err := os.Stat(c.path(key, "tar"))
+		info, err := os.Stat(c.layerName(key, e))
 		if err != nil || info.Size() != e.Size {
 			return entry{}, false
 		}
 	}
 	now := time.Now()
-	return e, os.Chtimes(c.path(key, "json"), now, now) == nil
+	return e, os.Chtimes(c.path(key, entryExt), now, now) == nil
 }
 
-// pin makes a hard link of a layer's file for a build, which keeps its content until release is
-// called. It returns the link with the description of the layer. ok is false unless the layer was
-// made over the layers that over identifies.
-func (c *Cache) pin(key, over string) (e entry, name string, release func(), ok bool) {
-	e, ok = c.get(key)
-	if !ok || e.Made == "" || e.Over != over {
-		return e, "", nil, false
-	}
-	if e.Size == 0 {
-		return e, "", func() {}, true
-	}
-	name, release = c.link(key, c.path(key, "tar"))
-	// A build that replaces the layer removes its description before the file.
-	if now, there := c.get(key); !there || now.Made != e.Made {
-		release()
-		return e, "", nil, false
-	}
-	return e, name, release, true
-}
-
-// link makes a hard link of a file for a build. If the file system has no hard links, it returns
-// the file itself.
-func (c *Cache) link(key, from string) (name string, release func()) {
-	name = c.path(key, strings.ToLower(rand.Text())+".use")
-	if os.Link(from, name) != nil {
-		return c.path(key, "tar"), func() {}
-	}
-	return name, func() { _ = os.Remove(name) } // otherwise it is removed when the cache is opened
-}
-
-// replace makes a complete file the layer of a key, which has no description until put. The root
-// file systems of the replaced layer are removed once the builds that may use it have ended.
-func (c *Cache) replace(key, file string) error {
-	if err := os.Remove(c.path(key, "json")); err != nil && !errors.IsNotExist(err) {
+// replace makes a complete file the layer of a key, which has no description until put. The files
+// of the replaced layer are removed once the builds that may use them have ended.
+func (c *Cache) replace(key string, e entry, file string) error {
+	if err := os.Remove(c.path(key, entryExt)); err != nil && !errors.IsNotExist(err) {
 		return tarfs.Explain(err, "a layer's description")
 	}
-	old, err := filepath.Glob(c.path(key, "*"+rootExt))
+	old, err := c.made(key, layerExt, rootExt)
 	if err != nil {
-		return errors.Wrapf(err, "look for root file systems")
+		return err
 	}
 	c.mu.Lock()
 	c.stale = append(c.stale, old...)
 	c.mu.Unlock()
-	if file == "" {
-		return nil
-	}
-	return tarfs.Explain(os.Rename(file, c.path(key, "tar")), "a layer")
+	return tarfs.Explain(os.Rename(file, c.layerName(key, e)), "a layer")
 }
 
-// put adds the description of a layer. Its file, if any, is already KEY.tar.
+// made returns the files KEY.MADE.EXT of a key.
+func (c *Cache) made(key string, exts ...string) (all []string, err error) {
+	for _, ext := range exts {
+		names, err := filepath.Glob(c.path(key, "*."+ext))
+		if err != nil {
+			return nil, errors.Wrapf(err, "look for the files of a layer")
+		}
+		all = append(all, names...)
+	}
+	return all, nil
+}
+
+// put adds the description of a layer, whose file is there already.
 func (c *Cache) put(key string, e entry) error {
 	e.Created = time.Now().UTC()
 	if e.Size > 0 {
-		if err := syncFile(c.path(key, "tar")); err != nil {
+		if err := syncFile(c.layerName(key, e)); err != nil {
 			return tarfs.Explain(err, "a layer")
 		}
 	}
 	b, err := json.Marshal(e)
-	if err != nil {
-		return errors.Wrapf(err, "encode a layer's description")
+	if err == nil {
+		err = atomicfile.Write(c.path(key, entryExt), b, 0o600)
 	}
-	temp := c.path(key, "new")
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
-		return tarfs.Explain(err, "a layer's description")
-	}
-	return tarfs.Explain(os.Rename(temp, c.path(key, "json")), "a layer's description")
+	return tarfs.Explain(err, "a layer's description")
 }
 
 func syncFile(name string) error {
@@ -277,11 +274,12 @@ type Usage struct {
 	Layers int   `json:"layers"`
 }
 
-// item is a file of the cache.
+// item is a part of the cache that can be removed.
 type item struct {
-	name string
-	size int64
-	used time.Time
+	key, ext string
+	name     string
+	size     int64
+	used     time.Time
 }
 
 // items lists the removable files, longest unused first. A build in progress may use those used
@@ -299,20 +297,22 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 	if err != nil {
 		return nil, keep, errors.Wrapf(err, "list the build cache")
 	}
+	layers := map[string]int64{}
 	for _, n := range names {
-		key, ext, _ := strings.Cut(n.Name(), ".")
-		if !isKey(key) || ext != "json" && !isRoot(n.Name()) {
-			continue
-		}
+		key, _, ext := split(n.Name())
 		info, err := n.Info()
-		if err != nil {
-			continue // it was just removed
+		switch {
+		case !isKey(key) || err != nil: // not a result, or removed just now
+		case ext == layerExt:
+			layers[key] += sizeOf(info)
+		case ext == entryExt || ext == rootExt:
+			all = append(all, item{key, ext, n.Name(), sizeOf(info), info.ModTime()})
 		}
-		it := item{name: n.Name(), size: sizeOf(info), used: info.ModTime()}
-		if layer, err := os.Stat(c.path(key, "tar")); ext == "json" && err == nil {
-			it.size += sizeOf(layer)
+	}
+	for i, it := range all {
+		if it.ext == entryExt {
+			all[i].size += layers[it.key]
 		}
-		all = append(all, it)
 	}
 	slices.SortFunc(all, func(a, b item) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
 	return all, keep, nil
@@ -335,7 +335,7 @@ func (c *Cache) Usage() (Usage, error) {
 	u := Usage{}
 	for _, it := range all {
 		u.Bytes += it.size
-		if strings.HasSuffix(it.name, ".json") {
+		if it.ext == entryExt {
 			u.Layers++
 		}
 	}
@@ -361,7 +361,7 @@ func (c *Cache) Collect(ctx context.Context, before time.Time, max int64, dry bo
 			return freed, left, err
 		}
 		if !dry {
-			if err := c.remove(it.name); err != nil {
+			if err := c.remove(it); err != nil {
 				return freed, left, errors.Wrapf(err, "collect the build cache")
 			}
 		}
@@ -373,12 +373,14 @@ func (c *Cache) Collect(ctx context.Context, before time.Time, max int64, dry bo
 	return freed, left, nil
 }
 
-func (c *Cache) remove(name string) error {
-	err := os.Remove(filepath.Join(c.dir, name))
-	if key, ok := strings.CutSuffix(name, ".json"); ok && err == nil {
-		if err = os.Remove(c.path(key, "tar")); errors.IsNotExist(err) {
-			err = nil
-		}
+func (c *Cache) remove(it item) error {
+	err := os.Remove(filepath.Join(c.dir, it.name))
+	if err != nil || it.ext != entryExt {
+		return err
+	}
+	layers, err := c.made(it.key, layerExt)
+	for _, name := range layers {
+		err = errors.Join(err, os.Remove(name))
 	}
 	return err
 }

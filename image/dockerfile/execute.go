@@ -9,9 +9,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
-
-	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image/dockerfile/files"
@@ -170,8 +169,8 @@ func (x *executor) step(ctx context.Context, v *plan.Vertex) error {
 	}
 	x.missed = true
 	e := entry{Owner: x.owner, Text: x.log.secrets.Replace(v.Text()), Made: rand.Text(), Over: x.chain.made}
-	file, start := "", time.Now()
-	if e.Size, file, err = x.make(ctx, w); err != nil {
+	start := time.Now()
+	if err := x.make(ctx, w, &e); err != nil {
 		unlock()
 		return err
 	}
@@ -180,7 +179,7 @@ func (x *executor) step(ctx context.Context, v *plan.Vertex) error {
 		defer unlock()
 		return x.cache.put(w.key, e)
 	})
-	return x.advance(w.key, e, file, v.Op.GetExec() != nil)
+	return x.advance(w.key, e, v.Op.GetExec() != nil)
 }
 
 // cached advances to the layer of that key if it is in the cache.
@@ -188,22 +187,19 @@ func (x *executor) cached(key string) bool {
 	if x.missed || x.opts.Force {
 		return false
 	}
-	e, file, release, ok := x.cache.pin(key, x.chain.made)
-	if !ok {
-		return false
-	}
-	x.release(release)
-	return x.advance(key, e, file, false) == nil
+	e, ok := x.cache.get(key)
+	return ok && e.Made != "" && e.Over == x.chain.made && x.advance(key, e, false) == nil
 }
 
 // advance adds a layer to the stage. ran means that the machine already has its changes.
-func (x *executor) advance(key string, e entry, file string, ran bool) error {
+func (x *executor) advance(key string, e entry, ran bool) error {
 	x.chain.key = key
 	if e.Size == 0 {
 		return nil
 	}
+	file := x.cache.layerName(key, e)
 	x.chain.made = hash(x.chain.made, e.Made)
-	x.chain.layers = append(x.chain.layers[:len(x.chain.layers):len(x.chain.layers)], file)
+	x.chain.layers = append(slices.Clip(x.chain.layers), file)
 	if x.machine != nil && !ran {
 		x.pending = append(x.pending, file)
 	}
@@ -213,31 +209,22 @@ func (x *executor) advance(key string, e entry, file string, ran bool) error {
 	return x.over.AddTar(file)
 }
 
-// make writes a layer and returns its size, and a hard link of its file for the build.
-func (x *executor) make(ctx context.Context, w *work) (size int64, file string, err error) {
+// make writes a layer and sets its size.
+func (x *executor) make(ctx context.Context, w *work, e *entry) error {
 	f, err := os.CreateTemp(x.cache.dir, w.key+".*.new")
 	if err != nil {
-		return 0, "", tarfs.Explain(err, "a layer")
+		return tarfs.Explain(err, "a layer")
 	}
 	err = w.do(ctx, f)
 	info, statErr := f.Stat()
-	err = errors.Join(err, statErr, f.Close())
-	if err == nil && info.Size() == 0 {
-		err = x.cache.replace(w.key, "")
+	if err = errors.Join(err, statErr, f.Close()); err == nil {
+		e.Size = info.Size()
+		err = x.cache.replace(w.key, *e, f.Name())
 	}
-	if err != nil || info.Size() == 0 {
-		return 0, "", errors.Join(err, os.Remove(f.Name()))
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
 	}
-	file, release := x.cache.link(w.key, f.Name())
-	x.release(release)
-	return info.Size(), file, x.cache.replace(w.key, f.Name())
-}
-
-// release registers a function to call at the end of the build.
-func (b *build) release(what func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.releases = append(b.releases, what)
+	return nil
 }
 
 // tree returns the current files of the stage.
@@ -271,53 +258,23 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 	if err != nil {
 		return nil, errors.Wrapf(err, "encode an operation")
 	}
-	memo := []string{"memo", string(how)}
-	var sources []files.Source
-	open := func() error {
-		if sources != nil {
-			return nil
-		}
-		all := make([]files.Source, len(v.Inputs))
-		for _, action := range op.Actions {
-			if i := action.SecondaryInput; action.GetCopy() != nil && i >= 0 && i < int64(len(all)) {
-				if all[i], err = x.files(v.Inputs[i]); err != nil {
-					return err
-				}
+	open := sync.OnceValues(func() ([]files.Source, error) {
+		sources := make([]files.Source, len(v.Inputs))
+		for i := range v.Copies() {
+			var err error
+			if sources[i], err = x.files(v.Inputs[i]); err != nil {
+				return nil, err
 			}
 		}
-		sources = all
-		return nil
-	}
-	for _, action := range op.Actions {
-		if i := action.SecondaryInput; memo != nil && action.GetCopy() != nil && i >= 0 && i < int64(len(v.Inputs)) {
-			if r := x.results[v.Inputs[i]]; r != nil {
-				memo = append(memo, r.chain.made)
-			} else if v.Inputs[i].IsInline() {
-				memo = append(memo, v.Inputs[i].Digest)
-			} else {
-				memo = nil
-			}
-		}
-	}
-	digest := ""
-	if memo != nil && !x.opts.Force {
-		if e, ok := x.cache.get(hash(memo...)); ok {
-			digest = e.Memo
-		}
-	}
-	if digest == "" {
-		if err = open(); err == nil {
-			digest, err = files.Copied(op, sources)
-		}
-		if err == nil && memo != nil && copies(op) {
-			err = x.cache.put(hash(memo...), entry{Owner: x.owner, Memo: digest})
-		}
-		if err != nil {
-			return nil, err
-		}
+		return sources, nil
+	})
+	digest, err := x.copied(v, string(how), open)
+	if err != nil {
+		return nil, err
 	}
 	return &work{x.key("file", string(how), digest), func(_ context.Context, out *os.File) error {
-		if err := open(); err != nil {
+		sources, err := open()
+		if err != nil {
 			return err
 		}
 		over, err := x.tree()
@@ -335,8 +292,34 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 	}}, nil
 }
 
-func copies(op *pb.FileOp) bool {
-	return slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
+// copied returns the digest of the files that an operation copies.
+func (x *executor) copied(v *plan.Vertex, how string, open func() ([]files.Source, error)) (string, error) {
+	memo, lasting := []string{"memo", how}, true
+	for i := range v.Copies() {
+		switch from := v.Inputs[i]; {
+		case x.results[from] != nil:
+			memo = append(memo, x.results[from].chain.made)
+		case from.IsInline():
+			memo = append(memo, from.Digest)
+		default: // the build context
+			lasting = false
+		}
+	}
+	key := hash(memo...)
+	if lasting && !x.opts.Force {
+		if e, ok := x.cache.get(key); ok {
+			return e.Memo, nil
+		}
+	}
+	sources, err := open()
+	if err != nil {
+		return "", err
+	}
+	digest, err := files.Copied(v.Op.GetFile(), sources)
+	if err == nil && lasting && digest != "" {
+		err = x.cache.put(key, entry{Owner: x.owner, Memo: digest})
+	}
+	return digest, err
 }
 
 // merge puts the layers of the other inputs over the files of the first one.

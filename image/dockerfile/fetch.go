@@ -61,7 +61,7 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*files.Fi
 	if err != nil {
 		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
 	}
-	x.later(temp)
+	x.later(temp.Close)
 	w := &limited{w: temp, left: maxFetch + maxTrailer}
 	prefix, _, _ := strings.Cut(title, "] ")
 	messages := x.log.output(prefix + "] ")

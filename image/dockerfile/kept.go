@@ -60,27 +60,20 @@ func (c *Cache) mountPath(owner string, m mount) string {
 // layers returns the layers of the cache, with the root file systems made from them.
 func (c *Cache) layers() ([]kept, error) {
 	all, _, err := c.items()
-	if err != nil {
-		return nil, err
-	}
 	roots := map[string]int64{}
 	for _, it := range all {
-		if key, _, _ := strings.Cut(it.name, "."); isRoot(it.name) {
-			roots[key] += it.size
+		if it.ext == rootExt {
+			roots[it.key] += it.size
 		}
 	}
 	var list []kept
 	for _, it := range all {
-		key, isLayer := strings.CutSuffix(it.name, ".json")
-		var e entry
-		text, err := os.ReadFile(filepath.Join(c.dir, it.name))
-		if !isLayer || err != nil || json.Unmarshal(text, &e) != nil || e.Memo != "" {
-			continue
+		if e, err := c.read(it.key); it.ext == entryExt && err == nil && e.Memo == "" {
+			list = append(list, kept{image.Kept{ID: it.key, Kind: image.KeptLayer, Text: e.Text,
+				Size: it.size + roots[it.key], Used: it.used}, e.Owner, ""})
 		}
-		list = append(list, kept{image.Kept{ID: key, Kind: image.KeptLayer, Text: e.Text, Size: it.size + roots[key],
-			Used: it.used}, e.Owner, ""})
 	}
-	return list, nil
+	return list, err
 }
 
 // mounts returns the cache mounts. A volume without a record has the owner nobody, and its age is
@@ -196,21 +189,17 @@ func (s *Source) Forget(ctx context.Context, owner, id string) (image.Kept, erro
 
 // forget removes a layer and the root file systems made from it.
 func (c *Cache) forget(key string) error {
-	_, keep, err := c.items()
+	all, keep, err := c.items()
 	if err != nil {
 		return err
 	}
-	info, err := os.Stat(c.path(key, "json"))
-	if err == nil && !info.ModTime().Before(keep) {
+	all = slices.DeleteFunc(all, func(it item) bool { return it.key != key })
+	if slices.ContainsFunc(all, func(it item) bool { return it.ext == entryExt && !it.used.Before(keep) }) {
 		return errors.Remedy(errors.Newf(errors.Conflict, "a build that is under way may use the layer %.12s", key),
 			"try again when it has ended")
 	}
-	names, err := filepath.Glob(c.path(key, "*"+rootExt))
-	if err != nil {
-		return errors.Wrapf(err, "look for root file systems")
-	}
-	for _, name := range append(names, key+".json") {
-		if err := c.remove(filepath.Base(name)); err != nil && !errors.IsNotExist(err) {
+	for _, it := range all {
+		if err := c.remove(it); err != nil && !errors.IsNotExist(err) {
 			return errors.Wrapf(err, "remove a layer")
 		}
 	}

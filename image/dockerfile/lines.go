@@ -17,7 +17,6 @@ type line struct {
 // steps returns the operations that make a layer. The others are images, the build context, and files that the
 // Dockerfile itself contains and that no layer consists of.
 func steps(p *plan.Plan) map[*plan.Vertex]bool {
-	all := map[*plan.Vertex]bool{}
 	layers := map[*plan.Vertex]bool{p.Target: true}
 	for _, v := range p.Order {
 		layers[v.Root()] = true
@@ -27,16 +26,18 @@ func steps(p *plan.Plan) map[*plan.Vertex]bool {
 			}
 		}
 	}
+	all := map[*plan.Vertex]bool{}
 	for _, v := range p.Order {
-		all[v] = v.Image == nil && !v.IsContext() && (!v.IsInline() || layers[v])
+		if v.Image == nil && !v.IsContext() && (!v.IsInline() || layers[v]) {
+			all[v] = true
+		}
 	}
 	return all
 }
 
 // lines arranges the steps of a graph, so that no two lines wait for each other.
-func lines(p *plan.Plan) []*line {
+func lines(p *plan.Plan, isStep map[*plan.Vertex]bool) []*line {
 	var all []*line
-	isStep := steps(p)
 	of := map[*plan.Vertex]*line{}
 	for _, v := range p.Order {
 		if !isStep[v] {
@@ -64,37 +65,15 @@ func lines(p *plan.Plan) []*line {
 
 // waits reports whether an input of v waits for a line l, which v would continue.
 func waits(v *plan.Vertex, l *line, of map[*plan.Vertex]*line) bool {
-	seen := map[*line]bool{l: true}
-	var reaches func(from *line) bool
-	reaches = func(from *line) bool {
-		for _, need := range from.needs {
-			next := of[need]
-			if next == l {
-				return true
-			}
-			if !seen[next] {
-				seen[next] = true
-				if reaches(next) {
-					return true
-				}
-			}
+	seen := map[*line]bool{nil: true}
+	var reaches func(in *plan.Vertex) bool
+	reaches = func(in *plan.Vertex) bool {
+		from := of[in]
+		if seen[from] {
+			return false
 		}
-		return false
+		seen[from] = true
+		return from == l || slices.ContainsFunc(from.needs, reaches)
 	}
-	for _, in := range v.Inputs {
-		if other := of[in]; other != nil && other != l && reaches(other) {
-			return true
-		}
-	}
-	return false
-}
-
-func countSteps(p *plan.Plan) int {
-	n := 0
-	for _, is := range steps(p) {
-		if is {
-			n++
-		}
-	}
-	return n
+	return slices.ContainsFunc(v.Inputs, func(in *plan.Vertex) bool { return of[in] != l && reaches(in) })
 }

@@ -6,6 +6,7 @@
 package dockerfile
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -69,24 +70,12 @@ type Source struct {
 
 // New returns a Source. It can build once it is connected.
 func New(opts Options) *Source {
-	if opts.Context.Bytes == 0 {
-		opts.Context.Bytes = 8 << 30
-	}
-	if opts.Context.Files == 0 {
-		opts.Context.Files = 500_000
-	}
-	if opts.Run == 0 {
-		opts.Run = 30 * time.Minute
-	}
-	if opts.Build == 0 {
-		opts.Build = 2 * time.Hour
-	}
-	if opts.Merged == 0 {
-		opts.Merged = 256 << 20
-	}
-	if opts.AtOnce == 0 {
-		opts.AtOnce = 2
-	}
+	opts.Context.Bytes = cmp.Or(opts.Context.Bytes, 8<<30)
+	opts.Context.Files = cmp.Or(opts.Context.Files, 500_000)
+	opts.Run = cmp.Or(opts.Run, 30*time.Minute)
+	opts.Build = cmp.Or(opts.Build, 2*time.Hour)
+	opts.Merged = cmp.Or(opts.Merged, 256<<20)
+	opts.AtOnce = cmp.Or(opts.AtOnce, 2)
 	return &Source{opts: opts, slots: make(chan struct{}, opts.AtOnce), locks: map[string]chan struct{}{},
 		ends: map[*build]context.CancelCauseFunc{}}
 }
@@ -215,21 +204,10 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	known := map[[2]string]image.Image{}
 	return plan.New(ctx, spec, func(ctx context.Context, ref, platform string) (image.Image, error) {
-		mu.Lock() // progress is reported from one goroutine at a time
-		defer mu.Unlock()
-		if img, ok := known[[2]string{ref, platform}]; ok {
-			return img, nil
-		}
-		img, err := image.Of(images, spec.Owner).Build(ctx, image.Spec{Base: ref, Platform: platform},
+		return image.Of(images, spec.Owner).Build(ctx, image.Spec{Base: ref, Platform: platform},
 			image.BuildOptions{Foreign: platform != "", Pull: opts.Pull, Credentials: opts.Credentials,
 				Progress: opts.Progress, Log: opts.Log})
-		if err == nil {
-			known[[2]string{ref, platform}] = img
-		}
-		return img, err
 	})
 }
 
@@ -237,35 +215,30 @@ func (s *Source) plan(ctx context.Context, spec image.Spec, opts image.BuildOpti
 func contextDigest(p *plan.Plan, all *files.Tree) (string, error) {
 	var sums []string
 	b := &build{context: func() (*files.Tree, error) { return all, nil }}
+	add := func(v *plan.Vertex, sum string, err error) error {
+		sums = append(sums, sum)
+		return p.At(v, err)
+	}
 	for _, v := range p.Order {
-		uses := slices.ContainsFunc(v.Inputs, (*plan.Vertex).IsContext)
-		if op := v.Op.GetFile(); op != nil && uses {
-			sources := make([]files.Source, len(v.Inputs))
-			only := &pb.FileOp{}
-			for _, action := range op.Actions {
-				i := action.SecondaryInput
-				if action.GetCopy() == nil || i < 0 || i >= int64(len(v.Inputs)) || !v.Inputs[i].IsContext() {
-					continue
-				}
+		sources, only := make([]files.Source, len(v.Inputs)), &pb.FileOp{}
+		for i, action := range v.Copies() {
+			if v.Inputs[i].IsContext() {
 				sources[i] = files.Source{Tree: all, Name: files.ContextName}
 				only.Actions = append(only.Actions, action)
 			}
-			sum, err := files.Copied(only, sources)
-			if err != nil {
-				return "", p.At(v, err)
-			}
-			sums = append(sums, sum)
 		}
-		if op := v.Op.GetExec(); op != nil && uses {
-			for _, m := range op.Mounts {
-				if m.Input < 0 || !v.Inputs[m.Input].IsContext() {
-					continue
-				}
+		if len(only.Actions) > 0 {
+			sum, err := files.Copied(only, sources)
+			if err := add(v, sum, err); err != nil {
+				return "", err
+			}
+		}
+		for _, m := range v.Op.GetExec().GetMounts() {
+			if m.Input >= 0 && v.Inputs[m.Input].IsContext() {
 				sum, err := b.bindDigest(mount{from: v.Inputs[m.Input], source: m.Selector})
-				if err != nil {
-					return "", p.At(v, err)
+				if err := add(v, sum, err); err != nil {
+					return "", err
 				}
-				sums = append(sums, sum)
 			}
 		}
 	}
@@ -295,7 +268,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, errors.Stage(err, "image: plan")
 	}
-	b.plan, b.log = p, newLog(opts, countSteps(p))
+	b.plan = p
 	b.context = sync.OnceValues(func() (*files.Tree, error) {
 		return files.OpenContext(ctx, opts.Context, s.opts.Context)
 	})
@@ -326,10 +299,10 @@ type build struct {
 	commits errgroup.Group // layers being flushed to the disk
 	hashing sync.Mutex     // held while files are hashed, since they cache their hash
 
-	mu       sync.Mutex
-	results  map[*plan.Vertex]*result // of images and steps; guarded by mu until the first line runs, then constant
-	closers  []io.Closer              // guarded by mu
-	releases []func()                 // guarded by mu
+	results map[*plan.Vertex]*result // of images and steps; constant once the first line runs
+
+	mu   sync.Mutex
+	ends []func() error // guarded by mu; to call at the end of the build
 }
 
 // chain is a root file system: an image with layers over it.
@@ -363,10 +336,11 @@ func (r *result) fail(err error) {
 	}
 }
 
-func (b *build) later(c io.Closer) {
+// later registers a function to call at the end of the build.
+func (b *build) later(end func() error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.closers = append(b.closers, c)
+	b.ends = append(b.ends, end)
 }
 
 // close releases the resources of the build.
@@ -374,11 +348,8 @@ func (b *build) close() error {
 	err := b.commits.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, c := range b.closers {
-		err = errors.Join(err, c.Close())
-	}
-	for _, release := range b.releases {
-		release()
+	for _, end := range b.ends {
+		err = errors.Join(err, end())
 	}
 	return err
 }
@@ -390,9 +361,10 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 		if err != nil {
 			return image.Contents{}, err
 		}
-		b.releases = append(b.releases, release)
+		b.later(func() error { release(); return nil })
 	}
 	isStep := steps(b.plan)
+	b.log = newLog(b.opts, len(isStep))
 	for _, v := range b.plan.Order {
 		if v.Image == nil && !isStep[v] {
 			continue
@@ -406,7 +378,7 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, l := range lines(b.plan) {
+	for _, l := range lines(b.plan, isStep) {
 		g.Go(func() error { return b.runLine(ctx, l) })
 	}
 	if err := g.Wait(); err != nil {
@@ -517,7 +489,7 @@ func (b *build) layerFiles(c chain) []string {
 // tree returns all files of a chain.
 func (b *build) tree(c chain) (*files.Tree, error) {
 	t := files.NewTree()
-	b.later(t)
+	b.later(t.Close)
 	if name := b.base(c); name != "" {
 		if err := t.AddImage(name); err != nil {
 			return nil, err

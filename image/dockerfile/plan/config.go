@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/containerd/platforms"
 	"github.com/moby/buildkit/client/llb/sourceresolver"
@@ -20,35 +21,43 @@ import (
 	"github.com/RelevanceAI/harvest/internal/pattern"
 )
 
-// resolver finds images for the converter, which calls it concurrently.
+// resolver finds images for the converter, which calls it concurrently. It resolves one image at a time.
 type resolver struct {
 	doc     *document
 	resolve Resolve
-	images  *found
+
+	mu     sync.Mutex
+	found  map[[2]string]image.Image // guarded by mu; by platform, and normalised name without or with the image's digest
+	failed int                       // guarded by mu; line of an image that was not found
 }
 
 // ResolveImageConfig implements llb.ImageMetaResolver. ref is normalised: "docker.io/library/debian:latest".
 func (r *resolver) ResolveImageConfig(ctx context.Context, ref string, opt sourceresolver.Opt) (string, digest.Digest,
 	[]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	platform := platforms.DefaultSpec()
 	if opt.ImageOpt != nil && opt.ImageOpt.Platform != nil {
 		platform = *opt.ImageOpt.Platform
 	}
 	name, line := r.doc.written(ref)
-	img, err := r.resolve(ctx, name, foreign(&platform))
-	if err != nil {
-		r.images.fail(line)
-		return "", "", nil, err
-	}
-	if err := checkTriggers(img.Config.OnBuild); err != nil {
-		return "", "", nil, err
+	on := foreign(&platform)
+	img, known := r.found[[2]string{on, ref}]
+	if !known {
+		var err error
+		if img, err = r.resolve(ctx, name, on); err != nil {
+			r.failed = line
+			return "", "", nil, err
+		}
+		if err := checkTriggers(img.Config.OnBuild); err != nil {
+			return "", "", nil, err
+		}
+		bare, _, _ := strings.Cut(ref, "@")
+		r.found[[2]string{on, ref}] = img
+		r.found[[2]string{on, bare + "@" + img.Digest}] = img // the name that the converter gives it
 	}
 	config, err := json.Marshal(imageOf(img, platform))
-	if err != nil {
-		return "", "", nil, errors.Wrapf(err, "encode the configuration of an image")
-	}
-	r.images.add(ref, platform, img)
-	return ref, digest.Digest(img.Digest), config, nil
+	return ref, digest.Digest(img.Digest), config, errors.Wrapf(err, "encode the configuration of an image")
 }
 
 // maxTriggers is the maximum number of ONBUILD instructions of an image.

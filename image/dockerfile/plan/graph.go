@@ -1,10 +1,10 @@
 package plan
 
 import (
+	"iter"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/platforms"
 	"github.com/moby/buildkit/client/llb"
@@ -47,13 +47,22 @@ func (v *Vertex) Root() *Vertex {
 	return v.Inputs[at]
 }
 
+// Copies yields the copies of a file operation that have an input of their own, with its index.
+func (v *Vertex) Copies() iter.Seq2[int64, *pb.FileAction] {
+	return func(yield func(int64, *pb.FileAction) bool) {
+		for _, action := range v.Op.GetFile().GetActions() {
+			i := action.SecondaryInput
+			if action.GetCopy() != nil && i >= 0 && i < int64(len(v.Inputs)) && !yield(i, action) {
+				return
+			}
+		}
+	}
+}
+
 // IsInline reports whether the operation makes a tree of nothing but its arguments, such as a heredoc.
 func (v *Vertex) IsInline() bool {
 	op := v.Op.GetFile()
-	if op == nil || len(v.Inputs) > 0 {
-		return false
-	}
-	return !slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
+	return op != nil && len(v.Inputs) == 0 && !slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
 }
 
 // IsContext reports whether the operation is the build context.
@@ -81,33 +90,8 @@ func (p *Plan) Images() []image.Image {
 	return all
 }
 
-// found holds the images that the resolver found.
-type found struct {
-	mu     sync.Mutex
-	images map[[2]string]image.Image // guarded by mu; by normalised name without digest, and platform
-	failed int                       // guarded by mu; line of an image that was not found
-}
-
-func (f *found) add(ref string, platform ocispecs.Platform, img image.Image) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.images[[2]string{bare(ref), foreign(&platform)}] = img
-}
-
-func (f *found) fail(line int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.failed = line
-}
-
-// bare returns a normalised name without the digest that the converter adds.
-func bare(ref string) string {
-	name, _, _ := strings.Cut(ref, "@")
-	return name
-}
-
 // graph decodes the operations in their order.
-func (p *Plan) graph(def *llb.Definition, images *found) error {
+func (p *Plan) graph(def *llb.Definition, images *resolver) error {
 	known := map[string]*Vertex{}
 	for i, text := range def.Def {
 		op := &pb.Op{}
@@ -140,11 +124,8 @@ func (p *Plan) graph(def *llb.Definition, images *found) error {
 
 // lineIn returns the first line of an operation, or 0.
 func lineIn(source *pb.Source, id digest.Digest) int {
-	if source == nil || source.Locations[id.String()] == nil {
-		return 0
-	}
 	line := 0
-	for _, l := range source.Locations[id.String()].Locations {
+	for _, l := range source.GetLocations()[id.String()].GetLocations() {
 		for _, r := range l.Ranges {
 			if n := int(r.Start.Line); line == 0 || n < line {
 				line = n
@@ -155,7 +136,7 @@ func lineIn(source *pb.Source, id digest.Digest) int {
 }
 
 // admit completes a vertex, and refuses operations that Harvest does not execute.
-func (p *Plan) admit(v *Vertex, images *found) error {
+func (p *Plan) admit(v *Vertex, images *resolver) error {
 	switch op := v.Op.Op.(type) {
 	case *pb.Op_Source:
 		return admitSource(v, op.Source, images)
@@ -173,14 +154,12 @@ func (p *Plan) admit(v *Vertex, images *found) error {
 	return errors.Newf(errors.Unsupported, "the operation %T is not supported", v.Op.Op)
 }
 
-func admitSource(v *Vertex, source *pb.SourceOp, images *found) error {
+func admitSource(v *Vertex, source *pb.SourceOp, images *resolver) error {
 	scheme, name, _ := strings.Cut(source.Identifier, "://")
 	switch scheme {
 	case "docker-image":
 		platform := platformOf(v.Op)
-		images.mu.Lock()
-		defer images.mu.Unlock()
-		img, ok := images.images[[2]string{bare(name), foreign(&platform)}]
+		img, ok := images.found[[2]string{foreign(&platform), name}]
 		if !ok {
 			return errors.Errorf("the image %s of an operation is unknown", name)
 		}

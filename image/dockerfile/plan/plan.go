@@ -31,7 +31,7 @@ const EpochArg = "SOURCE_DATE_EPOCH"
 const maxEpoch = 253402300799
 
 // Resolve returns the image of a FROM or of a --from. It pulls the image if necessary. platform is "" for this
-// machine's.
+// machine's. It is called for one image at a time.
 type Resolve func(ctx context.Context, ref, platform string) (image.Image, error)
 
 // Plan is the graph of a build.
@@ -78,8 +78,8 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 	opt.MainContext = &main
 	caps := pb.Caps.CapSet(pb.Caps.All())
 	opt.LLBCaps = &caps
-	images := &found{images: map[[2]string]image.Image{}}
-	opt.MetaResolver = &resolver{doc: doc, resolve: resolve, images: images}
+	images := &resolver{doc: doc, resolve: resolve, found: map[[2]string]image.Image{}}
+	opt.MetaResolver = images
 	st, img, _, _, err := dockerfile2llb.Dockerfile2LLB(ctx, []byte(doc.text), opt)
 	if err != nil {
 		return nil, doc.explain(err, images.failed)
