@@ -13,8 +13,8 @@ func fillLock(volume string) string { return "fill " + volume }
 // startFilled starts the machine of a RUN. It first fills the cache mounts that begin with files.
 func (x *executor) startFilled(ctx context.Context, r *run, setup Setup) error {
 	var names []string
-	for _, m := range r.Mounts {
-		if m.Files != "" {
+	for _, m := range r.mounts {
+		if m.files != "" {
 			names = append(names, fillLock(m.volume(x.owner)))
 		}
 	}
@@ -23,12 +23,12 @@ func (x *executor) startFilled(ctx context.Context, r *run, setup Setup) error {
 		return err
 	}
 	defer unlock()
-	for _, m := range r.Mounts {
-		if m.Files == "" {
+	for _, m := range r.mounts {
+		if m.files == "" {
 			continue
 		}
 		if err := x.fill(ctx, m, setup); err != nil {
-			return errors.Wrapf(err, "fill the cache mount at %s", m.Target)
+			return errors.Wrapf(err, "fill the cache mount at %s", m.Dest)
 		}
 	}
 	x.machine, err = x.runner.Start(ctx, setup)

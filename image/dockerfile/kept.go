@@ -39,7 +39,7 @@ type kept struct {
 
 // noteMount records that an account uses a cache mount now, and whether it has the files with which it begins.
 func (c *Cache) noteMount(owner string, m mount, filled bool) error {
-	text, err := json.Marshal(mountEntry{owner, m.ID, m.volume(owner), filled})
+	text, err := json.Marshal(mountEntry{owner, m.CacheOpt.ID, m.volume(owner), filled})
 	if err == nil {
 		err = atomicfile.Write(c.mountPath(owner, m), text, 0o600)
 	}

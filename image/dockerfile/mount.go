@@ -6,7 +6,6 @@ import (
 	"io"
 	"path"
 	"strconv"
-	"strings"
 
 	"github.com/moby/buildkit/solver/pb"
 
@@ -25,45 +24,10 @@ const (
 
 // mount is a --mount of a RUN.
 type mount struct {
-	Type     string
-	Target   string
-	ID       string `json:",omitempty"`
-	Sharing  string `json:",omitempty"`
-	Files    string `json:",omitempty"` // digest of the directory with which a cache begins; "": none
-	Env      string `json:",omitempty"`
-	Size     int64  `json:",omitempty"` // of a tmpfs; 0: no limit of its own
-	Mode     uint32
-	UID, GID int
-	ReadOnly bool
-	Required bool
-
+	*pb.Mount
 	from   *plan.Vertex // of a bind mount, or of a cache that begins with files; nil: an empty directory
 	source string       // the path in it
-}
-
-func (x *executor) mountOf(v *plan.Vertex, from *pb.Mount) (mount, error) {
-	m := mount{Target: path.Clean(from.Dest), ReadOnly: from.Readonly, Mode: 0o755, source: from.Selector}
-	if from.Input >= 0 {
-		m.from = v.Inputs[from.Input]
-	}
-	switch from.MountType {
-	case pb.MountType_CACHE:
-		m.Type, m.ID = "cache", strings.TrimPrefix(from.CacheOpt.ID, "/")
-		m.Sharing = strings.ToLower(from.CacheOpt.Sharing.String())
-		return m, x.cacheFiles(&m)
-	case pb.MountType_TMPFS:
-		m.Type, m.Mode = "tmpfs", 0o1777
-		if from.TmpfsOpt != nil {
-			m.Size = from.TmpfsOpt.Size
-		}
-	case pb.MountType_SECRET:
-		s := from.SecretOpt
-		m.Type, m.ID, m.Required = "secret", s.ID, !s.Optional
-		m.Mode, m.UID, m.GID = s.Mode&0o7777, int(s.Uid), int(s.Gid)
-	default:
-		m.Type = "bind"
-	}
-	return m, nil
+	files  string       // digest of the directory with which a cache begins; "": none
 }
 
 // cacheFiles sets the digest of the directory with which a cache mount begins: that of a stage, or an empty one with
@@ -77,11 +41,10 @@ func (x *executor) cacheFiles(m *mount) error {
 		return err
 	}
 	if !dir.IsDir() {
-		return errors.Newf(errors.Invalid, "the cache mount at %s: its source %s is not a directory", m.Target,
+		return errors.Newf(errors.Invalid, "the cache mount at %s: its source %s is not a directory", m.Dest,
 			m.source)
 	}
-	m.UID, m.GID, m.Mode = dir.UID, dir.GID, uint32(dir.Mode)
-	m.Files, err = x.bindDigest(*m)
+	m.files, err = x.bindDigest(*m)
 	return err
 }
 
@@ -90,10 +53,10 @@ func (x *executor) cacheFiles(m *mount) error {
 func (m mount) volume(owner string) string { return "build-cache-" + hash(m.identity(owner)...)[:16] }
 
 func (m mount) identity(owner string) []string {
-	if m.Files == "" {
-		return []string{owner, m.ID}
+	if m.files == "" {
+		return []string{owner, m.CacheOpt.ID}
 	}
-	return []string{owner, m.ID, m.Files}
+	return []string{owner, m.CacheOpt.ID, m.files}
 }
 
 // bound returns the file or directory of a bind mount.
@@ -120,28 +83,41 @@ func (b *build) bindDigest(m mount) (string, error) {
 
 // mount provides the mounts of a RUN, over the files of the image, and returns the paths to omit from the layer.
 func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []string, err error) {
+	for _, s := range r.Secretenv {
+		value, ok := x.opts.Secrets[s.ID]
+		if ok && bytes.IndexByte(value, 0) >= 0 {
+			return nil, errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable", s.ID)
+		}
+		if ok {
+			cmd.Env[s.Name], x.tainted = string(value), true
+		}
+	}
 	var all []mounts.Mount
-	for i, m := range r.Mounts {
-		to := mounts.Mount{Path: m.Target, Size: m.Size, ReadOnly: m.ReadOnly}
-		switch m.Type {
-		case "cache":
-			hidden = append(hidden, m.Target)
+	for i, m := range r.mounts {
+		to := mounts.Mount{Path: m.Dest, Size: m.TmpfsOpt.GetSize(), ReadOnly: m.Readonly}
+		var f *files.File
+		switch m.MountType {
+		case pb.MountType_CACHE:
+			hidden = append(hidden, m.Dest)
 			continue
-		case "bind":
-			f, err := x.bound(m)
+		case pb.MountType_BIND:
 			to.From = path.Join(bindDir, strconv.Itoa(i))
-			if err == nil {
-				err = bring(ctx, x.machine, to.From, f)
-			}
-			if err != nil {
+			if f, err = x.bound(m); err != nil {
 				return nil, err
 			}
-		case "secret":
-			if to.From, err = x.secret(ctx, m, i, cmd); err != nil {
-				return nil, err
+		case pb.MountType_SECRET:
+			s := m.SecretOpt
+			value, ok := x.opts.Secrets[s.ID]
+			if !ok {
+				continue // not an error unless required, as in BuildKit
 			}
-			if to.From == "" {
-				continue
+			x.tainted = true // a process that the command leaves behind could keep the secret
+			to.From = path.Join(secretDir, strconv.Itoa(i))
+			f = files.NewFile(value, int64(s.Mode&0o7777), int(s.Uid), int(s.Gid))
+		}
+		if f != nil {
+			if err := bring(ctx, x.machine, to.From, f); err != nil {
+				return nil, err
 			}
 		}
 		all = append(all, to)
@@ -150,27 +126,6 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 		return hidden, nil
 	}
 	return append(hidden, bindDir), x.machine.Mount(ctx, all)
-}
-
-// secret provides a secret to the command, in memory only, and returns the file to mount, if any.
-func (x *executor) secret(ctx context.Context, m mount, i int, cmd *Command) (string, error) {
-	value, ok := x.opts.Secrets[m.ID]
-	if !ok {
-		return "", nil // not an error unless required, as in BuildKit
-	}
-	x.tainted = true // a process that the command leaves behind could keep the secret
-	if m.Env != "" {
-		if bytes.IndexByte(value, 0) >= 0 {
-			return "", errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable",
-				m.ID)
-		}
-		cmd.Env[m.Env] = string(value)
-	}
-	if m.Target == "" {
-		return "", nil
-	}
-	at := path.Join(secretDir, strconv.Itoa(i))
-	return at, bring(ctx, x.machine, at, files.NewFile(value, int64(m.Mode), m.UID, m.GID))
 }
 
 // bring copies a file, or a directory with everything below it, to a path in a machine.

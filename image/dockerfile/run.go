@@ -3,10 +3,10 @@ package dockerfile
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -20,37 +20,10 @@ import (
 
 // run is a RUN.
 type run struct {
-	Args    []string
-	Env     []string // KEY=VALUE, sorted
-	Dir     string
-	User    string
-	Network string
-	Mounts  []mount `json:",omitempty"`
-	proxy   map[string]string
-}
-
-// runOf returns the run of an operation.
-func (x *executor) runOf(v *plan.Vertex) (*run, error) {
-	op := v.Op.GetExec()
-	r := &run{Args: op.Meta.Args, Env: slices.Sorted(slices.Values(op.Meta.Env)), Dir: cmp.Or(op.Meta.Cwd, "/"),
-		User: op.Meta.User, Network: "default", proxy: proxies(op.Meta.ProxyEnv)}
-	if op.Network == pb.NetMode_NONE {
-		r.Network = "none"
-	}
-	for _, m := range op.Mounts {
-		if m.Dest == "/" {
-			continue
-		}
-		to, err := x.mountOf(v, m)
-		if err != nil {
-			return nil, err
-		}
-		r.Mounts = append(r.Mounts, to)
-	}
-	for _, s := range op.Secretenv {
-		r.Mounts = append(r.Mounts, mount{Type: "secret", ID: s.ID, Env: s.Name, Required: !s.Optional})
-	}
-	return r, nil
+	*pb.ExecOp
+	title  string
+	proxy  map[string]string
+	mounts []mount
 }
 
 // proxies returns the variables that every RUN gets without an ARG, and that are not part of cache keys.
@@ -68,32 +41,62 @@ func proxies(p *pb.ProxyEnv) map[string]string {
 	return all
 }
 
-// prepareRun prepares a RUN.
+// prepareRun prepares a RUN. Its key consists of the operation and the content of mounts, without their names in the
+// graph.
 func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
-	r, err := x.runOf(v)
-	if err != nil {
-		return nil, err
-	}
-	var shown []string
-	for _, m := range r.Mounts {
-		if m.Type == "bind" {
-			digest, err := x.bindDigest(m)
-			if err != nil {
-				return nil, err
+	op := v.Op.GetExec().CloneVT()
+	r := &run{ExecOp: op, title: v.Title, proxy: proxies(op.Meta.ProxyEnv)}
+	op.Meta.ProxyEnv = nil
+	parts := []string{x.chain.key, "run"}
+	for _, m := range op.Mounts {
+		to := mount{Mount: m, source: m.Selector}
+		if m.Input >= 0 {
+			to.from = v.Inputs[m.Input]
+		}
+		m.Dest, m.Input, m.Selector = path.Clean(m.Dest), 0, ""
+		if m.Dest == "/" {
+			continue
+		}
+		var err error
+		switch m.MountType {
+		case pb.MountType_CACHE:
+			m.CacheOpt.ID = strings.TrimPrefix(m.CacheOpt.ID, "/")
+			if err = x.cacheFiles(&to); to.files != "" {
+				parts = append(parts, to.files)
 			}
-			shown = append(shown, digest)
+		case pb.MountType_BIND:
+			var digest string
+			digest, err = x.bindDigest(to)
+			parts = append(parts, digest)
+		case pb.MountType_SECRET:
+			err = x.require(m.SecretOpt.ID, m.SecretOpt.Optional)
 		}
-		if m.Type == "secret" && m.Required && x.opts.Secrets[m.ID] == nil {
-			return nil, errors.Remedy(errors.Newf(errors.Invalid, "the build has no secret %.100q", m.ID),
-				"give it with --secret id=%s,src=FILE", m.ID)
+		if err != nil {
+			return nil, err
+		}
+		r.mounts = append(r.mounts, to)
+	}
+	for _, s := range op.Secretenv {
+		if err := x.require(s.ID, s.Optional); err != nil {
+			return nil, err
 		}
 	}
-	how, err := json.Marshal(r)
+	how, err := op.MarshalVT()
 	if err != nil {
-		return nil, errors.Wrapf(err, "encode an instruction")
+		return nil, errors.Wrapf(err, "encode an operation")
 	}
-	key := hash(append([]string{x.chain.key, "run", string(how)}, shown...)...)
-	return &work{key, func(ctx context.Context, out *os.File) error { return x.run(ctx, r, v.Title, out) }}, nil
+	return &work{hash(append(parts, string(how))...), func(ctx context.Context, out *os.File) error {
+		return x.run(ctx, r, out)
+	}}, nil
+}
+
+// require returns an error if a secret that a RUN needs is missing.
+func (x *executor) require(id string, optional bool) error {
+	if optional || x.opts.Secrets[id] != nil {
+		return nil
+	}
+	return errors.Remedy(errors.Newf(errors.Invalid, "the build has no secret %.100q", id),
+		"give it with --secret id=%s,src=FILE", id)
 }
 
 // ownFiles are files of the file systems that a machine mounts itself. It makes the directories above them in images
@@ -101,25 +104,25 @@ func (x *executor) prepareRun(v *plan.Vertex) (*work, error) {
 var ownFiles = []string{"/dev/null", "/proc/self", "/sys/fs", "/tmp/.X11-unix/X0"}
 
 // run runs a command and writes its changes.
-func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) error {
+func (x *executor) run(ctx context.Context, r *run, out *os.File) error {
 	unlock, err := x.lockCaches(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	hidden, crashed, err := x.attempt(ctx, r, title)
+	hidden, crashed, err := x.attempt(ctx, r)
 	if crashed != "" {
-		prefix, _, _ := strings.Cut(title, "] ")
+		prefix, _, _ := strings.Cut(r.title, "] ")
 		x.log.line(prefix + "] " + x.log.secrets.Replace(crashed) + "; the step runs once more")
 		x.tainted = true // discard its changes with the machine
-		hidden, _, err = x.attempt(ctx, r, title)
+		hidden, _, err = x.attempt(ctx, r)
 	}
 	if err != nil {
 		return err
 	}
 	d := &files.Delta{Out: out, Before: x.index, Hidden: files.Below(hidden), Base: x.tree}
-	for _, m := range r.Mounts {
-		d.Hold(m.Target)
+	for _, m := range r.mounts {
+		d.Hold(m.Dest)
 	}
 	for _, file := range ownFiles {
 		d.Hold(file)
@@ -134,15 +137,15 @@ func (x *executor) run(ctx context.Context, r *run, title string, out *os.File) 
 
 // attempt runs a command in a machine with the files of the stage, and returns the paths to omit
 // from its layer. crashed names the processes that crashed, if the command failed.
-func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []string, crashed string, err error) {
-	if err := x.ready(ctx, r, title); err != nil {
+func (x *executor) attempt(ctx context.Context, r *run) (hidden []string, crashed string, err error) {
+	if err := x.ready(ctx, r); err != nil {
 		return nil, "", err
 	}
-	cmd := Command{Args: r.Args, Dir: r.Dir, User: r.User, Env: maps.Clone(r.proxy)}
+	cmd := Command{Args: r.Meta.Args, Dir: cmp.Or(r.Meta.Cwd, "/"), User: r.Meta.User, Env: maps.Clone(r.proxy)}
 	if x.chain.img != nil {
 		maps.Copy(cmd.Env, x.chain.img.Config.AddedEnv())
 	}
-	for _, kv := range r.Env {
+	for _, kv := range r.Meta.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		cmd.Env[name] = value
 	}
@@ -150,7 +153,7 @@ func (x *executor) attempt(ctx context.Context, r *run, title string) (hidden []
 		return nil, "", err
 	}
 	cmd.Crashed = func(what string) { crashed = what }
-	if err = x.command(ctx, cmd, title); err == nil && len(r.Mounts) > 0 {
+	if err = x.command(ctx, cmd, r.title); err == nil && len(r.mounts) > 0 {
 		err = x.machine.Unmount(ctx, bindDir, secretDir)
 	}
 	if crashed != "" && errors.KindOf(err) == errors.Invalid {
@@ -194,8 +197,8 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 // lockCaches locks the cache mounts that only one build may use at a time.
 func (x *executor) lockCaches(ctx context.Context, r *run) (func(), error) {
 	var names []string
-	for _, m := range r.Mounts {
-		if m.Type == "cache" && m.Sharing != "" && m.Sharing != "shared" {
+	for _, m := range r.mounts {
+		if m.MountType == pb.MountType_CACHE && m.CacheOpt.Sharing != pb.CacheSharingOpt_SHARED {
 			names = append(names, "volume "+m.volume(x.owner))
 		}
 	}
@@ -223,14 +226,17 @@ func (x *executor) lockAll(ctx context.Context, names []string) (func(), error) 
 }
 
 // ready provides a machine in the state of the stage with the volumes of r.
-func (x *executor) ready(ctx context.Context, r *run, title string) error {
-	setup := Setup{Network: cmp.Or(r.Network, "default"), Title: title}
-	for _, m := range r.Mounts {
-		if m.Type == "cache" {
-			setup.Mounts = append(setup.Mounts, Mount{Volume: m.volume(x.owner), Path: m.Target, ReadOnly: m.ReadOnly})
-			if m.Files != "" {
-				continue // see fill
-			}
+func (x *executor) ready(ctx context.Context, r *run) error {
+	setup := Setup{Network: "default", Title: r.title}
+	if r.Network == pb.NetMode_NONE {
+		setup.Network = "none"
+	}
+	for _, m := range r.mounts {
+		if m.MountType != pb.MountType_CACHE {
+			continue
+		}
+		setup.Mounts = append(setup.Mounts, Mount{Volume: m.volume(x.owner), Path: m.Dest, ReadOnly: m.Readonly})
+		if m.files == "" { // else see fill
 			if err := x.cache.noteMount(x.owner, m, false); err != nil {
 				return err
 			}
