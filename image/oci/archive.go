@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"io"
-	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -20,6 +19,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	digest "github.com/opencontainers/go-digest"
+	ocispecs "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -198,44 +199,21 @@ func (a *archive) file(name string, size int64, write func(io.Writer) error) err
 
 // configFileOf returns the configuration in the form of OCI. The instructions of the history are entries without
 // layers, because the layers of an export are others.
-func configFileOf(img image.Image, layers []v1.Descriptor) configFile {
-	c := img.Config
-	file := configFile{ConfigFile: v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Author: c.Author,
-		Created: v1.Time{Time: img.Built}, RootFS: v1.RootFS{Type: "layers"}}}
-	file.Config.Config = v1.Config{User: c.User, WorkingDir: c.Dir, Entrypoint: c.Entrypoint, Cmd: c.Cmd,
-		Shell: c.Shell, Labels: c.Labels, StopSignal: c.StopSignal, OnBuild: c.OnBuild, ExposedPorts: set(c.Ports),
-		Volumes: set(c.Volumes)}
+func configFileOf(img image.Image, layers []v1.Descriptor) *dockerspec.DockerOCIImage {
+	file := img.Config.Docker()
+	file.Created, file.RootFS.Type = &img.Built, "layers"
+	file.OS, file.Architecture = "linux", runtime.GOARCH
 	if p, err := platforms.Parse(img.Spec.Platform); err == nil {
-		file.OS, file.Architecture, file.Variant = p.OS, p.Architecture, p.Variant
+		file.Platform = p
 	}
-	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
-		file.Config.Env = append(file.Config.Env, key+"="+c.Env[key])
-	}
-	health := &dockerspec.HealthcheckConfig{}
-	if len(c.Healthcheck) > 0 && json.Unmarshal(c.Healthcheck, health) == nil {
-		file.Config.Healthcheck = health
-	}
-	for _, h := range c.History {
-		file.History = append(file.History, v1.History{Created: v1.Time{Time: h.Created}, CreatedBy: h.By,
-			Comment: h.Comment, Author: h.Author, EmptyLayer: true})
+	for i := range file.History {
+		file.History[i].EmptyLayer = true
 	}
 	for _, l := range layers {
-		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, l.Digest)
-		file.History = append(file.History, v1.History{Created: v1.Time{Time: img.Built},
-			CreatedBy: "harvest image export"})
+		file.RootFS.DiffIDs = append(file.RootFS.DiffIDs, digest.Digest(l.Digest.String()))
+		file.History = append(file.History, ocispecs.History{Created: &img.Built, CreatedBy: "harvest image export"})
 	}
 	return file
-}
-
-func set(names []string) map[string]struct{} {
-	if len(names) == 0 {
-		return nil
-	}
-	all := map[string]struct{}{}
-	for _, n := range names {
-		all[n] = struct{}{}
-	}
-	return all
 }
 
 // tagsOf returns the names that other tools can use for the image: those with a tag instead of a

@@ -150,7 +150,7 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if _, err := w.Close(); err != nil {
 		return image.Contents{}, errors.Stage(err, "image: pack")
 	}
-	config := configOf(p.config)
+	config := image.ConfigOf(p.config)
 	config.AddTrust(env)
 	return image.Contents{Config: config,
 		Parts: append(parts, image.Part{Name: ref.Context().Name(), Version: p.digest.String()})}, nil

@@ -15,6 +15,8 @@ import (
 	"github.com/docker/go-units"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	digest "github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/RelevanceAI/harvest/errors"
@@ -136,7 +138,7 @@ func check(f *os.File, digest v1.Hash) ([]byte, error) {
 
 // image returns the manifest of that digest and its configuration, which must be for that platform.
 func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
-	want platforms.Platform) (*v1.Manifest, *configFile, error) {
+	want platforms.Platform) (*v1.Manifest, *dockerspec.DockerOCIImage, error) {
 	text, _, err := s.manifest(ctx, r, digest.String())
 	if err != nil {
 		return nil, nil, err
@@ -165,8 +167,12 @@ func (s *Source) image(ctx context.Context, r *remote, digest v1.Hash,
 		return nil, nil, err
 	}
 	defer f.Close()
-	config := &configFile{}
-	if err := json.NewDecoder(f).Decode(config); err != nil {
+	config := &dockerspec.DockerOCIImage{}
+	err = json.NewDecoder(f).Decode(config)
+	for _, diffID := range config.RootFS.DiffIDs {
+		err = errors.Join(err, diffID.Validate())
+	}
+	if err != nil {
 		return nil, nil, errors.Explainf(err, errors.Invalid, "the configuration of %s cannot be read", r.ref.Name())
 	}
 	if len(config.RootFS.DiffIDs) != len(m.Layers) {
@@ -188,7 +194,7 @@ type pull struct {
 
 	digest   v1.Hash
 	manifest *v1.Manifest
-	config   *configFile
+	config   *dockerspec.DockerOCIImage
 
 	mu                      sync.Mutex
 	total, fetched, written int64 // guarded by mu; compressed bytes
@@ -279,8 +285,12 @@ func (p *pull) write(ctx context.Context, w *rootfs.Writer, layers []chan *os.Fi
 	return nil
 }
 
-func (p *pull) layer(ctx context.Context, w *rootfs.Writer, f *os.File, diffID v1.Hash) error {
-	content, err := openLayer(ctx, f, diffID)
+func (p *pull) layer(ctx context.Context, w *rootfs.Writer, f *os.File, diffID digest.Digest) error {
+	want, err := v1.NewHash(diffID.String())
+	if err != nil {
+		return errors.Wrapf(err, "parse a digest")
+	}
+	content, err := openLayer(ctx, f, want)
 	if err != nil {
 		return err
 	}

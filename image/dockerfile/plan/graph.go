@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 )
 
 // Vertex is an operation of the graph. Its result is a tree of files.
@@ -112,7 +113,7 @@ func (p *Plan) graph(def *llb.Definition, images *resolver) error {
 			return nil
 		}
 		v.Line = lineIn(def.Source, id)
-		v.Title = clip(def.Metadata[id].Description["llb.customname"])
+		v.Title = files.Clip(def.Metadata[id].Description["llb.customname"])
 		if err := p.admit(v, images); err != nil {
 			return p.At(v, err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
+	"github.com/RelevanceAI/harvest/image/dockerfile/files"
 )
 
 const (
@@ -39,14 +40,11 @@ type word struct {
 
 // read parses the Dockerfile of a spec, or its commands on top of its base.
 func read(spec image.Spec) (*document, error) {
-	d := &document{what: "the Dockerfile"}
+	d := &document{what: "the Dockerfile", words: map[string]word{}}
 	text := spec.Dockerfile
 	if text == "" && len(spec.Commands) > 0 {
 		d.what, d.first = "the commands", 1
-		base := spec.Base
-		if base == "" {
-			base = "base"
-		}
+		base := cmp.Or(spec.Base, "base")
 		if strings.ContainsAny(base, " \t\r\n$\\") {
 			return nil, errors.Newf(errors.Invalid, "invalid base %.100q", base)
 		}
@@ -63,7 +61,6 @@ func read(spec image.Spec) (*document, error) {
 		return nil, d.syntax(err)
 	}
 	d.text = text
-	d.collect()
 	return d, d.checkStages()
 }
 
@@ -80,7 +77,8 @@ var remedies = [][2]string{
 	{"invalid port", "give a number such as 8080, 53/udp or 3000-3005"},
 }
 
-// checkCommand refuses instructions about which the converter would report an error without a line.
+// checkCommand refuses instructions about which the converter would report an error without a line. It records the
+// names of images.
 func (d *document) checkCommand(c instructions.Command) error {
 	line := lineOf(c.Location())
 	var names []string
@@ -100,6 +98,7 @@ func (d *document) checkCommand(c instructions.Command) error {
 		}
 	}
 	for _, name := range names {
+		d.addWord(name, line)
 		if strings.ContainsRune(name, '$') {
 			return errors.Remedy(d.errorf(line, "from=%.100q: variables are not expanded there", name),
 				"give the image a name of its own first: FROM … AS name")
@@ -112,25 +111,8 @@ func (d *document) checkCommand(c instructions.Command) error {
 	return nil
 }
 
-// collect records the names of images. The converter normalises them, and the library also knows other forms.
-func (d *document) collect() {
-	d.words = map[string]word{}
-	for _, s := range d.stages {
-		d.collectWord(s.BaseName, lineOf(s.Location))
-		for _, c := range s.Commands {
-			switch cmd := c.(type) {
-			case *instructions.CopyCommand:
-				d.collectWord(cmd.From, lineOf(c.Location()))
-			case *instructions.RunCommand:
-				for _, m := range instructions.GetMounts(cmd) {
-					d.collectWord(m.From, lineOf(c.Location()))
-				}
-			}
-		}
-	}
-}
-
-func (d *document) collectWord(text string, line int) {
+// addWord records the name of an image. The converter normalises names, and the library also knows other forms.
+func (d *document) addWord(text string, line int) {
 	ref, err := reference.ParseNormalizedNamed(text)
 	if err != nil {
 		return
@@ -224,6 +206,7 @@ func (d *document) checkStages() error {
 	steps := 0
 	for _, s := range d.stages {
 		steps += len(s.Commands)
+		d.addWord(s.BaseName, lineOf(s.Location))
 		for _, c := range s.Commands {
 			if err := d.checkCommand(c); err != nil {
 				return err
@@ -256,7 +239,7 @@ func (d *document) syntax(err error) error {
 			break
 		}
 	}
-	return errors.Remedy(d.errorf(line, "%s", clip(text)), "%s", remedy)
+	return errors.Remedy(d.errorf(line, "%s", files.Clip(text)), "%s", remedy)
 }
 
 // located returns the line of an error of BuildKit's packages, or 0.
@@ -280,7 +263,7 @@ func (d *document) at(line int, err error) error {
 	}
 	where := d.what
 	if line > d.first {
-		where = d.where(line)
+		where = fmt.Sprintf("line %d of %s", line-d.first, d.what)
 	}
 	if errors.KindOf(err) == errors.Internal {
 		return errors.Wrapf(err, "%s", where)
@@ -288,25 +271,9 @@ func (d *document) at(line int, err error) error {
 	return errors.Explainf(err, errors.KindOf(err), "%s: %s", where, errors.Message(err))
 }
 
-func (d *document) where(line int) string {
-	if d.first > 0 {
-		return fmt.Sprintf("line %d of the commands", line-d.first)
-	}
-	return fmt.Sprintf("line %d of the Dockerfile", line)
-}
-
 func lineOf(ranges []parser.Range) int {
 	if len(ranges) == 0 {
 		return 0
 	}
 	return ranges[0].Start.Line
-}
-
-// clip shortens messages of parsers to one line.
-func clip(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > 300 {
-		text = strings.ToValidUTF8(text[:300], "") + "…"
-	}
-	return text
 }

@@ -58,9 +58,15 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	main, caps := llb.Local(ContextName), pb.Caps.CapSet(pb.Caps.All())
+	images := &resolver{doc: doc, resolve: resolve, found: map[[2]string]image.Image{}}
 	opt := dockerfile2llb.ConvertOpt{
-		Config:    dockerui.Config{BuildArgs: spec.Args, Target: target},
-		SourceMap: llb.NewSourceMap(nil, "Dockerfile", "Dockerfile", []byte(doc.text)),
+		Config: dockerui.Config{BuildArgs: spec.Args, Target: target,
+			BuildPlatforms: []ocispecs.Platform{platforms.DefaultSpec()}},
+		SourceMap:    llb.NewSourceMap(nil, "Dockerfile", "Dockerfile", []byte(doc.text)),
+		MainContext:  &main,
+		LLBCaps:      &caps,
+		MetaResolver: images,
 	}
 	if !p.Epoch.IsZero() {
 		opt.Epoch = &p.Epoch
@@ -72,14 +78,6 @@ func New(ctx context.Context, spec image.Spec, resolve Resolve) (*Plan, error) {
 		}
 		opt.TargetPlatform = &target
 	}
-	local := platforms.DefaultSpec()
-	opt.BuildPlatforms = []ocispecs.Platform{local}
-	main := llb.Local(ContextName)
-	opt.MainContext = &main
-	caps := pb.Caps.CapSet(pb.Caps.All())
-	opt.LLBCaps = &caps
-	images := &resolver{doc: doc, resolve: resolve, found: map[[2]string]image.Image{}}
-	opt.MetaResolver = images
 	st, img, _, _, err := dockerfile2llb.Dockerfile2LLB(ctx, []byte(doc.text), opt)
 	if err != nil {
 		return nil, doc.explain(err, images.failed)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -146,5 +147,30 @@ ONBUILD RUN later
 		map[string]image.Config{"base": {Cmd: []string{"old"}}})
 	if err != nil || p.Config.Cmd != nil {
 		t.Errorf("ENTRYPOINT keeps the base's CMD: %v", err)
+	}
+}
+
+// TestDigestsOfOneTag checks that names with a tag and different digests are different images.
+func TestDigestsOfOneTag(t *testing.T) {
+	t.Parallel()
+	digests := []string{"sha256:" + strings.Repeat("a", 64), "sha256:" + strings.Repeat("b", 64)}
+	text := fmt.Sprintf("FROM x:1@%s\nFROM x:1@%s\nCOPY --from=0 /a /b\nFROM x:1@%s\nCOPY --from=1 /a /b\n", digests[0],
+		digests[1], digests[0])
+	count := 0
+	p, err := New(t.Context(), image.Spec{Dockerfile: text}, func(_ context.Context, ref, _ string) (image.Image, error) {
+		count++
+		_, digest, _ := strings.Cut(ref, "@")
+		return image.Image{Digest: digest}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, img := range p.Images() {
+		got = append(got, img.Digest)
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, digests) || count != 2 {
+		t.Errorf("%d images were resolved, and the plan has %v", count, got)
 	}
 }
