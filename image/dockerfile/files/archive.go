@@ -104,29 +104,11 @@ func (c *copier) unpack(f *File, dest string) (bool, error) {
 	if _, err := temp.Seek(0, io.SeekStart); err != nil {
 		return true, errors.Wrapf(err, "unpack an archive")
 	}
-	t, err := readArchive(temp)
-	if err != nil {
+	t := NewTree()
+	if err := t.addArchive(temp, func(*tar.Header) error { return nil }); err != nil {
 		return true, err
 	}
 	return true, c.extract(t.Root, real)
-}
-
-// readArchive returns the files of an archive, with the owners in it.
-func readArchive(f *os.File) (*Tree, error) {
-	t := NewTree()
-	tr := tarfs.NewReader(f)
-	for {
-		hdr, err := tr.Next()
-		if err == io.EOF {
-			return t, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // extract puts the files of an archive below a directory. They replace existing ones. Directories without an entry of

@@ -3,15 +3,10 @@ package files
 import (
 	"archive/tar"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -81,27 +76,38 @@ func (b *budget) take(size int64) error {
 	return nil
 }
 
-// addContext reads the tar file of a context. It refuses entries whose names lead out of it.
+// addContext reads the tar file of a context.
 func (t *Tree) addContext(name string, used *budget) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return errors.Wrapf(err, "open the build context")
 	}
 	t.close = append(t.close, f)
+	return t.addArchive(f, func(hdr *tar.Header) error {
+		hdr.Uid, hdr.Gid = 0, 0 // owners have no meaning on another machine
+		return used.take(hdr.Size)
+	})
+}
+
+// addArchive adds the entries of a foreign archive that check accepts. It refuses those whose names lead out of it.
+func (t *Tree) addArchive(f *os.File, check func(hdr *tar.Header) error) error {
 	tr := tarfs.NewReader(f)
 	for {
 		hdr, err := tr.Next()
 		if err == io.EOF {
 			return nil
 		}
+		if err == nil {
+			err = check(hdr)
+		}
 		if err != nil {
 			return err
 		}
-		if err := used.take(hdr.Size); err != nil {
-			return err
+		c, err := at(f, hdr.Size)
+		if err == nil {
+			err = t.addEntry(hdr, c)
 		}
-		hdr.Uid, hdr.Gid = 0, 0 // owners have no meaning on another machine
-		if err := t.addEntry(hdr, func() (content, error) { return at(f, hdr.Size) }); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -111,11 +117,11 @@ func (t *Tree) addContext(name string, used *budget) error {
 // block by block.
 func at(f *os.File, size int64) (content, error) {
 	off, err := f.Seek(0, io.SeekCurrent)
-	return section{f, off, size}, errors.Wrapf(err, "find a file in an archive")
+	return section(f, off, size), errors.Wrapf(err, "find a file in an archive")
 }
 
 // addEntry adds an entry of a foreign archive. It omits devices.
-func (t *Tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
+func (t *Tree) addEntry(hdr *tar.Header, c content) error {
 	for _, part := range strings.Split(hdr.Name, "/") {
 		if part == ".." {
 			return errors.Newf(errors.Invalid, "the archive has the name %.200q, which leads out of its directory",
@@ -129,13 +135,6 @@ func (t *Tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 		return errors.Newf(errors.Invalid, "%.200q has an invalid owner", hdr.Name)
 	}
 	switch hdr.Typeflag {
-	case tar.TypeLink:
-		target, _, err := t.Lookup(hdr.Linkname, false)
-		if err != nil || target == nil || target.IsDir() {
-			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
-				hdr.Name, hdr.Linkname)
-		}
-		return t.put(hdr.Name, target)
 	case tar.TypeGNUSparse:
 		return sparse(hdr.Name)
 	case tar.TypeSymlink:
@@ -149,33 +148,12 @@ func (t *Tree) addEntry(hdr *tar.Header, from func() (content, error)) error {
 			}
 		}
 	}
-	c, err := from()
-	if err != nil {
-		return err
-	}
-	if f := fromHeader(hdr, c); f != nil {
-		return t.put(hdr.Name, f)
-	}
-	return nil
+	return t.add(hdr, c)
 }
 
 func sparse(name string) error {
 	return errors.Remedy(errors.Newf(errors.Unsupported, "the archive has %.200q as a sparse file", name),
 		"pack it without --sparse")
-}
-
-// rooted is the content of a file below a directory.
-type rooted struct {
-	root *os.Root
-	name string
-}
-
-func (r rooted) open() (io.ReadCloser, error) {
-	f, err := r.root.OpenFile(r.name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, tarfs.Explain(err, r.name)
-	}
-	return f, nil
 }
 
 // addDir reads the directory of a context.
@@ -237,7 +215,11 @@ func contextFile(root *os.Root, p string) (*File, error) {
 	}
 	switch info.Mode().Type() {
 	case 0:
-		f.Type, f.Size, f.content = tar.TypeReg, info.Size(), rooted{root, p}
+		f.Type, f.Size = tar.TypeReg, info.Size()
+		f.content = func() (io.ReadCloser, error) {
+			opened, err := root.OpenFile(p, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+			return opened, tarfs.Explain(err, p)
+		}
 	case fs.ModeDir:
 		f.Type, f.children = tar.TypeDir, map[string]*File{}
 	case fs.ModeSymlink:
@@ -262,68 +244,71 @@ func (t *Tree) ignore() error {
 	if err != nil {
 		return err
 	}
+	return t.exclude(r)
+}
+
+// exclude removes the files that an ignore file excludes.
+func (t *Tree) exclude(r io.ReadCloser) error {
 	defer r.Close()
-	m, err := readIgnore(r)
+	m, err := readIgnore(io.LimitReader(r, maxIgnore))
 	if err != nil {
 		return err
 	}
 	return m.prune("", t.Root, patternmatcher.MatchInfo{})
 }
 
-// matcher matches the patterns of .dockerignore.
+// matcher matches the patterns of .dockerignore or of an option.
 type matcher struct {
-	pm *patternmatcher.PatternMatcher
+	*patternmatcher.PatternMatcher
+	what string // for errors
+}
+
+func newMatcher(what string, patterns []string) (*matcher, error) {
+	pm, err := patternmatcher.New(patterns)
+	m := &matcher{pm, what}
+	return m, m.explain(err)
+}
+
+func (m *matcher) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.Explainf(err, errors.Invalid, "invalid %s: %s", m.what, Clip(err.Error()))
+}
+
+// match matches a path. parent is the result for its directory.
+func (m *matcher) match(name string, parent patternmatcher.MatchInfo) (bool, patternmatcher.MatchInfo, error) {
+	ok, info, err := m.MatchesUsingParentResults(name, parent)
+	return ok, info, m.explain(err)
 }
 
 func readIgnore(r io.Reader) (*matcher, error) {
 	patterns, err := ignorefile.ReadAll(r)
-	if err == nil {
-		var pm *patternmatcher.PatternMatcher
-		if pm, err = patternmatcher.New(patterns); err == nil {
-			return &matcher{pm}, nil
-		}
+	m := &matcher{what: ignoreName}
+	if err = m.explain(err); err == nil {
+		m, err = newMatcher(ignoreName, patterns)
 	}
-	return nil, errors.Remedy(errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, Clip(err.Error())),
-		"write one pattern on each line, such as node_modules or **/*.log")
+	return m, errors.Remedy(err, "write one pattern on each line, such as node_modules or **/*.log")
 }
 
 // prune removes the matching files below dir; directories with an exception stay.
 func (m *matcher) prune(name string, dir *File, parent patternmatcher.MatchInfo) error {
 	for last, f := range dir.children {
 		full := path.Join(name, last)
-		ignored, info, err := m.pm.MatchesUsingParentResults(full, parent)
+		ignored, info, err := m.match(full, parent)
 		if err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid %s: %s", ignoreName, Clip(err.Error()))
+			return err
 		}
-		if f.IsDir() && (!ignored || m.pm.Exclusions()) {
+		if f.IsDir() && (!ignored || m.Exclusions()) {
 			if err := m.prune(full, f, info); err != nil {
 				return err
 			}
 		}
-		if ignored && (len(f.children) == 0 || !m.pm.Exclusions()) {
+		if ignored && (len(f.children) == 0 || !m.Exclusions()) {
 			delete(dir.children, last)
 		}
 	}
 	return nil
-}
-
-// treeDigest is the hash of all files below f with their names, modes and owners, without their times.
-func (f *File) treeDigest() (string, error) {
-	h := sha256.New()
-	err := f.Walk("", func(name string, f *File) error {
-		sum, err := f.ContentDigest()
-		parts := []string{name, string(f.Type), strconv.FormatInt(f.Mode, 8), strconv.Itoa(f.UID), strconv.Itoa(f.GID),
-			f.Link, sum}
-		for _, key := range slices.Sorted(maps.Keys(f.Xattrs)) {
-			parts = append(parts, key, strconv.Quote(f.Xattrs[key]))
-		}
-		for _, part := range parts {
-			io.WriteString(h, part)
-			h.Write([]byte{0})
-		}
-		return err
-	})
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), err
 }
 
 // Pack writes a build context as a tar stream: the files of dir without those that an ignore file
@@ -343,12 +328,7 @@ func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
 		return err
 	}
 	if own, err := os.Open(dockerfile + ignoreName); dockerfile != "" && err == nil {
-		defer own.Close()
-		m, err := readIgnore(io.LimitReader(own, maxIgnore))
-		if err != nil {
-			return err
-		}
-		if err := m.prune("", t.Root, patternmatcher.MatchInfo{}); err != nil {
+		if err := t.exclude(own); err != nil {
 			return err
 		}
 		delete(t.Root.children, ignoreName) // it is not used

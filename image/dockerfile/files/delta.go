@@ -93,19 +93,14 @@ func (d *Delta) Run(snapshot io.Reader) (Index, error) {
 	if d.Out == nil {
 		return d.after, nil
 	}
-	if err := d.rest(); err != nil {
-		return nil, err
+	err := d.rest()
+	if err == nil {
+		err = d.removed()
 	}
-	if err := d.removed(); err != nil {
-		return nil, err
+	if err == nil && d.entries > 0 {
+		err = tarfs.Explain(tar.NewWriter(d.Out).Close(), "a layer")
 	}
-	if d.entries == 0 {
-		return d.after, nil
-	}
-	if err := tar.NewWriter(d.Out).Close(); err != nil {
-		return nil, tarfs.Explain(err, "a layer")
-	}
-	return d.after, nil
+	return d.after, err
 }
 
 // entry writes an entry, and truncates it again if it is unchanged.
@@ -128,33 +123,26 @@ func (d *Delta) entry(name string, hdr *tar.Header, content io.Reader) error {
 		if same || d.Out == nil {
 			return nil
 		}
-		return d.write(name, hdr, nil, nil)
+		return d.write(name, hdr, nil)
 	}
 	h := sha256.New()
+	content = io.TeeReader(content, h)
+	start, err := int64(0), error(nil)
 	if d.Out == nil {
-		if _, err := io.Copy(h, content); err != nil {
-			return err
-		}
-	} else {
-		start, err := d.Out.Seek(0, io.SeekCurrent)
-		if err == nil {
-			err = d.write(name, hdr, content, h)
-		}
-		if err != nil {
-			return tarfs.Explain(err, "a layer")
-		}
-		if same && hex.EncodeToString(h.Sum(nil)) == was.sum {
-			d.entries--
-			delete(d.written, name)
-			_, err := d.Out.Seek(start, io.SeekStart)
-			if err = errors.Join(err, d.Out.Truncate(start)); err != nil {
-				return errors.Wrapf(err, "write a layer")
-			}
-		}
+		_, err = io.Copy(io.Discard, content)
+	} else if start, err = d.Out.Seek(0, io.SeekCurrent); err == nil {
+		err = d.write(name, hdr, content)
 	}
 	now.sum = hex.EncodeToString(h.Sum(nil))
 	d.after[name] = now
-	return nil
+	if err == nil && d.Out != nil && same && now.sum == was.sum {
+		d.entries--
+		delete(d.written, name)
+		if _, err = d.Out.Seek(start, io.SeekStart); err == nil {
+			err = d.Out.Truncate(start)
+		}
+	}
+	return tarfs.Explain(err, "a layer")
 }
 
 // Hold makes run hold the directories above a mount point: see above.
@@ -195,8 +183,7 @@ func (d *Delta) rest() error {
 			old.GID == dir.hdr.Gid && old.ModTime.Unix() == dir.hdr.ModTime.Unix() {
 			continue
 		}
-		d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
-		if err := d.writeOnly(dir.name, dir.hdr, nil, nil); err != nil {
+		if err := d.writeHeld(dir); err != nil {
 			return tarfs.Explain(err, "a layer")
 		}
 	}
@@ -204,24 +191,25 @@ func (d *Delta) rest() error {
 }
 
 // write writes an entry, after the held directories above it.
-func (d *Delta) write(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
-	for len(d.held) > 0 {
-		i := slices.IndexFunc(d.held, func(h heldDir) bool { return strings.HasPrefix(name, h.name+"/") })
-		if i < 0 {
-			break
-		}
-		dir := d.held[i]
-		d.held = slices.Delete(d.held, i, i+1)
-		d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
-		if err := d.writeOnly(dir.name, dir.hdr, nil, nil); err != nil {
-			return err
+func (d *Delta) write(name string, hdr *tar.Header, content io.Reader) error {
+	for _, dir := range d.held {
+		if strings.HasPrefix(name, dir.name+"/") {
+			if err := d.writeHeld(dir); err != nil {
+				return err
+			}
 		}
 	}
-	return d.writeOnly(name, hdr, content, also)
+	d.held = slices.DeleteFunc(d.held, func(h heldDir) bool { return strings.HasPrefix(name, h.name+"/") })
+	return d.writeOnly(name, hdr, content)
+}
+
+func (d *Delta) writeHeld(dir heldDir) error {
+	d.after[dir.name] = seen{hdr: describe(dir.hdr), dir: true}
+	return d.writeOnly(dir.name, dir.hdr, nil)
 }
 
 // writeOnly writes an entry with its own tar writer, which buffers nothing.
-func (d *Delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also io.Writer) error {
+func (d *Delta) writeOnly(name string, hdr *tar.Header, content io.Reader) error {
 	tw := tar.NewWriter(d.Out)
 	hdr.Format = tar.FormatPAX
 	hdr.Uname, hdr.Gname, hdr.AccessTime, hdr.ChangeTime = "", "", time.Time{}, time.Time{}
@@ -229,7 +217,7 @@ func (d *Delta) writeOnly(name string, hdr *tar.Header, content io.Reader, also 
 		return errors.Wrapf(err, "write %.200q", name)
 	}
 	if content != nil {
-		if _, err := io.Copy(io.MultiWriter(tw, also), content); err != nil {
+		if _, err := io.Copy(tw, content); err != nil {
 			return err
 		}
 	}
@@ -258,7 +246,7 @@ func (d *Delta) removed() error {
 			}
 		}
 		if err := d.write(name, &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(dir, Whiteout+path.Base(name)),
-			Mode: 0o600}, nil, nil); err != nil {
+			Mode: 0o600}, nil); err != nil {
 			return tarfs.Explain(err, "a layer")
 		}
 	}

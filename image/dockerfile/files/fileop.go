@@ -2,8 +2,8 @@ package files
 
 import (
 	"archive/tar"
+	"io/fs"
 	"maps"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -50,12 +50,12 @@ func Copied(op *pb.FileOp, sources []Source) (string, error) {
 		act = act.CloneVT()
 		act.Dest, act.Owner, act.Mode, act.ModeStr = "/", nil, -1, ""
 		l := NewLayer(NewTree(), "")
-		a := &actions{l: l, sources: sources, inputs: len(sources), plain: true}
+		a := &actions{l: l, sources: sources, plain: true}
 		if err := a.action(&pb.FileAction{SecondaryInput: action.SecondaryInput,
 			Action: &pb.FileAction_Copy{Copy: act}}); err != nil {
 			return "", err
 		}
-		sum, err := l.over.Root.treeDigest()
+		sum, err := l.over.Root.Digest()
 		if err != nil {
 			return "", err
 		}
@@ -66,14 +66,13 @@ func Copied(op *pb.FileOp, sources []Source) (string, error) {
 
 // Apply executes a file operation. sources are its inputs; those that it does not copy from may be empty.
 func (l *Layer) Apply(op *pb.FileOp, sources []Source) error {
-	return (&actions{l: l, sources: sources, inputs: len(sources)}).run(op)
+	return (&actions{l: l, sources: sources}).run(op)
 }
 
 // actions applies the actions of a file operation to a tree, as a layer.
 type actions struct {
 	l       *Layer
 	sources []Source // by input; nil trees for unused ones
-	inputs  int      // number of inputs of the operation
 	plain   bool     // do not unpack archives
 	several bool     // there are several sources
 }
@@ -81,7 +80,7 @@ type actions struct {
 func (a *actions) run(op *pb.FileOp) error {
 	a.several = len(op.Actions) > 1
 	for i, action := range op.Actions {
-		if i > 0 && action.Input != int64(a.inputs+i-1) {
+		if i > 0 && action.Input != int64(len(a.sources)+i-1) {
 			return errors.Newf(errors.Unsupported, "the actions of a file operation are not a sequence")
 		}
 		if err := a.action(action); err != nil {
@@ -105,32 +104,28 @@ func (a *actions) action(action *pb.FileAction) error {
 		}
 		return a.l.mkdir(f.Mkdir.Path, int64(f.Mkdir.Mode)&0o777, own, stamp(f.Mkdir.Timestamp), f.Mkdir.MakeParents)
 	case *pb.FileAction_Mkfile:
-		own, err := findOwner(a.l.over, f.Mkfile.Owner)
-		if err != nil {
-			return err
-		}
-		made := &File{Type: tar.TypeReg, Mode: int64(f.Mkfile.Mode) & 0o777, Size: int64(len(f.Mkfile.Data)),
-			content: text(f.Mkfile.Data), ModTime: stamp(f.Mkfile.Timestamp)}
-		own.give(made)
-		_, real, err := a.l.over.Lookup(f.Mkfile.Path, true)
-		if err != nil {
-			return err
-		}
-		return a.l.Put(real, made)
+		file := NewFile(f.Mkfile.Data, int64(f.Mkfile.Mode)&0o777, 0, 0)
+		return a.l.create(f.Mkfile.Path, file, f.Mkfile.Owner, f.Mkfile.Timestamp)
 	case *pb.FileAction_Symlink:
-		own, err := findOwner(a.l.over, f.Symlink.Owner)
-		if err != nil {
-			return err
-		}
-		link := &File{Type: tar.TypeSymlink, Mode: 0o777, Link: f.Symlink.Oldpath, ModTime: stamp(f.Symlink.Timestamp)}
-		own.give(link)
-		_, real, err := a.l.over.Lookup(f.Symlink.Newpath, true)
-		if err != nil {
-			return err
-		}
-		return a.l.Put(real, link)
+		link := &File{Type: tar.TypeSymlink, Mode: 0o777, Link: f.Symlink.Oldpath}
+		return a.l.create(f.Symlink.Newpath, link, f.Symlink.Owner, f.Symlink.Timestamp)
 	}
 	return errors.Newf(errors.Unsupported, "the file action %T is not supported", action.Action)
+}
+
+// create puts a new file at a path, through symbolic links.
+func (l *Layer) create(name string, f *File, opt *pb.ChownOpt, ns int64) error {
+	own, err := findOwner(l.over, opt)
+	if err != nil {
+		return err
+	}
+	own.give(f)
+	f.ModTime = stamp(ns)
+	_, real, err := l.over.Lookup(name, true)
+	if err != nil {
+		return err
+	}
+	return l.Put(real, f)
 }
 
 // stamp returns the time of an action, or zero if it sets none.
@@ -278,8 +273,8 @@ type copier struct {
 	set      *mode.Set
 	mtime    time.Time // of all files; zero: their own
 	inodes   map[*File]*File
-	include  *patternmatcher.PatternMatcher
-	exclude  *patternmatcher.PatternMatcher
+	include  *matcher // nil: all
+	exclude  *matcher // nil: nothing
 	replaces bool
 	above    []parent
 }
@@ -309,16 +304,14 @@ func (c *copier) configure(act *pb.FileActionCopy) error {
 		c.mode = &bits
 	}
 	if len(act.IncludePatterns) > 0 {
-		if c.include, err = patternmatcher.New(act.IncludePatterns); err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", Clip(err.Error()))
+		if c.include, err = newMatcher("pattern", act.IncludePatterns); err != nil {
+			return err
 		}
 	}
 	if len(act.ExcludePatterns) > 0 {
-		if c.exclude, err = patternmatcher.New(act.ExcludePatterns); err != nil {
-			return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", Clip(err.Error()))
-		}
+		c.exclude, err = newMatcher("--exclude", act.ExcludePatterns)
 	}
-	return nil
+	return err
 }
 
 // dirMode is the mode of directories above the destination.
@@ -369,13 +362,13 @@ func (c *copier) copy(f *File, rel, at string, inner bool, in, out patternmatche
 		var err error
 		var excluded bool
 		if c.include != nil {
-			if included, in, err = c.include.MatchesUsingParentResults(rel, in); err != nil {
-				return errors.Explainf(err, errors.Invalid, "invalid pattern: %s", Clip(err.Error()))
+			if included, in, err = c.include.match(rel, in); err != nil {
+				return err
 			}
 		}
 		if c.exclude != nil {
-			if excluded, out, err = c.exclude.MatchesUsingParentResults(rel, out); err != nil {
-				return errors.Explainf(err, errors.Invalid, "invalid --exclude: %s", Clip(err.Error()))
+			if excluded, out, err = c.exclude.match(rel, out); err != nil {
+				return err
 			}
 			included = included && !excluded
 		}
@@ -465,7 +458,7 @@ func (c *copier) dress(f *File) {
 	switch {
 	case f.Type == tar.TypeSymlink:
 	case c.set != nil:
-		f.Mode = unixMode(c.set.Apply(fileMode(f)))
+		f.Mode = unixMode(c.set.Apply(f.header("").FileInfo().Mode()))
 	case c.mode != nil:
 		f.Mode = *c.mode
 	}
@@ -474,28 +467,13 @@ func (c *copier) dress(f *File) {
 	}
 }
 
-// fileMode returns the mode of a file as package os has it.
-func fileMode(f *File) os.FileMode {
-	m := os.FileMode(f.Mode & 0o777)
-	for bit, flag := range modeBits {
-		if f.Mode&bit != 0 {
-			m |= flag
-		}
-	}
-	if f.IsDir() {
-		m |= os.ModeDir
-	}
-	return m
-}
-
-func unixMode(m os.FileMode) int64 {
+// unixMode returns a mode of package os as tar headers have it.
+func unixMode(m fs.FileMode) int64 {
 	mode := int64(m.Perm())
-	for bit, flag := range modeBits {
+	for bit, flag := range map[int64]fs.FileMode{0o4000: fs.ModeSetuid, 0o2000: fs.ModeSetgid, 0o1000: fs.ModeSticky} {
 		if m&flag != 0 {
 			mode |= bit
 		}
 	}
 	return mode
 }
-
-var modeBits = map[int64]os.FileMode{0o4000: os.ModeSetuid, 0o2000: os.ModeSetgid, 0o1000: os.ModeSticky}

@@ -44,13 +44,8 @@ func (l *Layer) Put(at string, f *File) error {
 	if dir == nil || !dir.IsDir() {
 		return errors.Newf(errors.Invalid, "%.200q is not a directory", path.Dir(at))
 	}
-	if old := dir.children[path.Base(at)]; old != nil && old.IsDir() && f.IsDir() {
-		old.adopt(f)
-	} else {
-		if l.over.files++; l.over.files > maxFiles {
-			return errors.Newf(errors.Exhausted, "there are more than %d files", maxFiles)
-		}
-		dir.children[path.Base(at)] = f
+	if err := l.over.set(dir, path.Base(at), f); err != nil {
+		return err
 	}
 	if !l.seen[at] {
 		l.seen[at] = true
@@ -124,32 +119,30 @@ func findOwner(in *Tree, opt *pb.ChownOpt) (*owner, error) {
 	if opt == nil {
 		return nil, nil
 	}
-	o := &owner{}
-	if opt.User != nil {
-		switch u := opt.User.User.(type) {
-		case *pb.UserOpt_ByID:
-			o.uid, o.gid = int(u.ByID), int(u.ByID)
-		case *pb.UserOpt_ByName:
-			fields, err := named(in, "user", "/etc/passwd", u.ByName)
-			if err != nil {
-				return nil, err
-			}
-			o.uid, o.gid = fields[0], fields[1]
-		}
+	user, err := numbers(in, opt.User, "user", "/etc/passwd")
+	if err != nil {
+		return nil, err
 	}
+	o := &owner{user[0], user[1]}
 	if opt.Group != nil {
-		switch g := opt.Group.User.(type) {
-		case *pb.UserOpt_ByID:
-			o.gid = int(g.ByID)
-		case *pb.UserOpt_ByName:
-			fields, err := named(in, "group", "/etc/group", g.ByName)
-			if err != nil {
-				return nil, err
-			}
-			o.gid = fields[0]
+		group, err := numbers(in, opt.Group, "group", "/etc/group")
+		if err != nil {
+			return nil, err
 		}
+		o.gid = group[0]
 	}
 	return o, nil
+}
+
+// numbers returns the numbers of a user and its group, or of a group.
+func numbers(in *Tree, opt *pb.UserOpt, what, name string) ([2]int, error) {
+	switch u := opt.GetUser().(type) {
+	case *pb.UserOpt_ByID:
+		return [2]int{int(u.ByID), int(u.ByID)}, nil
+	case *pb.UserOpt_ByName:
+		return named(in, what, name, u.ByName)
+	}
+	return [2]int{}, nil
 }
 
 // named returns the numbers of a user or group.

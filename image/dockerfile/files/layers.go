@@ -33,22 +33,11 @@ func (t *Tree) AddImage(name string) error {
 		return err
 	}
 	return r.Walk(".", func(hdr *tar.Header, from io.Reader) error {
-		if hdr.Typeflag == tar.TypeLink {
-			target, _, err := t.Lookup(hdr.Linkname, false)
-			if err != nil || target == nil {
-				return errors.Wrapf(err, "find the file of a hard link")
-			}
-			return t.put(hdr.Name, target)
-		}
 		var c content
 		if s, ok := from.(*io.SectionReader); ok {
-			r, off, size := s.Outer()
-			c = section{r, off, size}
+			c = section(s.Outer())
 		}
-		if entry := fromHeader(hdr, c); entry != nil {
-			return t.put(hdr.Name, entry)
-		}
-		return nil
+		return t.add(hdr, c)
 	})
 }
 

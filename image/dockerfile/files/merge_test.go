@@ -53,7 +53,7 @@ func change(r *rand.Rand, over *Tree, w *bytes.Buffer) {
 			data = fmt.Sprint(r.IntN(1000))
 			hdr = tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(data))}
 			over.remove("/" + name)
-			_ = over.put("/"+name, &File{Type: tar.TypeReg, Mode: 0o600, Size: hdr.Size, content: text(data)})
+			_ = over.put("/"+name, &File{Type: tar.TypeReg, Mode: 0o600, Size: hdr.Size, content: text([]byte(data))})
 		}
 		_ = tw.WriteHeader(&hdr)
 		_, _ = tw.Write([]byte(data))

@@ -4,12 +4,14 @@ package files
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -50,25 +52,18 @@ type File struct {
 	sum      string // of the content, once computed
 }
 
-// content is the source of a file's bytes.
-type content interface {
-	open() (io.ReadCloser, error)
-}
+// content opens a file's bytes.
+type content func() (io.ReadCloser, error)
 
 // section is content within an open file.
-type section struct {
-	r         io.ReaderAt
-	off, size int64
-}
-
-func (s section) open() (io.ReadCloser, error) {
-	return io.NopCloser(io.NewSectionReader(s.r, s.off, s.size)), nil
+func section(r io.ReaderAt, off, size int64) content {
+	return func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(r, off, size)), nil }
 }
 
 // text is content in memory.
-type text string
-
-func (t text) open() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(t))), nil }
+func text(data []byte) content {
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+}
 
 // NewTree returns a tree of an empty directory.
 func NewTree() *Tree { return &Tree{Root: NewDir(0o755)} }
@@ -101,9 +96,9 @@ func (f *File) ContentDigest() (string, error) {
 
 func (f *File) open() (io.ReadCloser, error) {
 	if f.content == nil {
-		return text("").open()
+		return text(nil)()
 	}
-	return f.content.open()
+	return f.content()
 }
 
 // header returns the tar header of the file.
@@ -169,7 +164,22 @@ func (t *Tree) Close() error {
 
 // Digest is the hash of a file, or of a directory with everything below it, with modes and owners, without times.
 func (f *File) Digest() (string, error) {
-	return (&File{children: map[string]*File{"": f}}).treeDigest()
+	h := sha256.New()
+	top := &File{children: map[string]*File{"": f}}
+	err := top.Walk("", func(name string, f *File) error {
+		sum, err := f.ContentDigest()
+		parts := []string{name, string(f.Type), strconv.FormatInt(f.Mode, 8), strconv.Itoa(f.UID), strconv.Itoa(f.GID),
+			f.Link, sum}
+		for _, key := range slices.Sorted(maps.Keys(f.Xattrs)) {
+			parts = append(parts, key, strconv.Quote(f.Xattrs[key]))
+		}
+		for _, part := range parts {
+			io.WriteString(h, part)
+			h.Write([]byte{0})
+		}
+		return err
+	})
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), err
 }
 
 // WriteTar writes a file, and everything below a directory, as an archive in which it has that name.
@@ -191,7 +201,7 @@ func NewFile(data []byte, mode int64, uid, gid int) *File {
 
 // NewSection returns a regular file whose content is the first size bytes of r, which stays open.
 func NewSection(r io.ReaderAt, size int64, mode int64, mtime time.Time) *File {
-	return &File{Type: tar.TypeReg, Mode: mode, Size: size, content: section{r, 0, size}, ModTime: mtime}
+	return &File{Type: tar.TypeReg, Mode: mode, Size: size, content: section(r, 0, size), ModTime: mtime}
 }
 
 // parts splits a cleaned name; the root has no parts.
@@ -260,14 +270,19 @@ func (t *Tree) put(name string, f *File) error {
 	if err != nil {
 		return err
 	}
-	if old := parent.children[base]; old != nil && old.IsDir() && f.IsDir() {
+	return t.set(parent, base, f)
+}
+
+// set gives a file a name in a directory. A directory is merged with an existing one.
+func (t *Tree) set(dir *File, base string, f *File) error {
+	if old := dir.children[base]; old != nil && old.IsDir() && f.IsDir() {
 		old.adopt(f)
 		return nil
 	}
 	if t.files++; t.files > maxFiles {
 		return errors.Newf(errors.Exhausted, "there are more than %d files", maxFiles)
 	}
-	parent.children[base] = f
+	dir.children[base] = f
 	return nil
 }
 
@@ -355,25 +370,29 @@ func (t *Tree) apply(tr *tar.Reader, at func(hdr *tar.Header) (content, error)) 
 		case strings.HasPrefix(base, Whiteout):
 			t.remove(path.Join(path.Dir(name), strings.TrimPrefix(base, Whiteout)))
 			continue
-		case hdr.Typeflag == tar.TypeLink:
-			target, _, err := t.Lookup(hdr.Linkname, false)
-			if err != nil || target == nil || target.IsDir() {
-				return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
-					hdr.Name, hdr.Linkname)
-			}
-			if err := t.put(name, target); err != nil {
-				return err
-			}
-			continue
 		}
 		c, err := at(hdr)
 		if err != nil {
 			return err
 		}
-		if f := fromHeader(hdr, c); f != nil {
-			if err := t.put(name, f); err != nil {
-				return err
-			}
+		if err := t.add(hdr, c); err != nil {
+			return err
 		}
 	}
+}
+
+// add adds an entry of an archive. It omits devices.
+func (t *Tree) add(hdr *tar.Header, c content) error {
+	f := fromHeader(hdr, c)
+	if hdr.Typeflag == tar.TypeLink {
+		var err error
+		if f, _, err = t.Lookup(hdr.Linkname, false); err != nil || f == nil || f.IsDir() {
+			return errors.Newf(errors.Invalid, "the hard link %.200q has no file %.200q to link to",
+				hdr.Name, hdr.Linkname)
+		}
+	}
+	if f == nil {
+		return nil
+	}
+	return t.put(hdr.Name, f)
 }
