@@ -4,13 +4,13 @@ import (
 	"context"
 	"io"
 
-	"github.com/RelevanceAI/harvest/image/dockerfile"
+	build "github.com/RelevanceAI/harvest/image/dockerfile/files"
 )
 
 // Context returns the files of a build context as a tar stream, without those that its .dockerignore
 // excludes.
 func Context(ctx context.Context, directory, file string) io.ReadCloser {
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(dockerfile.Pack(ctx, directory, file, w)) }()
+	go func() { w.CloseWithError(build.Pack(ctx, directory, file, w)) }()
 	return r
 }

@@ -90,7 +90,7 @@ func TestMachinesThatFail(t *testing.T) {
 		image.BuildOptions{}); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("not connected: %v", err)
 	}
-	if _, err := b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\n"}, image.BuildOptions{},
+	if _, err := b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\n"}, quiet,
 		image.Output{}); errors.KindOf(err) != errors.Unavailable {
 		t.Errorf("not connected: %v", err)
 	}

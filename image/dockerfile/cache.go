@@ -32,8 +32,7 @@ type Cache struct {
 	max int64 // bytes
 
 	mu     sync.Mutex
-	builds map[int]time.Time   // guarded by mu; start times of the builds in progress
-	next   int                 // guarded by mu
+	builds map[*time.Time]bool // guarded by mu; start times of the builds in progress
 	roots  map[string]Prepared // guarded by mu; by id
 	stale  []string            // guarded by mu; replaced layers and their root file systems
 }
@@ -46,13 +45,12 @@ const rootPrefix = "bld_"
 
 // entry describes a layer.
 type entry struct {
-	Size    int64     `json:"size_bytes"` // of the file, 0 if the instruction changed nothing
-	Created time.Time `json:"created_at"`
-	Owner   string    `json:"owner,omitempty"` // account of the build; only its builds use the layer
-	Text    string    `json:"text"`            // the instruction
-	Memo    string    `json:"memo,omitempty"`
-	Made    string    `json:"made,omitempty"` // random, new each time the layer is made
-	Over    string    `json:"over,omitempty"` // chain.made of the layers below
+	Size  int64  `json:"size_bytes"`      // of the file, 0 if the instruction changed nothing
+	Owner string `json:"owner,omitempty"` // account of the build; only its builds use the layer
+	Text  string `json:"text"`            // the instruction
+	Memo  string `json:"memo,omitempty"`
+	Made  string `json:"made,omitempty"` // random, new each time the layer is made
+	Over  string `json:"over,omitempty"` // chain.made of the layers below
 }
 
 // OpenCache opens the cache in dir, which it creates if missing. The cache keeps at most max bytes
@@ -61,7 +59,7 @@ func OpenCache(dir string, max int64) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, tarfs.Explain(err, dir)
 	}
-	c := &Cache{dir: dir, max: max, builds: map[int]time.Time{}, roots: map[string]Prepared{}}
+	c := &Cache{dir: dir, max: max, builds: map[*time.Time]bool{}, roots: map[string]Prepared{}}
 	names, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, errors.Wrapf(err, "list the build cache")
@@ -114,13 +112,12 @@ func (c *Cache) path(key, ext string) string { return filepath.Join(c.dir, key+"
 func (c *Cache) begin() (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := c.next
-	c.next++
-	c.builds[n] = time.Now()
+	began := time.Now()
+	c.builds[&began] = true
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.builds, n)
+		delete(c.builds, &began)
 		if len(c.builds) > 0 {
 			return
 		}
@@ -186,7 +183,6 @@ func (c *Cache) made(key string, exts ...string) (all []string, err error) {
 
 // put adds the description of a layer, whose file is there already.
 func (c *Cache) put(key string, e entry) error {
-	e.Created = time.Now().UTC()
 	if e.Size > 0 {
 		if err := syncFile(c.layerName(key, e)); err != nil {
 			return tarfs.Explain(err, "a layer")
@@ -214,30 +210,24 @@ func (c *Cache) root(of chain) (string, bool) {
 	return name, os.Chtimes(name, now, now) == nil
 }
 
-// makeRoot makes fill write a chain's root file system, unless it exists.
-func (c *Cache) makeRoot(of chain, fill func(f *os.File) error) error {
+// makeRoot returns the file name of a chain's root file system. It makes fill write it, unless it exists.
+func (c *Cache) makeRoot(of chain, fill func(f *os.File) error) (string, error) {
 	name, ok := c.root(of)
 	if ok {
-		return nil
+		return name, nil
 	}
 	f, err := os.CreateTemp(c.dir, of.key+".*.new")
 	if err != nil {
-		return tarfs.Explain(err, "a root file system")
+		return "", tarfs.Explain(err, "a root file system")
 	}
 	err = errors.Join(fill(f), f.Close())
 	if err == nil {
 		err = tarfs.Explain(os.Rename(f.Name(), name), "a root file system")
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+		return "", errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
-}
-
-// adopt keeps a root file system that was written elsewhere, as a hard link. If that fails, it is
-// not kept.
-func (c *Cache) adopt(of chain, f *os.File) {
-	_ = os.Link(f.Name(), c.rootName(of))
+	return name, nil
 }
 
 // prepare gives a root file system an id, by which engines find it until release is called.
@@ -268,18 +258,12 @@ func (c *Cache) Prepared(id string) (Prepared, error) {
 	return p, nil
 }
 
-// Usage is the size of a Cache.
-type Usage struct {
-	Bytes  int64 `json:"size_bytes"` // freed by removing everything
-	Layers int   `json:"layers"`
-}
-
 // item is a part of the cache that can be removed.
 type item struct {
-	key, ext string
-	name     string
+	key, ext string // of a file
 	size     int64
 	used     time.Time
+	remove   func() error
 }
 
 // items lists the removable files, longest unused first. A build in progress may use those used
@@ -287,9 +271,9 @@ type item struct {
 func (c *Cache) items() (all []item, keep time.Time, err error) {
 	c.mu.Lock()
 	keep = time.Now()
-	for _, began := range c.builds {
+	for began := range c.builds {
 		if began.Before(keep) {
-			keep = began
+			keep = *began
 		}
 	}
 	c.mu.Unlock()
@@ -306,7 +290,7 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 		case ext == layerExt:
 			layers[key] += sizeOf(info)
 		case ext == entryExt || ext == rootExt:
-			all = append(all, item{key, ext, n.Name(), sizeOf(info), info.ModTime()})
+			all = append(all, item{key, ext, sizeOf(info), info.ModTime(), func() error { return c.remove(n.Name()) }})
 		}
 	}
 	for i, it := range all {
@@ -314,9 +298,12 @@ func (c *Cache) items() (all []item, keep time.Time, err error) {
 			all[i].size += layers[it.key]
 		}
 	}
-	slices.SortFunc(all, func(a, b item) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(all, byUse)
 	return all, keep, nil
 }
+
+// byUse orders items by their last use, the longest unused first.
+func byUse(a, b item) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.key, b.key)) }
 
 // sizeOf returns the space freed by removing a file: none if it has other names.
 func sizeOf(info fs.FileInfo) int64 {
@@ -327,19 +314,6 @@ func sizeOf(info fs.FileInfo) int64 {
 		return st.Blocks * 512
 	}
 	return info.Size()
-}
-
-// Usage returns the size of the cache.
-func (c *Cache) Usage() (Usage, error) {
-	all, _, err := c.items()
-	u := Usage{}
-	for _, it := range all {
-		u.Bytes += it.size
-		if it.ext == entryExt {
-			u.Layers++
-		}
-	}
-	return u, err
 }
 
 // Collect removes the data last used before that time. Then, unless max is negative, it removes the
@@ -353,32 +327,45 @@ func (c *Cache) Collect(ctx context.Context, before time.Time, max int64, dry bo
 	for _, it := range all {
 		left += it.size
 	}
+	all = slices.DeleteFunc(all, func(it item) bool { return !it.used.Before(keep) })
+	freed, left, err = collect(ctx, all, left, before, max, dry)
+	if freed > 0 && !dry && err == nil {
+		logf.Infof(ctx, "build cache: %d bytes removed, %d left", freed, left)
+	}
+	return freed, left, errors.Wrapf(err, "collect the build cache")
+}
+
+// collect removes items, which are sorted by their last use, as Cache.Collect does. left is the size of all data.
+func collect(ctx context.Context, all []item, left int64, before time.Time, max int64, dry bool) (freed, rest int64,
+	err error) {
 	for _, it := range all {
-		if !it.used.Before(keep) || !it.used.Before(before) && (max < 0 || left <= max) {
-			continue
+		if !it.used.Before(before) && (max < 0 || left <= max) {
+			break
 		}
 		if err := context.Cause(ctx); err != nil {
 			return freed, left, err
 		}
 		if !dry {
-			if err := c.remove(it); err != nil {
-				return freed, left, errors.Wrapf(err, "collect the build cache")
+			err := it.remove()
+			if errors.KindOf(err) == errors.Conflict { // in use by a build
+				continue
+			}
+			if err != nil {
+				return freed, left, err
 			}
 		}
 		freed, left = freed+it.size, left-it.size
 	}
-	if freed > 0 && !dry {
-		logf.Infof(ctx, "build cache: %d bytes removed, %d left", freed, left)
-	}
 	return freed, left, nil
 }
 
-func (c *Cache) remove(it item) error {
-	err := os.Remove(filepath.Join(c.dir, it.name))
-	if err != nil || it.ext != entryExt {
+func (c *Cache) remove(name string) error {
+	err := os.Remove(filepath.Join(c.dir, name))
+	key, _, ext := split(name)
+	if err != nil || ext != entryExt {
 		return err
 	}
-	layers, err := c.made(it.key, layerExt)
+	layers, err := c.made(key, layerExt)
 	for _, name := range layers {
 		err = errors.Join(err, os.Remove(name))
 	}

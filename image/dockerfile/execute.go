@@ -64,7 +64,7 @@ func (x *executor) start(ctx context.Context) error {
 		}
 	}
 	x.chain = x.empty()
-	if base := x.line.base; base != nil {
+	if base := x.line.steps[0].Root(); base != nil {
 		r, err := x.result(base)
 		if err != nil {
 			return err
@@ -358,8 +358,9 @@ func (x *executor) catchUp(ctx context.Context) error {
 		return nil
 	}
 	for _, name := range x.pending {
-		if err := x.copyLayer(ctx, name); err != nil {
-			return err
+		if err := piped(func(w io.Writer) error { return files.Concat(w, []string{name}) },
+			func(r io.Reader) error { return x.machine.CopyIn(ctx, "/", r) }); err != nil {
+			return errors.Wrapf(err, "copy a layer into the machine")
 		}
 	}
 	x.pending = nil
@@ -368,28 +369,26 @@ func (x *executor) catchUp(ctx context.Context) error {
 	return err
 }
 
-func (x *executor) copyLayer(ctx context.Context, name string) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return errors.Wrapf(err, "open a layer")
-	}
-	defer f.Close()
-	return errors.Wrapf(x.machine.CopyIn(ctx, "/", f), "copy a layer into the machine")
+// snapshot takes a snapshot of the machine and compares it with d.before.
+func (x *executor) snapshot(ctx context.Context, d *files.Delta) (after files.Index, err error) {
+	err = piped(func(w io.Writer) error { return x.machine.Snapshot(ctx, w) },
+		func(r io.Reader) error { after, err = d.Run(r); return err })
+	return after, err
 }
 
-// snapshot takes a snapshot of the machine and compares it with d.before.
-func (x *executor) snapshot(ctx context.Context, d *files.Delta) (files.Index, error) {
+// piped makes read get the output of write, of which it may leave out the end. If both fail, the error is that of read.
+func piped(write func(w io.Writer) error, read func(r io.Reader) error) error {
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := x.machine.Snapshot(ctx, w)
+		err := write(w)
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	after, err := d.Run(r)
+	err := read(r)
 	r.CloseWithError(err)
-	if sendErr := <-sent; err == nil {
+	if sendErr := <-sent; err == nil && !errors.Is(sendErr, io.ErrClosedPipe) {
 		err = sendErr
 	}
-	return after, err
+	return err
 }

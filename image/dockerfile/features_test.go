@@ -633,90 +633,6 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// mission: B2
-func TestPrune(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, Options{})
-	text := "FROM tiny\nRUN echo 1 >/1\nRUN echo 2 >/2\n"
-	b.build(t, text, image.BuildOptions{})
-	usage, err := b.cache.Usage()
-	if err != nil || usage.Layers != 2 || usage.Bytes == 0 {
-		t.Fatalf("got %+v, %v", usage, err)
-	}
-	if freed, _, err := b.source.Collect(t.Context(), time.Now().Add(-time.Hour), -1, false); err != nil || freed != 0 {
-		t.Errorf("fresh layers were removed: %d, %v", freed, err)
-	}
-	end := b.cache.begin()
-	for key := range keys(t, b.cache) {
-		if _, ok := b.cache.get(key); !ok {
-			t.Errorf("%s is no layer", key)
-		}
-	}
-	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, false); err != nil || freed != 0 {
-		t.Errorf("layers that a build uses were removed: %d, %v", freed, err)
-	}
-	end()
-	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, true); err != nil || freed != usage.Bytes {
-		t.Errorf("%d bytes would be freed of %d, %v", freed, usage.Bytes, err)
-	}
-	if freed, left, err := b.cache.Collect(t.Context(), time.Now(), -1, false); left != 0 || err != nil ||
-		freed != usage.Bytes {
-		t.Errorf("%d bytes were freed of %d, %v", freed, usage.Bytes, err)
-	}
-	before := b.runner.starts()
-	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
-	if b.runner.starts() == before {
-		t.Error("what was pruned is still used")
-	}
-	// A layer that is damaged, or only half there, is built again; leftovers go when the cache is opened.
-	for key := range keys(t, b.cache) {
-		e, err := b.cache.read(key)
-		if err == nil {
-			err = os.Truncate(b.cache.layerName(key, e), 1)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	half := []string{"x.new", strings.Repeat("a", 64) + ".1.tar", strings.Repeat("b", 64) + ".1.new"}
-	for key := range keys(t, b.cache) { // of a build that replaced the layer
-		half = append(half, key+".old.tar")
-	}
-	for _, name := range half {
-		if err := os.WriteFile(filepath.Join(b.cache.dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := OpenCache(b.cache.dir, 1); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range half {
-		if _, err := os.Stat(filepath.Join(b.cache.dir, name)); err == nil {
-			t.Errorf("left: %s", name)
-		}
-	}
-	if layers, err := b.cache.made("*", layerExt); err != nil || len(layers) != 2 {
-		t.Errorf("got %v, %v", layers, err)
-	}
-	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
-	if _, err := OpenCache(b.cache.path(strings.Repeat("c", 64), "json")+"/x\x00", 1); err == nil {
-		t.Error("a cache was opened at a name that cannot be")
-	}
-}
-
-func keys(t *testing.T, c *Cache) map[string]bool {
-	t.Helper()
-	all := map[string]bool{}
-	names, err := filepath.Glob(filepath.Join(c.dir, "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range names {
-		all[strings.TrimSuffix(filepath.Base(name), ".json")] = true
-	}
-	return all
-}
-
 // TestLargeLayers starts machines from whole root file systems, because their layers are large.
 func TestLargeLayers(t *testing.T) {
 	t.Parallel()
@@ -741,7 +657,7 @@ func TestEqualBuildsAtOnceShareSteps(t *testing.T) {
 			if err == nil {
 				defer root.Close()
 				_, err = b.source.Build(t.Context(), image.Spec{Dockerfile: "FROM tiny\nRUN sleep 0.3; echo 1 >/1\n"},
-					image.BuildOptions{}, image.Output{Root: root, Temp: b.dir})
+					quiet, image.Output{Root: root, Temp: b.dir})
 			}
 			errs <- err
 		}()

@@ -1,7 +1,6 @@
 package dockerfile
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"io"
@@ -24,9 +23,8 @@ import (
 // maxFetch is the maximum size of a file that ADD downloads.
 const maxFetch = 8 << 30
 
-// maxTrailer is the maximum output of curl after a file: one header line, which curl limits to 100
-// KiB.
-const maxTrailer = 128 << 10
+// maxMessages is the maximum size of curl's messages, which end with a header line. curl limits that to 100 KiB.
+const maxMessages = 128 << 10
 
 // prepareFetch prepares the download of a file.
 func (x *executor) prepareFetch(v *plan.Vertex) *work {
@@ -62,60 +60,39 @@ func (x *executor) fetch(ctx context.Context, url, sum, title string) (*files.Fi
 		return nil, errors.Join(tarfs.Explain(err, "a download"), m.Close(context.WithoutCancel(ctx)))
 	}
 	x.later(temp.Close)
-	w := &limited{w: temp, left: maxFetch + maxTrailer}
-	prefix, _, _ := strings.Cut(title, "] ")
-	messages := x.log.output(prefix + "] ")
+	content := &limited{w: temp, left: maxFetch}
+	var messages strings.Builder
 	limit, cancel := context.WithTimeout(ctx, x.source.opts.Run)
 	defer cancel()
 	code, err := m.Run(limit, Command{
 		Args: []string{"curl", "--fail", "--silent", "--show-error", "--location", "--proto", "=http,https",
 			"--max-filesize", strconv.Itoa(maxFetch),
-			"--write-out", "\n%header{last-modified}", "--", url},
-		Dir: "/", Env: map[string]string{}, Stdout: w, Stderr: messages,
+			"--write-out", "%{stderr}\n%header{last-modified}", "--", url},
+		Dir: "/", Env: map[string]string{}, Stdout: content, Stderr: &limited{w: &messages, left: maxMessages},
 	})
 	err = errors.Join(err, m.Close(context.WithoutCancel(ctx)))
-	switch tail := messages.last(); {
+	text := strings.ToValidUTF8(messages.String(), "\uFFFD")
+	end := strings.LastIndexByte(text, '\n') + 1
+	switch {
 	case err != nil:
 		return nil, errors.Wrapf(err, "download a file")
-	case w.full:
+	case content.full:
 		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
 	case code != 0:
 		return nil, errors.Remedy(errors.Newf(errors.Unavailable, "%.200q cannot be downloaded: %s", url,
-			files.Clip(tail)), "check that sandboxes may reach this address")
+			x.log.secrets.Replace(files.Clip(text[:end]))), "check that sandboxes may reach this address")
 	}
-	size, mtime, err := splitTrailer(temp, maxFetch+maxTrailer-w.left)
-	if err != nil {
-		return nil, err
+	mtime, err := http.ParseTime(strings.TrimSpace(text[end:]))
+	if err != nil || mtime.Unix() <= 0 { // missing or invalid, or in 1970
+		mtime = time.Time{}
 	}
-	if size > maxFetch {
-		return nil, errors.Newf(errors.Exhausted, "%.200q has more than %d bytes", url, int64(maxFetch))
-	}
-	f := files.NewSection(temp, size, 0o600, mtime)
+	f := files.NewSection(temp, maxFetch-content.left, 0o600, mtime)
 	got, err := f.ContentDigest()
 	if err == nil && sum != "" && "sha256:"+got != sum {
 		err = errors.Remedy(errors.Newf(errors.Invalid, "%.200q has the checksum sha256:%s, not %s", url, got, sum),
 			"find out why the file has changed; if it is correct, update --checksum")
 	}
 	return f, err
-}
-
-// splitTrailer finds the line with the Last-Modified header that curl wrote after a download of
-// size bytes. It returns the size without that line. The time is zero if the header is missing or
-// invalid, or in 1970.
-func splitTrailer(r io.ReaderAt, size int64) (int64, time.Time, error) {
-	tail := make([]byte, min(size, maxTrailer))
-	if _, err := r.ReadAt(tail, size-int64(len(tail))); err != nil && err != io.EOF {
-		return 0, time.Time{}, errors.Wrapf(err, "read a download")
-	}
-	i := bytes.LastIndexByte(tail, '\n')
-	if i < 0 {
-		return 0, time.Time{}, errors.Errorf("curl has not written the header Last-Modified after %d bytes", size)
-	}
-	mtime, err := http.ParseTime(strings.TrimSpace(string(tail[i+1:])))
-	if err != nil || mtime.Unix() <= 0 {
-		mtime = time.Time{}
-	}
-	return size - int64(len(tail)-i), mtime, nil
 }
 
 // limited writes up to a limit. It drops further data and sets full.

@@ -26,6 +26,9 @@ import (
 	"github.com/RelevanceAI/harvest/internal/tarfs"
 )
 
+// quiet discards the log of a build.
+var quiet = image.BuildOptions{Log: func(string) {}, Progress: func(image.Progress) {}}
+
 // chroots is a Runner whose machines are directories. It isolates nothing, and is therefore fast.
 type chroots struct {
 	t     testing.TB
@@ -635,7 +638,7 @@ func (b *bench) tryCtx(ctx context.Context, t *testing.T, spec image.Spec, opts 
 		opts.Log = func(line string) { b.log = append(b.log, line) }
 	}
 	if opts.Progress == nil {
-		opts.Progress = func(image.Progress) {}
+		opts.Progress = quiet.Progress
 	}
 	resolved, print, err := b.source.Resolve(ctx, spec, opts)
 	if err != nil {

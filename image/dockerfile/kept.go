@@ -199,7 +199,7 @@ func (c *Cache) forget(key string) error {
 			"try again when it has ended")
 	}
 	for _, it := range all {
-		if err := c.remove(it); err != nil && !errors.IsNotExist(err) {
+		if err := it.remove(); err != nil && !errors.IsNotExist(err) {
 			return errors.Wrapf(err, "remove a layer")
 		}
 	}
@@ -217,24 +217,13 @@ func (s *Source) Collect(ctx context.Context, before time.Time, size int64, dry 
 	if err != nil {
 		return freed, left, err
 	}
+	var all []item
 	for _, k := range mounts {
 		left += k.Size
+		all = append(all, item{key: k.ID, size: k.Size, used: k.Used,
+			remove: func() error { return s.removeMount(ctx, runner, k) }})
 	}
-	slices.SortFunc(mounts, func(a, b kept) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.ID, b.ID)) })
-	for _, k := range mounts {
-		if !k.Used.Before(before) && (size < 0 || left <= size) {
-			break
-		}
-		if !dry {
-			err := s.removeMount(ctx, runner, k)
-			if errors.KindOf(err) == errors.Conflict { // in use by a build
-				continue
-			}
-			if err != nil {
-				return freed, left, err
-			}
-		}
-		freed, left = freed+k.Size, left-k.Size
-	}
-	return freed, left, nil
+	slices.SortFunc(all, byUse)
+	more, left, err := collect(ctx, all, left, before, size, dry)
+	return freed + more, left, err
 }

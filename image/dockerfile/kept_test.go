@@ -1,11 +1,14 @@
 package dockerfile
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/moby/buildkit/solver/pb"
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/image"
@@ -171,4 +174,130 @@ func TestBindMountsInCacheKey(t *testing.T) {
 		}
 		img.want(want)
 	}
+}
+
+// TestCacheMountsAreLocked checks that the files of a cache mount have one user at a time, unless it is shared.
+func TestCacheMountsAreLocked(t *testing.T) {
+	t.Parallel()
+	x := &executor{build: &build{source: New(Options{})}}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for sharing, shared := range map[pb.CacheSharingOpt]bool{pb.CacheSharingOpt_SHARED: true,
+		pb.CacheSharingOpt_PRIVATE: false, pb.CacheSharingOpt_LOCKED: false} {
+		r := &run{mounts: []mount{{Mount: &pb.Mount{MountType: pb.MountType_CACHE,
+			CacheOpt: &pb.CacheOpt{ID: sharing.String(), Sharing: sharing}}}}}
+		unlock, err := x.lockCaches(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := x.lockCaches(ended, r); (err == nil) != shared {
+			t.Errorf("%s: while it is in use, got %v", sharing, err)
+		}
+		unlock()
+		if unlock, err = x.lockCaches(ended, r); err != nil {
+			t.Errorf("%s: once it is free, got %v", sharing, err)
+		}
+		unlock()
+	}
+}
+
+// TestSecretsInVariables checks that a secret with a NUL byte is not cut short in a variable.
+//
+// mission: B2
+func TestSecretsInVariables(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	for value, want := range map[string]errors.Kind{"whole": "", "a\x00b": errors.Invalid} {
+		_, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=k,env=K test \"$K\" = whole\n"},
+			image.BuildOptions{Force: true, Secrets: map[string][]byte{"k": []byte(value)}})
+		if err != nil && (errors.KindOf(err) != want || !strings.Contains(errors.Message(err), "NUL byte")) ||
+			err == nil && want != "" {
+			t.Errorf("%q: got %v", value, err)
+		}
+	}
+}
+
+// mission: B2
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, Options{})
+	text := "FROM tiny\nRUN echo 1 >/1\nRUN echo 2 >/2\n"
+	b.build(t, text, image.BuildOptions{})
+	layers, err := b.cache.layers()
+	if err != nil || len(layers) != 2 || layers[0].Size == 0 {
+		t.Fatalf("got %+v, %v", layers, err)
+	}
+	size := layers[0].Size + layers[1].Size
+	if freed, _, err := b.source.Collect(t.Context(), time.Now().Add(-time.Hour), -1, false); err != nil || freed != 0 {
+		t.Errorf("fresh layers were removed: %d, %v", freed, err)
+	}
+	end := b.cache.begin()
+	for key := range keys(t, b.cache) {
+		if _, ok := b.cache.get(key); !ok {
+			t.Errorf("%s is no layer", key)
+		}
+	}
+	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, false); err != nil || freed != 0 {
+		t.Errorf("layers that a build uses were removed: %d, %v", freed, err)
+	}
+	end()
+	if freed, _, err := b.cache.Collect(t.Context(), time.Time{}, 0, true); err != nil || freed != size {
+		t.Errorf("%d bytes would be freed of %d, %v", freed, size, err)
+	}
+	if freed, left, err := b.cache.Collect(t.Context(), time.Now(), -1, false); left != 0 || err != nil ||
+		freed != size {
+		t.Errorf("%d bytes were freed of %d, %v", freed, size, err)
+	}
+	before := b.runner.starts()
+	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
+	if b.runner.starts() == before {
+		t.Error("what was pruned is still used")
+	}
+	// A layer that is damaged, or only half there, is built again; leftovers go when the cache is opened.
+	for key := range keys(t, b.cache) {
+		e, err := b.cache.read(key)
+		if err == nil {
+			err = os.Truncate(b.cache.layerName(key, e), 1)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	half := []string{"x.new", strings.Repeat("a", 64) + ".1.tar", strings.Repeat("b", 64) + ".1.new"}
+	for key := range keys(t, b.cache) { // of a build that replaced the layer
+		half = append(half, key+".old.tar")
+	}
+	for _, name := range half {
+		if err := os.WriteFile(filepath.Join(b.cache.dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := OpenCache(b.cache.dir, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range half {
+		if _, err := os.Stat(filepath.Join(b.cache.dir, name)); err == nil {
+			t.Errorf("left: %s", name)
+		}
+	}
+	if layers, err := b.cache.made("*", layerExt); err != nil || len(layers) != 2 {
+		t.Errorf("got %v, %v", layers, err)
+	}
+	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
+	if _, err := OpenCache(b.cache.path(strings.Repeat("c", 64), "json")+"/x\x00", 1); err == nil {
+		t.Error("a cache was opened at a name that cannot be")
+	}
+}
+
+func keys(t *testing.T, c *Cache) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	names, err := filepath.Glob(filepath.Join(c.dir, "*.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		all[strings.TrimSuffix(filepath.Base(name), ".json")] = true
+	}
+	return all
 }

@@ -9,7 +9,6 @@ import (
 // line is a sequence of operations, each on the files of the one before. One machine executes it. Lines are mostly the
 // stages of the Dockerfile.
 type line struct {
-	base  *plan.Vertex // whose files the first step changes; nil: the empty tree
 	steps []*plan.Vertex
 	needs []*plan.Vertex // of other lines
 }
@@ -46,7 +45,7 @@ func lines(p *plan.Plan, isStep map[*plan.Vertex]bool) []*line {
 		root := v.Root()
 		l := of[root]
 		if l == nil || l.steps[len(l.steps)-1] != root || waits(v, l, of) {
-			l = &line{base: root}
+			l = &line{}
 			all = append(all, l)
 			if root != nil && isStep[root] {
 				l.needs = append(l.needs, root)

@@ -26,14 +26,7 @@ type buildLog struct {
 }
 
 func newLog(opts image.BuildOptions, steps int) *buildLog {
-	l := &buildLog{say: opts.Log, progress: opts.Progress}
-	if l.say == nil {
-		l.say = func(string) {}
-	}
-	if l.progress == nil {
-		l.progress = func(image.Progress) {}
-	}
-	l.total = steps + 1 // packing
+	l := &buildLog{say: opts.Log, progress: opts.Progress, total: steps + 1} // packing
 	var hidden []string
 	for _, value := range opts.Secrets {
 		for _, line := range strings.Split(string(value), "\n") {
@@ -61,9 +54,14 @@ func (l *buildLog) step(kind, title string) {
 // ended reports the end of a step that took a second or more.
 func (l *buildLog) ended(title string, took time.Duration) {
 	if took = took.Round(time.Second); took > 0 {
-		prefix, _, _ := strings.Cut(title, "] ")
-		l.line(prefix + "] done in " + took.String())
+		l.line(prefix(title) + "done in " + took.String())
 	}
+}
+
+// prefix returns the beginning of a title that identifies the step, such as "[build 2/5] ".
+func prefix(title string) string {
+	name, _, _ := strings.Cut(title, "] ")
+	return name + "] "
 }
 
 func (l *buildLog) line(text string) {

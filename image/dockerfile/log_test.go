@@ -76,7 +76,7 @@ func TestBuildLogHidesWholeSecrets(t *testing.T) {
 		secrets[fmt.Sprint(i)] = []byte("canary" + strings.Repeat("x", i))
 	}
 	var got string
-	l := newLog(image.BuildOptions{Log: func(line string) { got = line }, Secrets: secrets}, 1)
+	l := newLog(image.BuildOptions{Log: func(line string) { got = line }, Progress: quiet.Progress, Secrets: secrets}, 1)
 	for name, value := range secrets {
 		if l.step("run", "<"+string(value)+">"); got != "<"+logf.Hidden+">" {
 			t.Errorf("secret %s: %s", name, got)
@@ -93,5 +93,21 @@ func TestStepsSayHowLong(t *testing.T) {
 	l.ended("[3/3] RUN [ a ] b", 80*time.Second)
 	if text := strings.Join(got, "\n"); text != "[3/3] done in 1m20s" {
 		t.Errorf("the log: %s", text)
+	}
+}
+
+// TestProgressBars checks that of a line that a command overwrites, the last version is kept.
+func TestProgressBars(t *testing.T) {
+	t.Parallel()
+	var got []string
+	l := newLog(image.BuildOptions{Log: func(line string) { got = append(got, line) }}, 1)
+	out := l.output("[1/1] ")
+	for _, text := range []string{"10%\r2", "0%\r30%\r", "\nend\r\n"} {
+		if _, err := out.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if last, lines := out.last(), strings.Join(got, "; "); last != "30%\nend" || lines != "[1/1] 30%; [1/1] end" {
+		t.Errorf("got %q and %q", last, lines)
 	}
 }

@@ -131,11 +131,7 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 // bring copies a file, or a directory with everything below it, to a path in a machine.
 func bring(ctx context.Context, m Machine, target string, f *files.File) error {
 	dir, base := path.Split(target)
-	r, w := io.Pipe()
-	go func() {
-		w.CloseWithError(f.WriteTar(w, base))
-	}()
-	err := m.CopyIn(ctx, path.Clean(dir), r)
-	r.CloseWithError(err)
+	err := piped(func(w io.Writer) error { return f.WriteTar(w, base) },
+		func(r io.Reader) error { return m.CopyIn(ctx, path.Clean(dir), r) })
 	return errors.Wrapf(err, "copy %s into the machine", target)
 }

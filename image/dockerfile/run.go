@@ -112,8 +112,7 @@ func (x *executor) run(ctx context.Context, r *run, out *os.File) error {
 	defer unlock()
 	hidden, crashed, err := x.attempt(ctx, r)
 	if crashed != "" {
-		prefix, _, _ := strings.Cut(r.title, "] ")
-		x.log.line(prefix + "] " + x.log.secrets.Replace(crashed) + "; the step runs once more")
+		x.log.line(prefix(r.title) + x.log.secrets.Replace(crashed) + "; the step runs once more")
 		x.tainted = true // discard its changes with the machine
 		hidden, _, err = x.attempt(ctx, r)
 	}
@@ -169,8 +168,7 @@ func (x *executor) command(ctx context.Context, cmd Command, title string) error
 	ctx, cancel := context.WithTimeoutCause(ctx, limit,
 		errors.Newf(errors.Timeout, "the command exceeded its time limit of %s", limit))
 	defer cancel()
-	prefix, _, _ := strings.Cut(title, "] ")
-	out := x.log.output(prefix + "] ")
+	out := x.log.output(prefix(title))
 	cmd.Stdout = out
 	code, err := x.machine.Run(ctx, cmd)
 	tail := out.last()
@@ -249,77 +247,50 @@ func (x *executor) ready(ctx context.Context, r *run) error {
 	if err := x.stop(ctx); err != nil {
 		return err
 	}
-	id, layered, release, err := x.prepareRoot(ctx)
-	if err != nil {
-		return err
+	var root Prepared
+	var err error
+	release := func() {}
+	if c := x.chain; c.img != nil && len(x.layerFiles(c)) == 0 {
+		setup.Image = c.img.ID
+	} else {
+		if root, err = x.prepareRoot(ctx, c); err != nil {
+			return err
+		}
+		setup.Image, release = x.cache.prepare(root)
 	}
-	setup.Image = id
 	err = x.startFilled(ctx, r, setup)
 	release()
+	_ = os.Remove(root.Layer) // if any; its directory is removed after the build
 	if err != nil {
 		return err
 	}
 	x.shape, x.tainted, x.index, x.pending = shape, false, files.Index{}, nil
-	if layered {
+	if root.Layer != "" {
 		x.index, err = x.snapshot(ctx, &files.Delta{Before: files.Index{}})
 	}
 	return errors.Wrapf(err, "take a snapshot")
 }
 
-// prepareRoot returns the id of a root file system with the state of the stage. layered means that
-// part of that state is in the machine's snapshot.
-func (x *executor) prepareRoot(ctx context.Context) (id string, layered bool, release func(), err error) {
-	c := x.chain
-	if c.img != nil && len(c.layers) == 0 && x.images.Layer(*c.img) == "" {
-		return c.img.ID, false, func() {}, nil
-	}
-	if root, ok := x.cache.root(c); ok {
-		id, release := x.cache.prepare(Prepared{Root: root})
-		return id, false, release, nil
-	}
-	if c.img != nil {
-		if id, release, err = x.prepareLayer(c); id != "" || err != nil {
-			return id, true, release, err
-		}
-	}
-	unlock, err := x.source.lock(ctx, "root "+c.key+c.made)
-	if err != nil {
-		return "", false, nil, err
-	}
-	defer unlock()
-	if err := x.cache.makeRoot(c, func(f *os.File) error {
-		return files.Flatten(ctx, f, x.base(c),
-			x.layerFiles(c))
-	}); err != nil {
-		return "", false, nil, err
-	}
-	id, release = x.cache.prepare(Prepared{Root: x.cache.rootName(c)})
-	return id, false, release, nil
-}
-
-// prepareLayer returns the id of the stage's image with a single layer that has the state of the
-// stage. The id is "" if the layers are too large.
-func (x *executor) prepareLayer(c chain) (string, func(), error) {
+// prepareRoot returns a root file system with the state of the stage: that of its image with one layer, unless the
+// layers are too large.
+func (x *executor) prepareRoot(ctx context.Context, c chain) (Prepared, error) {
+	_, ready := x.cache.root(c)
 	size := int64(0)
 	for _, name := range x.layerFiles(c) {
 		info, err := os.Stat(name)
 		if err != nil {
-			return "", nil, errors.Wrapf(err, "measure a layer")
+			return Prepared{}, errors.Wrapf(err, "measure a layer")
 		}
 		size += info.Size()
 	}
-	if size > x.source.opts.Merged {
-		return "", nil, nil
+	if ready || c.img == nil || size > x.source.opts.Merged {
+		name, err := x.root(ctx, c)
+		return Prepared{Root: name}, err
 	}
 	f, err := os.CreateTemp(x.temp, "layer-*.tar")
 	if err != nil {
-		return "", nil, tarfs.Explain(err, "a layer")
+		return Prepared{}, tarfs.Explain(err, "a layer")
 	}
-	remove := func() { _ = os.Remove(f.Name()) } // the directory is removed after the build
-	if err := errors.Join(files.Concat(f, x.layerFiles(c)), f.Close()); err != nil {
-		remove()
-		return "", nil, err
-	}
-	id, release := x.cache.prepare(Prepared{Root: x.base(c), Layer: f.Name()})
-	return id, func() { release(); remove() }, nil
+	err = errors.Join(files.Concat(f, x.layerFiles(c)), f.Close())
+	return Prepared{Root: x.base(c), Layer: f.Name()}, err
 }

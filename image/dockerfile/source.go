@@ -31,19 +31,11 @@ import (
 // recipe must change when the same Dockerfile would produce another image.
 const recipe = "2"
 
-// Limits of a build context.
-type Limits = files.Limits
-
-// Pack writes a build context as a tar stream: see files.Pack.
-func Pack(ctx context.Context, dir, dockerfile string, w io.Writer) error {
-	return files.Pack(ctx, dir, dockerfile, w)
-}
-
 // Options configures a Source. Cache is required; zero values of the others select the defaults
 // below.
 type Options struct {
 	Cache   *Cache
-	Context Limits        // 8 GiB, 500,000 files
+	Context files.Limits  // 8 GiB, 500,000 files
 	Run     time.Duration // time limit of each RUN: 30 minutes
 	Build   time.Duration // time limit of a build: 2 hours
 	// Merged is the maximum size of layers, in bytes, to start a machine from its image with one
@@ -394,8 +386,10 @@ func (b *build) run(ctx context.Context, root *os.File) (image.Contents, error) 
 		contents.Config.AddTrust(last.img.Config.AddedEnv())
 	}
 	b.log.step("pack", "writing the image")
-	var err error
-	contents.Root, err = b.pack(context.WithoutCancel(ctx), root, last)
+	name, err := b.root(context.WithoutCancel(ctx), last)
+	if err == nil {
+		contents.Root, err = b.share(name, root)
+	}
 	return contents, err
 }
 
@@ -436,20 +430,18 @@ func nameOf(v *plan.Vertex) string {
 	return "the stage"
 }
 
-// pack returns the file of the target's root file system if it exists: the base's, for a build that changes no
-// files, or the cache's. Otherwise it writes it into root, and adds it to the cache.
-func (b *build) pack(ctx context.Context, root *os.File, c chain) (string, error) {
+// root returns the file of a chain's root file system: the image's if there are no layers, or the cache's, which is
+// written if it does not exist.
+func (b *build) root(ctx context.Context, c chain) (string, error) {
 	if c.img != nil && len(b.layerFiles(c)) == 0 {
-		return b.share(b.base(c), root)
+		return b.base(c), nil
 	}
-	if name, ok := b.cache.root(c); ok {
-		return b.share(name, root)
-	}
-	if err := files.Flatten(ctx, root, b.base(c), b.layerFiles(c)); err != nil {
+	unlock, err := b.source.lock(ctx, "root "+c.key+c.made)
+	if err != nil {
 		return "", err
 	}
-	b.cache.adopt(c, root)
-	return "", nil
+	defer unlock()
+	return b.cache.makeRoot(c, func(f *os.File) error { return files.Flatten(ctx, f, b.base(c), b.layerFiles(c)) })
 }
 
 // share returns a hard link to a root file system, or copies it to root where no link is possible.

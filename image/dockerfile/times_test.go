@@ -171,23 +171,3 @@ func TestAddOfURLHasItsTime(t *testing.T) {
 		}
 	}
 }
-
-func TestTrailerOfADownload(t *testing.T) {
-	t.Parallel()
-	if _, _, err := splitTrailer(strings.NewReader("no line"), 7); err == nil {
-		t.Error("a download without a trailer is no error")
-	}
-	long := strings.Repeat("x", maxTrailer)
-	size, at, err := splitTrailer(strings.NewReader(long+"\nnever"), int64(len(long)+6))
-	if size != int64(len(long)) || !at.IsZero() || err != nil {
-		t.Errorf("got %d, %v, %v", size, at, err)
-	}
-	closed, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	if _, _, err := splitTrailer(closed, 1); err == nil {
-		t.Error("a file that cannot be read is no error")
-	}
-}

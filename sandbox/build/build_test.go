@@ -141,6 +141,7 @@ func TestRun(t *testing.T) {
 		"failure":       {engine.Exit{Code: 3}, 3, "", ""},
 		"crash":         {engine.Exit{Code: 3, Crashed: "process node died"}, 3, "", "process node died"},
 		"crash ignored": {engine.Exit{Crashed: "process node died"}, 0, "", ""},
+		"disk is full":  {engine.Exit{Code: 3, OutOfSpace: true, Crashed: "process node died"}, 3, "", ""},
 		"out of memory": {engine.Exit{Code: 137, Signal: "KILL", OutOfMemory: true}, 0, errors.Exhausted, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
