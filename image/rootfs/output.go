@@ -14,8 +14,9 @@ import (
 // minHole is the number of zeros that makes a hole worth its system calls.
 const minHole = 1 << 20
 
-// maxCopy bounds one copy by the kernel, so that signals are handled in time.
-const maxCopy = 64 << 20
+// maxCopy bounds one copy by the kernel, so that signals are handled in time, and so that the disk begins to write
+// while more is copied.
+const maxCopy = 16 << 20
 
 var zeros [64 << 10]byte
 
@@ -131,6 +132,8 @@ func (o *output) copySegment(from *Reader, at, to, n int64) error {
 		if err != nil || done == 0 { // unsupported here, or a truncated image: reading will tell
 			break
 		}
+		// The disk writes this part while the next one is copied, so that finish waits for less. It is only a hint.
+		_ = unix.SyncFileRange(int(o.f.Fd()), to-int64(done), int64(done), unix.SYNC_FILE_RANGE_WRITE)
 		n -= int64(done)
 	}
 	for n > 0 {
