@@ -247,12 +247,12 @@ func (x *executor) prepare(ctx context.Context, v *plan.Vertex) (*work, error) {
 	case v.Op.GetSource() != nil:
 		return x.prepareFetch(v), nil
 	}
-	return x.prepareFile(v)
+	return x.prepareFile(ctx, v)
 }
 
 // prepareFile prepares a file operation. The digest of an earlier copy from other operations is cached, so that the
 // files need not be read again.
-func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
+func (x *executor) prepareFile(ctx context.Context, v *plan.Vertex) (*work, error) {
 	op := v.Op.GetFile()
 	how, err := op.MarshalVT()
 	if err != nil {
@@ -268,7 +268,7 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 		}
 		return sources, nil
 	})
-	digest, err := x.copied(v, string(how), open)
+	digest, err := x.copied(ctx, v, string(how), open)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,8 @@ func (x *executor) prepareFile(v *plan.Vertex) (*work, error) {
 }
 
 // copied returns the digest of the files that an operation copies.
-func (x *executor) copied(v *plan.Vertex, how string, open func() ([]files.Source, error)) (string, error) {
+func (x *executor) copied(ctx context.Context, v *plan.Vertex, how string,
+	open func() ([]files.Source, error)) (string, error) {
 	memo, lasting := []string{"memo", how}, true
 	for i := range v.Copies() {
 		switch from := v.Inputs[i]; {
@@ -306,8 +307,13 @@ func (x *executor) copied(v *plan.Vertex, how string, open func() ([]files.Sourc
 		}
 	}
 	key := hash(memo...)
-	if lasting && !x.opts.Force {
-		if e, ok := x.cache.get(key); ok {
+	if lasting {
+		unlock, err := x.source.lock(ctx, key) // only one of equal builds writes it
+		if err != nil {
+			return "", err
+		}
+		defer unlock()
+		if e, ok := x.cache.get(key); ok && !x.opts.Force {
 			return e.Memo, nil
 		}
 	}
