@@ -683,7 +683,16 @@ func TestForceMakesFilesAnew(t *testing.T) {
 	}
 	build("first", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
 	build("second", false).want(map[string]string{"/one": "first\n", "/two": "first\n"})
+	old, err := b.cache.made("*", layerExt, rootExt)
+	if err != nil || len(old) != 3 {
+		t.Fatalf("got %v, %v", old, err)
+	}
 	build("third", true).want(map[string]string{"/one": "third\n", "/two": "third\n"})
+	for _, name := range old {
+		if _, err := os.Stat(name); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
 	build("fourth", false).want(map[string]string{"/one": "third\n", "/two": "third\n"})
 }
 

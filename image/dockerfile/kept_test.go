@@ -248,6 +248,9 @@ func TestPrune(t *testing.T) {
 		freed != size {
 		t.Errorf("%d bytes were freed of %d, %v", freed, size, err)
 	}
+	if left, err := b.cache.made("*", layerExt, rootExt); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
 	before := b.runner.starts()
 	b.build(t, text, image.BuildOptions{}).want(map[string]string{"/1": "1\n", "/2": "2\n"})
 	if b.runner.starts() == before {
