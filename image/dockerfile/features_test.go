@@ -694,6 +694,22 @@ func TestForceMakesFilesAnew(t *testing.T) {
 		}
 	}
 	build("fourth", false).want(map[string]string{"/one": "third\n", "/two": "third\n"})
+	count := 0
+	b.runner.refuse(func(op string) error {
+		if op == "run" {
+			count++
+		}
+		if count == 2 {
+			return errors.Newf(errors.Internal, "broken")
+		}
+		return nil
+	})
+	if _, err := b.try(t, image.Spec{Dockerfile: text}, image.BuildOptions{Force: true,
+		Secrets: map[string][]byte{"k": []byte("fifth")}}); err == nil {
+		t.Error("a step that failed is no error")
+	}
+	b.runner.refuse(nil)
+	build("sixth", false).want(map[string]string{"/one": "fifth\n", "/two": "fifth\n"})
 }
 
 // TestMetadataSharesFiles checks that a build that changes no files shares the root file system of its base, and
