@@ -30,14 +30,14 @@ func (s *shelf) KeyByHash(_ context.Context, hash string) (Key, error) {
 	return Key{}, errors.Join(s.err, errors.Newf(errors.NotFound, "none"))
 }
 
-func (s *shelf) Keys(_ context.Context, owner string, kind Kind) ([]Key, error) {
+func (s *shelf) Keys(ctx context.Context, owner string, kind Kind) ([]Key, error) {
 	var found []Key
 	for _, k := range s.keys {
 		if k.Kind == kind && (owner == "" || owner == k.Account) {
 			found = append(found, k)
 		}
 	}
-	return found, s.err
+	return found, errors.Join(s.err, ctx.Err())
 }
 
 func (s *shelf) KeyUsed(_ context.Context, id string, at time.Time) error {
@@ -49,7 +49,10 @@ func (s *shelf) KeyUsed(_ context.Context, id string, at time.Time) error {
 	return s.err
 }
 
-func (s *shelf) DeleteKey(_ context.Context, id string) error {
+func (s *shelf) DeleteKey(ctx context.Context, id string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	before := len(s.keys)
 	s.keys = slices.DeleteFunc(s.keys, func(k Key) bool { return k.ID == id })
 	if len(s.keys) == before {

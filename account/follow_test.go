@@ -274,6 +274,26 @@ func TestRevocationReachesSignInsAndLinks(t *testing.T) {
 	}
 }
 
+// TestKeysRevokeThemselves checks that a key can revoke itself, with all sign-ins that it made, although the context of
+// its request ends then.
+func TestKeysRevokeThemselves(t *testing.T) {
+	t.Parallel()
+	r := NewRing(&shelf{})
+	k, who := made(t, r, Local(), Request{Name: "admin", Role: Admin})
+	text, _, err := r.SignInAs(t.Context(), who)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, done := r.Follow(t.Context(), who)
+	defer done()
+	if err := r.Revoke(request, who, k.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := r.Authenticate(t.Context(), SignIn, text.Reveal()); errors.KindOf(err) != errors.Unauthenticated {
+		t.Errorf("a sign-in of a key that revoked itself: %v", err)
+	}
+}
+
 func TestRevocationReportsWhatStays(t *testing.T) {
 	t.Parallel()
 	store := &shelf{}

@@ -211,7 +211,7 @@ func (r *Ring) Revoke(ctx context.Context, by Principal, ref string) error {
 			}
 			logf.Infof(ctx, "key %s of account %s revoked", k.ID, k.Account)
 			r.end(k.ID, errRevoked())
-			return r.revokeMade(ctx, k)
+			return r.revokeMade(context.WithoutCancel(ctx), k) // by may be k, and then ctx has ended
 		}
 	}
 	return NoKey(ref)
