@@ -19,7 +19,7 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/model"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // TestModelsConnectUnderTheRules checks that a request to Amazon Bedrock, whose address depends on a secret, connects
@@ -57,7 +57,7 @@ func TestModelsConnectUnderTheRules(t *testing.T) {
 	net.DefaultResolver = loopbackNames(t)
 
 	const credential = "canary-of-bedrock"
-	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	vault, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "key")})
 	if err != nil {
 		t.Fatal(err)

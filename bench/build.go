@@ -17,7 +17,6 @@ import (
 	"github.com/RelevanceAI/harvest/image/dockerfile"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/build"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -141,7 +140,7 @@ func (b *builder) open(ctx context.Context, l *lab) (shut func(context.Context) 
 	if err != nil {
 		return nil, errors.Join(err, volumes.Close())
 	}
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: new(memory.Sandboxes), Defaults: l.limits})
+	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: l.db.Sandboxes(), Defaults: l.limits})
 	if err != nil {
 		return nil, errors.Join(err, eng.Close(), volumes.Close())
 	}

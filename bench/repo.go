@@ -17,7 +17,6 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/store/memory"
 )
 
 // The peers of P11: installing the newest commit in a sandbox that already has a clone.
@@ -59,10 +58,10 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 		return err
 	}
 	defer server.Close()
-	journal := event.Open(ctx, event.Options{Store: &memory.Events{}})
+	journal := event.Open(ctx, event.Options{Store: l.db.Events()})
 	defer func() { err = errors.Join(err, journal.Close(context.WithoutCancel(ctx))) }()
 	if b.manage, err = repo.Open(ctx, repo.Options{Fleet: l.fleet, Images: l.engine.Images(), Journal: journal,
-		Store: &memory.Repos{}, Check: workspace.CheckRepo}); err != nil {
+		Store: l.db.Repos(), Check: workspace.CheckRepo}); err != nil {
 		return err
 	}
 	defer b.manage.Close()

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // cutting is a listener whose connections break after varying numbers of bytes.
@@ -69,21 +69,22 @@ func startBlocks(t *testing.T, wrap func(net.Listener) net.Listener) *blocks {
 			t.Fatal(err)
 		}
 	}
+	db := testdb.Open(t)
 	eng, err := fake.Open(t.TempDir(), fake.Options{})
 	must(err)
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: new(memory.Sandboxes)})
+	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes()})
 	must(err)
-	vault, err := secret.Open(ctx, secret.Options{Store: new(memory.Secrets),
+	vault, err := secret.Open(ctx, secret.Options{Store: db.Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "key")})
 	must(err)
-	schedules, err := schedule.Open(ctx, schedule.Options{Store: new(memory.Schedules), Kinds: map[string]schedule.Func{
+	schedules, err := schedule.Open(ctx, schedule.Options{Store: db.Schedules(), Kinds: map[string]schedule.Func{
 		"work": func(_ context.Context, args json.RawMessage) (any, error) { return args, nil },
 	}})
 	must(err)
-	b := &blocks{events: event.Open(ctx, event.Options{Store: new(memory.Events), Window: 50})}
+	b := &blocks{events: event.Open(ctx, event.Options{Store: db.Events(), Window: 50})}
 	srv := server.New(ctx, server.Options{
 		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake", Version: "1", Secrets: vault,
-		Schedules: schedules, Events: b.events, Replays: new(memory.Replays),
+		Schedules: schedules, Events: b.events, Replays: db.Replays(),
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)

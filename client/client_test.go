@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
 )
 
 func TestMain(m *testing.M) {
@@ -66,9 +66,13 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	if w.engine, err = fake.Open(filepath.Join(data, "fake"), fake.Options{KeepOutput: 1 << 20}); err != nil {
 		return nil, nil, err
 	}
-	events := event.Open(ctx, event.Options{Store: new(memory.Events)})
+	db, err := store.Open(ctx, filepath.Join(data, "harvest.db"))
+	if err != nil {
+		return nil, nil, err
+	}
+	events := event.Open(ctx, event.Options{Store: db.Events()})
 	w.fleet, err = sandbox.Open(ctx, sandbox.Options{
-		Engine: w.engine, Store: &memory.Sandboxes{}, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: w.engine, Store: db.Sandboxes(), Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 		Event: record.Publish(ctx, events),
 	})
 	if err != nil {
@@ -77,7 +81,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 	ctx, stop := context.WithCancel(ctx)
 	w.server = server.New(ctx, server.Options{
 		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Engine: "fake",
-		Replays: new(memory.Replays), Version: "1", Shutdown: stop, Events: events,
+		Replays: db.Replays(), Version: "1", Shutdown: stop, Events: events,
 	})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {
@@ -102,7 +106,7 @@ func serve(ctx context.Context, data string) (w *world, end func() error, err er
 		for _, s := range all {
 			err = errors.Join(err, w.fleet.Destroy(ctx, "personal", s.ID))
 		}
-		return errors.Join(err, w.fleet.Close(ctx), events.Close(ctx))
+		return errors.Join(err, w.fleet.Close(ctx), events.Close(ctx), db.Close())
 	}, nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // mission: E10
@@ -91,10 +91,11 @@ func TestSingleFiles(t *testing.T) {
 func TestAServerElsewhere(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	ring := account.NewRing(new(memory.Keys))
+	db := testdb.Open(t)
+	ring := account.NewRing(db.Keys())
 	s := server.New(context.WithoutCancel(t.Context()), server.Options{
 		Fleet: w.fleet, Images: w.engine.Images(), Volumes: w.engine.Volumes(), Keys: ring,
-		Replays: new(memory.Replays), Version: "test",
+		Replays: db.Replays(), Version: "test",
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

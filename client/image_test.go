@@ -17,7 +17,7 @@ import (
 	"github.com/RelevanceAI/harvest/server"
 
 	"github.com/RelevanceAI/harvest/engine/fake"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // builder makes an image for any request, and reports the context's content.
@@ -87,12 +87,13 @@ func images(t *testing.T) *client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: &memory.Sandboxes{}})
+	db := testdb.Open(t)
+	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := server.New(context.WithoutCancel(t.Context()), server.Options{
-		Fleet: fleet, Images: builder{}, Volumes: eng.Volumes(), Temp: t.TempDir(), Replays: new(memory.Replays),
+		Fleet: fleet, Images: builder{}, Volumes: eng.Volumes(), Temp: t.TempDir(), Replays: db.Replays(),
 		Export: func(_ context.Context, _ image.Image, w io.Writer) error {
 			_, err := io.WriteString(w, strings.Repeat("archive ", 100))
 			return err

@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/store"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // helperEnv makes this test binary publish until it is killed.
@@ -118,7 +118,7 @@ func numbers(from, to int) []int {
 func TestReplayAndLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := new(memory.Events)
+		s := testdb.Open(t).Events()
 		j := open(t, event.Options{Store: s})
 		publish(t, j, "ses_1", 1, 2)
 		publish(t, j, "ses_2", 1)
@@ -149,7 +149,7 @@ func TestReplayAndLive(t *testing.T) {
 
 func TestFrame(t *testing.T) {
 	t.Parallel()
-	j := open(t, event.Options{Store: new(memory.Events)})
+	j := open(t, event.Options{Store: testdb.Open(t).Events()})
 	live, err := j.Tail(t.Context(), "a", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestFrame(t *testing.T) {
 // its caller do other work in between.
 func TestAppendNext(t *testing.T) {
 	t.Parallel()
-	j := open(t, event.Options{Store: new(memory.Events)})
+	j := open(t, event.Options{Store: testdb.Open(t).Events()})
 	publish(t, j, "a", 1, 2)
 	r := subscribe(t, j, "a", 0)
 	beat := make(chan time.Time, 1)
@@ -217,7 +217,7 @@ func TestAppendNext(t *testing.T) {
 func TestAfterAndTail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := open(t, event.Options{Store: new(memory.Events)})
+		j := open(t, event.Options{Store: testdb.Open(t).Events()})
 		publish(t, j, "a", numbers(1, 5)...)
 		for n, want := range map[int]string{2: "4 5", 5: "1 2 3 4 5", 99: "1 2 3 4 5"} {
 			r, err := j.Tail(t.Context(), "a", n)
@@ -254,7 +254,7 @@ func TestSlowReaderIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				opts.Store = new(memory.Events)
+				opts.Store = testdb.Open(t).Events()
 				j := open(t, opts)
 				slow, quick := subscribe(t, j, "a", 0), subscribe(t, j, "a", 0)
 				publish(t, j, "a", 1)
@@ -276,7 +276,7 @@ func TestSlowReaderIsTold(t *testing.T) {
 func TestLongHistoryIsNoLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := open(t, event.Options{Store: new(memory.Events), Window: 4})
+		j := open(t, event.Options{Store: testdb.Open(t).Events(), Window: 4})
 		publish(t, j, "a", numbers(1, 300)...)
 		r := subscribe(t, j, "a", 0)
 		first := next(t, r)
@@ -295,7 +295,7 @@ func TestLongHistoryIsNoLag(t *testing.T) {
 func TestPrunedEventsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := open(t, event.Options{Store: new(memory.Events)})
+		j := open(t, event.Options{Store: testdb.Open(t).Events()})
 		publish(t, j, "a", 1, 2)
 		time.Sleep(time.Hour)
 		publish(t, j, "a", 3)
@@ -317,7 +317,7 @@ func TestPrunedEventsAreTold(t *testing.T) {
 func TestCloseDrains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := new(memory.Events)
+		s := testdb.Open(t).Events()
 		j := open(t, event.Options{Store: s})
 		r := subscribe(t, j, "a", 0)
 		for n := range 100 {
@@ -355,7 +355,7 @@ func TestCloseDrains(t *testing.T) {
 func TestAllEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := open(t, event.Options{Store: new(memory.Events)})
+		j := open(t, event.Options{Store: testdb.Open(t).Events()})
 		publish(t, j, "a", 1, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -426,7 +426,7 @@ func TestSecretsAreHiddenBeforeAnythingIsStored(t *testing.T) {
 
 func TestBadDrafts(t *testing.T) {
 	t.Parallel()
-	j := open(t, event.Options{Store: new(memory.Events)})
+	j := open(t, event.Options{Store: testdb.Open(t).Events()})
 	for name, d := range map[string]event.Draft{
 		"no stream":   {Type: "x"},
 		"odd stream":  {Stream: "a\nb", Type: "x"},
@@ -501,7 +501,7 @@ func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		full := errors.Newf(errors.Exhausted, "the disk is full")
-		s := &faulty{Store: new(memory.Events)}
+		s := &faulty{Store: testdb.Open(t).Events()}
 		j := open(t, event.Options{Store: s})
 		live := subscribe(t, j, "a", 0)
 		publish(t, j, "a", 1)
@@ -547,7 +547,7 @@ func TestStoreFails(t *testing.T) {
 func TestPublishDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &faulty{Store: new(memory.Events)}
+		s := &faulty{Store: testdb.Open(t).Events()}
 		block := make(chan struct{})
 		s.set(nil, nil, block)
 		j := event.Open(t.Context(), event.Options{Store: s})
@@ -575,7 +575,7 @@ func TestPublishDoesNotWaitForEver(t *testing.T) {
 func TestEventsGoOutInGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := open(t, event.Options{Store: new(memory.Events)})
+		j := open(t, event.Options{Store: testdb.Open(t).Events()})
 		const readers, events = 500, 1000
 		var mu sync.Mutex
 		calls, slowest := 0, time.Duration(0)
@@ -701,7 +701,7 @@ func follow(t *testing.T, j *event.Journal, after, seed, until int64) int64 {
 
 func TestManyComeAndGo(t *testing.T) {
 	t.Parallel()
-	j := open(t, event.Options{Store: new(memory.Events)})
+	j := open(t, event.Options{Store: testdb.Open(t).Events()})
 	var wg sync.WaitGroup
 	for w := range 8 {
 		wg.Go(func() {

@@ -21,7 +21,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/transfer"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/storage"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // dirEngine is the fake, whose sandboxes seem to have directories of this machine.
@@ -54,14 +55,15 @@ func (someS3) Finish(context.Context, string) error             { return nil }
 func (someS3) Recover(context.Context, func(string) bool) error { return nil }
 
 // bucketWorld is as much of a Server as mounts of buckets need.
-func bucketWorld(t *testing.T) (s *Server, records *memory.Sandboxes, secrets *memory.Secrets) {
+func bucketWorld(t *testing.T) (s *Server, records store.Sandboxes, secrets store.Secrets) {
 	t.Helper()
 	dir := t.TempDir()
 	eng, err := fake.Open(filepath.Join(dir, "fake"), fake.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, secrets = new(memory.Sandboxes), new(memory.Secrets)
+	db := testdb.Open(t)
+	records, secrets = db.Sandboxes(), db.Secrets()
 	vault, err := secret.Open(t.Context(), secret.Options{Store: secrets, KeyFile: filepath.Join(dir, "key")})
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +79,7 @@ func bucketWorld(t *testing.T) (s *Server, records *memory.Sandboxes, secrets *m
 		}
 	})
 	server := &Server{opts: Options{Fleet: fleet, Secrets: vault}, ctx: t.Context()}
-	if server.secrets, err = anonymous.Open(t.Context(), new(memory.Records), []byte("key")); err != nil {
+	if server.secrets, err = anonymous.Open(t.Context(), db.Records(), []byte("key")); err != nil {
 		t.Fatal(err)
 	}
 	return server, records, secrets

@@ -76,7 +76,7 @@ func TestListsInPages(t *testing.T) {
 	for i := range 25 {
 		name := fmt.Sprintf("s%02d", i)
 		if err := w.sealed.Put(t.Context(), secret.Record{Account: "personal", Name: name, Keys: []string{"A"},
-			Created: first.Add(time.Duration(i%6) * time.Second)}); err != nil {
+			Sealed: []byte{}, Created: first.Add(time.Duration(i%6) * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.engine.Volumes().Create(t.Context(), name); err != nil {

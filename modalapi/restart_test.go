@@ -136,7 +136,7 @@ func TestWhatOutlivesTheServer(t *testing.T) {
 		t.Error(err)
 	}
 	for _, kind := range []records.Kind{records.Secret, records.Queue, records.QueueValue} {
-		if left, err := w.records.IDs(t.Context(), kind); err != nil || len(left) != 0 {
+		if left, err := w.db.Records().IDs(t.Context(), kind); err != nil || len(left) != 0 {
 			t.Errorf("there are left %v of %s, %v", left, kind, err)
 		}
 	}

@@ -340,7 +340,7 @@ func TestVolumesAreCommittedAndReloaded(t *testing.T) {
 	if _, err := one.Terminate(t.Context(), &modal.SandboxTerminateParams{Wait: true}); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := w.records.IDs(t.Context(), records.View); err != nil || len(left) != 0 {
+	if left, err := w.db.Records().IDs(t.Context(), records.View); err != nil || len(left) != 0 {
 		t.Errorf("of the copies there is left %v, %v", left, err)
 	}
 }

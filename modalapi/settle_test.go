@@ -80,7 +80,7 @@ func TestVolumesOfSandboxesThatEndedWithoutAServer(t *testing.T) {
 	if got := w.output(w.create(mount), "cat", "volume/last"); got != "third\n" {
 		t.Errorf("the volume has %q", got)
 	}
-	kept, err := w.records.IDs(t.Context(), records.View)
+	kept, err := w.db.Records().IDs(t.Context(), records.View)
 	if err != nil || len(kept) != 1 {
 		t.Errorf("of the copies there are %v, %v", kept, err)
 	}

@@ -30,7 +30,8 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func TestMain(m *testing.M) {
@@ -174,17 +175,15 @@ type world struct {
 	vault  *secret.Vault
 	ring   *account.Ring
 	server *modalapi.Server
-	boxes  *memory.Sandboxes // records
-	sealed *memory.Secrets
-	dicts  memory.Dicts
-	// records outlive the server, as the dicts do
-	records memory.Records
-	dir     string
-	url     string
-	id      string // of the key
-	secret  string
-	sdk     *modal.Client
-	calls   calls
+	boxes  store.Sandboxes // records
+	sealed store.Secrets
+	db     *store.DB // outlives the server
+	dir    string
+	url    string
+	id     string // of the key
+	secret string
+	sdk    *modal.Client
+	calls  calls
 
 	conn    *grpc.ClientConn
 	control pb.ModalClientClient
@@ -211,10 +210,10 @@ func newBareWorld(t testing.TB) *world {
 // newWorldAt is newBareWorld with a listener.
 func newWorldAt(t testing.TB, l net.Listener) *world {
 	t.Helper()
-	dir := t.TempDir()
-	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"),
-		ring:  account.NewRing(new(memory.Keys)),
-		boxes: new(memory.Sandboxes), sealed: new(memory.Secrets)}
+	dir, db := t.TempDir(), testdb.Open(t)
+	w := &world{t: t, images: &library{names: map[string]bool{}}, dir: filepath.Join(dir, "modal"), db: db,
+		ring:  account.NewRing(db.Keys()),
+		boxes: db.Sandboxes(), sealed: db.Secrets()}
 	var err error
 	if w.vault, err = secret.Open(t.Context(),
 		secret.Options{Store: w.sealed, KeyFile: filepath.Join(dir, "key")}); err != nil {
@@ -300,7 +299,7 @@ func (w *world) listenAt(l net.Listener) {
 	var err error
 	if w.server, err = modalapi.New(w.t.Context(), modalapi.Options{
 		Fleet: w.fleet, Images: w.images, Volumes: w.engine.Volumes(), Secrets: w.vault, Keys: w.ring, Dir: w.dir,
-		Dicts: &w.dicts, Records: &w.records,
+		Dicts: w.db.Dicts(), Records: w.db.Records(),
 		Secret: []byte("signs"), Output: keptOutput, Audit: w.calls.add,
 	}); err != nil {
 		w.t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/RelevanceAI/harvest/repo"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // options returns the options of a Manager on the fake engine, which runs nothing here. e2e/repo tests builds on
@@ -21,17 +21,18 @@ func options(t *testing.T) repo.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: &memory.Sandboxes{}})
+	db := testdb.Open(t)
+	fleet, err := sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: db.Sandboxes()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	journal := event.Open(t.Context(), event.Options{Store: &memory.Events{}})
+	journal := event.Open(t.Context(), event.Options{Store: db.Events()})
 	t.Cleanup(func() {
 		if err := errors.Join(fleet.Close(t.Context()), eng.Close()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
 	})
-	return repo.Options{Fleet: fleet, Images: eng.Images(), Journal: journal, Store: &memory.Repos{},
+	return repo.Options{Fleet: fleet, Images: eng.Images(), Journal: journal, Store: db.Repos(),
 		Check: workspace.CheckRepo}
 }
 

@@ -22,7 +22,7 @@ import (
 func TestBootsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Boots = 2
 		var mu sync.Mutex
 		booting, most := 0, 0
@@ -92,7 +92,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				w.opts.Boots = 1
 				w.hooks["create"] = func() { time.Sleep(time.Hour) }
 				f := w.open(t)
@@ -136,7 +136,7 @@ func TestQueuedBootsEnd(t *testing.T) {
 func TestWarmSandboxDoesNotQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Boots, w.opts.Warm = 1, 1
 		f := w.open(t)
 		synctest.Wait()
@@ -158,7 +158,7 @@ func TestWarmSandboxDoesNotQueue(t *testing.T) {
 func TestHungBootReleasesItsSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Boots = 1
 		slow := time.Hour
 		w.hooks["create"] = func() {

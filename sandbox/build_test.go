@@ -23,7 +23,7 @@ const buildAccount = "harvest-build"
 // mission: B2
 func TestBuildsRunInSandboxes(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.caps.Snapshot = true
 	w.opts.Quotas = reserve.Quotas{Sandboxes: 1}
 	f := w.open(t)
@@ -79,7 +79,7 @@ func TestBuildsRunInSandboxes(t *testing.T) {
 // mission: B2
 func TestVolumesOfBuilds(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.caps.Snapshot = true
 	f := w.open(t)
 	builds := build.New(f, w.stub.Volumes())
@@ -116,7 +116,7 @@ func TestVolumesOfBuilds(t *testing.T) {
 
 func TestBuildsNeedSnapshots(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.caps.Snapshot, w.caps.Network, w.caps.Limits = false, false, nil
 	f := w.open(t)
 	_, err := build.New(f, w.stub.Volumes()).Start(t.Context(), dockerfile.Setup{Image: "base", Network: "default"})
@@ -137,7 +137,7 @@ func TestBuildsNeedSnapshots(t *testing.T) {
 func TestBuildsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.Snapshot = true
 		f := w.open(t)
 		kept := create(t, f, spec.Request{})

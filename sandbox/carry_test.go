@@ -26,7 +26,7 @@ const day = 24 * time.Hour
 func TestCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{
@@ -81,7 +81,7 @@ func TestCarriedOver(t *testing.T) {
 func TestCarryingOverFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
@@ -103,7 +103,7 @@ func TestCarryingOverFails(t *testing.T) {
 func TestWhoeverWantsASandboxThatIsCarriedOverWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
@@ -138,7 +138,7 @@ func TestWhoeverWantsASandboxThatIsCarriedOverWaits(t *testing.T) {
 func TestDestroyedWhileItIsCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
@@ -160,7 +160,7 @@ func TestDestroyedWhileItIsCarriedOver(t *testing.T) {
 func TestServerEndsWhileASandboxIsCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
@@ -185,7 +185,7 @@ func TestHalfCarriedOver(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			old, next := w.add(engine.Handle{ID: "sbx_1"}), w.add(engine.Handle{ID: "sbx_1"})
 			want := old.handle
 			if w.record(t, "sbx_1", record.Lost, old.handle); !both {
@@ -209,7 +209,7 @@ func TestHalfCarriedOver(t *testing.T) {
 func TestLifetimeOfTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: day.Seconds()})
@@ -227,7 +227,7 @@ func TestLifetimeOfTheEngine(t *testing.T) {
 func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (3 * day).Seconds()})
@@ -267,7 +267,7 @@ func TestCopyWhileASandboxIsCarriedOver(t *testing.T) {
 func TestCarriedOverWithItsNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: (2 * day).Seconds()})
@@ -293,7 +293,7 @@ func TestCarriedOverWithItsNetwork(t *testing.T) {
 func TestLifetimeWithASnapshotOnTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newSnapshotWorld()
+		w := newSnapshotWorld(t)
 		w.life = day
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: day.Seconds(), SnapshotOnEnd: true})

@@ -34,7 +34,7 @@ func (b *box) Checkpoint(ctx context.Context, dir string) error {
 
 func newMemoryWorld(t *testing.T) *world {
 	t.Helper()
-	w := newWorld()
+	w := newWorld(t)
 	w.caps.Memory, w.opts.Checkpoints = true, filepath.Join(t.TempDir(), "checkpoints")
 	return w
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/RelevanceAI/harvest/event"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // mission: A6, F1
@@ -33,8 +33,8 @@ func TestEventsOfDenialsSayWhatWasDenied(t *testing.T) {
 // mission: F1, A9
 func TestEventsArePublished(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	j := event.Open(t.Context(), event.Options{Store: new(memory.Events)})
+	w := newWorld(t)
+	j := event.Open(t.Context(), event.Options{Store: testdb.Open(t).Events()})
 	w.opts.Event = record.Publish(t.Context(), j)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{Name: "n"})

@@ -20,7 +20,7 @@ import (
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestTimeLimit(t *testing.T) {
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +91,7 @@ func TestCancel(t *testing.T) {
 
 func TestExecutionControl(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
 	x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Terminal: &engine.Size{Rows: 24, Cols: 80}})
@@ -122,7 +122,7 @@ func TestExecutionControl(t *testing.T) {
 
 func TestOutputGoesToTheCallerOrIntoTheResult(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
 	echo := []string{"echo", "hello"}
@@ -142,7 +142,7 @@ func TestOutputGoesToTheCallerOrIntoTheResult(t *testing.T) {
 
 func TestExecRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
 	run := []string{"run"}
@@ -194,7 +194,7 @@ func TestExecRefuses(t *testing.T) {
 
 func TestWhatTheEngineLacks(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.caps.Users, w.caps.Terminal, w.caps.Volumes, w.caps.Limits = false, false, false, []string{"cpu"}
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
@@ -214,7 +214,7 @@ func TestWhatTheEngineLacks(t *testing.T) {
 
 func TestEngineThatCannotFindCommandsAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	opts := w.opts
 	opts.Engine, opts.Store = plainEngine{w.stub}, w.store
 	f, err := sandbox.Open(t.Context(), opts)

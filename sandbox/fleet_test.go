@@ -26,7 +26,7 @@ import (
 func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.hooks["create"] = func() { time.Sleep(20 * time.Millisecond) }
 		f := w.open(t)
 		before := time.Now().UTC()
@@ -92,7 +92,7 @@ func TestCreateHandsEverythingToTheEngine(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		sb := create(t, w.open(t), spec.Request{})
 		want := engine.Limits{CPU: 1, Memory: 2 << 30, Disk: 10 << 30, Processes: 1024, Files: 65536}
 		if sb.Limits != want || w.specs[0].Limits != want {
@@ -117,7 +117,7 @@ func TestDefaultOfVolumeFiles(t *testing.T) {
 		"of a small disk":     {engine.Limits{Disk: 1 << 30}, 200_000},
 		"as configured":       {engine.Limits{VolumeFiles: 500}, 500},
 	} {
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.Limits = append(w.caps.Limits, "volume_files")
 		w.opts.Defaults = c.defaults
 		f := w.open(t)
@@ -136,7 +136,7 @@ func TestDefaultOfVolumeFiles(t *testing.T) {
 
 func TestMissingBaseImageIsBuilt(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.absent = true
 	f := w.open(t)
 	var steps []string
@@ -159,7 +159,7 @@ func TestCreateFailsAtEveryStage(t *testing.T) {
 	} {
 		t.Run(c.call, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld()
+			w := newWorld(t)
 			f := w.open(t)
 			w.fail(c.call, boom)
 			sb, err := f.Create(t.Context(), account,
@@ -187,7 +187,7 @@ func TestCreateFailsAtEveryStage(t *testing.T) {
 
 func TestStageInsideTheEngineWins(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	w.fail("create", errors.Stage(errors.Errorf("secret detail"), "mount"))
 	sb, err := f.Create(t.Context(), account, spec.Request{})
@@ -221,7 +221,7 @@ func (s *brokenStore) Put(ctx context.Context, sb record.Sandbox) error {
 
 func TestNothingIsCreatedWithoutARecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	broken := &brokenStore{Store: w.store}
 	w.store = broken
 	f := w.open(t)
@@ -236,7 +236,7 @@ func TestNothingIsCreatedWithoutARecord(t *testing.T) {
 // mission: A8
 func TestSandboxEndsEvenIfThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	broken := &brokenStore{Store: w.store}
 	w.store = broken
 	f := w.open(t)
@@ -251,7 +251,7 @@ func TestSandboxEndsEvenIfThatCannotBeRecorded(t *testing.T) {
 // mission: A7
 func TestReferences(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	one := create(t, f, spec.Request{Name: "one"})
 	two := create(t, f, spec.Request{})
@@ -305,7 +305,7 @@ func TestReferences(t *testing.T) {
 func TestList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Prices = reserve.Prices{CPUSecond: 1}
 		f := w.open(t)
 		one := create(t, f, spec.Request{Name: "one", Tags: map[string]string{"k": "v"}})
@@ -350,7 +350,7 @@ func TestList(t *testing.T) {
 
 func TestNamesAreUniqueWhileTheyAreUsed(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	create(t, f, spec.Request{Name: "n"})
 	_, err := f.Create(t.Context(), account, spec.Request{Name: "n"})
@@ -380,7 +380,7 @@ func TestQuotas(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld()
+			w := newWorld(t)
 			w.opts.Quotas = c.quotas
 			f := w.open(t)
 			one := create(t, f, spec.Request{})
@@ -400,7 +400,7 @@ func TestQuotas(t *testing.T) {
 
 func TestQuotasOfTenthsAddUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.opts.Quotas = reserve.Quotas{CPU: 0.3}
 	f := w.open(t)
 	for range 3 {
@@ -413,7 +413,7 @@ func TestQuotasOfTenthsAddUp(t *testing.T) {
 // mission: A11
 func TestManyAtOnceRespectTheQuota(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	const quota, attempts = 40, 100
 	w.opts.Quotas = reserve.Quotas{Sandboxes: quota}
 	f := w.open(t)
@@ -456,7 +456,7 @@ func TestManyAtOnceRespectTheQuota(t *testing.T) {
 func TestCost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.GPUs = true
 		w.opts.Prices = reserve.Prices{CPUSecond: 0.01, GiBSecond: 0.001, GPUSecond: map[string]float64{"T4": 1}}
 		w.hooks["create"] = func() { time.Sleep(time.Minute) } // is not paid for
@@ -487,7 +487,7 @@ func TestCost(t *testing.T) {
 // mission: F5
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	_, err := sandbox.Open(t.Context(), sandbox.Options{Store: w.store})
 	wantError(t, err, errors.Internal)
 	_, err = sandbox.Open(t.Context(), sandbox.Options{

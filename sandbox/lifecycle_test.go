@@ -40,7 +40,7 @@ func (w *world) wantEnd(t *testing.T, f *sandbox.Fleet, id string, status record
 func TestLifetime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{TimeoutSeconds: 3600})
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}, Timeout: 5 * time.Hour})
@@ -67,7 +67,7 @@ func TestLifetime(t *testing.T) {
 func TestClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		var set atomic.Int64 // by how much, in nanoseconds
 		w.opts.Clock = func() time.Time { return time.Now().Add(time.Duration(set.Load())) }
 		f := w.open(t)
@@ -110,7 +110,7 @@ func TestClockIsSetBack(t *testing.T) {
 func TestIdleLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{IdleTimeoutSeconds: 60})
 		alive := func(when string) {
@@ -196,7 +196,7 @@ func TestIdleLimit(t *testing.T) {
 func TestExtendRefuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		_, err := f.Extend(t.Context(), account, sb.ID, 0, 0)
@@ -219,7 +219,7 @@ func TestExtendRefuses(t *testing.T) {
 func TestDestroy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "v", Path: "/v"}}})
 		polite := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"polite"}})
@@ -261,7 +261,7 @@ func TestDestroy(t *testing.T) {
 func TestDestroysJoin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		var calls atomic.Int32
@@ -298,7 +298,7 @@ func TestDestroysJoin(t *testing.T) {
 func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
 		w.fail("destroy", stuck, stuck, nil)
@@ -331,7 +331,7 @@ func TestFailedDestroyIsReportedAndTriedAgain(t *testing.T) {
 func TestDestroyAgainReleasesWhatWasLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		stuck := errors.Newf(errors.Unavailable, "a mount is busy")
 		w.fail("destroy", stuck, stuck)
@@ -354,7 +354,7 @@ func TestDestroyDuringCreate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, call := range []string{"build", "create", "late"} {
-			w := newWorld()
+			w := newWorld(t)
 			w.absent = call == "build"
 			f := w.open(t)
 			if call != "late" {
@@ -395,7 +395,7 @@ func TestDestroyDuringCreate(t *testing.T) {
 func TestCanceledCreateLeavesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		w.block("create")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -409,7 +409,7 @@ func TestCanceledCreateLeavesNothing(t *testing.T) {
 func TestCloseCancelsCreation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		w.block("create")
 		created := make(chan error, 1)
@@ -428,7 +428,7 @@ func TestCloseCancelsCreation(t *testing.T) {
 func TestCloseIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		unblock := w.block("destroy")
@@ -458,7 +458,7 @@ func TestUnexpectedEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				f := w.open(t)
 				sb := create(t, f, spec.Request{Memory: 64 << 20})
 				x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
@@ -482,7 +482,7 @@ func TestUnexpectedEnds(t *testing.T) {
 func TestOutOfMemoryWithoutALimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.Limits = nil
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
@@ -495,7 +495,7 @@ func TestOutOfMemoryWithoutALimit(t *testing.T) {
 func TestLostSandboxIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Timeout: time.Minute, Detach: true})
@@ -533,7 +533,7 @@ func TestLostSandboxIsFoundAgain(t *testing.T) {
 func TestLostSandboxIsGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		w.box(t, sb.ID).vanish()
@@ -552,7 +552,7 @@ func TestSandboxEndedElsewhere(t *testing.T) {
 	for detail, reason := range map[string]string{"The provider ended it.": "The provider ended it.",
 		"": "by something else than Harvest"} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			f := w.open(t)
 			sb := create(t, f, spec.Request{})
 			x := start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}})
@@ -580,7 +580,7 @@ func TestDestroyOfALostSandbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := errors.Newf(errors.Unavailable, "away")
 		for _, reachable := range []bool{true, false} {
-			w := newWorld()
+			w := newWorld(t)
 			f := w.open(t)
 			sb := create(t, f, spec.Request{})
 			w.box(t, sb.ID).lose()
@@ -606,7 +606,7 @@ func TestDestroyOfALostSandbox(t *testing.T) {
 func TestOldRecordsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Retention = 24 * time.Hour
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})

@@ -48,8 +48,8 @@ func (m mountStub) Recover(_ context.Context, lives func(string) bool) error {
 	return m.call("recover", storage.Job{})
 }
 
-func mountWorld() (*world, *s3Stub) {
-	w, s3 := s3World()
+func mountWorld(t testing.TB) (*world, *s3Stub) {
+	w, s3 := s3World(t)
 	w.caps.Dirs, w.opts.Mounts = true, mountStub{s3}
 	return w, s3
 }
@@ -68,7 +68,7 @@ func mountRequest(change func(*spec.S3)) spec.Request {
 func TestMountInTheLifeOfASandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s3 := mountWorld()
+		w, s3 := mountWorld(t)
 		f := w.open(t)
 		want := func(when, calls string) {
 			t.Helper()
@@ -142,7 +142,7 @@ func TestMountInTheLifeOfASandbox(t *testing.T) {
 
 func TestMountRequests(t *testing.T) {
 	t.Parallel()
-	w, _ := mountWorld()
+	w, _ := mountWorld(t)
 	f := w.open(t)
 	for words, change := range map[string]func(*spec.S3){
 		"only a mount can":        func(s *spec.S3) { s.Mount, s.ReadOnly = false, true },
@@ -159,7 +159,7 @@ func TestMountRequests(t *testing.T) {
 	req.Volumes = []spec.Mount{{Name: "v", Path: "/data/v"}}
 	_, err := f.Create(t.Context(), account, req)
 	wantError(t, err, errors.Invalid, "overlap")
-	plain, _ := s3World()
+	plain, _ := s3World(t)
 	_, err = plain.open(t).Create(t.Context(), account, mountRequest(nil))
 	wantError(t, err, errors.Unsupported, "cannot mount S3")
 }
@@ -171,7 +171,7 @@ func TestMountRequests(t *testing.T) {
 func TestMountByTheEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s3 := mountWorld()
+		w, s3 := mountWorld(t)
 		w.caps.Dirs, w.caps.Buckets, w.caps.Views = false, true, true
 		f := w.open(t)
 		sb := create(t, f, mountRequest(func(s *spec.S3) { s.Secret, s.ReadOnly = "keys", true }))

@@ -15,7 +15,7 @@ import (
 func TestNamesFindTheLatestSandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		get := func(f *sandbox.Fleet, want record.Sandbox, status record.Status) {
 			t.Helper()

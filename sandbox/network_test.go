@@ -87,8 +87,8 @@ func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // networked is a world whose engine has a network.
-func networked() *world {
-	w := newWorld()
+func networked(t testing.TB) *world {
+	w := newWorld(t)
 	w.caps.Network = true
 	return w
 }
@@ -98,7 +98,7 @@ func allow(rules ...string) spec.Network { return spec.Network{Mode: "allow", Al
 // mission: A6
 func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 	t.Parallel()
-	w := networked()
+	w := networked(t)
 	f := w.open(t)
 	for mode, want := range map[string]engine.NetworkMode{"": engine.NetworkDefault, "default": engine.NetworkDefault,
 		"none": engine.NetworkNone} {
@@ -112,7 +112,7 @@ func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 			t.Errorf("mode %q: the record says %+v, ports %v", mode, sb.Network, sb.Ports)
 		}
 	}
-	if sb := create(t, newWorld().open(t), spec.Request{}); sb.Network.Mode != "none" {
+	if sb := create(t, newWorld(t).open(t), spec.Request{}); sb.Network.Mode != "none" {
 		t.Errorf("an engine without a network gives %+v", sb.Network)
 	}
 }
@@ -121,7 +121,7 @@ func TestNetworkByDefaultIsTheInternet(t *testing.T) {
 func TestSetNetwork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := networked()
+		w := networked(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{Network: spec.Network{Mode: "none"}})
 		box := w.box(t, sb.ID)
@@ -170,7 +170,7 @@ func TestSetNetwork(t *testing.T) {
 func TestDenialsAreEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := networked()
+		w := networked(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{Network: allow("x.org")})
 		quiet := create(t, f, spec.Request{Network: spec.Network{Mode: "none"}})
@@ -246,7 +246,7 @@ func TestDenialsAreEvents(t *testing.T) {
 func TestDial(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := networked()
+		w := networked(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{IdleTimeoutSeconds: 10})
 		c, err := f.Dial(t.Context(), account, sb.ID, 8080)

@@ -19,7 +19,7 @@ import (
 func TestPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 2
 		f := w.open(t)
 		synctest.Wait()
@@ -55,7 +55,7 @@ func TestPool(t *testing.T) {
 func TestEmptyPoolDelaysNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 1
 		unblock := w.block("warm")
 		f := w.open(t)
@@ -70,7 +70,7 @@ func TestEmptyPoolDelaysNothing(t *testing.T) {
 func TestPoolBacksOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 1
 		no := errors.Newf(errors.Unavailable, "no")
 		w.fail("warm", no, no, no)
@@ -97,7 +97,7 @@ func TestPoolBacksOff(t *testing.T) {
 func TestClaimThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 1
 		f := w.open(t)
 		synctest.Wait()
@@ -117,7 +117,7 @@ func TestClaimThatFails(t *testing.T) {
 
 func TestPoolNeedsAnEngineThatHasOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.opts.Warm = 3
 	w.caps.Warm = false
 	f := w.open(t)
@@ -129,7 +129,7 @@ func TestPoolNeedsAnEngineThatHasOne(t *testing.T) {
 func TestDrainReportsFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		opts := w.opts
 		opts.Engine, opts.Store, opts.Warm = w.stub, w.store, 2
 		f, err := sandbox.Open(t.Context(), opts)
@@ -157,7 +157,7 @@ const baseID = "img_0123456789abcdef"
 func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.others = []image.Image{{ID: "img_other", Names: []string{"other"},
 			Spec: image.Spec{Base: "x", Owner: account}}}
 		w.opts.Warm, w.opts.WarmUp = 1, []string{"python3", "-c", "pass"}
@@ -188,7 +188,7 @@ func TestPoolPreparesWhatWasAskedForLast(t *testing.T) {
 func TestPoolGivesWhatFitsBest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.others = []image.Image{{ID: "img_other", Names: []string{"other"},
 			Spec: image.Spec{Base: "x", Owner: account}}}
 		w.opts.Warm = 2
@@ -213,7 +213,7 @@ func TestPoolGivesWhatFitsBest(t *testing.T) {
 func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.others = []image.Image{{ID: "img_theirs", Names: []string{"theirs"},
 			Spec: image.Spec{Base: "x", Owner: "somebody"}}}
 		w.opts.Warm = 1
@@ -236,7 +236,7 @@ func TestPoolGivesNobodyTheImageOfSomebodyElse(t *testing.T) {
 func TestPoolDoesWithoutWhatCannotBePrepared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm, w.opts.WarmUp = 1, []string{"leave", "traces"}
 		w.fail("prepare", errors.Newf(errors.Invalid, "it leaves traces"))
 		f := w.open(t)
@@ -260,7 +260,7 @@ func TestPoolDoesWithoutWhatCannotBePrepared(t *testing.T) {
 func TestPoolTakenWhileItIsPrepared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 1
 		unblock := w.block("prepare")
 		f := w.open(t)
@@ -280,7 +280,7 @@ func TestPoolTakenWhileItIsPrepared(t *testing.T) {
 func TestPoolForgetsImagesThatWereDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Warm = 1
 		f := w.open(t)
 		synctest.Wait()
@@ -301,7 +301,7 @@ func TestPoolForgetsImagesThatWereBuiltAnew(t *testing.T) {
 	t.Parallel()
 	for name, asked := range map[string]bool{"asked for": true, "not asked for": false} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			w.opts.Warm = 1
 			f := w.open(t)
 			synctest.Wait()

@@ -29,7 +29,7 @@ func (w *world) restart(t *testing.T, f *sandbox.Fleet) *sandbox.Fleet {
 func TestSandboxesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Quotas = reserve.Quotas{Sandboxes: 1}
 		f := w.open(t)
 		sb := create(t, f, spec.Request{
@@ -70,7 +70,7 @@ func TestSandboxesSurviveARestart(t *testing.T) {
 func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Timeouts.Exec = 10 * time.Hour
 		f := w.open(t)
 		made := func(req sandbox.ExecRequest) (record.Sandbox, *commands.Execution) {
@@ -120,7 +120,7 @@ func TestCommandsKeepSandboxesFromBeingIdleAfterARestart(t *testing.T) {
 func TestTimeLimitsOfCommandsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Timeouts.Exec = 10 * time.Minute
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
@@ -201,7 +201,7 @@ func TestRecoveryFromEveryState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				h := engine.Handle{ID: "sbx_1", Ref: "none"}
 				if c.exists {
 					h = w.add(engine.Handle{ID: "sbx_1"}).handle
@@ -246,7 +246,7 @@ func TestRecoveryFromEveryState(t *testing.T) {
 func TestRecoveryRemovesWhatNoRecordKnows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.add(engine.Handle{ID: "sbx_unknown"})
 		w.add(engine.Handle{}) // warm and unclaimed
 		w.add(engine.Handle{})
@@ -268,7 +268,7 @@ func TestRecoveryRemovesWhatNoRecordKnows(t *testing.T) {
 func TestRecoveryWaitsForWhatCannotBeReached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		b := w.add(engine.Handle{ID: "sbx_1"})
 		w.record(t, "sbx_1", record.Running, b.handle)
 		away := errors.Newf(errors.Unavailable, "away")
@@ -294,7 +294,7 @@ func TestRecoveryGoesOnWithoutDetails(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				f := w.open(t)
 				sb := create(t, f, spec.Request{})
 				start(t, f, sb.ID, sandbox.ExecRequest{Args: []string{"run"}, Detach: true})
@@ -313,7 +313,7 @@ func TestRecoveryGoesOnWithoutDetails(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	w.fail("list", errors.Newf(errors.Unavailable, "no list"))
 	_, err := sandbox.Open(t.Context(), sandbox.Options{Engine: w.stub, Store: w.store})
 	wantError(t, err, errors.Unavailable, "no list", "| recover")
@@ -330,7 +330,7 @@ func (noList) List(context.Context, string, record.Filter) ([]record.Sandbox, er
 func TestExpiredWhileTheServerWasDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		f := w.open(t)
 		old := create(t, f, spec.Request{TimeoutSeconds: 60})
 		idle := create(t, f, spec.Request{IdleTimeoutSeconds: 60})

@@ -78,7 +78,7 @@ func TestRefreshFails(t *testing.T) {
 	boom := errors.Newf(errors.Unavailable, "boom")
 	t.Run("image", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld()
+		w := newWorld(t)
 		w.fail("build", boom)
 		report, err := refresh.Refresh{Fleet: w.open(t), Images: w.stub.Images(), Account: account}.Run(t.Context())
 		wantError(t, err, errors.Unavailable, "boom", "| image")
@@ -88,7 +88,7 @@ func TestRefreshFails(t *testing.T) {
 	})
 	t.Run("sandbox", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld()
+		w := newWorld(t)
 		w.fail("create", boom)
 		report, err := refresh.Refresh{Fleet: w.open(t), Images: w.stub.Images(), Account: account}.Run(t.Context())
 		wantError(t, err, errors.Unavailable, "boom")
@@ -98,7 +98,7 @@ func TestRefreshFails(t *testing.T) {
 	})
 	t.Run("program", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.Volumes = false
 		f := w.open(t)
 		ctx, cancel := context.WithCancel(t.Context())

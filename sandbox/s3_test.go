@@ -56,8 +56,8 @@ func (s *s3Stub) asked() string {
 	return strings.Join(words, " ")
 }
 
-func s3World() (*world, *s3Stub) {
-	w, s := newWorld(), &s3Stub{fails: map[string]error{}, hooks: map[string]func(){}}
+func s3World(t testing.TB) (*world, *s3Stub) {
+	w, s := newWorld(t), &s3Stub{fails: map[string]error{}, hooks: map[string]func(){}}
 	w.opts.S3 = s
 	return w, s
 }
@@ -72,7 +72,7 @@ func s3Request(init, end bool) spec.Request {
 func TestS3InTheLifeOfASandbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s3 := s3World()
+		w, s3 := s3World(t)
 		f := w.open(t)
 		want := func(when, calls string) {
 			t.Helper()
@@ -167,7 +167,7 @@ func TestS3InTheLifeOfASandbox(t *testing.T) {
 func TestS3IsFilledOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s3 := s3World()
+		w, s3 := s3World(t)
 		f := w.open(t)
 		filling := make(chan struct{})
 		s3.hooks["fill"] = func() { <-filling }
@@ -200,7 +200,7 @@ func TestS3IsFilledOnce(t *testing.T) {
 func TestS3EverySoOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, s3 := s3World()
+		w, s3 := s3World(t)
 		f := w.open(t)
 		want := func(when, calls string) {
 			t.Helper()
@@ -273,7 +273,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, s3 := s3World()
+				w, s3 := s3World(t)
 				f := w.open(t)
 				sb := create(t, f, s3Request(false, c.sync))
 				_ = s3.asked()
@@ -328,7 +328,7 @@ func TestS3OfWhatIsGone(t *testing.T) {
 // mission: 1.3, 6.8
 func TestS3Requests(t *testing.T) {
 	t.Parallel()
-	w, _ := s3World()
+	w, _ := s3World(t)
 	f := w.open(t)
 	data := []spec.Mount{{Name: "data", Path: "/data"}}
 	for words, req := range map[string]spec.Request{
@@ -356,7 +356,7 @@ func TestS3Requests(t *testing.T) {
 		t.Errorf("it is %+v", sb)
 	}
 	// Volumes that are not on this machine, as at Modal, are refused, and no volume is created.
-	far, s3 := s3World()
+	far, s3 := s3World(t)
 	far.caps.Views = true
 	f = far.open(t)
 	for _, req := range []spec.Request{s3Request(true, false), s3Request(false, true),
@@ -369,6 +369,6 @@ func TestS3Requests(t *testing.T) {
 		t.Errorf("refused, and asked for %q; there are the volumes %v and the sandboxes %v", calls,
 			far.volumes, far.specs)
 	}
-	_, err := newWorld().open(t).Create(t.Context(), account, s3Request(true, true))
+	_, err := newWorld(t).open(t).Create(t.Context(), account, s3Request(true, true))
 	wantError(t, err, errors.Unsupported, "does not support S3")
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // withSecrets gives w a vault with those secrets of account.
 func withSecrets(t *testing.T, w *world, secrets map[string]secret.Pairs) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func withSecrets(t *testing.T, w *world, secrets map[string]secret.Pairs) *secre
 // mission: A6, F4, 1.4
 func TestSecretsBecomeEnvironment(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	v := withSecrets(t, w, map[string]secret.Pairs{
 		"one": {"A": "sandbox-secret-one-a", "B": "sandbox-secret-one-b", "C": "sandbox-secret-one-c"},
 		"two": {"B": "sandbox-secret-two-b", "C": "sandbox-secret-two-c"},
@@ -81,7 +81,7 @@ func TestSecretsBecomeEnvironment(t *testing.T) {
 // mission: A9, F4
 func TestSecretsThatAreMissing(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	_, err := w.open(t).Create(t.Context(), account, spec.Request{Secrets: []string{"one"}})
 	wantError(t, err, errors.Unsupported, "does not support secrets", "| validate")
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "x"}, "big": {"BIG": strings.Repeat("x", secret.MaxValue)},
@@ -109,7 +109,7 @@ func TestSecretsThatAreMissing(t *testing.T) {
 // TestWithheldSecrets checks that the creator of a sandbox may withhold some of its secrets.
 func TestWithheldSecrets(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"A": "withheld-secret-one-a", "B": "withheld-secret-one-b"}})
 	f := w.open(t)
 	create(t, f, spec.Request{Secrets: []string{"one"}, Env: map[string]string{"C": "given"},

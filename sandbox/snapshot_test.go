@@ -55,8 +55,8 @@ func (b *box) Snapshot(ctx context.Context, path string, w io.Writer) error {
 	return err
 }
 
-func newSnapshotWorld() *world {
-	w := newWorld()
+func newSnapshotWorld(t testing.TB) *world {
+	w := newWorld(t)
 	w.caps.Snapshot = true
 	return w
 }
@@ -64,7 +64,7 @@ func newSnapshotWorld() *world {
 // mission: A10
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
-	w := newSnapshotWorld()
+	w := newSnapshotWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{Volumes: []spec.Mount{{Name: "data", Path: "/data"}}})
 	img, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{Name: "team/dev:1", Path: "/work"})
@@ -101,7 +101,7 @@ func TestSnapshot(t *testing.T) {
 
 func TestNoSnapshots(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	sb := create(t, f, spec.Request{})
 	_, err := f.Snapshot(t.Context(), account, sb.ID, sandbox.SnapshotOptions{})
@@ -117,7 +117,7 @@ func TestNoSnapshots(t *testing.T) {
 // mission: A10
 func TestFork(t *testing.T) {
 	t.Parallel()
-	w := newSnapshotWorld()
+	w := newSnapshotWorld(t)
 	f := w.open(t)
 	first := create(t, f, spec.Request{Name: "one", Tags: map[string]string{"team": "a"}, Workdir: "/work",
 		User: "1000", CPU: 2, Memory: 1 << 30,
@@ -148,7 +148,7 @@ func TestFork(t *testing.T) {
 // copy of the copy.
 func TestForkOfASession(t *testing.T) {
 	t.Parallel()
-	w := newSnapshotWorld()
+	w := newSnapshotWorld(t)
 	withSecrets(t, w, map[string]secret.Pairs{"one": {"MODEL_KEY": "fork-secret-model", "OTHER": "fork-secret-other"}})
 	f := w.open(t)
 	create(t, f, spec.Request{Name: "first", Secrets: []string{"one"}, Withhold: []string{"MODEL_KEY"},
@@ -203,7 +203,7 @@ func TestSnapshotOnEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newSnapshotWorld()
+				w := newSnapshotWorld(t)
 				f := w.open(t)
 				c.req.SnapshotOnEnd = true
 				sb := create(t, f, c.req)
@@ -229,7 +229,7 @@ func TestSnapshotOnEnd(t *testing.T) {
 func TestSnapshotOnEndFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newSnapshotWorld()
+		w := newSnapshotWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{SnapshotOnEnd: true})
 		w.fail("snapshot", errors.Newf(errors.Exhausted, "the disk is full"))
@@ -257,7 +257,7 @@ func TestSnapshotOnEndFails(t *testing.T) {
 func TestSnapshotOnEndAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newSnapshotWorld()
+		w := newSnapshotWorld(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{SnapshotOnEnd: true})
 		if err := f.Close(t.Context()); err != nil {

@@ -31,7 +31,7 @@ func TestSpare(t *testing.T) {
 }
 
 func testSpare(t *testing.T) {
-	w := newWorld()
+	w := newWorld(t)
 	w.opts.Quotas = reserve.Quotas{Sandboxes: 2}
 	w.opts.Prices = reserve.Prices{CPUSecond: 1}
 	f := w.open(t)
@@ -87,7 +87,7 @@ func newest(t *testing.T, f *sandbox.Fleet) record.Sandbox {
 // A restarted server ends the sandboxes made ahead that nobody took.
 func TestSparesEndWithTheServer(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	kept := create(t, f, spec.Request{})
 	taken := spareOf(t, f, account, spec.Request{})

@@ -20,7 +20,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -574,8 +574,8 @@ type world struct {
 	opts   sandbox.Options
 }
 
-func newWorld() *world {
-	w := &world{stub: newStub(), store: new(memory.Sandboxes)}
+func newWorld(t testing.TB) *world {
+	w := &world{stub: newStub(), store: testdb.Open(t).Sandboxes()}
 	w.opts = sandbox.Options{
 		Machine: spec.Machine{CPU: 8, Memory: 16 << 30},
 		Event: func(e record.Event) {

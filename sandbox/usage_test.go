@@ -41,8 +41,8 @@ func (s *stub) holds(memory int64) {
 }
 
 // metered is a world whose engine reports the usage of sandboxes.
-func metered() *world {
-	w := newWorld()
+func metered(t testing.TB) *world {
+	w := newWorld(t)
 	w.caps.Usage = true
 	w.holds(1 << 20)
 	return w
@@ -77,7 +77,7 @@ func increasing(t *testing.T, u usage.Usage) usage.Sample {
 func TestUsageOverALife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := metered()
+		w := metered(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		time.Sleep(21*time.Second + time.Millisecond)
@@ -135,7 +135,7 @@ func TestUsageOverALife(t *testing.T) {
 func TestUsageIsFresh(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := metered()
+		w := metered(t)
 		w.opts.UsageEvery = time.Hour
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
@@ -159,7 +159,7 @@ func TestUsageIsFresh(t *testing.T) {
 func TestUsageThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := metered()
+		w := metered(t)
 		f := w.open(t)
 		quick := create(t, f, spec.Request{})
 		time.Sleep(500 * time.Millisecond)
@@ -184,7 +184,7 @@ func TestUsageThatIsNotThere(t *testing.T) {
 		wantError(t, err, errors.NotFound, sb.ID)
 
 		w.caps.Usage = false
-		silent := newWorld()
+		silent := newWorld(t)
 		g := silent.open(t)
 		sb = create(t, g, spec.Request{})
 		time.Sleep(time.Minute)
@@ -206,7 +206,7 @@ func TestUsageThatIsNotThere(t *testing.T) {
 func TestUsageOverARestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := metered()
+		w := metered(t)
 		f := w.open(t)
 		sb := create(t, f, spec.Request{})
 		time.Sleep(20 * time.Second)

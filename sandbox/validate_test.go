@@ -35,7 +35,7 @@ func many(n int) map[string]string {
 
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newWorld(t)
 	f := w.open(t)
 	for name, c := range map[string]struct {
 		req   spec.Request
@@ -177,7 +177,7 @@ func TestBadRequests(t *testing.T) {
 
 func TestGoodRequests(t *testing.T) {
 	t.Parallel()
-	f := newWorld().open(t)
+	f := newWorld(t).open(t)
 	for name, req := range map[string]spec.Request{
 		"a week":            {TimeoutSeconds: 604800, IdleTimeoutSeconds: 0.5},
 		"mounts":            {Volumes: volumes("v", "/v", "w", "/vw", "x", "/var/lib/x", "y", "/mnt/state")},
@@ -202,7 +202,7 @@ func TestGoodRequests(t *testing.T) {
 func TestHostnameOfEngine(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.caps.Hostname = false
 		_, err := w.open(t).Create(t.Context(), account, spec.Request{Hostname: "mine"})
 		wantError(t, err, errors.Unsupported, "does not support host names of sandboxes", "omit hostname")
@@ -215,10 +215,10 @@ func TestHostnameOfEngine(t *testing.T) {
 func TestGPU(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		_, err := w.open(t).Create(t.Context(), account, spec.Request{GPU: "T4"})
 		wantError(t, err, errors.Unsupported, "the engine stub does not support GPUs", "omit gpu")
-		w = newWorld()
+		w = newWorld(t)
 		w.caps.GPUs = true
 		f := w.open(t)
 		sb := create(t, f, spec.Request{GPU: "A100-80GB:2"})
@@ -239,10 +239,10 @@ func TestGPU(t *testing.T) {
 func TestSecretsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		_, err := w.open(t).Create(t.Context(), "personal", spec.Request{Secrets: []string{"stub:keys"}})
 		wantError(t, err, errors.Unsupported, `secrets of "stub" are not supported`, "harvest secret ls")
-		w = newWorld()
+		w = newWorld(t)
 		w.caps.Secrets = true
 		f := w.open(t)
 		sb, err := f.Create(t.Context(), "personal", spec.Request{Secrets: []string{"stub:keys", "stub:more"}})
@@ -273,7 +273,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	w := newWorld()
+	w := newWorld(f)
 	w.caps.Volumes = false
 	opts := w.opts
 	opts.Engine, opts.Store, opts.Event = w.stub, w.store, nil

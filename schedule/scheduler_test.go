@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/schedule"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 const account = "acme"
@@ -36,8 +36,8 @@ type world struct {
 	do    schedule.Func // guarded by mu; nil succeeds
 }
 
-func newWorld() *world {
-	w := &world{store: new(memory.Schedules)}
+func newWorld(t *testing.T) *world {
+	w := &world{store: testdb.Open(t).Schedules()}
 	w.opts = schedule.Options{Now: w.now, Kinds: map[string]schedule.Func{"work": w.work}}
 	return w
 }
@@ -168,7 +168,7 @@ var boom = errors.Newf(errors.Unavailable, "boom")
 func TestJobsRunWhenTheyAreDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		s := w.open(t)
 		job := set(t, s, halfHourly())
 		if job.Retries != 3 || job.TimeoutSeconds != 600 || job.Missed != schedule.RunOnce ||
@@ -197,7 +197,7 @@ func TestJobsRunWhenTheyAreDue(t *testing.T) {
 func TestFailuresAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(context.Context, json.RawMessage) (any, error) {
 			return map[string]string{"got": "so far"}, errors.Remedy(errors.Stage(boom, "build"), "wait")
 		})
@@ -242,7 +242,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 func TestSuccessEndsTheRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		n := 0
 		w.will(func(context.Context, json.RawMessage) (any, error) {
 			if n++; n < 3 {
@@ -261,7 +261,7 @@ func TestSuccessEndsTheRetries(t *testing.T) {
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(ctx context.Context, _ json.RawMessage) (any, error) { <-ctx.Done(); return nil, ctx.Err() })
 		s := w.open(t)
 		job := halfHourly()
@@ -278,7 +278,7 @@ func TestTimeLimit(t *testing.T) {
 func TestNoOverlap(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(context.Context, json.RawMessage) (any, error) { time.Sleep(70 * time.Minute); return nil, nil })
 		s := w.open(t)
 		job := halfHourly()
@@ -301,7 +301,7 @@ func TestNoOverlap(t *testing.T) {
 func TestDueBeatsRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(context.Context, json.RawMessage) (any, error) { return nil, boom })
 		s := w.open(t)
 		job := halfHourly()
@@ -329,7 +329,7 @@ func TestMissedRuns(t *testing.T) {
 		{schedule.Skip, "succeeded/1 skipped/0", ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			s := w.open(t)
 			job := halfHourly()
 			job.Missed = c.policy
@@ -354,7 +354,7 @@ func TestMissedRuns(t *testing.T) {
 func TestRunsThatWereCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(ctx context.Context, _ json.RawMessage) (any, error) { <-ctx.Done(); return nil, ctx.Err() })
 		s := w.open(t)
 		set(t, s, halfHourly())
@@ -380,7 +380,7 @@ func TestCrash(t *testing.T) {
 		history string
 	}{{3, "interrupted/1 succeeded/2"}, {schedule.NoRetries, "interrupted/1"}} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newWorld(t)
 			job := halfHourly()
 			job.Retries, job.TimeoutSeconds, job.Next = c.retries, 600, time.Now().Add(10*time.Hour)
 			left := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Running,
@@ -416,7 +416,7 @@ func TestCrash(t *testing.T) {
 func TestRetryThatIsOutOfDate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		job := halfHourly()
 		job.Retries, job.TimeoutSeconds, job.Next = 3, 600, time.Now().Add(time.Hour)
 		old := schedule.Run{ID: "run_0", Account: account, Job: "job", Attempt: 1, Status: schedule.Failed,
@@ -452,7 +452,7 @@ func TestClockIsSet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newWorld(t)
 				s := w.open(t)
 				set(t, s, halfHourly())
 				time.Sleep(130 * time.Minute)
@@ -473,7 +473,7 @@ func TestClockIsSet(t *testing.T) {
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.will(func(context.Context, json.RawMessage) (any, error) { return nil, boom })
 		s := w.open(t)
 		set(t, s, halfHourly())
@@ -509,7 +509,7 @@ func TestPauseAndResume(t *testing.T) {
 func TestRunNowAndWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.ByHand, w.opts.Keep = true, 3
 		w.will(func(context.Context, json.RawMessage) (any, error) { time.Sleep(time.Minute); return "done", nil })
 		s := w.open(t)
@@ -561,7 +561,7 @@ func TestRunNowAndWait(t *testing.T) {
 func TestSetListDelete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		w.opts.Jobs = 3
 		w.will(func(ctx context.Context, _ json.RawMessage) (any, error) { <-ctx.Done(); return nil, ctx.Err() })
 		s := w.open(t)
@@ -619,7 +619,7 @@ func TestSetListDelete(t *testing.T) {
 func TestBadJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newWorld().open(t)
+		s := newWorld(t).open(t)
 		for want, change := range map[string]func(*schedule.Job){
 			"cannot be a schedule's name": func(j *schedule.Job) { j.Name = "../x" },
 			"no kind of jobs":             func(j *schedule.Job) { j.Kind = "x" },
@@ -646,7 +646,7 @@ func TestBadJobs(t *testing.T) {
 func TestUnknownKindIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		job := halfHourly()
 		job.Kind, job.Next, job.Paused = "gone", time.Now(), true
 		if err := w.store.Put(t.Context(), job); err != nil {
@@ -702,7 +702,7 @@ func (f *faulty) Delete(ctx context.Context, account, job string) error {
 func TestNothingRunsThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		full := errors.Newf(errors.Exhausted, "the disk is full")
 		store := &faulty{Store: w.store}
 		w.store = store
@@ -734,7 +734,7 @@ func TestOutputIsBoundedAndWithoutSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const value = "schedule-canary-51f0"
 		defer logf.Redact(value)()
-		w := newWorld()
+		w := newWorld(t)
 		s := w.open(t)
 		set(t, s, halfHourly())
 		for _, c := range []struct {
@@ -765,7 +765,7 @@ func TestOutputIsBoundedAndWithoutSecrets(t *testing.T) {
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newWorld(t)
 		block := make(chan struct{})
 		w.will(func(context.Context, json.RawMessage) (any, error) { <-block; return nil, nil })
 		s := w.open(t)

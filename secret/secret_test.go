@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/store"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 const account = "acme"
@@ -39,7 +40,7 @@ type home struct {
 
 func newHome(t *testing.T) *home {
 	t.Helper()
-	return &home{store: new(memory.Secrets), keyFile: filepath.Join(t.TempDir(), "secret.key")}
+	return &home{store: testdb.Open(t).Secrets(), keyFile: filepath.Join(t.TempDir(), "secret.key")}
 }
 
 func (h *home) open(t *testing.T) *secret.Vault {
@@ -120,7 +121,7 @@ func TestCreateReplaceMergeDelete(t *testing.T) {
 	_, err := v.Set(t.Context(), account, "s", secret.Pairs{"A": "x"}, secret.Create)
 	wantError(t, err, errors.Conflict, `"s"`, "replace")
 	merged := set(t, v, "s", secret.Pairs{"B": "value three", "C": ""}, secret.Merge)
-	if !merged.Created.Equal(first.Created) || !merged.Updated.After(first.Updated) {
+	if !merged.Created.Equal(first.Created.Truncate(time.Microsecond)) || !merged.Updated.After(first.Updated) {
 		t.Errorf("times: %+v, then %+v", first, merged)
 	}
 	if diff := cmp.Diff(map[string]string{"A": "value one", "B": "value three", "C": ""},
@@ -312,13 +313,13 @@ func TestSealedValuesAreBound(t *testing.T) {
 		"a bit":           func(r *secret.Record) { r.Sealed[len(r.Sealed)-1] ^= 1 },
 		"cut":             func(r *secret.Record) { r.Sealed = r.Sealed[:20] },
 		"short":           func(r *secret.Record) { r.Sealed = r.Sealed[:3] },
-		"empty":           func(r *secret.Record) { r.Sealed = nil },
+		"empty":           func(r *secret.Record) { r.Sealed = []byte{} },
 		"format":          func(r *secret.Record) { r.Sealed[0] = 9 },
 	} {
 		r := a
 		r.Sealed = bytes.Clone(a.Sealed)
 		change(&r)
-		moved := &home{store: new(memory.Secrets), keyFile: h.keyFile}
+		moved := &home{store: testdb.Open(t).Secrets(), keyFile: h.keyFile}
 		if err := moved.store.Put(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -461,7 +462,7 @@ func TestValuesAreHiddenAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := &home{store: new(memory.Secrets), keyFile: h.keyFile}
+	other := &home{store: testdb.Open(t).Secrets(), keyFile: h.keyFile}
 	bad := sealed
 	bad.Name = "damaged"
 	if err := other.store.Put(t.Context(), sealed, bad); err != nil {

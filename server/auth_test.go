@@ -22,8 +22,8 @@ import (
 	"github.com/RelevanceAI/harvest/internal/testenv"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/session"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // as returns a world in which requests come to the listener that needs a key, with a key of that kind.
@@ -205,7 +205,7 @@ func TestOtherAccountsSeeNothing(t *testing.T) {
 // mission: A12, A7
 func TestUsageOfAccounts(t *testing.T) {
 	t.Parallel()
-	sessions := new(memory.Sessions)
+	sessions := testdb.Open(t).Sessions()
 	blocks, events := withBlocks(t)
 	w := start(t, blocks, func(o *server.Options) {
 		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events, Store: sessions,

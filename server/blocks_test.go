@@ -19,22 +19,23 @@ import (
 	"github.com/RelevanceAI/harvest/schedule"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // withBlocks gives the server secrets, schedules and events.
 func withBlocks(t *testing.T) (change func(*server.Options), events *journal.Journal) {
 	t.Helper()
+	db := testdb.Open(t)
 	vault, err := secret.Open(t.Context(), secret.Options{
-		Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(), "secret.key"),
+		Store: db.Secrets(), KeyFile: filepath.Join(t.TempDir(), "secret.key"),
 		Environ: []string{"GITHUB_TOKEN=of-the-server"}, EnvironAccount: account.Personal,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.WithoutCancel(t.Context())
-	events = journal.Open(ctx, journal.Options{Store: new(memory.Events)})
-	schedules, err := schedule.Open(ctx, schedule.Options{Store: new(memory.Schedules), ByHand: true,
+	events = journal.Open(ctx, journal.Options{Store: db.Events()})
+	schedules, err := schedule.Open(ctx, schedule.Options{Store: db.Schedules(), ByHand: true,
 		Kinds: map[string]schedule.Func{
 			"work": func(_ context.Context, args json.RawMessage) (any, error) {
 				if args == nil {

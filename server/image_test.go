@@ -21,7 +21,7 @@ import (
 	"github.com/RelevanceAI/harvest/image"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // builder records its calls.
@@ -213,7 +213,7 @@ func TestCollect(t *testing.T) {
 // need the secret.
 func TestUnknownRegistrySecret(t *testing.T) {
 	t.Parallel()
-	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	vault, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/reserve"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // world is a server on the fake engine.
@@ -60,18 +60,19 @@ func startOn(t *testing.T, made func(*fake.Engine) engine.Engine, changes ...fun
 	if err != nil {
 		t.Fatal(err)
 	}
+	db := testdb.Open(t)
 	fleet, err := sandbox.Open(t.Context(), sandbox.Options{
-		Engine: made(eng), Store: &memory.Sandboxes{}, Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
+		Engine: made(eng), Store: db.Sandboxes(), Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond},
 		Prices: reserve.Prices{CPUSecond: 0.01, GiBSecond: 0.001},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, engine: eng, fleet: fleet, asked: make(chan struct{}), ring: account.NewRing(new(memory.Keys))}
+	w := &world{t: t, engine: eng, fleet: fleet, asked: make(chan struct{}), ring: account.NewRing(db.Keys())}
 	opts := server.Options{
 		Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: eng.Name(), Version: "test",
 		Shutdown: func() { close(w.asked) },
-		Keys:     w.ring, Replays: new(memory.Replays), Audit: &w.audit,
+		Keys:     w.ring, Replays: db.Replays(), Audit: &w.audit,
 	}
 	for _, change := range changes {
 		change(&opts)

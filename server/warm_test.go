@@ -8,7 +8,7 @@ import (
 	"github.com/RelevanceAI/harvest/agent/scripted"
 	"github.com/RelevanceAI/harvest/server"
 	"github.com/RelevanceAI/harvest/session"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // Announcements of sessions are limited for each account, and errors are those of creating the session.
@@ -17,7 +17,7 @@ func TestWarmSession(t *testing.T) {
 	blocks, events := withBlocks(t)
 	w := start(t, blocks, func(o *server.Options) {
 		manager, err := session.Open(t.Context(), session.Options{Fleet: o.Fleet, Journal: events,
-			Store: new(memory.Sessions), Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
+			Store: testdb.Open(t).Sessions(), Agents: map[string]agent.Agent{"scripted": scripted.Agent{}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/records"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // gitServer is git's own HTTP server (git-http-backend(1)) with the part of GitHub's API that sessions need.
@@ -277,7 +277,7 @@ func (g *gitServer) reach() spec.Request {
 // vault returns secrets.
 func vault(t *testing.T, pairs secret.Pairs) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,8 @@ import (
 	"github.com/RelevanceAI/harvest/session"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/store/testdb"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -55,9 +56,9 @@ type house struct {
 	images   string
 	opts     session.Options // in addition to open's own
 	rented   *provider       // whose the sandboxes are; nil for our own
-	events   *memory.Events
-	sessions *memory.Sessions
-	boxes    *memory.Sandboxes
+	events   store.Events
+	sessions store.Sessions
+	boxes    store.Sandboxes
 
 	fleet   *sandbox.Fleet
 	journal *event.Journal
@@ -73,9 +74,9 @@ func newHouse(t *testing.T, opts session.Options) *house {
 
 func newHouseOf(t *testing.T, opts session.Options, rented *provider) *house {
 	t.Helper()
-	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: &memory.Events{},
-		boxes: &memory.Sandboxes{}}
-	h.sessions = &memory.Sessions{Boxes: h.boxes}
+	db := testdb.Open(t)
+	h := &house{dir: testenv.DataDir(t), opts: opts, rented: rented, events: db.Events(),
+		sessions: db.Sessions(), boxes: db.Sandboxes()}
 	h.images = t.TempDir() // apart: a library's locks last as long as the process, also when the test plays a restart
 	copyImages(t, h.images)
 	h.open(t)

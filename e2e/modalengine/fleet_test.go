@@ -22,7 +22,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // modalFleet is a Fleet whose sandboxes are at Modal. Our own server stands in for Modal.
@@ -58,7 +58,7 @@ func newModalFleet(t *testing.T) *modalFleet {
 	if f.sdk, err = modal.NewClient(); err != nil {
 		t.Fatal(err)
 	}
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: &memory.Sandboxes{},
+	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: f.eng, Store: testdb.Open(t).Sandboxes(),
 		Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // TestModalEngineRevoked checks that a remedy is reported if Modal no longer accepts Harvest's credentials. Sandboxes
@@ -40,7 +40,7 @@ func TestModalEngineRevoked(t *testing.T) {
 		name, value, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
 		another[name] = value
 	}
-	dir, store := testenv.DataDir(t), &memory.Sandboxes{}
+	dir, store := testenv.DataDir(t), testdb.Open(t).Sandboxes()
 	var mu sync.Mutex
 	var lost []string
 	open := func(token map[string]string) (*sandbox.Fleet, *modalengine.Engine, func()) {

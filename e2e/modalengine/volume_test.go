@@ -27,7 +27,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -289,7 +289,7 @@ func openFleetAtModal(t *testing.T, e engine.Engine) *fleetAtModal {
 	t.Helper()
 	f := &fleetAtModal{}
 	var err error
-	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: new(memory.Sandboxes),
+	f.Fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: e, Store: testdb.Open(t).Sandboxes(),
 		Machine: spec.Machine{CPU: 2, Memory: 4 << 30}, Event: func(e record.Event) {
 			f.mu.Lock()
 			defer f.mu.Unlock()

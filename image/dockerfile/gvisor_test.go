@@ -28,7 +28,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/build"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -126,7 +126,7 @@ func newSiteWith(t *testing.T, opts dockerfile.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: new(memory.Sandboxes),
+	s.fleet, err = sandbox.Open(t.Context(), sandbox.Options{Engine: eng, Store: testdb.Open(t).Sandboxes(),
 		Event: func(e record.Event) {
 			if e.Type == record.EventReady {
 				s.mu.Lock()

@@ -130,7 +130,7 @@ var rows = []row{
 		"it uses a Fleet as any client does"},
 	{"sandbox/build", []string{"account", "image/dockerfile", "sandbox", "sandbox/record", "sandbox/spec", "volume"},
 		"it uses a Fleet as any client does"},
-	{"sandbox/sandboxtest", []string{"engine", "engine/fake", "sandbox", "store/memory"},
+	{"sandbox/sandboxtest", []string{"engine", "engine/fake", "sandbox", "store/testdb"},
 		"helpers of tests know Fleets and the fake engine only"},
 	{"sandbox", []string{"account", "engine", "image", "volume", "secret", "internal/...",
 		"sandbox/boots", "sandbox/carry", "sandbox/checkpoint", "sandbox/commands", "sandbox/denials", "sandbox/images",
@@ -177,6 +177,7 @@ var rows = []row{
 	{"schedule", []string{"event"}, "schedule runs functions that it is given"},
 	{"modalapi/dicts", nil, "Dicts are records; modalapi knows the protocol"},
 	{"modalapi/records", nil, "records are bytes; the packages that make them know their meaning"},
+	{"store/testdb", []string{"store"}, "helpers of tests know the database only"},
 	{"store/...", []string{"account", "agent", "modalapi/dicts", "modalapi/records", "session/records",
 		"session/workspace", "repo", "schedule", "secret", "storage", "event", "engine", "internal/...",
 		"sandbox/record", "sandbox/spec", "sandbox/usage"},
@@ -272,7 +273,8 @@ func layers(t *tree) []Finding {
 
 // helpers are the packages that help tests of other packages.
 var helpers = []string{"agent/agenttest", "engine/enginetest", "image/imagetest", "internal/s3server/s3test",
-	"internal/testenv", "modalapi/modaltest", "model/modeltest", "sandbox/sandboxtest", "store/storetest"}
+	"internal/testenv", "modalapi/modaltest", "model/modeltest", "sandbox/sandboxtest", "store/storetest",
+	"store/testdb"}
 
 // helper reports whether pkg exists for tests.
 func helper(pkg string) bool {

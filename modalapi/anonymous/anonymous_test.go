@@ -8,8 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func open(t *testing.T, store records.Store, key string) *Secrets {
@@ -25,7 +25,7 @@ func open(t *testing.T, store records.Store, key string) *Secrets {
 // are sealed.
 func TestLife(t *testing.T) {
 	t.Parallel()
-	store, now := &memory.Records{}, time.Now()
+	store, now := testdb.Open(t).Records(), time.Now()
 	s := open(t, store, "key")
 	old, used := records.ID{Account: "acc", ID: "st-old"}, records.ID{Account: "acc", ID: "st-used"}
 	for id, value := range map[records.ID]string{old: "value-of-old", used: "value-of-used"} {
@@ -67,7 +67,7 @@ func TestLife(t *testing.T) {
 // TestOtherKey checks that secrets that another key sealed, and damaged ones, are removed.
 func TestOtherKey(t *testing.T) {
 	t.Parallel()
-	store, id := &memory.Records{}, records.ID{Account: "acc", ID: "st-1"}
+	store, id := testdb.Open(t).Records(), records.ID{Account: "acc", ID: "st-1"}
 	if err := open(t, store, "key").Add(id, secret.Pairs{"A": "value"}); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestOtherKey(t *testing.T) {
 // TestDelete checks that a secret is removed once, and only if its record is.
 func TestDelete(t *testing.T) {
 	t.Parallel()
-	store, id := &storetest.Unwritable{Store: &memory.Records{}}, records.ID{Account: "acc", ID: "st-1"}
+	store, id := &storetest.Unwritable{Store: testdb.Open(t).Records()}, records.ID{Account: "acc", ID: "st-1"}
 	s := open(t, store, "key")
 	if err := s.Add(id, secret.Pairs{"A": "value"}); err != nil {
 		t.Fatal(err)

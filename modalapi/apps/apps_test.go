@@ -8,8 +8,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/apps"
 	"github.com/RelevanceAI/harvest/modalapi/records"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func open(t *testing.T, store records.Store, now *time.Time) *apps.Registry {
@@ -45,7 +45,7 @@ func unattended(r *apps.Registry, at time.Time) (ids []string) {
 // as a heartbeat.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
-	now, store := time.Now(), &memory.Records{}
+	now, store := time.Now(), testdb.Open(t).Records()
 	r := open(t, store, &now)
 	silent, heard := add(t, r, apps.Ephemeral, now), add(t, r, apps.Ephemeral, now)
 	stopping := add(t, r, apps.Stopping, now)
@@ -80,7 +80,7 @@ func TestSilentClients(t *testing.T) {
 // that the records of those without one go after a day.
 func TestStoppedApps(t *testing.T) {
 	t.Parallel()
-	now, store := time.Now(), &memory.Records{}
+	now, store := time.Now(), testdb.Open(t).Records()
 	r := open(t, store, &now)
 	named := apps.App{Account: "acme", ID: "ap-named", Env: "main", Name: "named", Created: now}
 	if _, err := r.Ensure(named, false); errors.KindOf(err) != errors.NotFound {
@@ -125,7 +125,7 @@ func TestStoppedApps(t *testing.T) {
 func TestManyRuns(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	r := open(t, &memory.Records{}, &now)
+	r := open(t, testdb.Open(t).Records(), &now)
 	first := ""
 	for range 230 {
 		now = now.Add(time.Second)
@@ -163,7 +163,7 @@ func TestDeployments(t *testing.T) {
 // TestUnwritable checks that a change that cannot be stored is not made.
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
-	now, store := time.Now(), &storetest.Unwritable{Store: &memory.Records{}}
+	now, store := time.Now(), &storetest.Unwritable{Store: testdb.Open(t).Records()}
 	r := open(t, store, &now)
 	id := add(t, r, apps.Ephemeral, now)
 	if err := r.Delete("acme", "im-1"); err != nil {
@@ -196,7 +196,7 @@ func TestUnwritable(t *testing.T) {
 // TestDeletedImages checks that the IDs of deleted images are kept across restarts, apart from apps.
 func TestDeletedImages(t *testing.T) {
 	t.Parallel()
-	now, store := time.Now(), &memory.Records{}
+	now, store := time.Now(), testdb.Open(t).Records()
 	r := open(t, store, &now)
 	for _, id := range []string{"im-1", "im-2"} {
 		if err := r.Delete("acme", id); err != nil {

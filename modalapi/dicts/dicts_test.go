@@ -6,7 +6,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/dicts"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // TestEntriesExpire checks that an entry is gone a week after its last use, reads included, and that a Dict without a
@@ -14,7 +14,7 @@ import (
 func TestEntriesExpire(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	store := new(memory.Dicts)
+	store := testdb.Open(t).Dicts()
 	d := dicts.New(store, func() time.Time { return now })
 	made, err := d.Create(t.Context(), dicts.Dict{Account: "acme", ID: "di-1"}, []dicts.Entry{{Key: []byte("read")},
 		{Key: []byte("checked")}, {Key: []byte("idle")}})
@@ -63,7 +63,7 @@ func TestEntriesExpire(t *testing.T) {
 // TestEachReadsAll checks that Each returns every entry of a Dict of several pages, and stops at an error.
 func TestEachReadsAll(t *testing.T) {
 	t.Parallel()
-	d := dicts.New(new(memory.Dicts), nil)
+	d := dicts.New(testdb.Open(t).Dicts(), nil)
 	if _, err := d.Create(t.Context(), dicts.Dict{Account: "acme", ID: "di-1", Name: "d"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestEachReadsAll(t *testing.T) {
 // TestTooLarge checks the limit of one entry.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
-	d := dicts.New(new(memory.Dicts), nil)
+	d := dicts.New(testdb.Open(t).Dicts(), nil)
 	_, err := d.Create(t.Context(), dicts.Dict{Account: "acme", ID: "di-1", Name: "d"},
 		[]dicts.Entry{{Key: []byte("k"), Value: make([]byte, dicts.MostValue)}})
 	if errors.KindOf(err) != errors.Invalid {

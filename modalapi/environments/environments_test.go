@@ -7,8 +7,8 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/environments"
 	"github.com/RelevanceAI/harvest/modalapi/records"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func open(t *testing.T, store records.Store) *environments.Map {
@@ -33,7 +33,7 @@ func prefix(t *testing.T, m *environments.Map, account, name string) string {
 // survive a restart.
 func TestRename(t *testing.T) {
 	t.Parallel()
-	store := &memory.Records{}
+	store := testdb.Open(t).Records()
 	m := open(t, store)
 	if m.Renamed("acme") || prefix(t, m, "acme", "dev") != "dev" {
 		t.Error("a new environment has another prefix than its name")
@@ -74,7 +74,7 @@ func TestRename(t *testing.T) {
 // TestCreate checks that names are recorded once, and that a record that cannot be stored is not made.
 func TestCreate(t *testing.T) {
 	t.Parallel()
-	store := &storetest.Unwritable{Store: &memory.Records{}}
+	store := &storetest.Unwritable{Store: testdb.Open(t).Records()}
 	m := open(t, store)
 	if err := m.Create("acme", "dev"); err != nil {
 		t.Fatal(err)

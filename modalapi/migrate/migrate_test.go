@@ -17,8 +17,8 @@ import (
 	"github.com/RelevanceAI/harvest/modalapi/queues"
 	"github.com/RelevanceAI/harvest/modalapi/records"
 	"github.com/RelevanceAI/harvest/modalapi/sealing"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func write(t *testing.T, dir, name, text string) string {
@@ -67,7 +67,7 @@ func oldFiles(t *testing.T, dir string) {
 // are left. An interruption before a file is removed changes nothing.
 func TestFiles(t *testing.T) {
 	t.Parallel()
-	dir, store := t.TempDir(), &memory.Records{}
+	dir, store := t.TempDir(), testdb.Open(t).Records()
 	for range 2 {
 		oldFiles(t, dir)
 		if err := migrate.Files(t.Context(), dir, store); err != nil {
@@ -115,7 +115,7 @@ func TestFiles(t *testing.T) {
 // puts.
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	dir, store, jobs := t.TempDir(), &memory.Records{}, records.ID{Account: "acme", ID: "qu-jobs"}
+	dir, store, jobs := t.TempDir(), testdb.Open(t).Records(), records.ID{Account: "acme", ID: "qu-jobs"}
 	oldFiles(t, dir)
 	if err := migrate.Files(t.Context(), dir, store); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestFailures(t *testing.T) {
 	for _, name := range []string{"apps.json", "environments.json"} {
 		dir := t.TempDir()
 		path := write(t, dir, name, `{"acme`)
-		err := migrate.Files(t.Context(), dir, &memory.Records{})
+		err := migrate.Files(t.Context(), dir, testdb.Open(t).Records())
 		if err == nil || errors.RemedyOf(err) == "" || !strings.Contains(err.Error(), path) {
 			t.Errorf("a damaged %s: %v", name, err)
 		}
@@ -165,7 +165,7 @@ func TestFailures(t *testing.T) {
 	}
 	dir := t.TempDir()
 	oldFiles(t, dir)
-	full := &storetest.Unwritable{Store: &memory.Records{}, Err: errors.Newf(errors.Exhausted, "the disk is full")}
+	full := &storetest.Unwritable{Store: testdb.Open(t).Records(), Err: errors.Newf(errors.Exhausted, "the disk is full")}
 	if err := migrate.Files(t.Context(), dir, full); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("on a full disk: %v", err)
 	}

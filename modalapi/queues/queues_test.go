@@ -8,8 +8,8 @@ import (
 
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/modalapi/records"
-	"github.com/RelevanceAI/harvest/store/memory"
 	"github.com/RelevanceAI/harvest/store/storetest"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func open(t *testing.T, store records.Store) *Queues {
@@ -76,7 +76,7 @@ func rows(t *testing.T, store records.Store) (queues, values, keys int) {
 // numbers, and that taken values leave no records.
 func TestValuesSurviveRestart(t *testing.T) {
 	t.Parallel()
-	store, loose := &memory.Records{}, records.ID{Account: "acc", ID: "qu-xloose"}
+	store, loose := testdb.Open(t).Records(), records.ID{Account: "acc", ID: "qu-xloose"}
 	q := open(t, store)
 	create(t, q, jobs, "jobs")
 	create(t, q, loose, "")
@@ -118,7 +118,7 @@ func TestValuesSurviveRestart(t *testing.T) {
 // TestQueuesWithoutClients checks that ephemeral queues end with their clients, and named ones do not.
 func TestQueuesWithoutClients(t *testing.T) {
 	t.Parallel()
-	store, loose := &memory.Records{}, records.ID{Account: "acc", ID: "qu-xloose"}
+	store, loose := testdb.Open(t).Records(), records.ID{Account: "acc", ID: "qu-xloose"}
 	q := open(t, store)
 	create(t, q, jobs, "jobs")
 	create(t, q, loose, "")
@@ -148,7 +148,7 @@ func TestQueuesWithoutClients(t *testing.T) {
 // TestKeysOfPuts checks that the next server knows recent puts by their keys, and that old keys are removed.
 func TestKeysOfPuts(t *testing.T) {
 	t.Parallel()
-	store := &memory.Records{}
+	store := testdb.Open(t).Records()
 	q := open(t, store)
 	create(t, q, jobs, "jobs")
 	for _, key := range []string{"one", "", "two"} {
@@ -173,7 +173,7 @@ func TestKeysOfPuts(t *testing.T) {
 // TestBounds checks the limits of values and queues.
 func TestBounds(t *testing.T) {
 	t.Parallel()
-	q := open(t, &memory.Records{})
+	q := open(t, testdb.Open(t).Records())
 	create(t, q, jobs, "jobs")
 	if err := q.Create(Queue{ID: jobs, Name: "jobs"}); errors.KindOf(err) != errors.Conflict {
 		t.Errorf("a queue twice: %v", err)
@@ -199,7 +199,7 @@ func TestBounds(t *testing.T) {
 // receiver, and that a queue that cannot be removed stays.
 func TestUnwritableStore(t *testing.T) {
 	t.Parallel()
-	store := &storetest.Unwritable{Store: &memory.Records{}}
+	store := &storetest.Unwritable{Store: testdb.Open(t).Records()}
 	q := open(t, store)
 	create(t, q, jobs, "jobs")
 	put(t, q, jobs, "", "a")
@@ -222,7 +222,7 @@ func TestUnwritableStore(t *testing.T) {
 // damaged value is an error.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
-	store := &memory.Records{}
+	store := testdb.Open(t).Records()
 	left := records.Record{Kind: records.QueueValue, ID: jobs, Number: 1, Data: ValueData(nil, []byte("old"))}
 	if err := store.Put(t.Context(), left); err != nil {
 		t.Fatal(err)

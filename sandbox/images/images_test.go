@@ -18,7 +18,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/secret"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // library has the images of an engine.
@@ -104,7 +104,7 @@ func TestFind(t *testing.T) {
 // "personal" only.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "secret.key")})
 	if err != nil {
 		t.Fatal(err)

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/python"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
 )
 
 // ExampleExecutor runs one piece of code. The engine here is the fake, which isolates nothing. The other engines are
@@ -19,7 +20,9 @@ func ExampleExecutor() {
 	dir, _ := os.MkdirTemp("", "harvest-example-")
 	defer os.RemoveAll(dir)
 	engine, _ := fake.Open(dir, fake.Options{})
-	fleet, _ := sandbox.Open(ctx, sandbox.Options{Engine: engine, Store: new(memory.Sandboxes)})
+	db, _ := store.Open(ctx, filepath.Join(dir, "harvest.db"))
+	defer db.Close()
+	fleet, _ := sandbox.Open(ctx, sandbox.Options{Engine: engine, Store: db.Sandboxes()})
 	defer fleet.Close(ctx)
 	executor := python.Executor{Fleet: fleet, Account: "me"}
 	result, err := executor.Execute(ctx, "print(6*7)", time.Minute)

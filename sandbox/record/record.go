@@ -132,8 +132,7 @@ func (f Filter) Check() error {
 	return nil
 }
 
-// Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
-// implementations.
+// Store stores records. Package store implements it on SQLite; package storetest tests it.
 type Store interface {
 	// Put inserts or replaces the record of s.ID. It returns Conflict if another sandbox of the account that has not
 	// ended has its name.

@@ -16,7 +16,7 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/logf"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // Main runs the tests of a package whose sandboxes are on the fake engine, without logs.
@@ -52,15 +52,15 @@ func New(t *testing.T) *Engine {
 	return &Engine{Engine: e, Dir: dir, Can: can}
 }
 
-// Open opens a Fleet on e, unless opts name a type that embeds e, with records in memory by default. At the end of the
-// test it closes both, and checks that no sandbox is left.
+// Open opens a Fleet on e, unless opts name a type that embeds e, with records in a database of its own by default. At
+// the end of the test it closes both, and checks that no sandbox is left.
 func Open(t *testing.T, e *Engine, opts sandbox.Options) *sandbox.Fleet {
 	t.Helper()
 	if opts.Engine == nil {
 		opts.Engine = e
 	}
 	if opts.Store == nil {
-		opts.Store = &memory.Sandboxes{}
+		opts.Store = testdb.Open(t).Sandboxes()
 	}
 	fleet, err := sandbox.Open(t.Context(), opts)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/RelevanceAI/harvest/secret"
 	"github.com/RelevanceAI/harvest/session/credentials"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // roundTrip is a function that sends requests.
@@ -33,7 +33,7 @@ func TestGitHubIsReachedByTheAccountsClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	vault, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets),
+	vault, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
 		KeyFile: filepath.Join(t.TempDir(), "key")})
 	if err != nil {
 		t.Fatal(err)

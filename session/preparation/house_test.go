@@ -20,7 +20,8 @@ import (
 	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 func TestMain(m *testing.M) { sandboxtest.Main(m) }
@@ -122,13 +123,13 @@ type house struct {
 	*provider
 	preparation.Preparer
 	*testing.T
-	store *memory.Sandboxes
+	store store.Sandboxes
 }
 
 func newHouse(t *testing.T, set ...func(*sandbox.Options)) *house {
 	t.Helper()
 	testenv.RequireTool(t, "git", "git")
-	h := &house{provider: &provider{Engine: sandboxtest.New(t)}, T: t, store: &memory.Sandboxes{}}
+	h := &house{provider: &provider{Engine: sandboxtest.New(t)}, T: t, store: testdb.Open(t).Sandboxes()}
 	h.Can.Limits = []string{"cpu", "memory", "processes", "disk", "files"}
 	base, err := h.Engine.Images().Build(t.Context(), image.Spec{Base: "base"}, image.BuildOptions{})
 	if err != nil {

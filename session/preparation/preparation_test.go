@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/session/preparation"
 	"github.com/RelevanceAI/harvest/session/records"
 	"github.com/RelevanceAI/harvest/session/workspace"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -175,7 +175,7 @@ func TestFailedSteps(t *testing.T) {
 
 func vault(t *testing.T) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: new(memory.Secrets), KeyFile: filepath.Join(t.TempDir(),
+	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(), KeyFile: filepath.Join(t.TempDir(),
 		"key")})
 	if err != nil {
 		t.Fatal(err)

@@ -163,8 +163,7 @@ const (
 	Cancelled MessageState = "cancelled" // before it was sent
 )
 
-// Store stores records. Package store implements it on SQLite and in memory; package storetest tests the
-// implementations.
+// Store stores records. Package store implements it on SQLite; package storetest tests it.
 type Store interface {
 	// PutSession inserts or replaces a record.
 	PutSession(ctx context.Context, s Session) error

@@ -25,7 +25,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/server"
-	"github.com/RelevanceAI/harvest/store/memory"
+	"github.com/RelevanceAI/harvest/store/testdb"
 )
 
 // TestMain runs the processes of the fake engine in this binary.
@@ -43,13 +43,14 @@ func serveFake(t *testing.T) *client.Client {
 		t.Fatal(err)
 	}
 	ctx := context.WithoutCancel(t.Context())
-	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: &memory.Sandboxes{},
+	db := testdb.Open(t)
+	fleet, err := sandbox.Open(ctx, sandbox.Options{Engine: eng, Store: db.Sandboxes(),
 		Timeouts: spec.Timeouts{Grace: 10 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	srv := server.New(ctx, server.Options{Fleet: fleet, Images: eng.Images(), Volumes: eng.Volumes(), Engine: "fake",
-		Replays: new(memory.Replays), Version: "test"})
+		Replays: db.Replays(), Version: "test"})
 	l, err := socket.Listen(data, client.Socket)
 	if err != nil {
 		t.Fatal(err)
