@@ -21,30 +21,17 @@ const dictColumns = "SELECT account, id, environment, name, created_at, heard_at
 
 // Create implements dicts.Store.
 func (s Dicts) Create(ctx context.Context, d dicts.Dict) error {
-	result, err := s.db.write.ExecContext(ctx,
+	err := mustChange(ctx, s.db.write, errors.Newf(errors.Conflict, "Dict '%.100s' already exists", d.Name),
 		"INSERT INTO dicts (account, id, environment, name, created_at, heard_at) "+
 			"VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (account, id) DO NOTHING",
 		d.Account, d.ID, d.Environment, d.Name, micros(d.Created), micros(d.Heard))
-	if err != nil {
-		return s.db.explain(err, "write a Dict")
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(errors.Wrapf(err, "count the written Dicts"),
-			errors.Newf(errors.Conflict, "Dict '%.100s' already exists", d.Name))
-	}
-	return nil
+	return s.db.explain(err, "write a Dict")
 }
 
 // Get implements dicts.Store.
 func (s Dicts) Get(ctx context.Context, account, id string) (dicts.Dict, error) {
 	found, err := s.query(ctx, dictColumns+"WHERE account = ? AND id = ?", account, id)
-	if err == nil && len(found) == 0 {
-		err = dicts.NotFound(id)
-	}
-	if err != nil {
-		return dicts.Dict{}, err
-	}
-	return found[0], nil
+	return only(found, err, dicts.NotFound(id))
 }
 
 // List implements dicts.Store.
@@ -53,39 +40,23 @@ func (s Dicts) List(ctx context.Context, account string) ([]dicts.Dict, error) {
 }
 
 func (s Dicts) query(ctx context.Context, query string, args ...any) ([]dicts.Dict, error) {
-	rows, err := s.db.read.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, s.db.explain(err, "read Dicts")
-	}
-	defer rows.Close()
-	var found []dicts.Dict
-	for rows.Next() {
-		var d dicts.Dict
+	return scanAll(ctx, s.db, "read Dicts", func(rows *sql.Rows, d *dicts.Dict) error {
 		var created, heard int64
-		if err := rows.Scan(&d.Account, &d.ID, &d.Environment, &d.Name, &created, &heard); err != nil {
-			return nil, s.db.explain(err, "read Dicts")
-		}
+		err := rows.Scan(&d.Account, &d.ID, &d.Environment, &d.Name, &created, &heard)
 		d.Created, d.Heard = fromMicros(created), fromMicros(heard)
-		found = append(found, d)
-	}
-	return found, s.db.explainNil(rows.Err(), "read Dicts")
+		return err
+	}, query, args...)
 }
 
 // change runs do in a transaction, with the number of the Dict.
 func (s Dicts) change(ctx context.Context, account, id, what string, do func(tx *sql.Tx, dict int64) error) error {
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, what)
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	dict, err := s.number(ctx, tx, account, id)
-	if err != nil {
-		return err
-	}
-	if err := do(tx, dict); err != nil {
-		return s.db.explain(err, what)
-	}
-	return s.db.explainNil(tx.Commit(), what)
+	return s.db.change(ctx, what, func(tx *sql.Tx) error {
+		dict, err := s.number(ctx, tx, account, id)
+		if err != nil {
+			return err
+		}
+		return do(tx, dict)
+	})
 }
 
 // querier is a pool of connections or a transaction.
@@ -99,7 +70,7 @@ func (s Dicts) number(ctx context.Context, q querier, account, id string) (dict 
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, dicts.NotFound(id)
 	}
-	return dict, s.db.explainNil(err, "find a Dict")
+	return dict, s.db.explain(err, "find a Dict")
 }
 
 // Delete implements dicts.Store.
@@ -193,7 +164,7 @@ func (s Dicts) entry(ctx context.Context, account, id string, key []byte, column
 	if errors.Is(err, sql.ErrNoRows) {
 		return time.Time{}, false, nil
 	}
-	return fromMicros(used), err == nil, s.db.explainNil(err, "read an entry of a Dict")
+	return fromMicros(used), err == nil, s.db.explain(err, "read an entry of a Dict")
 }
 
 // Touch implements dicts.Store.
@@ -234,22 +205,12 @@ func (s Dicts) Keys(ctx context.Context, account, id string, after []byte, limit
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.db.read.QueryContext(ctx,
-		"SELECT key FROM dict_entries WHERE dict = ?1 AND (?2 IS NULL OR key > ?2) "+
-			"AND used_at >= ?3 ORDER BY key LIMIT ?4", dict, after, micros(fresh), limit)
-	if err != nil {
-		return nil, s.db.explain(err, "read the keys of a Dict")
-	}
-	defer rows.Close()
-	var keys [][]byte
-	for rows.Next() {
-		var key []byte
-		if err := rows.Scan(&key); err != nil {
-			return nil, s.db.explain(err, "read the keys of a Dict")
-		}
-		keys = append(keys, blob(key))
-	}
-	return keys, s.db.explainNil(rows.Err(), "read the keys of a Dict")
+	return scanAll(ctx, s.db, "read the keys of a Dict", func(rows *sql.Rows, key *[]byte) error {
+		err := rows.Scan(key)
+		*key = blob(*key)
+		return err
+	}, "SELECT key FROM dict_entries WHERE dict = ?1 AND (?2 IS NULL OR key > ?2) AND used_at >= ?3 "+
+		"ORDER BY key LIMIT ?4", dict, after, micros(fresh), limit)
 }
 
 // Count implements dicts.Store.
@@ -261,7 +222,7 @@ func (s Dicts) Count(ctx context.Context, account, id string, most int, fresh ti
 	err = s.db.read.QueryRowContext(ctx,
 		"SELECT count(*) FROM (SELECT 1 FROM dict_entries WHERE dict = ? AND used_at >= ? "+
 			"LIMIT ?)", dict, micros(fresh), most).Scan(&n)
-	return n, s.db.explainNil(err, "count the entries of a Dict")
+	return n, s.db.explain(err, "count the entries of a Dict")
 }
 
 // Clear implements dicts.Store.
@@ -277,24 +238,22 @@ func (s Dicts) Clear(ctx context.Context, account, id string) error {
 
 // Expire implements dicts.Store.
 func (s Dicts) Expire(ctx context.Context, fresh, heard time.Time) error {
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, "remove old Dicts")
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	for _, statement := range []struct {
-		query string
-		until time.Time
-	}{
-		{"UPDATE dicts SET bytes = bytes - gone.size FROM (SELECT dict, sum(length(key) + length(value)) AS size " +
-			"FROM dict_entries WHERE used_at < ? GROUP BY dict) AS gone WHERE number = gone.dict", fresh},
-		{"DELETE FROM dict_entries WHERE used_at < ?", fresh},
-		{"DELETE FROM dict_entries WHERE dict IN (SELECT number FROM dicts WHERE name = '' AND heard_at < ?)", heard},
-		{"DELETE FROM dicts WHERE name = '' AND heard_at < ?", heard},
-	} {
-		if _, err := tx.ExecContext(ctx, statement.query, micros(statement.until)); err != nil {
-			return s.db.explain(err, "remove old Dicts")
+	return s.db.change(ctx, "remove old Dicts", func(tx *sql.Tx) error {
+		for _, statement := range []struct {
+			query string
+			until time.Time
+		}{
+			{"UPDATE dicts SET bytes = bytes - gone.size FROM (SELECT dict, sum(length(key) + length(value)) AS size " +
+				"FROM dict_entries WHERE used_at < ? GROUP BY dict) AS gone WHERE number = gone.dict", fresh},
+			{"DELETE FROM dict_entries WHERE used_at < ?", fresh},
+			{"DELETE FROM dict_entries WHERE dict IN (SELECT number FROM dicts WHERE name = '' AND heard_at < ?)",
+				heard},
+			{"DELETE FROM dicts WHERE name = '' AND heard_at < ?", heard},
+		} {
+			if _, err := tx.ExecContext(ctx, statement.query, micros(statement.until)); err != nil {
+				return err
+			}
 		}
-	}
-	return s.db.explainNil(tx.Commit(), "remove old Dicts")
+		return nil
+	})
 }

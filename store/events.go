@@ -60,7 +60,7 @@ func (s Events) Append(ctx context.Context, events []*event.Event) error {
 			return s.db.explain(err, "write the last event of "+stream)
 		}
 	}
-	return s.db.explainNil(tx.Commit(), "write events")
+	return s.db.explain(tx.Commit(), "write events")
 }
 
 func lastEvent(row *sql.Row) (int64, error) {
@@ -74,29 +74,19 @@ func lastEvent(row *sql.Row) (int64, error) {
 
 // Read implements event.Store.
 func (s Events) Read(ctx context.Context, stream string, after int64, limit int) ([]*event.Event, error) {
-	rows, err := s.db.read.QueryContext(ctx,
-		"SELECT id, type, at, data FROM events WHERE stream = ? AND id > ? ORDER BY id LIMIT ?", stream, after, limit)
-	if err != nil {
-		return nil, s.db.explain(err, "read events of "+stream)
-	}
-	defer rows.Close()
-	var found []*event.Event
-	for rows.Next() {
-		e := &event.Event{Stream: stream}
-		var at int64
-		if err := rows.Scan(&e.ID, &e.Type, &at, (*[]byte)(&e.Data)); err != nil {
-			return nil, s.db.explain(err, "read an event of "+stream)
-		}
+	return scanAll(ctx, s.db, "read events of "+stream, func(rows *sql.Rows, to **event.Event) error {
+		e, at := &event.Event{Stream: stream}, int64(0)
+		err := rows.Scan(&e.ID, &e.Type, &at, (*[]byte)(&e.Data))
 		e.Time = fromMicros(at)
-		found = append(found, e)
-	}
-	return found, s.db.explainNil(rows.Err(), "read events of "+stream)
+		*to = e
+		return err
+	}, "SELECT id, type, at, data FROM events WHERE stream = ? AND id > ? ORDER BY id LIMIT ?", stream, after, limit)
 }
 
 // Last implements event.Store.
 func (s Events) Last(ctx context.Context, stream string) (int64, error) {
 	last, err := lastEvent(s.db.read.QueryRowContext(ctx, lastOf, stream))
-	return last, s.db.explainNil(err, "find the last event of "+stream)
+	return last, s.db.explain(err, "find the last event of "+stream)
 }
 
 // pruneChunk is the number of events to remove at once, so that other writers do not wait long.

@@ -47,23 +47,18 @@ func (db *DB) migrate(ctx context.Context) error {
 	}
 	for ; version < len(all); version++ {
 		if err := db.migrateTo(ctx, version+1, all[version]); err != nil {
-			return db.explain(err, fmt.Sprintf("migrate the database to schema %d", version+1))
+			return err
 		}
 	}
 	return nil
 }
 
 func (db *DB) migrateTo(ctx context.Context, version int, statements string) error {
-	tx, err := db.write.BeginTx(ctx, nil)
-	if err != nil {
+	return db.change(ctx, fmt.Sprintf("migrate the database to schema %d", version), func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, statements); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version))
 		return err
-	}
-	defer func(tx *sql.Tx) { _ = tx.Rollback() }(tx) // does nothing after Commit
-	if _, err := tx.ExecContext(ctx, statements); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version)); err != nil {
-		return err
-	}
-	return tx.Commit()
+	})
 }

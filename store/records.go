@@ -17,7 +17,7 @@ func (db *DB) Records() Records { return Records{db} }
 
 // Put implements records.Store.
 func (s Records) Put(ctx context.Context, all ...records.Record) error {
-	return s.change(ctx, "write records of Modal's protocol", func(tx *sql.Tx) error {
+	return s.db.change(ctx, "write records of Modal's protocol", func(tx *sql.Tx) error {
 		for _, r := range all {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO modal_records (kind, account, id, number, data) "+
 				"VALUES (?, ?, ?, ?, ?) ON CONFLICT (kind, account, id, number) DO UPDATE SET data = excluded.data",
@@ -27,18 +27,6 @@ func (s Records) Put(ctx context.Context, all ...records.Record) error {
 		}
 		return nil
 	})
-}
-
-func (s Records) change(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, what)
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	if err := do(tx); err != nil {
-		return s.db.explain(err, what)
-	}
-	return s.db.explainNil(tx.Commit(), what)
 }
 
 // Get implements records.Store.
@@ -53,47 +41,23 @@ func (s Records) List(ctx context.Context, kind records.Kind) ([]records.Record,
 }
 
 func (s Records) query(ctx context.Context, kind records.Kind, where string, args ...any) ([]records.Record, error) {
-	const what = "read records of Modal's protocol"
-	rows, err := s.db.read.QueryContext(ctx, "SELECT account, id, number, data FROM modal_records "+where, args...)
-	if err != nil {
-		return nil, s.db.explain(err, what)
-	}
-	defer rows.Close()
-	var found []records.Record
-	for rows.Next() {
-		r := records.Record{Kind: kind}
-		if err := rows.Scan(&r.Account, &r.ID.ID, &r.Number, &r.Data); err != nil {
-			return nil, s.db.explain(err, what)
-		}
-		found = append(found, r)
-	}
-	return found, s.db.explainNil(rows.Err(), what)
+	return scanAll(ctx, s.db, "read records of Modal's protocol", func(rows *sql.Rows, r *records.Record) error {
+		r.Kind = kind
+		return rows.Scan(&r.Account, &r.ID.ID, &r.Number, &r.Data)
+	}, "SELECT account, id, number, data FROM modal_records "+where, args...)
 }
 
 // IDs implements records.Store.
 func (s Records) IDs(ctx context.Context, kind records.Kind) ([]records.ID, error) {
-	const what = "read the IDs of Modal's protocol"
-	rows, err := s.db.read.QueryContext(ctx,
-		"SELECT DISTINCT account, id FROM modal_records WHERE kind = ? ORDER BY account, id", string(kind))
-	if err != nil {
-		return nil, s.db.explain(err, what)
-	}
-	defer rows.Close()
-	var found []records.ID
-	for rows.Next() {
-		var id records.ID
-		if err := rows.Scan(&id.Account, &id.ID); err != nil {
-			return nil, s.db.explain(err, what)
-		}
-		found = append(found, id)
-	}
-	return found, s.db.explainNil(rows.Err(), what)
+	return scanAll(ctx, s.db, "read the IDs of Modal's protocol", func(rows *sql.Rows, id *records.ID) error {
+		return rows.Scan(&id.Account, &id.ID)
+	}, "SELECT DISTINCT account, id FROM modal_records WHERE kind = ? ORDER BY account, id", string(kind))
 }
 
 // Delete implements records.Store.
 func (s Records) Delete(ctx context.Context, kind records.Kind, id records.ID, numbers ...int64) error {
 	const of = "DELETE FROM modal_records WHERE kind = ? AND account = ? AND id = ?"
-	return s.change(ctx, "delete records of Modal's protocol", func(tx *sql.Tx) error {
+	return s.db.change(ctx, "delete records of Modal's protocol", func(tx *sql.Tx) error {
 		if len(numbers) == 0 {
 			_, err := tx.ExecContext(ctx, of, string(kind), id.Account, id.ID)
 			return err

@@ -5,9 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
-
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/repo"
 )
@@ -32,45 +29,36 @@ func (s Repos) PutRepo(ctx context.Context, r repo.Repo, builds ...repo.Build) e
 	if err != nil {
 		return errors.Wrapf(err, "encode repository %s", r.ID)
 	}
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, "write a repository")
-	}
-	defer func(tx *sql.Tx) { _ = tx.Rollback() }(tx) // does nothing after Commit
-	_, err = tx.ExecContext(ctx, `INSERT INTO repos (id, account, name, record) VALUES (?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET name = excluded.name, record = excluded.record`, r.ID, r.Account, r.Name, string(text))
-	var e *sqlite.Error
-	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
-		return repo.NameTaken(r.Name)
-	}
-	if err != nil {
-		return s.db.explain(err, "write repository "+r.ID)
-	}
-	for _, b := range builds {
-		text, err := json.Marshal(b)
+	return s.db.change(ctx, "write repository "+r.ID, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO repos (id, account, name, record) VALUES (?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET name = excluded.name, record = excluded.record`, r.ID, r.Account, r.Name,
+			string(text))
+		if taken(err) {
+			return repo.NameTaken(r.Name)
+		}
 		if err != nil {
-			return errors.Wrapf(err, "encode build %s", b.ID)
+			return err
 		}
-		if _, err := tx.ExecContext(ctx,
-			`INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = `+
-				`excluded.record`,
-			b.ID, r.ID, string(text)); err != nil {
-			return s.db.explain(err, "write build "+b.ID)
+		for _, b := range builds {
+			text, err := json.Marshal(b)
+			if err != nil {
+				return errors.Wrapf(err, "encode build %s", b.ID)
+			}
+			if _, err := tx.ExecContext(ctx,
+				`INSERT INTO repo_builds (id, repo, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = `+
+					`excluded.record`,
+				b.ID, r.ID, string(text)); err != nil {
+				return errors.Wrapf(err, "write build %s", b.ID)
+			}
 		}
-	}
-	return s.db.explainNil(tx.Commit(), "write a repository")
+		return nil
+	})
 }
 
 // Repo implements repo.Store.
 func (s Repos) Repo(ctx context.Context, id string) (repo.Repo, error) {
 	found, err := s.query(ctx, "SELECT account, record FROM repos WHERE id = ?", id)
-	if err != nil {
-		return repo.Repo{}, err
-	}
-	if len(found) == 0 {
-		return repo.Repo{}, repo.NotFound(id)
-	}
-	return found[0], nil
+	return only(found, err, repo.NotFound(id))
 }
 
 // Repos implements repo.Store.
@@ -91,22 +79,13 @@ func (s Repos) query(ctx context.Context, query string, args ...any) ([]repo.Rep
 
 // DeleteRepo implements repo.Store.
 func (s Repos) DeleteRepo(ctx context.Context, id string) error {
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, "delete a repository")
-	}
-	defer func(tx *sql.Tx) { _ = tx.Rollback() }(tx) // does nothing after Commit
-	result, err := tx.ExecContext(ctx, "DELETE FROM repos WHERE id = ?", id)
-	if err != nil {
-		return s.db.explain(err, "delete repository "+id)
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(errors.Wrapf(err, "count the deleted repositories"), repo.NotFound(id))
-	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM repo_builds WHERE repo = ?", id); err != nil {
-		return s.db.explain(err, "delete the builds of repository "+id)
-	}
-	return s.db.explainNil(tx.Commit(), "delete a repository")
+	return s.db.change(ctx, "delete repository "+id, func(tx *sql.Tx) error {
+		if err := mustChange(ctx, tx, repo.NotFound(id), "DELETE FROM repos WHERE id = ?", id); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "DELETE FROM repo_builds WHERE repo = ?", id)
+		return err
+	})
 }
 
 // Builds implements repo.Store.
@@ -122,5 +101,5 @@ func (s Repos) Builds(ctx context.Context, id string, limit int) ([]repo.Build, 
 func (s Repos) TrimBuilds(ctx context.Context, id string, keep int) error {
 	_, err := s.db.write.ExecContext(ctx, "DELETE FROM repo_builds WHERE repo = ?1 AND id <= "+
 		"(SELECT id FROM repo_builds WHERE repo = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)", id, keep)
-	return s.db.explainNil(err, "shorten the history of repository "+id)
+	return s.db.explain(err, "shorten the history of repository "+id)
 }

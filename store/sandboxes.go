@@ -7,10 +7,6 @@ import (
 	"strings"
 	"time"
 
-	sqlite3 "modernc.org/sqlite/lib"
-
-	"modernc.org/sqlite"
-
 	"github.com/RelevanceAI/harvest/engine"
 	"github.com/RelevanceAI/harvest/errors"
 	"github.com/RelevanceAI/harvest/sandbox/record"
@@ -53,26 +49,16 @@ func (s Sandboxes) put(ctx context.Context, on executor, sb record.Sandbox) erro
 		ON CONFLICT (id) DO UPDATE SET account = excluded.account, name = excluded.name, status = excluded.status,
 			live = excluded.live, ended_at = excluded.ended_at, data = excluded.data`,
 		sb.ID, sb.Account, sb.Name, string(sb.Status), live, ended, string(data))
-	var e *sqlite.Error
-	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE {
+	if taken(err) {
 		return record.NameTaken(sb.Name)
 	}
-	if err != nil {
-		return s.db.explain(err, "write the record of "+sb.ID)
-	}
-	return nil
+	return s.db.explain(err, "write the record of "+sb.ID)
 }
 
 // Get implements record.Store.
 func (s Sandboxes) Get(ctx context.Context, id string) (record.Sandbox, error) {
 	found, err := s.query(ctx, "WHERE id = ?", id)
-	if err != nil {
-		return record.Sandbox{}, err
-	}
-	if len(found) == 0 {
-		return record.Sandbox{}, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id)
-	}
-	return found[0], nil
+	return only(found, err, errors.Newf(errors.NotFound, "there is no sandbox %.80q", id))
 }
 
 // List implements record.Store.
@@ -150,10 +136,7 @@ func (s Sandboxes) PutUsage(ctx context.Context, id string, u usage.Usage) error
 	_, err = s.db.write.ExecContext(ctx,
 		"INSERT INTO usage (id, data) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data",
 		id, string(data))
-	if err != nil {
-		return s.db.explain(err, "write the usage of "+id)
-	}
-	return nil
+	return s.db.explain(err, "write the usage of "+id)
 }
 
 // Usage implements record.Store.
@@ -184,34 +167,19 @@ func (s Sandboxes) Totals(ctx context.Context, account string) (t record.Totals,
 	return t, nil
 }
 
-// query returns the records that clause selects. Each different clause becomes a cached statement,
-// so there must be few.
+// query returns the records that clause selects.
 func (s Sandboxes) query(ctx context.Context, clause string, args ...any) ([]record.Sandbox, error) {
-	known, err := s.db.statement(ctx, s.db.read, "SELECT data FROM sandboxes "+clause)
-	if err != nil {
-		return nil, s.db.explain(err, "read the records of sandboxes")
-	}
-	rows, err := known.QueryContext(ctx, args...)
-	if err != nil {
-		return nil, s.db.explain(err, "read the records of sandboxes")
-	}
-	defer rows.Close()
-	var found []record.Sandbox
-	for rows.Next() {
+	return scanAll(ctx, s.db, "read the records of sandboxes", func(rows *sql.Rows, sb *record.Sandbox) error {
 		var data sql.RawBytes
 		if err := rows.Scan(&data); err != nil {
-			return nil, s.db.explain(err, "read a record of a sandbox")
+			return err
 		}
 		var r sandboxRecord
 		if err := json.Unmarshal(data, &r); err != nil {
-			return nil, damaged(errors.Wrapf(err, "decode a record of a sandbox"), s.db.path)
+			return damaged(err, s.db.path)
 		}
-		r.Sandbox.Handle, r.Sandbox.Commands, r.Sandbox.Denied, r.Sandbox.Withheld = r.Handle, r.Commands,
-			r.Denied, r.Withheld
-		found = append(found, r.Sandbox)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, s.db.explain(err, "read the records of sandboxes")
-	}
-	return found, nil
+		*sb = r.Sandbox
+		sb.Handle, sb.Commands, sb.Denied, sb.Withheld = r.Handle, r.Commands, r.Denied, r.Withheld
+		return nil
+	}, "SELECT data FROM sandboxes "+clause, args...)
 }

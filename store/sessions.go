@@ -34,11 +34,6 @@ func (s Sessions) PutSession(ctx context.Context, record records.Session) error 
 	return s.put(ctx, s.db.write, record)
 }
 
-// executor is a database or a transaction.
-type executor interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}
-
 // put writes a record. In the columns, a spare belongs to no account, so that no query for an account finds it.
 func (s Sessions) put(ctx context.Context, on executor, record records.Session) error {
 	text, err := json.Marshal(storedSession{record, record.Process, record.Deliveries, record.Stopping, record.Sandbox})
@@ -52,29 +47,23 @@ func (s Sessions) put(ctx context.Context, on executor, record records.Session) 
 	_, err = on.ExecContext(ctx, `INSERT INTO sessions (id, account, live, record, place) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET account = excluded.account, live = excluded.live, record = excluded.record, place = excluded.place`,
 		record.ID, account, record.Ended.IsZero(), string(text), cmp.Or(record.Place, record.ID))
-	return s.db.explainNil(err, "write session "+record.ID)
+	return s.db.explain(err, "write session "+record.ID)
 }
 
 // TakeSession implements session.Store.
 func (s Sessions) TakeSession(ctx context.Context, record records.Session, messages []records.Message,
 	box record.Sandbox) error {
-	tx, err := s.db.write.BeginTx(ctx, nil)
-	if err != nil {
-		return s.db.explain(err, "take session "+record.ID)
-	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
-	if err := s.put(ctx, tx, record); err != nil {
-		return err
-	}
-	for _, m := range messages {
-		if err := s.putMessage(ctx, tx, m); err != nil {
+	return s.db.change(ctx, "take session "+record.ID, func(tx *sql.Tx) error {
+		if err := s.put(ctx, tx, record); err != nil {
 			return err
 		}
-	}
-	if err := Sandboxes(s).put(ctx, tx, box); err != nil {
-		return err
-	}
-	return s.db.explainNil(tx.Commit(), "take session "+record.ID)
+		for _, m := range messages {
+			if err := s.putMessage(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		return Sandboxes(s).put(ctx, tx, box)
+	})
 }
 
 // DropSession implements session.Store.
@@ -90,13 +79,7 @@ func (s Sessions) DropSession(ctx context.Context, id string) error {
 // Session implements session.Store.
 func (s Sessions) Session(ctx context.Context, id string) (records.Session, error) {
 	found, err := s.query(ctx, "SELECT account, record FROM sessions WHERE id = ?", id)
-	if err != nil {
-		return records.Session{}, err
-	}
-	if len(found) == 0 {
-		return records.Session{}, records.NotFound(id)
-	}
-	return found[0], nil
+	return only(found, err, records.NotFound(id))
 }
 
 // Sessions implements session.Store.
@@ -141,7 +124,7 @@ func (s Sessions) Totals(ctx context.Context, account string) (t records.Totals,
 		err = known.QueryRowContext(ctx, account).Scan(&t.Sessions, &t.Turns, &u.InputTokens, &u.OutputTokens,
 			&u.CacheReadTokens, &u.CacheWriteTokens, &u.Cost)
 	}
-	return t, s.db.explainNil(err, "read the usage of an account's sessions")
+	return t, s.db.explain(err, "read the usage of an account's sessions")
 }
 
 // PutMessage implements session.Store.
@@ -159,7 +142,7 @@ func (s Sessions) putMessage(ctx context.Context, on executor, m records.Message
 		`INSERT INTO messages (id, session, record) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET record = `+
 			`excluded.record`,
 		m.ID, m.Session, string(text))
-	return s.db.explainNil(err, "write message "+m.ID)
+	return s.db.explain(err, "write message "+m.ID)
 }
 
 // Messages implements session.Store.

@@ -8,6 +8,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -149,7 +150,95 @@ func (db *DB) statement(ctx context.Context, pool *sql.DB, query string) (*sql.S
 	return s, nil
 }
 
-// explain adds kind and text to an error of SQLite.
+// change runs do in a transaction, which fails if do fails.
+func (db *DB) change(ctx context.Context, what string, do func(tx *sql.Tx) error) error {
+	tx, err := db.write.BeginTx(ctx, nil)
+	if err != nil {
+		return db.explain(err, what)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	if err := do(tx); err != nil {
+		return db.explain(err, what)
+	}
+	return db.explain(tx.Commit(), what)
+}
+
+// executor is a database or a transaction.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// mustChange runs a statement that changes a row. It returns missing if there is no such row.
+func mustChange(ctx context.Context, on executor, missing error, query string, args ...any) error {
+	result, err := on.ExecContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(errors.Wrapf(err, "count the changed rows"), missing)
+	}
+	return nil
+}
+
+// taken reports whether a statement failed because another row has a value that must be unique.
+func taken(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE
+}
+
+// scanAll returns the rows of a query, each as scan reads it. Each different query becomes a cached
+// statement, so there must be few.
+func scanAll[T any](ctx context.Context, db *DB, what string, scan func(rows *sql.Rows, to *T) error, query string,
+	args ...any) ([]T, error) {
+	known, err := db.statement(ctx, db.read, query)
+	if err != nil {
+		return nil, db.explain(err, what)
+	}
+	rows, err := known.QueryContext(ctx, args...)
+	if err != nil {
+		return nil, db.explain(err, what)
+	}
+	defer rows.Close()
+	var found []T
+	for rows.Next() {
+		var one T
+		if err := scan(rows, &one); err != nil {
+			return nil, db.explain(err, what)
+		}
+		found = append(found, one)
+	}
+	return found, db.explain(rows.Err(), what)
+}
+
+// decodeRows decodes rows of an account and a JSON record. own sets the account in the record.
+func decodeRows[T any](ctx context.Context, db *DB, what string, own func(*T, string), query string,
+	args ...any) ([]T, error) {
+	return scanAll(ctx, db, "read the "+what, func(rows *sql.Rows, record *T) error {
+		var account string
+		var data sql.RawBytes
+		if err := rows.Scan(&account, &data); err != nil {
+			return err
+		}
+		if err := json.Unmarshal(data, record); err != nil {
+			return damaged(err, db.path)
+		}
+		own(record, account)
+		return nil
+	}, query, args...)
+}
+
+// only returns the record that a query has found, or missing.
+func only[T any](found []T, err, missing error) (one T, _ error) {
+	if err != nil {
+		return one, err
+	}
+	if len(found) == 0 {
+		return one, missing
+	}
+	return found[0], nil
+}
+
+// explain adds kind and text to an error of SQLite. It returns nil for nil.
 func (db *DB) explain(err error, what string) error {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {

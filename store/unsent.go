@@ -26,7 +26,7 @@ func (s Unsent) Put(ctx context.Context, u storage.Unsent) error {
 		"INSERT INTO unsent (sandbox, account, data) VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET account = "+
 			"excluded.account, data = excluded.data",
 		u.Sandbox, u.Account, string(data))
-	return s.db.explainNil(err, "record the unsent files of "+u.Sandbox)
+	return s.db.explain(err, "record the unsent files of "+u.Sandbox)
 }
 
 // List implements storage.Store.
@@ -38,5 +38,5 @@ func (s Unsent) List(ctx context.Context) ([]storage.Unsent, error) {
 // Delete implements storage.Store.
 func (s Unsent) Delete(ctx context.Context, sandbox string) error {
 	_, err := s.db.write.ExecContext(ctx, "DELETE FROM unsent WHERE sandbox = ?", sandbox)
-	return s.db.explainNil(err, "note that "+sandbox+" has sent its volume")
+	return s.db.explain(err, "note that "+sandbox+" has sent its volume")
 }
