@@ -102,14 +102,12 @@ func (c *Client) RunCommand(ctx context.Context, req api.RunRequest) (api.Result
 	if err := checkText(req.ExecRequest); err != nil {
 		return api.Result{}, err
 	}
-	var res api.Result
-	return res, c.call(ctx, http.MethodPost, api.Run, nil, req, &res)
+	return ask[api.Result](ctx, c, http.MethodPost, api.Run, nil, req)
 }
 
 // Server returns information about the server.
 func (c *Client) Server(ctx context.Context) (api.Server, error) {
-	var s api.Server
-	return s, c.call(ctx, http.MethodGet, api.Readyz, nil, nil, &s)
+	return ask[api.Server](ctx, c, http.MethodGet, api.Readyz, nil, nil)
 }
 
 // Backup returns the server's records as a tar stream, from which another server can take over. The caller closes it.
@@ -147,6 +145,12 @@ func (c *Client) call(ctx context.Context, method, path string, query url.Values
 		return nil
 	}
 	return broken(json.NewDecoder(resp.Body).Decode(out))
+}
+
+// ask is call with the response as its result.
+func ask[T any](ctx context.Context, c *Client, method, path string, query url.Values, in any) (out T, err error) {
+	err = c.call(ctx, method, path, query, in, &out)
+	return out, err
 }
 
 // send sends in as JSON and returns the response if it is a success. The caller closes it.
@@ -244,11 +248,7 @@ func (c *Client) put(ctx context.Context, route, path string, tar io.Reader) err
 }
 
 func (c *Client) get(ctx context.Context, route, path string) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, http.MethodGet, route, url.Values{"path": {path}}, nil, http.Header{})
-	if err != nil {
-		return nil, err
-	}
-	return &checkedBody{resp.Body}, nil
+	return c.download(ctx, route, url.Values{"path": {path}}, http.Header{})
 }
 
 // checkedBody converts the error of a body that ends early.

@@ -26,11 +26,7 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string, offset, length 
 	case offset > 0:
 		header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
-	resp, err := c.do(ctx, http.MethodGet, api.Path(api.SandboxFiles, ref), url.Values{"path": {path}}, nil, header)
-	if err != nil {
-		return nil, err
-	}
-	return &checkedBody{resp.Body}, nil
+	return c.download(ctx, api.Path(api.SandboxFiles, ref), url.Values{"path": {path}}, header)
 }
 
 // Condition restricts a change of a file to a version of it. If the condition does not hold, the change fails with
@@ -109,14 +105,12 @@ func (c *Client) StatFile(ctx context.Context, ref, path string, follow bool) (a
 
 // MoveFile moves or renames a file or directory of a sandbox.
 func (c *Client) MoveFile(ctx context.Context, ref string, req api.MoveRequest) (api.File, error) {
-	var moved api.File
-	return moved, c.call(ctx, http.MethodPost, api.Path(api.FilesMove, ref), nil, req, &moved)
+	return ask[api.File](ctx, c, http.MethodPost, api.Path(api.FilesMove, ref), nil, req)
 }
 
 // MakeDirectory creates a directory in a sandbox.
 func (c *Client) MakeDirectory(ctx context.Context, ref string, req api.MkdirRequest) (api.File, error) {
-	var made api.File
-	return made, c.call(ctx, http.MethodPost, api.Path(api.FilesMkdir, ref), nil, req, &made)
+	return ask[api.File](ctx, c, http.MethodPost, api.Path(api.FilesMkdir, ref), nil, req)
 }
 
 // WatchFiles calls each for changes at path and, with recursive, below it, until each returns an error, ctx ends or

@@ -82,17 +82,12 @@ func writeForm(form *multipart.Writer, request []byte, files io.Reader) error {
 
 // ExportImage returns an image as an OCI archive, which the caller closes.
 func (c *Client) ExportImage(ctx context.Context, ref string) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, http.MethodGet, api.Path(api.ImageExport, ref), nil, nil, http.Header{})
-	if err != nil {
-		return nil, err
-	}
-	return &checkedBody{resp.Body}, nil
+	return c.download(ctx, api.Path(api.ImageExport, ref), nil, http.Header{})
 }
 
 // CollectImages removes unused images.
 func (c *Client) CollectImages(ctx context.Context, req api.CollectRequest) (api.Collected, error) {
-	var done api.Collected
-	return done, c.call(ctx, http.MethodPost, api.ImageCollect, nil, req, &done)
+	return ask[api.Collected](ctx, c, http.MethodPost, api.ImageCollect, nil, req)
 }
 
 // BuildCache returns the entries of the build cache, the last used first.
@@ -112,8 +107,7 @@ func (c *Client) Images(ctx context.Context) ([]api.Image, error) {
 
 // Image returns an image by its ID, a unique prefix of it, a digest, or a name.
 func (c *Client) Image(ctx context.Context, ref string) (api.Image, error) {
-	var found api.Image
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Imaged, ref), nil, nil, &found)
+	return ask[api.Image](ctx, c, http.MethodGet, api.Path(api.Imaged, ref), nil, nil)
 }
 
 // DeleteImage deletes an image that no sandbox uses.

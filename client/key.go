@@ -10,8 +10,7 @@ import (
 
 // CreateKey creates a key. Its secret is only in this response.
 func (c *Client) CreateKey(ctx context.Context, req api.KeyRequest) (api.NewKey, error) {
-	var made api.NewKey
-	return made, c.call(ctx, http.MethodPost, api.Keys, nil, req, &made)
+	return ask[api.NewKey](ctx, c, http.MethodPost, api.Keys, nil, req)
 }
 
 // Keys returns the keys of the caller's account, or, for the server's operator, of every account.
@@ -30,8 +29,7 @@ func (c *Client) RevokeKey(ctx context.Context, ref string) error {
 
 // Self returns the caller's identity, and the usage of its account.
 func (c *Client) Self(ctx context.Context) (api.Self, error) {
-	var self api.Self
-	return self, c.call(ctx, http.MethodGet, api.Account, nil, nil, &self)
+	return ask[api.Self](ctx, c, http.MethodGet, api.Account, nil, nil)
 }
 
 // SignInLink returns a single-use link that signs a browser in.

@@ -10,8 +10,7 @@ import (
 // CreatePortLink creates a link with which any browser can reach a port of a sandbox, until it expires or is revoked.
 // Its URL is only in this response. It returns Unsupported if the server has no host names for ports.
 func (c *Client) CreatePortLink(ctx context.Context, ref string, req api.PortLinkRequest) (api.NewPortLink, error) {
-	var made api.NewPortLink
-	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxLinks, ref), nil, req, &made)
+	return ask[api.NewPortLink](ctx, c, http.MethodPost, api.Path(api.SandboxLinks, ref), nil, req)
 }
 
 // PortLinks returns a sandbox's active links, newest first.

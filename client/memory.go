@@ -14,8 +14,7 @@ func (c *Client) Memories(ctx context.Context) ([]api.Memory, error) {
 
 // Memory returns the memory of a repository, whose name is OWNER-REPOSITORY.
 func (c *Client) Memory(ctx context.Context, name string) (api.MemoryGraph, error) {
-	var found api.MemoryGraph
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Memoried, name), nil, nil, &found)
+	return ask[api.MemoryGraph](ctx, c, http.MethodGet, api.Path(api.Memoried, name), nil, nil)
 }
 
 // Remember stores an entity in a repository's memory, and replaces the previous one of that name.

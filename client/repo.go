@@ -11,8 +11,7 @@ import (
 
 // AddRepo registers a repository. BuildRepo or the server's schedule builds its image later.
 func (c *Client) AddRepo(ctx context.Context, req api.RepoRequest) (api.Repo, error) {
-	var made api.Repo
-	return made, c.call(ctx, http.MethodPost, api.Repos, nil, req, &made)
+	return ask[api.Repo](ctx, c, http.MethodPost, api.Repos, nil, req)
 }
 
 // Repos returns the account's repositories, by name.
@@ -22,8 +21,7 @@ func (c *Client) Repos(ctx context.Context) ([]api.Repo, error) {
 
 // Repo returns a repository by its ID or name.
 func (c *Client) Repo(ctx context.Context, ref string) (api.Repo, error) {
-	var found api.Repo
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Repoed, ref), nil, nil, &found)
+	return ask[api.Repo](ctx, c, http.MethodGet, api.Path(api.Repoed, ref), nil, nil)
 }
 
 // RemoveRepo deletes a repository and its images that are not in use.
@@ -34,15 +32,13 @@ func (c *Client) RemoveRepo(ctx context.Context, ref string) error {
 // BuildRepo starts a build of a repository's image from the beginning, or joins the build under way. FollowRepoBuild
 // returns its result.
 func (c *Client) BuildRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
-	var b api.RepoBuilt
-	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoBuild, ref), nil, nil, &b)
+	return ask[api.RepoBuilt](ctx, c, http.MethodPost, api.Path(api.RepoBuild, ref), nil, nil)
 }
 
 // RefreshRepo starts an update of a repository's image, which may find it up to date, or joins the build under way.
 // FollowRepoBuild returns its result.
 func (c *Client) RefreshRepo(ctx context.Context, ref string) (api.RepoBuilt, error) {
-	var b api.RepoBuilt
-	return b, c.call(ctx, http.MethodPost, api.Path(api.RepoRefresh, ref), nil, nil, &b)
+	return ask[api.RepoBuilt](ctx, c, http.MethodPost, api.Path(api.RepoRefresh, ref), nil, nil)
 }
 
 // RepoBuilds returns the history of a repository, newest first. It does not include refreshes without changes.

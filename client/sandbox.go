@@ -46,14 +46,12 @@ func (c *Client) Sandboxes(ctx context.Context, filter api.SandboxFilter) ([]api
 
 // Sandbox returns a sandbox.
 func (c *Client) Sandbox(ctx context.Context, ref string) (api.Sandbox, error) {
-	var found api.Sandbox
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Sandboxed, ref), nil, nil, &found)
+	return ask[api.Sandbox](ctx, c, http.MethodGet, api.Path(api.Sandboxed, ref), nil, nil)
 }
 
 // SandboxUsage returns the resource usage of a sandbox over its life.
 func (c *Client) SandboxUsage(ctx context.Context, ref string) (api.Used, error) {
-	var used api.Used
-	return used, c.call(ctx, http.MethodGet, api.Path(api.SandboxUsage, ref), nil, nil, &used)
+	return ask[api.Used](ctx, c, http.MethodGet, api.Path(api.SandboxUsage, ref), nil, nil)
 }
 
 // DestroySandbox ends a sandbox and releases its resources. It is idempotent.
@@ -76,27 +74,23 @@ func (c *Client) DestroyAnySandbox(ctx context.Context, id string) error {
 
 // ExtendSandbox extends the lifetime of a sandbox or sets its idle limit.
 func (c *Client) ExtendSandbox(ctx context.Context, ref string, req api.ExtendRequest) (api.Sandbox, error) {
-	var changed api.Sandbox
-	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req, &changed)
+	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxExtend, ref), nil, req)
 }
 
 // SnapshotSandbox creates an image of a sandbox's files while it runs.
 func (c *Client) SnapshotSandbox(ctx context.Context, ref string, req api.SnapshotRequest) (api.Image, error) {
-	var made api.Image
-	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxSnapshot, ref), nil, req, &made)
+	return ask[api.Image](ctx, c, http.MethodPost, api.Path(api.SandboxSnapshot, ref), nil, req)
 }
 
 // ForkSandbox creates a copy of a running sandbox with its current files.
 func (c *Client) ForkSandbox(ctx context.Context, ref string, req api.ForkRequest) (api.Sandbox, error) {
-	var made api.Sandbox
-	return made, c.call(ctx, http.MethodPost, api.Path(api.SandboxFork, ref), nil, req, &made)
+	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxFork, ref), nil, req)
 }
 
 // SetNetwork replaces the network policy of a running sandbox. The server closes connections that are no longer
 // allowed.
 func (c *Client) SetNetwork(ctx context.Context, ref string, network api.Network) (api.Sandbox, error) {
-	var changed api.Sandbox
-	return changed, c.call(ctx, http.MethodPost, api.Path(api.SandboxNetwork, ref), nil, network, &changed)
+	return ask[api.Sandbox](ctx, c, http.MethodPost, api.Path(api.SandboxNetwork, ref), nil, network)
 }
 
 // Exec runs a command. Its output is in the Result.
@@ -105,8 +99,7 @@ func (c *Client) Exec(ctx context.Context, ref string, req api.ExecRequest) (api
 		return api.Result{}, err
 	}
 	req.Detach = false
-	var res api.Result
-	return res, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &res)
+	return ask[api.Result](ctx, c, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req)
 }
 
 // ExecDetached starts a command in the background; Attach connects to it later.
@@ -115,8 +108,7 @@ func (c *Client) ExecDetached(ctx context.Context, ref string, req api.ExecReque
 		return api.Started{}, err
 	}
 	req.Detach = true
-	var started api.Started
-	return started, c.call(ctx, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req, &started)
+	return ask[api.Started](ctx, c, http.MethodPost, api.Path(api.SandboxExec, ref), nil, req)
 }
 
 // Processes returns the commands that were started in a sandbox, as long as their output is kept.

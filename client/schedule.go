@@ -13,8 +13,7 @@ import (
 
 // SetSchedule creates or replaces a schedule.
 func (c *Client) SetSchedule(ctx context.Context, req api.ScheduleRequest) (api.Schedule, error) {
-	var made api.Schedule
-	return made, c.call(ctx, http.MethodPost, api.Schedules, nil, req, &made)
+	return ask[api.Schedule](ctx, c, http.MethodPost, api.Schedules, nil, req)
 }
 
 // Schedules returns all schedules by name.
@@ -24,20 +23,17 @@ func (c *Client) Schedules(ctx context.Context) ([]api.Schedule, error) {
 
 // Schedule returns a schedule.
 func (c *Client) Schedule(ctx context.Context, name string) (api.Schedule, error) {
-	var found api.Schedule
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Scheduled, name), nil, nil, &found)
+	return ask[api.Schedule](ctx, c, http.MethodGet, api.Path(api.Scheduled, name), nil, nil)
 }
 
 // PauseSchedule suspends a schedule until ResumeSchedule.
 func (c *Client) PauseSchedule(ctx context.Context, name string) (api.Schedule, error) {
-	var found api.Schedule
-	return found, c.call(ctx, http.MethodPost, api.Path(api.SchedulePause, name), nil, nil, &found)
+	return ask[api.Schedule](ctx, c, http.MethodPost, api.Path(api.SchedulePause, name), nil, nil)
 }
 
 // ResumeSchedule ends PauseSchedule.
 func (c *Client) ResumeSchedule(ctx context.Context, name string) (api.Schedule, error) {
-	var found api.Schedule
-	return found, c.call(ctx, http.MethodPost, api.Path(api.ScheduleResume, name), nil, nil, &found)
+	return ask[api.Schedule](ctx, c, http.MethodPost, api.Path(api.ScheduleResume, name), nil, nil)
 }
 
 // DeleteSchedule deletes a schedule and its history, and cancels its current run.
@@ -47,8 +43,7 @@ func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
 
 // StartSchedule runs a schedule's job now. It returns Conflict if the job is running already.
 func (c *Client) StartSchedule(ctx context.Context, name string) (api.ScheduleRun, error) {
-	var run api.ScheduleRun
-	return run, c.call(ctx, http.MethodPost, api.Path(api.ScheduleStart, name), nil, nil, &run)
+	return ask[api.ScheduleRun](ctx, c, http.MethodPost, api.Path(api.ScheduleStart, name), nil, nil)
 }
 
 // ScheduleRuns returns at most limit runs of a schedule, newest first.

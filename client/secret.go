@@ -9,8 +9,7 @@ import (
 
 // SetSecret stores a secret, and returns its description.
 func (c *Client) SetSecret(ctx context.Context, req api.SecretRequest) (api.Secret, error) {
-	var made api.Secret
-	return made, c.call(ctx, http.MethodPost, api.Secrets, nil, req, &made)
+	return ask[api.Secret](ctx, c, http.MethodPost, api.Secrets, nil, req)
 }
 
 // Secrets returns all secrets by name, without their values.
@@ -20,15 +19,13 @@ func (c *Client) Secrets(ctx context.Context) ([]api.Secret, error) {
 
 // Secret returns the description of a secret.
 func (c *Client) Secret(ctx context.Context, name string) (api.Secret, error) {
-	var found api.Secret
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Secreted, name), nil, nil, &found)
+	return ask[api.Secret](ctx, c, http.MethodGet, api.Path(api.Secreted, name), nil, nil)
 }
 
 // Rekey creates a new key file, seals all secrets with it, and returns their number. Only the server's operator may
 // call it.
 func (c *Client) Rekey(ctx context.Context) (api.Rekeyed, error) {
-	var done api.Rekeyed
-	return done, c.call(ctx, http.MethodPost, api.Rekey, nil, nil, &done)
+	return ask[api.Rekeyed](ctx, c, http.MethodPost, api.Rekey, nil, nil)
 }
 
 // DeleteSecret deletes a secret. Sandboxes that use it keep its values.

@@ -12,8 +12,7 @@ import (
 // CreateSession creates a session. It returns before the session is ready; Events with its ID as Stream report the
 // progress.
 func (c *Client) CreateSession(ctx context.Context, req api.SessionRequest) (api.Session, error) {
-	var made api.Session
-	return made, c.call(ctx, http.MethodPost, api.Sessions, nil, req, &made)
+	return ask[api.Session](ctx, c, http.MethodPost, api.Sessions, nil, req)
 }
 
 // WarmSession announces a session that will probably be created, so that the server can make one like it ahead. It
@@ -34,8 +33,7 @@ func (c *Client) Sessions(ctx context.Context, all bool) ([]api.Session, error) 
 
 // Session returns a session.
 func (c *Client) Session(ctx context.Context, ref string) (api.Session, error) {
-	var found api.Session
-	return found, c.call(ctx, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil, &found)
+	return ask[api.Session](ctx, c, http.MethodGet, api.Path(api.Sessioned, ref), nil, nil)
 }
 
 // EndSessionKeeping is EndSession, but returns Conflict if changes of the agent would be lost that cannot be handed
@@ -51,9 +49,8 @@ func (c *Client) EndSession(ctx context.Context, ref string) error {
 
 // Send queues a prompt.
 func (c *Client) Send(ctx context.Context, ref, prompt string) (api.QueuedMessage, error) {
-	var queued api.QueuedMessage
-	return queued, c.call(ctx, http.MethodPost, api.Path(api.SessionMessages, ref), nil,
-		api.MessageRequest{Prompt: prompt}, &queued)
+	return ask[api.QueuedMessage](ctx, c, http.MethodPost, api.Path(api.SessionMessages, ref), nil,
+		api.MessageRequest{Prompt: prompt})
 }
 
 // Messages returns a session's prompts, oldest first.
@@ -78,12 +75,12 @@ func (c *Client) Answer(ctx context.Context, ref, question string, answer api.An
 
 // SessionDiff returns the agent's changes in a repository ("" for the first) as a patch, which the caller closes.
 func (c *Client) SessionDiff(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionDiff, ref), ofRepository(repository))
+	return c.download(ctx, api.Path(api.SessionDiff, ref), ofRepository(repository), http.Header{})
 }
 
 // SessionBundle returns the work branch as a git bundle, which the caller closes.
 func (c *Client) SessionBundle(ctx context.Context, ref, repository string) (io.ReadCloser, error) {
-	return c.download(ctx, api.Path(api.SessionBundle, ref), ofRepository(repository))
+	return c.download(ctx, api.Path(api.SessionBundle, ref), ofRepository(repository), http.Header{})
 }
 
 func ofRepository(name string) url.Values {
@@ -96,26 +93,24 @@ func ofRepository(name string) url.Values {
 // SyncSession carries the work forward onto upstream commits. If that fails, the repository is unchanged, and the
 // response says why: Failed.
 func (c *Client) SyncSession(ctx context.Context, ref string, req api.SyncRequest) (api.GitEvent, error) {
-	var done api.GitEvent
-	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionSync, ref), nil, req, &done)
+	return ask[api.GitEvent](ctx, c, http.MethodPost, api.Path(api.SessionSync, ref), nil, req)
 }
 
 // PushSession pushes the work branch to its origin.
 func (c *Client) PushSession(ctx context.Context, ref string, req api.PushRequest) (api.GitEvent, error) {
-	var done api.GitEvent
-	return done, c.call(ctx, http.MethodPost, api.Path(api.SessionPush, ref), nil, req, &done)
+	return ask[api.GitEvent](ctx, c, http.MethodPost, api.Path(api.SessionPush, ref), nil, req)
 }
 
 // OpenPull pushes the work branch and opens a pull request for it, or updates it. The agent may take minutes to write
 // its text.
 func (c *Client) OpenPull(ctx context.Context, ref string, req api.PullRequestRequest) (api.PullRequest, error) {
-	var made api.PullRequest
-	return made, c.call(ctx, http.MethodPost, api.Path(api.SessionPull, ref), nil, req, &made)
+	return ask[api.PullRequest](ctx, c, http.MethodPost, api.Path(api.SessionPull, ref), nil, req)
 }
 
 // download returns the body of a response.
-func (c *Client) download(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, http.MethodGet, path, query, nil, http.Header{})
+func (c *Client) download(ctx context.Context, path string, query url.Values,
+	header http.Header) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, http.MethodGet, path, query, nil, header)
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,7 @@ import (
 
 // CreateVolume creates a volume if it is missing.
 func (c *Client) CreateVolume(ctx context.Context, name string) (api.Volume, error) {
-	var made api.Volume
-	return made, c.call(ctx, http.MethodPost, api.Volumes, nil, api.VolumeRequest{Name: name}, &made)
+	return ask[api.Volume](ctx, c, http.MethodPost, api.Volumes, nil, api.VolumeRequest{Name: name})
 }
 
 // Volumes returns all volumes by name.
