@@ -64,11 +64,7 @@ func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.Revoke(r.Context(), edge.PrincipalOf(r.Context()), r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, ring.Revoke(r.Context(), edge.PrincipalOf(r.Context()), r.PathValue("id")))
 }
 
 func (s *Server) self(w http.ResponseWriter, r *http.Request) error {

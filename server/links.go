@@ -99,11 +99,7 @@ func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := ring.Unshare(r.Context(), edge.PrincipalOf(r.Context()), box.ID+":", r.PathValue("link")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, ring.Unshare(r.Context(), edge.PrincipalOf(r.Context()), box.ID+":", r.PathValue("link")))
 }
 
 func linkOut(k account.Key) api.PortLink {

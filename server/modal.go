@@ -72,10 +72,7 @@ func (s *Server) modalCreate(w http.ResponseWriter, r *http.Request) error {
 		create.Image = built.ID
 	}
 	made, err := s.parts.sandboxes.Create(r.Context(), create)
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, modalOut(made))
+	return edge.Send(w, http.StatusOK, modalOut, made, err)
 }
 
 // modalS3 returns the S3 request for the document's fields; nil if all are missing. Without a mount path, the bucket
@@ -98,10 +95,7 @@ func modalS3(req api.ModalRequest, volumes []spec.Mount) *spec.S3 {
 
 func (s *Server) modalGet(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, modalOut(found))
+	return edge.Send(w, http.StatusOK, modalOut, found, err)
 }
 
 // modalDelete responds with the state of the sandbox after its end. If its release fails, that error is the response,

@@ -44,6 +44,16 @@ func (rt Route) Changes() bool {
 	return rt.Method != http.MethodGet || rt.SignsIn || rt.Scope != account.Read && rt.Scope != ""
 }
 
+// Only returns routes for something that the server may lack: if it is not there, they respond with Unsupported.
+func Only(there bool, what string, routes []Route) []Route {
+	for i := range routes {
+		if !there {
+			routes[i].Handle = func(http.ResponseWriter, *http.Request) error { return Lacks(what) }
+		}
+	}
+	return routes
+}
+
 // Query parameters of several routes.
 const (
 	QueryPage = "limit: maximum number of entries, up to 1000; cursor: next_cursor of the previous page"

@@ -9,6 +9,14 @@ import (
 	"github.com/RelevanceAI/harvest/errors"
 )
 
+// Send responds with out of v, or with err.
+func Send[A, B any](w http.ResponseWriter, status int, out func(A) B, v A, err error) error {
+	if err != nil {
+		return err
+	}
+	return Respond(w, status, out(v))
+}
+
 // NoContent responds to a request without a result.
 func NoContent(w http.ResponseWriter, err error) error {
 	if err != nil {

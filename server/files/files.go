@@ -144,11 +144,7 @@ func (s *Service) removeFile(w http.ResponseWriter, r *http.Request) error {
 		}
 		return s.files(r.Context(), r, tarfs.Request{Op: tarfs.OpRemove, Path: name, Recursive: recursive}, io.Discard)
 	})
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, err)
 }
 
 func (s *Service) moveFile(w http.ResponseWriter, r *http.Request) error {

@@ -96,10 +96,7 @@ func (s *Service) buildImage(w http.ResponseWriter, r *http.Request) error {
 	}
 	if !edge.WantsEvents(r) {
 		built, err := s.Of(r).Build(r.Context(), spec, opts)
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusCreated, oneImageOut(built))
+		return edge.Send(w, http.StatusCreated, oneImageOut, built, err)
 	}
 	ev := s.NewEvents(w)
 	defer ev.Close()
@@ -295,19 +292,12 @@ func (s *Service) listImages(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Service) getImage(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.Of(r).Find(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, oneImageOut(found))
+	return edge.Send(w, http.StatusOK, oneImageOut, found, err)
 }
 
 // deleteImage accepts any name of an image, like getImage. It removes only that name if the image has others.
 func (s *Service) deleteImage(w http.ResponseWriter, r *http.Request) error {
-	if err := s.Of(r).Delete(r.Context(), r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, s.Of(r).Delete(r.Context(), r.PathValue("id")))
 }
 
 // Out returns an image in the form of the API, without its history.

@@ -22,7 +22,7 @@ type Service struct {
 // Routes returns one row per route.
 func (s *Service) Routes() []edge.Route {
 	const read, write, exec = account.Read, account.Write, account.Exec
-	return []edge.Route{
+	return append(edge.Only(s.Repos != nil, "repositories", []edge.Route{
 		{Method: "POST", Path: api.Repos, Handle: s.addRepo, Scope: exec,
 			Summary: "Register a repository and build its image", In: api.RepoRequest{},
 			Out: api.Repo{}, Status: 201},
@@ -40,20 +40,11 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "GET", Path: api.RepoBuilds, Handle: s.listRepoBuilds, Scope: read,
 			Summary: "List the builds of a repository's image, newest first", Query: edge.QueryPage,
 			Out: api.List[api.RepoBuilt]{}, Status: 200},
-		{Method: "GET", Path: api.RepoEvents, Handle: s.Events, Scope: read,
-			Summary: "Follow the builds of a repository's image, with their log",
-			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
-				"events, and new ones",
-			RawOut: api.TypeEvents, Status: 200},
-	}
-}
-
-// repos returns the server's repositories, or Unsupported.
-func (s *Service) repos() (*repo.Manager, error) {
-	if s.Repos == nil {
-		return nil, edge.Lacks("repositories")
-	}
-	return s.Repos, nil
+	}), edge.Route{Method: "GET", Path: api.RepoEvents, Handle: s.Events, Scope: read,
+		Summary: "Follow the builds of a repository's image, with their log",
+		Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
+			"events, and new ones",
+		RawOut: api.TypeEvents, Status: 200})
 }
 
 // repoBody is api.RepoRequest with the sandbox undecoded: package sandbox reports its errors.
@@ -63,10 +54,6 @@ type repoBody struct {
 }
 
 func (s *Service) addRepo(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.repos()
-	if err != nil {
-		return err
-	}
 	var req repoBody
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
@@ -74,23 +61,17 @@ func (s *Service) addRepo(w http.ResponseWriter, r *http.Request) error {
 	recipe := repo.Recipe{Setup: req.Setup, Install: req.Install, Build: req.Build, Test: req.Test, Root: req.Root,
 		LimitSeconds: req.LimitSeconds}
 	if len(req.Sandbox) > 0 {
+		var err error
 		if recipe.Sandbox, err = spec.Decode(req.Sandbox); err != nil {
 			return err
 		}
 	}
-	made, err := m.Add(r.Context(), edge.Account(r), req.Name, req.URL, req.Branch, recipe)
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, repoOut(made))
+	made, err := s.Repos.Add(r.Context(), edge.Account(r), req.Name, req.URL, req.Branch, recipe)
+	return edge.Send(w, http.StatusCreated, repoOut, made, err)
 }
 
 func (s *Service) listRepos(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.repos()
-	if err != nil {
-		return err
-	}
-	found, err := m.List(r.Context(), edge.Account(r))
+	found, err := s.Repos.List(r.Context(), edge.Account(r))
 	if err != nil {
 		return err
 	}
@@ -98,49 +79,23 @@ func (s *Service) listRepos(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) getRepo(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.repos()
-	if err != nil {
-		return err
-	}
-	found, err := m.Get(r.Context(), edge.Account(r), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, repoOut(found))
+	found, err := s.Repos.Get(r.Context(), edge.Account(r), r.PathValue("id"))
+	return edge.Send(w, http.StatusOK, repoOut, found, err)
 }
 
 func (s *Service) removeRepo(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.repos()
-	if err != nil {
-		return err
-	}
-	if err := m.Remove(r.Context(), edge.Account(r), r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, s.Repos.Remove(r.Context(), edge.Account(r), r.PathValue("id")))
 }
 
 func (s *Service) startRepo(cause repo.Cause) edge.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		m, err := s.repos()
-		if err != nil {
-			return err
-		}
-		begun, err := m.Start(r.Context(), edge.Account(r), r.PathValue("id"), cause)
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusAccepted, repoBuiltOut(begun))
+		begun, err := s.Repos.Start(r.Context(), edge.Account(r), r.PathValue("id"), cause)
+		return edge.Send(w, http.StatusAccepted, repoBuiltOut, begun, err)
 	}
 }
 
 func (s *Service) listRepoBuilds(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.repos()
-	if err != nil {
-		return err
-	}
-	found, err := m.Builds(r.Context(), edge.Account(r), r.PathValue("id"), 0)
+	found, err := s.Repos.Builds(r.Context(), edge.Account(r), r.PathValue("id"), 0)
 	if err != nil {
 		return err
 	}

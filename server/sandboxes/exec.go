@@ -30,10 +30,7 @@ func (s *Service) exec(w http.ResponseWriter, r *http.Request) error {
 	ref := r.PathValue("id")
 	if req.Detach {
 		x, err := s.start(ctx, ref, req, engine.Stdio{Stdin: strings.NewReader(req.Stdin)})
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusAccepted, started(x))
+		return edge.Send(w, http.StatusAccepted, started, x, err)
 	}
 	return s.answer(w, r, func(stdio engine.Stdio, tell func(*commands.Execution)) (commands.Result, error) {
 		stdio.Stdin = strings.NewReader(req.Stdin)
@@ -72,10 +69,7 @@ func (s *Service) answer(w http.ResponseWriter, r *http.Request,
 			error) {
 			return do(engine.Stdio{}, func(*commands.Execution) {})
 		})
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusOK, resultOut(res))
+		return edge.Send(w, http.StatusOK, resultOut, res, err)
 	}
 	ev := s.NewEvents(w)
 	defer ev.Close()

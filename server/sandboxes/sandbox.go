@@ -106,10 +106,7 @@ func (s *Service) createSandbox(w http.ResponseWriter, r *http.Request) error {
 	}
 	if !edge.WantsEvents(r) {
 		made, err := s.Create(r.Context(), req)
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusCreated, sandboxOut(made))
+		return edge.Send(w, http.StatusCreated, sandboxOut, made, err)
 	}
 	ev := s.NewEvents(w)
 	defer ev.Close()
@@ -189,18 +186,12 @@ func (s *Service) listSandboxes(w http.ResponseWriter, r *http.Request) error {
 
 func (s *Service) getSandbox(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, sandboxOut(found))
+	return edge.Send(w, http.StatusOK, sandboxOut, found, err)
 }
 
 func (s *Service) sandboxUsage(w http.ResponseWriter, r *http.Request) error {
 	used, err := s.Fleet.Usage(r.Context(), edge.Account(r), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, usageOut(used))
+	return edge.Send(w, http.StatusOK, usageOut, used, err)
 }
 
 // ownerOf returns the account whose sandboxes r is about: the caller's, or, for the operator with ?everyone=true, "",
@@ -231,11 +222,7 @@ func (s *Service) destroySandbox(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	if err := s.Destroy(r, owner); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, s.Destroy(r, owner))
 }
 
 // Destroy ends the sandbox. ?sync= overrides whether its volume is sent to S3 first.
@@ -266,10 +253,7 @@ func (s *Service) extendSandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	changed, err := s.Fleet.Extend(r.Context(), edge.Account(r), r.PathValue("id"), life, idle)
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, sandboxOut(changed))
+	return edge.Send(w, http.StatusOK, sandboxOut, changed, err)
 }
 
 // setNetwork replaces the network policy of a sandbox.
@@ -280,10 +264,7 @@ func (s *Service) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	}
 	changed, err := s.Fleet.SetNetwork(r.Context(), edge.Account(r), r.PathValue("id"),
 		spec.Network(req))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, sandboxOut(changed))
+	return edge.Send(w, http.StatusOK, sandboxOut, changed, err)
 }
 
 func (s *Service) snapshotSandbox(w http.ResponseWriter, r *http.Request) error {
@@ -293,10 +274,7 @@ func (s *Service) snapshotSandbox(w http.ResponseWriter, r *http.Request) error 
 	}
 	img, err := s.Fleet.Snapshot(r.Context(), edge.Account(r), r.PathValue("id"),
 		sandbox.SnapshotOptions(req))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, images.Out(img))
+	return edge.Send(w, http.StatusCreated, images.Out, img, err)
 }
 
 func (s *Service) forkSandbox(w http.ResponseWriter, r *http.Request) error {
@@ -305,10 +283,7 @@ func (s *Service) forkSandbox(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	made, err := s.Fleet.Fork(r.Context(), edge.Account(r), r.PathValue("id"), sandbox.ForkRequest(req))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, sandboxOut(made))
+	return edge.Send(w, http.StatusCreated, sandboxOut, made, err)
 }
 
 func (s *Service) listProcesses(w http.ResponseWriter, r *http.Request) error {
@@ -327,11 +302,7 @@ func counted(id string) string { return fmt.Sprintf("%03d%s", len(id), id) }
 func (s *Service) sandboxArchiveIn(w http.ResponseWriter, r *http.Request) error {
 	err := s.Fleet.CopyIn(r.Context(), edge.Account(r), r.PathValue("id"),
 		r.URL.Query().Get("path"), r.Body)
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, err)
 }
 
 func (s *Service) sandboxArchiveOut(w http.ResponseWriter, r *http.Request) error {

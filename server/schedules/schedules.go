@@ -21,7 +21,7 @@ type Service struct {
 // them.
 func (s *Service) Routes() []edge.Route {
 	const read, write = account.Read, account.Write
-	return []edge.Route{
+	return edge.Only(s.Schedules != nil, "schedules", []edge.Route{
 		{Method: "POST", Path: api.Schedules, Handle: s.setSchedule, Scope: write, Operator: true,
 			Summary: "Create or replace a schedule",
 			In:      api.ScheduleRequest{}, Out: api.Schedule{}, Status: 201},
@@ -44,43 +44,24 @@ func (s *Service) Routes() []edge.Route {
 		{Method: "GET", Path: api.ScheduleRuns, Handle: s.listScheduleRuns, Scope: read,
 			Summary: "List the runs of a schedule, newest first",
 			Query:   edge.QueryPage, Out: api.List[api.ScheduleRun]{}, Status: 200},
-	}
-}
-
-// scheduler returns the server's schedules, or Unsupported.
-func (s *Service) scheduler() (*schedule.Scheduler, error) {
-	if s.Schedules == nil {
-		return nil, edge.Lacks("schedules")
-	}
-	return s.Schedules, nil
+	})
 }
 
 func (s *Service) setSchedule(w http.ResponseWriter, r *http.Request) error {
-	schedules, err := s.scheduler()
-	if err != nil {
-		return err
-	}
 	var req api.ScheduleRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := schedules.Set(r.Context(), schedule.Job{
+	made, err := s.Schedules.Set(r.Context(), schedule.Job{
 		Account: edge.Account(r), Name: req.Name, Kind: req.Kind, Args: req.Args, Cron: req.Cron, Zone: req.Zone,
 		Retries:        req.Retries,
 		TimeoutSeconds: req.TimeoutSeconds, Missed: schedule.Missed(req.Missed), Paused: req.Paused,
 	})
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, scheduleOut(made))
+	return edge.Send(w, http.StatusCreated, scheduleOut, made, err)
 }
 
 func (s *Service) listSchedules(w http.ResponseWriter, r *http.Request) error {
-	schedules, err := s.scheduler()
-	if err != nil {
-		return err
-	}
-	found, err := schedules.List(r.Context(), edge.Account(r))
+	found, err := s.Schedules.List(r.Context(), edge.Account(r))
 	if err != nil {
 		return err
 	}
@@ -91,47 +72,21 @@ func (s *Service) listSchedules(w http.ResponseWriter, r *http.Request) error {
 func (s *Service) scheduleIs(do func(*schedule.Scheduler, context.Context, string,
 	string) (schedule.Job, error)) edge.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		schedules, err := s.scheduler()
-		if err != nil {
-			return err
-		}
-		found, err := do(schedules, r.Context(), edge.Account(r), r.PathValue("name"))
-		if err != nil {
-			return err
-		}
-		return edge.Respond(w, http.StatusOK, scheduleOut(found))
+		found, err := do(s.Schedules, r.Context(), edge.Account(r), r.PathValue("name"))
+		return edge.Send(w, http.StatusOK, scheduleOut, found, err)
 	}
 }
 
 func (s *Service) deleteSchedule(w http.ResponseWriter, r *http.Request) error {
-	schedules, err := s.scheduler()
-	if err != nil {
-		return err
-	}
-	if err := schedules.Delete(r.Context(), edge.Account(r), r.PathValue("name")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, s.Schedules.Delete(r.Context(), edge.Account(r), r.PathValue("name")))
 }
 
 func (s *Service) startSchedule(w http.ResponseWriter, r *http.Request) error {
-	schedules, err := s.scheduler()
-	if err != nil {
-		return err
-	}
-	run, err := schedules.RunNow(r.Context(), edge.Account(r), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusAccepted, scheduleRunOut(run))
+	run, err := s.Schedules.RunNow(r.Context(), edge.Account(r), r.PathValue("name"))
+	return edge.Send(w, http.StatusAccepted, scheduleRunOut, run, err)
 }
 
 func (s *Service) listScheduleRuns(w http.ResponseWriter, r *http.Request) error {
-	schedules, err := s.scheduler()
-	if err != nil {
-		return err
-	}
 	limit, err := edge.Number(r, "limit", api.DefaultPage, api.MaxPage)
 	if err != nil {
 		return err
@@ -140,7 +95,7 @@ func (s *Service) listScheduleRuns(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	found, err := schedules.History(r.Context(), edge.Account(r), r.PathValue("name"), before, limit)
+	found, err := s.Schedules.History(r.Context(), edge.Account(r), r.PathValue("name"), before, limit)
 	if err != nil {
 		return err
 	}

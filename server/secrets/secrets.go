@@ -20,7 +20,7 @@ type Service struct {
 // Routes returns one row per route.
 func (s *Service) Routes() []edge.Route {
 	const read, write = account.Read, account.Write
-	return []edge.Route{
+	return edge.Only(s.Secrets != nil, "secrets", []edge.Route{
 		{Method: "POST", Path: api.Secrets, Handle: s.setSecret, Scope: write,
 			Summary: "Store a secret; its values are never shown again",
 			In:      api.SecretRequest{}, Out: api.Secret{}, Status: 201},
@@ -34,25 +34,13 @@ func (s *Service) Routes() []edge.Route {
 			Summary: "Get the description of a secret", Out: api.Secret{}, Status: 200},
 		{Method: "DELETE", Path: api.Secreted, Handle: s.deleteSecret, Scope: write,
 			Summary: "Delete a secret; running sandboxes keep its values", Status: 204},
-	}
-}
-
-// vault returns the server's secrets, or Unsupported.
-func (s *Service) vault() (*secret.Vault, error) {
-	if s.Secrets == nil {
-		return nil, edge.Lacks("secrets")
-	}
-	return s.Secrets, nil
+	})
 }
 
 var secretModes = map[string]secret.How{"": secret.Create, "create": secret.Create, "replace": secret.Replace,
 	"merge": secret.Merge}
 
 func (s *Service) setSecret(w http.ResponseWriter, r *http.Request) error {
-	vault, err := s.vault()
-	if err != nil {
-		return err
-	}
 	var req api.SecretRequest
 	if err := edge.DecodeBody(w, r, 2*api.MaxBody, &req); err != nil {
 		return err
@@ -62,19 +50,12 @@ func (s *Service) setSecret(w http.ResponseWriter, r *http.Request) error {
 		return errors.Remedy(errors.Newf(errors.Invalid, "invalid mode %.40q", req.Mode),
 			"use create, replace or merge")
 	}
-	made, err := vault.Set(r.Context(), edge.Account(r), req.Name, req.Pairs, how)
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, secretOut(made))
+	made, err := s.Secrets.Set(r.Context(), edge.Account(r), req.Name, req.Pairs, how)
+	return edge.Send(w, http.StatusCreated, secretOut, made, err)
 }
 
 func (s *Service) listSecrets(w http.ResponseWriter, r *http.Request) error {
-	vault, err := s.vault()
-	if err != nil {
-		return err
-	}
-	found, err := vault.List(r.Context(), edge.Account(r))
+	found, err := s.Secrets.List(r.Context(), edge.Account(r))
 	if err != nil {
 		return err
 	}
@@ -82,35 +63,16 @@ func (s *Service) listSecrets(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) getSecret(w http.ResponseWriter, r *http.Request) error {
-	vault, err := s.vault()
-	if err != nil {
-		return err
-	}
-	found, err := vault.Get(r.Context(), edge.Account(r), r.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, secretOut(found))
+	found, err := s.Secrets.Get(r.Context(), edge.Account(r), r.PathValue("name"))
+	return edge.Send(w, http.StatusOK, secretOut, found, err)
 }
 
 func (s *Service) deleteSecret(w http.ResponseWriter, r *http.Request) error {
-	vault, err := s.vault()
-	if err != nil {
-		return err
-	}
-	if err := vault.Delete(r.Context(), edge.Account(r), r.PathValue("name")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, s.Secrets.Delete(r.Context(), edge.Account(r), r.PathValue("name")))
 }
 
 func (s *Service) rekey(w http.ResponseWriter, r *http.Request) error {
-	vault, err := s.vault()
-	if err != nil {
-		return err
-	}
-	n, err := vault.Rekey(r.Context())
+	n, err := s.Secrets.Rekey(r.Context())
 	if err != nil {
 		return err
 	}

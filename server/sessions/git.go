@@ -18,7 +18,7 @@ import (
 const queryRepository = "repository: name of the repository, if the session has several " +
 	"(for diff and bundle, NAME/PATH is a submodule)"
 
-// gitRoutes returns the routes for repositories of sessions and memories of repositories.
+// gitRoutes returns the routes for repositories of sessions.
 func (s *Service) gitRoutes() []edge.Route {
 	const read, write = account.Read, account.Write
 	return []edge.Route{
@@ -37,7 +37,13 @@ func (s *Service) gitRoutes() []edge.Route {
 		{Method: "POST", Path: api.SessionPull, Handle: s.openPull, Scope: write,
 			Summary: "Push the session's branch, and open or update a pull request for it on GitHub",
 			In:      api.PullRequestRequest{}, Out: api.PullRequest{}, Status: 200},
+	}
+}
 
+// memoryRoutes returns the routes for memories of repositories.
+func (s *Service) memoryRoutes() []edge.Route {
+	const read, write = account.Read, account.Write
+	return []edge.Route{
 		{Method: "GET", Path: api.Memories, Handle: s.listMemories, Scope: read,
 			Summary: "List the repositories that have memory entries", Query: edge.QueryPage,
 			Out: api.List[api.Memory]{}, Status: 200},
@@ -54,48 +60,31 @@ func (s *Service) gitRoutes() []edge.Route {
 }
 
 func (s *Service) syncSession(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	var req api.SyncRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	done, err := m.Sync(r.Context(), edge.Account(r), r.PathValue("id"), session.Sync(req))
-	return gitOut(w, done, err)
+	done, err := s.Sessions.Sync(r.Context(), edge.Account(r), r.PathValue("id"), session.Sync(req))
+	return edge.Send(w, http.StatusOK, gitOut, done, err)
 }
 
 func (s *Service) pushSession(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	var req api.PushRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	done, err := m.Push(r.Context(), edge.Account(r), r.PathValue("id"), req.Repository)
-	return gitOut(w, done, err)
+	done, err := s.Sessions.Push(r.Context(), edge.Account(r), r.PathValue("id"), req.Repository)
+	return edge.Send(w, http.StatusOK, gitOut, done, err)
 }
 
-func gitOut(w http.ResponseWriter, e git.Event, err error) error {
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, api.GitEvent(e))
-}
+func gitOut(e git.Event) api.GitEvent { return api.GitEvent(e) }
 
 func (s *Service) openPull(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	var req api.PullRequestRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	made, err := m.OpenPull(r.Context(), edge.Account(r), r.PathValue("id"), pulls.Request(req))
+	made, err := s.Sessions.OpenPull(r.Context(), edge.Account(r), r.PathValue("id"), pulls.Request(req))
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 
 	"github.com/RelevanceAI/harvest/account"
 	"github.com/RelevanceAI/harvest/agent"
@@ -28,7 +29,16 @@ type Service struct {
 }
 
 // Routes returns one row per route.
-func (s *Service) Routes() []edge.Route { return append(s.sessionRoutes(), s.gitRoutes()...) }
+func (s *Service) Routes() []edge.Route {
+	there := s.Sessions != nil
+	return slices.Concat(edge.Only(there, "sessions", s.sessionRoutes()), []edge.Route{
+		{Method: "GET", Path: api.SessionEvents, Handle: s.Events, Scope: account.Read,
+			Summary: "Follow the events of a session",
+			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
+				"events, and new ones; attended: true if a person reads the events and can answer questions",
+			RawOut: api.TypeEvents, Status: 200},
+	}, edge.Only(there, "sessions", s.gitRoutes()), s.memoryRoutes())
+}
 
 func (s *Service) sessionRoutes() []edge.Route {
 	const read, write, exec = account.Read, account.Write, account.Exec
@@ -59,20 +69,7 @@ func (s *Service) sessionRoutes() []edge.Route {
 			Summary: "Interrupt the current turn", Status: 204},
 		{Method: "POST", Path: api.SessionAnswer, Handle: s.answerSession, Scope: exec,
 			Summary: "Answer a question of the agent", In: api.AnswerRequest{}, Status: 204},
-		{Method: "GET", Path: api.SessionEvents, Handle: s.Events, Scope: read,
-			Summary: "Follow the events of a session",
-			Query: "after: only events after this id, as with the header Last-Event-ID; tail: only the last N " +
-				"events, and new ones; attended: true if a person reads the events and can answer questions",
-			RawOut: api.TypeEvents, Status: 200},
 	}
-}
-
-// sessions returns the server's sessions, or Unsupported.
-func (s *Service) sessions() (*session.Manager, error) {
-	if s.Sessions == nil {
-		return nil, edge.Lacks("sessions")
-	}
-	return s.Sessions, nil
 }
 
 // sessionBody is api.SessionRequest with the sandbox undecoded: package sandbox reports its errors.
@@ -82,19 +79,12 @@ type sessionBody struct {
 }
 
 func (s *Service) createSession(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	in, err := sessionRequest(w, r, api.MaxBundle/3*4+api.MaxBody)
 	if err != nil {
 		return err
 	}
-	made, err := m.Create(r.Context(), edge.Account(r), in)
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusCreated, sessionOut(made))
+	made, err := s.Sessions.Create(r.Context(), edge.Account(r), in)
+	return edge.Send(w, http.StatusCreated, sessionOut, made, err)
 }
 
 // warmRate is how often an account may announce a session, per second: page and terminal do so once per form.
@@ -108,7 +98,7 @@ func (s *Service) warmSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.onSession(w, func(m *session.Manager) error { return m.Warm(r.Context(), edge.Account(r), in) })
+	return edge.NoContent(w, s.Sessions.Warm(r.Context(), edge.Account(r), in))
 }
 
 // sessionRequest decodes the body of a request for a session, of at most most bytes.
@@ -140,15 +130,11 @@ func sessionRequest(w http.ResponseWriter, r *http.Request, most int64) (in sess
 }
 
 func (s *Service) listSessions(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	all, err := edge.Flag(r, "all")
 	if err != nil {
 		return err
 	}
-	found, err := m.List(r.Context(), edge.Account(r), !all, "", 0)
+	found, err := s.Sessions.List(r.Context(), edge.Account(r), !all, "", 0)
 	if err != nil {
 		return err
 	}
@@ -157,50 +143,25 @@ func (s *Service) listSessions(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) getSession(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
-	found, err := m.Get(r.Context(), edge.Account(r), r.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return edge.Respond(w, http.StatusOK, sessionOut(found))
-}
-
-// onSession runs a request without a result.
-func (s *Service) onSession(w http.ResponseWriter, do func(m *session.Manager) error) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
-	if err := do(m); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	found, err := s.Sessions.Get(r.Context(), edge.Account(r), r.PathValue("id"))
+	return edge.Send(w, http.StatusOK, sessionOut, found, err)
 }
 
 func (s *Service) endSession(w http.ResponseWriter, r *http.Request) error {
-	return s.onSession(w, func(m *session.Manager) error {
-		if r.URL.Query().Get("discard") == "false" {
-			return m.EndKeeping(r.Context(), edge.Account(r), r.PathValue("id"))
-		}
-		return m.End(r.Context(), edge.Account(r), r.PathValue("id"))
-	})
+	end := s.Sessions.End
+	if r.URL.Query().Get("discard") == "false" {
+		end = s.Sessions.EndKeeping
+	}
+	return edge.NoContent(w, end(r.Context(), edge.Account(r), r.PathValue("id")))
 }
 
 func (s *Service) stopSession(w http.ResponseWriter, r *http.Request) error {
-	return s.onSession(w, func(m *session.Manager) error {
-		return m.Stop(r.Context(), edge.Account(r),
-			r.PathValue("id"))
-	})
+	return edge.NoContent(w, s.Sessions.Stop(r.Context(), edge.Account(r), r.PathValue("id")))
 }
 
 func (s *Service) cancelMessage(w http.ResponseWriter, r *http.Request) error {
-	return s.onSession(w, func(m *session.Manager) error {
-		return m.Cancel(r.Context(), edge.Account(r), r.PathValue("id"), r.PathValue("message"))
-	})
+	return edge.NoContent(w,
+		s.Sessions.Cancel(r.Context(), edge.Account(r), r.PathValue("id"), r.PathValue("message")))
 }
 
 func (s *Service) answerSession(w http.ResponseWriter, r *http.Request) error {
@@ -208,22 +169,16 @@ func (s *Service) answerSession(w http.ResponseWriter, r *http.Request) error {
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
 	}
-	return s.onSession(w, func(m *session.Manager) error {
-		return m.Answer(r.Context(), edge.Account(r), r.PathValue("id"), r.PathValue("question"),
-			agent.Answer(req))
-	})
+	return edge.NoContent(w, s.Sessions.Answer(r.Context(), edge.Account(r), r.PathValue("id"),
+		r.PathValue("question"), agent.Answer(req)))
 }
 
 func (s *Service) sendMessage(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
 	var req api.MessageRequest
 	if err := edge.DecodeBody(w, r, 6*records.MaxPrompt+api.MaxBody, &req); err != nil {
 		return err
 	}
-	msg, position, err := m.Send(r.Context(), edge.Account(r), r.PathValue("id"), req.Prompt)
+	msg, position, err := s.Sessions.Send(r.Context(), edge.Account(r), r.PathValue("id"), req.Prompt)
 	if err != nil {
 		return err
 	}
@@ -231,11 +186,7 @@ func (s *Service) sendMessage(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) listMessages(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
-	found, err := m.Messages(r.Context(), edge.Account(r), r.PathValue("id"))
+	found, err := s.Sessions.Messages(r.Context(), edge.Account(r), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -243,20 +194,12 @@ func (s *Service) listMessages(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) sessionDiff(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
-	patch, err := m.Diff(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
+	patch, err := s.Sessions.Diff(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
 	return edge.SendBytes(w, api.TypePatch, patch, err)
 }
 
 func (s *Service) sessionBundle(w http.ResponseWriter, r *http.Request) error {
-	m, err := s.sessions()
-	if err != nil {
-		return err
-	}
-	bundle, err := m.Bundle(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
+	bundle, err := s.Sessions.Bundle(r.Context(), edge.Account(r), r.PathValue("id"), r.URL.Query().Get("repository"))
 	return edge.SendBytes(w, api.TypeBundle, bundle, err)
 }
 

@@ -100,11 +100,7 @@ func (s *Service) deleteVolume(w http.ResponseWriter, r *http.Request) error {
 	} else {
 		err = s.of(r).Delete(r.Context(), r.PathValue("name"))
 	}
-	if err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, err)
 }
 
 func (s *Service) volumeArchiveIn(w http.ResponseWriter, r *http.Request) error {
@@ -115,11 +111,7 @@ func (s *Service) volumeArchiveIn(w http.ResponseWriter, r *http.Request) error 
 	if err := vol.CopyIn(r.Context(), r.URL.Query().Get("path"), r.Body); err != nil {
 		return err
 	}
-	if err := vol.Commit(r.Context()); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, vol.Commit(r.Context()))
 }
 
 func (s *Service) volumeArchiveOut(w http.ResponseWriter, r *http.Request) error {
@@ -152,11 +144,7 @@ func (s *Service) removeVolumeFile(w http.ResponseWriter, r *http.Request) error
 	if err != nil {
 		return err
 	}
-	if err := vol.Remove(r.Context(), r.URL.Query().Get("path")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
+	return edge.NoContent(w, vol.Remove(r.Context(), r.URL.Query().Get("path")))
 }
 
 func volumeOut(v volume.Info) api.Volume {
