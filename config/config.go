@@ -311,9 +311,6 @@ func Load(path string, env func(string) string, flags ...Setting) (Config, error
 	return c, report(problems)
 }
 
-// Validate returns an error of kind Invalid that lists all problems with the values, or nil.
-func (c Config) Validate() error { return report(c.problems()) }
-
 // Source returns the origin of the key's value: "default", a file and line, an environment variable or a flag.
 func (c Config) Source(key string) string {
 	if s := c.sources[key]; s != "" {

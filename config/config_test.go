@@ -232,13 +232,13 @@ func TestRelations(t *testing.T) {
 	c.Limits.CPU, c.Quotas.CPU = 4, 2
 	c.Quotas.Memory = 1 << 30
 	c.Pool, c.Quotas.Sandboxes = 3, 2
-	err := c.Validate()
+	err := report(c.problems())
 	for _, want := range []string{"configuration: 3 problems", "quotas.cpu", "quotas.memory", "quotas.sandboxes"} {
 		if !strings.Contains(errors.Message(err), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
-	if err := Default(environ(t)).Validate(); err != nil {
+	if err := report(Default(environ(t)).problems()); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 }

@@ -124,7 +124,7 @@ func (s *Scheduler) begin(ctx context.Context, e *entry, job Job, due time.Time,
 		return Run{}, err
 	}
 	shown := run
-	e.job, e.retry, e.running, e.done = job, nil, &shown, make(chan struct{})
+	e.job, e.retry, e.running = job, nil, &shown
 	timeout := time.Duration(job.TimeoutSeconds * float64(time.Second))
 	running, cancel := context.WithTimeout(logf.With(s.ctx, "schedule", job.Name, "run_id", run.ID), timeout)
 	e.cancel = cancel
@@ -152,7 +152,6 @@ func (s *Scheduler) call(ctx context.Context, job Job) (output any, err error) {
 func (s *Scheduler) ended(ctx context.Context, e *entry, run Run, output any, err error, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer close(e.done)
 	defer s.look()
 	e.running, e.cancel = nil, nil
 	if e.deleted {

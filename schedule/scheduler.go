@@ -62,8 +62,7 @@ type entry struct {
 
 	running *Run // nil if it is not running
 	cancel  context.CancelFunc
-	done    chan struct{} // closed when the current run has ended
-	retry   *Run          // failed attempt with a pending retry; nil if none
+	retry   *Run // failed attempt with a pending retry; nil if none
 	deleted bool
 }
 
@@ -346,33 +345,6 @@ func (s *Scheduler) RunNow(ctx context.Context, account, name string) (Run, erro
 			e.running.Started.Format(time.RFC3339)), "wait until it has ended")
 	}
 	return s.begin(ctx, e, e.job, time.Time{}, 1)
-}
-
-// Wait waits until a run has ended, and returns it. When ctx ends, only the waiting ends.
-func (s *Scheduler) Wait(ctx context.Context, run Run) (Run, error) {
-	s.mu.Lock()
-	var done chan struct{}
-	if e := s.entries[[2]string{run.Account, run.Job}]; e != nil && e.running != nil && e.running.ID == run.ID {
-		done = e.done
-	}
-	s.mu.Unlock()
-	if done != nil {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return Run{}, errors.Wrapf(ctx.Err(), "wait for the schedule %s", run.Job)
-		}
-	}
-	runs, err := s.opts.Store.Runs(ctx, run.Account, run.Job, "", maxListRuns)
-	if err != nil {
-		return Run{}, err
-	}
-	for _, r := range runs {
-		if r.ID == run.ID {
-			return r, nil
-		}
-	}
-	return Run{}, errors.Newf(errors.NotFound, "the history of the schedule %.80q no longer has %.80s", run.Job, run.ID)
 }
 
 // look makes the loop check for due jobs.

@@ -479,13 +479,3 @@ func (m *Manager) End(ctx context.Context, account, ref string) error {
 		return errors.Wrapf(ctx.Err(), "end session %s", s.ID)
 	}
 }
-
-// Events returns a reader of the session's events after the event ID after; see event.Journal.Subscribe. The caller
-// closes the reader.
-func (m *Manager) Events(ctx context.Context, account, ref string, after int64) (*event.Reader, error) {
-	s, _, err := m.find(ctx, account, ref)
-	if err != nil {
-		return nil, err
-	}
-	return m.opts.Journal.Subscribe(ctx, s.ID, after)
-}

@@ -207,7 +207,7 @@ func (h *house) watch(id string) *watcher { return &watcher{h: h, id: id} }
 func (w *watcher) next(t *testing.T, awaited string) seen {
 	t.Helper()
 	for len(w.got) == 0 {
-		r, err := w.h.Events(t.Context(), account, w.id, w.after)
+		r, err := w.h.journal.Subscribe(t.Context(), w.id, w.after)
 		if err != nil {
 			t.Fatal(err)
 		}

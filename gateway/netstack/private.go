@@ -130,7 +130,7 @@ func (g *Gateway) divert(first []byte, whole func() []byte) bool {
 	}
 	readdress(ip, sourceAt, p.addr)
 	if dst == p.addr {
-		g.inject(p, packet)
+		g.inject(packet)
 		return true
 	}
 	p.peers[dst].send(packet)
@@ -158,12 +158,12 @@ func (g *Gateway) Admit(r io.Reader) error {
 			g.link.dropped.Add(1)
 			continue
 		}
-		g.inject(p, packet)
+		g.inject(packet)
 	}
 }
 
 // inject sends a packet for this sandbox's address in the private network to the sandbox.
-func (g *Gateway) inject(p *private, packet []byte) {
+func (g *Gateway) inject(packet []byte) {
 	readdress(header.IPv4(packet), destinationAt, g.o.V4.Guest.As4())
 	frame := make([]byte, header.EthernetMinimumSize)
 	header.Ethernet(frame).Encode(&header.EthernetFields{SrcAddr: g.link.addr, DstAddr: g.link.peerAddress(),

@@ -9,10 +9,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -208,48 +205,6 @@ func abort(up net.Conn) {
 		_ = t.SetLinger(0)
 	}
 	_ = up.Close()
-}
-
-// Dial connects to a TCP port of the sandbox's address, from the gateway's address. Kinds: Unavailable if
-// nothing listens there or the sandbox has no network, Timeout and Canceled by ctx.
-func (g *Gateway) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if port < 1 || port > 65535 {
-		return nil, errors.Newf(errors.Invalid, "there is no port %d", port)
-	}
-	if !g.begin() {
-		return nil, errors.Newf(errors.Unavailable, "the sandbox's network is closed")
-	}
-	defer g.wg.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(g.ctx, cancel)()
-	conn, err := g.dialGuest(ctx, g.o.V4, ipv4.ProtocolNumber, uint16(port))
-	if err != nil && ctx.Err() == nil {
-		// The program may listen on IPv6 only.
-		if six, err6 := g.dialGuest(ctx, g.o.V6, ipv6.ProtocolNumber, uint16(port)); err6 == nil {
-			return six, nil
-		}
-	}
-	switch {
-	case err == nil:
-		return conn, nil
-	case g.ctx.Err() != nil:
-		return nil, errors.Newf(errors.Unavailable, "the sandbox's network is closed")
-	case ctx.Err() != nil:
-		return nil, errors.Wrapf(ctx.Err(), "connect to port %d of the sandbox", port)
-	}
-	return nil, errors.Explainf(err, errors.Unavailable, "nothing listens on port %d of the sandbox", port)
-}
-
-func (g *Gateway) dialGuest(ctx context.Context, a Addresses, proto tcpip.NetworkProtocolNumber,
-	port uint16) (net.Conn, error) {
-	local := tcpip.FullAddress{NIC: nic, Addr: address(a.Gateway)}
-	remote := tcpip.FullAddress{NIC: nic, Addr: address(a.Guest), Port: port}
-	c, err := gonet.DialTCPWithBind(ctx, g.stack, local, remote, proto)
-	if err != nil {
-		return nil, errors.Wrapf(err, "connect to the sandbox")
-	}
-	return c, nil
 }
 
 // endpoint is the stack's end of a connection of the sandbox.

@@ -152,7 +152,7 @@ func (c *chroots) Start(_ context.Context, setup Setup) (Machine, error) {
 		return nil, err
 	}
 	pr, pw := io.Pipe()
-	go func() { pw.CloseWithError(r.WriteTar(context.Background(), pw)) }()
+	go func() { pw.CloseWithError(r.WriteTar(context.Background(), pw, nil)) }()
 	if err := unpack(root, "/", pr); err != nil {
 		return nil, err
 	}

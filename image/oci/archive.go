@@ -53,7 +53,7 @@ func Export(ctx context.Context, w io.Writer, img image.Image, root *os.File, la
 		return err
 	}
 	img.Config.Env = img.Config.OwnEnv()
-	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteEdited(ctx, w, own.Edit) }}
+	parts := []func(io.Writer) error{func(w io.Writer) error { return r.WriteTar(ctx, w, own.Edit) }}
 	if layer != nil {
 		parts = append(parts, func(w io.Writer) error {
 			info, err := layer.Stat()

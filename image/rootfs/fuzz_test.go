@@ -51,7 +51,7 @@ func readAll(t testing.TB, data []byte) {
 		expectKind(t, err)
 		return
 	}
-	if err := r.WriteTar(t.Context(), io.Discard); err != nil {
+	if err := r.WriteTar(t.Context(), io.Discard, nil); err != nil {
 		t.Errorf("an image that opens cannot be read: %v", err)
 	}
 	f, _, err := layers(t, rootfs.Options{}, r)

@@ -301,7 +301,7 @@ func TestImagesCanBeReadAndMadeAgain(t *testing.T) {
 	check(t, first)
 	again := func(r *rootfs.Reader) *os.File {
 		var out bytes.Buffer
-		if err := r.WriteTar(t.Context(), &out); err != nil {
+		if err := r.WriteTar(t.Context(), &out, nil); err != nil {
 			t.Fatal(err)
 		}
 		f, _, err := build(t, rootfs.Options{}, out.Bytes())

@@ -126,13 +126,9 @@ func (n *node) name() string {
 // Edit changes an entry of a stream, or omits it.
 type Edit func(hdr *tar.Header, content io.Reader) (edited *tar.Header, rest io.Reader, omit bool, err error)
 
-// WriteTar writes the whole image as a tar stream. Equal images give equal streams.
-func (r *Reader) WriteTar(ctx context.Context, to io.Writer) error {
-	return r.WriteEdited(ctx, to, nil)
-}
-
-// WriteEdited is WriteTar with the entries as edit returns them.
-func (r *Reader) WriteEdited(ctx context.Context, to io.Writer, edit Edit) error {
+// WriteTar writes the whole image as a tar stream, with the entries as edit, which may be nil, returns them. Equal
+// images give equal streams.
+func (r *Reader) WriteTar(ctx context.Context, to io.Writer, edit Edit) error {
 	tw := tar.NewWriter(to)
 	err := r.Walk(".", func(hdr *tar.Header, content io.Reader) error {
 		if err := context.Cause(ctx); err != nil {
