@@ -56,8 +56,7 @@ func (v victim) look(ctx context.Context, when string) error {
 	inside, outside := v.r.measure("exec in another sandbox, "+when, "ms"),
 		v.r.measure("starting `true` on the host, "+when, "ms")
 	s, err := timed("", func() error {
-		_, err := v.r.lab.exec(ctx, v.id, sandbox.ExecRequest{Args: []string{"true"}})
-		return err
+		return v.r.lab.exec(ctx, v.id, sandbox.ExecRequest{Args: []string{"true"}})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -81,7 +80,7 @@ func (v victim) look(ctx context.Context, when string) error {
 }
 
 func benchAbuse(ctx context.Context, l *lab, r *recorder) (err error) {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	sb, destroy, err := l.create(ctx, spec.Request{})
@@ -176,7 +175,7 @@ func (r *recorder) refused(ctx context.Context, a abuse, v victim, n int) error 
 	res, waited := o.ended(ctx, endTime)
 	r.check(a.name+": kill ends it", err == nil && waited == nil && res.Signal == "KILL",
 		fmt.Sprintf("in %d ms; signal %q, %s", time.Since(begin).Milliseconds(), res.Signal, res.Reason))
-	_, err = r.lab.exec(ctx, o.sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
+	err = r.lab.exec(ctx, o.sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c", "true; true"}})
 	r.check(a.name+": afterwards its sandbox works", err == nil, text(err))
 	if err := o.destroy(); err != nil {
 		return err

@@ -47,21 +47,10 @@ func (r *recorder) commandLine(ctx context.Context, l *lab, d *daemon, data, sb 
 			return timed(cliRun, l.bwrap(ctx, nil, "true").Run)
 		}})
 	}
-	if l.runc.why != nil {
-		r.missing(l.runc.name, l.runc.why)
-	} else {
-		bundle, err := l.runc.bundle(ctx, idle...)
-		if err != nil {
-			return err
-		}
-		id, remove, err := l.runc.start(ctx, bundle)
-		defer func() { err = errors.Join(err, remove()) }()
-		if err != nil {
-			return err
-		}
-		sides = append(sides, side{l.runc.name, func(ctx context.Context) (sample, error) {
-			return timed(cliExec, func() error { return l.runc.command(ctx, "exec", id, "true").run(nil) })
-		}})
+	sides, remove, err := r.execIn(ctx, l.runc, cliExec, sides)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil {
+		return err
 	}
 	return r.turns(ctx, r.count(5, 50), []*Measure{version, exec, run}, sides...)
 }

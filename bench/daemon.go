@@ -62,23 +62,23 @@ func serve(ctx context.Context, program, data string, settings ...string) (_ *da
 			break
 		}
 		if time.Now().After(end) || pause(ctx, 50*time.Millisecond) != nil {
-			return nil, errors.Join(errors.Wrapf(err, "wait for the server"), d.stop(ctx))
+			return nil, errors.Join(errors.Wrapf(err, "wait for the server"), d.stop())
 		}
 	}
 	out, err := exec.CommandContext(ctx, program, "--data", data, "key", "create",
 		"bench-"+strconv.Itoa(d.cmd.Process.Pid), "--role", "admin", "--quiet").Output()
 	if err != nil {
-		return nil, errors.Join(errors.Wrapf(err, "make a key"), d.stop(ctx))
+		return nil, errors.Join(errors.Wrapf(err, "make a key"), d.stop())
 	}
 	d.key = strings.TrimSpace(string(out))
 	if d.Client, err = client.At(d.url, d.key); err != nil {
-		return nil, errors.Join(err, d.stop(ctx))
+		return nil, errors.Join(err, d.stop())
 	}
 	return d, nil
 }
 
 // stop ends the server. Its sandboxes keep running.
-func (d *daemon) stop(ctx context.Context) error {
+func (d *daemon) stop() error {
 	if d.Client != nil {
 		d.Client.Close()
 	}

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/RelevanceAI/harvest/api"
 	"github.com/RelevanceAI/harvest/engine/fake"
 	"github.com/RelevanceAI/harvest/errors"
@@ -235,7 +233,7 @@ func (f fanOut) steady(ctx context.Context) (h heard, server float64, err error)
 	if err != nil {
 		return h, 0, err
 	}
-	begin := cpuOf(unix.RUSAGE_SELF)
+	begin := ownCPU()
 	tick := time.NewTicker(f.every)
 	defer tick.Stop()
 	for range f.events {
@@ -246,7 +244,7 @@ func (f fanOut) steady(ctx context.Context) (h heard, server float64, err error)
 		}
 	}
 	h, failed := wait()
-	return h, cpuOf(unix.RUSAGE_SELF) - begin, errors.Join(err, failed)
+	return h, ownCPU() - begin, errors.Join(err, failed)
 }
 
 func publishTick(ctx context.Context, j *event.Journal) error {

@@ -21,7 +21,7 @@ func timed(name string, f func() error) (sample, error) {
 
 // P4
 func benchExec(ctx context.Context, l *lab, r *recorder) (err error) {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	sb, destroy, err := l.create(ctx, spec.Request{})
@@ -33,27 +33,34 @@ func benchExec(ctx context.Context, l *lab, r *recorder) (err error) {
 	m.Aim = &Aim{Peer: "runc", AtMost: 0.35}
 	sides := []side{{harvest, func(ctx context.Context) (sample, error) {
 		return timed(m.Name, func() error {
-			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"true"}})
-			return err
+			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"true"}})
 		})
 	}}}
 	for _, o := range []*oci{l.runc, l.runsc} {
-		if o.why != nil {
-			r.missing(o.name, o.why)
-			continue
-		}
-		bundle, err := o.bundle(ctx, idle...)
-		if err != nil {
-			return err
-		}
-		id, remove, err := o.start(ctx, bundle)
+		more, remove, failed := r.execIn(ctx, o, m.Name, sides)
 		defer func() { err = errors.Join(err, remove()) }()
-		if err != nil {
-			return err
+		if failed != nil {
+			return failed
 		}
-		sides = append(sides, side{o.name, func(ctx context.Context) (sample, error) {
-			return timed(m.Name, func() error { return o.command(ctx, "exec", id, "true").run(nil) })
-		}})
+		sides = more
 	}
 	return r.turns(ctx, r.count(10, 100), []*Measure{m}, sides...)
+}
+
+// execIn adds a side that runs commands in a container of o, unless this machine lacks o. remove ends the container.
+func (r *recorder) execIn(ctx context.Context, o *oci, measure string,
+	sides []side) (more []side, remove func() error, err error) {
+	remove = func() error { return nil }
+	if o.why != nil {
+		r.missing(o.name, o.why)
+		return sides, remove, nil
+	}
+	bundle, err := o.bundle(ctx, idle...)
+	if err != nil {
+		return sides, remove, err
+	}
+	id, remove, err := o.start(ctx, bundle)
+	return append(sides, side{o.name, func(ctx context.Context) (sample, error) {
+		return timed(measure, func() error { return o.command(ctx, "exec", id, "true").run(nil) })
+	}}), remove, err
 }

@@ -43,21 +43,10 @@ func (r *recorder) httpExec(ctx context.Context, l *lab, d *daemon, sb string) (
 			return err
 		})
 	}}}
-	if l.runc.why != nil {
-		r.missing(l.runc.name, l.runc.why)
-	} else {
-		bundle, err := l.runc.bundle(ctx, idle...)
-		if err != nil {
-			return err
-		}
-		id, remove, err := l.runc.start(ctx, bundle)
-		defer func() { err = errors.Join(err, remove()) }()
-		if err != nil {
-			return err
-		}
-		sides = append(sides, side{l.runc.name, func(ctx context.Context) (sample, error) {
-			return timed(m.Name, func() error { return l.runc.command(ctx, "exec", id, "true").run(nil) })
-		}})
+	sides, remove, err := r.execIn(ctx, l.runc, m.Name, sides)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil {
+		return err
 	}
 	return r.turns(ctx, r.count(10, 100), []*Measure{m}, sides...)
 }

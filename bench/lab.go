@@ -21,7 +21,6 @@ import (
 	"github.com/RelevanceAI/harvest/image/debian"
 	"github.com/RelevanceAI/harvest/image/imagetest"
 	"github.com/RelevanceAI/harvest/sandbox"
-	"github.com/RelevanceAI/harvest/sandbox/commands"
 	"github.com/RelevanceAI/harvest/sandbox/record"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
 	"github.com/RelevanceAI/harvest/store"
@@ -139,21 +138,20 @@ func (l *lab) unpack(ctx context.Context) {
 	}
 }
 
-// use returns the Fleet with a pool of that size. It closes the previous Fleet with its sandboxes.
-func (l *lab) use(ctx context.Context, warm int) (*sandbox.Fleet, error) {
+// use opens a Fleet with a pool of that size, unless it is in use. It closes the previous Fleet with its sandboxes.
+func (l *lab) use(ctx context.Context, warm int) error {
 	if l.fleet != nil && l.warm == warm {
-		return l.fleet, nil
+		return nil
 	}
 	if err := l.closeFleet(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	f, err := sandbox.Open(ctx, sandbox.Options{Engine: l.engine, Store: l.db.Sandboxes(), Defaults: l.limits,
 		Warm: warm, WarmUp: strings.Fields(l.opts.warmUp)})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		l.fleet, l.warm = f, warm
 	}
-	l.fleet, l.warm = f, warm
-	return f, nil
+	return err
 }
 
 func (l *lab) closeFleet(ctx context.Context) error {
@@ -189,15 +187,16 @@ func (l *lab) create(ctx context.Context, req spec.Request) (sb record.Sandbox, 
 }
 
 // exec runs a command to its end. It must succeed.
-func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) (res commands.Result, err error) {
+func (l *lab) exec(ctx context.Context, id string, req sandbox.ExecRequest) error {
 	x, err := l.fleet.Exec(ctx, account, id, req)
-	if err == nil {
-		res, err = x.Wait(ctx)
+	if err != nil {
+		return err
 	}
+	res, err := x.Wait(ctx)
 	if err == nil && res.ReturnCode != 0 {
 		err = errors.Errorf("%s ended with %d: %s %s", req.Args[0], res.ReturnCode, res.Stderr, res.Reason)
 	}
-	return res, err
+	return err
 }
 
 // anonymous removes the names of this machine and its directories from a text.

@@ -141,7 +141,7 @@ func listen(address netip.AddrPort) (*listener, error) {
 
 // listen reads until each client has its events, or ctx ends.
 func (l listeners) listen(ctx context.Context, poll int, all []*listener) (h heard, err error) {
-	begin := cpuOf(unix.RUSAGE_SELF)
+	begin := ownCPU()
 	waits, count, open := make([]uint32, waitSteps), 0, len(all)
 	events, buf := make([]unix.EpollEvent, 256), make([]byte, 64<<10)
 	for open > 0 && ctx.Err() == nil {
@@ -180,7 +180,7 @@ func (l listeners) listen(ctx context.Context, poll int, all []*listener) (h hea
 	for _, one := range all {
 		h.Lost += int(l.Want - one.last)
 	}
-	h.CPU = cpuOf(unix.RUSAGE_SELF) - begin
+	h.CPU = ownCPU() - begin
 	h.P50, h.P99 = waitAt(waits, count, 50), waitAt(waits, count, 99)
 	return h, nil
 }
@@ -220,10 +220,10 @@ func waitAt(waits []uint32, count int, p float64) float64 {
 	return 0
 }
 
-// cpuOf returns the processor time, in seconds, of this process or its children.
-func cpuOf(who int) float64 {
+// ownCPU returns the processor time of this process, in seconds.
+func ownCPU() float64 {
 	var r unix.Rusage
-	if unix.Getrusage(who, &r) != nil {
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
 		return 0
 	}
 	return float64(r.Utime.Nano()+r.Stime.Nano()) / 1e9

@@ -12,7 +12,7 @@ import (
 
 // P3
 func benchMany(ctx context.Context, l *lab, r *recorder) error {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	for _, n := range []int{50, 100} {
@@ -28,7 +28,7 @@ func benchMany(ctx context.Context, l *lab, r *recorder) error {
 		}
 	}
 	for warm, name := range []string{"without a pool", "with a pool of 1"} {
-		if _, err := l.use(ctx, warm); err != nil {
+		if err := l.use(ctx, warm); err != nil {
 			return err
 		}
 		if err := l.refilled(ctx); err != nil {

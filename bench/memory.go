@@ -67,7 +67,7 @@ func (i idlers) measure(ctx context.Context) (s sample, err error) {
 
 // P12
 func benchMemory(ctx context.Context, l *lab, r *recorder) error {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	whenFresh, whenUsed := r.measure(fresh, "MiB"), r.measure(used, "MiB")
@@ -78,8 +78,7 @@ func benchMemory(ctx context.Context, l *lab, r *recorder) error {
 			return sb.ID, destroy, err
 		},
 		exec: func(ctx context.Context, id string) error {
-			_, err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"true"}})
-			return err
+			return l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"true"}})
 		},
 		of: func(cmdline string) bool { return strings.Contains(cmdline, filepath.Join(l.dir, "sandboxes")+"/") },
 	}

@@ -51,7 +51,7 @@ type transfers struct {
 // benchNetwork measures the way through the gateway to a server of this machine, and the machine's own loopback
 // as its peer.
 func benchNetwork(ctx context.Context, l *lab, r *recorder) (err error) {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	address, closeServer, err := serveTransfers()
@@ -100,7 +100,7 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 	m.Aim = aim
 	inside := side{harvest, func(ctx context.Context) (sample, error) {
 		var out strings.Builder
-		_, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port),
+		err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: args(netstack.IPv4().Gateway.String(), t.port),
 			Stdout: &out})
 		return figure(m, out.String(), err)
 	}}
@@ -117,14 +117,14 @@ func (t *transfers) both(ctx context.Context, r *recorder, m *Measure, aim *Aim,
 // file measures curl without any network: no download with curl in a sandbox can be faster.
 func (t *transfers) file(ctx context.Context, r *recorder) error {
 	const name = "/var/tmp/transfer"
-	if _, err := t.l.exec(ctx, t.sb.ID,
+	if err := t.l.exec(ctx, t.sb.ID,
 		sandbox.ExecRequest{Args: []string{"truncate", "-s", strconv.Itoa(transferBytes), name}}); err != nil {
 		return err
 	}
 	m := r.measure(ofFile, "MB/s")
 	return r.turns(ctx, r.count(2, 10), []*Measure{m}, side{harvest, func(ctx context.Context) (sample, error) {
 		var out strings.Builder
-		_, err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: curlTo("file://" + name), Stdout: &out})
+		err := t.l.exec(ctx, t.sb.ID, sandbox.ExecRequest{Args: curlTo("file://" + name), Stdout: &out})
 		return figure(m, out.String(), err)
 	}})
 }

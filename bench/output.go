@@ -46,7 +46,7 @@ func (c counter) rate(took time.Duration) (sample, error) {
 
 // P5
 func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	sb, destroy, err := l.create(ctx, spec.Request{})
@@ -55,7 +55,7 @@ func benchOutput(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	make := fmt.Sprintf("yes 0123456789abcdef | head -c %d > ", outputBytes)
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
 		make + "/var/tmp/output"}}); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (l *lab) printOutput(ctx context.Context, sb record.Sandbox) (sample, error
 	}
 	var got counter
 	begin := time.Now()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"cat", "/var/tmp/output"},
+	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"cat", "/var/tmp/output"},
 		Stdout: &got}); err != nil {
 		return nil, err
 	}

@@ -49,7 +49,7 @@ type refresher struct {
 
 // P11
 func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	b := &refresher{dir: filepath.Join(l.dir, "repo")}
@@ -83,7 +83,7 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	b.box = sb.ID
-	if _, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+	if err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
 		"git clone --quiet " + b.url + " /work; cd /work; " + benchInstall}}); err != nil {
 		return err
 	}
@@ -107,9 +107,8 @@ func benchRepo(ctx context.Context, l *lab, r *recorder) (err error) {
 				return nil, err
 			}
 			return timedSeconds(m.Name, func() error {
-				_, err := l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
+				return l.exec(ctx, b.box, sandbox.ExecRequest{Args: []string{"sh", "-ec",
 					"cd /work; git fetch --quiet; git reset --quiet --hard origin/main; " + row.then}})
-				return err
 			})
 		}}
 		if err := r.turns(ctx, r.count(1, 10), []*Measure{m}, ours, peer); err != nil {

@@ -84,7 +84,7 @@ func withServer(ctx context.Context, l *lab, data string, work func(d *daemon) e
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
+		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop())
 	}()
 	return work(d)
 }

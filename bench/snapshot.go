@@ -44,7 +44,7 @@ print(worst * 1000)`
 
 // P7
 func benchSnapshot(ctx context.Context, l *lab, r *recorder) error {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	for _, n := range []int{1_000, 50_000} {
@@ -62,7 +62,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", changeFiles,
+	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"python3", "-c", changeFiles,
 		strconv.Itoa(n)}}); err != nil {
 		return err
 	}
@@ -75,9 +75,8 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 	}}
 	tar := side{tarInside, func(ctx context.Context) (sample, error) {
 		return timed(take.Name, func() error {
-			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
 				"tar cf - /changed 2>/dev/null | cat > /dev/null"}})
-			return err
 		})
 	}}
 	if err := r.turns(ctx, turns, []*Measure{take, still}, ours, tar); err != nil {
@@ -88,7 +87,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.engine.Images().Delete(context.WithoutCancel(ctx), img.ID)) }()
-	if _, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar",
+	if err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"tar", "cf", "/tmp/changed.tar",
 		"/changed"}}); err != nil {
 		return err
 	}
@@ -104,12 +103,11 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 		return s, end()
 	}}, side{untarInside, func(ctx context.Context) (sample, error) {
 		s, err := timed(from.Name, func() error {
-			_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
+			return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"sh", "-c",
 				"mkdir /new && tar xf /tmp/changed.tar -C /new"}})
-			return err
 		})
 		if err == nil {
-			_, err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"rm", "-rf", "/new"}})
+			err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: []string{"rm", "-rf", "/new"}})
 		}
 		return s, err
 	}})
@@ -118,7 +116,7 @@ func (l *lab) snapshots(ctx context.Context, r *recorder, n int) (err error) {
 // takeSnapshot takes and deletes a snapshot, beside a command that measures its standstill.
 func (l *lab) takeSnapshot(ctx context.Context, id, take, still string) (sample, error) {
 	// Without a change, the snapshot would be the existing image.
-	if _, err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c",
+	if err := l.exec(ctx, id, sandbox.ExecRequest{Args: []string{"sh", "-c",
 		"date +%N > /changed/now"}}); err != nil {
 		return nil, err
 	}

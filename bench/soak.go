@@ -113,7 +113,7 @@ func soak(ctx context.Context, l *lab, program string, long time.Duration, out i
 		return err
 	}
 	defer func() {
-		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop(context.WithoutCancel(ctx)))
+		err = errors.Join(err, d.endAll(context.WithoutCancel(ctx)), d.stop())
 	}()
 	for _, name := range residents {
 		if _, err := d.CreateSandbox(ctx, api.SandboxRequest{Name: name}, nil); err != nil {

@@ -58,7 +58,7 @@ func (l *lab) helloSandbox(ctx context.Context,
 	}
 	s = sample{ready: ms(time.Since(begin))}
 	out := &stamp{want: "1\n"}
-	if _, err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: hello, Stdout: out}); err != nil {
+	if err = l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: hello, Stdout: out}); err != nil {
 		return nil, sb, destroy, err
 	}
 	s[exited] = ms(time.Since(begin))
@@ -133,7 +133,7 @@ func benchCold(ctx context.Context, l *lab, r *recorder) error { return benchSta
 func benchWarm(ctx context.Context, l *lab, r *recorder) error { return benchStart(ctx, l, r, 1, 1) }
 
 func benchStart(ctx context.Context, l *lab, r *recorder, warm int, aim float64) error {
-	if _, err := l.use(ctx, warm); err != nil {
+	if err := l.use(ctx, warm); err != nil {
 		return err
 	}
 	toPrint, toEnd := r.measure(printed, "ms"), r.measure(exited, "ms")

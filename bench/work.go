@@ -30,7 +30,7 @@ const jobDir = "/srv"
 
 // P8
 func benchWork(ctx context.Context, l *lab, r *recorder) error {
-	if _, err := l.use(ctx, 0); err != nil {
+	if err := l.use(ctx, 0); err != nil {
 		return err
 	}
 	noHost := l.noBwrap(ctx)
@@ -70,8 +70,7 @@ func (l *lab) workInside(ctx context.Context, job string) (s sample, err error) 
 	}
 	defer func() { err = errors.Join(err, destroy()) }()
 	step := func(name string) error {
-		_, err := l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: jobCommand(job, name), Workdir: jobDir})
-		return err
+		return l.exec(ctx, sb.ID, sandbox.ExecRequest{Args: jobCommand(job, name), Workdir: jobDir})
 	}
 	return steps(job, step)
 }

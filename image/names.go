@@ -91,8 +91,7 @@ func (l *Library) name(name, digits string) error {
 func (l *Library) Unname(ctx context.Context, stored string) error {
 	err := os.Remove(l.path(namesDir, linkOf(stored)))
 	if errors.IsNotExist(err) {
-		_, name := shown(stored)
-		return errors.Newf(errors.NotFound, "the image name %.100q no longer exists", name)
+		return errors.Newf(errors.NotFound, "the image name %.100q no longer exists", shown(stored))
 	}
 	if err == nil {
 		err = atomicfile.SyncDir(l.path(namesDir))
@@ -123,7 +122,7 @@ func (l *Library) names() (nameTable, error) {
 	table := nameTable{}
 	for _, e := range entries {
 		name, err := url.PathUnescape(e.Name())
-		if _, plain := shown(name); err != nil || CheckName(plain) != nil {
+		if err != nil || CheckName(shown(name)) != nil {
 			continue
 		}
 		if digits, err := os.Readlink(l.path(namesDir, e.Name())); err == nil && isHex(digits) {
@@ -153,7 +152,7 @@ func (t nameTable) give(list []Image) {
 	for i := range list {
 		names := t.of(hexOf(list[i].Digest))
 		for j := range names {
-			_, names[j] = shown(names[j])
+			names[j] = shown(names[j])
 		}
 		for _, name := range list[i].Names {
 			if !taken[name] {

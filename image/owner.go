@@ -119,11 +119,10 @@ func stored(owner, name string) string {
 	return owner + ownerMark + name
 }
 
-// shown is the inverse of stored.
-func shown(text string) (owner, name string) {
-	owner, name, owned := strings.Cut(text, ownerMark)
-	if !owned {
-		return "", text
+// shown returns the name in a stored form.
+func shown(text string) string {
+	if _, name, owned := strings.Cut(text, ownerMark); owned {
+		return name
 	}
-	return owner, name
+	return text
 }

@@ -108,10 +108,7 @@ func (r *compareRun) run(ctx context.Context, cmd *cobra.Command, prompt string)
 // choose ends the sessions that are not kept, if the user named one to keep.
 func (r *compareRun) choose(ctx context.Context) error {
 	if r.keep == 0 && len(r.sessions(func(a *attempt) bool { return true })) > 1 {
-		var err error
-		if r.keep, err = r.ask(ctx); err != nil {
-			return err
-		}
+		r.keep = r.ask(ctx)
 	}
 	if r.keep == 0 {
 		return nil
@@ -127,11 +124,11 @@ func (r *compareRun) choose(ctx context.Context) error {
 }
 
 // ask asks on a terminal which session to keep; 0 means all.
-func (r *compareRun) ask(ctx context.Context) (int, error) {
+func (r *compareRun) ask(ctx context.Context) int {
 	_, in := cli.Terminal(r.In)
 	_, out := cli.Terminal(r.Err)
 	if !in || !out || r.Format != cli.FormatTable {
-		return 0, nil
+		return 0
 	}
 	lines := make(chan string)
 	go func() { // the goroutine ends with the program if the answer never comes
@@ -145,15 +142,15 @@ func (r *compareRun) ask(ctx context.Context) (int, error) {
 		select {
 		case <-ctx.Done():
 			fmt.Fprintln(r.Err)
-			return 0, nil
+			return 0
 		case line := <-lines:
 			line = strings.TrimSpace(line)
 			if line == "" {
-				return 0, nil
+				return 0
 			}
 			if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(r.attempts) &&
 				r.attempts[n-1].Session != "" {
-				return n, nil
+				return n
 			}
 		}
 	}

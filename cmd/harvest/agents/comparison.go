@@ -74,7 +74,7 @@ func (c *comparison) run(ctx context.Context) error {
 	for _, a := range c.attempts {
 		all.Go(func() {
 			if err := c.attempt(ctx, a); err != nil && ctx.Err() == nil {
-				c.set(a, func() { a.Status, a.Error = attemptFailed, cli.OrElse(errors.Message(err), err.Error()) })
+				c.set(func() { a.Status, a.Error = attemptFailed, cli.OrElse(errors.Message(err), err.Error()) })
 			}
 			if ctx.Err() == nil {
 				c.Hint("%s", c.line(a))
@@ -101,7 +101,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	if err != nil {
 		return err
 	}
-	c.set(a, func() { a.Session, a.Kept, a.doing = s.ID, true, "getting ready" })
+	c.set(func() { a.Session, a.Kept, a.doing = s.ID, true, "getting ready" })
 	end, err := c.follow(ctx, a)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	if s, err = c.server.Session(ctx, s.ID); err != nil {
 		return err
 	}
-	c.set(a, func() {
+	c.set(func() {
 		a.Model, a.Cost, a.Reply, a.doing = cli.OrElse(a.Model, s.Model), s.Usage.Cost, end.Text, "reading its changes"
 		if end.Message != nil {
 			a.Seconds = end.Message.Ended.Sub(end.Message.Started).Seconds()
@@ -123,7 +123,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	if err := errors.Join(err, patch.Close()); err != nil {
 		return err
 	}
-	c.set(a, func() { a.Files, a.Added, a.Removed = files, added, removed })
+	c.set(func() { a.Files, a.Added, a.Removed = files, added, removed })
 	if c.test != "" {
 		if err := c.runTest(ctx, a, s); err != nil {
 			return errors.Explainf(err, errors.KindOf(err), "cannot run the test: %s", errors.Message(err))
@@ -132,7 +132,7 @@ func (c *comparison) attempt(ctx context.Context, a *attempt) error {
 	if end.Failed || end.Interrupted {
 		return turnError(s.ID, end)
 	}
-	c.set(a, func() { a.Status = attemptDone })
+	c.set(func() { a.Status = attemptDone })
 	return nil
 }
 
@@ -152,13 +152,13 @@ func (c *comparison) follow(ctx context.Context, a *attempt) (api.SessionEvent, 
 				return data, nil
 			}
 		case "message.sent":
-			c.set(a, func() { a.doing = "thinking" })
+			c.set(func() { a.doing = "thinking" })
 		case "tool.started":
-			c.set(a, func() { a.doing = "running " + chat.Plain(data.Tool) })
+			c.set(func() { a.doing = "running " + chat.Plain(data.Tool) })
 		case "tool.completed":
-			c.set(a, func() { a.doing = "thinking" })
+			c.set(func() { a.doing = "thinking" })
 		case "session.ended":
-			c.set(a, func() { a.Kept = false })
+			c.set(func() { a.Kept = false })
 			return data, errors.Newf(errors.Unavailable, "the session ended: %s", chat.Plain(data.Reason))
 		}
 	}
@@ -167,7 +167,7 @@ func (c *comparison) follow(ctx context.Context, a *attempt) (api.SessionEvent, 
 
 // runTest runs the command of --test where the agent worked.
 func (c *comparison) runTest(ctx context.Context, a *attempt, s api.Session) error {
-	c.set(a, func() { a.doing = "running the test" })
+	c.set(func() { a.doing = "running the test" })
 	dir := s.Dir
 	if c.req.Subdir != "" {
 		dir += "/" + c.req.Subdir
@@ -179,14 +179,14 @@ func (c *comparison) runTest(ctx context.Context, a *attempt, s api.Session) err
 	}
 	output := r.Stdout + r.Stderr + r.Why()
 	output = strings.ToValidUTF8(output[max(0, len(output)-testOutput):], "")
-	c.set(a, func() {
+	c.set(func() {
 		a.Test = &testResult{Passed: r.ReturnCode == 0, ReturnCode: r.ReturnCode, TimedOut: r.TimedOut,
 			Seconds: r.Duration, Output: output}
 	})
 	return nil
 }
 
-func (c *comparison) set(a *attempt, f func()) {
+func (c *comparison) set(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f()
@@ -250,7 +250,7 @@ func (c *comparison) end(ctx context.Context, keep int) error {
 				a.Session, errors.Message(err)))
 			continue
 		}
-		c.set(a, func() { a.Kept = false })
+		c.set(func() { a.Kept = false })
 	}
 	return all
 }
