@@ -320,6 +320,11 @@ func (b *box) launch(ctx context.Context, config image.Config) error {
 		}
 		notes = append(notes, note{Main: b.main.exec.ID()})
 	}
+	return b.openPorts(ctx, notes)
+}
+
+// openPorts opens the ports of a sandbox, and records them, after notes, for a later server.
+func (b *box) openPorts(ctx context.Context, notes []note) error {
 	if err := b.s.tunnels.open(ctx, b); err != nil {
 		return err
 	}

@@ -307,12 +307,5 @@ func (b *box) goOn(ctx context.Context, left remains) error {
 		}
 		notes = append(notes, note{Main: left.Main})
 	}
-	if err := b.s.tunnels.open(ctx, b); err != nil {
-		return err
-	}
-	if len(b.ports) > 0 {
-		notes = append(notes, note{Ports: b.ports})
-	}
-	b.write(ctx, notes...)
-	return nil
+	return b.openPorts(ctx, notes)
 }

@@ -32,11 +32,7 @@ type mounted struct {
 
 // TaskMountDirectory implements TaskCommandRouter.
 func (r *router) TaskMountDirectory(ctx context.Context, req *pb.TaskMountDirectoryRequest) (*emptypb.Empty, error) {
-	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
-	if err != nil {
-		return nil, err
-	}
-	dir, err := directory(req.GetPath())
+	b, dir, err := r.directory(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +116,7 @@ func (b *box) change(ctx context.Context, req tarfs.Request) ([]byte, error) {
 // TaskUnmountDirectory implements TaskCommandRouter.
 func (r *router) TaskUnmountDirectory(ctx context.Context,
 	req *pb.TaskUnmountDirectoryRequest) (*emptypb.Empty, error) {
-	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
-	if err != nil {
-		return nil, err
-	}
-	dir, err := directory(req.GetPath())
+	b, dir, err := r.directory(ctx, req)
 	if err != nil {
 		return nil, err
 	}

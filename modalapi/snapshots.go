@@ -78,11 +78,7 @@ func ttlOf(has bool, seconds int64) *int64 {
 // TaskSnapshotDirectory implements TaskCommandRouter.
 func (r *router) TaskSnapshotDirectory(ctx context.Context,
 	req *pb.TaskSnapshotDirectoryRequest) (*pb.TaskSnapshotDirectoryResponse, error) {
-	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
-	if err != nil {
-		return nil, err
-	}
-	dir, err := directory(req.GetPath())
+	b, dir, err := r.directory(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -102,14 +98,22 @@ func (r *router) TaskSnapshotDirectory(ctx context.Context,
 	return pb.TaskSnapshotDirectoryResponse_builder{ImageId: id}.Build(), err
 }
 
-// directory validates the path of a directory to mount or keep.
-func directory(raw []byte) (string, error) {
-	dir := string(raw)
-	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || filepath.Clean(dir) == "/" {
-		return "", errors.Newf(errors.Invalid, "Invalid path: %.200q must be an absolute path of a directory below '/'",
-			dir)
+// directory returns the sandbox or container of a request, and the path of the directory to mount or keep.
+func (r *router) directory(ctx context.Context, req interface {
+	GetTaskId() string
+	GetContainerId() string
+	GetPath() []byte
+}) (*box, string, error) {
+	b, err := r.target(ctx, req.GetTaskId(), req.GetContainerId())
+	if err != nil {
+		return nil, "", err
 	}
-	return filepath.Clean(dir), nil
+	dir := string(req.GetPath())
+	if !filepath.IsAbs(dir) || strings.ContainsRune(dir, 0) || filepath.Clean(dir) == "/" {
+		return nil, "", errors.Newf(errors.Invalid,
+			"Invalid path: %.200q must be an absolute path of a directory below '/'", dir)
+	}
+	return b, filepath.Clean(dir), nil
 }
 
 // treeEnd is the suffix of files with the content of a directory.
