@@ -126,7 +126,7 @@ var rows = []row{
 	{"sandbox/pool", []string{"account", "engine", "image", "sandbox/boots", "sandbox/record", "sandbox/spec"},
 		"it boots and keeps; sandbox takes"},
 	{"sandbox/python", []string{"sandbox", "sandbox/commands", "sandbox/spec"}, "it uses a Fleet as any client does"},
-	{"sandbox/refresh", []string{"image", "sandbox", "sandbox/python", "sandbox/spec"},
+	{"sandbox/refresh", []string{"image", "sandbox", "sandbox/python", "sandbox/spec", "volume"},
 		"it uses a Fleet as any client does"},
 	{"sandbox/build", []string{"account", "image/dockerfile", "sandbox", "sandbox/record", "sandbox/spec", "volume"},
 		"it uses a Fleet as any client does"},

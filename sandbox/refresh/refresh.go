@@ -15,6 +15,7 @@ import (
 	"github.com/RelevanceAI/harvest/sandbox"
 	"github.com/RelevanceAI/harvest/sandbox/python"
 	"github.com/RelevanceAI/harvest/sandbox/spec"
+	"github.com/RelevanceAI/harvest/volume"
 )
 
 // StateVolume is the volume that sandboxes of agents share, and StatePath is its mount path (mission C2).
@@ -63,7 +64,7 @@ import json, os, platform, sys, time
 state, age = sys.argv[1], float(sys.argv[2])
 files = freed = 0
 if state:
-    for name in (".cache", "git-repos", "checkpoints", "workspace", "sessions"):
+    for name in sys.argv[3:]:
         os.makedirs(os.path.join(state, name), exist_ok=True)
     cache, limit, emptied = os.path.join(state, ".cache"), time.time() - age, set()
     for top, dirs, names in os.walk(cache, topdown=False):
@@ -146,8 +147,8 @@ func (r Refresh) verify(ctx context.Context, req spec.Request) (verified, error)
 			logf.Errorf(ctx, "destroy the sandbox of a refresh: %v", err)
 		}
 	}()
-	run := sandbox.ExecRequest{Args: []string{"", fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())},
-		Timeout: verifyWithin}
+	age := fmt.Sprint(cmp.Or(r.CacheAge, cacheAge).Seconds())
+	run := sandbox.ExecRequest{Args: append([]string{"", age}, volume.StateDirs...), Timeout: verifyWithin}
 	if len(req.Volumes) > 0 {
 		run.Workdir, run.Args[0] = StatePath, "."
 	}

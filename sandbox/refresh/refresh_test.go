@@ -130,8 +130,9 @@ func TestRun(t *testing.T) {
 					[]spec.Mount{state}) || h.Commands()[0].Dir != refresh.StatePath {
 					t.Errorf("volumes %+v, directory %q", sb.Volumes, h.Commands()[0].Dir)
 				}
-				if tail := args[len(args)-2:]; !slices.Equal(tail, []string{".", c.arg}) {
-					t.Errorf("arguments %q", tail)
+				given := append([]string{".", c.arg}, volume.StateDirs...)
+				if tail := args[len(args)-len(given):]; !slices.Equal(tail, given) {
+					t.Errorf("arguments %q, want %q", tail, given)
 				}
 			})
 		})
@@ -154,8 +155,9 @@ func TestRunWithoutVolumes(t *testing.T) {
 	if left, listErr := os.ReadDir(cmd.Dir); err != nil || listErr != nil || len(left) != 0 {
 		t.Errorf("without a volume the program made %v: %s, %v, %v", left, out, err, listErr)
 	}
-	if sb := h.only(t); len(sb.Volumes) != 0 || h.Commands()[0].Dir == refresh.StatePath || args[len(args)-2] != "" {
-		t.Errorf("volumes %+v, directory %q, arguments %q", sb.Volumes, h.Commands()[0].Dir, args[len(args)-2:])
+	tail := args[len(args)-len(volume.StateDirs)-2:]
+	if sb := h.only(t); len(sb.Volumes) != 0 || h.Commands()[0].Dir == refresh.StatePath || tail[0] != "" {
+		t.Errorf("volumes %+v, directory %q, arguments %q", sb.Volumes, h.Commands()[0].Dir, tail)
 	}
 }
 
