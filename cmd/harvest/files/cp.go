@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -36,20 +37,15 @@ func (c commands) copyCommand(noun, short, example string,
 		Long:    "Copy files and directories, with their modes and times.\n\n" + fmt.Sprintf(copyHelp, noun),
 		Example: example,
 		Args:    cli.Args(2, 2, "a source and a target"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			var to here
 			if !special {
 				to.skipped = func(name string) { c.Notef("%s: skipped, because it is a FIFO or a device", name) }
 			}
 			one := &copying{here: to, in: c.In, out: c.Out, follow: follow, noun: noun,
 				open: func(ref string) location { return open(server, ref) }}
-			return one.run(cmd.Context(), args[0], args[1])
-		},
+			return one.run(ctx, args[0], args[1])
+		}),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy the target of SOURCE if it is a symbolic link")
 	cmd.Flags().BoolVar(&special, "special-files", false,

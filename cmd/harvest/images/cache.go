@@ -1,10 +1,12 @@
 package images
 
 import (
+	"context"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/chat"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 )
@@ -29,13 +31,8 @@ func (c commands) imageCacheList() *cobra.Command {
 		Short:   "List cached layers and cache mounts, last used first",
 		Example: "  harvest image cache ls -o json",
 		Args:    cli.Args(0, 0, "no arguments"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			all, err := server.BuildCache(cmd.Context())
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			all, err := server.BuildCache(ctx)
 			if err != nil {
 				return err
 			}
@@ -49,7 +46,7 @@ func (c commands) imageCacheList() *cobra.Command {
 			}
 			c.Notef("%d layers and cache mounts, %s", len(all), units.BytesSize(float64(total)))
 			return c.Show(v)
-		},
+		}),
 	}, cli.FormatTable)
 }
 

@@ -99,13 +99,8 @@ func (c commands) sandboxProcesses() *cobra.Command {
 		Short:   "List the commands of a sandbox",
 		Example: "  harvest sandbox ps dev",
 		Args:    cli.Args(1, 1, "one sandbox"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			found, err := server.Processes(cmd.Context(), args[0])
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			found, err := server.Processes(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -115,7 +110,7 @@ func (c commands) sandboxProcesses() *cobra.Command {
 				v.Rows = append(v.Rows, []string{p.ID, cli.Ago(p.Started), processStatus(p), strings.Join(p.Args, " ")})
 			}
 			return c.Show(v)
-		},
+		}),
 	}, cli.FormatTable)
 }
 
@@ -143,18 +138,13 @@ shown twice. The exit code is that of the command shown.`,
 		Example: `  harvest sandbox logs dev
   harvest sandbox ps dev`,
 		Args: cli.Args(1, 2, "a sandbox and optionally a process"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			server, err := c.Connect(ctx)
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			process := ""
 			if len(args) == 2 {
 				process = args[1]
 			}
-			if process, err = findProcess(ctx, server, args[0], process); err != nil {
+			process, err := findProcess(ctx, server, args[0], process)
+			if err != nil {
 				return err
 			}
 			p, err := server.Attach(ctx, args[0], process, client.Streams{Stdout: c.Out, Stderr: c.Err,
@@ -169,7 +159,7 @@ shown twice. The exit code is that of the command shown.`,
 				return err
 			}
 			return c.finish(res, false)
-		},
+		}),
 	}
 }
 

@@ -229,19 +229,14 @@ have opened it.`,
 		Example: `  harvest sandbox links dev
   harvest sandbox links dev --revoke lnk_01jd…`,
 		Args: cli.Args(1, 1, "one sandbox"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			if len(revoke) > 0 {
 				return cli.RemoveEach(revoke, func(id string) error {
-					return server.RevokePortLink(cmd.Context(),
+					return server.RevokePortLink(ctx,
 						args[0], id)
 				})
 			}
-			found, err := server.PortLinks(cmd.Context(), args[0])
+			found, err := server.PortLinks(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -252,7 +247,7 @@ have opened it.`,
 					cli.Ago(l.LastUsed)})
 			}
 			return c.Show(v)
-		},
+		}),
 	}, cli.FormatTable)
 	cmd.Flags().StringArrayVar(&revoke, "revoke", nil, "link to revoke, repeatable")
 	return cmd

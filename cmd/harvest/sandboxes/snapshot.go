@@ -1,9 +1,11 @@
 package sandboxes
 
 import (
+	"context"
 	"github.com/spf13/cobra"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/client"
 	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
 	"github.com/RelevanceAI/harvest/cmd/harvest/images"
 )
@@ -18,18 +20,13 @@ When the id is printed, the image is on disk. It does not include volumes, proce
 		Example: `  harvest sandbox snapshot dev --name team/dev:before
   harvest run --image team/dev:before -- ls -la`,
 		Args: cli.Args(1, 1, "one sandbox"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
-			made, err := server.SnapshotSandbox(cmd.Context(), args[0], req)
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
+			made, err := server.SnapshotSandbox(ctx, args[0], req)
 			if err != nil {
 				return err
 			}
 			return c.Show(images.Details(made))
-		},
+		}),
 	}, cli.FormatName)
 	cmd.Flags().StringVar(&req.Name, "name", "", "name of the image; an older image of that name loses it")
 	cmd.Flags().StringVar(&req.Path, "path", "",

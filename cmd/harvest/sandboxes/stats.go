@@ -30,23 +30,18 @@ a line of JSON per sandbox each time.`,
 		Example: `  harvest sandbox stats
   harvest sandbox stats dev --watch
   harvest sandbox stats dev -o json`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer server.Close()
+		RunE: c.WithServer(func(ctx context.Context, server *client.Client, args []string) error {
 			for {
-				if err := c.stats(cmd.Context(), server, args, watch); err != nil || !watch {
+				if err := c.stats(ctx, server, args, watch); err != nil || !watch {
 					return err
 				}
 				select {
-				case <-cmd.Context().Done():
+				case <-ctx.Done():
 					return nil
 				case <-time.After(statsEvery):
 				}
 			}
-		},
+		}),
 	}, cli.FormatTable)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "repeat every 2 seconds, until interrupted")
 	return cmd
