@@ -31,8 +31,8 @@ func TestEveryFieldIsDecided(t *testing.T) {
 		seen[d.Name()] = true
 		for i := range d.Fields().Len() {
 			f := d.Fields().Get(i)
-			served, harmless := slices.Contains(fields.Served[d.Name()], f.Name()),
-				slices.Contains(fields.Harmless[d.Name()], f.Name())
+			served, harmless := slices.Contains(served[d.Name()], f.Name()),
+				slices.Contains(harmless[d.Name()], f.Name())
 			_, refused := fields.Refused[d.Name()][f.Name()]
 			lists := 0
 			for _, in := range []bool{served, harmless, refused} {
@@ -63,12 +63,12 @@ func TestEveryFieldIsDecided(t *testing.T) {
 			t.Errorf("there is no %s.%s", name, field)
 		}
 	}
-	for message, names := range fields.Served {
+	for message, names := range served {
 		for _, name := range names {
 			exists(message, name)
 		}
 	}
-	for message, names := range fields.Harmless {
+	for message, names := range harmless {
 		for _, name := range names {
 			exists(message, name)
 		}
