@@ -19,11 +19,19 @@ func (s *Server) ring() (*account.Ring, error) {
 	return s.opts.Keys, nil
 }
 
-func (s *Server) createKey(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
+// withRing returns a handler that has the server's keys, or responds with Unsupported.
+func (s *Server) withRing(handle func(ring *account.Ring, w http.ResponseWriter,
+	r *http.Request) error) edge.Handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		ring, err := s.ring()
+		if err != nil {
+			return err
+		}
+		return handle(ring, w, r)
 	}
+}
+
+func (s *Server) createKey(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	var req api.KeyRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
@@ -43,11 +51,7 @@ func (s *Server) createKey(w http.ResponseWriter, r *http.Request) error {
 	return edge.Respond(w, http.StatusCreated, api.NewKey{Key: keyOut(made), Secret: secret.Reveal()})
 }
 
-func (s *Server) listKeys(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) listKeys(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	everyone, err := edge.Flag(r, "all")
 	if err != nil {
 		return err
@@ -59,11 +63,7 @@ func (s *Server) listKeys(w http.ResponseWriter, r *http.Request) error {
 	return edge.Paged(s.settings, w, r, found, true, func(k account.Key) string { return k.ID }, keyOut)
 }
 
-func (s *Server) revokeKey(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) revokeKey(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	return edge.NoContent(w, ring.Revoke(r.Context(), edge.PrincipalOf(r.Context()), r.PathValue("id")))
 }
 
@@ -101,11 +101,7 @@ func user(p account.Principal) string {
 }
 
 // createLink responds with a link that signs a browser in as the caller.
-func (s *Server) createLink(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) createLink(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	base, err := s.base(r)
 	if err != nil {
 		return err
@@ -129,28 +125,19 @@ func SignInLink(ring *account.Ring, as account.Principal, base string) (string, 
 
 // offerSignIn responds to a link with a button, so that programs that preview links, and HEAD requests, do not use it
 // up.
-func (s *Server) offerSignIn(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) offerSignIn(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	if err := ring.CheckLink(r.URL.Query().Get("token")); err != nil {
 		return err
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	err = edge.SendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Sign in · Harvest</title>
+	return edge.SendForm(w, []byte(`<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Sign in · Harvest</title>
 <style>:root{color-scheme:light dark;background:Canvas;color:CanvasText}body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:20vh auto;padding:1rem;text-align:center}h1{font-size:1.2rem}button{font:inherit;padding:.5rem 1.5rem}</style></head>
 <body><main><h1>Sign this browser in to Harvest?</h1><form method="post"><button id="sign-in">Sign in</button></form></main></body></html>`), "'self'", "same-origin")
-	return err
 }
 
 // signIn consumes a link: the browser gets a cookie and is redirected to the page.
-func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) signIn(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	// A foreign page must not sign the browser in as another user.
 	if r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
 		if err := peerOf(r.Context()).checkSite(r); err != nil {
@@ -169,11 +156,7 @@ func (s *Server) signIn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) signOut(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) signOut(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	if err := ring.SignOut(r.Context(), edge.PrincipalOf(r.Context())); err != nil {
 		return err
 	}

@@ -21,13 +21,13 @@ func (s *Server) linkRoutes() []edge.Route {
 		{Method: "GET", Path: api.SandboxConnect, Handle: s.connectPort, Scope: account.Exec,
 			Summary: "Connect to a port in a sandbox", Query: "port: number of the port",
 			Socket: "binary messages carry the bytes, a text message is the end of its sender's stream"},
-		{Method: "POST", Path: api.SandboxLinks, Handle: s.createPortLink, Scope: account.Exec,
+		{Method: "POST", Path: api.SandboxLinks, Handle: s.withRing(s.createPortLink), Scope: account.Exec,
 			Summary: "Create a link to a port of the sandbox, usable by anyone; shown only this time",
 			In:      api.PortLinkRequest{}, Out: api.NewPortLink{}, Status: 201, Secret: true},
-		{Method: "GET", Path: api.SandboxLinks, Handle: s.listPortLinks, Scope: account.Read,
+		{Method: "GET", Path: api.SandboxLinks, Handle: s.withRing(s.listPortLinks), Scope: account.Read,
 			Summary: "List the valid links of a sandbox, newest first",
 			Query:   edge.QueryPage, Out: api.List[api.PortLink]{}, Status: 200},
-		{Method: "DELETE", Path: api.SandboxLinked, Handle: s.revokePortLink, Scope: account.Exec,
+		{Method: "DELETE", Path: api.SandboxLinked, Handle: s.withRing(s.revokePortLink), Scope: account.Exec,
 			Summary: "Revoke a link, also in browsers that have opened it", Status: 204},
 	}
 }
@@ -37,11 +37,7 @@ func (s *Server) found(r *http.Request) (record.Sandbox, error) {
 	return s.opts.Fleet.Get(r.Context(), edge.Account(r), r.PathValue("id"))
 }
 
-func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) createPortLink(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	var req api.PortLinkRequest
 	if err := edge.DecodeBody(w, r, api.MaxBody, &req); err != nil {
 		return err
@@ -74,11 +70,7 @@ func (s *Server) createPortLink(w http.ResponseWriter, r *http.Request) error {
 	return edge.Respond(w, http.StatusCreated, api.NewPortLink{PortLink: linkOut(made), URL: where.String()})
 }
 
-func (s *Server) listPortLinks(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) listPortLinks(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	box, err := s.found(r)
 	if err != nil {
 		return err
@@ -90,11 +82,7 @@ func (s *Server) listPortLinks(w http.ResponseWriter, r *http.Request) error {
 	return edge.Paged(s.settings, w, r, all, true, func(k account.Key) string { return k.ID }, linkOut)
 }
 
-func (s *Server) revokePortLink(w http.ResponseWriter, r *http.Request) error {
-	ring, err := s.ring()
-	if err != nil {
-		return err
-	}
+func (s *Server) revokePortLink(ring *account.Ring, w http.ResponseWriter, r *http.Request) error {
 	box, err := s.found(r)
 	if err != nil {
 		return err
