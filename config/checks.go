@@ -56,13 +56,13 @@ func printable(text string) string {
 	return ""
 }
 
-func scopes(o OIDC) string {
-	for _, scope := range o.Scopes {
+func scopes(all []string) string {
+	for _, scope := range all {
 		if problem := printable(scope); problem != "" {
 			return problem
 		}
 	}
-	if !slices.Contains(o.Scopes, "openid") {
+	if !slices.Contains(all, "openid") {
 		return "write scopes that include openid, such as openid,email,groups"
 	}
 	return ""
@@ -96,9 +96,11 @@ func (c Config) oidcProblems(add func(key, text string)) {
 	}
 }
 
-func filled(text, want string) string {
-	if text == "" {
-		return "write " + want
+func filled(want string) func(string) string {
+	return func(text string) string {
+		if text == "" {
+			return "write " + want
+		}
+		return printable(text)
 	}
-	return printable(text)
 }

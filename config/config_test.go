@@ -202,6 +202,14 @@ func TestEveryOptionRefusesNonsense(t *testing.T) {
 	}
 }
 
+func TestNamesAreNeeded(t *testing.T) {
+	t.Parallel()
+	_, err := Load("", environ(t), Setting{"modal.app", "", "--test"})
+	if m := errors.Message(err); !strings.Contains(m, "write the name of an app, such as harvest") {
+		t.Errorf("an app without a name: %v", err)
+	}
+}
+
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, want string }{

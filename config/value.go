@@ -32,6 +32,31 @@ type (
 	secretValue   Secret
 )
 
+// valueOf returns the value of a field, which must point to one of these types.
+func valueOf(field any) value {
+	switch v := field.(type) {
+	case *string:
+		return (*textValue)(v)
+	case *float64:
+		return (*numberValue)(v)
+	case *int:
+		return (*countValue)(v)
+	case *int64:
+		return (*sizeValue)(v)
+	case *time.Duration:
+		return (*durationValue)(v)
+	case *slog.Level:
+		return (*levelValue)(v)
+	case *bool:
+		return (*boolValue)(v)
+	case *[]string:
+		return (*listValue)(v)
+	case *map[string]float64:
+		return (*pricesValue)(v)
+	}
+	return (*secretValue)(field.(*Secret))
+}
+
 func (v *textValue) Set(text string) error { *v = textValue(text); return nil }
 func (v *textValue) String() string        { return string(*v) }
 
