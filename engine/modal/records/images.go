@@ -15,6 +15,44 @@ import (
 	"github.com/RelevanceAI/harvest/internal/atomicfile"
 )
 
+// write stores the record of something.
+func write(path string, record any, of string) error {
+	data, err := json.Marshal(record)
+	if err == nil {
+		err = atomicfile.Write(path, data, 0o600)
+	}
+	return errors.Wrapf(err, "record %s", of)
+}
+
+// read returns the record of something.
+func read[T any](path, of string) (record T, err error) {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &record)
+	}
+	return record, errors.Wrapf(err, "read the record of %s", of)
+}
+
+// readAll returns the records whose paths match pattern.
+func readAll[T any](pattern, of string) ([]T, error) {
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, errors.Wrapf(err, "list the records of %s", of)
+	}
+	var all []T
+	for _, path := range paths {
+		record, err := read[T](path, of)
+		if errors.IsNotExist(err) {
+			continue // it was deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, record)
+	}
+	return all, nil
+}
+
 // Images are the records of images, a file each.
 type Images struct {
 	Dir string // must exist
@@ -38,13 +76,7 @@ func (i *Images) Write(r Image) error {
 }
 
 // write is Write with mu held.
-func (i *Images) write(r Image) error {
-	data, err := json.Marshal(r)
-	if err == nil {
-		err = atomicfile.Write(i.path(r.ID), data, 0o600)
-	}
-	return errors.Wrapf(err, "record an image")
-}
+func (i *Images) write(r Image) error { return write(i.path(r.ID), r, "an image") }
 
 // Named stores r with names, which it takes away from the owner's other images, and returns the image.
 func (i *Images) Named(r Image, names []string) (image.Image, error) {
@@ -81,27 +113,9 @@ func (i *Images) All() ([]Image, error) {
 
 // read is All with mu held.
 func (i *Images) read() ([]Image, error) {
-	files, err := filepath.Glob(filepath.Join(i.Dir, "img_*.json"))
-	if err != nil {
-		return nil, errors.Wrapf(err, "list the images")
-	}
-	var all []Image
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if errors.IsNotExist(err) {
-			continue // it was deleted meanwhile
-		}
-		var r Image
-		if err == nil {
-			err = json.Unmarshal(data, &r)
-		}
-		if err != nil {
-			return nil, errors.Wrapf(err, "read an image's record")
-		}
-		all = append(all, r)
-	}
+	all, err := readAll[Image](filepath.Join(i.Dir, "img_*.json"), "an image")
 	slices.SortFunc(all, func(a, b Image) int { return b.Built.Compare(a.Built) })
-	return all, nil
+	return all, err
 }
 
 // Find returns the record of an image by ID, unique beginning of an ID, digest or name. NotFound without a match.

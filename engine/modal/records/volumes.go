@@ -3,14 +3,13 @@ package records
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/RelevanceAI/harvest/errors"
-	"github.com/RelevanceAI/harvest/internal/atomicfile"
 	"github.com/RelevanceAI/harvest/volume"
 )
 
@@ -40,14 +39,6 @@ func Digest(text string) string {
 
 func (v *Volumes) path(name string) string { return filepath.Join(v.Dir, Digest(name)+".json") }
 
-func readVolume(file string) (n Volume, err error) {
-	data, err := os.ReadFile(file)
-	if err == nil {
-		err = json.Unmarshal(data, &n)
-	}
-	return n, errors.Wrapf(err, "read the record of a volume")
-}
-
 // Find returns the record of a volume, which Modal may not have yet. Invalid for a bad name, NotFound without a record.
 func (v *Volumes) Find(name string) (Volume, error) {
 	if err := volume.CheckStored(name); err != nil {
@@ -55,7 +46,7 @@ func (v *Volumes) Find(name string) (Volume, error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, err := readVolume(v.path(name))
+	n, err := read[Volume](v.path(name), "a volume")
 	if errors.IsNotExist(err) {
 		return n, volume.NoVolume(name)
 	}
@@ -73,26 +64,10 @@ func (v *Volumes) Made(name string) (Volume, error) {
 
 // All returns the records of all volumes that Modal has.
 func (v *Volumes) All() ([]Volume, error) {
-	files, err := filepath.Glob(filepath.Join(v.Dir, "*.json"))
-	if err != nil {
-		return nil, errors.Wrapf(err, "list the volumes")
-	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var all []Volume
-	for _, file := range files {
-		n, err := readVolume(file)
-		if errors.IsNotExist(err) {
-			continue // it was deleted meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		if n.Made {
-			all = append(all, n)
-		}
-	}
-	return all, nil
+	all, err := readAll[Volume](filepath.Join(v.Dir, "*.json"), "a volume")
+	return slices.DeleteFunc(all, func(n Volume) bool { return !n.Made }), err
 }
 
 // Write stores a record, and replaces an earlier one.
@@ -103,19 +78,13 @@ func (v *Volumes) Write(n Volume) error {
 }
 
 // write is Write with mu held.
-func (v *Volumes) write(n Volume) error {
-	data, err := json.Marshal(n)
-	if err == nil {
-		err = atomicfile.Write(v.path(n.Name), data, 0o600)
-	}
-	return errors.Wrapf(err, "record a volume")
-}
+func (v *Volumes) write(n Volume) error { return write(v.path(n.Name), n, "a volume") }
 
 // Change updates a record. NotFound if it was removed meanwhile.
 func (v *Volumes) Change(name string, change func(*Volume)) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, err := readVolume(v.path(name))
+	n, err := read[Volume](v.path(name), "a volume")
 	if errors.IsNotExist(err) {
 		return volume.NoVolume(name)
 	}
