@@ -271,12 +271,17 @@ func (f *Fleet) find(ctx context.Context, account, ref string) (record.Sandbox, 
 		return record.Sandbox{}, nil, errors.Remedy(errors.Newf(errors.Invalid, "%s is ambiguous: %s, %s or more", ref,
 			found[0].ID, found[1].ID), "give more characters of the id")
 	}
+	return f.nowOf(found[0])
+}
+
+// nowOf returns the current record of a sandbox that was found in the Store, and its entry unless it has ended.
+func (f *Fleet) nowOf(found record.Sandbox) (record.Sandbox, *entry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e := f.live[found[0].ID]; e != nil {
+	if e := f.live[found.ID]; e != nil {
 		return f.snapshot(e), e, nil
 	}
-	return found[0], nil, nil
+	return found, nil, nil
 }
 
 // findEnded returns the record of the latest sandbox that had this name. Names of sandboxes that have not ended are
@@ -289,12 +294,7 @@ func (f *Fleet) findEnded(ctx context.Context, account, name string, notFound er
 	case len(found) == 0 || account == "":
 		return record.Sandbox{}, nil, notFound
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.live[found[0].ID]; e != nil {
-		return f.snapshot(e), e, nil
-	}
-	return found[0], nil, nil
+	return f.nowOf(found[0])
 }
 
 // current returns e's record, as it is stored.

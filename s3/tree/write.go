@@ -138,18 +138,24 @@ func (w *Writer) Fd() uintptr { return uintptr(w.fd) }
 
 // WriteAt implements io.WriterAt.
 func (w *Writer) WriteAt(p []byte, at int64) (int, error) {
+	n, err := w.whole(unix.Pwrite, p, at, io.ErrShortWrite)
+	w.t.Written.Add(int64(n))
+	return n, err
+}
+
+// whole repeats a call until it has read or written all of p. A call without progress is the error end.
+func (w *Writer) whole(call func(fd int, p []byte, at int64) (int, error), p []byte, at int64, end error) (int, error) {
 	done := 0
 	for done < len(p) {
-		n, err := unix.Pwrite(w.fd, p[done:], at+int64(done))
+		n, err := call(w.fd, p[done:], at+int64(done))
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return done, err
 		case n == 0:
-			return done, io.ErrShortWrite
+			return done, end
 		default:
 			done += n
-			w.t.Written.Add(int64(n))
 		}
 	}
 	return done, nil
@@ -157,20 +163,7 @@ func (w *Writer) WriteAt(p []byte, at int64) (int, error) {
 
 // ReadAt implements io.ReaderAt.
 func (w *Writer) ReadAt(p []byte, at int64) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := unix.Pread(w.fd, p[done:], at+int64(done))
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return done, err
-		case n == 0:
-			return done, io.EOF
-		default:
-			done += n
-		}
-	}
-	return done, nil
+	return w.whole(unix.Pread, p, at, io.EOF)
 }
 
 // Truncate sets the length of the file.

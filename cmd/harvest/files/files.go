@@ -34,19 +34,23 @@ harvest sandbox cp.`,
 func (c commands) onFile(cmd *cobra.Command, run func(ctx context.Context, server *client.Client, ref,
 	path string) error) *cobra.Command {
 	cmd.Args = cli.Args(1, 1, "SANDBOX:PATH")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ref, path, ok := remote(args[0])
-		if !ok {
-			return cli.Usage(cmd, "invalid path %q: want SANDBOX:PATH", args[0])
-		}
-		server, err := c.Connect(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer server.Close()
-		return run(cmd.Context(), server, ref, path)
-	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return c.atFile(cmd, args[0], run) }
 	return cmd
+}
+
+// atFile runs a command with the server, and with the two parts of SANDBOX:PATH.
+func (c commands) atFile(cmd *cobra.Command, place string, run func(ctx context.Context, server *client.Client, ref,
+	path string) error) error {
+	ref, path, ok := remote(place)
+	if !ok {
+		return cli.Usage(cmd, "invalid path %q: want SANDBOX:PATH", place)
+	}
+	server, err := c.Connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	return run(cmd.Context(), server, ref, path)
 }
 
 func (c commands) filesList() *cobra.Command {
@@ -182,20 +186,13 @@ func (c commands) filesMove() *cobra.Command {
 		Example: "  harvest sandbox files mv dev:/tmp/a /tmp/b",
 		Args:    cli.Args(2, 2, "SANDBOX:FROM and TO"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ref, from, ok := remote(args[0])
-			if !ok {
-				return cli.Usage(cmd, "invalid path %q: want SANDBOX:PATH", args[0])
-			}
-			server, err := c.Connect(cmd.Context())
-			if err != nil {
+			return c.atFile(cmd, args[0], func(ctx context.Context, server *client.Client, ref, from string) error {
+				_, err := server.MoveFile(ctx, ref, api.MoveRequest{From: from, To: args[1], Overwrite: overwrite})
+				if errors.KindOf(err) == errors.Conflict && !overwrite {
+					err = cli.WithRemedy(err, "choose another name, or replace it with --force")
+				}
 				return err
-			}
-			defer server.Close()
-			_, err = server.MoveFile(cmd.Context(), ref, api.MoveRequest{From: from, To: args[1], Overwrite: overwrite})
-			if errors.KindOf(err) == errors.Conflict && !overwrite {
-				err = cli.WithRemedy(err, "choose another name, or replace it with --force")
-			}
-			return err
+			})
 		},
 	}
 	cmd.Flags().BoolVarP(&overwrite, "force", "f", false, "replace an existing file")
