@@ -167,7 +167,12 @@ func (h *house) prepare(s preparation.Session) (preparation.Result, []string) {
 
 func (h *house) try(ctx context.Context, s preparation.Session) (preparation.Result, []string) {
 	var stages []string
-	got := h.Prepare(ctx, s, func(s records.Stage) { stages = append(stages, s.Name) })
+	got := h.Prepare(ctx, s, func(s records.Stage) {
+		stages = append(stages, s.Name)
+		if s.MS <= 0 {
+			h.Errorf("the stage %s took %v ms", s.Name, s.MS)
+		}
+	})
 	return got, stages
 }
 

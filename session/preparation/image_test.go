@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/sandbox/spec"
@@ -126,6 +127,10 @@ func TestStartFromRepoImage(t *testing.T) {
 			}
 			if got.Image == nil || *got.Image != image || !got.Fresh || got.Repos[0].Base != head {
 				t.Errorf("%+v", got)
+			}
+			config, err := os.ReadFile(h.path(got.Sandbox, "/workspace/a/.git/config"))
+			if err != nil || !strings.Contains(string(config), "onto = \"main\"") { // the image's branch
+				t.Errorf("git's configuration: %s, %v", config, err)
 			}
 			if got.Synced == nil || got.Synced.Behind != 2 || got.Synced.Commit != head ||
 				got.Synced.RepoImage != image {

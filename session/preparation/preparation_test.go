@@ -169,6 +169,11 @@ func TestFailedSteps(t *testing.T) {
 			if (got.Sandbox != "") != (c.before != nil) {
 				t.Errorf("the sandbox is %q", got.Sandbox)
 			}
+			if stage == "repository" {
+				if _, err := os.Stat(h.path(got.Sandbox, "/workspace/a")); !errors.IsNotExist(err) {
+					t.Errorf("the directory of a failed clone: %v", err)
+				}
+			}
 		})
 	}
 }
