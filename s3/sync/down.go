@@ -79,11 +79,24 @@ func (r *run) stillIs(a *plan.Action, now *tree.Entry) error {
 		return nil
 	case a.Local == nil:
 		return tree.InTheWay(now.TypeBits())
-	case now.Kind != a.Local.Kind || now.Kind != tree.Dir &&
-		(now.Inode != a.Local.Inode || now.Change != a.Local.Change):
+	case now.Kind != a.Local.Kind || now.Kind != tree.Dir && !r.isStill(a.Local, now):
 		return tree.ErrChanged
 	}
+	if now.Nlink > 1 {
+		r.relinked.Store(now.Inode, true)
+	}
 	return nil
+}
+
+// isStill reports whether a file or link is as it was. If the sync itself replaced or removed another name of the same
+// inode, its ctime has changed since, and proves nothing: then size, mtime and other metadata decide.
+func (r *run) isStill(was, now *tree.Entry) bool {
+	if now.Inode != was.Inode || now.Change == was.Change {
+		return now.Inode == was.Inode
+	}
+	_, relinked := r.relinked.Load(now.Inode)
+	return relinked && now.Size == was.Size && now.Mode == was.Mode && now.UID == was.UID &&
+		now.GID == was.GID && now.ModTime == r.t.StoredTime(was.ModTime)
 }
 
 func (r *run) downloadFile(ctx context.Context, e *tree.Entry, key string, a *plan.Action) (*tree.Entry, error) {

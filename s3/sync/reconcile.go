@@ -73,7 +73,7 @@ func (r *run) sameBytes(ctx context.Context, l, rem *tree.Entry) bool {
 	if e.CRC, err = r.checksum(ctx, f, &e); err != nil {
 		return false
 	}
-	return has(rem, &e, func() string { return md5sum(f) }) && unchanged(f, &e) == nil
+	return has(rem, &e, func() string { return md5sum(f) }) && r.unchanged(f, &e) == nil
 }
 
 // md5sum returns the ETag that most servers give an object uploaded in one piece, or "" if the
@@ -111,7 +111,7 @@ func (r *run) look(ctx context.Context, local, base, remote *tree.Entry) (*plan.
 	if e.CRC, err = r.checksum(ctx, f, &e); ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err != nil || unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
+	if err != nil || r.unchanged(f, &e) != nil || !has(base, &e, func() string { return md5sum(f) }) {
 		return all, nil
 	}
 	local.Xattrs = e.Xattrs

@@ -188,10 +188,12 @@ type run struct {
 	stats Stats
 
 	links map[[2]uint64]string // inode to the first of its paths
-	above []*tree.Entry        // remaining directories above the last path
-	dirs  []*tree.Entry        // guarded by mu; to get their metadata once their entries are in place
-	later []*job               // hard links
-	gone  []plan.Action        // guarded by mu; local directories to remove
+	// relinked are the inodes with several names of which this sync replaced or removed one.
+	relinked sync.Map
+	above    []*tree.Entry // remaining directories above the last path
+	dirs     []*tree.Entry // guarded by mu; to get their metadata once their entries are in place
+	later    []*job        // hard links
+	gone     []plan.Action // guarded by mu; local directories to remove
 	// goneFiles are files and links of the volume to remove once all paths are decided.
 	goneFiles []plan.Action // guarded by mu
 	overDirs  []*job        // guarded by mu; files to download where the volume has a directory to remove

@@ -104,13 +104,12 @@ func (r *run) opened(e *tree.Entry) (*os.File, error) {
 }
 
 // unchanged returns an error if f no longer matches e.
-func unchanged(f *os.File, e *tree.Entry) error {
+func (r *run) unchanged(f *os.File, e *tree.Entry) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return tree.ExplainFile(err)
 	}
-	if now := tree.FromStat(e.Path, &st); now.Size != e.Size ||
-		now.Change != e.Change { // includes changes of the mtime
+	if now := tree.FromStat(e.Path, &st); now.Size != e.Size || !r.isStill(e, now) {
 		return tree.ErrChanged
 	}
 	return nil
@@ -135,7 +134,7 @@ func (r *run) uploadFile(ctx context.Context, e tree.Entry, a *plan.Action) (*tr
 	if err := tree.ReadContent(f, &e, buf, 0); err != nil {
 		return nil, err
 	}
-	if err := unchanged(f, &e); err != nil {
+	if err := r.unchanged(f, &e); err != nil {
 		return nil, err
 	}
 	e.CRC, e.HasCRC = crc64nvme.Checksum(buf), true

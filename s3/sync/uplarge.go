@@ -23,7 +23,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e *tree.Entry, a *pla
 			return nil, err
 		}
 		if e.CRC, e.HasCRC = crc, true; crc == remote.CRC {
-			return adopt(e, remote), unchanged(f, e)
+			return adopt(e, remote), r.unchanged(f, e)
 		}
 	}
 	key := e.KeyUnder(r.b.Prefix())
@@ -53,7 +53,7 @@ func (r *run) uploadLarge(ctx context.Context, f *os.File, e *tree.Entry, a *pla
 	r.progress.part(e.Path, -1)
 	err = r.sendParts(ctx, f, e, up)
 	if err == nil {
-		err = unchanged(f, e)
+		err = r.unchanged(f, e)
 	}
 	if err == nil {
 		e.CRC, e.HasCRC = 0, true

@@ -1,0 +1,77 @@
+package sync
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// linked makes a file with several names.
+func linked(t *testing.T, dir, content string, names ...string) {
+	t.Helper()
+	write(t, dir, names[0], content)
+	for _, name := range names[1:] {
+		must(t, os.Link(filepath.Join(dir, names[0]), filepath.Join(dir, name)))
+	}
+}
+
+// TestEditOfHardLinks edits a file with several names on one machine. The other machine gets the edit at all of the
+// names, without a conflict, although the replacement of each name changes the ctime of the others.
+// mission: 2.2, 3.1, D1
+func TestEditOfHardLinks(t *testing.T) {
+	t.Parallel()
+	all, _, _ := machines(t, 2)
+	linked(t, all[0].dir, "old", "a", "b", "c")
+	settle(t, all...)
+	write(t, all[1].dir, "a", "edited")
+	all[1].both(t)
+	if s := all[0].both(t); s.Conflicts > 0 {
+		t.Errorf("conflicts: %+v", s.Decided)
+	}
+	settle(t, all...)
+	want := map[string][]string{"a": {"edited"}, "b": {"edited"}, "c": {"edited"}}
+	for i, m := range all {
+		if got := filesOf(t, m.dir); !maps.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("machine %d has %q", i, got)
+		}
+	}
+}
+
+// TestDeletionOfHardLinks deletes all names of a file on one machine. The other machine deletes them in one sync.
+// mission: 2.2, 3.1
+func TestDeletionOfHardLinks(t *testing.T) {
+	t.Parallel()
+	all, _, _ := machines(t, 2)
+	linked(t, all[0].dir, "old", "a", "b", "c")
+	settle(t, all...)
+	for _, name := range []string{"a", "b", "c"} {
+		must(t, os.Remove(filepath.Join(all[1].dir, name)))
+	}
+	all[1].both(t)
+	all[0].both(t)
+	if got := filesOf(t, all[0].dir); len(got) > 0 {
+		t.Errorf("the other machine still has %q", got)
+	}
+}
+
+// TestConflictOfHardLinks edits one name of a file by a replacement on one machine, and all names on the other. Both
+// contents stay.
+// mission: 3.1, D1
+func TestConflictOfHardLinks(t *testing.T) {
+	t.Parallel()
+	all, _, _ := machines(t, 2)
+	linked(t, all[0].dir, "old", "a", "b")
+	settle(t, all...)
+	write(t, all[1].dir, "a", "of the second")
+	must(t, os.Remove(filepath.Join(all[0].dir, "b")))
+	write(t, all[0].dir, "b", "of the first")
+	all[1].both(t)
+	settle(t, all...)
+	got := filesOf(t, all[1].dir)
+	want := map[string][]string{"a": {"of the second"}, "b": {"of the first"}, "b copy": {"of the second"}}
+	if !maps.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("the machines have %q", got)
+	}
+}
