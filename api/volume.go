@@ -61,6 +61,8 @@ type SyncStats struct {
 	Decided   []SyncedPath `json:"decided,omitempty"`     // resolutions of conflicts
 	// Unconditional means that the S3 server ignores conditions of writes: see docs/s3.md, "Two-way sync".
 	Unconditional bool `json:"unconditional,omitempty"`
+	// Refusal is the reason why the sync would fail, in the response to a dry run: it deletes most files of a side.
+	Refusal string `json:"refusal,omitempty"`
 }
 
 // SyncedPath is a path with a remark about it.

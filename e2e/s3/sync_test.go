@@ -3,6 +3,7 @@ package s3
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -229,6 +230,36 @@ func TestVolumeSyncFlags(t *testing.T) {
 		in("two", "c.txt") != "a change" || s3.Get("work/c.txt") != "a change" {
 		t.Errorf("with --conflicts remote: %+v, the volume has %q and the bucket %q", done, in("two", "c.txt"),
 			s3.Get("work/c.txt"))
+	}
+}
+
+// TestRefusedSyncNamesConflicts checks that a sync that the guard refuses names the conflicts that it resolved before,
+// also with --quiet: no later sync reports them.
+// mission: 2.6, D1
+func TestRefusedSyncNamesConflicts(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	h, s3, put := twoVolumes(t)
+	place := "s3://" + s3.Bucket + "/guarded"
+	const many = 30
+	names := make([]string, many)
+	for i := range many {
+		names[i] = fmt.Sprintf("f%02d", i)
+		put("one", names[i], names[i])
+	}
+	put("one", "edited", "old")
+	h.Must("volume", "sync", "one", place, "--both")
+	h.Must("volume", "sync", "two", place, "--both")
+	put("one", "edited", "by one")
+	h.Must("volume", "sync", "one", place, "--both")
+	put("two", "edited", "by two")
+	for _, name := range names {
+		h.Must("volume", "rm", "two:/"+name)
+	}
+	_, stderr, code := h.Run("volume", "sync", "two", place, "--both", "--quiet")
+	if code != 5 || !strings.Contains(stderr, "deleted none") ||
+		!strings.Contains(stderr, "edited: changed on both sides: both are kept, the bucket's as edited.conflict-") {
+		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }
 

@@ -222,3 +222,34 @@ func TestServerWithoutConditions(t *testing.T) {
 		t.Error("a server that heeds conditions counts as one that does not")
 	}
 }
+
+// TestDryRunNamesRefusal checks that a dry run reports that the guard would refuse the sync, and that it does not if the
+// deletion is allowed or small.
+// mission: 3.1, D1
+func TestDryRunNamesRefusal(t *testing.T) {
+	t.Parallel()
+	all, _, _ := machines(t, 1)
+	m := all[0]
+	for i := range 40 {
+		write(t, m.dir, fmt.Sprintf("f%02d", i), "x")
+	}
+	m.both(t)
+	dry := func(o Options) string {
+		t.Helper()
+		o.Direction, o.State, o.Owners, o.DryRun = plan.Both, m.state, true, true
+		return mustSync(t, m.dir, m.b, o).Refusal
+	}
+	must(t, os.Remove(filepath.Join(m.dir, "f00")))
+	if got := dry(Options{}); got != "" {
+		t.Errorf("one deletion is refused: %s", got)
+	}
+	for i := 1; i < 30; i++ {
+		must(t, os.Remove(filepath.Join(m.dir, fmt.Sprintf("f%02d", i))))
+	}
+	if got := dry(Options{}); !strings.Contains(got, "30 of the 40 files") || !strings.Contains(got, "--delete-many") {
+		t.Errorf("the refusal is %q", got)
+	}
+	if got := dry(Options{DeleteMany: true}); got != "" {
+		t.Errorf("an allowed deletion is refused: %s", got)
+	}
+}

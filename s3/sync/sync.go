@@ -126,6 +126,8 @@ type Stats struct {
 	// Unconditional means that the server ignores conditional writes, so that the object was
 	// checked before each write.
 	Unconditional bool `json:"unconditional,omitempty"`
+	// Refusal is set by a dry run if the sync would fail, because it deletes most files of a side.
+	Refusal string `json:"refusal,omitempty"`
 	// Decided has the decisions about the first thousand conflicts.
 	Decided []Failure `json:"decided,omitempty"`
 }
@@ -368,10 +370,14 @@ func (r *run) sync(ctx context.Context) error {
 		return err
 	}
 	if r.o.DryRun {
-		return r.plan(ctx, st, remote, func(a plan.Action) error {
+		err := r.plan(ctx, st, remote, func(a plan.Action) error {
 			r.announce(a)
 			return nil
 		})
+		if refusal := r.refuseMany(); err == nil && refusal != nil {
+			r.stats.Refusal = errors.Message(refusal) + "; " + errors.RemedyOf(refusal)
+		}
+		return err
 	}
 	stop := r.report(ctx, st, remote)
 	defer stop()
@@ -387,10 +393,8 @@ func (r *run) sync(ctx context.Context) error {
 	if err := r.apply(ctx, st, remote); err != nil {
 		return err
 	}
-	if !r.o.DeleteMany && !r.versions() {
-		if err := r.guard.Check(r.o.MaxDeleteFiles, r.o.MaxDeletePercent, r.b.String()); err != nil {
-			return err
-		}
+	if err := r.refuseMany(); err != nil {
+		return err
 	}
 	if err := r.finishLocal(ctx); err != nil {
 		return err
@@ -406,6 +410,14 @@ func (r *run) sync(ctx context.Context) error {
 	}
 	r.sweep(ctx, st)
 	return nil
+}
+
+// refuseMany returns an error if the plan deletes most files of a side, and DeleteMany is not set.
+func (r *run) refuseMany() error {
+	if r.o.DeleteMany || r.versions() {
+		return nil
+	}
+	return r.guard.Check(r.o.MaxDeleteFiles, r.o.MaxDeletePercent, r.b.String())
 }
 
 // home identifies the place of the state on this machine. All versions of a volume share one.

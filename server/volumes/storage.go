@@ -92,6 +92,10 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		Place: places.Place(req.Place), Versioned: req.Versioned,
 		Version: req.Version, Sync: o})
 	if err != nil && ev != nil {
+		// What the sync decided stays, although it failed, and no later sync reports it.
+		if st := syncStats(res.Stats); st.Conflicts+st.Failed > 0 {
+			ev.Send(api.EventSyncing, st)
+		}
 		ev.Send(api.EventProblem, edge.Problem(r.Context(), err))
 		return nil
 	}
@@ -115,7 +119,7 @@ func reason(err error) string {
 
 func syncStats(st s3sync.Stats) api.SyncStats {
 	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped,
-		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
+		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional, Refusal: st.Refusal,
 		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, api.SyncedPath(f))

@@ -109,9 +109,14 @@ func (c *CLI) Exit(err error) int {
 	return exitCodes[kind]
 }
 
-// Notef prints a note beside the results.
+// Notef prints a note beside the results, unless --quiet.
 func (c *CLI) Notef(format string, args ...any) {
 	if !c.Quiet {
-		fmt.Fprintln(c.Err, "harvest: "+escapedLines(fmt.Sprintf(format, args...)))
+		c.Warnf(format, args...)
 	}
+}
+
+// Warnf prints a part of the result that is for people, also with --quiet.
+func (c *CLI) Warnf(format string, args ...any) {
+	fmt.Fprintln(c.Err, "harvest: "+escapedLines(fmt.Sprintf(format, args...)))
 }

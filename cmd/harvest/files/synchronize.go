@@ -60,12 +60,9 @@ interrupted one.
 			if req.Version == "latest" {
 				req.Version = ""
 			}
-			show := c.syncing(args[0])
-			done, err := server.SyncVolume(ctx, args[0], req, show)
-			if err != nil {
-				return err
-			}
-			return c.synced(done)
+			return c.synchronize(args[0], func(show func(api.SyncStats)) (api.Synced, error) {
+				return server.SyncVolume(ctx, args[0], req, show)
+			})
 		}),
 	}
 	f := cmd.Flags()
@@ -116,11 +113,9 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 			if req.Direction, err = direction(down, both); err != nil {
 				return err
 			}
-			done, err := server.SyncSandbox(ctx, args[0], req, c.syncing(args[0]))
-			if err != nil {
-				return err
-			}
-			return c.synced(done)
+			return c.synchronize(args[0], func(show func(api.SyncStats)) (api.Synced, error) {
+				return server.SyncSandbox(ctx, args[0], req, show)
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&down, "down", false, "download from S3 into the volume")
@@ -128,6 +123,42 @@ Only --both deletes files: it also applies the deletions of each side to the oth
 	cmd.Flags().BoolVar(&req.DeleteMany, "delete-many", false,
 		"allow --both to delete most files of a side, or all if the S3 location is empty")
 	return c.WithOutput(cmd, cli.FormatTable)
+}
+
+// synchronize runs a sync, and shows its progress and its result. If the sync ends with an error, it shows the
+// conflicts and failures until then: the sync keeps its decisions, and no later one reports them.
+func (c commands) synchronize(name string, run func(func(api.SyncStats)) (api.Synced, error)) error {
+	var last api.SyncStats
+	show := c.syncing(name)
+	done, err := run(func(s api.SyncStats) {
+		last = s
+		show(s)
+	})
+	if _, tty := cli.Terminal(c.Err); tty && !c.Quiet {
+		fmt.Fprint(c.Err, "\r\x1b[K")
+	}
+	if err != nil {
+		c.remarks(last)
+		return err
+	}
+	return c.synced(done)
+}
+
+// remarks shows the decisions about conflicts, and the failures, of a sync. They are not hints: --quiet shows them too.
+func (c commands) remarks(s api.SyncStats) {
+	for _, d := range append(s.Decided[:len(s.Decided):len(s.Decided)], s.Failures...) {
+		text := cli.Escaped(d.Path) + ": " + cli.Escaped(d.Reason)
+		if d.Remedy != "" {
+			text += "; " + cli.Escaped(d.Remedy)
+		}
+		c.Warnf("%s", text)
+	}
+	if s.Refusal != "" {
+		c.Warnf("%s", cli.Escaped(s.Refusal))
+	}
+	if s.Unconditional {
+		c.Warnf("this S3 server ignores conditional writes: a simultaneous change by another machine can be lost")
+	}
 }
 
 // syncing shows the progress of a sync that takes long.
@@ -166,9 +197,6 @@ func soFar(volume string, s api.SyncStats, bar bool) string {
 // synced shows the result of a sync: a plan, or one row; then the failures. It returns an error if there were
 // failures.
 func (c commands) synced(done api.Synced) error {
-	if _, tty := cli.Terminal(c.Err); tty && !c.Quiet {
-		fmt.Fprint(c.Err, "\r\x1b[K")
-	}
 	v := cli.View{JSON: done, Names: []string{done.Place + done.Version}, Header: []string{"PLACE", "FILES", "SIZE",
 		"UNCHANGED", "UPDATED", "DELETED", "FAILED", "TIME"},
 		Rows: [][]string{{done.Place + done.Version, fmt.Sprint(done.Files), cli.Size(done.Bytes),
@@ -180,20 +208,20 @@ func (c commands) synced(done api.Synced) error {
 			v.Rows = append(v.Rows, []string{a.Action, cli.Size(a.Size), cli.Escaped(a.Path)})
 		}
 	}
-	if err := c.Show(v); err != nil {
+	err := c.Show(v)
+	if err != nil {
 		return err
 	}
-	for _, d := range append(done.Decided, done.Failures...) {
-		c.Notef("%s: %s", cli.Escaped(d.Path), cli.Escaped(d.Reason))
+	c.remarks(done.SyncStats)
+	switch done.Failed {
+	case 0:
+		return nil
+	case 1:
+		err = errors.Newf(errors.Conflict, "1 path was not synchronised")
+	default:
+		err = errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed)
 	}
-	if done.Unconditional {
-		c.Notef("this S3 server ignores conditional writes: a simultaneous change by another machine can be lost")
-	}
-	if done.Failed > 0 {
-		return errors.Remedy(errors.Newf(errors.Conflict, "%d paths were not synchronised", done.Failed),
-			"see the reasons above, and sync again")
-	}
-	return nil
+	return errors.Remedy(err, "see the reasons above, and sync again")
 }
 
 func (c commands) volumeVersions() *cobra.Command {

@@ -1,9 +1,13 @@
 package files
 
 import (
+	"bytes"
+	"io"
 	"testing"
 
 	"github.com/RelevanceAI/harvest/api"
+	"github.com/RelevanceAI/harvest/cmd/harvest/cli"
+	"github.com/RelevanceAI/harvest/errors"
 )
 
 // TestSyncBar checks that a sync in a terminal shows a progress bar once the total is known.
@@ -26,6 +30,32 @@ func TestSyncBar(t *testing.T) {
 	} {
 		if got := soFar("data", c.stats, c.bar); got != c.want {
 			t.Errorf("shown %q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestQuietSyncShowsRemarks checks that --quiet hides neither the conflicts of a sync nor its failures with their
+// remedies, whether the sync ends with statistics or with an error.
+// mission: 2.6
+func TestQuietSyncShowsRemarks(t *testing.T) {
+	t.Parallel()
+	stats := api.SyncStats{Conflicts: 1, Failed: 1, Refusal: "too many",
+		Decided:  []api.SyncedPath{{Path: "a", Reason: "both are kept"}},
+		Failures: []api.SyncedPath{{Path: "b", Reason: "it failed", Remedy: "mend it"}}}
+	refused := errors.Newf(errors.Conflict, "refused")
+	for _, ended := range []error{nil, refused} {
+		var out bytes.Buffer
+		base := cli.New("harvest", nil, io.Discard, &out, nil)
+		base.Quiet, base.Format = true, cli.FormatJSON
+		err := commands{base}.synchronize("data", func(show func(api.SyncStats)) (api.Synced, error) {
+			show(stats)
+			return api.Synced{SyncStats: stats}, ended
+		})
+		if want := "harvest: a: both are kept\nharvest: b: it failed; mend it\nharvest: too many\n"; out.String() != want {
+			t.Errorf("shown %q, want %q", out.String(), want)
+		}
+		if ended != nil && err != ended || ended == nil && err.Error() != "1 path was not synchronised" {
+			t.Errorf("the error is %v", err)
 		}
 	}
 }
