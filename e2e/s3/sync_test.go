@@ -221,6 +221,10 @@ func TestVolumeSyncFlags(t *testing.T) {
 		s3.Get("work/c.txt") != "c" {
 		t.Errorf("with --mirror: %+v, and the bucket still has %q", done, s3.Get("work/in/b.txt"))
 	}
+	_, stderr, code := h.Run("volume", "sync", "one", "s3://"+s3.Bucket+"/versions", "--version", "latest")
+	if code != 2 || !strings.Contains(stderr, "--down") {
+		t.Errorf("--version without --down: exit code %d, %s", code, stderr)
+	}
 	// Changes on both sides.
 	sync("two", "--both")
 	put("one", "c.txt", "a change")

@@ -223,8 +223,8 @@ func TestServerWithoutConditions(t *testing.T) {
 	}
 }
 
-// TestDryRunNamesRefusal checks that a dry run reports that the guard would refuse the sync, and that it does not if the
-// deletion is allowed or small.
+// TestDryRunNamesRefusal checks that a dry run reports that the guard would refuse the sync, and that it does not if
+// the deletion is allowed or small.
 // mission: 3.1, D1
 func TestDryRunNamesRefusal(t *testing.T) {
 	t.Parallel()
@@ -246,7 +246,8 @@ func TestDryRunNamesRefusal(t *testing.T) {
 	for i := 1; i < 30; i++ {
 		must(t, os.Remove(filepath.Join(m.dir, fmt.Sprintf("f%02d", i))))
 	}
-	if got := dry(Options{}); !strings.Contains(got, "30 of the 40 files") || !strings.Contains(got, "--delete-many") {
+	got := dry(Options{})
+	if !strings.Contains(got, "30 of the 40 files") || !strings.Contains(got, "--delete-many") {
 		t.Errorf("the refusal is %q", got)
 	}
 	if got := dry(Options{DeleteMany: true}); got != "" {

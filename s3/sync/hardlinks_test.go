@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
 // linked makes a file with several names.
@@ -73,5 +74,44 @@ func TestConflictOfHardLinks(t *testing.T) {
 	want := map[string][]string{"a": {"of the second"}, "b": {"of the first"}, "b copy": {"of the second"}}
 	if !maps.EqualFunc(got, want, slices.Equal) {
 		t.Errorf("the machines have %q", got)
+	}
+}
+
+// TestUnchangedInode checks that a file counts as unchanged after a change of its ctime only if the sync itself removed
+// another name of it, and never after a change of its content or mode.
+// mission: 3.1, D1
+func TestUnchangedInode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	linked(t, dir, "old", "a", "b")
+	r := newRun(openTree(t, dir), nil, Options{})
+	was, err := r.t.Lstat("a")
+	must(t, err)
+	f, err := os.OpenFile(filepath.Join(dir, "a"), os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	for now := was; now.Change == was.Change; { // the clock of ctimes is coarse
+		must(t, os.Remove(filepath.Join(dir, "b")))
+		must(t, os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")))
+		now, err = r.t.Lstat("a")
+		must(t, err)
+	}
+	if r.unchanged(f, was) == nil {
+		t.Error("another program removed a name: the file counts as unchanged")
+	}
+	r.relinked.Store(was.Inode, true)
+	must(t, r.unchanged(f, was))
+	must(t, f.Chmod(0o600))
+	if r.unchanged(f, was) == nil {
+		t.Error("its mode changed: the file counts as unchanged")
+	}
+	must(t, f.Chmod(0o644))
+	must(t, r.unchanged(f, was))
+	_, err = f.WriteAt([]byte("new"), 0)
+	must(t, err)
+	later := was.ModTime.Std().Add(time.Second)
+	must(t, os.Chtimes(f.Name(), later, later))
+	if r.unchanged(f, was) == nil {
+		t.Error("its content changed: the file counts as unchanged")
 	}
 }

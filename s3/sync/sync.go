@@ -282,7 +282,8 @@ func (o *Options) check() error {
 		o.MaxDeletePercent = plan.DefaultMaxDeletePercent
 	}
 	if o.Only != "" && !tree.ValidPath(o.Only) {
-		return errors.Newf(errors.Invalid, "invalid path %.200q: not below the volume", o.Only)
+		return errors.Remedy(errors.Newf(errors.Invalid, "invalid path %.200q: not below the volume", o.Only),
+			"write it relative to the volume, without a slash at the end, such as src/lib")
 	}
 	return nil
 }

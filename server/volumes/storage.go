@@ -119,7 +119,8 @@ func reason(err error) string {
 
 func syncStats(st s3sync.Stats) api.SyncStats {
 	out := api.SyncStats{Files: st.Files, Bytes: st.Bytes, Updated: st.Updated, Skipped: st.Skipped,
-		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional, Refusal: st.Refusal,
+		Deleted: st.Deleted, Conflicts: st.Conflicts, Failed: st.Failed, Unconditional: st.Unconditional,
+		Refusal:  st.Refusal,
 		Duration: float64(st.Duration.Microseconds()) / 1000, Rate: st.Rate(), Seen: st.Seen, Total: st.Total}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, api.SyncedPath(f))

@@ -54,6 +54,10 @@ interrupted one.
 			if req.Direction, err = direction(down, both); err != nil {
 				return err
 			}
+			if req.Version != "" && !down {
+				return errors.Remedy(errors.Newf(errors.Invalid, "--version %.40s restores a version", req.Version),
+					"add --down to restore it; to save a new version, use --versioned")
+			}
 			if req.Version != "" {
 				req.Versioned = true
 			}

@@ -51,7 +51,8 @@ func TestQuietSyncShowsRemarks(t *testing.T) {
 			show(stats)
 			return api.Synced{SyncStats: stats}, ended
 		})
-		if want := "harvest: a: both are kept\nharvest: b: it failed; mend it\nharvest: too many\n"; out.String() != want {
+		want := "harvest: a: both are kept\nharvest: b: it failed; mend it\nharvest: too many\n"
+		if out.String() != want {
 			t.Errorf("shown %q, want %q", out.String(), want)
 		}
 		if ended != nil && err != ended || ended == nil && err.Error() != "1 path was not synchronised" {
