@@ -120,7 +120,8 @@ func TestFilledOnce(t *testing.T) {
 		if err == nil {
 			defer root.Close()
 			_, err = b.source.Build(t.Context(), image.Spec{Dockerfile: seeded("S", "RUN --mount=type=cache,id=c,"+
-				"target=/c,from=seed,source=/seed cat /c/s >/"+file+"\n")}, image.BuildOptions{Log: log, Progress: quiet.Progress},
+				"target=/c,from=seed,source=/seed cat /c/s >/"+file+"\n")},
+				image.BuildOptions{Log: log, Progress: quiet.Progress},
 				image.Output{Root: root, Temp: t.TempDir()})
 		}
 		done <- err

@@ -208,7 +208,8 @@ func TestSecretsInVariables(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, Options{})
 	for value, want := range map[string]errors.Kind{"whole": "", "a\x00b": errors.Invalid} {
-		_, err := b.try(t, image.Spec{Dockerfile: "FROM tiny\nRUN --mount=type=secret,id=k,env=K test \"$K\" = whole\n"},
+		const text = "FROM tiny\nRUN --mount=type=secret,id=k,env=K test \"$K\" = whole\n"
+		_, err := b.try(t, image.Spec{Dockerfile: text},
 			image.BuildOptions{Force: true, Secrets: map[string][]byte{"k": []byte(value)}})
 		if err != nil && (errors.KindOf(err) != want || !strings.Contains(errors.Message(err), "NUL byte")) ||
 			err == nil && want != "" {

@@ -76,7 +76,8 @@ func TestBuildLogHidesWholeSecrets(t *testing.T) {
 		secrets[fmt.Sprint(i)] = []byte("canary" + strings.Repeat("x", i))
 	}
 	var got string
-	l := newLog(image.BuildOptions{Log: func(line string) { got = line }, Progress: quiet.Progress, Secrets: secrets}, 1)
+	o := image.BuildOptions{Log: func(line string) { got = line }, Progress: quiet.Progress, Secrets: secrets}
+	l := newLog(o, 1)
 	for name, value := range secrets {
 		if l.step("run", "<"+string(value)+">"); got != "<"+logf.Hidden+">" {
 			t.Errorf("secret %s: %s", name, got)

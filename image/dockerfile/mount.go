@@ -86,7 +86,8 @@ func (x *executor) mount(ctx context.Context, r *run, cmd *Command) (hidden []st
 	for _, s := range r.Secretenv {
 		value, ok := x.opts.Secrets[s.ID]
 		if ok && bytes.IndexByte(value, 0) >= 0 {
-			return nil, errors.Newf(errors.Invalid, "the secret %.100q contains a NUL byte and cannot be a variable", s.ID)
+			return nil, errors.Newf(errors.Invalid,
+				"the secret %.100q contains a NUL byte and cannot be a variable", s.ID)
 		}
 		if ok {
 			cmd.Env[s.Name], x.tainted = string(value), true

@@ -165,7 +165,8 @@ func TestFailures(t *testing.T) {
 	}
 	dir := t.TempDir()
 	oldFiles(t, dir)
-	full := &storetest.Unwritable{Store: testdb.Open(t).Records(), Err: errors.Newf(errors.Exhausted, "the disk is full")}
+	full := &storetest.Unwritable{Store: testdb.Open(t).Records(),
+		Err: errors.Newf(errors.Exhausted, "the disk is full")}
 	if err := migrate.Files(t.Context(), dir, full); errors.KindOf(err) != errors.Exhausted {
 		t.Errorf("on a full disk: %v", err)
 	}

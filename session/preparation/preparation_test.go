@@ -180,8 +180,9 @@ func TestFailedSteps(t *testing.T) {
 
 func vault(t *testing.T) *secret.Vault {
 	t.Helper()
-	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(), KeyFile: filepath.Join(t.TempDir(),
-		"key")})
+	v, err := secret.Open(t.Context(), secret.Options{Store: testdb.Open(t).Secrets(),
+		KeyFile: filepath.Join(t.TempDir(),
+			"key")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,9 @@ type resolver struct {
 	doc     *document
 	resolve Resolve
 
-	mu     sync.Mutex
-	found  map[[2]string]image.Image // guarded by mu; by platform, and normalised name without or with the image's digest
+	mu sync.Mutex
+	// found has images by platform, and normalised name without or with the image's digest.
+	found  map[[2]string]image.Image // guarded by mu
 	failed int                       // guarded by mu; line of an image that was not found
 }
 

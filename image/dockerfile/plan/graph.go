@@ -63,7 +63,8 @@ func (v *Vertex) Copies() iter.Seq2[int64, *pb.FileAction] {
 // IsInline reports whether the operation makes a tree of nothing but its arguments, such as a heredoc.
 func (v *Vertex) IsInline() bool {
 	op := v.Op.GetFile()
-	return op != nil && len(v.Inputs) == 0 && !slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
+	return op != nil && len(v.Inputs) == 0 &&
+		!slices.ContainsFunc(op.Actions, func(a *pb.FileAction) bool { return a.GetCopy() != nil })
 }
 
 // IsContext reports whether the operation is the build context.

@@ -157,7 +157,8 @@ func TestDigestsOfOneTag(t *testing.T) {
 	text := fmt.Sprintf("FROM x:1@%s\nFROM x:1@%s\nCOPY --from=0 /a /b\nFROM x:1@%s\nCOPY --from=1 /a /b\n", digests[0],
 		digests[1], digests[0])
 	count := 0
-	p, err := New(t.Context(), image.Spec{Dockerfile: text}, func(_ context.Context, ref, _ string) (image.Image, error) {
+	p, err := New(t.Context(), image.Spec{Dockerfile: text}, func(_ context.Context, ref, _ string,
+	) (image.Image, error) {
 		count++
 		_, digest, _ := strings.Cut(ref, "@")
 		return image.Image{Digest: digest}, nil

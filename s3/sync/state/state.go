@@ -283,14 +283,15 @@ func (s *State) Add(a *plan.Action, out *tree.Entry, failed error) error {
 	return s.out.Add(e)
 }
 
-// unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores its
-// own.
+// unsent reports whether an action stored no content, and out has metadata that no manifest has until the sync stores
+// its own.
 func unsent(a *plan.Action, out *tree.Entry) bool {
 	return (a.Op == plan.UpdateRemote || a.Op == plan.Upload) && (out.Unsent || out.Kind == tree.Dir) &&
 		sameContent(a.Base, out) && !plan.SameObject(a.Base, out)
 }
 
-// sameContent reports whether two entries of the bucket can differ in metadata only, and this machine had the older one.
+// sameContent reports whether two entries of the bucket can differ in metadata only, and this machine had the older
+// one.
 func sameContent(old, e *tree.Entry) bool {
 	return plan.Known(old) && old.Kind == e.Kind && (e.Kind == tree.Dir || old.ETag == e.ETag)
 }
