@@ -67,7 +67,14 @@ func (s *Source) Build(ctx context.Context, spec image.Spec, opts image.BuildOpt
 	if err != nil {
 		return image.Contents{}, err
 	}
-	own, err := readParts(out.Root)
+	root := out.Root
+	if contents.Root != "" {
+		if root, err = os.Open(contents.Root); err != nil {
+			return image.Contents{}, tarfs.Explain(err, contents.Root)
+		}
+		defer root.Close()
+	}
+	own, err := readParts(root)
 	if err != nil {
 		return image.Contents{}, err
 	}

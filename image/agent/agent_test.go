@@ -79,7 +79,9 @@ type builder struct {
 	opts  image.BuildOptions
 	files map[string]string // of the context
 	parts *string           // the image's description of itself
-	fails error
+	// shares makes it return a root file system of its own, as a builder does that has it already.
+	shares bool
+	fails  error
 }
 
 func (b *builder) take(opts image.BuildOptions) {
@@ -113,7 +115,17 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 	if b.fails != nil {
 		return image.Contents{}, b.fails
 	}
-	w := rootfs.NewWriter(out.Root, rootfs.Options{})
+	root, shared := out.Root, ""
+	if b.shares {
+		shared = filepath.Join(out.Temp, "shared")
+		f, err := os.Create(shared)
+		if err != nil {
+			return image.Contents{}, err
+		}
+		defer f.Close()
+		root = f
+	}
+	w := rootfs.NewWriter(root, rootfs.Options{})
 	if b.parts != nil {
 		hdr := &tar.Header{Name: partsFile, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(*b.parts))}
 		if err := w.Add(hdr, strings.NewReader(*b.parts)); err != nil {
@@ -125,6 +137,7 @@ func (b *builder) Build(_ context.Context, spec image.Spec, opts image.BuildOpti
 		Config:  image.Config{User: "agent"},
 		Parts:   []image.Part{{Name: "git", Version: "2"}, {Name: "less", Version: "1"}},
 		Missing: []image.Part{{Name: "uv", Reason: "no way there"}},
+		Root:    shared,
 	}, err
 }
 
@@ -228,19 +241,21 @@ func TestPartsAreWhatTheBuildSays(t *testing.T) {
 	t.Parallel()
 	says := `{"parts":[{"name":"node","version":"22"},{"name":"less","version":"3"}],"missing":[{"name":"volta",` +
 		`"reason":"no such host"}]}`
-	b := &builder{parts: &says}
-	contents, err := build(t, b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts := []image.Part{{Name: "git", Version: "2"}, {Name: "less", Version: "3"}, {Name: "node", Version: "22"}}
-	missing := []image.Part{{Name: "uv", Reason: "no way there"}, {Name: "volta", Reason: "no such host"}}
-	if !slices.Equal(contents.Parts, parts) || !slices.Equal(contents.Missing, missing) ||
-		contents.Config.User != "agent" {
-		t.Errorf("got %+v", contents)
-	}
-	if b.spec.Context != "x" || !b.opts.Force || b.files["package.json"] == "" {
-		t.Errorf("built %v with %v", b.spec, b.opts)
+	for _, shares := range []bool{false, true} {
+		b := &builder{parts: &says, shares: shares}
+		contents, err := build(t, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := []image.Part{{Name: "git", Version: "2"}, {Name: "less", Version: "3"}, {Name: "node", Version: "22"}}
+		missing := []image.Part{{Name: "uv", Reason: "no way there"}, {Name: "volta", Reason: "no such host"}}
+		if !slices.Equal(contents.Parts, parts) || !slices.Equal(contents.Missing, missing) ||
+			contents.Config.User != "agent" {
+			t.Errorf("shares %v: got %+v", shares, contents)
+		}
+		if b.spec.Context != "x" || !b.opts.Force || b.files["package.json"] == "" {
+			t.Errorf("shares %v: built %v with %v", shares, b.spec, b.opts)
+		}
 	}
 }
 
