@@ -80,6 +80,9 @@ func (b *Bucket) refused(err error, status int, code, region string) error {
 		return errors.Explainf(err, errors.NotFound, "there is no such object in %s", b)
 	case "PreconditionFailed", "ConditionalRequestConflict", "InvalidRange": // InvalidRange: it is shorter than planned
 		return errors.Join(ErrChangedObject, err)
+	// The codes are those of versitygw and MinIO.
+	case "ExistingObjectIsDirectory", "ObjectParentIsFile", "XMinioObjectExistsAsDirectory", "XMinioParentIsObject":
+		return errors.Join(ErrInTheWay, err)
 	case "InvalidObjectState":
 		return say(errors.Conflict, "restore it first, for example with aws s3api restore-object; then try again",
 			"the object is archived")
@@ -119,6 +122,11 @@ func noCredentials(err error) error {
 	return errors.Remedy(errors.Explainf(err, errors.Unauthenticated, "there are no credentials for S3"),
 		"set a secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 }
+
+// ErrInTheWay reports that a server which stores objects as files has a directory at the key, or a file above it.
+var ErrInTheWay = errors.Remedy(errors.Newf(errors.Conflict,
+	"the bucket has a file in place of a directory or the reverse, and its server cannot have both"),
+	"delete one of them in the bucket, or sync with --both or --mirror")
 
 // ErrOvertaken reports that another sync replaced the manifest meanwhile.
 var ErrOvertaken = errors.Remedy(errors.Newf(errors.Conflict, "another sync to the same place ended meanwhile"),

@@ -28,9 +28,20 @@ func (r *run) attempt(ctx context.Context, j *job) {
 		}
 		if !errors.Is(j.err, object.ErrChangedObject) || r.o.Direction == plan.Down || r.versions() || n == replans ||
 			ctx.Err() != nil {
+			r.clears(j)
 			return
 		}
 		j.Unsure = true
+	}
+}
+
+// clears asks for another pass if a job could not store a file, because some servers store objects as files: the
+// directory at its path may be deleted in the bucket at the end of this one.
+func (r *run) clears(j *job) {
+	if (r.o.Direction == plan.Both || r.o.Mirror && r.o.Direction == plan.Up) &&
+		(j.Op == plan.Upload || j.Op == plan.UpdateRemote) &&
+		(errors.Is(j.err, object.ErrInTheWay) || errors.Is(j.err, object.ErrChangedObject)) {
+		r.oncemore.Store(true)
 	}
 }
 

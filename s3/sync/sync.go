@@ -202,6 +202,7 @@ type run struct {
 	guard     plan.Guard
 	way       sync.Mutex  // held to make way where the two sides differ in kind
 	oncemore  atomic.Bool // sync again, to include the results of conflicts
+	pass      int         // 1, and one more for each time that the sync began again
 	// removed are objects to delete once the new manifest is stored.
 	removed []object.Doomed
 }
@@ -219,6 +220,7 @@ func Sync(ctx context.Context, t *tree.Tree, b *object.Bucket, o Options) (Stats
 	var done Stats
 	for attempt, pass := 1, 1; ; attempt++ {
 		r := newRun(t, b, o)
+		r.pass = pass
 		err := r.sync(ctx)
 		r.buffers.Close()
 		stats := r.finished()
