@@ -544,12 +544,10 @@ func beneathFirst[T any](dirs []T, path func(T) string) []T {
 func (r *run) describeDirs(ctx context.Context) error {
 	g, asking := errgroup.WithContext(ctx)
 	g.SetLimit(object.Workers)
-	asked := map[*tree.Entry]bool{}
 	for _, e := range r.dirs {
-		if !e.Foreign || e.Unmarked() || asked[e] {
+		if !e.Foreign || e.Unmarked() {
 			continue
 		}
-		asked[e] = true
 		g.Go(func() error {
 			err := r.b.DescribeMarker(asking, e)
 			if object.Fatal(err) || asking.Err() != nil {

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -58,7 +59,7 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	a := plan.Decide(r.p, j.Local, j.Base, now, read)
 	conflict := a.Conflict != ""
 	if j.CopyTo == "" { // otherwise the conflict of the earlier plan has had no effect yet
-		a.Conflict = firstOf(a.Conflict, j.Conflict)
+		a.Conflict = cmp.Or(a.Conflict, j.Conflict)
 	}
 	a.Path, a.Kind, a.Was, a.Empty = j.Path, j.Kind, j.Was, j.Empty
 	if a.CopyTo == "" && r.o.Direction == plan.Up && a.Op == plan.Upload && now != nil && now.Kind != tree.Dir &&
@@ -84,13 +85,6 @@ func (r *run) replan(ctx context.Context, j *job) error {
 	r.guard.Planned(&a)
 	j.Action = a
 	return nil
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // now returns the entry of a path's current object, or nil if there is none.
