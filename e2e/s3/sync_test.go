@@ -221,9 +221,19 @@ func TestVolumeSyncFlags(t *testing.T) {
 		s3.Get("work/c.txt") != "c" {
 		t.Errorf("with --mirror: %+v, and the bucket still has %q", done, s3.Get("work/in/b.txt"))
 	}
-	_, stderr, code := h.Run("volume", "sync", "one", "s3://"+s3.Bucket+"/versions", "--version", "latest")
-	if code != 2 || !strings.Contains(stderr, "--down") {
-		t.Errorf("--version without --down: exit code %d, %s", code, stderr)
+	// Flags that have no meaning together are errors.
+	for _, c := range []struct {
+		flags []string
+		says  string
+	}{
+		{[]string{"--version", "latest"}, "--down"},
+		{[]string{"--both", "--mirror"}, "choose mirror or both"},
+		{[]string{"--down", "--conflicts", "local"}, "leave conflicts out"},
+	} {
+		args := append([]string{"volume", "sync", "one", "s3://" + s3.Bucket + "/versions"}, c.flags...)
+		if _, stderr, code := h.Run(args...); code != 2 || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: exit code %d, %s", c.flags, code, stderr)
+		}
 	}
 	// Changes on both sides.
 	sync("two", "--both")

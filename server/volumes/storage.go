@@ -64,6 +64,13 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		return errors.Remedy(errors.Newf(errors.Invalid, "version %.40q can only be restored", req.Version),
 			"set versioned, and the direction down")
 	}
+	if both := req.Direction == string(plan.Both); both && req.Mirror {
+		return errors.Remedy(errors.Newf(errors.Invalid, "a sync in both directions cannot mirror one side"),
+			"choose mirror or both: both deletes on either side what the other one deleted")
+	} else if !both && req.Conflicts != "" {
+		return errors.Remedy(errors.Newf(errors.Invalid, "a sync in one direction has no conflicts (%.40q)", req.Conflicts),
+			"leave conflicts out, or synchronize in both directions")
+	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
 	var mu sync.Mutex
 	o := s3sync.Options{Direction: plan.Direction(req.Direction), Mirror: req.Mirror,
