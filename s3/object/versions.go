@@ -71,7 +71,8 @@ func (b *Bucket) Latest(ctx context.Context) (Version, error) {
 	if i := slices.IndexFunc(all, func(v Version) bool { return v.Whole }); i >= 0 {
 		return all[i], nil
 	}
-	return Version{}, errors.Newf(errors.NotFound, "%s has no version", b)
+	return Version{}, errors.Remedy(errors.Newf(errors.NotFound, "%s has no version", b),
+		"save one with harvest volume sync --versioned")
 }
 
 // Version returns the prefix of a version.

@@ -61,7 +61,8 @@ func Restore(ctx context.Context, t *tree.Tree, b *object.Bucket, v object.Versi
 		return object.Version{}, Stats{}, err
 	}
 	if _, err := from.Head(ctx, manifest.Key); errors.KindOf(err) == errors.NotFound {
-		return object.Version{}, Stats{}, errors.Newf(errors.NotFound, "%s has no version %s", b, v.Name())
+		err = errors.Newf(errors.NotFound, "%s has no version %s", b, v.Name())
+		return object.Version{}, Stats{}, errors.Remedy(err, "list them with harvest volume versions")
 	} else if err != nil {
 		return object.Version{}, Stats{}, err
 	}

@@ -68,7 +68,7 @@ func (s *Service) sync(w http.ResponseWriter, r *http.Request, volume string, re
 		return errors.Remedy(errors.Newf(errors.Invalid, "a sync in both directions cannot mirror one side"),
 			"choose mirror or both: both deletes on either side what the other one deleted")
 	} else if !both && req.Conflicts != "" {
-		return errors.Remedy(errors.Newf(errors.Invalid, "a sync in one direction has no conflicts (%.40q)", req.Conflicts),
+		return errors.Remedy(errors.Newf(errors.Invalid, "a sync in one direction has no conflicts"),
 			"leave conflicts out, or synchronize in both directions")
 	}
 	out := api.Synced{Volume: vol.Name(), Direction: req.Direction}
