@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -109,24 +110,28 @@ func testMetadata(t *testing.T, o overlapping, list, killed bool, n int) (had bo
 	o.other(t, other.dir)
 	if killed {
 		spec := childSpec{Location: loc, Dir: slow.dir, State: slow.state, Direction: plan.Both}
-		seen := 0
+		var seen atomic.Int64
+		var early atomic.Bool
 		killedWhen(t, a, spec, func(r *http.Request) bool {
-			if seen++; seen == n {
-				had = !strings.HasSuffix(r.URL.Path, manifest.Key) || r.Method != http.MethodPut
+			if seen.Add(1) != int64(n) {
+				return false
 			}
-			return seen == n
+			early.Store(!strings.HasSuffix(r.URL.Path, manifest.Key) || r.Method != http.MethodPut)
+			return true
 		})
+		had = early.Load()
 		other.both(t)
 	} else {
+		var came atomic.Bool
 		a.reset(func(i int, _ http.ResponseWriter, _ *http.Request) bool {
-			if i == n && !had {
-				had = true
+			if i == n && came.CompareAndSwap(false, true) {
 				other.both(t)
 			}
 			return false
 		})
 		mustSync(t, slow.dir, b, Options{Direction: plan.Both, State: slow.state, Owners: true, List: list})
 		a.reset(nil)
+		had = came.Load()
 	}
 	settle(t, slow, other)
 	for i, m := range []*machine{slow, other} {

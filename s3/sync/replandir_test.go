@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,11 +77,11 @@ func TestDirectoryMadeTwice(t *testing.T) {
 	settle(t, first, second)
 	must(t, os.Mkdir(filepath.Join(first.dir, "d"), 0o755))
 	must(t, os.Mkdir(filepath.Join(second.dir, "d"), 0o700))
-	seen := false
-	asks(a, http.MethodPut, "/d/", func() { seen = true; second.both(t) })
+	var seen atomic.Bool
+	asks(a, http.MethodPut, "/d/", func() { seen.Store(true); second.both(t) })
 	first.both(t)
 	a.reset(nil)
-	if !seen {
+	if !seen.Load() {
 		t.Fatalf("no object for the directory: %s", strings.Join(a.seen(), ", "))
 	}
 	settle(t, first, second)
