@@ -118,7 +118,7 @@ func TestVolumeSync(t *testing.T) {
 		"volume sync data --version 5 --down":         "no version 5",
 		"volume sync data --version x --down":         `invalid version "x"`,
 		"volume sync data --versioned --both":         "up or down",
-		"volume sync data --version 5":                "can only be restored",
+		"volume sync data --version 5":                "add --down",
 		"volume sync data s3://files/x --secret none": "none",
 		"volume sync data --secret other":             "a bucket of one's own",
 		"volume versions data s3:/x":                  "s3://BUCKET/PREFIX",
