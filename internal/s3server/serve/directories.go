@@ -10,7 +10,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
+	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+	"golang.org/x/sys/unix"
 
 	"github.com/RelevanceAI/harvest/errors"
 )
@@ -41,7 +43,11 @@ func (d directories) CopyObject(ctx context.Context, in s3response.CopyObjectInp
 func (d directories) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMultipartUploadInput) (
 	s3response.CompleteMultipartUploadResult, string, error) {
 	d.clear(in.Bucket, in.Key)
-	return d.Posix.CompleteMultipartUpload(ctx, in)
+	res, version, err := d.Posix.CompleteMultipartUpload(ctx, in)
+	if errors.Is(err, unix.EISDIR) { // the gateway checks this for uploads in one piece only
+		err = s3err.GetAPIError(s3err.ErrExistingObjectIsDirectory)
+	}
+	return res, version, err
 }
 
 // clear removes the directory with the name of an object, if it and all directories below it are empty and are no

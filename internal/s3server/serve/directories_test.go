@@ -66,6 +66,9 @@ func TestNameOfAnEmptyDirectory(t *testing.T) {
 		if err := put(d, key, "content"); !errors.Is(err, isDirectory) {
 			t.Errorf("%s: %v", key, err)
 		}
+		if err := putParts(t, d, key); !errors.Is(err, isDirectory) {
+			t.Errorf("an upload of %s in parts: %v", key, err)
+		}
 	}
 	for name, want := range map[string]string{"put": "content", "copy": "content", "parts": "content",
 		"full/a/f": "content"} {
