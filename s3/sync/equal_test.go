@@ -209,7 +209,7 @@ func testEqualAfterReplacement(t *testing.T, stays, list, mirror bool) {
 	direct := openBucket(t, loc)
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	first, second := twoAt(t, b)
 	write(t, first.dir, "path", "content")
 	write(t, first.dir, "other", "other")
 	settle(t, first, second)

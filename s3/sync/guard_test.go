@@ -202,7 +202,7 @@ func TestServerWithoutConditions(t *testing.T) {
 	server := &strictServer{lax: true}
 	loc := strictLocation(t, server)
 	b := openBucket(t, loc)
-	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	one, two := twoAt(t, b)
 	write(t, one.dir, "p", "zero")
 	if s := one.both(t); !s.Unconditional {
 		t.Errorf("the server was not found out: %+v", s)

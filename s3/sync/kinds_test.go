@@ -130,7 +130,7 @@ func TestMirrorDownOverDirectories(t *testing.T) {
 func TestNothingLeftToKeep(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
-	first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	first, second := twoAt(t, b)
 	write(t, first.dir, "f", "content")
 	write(t, first.dir, "other", "other")
 	settle(t, first, second)
@@ -155,7 +155,7 @@ func TestNothingLeftToKeep(t *testing.T) {
 func TestMirrorDownKeepsLaterChanges(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
-	m, other := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	m, other := twoAt(t, b)
 	write(t, m.dir, "file", "a file")
 	write(t, m.dir, "way", "a file")
 	settle(t, m, other)
@@ -243,7 +243,7 @@ func TestDirectoriesReplaceAbsentObjects(t *testing.T) {
 func TestDirectoriesReplaceFilesUnguarded(t *testing.T) {
 	t.Parallel()
 	b := strictBucket(t)
-	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	one, two := twoAt(t, b)
 	for i := range 30 {
 		write(t, one.dir, fmt.Sprintf("f%02d", i), "content")
 	}
@@ -267,7 +267,7 @@ func TestConflictNamesOfTheBucket(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := strictBucket(t)
-			one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+			one, two := twoAt(t, b)
 			write(t, one.dir, "f", "zero")
 			must(t, os.Symlink("zero", filepath.Join(one.dir, "link")))
 			settle(t, one, two)

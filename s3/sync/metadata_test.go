@@ -101,7 +101,7 @@ func testMetadata(t *testing.T, o overlapping, list, killed bool, n int) (had bo
 	loc := strictLocation(t, &strictServer{})
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	slow, other := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	slow, other := twoAt(t, b)
 	write(t, slow.dir, "d/f", "content")
 	write(t, slow.dir, "other", "other")
 	must(t, os.Mkdir(filepath.Join(slow.dir, "empty"), 0o755))

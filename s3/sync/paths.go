@@ -103,8 +103,9 @@ func (r *run) planned(ctx context.Context, p *plan.Sides, remote *remote.Content
 	}
 	if r.o.Direction == plan.Both && a.Op == plan.Download && local == nil && rem.Kind != tree.Dir &&
 		(!unsure || p.Renounced) {
-		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir {
-			if r.pass == 1 && p.Remote != nil && !r.o.DryRun {
+		// A dry run shows the download: only the sync itself finds out whether the directory goes.
+		if here, err := r.t.Lstat(a.Path); err == nil && here != nil && here.Kind == tree.Dir && !r.o.DryRun {
+			if r.pass == 1 && p.Remote != nil {
 				// If nothing changed in the directory, this pass removes it, and the next one finds its place free.
 				r.oncemore.Store(true)
 				return p.Aside(do)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/RelevanceAI/harvest/s3/sync/plan"
+	"github.com/RelevanceAI/harvest/s3/tree"
 )
 
 // TestDirectoryReplacedByFile replaces a directory by a file, or by a link, on one machine. Nothing changed on the
@@ -19,8 +20,8 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 	places := map[string]func(t *testing.T) []*machine{
 		"embedded": func(t *testing.T) []*machine { all, _, _ := machines(t, 2); return all },
 		"strict": func(t *testing.T) []*machine {
-			b := strictBucket(t)
-			return []*machine{{t.TempDir(), t.TempDir(), b}, {t.TempDir(), t.TempDir(), b}}
+			one, two := twoAt(t, strictBucket(t))
+			return []*machine{one, two}
 		},
 	}
 	changes := map[string]struct {
@@ -49,6 +50,13 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 					write(t, one.dir, "n", "a file")
 					one.both(t)
 					c.other(t, two.dir)
+					dry := Options{Direction: plan.Both, State: two.state, Owners: true, List: list, DryRun: true}
+					dry.Plan = func(a plan.Action) {
+						if a.Path == "n" && a.Kind == tree.File && (a.Op != plan.Download || a.Conflict != "") {
+							t.Errorf("a dry run: %s %s", a.Op, a.Conflict)
+						}
+					}
+					mustSync(t, two.dir, two.b, dry)
 					s := mustSync(t, two.dir, two.b,
 						Options{Direction: plan.Both, State: two.state, Owners: true, List: list})
 					if conflict := len(s.Decided) > 0; conflict == (name == "unchanged") {
@@ -83,5 +91,23 @@ func TestEmptyDirectoryReplaced(t *testing.T) {
 	settle(t, one, two)
 	if to, err := os.Readlink(filepath.Join(two.dir, "n")); err != nil || to != "other" {
 		t.Errorf("the link: %q, %v", to, err)
+	}
+}
+
+// TestMirrorUpReplacesDirectory mirrors a file up that replaced a directory: one sync is enough, also on a server that
+// cannot have the objects of both.
+// mission: 3.1, D1
+func TestMirrorUpReplacesDirectory(t *testing.T) {
+	t.Parallel()
+	all, b, _ := machines(t, 1)
+	m := all[0]
+	write(t, m.dir, "n/x", "zero")
+	o := Options{Direction: plan.Up, Mirror: true, State: m.state, DeleteMany: true}
+	mustSync(t, m.dir, b, o)
+	must(t, os.RemoveAll(filepath.Join(m.dir, "n")))
+	write(t, m.dir, "n", "a file")
+	mustSync(t, m.dir, b, o)
+	if e, err := b.Stat(t.Context(), "n"); err != nil || e.Size != int64(len("a file")) {
+		t.Errorf("the bucket has %+v, %v", e, err)
 	}
 }

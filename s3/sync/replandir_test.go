@@ -29,7 +29,7 @@ func TestDirectoryIsStoredAgain(t *testing.T) {
 			loc := strictLocation(t, server)
 			a := between(t, &loc)
 			b := openBucket(t, loc)
-			first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+			first, second := twoAt(t, b)
 			must(t, os.MkdirAll(filepath.Join(first.dir, "d/e"), 0o755))
 			write(t, first.dir, "other", "other")
 			settle(t, first, second)
@@ -72,7 +72,7 @@ func TestDirectoryMadeTwice(t *testing.T) {
 	loc := strictLocation(t, &strictServer{})
 	a := between(t, &loc)
 	b := openBucket(t, loc)
-	first, second := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	first, second := twoAt(t, b)
 	write(t, first.dir, "other", "other")
 	settle(t, first, second)
 	must(t, os.Mkdir(filepath.Join(first.dir, "d"), 0o755))

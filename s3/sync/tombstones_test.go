@@ -119,7 +119,7 @@ func TestFileBesideDirectoryOfItsName(t *testing.T) {
 	b := strictBucket(t)
 	put(t, b, "a", "of the file")
 	put(t, b, "a/b", "beneath it")
-	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	one, two := twoAt(t, b)
 	s, err := Sync(t.Context(), openTree(t, one.dir), b, Options{Direction: plan.Both, State: one.state, Owners: true})
 	must(t, err)
 	if s.Conflicts+s.Failed == 0 {
@@ -140,7 +140,7 @@ func TestFileBesideDirectoryOfItsName(t *testing.T) {
 // A sparse file keeps its holes from 64 MiB on; a smaller one comes back as it reads.
 func TestSparseFilesBySize(t *testing.T) {
 	b := strictBucket(t)
-	one, two := &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+	one, two := twoAt(t, b)
 	for name, size := range map[string]int64{"small": 1 << 20, "large": tree.MinSparse} {
 		write(t, one.dir, name, "data")
 		must(t, os.Truncate(filepath.Join(one.dir, name), size))

@@ -45,6 +45,12 @@ func machines(t *testing.T, n int) ([]*machine, *object.Bucket, *asked) {
 	return all, direct, a
 }
 
+// twoAt returns two new machines that synchronise one place.
+func twoAt(t *testing.T, b *object.Bucket) (one, two *machine) {
+	t.Helper()
+	return &machine{t.TempDir(), t.TempDir(), b}, &machine{t.TempDir(), t.TempDir(), b}
+}
+
 // both synchronises in both directions. Nothing may fail.
 func (m *machine) both(t *testing.T) Stats {
 	t.Helper()
